@@ -1,0 +1,1 @@
+//! The environment of a rank (DESIGN §8).

@@ -1,0 +1,218 @@
+//! What is to be started, and by which rules it is stopped: everything that an agent must know of its job.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{AppIndex, Attempt, GroupId, JobId, Rank};
+use crate::rankmap::RankMap;
+use crate::ranks::RankSet;
+
+/// One command of a job. Most jobs have one; `rankrun -n 1 ./a : -n 7 ./b` has two.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct App {
+    /// The program and its arguments, as the user typed them. Never empty.
+    pub command: Vec<OsString>,
+    /// How many ranks run it.
+    pub size: u32,
+    /// Changes to the environment, in the order given.
+    pub env: Vec<EnvEdit>,
+    /// The working directory, if it is not the one of the front. Absolute.
+    pub wdir: Option<OsString>,
+    /// Commands to put in front of the program of some ranks; the first given is outermost.
+    pub wraps: Vec<Wrap>,
+}
+
+/// One change to the environment of an app.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum EnvEdit {
+    Set {
+        name: OsString,
+        value: OsString,
+    },
+    /// `name` may end in `*`, which stands for any rest.
+    Remove {
+        name: OsString,
+    },
+}
+
+/// A command to put in front of the program of some ranks: `gdb --args`, `valgrind`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Wrap {
+    pub ranks: RankSet,
+    /// The words of the command. Never empty.
+    pub command: Vec<OsString>,
+}
+
+/// What one agent needs to start, hold and stop its part of a job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JobSpec {
+    pub job: JobId,
+    pub group: GroupId,
+    pub attempt: Attempt,
+    pub apps: Vec<App>,
+    pub map: RankMap,
+    /// The environment that ranks start from: the front's own.
+    pub base_env: Vec<(OsString, OsString)>,
+    /// The front's working directory. Absolute.
+    pub cwd: OsString,
+    /// The private directory of this job on this node.
+    pub runtime_dir: OsString,
+    pub stop: StopPolicy,
+    pub io: IoPolicy,
+    pub mpi: MpiMode,
+    pub gpus_per_rank: Option<u32>,
+    pub clean_shm: CleanShm,
+    /// Signals that were ignored when the front started; workers start with them ignored too (nohup).
+    pub ignored_signals: Vec<i32>,
+}
+
+impl JobSpec {
+    pub fn app(&self, app: AppIndex) -> &App {
+        &self.apps[app.index()]
+    }
+
+    /// The whole command of a rank, wraps included.
+    pub fn command(&self, rank: Rank) -> Vec<OsString> {
+        let Some(place) = self.map.place(rank) else {
+            return Vec::new();
+        };
+        let app = self.app(place.app);
+        let wraps = app
+            .wraps
+            .iter()
+            .filter(|wrap| wrap.ranks.contains(rank))
+            .flat_map(|wrap| &wrap.command);
+        wraps.chain(&app.command).cloned().collect()
+    }
+}
+
+/// How workers are stopped (K-3).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StopPolicy {
+    /// From SIGTERM to SIGKILL, after a failure.
+    pub grace_failure: Duration,
+    /// From SIGTERM to SIGKILL, when the stop comes from outside.
+    pub grace_outside: Duration,
+    /// What a leader left behind may take to end by itself before it gets SIGTERM.
+    pub linger: Duration,
+    pub scope: StopScope,
+    pub descendants: Descendants,
+}
+
+impl Default for StopPolicy {
+    fn default() -> Self {
+        StopPolicy {
+            grace_failure: Duration::from_secs(5),
+            grace_outside: Duration::from_secs(25),
+            linger: Duration::from_secs(2),
+            scope: StopScope::Leader,
+            descendants: Descendants::End,
+        }
+    }
+}
+
+/// Who gets the first SIGTERM of a stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum StopScope {
+    /// The process that speaks for the rank; its helpers stay, so that a checkpoint can use them.
+    #[default]
+    Leader,
+    /// The leader's process group.
+    Group,
+    /// Every process of the worker.
+    Tree,
+}
+
+/// What becomes of the processes that a leader leaves alive when it exits by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Descendants {
+    /// They have the linger, then they are ended.
+    #[default]
+    End,
+    /// The worker lasts until they end by themselves.
+    Wait,
+    /// They are let go, and outlive the job.
+    Leave,
+}
+
+/// What the ranks' stdin, stdout and stderr are.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct IoPolicy {
+    pub stdin: StdinTarget,
+    pub stdout: StdioKind,
+    pub stderr: StdioKind,
+    /// The rank that is given the front's own terminal, with the descriptors (0, 1, 2) that are terminals there.
+    pub tty: Option<TtyGrant>,
+    pub buffer: Buffer,
+    /// Bytes of output that may wait in a file on each node before the ranks are slowed down.
+    pub spool: u64,
+    /// Rows and columns of the front's terminal, given to ptys.
+    pub window: Option<(u16, u16)>,
+}
+
+/// A rank that gets the front's terminal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TtyGrant {
+    pub rank: Rank,
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+}
+
+/// Who reads the front's stdin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StdinTarget {
+    None,
+    /// This rank. A rank on the front's own node gets the descriptor itself.
+    Rank(Rank),
+    /// Every rank gets a copy.
+    All,
+}
+
+impl Default for StdinTarget {
+    fn default() -> Self {
+        StdinTarget::Rank(Rank(0))
+    }
+}
+
+/// What carries a stream from a worker to its agent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum StdioKind {
+    #[default]
+    Pipe,
+    Pty,
+}
+
+/// Who decides how a worker buffers its output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Buffer {
+    /// The program itself.
+    #[default]
+    Program,
+    /// libc is asked for line buffering, through coreutils' stdbuf library.
+    Line,
+    /// libc is asked not to buffer, likewise.
+    None,
+}
+
+/// Which MPI wire-up a rank is offered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum MpiMode {
+    /// PMI-1 on an inherited socket: MPICH, Intel MPI, MVAPICH.
+    #[default]
+    Pmi1,
+    None,
+}
+
+/// What is done with the shared memory that a job leaves (K-8).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum CleanShm {
+    /// Names that the job's processes mapped are unlinked once nobody maps them.
+    #[default]
+    Job,
+    /// They are only listed.
+    List,
+    No,
+}

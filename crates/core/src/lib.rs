@@ -1,0 +1,20 @@
+//! What a job *is*: ids, the rank map, what to start and how to stop it, the state machines of a worker
+//! and of the gang, and the verdict.
+//!
+//! Nothing here has a clock, a process id table, a file descriptor or a socket. Time comes in as a
+//! [`std::time::Duration`] since the start of the job, and what is to be done goes out as values.
+
+pub mod env;
+pub mod exit;
+pub mod ids;
+pub mod job;
+pub mod rankmap;
+pub mod ranks;
+pub mod status;
+
+pub use exit::ExitCode;
+pub use ids::{AppIndex, Attempt, GroupId, JobId, LocalRank, NodeRank, Pid, Rank, Stream, WorkerId};
+pub use job::{App, JobSpec};
+pub use rankmap::RankMap;
+pub use ranks::RankSet;
+pub use status::WorkerStatus;

@@ -1,0 +1,1 @@
+//! Harness of the black-box tests.
