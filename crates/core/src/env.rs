@@ -1,1 +1,704 @@
 //! The environment of a rank (DESIGN §8).
+//!
+//! A rank's environment is made in this order, and what comes later wins:
+//!
+//! 1. the environment of the front, without the identities that an outer launcher gave it ([`is_outer_identity`]);
+//! 2. defaults that only fill what is unset (`OMP_NUM_THREADS`, `PYTHONUNBUFFERED`, …);
+//! 3. what rankrun tells every rank of an app ([`app_environment`]) and each rank alone ([`rank_environment`]);
+//! 4. the user's `-x` and `--env-remove`, in the order given, except that they cannot touch the `PMI_*` and
+//!    `RANKRUN_*` variables that rankrun sets itself: without those the rank would be a stranger to its agent.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use crate::ids::{AppIndex, LocalRank, NodeRank, Rank};
+use crate::job::{App, Buffer, EnvEdit, JobSpec};
+
+/// Where rank 0 of a torch job is met (`MASTER_ADDR`, `MASTER_PORT`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Master {
+    pub addr: String,
+    pub port: u16,
+}
+
+/// What the agent of a node knows of it when it starts ranks there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeFacts {
+    pub node: NodeRank,
+    /// CPUs that the job may use on the node, at least 1.
+    pub cpus: u32,
+    pub master: Option<Master>,
+    /// The path of coreutils' `libstdbuf.so`, which `--buffer line|none` preloads.
+    pub stdbuf: Option<OsString>,
+    /// The path of the worker socket (`RANKRUN_SOCKET`).
+    pub socket: Option<OsString>,
+}
+
+/// Variables that say who a process is in somebody else's job. A `*` stands for any rest.
+///
+/// What describes the whole allocation (`SLURM_JOB_ID`, `SLURM_JOB_NODELIST`, `SLURM_CPUS_PER_TASK`) is not here, nor is
+/// what tunes a library (`I_MPI_FABRICS`, `MPIR_CVAR_*`, `UCX_*`).
+const OUTER_IDENTITY: &[&str] = &[
+    // Slurm: srun sets these per step and per task (srun(1), "OUTPUT ENVIRONMENT VARIABLES").
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_STEP_*",
+    "SLURM_STEPID",
+    "SLURM_TASK_PID",
+    "SLURM_GTIDS",
+    "SLURM_LAUNCH_NODE_IPADDR",
+    "SLURM_SRUN_COMM_*",
+    "SLURM_PMI_*",
+    "SLURM_PMI2_*",
+    "SLURM_PMIX*",
+    // PMI, PMIx and PRRTE. PMI_VERSION would even change what our own clients ask for.
+    "PMI_*",
+    "PMI2_*",
+    "PMIX_*",
+    "PRTE_*",
+    // Hydra, of MPICH 5 and of Intel MPI 2021: seen in the environment of `mpiexec -n 1 env`.
+    "HYDRA_*",
+    "HYDI_*",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "I_MPI_HYDRA_TOPOLIB",
+    "I_MPI_HYDRA_UUID",
+    "I_MPI_INFO_*",
+    "I_MPI_INTERNAL_*",
+    "I_MPI_PIN_INFO",
+    "I_MPI_PIN_MAPPING",
+    // These make Intel MPI speak to another launcher's PMI library instead of our socket.
+    "I_MPI_PMI_LIBRARY",
+    "I_MPI_PMI",
+    // Open MPI: what mpirun tells ranks, and the MCA parameters by which it tells them (see `OPEN_MPI_PARAMETERS`).
+    "OMPI_*",
+    "ORTE_*",
+    "OPAL_JOBID",
+    // MVAPICH, HPE PALS, Flux and JSM.
+    "MV2_COMM_WORLD_*",
+    "MPISPAWN_*",
+    "PALS_RANKID",
+    "PALS_NODEID",
+    "PALS_LOCAL_RANKID",
+    "PALS_APID",
+    "FLUX_TASK_RANK",
+    "FLUX_TASK_LOCAL_ID",
+    "JSM_NAMESPACE_*",
+    // torch, as torchrun 2.15 sets it.
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_TIMER_FILE",
+    // An outer rankrun. Its settings (RANKRUN_GRACE and the like) are no identity and stay.
+    "RANKRUN_JOB_ID",
+    "RANKRUN_RANK",
+    "RANKRUN_WORLD_SIZE",
+    "RANKRUN_LOCAL_RANK",
+    "RANKRUN_LOCAL_WORLD_SIZE",
+    "RANKRUN_NODE_RANK",
+    "RANKRUN_NNODES",
+    "RANKRUN_ATTEMPT",
+    "RANKRUN_SOCKET",
+];
+
+/// MCA parameters in the environment are the user's tuning, and are kept although their prefix is on the list above.
+const OPEN_MPI_PARAMETERS: &[&str] = &["OMPI_MCA_*", "PMIX_MCA_*", "PRTE_MCA_*"];
+
+/// MCA parameters that mpirun (Open MPI 4 and 5) itself exports to tell a rank who it is and whom to call.
+///
+/// The rest cannot be told from what the user exported, since mpirun passes both on under the same prefix. A parameter
+/// that was given to an outer `mpirun --mca` is therefore seen by ranks of an inner rankrun too.
+const OPEN_MPI_IDENTITY: &[&str] = &[
+    "OMPI_MCA_ess",
+    "OMPI_MCA_ess_base_*",
+    "OMPI_MCA_initial_wdir",
+    "OMPI_MCA_num_procs",
+    "OMPI_MCA_orte_*",
+    "OMPI_MCA_pmix",
+    "OMPI_MCA_pmix_*",
+    "OMPI_MCA_prte_*",
+    "OMPI_MCA_shmem_RUNTIME_QUERY_hint",
+    "PRTE_MCA_ess",
+    "PRTE_MCA_ess_base_*",
+    "PRTE_MCA_prte_*",
+    "PMIX_MCA_mca_base_component_show_load_errors",
+];
+
+/// Whether a variable says who this process is in an outer job, and so must not reach a rank of ours.
+pub fn is_outer_identity(name: &OsStr) -> bool {
+    let listed = |patterns: &[&str]| patterns.iter().any(|pattern| matches(OsStr::new(pattern), name));
+    listed(OUTER_IDENTITY) && (!listed(OPEN_MPI_PARAMETERS) || listed(OPEN_MPI_IDENTITY))
+}
+
+/// Whether a name is the pattern, or begins with the part of it before a final `*`.
+pub fn matches(pattern: &OsStr, name: &OsStr) -> bool {
+    match pattern.as_bytes().strip_suffix(b"*") {
+        Some(prefix) => name.as_bytes().starts_with(prefix),
+        None => pattern == name,
+    }
+}
+
+/// The environment that all ranks of an app on one node share.
+pub fn app_environment(spec: &JobSpec, facts: &NodeFacts, app: AppIndex) -> BTreeMap<OsString, OsString> {
+    let mut env: BTreeMap<OsString, OsString> = BTreeMap::new();
+    for (name, value) in &spec.base_env {
+        // Where a name occurs twice, getenv sees the first.
+        if !env.contains_key(name) && !is_outer_identity(name) {
+            env.insert(name.clone(), value.clone());
+        }
+    }
+    let local_size = spec.map.local_size(facts.node).max(1);
+    for (name, value) in [
+        ("OMP_NUM_THREADS", (facts.cpus / local_size).max(1).to_string()),
+        ("PYTHONUNBUFFERED", "1".to_owned()),
+        ("PYTHONFAULTHANDLER", "1".to_owned()),
+        ("GFORTRAN_UNBUFFERED_PRECONNECTED", "y".to_owned()),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1".to_owned()),
+    ] {
+        env.entry(name.into()).or_insert_with(|| value.into());
+    }
+    let ours = shared_variables(spec, facts, local_size);
+    env.extend(ours.iter().map(|(name, value)| (OsString::from(name), value.clone())));
+    let app = spec.app(app);
+    for edit in &app.env {
+        match edit {
+            EnvEdit::Set { name, value } => {
+                env.insert(name.clone(), value.clone());
+            }
+            EnvEdit::Remove { name } => env.retain(|have, _| !matches(name, have)),
+        }
+    }
+    for (name, value) in ours.into_iter().filter(|(name, _)| is_protected(name)) {
+        env.insert(name.into(), value);
+    }
+    preload_stdbuf(&mut env, spec.io.buffer, facts);
+    env
+}
+
+/// The variables that are the rank's own, to be laid over its app's.
+///
+/// `pmi_fd` is the descriptor of the PMI socket in the rank, `None` where PMI is off. A rank beyond the world has none.
+/// A GPU mask that is too short for the rank is cut short or empty; [`check_gpus`] tells before anything starts.
+pub fn rank_environment(
+    spec: &JobSpec,
+    facts: &NodeFacts,
+    rank: Rank,
+    pmi_fd: Option<i32>,
+) -> Vec<(OsString, OsString)> {
+    let Some(place) = spec.map.place(rank) else {
+        return Vec::new();
+    };
+    let app = spec.app(place.app);
+    let mut env: Vec<(OsString, OsString)> = Vec::with_capacity(14);
+    let mut set = |name: &str, value: u64| {
+        if is_protected(name) || !is_edited(app, OsStr::new(name)) {
+            env.push((name.into(), value.to_string().into()));
+        }
+    };
+    set("RANKRUN_RANK", rank.0.into());
+    set("RANKRUN_LOCAL_RANK", place.local_rank.0.into());
+    set("MPI_LOCALRANKID", place.local_rank.0.into());
+    set("RANK", rank.0.into());
+    set("LOCAL_RANK", place.local_rank.0.into());
+    set("ROLE_RANK", rank.0.into());
+    if let Some(fd) = pmi_fd {
+        set("PMI_FD", fd.unsigned_abs().into());
+        set("PMI_RANK", rank.0.into());
+        set("PMI_SIZE", spec.map.world_size().into());
+    }
+    if let Some(per_rank) = spec.gpus_per_rank {
+        debug_assert_eq!(place.node, facts.node, "a rank is started on its own node");
+        env.extend(
+            gpu_masks(spec, app, place.local_rank, per_rank)
+                .into_iter()
+                .map(|slice| {
+                    let devices = slice.devices.join(&b","[..]);
+                    (slice.variable.into(), OsString::from_vec(devices))
+                }),
+        );
+    }
+    env
+}
+
+/// What rankrun tells all ranks of a node alike.
+fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(&'static str, OsString)> {
+    let number = |n: u32| OsString::from(n.to_string());
+    let world = spec.map.world_size();
+    let nodes = spec.map.node_count();
+    let mut shared = vec![
+        ("RANKRUN_JOB_ID", OsString::from(&spec.job.0)),
+        ("RANKRUN_WORLD_SIZE", number(world)),
+        ("RANKRUN_LOCAL_WORLD_SIZE", number(local_size)),
+        ("RANKRUN_NODE_RANK", number(facts.node.0)),
+        ("RANKRUN_NNODES", number(nodes)),
+        ("RANKRUN_ATTEMPT", number(spec.attempt.0)),
+        ("MPI_LOCALNRANKS", number(local_size)),
+        ("WORLD_SIZE", number(world)),
+        ("LOCAL_WORLD_SIZE", number(local_size)),
+        // For torchrun a group is an agent, that is, a node; and there is one role, whose name is "default".
+        ("GROUP_RANK", number(facts.node.0)),
+        ("GROUP_WORLD_SIZE", number(nodes)),
+        ("ROLE_WORLD_SIZE", number(world)),
+        ("ROLE_NAME", "default".into()),
+        ("TORCHELASTIC_RESTART_COUNT", number(spec.attempt.0)),
+        ("TORCHELASTIC_MAX_RESTARTS", "0".into()),
+        ("TORCHELASTIC_RUN_ID", OsString::from(&spec.job.0)),
+        ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
+    ];
+    if let Some(socket) = &facts.socket {
+        shared.push(("RANKRUN_SOCKET", socket.clone()));
+    }
+    if let Some(master) = &facts.master {
+        shared.push(("MASTER_ADDR", OsString::from(&master.addr)));
+        shared.push(("MASTER_PORT", master.port.to_string().into()));
+    }
+    shared
+}
+
+/// Whether the user's edits yield to rankrun's value of this name.
+fn is_protected(name: &str) -> bool {
+    name.starts_with("PMI_") || name.starts_with("RANKRUN_")
+}
+
+/// Whether the user said anything of a variable, be it to set or to remove it.
+fn is_edited(app: &App, variable: &OsStr) -> bool {
+    app.env.iter().any(|edit| match edit {
+        EnvEdit::Set { name, .. } => name == variable,
+        EnvEdit::Remove { name } => matches(name, variable),
+    })
+}
+
+/// Asks libc, through coreutils' preloaded library, for the buffering that the user wants.
+fn preload_stdbuf(env: &mut BTreeMap<OsString, OsString>, buffer: Buffer, facts: &NodeFacts) {
+    let mode = match buffer {
+        Buffer::Program => return,
+        Buffer::Line => "L",
+        Buffer::None => "0",
+    };
+    let Some(library) = &facts.stdbuf else {
+        return;
+    };
+    let preload = env.entry("LD_PRELOAD".into()).or_default();
+    // Last, as stdbuf(1) puts it: a library that must be the first, such as a sanitizer's, stays the first.
+    if !preload.is_empty() {
+        preload.push(":");
+    }
+    preload.push(library);
+    env.insert("_STDBUF_O".into(), mode.into());
+    env.insert("_STDBUF_E".into(), mode.into());
+}
+
+/// `--gpus-per-rank` asks for more devices than a mask lists.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("rank {rank} needs {needed} GPUs of its own, but {variable} leaves it {available}")]
+pub struct GpuMaskError {
+    pub rank: Rank,
+    pub variable: &'static str,
+    pub needed: u32,
+    pub available: u32,
+}
+
+/// Whether the GPU masks of the environment are long enough for every rank of a node.
+pub fn check_gpus(spec: &JobSpec, node: NodeRank) -> Result<(), GpuMaskError> {
+    let Some(needed) = spec.gpus_per_rank else {
+        return Ok(());
+    };
+    for place in spec.map.on_node(node) {
+        for slice in gpu_masks(spec, spec.app(place.app), place.local_rank, needed) {
+            let available = slice.devices.len() as u32;
+            if available < needed {
+                return Err(GpuMaskError {
+                    rank: place.rank,
+                    variable: slice.variable,
+                    needed,
+                    available,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+struct GpuSlice {
+    variable: &'static str,
+    devices: Vec<Vec<u8>>,
+}
+
+/// A rank's share of each GPU mask.
+///
+/// HIP applies `CUDA_VISIBLE_DEVICES` or `HIP_VISIBLE_DEVICES` to what `ROCR_VISIBLE_DEVICES` has left, so that slicing
+/// both layers would leave a rank nothing: the inner layer is sliced where there is one. Where there is no mask at all,
+/// `CUDA_VISIBLE_DEVICES` (which HIP reads too) and `ZE_AFFINITY_MASK` count the devices from 0.
+fn gpu_masks(spec: &JobSpec, app: &App, local_rank: LocalRank, per_rank: u32) -> Vec<GpuSlice> {
+    let first = local_rank.index() * per_rank as usize;
+    let last = first + per_rank as usize;
+    let slice = |variable: &'static str| -> Option<GpuSlice> {
+        let mask = mask_of(spec, app, variable)?;
+        let devices = mask
+            .as_bytes()
+            .split(|byte| *byte == b',')
+            .filter(|device| !device.is_empty())
+            .skip(first)
+            .take(per_rank as usize);
+        Some(GpuSlice {
+            variable,
+            devices: devices.map(<[u8]>::to_vec).collect(),
+        })
+    };
+    let mut slices: Vec<GpuSlice> = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"]
+        .into_iter()
+        .filter_map(slice)
+        .collect();
+    if slices.is_empty() {
+        slices.extend(slice("ROCR_VISIBLE_DEVICES"));
+    }
+    slices.extend(slice("ZE_AFFINITY_MASK"));
+    if slices.is_empty() {
+        let devices: Vec<Vec<u8>> = (first..last).map(|device| device.to_string().into_bytes()).collect();
+        slices.extend(["CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"].map(|variable| GpuSlice {
+            variable,
+            devices: devices.clone(),
+        }));
+    }
+    slices
+}
+
+/// The mask that a rank would see if it were not sliced: the user's own edit of it, or else the inherited one.
+fn mask_of<'a>(spec: &'a JobSpec, app: &'a App, variable: &str) -> Option<&'a OsString> {
+    let variable = OsStr::new(variable);
+    for edit in app.env.iter().rev() {
+        match edit {
+            EnvEdit::Set { name, value } if name == variable => return Some(value),
+            EnvEdit::Remove { name } if matches(name, variable) => return None,
+            EnvEdit::Set { .. } | EnvEdit::Remove { .. } => {}
+        }
+    }
+    let inherited = spec.base_env.iter().find(|(name, _)| name == variable);
+    inherited.map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Attempt, GroupId, JobId};
+    use crate::job::{CleanShm, IoPolicy, MpiMode, StopPolicy};
+    use crate::rankmap::RankMap;
+
+    fn spec(size: u32, base: &[(&str, &str)], edits: Vec<EnvEdit>) -> JobSpec {
+        JobSpec {
+            job: JobId("7f3a91c2".into()),
+            group: GroupId(0),
+            attempt: Attempt(0),
+            apps: vec![App {
+                command: vec!["true".into()],
+                size,
+                env: edits,
+                wdir: None,
+                wraps: Vec::new(),
+            }],
+            map: RankMap::single_node("vm", &[size]),
+            base_env: base.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            cwd: "/".into(),
+            runtime_dir: OsString::new(),
+            stop: StopPolicy::default(),
+            io: IoPolicy::default(),
+            mpi: MpiMode::Pmi1,
+            gpus_per_rank: None,
+            clean_shm: CleanShm::Job,
+            ignored_signals: Vec::new(),
+        }
+    }
+
+    fn facts() -> NodeFacts {
+        NodeFacts {
+            node: NodeRank(0),
+            cpus: 16,
+            master: Some(Master {
+                addr: "127.0.0.1".into(),
+                port: 41000,
+            }),
+            stdbuf: Some("/usr/libexec/coreutils/libstdbuf.so".into()),
+            socket: Some("/tmp/rankrun-0/7f3a91c2/worker".into()),
+        }
+    }
+
+    fn set(name: &str, value: &str) -> EnvEdit {
+        EnvEdit::Set {
+            name: name.into(),
+            value: value.into(),
+        }
+    }
+
+    fn remove(name: &str) -> EnvEdit {
+        EnvEdit::Remove { name: name.into() }
+    }
+
+    /// The environment of a rank, as the agent puts it together.
+    fn whole(spec: &JobSpec, rank: u32, pmi_fd: Option<i32>) -> BTreeMap<String, String> {
+        let mut env = app_environment(spec, &facts(), AppIndex(0));
+        env.extend(rank_environment(spec, &facts(), Rank(rank), pmi_fd));
+        let text = |text: OsString| text.into_string().expect("the tests use UTF-8");
+        env.into_iter().map(|(name, value)| (text(name), text(value))).collect()
+    }
+
+    fn get<'a>(env: &'a BTreeMap<String, String>, name: &str) -> Option<&'a str> {
+        env.get(name).map(String::as_str)
+    }
+
+    #[test]
+    fn a_rank_is_told_who_it_is_in_every_dialect() {
+        let env = whole(&spec(8, &[("PATH", "/bin")], vec![]), 5, Some(9));
+        let lines: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        insta::assert_snapshot!(lines.join("\n"), @"
+        GFORTRAN_UNBUFFERED_PRECONNECTED=y
+        GROUP_RANK=0
+        GROUP_WORLD_SIZE=1
+        LOCAL_RANK=5
+        LOCAL_WORLD_SIZE=8
+        MASTER_ADDR=127.0.0.1
+        MASTER_PORT=41000
+        MPI_LOCALNRANKS=8
+        MPI_LOCALRANKID=5
+        OMP_NUM_THREADS=2
+        PATH=/bin
+        PMI_FD=9
+        PMI_RANK=5
+        PMI_SIZE=8
+        PYTHONFAULTHANDLER=1
+        PYTHONUNBUFFERED=1
+        RANK=5
+        RANKRUN_ATTEMPT=0
+        RANKRUN_JOB_ID=7f3a91c2
+        RANKRUN_LOCAL_RANK=5
+        RANKRUN_LOCAL_WORLD_SIZE=8
+        RANKRUN_NNODES=1
+        RANKRUN_NODE_RANK=0
+        RANKRUN_RANK=5
+        RANKRUN_SOCKET=/tmp/rankrun-0/7f3a91c2/worker
+        RANKRUN_WORLD_SIZE=8
+        ROLE_NAME=default
+        ROLE_RANK=5
+        ROLE_WORLD_SIZE=8
+        TORCHELASTIC_MAX_RESTARTS=0
+        TORCHELASTIC_RESTART_COUNT=0
+        TORCHELASTIC_RUN_ID=7f3a91c2
+        TORCHELASTIC_USE_AGENT_STORE=False
+        TORCH_NCCL_ASYNC_ERROR_HANDLING=1
+        WORLD_SIZE=8
+        ");
+    }
+
+    #[test]
+    fn outer_identities_are_removed() {
+        for name in [
+            "SLURM_PROCID",
+            "SLURM_STEP_NODELIST",
+            "SLURM_STEPID",
+            "SLURM_GTIDS",
+            "PMI_RANK",
+            "PMI_HOSTNAME",
+            "PMIX_NAMESPACE",
+            "PMIX_SERVER_URI41",
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_MCA_ess_base_jobid",
+            "OMPI_MCA_orte_hnp_uri",
+            "OMPI_MCA_pmix",
+            "PRTE_LAUNCHED",
+            "HYDI_CONTROL_FD",
+            "HYDRA_BSTRAP_NODE_ID",
+            "I_MPI_HYDRA_TOPOLIB",
+            "I_MPI_INFO_NP",
+            "I_MPI_PIN_MAPPING",
+            "I_MPI_PMI_LIBRARY",
+            "TORCHELASTIC_ERROR_FILE",
+        ] {
+            let env = whole(&spec(1, &[(name, "outer")], vec![]), 0, None);
+            assert_eq!(get(&env, name), None, "{name} leaks");
+        }
+    }
+
+    #[test]
+    fn an_outer_rankrun_is_not_mistaken_for_this_one() {
+        let outer = [
+            ("RANKRUN_JOB_ID", "outer"),
+            ("RANKRUN_RANK", "7"),
+            ("RANK", "7"),
+            ("PMI_SIZE", "8"),
+            ("RANKRUN_GRACE", "1s"),
+        ];
+        let env = whole(&spec(2, &outer, vec![]), 1, None);
+        assert_eq!(get(&env, "RANKRUN_JOB_ID"), Some("7f3a91c2"));
+        assert_eq!(get(&env, "RANKRUN_RANK"), Some("1"));
+        assert_eq!(get(&env, "RANK"), Some("1"));
+        assert_eq!(get(&env, "PMI_SIZE"), None);
+        assert_eq!(get(&env, "RANKRUN_GRACE"), Some("1s"), "a setting is no identity");
+    }
+
+    #[test]
+    fn allocations_and_tuning_are_kept() {
+        for name in [
+            "SLURM_JOB_ID",
+            "SLURM_JOB_NODELIST",
+            "SLURM_CPUS_PER_TASK",
+            "MPIR_CVAR_CH4_OFI_ENABLE_RMA",
+            "I_MPI_FABRICS",
+            "I_MPI_PIN",
+            "UCX_TLS",
+            "OMPI_MCA_btl",
+            "PMIX_MCA_gds",
+            "NCCL_DEBUG",
+            "RANKED",
+        ] {
+            let env = whole(&spec(1, &[(name, "kept")], vec![]), 0, None);
+            assert_eq!(get(&env, name), Some("kept"), "{name} is lost");
+        }
+    }
+
+    #[test]
+    fn defaults_fill_only_what_is_unset() {
+        let base = [
+            ("OMP_NUM_THREADS", "3"),
+            ("PYTHONUNBUFFERED", ""),
+            ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"),
+        ];
+        let env = whole(&spec(2, &base, vec![]), 0, None);
+        assert_eq!(get(&env, "OMP_NUM_THREADS"), Some("3"));
+        assert_eq!(get(&env, "PYTHONUNBUFFERED"), Some(""));
+        assert_eq!(get(&env, "TORCH_NCCL_ASYNC_ERROR_HANDLING"), Some("0"));
+    }
+
+    #[test]
+    fn more_ranks_than_cpus_still_get_one_thread_each() {
+        assert_eq!(
+            get(&whole(&spec(64, &[], vec![]), 0, None), "OMP_NUM_THREADS"),
+            Some("1")
+        );
+    }
+
+    #[test]
+    fn the_users_edits_win_over_ours() {
+        let edits = vec![
+            set("RANK", "mine"),
+            set("WORLD_SIZE", "mine"),
+            remove("TORCHELASTIC_*"),
+            remove("OMP_NUM_THREADS"),
+        ];
+        let env = whole(&spec(2, &[], edits), 1, None);
+        assert_eq!(get(&env, "RANK"), Some("mine"));
+        assert_eq!(get(&env, "WORLD_SIZE"), Some("mine"));
+        assert_eq!(get(&env, "TORCHELASTIC_RUN_ID"), None);
+        assert_eq!(get(&env, "OMP_NUM_THREADS"), None);
+    }
+
+    #[test]
+    fn edits_cannot_touch_what_ties_a_rank_to_its_agent() {
+        let edits = vec![
+            set("PMI_RANK", "9"),
+            set("RANKRUN_JOB_ID", "other"),
+            remove("RANKRUN_*"),
+            remove("PMI_*"),
+        ];
+        let env = whole(&spec(2, &[], edits), 1, Some(5));
+        assert_eq!(get(&env, "PMI_RANK"), Some("1"));
+        assert_eq!(get(&env, "RANKRUN_JOB_ID"), Some("7f3a91c2"));
+        assert_eq!(get(&env, "RANKRUN_SOCKET"), Some("/tmp/rankrun-0/7f3a91c2/worker"));
+    }
+
+    #[test]
+    fn the_last_edit_of_a_name_counts() {
+        let env = whole(
+            &spec(
+                1,
+                &[("A", "0"), ("AB", "0")],
+                vec![set("A", "1"), remove("A*"), set("A", "2")],
+            ),
+            0,
+            None,
+        );
+        assert_eq!(get(&env, "A"), Some("2"));
+        assert_eq!(get(&env, "AB"), None);
+    }
+
+    #[test]
+    fn buffer_preloads_after_what_is_preloaded_already() {
+        let mut spec = spec(1, &[("LD_PRELOAD", "libasan.so")], vec![]);
+        spec.io.buffer = Buffer::Line;
+        let env = whole(&spec, 0, None);
+        assert_eq!(
+            get(&env, "LD_PRELOAD"),
+            Some("libasan.so:/usr/libexec/coreutils/libstdbuf.so")
+        );
+        assert_eq!((get(&env, "_STDBUF_O"), get(&env, "_STDBUF_E")), (Some("L"), Some("L")));
+    }
+
+    #[test]
+    fn gpu_masks_are_sliced_by_local_rank() {
+        let mut spec = spec(
+            2,
+            &[
+                ("CUDA_VISIBLE_DEVICES", "GPU-a,3,5,7"),
+                ("ROCR_VISIBLE_DEVICES", "0,1,2,3"),
+            ],
+            vec![],
+        );
+        spec.gpus_per_rank = Some(2);
+        let env = whole(&spec, 1, None);
+        assert_eq!(get(&env, "CUDA_VISIBLE_DEVICES"), Some("5,7"));
+        assert_eq!(
+            get(&env, "ROCR_VISIBLE_DEVICES"),
+            Some("0,1,2,3"),
+            "HIP would apply both, one after the other"
+        );
+        assert_eq!(get(&whole(&spec, 0, None), "CUDA_VISIBLE_DEVICES"), Some("GPU-a,3"));
+    }
+
+    #[test]
+    fn without_a_mask_devices_are_counted_from_zero() {
+        let mut spec = spec(3, &[], vec![]);
+        spec.gpus_per_rank = Some(2);
+        let env = whole(&spec, 2, None);
+        assert_eq!(get(&env, "CUDA_VISIBLE_DEVICES"), Some("4,5"));
+        assert_eq!(get(&env, "ZE_AFFINITY_MASK"), Some("4,5"));
+        assert_eq!(get(&env, "HIP_VISIBLE_DEVICES"), None);
+        assert_eq!(check_gpus(&spec, NodeRank(0)), Ok(()));
+    }
+
+    #[test]
+    fn a_mask_that_the_user_gives_is_sliced_too() {
+        let mut spec = spec(
+            2,
+            &[("CUDA_VISIBLE_DEVICES", "0")],
+            vec![set("CUDA_VISIBLE_DEVICES", "6,7")],
+        );
+        spec.gpus_per_rank = Some(1);
+        assert_eq!(get(&whole(&spec, 1, None), "CUDA_VISIBLE_DEVICES"), Some("7"));
+    }
+
+    #[test]
+    fn a_mask_that_is_too_short_is_named_with_the_first_rank_that_lacks_devices() {
+        let mut spec = spec(3, &[("ROCR_VISIBLE_DEVICES", "0,1,2")], vec![]);
+        spec.gpus_per_rank = Some(2);
+        let error = check_gpus(&spec, NodeRank(0)).expect_err("3 devices are too few for 3 ranks");
+        assert_eq!(
+            error.to_string(),
+            "rank 1 needs 2 GPUs of its own, but ROCR_VISIBLE_DEVICES leaves it 1"
+        );
+    }
+}

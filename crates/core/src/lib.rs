@@ -11,6 +11,8 @@ pub mod job;
 pub mod rankmap;
 pub mod ranks;
 pub mod status;
+pub mod suggest;
+pub mod units;
 
 pub use exit::ExitCode;
 pub use ids::{AppIndex, Attempt, GroupId, JobId, LocalRank, NodeRank, Pid, Rank, Stream, WorkerId};
