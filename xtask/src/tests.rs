@@ -1,0 +1,275 @@
+//! `cargo xtask test` and `soak`: everything the tests need, the tests, and one line that sums them up.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::leftovers::Leftovers;
+use crate::{environments, packages, process, workspace};
+
+/// The black-box tests that need neither a Python environment nor a compiler.
+const PLAIN_SUITES: [&str; 5] = ["containment", "ends", "environment", "output", "input"];
+
+/// How often and how long the black-box tests do what they do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scale {
+    Brief,
+    Full,
+}
+
+/// Sums of test results.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Totals {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+}
+
+pub(crate) fn test(fast: bool, filters: &[String]) -> Result<()> {
+    let before = Leftovers::now();
+    prepare(fast)?;
+    let mut totals = Totals::default();
+    let unit = ["--workspace", "--exclude", "rankrun-tests"].map(OsString::from);
+    let mut sound = run_suite(&unit, filters, Scale::Brief, &mut totals)?;
+    sound &= run_suite(&black_box(fast), filters, Scale::Brief, &mut totals)?;
+    conclude(sound, totals, &before)
+}
+
+pub(crate) fn soak(time: Duration, filters: &[String]) -> Result<()> {
+    let before = Leftovers::now();
+    prepare(false)?;
+    let start = Instant::now();
+    let mut totals = Totals::default();
+    let mut round = 0;
+    loop {
+        round += 1;
+        println!(
+            "soak: round {round}, {} min after the start",
+            start.elapsed().as_secs() / 60
+        );
+        let sound = run_suite(&black_box(false), filters, Scale::Full, &mut totals)?;
+        if !sound || start.elapsed() >= time {
+            return conclude(sound, totals, &before);
+        }
+    }
+}
+
+fn prepare(fast: bool) -> Result<()> {
+    packages::install_missing()?;
+    if !fast {
+        environments::create(&[])?;
+    }
+    process::run(Command::new(workspace::cargo()).current_dir(workspace::root()).args([
+        "build",
+        "--release",
+        "--package",
+        "rankrun",
+    ]))
+}
+
+/// The arguments that choose the black-box tests.
+fn black_box(fast: bool) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = ["--package", "rankrun-tests"].map(OsString::from).into();
+    if fast {
+        for suite in PLAIN_SUITES {
+            arguments.extend(["--test", suite].map(OsString::from));
+        }
+    }
+    arguments
+}
+
+fn conclude(sound: bool, totals: Totals, before: &Leftovers) -> Result<()> {
+    let left = before.added_since();
+    for thing in &left {
+        println!("left behind: {thing}");
+    }
+    println!(
+        "{} passed, {} failed, {} skipped",
+        totals.passed, totals.failed, totals.skipped
+    );
+    if !left.is_empty() {
+        bail!("the tests left {} things behind", left.len());
+    }
+    if totals.skipped > 0 && workspace::is_ci() {
+        bail!("CI does not accept skipped tests");
+    }
+    if !sound || totals.failed > 0 {
+        bail!("tests failed");
+    }
+    Ok(())
+}
+
+/// Runs one selection of tests and adds its results. False if the runner itself says that something is wrong.
+fn run_suite(selection: &[OsString], filters: &[String], scale: Scale, totals: &mut Totals) -> Result<bool> {
+    let skips = workspace::target().join("skipped-tests");
+    fs::write(&skips, "").with_context(|| format!("cannot write {}", skips.display()))?;
+    let nextest = workspace::find_program("cargo-nextest").is_some();
+    let mut command = Command::new(workspace::cargo());
+    command.current_dir(workspace::root());
+    if nextest {
+        command
+            .args(["nextest", "run", "--no-tests=pass"])
+            .args(selection)
+            .args(filters);
+        if scale == Scale::Full {
+            command.args(["--profile", "soak"]);
+        }
+    } else {
+        command
+            .args(["test", "--no-fail-fast"])
+            .args(selection)
+            .arg("--")
+            .args(filters);
+        // Two at a time: more would make the bounds on time measure the machine.
+        command.arg("--test-threads=2");
+    }
+    command
+        .env("RANKRUN_BIN", workspace::release().join("rankrun"))
+        .env("RANKRUN_ENV_DIR", environments::directory()?)
+        .env("RANKRUN_TEST_SKIPS", &skips)
+        .env(
+            "RANKRUN_TEST_SCALE",
+            if scale == Scale::Full { "full" } else { "brief" },
+        );
+    let (lines, success) = run_and_listen(&mut command)?;
+    let mut results = Totals::default();
+    for line in &lines {
+        results.read_nextest(line, filters.is_empty());
+        results.read_libtest(line);
+    }
+    let skipped = fs::read_to_string(&skips).unwrap_or_default();
+    for line in skipped.lines() {
+        println!("skipped: {line}");
+        results.passed = results.passed.saturating_sub(1);
+        results.skipped += 1;
+    }
+    totals.passed += results.passed;
+    totals.failed += results.failed;
+    totals.skipped += results.skipped;
+    Ok(success)
+}
+
+/// Runs a command, passes its stdout and stderr on, and returns their lines as well.
+fn run_and_listen(command: &mut Command) -> Result<(Vec<String>, bool)> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start cargo")?;
+    let (sender, receiver) = mpsc::channel();
+    let streams: [Option<Box<dyn Read + Send>>; 2] = [
+        child
+            .stdout
+            .take()
+            .map(|stream| Box::new(stream) as Box<dyn Read + Send>),
+        child
+            .stderr
+            .take()
+            .map(|stream| Box::new(stream) as Box<dyn Read + Send>),
+    ];
+    for stream in streams.into_iter().flatten() {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+                // The receiver lives as long as we do.
+                let _ = sender.send(line);
+            }
+        });
+    }
+    drop(sender);
+    let mut lines = Vec::new();
+    let mut out = std::io::stdout();
+    for line in receiver {
+        out.write_all(&line)?;
+        out.write_all(b"\n")?;
+        lines.push(String::from_utf8_lossy(&line).into_owned());
+    }
+    Ok((lines, child.wait()?.success()))
+}
+
+impl Totals {
+    /// Adds a line such as `     Summary [   0.1s] 4 tests run: 3 passed (1 slow), 1 failed, 2 skipped`.
+    fn read_nextest(&mut self, line: &str, count_skipped: bool) {
+        let Some((_, counts)) = line.split_once("tests run: ").or_else(|| line.split_once("test run: ")) else {
+            return;
+        };
+        for part in counts.split(", ") {
+            let mut words = part.split_whitespace();
+            let (Some(number), Some(word)) = (words.next().and_then(|number| number.parse::<u64>().ok()), words.next())
+            else {
+                continue;
+            };
+            match word {
+                "passed" => self.passed += number,
+                // With a filter this number is that of the tests that were not asked for.
+                "skipped" => self.skipped += if count_skipped { number } else { 0 },
+                _ => self.failed += number,
+            }
+        }
+    }
+
+    /// Adds a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out`.
+    fn read_libtest(&mut self, line: &str) {
+        let Some((_, counts)) = line
+            .split_once("test result: ")
+            .and_then(|(_, rest)| rest.split_once(". "))
+        else {
+            return;
+        };
+        for part in counts.split("; ") {
+            let mut words = part.split_whitespace();
+            let (Some(number), Some(word)) = (words.next().and_then(|number| number.parse::<u64>().ok()), words.next())
+            else {
+                continue;
+            };
+            match word {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.skipped += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn closing_lines_of_both_runners_are_summed() {
+        let mut totals = Totals::default();
+        totals.read_nextest(
+            "     Summary [   0.1s] 6 tests run: 3 passed (1 slow), 2 failed, 1 timed out, 2 skipped",
+            true,
+        );
+        totals
+            .read_libtest("test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0s");
+        let expected = Totals {
+            passed: 8,
+            failed: 3,
+            skipped: 3,
+        };
+        assert_eq!(totals, expected);
+    }
+
+    #[test]
+    fn tests_left_out_by_a_filter_are_not_called_skipped() {
+        let mut totals = Totals::default();
+        totals.read_nextest("     Summary [   0.1s] 1 test run: 1 passed, 30 skipped", false);
+        assert_eq!(
+            totals,
+            Totals {
+                passed: 1,
+                failed: 0,
+                skipped: 0
+            }
+        );
+    }
+}
