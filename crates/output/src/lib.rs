@@ -1,1 +1,21 @@
-//! ...
+//! What people see of a job's output (DESIGN §7): lines, tags, folding, progress bars, log files, and the spool.
+//!
+//! * [`Presenter`] turns the output of all ranks into the bytes of the front's stdout and stderr.
+//! * [`LogFiles`] keeps a file for each rank and stream.
+//! * [`Spool`] holds output that its destination cannot take yet.
+//!
+//! Nothing here has a thread or a clock. `now` is the time since the job's start, and `wall` the time since the Unix epoch.
+
+mod config;
+mod console;
+mod lines;
+mod presenter;
+mod tag;
+mod template;
+mod time;
+
+pub use config::{Config, Mode, Names, PARTIAL_AFTER};
+pub use console::{CONTINUED_MARK, CUT_MARK};
+pub use lines::MAX_LINE;
+pub use presenter::Presenter;
+pub use template::{Template, TemplateError};

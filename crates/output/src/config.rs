@@ -1,0 +1,82 @@
+//! What the user chose about the console.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rankrun_core::{AppIndex, LocalRank, RankSet, Stream};
+
+use crate::template::Template;
+
+/// How the output of many ranks becomes one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    /// Line by line, none torn, in the order in which they end.
+    #[default]
+    Line,
+    /// Bytes as they come. Tags, timestamps and colours do not apply.
+    Raw,
+    /// Rank by rank, when the job is over.
+    Grouped,
+    /// Identical lines of several ranks as one line.
+    Folded,
+    /// Nothing.
+    None,
+}
+
+/// The settings of a [`Presenter`](crate::Presenter).
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub mode: Mode,
+    /// The text in front of each line; `None` is no tag.
+    pub tag: Option<Template>,
+    /// Put the wall time in front of each line, before the tag: UTC, to the millisecond.
+    pub timestamps: bool,
+    /// The ranks that are shown.
+    pub only: RankSet,
+    /// Give the tag of each rank a colour.
+    pub color: bool,
+    /// The number of ranks, for the width of tags and for knowing when a folded line is complete.
+    pub world_size: u32,
+    /// Rows and columns of the terminal, if the console is one: progress lines then have a region at its bottom.
+    pub status: Option<(u16, u16)>,
+    /// The stream whose destination that terminal is, if stdout and stderr have different ones.
+    pub status_on: Stream,
+    /// Stdout and stderr are the same terminal or open file. All bytes then come out on [`Stream::Stdout`], because only
+    /// one sequence of bytes can keep the rows of two streams apart.
+    pub same_destination: bool,
+    /// The quiet after which an unterminated line, such as a prompt, is shown. `None` never shows one before it ends,
+    /// which suits a regular file.
+    pub partial_after: Option<Duration>,
+    /// Where grouped output that does not fit in memory waits, in an unlinked file.
+    pub temp_dir: PathBuf,
+}
+
+impl Config {
+    /// All ranks, no tags, and a console that is no terminal.
+    pub fn new(mode: Mode, world_size: u32) -> Config {
+        Config {
+            mode,
+            tag: None,
+            timestamps: false,
+            only: RankSet::All,
+            color: false,
+            world_size,
+            status: None,
+            status_on: Stream::Stderr,
+            same_destination: false,
+            partial_after: Some(PARTIAL_AFTER),
+            temp_dir: PathBuf::from("/tmp"),
+        }
+    }
+}
+
+/// Long enough for a program that writes a line in pieces, short enough for a person at a prompt.
+pub const PARTIAL_AFTER: Duration = Duration::from_millis(100);
+
+/// What a rank is called in tags.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Names {
+    pub node: String,
+    pub local_rank: LocalRank,
+    pub app: AppIndex,
+}

@@ -1,0 +1,146 @@
+//! One destination and the row that its cursor is in.
+//!
+//! A row is finished (the cursor is at the start of the next), *open* (it shows the beginning of a line that its rank has
+//! not ended yet, such as a prompt), or *dangling* (it is whole but has no newline, because its stream ended without one).
+//!
+//! When another line comes while a row is open, the open row is given up: ` […]` and a newline end it, and the line that
+//! it began is shown again, whole, when it ends. So every line stands whole in exactly one row, and a row that ends in
+//! ` […]` was only a preview of a line to come. The one exception is a line longer than [`MAX_LINE`](crate::MAX_LINE): it
+//! is cut into rows of which each but the last ends in ` […]` and each but the first begins with `[…] `.
+
+use rankrun_core::{Rank, Stream};
+
+use crate::lines::{End, Line, LineSink};
+
+/// Ends a row that does not hold its whole line.
+pub const CUT_MARK: &str = " […]";
+/// Begins a row that goes on where a cut row ended.
+pub const CONTINUED_MARK: &str = "[…] ";
+
+/// One stream of one rank.
+pub(crate) type Source = (Rank, Stream);
+
+/// The row that the cursor is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Row {
+    #[default]
+    Start,
+    /// It shows the beginning of this source's unfinished line.
+    Open(Source),
+    Dangling,
+}
+
+/// The bytes for one destination.
+#[derive(Debug, Default)]
+pub(crate) struct Console {
+    pub(crate) pending: Vec<u8>,
+    /// Whole rows that wait for the next redraw of the status region.
+    pub(crate) held: Vec<u8>,
+    /// A status region stands below the last row, so rows go to `held`.
+    pub(crate) is_held: bool,
+    pub(crate) row: Row,
+}
+
+impl Console {
+    /// Where bytes go.
+    pub(crate) fn out(&mut self) -> &mut Vec<u8> {
+        if self.is_held {
+            &mut self.held
+        } else {
+            &mut self.pending
+        }
+    }
+
+    /// Puts the cursor at the start of a row.
+    pub(crate) fn start_row(&mut self) {
+        match self.row {
+            Row::Start => return,
+            Row::Open(_) => {
+                self.out().extend_from_slice(CUT_MARK.as_bytes());
+                self.out().push(b'\n');
+            }
+            Row::Dangling => self.out().push(b'\n'),
+        }
+        self.row = Row::Start;
+    }
+
+    /// Shows the beginning of an unfinished line.
+    pub(crate) fn open_row(&mut self, source: Source, prefix: &[u8], continued: bool, text: &[u8]) {
+        self.start_row();
+        begin(self.out(), prefix, continued);
+        self.out().extend_from_slice(text);
+        self.row = Row::Open(source);
+    }
+
+    /// Ends the open row of this source with the rest of its line, if the row shows the beginning of just this line.
+    pub(crate) fn finish_row(&mut self, source: Source, is_tagged: bool, line: Line<'_>) -> bool {
+        match line.shown {
+            Some(shown) if self.row == Row::Open(source) => {
+                self.out().extend_from_slice(&line.text[shown..]);
+                self.row = finish(self.out(), is_tagged, line.end);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The rows of one source, on their way to a console.
+#[derive(Debug)]
+pub(crate) struct Rows<'a> {
+    pub(crate) console: &'a mut Console,
+    pub(crate) source: Source,
+    pub(crate) prefix: &'a [u8],
+}
+
+impl LineSink for Rows<'_> {
+    fn block(&mut self, lines: &[u8]) {
+        self.console.start_row();
+        write_block(self.console.out(), self.prefix, lines);
+    }
+
+    fn line(&mut self, line: Line<'_>) {
+        if !self.console.finish_row(self.source, !self.prefix.is_empty(), line) {
+            self.console.start_row();
+            self.console.row = write_line(self.console.out(), self.prefix, line);
+        }
+    }
+}
+
+/// Appends whole lines, each with its prefix.
+pub(crate) fn write_block(out: &mut Vec<u8>, prefix: &[u8], lines: &[u8]) {
+    if prefix.is_empty() {
+        out.extend_from_slice(lines);
+        return;
+    }
+    let mut begin = 0;
+    for end in memchr::memchr_iter(b'\n', lines) {
+        out.extend_from_slice(prefix);
+        out.extend_from_slice(&lines[begin..=end]);
+        begin = end + 1;
+    }
+}
+
+/// Appends one line with its prefix and marks. An unterminated last line gets a newline only if it has a prefix.
+pub(crate) fn write_line(out: &mut Vec<u8>, prefix: &[u8], line: Line<'_>) -> Row {
+    begin(out, prefix, line.continued);
+    out.extend_from_slice(line.text);
+    finish(out, !prefix.is_empty(), line.end)
+}
+
+fn begin(out: &mut Vec<u8>, prefix: &[u8], continued: bool) {
+    out.extend_from_slice(prefix);
+    if continued {
+        out.extend_from_slice(CONTINUED_MARK.as_bytes());
+    }
+}
+
+fn finish(out: &mut Vec<u8>, is_tagged: bool, end: End) -> Row {
+    match end {
+        End::Closed if !is_tagged => return Row::Dangling,
+        End::Cut => out.extend_from_slice(CUT_MARK.as_bytes()),
+        End::Newline | End::Closed => {}
+    }
+    out.push(b'\n');
+    Row::Start
+}

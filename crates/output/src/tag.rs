@@ -1,0 +1,108 @@
+//! The bytes in front of a line: time, colour and tag.
+
+use std::fmt;
+use std::time::Duration;
+
+use rankrun_core::{Rank, RankSet, Stream};
+
+use crate::config::{Config, Names};
+use crate::template::{Fields, Template};
+use crate::time::write_utc;
+
+/// Colours that read well on dark and on light ground, as SGR parameters. Red is left to errors.
+const PALETTE: [&str; 6] = ["36", "33", "32", "35", "34", "96"];
+
+/// Makes the tags of all ranks.
+pub(crate) struct Tagger {
+    template: Option<Template>,
+    timestamps: bool,
+    color: bool,
+    rank_width: usize,
+    names: Box<dyn Fn(Rank) -> Names + Send>,
+}
+
+impl fmt::Debug for Tagger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tagger")
+            .field("template", &self.template)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tagger {
+    pub(crate) fn new(config: &Config, names: Box<dyn Fn(Rank) -> Names + Send>) -> Tagger {
+        Tagger {
+            template: config.tag.clone().filter(|template| !template.is_empty()),
+            timestamps: config.timestamps,
+            color: config.color,
+            rank_width: config.world_size.saturating_sub(1).to_string().len(),
+            names,
+        }
+    }
+
+    /// Whether the tag of a rank changes with time.
+    pub(crate) fn has_time(&self) -> bool {
+        self.timestamps || self.template.as_ref().is_some_and(Template::has_time)
+    }
+
+    /// Appends the tag of one rank. `wall` is the time since the Unix epoch.
+    pub(crate) fn rank(&self, rank: Rank, stream: Stream, wall: Duration, out: &mut Vec<u8>) {
+        if self.timestamps {
+            write_utc(wall, out);
+            out.push(b' ');
+        }
+        if let Some(template) = &self.template {
+            self.template(template, &[rank], self.rank_width, stream, wall, out);
+        }
+    }
+
+    /// Appends the tag of a line that several ranks wrote: the tag as chosen, or else `[0-63] `. Fields in which the
+    /// ranks differ read `*`. The ranks are sorted and not empty.
+    pub(crate) fn ranks(&self, ranks: &[Rank], stream: Stream, wall: Duration, out: &mut Vec<u8>) {
+        if self.timestamps {
+            write_utc(wall, out);
+            out.push(b' ');
+        }
+        let default = Template::default();
+        self.template(self.template.as_ref().unwrap_or(&default), ranks, 0, stream, wall, out);
+    }
+
+    fn template(
+        &self,
+        template: &Template,
+        ranks: &[Rank],
+        rank_width: usize,
+        stream: Stream,
+        wall: Duration,
+        out: &mut Vec<u8>,
+    ) {
+        let names: Vec<Names> = ranks.iter().map(|rank| (self.names)(*rank)).collect();
+        let common = |field: &dyn Fn(&Names) -> String| -> String {
+            let mut values = names.iter().map(field);
+            let first = values.next().unwrap_or_default();
+            if values.all(|value| value == first) {
+                first
+            } else {
+                "*".to_owned()
+            }
+        };
+        let fields = Fields {
+            rank: &RankSet::of(ranks.iter().copied()).to_string(),
+            rank_width,
+            local_rank: &common(&|names| names.local_rank.to_string()),
+            node: &common(&|names| names.node.clone()),
+            app: &common(&|names| names.app.to_string()),
+            stream,
+            wall,
+        };
+        match ranks {
+            [rank] if self.color => {
+                let color = PALETTE[rank.index() % PALETTE.len()];
+                out.extend_from_slice(format!("\x1b[{color}m").as_bytes());
+                template.render(&fields, out);
+                out.extend_from_slice(b"\x1b[0m");
+            }
+            _ => template.render(&fields, out),
+        }
+    }
+}
