@@ -1,0 +1,113 @@
+//! Where the barriers of a group stand. It counts; who is answered is the server's part.
+
+use rankrun_core::Rank;
+
+use super::Epoch;
+
+/// The barrier that is gathering. There is one at most: see the module's text on epochs.
+#[derive(Debug)]
+pub(super) struct Barrier {
+    /// The lowest epoch that no rank is known to have left, the only one whose barriers can complete.
+    current: Epoch,
+    /// Local ranks in the barrier of that epoch.
+    entered: u32,
+    /// How many barriers of that epoch this node has contributed to.
+    contributed: u32,
+    /// The barrier whose result has yet to come from the other nodes.
+    awaiting: Option<u64>,
+    /// Who left the last epoch, and how many barriers this node had then contributed to.
+    last_left: Option<(Option<Rank>, u32)>,
+    /// Epochs below this have had their broken barrier reported.
+    reported: u32,
+    /// Epochs below this are known to the other nodes as closed.
+    told: u32,
+}
+
+impl Barrier {
+    pub(super) fn new() -> Barrier {
+        Barrier {
+            current: Epoch::default(),
+            entered: 0,
+            contributed: 0,
+            awaiting: None,
+            last_left: None,
+            reported: 0,
+            told: 0,
+        }
+    }
+
+    pub(super) fn current(&self) -> Epoch {
+        self.current
+    }
+
+    /// Whether a barrier of this epoch can still complete.
+    pub(super) fn is_open(&self, epoch: Epoch) -> bool {
+        epoch >= self.current
+    }
+
+    /// One more local rank is in the barrier; returns how many are.
+    pub(super) fn enter(&mut self) -> u32 {
+        self.entered += 1;
+        self.entered
+    }
+
+    /// The local part is complete; returns the number of the barrier for all nodes.
+    pub(super) fn contribute(&mut self) -> u64 {
+        let seq = sequence(self.current, self.contributed);
+        self.contributed += 1;
+        self.awaiting = Some(seq);
+        seq
+    }
+
+    /// Whether this is the result that is awaited.
+    pub(super) fn awaits(&self, seq: u64) -> bool {
+        self.awaiting == Some(seq)
+    }
+
+    /// The barrier is complete on all nodes.
+    pub(super) fn complete(&mut self) {
+        self.entered = 0;
+        self.awaiting = None;
+    }
+
+    /// A rank has left `epoch`: no barrier of it can complete any more. The epoch is open.
+    pub(super) fn leave(&mut self, epoch: Epoch, left: Option<Rank>) {
+        self.last_left = Some((left, self.contributed));
+        self.current = Epoch(epoch.0.saturating_add(1));
+        self.entered = 0;
+        self.contributed = 0;
+        self.awaiting = None;
+    }
+
+    /// Who left the last epoch.
+    pub(super) fn last_left(&self) -> Option<Rank> {
+        self.last_left.and_then(|(rank, _)| rank)
+    }
+
+    /// Whether the broken barrier of this epoch is reported now for the first time.
+    pub(super) fn report(&mut self, epoch: Epoch) -> bool {
+        let first = epoch.0 >= self.reported;
+        self.reported = self.reported.max(epoch.0.saturating_add(1));
+        first
+    }
+
+    /// The other nodes know that the barriers of an epoch cannot complete.
+    pub(super) fn nodes_know(&mut self, epoch: Epoch) {
+        self.told = self.told.max(epoch.0.saturating_add(1));
+    }
+
+    /// The barrier of a closed epoch that the other nodes may still be gathering, and who broke it. Only the last epoch
+    /// that was left is remembered, and only one such barrier is told of: its result closes the epoch everywhere.
+    pub(super) fn tell_nodes(&mut self, epoch: Epoch) -> Option<(u64, Rank)> {
+        let (left, contributed) = self.last_left?;
+        if epoch.0 < self.told || epoch.0.checked_add(1) != Some(self.current.0) {
+            return None;
+        }
+        self.nodes_know(epoch);
+        Some((sequence(epoch, contributed), left?))
+    }
+}
+
+fn sequence(epoch: Epoch, barrier: u32) -> u64 {
+    u64::from(epoch.0) << 32 | u64::from(barrier)
+}

@@ -1,0 +1,146 @@
+//! PMI-1.1, the protocol of MPICH, Intel MPI and MVAPICH over the socket that `PMI_FD` names.
+//!
+//! A client sends one line, `cmd=NAME key=value ...`, and waits for the line that answers it. Ranks `put` pairs into
+//! a key-value space (KVS), enter a barrier, and after it `get` what the others put.
+//!
+//! **Epochs.** A rank may be a wrapper that runs several MPI programs one after the other. Each `init` of a rank opens
+//! its next [`Epoch`], and ranks that are in the same epoch share a KVS and its barriers; the KVS of each epoch has a
+//! name of its own. A barrier needs every rank of the group, so once any rank has left an epoch, by `finalize` or by
+//! the `init` of its next program, no barrier of that epoch can complete any more. Whoever waits in one then, or
+//! enters one later, is told so at once (`rc=-1`) instead of hanging, and the driver hears of it by
+//! [`Effect::BarrierBroken`]. From this follows that a barrier can be gathering in one epoch only, the lowest that
+//! nobody has left, and that one store of committed pairs is enough.
+//!
+//! **Several nodes.** Each node has a server for its own ranks. When all of them have entered a barrier, the server
+//! emits one [`Collective`] with their puts and waits for the [`CollectiveResult`] that holds every node's.
+//!
+//! **Bounds.** Of each client the server holds at most [`MAX_LINE`] bytes of an unfinished line and [`MAX_KVS_BYTES`]
+//! of puts. Every reply is shorter than [`MAX_REPLY`]. A driver bounds what it queues by reading at most a few KiB at
+//! a time, and nothing while a reply to that client is unsent; a real client never has two requests under way.
+
+mod barrier;
+mod client;
+mod kvs;
+mod mapping;
+mod payload;
+mod request;
+mod server;
+
+use std::fmt;
+
+use bytes::Bytes;
+use rankrun_core::{GroupId, Rank};
+
+pub use mapping::process_mapping;
+pub use server::Server;
+
+/// The longest request line that is taken, in bytes without its newline. The longest a client has reason to send is a
+/// `put` with names and value at their limits, about 1,400 bytes, or an abort message.
+pub const MAX_LINE: usize = 4096;
+
+/// Every reply is shorter than this, in bytes with its newline: it is the line buffer of clients up to MPICH 4.1.
+pub const MAX_REPLY: usize = 1024;
+
+/// The longest name of a KVS that clients must make room for, in bytes. As Hydra says it.
+pub const KVSNAME_MAX: usize = 256;
+
+/// The longest key, in bytes. As Hydra says it.
+pub const KEYLEN_MAX: usize = 64;
+
+/// The longest value, in bytes. Hydra says 1024, with which the reply to `get` does not fit into the line buffer of
+/// clients; both MPICH clients lower either number to the same 674.
+pub const VALLEN_MAX: usize = 960;
+
+/// What one rank may put in one epoch, in bytes of keys and values, and an overhead for each pair. Business cards take
+/// less than 1 KiB a rank.
+pub const MAX_KVS_BYTES: usize = 1 << 20;
+
+/// The count of MPI programs that a rank has started before this one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Epoch(pub u32);
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a server must know of its group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    pub group: GroupId,
+    /// How many ranks the group has on all nodes.
+    pub size: u32,
+    /// Begins the names of the group's KVSs: random, and the same on all nodes. What is not a letter, a digit, `-` or
+    /// `_` is left out, and so is what exceeds 64 bytes.
+    pub kvs_prefix: String,
+    /// The answer to `PMI_process_mapping`, from [`process_mapping`]. Empty: clients are told that there is none, and
+    /// find out by exchanging host names.
+    pub mapping: String,
+    /// The index of the command that each rank runs, by rank.
+    pub appnums: Vec<u32>,
+    /// How many ranks could be run in all; `None` answers -1, no limit known.
+    pub universe_size: Option<u32>,
+    /// The ranks served here.
+    pub local: Vec<Rank>,
+}
+
+/// How far a rank is in the life of an MPI program, for the verdict and the report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lifecycle {
+    /// No `init` yet.
+    NotInited,
+    /// `init` came, and no `finalize` since.
+    Inited { epoch: Epoch, passed_barrier: bool },
+    /// `finalize` came, and no `init` since.
+    Finalized { epoch: Epoch, passed_barrier: bool },
+}
+
+/// What the driver is to do, or to know, in this order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Send these bytes to the rank: one whole line.
+    Reply { rank: Rank, bytes: Bytes },
+    /// The rank has begun an MPI program. `abandoned`: its last one never sent `finalize`.
+    Inited { rank: Rank, epoch: Epoch, abandoned: bool },
+    /// The rank has finalized its MPI program.
+    Finalized { rank: Rank, epoch: Epoch },
+    /// The rank asks that the job be ended. Nothing that it sends afterwards counts.
+    Abort {
+        rank: Rank,
+        code: i32,
+        message: Option<String>,
+    },
+    /// Local ranks wait in a barrier, or were about to, that can never complete; they have been answered with an
+    /// error. `left` has finalized, or begun its next program; `None` if another node's contribution was unreadable.
+    /// Comes once for each epoch.
+    BarrierBroken { epoch: Epoch, left: Option<Rank> },
+    /// The local part of a collective is complete: hand it to the front. Only in a group that spans nodes.
+    Collective(Collective),
+    /// The rank's end was closed. Evidence only: children of the rank may have held the socket open longer.
+    Closed { rank: Rank, lifecycle: Lifecycle },
+    /// The client spoke nonsense, or exceeded a bound. Its connection is to be closed, and nothing that it sends
+    /// afterwards counts; the reason belongs in the report.
+    Malformed { rank: Rank, reason: String },
+}
+
+/// One node's part of a collective operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Collective {
+    pub group: GroupId,
+    /// The same on all nodes for the same operation, and different for each operation. Not consecutive.
+    pub seq: u64,
+    /// How many ranks this node contributes for.
+    pub members: u32,
+    /// For servers of the same version alone to read.
+    pub payload: Bytes,
+}
+
+/// All parts of a collective operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CollectiveResult {
+    pub group: GroupId,
+    pub seq: u64,
+    /// The payload of every node, this one's among them, in the order of the nodes on all of them.
+    pub payloads: Vec<Bytes>,
+}

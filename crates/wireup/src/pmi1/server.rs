@@ -1,0 +1,537 @@
+//! The server: requests in, effects out.
+
+use std::io::Write as _;
+
+use bytes::Bytes;
+use memchr::memchr;
+use rankrun_core::Rank;
+
+use super::barrier::Barrier;
+use super::client::{Client, MultiLine, Violation, excerpt};
+use super::kvs::Kvs;
+use super::payload::{self, Contribution};
+use super::request::{Request, number};
+use super::{
+    Collective, CollectiveResult, Config, Effect, Epoch, KEYLEN_MAX, KVSNAME_MAX, Lifecycle, MAX_LINE, MAX_REPLY,
+    VALLEN_MAX,
+};
+
+/// The version that is served. With 1.2 clients would use group barriers and several requests at a time.
+const VERSION: (i64, i64) = (1, 1);
+
+const BARRIER_OUT: &[u8] = b"cmd=barrier_out rc=0\n";
+const BARRIER_BROKEN: &[u8] = b"cmd=barrier_out rc=-1 msg=a_rank_has_left\n";
+const GROUP_BARRIER: &[u8] = b"cmd=barrier_out rc=-1 msg=group_barriers_are_not_supported\n";
+const PUT_DONE: &[u8] = b"cmd=put_result rc=0 msg=success\n";
+const PUT_RESERVED: &[u8] = b"cmd=put_result rc=1 msg=key_is_reserved\n";
+const NOT_FOUND: &[u8] = b"cmd=get_result rc=1 msg=key_not_found\n";
+const FINALIZED: &[u8] = b"cmd=finalize_ack rc=0\n";
+
+/// Answers to what is not supported, by command.
+const UNSUPPORTED: [(&[u8], &[u8]); 4] = [
+    (b"spawn", b"cmd=spawn_result rc=1 msg=spawn_is_not_supported\n"),
+    (
+        b"publish_name",
+        b"cmd=publish_result rc=1 msg=publish_is_not_supported\n",
+    ),
+    (
+        b"unpublish_name",
+        b"cmd=unpublish_result rc=1 msg=unpublish_is_not_supported\n",
+    ),
+    (b"lookup_name", b"cmd=lookup_result rc=1 msg=lookup_is_not_supported\n"),
+];
+
+/// The server of the ranks that one node has of a group.
+#[derive(Debug)]
+pub struct Server {
+    config: Config,
+    /// The names of the KVSs without the number of the epoch.
+    kvs_base: String,
+    /// By rank.
+    clients: Vec<Client>,
+    barrier: Barrier,
+    kvs: Kvs,
+}
+
+impl Server {
+    /// A server to which nobody has spoken yet. Ranks in `local` that the group does not have are left out.
+    pub fn new(mut config: Config) -> Server {
+        const PREFIX_MAX: usize = 64;
+        let named = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        let prefix: String = config.kvs_prefix.chars().filter(named).take(PREFIX_MAX).collect();
+        let kvs_base = format!("{prefix}_{}_", config.group);
+        config.local.sort_unstable();
+        config.local.dedup();
+        config.local.retain(|rank| rank.0 < config.size);
+        Server {
+            kvs_base,
+            clients: config.local.iter().copied().map(Client::new).collect(),
+            barrier: Barrier::new(),
+            kvs: Kvs::default(),
+            config,
+        }
+    }
+
+    /// Bytes arrived from a rank; they may begin and end anywhere in a line. Effects are appended.
+    pub fn received(&mut self, rank: Rank, bytes: &[u8], effects: &mut Vec<Effect>) {
+        let Some(slot) = self.slot(rank) else { return };
+        if self.clients[slot].shut {
+            return;
+        }
+        if let Err(violation) = self.lines(slot, bytes, effects) {
+            self.clients[slot].shut();
+            let reason = violation.to_string();
+            effects.push(Effect::Malformed { rank, reason });
+        }
+    }
+
+    /// The rank's end was closed (EOF). A barrier that the rank has entered counts it still.
+    pub fn closed(&mut self, rank: Rank, effects: &mut Vec<Effect>) {
+        let Some(slot) = self.slot(rank) else { return };
+        if self.clients[slot].shut {
+            return;
+        }
+        self.clients[slot].shut();
+        let lifecycle = self.clients[slot].lifecycle;
+        effects.push(Effect::Closed { rank, lifecycle });
+    }
+
+    /// Every node has contributed to a collective. Results that nobody waits for any more are passed over.
+    pub fn collective_done(&mut self, collective: &CollectiveResult, effects: &mut Vec<Effect>) {
+        if collective.group != self.config.group || !self.barrier.awaits(collective.seq) {
+            return;
+        }
+        let epoch = self.barrier.current();
+        let parts: Result<Vec<Contribution>, _> = collective.payloads.iter().map(payload::read).collect();
+        let broken = match parts {
+            Err(_) => Some(None),
+            Ok(parts) => {
+                let left = parts.iter().find_map(|part| match part {
+                    Contribution::Broken(left) => Some(Some(*left)),
+                    Contribution::Puts(_) => None,
+                });
+                left.or_else(|| {
+                    let mut puts = parts.into_iter().filter_map(|part| match part {
+                        Contribution::Puts(pairs) => Some(pairs),
+                        Contribution::Broken(_) => None,
+                    });
+                    let committed = puts.try_for_each(|pairs| self.kvs.commit(epoch, pairs));
+                    committed.is_err().then_some(None)
+                })
+            }
+        };
+        match broken {
+            None => self.release(effects),
+            Some(left) => {
+                self.barrier.leave(epoch, left);
+                self.barrier.nodes_know(epoch);
+                if self.refuse_waiting(effects) {
+                    self.report_broken(epoch, effects);
+                }
+            }
+        }
+    }
+
+    /// How far a rank is; [`Lifecycle::NotInited`] also for a rank that is not served here.
+    pub fn lifecycle(&self, rank: Rank) -> Lifecycle {
+        self.slot(rank)
+            .map_or(Lifecycle::NotInited, |slot| self.clients[slot].lifecycle)
+    }
+
+    /// A local rank that waits in a barrier which `gone` has not entered, and so for ever, if `gone` is no more.
+    pub fn waits_for(&self, gone: Rank) -> Option<Rank> {
+        let entered = self.slot(gone).is_some_and(|slot| self.clients[slot].in_barrier);
+        let mut waiting = self.clients.iter().filter(|client| client.in_barrier && !client.shut);
+        if entered {
+            None
+        } else {
+            waiting.next().map(|client| client.rank)
+        }
+    }
+
+    fn slot(&self, rank: Rank) -> Option<usize> {
+        self.clients.binary_search_by_key(&rank, |client| client.rank).ok()
+    }
+
+    fn spans_nodes(&self) -> bool {
+        self.clients.len() < self.config.size as usize
+    }
+
+    /// Serves each whole line, and keeps the rest for later.
+    fn lines(&mut self, slot: usize, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), Violation> {
+        let mut rest = bytes;
+        while let Some(end) = memchr(b'\n', rest) {
+            let (line, after) = (&rest[..end], &rest[end + 1..]);
+            rest = after;
+            let mut begun = std::mem::take(&mut self.clients[slot].line);
+            if begun.len() + line.len() > MAX_LINE {
+                return Err(Violation::LineTooLong);
+            }
+            if begun.is_empty() {
+                self.line(slot, line, effects)?;
+            } else {
+                begun.extend_from_slice(line);
+                self.line(slot, &begun, effects)?;
+            }
+            if self.clients[slot].shut {
+                return Ok(());
+            }
+        }
+        let begun = &mut self.clients[slot].line;
+        if begun.len() + rest.len() > MAX_LINE {
+            return Err(Violation::LineTooLong);
+        }
+        begun.extend_from_slice(rest);
+        Ok(())
+    }
+
+    fn line(&mut self, slot: usize, line: &[u8], effects: &mut Vec<Effect>) -> Result<(), Violation> {
+        if let Some(name) = line.strip_prefix(b"mcmd=") {
+            return self.begin_multi_line(slot, name);
+        }
+        // A program that died in the middle of such a request is followed by another one's "cmd=init".
+        if !line.starts_with(b"cmd=") && self.clients[slot].multi_line.is_some() {
+            return self.continue_multi_line(slot, line, effects);
+        }
+        self.clients[slot].multi_line = None;
+        let request = Request::parse(line).ok_or_else(|| Violation::NotARequest(excerpt(line)))?;
+        if request.name == b"abort" {
+            self.abort(slot, &request, effects);
+            return Ok(());
+        }
+        if request.has_control_bytes() {
+            return Err(Violation::NotARequest(excerpt(line)));
+        }
+        self.request(slot, &request, effects)
+    }
+
+    fn request(&mut self, slot: usize, request: &Request<'_>, effects: &mut Vec<Effect>) -> Result<(), Violation> {
+        if request.name == b"init" {
+            return self.init(slot, request, effects);
+        }
+        let epoch = self.clients[slot].epoch(request.name);
+        match request.name {
+            b"get_maxes" => {
+                epoch?;
+                let (name, key, value) = (KVSNAME_MAX, KEYLEN_MAX, VALLEN_MAX);
+                let text = format!("cmd=maxes rc=0 kvsname_max={name} keylen_max={key} vallen_max={value}\n");
+                self.reply(slot, text.into_bytes(), effects);
+            }
+            b"get_appnum" => {
+                epoch?;
+                let appnum = self.config.appnums.get(self.clients[slot].rank.index()).unwrap_or(&0);
+                self.reply(slot, format!("cmd=appnum rc=0 appnum={appnum}\n").into_bytes(), effects);
+            }
+            b"get_my_kvsname" => {
+                let text = format!("cmd=my_kvsname rc=0 kvsname={}{}\n", self.kvs_base, epoch?);
+                self.reply(slot, text.into_bytes(), effects);
+            }
+            b"get_universe_size" => {
+                epoch?;
+                let size = self.config.universe_size.map_or(-1, i64::from);
+                self.reply(
+                    slot,
+                    format!("cmd=universe_size rc=0 size={size}\n").into_bytes(),
+                    effects,
+                );
+            }
+            b"put" => self.put(slot, epoch?, request, effects)?,
+            b"get" => self.get(slot, epoch?, request, effects)?,
+            b"barrier_in" => self.barrier_in(slot, epoch?, request, effects),
+            b"finalize" => self.finalize(slot, epoch?, effects),
+            name => {
+                if self.clients[slot].in_barrier {
+                    epoch?;
+                }
+                self.unsupported(slot, name, effects)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn init(&mut self, slot: usize, request: &Request<'_>, effects: &mut Vec<Effect>) -> Result<(), Violation> {
+        let (version, subversion) = VERSION;
+        let rc = if request.number(b"pmi_version") == Some(version) {
+            let last = self.clients[slot].lifecycle;
+            let epoch = self.clients[slot].init()?;
+            let rank = self.clients[slot].rank;
+            let abandoned = match last {
+                Lifecycle::Inited { epoch: left, .. } => {
+                    self.leave(rank, left, true, effects);
+                    true
+                }
+                Lifecycle::NotInited | Lifecycle::Finalized { .. } => false,
+            };
+            effects.push(Effect::Inited { rank, epoch, abandoned });
+            0
+        } else {
+            -1
+        };
+        let text = format!("cmd=response_to_init rc={rc} pmi_version={version} pmi_subversion={subversion}\n");
+        self.reply(slot, text.into_bytes(), effects);
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        slot: usize,
+        epoch: Epoch,
+        request: &Request<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Violation> {
+        let missing = |key| Violation::Missing { command: "put", key };
+        self.check_kvsname(epoch, request)?;
+        let key = request.get(b"key").ok_or_else(|| missing("key"))?;
+        let value = request.get(b"value").ok_or_else(|| missing("value"))?;
+        // As Hydra does: these are the server's own to tell.
+        if key.starts_with(b"PMI_") {
+            self.reply(slot, PUT_RESERVED, effects);
+            return Ok(());
+        }
+        self.clients[slot].put(key, value)?;
+        self.reply(slot, PUT_DONE, effects);
+        Ok(())
+    }
+
+    fn get(
+        &mut self,
+        slot: usize,
+        epoch: Epoch,
+        request: &Request<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Violation> {
+        let missing = Violation::Missing {
+            command: "get",
+            key: "key",
+        };
+        self.check_kvsname(epoch, request)?;
+        let key = request.get(b"key").ok_or(missing)?;
+        let size: String;
+        let value = match (key, self.config.universe_size) {
+            (b"PMI_process_mapping", _) => Some(self.config.mapping.as_bytes()).filter(|mapping| !mapping.is_empty()),
+            (b"universeSize", Some(universe_size)) => {
+                size = universe_size.to_string();
+                Some(size.as_bytes())
+            }
+            _ => self.kvs.get(epoch, key),
+        };
+        let reply = match value {
+            Some(value) => {
+                const FOUND: &[u8] = b"cmd=get_result rc=0 msg=success value=";
+                Bytes::from([FOUND, value, b"\n"].concat())
+            }
+            None => Bytes::from_static(NOT_FOUND),
+        };
+        self.reply(slot, reply, effects);
+        Ok(())
+    }
+
+    /// A request without the name of a KVS means its own.
+    fn check_kvsname(&self, epoch: Epoch, request: &Request<'_>) -> Result<(), Violation> {
+        let Some(name) = request.get(b"kvsname") else {
+            return Ok(());
+        };
+        let mut digits = [0; 10];
+        let mut free = &mut digits[..];
+        write!(free, "{epoch}").expect("a u32 has at most ten digits");
+        let free = free.len();
+        let number = &digits[..digits.len() - free];
+        match name.strip_prefix(self.kvs_base.as_bytes()) {
+            Some(named) if named == number => Ok(()),
+            _ => Err(Violation::WrongKvs(excerpt(name))),
+        }
+    }
+
+    fn barrier_in(&mut self, slot: usize, epoch: Epoch, request: &Request<'_>, effects: &mut Vec<Effect>) {
+        if request.get(b"group").is_some() {
+            self.reply(slot, GROUP_BARRIER, effects);
+            return;
+        }
+        if !self.barrier.is_open(epoch) {
+            self.reply(slot, BARRIER_BROKEN, effects);
+            self.report_broken(epoch, effects);
+            self.tell_nodes(epoch, effects);
+            return;
+        }
+        self.clients[slot].in_barrier = true;
+        if (self.barrier.enter() as usize) < self.clients.len() {
+            return;
+        }
+        if self.spans_nodes() {
+            let payload = payload::puts(self.clients.iter().map(|client| &client.pairs[..]));
+            self.clients.iter_mut().for_each(|client| client.pairs = Vec::new());
+            let seq = self.barrier.contribute();
+            self.push_collective(seq, payload, effects);
+        } else {
+            for client in &mut self.clients {
+                let pairs = std::mem::take(&mut client.pairs).into();
+                self.kvs
+                    .commit(epoch, pairs)
+                    .expect("the pairs of a client are encoded by this server");
+            }
+            self.release(effects);
+        }
+    }
+
+    /// The barrier is complete: everyone in it may go on.
+    fn release(&mut self, effects: &mut Vec<Effect>) {
+        self.barrier.complete();
+        for client in self.clients.iter_mut().filter(|client| client.in_barrier) {
+            client.in_barrier = false;
+            if let Lifecycle::Inited { passed_barrier, .. } = &mut client.lifecycle {
+                *passed_barrier = true;
+            }
+            if !client.shut {
+                let bytes = Bytes::from_static(BARRIER_OUT);
+                effects.push(Effect::Reply {
+                    rank: client.rank,
+                    bytes,
+                });
+            }
+        }
+    }
+
+    /// A rank has left an epoch, whose barriers can therefore complete no more.
+    fn leave(&mut self, rank: Rank, epoch: Epoch, abandoned: bool, effects: &mut Vec<Effect>) {
+        if !self.barrier.is_open(epoch) {
+            return;
+        }
+        self.barrier.leave(epoch, Some(rank));
+        if self.refuse_waiting(effects) {
+            self.report_broken(epoch, effects);
+            self.tell_nodes(epoch, effects);
+        } else if abandoned {
+            // A program that ends as it should has synchronised with its siblings before. One that does not may have
+            // left ranks waiting on other nodes, of whom nothing is known here.
+            self.tell_nodes(epoch, effects);
+        }
+    }
+
+    /// Tells everyone in a barrier that it cannot complete; returns whether there was anyone.
+    fn refuse_waiting(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let mut any = false;
+        for client in self.clients.iter_mut().filter(|client| client.in_barrier) {
+            any = true;
+            client.in_barrier = false;
+            client.pairs = Vec::new();
+            if !client.shut {
+                let bytes = Bytes::from_static(BARRIER_BROKEN);
+                effects.push(Effect::Reply {
+                    rank: client.rank,
+                    bytes,
+                });
+            }
+        }
+        any
+    }
+
+    /// Lets the driver know, once for each epoch, that somebody asked for a barrier that cannot complete.
+    fn report_broken(&mut self, epoch: Epoch, effects: &mut Vec<Effect>) {
+        if self.barrier.report(epoch) {
+            let left = self.barrier.last_left();
+            effects.push(Effect::BarrierBroken { epoch, left });
+        }
+    }
+
+    /// Contributes to a barrier, once for each epoch, that it cannot complete, so that nobody on another node hangs.
+    fn tell_nodes(&mut self, epoch: Epoch, effects: &mut Vec<Effect>) {
+        if !self.spans_nodes() {
+            return;
+        }
+        if let Some((seq, left)) = self.barrier.tell_nodes(epoch) {
+            self.push_collective(seq, payload::broken(left), effects);
+        }
+    }
+
+    fn finalize(&mut self, slot: usize, epoch: Epoch, effects: &mut Vec<Effect>) {
+        let client = &mut self.clients[slot];
+        if let Lifecycle::Inited { passed_barrier, .. } = client.lifecycle {
+            client.lifecycle = Lifecycle::Finalized { epoch, passed_barrier };
+        }
+        let rank = client.rank;
+        client.pairs = Vec::new();
+        self.leave(rank, epoch, false, effects);
+        effects.push(Effect::Finalized { rank, epoch });
+        self.reply(slot, FINALIZED, effects);
+    }
+
+    /// The keys are `exitcode` and `message` in MPICH, `exit_code` and `error_msg` in clients of Flux's making.
+    fn abort(&mut self, slot: usize, request: &Request<'_>, effects: &mut Vec<Effect>) {
+        let code = request.number(b"exitcode").or_else(|| request.number(b"exit_code"));
+        let message = request.prose(b"message").or_else(|| request.prose(b"error_msg"));
+        let client = &mut self.clients[slot];
+        client.shut();
+        effects.push(Effect::Abort {
+            rank: client.rank,
+            code: code.map_or(1, |code| code as i32),
+            message,
+        });
+    }
+
+    fn begin_multi_line(&mut self, slot: usize, name: &[u8]) -> Result<(), Violation> {
+        self.clients[slot].epoch(name)?;
+        check_name(name)?;
+        self.clients[slot].multi_line = Some(MultiLine {
+            name: name.to_vec(),
+            total: 1,
+            so_far: 1,
+        });
+        Ok(())
+    }
+
+    /// A line `key=value` of a request of several lines, whose values may hold anything, or its end.
+    fn continue_multi_line(&mut self, slot: usize, line: &[u8], effects: &mut Vec<Effect>) -> Result<(), Violation> {
+        let Some(request) = &mut self.clients[slot].multi_line else {
+            return Ok(());
+        };
+        if let Some(total) = line.strip_prefix(b"totspawns=") {
+            request.total = number(total).unwrap_or(1);
+        } else if let Some(so_far) = line.strip_prefix(b"spawnssofar=") {
+            request.so_far = number(so_far).unwrap_or(1);
+        } else if line == b"endcmd" {
+            let request = self.clients[slot].multi_line.take();
+            if let Some(request) = request.filter(|request| request.so_far >= request.total) {
+                self.unsupported(slot, &request.name, effects)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a command that is not served, so that its client fails instead of waiting.
+    fn unsupported(&mut self, slot: usize, name: &[u8], effects: &mut Vec<Effect>) -> Result<(), Violation> {
+        check_name(name)?;
+        match UNSUPPORTED.iter().find(|(command, _)| *command == name) {
+            Some((_, reply)) => self.reply(slot, *reply, effects),
+            None => {
+                let text = [b"cmd=", name, b"_result rc=-1 msg=unknown_command\n"].concat();
+                self.reply(slot, text, effects);
+            }
+        }
+        Ok(())
+    }
+
+    fn reply(&self, slot: usize, bytes: impl Into<Bytes>, effects: &mut Vec<Effect>) {
+        let (rank, bytes) = (self.clients[slot].rank, bytes.into());
+        debug_assert!(bytes.len() < MAX_REPLY);
+        effects.push(Effect::Reply { rank, bytes });
+    }
+
+    fn push_collective(&self, seq: u64, payload: Bytes, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Collective(Collective {
+            group: self.config.group,
+            seq,
+            members: self.clients.len() as u32,
+            payload,
+        }));
+    }
+}
+
+/// The name of a command that is repeated to its client, or kept.
+fn check_name(name: &[u8]) -> Result<(), Violation> {
+    const NAME_MAX: usize = 64;
+    let letter = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if name.is_empty() || name.len() > NAME_MAX || !name.iter().all(letter) {
+        return Err(Violation::NotARequest(excerpt(name)));
+    }
+    Ok(())
+}
