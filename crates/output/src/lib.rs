@@ -9,7 +9,9 @@
 mod config;
 mod console;
 mod lines;
+mod logfiles;
 mod presenter;
+mod spool;
 mod tag;
 mod template;
 mod time;
@@ -17,5 +19,7 @@ mod time;
 pub use config::{Config, Mode, Names, PARTIAL_AFTER};
 pub use console::{CONTINUED_MARK, CUT_MARK};
 pub use lines::MAX_LINE;
+pub use logfiles::{LogError, LogFiles};
 pub use presenter::Presenter;
+pub use spool::{Full, Record, SPOOL_MEMORY, Spool, SpoolError};
 pub use template::{Template, TemplateError};
