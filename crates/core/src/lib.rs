@@ -5,7 +5,9 @@
 //! [`std::time::Duration`] since the start of the job, and what is to be done goes out as values.
 
 pub mod env;
+pub mod evidence;
 pub mod exit;
+pub mod gang;
 pub mod ids;
 pub mod job;
 pub mod rankmap;
@@ -13,6 +15,8 @@ pub mod ranks;
 pub mod status;
 pub mod suggest;
 pub mod units;
+pub mod verdict;
+pub mod worker;
 
 pub use exit::ExitCode;
 pub use ids::{AppIndex, Attempt, GroupId, JobId, LocalRank, NodeRank, Pid, Rank, Stream, WorkerId};

@@ -1,1 +1,28 @@
-//! ...
+//! The only unsafe code of rankrun: what the kernel offers for starting, holding and ending processes.
+//!
+//! Everything here is mechanism. Who is signalled, when, and why is decided in `rankrun-core`.
+//!
+//! Invariants kept here (DESIGN §4):
+//! * **K-1** a worker is in its cgroup before its first instruction ([`spawn`], [`cgroup`]).
+//! * **K-2** peek, signal, reap: [`wait::peek`] leaves the zombie, and with it its pid, in place.
+//! * **K-7** between clone and exec only async-signal-safe calls ([`spawn`]).
+#![expect(
+    unsafe_code,
+    reason = "this crate exists to hold it; every block says why it is sound"
+)]
+
+pub mod cgroup;
+mod clone;
+pub mod exec;
+pub mod fork;
+pub mod limits;
+pub mod name;
+pub mod poll;
+pub mod proc;
+pub mod pty;
+pub mod shm;
+pub mod signal;
+pub mod socket;
+pub mod spawn;
+pub mod terminal;
+pub mod wait;

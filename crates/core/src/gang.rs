@@ -1,0 +1,368 @@
+//! The state machine of the job, on the front's side: when the gang is stopped, and what it all comes to.
+//!
+//! Stop is ordered on the first failing event; evidence keeps coming in until every worker is gone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::evidence::{Evidence, Fact, MpiEvent};
+use crate::exit::ExitCode;
+use crate::ids::{Pid, Rank};
+use crate::status::WorkerStatus;
+use crate::worker::{Outcome, Stop, StopWhy};
+
+/// How long a sibling must still be in MPI after a rank's exit without finalize, before that exit is a failure.
+pub const FINALIZE_PATIENCE: Duration = Duration::from_secs(1);
+/// A second SIGINT kills at once if it comes at least this long after the first: a terminal may send two for one key.
+pub const SECOND_INTERRUPT: Duration = Duration::from_millis(500);
+
+/// By which rules a gang is stopped.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    pub grace_failure: Duration,
+    pub grace_outside: Duration,
+    pub timeout: Option<Duration>,
+    pub keep_going: bool,
+}
+
+/// What a rank has come to, as far as the front knows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RankRecord {
+    pub pid: Option<Pid>,
+    pub started_at: Option<Duration>,
+    pub status: Option<WorkerStatus>,
+    pub ended_at: Option<Duration>,
+    /// The boundary is empty, or what is left has been given up.
+    pub outcome: Option<Outcome>,
+    pub mpi: MpiLife,
+    pub passed_barrier: bool,
+    /// Its end came after it had been told to stop.
+    pub stop_ordered_before_end: bool,
+}
+
+/// How far a rank has come in MPI.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MpiLife {
+    #[default]
+    NotInited,
+    Inited,
+    Finalized,
+}
+
+/// What happens to a gang.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    Started {
+        rank: Rank,
+        pid: Pid,
+    },
+    SpawnFailed {
+        rank: Rank,
+        step: String,
+        error: String,
+        command: String,
+        not_found: Option<ExitCode>,
+    },
+    /// A leader has ended.
+    Ended {
+        rank: Rank,
+        status: WorkerStatus,
+    },
+    /// Nothing of the worker is left, or what is left is given up.
+    Gone {
+        rank: Rank,
+        outcome: Outcome,
+    },
+    Mpi {
+        rank: Rank,
+        event: MpiEvent,
+    },
+    Stopped {
+        rank: Rank,
+        signal: i32,
+    },
+    /// rankrun itself received a signal that asks it to end.
+    Signal(i32),
+    /// Nobody reads our output any more: end as SIGPIPE would.
+    OutputGone,
+    /// The agent is gone, without having said that all is over.
+    AgentLost,
+    /// The guard is gone.
+    GuardLost,
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// All workers are to stop.
+    Stop(Stop),
+    /// All workers are to be killed at once.
+    Kill,
+}
+
+/// Why the job as a whole ended other than by its ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outside {
+    Signal(i32),
+    Timeout,
+    OutputGone,
+    AgentLost,
+    GuardLost,
+}
+
+/// The gang.
+#[derive(Clone, Debug)]
+pub struct Gang {
+    rules: Rules,
+    ranks: Vec<RankRecord>,
+    evidence: Vec<Evidence>,
+    /// The exit code that a failed spawn asks for (126, 127).
+    spawn_code: Option<ExitCode>,
+    outside: Option<(Outside, Duration)>,
+    stop_at: Option<Duration>,
+    killed: bool,
+    /// Ranks whose exit without finalize is to be judged, by time.
+    to_judge: BTreeMap<Duration, Vec<Rank>>,
+}
+
+impl Gang {
+    pub fn new(size: u32, rules: Rules) -> Gang {
+        Gang {
+            rules,
+            ranks: vec![RankRecord::default(); size as usize],
+            evidence: Vec::new(),
+            spawn_code: None,
+            outside: None,
+            stop_at: None,
+            killed: false,
+            to_judge: BTreeMap::new(),
+        }
+    }
+
+    pub fn ranks(&self) -> &[RankRecord] {
+        &self.ranks
+    }
+
+    pub fn evidence(&self) -> &[Evidence] {
+        &self.evidence
+    }
+
+    pub fn outside(&self) -> Option<Outside> {
+        self.outside.map(|(outside, _)| outside)
+    }
+
+    pub fn spawn_code(&self) -> Option<ExitCode> {
+        self.spawn_code
+    }
+
+    /// When the stop was ordered, if it was.
+    pub fn stop_ordered(&self) -> Option<Duration> {
+        self.stop_at
+    }
+
+    /// Whether every worker is gone.
+    pub fn over(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.outcome.is_some())
+    }
+
+    /// When `Tick` is due.
+    pub fn deadline(&self) -> Option<Duration> {
+        let timeout = self.rules.timeout.filter(|_| self.stop_at.is_none());
+        let judge = self.to_judge.keys().next().copied();
+        [timeout, judge].into_iter().flatten().min()
+    }
+
+    /// Takes one event; what is to be done is appended to `effects`.
+    pub fn handle(&mut self, now: Duration, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Started { rank, pid } => {
+                if let Some(record) = self.ranks.get_mut(rank.index()) {
+                    record.pid = Some(pid);
+                    record.started_at = Some(now);
+                }
+            }
+            Event::SpawnFailed {
+                rank,
+                step,
+                error,
+                command,
+                not_found,
+            } => {
+                self.spawn_code = self.spawn_code.or(not_found);
+                self.fact(now, rank, Fact::SpawnFailed { step, error, command }, effects);
+            }
+            Event::Ended { rank, status } => self.ended(now, rank, status, effects),
+            Event::Gone { rank, outcome } => {
+                if let Some(record) = self.ranks.get_mut(rank.index()) {
+                    record.outcome = Some(outcome);
+                }
+            }
+            Event::Mpi { rank, event } => self.mpi(now, rank, event, effects),
+            Event::Stopped { rank, signal } => self.fact(now, rank, Fact::Stopped { signal }, effects),
+            Event::Signal(signal) => self.signal(now, signal, effects),
+            Event::OutputGone => self.end_from_outside(now, Outside::OutputGone, self.rules.grace_failure, effects),
+            Event::AgentLost => self.end_from_outside(now, Outside::AgentLost, self.rules.grace_failure, effects),
+            Event::GuardLost => self.end_from_outside(now, Outside::GuardLost, self.rules.grace_failure, effects),
+            Event::Tick => self.tick(now, effects),
+        }
+    }
+
+    fn ended(&mut self, now: Duration, rank: Rank, status: WorkerStatus, effects: &mut Vec<Effect>) {
+        let stopping = self.stop_at.is_some();
+        let Some(record) = self.ranks.get_mut(rank.index()) else {
+            return;
+        };
+        record.status = Some(status);
+        record.ended_at = Some(now);
+        record.stop_ordered_before_end = stopping;
+        let mpi = record.mpi;
+        if !status.success() {
+            if !(stopping && explained_by_our_signals(status)) {
+                self.fact(now, rank, Fact::Ended { status }, effects);
+            }
+            return;
+        }
+        if stopping {
+            return;
+        }
+        match mpi {
+            MpiLife::Inited => self.to_judge.entry(now + FINALIZE_PATIENCE).or_default().push(rank),
+            MpiLife::NotInited => self.judge_exits_before_init(now, effects),
+            MpiLife::Finalized => {}
+        }
+    }
+
+    fn mpi(&mut self, now: Duration, rank: Rank, event: MpiEvent, effects: &mut Vec<Effect>) {
+        let Some(record) = self.ranks.get_mut(rank.index()) else {
+            return;
+        };
+        match event {
+            MpiEvent::Inited => {
+                record.mpi = MpiLife::Inited;
+                record.passed_barrier = false;
+                self.judge_exits_before_init(now, effects);
+            }
+            MpiEvent::PassedBarrier => record.passed_barrier = true,
+            MpiEvent::Finalized => record.mpi = MpiLife::Finalized,
+            MpiEvent::Aborted { code, message } => self.fact(now, rank, Fact::Aborted { code, message }, effects),
+            MpiEvent::Malformed { reason } => self.fact(now, rank, Fact::Malformed { reason }, effects),
+        }
+    }
+
+    /// A rank that has exited without ever being in MPI is missed by a sibling that is in `MPI_Init`.
+    fn judge_exits_before_init(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        if self.stop_at.is_some() {
+            return;
+        }
+        let waiting = self
+            .ranks
+            .iter()
+            .any(|rank| rank.mpi == MpiLife::Inited && rank.status.is_none() && !rank.passed_barrier);
+        if !waiting {
+            return;
+        }
+        let missing = self
+            .ranks
+            .iter()
+            .zip(0..)
+            .find(|(rank, _)| rank.mpi == MpiLife::NotInited && rank.status.is_some_and(WorkerStatus::success));
+        if let Some((_, rank)) = missing {
+            self.fact(now, Rank(rank), Fact::ExitBeforeInit, effects);
+        }
+    }
+
+    fn signal(&mut self, now: Duration, signal: i32, effects: &mut Vec<Effect>) {
+        const SIGINT: i32 = 2;
+        match self.outside {
+            Some((Outside::Signal(first), at)) => {
+                if first == SIGINT && signal == SIGINT && now >= at + SECOND_INTERRUPT && !self.killed {
+                    self.killed = true;
+                    effects.push(Effect::Kill);
+                }
+            }
+            Some(_) | None => self.end_from_outside(now, Outside::Signal(signal), self.rules.grace_outside, effects),
+        }
+    }
+
+    fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        if self.rules.timeout.is_some_and(|timeout| now >= timeout) && self.stop_at.is_none() {
+            self.end_from_outside(now, Outside::Timeout, self.rules.grace_failure, effects);
+        }
+        while let Some(entry) = self.to_judge.first_entry() {
+            if *entry.key() > now {
+                break;
+            }
+            for rank in entry.remove() {
+                let in_mpi = self
+                    .ranks
+                    .iter()
+                    .any(|rank| rank.mpi == MpiLife::Inited && rank.status.is_none());
+                if in_mpi && self.stop_at.is_none() {
+                    self.fact(now, rank, Fact::ExitWithoutFinalize, effects);
+                }
+            }
+        }
+    }
+
+    fn end_from_outside(&mut self, now: Duration, outside: Outside, grace: Duration, effects: &mut Vec<Effect>) {
+        if self.outside.is_none() {
+            self.outside = Some((outside, now));
+        }
+        let why = match outside {
+            Outside::Signal(signal) => StopWhy::Signal(signal),
+            Outside::OutputGone => StopWhy::Signal(13),
+            Outside::Timeout => StopWhy::Timeout,
+            Outside::AgentLost => StopWhy::FrontLost,
+            Outside::GuardLost => StopWhy::GuardLost,
+        };
+        self.stop(now, Stop { why, grace }, effects);
+    }
+
+    fn fact(&mut self, now: Duration, rank: Rank, fact: Fact, effects: &mut Vec<Effect>) {
+        let ends = fact.ends_the_gang();
+        let pid = self.ranks.get(rank.index()).and_then(|record| record.pid);
+        // One more rank that could not be started for the same reason adds nothing.
+        let repeated = matches!(fact, Fact::SpawnFailed { .. })
+            && self
+                .evidence
+                .iter()
+                .any(|known| matches!(known.fact, Fact::SpawnFailed { .. }));
+        if !repeated {
+            self.evidence.push(Evidence {
+                rank,
+                at: now,
+                pid,
+                fact,
+            });
+        }
+        if ends && !self.rules.keep_going && self.stop_at.is_none() {
+            self.stop(
+                now,
+                Stop {
+                    why: StopWhy::GangFailed,
+                    grace: self.rules.grace_failure,
+                },
+                effects,
+            );
+        }
+    }
+
+    fn stop(&mut self, now: Duration, stop: Stop, effects: &mut Vec<Effect>) {
+        self.stop_at.get_or_insert(now);
+        effects.push(Effect::Stop(stop));
+    }
+}
+
+/// Whether a status may come from our own SIGTERM or SIGKILL: the signal itself, or the code that a shell makes of it.
+pub fn explained_by_our_signals(status: WorkerStatus) -> bool {
+    const OURS: [i32; 2] = [9, 15];
+    match status {
+        WorkerStatus::Signaled { signal, .. } => OURS.contains(&signal),
+        WorkerStatus::Exited { code } => OURS.iter().any(|signal| i32::from(code) == 128 + signal),
+    }
+}
+
+#[cfg(test)]
+#[path = "gang_tests.rs"]
+mod tests;

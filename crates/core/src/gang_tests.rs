@@ -1,0 +1,173 @@
+use super::*;
+use crate::verdict::verdict;
+
+fn rules() -> Rules {
+    Rules {
+        grace_failure: Duration::from_secs(5),
+        grace_outside: Duration::from_secs(25),
+        timeout: None,
+        keep_going: false,
+    }
+}
+
+fn gang(size: u32) -> Gang {
+    let mut gang = Gang::new(size, rules());
+    for rank in 0..size {
+        feed(
+            &mut gang,
+            0,
+            Event::Started {
+                rank: Rank(rank),
+                pid: Pid(100 + rank as i32),
+            },
+        );
+    }
+    gang
+}
+
+fn feed(gang: &mut Gang, ms: u64, event: Event) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    gang.handle(Duration::from_millis(ms), event, &mut effects);
+    effects
+}
+
+fn exit(rank: u32, code: u8) -> Event {
+    Event::Ended {
+        rank: Rank(rank),
+        status: WorkerStatus::Exited { code },
+    }
+}
+
+fn killed(rank: u32, signal: i32) -> Event {
+    Event::Ended {
+        rank: Rank(rank),
+        status: WorkerStatus::Signaled {
+            signal,
+            core_dumped: false,
+        },
+    }
+}
+
+fn mpi(rank: u32, event: MpiEvent) -> Event {
+    Event::Mpi {
+        rank: Rank(rank),
+        event,
+    }
+}
+
+#[test]
+fn the_first_failure_stops_the_gang_and_its_code_is_the_jobs() {
+    let mut gang = gang(3);
+    let effects = feed(&mut gang, 10, exit(1, 3));
+    assert!(matches!(
+        effects[..],
+        [Effect::Stop(Stop {
+            why: StopWhy::GangFailed,
+            ..
+        })]
+    ));
+    assert_eq!(feed(&mut gang, 12, killed(0, 15)), []);
+    assert_eq!(feed(&mut gang, 12, killed(2, 9)), []);
+    let verdict = verdict(&gang);
+    assert_eq!((verdict.code, verdict.culprit), (ExitCode(3), Some(Rank(1))));
+}
+
+#[test]
+fn a_signal_that_we_did_not_send_is_the_ranks_own() {
+    let mut gang = gang(2);
+    feed(&mut gang, 10, killed(0, 9));
+    let verdict = verdict(&gang);
+    assert_eq!((verdict.code, verdict.culprit), (ExitCode(137), Some(Rank(0))));
+}
+
+#[test]
+fn abort_with_zero_or_256_is_a_failure_of_code_one() {
+    for (code, expected) in [(0, 1), (256, 1), (3, 3), (-1, 255), (512 + 7, 7)] {
+        let mut gang = gang(2);
+        feed(&mut gang, 1, mpi(0, MpiEvent::Inited));
+        let effects = feed(&mut gang, 10, mpi(0, MpiEvent::Aborted { code, message: None }));
+        assert_eq!(effects.len(), 1);
+        feed(&mut gang, 11, killed(0, 15));
+        assert_eq!(verdict(&gang).code, ExitCode(expected), "abort({code})");
+    }
+}
+
+#[test]
+fn exit_without_finalize_counts_only_while_a_sibling_is_in_mpi() {
+    let mut gang = gang(2);
+    feed(&mut gang, 1, mpi(0, MpiEvent::Inited));
+    feed(&mut gang, 1, mpi(1, MpiEvent::Inited));
+    assert_eq!(feed(&mut gang, 10, exit(0, 0)), []);
+    assert_eq!(gang.deadline(), Some(Duration::from_millis(1010)));
+    let mut finished = gang.clone();
+
+    assert_eq!(feed(&mut gang, 1010, Event::Tick).len(), 1);
+    assert_eq!(
+        (verdict(&gang).code, verdict(&gang).culprit),
+        (ExitCode(1), Some(Rank(0)))
+    );
+
+    feed(&mut finished, 500, mpi(1, MpiEvent::Finalized));
+    assert_eq!(feed(&mut finished, 1010, Event::Tick), []);
+    assert_eq!(verdict(&finished).code, ExitCode(0));
+}
+
+#[test]
+fn exit_before_init_counts_only_with_a_sibling_that_waits_in_init() {
+    let mut early = gang(3);
+    assert_eq!(feed(&mut early, 5, exit(0, 0)), []);
+    assert_eq!(feed(&mut early, 10, mpi(1, MpiEvent::Inited)).len(), 1);
+    assert_eq!(
+        (verdict(&early).code, verdict(&early).culprit),
+        (ExitCode(1), Some(Rank(0)))
+    );
+
+    let mut late = gang(3);
+    feed(&mut late, 5, mpi(1, MpiEvent::Inited));
+    assert_eq!(feed(&mut late, 10, exit(0, 0)).len(), 1);
+
+    let mut done = gang(3);
+    feed(&mut done, 5, mpi(1, MpiEvent::Inited));
+    feed(&mut done, 6, mpi(1, MpiEvent::PassedBarrier));
+    assert_eq!(feed(&mut done, 10, exit(0, 0)), []);
+}
+
+#[test]
+fn a_second_interrupt_kills_unless_it_comes_at_once() {
+    let mut gang = gang(1);
+    assert!(matches!(feed(&mut gang, 100, Event::Signal(2))[..], [Effect::Stop(_)]));
+    assert_eq!(feed(&mut gang, 200, Event::Signal(2)), []);
+    assert_eq!(feed(&mut gang, 700, Event::Signal(2)), [Effect::Kill]);
+    feed(&mut gang, 710, exit(0, 0));
+    assert_eq!(verdict(&gang).code, ExitCode(130));
+}
+
+#[test]
+fn keep_going_runs_all_and_returns_the_first_failure() {
+    let mut gang = Gang::new(
+        3,
+        Rules {
+            keep_going: true,
+            ..rules()
+        },
+    );
+    assert_eq!(feed(&mut gang, 1, exit(2, 9)), []);
+    assert_eq!(feed(&mut gang, 2, exit(0, 4)), []);
+    assert_eq!(feed(&mut gang, 3, exit(1, 0)), []);
+    assert_eq!(verdict(&gang).code, ExitCode(9));
+}
+
+#[test]
+fn a_timeout_is_124_even_if_the_ranks_then_exit_with_zero() {
+    let mut gang = Gang::new(
+        1,
+        Rules {
+            timeout: Some(Duration::from_secs(1)),
+            ..rules()
+        },
+    );
+    assert_eq!(gang.deadline(), Some(Duration::from_secs(1)));
+    assert_eq!(feed(&mut gang, 1000, Event::Tick).len(), 1);
+    feed(&mut gang, 1010, exit(0, 0));
+    assert_eq!(verdict(&gang).code, ExitCode::TIMEOUT);
+}

@@ -1,0 +1,635 @@
+//! The state machine of a worker, from its spawn until nothing of it is alive (DESIGN §4).
+//!
+//! The agent feeds it events and performs its effects; it has neither clock nor process table. It keeps:
+//! * **K-3** a stop is top-down: first the leader, so that what it needs for a checkpoint stays alive; then, when it is
+//!   gone, what it left; SIGKILL in two strokes.
+//! * **K-4** a worker is gone only when its boundary is empty.
+//! * **K-5** every wait has a bound: each state but `Running` (and a wait that the user asked for) has a deadline.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::Pid;
+use crate::job::{Descendants, StopPolicy, StopScope};
+use crate::status::WorkerStatus;
+
+/// From the SIGKILL of a leader to that of the rest: what ends on EOF (Python's resource tracker) can clean up.
+pub const STROKE_GAP: Duration = Duration::from_millis(200);
+/// How often SIGKILL is repeated while a boundary is not empty: forks may have slipped through a walk.
+pub const KILL_REPEAT: Duration = Duration::from_millis(20);
+/// How long after SIGKILL a boundary may stay populated before it is reported as left behind.
+pub const KILL_BOUND: Duration = Duration::from_secs(5);
+/// How long a core dump may take before it is cut off.
+pub const CORE_DUMP_BOUND: Duration = Duration::from_secs(60);
+/// How often a core dump is looked at.
+pub const CORE_DUMP_STEP: Duration = Duration::from_millis(250);
+
+/// Why a worker is stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StopWhy {
+    /// Another rank of the gang has failed.
+    GangFailed,
+    /// rankrun was asked to stop by this signal.
+    Signal(i32),
+    /// `--timeout` passed.
+    Timeout,
+    /// The front is gone.
+    FrontLost,
+    /// The guard is gone.
+    GuardLost,
+    /// The job is over, and this is what was left.
+    Over,
+}
+
+/// An order to stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Stop {
+    pub why: StopWhy,
+    /// From SIGTERM to SIGKILL.
+    pub grace: Duration,
+}
+
+/// How a worker came to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It was stopped before it was started.
+    NeverStarted,
+    SpawnFailed,
+    Ended(WorkerStatus),
+    /// Its leader could not be killed within the bound.
+    Unkillable,
+}
+
+/// Where a worker is in its life: what it does, since when, until when, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    Pending,
+    Spawning {
+        since: Duration,
+        /// A stop that came while the spawn was under way.
+        stop: Option<Stop>,
+        kill: bool,
+    },
+    Running {
+        pid: Pid,
+        since: Duration,
+    },
+    /// The leader has been told to end.
+    Stopping {
+        pid: Pid,
+        stop: Stop,
+        since: Duration,
+        until: Duration,
+    },
+    /// The leader is gone; what it left may end by itself until `until` (for ever if `None`).
+    Lingering {
+        status: WorkerStatus,
+        stop: Option<Stop>,
+        since: Duration,
+        until: Option<Duration>,
+        kill_at: Option<Duration>,
+    },
+    /// The leader is gone; what it left has been told to end.
+    Terminating {
+        status: WorkerStatus,
+        since: Duration,
+        until: Duration,
+    },
+    /// The kernel is writing the leader's core file; it is not killed before it is done.
+    DumpingCore {
+        pid: Pid,
+        since: Duration,
+        next: Duration,
+        until: Duration,
+    },
+    /// First stroke: the leader has been killed.
+    KillingLeader {
+        pid: Pid,
+        status: Option<WorkerStatus>,
+        since: Duration,
+        until: Duration,
+    },
+    /// Second stroke: everything has been killed.
+    KillingAll {
+        status: Option<WorkerStatus>,
+        since: Duration,
+        next: Duration,
+        until: Duration,
+    },
+    Gone {
+        outcome: Outcome,
+        /// Some of its processes could not be killed within the bound.
+        left: bool,
+    },
+}
+
+/// What happens to a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    SpawnBegun,
+    Spawned(Pid),
+    SpawnFailed,
+    LeaderEnded(WorkerStatus),
+    /// Nothing of the worker is alive (K-4).
+    BoundaryEmpty,
+    /// What is left of the worker neither runs nor writes: it will not end by itself soon.
+    BoundaryIdle,
+    Stop(Stop),
+    /// Kill at once.
+    Kill,
+    /// The leader could not be killed now: its core is being written.
+    CoreDumpSeen,
+    /// The deadline may have passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// SIGTERM, then SIGCONT, to whom the scope says.
+    Terminate(StopScope),
+    /// SIGTERM and SIGCONT to all that the leader left.
+    TerminateRest,
+    /// SIGKILL to the leader, unless its core is being written: then `CoreDumpSeen` is to follow.
+    KillLeader,
+    /// SIGKILL to the whole boundary.
+    KillAll,
+    /// Look whether the boundary is empty, and say so.
+    LookAtBoundary,
+    /// Let go of what is left: it outlives the job.
+    Release,
+    /// The worker is gone. Said once.
+    Gone,
+}
+
+/// A worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Worker {
+    state: State,
+}
+
+impl Default for Worker {
+    fn default() -> Self {
+        Worker { state: State::Pending }
+    }
+}
+
+impl Worker {
+    /// What is left after all workers are gone and cannot be told to belong to one of them, as if a leader had left it.
+    pub fn orphans(now: Duration, policy: &StopPolicy, stop: Option<Stop>) -> Worker {
+        let mut worker = Worker {
+            state: State::Running {
+                pid: Pid(0),
+                since: now,
+            },
+        };
+        let mut ignored = Vec::new();
+        worker.handle(
+            now,
+            Event::LeaderEnded(WorkerStatus::Exited { code: 0 }),
+            policy,
+            &mut ignored,
+        );
+        if let Some(stop) = stop {
+            worker.handle(now, Event::Stop(stop), policy, &mut ignored);
+        }
+        worker
+    }
+
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub fn is_gone(&self) -> bool {
+        matches!(self.state, State::Gone { .. })
+    }
+
+    /// The leader's pid, while it is not reaped.
+    pub fn leader(&self) -> Option<Pid> {
+        match self.state {
+            State::Running { pid, .. }
+            | State::Stopping { pid, .. }
+            | State::DumpingCore { pid, .. }
+            | State::KillingLeader { pid, status: None, .. } => Some(pid),
+            State::Pending
+            | State::Spawning { .. }
+            | State::Lingering { .. }
+            | State::Terminating { .. }
+            | State::KillingLeader { .. }
+            | State::KillingAll { .. }
+            | State::Gone { .. } => None,
+        }
+    }
+
+    /// Whether the leader is gone and the rest is waited for.
+    pub fn awaits_boundary(&self) -> bool {
+        match self.state {
+            State::Lingering { .. }
+            | State::Terminating { .. }
+            | State::KillingLeader { status: Some(_), .. }
+            | State::KillingAll { .. } => true,
+            State::Pending
+            | State::Spawning { .. }
+            | State::Running { .. }
+            | State::Stopping { .. }
+            | State::DumpingCore { .. }
+            | State::KillingLeader { .. }
+            | State::Gone { .. } => false,
+        }
+    }
+
+    /// Whether it matters that what is left is idle.
+    pub fn awaits_idle(&self) -> bool {
+        matches!(self.state, State::Lingering { stop: Some(_), .. })
+    }
+
+    /// When `Tick` is due.
+    pub fn deadline(&self) -> Option<Duration> {
+        match self.state {
+            State::Pending | State::Spawning { .. } | State::Running { .. } | State::Gone { .. } => None,
+            State::Stopping { until, .. } | State::Terminating { until, .. } | State::KillingLeader { until, .. } => {
+                Some(until)
+            }
+            State::Lingering { until, .. } => until,
+            State::DumpingCore { next, until, .. } | State::KillingAll { next, until, .. } => Some(next.min(until)),
+        }
+    }
+
+    /// Takes one event; what is to be done is appended to `effects`.
+    pub fn handle(&mut self, now: Duration, event: Event, policy: &StopPolicy, effects: &mut Vec<Effect>) {
+        let before = self.is_gone();
+        self.state = next(self.state, now, event, policy, effects);
+        if !before && self.is_gone() {
+            effects.push(Effect::Gone);
+        }
+    }
+}
+
+fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects: &mut Vec<Effect>) -> State {
+    match state {
+        State::Pending => match event {
+            Event::SpawnBegun => State::Spawning {
+                since: now,
+                stop: None,
+                kill: false,
+            },
+            Event::Stop(_) | Event::Kill => State::Gone {
+                outcome: Outcome::NeverStarted,
+                left: false,
+            },
+            Event::Spawned(_)
+            | Event::SpawnFailed
+            | Event::LeaderEnded(_)
+            | Event::BoundaryEmpty
+            | Event::BoundaryIdle
+            | Event::CoreDumpSeen
+            | Event::Tick => state,
+        },
+        State::Spawning { since, stop, kill } => match event {
+            Event::Spawned(pid) if kill => kill_leader(now, pid, effects),
+            Event::Spawned(pid) => match stop {
+                Some(stop) => stop_leader(now, pid, stop, policy, effects),
+                None => State::Running { pid, since: now },
+            },
+            Event::SpawnFailed => State::Gone {
+                outcome: Outcome::SpawnFailed,
+                left: false,
+            },
+            Event::Stop(stop) => State::Spawning {
+                since,
+                stop: Some(stop),
+                kill,
+            },
+            Event::Kill => State::Spawning {
+                since,
+                stop,
+                kill: true,
+            },
+            Event::SpawnBegun
+            | Event::LeaderEnded(_)
+            | Event::BoundaryEmpty
+            | Event::BoundaryIdle
+            | Event::CoreDumpSeen
+            | Event::Tick => state,
+        },
+        State::Running { pid, .. } => match event {
+            Event::LeaderEnded(status) => leader_left(now, status, policy, effects),
+            Event::Stop(stop) => stop_leader(now, pid, stop, policy, effects),
+            Event::Kill => kill_leader(now, pid, effects),
+            Event::SpawnBegun
+            | Event::Spawned(_)
+            | Event::SpawnFailed
+            | Event::BoundaryEmpty
+            | Event::BoundaryIdle
+            | Event::CoreDumpSeen
+            | Event::Tick => state,
+        },
+        State::Stopping {
+            pid,
+            stop,
+            since,
+            until,
+        } => match event {
+            Event::LeaderEnded(status) => {
+                effects.push(Effect::LookAtBoundary);
+                let linger = (now + policy.linger).min(until);
+                State::Lingering {
+                    status,
+                    stop: Some(stop),
+                    since: now,
+                    until: Some(linger),
+                    kill_at: Some(until),
+                }
+            }
+            // A later order can only shorten the grace.
+            Event::Stop(later) => State::Stopping {
+                pid,
+                stop,
+                since,
+                until: until.min(now + later.grace),
+            },
+            Event::Kill => kill_leader(now, pid, effects),
+            Event::Tick if now >= until => kill_leader(now, pid, effects),
+            Event::SpawnBegun
+            | Event::Spawned(_)
+            | Event::SpawnFailed
+            | Event::BoundaryEmpty
+            | Event::BoundaryIdle
+            | Event::CoreDumpSeen
+            | Event::Tick => state,
+        },
+        State::Lingering {
+            status,
+            stop,
+            since,
+            until,
+            kill_at,
+        } => match event {
+            Event::BoundaryEmpty => State::Gone {
+                outcome: Outcome::Ended(status),
+                left: false,
+            },
+            Event::BoundaryIdle if stop.is_some() => terminate_rest(now, status, kill_at, policy, effects),
+            Event::Tick if until.is_some_and(|until| now >= until) => {
+                terminate_rest(now, status, kill_at, policy, effects)
+            }
+            Event::Stop(stop) => {
+                let end = now + stop.grace;
+                let kill_at = kill_at.map_or(end, |kill_at| kill_at.min(end));
+                let linger = (now + policy.linger).min(kill_at);
+                let until = until.map_or(linger, |until| until.min(linger));
+                State::Lingering {
+                    status,
+                    stop: Some(stop),
+                    since,
+                    until: Some(until),
+                    kill_at: Some(kill_at),
+                }
+            }
+            Event::Kill => kill_all(now, Some(status), effects),
+            Event::SpawnBegun
+            | Event::Spawned(_)
+            | Event::SpawnFailed
+            | Event::LeaderEnded(_)
+            | Event::BoundaryIdle
+            | Event::CoreDumpSeen
+            | Event::Tick => state,
+        },
+        State::Terminating { status, since, until } => match event {
+            Event::BoundaryEmpty => State::Gone {
+                outcome: Outcome::Ended(status),
+                left: false,
+            },
+            Event::Stop(stop) => State::Terminating {
+                status,
+                since,
+                until: until.min(now + stop.grace),
+            },
+            Event::Kill => kill_all(now, Some(status), effects),
+            Event::Tick if now >= until => kill_all(now, Some(status), effects),
+            Event::SpawnBegun
+            | Event::Spawned(_)
+            | Event::SpawnFailed
+            | Event::LeaderEnded(_)
+            | Event::BoundaryIdle
+            | Event::CoreDumpSeen
+            | Event::Tick => state,
+        },
+        State::DumpingCore {
+            pid,
+            since,
+            next,
+            until,
+        } => match event {
+            Event::LeaderEnded(status) => {
+                effects.push(Effect::LookAtBoundary);
+                State::KillingLeader {
+                    pid,
+                    status: Some(status),
+                    since,
+                    until: now + STROKE_GAP,
+                }
+            }
+            // Past the bound the dump is cut off with everything else.
+            Event::Tick if now >= until => kill_all(now, None, effects),
+            Event::Tick if now >= next => {
+                effects.push(Effect::KillLeader);
+                State::DumpingCore {
+                    pid,
+                    since,
+                    next: now + CORE_DUMP_STEP,
+                    until,
+                }
+            }
+            Event::CoreDumpSeen
+            | Event::Kill
+            | Event::Stop(_)
+            | Event::SpawnBegun
+            | Event::Spawned(_)
+            | Event::SpawnFailed
+            | Event::BoundaryEmpty
+            | Event::BoundaryIdle
+            | Event::Tick => state,
+        },
+        State::KillingLeader {
+            pid,
+            status,
+            since,
+            until,
+        } => match event {
+            Event::LeaderEnded(status) => {
+                effects.push(Effect::LookAtBoundary);
+                State::KillingLeader {
+                    pid,
+                    status: Some(status),
+                    since,
+                    until,
+                }
+            }
+            Event::BoundaryEmpty => match status {
+                Some(status) => State::Gone {
+                    outcome: Outcome::Ended(status),
+                    left: false,
+                },
+                None => state,
+            },
+            Event::CoreDumpSeen => State::DumpingCore {
+                pid,
+                since,
+                next: now + CORE_DUMP_STEP,
+                until: now + CORE_DUMP_BOUND,
+            },
+            Event::Tick if now >= until => kill_all(now, status, effects),
+            Event::SpawnBegun
+            | Event::Spawned(_)
+            | Event::SpawnFailed
+            | Event::BoundaryIdle
+            | Event::Stop(_)
+            | Event::Kill
+            | Event::Tick => state,
+        },
+        State::KillingAll {
+            status,
+            since,
+            next,
+            until,
+        } => match event {
+            Event::LeaderEnded(status) => {
+                effects.push(Effect::LookAtBoundary);
+                State::KillingAll {
+                    status: Some(status),
+                    since,
+                    next,
+                    until,
+                }
+            }
+            Event::BoundaryEmpty => match status {
+                Some(status) => State::Gone {
+                    outcome: Outcome::Ended(status),
+                    left: false,
+                },
+                None => state,
+            },
+            Event::Tick if now >= until => State::Gone {
+                outcome: status.map_or(Outcome::Unkillable, Outcome::Ended),
+                left: true,
+            },
+            Event::Tick if now >= next => {
+                effects.push(Effect::KillAll);
+                effects.push(Effect::LookAtBoundary);
+                State::KillingAll {
+                    status,
+                    since,
+                    next: now + KILL_REPEAT,
+                    until,
+                }
+            }
+            Event::SpawnBegun
+            | Event::Spawned(_)
+            | Event::SpawnFailed
+            | Event::BoundaryIdle
+            | Event::Stop(_)
+            | Event::Kill
+            | Event::CoreDumpSeen
+            | Event::Tick => state,
+        },
+        State::Gone { .. } => match event {
+            Event::SpawnBegun
+            | Event::Spawned(_)
+            | Event::SpawnFailed
+            | Event::LeaderEnded(_)
+            | Event::BoundaryEmpty
+            | Event::BoundaryIdle
+            | Event::Stop(_)
+            | Event::Kill
+            | Event::CoreDumpSeen
+            | Event::Tick => state,
+        },
+    }
+}
+
+fn stop_leader(now: Duration, pid: Pid, stop: Stop, policy: &StopPolicy, effects: &mut Vec<Effect>) -> State {
+    effects.push(Effect::Terminate(policy.scope));
+    State::Stopping {
+        pid,
+        stop,
+        since: now,
+        until: now + stop.grace,
+    }
+}
+
+/// The leader has ended by itself.
+fn leader_left(now: Duration, status: WorkerStatus, policy: &StopPolicy, effects: &mut Vec<Effect>) -> State {
+    match policy.descendants {
+        Descendants::Leave => {
+            effects.push(Effect::Release);
+            State::Gone {
+                outcome: Outcome::Ended(status),
+                left: false,
+            }
+        }
+        Descendants::Wait => {
+            effects.push(Effect::LookAtBoundary);
+            State::Lingering {
+                status,
+                stop: None,
+                since: now,
+                until: None,
+                kill_at: None,
+            }
+        }
+        Descendants::End => {
+            effects.push(Effect::LookAtBoundary);
+            let kill_at = now + policy.grace_failure;
+            let until = (now + policy.linger).min(kill_at);
+            State::Lingering {
+                status,
+                stop: None,
+                since: now,
+                until: Some(until),
+                kill_at: Some(kill_at),
+            }
+        }
+    }
+}
+
+fn terminate_rest(
+    now: Duration,
+    status: WorkerStatus,
+    kill_at: Option<Duration>,
+    policy: &StopPolicy,
+    effects: &mut Vec<Effect>,
+) -> State {
+    effects.push(Effect::TerminateRest);
+    State::Terminating {
+        status,
+        since: now,
+        until: kill_at.unwrap_or(now + policy.grace_failure),
+    }
+}
+
+fn kill_leader(now: Duration, pid: Pid, effects: &mut Vec<Effect>) -> State {
+    effects.push(Effect::KillLeader);
+    State::KillingLeader {
+        pid,
+        status: None,
+        since: now,
+        until: now + STROKE_GAP,
+    }
+}
+
+fn kill_all(now: Duration, status: Option<WorkerStatus>, effects: &mut Vec<Effect>) -> State {
+    effects.push(Effect::KillAll);
+    effects.push(Effect::LookAtBoundary);
+    State::KillingAll {
+        status,
+        since: now,
+        next: now + KILL_REPEAT,
+        until: now + KILL_BOUND,
+    }
+}
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

@@ -1,0 +1,223 @@
+use std::fmt::Write;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: Duration = Duration::from_secs(100);
+
+fn states() -> Vec<State> {
+    let (pid, since, until) = (Pid(7), Duration::from_secs(90), Duration::from_secs(99));
+    let stop = Stop {
+        why: StopWhy::GangFailed,
+        grace: Duration::from_secs(5),
+    };
+    let status = WorkerStatus::Exited { code: 0 };
+    vec![
+        State::Pending,
+        State::Spawning {
+            since,
+            stop: None,
+            kill: false,
+        },
+        State::Spawning {
+            since,
+            stop: Some(stop),
+            kill: false,
+        },
+        State::Spawning {
+            since,
+            stop: None,
+            kill: true,
+        },
+        State::Running { pid, since },
+        State::Stopping {
+            pid,
+            stop,
+            since,
+            until,
+        },
+        State::Lingering {
+            status,
+            stop: None,
+            since,
+            until: Some(until),
+            kill_at: Some(until),
+        },
+        State::Lingering {
+            status,
+            stop: Some(stop),
+            since,
+            until: Some(until),
+            kill_at: Some(until),
+        },
+        State::Terminating { status, since, until },
+        State::DumpingCore {
+            pid,
+            since,
+            next: until,
+            until: NOW + Duration::from_secs(1),
+        },
+        State::KillingLeader {
+            pid,
+            status: None,
+            since,
+            until,
+        },
+        State::KillingLeader {
+            pid,
+            status: Some(status),
+            since,
+            until,
+        },
+        State::KillingAll {
+            status: Some(status),
+            since,
+            next: until,
+            until: NOW + Duration::from_secs(1),
+        },
+        State::KillingAll {
+            status: None,
+            since,
+            next: until,
+            until,
+        },
+        State::Gone {
+            outcome: Outcome::Ended(status),
+            left: false,
+        },
+    ]
+}
+
+fn events() -> Vec<Event> {
+    vec![
+        Event::SpawnBegun,
+        Event::Spawned(Pid(7)),
+        Event::SpawnFailed,
+        Event::LeaderEnded(WorkerStatus::Exited { code: 3 }),
+        Event::BoundaryEmpty,
+        Event::BoundaryIdle,
+        Event::Stop(Stop {
+            why: StopWhy::Signal(15),
+            grace: Duration::from_secs(25),
+        }),
+        Event::Kill,
+        Event::CoreDumpSeen,
+        Event::Tick,
+    ]
+}
+
+#[test]
+fn the_whole_table_is_as_reviewed() {
+    let mut table = String::new();
+    for state in states() {
+        writeln!(table, "{state:?}").expect("a string takes all");
+        for event in events() {
+            let mut worker = Worker { state };
+            let mut effects = Vec::new();
+            worker.handle(NOW, event, &StopPolicy::default(), &mut effects);
+            if worker.state != state || !effects.is_empty() {
+                writeln!(
+                    table,
+                    "    {event:?}\n        -> {:?}\n        {effects:?}",
+                    worker.state
+                )
+                .expect("likewise");
+            }
+        }
+    }
+    insta::assert_snapshot!(table);
+}
+
+#[test]
+fn an_obedient_leader_with_an_idle_rest_is_gone_without_waiting_for_the_linger() {
+    let policy = StopPolicy::default();
+    let mut worker = Worker {
+        state: State::Running {
+            pid: Pid(7),
+            since: NOW,
+        },
+    };
+    let mut effects = Vec::new();
+    let stop = Stop {
+        why: StopWhy::GangFailed,
+        grace: policy.grace_failure,
+    };
+    worker.handle(NOW, Event::Stop(stop), &policy, &mut effects);
+    worker.handle(
+        NOW,
+        Event::LeaderEnded(WorkerStatus::Exited { code: 0 }),
+        &policy,
+        &mut effects,
+    );
+    worker.handle(NOW, Event::BoundaryIdle, &policy, &mut effects);
+    worker.handle(NOW, Event::BoundaryEmpty, &policy, &mut effects);
+    assert_eq!(
+        effects,
+        [
+            Effect::Terminate(StopScope::Leader),
+            Effect::LookAtBoundary,
+            Effect::TerminateRest,
+            Effect::Gone
+        ]
+    );
+}
+
+#[test]
+fn what_a_successful_leader_leaves_has_its_linger_even_when_idle() {
+    let policy = StopPolicy::default();
+    let mut worker = Worker {
+        state: State::Running {
+            pid: Pid(7),
+            since: NOW,
+        },
+    };
+    let mut effects = Vec::new();
+    worker.handle(
+        NOW,
+        Event::LeaderEnded(WorkerStatus::Exited { code: 0 }),
+        &policy,
+        &mut effects,
+    );
+    worker.handle(NOW, Event::BoundaryIdle, &policy, &mut effects);
+    assert_eq!(worker.deadline(), Some(NOW + policy.linger));
+    assert!(!effects.contains(&Effect::TerminateRest));
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    (0..events().len()).prop_map(|index| events()[index])
+}
+
+proptest! {
+    /// Whatever happens in whatever order: once told to stop, a worker that is only ticked is gone within the grace and
+    /// the bounds, provided that its leader's end is seen after a SIGKILL (K-5).
+    #[test]
+    fn every_wait_is_bounded(before in proptest::collection::vec((any_event(), 0u64..3000), 0..30)) {
+        let policy = StopPolicy::default();
+        let mut worker = Worker::default();
+        let mut now = Duration::ZERO;
+        let mut effects = Vec::new();
+        worker.handle(now, Event::SpawnBegun, &policy, &mut effects);
+        for (event, later) in before {
+            now += Duration::from_millis(later);
+            worker.handle(now, event, &policy, &mut effects);
+        }
+        if matches!(worker.state(), State::Spawning { .. }) {
+            worker.handle(now, Event::Spawned(Pid(7)), &policy, &mut effects);
+        }
+        let start = now;
+        worker.handle(now, Event::Stop(Stop { why: StopWhy::Timeout, grace: policy.grace_failure }), &policy, &mut effects);
+        let mut steps = 0;
+        while !worker.is_gone() {
+            let deadline = worker.deadline();
+            prop_assert!(deadline.is_some(), "no deadline in {:?}", worker.state());
+            now = now.max(deadline.unwrap_or_default());
+            worker.handle(now, Event::Tick, &policy, &mut effects);
+            steps += 1;
+            prop_assert!(steps < 2000, "stuck in {:?}", worker.state());
+        }
+        let bound = policy.grace_failure.max(policy.grace_outside) + CORE_DUMP_BOUND + STROKE_GAP + KILL_BOUND;
+        prop_assert!(now - start <= bound + Duration::from_secs(1), "took {:?}", now - start);
+        prop_assert_eq!(effects.iter().filter(|effect| **effect == Effect::Gone).count(), 1);
+    }
+}

@@ -1,0 +1,319 @@
+//! cgroup v2: a directory for the job, and in it one for each worker (K-1, K-4).
+//!
+//! The hierarchy is found through `/proc/self/mountinfo`: it need not be at /sys/fs/cgroup.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+/// Why jobs cannot have cgroups here.
+#[derive(Debug, thiserror::Error)]
+pub enum Unavailable {
+    #[error("cgroup v2 is not mounted")]
+    NotMounted,
+    #[error("this process is in no cgroup of the v2 hierarchy")]
+    NotAMember,
+    #[error("cannot make a cgroup in \"{}\"", path.display())]
+    NotWritable { path: PathBuf, source: io::Error },
+}
+
+/// The cgroup v2 directory that this process is in.
+pub fn own_directory() -> Result<PathBuf, Unavailable> {
+    let mountinfo = std::fs::read("/proc/self/mountinfo").map_err(|_| Unavailable::NotMounted)?;
+    let (root, mount) = parse_mountinfo(&mountinfo).ok_or(Unavailable::NotMounted)?;
+    let membership = std::fs::read("/proc/self/cgroup").map_err(|_| Unavailable::NotAMember)?;
+    let path = membership
+        .split(|&b| b == b'\n')
+        .find_map(|line| line.strip_prefix(b"0::"))
+        .map(|path| PathBuf::from(OsString::from_vec(path.to_vec())))
+        .ok_or(Unavailable::NotAMember)?;
+    // The mount may show only a part of the hierarchy (a container's).
+    let below = path
+        .strip_prefix(&root)
+        .or_else(|_| path.strip_prefix("/"))
+        .map_err(|_| Unavailable::NotAMember)?;
+    Ok(mount.join(below))
+}
+
+/// The root and the mount point of the first cgroup2 mount.
+fn parse_mountinfo(mountinfo: &[u8]) -> Option<(PathBuf, PathBuf)> {
+    mountinfo.split(|&b| b == b'\n').find_map(|line| {
+        let separator = line.windows(3).position(|window| window == b" - ")?;
+        let kind = line[separator + 3..].split(|&b| b == b' ').next()?;
+        if kind != b"cgroup2" {
+            return None;
+        }
+        let mut fields = line[..separator].split(|&b| b == b' ').skip(3);
+        Some((unescape(fields.next()?), unescape(fields.next()?)))
+    })
+}
+
+/// Undoes the octal escapes of mountinfo (`\040` is a space).
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail
+            .get(..3)
+            .filter(|digits| first == b'\\' && digits.iter().all(|d| (b'0'..=b'7').contains(d)));
+        match octal {
+            Some(d) => {
+                bytes.push((d[0] - b'0') << 6 | (d[1] - b'0') << 3 | (d[2] - b'0'));
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// The cgroup of a job. Workers' cgroups are made in it.
+#[derive(Debug)]
+pub struct JobCgroup {
+    path: PathBuf,
+    directory: OwnedFd,
+}
+
+impl JobCgroup {
+    /// Makes the directory `rankrun-<name>` in our own cgroup. That it can be made is not yet proof that a process may be
+    /// placed in it: the first spawn shows.
+    pub fn create(name: &str) -> Result<JobCgroup, Unavailable> {
+        let path = own_directory()?.join(format!("rankrun-{name}"));
+        let failed = |source: io::Error| Unavailable::NotWritable {
+            path: path.clone(),
+            source,
+        };
+        rustix::fs::mkdir(&path, Mode::from_raw_mode(0o755)).map_err(|error| failed(error.into()))?;
+        match open_directory(rustix::fs::CWD, &path) {
+            Ok(directory) if may_kill(&directory) => Ok(JobCgroup { path, directory }),
+            Ok(_) => {
+                let _ = std::fs::remove_dir(&path);
+                Err(failed(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "the kernel has no cgroup.kill (Linux 5.14)",
+                )))
+            }
+            Err(source) => {
+                let _ = std::fs::remove_dir(&path);
+                Err(failed(source))
+            }
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the cgroup of one worker and returns its directory.
+    pub fn make_leaf(&self, name: &str) -> io::Result<OwnedFd> {
+        rustix::fs::mkdirat(&self.directory, name, Mode::from_raw_mode(0o755))?;
+        open_directory(self.directory.as_fd(), Path::new(name))
+    }
+
+    /// Removes a worker's cgroup. `Ok(true)` proves that it was empty; `Ok(false)` says that processes are in it.
+    pub fn remove_leaf(&self, name: &str) -> io::Result<bool> {
+        remove(self.directory.as_fd(), name)
+    }
+
+    /// The pids in a worker's cgroup and below.
+    pub fn members(&self, name: &str) -> Vec<i32> {
+        let mut pids = Vec::new();
+        collect_members(&self.path.join(name), &mut pids);
+        pids
+    }
+
+    /// Ends every process of a worker's cgroup and below, atomically.
+    pub fn kill_leaf(&self, name: &str) -> io::Result<()> {
+        write(self.directory.as_fd(), &format!("{name}/cgroup.kill"), b"1")
+    }
+
+    /// Freezes or thaws a worker's cgroup.
+    pub fn freeze_leaf(&self, name: &str, frozen: bool) -> io::Result<()> {
+        write(
+            self.directory.as_fd(),
+            &format!("{name}/cgroup.freeze"),
+            if frozen { b"1" } else { b"0" },
+        )
+    }
+
+    /// The file that has an exceptional condition (EPOLLPRI) whenever a leaf becomes populated or empty.
+    pub fn leaf_events(&self, name: &str) -> io::Result<OwnedFd> {
+        let path = format!("{name}/cgroup.events");
+        Ok(rustix::fs::openat(
+            &self.directory,
+            path,
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?)
+    }
+
+    /// The directory itself, for a holder that outlives us.
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// Moves what is left in a leaf up into our own cgroup, so that it can live on when the leaf is removed.
+    pub fn release_leaf(&self, name: &str) -> io::Result<()> {
+        for pid in self.members(name) {
+            write(self.directory.as_fd(), "../cgroup.procs", pid.to_string().as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+fn collect_members(directory: &Path, pids: &mut Vec<i32>) {
+    let text = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    pids.extend(
+        text.split_ascii_whitespace()
+            .filter_map(|pid| pid.parse::<i32>().ok())
+            .filter(|&pid| pid > 0),
+    );
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect_members(&entry.path(), pids);
+        }
+    }
+}
+
+fn open_directory(at: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::openat(
+        at,
+        path,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+fn may_kill(directory: &OwnedFd) -> bool {
+    rustix::fs::accessat(directory, "cgroup.kill", rustix::fs::Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+}
+
+fn write(at: BorrowedFd<'_>, path: &str, text: &[u8]) -> io::Result<()> {
+    let file = rustix::fs::openat(at, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, text)?;
+    Ok(())
+}
+
+/// Removes a cgroup and the cgroups below it, if no process is in any of them.
+fn remove(at: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
+    match rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => return Ok(true),
+        Err(rustix::io::Errno::BUSY) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // Busy: either populated, or it has (empty) children that a program made.
+    if populated(at, name)? {
+        return Ok(false);
+    }
+    let directory = open_directory(at, Path::new(name))?;
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(&directory)?.flatten() {
+        if entry.file_type() == rustix::fs::FileType::Directory {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    for child in names.iter().filter(|child| *child != "." && *child != "..") {
+        if !remove(directory.as_fd(), child)? {
+            return Ok(false);
+        }
+    }
+    match rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(true),
+        Err(rustix::io::Errno::BUSY) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn populated(at: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
+    let path = format!("{name}/cgroup.events");
+    let file = match rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => file,
+        Err(rustix::io::Errno::NOENT) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    let mut text = String::new();
+    std::fs::File::from(file).read_to_string(&mut text)?;
+    Ok(text.lines().any(|line| line == "populated 1"))
+}
+
+/// A job's cgroup as the guard holds it: killed and looked at through open files, without allocation.
+#[derive(Debug)]
+pub struct GuardedCgroup {
+    parent: OwnedFd,
+    name: String,
+    kill: OwnedFd,
+    events: OwnedFd,
+}
+
+impl GuardedCgroup {
+    /// Opens what is needed later. `path` is the job's directory.
+    pub fn open(path: &Path) -> io::Result<GuardedCgroup> {
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let parent = open_directory(rustix::fs::CWD, path.parent().ok_or_else(missing)?)?;
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .ok_or_else(missing)?
+            .to_owned();
+        let open = |file: &str, flags| rustix::fs::openat(rustix::fs::CWD, path.join(file), flags, Mode::empty());
+        Ok(GuardedCgroup {
+            kill: open("cgroup.kill", OFlags::WRONLY | OFlags::CLOEXEC)?,
+            events: open("cgroup.events", OFlags::RDONLY | OFlags::CLOEXEC)?,
+            parent,
+            name,
+        })
+    }
+
+    /// Ends every process in the job's cgroup.
+    pub fn kill(&self) {
+        let _ = rustix::io::write(&self.kill, b"1");
+    }
+
+    /// Whether no process is left in it. A directory that is gone is empty.
+    pub fn empty(&self) -> bool {
+        let mut text = [0u8; 128];
+        match rustix::io::pread(&self.events, &mut text, 0) {
+            Ok(length) => text[..length].windows(11).any(|window| window == b"populated 0"),
+            Err(rustix::io::Errno::NODEV) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Removes the job's directory with what is below it.
+    pub fn remove(&self) {
+        let _ = remove(self.parent.as_fd(), &self.name);
+    }
+
+    /// The descriptors that must stay open in the process that uses this.
+    pub fn descriptors(&self) -> [i32; 3] {
+        use std::os::fd::AsRawFd;
+        [self.parent.as_raw_fd(), self.kill.as_raw_fd(), self.events.as_raw_fd()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hierarchy_is_found_where_it_is_mounted() {
+        let hybrid = b"40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n\
+            41 31 0:38 /a\\040b /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
+        let found = parse_mountinfo(hybrid);
+        assert_eq!(
+            found,
+            Some((PathBuf::from("/a b"), PathBuf::from("/sys/fs/cgroup/unified")))
+        );
+        assert_eq!(
+            parse_mountinfo(b"22 27 0:21 / /proc rw,relatime - proc proc rw\n"),
+            None
+        );
+    }
+}

@@ -1,0 +1,88 @@
+//! Plain forks of rankrun itself: the guard and the agent are the front's own image, so that starting them costs no
+//! exec and no second copy in memory.
+
+use std::io;
+
+/// Forks. `child` runs in the child, whose exit code it returns; the parent gets the child's pid.
+///
+/// # Panics
+/// If the process has more than one thread: the child would inherit locks that nobody releases.
+pub fn fork(child: impl FnOnce() -> u8) -> io::Result<i32> {
+    assert!(thread_count() <= 1, "fork in a process with several threads");
+    // SAFETY: the process has one thread, so that the child has a consistent copy of everything.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            let code = child();
+            // SAFETY: ends the child without running the parent's exit handlers a second time.
+            unsafe { libc::_exit(i32::from(code)) }
+        }
+        pid => Ok(pid),
+    }
+}
+
+/// Threads of this process; 1 where /proc cannot be read, since then nothing speaks against a fork.
+fn thread_count() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
+}
+
+/// The process becomes the reaper of its orphaned descendants.
+pub fn become_subreaper() -> io::Result<()> {
+    // SAFETY: prctl with these arguments reads no memory of ours.
+    if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// The process is no longer the reaper of its orphaned descendants: those that are left go to the next one up.
+pub fn resign_as_subreaper() {
+    // SAFETY: as above.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) };
+}
+
+/// A new session, without a terminal. Fails only in a process group leader, where it is not wanted.
+pub fn new_session() -> io::Result<()> {
+    rustix::process::setsid()?;
+    Ok(())
+}
+
+/// A process group of its own in the present session.
+pub fn new_process_group() -> io::Result<()> {
+    rustix::process::setpgid(None, None)?;
+    Ok(())
+}
+
+/// Closes every descriptor but these (sorted or not). Descriptors 0, 1 and 2 become /dev/null where not kept.
+pub fn keep_only(keep: &[i32]) {
+    // SAFETY: only descriptors that the caller has given up are closed; no `OwnedFd` of this process is used after,
+    // since the caller is a fresh fork that runs on raw numbers alone.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        let limit = libc::sysconf(libc::_SC_OPEN_MAX).clamp(64, 65536) as i32;
+        for place in 0..3 {
+            if !keep.contains(&place) && null >= 0 {
+                libc::dup2(null, place);
+            }
+        }
+        let mut sorted = [i32::MAX; 16];
+        let count = keep.len().min(15);
+        sorted[..count].copy_from_slice(&keep[..count]);
+        sorted[..count].sort_unstable();
+        let mut from = 3;
+        for &fd in &sorted[..=count] {
+            if fd < 3 {
+                continue;
+            }
+            if fd > from {
+                let last = if fd == i32::MAX { u32::MAX } else { fd as u32 - 1 };
+                if libc::syscall(libc::SYS_close_range, from as u32, last, 0u32) != 0 {
+                    for each in from..fd.min(limit) {
+                        libc::close(each);
+                    }
+                }
+            }
+            from = fd.saturating_add(1);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! What /proc tells. Used to find *whom* to signal, never to prove that nobody is left (K-4).
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+/// One process, as `/proc/PID/stat` tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Process {
+    pub pid: i32,
+    pub parent: i32,
+    pub group: i32,
+    pub session: i32,
+    /// `R`, `S`, `D`, `T`, `Z` and so on (proc(5)).
+    pub state: char,
+    /// Clock ticks of user and system time so far.
+    pub cpu_ticks: u64,
+    /// Clock ticks from boot to the start of the process: with the pid, an identity that is not reused.
+    pub started: u64,
+    pub name: String,
+}
+
+/// One process; `None` when it is gone.
+pub fn process(pid: i32) -> Option<Process> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    parse_stat(&stat)
+}
+
+fn parse_stat(stat: &[u8]) -> Option<Process> {
+    let open = stat.iter().position(|&b| b == b'(')?;
+    let close = stat.iter().rposition(|&b| b == b')')?;
+    let name = String::from_utf8_lossy(stat.get(open + 1..close)?).into_owned();
+    let pid = std::str::from_utf8(&stat[..open]).ok()?.trim().parse().ok()?;
+    let rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // fields[0] is the third of proc(5).
+    let number = |field: usize| -> Option<i64> { fields.get(field - 3)?.parse().ok() };
+    Some(Process {
+        pid,
+        parent: number(4)? as i32,
+        group: number(5)? as i32,
+        session: number(6)? as i32,
+        state: fields.first()?.chars().next()?,
+        cpu_ticks: (number(14)? + number(15)?) as u64,
+        started: number(22)? as u64,
+        name,
+    })
+}
+
+/// All processes that can be seen.
+pub fn all() -> Vec<Process> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()))
+        .filter_map(process)
+        .collect()
+}
+
+/// The pids of all processes below `root`, without `root` itself, parents before children. Zombies are included.
+pub fn descendants(root: i32) -> Vec<Process> {
+    descendants_among(all(), &[root])
+}
+
+/// The processes below any of `roots`, among those given.
+pub fn descendants_among(processes: Vec<Process>, roots: &[i32]) -> Vec<Process> {
+    let mut by_parent: HashMap<i32, Vec<Process>> = HashMap::new();
+    for process in processes {
+        by_parent.entry(process.parent).or_default().push(process);
+    }
+    let mut found = Vec::new();
+    let mut queue: Vec<i32> = roots.to_vec();
+    while let Some(parent) = queue.pop() {
+        for process in by_parent.remove(&parent).unwrap_or_default() {
+            queue.push(process.pid);
+            found.push(process);
+        }
+    }
+    found
+}
+
+/// The children of this process that are not `except`: read from the kernel's list where it has one, else by a walk.
+pub fn own_children() -> Vec<i32> {
+    let mut children = Vec::new();
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
+        return children;
+    };
+    for task in tasks.flatten() {
+        match std::fs::read_to_string(task.path().join("children")) {
+            Ok(list) => children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok())),
+            // The kernel has no such list (CONFIG_PROC_CHILDREN).
+            Err(_) => {
+                let me = std::process::id() as i32;
+                return all()
+                    .into_iter()
+                    .filter(|process| process.parent == me)
+                    .map(|process| process.pid)
+                    .collect();
+            }
+        }
+    }
+    children
+}
+
+/// The children that the kernel has given to this process's main thread: those whose own parent has died. Children that
+/// another thread has started are not among them.
+pub fn adopted_children() -> Vec<i32> {
+    let me = std::process::id();
+    match std::fs::read_to_string(format!("/proc/self/task/{me}/children")) {
+        Ok(list) => list
+            .split_ascii_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect(),
+        Err(_) => own_children(),
+    }
+}
+
+/// A list of children read into memory of the caller, without allocation: for the guard.
+#[derive(Debug)]
+pub struct ChildList {
+    file: Option<OwnedFd>,
+}
+
+impl ChildList {
+    /// Opens the list of children of the calling process, which must have one thread.
+    pub fn open() -> ChildList {
+        let me = std::process::id();
+        let file = std::fs::File::open(format!("/proc/self/task/{me}/children"));
+        ChildList {
+            file: file.ok().map(OwnedFd::from),
+        }
+    }
+
+    /// Puts the pids of the children into `pids` and returns how many there are (at most its length).
+    pub fn read(&self, pids: &mut [i32]) -> usize {
+        let Some(file) = &self.file else {
+            let children = own_children();
+            let count = children.len().min(pids.len());
+            pids[..count].copy_from_slice(&children[..count]);
+            return count;
+        };
+        let mut bytes = [0u8; 4096];
+        let Ok(length) = rustix::io::pread(file, &mut bytes, 0) else {
+            return 0;
+        };
+        let (mut count, mut number) = (0, 0i32);
+        for &byte in &bytes[..length] {
+            if byte.is_ascii_digit() {
+                number = number * 10 + i32::from(byte - b'0');
+            } else if number > 0 {
+                // A number that the end of the buffer cuts is not taken: the next look has it.
+                if count < pids.len() {
+                    pids[count] = number;
+                    count += 1;
+                }
+                number = 0;
+            }
+        }
+        count
+    }
+}
+
+/// The value of a variable in the environment that a process was started with.
+pub fn environment_variable(pid: i32, name: &str) -> Option<Vec<u8>> {
+    let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let prefix = [name.as_bytes(), b"="].concat();
+    environ
+        .split(|&b| b == 0)
+        .find_map(|entry| entry.strip_prefix(prefix.as_slice()).map(<[u8]>::to_vec))
+}
+
+/// Nanoseconds that a process has run so far, by the scheduler's own account; ticks where there is none.
+pub fn run_time(pid: i32) -> Option<u64> {
+    if let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/schedstat")) {
+        return text.split_ascii_whitespace().next()?.parse().ok();
+    }
+    process(pid).map(|process| process.cpu_ticks * 10_000_000)
+}
+
+/// Bytes that a process has caused to be written so far; 0 where that cannot be read.
+pub fn written_bytes(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Whether the kernel is writing a core dump of this process.
+pub fn dumping_core(pid: i32) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    text.lines().any(|line| {
+        line.strip_prefix("CoreDumping:")
+            .is_some_and(|value| value.trim() == "1")
+    })
+}
+
+/// Where in the kernel a process waits, if that can be read.
+pub fn wait_channel(pid: i32) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/wchan")).ok()?;
+    (!text.is_empty() && text != "0").then_some(text)
+}
+
+/// The shared memory files under /dev/shm that a process maps.
+pub fn mapped_shared_memory(pid: i32) -> Vec<std::ffi::OsString> {
+    let Ok(mut file) = std::fs::File::open(format!("/proc/{pid}/maps")) else {
+        return Vec::new();
+    };
+    let mut maps = Vec::new();
+    if file.read_to_end(&mut maps).is_err() {
+        return Vec::new();
+    }
+    let mut names: Vec<std::ffi::OsString> = maps
+        .split(|&b| b == b'\n')
+        .filter_map(|line| {
+            let at = line.windows(9).position(|window| window == b"/dev/shm/")?;
+            let path = &line[at..];
+            (!path.ends_with(b" (deleted)")).then(|| OsStr::from_bytes(path).to_owned())
+        })
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_spaces_is_read() {
+        let stat = b"42 (a) b (c) S 1 42 40 0 -1 4194560 1 0 0 0 7 5 0 0 20 0 1 0 12345 1 1";
+        let process = parse_stat(stat).expect("a process");
+        assert_eq!(
+            (process.pid, process.parent, process.group, process.session),
+            (42, 1, 42, 40)
+        );
+        assert_eq!(
+            (process.name.as_str(), process.state, process.cpu_ticks, process.started),
+            ("a) b (c", 'S', 12, 12345)
+        );
+    }
+
+    #[test]
+    fn we_see_ourselves() {
+        let me = process(std::process::id() as i32).expect("ourselves");
+        assert!(run_time(me.pid).is_some_and(|ran| ran > 0));
+        assert!(all().contains(&process(me.parent).expect("our parent")) || me.parent == 0);
+    }
+}

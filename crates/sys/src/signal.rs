@@ -1,0 +1,153 @@
+//! Signals: sent by pid, received through a descriptor.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+pub use libc::{
+    SIGABRT, SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGQUIT, SIGSEGV, SIGSTOP, SIGTERM, SIGTSTP,
+    SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2, SIGWINCH,
+};
+
+fn set_of(signals: &[i32]) -> libc::sigset_t {
+    // SAFETY: sigemptyset initialises the set; sigaddset refuses a bad number without touching it.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for &signal in signals {
+            libc::sigaddset(&mut set, signal);
+        }
+        set
+    }
+}
+
+/// Signals that arrive as bytes of a descriptor instead of interrupting.
+#[derive(Debug)]
+pub struct SignalFd {
+    fd: OwnedFd,
+}
+
+impl SignalFd {
+    /// Blocks the signals in this thread, and in those that it starts from now on, and opens a descriptor for them.
+    pub fn new(signals: &[i32]) -> io::Result<SignalFd> {
+        let set = set_of(signals);
+        // SAFETY: the set is initialised; the descriptor is new and ours.
+        unsafe {
+            if libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(SignalFd {
+                fd: OwnedFd::from_raw_fd(fd),
+            })
+        }
+    }
+
+    /// The next signal that has arrived, and the process that sent it.
+    pub fn next(&self) -> Option<(i32, i32)> {
+        // SAFETY: the kernel writes whole records of this size into the buffer, or nothing.
+        unsafe {
+            let mut record: libc::signalfd_siginfo = std::mem::zeroed();
+            let size = size_of::<libc::signalfd_siginfo>();
+            let read = libc::read(self.fd.as_raw_fd(), (&raw mut record).cast(), size);
+            (read == size as isize).then_some((record.ssi_signo as i32, record.ssi_pid as i32))
+        }
+    }
+}
+
+impl std::os::fd::AsFd for SignalFd {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Blocks every signal in this thread.
+pub fn block_all() {
+    // SAFETY: the set is initialised by sigfillset.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+    }
+}
+
+/// The signals that are ignored now. Called before anything of ours changes a disposition, except that Rust's runtime
+/// has set SIGPIPE to ignored: whether it was so before is in `/proc/self/status` only at exec, so it is taken as not.
+pub fn ignored_now() -> Vec<i32> {
+    (1..=31)
+        .filter(|&signal| signal != SIGPIPE && signal != SIGKILL && signal != SIGSTOP)
+        .filter(|&signal| {
+            // SAFETY: reads the disposition into a zeroed struct, changes nothing.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+            }
+        })
+        .collect()
+}
+
+/// Ignores a signal.
+pub fn ignore(signal: i32) {
+    // SAFETY: SIG_IGN runs no code.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// Restores a signal's default disposition.
+pub fn restore(signal: i32) {
+    // SAFETY: SIG_DFL runs no code of ours.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Sends a signal to a process. Errors are returned as errno; ESRCH means that it is gone.
+pub fn send(pid: i32, signal: i32) -> io::Result<()> {
+    debug_assert!(pid > 1, "a signal to {pid}");
+    if pid <= 1 {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    // SAFETY: kill touches no memory of ours.
+    if unsafe { libc::kill(pid, signal) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Sends a signal to a process group.
+pub fn send_group(pgid: i32, signal: i32) -> io::Result<()> {
+    debug_assert!(pgid > 1, "a signal to group {pgid}");
+    if pgid <= 1 {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    // SAFETY: kill touches no memory of ours.
+    if unsafe { libc::kill(-pgid, signal) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Ends this process by a signal, as if it had never been caught, so that our parent sees what ended us.
+pub fn die_of(signal: i32) {
+    // SAFETY: restores the default, unblocks the signal in this thread and raises it. Where the default is not to end
+    // the process, this returns.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        let set = set_of(&[signal]);
+        libc::raise(signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+}
+
+/// No core file is written for this process from now on: the one that counts is the worker's.
+pub fn no_core_dump() {
+    // SAFETY: the struct is initialised.
+    unsafe {
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        libc::setrlimit(libc::RLIMIT_CORE, &none);
+    }
+}

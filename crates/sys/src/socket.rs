@@ -1,0 +1,66 @@
+//! Sockets and pipes: all close-on-exec.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::pipe::PipeFlags;
+
+/// A pipe: (read end, write end).
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?)
+}
+
+/// A connected pair of Unix stream sockets.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
+
+/// A Unix stream socket that listens at `path`, for its owner only: the directory must be private.
+pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 16)?;
+    Ok(socket)
+}
+
+/// Connects to a Unix stream socket.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Takes a connection.
+pub fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
+    Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?)
+}
+
+/// Binds a TCP port that the kernel picks, and holds it without listening: with SO_REUSEADDR a later listener of the job
+/// can have it, while the kernel gives it to nobody else (DESIGN §8 "Ports").
+pub fn hold_port() -> io::Result<(OwnedFd, u16)> {
+    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &std::net::SocketAddr::from(([0, 0, 0, 0], 0)))?;
+    let address: std::net::SocketAddr = rustix::net::getsockname(&socket)?
+        .try_into()
+        .map_err(|_| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+    Ok((socket, address.port()))
+}
+
+/// Makes a descriptor of ours non-blocking. Never called on one that we share with others.
+pub fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    Ok(rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?)
+}
+
+/// Asks for a larger pipe; the kernel may say no.
+pub fn widen_pipe(fd: &OwnedFd, bytes: usize) {
+    let _ = rustix::pipe::fcntl_setpipe_size(fd, bytes);
+}

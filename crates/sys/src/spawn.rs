@@ -1,0 +1,345 @@
+//! Starting a worker: into its cgroup before its first instruction (K-1), with only async-signal-safe calls between
+//! clone and exec (K-7).
+//!
+//! A child is started by one permanent thread, because its parent-death signal follows the *thread* that cloned it.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use crate::clone::{ChildStack, clone_into, clone_plain};
+use crate::limits::Limits;
+
+/// Everything that a child needs. Made by the agent's loop, used by its spawner thread.
+#[derive(Debug)]
+pub struct Command {
+    /// The path to execute; no search is made.
+    pub program: CString,
+    pub argv: Vec<CString>,
+    /// `NAME=VALUE` each.
+    pub env: Vec<CString>,
+    /// The working directory, if it is not ours.
+    pub wdir: Option<CString>,
+    /// What becomes descriptors 0, 1 and 2.
+    pub stdio: [OwnedFd; 3],
+    /// A descriptor that the child keeps, under the number given.
+    pub keep: Option<(OwnedFd, i32)>,
+    /// The cgroup directory that the child starts in.
+    pub cgroup: Option<OwnedFd>,
+    /// Whether the child leads a session of its own, or only a process group in ours (it then may get our terminal).
+    pub session: Session,
+    /// Signals that the child starts with ignored; all others have their default.
+    pub ignored: Vec<i32>,
+    /// Limits to put back: what the user had before we raised ours.
+    pub limits: Limits,
+    /// The process that must still be our parent when the child looks: ours.
+    pub parent: i32,
+}
+
+/// The session of a child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Session {
+    /// A session of its own, without a terminal.
+    Own,
+    /// Our session, in a process group of its own.
+    Shared,
+}
+
+/// What was being done when a spawn failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+pub enum Step {
+    Clone = 1,
+    Cgroup,
+    Session,
+    Stdio,
+    Limits,
+    Wdir,
+    Exec,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Step::Clone => "clone",
+            Step::Cgroup => "enter the cgroup",
+            Step::Session => "make a session",
+            Step::Stdio => "set up stdio",
+            Step::Limits => "set limits",
+            Step::Wdir => "enter the working directory",
+            Step::Exec => "exec",
+        })
+    }
+}
+
+/// A spawn that failed: no child of it is alive.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {step}")]
+pub struct SpawnError {
+    pub step: Step,
+    #[source]
+    pub source: io::Error,
+    /// The child that was cloned and has ended, if it came that far. It must still be reaped.
+    pub pid: Option<i32>,
+}
+
+/// How children can be cloned here. Found out by the first spawn, kept for the rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Clone3,
+    /// `clone3` is refused: `clone`, and the child enters its cgroup by itself.
+    Clone,
+}
+
+/// Starts children. Lives on one thread, for as long as its children may live.
+#[derive(Debug)]
+pub struct Spawner {
+    stack: ChildStack,
+    way: Way,
+}
+
+/// What the child reads, and where it leaves its error: memory shared with the parent, which waits.
+struct Shared {
+    program: *const c_char,
+    argv: *const *const c_char,
+    env: *const *const c_char,
+    wdir: *const c_char,
+    stdio: [i32; 3],
+    keep: Option<(i32, i32)>,
+    enter_cgroup: i32,
+    session: Session,
+    ignored: *const [i32],
+    limits: *const Limits,
+    parent: i32,
+    failed: Option<(Step, i32)>,
+}
+
+impl Spawner {
+    pub fn new() -> io::Result<Spawner> {
+        Ok(Spawner {
+            stack: ChildStack::new()?,
+            way: Way::Clone3,
+        })
+    }
+
+    /// Starts a child and returns its pid after its exec. On failure the error says at which step, and no child lives.
+    pub fn spawn(&mut self, command: &Command) -> Result<i32, SpawnError> {
+        let argv = pointers(&command.argv);
+        let env = pointers(&command.env);
+        let mut shared = Shared {
+            program: command.program.as_ptr(),
+            argv: argv.as_ptr(),
+            env: env.as_ptr(),
+            wdir: command.wdir.as_deref().map_or(std::ptr::null(), CStr::as_ptr),
+            stdio: [
+                command.stdio[0].as_raw_fd(),
+                command.stdio[1].as_raw_fd(),
+                command.stdio[2].as_raw_fd(),
+            ],
+            keep: command.keep.as_ref().map(|(fd, number)| (fd.as_raw_fd(), *number)),
+            enter_cgroup: -1,
+            session: command.session,
+            ignored: &raw const *command.ignored,
+            limits: &raw const command.limits,
+            parent: command.parent,
+            failed: None,
+        };
+        let cgroup = command.cgroup.as_ref().map(|fd| fd.as_raw_fd());
+        let cloned = self.clone_child(cgroup, &mut shared);
+        match (cloned, shared.failed) {
+            (Err(source), _) => Err(SpawnError {
+                step: Step::Clone,
+                source,
+                pid: None,
+            }),
+            (Ok(pid), None) => Ok(pid),
+            (Ok(pid), Some((step, errno))) => Err(SpawnError {
+                step,
+                source: io::Error::from_raw_os_error(errno),
+                pid: Some(pid),
+            }),
+        }
+    }
+
+    fn clone_child(&mut self, cgroup: Option<i32>, shared: &mut Shared) -> io::Result<i32> {
+        let argument: *mut c_void = (&raw mut *shared).cast();
+        if self.way == Way::Clone3 {
+            // SAFETY: `child_main` makes only system calls, and `shared` outlives the child's use of it, since
+            // CLONE_VFORK holds us until exec or exit.
+            match unsafe { clone_into(&mut self.stack, cgroup, child_main, argument) } {
+                Err(error) if refused(&error, cgroup.is_some()) => self.way = Way::Clone,
+                result => return result,
+            }
+        }
+        // The argument is rewritten, so its pointer is taken anew.
+        shared.enter_cgroup = cgroup.unwrap_or(-1);
+        let argument: *mut c_void = (&raw mut *shared).cast();
+        // SAFETY: as above.
+        unsafe { clone_plain(&mut self.stack, child_main, argument) }
+    }
+}
+
+/// Whether the kernel or a seccomp filter does not want `clone3` as such; other errors are the spawn's own.
+fn refused(error: &io::Error, with_cgroup: bool) -> bool {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::E2BIG) => true,
+        Some(libc::EACCES) => with_cgroup,
+        _ => false,
+    }
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings
+        .iter()
+        .map(|string| string.as_ptr())
+        .chain([std::ptr::null()])
+        .collect()
+}
+
+unsafe extern "C" fn child_main(raw: *mut c_void) -> ! {
+    // SAFETY: `raw` is the `Shared` of the parent's frame, which CLONE_VFORK keeps alive and untouched until we are
+    // gone from its memory. All calls below are system calls.
+    unsafe {
+        let shared = &mut *(raw as *mut Shared);
+        if let Err(step) = prepare(shared) {
+            shared.failed = Some((step, *libc::__errno_location()));
+            libc::_exit(127);
+        }
+        libc::execve(shared.program, shared.argv, shared.env);
+        let mut errno = *libc::__errno_location();
+        if errno == libc::ENOEXEC {
+            errno = exec_by_shell(shared);
+        }
+        shared.failed = Some((Step::Exec, errno));
+        libc::_exit(127);
+    }
+}
+
+/// A text file without `#!` is run by /bin/sh, as `execvp` and every shell do. Returns the errno if that fails too.
+unsafe fn exec_by_shell(shared: &Shared) -> i32 {
+    const MAX: usize = 1024;
+    let shell = c"/bin/sh";
+    let mut argv = [std::ptr::null::<c_char>(); MAX];
+    argv[0] = shell.as_ptr();
+    argv[1] = shared.program;
+    let mut count = 1;
+    // SAFETY: `shared.argv` is a null-terminated array; the copy stays within `argv`, whose last element stays null.
+    unsafe {
+        while !(*shared.argv.add(count)).is_null() {
+            if count + 2 >= MAX {
+                return libc::E2BIG;
+            }
+            argv[count + 1] = *shared.argv.add(count);
+            count += 1;
+        }
+        libc::execve(shell.as_ptr(), argv.as_ptr(), shared.env);
+        *libc::__errno_location()
+    }
+}
+
+/// Everything between clone and exec. On failure `errno` is that of the step returned.
+unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
+    // SAFETY: system calls on descriptors and memory that the parent keeps for us; the signal set and the path are
+    // valid for the calls. `close_range` and the like are not needed: every descriptor of ours is close-on-exec.
+    unsafe {
+        if shared.enter_cgroup >= 0 {
+            let procs = libc::openat(
+                shared.enter_cgroup,
+                c"cgroup.procs".as_ptr(),
+                libc::O_WRONLY | libc::O_CLOEXEC,
+            );
+            if procs < 0 || libc::write(procs, c"0".as_ptr().cast(), 1) != 1 {
+                return Err(Step::Cgroup);
+            }
+        }
+        match shared.session {
+            Session::Own if libc::setsid() < 0 => return Err(Step::Session),
+            Session::Shared if libc::setpgid(0, 0) < 0 => return Err(Step::Session),
+            Session::Own | Session::Shared => {}
+        }
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() != shared.parent {
+            libc::_exit(127);
+        }
+        install(shared)?;
+        for limit in (*shared.limits).entries() {
+            if libc::setrlimit(limit.resource as _, &limit.value) != 0 {
+                return Err(Step::Limits);
+            }
+        }
+        if !shared.wdir.is_null() && libc::chdir(shared.wdir) != 0 {
+            return Err(Step::Wdir);
+        }
+        reset_signals(&*shared.ignored);
+    }
+    Ok(())
+}
+
+/// Puts the descriptors in their places. A source may itself lie in a place (a front started with stdin closed has its
+/// pipes at 0..2), so sources are lifted above all places first.
+unsafe fn install(shared: &Shared) -> Result<(), Step> {
+    let mut pairs = [
+        (shared.stdio[0], 0),
+        (shared.stdio[1], 1),
+        (shared.stdio[2], 2),
+        (-1, -1),
+    ];
+    let mut highest = 2;
+    if let Some((fd, number)) = shared.keep {
+        pairs[3] = (fd, number);
+        highest = highest.max(number);
+    }
+    // SAFETY: descriptors are duplicated within the child's own table; nothing of the parent's changes.
+    unsafe {
+        for (source, place) in &mut pairs {
+            if *place >= 0 && *source <= highest {
+                *source = libc::fcntl(*source, libc::F_DUPFD_CLOEXEC, highest + 1);
+                if *source < 0 {
+                    return Err(Step::Stdio);
+                }
+            }
+        }
+        for (source, place) in pairs {
+            if place >= 0 && libc::dup2(source, place) < 0 {
+                return Err(Step::Stdio);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The signals whose disposition rankrun may have changed in itself. Handlers need no reset: exec does that.
+const OURS: [i32; 10] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGPIPE,
+    libc::SIGTERM,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+];
+
+/// Default dispositions but for those to be ignored, and an empty mask.
+unsafe fn reset_signals(ignored: &[i32]) {
+    // SAFETY: the child's handler table is its own (CLONE_SIGHAND is not set); the set is initialised before its use.
+    unsafe {
+        for signal in OURS {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        for &signal in ignored {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+    }
+}
+
+/// Duplicates a descriptor for a child, close-on-exec until the child has it in its place.
+pub fn duplicate(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    fd.try_clone_to_owned()
+}

@@ -1,0 +1,178 @@
+//! The messages.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use rankrun_core::evidence::MpiEvent;
+use rankrun_core::worker::{Outcome, Stop};
+use rankrun_core::{GroupId, JobSpec, Pid, Rank, Stream, WorkerId, WorkerStatus};
+use serde::{Deserialize, Serialize};
+
+/// The first message of each side.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`crate::VERSION`] of the sender.
+    pub version: u32,
+    /// The version of the sender's rankrun, for the message when the two do not fit.
+    pub release: String,
+}
+
+impl Hello {
+    /// Ours.
+    pub fn ours() -> Hello {
+        Hello {
+            version: crate::VERSION,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+/// From the front to an agent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToAgent {
+    Hello(Hello),
+    /// Start the ranks of this node.
+    Start(Box<JobSpec>),
+    Stop(Stop),
+    /// Kill every worker at once.
+    Kill,
+    /// Send a signal to the speaking process of each rank.
+    Signal(i32),
+    /// Stop all workers and all timers (SIGTSTP), until `Resume`.
+    Pause,
+    Resume,
+    /// So many more bytes of this stream's output may be sent.
+    Credit {
+        stream: Stream,
+        bytes: u64,
+    },
+    /// Bytes of the front's stdin for the ranks that share it.
+    Stdin(Vec<u8>),
+    StdinEnd,
+    /// The front's terminal has a new window (rows, columns).
+    Window(u16, u16),
+    /// The contributions of all nodes to a collective.
+    Collective(Collective),
+    /// The front has all that it needs: end.
+    End,
+}
+
+/// From an agent to the front.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToFront {
+    Hello(Hello),
+    /// The agent is ready, and how it holds its workers.
+    Ready {
+        pid: Pid,
+        containment: Containment,
+    },
+    Started {
+        worker: WorkerId,
+        pid: Pid,
+        at: Duration,
+    },
+    SpawnFailed {
+        worker: WorkerId,
+        step: String,
+        errno: i32,
+        command: OsString,
+        at: Duration,
+    },
+    /// A leader has ended.
+    Ended {
+        worker: WorkerId,
+        status: WorkerStatus,
+        at: Duration,
+    },
+    /// A worker is gone, and all that it wrote has been sent.
+    Gone {
+        worker: WorkerId,
+        outcome: Outcome,
+        left: Vec<LeftProcess>,
+    },
+    Stopped {
+        worker: WorkerId,
+        signal: i32,
+        at: Duration,
+    },
+    Continued {
+        worker: WorkerId,
+        at: Duration,
+    },
+    Mpi {
+        worker: WorkerId,
+        event: MpiEvent,
+        at: Duration,
+    },
+    /// All bytes of a stream have been sent.
+    Closed {
+        rank: Rank,
+        stream: Stream,
+    },
+    /// So many bytes of stdin have been taken by every rank that shares it.
+    StdinTaken(u64),
+    /// The rank that holds the terminal was stopped (^Z) or has come to life.
+    Paused,
+    /// The local part of a collective.
+    Collective(Collective),
+    /// The guard of this node is gone.
+    GuardLost,
+    /// Something that people should know and that is no failure.
+    Note(String),
+    /// Every worker is gone and nothing of the attempt is left but what is listed.
+    Over(Summary),
+}
+
+/// A collective operation of the wire-up: a PMI barrier, a PMIx fence.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Collective {
+    pub group: GroupId,
+    pub seq: u64,
+    /// How many ranks of the group the payloads stand for.
+    pub members: u32,
+    pub payloads: Vec<Vec<u8>>,
+}
+
+/// How an agent holds its workers (K-1).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Containment {
+    Cgroup,
+    /// Own sessions, a subreaper and an environment tag; and why not cgroups.
+    Subreaper {
+        why: String,
+    },
+}
+
+impl Containment {
+    /// The word that the report uses.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Containment::Cgroup => "cgroup",
+            Containment::Subreaper { .. } => "subreaper",
+        }
+    }
+}
+
+/// A process that could not be killed (K-5).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeftProcess {
+    pub pid: Pid,
+    pub name: String,
+    /// Its state as proc(5) has it.
+    pub state: char,
+    /// Where in the kernel it waits.
+    pub wait_channel: Option<String>,
+}
+
+/// What a node has to say at the end.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Summary {
+    pub left: Vec<LeftProcess>,
+    /// Processes that were let go (`--descendants leave`).
+    pub released: u32,
+    /// Shared memory files that were removed, or would have been.
+    pub shared_memory: Vec<OsString>,
+    pub shared_memory_removed: bool,
+    /// Workers that were started.
+    pub workers: u32,
+}
