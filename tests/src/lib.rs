@@ -1,1 +1,21 @@
-//! Harness of the black-box tests.
+//! Harness of the black-box tests: the real binary, real processes, real peers.
+//!
+//! Every [`Job`] runs below a process of its own, `reaper`, which is a child subreaper: whatever the job leaves
+//! behind becomes its child, however often it forked and whatever it called. "Nothing is left" is therefore not a
+//! search but a fact of the kernel: the reaper has no child any more. It also dates the end of the front and the end
+//! of the last process with the same clock, so that bounds on time do not depend on how fast a test polls.
+
+mod environment;
+mod helper;
+mod job;
+mod leftovers;
+pub mod lines;
+pub mod processes;
+mod skip;
+mod time;
+
+pub use environment::{Environment, compile, scratch};
+pub use helper::{helper, rankrun, shared_directory};
+pub use job::{Ended, Job, Running, Stdin, Tier, User};
+pub use skip::{full_scale, skip};
+pub use time::{monotonic, pause, wait_until};

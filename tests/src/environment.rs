@@ -1,0 +1,75 @@
+//! The Python environments that `cargo xtask env` makes, compilers, and places to write.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::skip::skip;
+
+/// A Python environment with an MPI or with torch.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    path: PathBuf,
+}
+
+impl Environment {
+    /// The environment of this name, or `None` after the calling test has been noted as skipped.
+    pub fn find(name: &str) -> Option<Environment> {
+        let directory = match env::var_os("RANKRUN_ENV_DIR") {
+            Some(directory) => PathBuf::from(directory),
+            None => Path::new(&env::var_os("HOME").unwrap_or_default()).join(".cache/rankrun/envs"),
+        };
+        let path = directory.join(name);
+        if !path.join("rankrun-pins").exists() {
+            skip(&format!(
+                "the Python environment \"{name}\" is not there; cargo xtask env makes it"
+            ));
+            return None;
+        }
+        Some(Environment { path })
+    }
+
+    /// A program of the environment, such as `python` or `mpicc`.
+    pub fn program(&self, name: &str) -> String {
+        self.path.join("bin").join(name).to_string_lossy().into_owned()
+    }
+
+    /// The directory with the environment's shared libraries.
+    pub fn libraries(&self) -> PathBuf {
+        self.path.join("lib")
+    }
+}
+
+/// A new directory that every user may write, below the temporary directory. The caller removes it.
+///
+/// # Panics
+/// If it cannot be made.
+pub fn scratch() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = env::temp_dir().join(format!("rr-test-{}-{number}", std::process::id()));
+    // A test process of the same id, long ago, may have been killed before it could tidy up.
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir(&path).expect("the temporary directory can be written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("the directory is ours");
+    path
+}
+
+/// Compiles a C or C++ program with the given compiler.
+///
+/// # Panics
+/// If the compiler is missing or refuses it: the programs are ours.
+pub fn compile(compiler: &str, arguments: &[&str], source: &Path, program: &Path) {
+    let output = Command::new(compiler)
+        .args(arguments)
+        .arg("-o")
+        .arg(program)
+        .arg(source)
+        .output()
+        .unwrap_or_else(|error| panic!("cannot start {compiler}: {error}"));
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{compiler} {}: {messages}", source.display());
+}

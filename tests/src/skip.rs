@@ -1,0 +1,31 @@
+//! Skipping, which is always by name, and the scale of a run.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::thread;
+
+/// Notes that the calling test cannot run here, and why; the test then returns. In CI this fails the test.
+///
+/// # Panics
+/// If `CI` is `true`.
+pub fn skip(reason: &str) {
+    let name = thread::current().name().unwrap_or("a test").to_owned();
+    let ci = env::var_os("CI").is_some_and(|value| value == "true" || value == "1");
+    assert!(!ci, "{name} cannot be skipped in CI: {reason}");
+    if let Some(path) = env::var_os("RANKRUN_TEST_SKIPS") {
+        let file = OpenOptions::new().append(true).create(true).open(path);
+        // A note that is lost makes a skipped test count as passed, so it must not be.
+        let written = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
+        assert!(written.is_ok(), "{name}: cannot note that it was skipped: {reason}");
+    }
+}
+
+/// `full` in a soak run, else `brief`: how often a test repeats what it does.
+pub fn full_scale<T>(full: T, brief: T) -> T {
+    if env::var_os("RANKRUN_TEST_SCALE").is_some_and(|value| value == "full") {
+        full
+    } else {
+        brief
+    }
+}
