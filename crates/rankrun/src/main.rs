@@ -1,1 +1,70 @@
-fn main() {}
+//! The command line of rankrun: words as typed → settings, each with its origin → a plan → the front runs it.
+
+mod args;
+mod capacity;
+mod choices;
+mod config;
+mod cpus;
+mod invocation;
+mod message;
+mod plan;
+mod program;
+mod settings;
+mod words;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+
+use rankrun_core::ExitCode;
+
+use crate::invocation::Invocation;
+use crate::message::Problem;
+use crate::plan::Surroundings;
+
+fn main() -> std::process::ExitCode {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let code = run(words).unwrap_or_else(|problem| {
+        problem.print();
+        problem.code
+    });
+    std::process::ExitCode::from(code.0)
+}
+
+fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
+    match invocation::read(words)? {
+        Invocation::Job(segments) => {
+            let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+            let settings = settings::resolve(&segments, &env)?;
+            if settings.verbosity >= 0 {
+                settings.warnings.iter().for_each(|warning| message::warn(warning));
+            }
+            let around = Surroundings::gather(env)?;
+            let plan = plan::make(&settings, &around)?;
+            plan::run(plan)
+        }
+        Invocation::Print(text) => print(text.as_bytes()),
+        Invocation::Completions(shell) => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut args::whole(), "rankrun", &mut text);
+            print(&text)
+        }
+        Invocation::Man => {
+            let mut text = Vec::new();
+            // Writing into memory does not fail.
+            let _ = clap_mangen::Man::new(args::whole()).render(&mut text);
+            print(&text)
+        }
+        Invocation::Check | Invocation::Clean { .. } => Err(Problem::internal("not yet")),
+    }
+}
+
+/// Writes the answer to stdout. A reader that has seen enough (`| head`) is no failure.
+fn print(text: &[u8]) -> Result<ExitCode, Problem> {
+    match anstream::stdout().write_all(text) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Problem::internal(format!(
+            "cannot write to stdout: {}",
+            config::reason(&error)
+        ))),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

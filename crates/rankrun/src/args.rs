@@ -1,0 +1,483 @@
+//! The options of rankrun, defined once: `--help`, the man page, the completions, the keys of a configuration file and
+//! the `RANKRUN_*` variables all come from here. What was typed is kept as it is; `settings` makes sense of it.
+
+use std::ffi::OsString;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
+use clap::{Arg, ArgAction, Command};
+
+use crate::choices::{self, Choice};
+
+const RANKS: &str = "Ranks";
+const ENDING: &str = "How the job ends";
+const OUTPUT: &str = "Output";
+const INPUT: &str = "Input and terminal";
+const GENERAL: &str = "rankrun itself";
+
+/// The id of the positional argument that holds the command.
+pub(crate) const COMMAND: &str = "command";
+
+/// Options that belong to one command of a job of several; all others concern the whole job.
+pub(crate) const PER_COMMAND: &[&str] = &["nproc", "env", "env-remove", "wdir", "wrap"];
+
+/// Options that make no sense as a lasting setting, neither in a file nor in the environment.
+pub(crate) const ONLY_TYPED: &[&str] = &["config", "dry-run", "help", "version", COMMAND];
+
+/// Options that may be given several times, each adding to what was there.
+pub(crate) const REPEATED: &[&str] = &["env", "env-remove", "wrap"];
+
+/// Options without a value.
+pub(crate) const SWITCHES: &[&str] = &["keep-going", "timestamps", "dry-run"];
+
+/// The words that are commands of rankrun when they come first, with what each does.
+pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
+    ("check", "Say what this machine offers to jobs, and what is amiss"),
+    ("clean", "End and remove what dead jobs left behind"),
+    ("completions", "Print the completions of a shell"),
+    ("man", "Print the man page"),
+];
+
+/// The command line of a job.
+pub(crate) fn job() -> Command {
+    Command::new("rankrun")
+        .bin_name("rankrun")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Start the ranks of a distributed job, watch them, end them all, say what failed")
+        .long_about(LONG_ABOUT)
+        .override_usage("rankrun [OPTIONS] COMMAND [ARG]... [: [OPTIONS] COMMAND [ARG]...]...")
+        .after_help(AFTER_HELP)
+        .after_long_help(format!("{AFTER_HELP}\n\n{AFTER_LONG_HELP}"))
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .args(rank_args())
+        .args(ending_args())
+        .args(output_args())
+        .args(input_args())
+        .args(general_args())
+        .arg(
+            Arg::new(COMMAND)
+                .value_name("COMMAND")
+                .num_args(0..)
+                .trailing_var_arg(true)
+                .value_parser(ValueParser::os_string())
+                .hide(true)
+                .help("The program that every rank runs, with its arguments"),
+        )
+}
+
+/// The same with the subcommands, as the man page and the completions show it.
+pub(crate) fn whole() -> Command {
+    job()
+        .args_conflicts_with_subcommands(true)
+        .subcommands([check(), clean(), completions(), man()])
+}
+
+pub(crate) fn check() -> Command {
+    Command::new("check").bin_name("rankrun check").about(SUBCOMMANDS[0].1).long_about(
+        "Says, one line each, what this machine offers to jobs: how ranks are contained, pseudo-terminals, tracing, limits, \
+         MPI libraries, GPUs and Python. What is amiss comes with a hint. The exit code is 1 if jobs cannot run.",
+    )
+}
+
+pub(crate) fn clean() -> Command {
+    let dry_run = Arg::new("dry-run").long("dry-run").action(ArgAction::SetTrue);
+    Command::new("clean")
+        .bin_name("rankrun clean")
+        .about(SUBCOMMANDS[1].1)
+        .long_about(
+            "Ends the processes, and removes the cgroups, the shared memory and the private directories, of jobs of yours on \
+             this machine whose front, agent and guard are all gone. A job that is alive is never touched.",
+        )
+        .arg(dry_run.help("Only list what would be done"))
+}
+
+pub(crate) fn completions() -> Command {
+    let shell = Arg::new("shell").value_name("SHELL").required(true);
+    Command::new("completions")
+        .bin_name("rankrun completions")
+        .about(SUBCOMMANDS[2].1)
+        .arg(
+            shell
+                .value_parser(clap::value_parser!(clap_complete::Shell))
+                .help("Whose completions"),
+        )
+}
+
+pub(crate) fn man() -> Command {
+    Command::new("man").bin_name("rankrun man").about(SUBCOMMANDS[3].1)
+}
+
+/// An option that takes a value, kept as typed.
+fn option(id: &'static str, value: &'static str, heading: &'static str, help: &'static str, more: &str) -> Arg {
+    let arg = Arg::new(id);
+    let arg = match REPEATED.contains(&id) {
+        true => arg.action(ArgAction::Append),
+        false => arg.action(ArgAction::Set).overrides_with(id),
+    };
+    arg.long(id)
+        .value_name(value)
+        .help_heading(heading)
+        .help(help)
+        .long_help(format!("{help}.\n\n{more}"))
+        .value_parser(ValueParser::os_string())
+}
+
+/// An option that takes one of a few words.
+///
+/// The words stand in the place of the value, so that `-h` keeps to one line; their meaning is in the long help.
+fn choice<T>(id: &'static str, heading: &'static str, help: &'static str, more: &str, choices: &[Choice<T>]) -> Arg {
+    let words: Vec<&str> = choices.iter().map(|choice| choice.word).collect();
+    let meanings: String = choices
+        .iter()
+        .map(|choice| format!("\n- {}: {}", choice.word, choice.help))
+        .collect();
+    let values = choices
+        .iter()
+        .map(|choice| PossibleValue::new(choice.word).help(choice.help));
+    option(id, "WORD", heading, help, &format!("{more}\n{meanings}"))
+        .value_name(words.join("|"))
+        .value_parser(PossibleValuesParser::new(values))
+        .hide_possible_values(true)
+}
+
+/// An option without a value, and its opposite, which takes back what a file or the environment says.
+fn switch(id: &'static str, opposite: &'static str, heading: &'static str, help: &'static str, more: &str) -> [Arg; 2] {
+    let yes = Arg::new(id)
+        .long(id)
+        .help_heading(heading)
+        .help(help)
+        .long_help(format!(
+            "{help}.
+
+{more}"
+        ));
+    let no = Arg::new(opposite).long(opposite).hide(true).help_heading(heading);
+    let no = no
+        .help(format!("The opposite of --{id}"))
+        .action(ArgAction::SetTrue)
+        .overrides_with(id);
+    [yes.action(ArgAction::SetTrue).overrides_with(opposite), no]
+}
+
+fn rank_args() -> Vec<Arg> {
+    vec![
+        option(
+            "nproc",
+            "N",
+            RANKS,
+            "How many ranks run the command; \"auto\" is one for each CPU",
+            "\"auto\" counts the CPUs that rankrun may use: those of its affinity mask, and not more than the quota of its cgroup. \
+             The default is 1. -np N is taken too.",
+        )
+        .short('n')
+        .allow_negative_numbers(true),
+        option(
+            "wdir",
+            "DIR",
+            RANKS,
+            "Run the command in this directory",
+            "A command such as ./solver is looked for there. --log-dir and other paths of rankrun's own start from the directory in which rankrun was called.",
+        )
+        .value_hint(clap::ValueHint::DirPath),
+        option(
+            "env",
+            "NAME[=VALUE]",
+            RANKS,
+            "Set a variable in the ranks' environment [repeatable]",
+            "The ranks have the whole environment of rankrun, except for what an outer launcher said about itself (SLURM_PROCID, \
+             PMI_*, OMPI_*, ...). NAME alone passes such a variable on; a final * stands for any rest. What is set here wins over \
+             what rankrun sets, except for PMI_* and RANKRUN_*.",
+        )
+        .short('x'),
+        option(
+            "env-remove",
+            "NAME",
+            RANKS,
+            "Remove a variable from the ranks' environment [repeatable]",
+            "A final * stands for any rest, as in 'NCCL_*'. Edits are made in the order given, those of a configuration file first.",
+        ),
+        option(
+            "wrap",
+            "[RANKS:]COMMAND",
+            RANKS,
+            "Put a command in front of the program of some ranks [repeatable]",
+            "The command is split into words as a shell does, quotes respected: --wrap '0:gdb --args', --wrap 'nsys profile -o %p'. \
+             Without RANKS all ranks are wrapped. The first one given is outermost.",
+        ),
+        option(
+            "gpus-per-rank",
+            "N",
+            RANKS,
+            "Show each rank N GPUs of its own; \"none\" (default) shows all",
+            "Slices CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES, and ZE_AFFINITY_MASK, by local rank. Where \
+             there is no such mask, devices are counted from 0. By default every rank sees all GPUs, and programs pick one by \
+             their local rank.",
+        ),
+        choice(
+            "mpi",
+            RANKS,
+            "Which MPI the ranks are offered",
+            "MPI libraries find each other over a socket that each rank inherits.",
+            choices::MPI,
+        ),
+    ]
+}
+
+fn ending_args() -> Vec<Arg> {
+    let mut args = vec![
+        option(
+            "timeout",
+            "DURATION",
+            ENDING,
+            "End the job after this time, with exit code 124",
+            "Durations are written 500ms, 5, 5s, 1m30s, 2h.",
+        ),
+        option(
+            "grace",
+            "DURATION",
+            ENDING,
+            "Time from SIGTERM to SIGKILL when ranks are ended",
+            "By default 5s after a failure, and 25s when the stop comes from outside: a signal to rankrun, or --timeout.",
+        ),
+        option(
+            "linger",
+            "DURATION",
+            ENDING,
+            "Time for what a rank leaves behind to end by itself (default 2s)",
+            "When the first process of a rank is gone and others of its tree are alive, they have this long before SIGTERM.",
+        ),
+        choice(
+            "stop-scope",
+            ENDING,
+            "Who gets the first SIGTERM",
+            "After --grace, SIGKILL goes to every process in any case.",
+            choices::STOP_SCOPE,
+        ),
+        choice(
+            "descendants",
+            ENDING,
+            "What becomes of processes that a rank leaves behind",
+            "A rank that exits by itself may have started servers or loggers.",
+            choices::DESCENDANTS,
+        ),
+        choice(
+            "clean-shm",
+            ENDING,
+            "What becomes of shared memory that the job leaves",
+            "Only files in /dev/shm that processes of this job mapped are ever touched.",
+            choices::CLEAN_SHM,
+        ),
+    ];
+    args.extend(switch(
+        "keep-going",
+        "no-keep-going",
+        ENDING,
+        "Let the other ranks run on when one fails",
+        "The ranks are independent of each other. The exit code is that of the first failure.",
+    ));
+    args
+}
+
+fn output_args() -> Vec<Arg> {
+    let mut args = vec![
+        choice(
+            "output",
+            OUTPUT,
+            "How the ranks' output is put together",
+            "The default is raw for one rank, if none of --tag, --timestamps and --only is given, and line otherwise.",
+            choices::OUTPUT,
+        ),
+        option(
+            "tag",
+            "TEMPLATE",
+            OUTPUT,
+            "Put the rank in front of each line",
+            "The default template is \"[{rank}] \". A template of your own follows an equals sign, \
+             as in --tag='{node}:{rank}: '. Its fields are {rank}, {local_rank}, {node}, {app}, {stream} and {time}.",
+        )
+        .short('l')
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_missing_value(""),
+        option(
+            "only",
+            "RANKS",
+            OUTPUT,
+            "Show only these ranks, such as 0-3,8",
+            "Log files still have all ranks.",
+        ),
+        choice(
+            "color",
+            OUTPUT,
+            "When to use colours",
+            "Colours mark tags, and rankrun's own messages.",
+            choices::WHEN,
+        ),
+        option(
+            "log-dir",
+            "DIR",
+            OUTPUT,
+            "Also write a file for each rank and stream into this directory",
+            "The directory is made if it is missing.",
+        )
+        .value_hint(clap::ValueHint::DirPath),
+        choice(
+            "stdio",
+            OUTPUT,
+            "What carries the ranks' output to rankrun",
+            "Programs buffer less, and use colours, when they write to a terminal.",
+            choices::STDIO,
+        ),
+        choice(
+            "buffer",
+            OUTPUT,
+            "Who decides how the ranks buffer their output",
+            "\"line\" and \"none\" preload coreutils' stdbuf library, which programs built with sanitizers do not bear.",
+            choices::BUFFER,
+        ),
+        option(
+            "spool",
+            "SIZE",
+            OUTPUT,
+            "How much output may wait on disk (default 1GiB)",
+            "Beyond that the ranks are slowed down; nothing is ever dropped. Sizes are written 64K, 1GiB.",
+        ),
+        option(
+            "drain",
+            "DURATION",
+            OUTPUT,
+            "Time for slow output after the job's end (default 30s)",
+            "Output that its destination has not taken by then goes to the report directory, and rankrun says so.",
+        ),
+    ];
+    args.extend(switch(
+        "timestamps",
+        "no-timestamps",
+        OUTPUT,
+        "Put the time in front of each line",
+        "The time is that at which the line began.",
+    ));
+    args
+}
+
+fn input_args() -> Vec<Arg> {
+    vec![
+        option(
+            "stdin",
+            "none|RANK|all",
+            INPUT,
+            "Who reads rankrun's stdin (default: rank 0)",
+            "A single rank gets the descriptor itself, so that not a byte more is read than the rank reads.",
+        ),
+        option(
+            "tty",
+            "RANK",
+            INPUT,
+            "Put one rank on the terminal, for a debugger",
+            "The rank gets rankrun's own terminal, and --timeout does not count meanwhile: rankrun -n 4 --tty 3 --wrap '3:gdb --args' ./a",
+        ),
+    ]
+}
+
+fn general_args() -> Vec<Arg> {
+    let flag = |id: &'static str, help: &'static str| Arg::new(id).long(id).help_heading(GENERAL).help(help);
+    vec![
+        option(
+            "config",
+            "FILE",
+            GENERAL,
+            "Read settings from this TOML file",
+            "Its keys are the long names of the options: grace = \"10s\", tag = true, env = { A = \"1\" }, wrap = [\"0:gdb --args\"]. The \
+             command line wins over the environment, which wins over the file.",
+        )
+        .value_hint(clap::ValueHint::FilePath),
+        option(
+            "report-dir",
+            "DIR",
+            GENERAL,
+            "Where the report is written",
+            "The default is a directory of the job below $XDG_STATE_HOME/rankrun or ~/.local/state/rankrun.",
+        )
+        .value_hint(clap::ValueHint::DirPath),
+        flag("dry-run", "Print what would be started, and start nothing")
+            .action(ArgAction::SetTrue)
+            .long_help("Print what would be started, and start nothing.\n\nThe rank map, and the command, the directory and the changed variables of each rank; with -v the whole environment."),
+        flag("verbose", "Say more; twice, say still more").short('v').action(ArgAction::Count),
+        flag("quiet", "Say nothing but errors").short('q').action(ArgAction::SetTrue).conflicts_with("verbose"),
+        flag("help", "Print help; -h is short, --help is long").short('h').action(ArgAction::Help),
+        flag("version", "Print the version").short('V').action(ArgAction::Version),
+    ]
+}
+
+/// Names of options as they are typed, for near matches.
+pub(crate) fn long_names(command: &Command) -> Vec<String> {
+    let longs = command.get_arguments().filter_map(Arg::get_long);
+    longs.map(|long| format!("--{long}")).collect()
+}
+
+/// Whether an option, as typed, takes the next word for its value; `None` if there is no such option.
+pub(crate) fn takes_next_word(command: &Command, typed: &str) -> Option<bool> {
+    let takes_value = |arg: &Arg| arg.get_action().takes_values() && !arg.is_require_equals_set();
+    if let Some(long) = typed.strip_prefix("--") {
+        let (name, inline) = long.split_once('=').map_or((long, false), |(name, _)| (name, true));
+        let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name))?;
+        return Some(takes_value(arg) && !inline);
+    }
+    let mut letters = typed.strip_prefix('-')?.chars();
+    while let Some(letter) = letters.next() {
+        let arg = command.get_arguments().find(|arg| arg.get_short() == Some(letter))?;
+        if arg.get_action().takes_values() {
+            return Some(takes_value(arg) && letters.as_str().is_empty());
+        }
+    }
+    Some(false)
+}
+
+/// The name of the environment variable of an option.
+pub(crate) fn variable(key: &str) -> OsString {
+    format!("RANKRUN_{}", key.to_uppercase().replace('-', "_")).into()
+}
+
+const LONG_ABOUT: &str = "\
+Start the ranks of a distributed job, watch them, end them all, say what failed.
+
+When one rank fails, all others are ended, and when rankrun returns, nothing of the job is left: no grandchild, no daemon, no \
+shared memory. MPI programs (MPICH, Intel MPI, MVAPICH) and torch programs find each other without further help.
+
+Options end at the first word of the command. Commands are separated by a word \":\", each with its own -n, -x, --env-remove, \
+--wdir and --wrap; all other options concern the whole job and are written before the first command.";
+
+const AFTER_HELP: &str = "\
+Other commands (as the first word; a program of that name is run as ./check or after --):
+  rankrun check              Say what this machine offers to jobs, and what is amiss
+  rankrun clean              End and remove what dead jobs left behind
+  rankrun completions SHELL  Print the completions of a shell
+  rankrun man                Print the man page
+
+Examples:
+  rankrun -n 4 python train.py              four ranks
+  rankrun -n auto -l ./solver input.dat     one for each CPU, lines tagged with the rank
+  rankrun -n 1 ./master : -n 7 ./worker     two programs in one world
+  rankrun -n 4 --timeout 2h -x OMP_NUM_THREADS=4 ./solver
+  rankrun -n 4 --tty 3 --wrap '3:gdb --args' ./solver";
+
+const AFTER_LONG_HELP: &str = "\
+Settings:
+  Every option that has a value or a switch can also be given as an environment variable, RANKRUN_GRACE=10s for --grace 10s, or \
+in a TOML file (--config FILE or RANKRUN_CONFIG), grace = \"10s\". The command line wins over the environment, the environment \
+over the file. What a switch says is taken back by --no-keep-going, --no-timestamps.
+
+Exit codes:
+  The code of the rank that failed first, or 128 + n if signal n ended it. Also:
+  0    every rank exited with 0
+  1    a rank failed although it left with 0: it called no MPI_Finalize, for instance
+  2    usage error: nothing was started
+  121  a node was lost
+  122  a hang was detected
+  123  processes of the job could not be killed
+  124  --timeout passed
+  125  rankrun itself failed
+  126  the command could not be executed
+  127  the command was not found
+
+Files that are executable but have no #! line are run by /bin/sh, as shells do.";

@@ -1,0 +1,176 @@
+//! Whether the machine lets us start as many processes as the job has ranks, and what stands in the way.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::cpus::hierarchies;
+use crate::message::Problem;
+
+/// Front, guard and agent with their threads, and a little room for what else the user does meanwhile.
+const OWN_TASKS: u64 = 16;
+
+/// One limit on the number of processes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Bound {
+    /// What it is called, as in "the limit on processes of a user (RLIMIT_NPROC)".
+    pub(crate) name: String,
+    pub(crate) limit: u64,
+    pub(crate) used: u64,
+    /// How to raise it.
+    pub(crate) remedy: String,
+}
+
+impl Bound {
+    /// How many more tasks it allows.
+    pub(crate) fn left(&self) -> u64 {
+        self.limit.saturating_sub(self.used)
+    }
+}
+
+/// Refuses a job that is larger than what is left of some limit.
+pub(crate) fn check(ranks: u64) -> Result<(), Problem> {
+    refuse(ranks, bounds())
+}
+
+fn refuse(ranks: u64, bounds: Vec<Bound>) -> Result<(), Problem> {
+    let Some(tightest) = bounds.into_iter().min_by_key(Bound::left) else {
+        return Ok(());
+    };
+    let room = tightest.left().saturating_sub(OWN_TASKS);
+    if ranks <= room {
+        return Ok(());
+    }
+    let Bound {
+        name,
+        limit,
+        used,
+        remedy,
+    } = tightest;
+    Err(Problem::usage(format!(
+        "cannot start {ranks} ranks: {name} is {limit}, of which {used} are in use, so that at most {room} ranks can be started"
+    ))
+    .hint(remedy))
+}
+
+/// All limits on processes that concern us.
+pub(crate) fn bounds() -> Vec<Bound> {
+    let mut bounds = Vec::new();
+    let (soft, hard) = rankrun_sys::limits::processes();
+    if let Some(limit) = soft.filter(|_| !rustix::process::getuid().is_root()) {
+        let remedy = match hard {
+            Some(hard) if hard <= limit => {
+                "ask the administrator to raise \"nproc\" in /etc/security/limits.conf, or TasksMax of the user's slice"
+                    .to_owned()
+            }
+            Some(hard) => format!("raise it with \"ulimit -u {hard}\""),
+            None => "raise it with \"ulimit -u unlimited\"".to_owned(),
+        };
+        let name = "the limit on processes of a user (RLIMIT_NPROC, \"ulimit -u\")".to_owned();
+        let used = user_tasks();
+        bounds.push(Bound {
+            name,
+            limit,
+            used,
+            remedy,
+        });
+    }
+    for (own, top) in hierarchies("pids") {
+        bounds.extend(cgroup_bounds(&own, &top));
+    }
+    let system = system_tasks();
+    for name in ["pid_max", "threads-max"] {
+        if let Some(limit) = number(&Path::new("/proc/sys/kernel").join(name)) {
+            let name = format!("kernel.{name}");
+            let remedy = format!("the administrator can raise it with \"sysctl {name}=NUMBER\"");
+            let used = system;
+            bounds.push(Bound {
+                name,
+                limit,
+                used,
+                remedy,
+            });
+        }
+    }
+    bounds
+}
+
+/// The `pids.max` of a cgroup and of all above it; the files are the same in both versions.
+fn cgroup_bounds(own: &Path, top: &Path) -> Vec<Bound> {
+    let above = own.ancestors().take_while(|directory| directory.starts_with(top));
+    let bound = |directory: &Path| {
+        let file: PathBuf = directory.join("pids.max");
+        Some(Bound {
+            limit: number(&file)?,
+            used: number(&directory.join("pids.current"))?,
+            name: format!("\"{}\"", file.display()),
+            remedy: "raise it there, or with TasksMax= of the systemd unit, --pids-limit of the container, or the pod's limit".to_owned(),
+        })
+    };
+    above.filter_map(bound).collect()
+}
+
+/// A file that holds one number; `max` is none.
+fn number(file: &Path) -> Option<u64> {
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// Tasks of the whole system: the second number of the fourth field of /proc/loadavg (proc_loadavg(5)).
+fn system_tasks() -> u64 {
+    let loadavg = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let tasks = loadavg.split(' ').nth(3).and_then(|field| field.split_once('/'));
+    tasks.and_then(|(_, all)| all.parse().ok()).unwrap_or(0)
+}
+
+/// Tasks of our user, as the kernel counts them for RLIMIT_NPROC: every thread of every process.
+fn user_tasks() -> u64 {
+    let user = rustix::process::getuid().as_raw();
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return 0;
+    };
+    let processes = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().parse::<u32>().is_ok());
+    let ours = processes.filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == user));
+    let threads = |status: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("Threads:")?.trim().parse::<u64>().ok())
+    };
+    ours.filter_map(|entry| threads(&std::fs::read_to_string(entry.path().join("status")).ok()?))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bound(name: &str, limit: u64, used: u64) -> Bound {
+        Bound {
+            name: name.to_owned(),
+            limit,
+            used,
+            remedy: format!("raise {name}"),
+        }
+    }
+
+    #[test]
+    fn the_limit_with_the_least_room_is_named() {
+        let bounds = vec![bound("a", 1000, 10), bound("b", 2000, 1900), bound("c", 5000, 0)];
+        assert_eq!(refuse(84, bounds.clone()), Ok(()));
+        let problem = refuse(85, bounds).expect_err("100 - 16 are left");
+        insta::assert_snapshot!(problem, @"");
+    }
+
+    #[test]
+    fn without_limits_nothing_is_refused() {
+        assert_eq!(refuse(u64::MAX, Vec::new()), Ok(()));
+    }
+
+    #[test]
+    fn the_kernel_lets_a_few_ranks_start() {
+        assert!(bounds().iter().any(|bound| bound.name == "kernel.pid_max"));
+        assert!(system_tasks() > 0);
+        assert!(user_tasks() > 0);
+        assert_eq!(check(1), Ok(()));
+    }
+}

@@ -1,0 +1,169 @@
+//! A configuration file: the long names of the options as TOML keys.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use rankrun_core::suggest::nearest;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::args;
+use crate::message::Problem;
+
+/// The values of a file, as text, by key, each with the line on which it stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Config {
+    pub(crate) path: PathBuf,
+    values: BTreeMap<String, Vec<(String, u32)>>,
+}
+
+impl Config {
+    /// The values of a key, in order; several only for options that may be repeated.
+    pub(crate) fn values(&self, key: &str) -> &[(String, u32)] {
+        self.values.get(key).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+pub(crate) fn read(path: &Path) -> Result<Config, Problem> {
+    let shown = path.display();
+    let bytes = std::fs::read(path).map_err(|error| {
+        Problem::usage(format!(
+            "cannot read the configuration file \"{shown}\": {}",
+            reason(&error)
+        ))
+    })?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Problem::usage(format!("the configuration file \"{shown}\" is not UTF-8 text")))?;
+    parse(path, &text)
+}
+
+/// What the operating system says, without Rust's "(os error 2)".
+pub(crate) fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+fn parse(path: &Path, text: &str) -> Result<Config, Problem> {
+    let line_of = |span: Range<usize>| {
+        let before = text.as_bytes().iter().take(span.start);
+        before.filter(|byte| **byte == b'\n').count() as u32 + 1
+    };
+    let at = |line: u32| format!("{}:{line}", path.display());
+    let table = DeTable::parse(text).map_err(|error| {
+        let place = match error.span() {
+            Some(span) => at(line_of(span)),
+            None => path.display().to_string(),
+        };
+        Problem::usage(format!("{place}: {}", error.message().trim_end().replace('\n', ", ")))
+    })?;
+    let command = args::job();
+    let known: Vec<&str> = command
+        .get_arguments()
+        .filter(|arg| !arg.is_hide_set() && !args::ONLY_TYPED.contains(&arg.get_id().as_str()))
+        .map(|arg| arg.get_id().as_str())
+        .collect();
+    let mut values = BTreeMap::new();
+    for (key, value) in table.get_ref() {
+        let line = line_of(key.span());
+        let key = key.get_ref().as_ref();
+        if !known.contains(&key) {
+            let near = nearest(&key.replace('_', "-"), known.iter().copied())
+                .or_else(|| known.iter().copied().find(|known| *known == key.replace('_', "-")));
+            let problem = Problem::usage(format!("{}: unknown key \"{key}\"", at(line)));
+            return Err(problem.hint(match near {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None => "the keys are the long names of the options, as \"rankrun --help\" lists them".to_owned(),
+            }));
+        }
+        let read = texts(key, value, &line_of).ok_or_else(|| {
+            let wanted = match key {
+                "env" => "a table of strings",
+                _ if args::REPEATED.contains(&key) => "a string or an array of strings",
+                _ if args::SWITCHES.contains(&key) => "true or false",
+                _ => "a string or a number",
+            };
+            let found = value.get_ref().type_str();
+            Problem::usage(format!("{}: \"{key}\" takes {wanted}, and not this {found}", at(line)))
+        })?;
+        values.insert(key.to_owned(), read);
+    }
+    Ok(Config {
+        path: path.to_owned(),
+        values,
+    })
+}
+
+/// A value as it would be typed, one for each repetition; `None` if the key does not take such a value.
+fn texts(key: &str, value: &Spanned<DeValue<'_>>, line_of: &dyn Fn(Range<usize>) -> u32) -> Option<Vec<(String, u32)>> {
+    let line = line_of(value.span());
+    if key == "env" {
+        let entries = value.get_ref().as_table()?.iter().map(|(name, value)| {
+            let line = line_of(name.span());
+            Some((format!("{}={}", name.get_ref(), scalar(value.get_ref())?), line))
+        });
+        return entries.collect();
+    }
+    match value.get_ref() {
+        DeValue::Array(items) if args::REPEATED.contains(&key) => items
+            .iter()
+            .map(|item| Some((item.get_ref().as_str()?.to_owned(), line_of(item.span()))))
+            .collect(),
+        DeValue::Boolean(yes) => {
+            let taken = args::SWITCHES.contains(&key) || key == "tag" || key == "quiet";
+            taken.then(|| vec![(if *yes { "yes" } else { "no" }.to_owned(), line)])
+        }
+        _ if args::SWITCHES.contains(&key) => None,
+        scalar_value => Some(vec![(scalar(scalar_value)?, line)]),
+    }
+}
+
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(number) => Some(number.as_str().to_owned()),
+        DeValue::Float(number) => Some(number.as_str().to_owned()),
+        DeValue::Boolean(yes) => Some(yes.to_string()),
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Result<Config, String> {
+        parse(Path::new("rankrun.toml"), text).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn values_know_their_lines() {
+        let text = "# settings\nnproc = 4\ngrace = \"10s\"\ntag = true\nkeep-going = false\nwrap = [\n  \"0:gdb --args\",\n  \"time\"]\n\n[env]\nA = \"1\"\nB = 2\n";
+        let config = config(text).expect("a good file");
+        let value = |text: &str, line| (text.to_owned(), line);
+        assert_eq!(config.values("nproc"), [value("4", 2)]);
+        assert_eq!(config.values("grace"), [value("10s", 3)]);
+        assert_eq!(config.values("tag"), [value("yes", 4)]);
+        assert_eq!(config.values("keep-going"), [value("no", 5)]);
+        assert_eq!(config.values("wrap"), [value("0:gdb --args", 7), value("time", 8)]);
+        assert_eq!(config.values("env"), [value("A=1", 11), value("B=2", 12)]);
+        assert_eq!(config.values("linger"), []);
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_line() {
+        let error = |text| config(text).expect_err("a bad file");
+        insta::assert_snapshot!(error("nproc = 4\ngrcae = \"1s\"\n"), @"");
+        insta::assert_snapshot!(error("keep_going = true\n"), @"");
+        insta::assert_snapshot!(error("zzz = 1\n"), @"");
+        insta::assert_snapshot!(error("nproc = 4\ngrace = \n"), @"");
+        insta::assert_snapshot!(error("nproc = 4\nnproc = 5\n"), @"");
+        insta::assert_snapshot!(error("[grace]\nx = 1\n"), @"");
+        insta::assert_snapshot!(error("keep-going = 1\n"), @"");
+        insta::assert_snapshot!(error("env = \"A=1\"\n"), @"");
+        insta::assert_snapshot!(error("dry-run = true\n"), @"");
+    }
+}

@@ -1,0 +1,128 @@
+//! How many CPUs a job may use on this machine (`-n auto`).
+
+use std::path::{Path, PathBuf};
+
+/// The CPUs of our affinity mask, but not more than the quotas of our cgroups allow; at least 1.
+pub(crate) fn allowed() -> u32 {
+    let affinity = rustix::thread::sched_getaffinity(None)
+        .map(|set| set.count())
+        .unwrap_or(1);
+    let quotas = hierarchies("cpu").into_iter().flat_map(|(own, top)| quotas(&own, &top));
+    // Half a CPU more is no CPU more: a rank on it would hold up all others.
+    let quota = quotas.map(|cpus| cpus.floor() as u32).min().unwrap_or(u32::MAX);
+    affinity.min(quota).max(1)
+}
+
+/// The quotas, in CPUs, of a cgroup and of all above it.
+fn quotas(own: &Path, top: &Path) -> Vec<f64> {
+    let mut found = Vec::new();
+    for directory in own.ancestors().take_while(|directory| directory.starts_with(top)) {
+        let read = |name: &str| std::fs::read_to_string(directory.join(name)).ok();
+        let version2 = read("cpu.max").and_then(|text| parse_cpu_max(&text));
+        let version1 = || parse_cfs(&read("cpu.cfs_quota_us")?, &read("cpu.cfs_period_us")?);
+        found.extend(version2.or_else(version1));
+    }
+    found
+}
+
+/// `QUOTA PERIOD` in microseconds, or `max PERIOD` (cgroup-v2.rst, "cpu.max").
+fn parse_cpu_max(text: &str) -> Option<f64> {
+    let (quota, period) = text.trim().split_once(' ')?;
+    ratio(quota, period)
+}
+
+/// The same in two files; a quota of -1 is none (sched-bwc.rst).
+fn parse_cfs(quota: &str, period: &str) -> Option<f64> {
+    ratio(quota.trim(), period.trim())
+}
+
+fn ratio(quota: &str, period: &str) -> Option<f64> {
+    let quota: u64 = quota.parse().ok()?;
+    let period: u64 = period.parse().ok().filter(|period| *period > 0)?;
+    Some(quota as f64 / period as f64)
+}
+
+/// Where a controller's files of our own cgroup are: the directory, and the mount point at which to stop going up.
+///
+/// Both the v1 hierarchy of the controller and the v2 hierarchy are named, whichever are mounted.
+pub(crate) fn hierarchies(controller: &str) -> Vec<(PathBuf, PathBuf)> {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    find_hierarchies(controller, &read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+}
+
+fn find_hierarchies(controller: &str, mountinfo: &str, membership: &str) -> Vec<(PathBuf, PathBuf)> {
+    let mut found = Vec::new();
+    for line in mountinfo.lines() {
+        // "31 23 0:28 ROOT MOUNT OPTIONS - TYPE SOURCE SUPER-OPTIONS" (proc_pid_mountinfo(5)).
+        let Some((left, right)) = line.split_once(" - ") else {
+            continue;
+        };
+        let mut left = left.split(' ').skip(3);
+        let mut right = right.split(' ');
+        let (Some(root), Some(mount)) = (left.next(), left.next()) else {
+            continue;
+        };
+        let (kind, options) = (right.next(), right.nth(1).unwrap_or_default());
+        let wanted = |list: &str| list.split(',').any(|name| name == controller);
+        let own = membership.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (fields.next()?, fields.next()?);
+            let ours = match kind {
+                Some("cgroup2") => controllers.is_empty(),
+                Some("cgroup") => wanted(options) && wanted(controllers),
+                _ => false,
+            };
+            ours.then_some(path)
+        });
+        if let Some(own) = own {
+            let below = Path::new(own)
+                .strip_prefix(root)
+                .or_else(|_| Path::new(own).strip_prefix("/"));
+            found.push((
+                Path::new(mount).join(below.unwrap_or(Path::new(""))),
+                PathBuf::from(mount),
+            ));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_are_read_in_both_versions() {
+        assert_eq!(parse_cpu_max("150000 100000\n"), Some(1.5));
+        assert_eq!(parse_cpu_max("max 100000\n"), None);
+        assert_eq!(parse_cfs("400000\n", "100000\n"), Some(4.0));
+        assert_eq!(parse_cfs("-1\n", "100000\n"), None);
+    }
+
+    #[test]
+    fn the_own_cgroup_is_found_wherever_it_is_mounted() {
+        let mountinfo = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+                         38 31 0:38 /pod7 /cg rw - cgroup2 none rw\n\
+                         40 31 0:40 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+        let membership = "8:memory:/m\n4:cpu,cpuacct:/a/b\n0::/pod7/box\n";
+        let found = find_hierarchies("cpu", mountinfo, membership);
+        let pair = |own: &str, top: &str| (PathBuf::from(own), PathBuf::from(top));
+        assert_eq!(
+            found,
+            [
+                pair("/sys/fs/cgroup/cpu,cpuacct/a/b", "/sys/fs/cgroup/cpu,cpuacct"),
+                pair("/cg/box", "/cg")
+            ]
+        );
+    }
+
+    #[test]
+    fn the_tightest_quota_on_the_way_up_binds() {
+        let top = tempfile::tempdir().expect("a directory for the test");
+        let own = top.path().join("outer/inner");
+        std::fs::create_dir_all(&own).expect("directories");
+        std::fs::write(own.join("cpu.max"), "max 100000").expect("a file");
+        std::fs::write(top.path().join("outer/cpu.max"), "250000 100000").expect("a file");
+        assert_eq!(quotas(&own, top.path()), [2.5]);
+    }
+}

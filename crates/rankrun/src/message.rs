@@ -1,0 +1,79 @@
+//! What rankrun says before a job starts: errors, hints and warnings, on stderr.
+
+use std::fmt;
+use std::io::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use rankrun_core::ExitCode;
+
+/// Why nothing was started, and what to do about it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Problem {
+    pub(crate) text: String,
+    pub(crate) hints: Vec<String>,
+    pub(crate) code: ExitCode,
+}
+
+impl Problem {
+    /// A mistake in what the user asked for.
+    pub(crate) fn usage(text: impl Into<String>) -> Problem {
+        Problem {
+            text: text.into(),
+            hints: Vec::new(),
+            code: ExitCode::USAGE,
+        }
+    }
+
+    /// Something that rankrun itself could not do.
+    pub(crate) fn internal(text: impl Into<String>) -> Problem {
+        Problem {
+            code: ExitCode::INTERNAL,
+            ..Problem::usage(text)
+        }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Problem {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// Adds a hint if there is one.
+    pub(crate) fn hint_if(mut self, hint: Option<String>) -> Problem {
+        self.hints.extend(hint);
+        self
+    }
+
+    pub(crate) fn code(mut self, code: ExitCode) -> Problem {
+        self.code = code;
+        self
+    }
+
+    /// Prints the problem on stderr, in colour where stderr shows colours.
+    pub(crate) fn print(&self) {
+        line("error", AnsiColor::Red, &self.text);
+        for hint in &self.hints {
+            line("hint", AnsiColor::Cyan, hint);
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}", self.text)?;
+        for hint in &self.hints {
+            write!(f, "\nhint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Prints a warning on stderr: something that does not keep the job from running.
+pub(crate) fn warn(text: &str) {
+    line("warning", AnsiColor::Yellow, text);
+}
+
+fn line(label: &str, color: AnsiColor, text: &str) {
+    let style = Style::new().bold().fg_color(Some(color.into()));
+    // Where stderr is closed there is nobody left to tell.
+    let _ = writeln!(anstream::stderr(), "{style}{label}:{style:#} {text}");
+}

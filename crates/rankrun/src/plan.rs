@@ -1,0 +1,376 @@
+//! From settings to the plan that the front runs: the only place that knows the types of the front and of the output.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rankrun_core::env::{NodeFacts, app_environment, check_gpus};
+use rankrun_core::job::{App, IoPolicy, StdinTarget, StdioKind, StopPolicy, TtyGrant};
+use rankrun_core::{AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream};
+use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template};
+
+use crate::choices::{Output, Stdio, When};
+use crate::config::reason;
+use crate::message::Problem;
+use crate::program;
+use crate::settings::{AppSettings, Nproc, Settings};
+
+/// What rankrun finds around it when it starts.
+#[derive(Clone, Debug)]
+pub(crate) struct Surroundings {
+    pub(crate) env: Vec<(OsString, OsString)>,
+    pub(crate) cwd: PathBuf,
+    pub(crate) host: String,
+    /// CPUs that the job may use.
+    pub(crate) cpus: u32,
+    /// Whether stdin, stdout and stderr are terminals.
+    pub(crate) terminals: [bool; 3],
+    /// Stdout and stderr are the same terminal or file.
+    pub(crate) same_destination: bool,
+    pub(crate) stdout_is_file: bool,
+    /// Rows and columns of the terminal.
+    pub(crate) window: Option<(u16, u16)>,
+    pub(crate) ignored_signals: Vec<i32>,
+}
+
+impl Surroundings {
+    /// What is around this process.
+    pub(crate) fn gather(env: Vec<(OsString, OsString)>) -> Result<Surroundings, Problem> {
+        let cwd = std::env::current_dir()
+            .map_err(|error| Problem::usage(format!("cannot tell the working directory: {}", reason(&error))))?;
+        let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+        let windows = [
+            rankrun_sys::terminal::window(&stdout),
+            rankrun_sys::terminal::window(&stderr),
+        ];
+        let window = windows
+            .into_iter()
+            .flatten()
+            .next()
+            .or_else(|| rankrun_sys::terminal::window(&stdin));
+        Ok(Surroundings {
+            cwd,
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            cpus: crate::cpus::allowed(),
+            terminals: [
+                rankrun_sys::terminal::is_terminal(&stdin),
+                rankrun_sys::terminal::is_terminal(&stdout),
+                rankrun_sys::terminal::is_terminal(&stderr),
+            ],
+            same_destination: rankrun_sys::terminal::same_file(&stdout, &stderr),
+            stdout_is_file: is_regular_file(&stdout),
+            window,
+            ignored_signals: ignored_signals(),
+            env,
+        })
+    }
+
+    fn variable(&self, name: &str) -> Option<&OsStr> {
+        let found = self.env.iter().find(|(have, _)| have == name);
+        found.map(|(_, value)| value.as_os_str())
+    }
+
+    /// Whether colours are shown on a destination that is, or is not, a terminal (no-color.org, bixense.com/clicolors).
+    fn colors(&self, when: When, terminal: bool) -> bool {
+        let set = |name| self.variable(name).filter(|value| !value.is_empty());
+        match when {
+            When::Always => true,
+            When::Never => false,
+            When::Auto if set("NO_COLOR").is_some() => false,
+            When::Auto if set("CLICOLOR_FORCE").is_some_and(|value| value != "0") => true,
+            When::Auto => {
+                terminal
+                    && set("CLICOLOR").is_none_or(|value| value != "0")
+                    && set("TERM").is_none_or(|term| term != "dumb")
+            }
+        }
+    }
+}
+
+fn is_regular_file(fd: impl AsFd) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
+}
+
+/// The signals that are ignored now: nohup ignores SIGHUP, a shell's background job SIGINT. SIGPIPE is not among them,
+/// because Rust's own start-up ignores it and ranks get it back.
+fn ignored_signals() -> Vec<i32> {
+    const SIGPIPE: i32 = 13;
+    let mut ignored = rankrun_sys::signal::ignored_now();
+    ignored.retain(|signal| *signal != SIGPIPE);
+    ignored
+}
+
+/// Everything that the front needs to run a job.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) spec: JobSpec,
+    pub(crate) output: Config,
+    pub(crate) log_dir: Option<PathBuf>,
+    pub(crate) report_dir: Option<PathBuf>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) keep_going: bool,
+    pub(crate) drain: Duration,
+    pub(crate) verbosity: i8,
+    /// Colours in rankrun's own messages.
+    pub(crate) color: bool,
+}
+
+/// Makes the plan of a job, or says what is wrong with it. Nothing is started, and nothing is written.
+pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, Problem> {
+    let sizes: Vec<u32> = settings.apps.iter().map(|app| size(app, around)).collect();
+    let world: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
+    crate::capacity::check(world)?;
+    let world = u32::try_from(world).map_err(|_| Problem::usage(format!("{world} ranks are too many")))?;
+    check_ranks(settings, world)?;
+    let apps: Result<Vec<App>, Problem> = settings
+        .apps
+        .iter()
+        .zip(&sizes)
+        .map(|(app, size)| plan_app(app, *size, around))
+        .collect();
+    let spec = JobSpec {
+        job: JobId(random_name()?),
+        group: GroupId(0),
+        attempt: Attempt(0),
+        apps: apps?,
+        map: RankMap::single_node(&around.host, &sizes),
+        base_env: around.env.clone(),
+        cwd: around.cwd.clone().into(),
+        runtime_dir: OsString::new(),
+        stop: stop_policy(settings),
+        io: io_policy(settings, world, around)?,
+        mpi: settings.mpi,
+        gpus_per_rank: settings.gpus_per_rank,
+        clean_shm: settings.clean_shm,
+        ignored_signals: around.ignored_signals.clone(),
+    };
+    check_gpus(&spec, NodeRank(0)).map_err(|error| {
+        Problem::usage(error.to_string())
+            .hint("ask for fewer GPUs or fewer ranks, or let every rank see all GPUs: --gpus-per-rank none")
+    })?;
+    check_programs(&spec, around)?;
+    Ok(Plan {
+        output: output(settings, world, around)?,
+        log_dir: settings.log_dir.as_ref().map(|directory| around.cwd.join(directory)),
+        report_dir: settings.report_dir.as_ref().map(|directory| around.cwd.join(directory)),
+        timeout: settings.timeout,
+        keep_going: settings.keep_going,
+        drain: settings.drain,
+        verbosity: settings.verbosity,
+        color: around.colors(settings.color, around.terminals[2]),
+        spec,
+    })
+}
+
+/// Runs a job; the log directory is made first, so that one that cannot be written costs nothing.
+pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
+    if let Some(directory) = &plan.log_dir {
+        make_log_directory(directory)?;
+    }
+    Err(Problem::internal(format!(
+        "job {} is planned, but there is nothing yet to run it",
+        plan.spec.job
+    )))
+}
+
+fn make_log_directory(directory: &Path) -> Result<(), Problem> {
+    let shown = directory.display();
+    let problem =
+        |error: std::io::Error| Problem::usage(format!("cannot write log files to \"{shown}\": {}", reason(&error)));
+    std::fs::create_dir_all(directory).map_err(problem)?;
+    let writable = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    rustix::fs::access(directory, writable).map_err(|error| problem(error.into()))
+}
+
+/// The environment of an app as far as it is known before the job starts.
+pub(crate) fn known_environment(spec: &JobSpec, cpus: u32, app: AppIndex) -> BTreeMap<OsString, OsString> {
+    app_environment(spec, &known_facts(cpus), app)
+}
+
+/// What is known of this node before the job starts: neither the rendezvous nor the sockets.
+pub(crate) fn known_facts(cpus: u32) -> NodeFacts {
+    NodeFacts {
+        node: NodeRank(0),
+        cpus,
+        master: None,
+        stdbuf: None,
+        socket: None,
+    }
+}
+
+fn size(app: &AppSettings, around: &Surroundings) -> u32 {
+    match app.nproc {
+        Nproc::Auto => around.cpus,
+        Nproc::Count(count) => count,
+    }
+}
+
+/// Refuses options that name ranks which the job does not have.
+fn check_ranks(settings: &Settings, world: u32) -> Result<(), Problem> {
+    let wraps = settings.apps.iter().flat_map(|app| &app.wraps);
+    let wraps = wraps.map(|wrap| ("--wrap", wrap.ranks.max()));
+    let stdin = match settings.stdin {
+        Some(StdinTarget::Rank(rank)) => Some(rank),
+        Some(StdinTarget::None | StdinTarget::All) | None => None,
+    };
+    let single = [
+        ("--only", settings.only.as_ref().and_then(RankSet::max)),
+        ("--stdin", stdin),
+        ("--tty", settings.tty),
+    ];
+    for (option, rank) in wraps.chain(single) {
+        if let Some(rank) = rank.filter(|rank| rank.0 >= world) {
+            let have = match world {
+                1 => "the job has only rank 0".to_owned(),
+                _ => format!("the job has ranks 0 to {}", world - 1),
+            };
+            return Err(Problem::usage(format!("{option} names rank {rank}, but {have}")));
+        }
+    }
+    Ok(())
+}
+
+fn plan_app(app: &AppSettings, size: u32, around: &Surroundings) -> Result<App, Problem> {
+    let wdir = app.wdir.as_ref().map(|directory| around.cwd.join(directory));
+    if let Some(directory) = &wdir {
+        check_directory(directory)?;
+    }
+    Ok(App {
+        command: app.command.clone(),
+        size,
+        env: app.env.clone(),
+        wdir: wdir.map(PathBuf::into_os_string),
+        wraps: app.wraps.clone(),
+    })
+}
+
+fn check_directory(directory: &Path) -> Result<(), Problem> {
+    let problem = |text: String| Problem::usage(format!("cannot run in \"{}\": {text}", directory.display()));
+    let meta = std::fs::metadata(directory).map_err(|error| problem(reason(&error)))?;
+    if !meta.is_dir() {
+        return Err(problem("it is not a directory".to_owned()));
+    }
+    rustix::fs::access(directory, rustix::fs::Access::EXEC_OK).map_err(|error| problem(reason(&error.into())))
+}
+
+/// Makes sure that the program of every rank can be executed.
+fn check_programs(spec: &JobSpec, around: &Surroundings) -> Result<(), Problem> {
+    for (app, index) in spec.apps.iter().zip(0..) {
+        let env = known_environment(spec, around.cpus, AppIndex(index));
+        let path = env.get(OsStr::new("PATH")).map(OsString::as_os_str);
+        let wdir = app.wdir.as_deref().map_or(around.cwd.as_path(), Path::new);
+        let ranks = || spec.map.places().iter().filter(|place| place.app == AppIndex(index));
+        let is_wrapped = |rank: Rank| app.wraps.iter().any(|wrap| wrap.ranks.contains(rank));
+        // What a wrapped rank runs is for its wrap to find: it may be no program at all, as after "sh -c".
+        if ranks().any(|place| !is_wrapped(place.rank)) {
+            program::find(&app.command[0], path, wdir)?;
+        }
+        for wrap in &app.wraps {
+            if ranks().any(|place| wrap.ranks.contains(place.rank)) {
+                program::find(&wrap.command[0], path, wdir)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn stop_policy(settings: &Settings) -> StopPolicy {
+    let default = StopPolicy::default();
+    StopPolicy {
+        grace_failure: settings.grace.unwrap_or(default.grace_failure),
+        grace_outside: settings.grace.unwrap_or(default.grace_outside),
+        linger: settings.linger.unwrap_or(default.linger),
+        scope: settings.stop_scope,
+        descendants: settings.descendants,
+    }
+}
+
+fn mode(settings: &Settings, world: u32) -> Mode {
+    match settings.output {
+        Some(Output::Line) => Mode::Line,
+        Some(Output::Raw) => Mode::Raw,
+        Some(Output::Grouped) => Mode::Grouped,
+        Some(Output::Folded) => Mode::Folded,
+        Some(Output::None) => Mode::None,
+        None if world == 1 && settings.tag.is_none() && !settings.timestamps && settings.only.is_none() => Mode::Raw,
+        None => Mode::Line,
+    }
+}
+
+fn io_policy(settings: &Settings, world: u32, around: &Surroundings) -> Result<IoPolicy, Problem> {
+    let [stdin, stdout, stderr] = around.terminals;
+    let grant = |rank| TtyGrant {
+        rank,
+        stdin,
+        stdout,
+        stderr,
+    };
+    let stdin_rank = match (settings.stdin, settings.tty) {
+        (Some(target), _) => target,
+        (None, Some(rank)) => StdinTarget::Rank(rank),
+        (None, None) => StdinTarget::default(),
+    };
+    let untouched = mode(settings, world) == Mode::Raw && settings.log_dir.is_none() && settings.stdio == Stdio::Auto;
+    let tty = match settings.tty {
+        Some(_) if !around.terminals.contains(&true) => {
+            return Err(Problem::usage(
+                "--tty needs a terminal, but stdin, stdout and stderr are none",
+            ));
+        }
+        Some(rank) => Some(grant(rank)),
+        // A single rank that nobody looks at on the way gets the terminal as it would without us: job control, window
+        // size and modes are its own.
+        None if world == 1 && stdin && untouched && stdin_rank == StdinTarget::Rank(Rank(0)) => Some(grant(Rank(0))),
+        None => None,
+    };
+    let (out, err) = match settings.stdio {
+        Stdio::Pipe => (StdioKind::Pipe, StdioKind::Pipe),
+        Stdio::Pty => (StdioKind::Pty, StdioKind::Pty),
+        Stdio::Auto if stdout => (StdioKind::Pty, StdioKind::Pipe),
+        Stdio::Auto => (StdioKind::Pipe, StdioKind::Pipe),
+    };
+    Ok(IoPolicy {
+        stdin: stdin_rank,
+        stdout: out,
+        stderr: err,
+        tty,
+        buffer: settings.buffer,
+        spool: settings.spool,
+        window: around.window,
+    })
+}
+
+fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Config, Problem> {
+    let tag = settings.tag.as_ref().map(|given| match given.text.to_str() {
+        Some("") => Ok(Template::default()),
+        Some(text) => text.parse::<Template>().map_err(|error| given.problem(error)),
+        None => Err(given.problem("the template is not UTF-8 text")),
+    });
+    let [_, stdout, stderr] = around.terminals;
+    Ok(Config {
+        tag: tag.transpose()?,
+        timestamps: settings.timestamps,
+        only: settings.only.clone().unwrap_or(RankSet::All),
+        color: around.colors(settings.color, stdout),
+        status: around.window.filter(|_| stdout || stderr),
+        status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
+        same_destination: around.same_destination,
+        // A prompt is for people; in a file a line that is not finished yet only breaks lines apart.
+        partial_after: (!around.stdout_is_file).then_some(PARTIAL_AFTER),
+        temp_dir: around
+            .variable("TMPDIR")
+            .filter(|dir| !dir.is_empty())
+            .map_or("/tmp".into(), PathBuf::from),
+        ..Config::new(mode(settings, world), world)
+    })
+}
+
+/// Eight hexadecimal digits.
+fn random_name() -> Result<String, Problem> {
+    let mut bytes = [0; 4];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Problem::internal(format!("cannot get random bytes: {error}")))?;
+    Ok(format!("{:08x}", u32::from_ne_bytes(bytes)))
+}

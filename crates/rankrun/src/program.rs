@@ -1,0 +1,209 @@
+//! Finding the program of a command before anything is started, and saying what may have been meant where there is none.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rankrun_core::ExitCode;
+use rankrun_core::suggest::nearest;
+use rankrun_sys::exec::{ResolveError, resolve};
+
+use crate::config::reason;
+use crate::message::Problem;
+
+/// Finds the file that a command runs, as the ranks will: by the PATH of their environment, from their directory.
+pub(crate) fn find(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Result<PathBuf, Problem> {
+    let file = resolve(command, path, wdir).map_err(|error| match error {
+        ResolveError::NotFound => not_found(command, path, wdir),
+        ResolveError::NotExecutable { path, source } => not_executable(command, &path, &source),
+    })?;
+    match interpreter(&file) {
+        Some(interpreter) if !Path::new(&interpreter).exists() => Err(missing_interpreter(command, &interpreter)),
+        _ => Ok(file),
+    }
+}
+
+fn not_found(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Problem {
+    let shown = command.display();
+    let problem = Problem::usage(format!("cannot run \"{shown}\": command not found")).code(ExitCode::NOT_FOUND);
+    let text = command.to_string_lossy();
+    let hint = if command.as_bytes().contains(&b'/') {
+        near_file(&text, wdir).map(|near| format!("did you mean \"{near}\"?"))
+    } else if wdir.join(command).is_file() {
+        Some(how_to_run(&format!("./{text}"), &wdir.join(command)))
+    } else {
+        let programs = programs(path, wdir);
+        let files = names_in(wdir);
+        match nearest(&text, programs.iter().map(String::as_str)) {
+            Some(near) => Some(format!("did you mean \"{near}\"?")),
+            None => nearest(&text, files.iter().map(String::as_str))
+                .filter(|near| wdir.join(near).is_file())
+                .map(|near| how_to_run(&format!("./{near}"), &wdir.join(near))),
+        }
+    };
+    problem.hint_if(hint)
+}
+
+/// A hint for a file that exists: itself if it can be executed, or else with its interpreter.
+fn how_to_run(shown: &str, file: &Path) -> String {
+    let executable = rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok();
+    match interpreter_for(file).filter(|_| !executable) {
+        Some(interpreter) => format!("did you mean \"{interpreter} {}\"?", shown.trim_start_matches("./")),
+        None if executable => format!("did you mean \"{shown}\"?"),
+        None => format!("\"{shown}\" is there, but not executable: chmod +x {shown}"),
+    }
+}
+
+/// The nearest name in the directory that the command names.
+fn near_file(command: &str, wdir: &Path) -> Option<String> {
+    let (directory, name) = command.rsplit_once('/')?;
+    let names = names_in(&wdir.join(if directory.is_empty() { "/" } else { directory }));
+    nearest(name, names.iter().map(String::as_str)).map(|near| format!("{directory}/{near}"))
+}
+
+fn not_executable(command: &OsStr, file: &Path, source: &std::io::Error) -> Problem {
+    let shown = command.display();
+    let problem = Problem::usage(format!("cannot run \"{shown}\": {}", lower_first(&reason(source))));
+    let problem = problem.code(ExitCode::NOT_EXECUTABLE);
+    if source.kind() != std::io::ErrorKind::PermissionDenied || !file.is_file() {
+        return problem;
+    }
+    problem.hint(match interpreter_for(file) {
+        Some(interpreter) => format!("did you mean \"{interpreter} {shown}\"?"),
+        None => format!("make it executable with \"chmod +x {}\"", file.display()),
+    })
+}
+
+/// "Permission denied" in the middle of a sentence.
+fn lower_first(text: &str) -> String {
+    let mut letters = text.chars();
+    letters
+        .next()
+        .map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
+fn missing_interpreter(command: &OsStr, interpreter: &OsStr) -> Problem {
+    let shown = command.display();
+    let name = interpreter.display();
+    let problem = Problem::usage(format!(
+        "cannot run \"{shown}\": its first line asks for \"{name}\", which does not exist"
+    ));
+    let carriage_return = interpreter.as_bytes().ends_with(b"\r");
+    problem.code(ExitCode::NOT_EXECUTABLE).hint_if(
+        carriage_return.then(|| format!("the file has line ends of Windows; \"sed -i 's/\\r$//' {shown}\" mends it")),
+    )
+}
+
+/// The interpreter that a script names in its first line.
+fn interpreter(file: &Path) -> Option<OsString> {
+    let mut start = [0; 256];
+    let length = std::fs::File::open(file).ok()?.read(&mut start).ok()?;
+    let line = start[..length]
+        .strip_prefix(b"#!")?
+        .split(|byte| *byte == b'\n')
+        .next()?;
+    let word = line
+        .split(|byte| *byte == b' ' || *byte == b'\t')
+        .find(|word| !word.is_empty())?;
+    Some(OsStr::from_bytes(word).to_owned())
+}
+
+/// The usual interpreter of a script, by its name.
+fn interpreter_for(file: &Path) -> Option<&'static str> {
+    match file.extension()?.to_str()? {
+        "py" => Some("python3"),
+        "sh" => Some("sh"),
+        "jl" => Some("julia"),
+        "pl" => Some("perl"),
+        "rb" => Some("ruby"),
+        "R" => Some("Rscript"),
+        _ => None,
+    }
+}
+
+/// The names of all executable files on the PATH.
+fn programs(path: Option<&OsStr>, wdir: &Path) -> Vec<String> {
+    let directories = path.map(std::env::split_paths).into_iter().flatten();
+    directories
+        .flat_map(|directory| names_in(&wdir.join(directory)))
+        .collect()
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    // The order of a directory is arbitrary, and the same mistake shall give the same hint.
+    names.sort_unstable();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A directory with a program `bin/solver`, and the files `train.py`, `run.sh`, `tool` and `crlf`.
+    fn directory() -> tempfile::TempDir {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let write = |name: &str, text: &str, mode: u32| {
+            let file = directory.path().join(name);
+            std::fs::create_dir_all(file.parent().expect("a name below the directory")).expect("a directory");
+            std::fs::write(&file, text).expect("a file");
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("a mode");
+        };
+        write("bin/solver", "#!/bin/sh\n", 0o755);
+        write("bin/bare", "exit 3\n", 0o755);
+        write("train.py", "print()\n", 0o644);
+        write("run.sh", "#!/bin/sh\n", 0o755);
+        write("data", "\n", 0o644);
+        write("crlf", "#!/bin/sh\r\n", 0o755);
+        directory
+    }
+
+    fn told(command: &str) -> String {
+        let directory = directory();
+        let path = directory.path().join("bin");
+        match find(command.as_ref(), Some(path.as_os_str()), directory.path()) {
+            Ok(file) => format!(
+                "found {}",
+                file.strip_prefix(directory.path()).unwrap_or(&file).display()
+            ),
+            Err(problem) => {
+                let text = problem
+                    .to_string()
+                    .replace(&directory.path().display().to_string(), "DIR");
+                format!("{text}\nexit {}", problem.code.0)
+            }
+        }
+    }
+
+    #[test]
+    fn programs_are_found_on_the_path_and_by_their_name() {
+        assert_eq!(told("solver"), "found bin/solver");
+        assert_eq!(told("./run.sh"), "found ./run.sh");
+        assert_eq!(told("/bin/sh"), "found /bin/sh");
+        assert_eq!(told("bare"), "found bin/bare", "what has no #! line is a shell script");
+    }
+
+    #[test]
+    fn what_is_not_found_comes_with_what_may_be_meant() {
+        insta::assert_snapshot!(told("slover"), @"");
+        insta::assert_snapshot!(told("train.py"), @"");
+        insta::assert_snapshot!(told("run.sh"), @"");
+        insta::assert_snapshot!(told("./trian.py"), @"");
+        insta::assert_snapshot!(told("data"), @"");
+        insta::assert_snapshot!(told("no-such-thing"), @"");
+    }
+
+    #[test]
+    fn what_cannot_be_executed_says_why() {
+        insta::assert_snapshot!(told("./train.py"), @"");
+        insta::assert_snapshot!(told("./data"), @"");
+        insta::assert_snapshot!(told("./bin"), @"");
+        insta::assert_snapshot!(told("./crlf"), @r"");
+    }
+}

@@ -1,0 +1,471 @@
+//! From what was typed, the environment and the configuration file to settings, each of which knows where it comes from.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use rankrun_core::env::matches as name_matches;
+use rankrun_core::job::{Buffer, CleanShm, Descendants, EnvEdit, MpiMode, StdinTarget, StopScope, Wrap};
+use rankrun_core::units::{parse_duration, parse_size};
+use rankrun_core::{Rank, RankSet};
+
+use crate::args;
+use crate::choices::{self, Output, Stdio, When, choose};
+use crate::config::{self, Config};
+use crate::message::Problem;
+use crate::words;
+
+/// Where a setting comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    CommandLine,
+    Variable(OsString),
+    File { path: PathBuf, line: u32 },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::CommandLine => f.write_str("command line"),
+            Origin::Variable(name) => write!(f, "environment variable {}", name.display()),
+            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
+        }
+    }
+}
+
+/// A value as somebody wrote it, by the name of its option.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Given {
+    pub(crate) key: &'static str,
+    pub(crate) text: OsString,
+    pub(crate) origin: Origin,
+}
+
+impl Given {
+    /// A mistake in this value, told with the place to mend it.
+    pub(crate) fn problem(&self, text: impl fmt::Display) -> Problem {
+        Problem::usage(match &self.origin {
+            Origin::CommandLine => match self.key {
+                "nproc" => format!("-n: {text}"),
+                key => format!("--{key}: {text}"),
+            },
+            Origin::Variable(name) => format!("{}: {text}", name.display()),
+            Origin::File { path, line } => format!("{}:{line}: {}: {text}", path.display(), self.key),
+        })
+    }
+}
+
+/// How many ranks a command has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Nproc {
+    Auto,
+    Count(u32),
+}
+
+/// One command of the job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct AppSettings {
+    pub(crate) command: Vec<OsString>,
+    pub(crate) nproc: Nproc,
+    pub(crate) env: Vec<EnvEdit>,
+    pub(crate) wdir: Option<PathBuf>,
+    pub(crate) wraps: Vec<Wrap>,
+}
+
+/// All settings of a job. `None` is the default where the default depends on other things.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Settings {
+    pub(crate) apps: Vec<AppSettings>,
+    pub(crate) gpus_per_rank: Option<u32>,
+    pub(crate) mpi: MpiMode,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) grace: Option<Duration>,
+    pub(crate) linger: Option<Duration>,
+    pub(crate) stop_scope: StopScope,
+    pub(crate) descendants: Descendants,
+    pub(crate) clean_shm: CleanShm,
+    pub(crate) keep_going: bool,
+    pub(crate) output: Option<Output>,
+    /// The template of the tag; empty for the default one. With its origin, since only the output crate can judge it.
+    pub(crate) tag: Option<Given>,
+    pub(crate) timestamps: bool,
+    pub(crate) only: Option<RankSet>,
+    pub(crate) color: When,
+    pub(crate) log_dir: Option<PathBuf>,
+    pub(crate) stdio: Stdio,
+    pub(crate) buffer: Buffer,
+    pub(crate) spool: u64,
+    pub(crate) drain: Duration,
+    pub(crate) stdin: Option<StdinTarget>,
+    pub(crate) tty: Option<Rank>,
+    pub(crate) report_dir: Option<PathBuf>,
+    /// -1 quiet, 0, 1, 2.
+    pub(crate) verbosity: i8,
+    pub(crate) dry_run: bool,
+    /// Everything that is not a default, in the order of the help.
+    pub(crate) given: Vec<Given>,
+    /// What is odd, but keeps nothing from running.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// How much output may wait on disk, unless told otherwise.
+const SPOOL: u64 = 1 << 30;
+/// How long output may be written after the job's end, unless told otherwise.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// Resolves the settings of a job from its segments as typed and from `env`, rankrun's own environment.
+pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> Result<Settings, Problem> {
+    let first = segments.first().ok_or_else(no_command)?;
+    let without_file = Sources {
+        typed: first,
+        env,
+        config: None,
+    };
+    let file = without_file.one("config");
+    let config = file.map(|given| config::read(given.text.as_ref())).transpose()?;
+    let sources = Sources {
+        config: config.as_ref(),
+        ..without_file
+    };
+    let mut warnings = Vec::new();
+    let apps: Result<Vec<AppSettings>, Problem> = segments
+        .iter()
+        .map(|segment| {
+            app(
+                &Sources {
+                    typed: segment,
+                    ..sources
+                },
+                &mut warnings,
+            )
+        })
+        .collect();
+    let apps = apps?;
+    let switch = |key| sources.get(key, read_bool).map(|yes| yes.unwrap_or(false));
+    let verbose = match first.get_count("verbose") {
+        0 => sources.get("verbose", read_level)?.unwrap_or(0),
+        times => times.min(2) as i8,
+    };
+    let quiet = match first.get_count("verbose") {
+        0 => switch("quiet")?,
+        _ => false,
+    };
+    let tag = sources.one("tag").filter(|given| given.text != "no");
+    Ok(Settings {
+        apps,
+        gpus_per_rank: sources.get("gpus-per-rank", read_gpus)?.flatten(),
+        mpi: sources.choice("mpi", choices::MPI)?.unwrap_or_default(),
+        timeout: sources.get("timeout", duration)?,
+        grace: sources.get("grace", duration)?,
+        linger: sources.get("linger", duration)?,
+        stop_scope: sources.choice("stop-scope", choices::STOP_SCOPE)?.unwrap_or_default(),
+        descendants: sources.choice("descendants", choices::DESCENDANTS)?.unwrap_or_default(),
+        clean_shm: sources.choice("clean-shm", choices::CLEAN_SHM)?.unwrap_or_default(),
+        keep_going: switch("keep-going")?,
+        output: sources.choice("output", choices::OUTPUT)?,
+        tag: tag.map(
+            |given| match given.text == "yes" && !matches!(given.origin, Origin::CommandLine) {
+                true => Given {
+                    text: OsString::new(),
+                    ..given
+                },
+                false => given,
+            },
+        ),
+        timestamps: switch("timestamps")?,
+        only: sources.get("only", |text| {
+            text.parse::<RankSet>().map_err(|error| error.to_string())
+        })?,
+        color: sources.choice("color", choices::WHEN)?.unwrap_or(When::Auto),
+        log_dir: sources.one("log-dir").map(|given| given.text.into()),
+        stdio: sources.choice("stdio", choices::STDIO)?.unwrap_or(Stdio::Auto),
+        buffer: sources.choice("buffer", choices::BUFFER)?.unwrap_or_default(),
+        spool: sources
+            .get("spool", |text| parse_size(text).map_err(|error| error.to_string()))?
+            .unwrap_or(SPOOL),
+        drain: sources.get("drain", duration)?.unwrap_or(DRAIN),
+        stdin: sources.get("stdin", read_stdin)?,
+        tty: sources.get("tty", read_rank)?,
+        report_dir: sources.one("report-dir").map(|given| given.text.into()),
+        verbosity: if quiet { -1 } else { verbose },
+        dry_run: first.get_flag("dry-run"),
+        given: sources.all(),
+        warnings,
+    })
+}
+
+fn no_command() -> Problem {
+    Problem::usage("no command given")
+        .hint("usage: rankrun [OPTIONS] COMMAND [ARG]..., as in \"rankrun -n 4 python train.py\"")
+}
+
+/// Where values are looked for, in this order: what was typed, the environment, the file.
+#[derive(Clone, Copy)]
+struct Sources<'a> {
+    typed: &'a ArgMatches,
+    env: &'a [(OsString, OsString)],
+    config: Option<&'a Config>,
+}
+
+impl<'a> Sources<'a> {
+    /// The value of an option, from where it is said first.
+    fn one(&self, key: &'static str) -> Option<Given> {
+        let given = |text: OsString, origin| Given { key, text, origin };
+        if let Some(text) = self.typed_switch(key) {
+            return Some(given(text.into(), Origin::CommandLine));
+        }
+        if self.is_typed(key) && !args::SWITCHES.contains(&key) {
+            let text = self.typed.get_raw(key).and_then(|mut texts| texts.next_back());
+            return text.map(|text| given(text.to_owned(), Origin::CommandLine));
+        }
+        let name = args::variable(key);
+        if let Some((_, text)) = self.env.iter().find(|(have, text)| *have == name && !text.is_empty()) {
+            return Some(given(text.clone(), Origin::Variable(name)));
+        }
+        self.from_file(key).pop()
+    }
+
+    fn is_typed(&self, key: &str) -> bool {
+        self.typed.value_source(key) == Some(ValueSource::CommandLine)
+    }
+
+    fn typed_switch(&self, key: &str) -> Option<&'static str> {
+        if key == "quiet" {
+            return self.is_typed(key).then_some("yes");
+        }
+        if !args::SWITCHES.contains(&key) || key == "dry-run" {
+            return None;
+        }
+        let no = format!("no-{key}");
+        (self.is_typed(&no).then_some("no")).or(self.is_typed(key).then_some("yes"))
+    }
+
+    fn from_file(&self, key: &'static str) -> Vec<Given> {
+        let Some(config) = self.config else {
+            return Vec::new();
+        };
+        let given = |(text, line): &(String, u32)| Given {
+            key,
+            text: text.into(),
+            origin: Origin::File {
+                path: config.path.clone(),
+                line: *line,
+            },
+        };
+        config.values(key).iter().map(given).collect()
+    }
+
+    /// All values of options that add up, those of the file first, those typed in the order in which they were typed.
+    fn every(&self, keys: &[&'static str]) -> Vec<Given> {
+        let mut given: Vec<Given> = keys.iter().flat_map(|key| self.from_file(key)).collect();
+        let mut typed: Vec<(usize, Given)> = Vec::new();
+        for key in keys.iter().copied().filter(|key| self.is_typed(key)) {
+            let texts = self.typed.get_raw(key).into_iter().flatten();
+            let positions = self.typed.indices_of(key).into_iter().flatten();
+            typed.extend(positions.zip(texts).map(|(position, text)| {
+                let text = text.to_owned();
+                let origin = Origin::CommandLine;
+                (position, Given { key, text, origin })
+            }));
+        }
+        typed.sort_by_key(|(position, _)| *position);
+        given.extend(typed.into_iter().map(|(_, given)| given));
+        given
+    }
+
+    /// Reads the value of an option that is text.
+    fn get<T>(&self, key: &'static str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, Problem> {
+        let Some(given) = self.one(key) else {
+            return Ok(None);
+        };
+        let text = given
+            .text
+            .to_str()
+            .ok_or_else(|| given.problem(format!("{:?} is not UTF-8 text", given.text)))?;
+        read(text).map(Some).map_err(|error| given.problem(error))
+    }
+
+    fn choice<T: Copy>(&self, key: &'static str, choices: &[choices::Choice<T>]) -> Result<Option<T>, Problem> {
+        self.get(key, |word| choose(choices, word))
+    }
+
+    /// Everything that somebody said, for those who want to know why.
+    fn all(&self) -> Vec<Given> {
+        KEYS.iter()
+            .flat_map(|key| match args::REPEATED.contains(key) {
+                true => self.every(&[key]),
+                false => self.one(key).into_iter().collect(),
+            })
+            .collect()
+    }
+}
+
+/// The options that are listed with their origin. A test holds it against the options that there are.
+const KEYS: &[&str] = &[
+    "nproc",
+    "wdir",
+    "env",
+    "env-remove",
+    "wrap",
+    "gpus-per-rank",
+    "mpi",
+    "timeout",
+    "grace",
+    "linger",
+    "stop-scope",
+    "descendants",
+    "clean-shm",
+    "keep-going",
+    "output",
+    "tag",
+    "only",
+    "color",
+    "log-dir",
+    "stdio",
+    "buffer",
+    "spool",
+    "drain",
+    "timestamps",
+    "stdin",
+    "tty",
+    "config",
+    "report-dir",
+    "verbose",
+    "quiet",
+];
+
+fn app(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<AppSettings, Problem> {
+    let command = sources.typed.get_many::<OsString>(args::COMMAND);
+    let command: Vec<OsString> = command.into_iter().flatten().cloned().collect();
+    if command.is_empty() {
+        return Err(no_command());
+    }
+    let mut env = Vec::new();
+    for given in sources.every(&["env", "env-remove"]) {
+        match given.key {
+            "env-remove" => env.push(EnvEdit::Remove {
+                name: variable_name(&given, given.text.as_bytes())?,
+            }),
+            _ => env.extend(env_edits(&given, sources.env, warnings)?),
+        }
+    }
+    let wraps: Result<Vec<Wrap>, Problem> = sources.every(&["wrap"]).iter().map(wrap).collect();
+    Ok(AppSettings {
+        command,
+        nproc: sources.get("nproc", read_nproc)?.unwrap_or(Nproc::Count(1)),
+        env,
+        wdir: sources.one("wdir").map(|given| given.text.into()),
+        wraps: wraps?,
+    })
+}
+
+/// `NAME=VALUE` sets; `NAME` and `NAME*` pass on what rankrun itself has.
+fn env_edits(given: &Given, env: &[(OsString, OsString)], warnings: &mut Vec<String>) -> Result<Vec<EnvEdit>, Problem> {
+    let text = given.text.as_bytes();
+    let set = |(name, value): (OsString, OsString)| EnvEdit::Set { name, value };
+    if let Some(equals) = text.iter().position(|byte| *byte == b'=') {
+        let name = variable_name(given, &text[..equals])?;
+        return Ok(vec![set((name, OsString::from_vec(text[equals + 1..].to_vec())))]);
+    }
+    let pattern = variable_name(given, text)?;
+    let passed: Vec<_> = env
+        .iter()
+        .filter(|(name, _)| name_matches(&pattern, name))
+        .cloned()
+        .collect();
+    if passed.is_empty() {
+        warnings.push(format!("-x {}: no such variable is set", pattern.display()));
+    }
+    Ok(passed.into_iter().map(set).collect())
+}
+
+fn variable_name(given: &Given, name: &[u8]) -> Result<OsString, Problem> {
+    if name.is_empty() || name.contains(&b'=') {
+        let text = given.text.display();
+        return Err(given.problem(format!("\"{text}\" does not begin with the name of a variable")));
+    }
+    Ok(OsStr::from_bytes(name).to_owned())
+}
+
+/// `[RANKS:]COMMAND`; what stands before the first colon is a part of the command unless it reads as ranks.
+fn wrap(given: &Given) -> Result<Wrap, Problem> {
+    let text = given.text.as_bytes();
+    let ranks = text.iter().position(|byte| *byte == b':').and_then(|colon| {
+        let ranks: RankSet = std::str::from_utf8(&text[..colon]).ok()?.parse().ok()?;
+        Some((ranks, &text[colon + 1..]))
+    });
+    let (ranks, command) = ranks.unwrap_or((RankSet::All, text));
+    let command = words::split(OsStr::from_bytes(command))
+        .ok_or_else(|| given.problem(format!("a quote is not closed in \"{}\"", given.text.display())))?;
+    if command.is_empty() {
+        return Err(given.problem(format!("\"{}\" names no command", given.text.display())));
+    }
+    Ok(Wrap { ranks, command })
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| format!("{error}, such as 500ms, 5s, 1m30s, 2h"))
+}
+
+fn read_nproc(text: &str) -> Result<Nproc, String> {
+    if text == "auto" {
+        return Ok(Nproc::Auto);
+    }
+    match text.parse::<i64>() {
+        Ok(0) => Err("a job needs at least 1 rank".to_owned()),
+        Ok(count) if count < 0 => Err(format!("{count} is not a number of ranks, 1 or more")),
+        Ok(count) => Ok(Nproc::Count(
+            u32::try_from(count).map_err(|_| format!("{count} ranks are too many"))?,
+        )),
+        Err(_) => Err(format!("\"{text}\" is neither a number of ranks nor \"auto\"")),
+    }
+}
+
+fn read_rank(text: &str) -> Result<Rank, String> {
+    let rank = text.parse().map(Rank);
+    rank.map_err(|_| format!("\"{text}\" is not a rank"))
+}
+
+fn read_stdin(text: &str) -> Result<StdinTarget, String> {
+    match text {
+        "none" => Ok(StdinTarget::None),
+        "all" => Ok(StdinTarget::All),
+        _ => read_rank(text)
+            .map(StdinTarget::Rank)
+            .map_err(|_| format!("\"{text}\" is neither a rank nor none nor all")),
+    }
+}
+
+/// `none`, or a number; `none` can take back what a file says.
+fn read_gpus(text: &str) -> Result<Option<u32>, String> {
+    match text {
+        "none" => Ok(None),
+        _ => match text.parse::<u32>() {
+            Ok(count) if count > 0 => Ok(Some(count)),
+            _ => Err(format!("\"{text}\" is neither a number of GPUs nor \"none\"")),
+        },
+    }
+}
+
+fn read_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" | "true" | "1" | "on" => Ok(true),
+        "no" | "false" | "0" | "off" => Ok(false),
+        _ => Err(format!("\"{text}\" is neither yes nor no")),
+    }
+}
+
+fn read_level(text: &str) -> Result<i8, String> {
+    match text {
+        "yes" | "true" => Ok(1),
+        "no" | "false" => Ok(0),
+        _ => text
+            .parse::<u8>()
+            .map(|level| level.min(2) as i8)
+            .map_err(|_| format!("\"{text}\" is not 0, 1 or 2")),
+    }
+}
