@@ -1,0 +1,88 @@
+//! The launchers that are compared, and how each is told to do the same.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{environments, workspace};
+
+/// Which launcher it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) enum Kind {
+    /// A C program that spawns all and waits for all: not a launcher, but what no launcher can beat.
+    Floor,
+    Rankrun,
+    Mpich,
+    Intel,
+    OpenMpi,
+    Torchrun,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Floor => "floor",
+            Kind::Rankrun => "rankrun",
+            Kind::Mpich => "MPICH",
+            Kind::Intel => "Intel MPI",
+            Kind::OpenMpi => "Open MPI",
+            Kind::Torchrun => "torchrun",
+        }
+    }
+}
+
+/// One launcher of this machine.
+pub(super) struct Launcher {
+    pub(super) kind: Kind,
+    program: PathBuf,
+}
+
+impl Launcher {
+    /// All that are there, the floor and rankrun first.
+    pub(super) fn installed(programs: &Path) -> Vec<Launcher> {
+        let mut found = vec![
+            Launcher {
+                kind: Kind::Floor,
+                program: programs.join("floor"),
+            },
+            Launcher {
+                kind: Kind::Rankrun,
+                program: workspace::release().join("rankrun"),
+            },
+        ];
+        let peers = [
+            (Kind::Mpich, "mpich", "mpiexec"),
+            (Kind::Intel, "impi-rt", "mpiexec"),
+            (Kind::OpenMpi, "openmpi", "mpiexec"),
+            (Kind::Torchrun, "torch", "torchrun"),
+        ];
+        for (kind, environment, program) in peers {
+            if let Some(directory) = environments::existing(environment) {
+                found.push(Launcher {
+                    kind,
+                    program: directory.join("bin").join(program),
+                });
+            }
+        }
+        found
+    }
+
+    /// The command that starts `size` ranks of a program.
+    pub(super) fn command(&self, size: u32, tagged: bool, program: &[OsString]) -> Command {
+        let mut command = Command::new(&self.program);
+        match self.kind {
+            Kind::Floor => command.arg(size.to_string()),
+            Kind::Rankrun => command.args(["-n", &size.to_string()]).args(tagged.then_some("-l")),
+            Kind::Mpich | Kind::Intel => command.args(["-n", &size.to_string()]).args(tagged.then_some("-l")),
+            Kind::OpenMpi => command
+                .args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"])
+                .args(tagged.then_some(["--output", "tag"]).into_iter().flatten())
+                .args(["-n", &size.to_string()]),
+            Kind::Torchrun => command
+                .args(["--standalone", "--no-python", "--nproc-per-node", &size.to_string()])
+                .args(tagged.then_some(["--tee", "3"]).into_iter().flatten()),
+        };
+        command.args(program);
+        command
+    }
+}

@@ -1,0 +1,131 @@
+//! Running one launcher once, and what is made of many runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal};
+use rustix::thread::NanosleepRelativeResult;
+use rustix::time::{ClockId, Timespec};
+
+/// Time on the monotonic clock of the machine, which C programs can read as well.
+pub(super) fn monotonic() -> Duration {
+    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+}
+
+pub(super) fn pause(time: Duration) {
+    let mut rest = Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: time.subsec_nanos() as _,
+    };
+    while let NanosleepRelativeResult::Interrupted(left) = rustix::thread::nanosleep(&rest) {
+        rest = left;
+    }
+}
+
+/// The middle one of some times.
+pub(super) fn median(mut times: Vec<Duration>) -> Option<Duration> {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied()
+}
+
+/// A child with all its descendants: a launcher that hangs must not outlive its case.
+pub(super) struct Run {
+    child: Child,
+    pub(super) started: Instant,
+}
+
+impl Run {
+    pub(super) fn start(command: &mut Command) -> Result<Run> {
+        let started = Instant::now();
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        Ok(Run { child, started })
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// Waits for the launcher without watching the clock in between; its exit code.
+    pub(super) fn wait(mut self) -> Result<(Duration, Option<i32>)> {
+        let status = self.child.wait()?;
+        Ok((self.started.elapsed(), status.code()))
+    }
+
+    /// Waits for the launcher, at most until `bound`; `None` if it had to be killed.
+    pub(super) fn wait_at_most(&mut self, bound: Duration) -> Result<Option<Duration>> {
+        loop {
+            if self.child.try_wait()?.is_some() {
+                return Ok(Some(monotonic()));
+            }
+            if self.started.elapsed() > bound {
+                self.kill()?;
+                return Ok(None);
+            }
+            pause(Duration::from_micros(200));
+        }
+    }
+
+    /// Whether the launcher has ended.
+    pub(super) fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// Ends the launcher and what it started.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        let mut all = descendants(self.pid());
+        all.push(self.pid());
+        for pid in all.into_iter().filter_map(Pid::from_raw) {
+            // What is gone already is as it should be.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+/// The ids of all processes below one.
+pub(super) fn descendants(root: i32) -> Vec<i32> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
+        let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let stat = String::from_utf8_lossy(&stat);
+        let after_name = stat.rfind(')').map(|at| &stat[at + 1..]);
+        if let Some(parent) = after_name.and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok()) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut next = vec![root];
+    while let Some(parent) = next.pop() {
+        for child in children.remove(&parent).unwrap_or_default() {
+            next.push(child);
+            found.push(child);
+        }
+    }
+    found
+}
+
+/// The proportional set size, in bytes, of a launcher's own processes: those of its tree that do not run `program`.
+pub(super) fn own_memory(root: i32, program: &str) -> u64 {
+    let mut pids = descendants(root);
+    pids.push(root);
+    let own = pids.into_iter().filter(|pid| {
+        let file = fs::read_link(format!("/proc/{pid}/exe"));
+        file.is_ok_and(|file| file.file_name().is_none_or(|name| name != program))
+    });
+    own.map(proportional_memory).sum()
+}
+
+fn proportional_memory(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
