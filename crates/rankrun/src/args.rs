@@ -125,8 +125,14 @@ fn option(id: &'static str, value: &'static str, heading: &'static str, help: &'
 /// An option that takes one of a few words.
 ///
 /// The words stand in the place of the value, so that `-h` keeps to one line; their meaning is in the long help.
-fn choice<T>(id: &'static str, heading: &'static str, help: &'static str, more: &str, choices: &[Choice<T>]) -> Arg {
-    let words: Vec<&str> = choices.iter().map(|choice| choice.word).collect();
+fn choice<T>(
+    id: &'static str,
+    words: &'static str,
+    heading: &'static str,
+    help: &'static str,
+    more: &str,
+    choices: &[Choice<T>],
+) -> Arg {
     let meanings: String = choices
         .iter()
         .map(|choice| format!("\n- {}: {}", choice.word, choice.help))
@@ -134,8 +140,7 @@ fn choice<T>(id: &'static str, heading: &'static str, help: &'static str, more: 
     let values = choices
         .iter()
         .map(|choice| PossibleValue::new(choice.word).help(choice.help));
-    option(id, "WORD", heading, help, &format!("{more}\n{meanings}"))
-        .value_name(words.join("|"))
+    option(id, words, heading, help, &format!("{more}\n{meanings}"))
         .value_parser(PossibleValuesParser::new(values))
         .hide_possible_values(true)
 }
@@ -214,7 +219,7 @@ fn rank_args() -> Vec<Arg> {
              their local rank.",
         ),
         choice(
-            "mpi",
+            "mpi", "auto|pmi1|none",
             RANKS,
             "Which MPI the ranks are offered",
             "MPI libraries find each other over a socket that each rank inherits.",
@@ -248,6 +253,7 @@ fn ending_args() -> Vec<Arg> {
         ),
         choice(
             "stop-scope",
+            "leader|group|tree",
             ENDING,
             "Who gets the first SIGTERM",
             "After --grace, SIGKILL goes to every process in any case.",
@@ -255,6 +261,7 @@ fn ending_args() -> Vec<Arg> {
         ),
         choice(
             "descendants",
+            "end|wait|leave",
             ENDING,
             "What becomes of processes that a rank leaves behind",
             "A rank that exits by itself may have started servers or loggers.",
@@ -262,6 +269,7 @@ fn ending_args() -> Vec<Arg> {
         ),
         choice(
             "clean-shm",
+            "job|list|no",
             ENDING,
             "What becomes of shared memory that the job leaves",
             "Only files in /dev/shm that processes of this job mapped are ever touched.",
@@ -282,6 +290,7 @@ fn output_args() -> Vec<Arg> {
     let mut args = vec![
         choice(
             "output",
+            "line|raw|grouped|folded|none",
             OUTPUT,
             "How the ranks' output is put together",
             "The default is raw for one rank, if none of --tag, --timestamps and --only is given, and line otherwise.",
@@ -308,6 +317,7 @@ fn output_args() -> Vec<Arg> {
         ),
         choice(
             "color",
+            "auto|always|never",
             OUTPUT,
             "When to use colours",
             "Colours mark tags, and rankrun's own messages.",
@@ -323,6 +333,7 @@ fn output_args() -> Vec<Arg> {
         .value_hint(clap::ValueHint::DirPath),
         choice(
             "stdio",
+            "pipe|pty|auto",
             OUTPUT,
             "What carries the ranks' output to rankrun",
             "Programs buffer less, and use colours, when they write to a terminal.",
@@ -330,6 +341,7 @@ fn output_args() -> Vec<Arg> {
         ),
         choice(
             "buffer",
+            "program|line|none",
             OUTPUT,
             "Who decides how the ranks buffer their output",
             "\"line\" and \"none\" preload coreutils' stdbuf library, which programs built with sanitizers do not bear.",
