@@ -15,12 +15,10 @@ pub(super) struct Barrier {
     contributed: u32,
     /// The barrier whose result has yet to come from the other nodes.
     awaiting: Option<u64>,
-    /// Who left the last epoch, and how many barriers this node had then contributed to.
-    last_left: Option<(Option<Rank>, u32)>,
+    /// Who was the first to leave the last epoch, if it is known.
+    last_left: Option<Rank>,
     /// Epochs below this have had their broken barrier reported.
     reported: u32,
-    /// Epochs below this are known to the other nodes as closed.
-    told: u32,
 }
 
 impl Barrier {
@@ -32,7 +30,6 @@ impl Barrier {
             awaiting: None,
             last_left: None,
             reported: 0,
-            told: 0,
         }
     }
 
@@ -70,18 +67,20 @@ impl Barrier {
         self.awaiting = None;
     }
 
-    /// A rank has left `epoch`: no barrier of it can complete any more. The epoch is open.
-    pub(super) fn leave(&mut self, epoch: Epoch, left: Option<Rank>) {
-        self.last_left = Some((left, self.contributed));
+    /// A rank has left `epoch`, which was open: no barrier of it can complete any more. Returns the number of the one
+    /// that other nodes may be gathering.
+    pub(super) fn close(&mut self, epoch: Epoch, left: Option<Rank>) -> u64 {
+        let seq = sequence(epoch, self.contributed);
+        self.last_left = left;
         self.current = Epoch(epoch.0.saturating_add(1));
         self.entered = 0;
         self.contributed = 0;
         self.awaiting = None;
+        seq
     }
 
-    /// Who left the last epoch.
     pub(super) fn last_left(&self) -> Option<Rank> {
-        self.last_left.and_then(|(rank, _)| rank)
+        self.last_left
     }
 
     /// Whether the broken barrier of this epoch is reported now for the first time.
@@ -89,22 +88,6 @@ impl Barrier {
         let first = epoch.0 >= self.reported;
         self.reported = self.reported.max(epoch.0.saturating_add(1));
         first
-    }
-
-    /// The other nodes know that the barriers of an epoch cannot complete.
-    pub(super) fn nodes_know(&mut self, epoch: Epoch) {
-        self.told = self.told.max(epoch.0.saturating_add(1));
-    }
-
-    /// The barrier of a closed epoch that the other nodes may still be gathering, and who broke it. Only the last epoch
-    /// that was left is remembered, and only one such barrier is told of: its result closes the epoch everywhere.
-    pub(super) fn tell_nodes(&mut self, epoch: Epoch) -> Option<(u64, Rank)> {
-        let (left, contributed) = self.last_left?;
-        if epoch.0 < self.told || epoch.0.checked_add(1) != Some(self.current.0) {
-            return None;
-        }
-        self.nodes_know(epoch);
-        Some((sequence(epoch, contributed), left?))
     }
 }
 

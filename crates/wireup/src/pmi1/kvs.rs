@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 
 use super::Epoch;
-use super::payload::{Unreadable, next_pair};
+use super::payload::{Broken, next_pair};
 
 /// The committed pairs of the last epoch that passed a barrier. Pairs point into the payloads that brought them.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct Kvs {
 impl Kvs {
     /// Makes pairs visible to the ranks in `epoch`; of equal keys the last counts. Pairs of an earlier epoch go:
     /// every rank was in this one when it passed its barrier.
-    pub(super) fn commit(&mut self, epoch: Epoch, mut pairs: Bytes) -> Result<(), Unreadable> {
+    pub(super) fn commit(&mut self, epoch: Epoch, mut pairs: Bytes) -> Result<(), Broken> {
         if self.epoch != epoch {
             self.epoch = epoch;
             self.pairs = HashMap::new();

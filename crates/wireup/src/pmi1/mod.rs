@@ -12,7 +12,9 @@
 //! nobody has left, and that one store of committed pairs is enough.
 //!
 //! **Several nodes.** Each node has a server for its own ranks. When all of them have entered a barrier, the server
-//! emits one [`Collective`] with their puts and waits for the [`CollectiveResult`] that holds every node's.
+//! emits one [`Collective`] with their puts and waits for the [`CollectiveResult`] that holds every node's. The first rank
+//! that leaves an epoch makes its server contribute to the next barrier of that epoch, with the word that it is over; so
+//! every epoch ends with one collective to which each node contributes, and whoever waits in it is told.
 //!
 //! **Bounds.** Of each client the server holds at most [`MAX_LINE`] bytes of an unfinished line and [`MAX_KVS_BYTES`]
 //! of puts. Every reply is shorter than [`MAX_REPLY`]. A driver bounds what it queues by reading at most a few KiB at
@@ -112,10 +114,11 @@ pub enum Effect {
         message: Option<String>,
     },
     /// Local ranks wait in a barrier, or were about to, that can never complete; they have been answered with an
-    /// error. `left` has finalized, or begun its next program; `None` if another node's contribution was unreadable.
-    /// Comes once for each epoch.
+    /// error. `left`, of any node, has finalized or begun its next program; `None` if another node's contribution was
+    /// unreadable. Comes once for each epoch.
     BarrierBroken { epoch: Epoch, left: Option<Rank> },
-    /// The local part of a collective is complete: hand it to the front. Only in a group that spans nodes.
+    /// The local part of a collective is complete: hand it to the front, which answers with a [`CollectiveResult`] when
+    /// each node's is there. Only in a group that spans nodes.
     Collective(Collective),
     /// The rank's end was closed. Evidence only: children of the rank may have held the socket open longer.
     Closed { rank: Rank, lifecycle: Lifecycle },

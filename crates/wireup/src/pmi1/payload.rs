@@ -12,17 +12,24 @@ const PUTS: u8 = 0;
 const BROKEN: u8 = 1;
 const PAIR_HEADER: usize = 3;
 
-/// A contribution, read.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Contribution {
-    Puts(Bytes),
-    Broken(Rank),
+/// Why the contributions do not complete a barrier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("rank {0} has left the epoch")]
+    Left(Rank),
+    #[error("a contribution is unreadable")]
+    Unreadable,
 }
 
-/// Bytes that no server of this version wrote.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a contribution to a barrier is unreadable")]
-pub(super) struct Unreadable;
+impl Broken {
+    /// The rank that has left, if that is why.
+    pub(super) fn left(self) -> Option<Rank> {
+        match self {
+            Broken::Left(rank) => Some(rank),
+            Broken::Unreadable => None,
+        }
+    }
+}
 
 /// Appends one pair. Key and value are within their limits, which their lengths' fields can hold.
 pub(super) fn append_pair(pairs: &mut Vec<u8>, key: &[u8], value: &[u8]) {
@@ -47,28 +54,29 @@ pub(super) fn broken(left: Rank) -> Bytes {
     payload.into()
 }
 
-pub(super) fn read(payload: &Bytes) -> Result<Contribution, Unreadable> {
+/// The pairs of a contribution.
+pub(super) fn read(payload: &Bytes) -> Result<Bytes, Broken> {
     match payload.split_first() {
-        Some((&PUTS, _)) => Ok(Contribution::Puts(payload.slice(1..))),
+        Some((&PUTS, _)) => Ok(payload.slice(1..)),
         Some((&BROKEN, rank)) => {
-            let rank = rank.try_into().map_err(|_| Unreadable)?;
-            Ok(Contribution::Broken(Rank(u32::from_le_bytes(rank))))
+            let rank = rank.try_into().map_err(|_| Broken::Unreadable)?;
+            Err(Broken::Left(Rank(u32::from_le_bytes(rank))))
         }
-        Some(_) | None => Err(Unreadable),
+        Some(_) | None => Err(Broken::Unreadable),
     }
 }
 
 /// Takes the first pair off `pairs`; both parts share its memory.
-pub(super) fn next_pair(pairs: &mut Bytes) -> Result<Option<(Bytes, Bytes)>, Unreadable> {
+pub(super) fn next_pair(pairs: &mut Bytes) -> Result<Option<(Bytes, Bytes)>, Broken> {
     if pairs.is_empty() {
         return Ok(None);
     }
     let Some(&[key, low, high]) = pairs.first_chunk::<PAIR_HEADER>() else {
-        return Err(Unreadable);
+        return Err(Broken::Unreadable);
     };
     let (key, value) = (usize::from(key), usize::from(u16::from_le_bytes([low, high])));
     if key > KEYLEN_MAX || value > VALLEN_MAX || pairs.len() < PAIR_HEADER + key + value {
-        return Err(Unreadable);
+        return Err(Broken::Unreadable);
     }
     let mut pair = pairs.split_to(PAIR_HEADER + key + value).split_off(PAIR_HEADER);
     let key = pair.split_to(key);
@@ -86,24 +94,30 @@ mod tests {
         append_pair(&mut pairs, &[b'k'; KEYLEN_MAX], &[b'v'; VALLEN_MAX]);
         append_pair(&mut pairs, b"empty", b"");
         let payload = puts([&pairs[..]].into_iter());
-        let Ok(Contribution::Puts(mut read)) = read(&payload) else {
-            panic!("no puts")
-        };
+        let mut read = read(&payload).expect("puts");
         let mut lengths = Vec::new();
         while let Some((key, value)) = next_pair(&mut read).expect("readable") {
             lengths.push((key.len(), value.len()));
         }
         assert_eq!(lengths, [(1, 1), (KEYLEN_MAX, VALLEN_MAX), (5, 0)]);
-        assert_eq!(super::read(&broken(Rank(7))), Ok(Contribution::Broken(Rank(7))));
+        assert_eq!(super::read(&broken(Rank(7))), Err(Broken::Left(Rank(7))));
     }
 
     #[test]
     fn cut_or_foreign_bytes_are_refused() {
         for payload in [&b""[..], b"\x02", b"\x01\x00", b"\x01\x00\x00\x00\x00\x00"] {
-            assert_eq!(read(&Bytes::from_static(payload)), Err(Unreadable), "{payload:?}");
+            assert_eq!(
+                read(&Bytes::from_static(payload)),
+                Err(Broken::Unreadable),
+                "{payload:?}"
+            );
         }
         for pairs in [&b"\x01"[..], b"\x01\x01\x00k", b"\x41\x00\x00", b"\x00\xff\xff"] {
-            assert_eq!(next_pair(&mut Bytes::from_static(pairs)), Err(Unreadable), "{pairs:?}");
+            assert_eq!(
+                next_pair(&mut Bytes::from_static(pairs)),
+                Err(Broken::Unreadable),
+                "{pairs:?}"
+            );
         }
     }
 }

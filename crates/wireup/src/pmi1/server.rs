@@ -9,7 +9,7 @@ use rankrun_core::Rank;
 use super::barrier::Barrier;
 use super::client::{Client, MultiLine, Violation, excerpt};
 use super::kvs::Kvs;
-use super::payload::{self, Contribution};
+use super::payload::{self, Broken};
 use super::request::{Request, number};
 use super::{
     Collective, CollectiveResult, Config, Effect, Epoch, KEYLEN_MAX, KVSNAME_MAX, Lifecycle, MAX_LINE, MAX_REPLY,
@@ -102,29 +102,12 @@ impl Server {
             return;
         }
         let epoch = self.barrier.current();
-        let parts: Result<Vec<Contribution>, _> = collective.payloads.iter().map(payload::read).collect();
-        let broken = match parts {
-            Err(_) => Some(None),
-            Ok(parts) => {
-                let left = parts.iter().find_map(|part| match part {
-                    Contribution::Broken(left) => Some(Some(*left)),
-                    Contribution::Puts(_) => None,
-                });
-                left.or_else(|| {
-                    let mut puts = parts.into_iter().filter_map(|part| match part {
-                        Contribution::Puts(pairs) => Some(pairs),
-                        Contribution::Broken(_) => None,
-                    });
-                    let committed = puts.try_for_each(|pairs| self.kvs.commit(epoch, pairs));
-                    committed.is_err().then_some(None)
-                })
-            }
-        };
-        match broken {
-            None => self.release(effects),
-            Some(left) => {
-                self.barrier.leave(epoch, left);
-                self.barrier.nodes_know(epoch);
+        let parts: Result<Vec<Bytes>, Broken> = collective.payloads.iter().map(payload::read).collect();
+        let committed = parts.and_then(|parts| parts.into_iter().try_for_each(|pairs| self.kvs.commit(epoch, pairs)));
+        match committed {
+            Ok(()) => self.release(effects),
+            Err(broken) => {
+                self.barrier.close(epoch, broken.left());
                 if self.refuse_waiting(effects) {
                     self.report_broken(epoch, effects);
                 }
@@ -138,15 +121,20 @@ impl Server {
             .map_or(Lifecycle::NotInited, |slot| self.clients[slot].lifecycle)
     }
 
-    /// A local rank that waits in a barrier which `gone` has not entered, and so for ever, if `gone` is no more.
+    /// A rank that waits in a barrier which the local rank `gone` has not entered, and so for ever, if `gone` is no
+    /// more.
     pub fn waits_for(&self, gone: Rank) -> Option<Rank> {
-        let entered = self.slot(gone).is_some_and(|slot| self.clients[slot].in_barrier);
-        let mut waiting = self.clients.iter().filter(|client| client.in_barrier && !client.shut);
-        if entered {
-            None
-        } else {
-            waiting.next().map(|client| client.rank)
+        if self.clients[self.slot(gone)?].in_barrier {
+            return None;
         }
+        let mut waiting = self.clients.iter().filter(|client| client.in_barrier && !client.shut);
+        waiting.next().map(|client| client.rank)
+    }
+
+    /// The bytes of memory that a rank's unfinished line and puts since its last barrier take.
+    pub fn held(&self, rank: Rank) -> usize {
+        let held = |slot: usize| self.clients[slot].line.capacity() + self.clients[slot].pairs.capacity();
+        self.slot(rank).map_or(0, held)
     }
 
     fn slot(&self, rank: Rank) -> Option<usize> {
@@ -257,7 +245,7 @@ impl Server {
             let rank = self.clients[slot].rank;
             let abandoned = match last {
                 Lifecycle::Inited { epoch: left, .. } => {
-                    self.leave(rank, left, true, effects);
+                    self.leave(rank, left, effects);
                     true
                 }
                 Lifecycle::NotInited | Lifecycle::Finalized { .. } => false,
@@ -350,7 +338,6 @@ impl Server {
         if !self.barrier.is_open(epoch) {
             self.reply(slot, BARRIER_BROKEN, effects);
             self.report_broken(epoch, effects);
-            self.tell_nodes(epoch, effects);
             return;
         }
         self.clients[slot].in_barrier = true;
@@ -391,19 +378,18 @@ impl Server {
         }
     }
 
-    /// A rank has left an epoch, whose barriers can therefore complete no more.
-    fn leave(&mut self, rank: Rank, epoch: Epoch, abandoned: bool, effects: &mut Vec<Effect>) {
+    /// A rank has left an epoch, whose barriers can therefore complete no more. The first rank that leaves says so to
+    /// the other nodes too: for each, that is its last contribution to the epoch.
+    fn leave(&mut self, rank: Rank, epoch: Epoch, effects: &mut Vec<Effect>) {
         if !self.barrier.is_open(epoch) {
             return;
         }
-        self.barrier.leave(epoch, Some(rank));
+        let seq = self.barrier.close(epoch, Some(rank));
+        if self.spans_nodes() {
+            self.push_collective(seq, payload::broken(rank), effects);
+        }
         if self.refuse_waiting(effects) {
             self.report_broken(epoch, effects);
-            self.tell_nodes(epoch, effects);
-        } else if abandoned {
-            // A program that ends as it should has synchronised with its siblings before. One that does not may have
-            // left ranks waiting on other nodes, of whom nothing is known here.
-            self.tell_nodes(epoch, effects);
         }
     }
 
@@ -433,16 +419,6 @@ impl Server {
         }
     }
 
-    /// Contributes to a barrier, once for each epoch, that it cannot complete, so that nobody on another node hangs.
-    fn tell_nodes(&mut self, epoch: Epoch, effects: &mut Vec<Effect>) {
-        if !self.spans_nodes() {
-            return;
-        }
-        if let Some((seq, left)) = self.barrier.tell_nodes(epoch) {
-            self.push_collective(seq, payload::broken(left), effects);
-        }
-    }
-
     fn finalize(&mut self, slot: usize, epoch: Epoch, effects: &mut Vec<Effect>) {
         let client = &mut self.clients[slot];
         if let Lifecycle::Inited { passed_barrier, .. } = client.lifecycle {
@@ -450,7 +426,7 @@ impl Server {
         }
         let rank = client.rank;
         client.pairs = Vec::new();
-        self.leave(rank, epoch, false, effects);
+        self.leave(rank, epoch, effects);
         effects.push(Effect::Finalized { rank, epoch });
         self.reply(slot, FINALIZED, effects);
     }

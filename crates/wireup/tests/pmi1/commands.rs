@@ -1,0 +1,191 @@
+//! Each command by itself.
+
+use rankrun_core::Rank;
+use rankrun_wireup::pmi1::{Effect, Lifecycle, Server, VALLEN_MAX};
+
+use crate::world::{INIT, World, config, replies};
+
+#[test]
+fn init_is_answered_with_our_version_and_refused_for_others() {
+    let served = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1";
+    let refused = "cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1";
+    for (line, reply) in [
+        ("cmd=init pmi_version=1 pmi_subversion=1", served),
+        ("cmd=init pmi_subversion=2 pmi_version=1", served),
+        ("cmd=init pmi_version=2 pmi_subversion=0", refused),
+        ("cmd=init pmi_version=one", refused),
+        ("cmd=init", refused),
+    ] {
+        let mut world = World::new(1);
+        assert_eq!(world.ask(0, line), reply, "{line}");
+        let inited = matches!(world.server.lifecycle(Rank(0)), Lifecycle::Inited { .. });
+        assert_eq!(inited, reply == served, "{line}");
+    }
+}
+
+#[test]
+fn a_known_universe_is_told_both_ways() {
+    let mut config = config(1);
+    config.universe_size = Some(12);
+    let mut world = World {
+        server: Server::new(config),
+    };
+    world.ask(0, INIT);
+    assert_eq!(world.ask(0, "cmd=get_universe_size"), "cmd=universe_size rc=0 size=12");
+    assert_eq!(
+        world.ask(0, "cmd=get key=universeSize"),
+        "cmd=get_result rc=0 msg=success value=12"
+    );
+}
+
+#[test]
+fn without_a_mapping_or_a_universe_there_is_no_such_key() {
+    let mut config = config(1);
+    config.mapping = String::new();
+    let mut world = World {
+        server: Server::new(config),
+    };
+    world.ask(0, INIT);
+    for key in ["PMI_process_mapping", "universeSize", "nothing"] {
+        assert_eq!(
+            world.ask(0, &format!("cmd=get key={key}")),
+            "cmd=get_result rc=1 msg=key_not_found"
+        );
+    }
+}
+
+#[test]
+fn puts_are_seen_after_the_barrier_and_the_last_one_counts() {
+    let mut world = World::inited(1);
+    world.ask(0, "cmd=put key=k value=1");
+    assert_eq!(world.ask(0, "cmd=get key=k"), "cmd=get_result rc=1 msg=key_not_found");
+    world.ask(0, "value=2 key=k extra=yes cmd=put kvsname=kvs_0_0");
+    world.ask(0, "cmd=barrier_in");
+    assert_eq!(world.ask(0, "cmd=get key=k"), "cmd=get_result rc=0 msg=success value=2");
+    world.ask(0, "cmd=put key=k value=3");
+    world.ask(0, "cmd=barrier_in");
+    assert_eq!(world.ask(0, "cmd=get key=k"), "cmd=get_result rc=0 msg=success value=3");
+}
+
+#[test]
+fn values_come_back_as_they_were_sent() {
+    for value in ["a=b", r"a\ b", r"back\\slash", "(vector,(0,1,2))", "#$[5]\"'"] {
+        let mut world = World::inited(1);
+        world.ask(0, &format!("cmd=put key=k value={value}"));
+        world.ask(0, "cmd=barrier_in");
+        let expected = format!("cmd=get_result rc=0 msg=success value={value}");
+        assert_eq!(world.ask(0, "cmd=get key=k"), expected);
+    }
+}
+
+#[test]
+fn the_longest_value_fits_into_a_reply() {
+    let mut world = World::inited(1);
+    let value = "v".repeat(VALLEN_MAX);
+    world.ask(0, &format!("cmd=put key={} value={value}", "k".repeat(64)));
+    world.ask(0, "cmd=barrier_in");
+    // The length of replies is asserted on each of them.
+    assert!(
+        world
+            .ask(0, &format!("cmd=get key={}", "k".repeat(64)))
+            .ends_with(&value)
+    );
+}
+
+#[test]
+fn the_servers_own_keys_cannot_be_put() {
+    let mut world = World::inited(1);
+    let reply = world.ask(0, "cmd=put key=PMI_process_mapping value=(vector,(0,9,9))");
+    assert_eq!(reply, "cmd=put_result rc=1 msg=key_is_reserved");
+    world.ask(0, "cmd=barrier_in");
+    assert!(
+        world
+            .ask(0, "cmd=get key=PMI_process_mapping")
+            .ends_with("(vector,(0,1,1))")
+    );
+}
+
+#[test]
+fn what_is_not_served_is_answered_so_that_clients_fail_instead_of_waiting() {
+    let mut world = World::inited(2);
+    for (line, reply) in [
+        (
+            "cmd=get_ranks2hosts",
+            "cmd=get_ranks2hosts_result rc=-1 msg=unknown_command",
+        ),
+        ("cmd=spawn", "cmd=spawn_result rc=1 msg=spawn_is_not_supported"),
+        (
+            "cmd=barrier_in group=WORLD:1",
+            "cmd=barrier_out rc=-1 msg=group_barriers_are_not_supported",
+        ),
+        ("mcmd=future\nendcmd", "cmd=future_result rc=-1 msg=unknown_command"),
+    ] {
+        assert_eq!(world.ask(0, line), reply, "{line}");
+    }
+    // The group barrier was not counted as one.
+    world.say(1, "cmd=barrier_in");
+    assert_eq!(replies(&world.say(0, "cmd=barrier_in")).len(), 2);
+}
+
+#[test]
+fn abort_tells_code_and_message_in_either_dialect() {
+    for (line, code, message) in [
+        ("cmd=abort exitcode=7", 7, None),
+        ("cmd=abort exitcode=-1 message=out of cheese", -1, Some("out of cheese")),
+        ("cmd=abort exit_code=3 error_msg=lost", 3, Some("lost")),
+        (r"cmd=abort message=two\ words exitcode=256", 256, Some("two words")),
+        ("cmd=abort", 1, None),
+        ("cmd=abort message=tab\there exitcode=2", 2, Some("tab here")),
+    ] {
+        for mut world in [World::new(1), World::inited(1)] {
+            let abort = Effect::Abort {
+                rank: Rank(0),
+                code,
+                message: message.map(str::to_owned),
+            };
+            assert_eq!(world.say(0, line), [abort], "{line}");
+            assert_eq!(world.say(0, "the rest of the message"), [], "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_aborts_in_a_barrier_is_heard() {
+    let mut world = World::inited(2);
+    world.say(0, "cmd=barrier_in");
+    assert!(matches!(
+        world.say(0, "cmd=abort exitcode=4")[..],
+        [Effect::Abort { code: 4, .. }]
+    ));
+}
+
+#[test]
+fn several_requests_at_once_are_answered_in_their_order() {
+    let mut world = World::new(1);
+    let effects = world.send(0, format!("{INIT}\ncmd=get_appnum\ncmd=get_max").as_bytes());
+    assert_eq!(replies(&effects).len(), 2);
+    let effects = world.send(0, b"es\n");
+    assert!(replies(&effects)[0].1.starts_with("cmd=maxes "));
+}
+
+#[test]
+fn an_end_that_is_closed_is_told_with_how_far_it_was() {
+    let mut world = World::inited(1);
+    let mut effects = Vec::new();
+    world.send(0, b"cmd=fin");
+    world.server.closed(Rank(0), &mut effects);
+    let lifecycle = world.server.lifecycle(Rank(0));
+    assert!(matches!(
+        lifecycle,
+        Lifecycle::Inited {
+            passed_barrier: false,
+            ..
+        }
+    ));
+    let rank = Rank(0);
+    assert_eq!(effects, [Effect::Closed { rank, lifecycle }]);
+    effects.clear();
+    world.server.closed(Rank(0), &mut effects);
+    world.server.received(Rank(0), b"alize\n", &mut effects);
+    assert_eq!(effects, []);
+}
