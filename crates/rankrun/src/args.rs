@@ -122,17 +122,16 @@ fn option(id: &'static str, value: &'static str, heading: &'static str, help: &'
         .value_parser(ValueParser::os_string())
 }
 
-/// An option that takes one of a few words.
-///
-/// The words stand in the place of the value, so that `-h` keeps to one line; their meaning is in the long help.
+/// An option that takes one of a few words. The short help lists them, the long help says what each means.
 fn choice<T>(
     id: &'static str,
-    words: &'static str,
+    value: &'static str,
     heading: &'static str,
     help: &'static str,
     more: &str,
     choices: &[Choice<T>],
 ) -> Arg {
+    let words: Vec<&str> = choices.iter().map(|choice| choice.word).collect();
     let meanings: String = choices
         .iter()
         .map(|choice| format!("\n- {}: {}", choice.word, choice.help))
@@ -140,7 +139,8 @@ fn choice<T>(
     let values = choices
         .iter()
         .map(|choice| PossibleValue::new(choice.word).help(choice.help));
-    option(id, words, heading, help, &format!("{more}\n{meanings}"))
+    option(id, value, heading, help, &format!("{more}\n{meanings}"))
+        .help(format!("{help}: {}", words.join(", ")))
         .value_parser(PossibleValuesParser::new(values))
         .hide_possible_values(true)
 }
@@ -205,7 +205,7 @@ fn rank_args() -> Vec<Arg> {
             "wrap",
             "[RANKS:]COMMAND",
             RANKS,
-            "Put a command in front of the program of some ranks [repeatable]",
+            "Put a command in front of some ranks' program [repeatable]",
             "The command is split into words as a shell does, quotes respected: --wrap '0:gdb --args', --wrap 'nsys profile -o %p'. \
              Without RANKS all ranks are wrapped. The first one given is outermost.",
         ),
@@ -219,9 +219,9 @@ fn rank_args() -> Vec<Arg> {
              their local rank.",
         ),
         choice(
-            "mpi", "auto|pmi1|none",
+            "mpi", "KIND",
             RANKS,
-            "Which MPI the ranks are offered",
+            "Which MPI wire-up the ranks are offered",
             "MPI libraries find each other over a socket that each rank inherits.",
             choices::MPI,
         ),
@@ -248,12 +248,12 @@ fn ending_args() -> Vec<Arg> {
             "linger",
             "DURATION",
             ENDING,
-            "Time for what a rank leaves behind to end by itself (default 2s)",
+            "Time for what a rank leaves behind to end (default 2s)",
             "When the first process of a rank is gone and others of its tree are alive, they have this long before SIGTERM.",
         ),
         choice(
             "stop-scope",
-            "leader|group|tree",
+            "SCOPE",
             ENDING,
             "Who gets the first SIGTERM",
             "After --grace, SIGKILL goes to every process in any case.",
@@ -261,17 +261,17 @@ fn ending_args() -> Vec<Arg> {
         ),
         choice(
             "descendants",
-            "end|wait|leave",
+            "WHAT",
             ENDING,
-            "What becomes of processes that a rank leaves behind",
+            "Processes that a rank leaves behind",
             "A rank that exits by itself may have started servers or loggers.",
             choices::DESCENDANTS,
         ),
         choice(
             "clean-shm",
-            "job|list|no",
+            "WHAT",
             ENDING,
-            "What becomes of shared memory that the job leaves",
+            "Shared memory that the job leaves",
             "Only files in /dev/shm that processes of this job mapped are ever touched.",
             choices::CLEAN_SHM,
         ),
@@ -290,7 +290,7 @@ fn output_args() -> Vec<Arg> {
     let mut args = vec![
         choice(
             "output",
-            "line|raw|grouped|folded|none",
+            "MODE",
             OUTPUT,
             "How the ranks' output is put together",
             "The default is raw for one rank, if none of --tag, --timestamps and --only is given, and line otherwise.",
@@ -317,7 +317,7 @@ fn output_args() -> Vec<Arg> {
         ),
         choice(
             "color",
-            "auto|always|never",
+            "WHEN",
             OUTPUT,
             "When to use colours",
             "Colours mark tags, and rankrun's own messages.",
@@ -333,17 +333,17 @@ fn output_args() -> Vec<Arg> {
         .value_hint(clap::ValueHint::DirPath),
         choice(
             "stdio",
-            "pipe|pty|auto",
+            "KIND",
             OUTPUT,
-            "What carries the ranks' output to rankrun",
+            "What carries the ranks' output",
             "Programs buffer less, and use colours, when they write to a terminal.",
             choices::STDIO,
         ),
         choice(
             "buffer",
-            "program|line|none",
+            "MODE",
             OUTPUT,
-            "Who decides how the ranks buffer their output",
+            "How the ranks buffer their output",
             "\"line\" and \"none\" preload coreutils' stdbuf library, which programs built with sanitizers do not bear.",
             choices::BUFFER,
         ),

@@ -5,6 +5,7 @@ mod capacity;
 mod choices;
 mod config;
 mod cpus;
+mod dry_run;
 mod invocation;
 mod message;
 mod plan;
@@ -40,6 +41,10 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
             }
             let around = Surroundings::gather(env)?;
             let plan = plan::make(&settings, &around)?;
+            if settings.dry_run {
+                let text = dry_run::describe(&plan, &settings.given, around.cpus, settings.verbosity > 0);
+                return print(text.as_bytes());
+            }
             plan::run(plan)
         }
         Invocation::Print(text) => print(text.as_bytes()),

@@ -1,0 +1,236 @@
+//! `--dry-run`: what would be started, for people to read.
+//!
+//! Ranks that run the same command are one block, in which a variable that differs from rank to rank is shown once.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::path::Path;
+
+use rankrun_core::env::{Master, NodeFacts, app_environment, rank_environment};
+use rankrun_core::job::MpiMode;
+use rankrun_core::rankmap::Place;
+use rankrun_core::{JobId, JobSpec, NodeRank, Rank, RankSet};
+
+use crate::plan::Plan;
+use crate::program;
+use crate::settings::Given;
+use crate::words::{quote, quote_all};
+
+/// How many different values of a variable are shown before the middle ones are left out.
+const SHOWN_VALUES: usize = 4;
+
+type Env = BTreeMap<OsString, OsString>;
+
+/// Describes a plan. `cpus` is the number of CPUs that the job may use; `whole` shows the whole environment.
+pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> String {
+    // What is only known at the start is shown by its name.
+    let spec = JobSpec {
+        job: JobId("<job>".to_owned()),
+        ..plan.spec.clone()
+    };
+    let facts = NodeFacts {
+        node: NodeRank(0),
+        cpus,
+        master: Some(Master {
+            addr: "127.0.0.1".to_owned(),
+            port: 0,
+        }),
+        stdbuf: Some("<libstdbuf.so>".into()),
+        socket: Some("<socket>".into()),
+    };
+    let blocks: Vec<Block> = blocks(&spec)
+        .into_iter()
+        .map(|places| describe_block(&spec, &facts, &places, whole))
+        .collect();
+    let mut text = String::new();
+    // Writing into a string does not fail.
+    let _ = header(&mut text, &spec, given);
+    let _ = write_blocks(&mut text, &blocks, whole);
+    text
+}
+
+/// What is shown of ranks that run the same command.
+struct Block {
+    /// The ranks, the command, the program and the directory.
+    lines: Vec<String>,
+    set: BTreeMap<OsString, String>,
+    removed: Vec<OsString>,
+}
+
+fn header(text: &mut String, spec: &JobSpec, given: &[Given]) -> std::fmt::Result {
+    let count = |n: u32, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+    let map = &spec.map;
+    writeln!(
+        text,
+        "{} on {}",
+        count(map.world_size(), "rank"),
+        count(map.node_count(), "node")
+    )?;
+    for node in (0..map.node_count()).map(NodeRank) {
+        let ranks = RankSet::of(map.on_node(node).map(|place| place.rank));
+        writeln!(text, "  {}: {ranks}", map.node_name(node))?;
+    }
+    if !given.is_empty() {
+        writeln!(text, "\nsettings")?;
+        let written: Vec<String> = given
+            .iter()
+            .map(|given| format!("{} = {}", given.key, quote(&given.text)))
+            .collect();
+        let width = written
+            .iter()
+            .map(|text| text.chars().count())
+            .max()
+            .unwrap_or(0)
+            .min(48);
+        for (written, given) in written.iter().zip(given) {
+            writeln!(text, "  {written:width$}  # {}", given.origin)?;
+        }
+    }
+    Ok(())
+}
+
+/// Ranks with the same command, by the first of them.
+fn blocks(spec: &JobSpec) -> Vec<Vec<Place>> {
+    let mut blocks: Vec<(Vec<usize>, Vec<Place>)> = Vec::new();
+    for place in spec.map.places() {
+        let wraps = spec.app(place.app).wraps.iter().enumerate();
+        let applied: Vec<usize> = wraps
+            .filter(|(_, wrap)| wrap.ranks.contains(place.rank))
+            .map(|(i, _)| i)
+            .collect();
+        let same = |(wraps, places): &&mut (Vec<usize>, Vec<Place>)| *wraps == applied && places[0].app == place.app;
+        match blocks.iter_mut().find(same) {
+            Some((_, places)) => places.push(*place),
+            None => blocks.push((applied, vec![*place])),
+        }
+    }
+    blocks.into_iter().map(|(_, places)| places).collect()
+}
+
+fn describe_block(spec: &JobSpec, facts: &NodeFacts, places: &[Place], whole: bool) -> Block {
+    let app_index = places[0].app;
+    let app = spec.app(app_index);
+    let command = spec.command(places[0].rank);
+    let directory = Path::new(app.wdir.as_ref().unwrap_or(&spec.cwd));
+    let shared = app_environment(spec, facts, app_index);
+    let own: Vec<Env> = places
+        .iter()
+        .map(|place| rank_variables(spec, facts, place.rank))
+        .collect();
+    let path = shared.get(OsStr::new("PATH")).map(OsString::as_os_str);
+    let ranks = RankSet::of(places.iter().map(|place| place.rank));
+    let mut lines = vec![
+        format!("{} {ranks}", if places.len() == 1 { "rank" } else { "ranks" }),
+        format!("  command    {}", quote_all(&command)),
+    ];
+    if let Ok(program) = program::find(&command[0], path, directory) {
+        lines.push(format!("  program    {}", program.display()));
+    }
+    lines.push(format!("  directory  {}", directory.display()));
+
+    let base: Env = spec.base_env.iter().cloned().collect();
+    let mut set: BTreeMap<OsString, String> = shared
+        .iter()
+        .filter(|(name, value)| whole || base.get(*name) != Some(*value))
+        .map(|(name, value)| (name.clone(), known_later(name, value)))
+        .collect();
+    for name in own.iter().flat_map(BTreeMap::keys) {
+        let values: Option<Vec<&OsString>> = own.iter().map(|env| env.get(name)).collect();
+        if let Some(values) = values {
+            set.insert(name.clone(), fold(name, &values, places, spec.map.world_size()));
+        }
+    }
+    let is_gone = |name: &&OsString| !shared.contains_key(*name) && own.iter().all(|env| !env.contains_key(*name));
+    let removed = base.keys().filter(is_gone).cloned().collect();
+    Block { lines, set, removed }
+}
+
+/// Writes the blocks, with what they have in common after them.
+fn write_blocks(text: &mut String, blocks: &[Block], whole: bool) -> std::fmt::Result {
+    let [first, others @ ..] = blocks else { return Ok(()) };
+    let in_all = |name: &OsString, value: &String| others.iter().all(|block| block.set.get(name) == Some(value));
+    let common: BTreeMap<OsString, String> = match others {
+        [] => BTreeMap::new(),
+        _ => first
+            .set
+            .iter()
+            .filter(|(name, value)| in_all(name, value))
+            .map(|(n, v)| (n.clone(), v.clone()))
+            .collect(),
+    };
+    let removed_in_all =
+        |name: &OsString| !others.is_empty() && blocks.iter().all(|block| block.removed.contains(name));
+    let title = if whole { "variables" } else { "set" };
+    for block in blocks {
+        writeln!(text)?;
+        block.lines.iter().try_for_each(|line| writeln!(text, "{line}"))?;
+        let own = block.set.iter().filter(|(name, _)| !common.contains_key(*name));
+        list(
+            text,
+            title,
+            own.map(|(name, value)| format!("{}={value}", name.display())),
+        )?;
+        let removed = block.removed.iter().filter(|name| !removed_in_all(name));
+        list(text, "removed", removed.map(|name| name.display().to_string()))?;
+    }
+    if !common.is_empty() {
+        writeln!(text, "\nall ranks")?;
+        list(
+            text,
+            title,
+            common.iter().map(|(name, value)| format!("{}={value}", name.display())),
+        )?;
+        let removed = first.removed.iter().filter(|name| removed_in_all(name));
+        list(text, "removed", removed.map(|name| name.display().to_string()))?;
+    }
+    Ok(())
+}
+
+fn list(text: &mut String, title: &str, items: impl Iterator<Item = String>) -> std::fmt::Result {
+    for (i, item) in items.enumerate() {
+        writeln!(text, "  {:<11}{item}", if i == 0 { title } else { "" })?;
+    }
+    Ok(())
+}
+
+fn rank_variables(spec: &JobSpec, facts: &NodeFacts, rank: Rank) -> Env {
+    let pmi_fd = match spec.mpi {
+        MpiMode::Pmi1 => Some(0),
+        MpiMode::None => None,
+    };
+    rank_environment(spec, facts, rank, pmi_fd).into_iter().collect()
+}
+
+/// A value of one rank after another, as one text.
+fn fold(name: &OsStr, values: &[&OsString], places: &[Place], world: u32) -> String {
+    let all_are = |number: fn(&Place) -> u32| {
+        world > 1
+            && values
+                .iter()
+                .zip(places)
+                .all(|(value, place)| **value == number(place).to_string().as_str())
+    };
+    if name.to_string_lossy().contains("LOCAL") && all_are(|place| place.local_rank.0) {
+        return "<local rank>".to_owned();
+    }
+    if all_are(|place| place.rank.0) {
+        return "<rank>".to_owned();
+    }
+    let mut texts: Vec<String> = values.iter().map(|value| known_later(name, value)).collect();
+    texts.dedup();
+    if texts.len() > SHOWN_VALUES {
+        texts.splice(SHOWN_VALUES - 2..texts.len() - 1, ["...".to_owned()]);
+    }
+    texts.join(" | ")
+}
+
+/// A value, or its name if it is known only when the job starts.
+fn known_later(name: &OsStr, value: &OsStr) -> String {
+    match (name.to_str(), value.to_str()) {
+        (Some("MASTER_PORT"), Some("0")) => "<port>".to_owned(),
+        (Some("PMI_FD"), _) => "<descriptor>".to_owned(),
+        (_, Some(text)) if text.starts_with('<') && text.ends_with('>') => text.to_owned(),
+        _ => quote(value),
+    }
+}
