@@ -16,15 +16,20 @@ fn main() -> std::io::Result<()> {
     let line = [vec![b'x'; 82], vec![b'\n']].concat();
     let input = line.repeat(LINES_PER_RANK);
     let mut report = std::io::stderr();
+    let terminated = [vec![b'x'; 81], b"\r\n".to_vec()].concat().repeat(LINES_PER_RANK);
     let cases = [
-        ("line, tagged", Mode::Line, Some(Template::default()), false),
-        ("line, tagged and timed", Mode::Line, Some(Template::default()), true),
-        ("line", Mode::Line, None, false),
-        ("raw", Mode::Raw, None, false),
+        ("line, tagged", Mode::Line, true, false, CHUNK, &input),
+        ("line, tagged, one line a write", Mode::Line, true, false, 83, &input),
+        ("line, tagged, from a pty", Mode::Line, true, false, CHUNK, &terminated),
+        ("line, tagged and timed", Mode::Line, true, true, CHUNK, &input),
+        ("line", Mode::Line, false, false, CHUNK, &input),
+        ("grouped, tagged", Mode::Grouped, true, false, CHUNK, &input),
+        ("folded", Mode::Folded, false, false, CHUNK, &input),
+        ("raw", Mode::Raw, false, false, CHUNK, &input),
     ];
-    for (name, mode, tag, timestamps) in cases {
+    for (name, mode, is_tagged, timestamps, chunk, input) in cases {
         let config = Config {
-            tag,
+            tag: is_tagged.then(Template::default),
             timestamps,
             ..Config::new(mode, RANKS)
         };
@@ -36,7 +41,7 @@ fn main() -> std::io::Result<()> {
         let mut out = Vec::new();
         let mut written = 0;
         let start = Instant::now();
-        for chunk in input.chunks(CHUNK) {
+        for chunk in input.chunks(chunk) {
             let now = start.elapsed();
             for rank in 0..RANKS {
                 presenter.output(now, now, Rank(rank), Stream::Stdout, chunk);
@@ -49,8 +54,15 @@ fn main() -> std::io::Result<()> {
         for rank in 0..RANKS {
             presenter.closed(start.elapsed(), Rank(rank), Stream::Stdout);
         }
-        while presenter.finish(start.elapsed()) {}
-        written += presenter.pending(Stream::Stdout).len();
+        loop {
+            let is_more = presenter.finish(start.elapsed());
+            out.clear();
+            std::mem::swap(&mut out, presenter.pending(Stream::Stdout));
+            written += out.len();
+            if !is_more {
+                break;
+            }
+        }
         let took: Duration = start.elapsed();
         let read = input.len() * RANKS as usize;
         writeln!(

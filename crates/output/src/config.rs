@@ -27,7 +27,7 @@ pub enum Mode {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub mode: Mode,
-    /// The text in front of each line; `None` is no tag.
+    /// The text in front of each line; `None` is no tag, except in [`Mode::Folded`], which then has the default one.
     pub tag: Option<Template>,
     /// Put the wall time in front of each line, before the tag: UTC, to the millisecond.
     pub timestamps: bool,

@@ -17,6 +17,9 @@ pub const CUT_MARK: &str = " […]";
 /// Begins a row that goes on where a cut row ended.
 pub const CONTINUED_MARK: &str = "[…] ";
 
+/// The greatest width of a tab, in columns; every other byte takes at most one.
+const TAB: usize = 8;
+
 /// One stream of one rank.
 pub(crate) type Source = (Rank, Stream);
 
@@ -39,6 +42,8 @@ pub(crate) struct Console {
     /// A status region stands below the last row, so rows go to `held`.
     pub(crate) is_held: bool,
     pub(crate) row: Row,
+    /// The width of an open row in columns, or more.
+    pub(crate) open_width: usize,
 }
 
 impl Console {
@@ -68,8 +73,15 @@ impl Console {
     pub(crate) fn open_row(&mut self, source: Source, prefix: &[u8], continued: bool, text: &[u8]) {
         self.start_row();
         begin(self.out(), prefix, continued);
-        self.out().extend_from_slice(text);
         self.row = Row::Open(source);
+        self.open_width = prefix.len() + CONTINUED_MARK.len();
+        self.extend_row(text);
+    }
+
+    /// Adds to the open row.
+    pub(crate) fn extend_row(&mut self, text: &[u8]) {
+        self.out().extend_from_slice(text);
+        self.open_width += text.len() + TAB * memchr::memchr_iter(b'\t', text).count();
     }
 
     /// Ends the open row of this source with the rest of its line, if the row shows the beginning of just this line.

@@ -8,9 +8,12 @@
 
 mod config;
 mod console;
+mod fold;
+mod grouped;
 mod lines;
 mod logfiles;
 mod presenter;
+mod region;
 mod spool;
 mod tag;
 mod template;

@@ -77,7 +77,7 @@ impl LineBuffer {
     }
 
     /// Takes what the stream gave.
-    pub(crate) fn feed(&mut self, bytes: &[u8], sink: &mut impl LineSink) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], sink: &mut (impl LineSink + ?Sized)) {
         let Some(last) = memrchr(b'\n', bytes) else {
             self.push(bytes, sink);
             return;
@@ -106,7 +106,7 @@ impl LineBuffer {
     }
 
     /// The stream has ended: hands out the unterminated last line, if there is one.
-    pub(crate) fn close(&mut self, sink: &mut impl LineSink) {
+    pub(crate) fn close(&mut self, sink: &mut (impl LineSink + ?Sized)) {
         if !self.text.is_empty() {
             self.end(End::Closed, sink);
         }
@@ -118,7 +118,7 @@ impl LineBuffer {
     }
 
     /// Takes bytes without a newline.
-    fn push(&mut self, mut bytes: &[u8], sink: &mut impl LineSink) {
+    fn push(&mut self, mut bytes: &[u8], sink: &mut (impl LineSink + ?Sized)) {
         while let Some(end) = memchr(b'\r', bytes) {
             self.extend(&bytes[..end], sink);
             self.returned = true;
@@ -128,7 +128,7 @@ impl LineBuffer {
     }
 
     /// Takes bytes without a newline and without a `\r`.
-    fn extend(&mut self, mut bytes: &[u8], sink: &mut impl LineSink) {
+    fn extend(&mut self, mut bytes: &[u8], sink: &mut (impl LineSink + ?Sized)) {
         if bytes.is_empty() {
             return;
         }
@@ -147,7 +147,7 @@ impl LineBuffer {
         self.text.extend_from_slice(bytes);
     }
 
-    fn cut(&mut self, sink: &mut impl LineSink) {
+    fn cut(&mut self, sink: &mut (impl LineSink + ?Sized)) {
         let is_inside = |at: usize| self.text.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
         // A UTF-8 sequence has at most three bytes after its first; anything longer is no text, and is cut anywhere.
         let start = (MAX_LINE - 4..MAX_LINE)
@@ -163,7 +163,7 @@ impl LineBuffer {
         self.continued = true;
     }
 
-    fn end(&mut self, end: End, sink: &mut impl LineSink) {
+    fn end(&mut self, end: End, sink: &mut (impl LineSink + ?Sized)) {
         sink.line(Line {
             text: &self.text,
             continued: self.continued,

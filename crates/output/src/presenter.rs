@@ -4,11 +4,14 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
-use rankrun_core::{Rank, Stream};
+use rankrun_core::{Rank, RankSet, Stream};
 
 use crate::config::{Config, Mode, Names};
-use crate::console::{Console, Row, Rows, Source};
-use crate::lines::LineBuffer;
+use crate::console::{CONTINUED_MARK, CUT_MARK, Console, Row, Rows, Source};
+use crate::fold::{Fold, Folded};
+use crate::grouped::{GroupedRows, Groups};
+use crate::lines::{End, Line, LineBuffer, LineSink};
+use crate::region::Region;
 use crate::tag::Tagger;
 
 /// While this many bytes wait for a destination, unfinished lines are not shown: the quiet is the destination's.
@@ -25,6 +28,10 @@ pub struct Presenter {
     consoles: [Console; 2],
     /// When to look whether an unfinished line has been quiet for long enough. At most one entry a source.
     quiet: BinaryHeap<Reverse<(Duration, Source)>>,
+    /// By stream.
+    folds: [Fold; 2],
+    groups: Groups,
+    region: Option<Region>,
 }
 
 /// What is known of one stream of one rank.
@@ -41,57 +48,230 @@ struct SourceState {
 }
 
 impl Presenter {
-    /// `names` says what a rank is called; it is asked once for each stream of a rank, or for each line if its tag
-    /// changes with every line.
+    /// `names` says what a rank is called; it is asked once for each stream of a rank, or each time that it writes if
+    /// its tag holds the time.
     pub fn new(config: Config, names: impl Fn(Rank) -> Names + Send + 'static) -> Presenter {
+        let all = match &config.only {
+            RankSet::All => config.world_size as usize,
+            only => (0..config.world_size).filter(|rank| only.contains(Rank(*rank))).count(),
+        };
         Presenter {
             tagger: Tagger::new(&config, Box::new(names)),
-            config,
             sources: HashMap::new(),
             consoles: Default::default(),
             quiet: BinaryHeap::new(),
+            folds: [Fold::new(all), Fold::new(all)],
+            groups: Groups::new(config.temp_dir.clone()),
+            region: config.status.map(Region::new),
+            config,
         }
     }
 
     /// A rank wrote these bytes.
     pub fn output(&mut self, now: Duration, wall: Duration, rank: Rank, stream: Stream, bytes: &[u8]) {
-        if bytes.is_empty() || self.config.mode == Mode::None || !self.config.only.contains(rank) {
+        if bytes.is_empty() || !self.config.only.contains(rank) {
             return;
         }
-        let console = &mut self.consoles[console_of(&self.config, stream)];
-        if self.config.mode == Mode::Raw {
-            console.pending.extend_from_slice(bytes);
-            console.row = if bytes.ends_with(b"\n") {
-                Row::Start
-            } else {
-                Row::Dangling
-            };
-            return;
+        match self.config.mode {
+            Mode::None => return,
+            Mode::Raw => {
+                let console = &mut self.consoles[console_of(&self.config, stream)];
+                console.pending.extend_from_slice(bytes);
+                console.row = if bytes.ends_with(b"\n") {
+                    Row::Start
+                } else {
+                    Row::Dangling
+                };
+                return;
+            }
+            Mode::Line | Mode::Grouped | Mode::Folded => {}
         }
         let source = (rank, stream);
+        let tagger = &self.tagger;
         let state = self.sources.entry(source).or_insert_with(|| {
             let mut state = SourceState::default();
-            self.tagger.rank(rank, stream, wall, &mut state.prefix);
+            tagger.rank(rank, stream, wall, &mut state.prefix);
             state
         });
-        if self.tagger.has_time() && state.wall != wall {
+        if tagger.has_time() && state.wall != wall {
             state.prefix.clear();
-            self.tagger.rank(rank, stream, wall, &mut state.prefix);
+            tagger.rank(rank, stream, wall, &mut state.prefix);
         }
         state.wall = wall;
-        let mut rows = Rows {
-            console: &mut *console,
-            source,
-            prefix: &state.prefix,
+        self.pass(now, source, |line, sink| line.feed(bytes, sink));
+        if self.config.mode != Mode::Grouped {
+            self.follow(now, source, memchr::memchr(b'\n', bytes).is_some());
+        }
+    }
+
+    /// A stream of a rank has ended: its unterminated last line is flushed.
+    ///
+    /// That line gets a newline if it has a tag or if anything follows it; an untagged last line is left as it was
+    /// written.
+    pub fn closed(&mut self, now: Duration, rank: Rank, stream: Stream) {
+        let source = (rank, stream);
+        if !self.sources.contains_key(&source) {
+            return;
+        }
+        self.pass(now, source, |line, sink| line.close(sink));
+        if let Some(region) = &mut self.region {
+            region.hide(now, source);
+        }
+    }
+
+    /// A line of rankrun's own, without its newline, for stderr. It stands in a row of its own, whatever the mode.
+    pub fn notice(&mut self, now: Duration, text: &str) {
+        let index = console_of(&self.config, Stream::Stderr);
+        let console = &mut self.consoles[index];
+        console.start_row();
+        console.out().extend_from_slice(text.as_bytes());
+        console.out().push(b'\n');
+        self.settle(now, index);
+    }
+
+    /// The terminal has a new size, in rows and columns.
+    pub fn resize(&mut self, now: Duration, size: (u16, u16)) {
+        if let Some(region) = &mut self.region {
+            region.resize(now, size);
+        }
+    }
+
+    /// Does what is due by now: shows unfinished lines that have been quiet for [`Config::partial_after`], folded lines
+    /// that have waited, and the status region.
+    ///
+    /// To be called at [`next_deadline`](Self::next_deadline), or at any other time, but only when what was taken before
+    /// has been written: while the destination is behind, the quiet of a rank means nothing.
+    pub fn tick(&mut self, now: Duration) {
+        self.show_quiet_lines(now);
+        for stream in Stream::ALL {
+            while let Some(folded) = self.folds[stream.index()].pop_due(now) {
+                self.print_folded(stream, &folded);
+            }
+            self.settle(now, console_of(&self.config, stream));
+        }
+        if self.region.as_ref().and_then(Region::due).is_some_and(|due| due <= now) {
+            self.redraw(now);
+        }
+    }
+
+    /// When [`tick`](Self::tick) has something to do, if it has.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let quiet = self.quiet.peek().map(|Reverse((due, _))| *due);
+        let folds = self.folds.iter().filter_map(Fold::due).min();
+        let region = self.region.as_ref().and_then(Region::due);
+        [quiet, folds, region].into_iter().flatten().min()
+    }
+
+    /// The job is over and every stream closed: hands out what was kept for the end.
+    ///
+    /// Returns whether there is more: then what is pending is to be written and `finish` to be called again, so that
+    /// grouped output, which may be large, never has to be in memory as a whole.
+    #[must_use = "there may be more to come"]
+    pub fn finish(&mut self, now: Duration) -> bool {
+        for stream in Stream::ALL {
+            while let Some(folded) = self.folds[stream.index()].pop() {
+                self.print_folded(stream, &folded);
+            }
+        }
+        if let Some(region) = &mut self.region {
+            region.hide_all();
+        }
+        self.redraw(now);
+        let Some(piece) = self.groups.next_piece() else {
+            return false;
         };
-        state.line.feed(bytes, &mut rows);
+        let (rank, stream) = piece.source;
+        let console = &mut self.consoles[console_of(&self.config, stream)];
+        if piece.is_first {
+            console.start_row();
+        }
+        console.pending.extend_from_slice(&piece.bytes);
+        console.row = if piece.bytes.ends_with(b"\n") {
+            Row::Start
+        } else {
+            Row::Dangling
+        };
+        if let Some((lost, error)) = piece.lost {
+            let dir = self.config.temp_dir.display();
+            self.notice(
+                now,
+                &format!("rankrun: lost {lost} bytes of rank {rank}'s {stream}, kept in \"{dir}\": {error}"),
+            );
+        }
+        true
+    }
+
+    /// The bytes that are ready for the front's own stdout or stderr. Whoever writes them takes them, with
+    /// [`std::mem::swap`] and an empty vector, whose capacity is then used again.
+    pub fn pending(&mut self, stream: Stream) -> &mut Vec<u8> {
+        &mut self.consoles[stream.index()].pending
+    }
+
+    /// Gives the lines of a source to wherever the mode wants them.
+    fn pass(&mut self, now: Duration, source: Source, give: impl FnOnce(&mut LineBuffer, &mut dyn LineSink)) {
+        let Some(state) = self.sources.get_mut(&source) else {
+            return;
+        };
+        let prefix = &state.prefix;
+        let index = console_of(&self.config, source.1);
+        let console = &mut self.consoles[index];
+        match self.config.mode {
+            Mode::Grouped => {
+                let groups = &mut self.groups;
+                give(&mut state.line, &mut GroupedRows { groups, source, prefix });
+            }
+            Mode::Folded => {
+                let stream = source.1;
+                let fold = &mut self.folds[stream.index()];
+                let wall = state.wall;
+                let mut rows = FoldedRows {
+                    console,
+                    fold,
+                    now,
+                    wall,
+                    source,
+                };
+                give(&mut state.line, &mut rows);
+                while let Some(folded) = self.folds[stream.index()].pop_due(now) {
+                    self.print_folded(stream, &folded);
+                }
+            }
+            Mode::Line | Mode::Raw | Mode::None => {
+                give(
+                    &mut state.line,
+                    &mut Rows {
+                        console,
+                        source,
+                        prefix,
+                    },
+                );
+            }
+        }
+        self.settle(now, index);
+    }
+
+    /// Looks after the unfinished line of a source that has just written; `has_ended` says whether a line has ended.
+    fn follow(&mut self, now: Duration, source: Source, has_ended: bool) {
+        let Some(state) = self.sources.get_mut(&source) else {
+            return;
+        };
         state.grew = now;
-        if state.line.text().is_empty() || state.line.is_progress() {
+        let console = &mut self.consoles[console_of(&self.config, source.1)];
+        let is_empty = state.line.text().is_empty();
+        if let Some(region) = self.region.as_mut().filter(|_| has_region(&self.config, source.1)) {
+            let is_kept = region.contains(source) && !has_ended;
+            if !is_empty && (state.line.is_progress() || is_kept) {
+                region.show(now, source);
+                return;
+            }
+            region.hide(now, source);
+        }
+        if is_empty || state.line.is_progress() {
             return;
         }
         match state.line.shown() {
             Some(shown) if console.row == Row::Open(source) => {
-                console.out().extend_from_slice(&state.line.text()[shown..]);
+                console.extend_row(&state.line.text()[shown..]);
                 state.line.mark_shown();
             }
             _ => {
@@ -105,28 +285,7 @@ impl Presenter {
         }
     }
 
-    /// A stream of a rank has ended: its unterminated last line is flushed.
-    ///
-    /// That line gets a newline if it has a tag or if anything follows it; an untagged last line is left as it was written.
-    pub fn closed(&mut self, _now: Duration, rank: Rank, stream: Stream) {
-        let source = (rank, stream);
-        let Some(state) = self.sources.get_mut(&source) else {
-            return;
-        };
-        let console = &mut self.consoles[console_of(&self.config, stream)];
-        let mut rows = Rows {
-            console,
-            source,
-            prefix: &state.prefix,
-        };
-        state.line.close(&mut rows);
-    }
-
-    /// Does what is due by now: shows unfinished lines that have been quiet for [`Config::partial_after`].
-    ///
-    /// To be called at [`next_deadline`](Self::next_deadline), or at any other time, but only when what was taken before
-    /// has been written: while the destination is behind, the quiet of a rank means nothing.
-    pub fn tick(&mut self, now: Duration) {
+    fn show_quiet_lines(&mut self, now: Duration) {
         let Some(after) = self.config.partial_after else {
             return;
         };
@@ -134,45 +293,101 @@ impl Presenter {
             && due <= now
         {
             self.quiet.pop();
+            let index = console_of(&self.config, source.1);
             let Some(state) = self.sources.get_mut(&source) else {
                 continue;
             };
             state.is_watched = false;
-            let console = &mut self.consoles[console_of(&self.config, source.1)];
-            let is_shown = state.line.shown().is_some() && console.row == Row::Open(source);
+            let is_shown = state.line.shown().is_some() && self.consoles[index].row == Row::Open(source);
             if state.line.text().is_empty() || state.line.is_progress() || is_shown {
                 continue;
             }
-            let is_behind = console.pending.len() >= BEHIND;
+            let is_behind = self.consoles[index].pending.len() >= BEHIND;
             if state.grew + after > now || is_behind {
                 state.is_watched = true;
-                let due = if is_behind { now } else { state.grew };
-                self.quiet.push(Reverse((due + after, source)));
+                let since = if is_behind { now } else { state.grew };
+                self.quiet.push(Reverse((since + after, source)));
                 continue;
             }
-            console.open_row(source, &state.prefix, state.line.is_continued(), state.line.text());
-            state.line.mark_shown();
+            while let Some(folded) = self.folds[source.1.index()].pop_until(source.0) {
+                self.print_folded(source.1, &folded);
+            }
+            let console = &mut self.consoles[index];
+            let region = self.region.as_mut().filter(|_| has_region(&self.config, source.1));
+            if let Some(region) = region.filter(|region| region.is_in_use() || console.is_held) {
+                region.show(now, source);
+            } else if let Some(state) = self.sources.get_mut(&source) {
+                console.open_row(source, &state.prefix, state.line.is_continued(), state.line.text());
+                state.line.mark_shown();
+            }
         }
     }
 
-    /// When [`tick`](Self::tick) has something to do, if it has.
-    pub fn next_deadline(&self) -> Option<Duration> {
-        self.quiet.peek().map(|Reverse((due, _))| *due)
+    fn print_folded(&mut self, stream: Stream, folded: &Folded) {
+        let console = &mut self.consoles[console_of(&self.config, stream)];
+        console.start_row();
+        self.tagger.ranks(&folded.ranks, stream, folded.wall, console.out());
+        console.out().extend_from_slice(&folded.text);
+        console.out().push(b'\n');
     }
 
-    /// The job is over and every stream closed: hands out what was kept for the end.
-    ///
-    /// Returns whether there is more: then what is pending is to be written and `finish` to be called again, so that
-    /// grouped output, which may be large, never has to be in memory as a whole.
-    #[must_use = "there may be more to come"]
-    pub fn finish(&mut self, _now: Duration) -> bool {
-        false
+    /// Bytes were given to a console: sees to it that they come out below no region.
+    fn settle(&mut self, now: Duration, index: usize) {
+        if let Some(region) = &mut self.region {
+            region.settle(now, &mut self.consoles[index]);
+        }
     }
 
-    /// The bytes that are ready for the front's own stdout or stderr. Whoever writes them takes them, with
-    /// [`std::mem::swap`] and an empty vector, whose capacity is then used again.
-    pub fn pending(&mut self, stream: Stream) -> &mut Vec<u8> {
-        &mut self.consoles[stream.index()].pending
+    fn redraw(&mut self, now: Duration) {
+        let Some(region) = &mut self.region else {
+            return;
+        };
+        let console = &mut self.consoles[console_of(&self.config, self.config.status_on)];
+        if console.pending.len() >= BEHIND && region.is_in_use() {
+            region.postpone(now);
+            return;
+        }
+        let sources = &self.sources;
+        region.redraw(now, console, |source, out| {
+            if let Some(state) = sources.get(&source) {
+                out.extend_from_slice(&state.prefix);
+                out.extend_from_slice(state.line.text());
+            }
+        });
+    }
+}
+
+/// The lines of one source, on their way to be folded.
+struct FoldedRows<'a> {
+    console: &'a mut Console,
+    fold: &'a mut Fold,
+    now: Duration,
+    wall: Duration,
+    source: Source,
+}
+
+impl LineSink for FoldedRows<'_> {
+    fn block(&mut self, lines: &[u8]) {
+        let mut begin = 0;
+        for end in memchr::memchr_iter(b'\n', lines) {
+            self.fold.push(self.now, self.wall, self.source.0, &lines[begin..end]);
+            begin = end + 1;
+        }
+    }
+
+    fn line(&mut self, line: Line<'_>) {
+        // A line whose beginning stands in the open row ends there: it cannot be folded any more.
+        if self.console.finish_row(self.source, true, line) {
+            return;
+        }
+        let continued = if line.continued { CONTINUED_MARK } else { "" };
+        let cut = if line.end == End::Cut { CUT_MARK } else { "" };
+        if continued.is_empty() && cut.is_empty() {
+            self.fold.push(self.now, self.wall, self.source.0, line.text);
+        } else {
+            let text = [continued.as_bytes(), line.text, cut.as_bytes()].concat();
+            self.fold.push(self.now, self.wall, self.source.0, &text);
+        }
     }
 }
 
@@ -182,4 +397,9 @@ fn console_of(config: &Config, stream: Stream) -> usize {
     } else {
         stream.index()
     }
+}
+
+/// Whether the destination of this stream is the terminal with the status region.
+fn has_region(config: &Config, stream: Stream) -> bool {
+    config.same_destination || config.status_on == stream
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rankrun_core::{Rank, RankSet, Stream};
 
-use crate::config::{Config, Names};
+use crate::config::{Config, Mode, Names};
 use crate::template::{Fields, Template};
 use crate::time::write_utc;
 
@@ -31,11 +31,22 @@ impl fmt::Debug for Tagger {
 
 impl Tagger {
     pub(crate) fn new(config: &Config, names: Box<dyn Fn(Rank) -> Names + Send>) -> Tagger {
+        let template = config.tag.clone().filter(|template| !template.is_empty());
+        let is_folded = config.mode == Mode::Folded;
         Tagger {
-            template: config.tag.clone().filter(|template| !template.is_empty()),
+            template: if is_folded {
+                template.or_else(|| Some(Template::default()))
+            } else {
+                template
+            },
             timestamps: config.timestamps,
             color: config.color,
-            rank_width: config.world_size.saturating_sub(1).to_string().len(),
+            // Sets of ranks differ in width anyway.
+            rank_width: if is_folded {
+                0
+            } else {
+                config.world_size.saturating_sub(1).to_string().len()
+            },
             names,
         }
     }
@@ -47,35 +58,22 @@ impl Tagger {
 
     /// Appends the tag of one rank. `wall` is the time since the Unix epoch.
     pub(crate) fn rank(&self, rank: Rank, stream: Stream, wall: Duration, out: &mut Vec<u8>) {
-        if self.timestamps {
-            write_utc(wall, out);
-            out.push(b' ');
-        }
-        if let Some(template) = &self.template {
-            self.template(template, &[rank], self.rank_width, stream, wall, out);
-        }
+        self.ranks(&[rank], stream, wall, out);
     }
 
-    /// Appends the tag of a line that several ranks wrote: the tag as chosen, or else `[0-63] `. Fields in which the
-    /// ranks differ read `*`. The ranks are sorted and not empty.
+    /// Appends the tag of a line that several ranks wrote. Fields in which the ranks differ read `*`. The ranks are
+    /// sorted and not empty.
     pub(crate) fn ranks(&self, ranks: &[Rank], stream: Stream, wall: Duration, out: &mut Vec<u8>) {
         if self.timestamps {
             write_utc(wall, out);
             out.push(b' ');
         }
-        let default = Template::default();
-        self.template(self.template.as_ref().unwrap_or(&default), ranks, 0, stream, wall, out);
+        if let Some(template) = &self.template {
+            self.fill_in(template, ranks, stream, wall, out);
+        }
     }
 
-    fn template(
-        &self,
-        template: &Template,
-        ranks: &[Rank],
-        rank_width: usize,
-        stream: Stream,
-        wall: Duration,
-        out: &mut Vec<u8>,
-    ) {
+    fn fill_in(&self, template: &Template, ranks: &[Rank], stream: Stream, wall: Duration, out: &mut Vec<u8>) {
         let names: Vec<Names> = ranks.iter().map(|rank| (self.names)(*rank)).collect();
         let common = |field: &dyn Fn(&Names) -> String| -> String {
             let mut values = names.iter().map(field);
@@ -88,7 +86,7 @@ impl Tagger {
         };
         let fields = Fields {
             rank: &RankSet::of(ranks.iter().copied()).to_string(),
-            rank_width,
+            rank_width: self.rank_width,
             local_rank: &common(&|names| names.local_rank.to_string()),
             node: &common(&|names| names.node.clone()),
             app: &common(&|names| names.app.to_string()),
