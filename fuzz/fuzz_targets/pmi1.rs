@@ -1,0 +1,120 @@
+//! Hostile PMI-1 clients: `cargo +nightly fuzz run pmi1 -- -dict=pmi1.dict`.
+//!
+//! The first byte picks the world. Each step after it is a byte that picks a rank and what happens to it, and for raw
+//! bytes a length and the bytes. Beside the absence of panics it is asserted that replies keep to their length, that
+//! nobody is spoken to after the end of its conversation, and that what is held of a client is bounded.
+
+#![no_main]
+
+use std::collections::BTreeMap;
+
+use libfuzzer_sys::fuzz_target;
+use rankrun_core::{GroupId, Rank};
+use rankrun_wireup::pmi1::{Collective, CollectiveResult, Config, Effect, MAX_KVS_BYTES, MAX_LINE, MAX_REPLY, Server};
+
+const LINES: [&[u8]; 12] = [
+    b"cmd=init pmi_version=1 pmi_subversion=1\n",
+    b"cmd=get_maxes\n",
+    b"cmd=get_my_kvsname\n",
+    b"cmd=put kvsname=k_0_0 key=k value=v\n",
+    b"cmd=put key=k value=w\n",
+    b"cmd=get kvsname=k_0_1 key=k\n",
+    b"cmd=get key=k\n",
+    b"cmd=barrier_in\n",
+    b"cmd=barrier_in\n",
+    b"mcmd=spawn\ntotspawns=1\nspawnssofar=1\nendcmd\n",
+    b"cmd=abort exitcode=1\n",
+    b"cmd=finalize\n",
+];
+
+/// The nodes of a group, with a front between them that hands collectives out.
+struct Nodes {
+    servers: Vec<Server>,
+    shut: Vec<bool>,
+    parts: BTreeMap<u64, BTreeMap<usize, Collective>>,
+}
+
+impl Nodes {
+    fn new(shape: u8) -> Nodes {
+        let (nodes, size) = (1 + u32::from(shape) % 2, 1 + u32::from(shape >> 1) % 4);
+        let server = |node: u32| {
+            Server::new(Config {
+                group: GroupId(0),
+                size,
+                kvs_prefix: "k".to_owned(),
+                mapping: format!("(vector,(0,1,{size}))"),
+                appnums: Vec::new(),
+                universe_size: None,
+                local: (node..size).step_by(nodes as usize).map(Rank).collect(),
+            })
+        };
+        Nodes {
+            servers: (0..nodes).map(server).collect(),
+            shut: vec![false; size as usize],
+            parts: BTreeMap::new(),
+        }
+    }
+
+    fn perform(&mut self, node: usize, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Reply { rank, bytes } => {
+                    assert!(!self.shut[rank.index()], "a reply after the end");
+                    assert!(bytes.len() < MAX_REPLY && bytes.ends_with(b"\n"));
+                    assert!(!bytes[..bytes.len() - 1].contains(&b'\n'));
+                }
+                Effect::Abort { rank, .. } | Effect::Malformed { rank, .. } | Effect::Closed { rank, .. } => {
+                    let ended = std::mem::replace(&mut self.shut[rank.index()], true);
+                    assert!(!ended, "a conversation ended twice");
+                }
+                Effect::Collective(part) => self.contribute(node, part),
+                Effect::Inited { .. } | Effect::Finalized { .. } | Effect::BarrierBroken { .. } => {}
+            }
+        }
+    }
+
+    fn contribute(&mut self, node: usize, part: Collective) {
+        let (group, seq) = (part.group, part.seq);
+        let parts = self.parts.entry(seq).or_default();
+        assert!(parts.insert(node, part).is_none(), "a second contribution");
+        if parts.len() < self.servers.len() {
+            return;
+        }
+        let parts = self.parts.remove(&seq).unwrap_or_default();
+        let payloads = parts.into_values().map(|part| part.payload).collect();
+        let result = CollectiveResult { group, seq, payloads };
+        for node in 0..self.servers.len() {
+            let mut effects = Vec::new();
+            self.servers[node].collective_done(&result, &mut effects);
+            self.perform(node, effects);
+        }
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&shape, mut steps)) = data.split_first() else {
+        return;
+    };
+    let mut nodes = Nodes::new(shape);
+    while let Some((&step, rest)) = steps.split_first() {
+        steps = rest;
+        let rank = usize::from(step & 3) % nodes.shut.len();
+        let node = rank % nodes.servers.len();
+        let rank = Rank(rank as u32);
+        let mut effects = Vec::new();
+        match usize::from(step >> 2) {
+            0 => nodes.servers[node].closed(rank, &mut effects),
+            canned @ 1..=12 => nodes.servers[node].received(rank, LINES[canned - 1], &mut effects),
+            _ => {
+                let (length, rest) = steps
+                    .split_first()
+                    .map_or((0, steps), |(length, rest)| (usize::from(*length), rest));
+                let (bytes, rest) = rest.split_at(length.min(rest.len()));
+                steps = rest;
+                nodes.servers[node].received(rank, bytes, &mut effects);
+            }
+        }
+        nodes.perform(node, effects);
+        assert!(nodes.servers[node].held(rank) <= 2 * (MAX_LINE + MAX_KVS_BYTES));
+    }
+});
