@@ -1,7 +1,7 @@
 //! One run of rankrun, from its start to the proof that nothing of it is left.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -30,7 +30,15 @@ pub enum Tier {
 }
 
 impl Tier {
-    pub const ALL: [Tier; 2] = [Tier::Cgroup, Tier::Subreaper];
+    /// The tiers that this machine offers to the user who runs the tests: `cgroup` needs a directory of cgroup v2 in
+    /// which we may make others.
+    pub fn available() -> Vec<Tier> {
+        if leftovers::can_make_cgroups() {
+            vec![Tier::Cgroup, Tier::Subreaper]
+        } else {
+            vec![Tier::Subreaper]
+        }
+    }
 }
 
 /// Who runs rankrun.
@@ -102,15 +110,18 @@ impl Ended {
 
 impl Job {
     /// `rankrun` with these arguments.
-    pub fn new<A: Into<OsString>>(arguments: impl IntoIterator<Item = A>) -> Job {
+    pub fn new<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Job {
         Job::of_program(rankrun(), arguments)
     }
 
     /// Another program that is to leave nothing behind either, such as a shell loop around rankrun.
-    pub fn of_program<A: Into<OsString>>(program: impl Into<OsString>, arguments: impl IntoIterator<Item = A>) -> Job {
+    pub fn of_program<A: AsRef<OsStr>>(program: impl Into<OsString>, arguments: impl IntoIterator<Item = A>) -> Job {
         Job {
             program: program.into(),
-            arguments: arguments.into_iter().map(Into::into).collect(),
+            arguments: arguments
+                .into_iter()
+                .map(|argument| argument.as_ref().to_owned())
+                .collect(),
             environment: BTreeMap::new(),
             directory: None,
             stdin: Stdin::Null,

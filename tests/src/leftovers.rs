@@ -16,14 +16,37 @@ pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
             found.extend(entries(&owner).into_iter().filter(|path| jobs.contains(&name(path))));
         }
     }
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    for line in mounts.lines() {
-        let mut fields = line.split(' ').skip(1);
-        if let (Some(path), Some("cgroup2")) = (fields.next(), fields.next()) {
-            cgroups(Path::new(path), jobs, &mut found);
-        }
+    for mount in cgroup2_mounts() {
+        cgroups(&mount, jobs, &mut found);
     }
     found
+}
+
+/// Where cgroup v2 is mounted: not always at the usual place.
+fn cgroup2_mounts() -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let cgroup2 = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (path, kind) = (fields.next()?, fields.next()?);
+        (kind == "cgroup2").then(|| PathBuf::from(path))
+    });
+    cgroup2.collect()
+}
+
+/// Whether we may make a cgroup below our own.
+pub(crate) fn can_make_cgroups() -> bool {
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::/")) else {
+        return false;
+    };
+    cgroup2_mounts().iter().any(|mount| {
+        let probe = mount.join(own).join(format!(
+            "probe-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)).is_ok()
+    })
 }
 
 fn cgroups(directory: &Path, jobs: &[String], found: &mut Vec<PathBuf>) {

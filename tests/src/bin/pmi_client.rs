@@ -3,15 +3,16 @@
 //! `pmi_client [--rounds N] [--fate FATE [--rank R]]`: init, get_maxes, appnum, kvsname, then N times (1) put,
 //! barrier, get of every rank's value, barrier; finalize. FATE of rank R (0), in place of going on:
 //!
-//! * `garbage`: sends bytes that are no PMI, and waits,
+//! * `garbage`: sends bytes that are no PMI, and exits with 9 when its connection is closed,
 //! * `abort=CODE`: asks for an abort after init, and waits,
 //! * `before-init=CODE`: exits before init,
-//! * `no-finalize=CODE`: exits after the rounds without finalize,
+//! * `leave=CODE`: exits after the first barrier, while the others go on to the next,
+//! * `no-finalize=CODE`: exits when all is done, but does not say so,
 //! * `crash`: is killed by SIGSEGV after the first barrier.
 
 use std::env;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -107,7 +108,10 @@ fn run() -> io::Result<u8> {
     match fate {
         "garbage" => {
             client.writer.write_all(b"\x00\xff this is no PMI \n\n\n")?;
-            wait_for_the_end();
+            let mut answer = Vec::new();
+            // A reset is as good as an end.
+            let _ = client.reader.read_to_end(&mut answer);
+            return Ok(9);
         }
         "abort" => {
             client.send(&format!("cmd=abort exitcode={code}"))?;
@@ -122,8 +126,10 @@ fn run() -> io::Result<u8> {
             "rc",
         )?;
         client.ask("cmd=barrier_in", "barrier_out", "rc")?;
-        if fate == "crash" {
-            rankrun_sys::signal::die_of(rankrun_sys::signal::SIGSEGV);
+        match fate {
+            "crash" => rankrun_sys::signal::die_of(rankrun_sys::signal::SIGSEGV),
+            "leave" => return Ok(code),
+            _ => {}
         }
         for other in 0..size {
             let request = format!("cmd=get kvsname={kvs} key=r{round}-{other}");

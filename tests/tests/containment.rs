@@ -1,0 +1,276 @@
+//! Nothing is left behind, and nothing hangs: whatever happens to a rank, to the front, to the agent, to the guard,
+//! or to two of them, in both tiers of containment (K-3, K-4, K-6, K-8).
+//!
+//! Each of 3 ranks has a plain child, a child in a session of its own, and a daemonised grandchild that ignores
+//! SIGTERM, SIGINT and SIGHUP. All hold stdout open and map a file of /dev/shm.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rankrun_tests::{Ended, Job, Running, Tier, User, compile, full_scale, helper, monotonic, pause, processes};
+use rankrun_tests::{shared_directory, skip};
+use rustix::process::Signal;
+
+const RANKS: u32 = 3;
+
+/// What the tests give for `--grace`, and may therefore expect.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What may pass beyond the grace.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// The agent's lease: how long the guard believes in an agent that says nothing, and then some.
+const LEASE: Duration = Duration::from_secs(10);
+
+/// The library that makes every process of a rank map shared memory.
+fn shared_memory_library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/map_shm.c");
+        let fresh = shared_directory().join(format!("map_shm.{}.so", std::process::id()));
+        compile("cc", &["-shared", "-fPIC", "-O1"], &source, &fresh);
+        let library = shared_directory().join("map_shm.so");
+        fs::rename(fresh, &library).expect("both are in one directory");
+        library
+    })
+}
+
+fn tree(options: &[&str], arguments: &[&str], tier: Tier) -> Job {
+    let preload = format!("LD_PRELOAD={}", shared_memory_library().display());
+    let (ranks, helper) = (RANKS.to_string(), helper("tree"));
+    let mut all = vec!["-n", &ranks, "--grace", "1s", "--linger", "200ms", "-x", &preload];
+    all.extend(options);
+    all.push(&helper);
+    all.extend(arguments);
+    Job::new(all).tier(tier)
+}
+
+/// Starts the trees, lets `event` happen when all are up, and proves that within `bound` nothing is left.
+fn after(job: Job, bound: Duration, event: impl FnOnce(&Running)) -> Ended {
+    let running = job.start();
+    running.wait_for_ranks(RANKS);
+    let time = monotonic();
+    event(&running);
+    let ended = running.finish(bound + Duration::from_secs(5));
+    let gone = ended.empty.saturating_sub(time);
+    assert!(
+        gone <= bound,
+        "the last process was gone only after {gone:?}; {}",
+        ended.stderr_text()
+    );
+    ended
+}
+
+fn ended_by(ended: &Ended, signal: i32) -> bool {
+    ended.signal == Some(signal) || ended.code == Some(128 + signal)
+}
+
+#[test]
+fn a_rank_that_exits_with_3_takes_all_with_it() {
+    for tier in Tier::available() {
+        let job = tree(&[], &["--exit", "3", "--rank", "1", "--on-go"], tier);
+        let ended = after(job, GRACE + MARGIN, |running| running.sign("go"));
+        assert_eq!(ended.code, Some(3), "{tier:?}: {}", ended.stderr_text());
+    }
+}
+
+#[test]
+fn a_rank_that_dies_by_a_signal_takes_all_with_it() {
+    for tier in Tier::available() {
+        for signal in [11, 9] {
+            let number = signal.to_string();
+            let job = tree(&[], &["--signal", &number, "--on-go"], tier);
+            let ended = after(job, GRACE + MARGIN, |running| running.sign("go"));
+            assert_eq!(ended.code, Some(128 + signal), "{tier:?}: {}", ended.stderr_text());
+        }
+    }
+}
+
+#[test]
+fn a_signal_to_the_front_ends_all() {
+    for tier in Tier::available() {
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            let ended = after(tree(&[], &[], tier), GRACE + MARGIN, |running| {
+                processes::send(running.front(), signal)
+            });
+            assert!(
+                ended_by(&ended, signal.as_raw()),
+                "{tier:?}: {:?} {:?}",
+                ended.code,
+                ended.signal
+            );
+        }
+    }
+}
+
+#[test]
+fn a_killed_front_leaves_nothing() {
+    for tier in Tier::available() {
+        after(tree(&[], &[], tier), GRACE + MARGIN, |running| {
+            processes::send(running.front(), Signal::KILL)
+        });
+    }
+}
+
+#[test]
+fn a_killed_agent_leaves_nothing_and_is_told() {
+    for tier in Tier::available() {
+        let ended = after(tree(&[], &[], tier), GRACE + MARGIN, |running| {
+            processes::send(running.agent(), Signal::KILL);
+        });
+        assert_eq!(ended.code, Some(121), "{tier:?}: a lost node; {}", ended.stderr_text());
+    }
+}
+
+#[test]
+fn a_stopped_agent_leaves_nothing() {
+    for tier in Tier::available() {
+        let ended = after(tree(&[], &[], tier), LEASE + GRACE + MARGIN, |running| {
+            processes::send(running.agent(), Signal::STOP);
+        });
+        assert_eq!(ended.code, Some(121), "{tier:?}: a lost node; {}", ended.stderr_text());
+    }
+}
+
+#[test]
+fn a_killed_guard_leaves_nothing() {
+    for tier in Tier::available() {
+        let ended = after(tree(&[], &[], tier), GRACE + MARGIN, |running| {
+            processes::send(running.guard(), Signal::KILL);
+        });
+        assert!(ended.code.is_some_and(|code| code != 0), "{tier:?}: {:?}", ended.code);
+    }
+}
+
+#[test]
+fn killing_everything_that_is_called_rankrun_leaves_nothing() {
+    for tier in Tier::available() {
+        after(tree(&[], &[], tier), GRACE + MARGIN, |running| {
+            let namesakes: Vec<i32> = running
+                .processes()
+                .into_iter()
+                .filter(|process| process.name.starts_with("rankrun"))
+                .map(|process| process.pid)
+                .collect();
+            assert!(namesakes.contains(&running.front()), "the front is called rankrun");
+            assert!(!namesakes.contains(&running.guard()), "the guard bears another name");
+            for pid in namesakes {
+                processes::send(pid, Signal::KILL);
+            }
+        });
+    }
+}
+
+/// Kills two processes of the job, a gap apart, and proves that nothing survives.
+fn kill_pairs(first: fn(&Running) -> i32, second: fn(&Running) -> i32) {
+    for tier in Tier::available() {
+        for gap in [0, 1, 5, 10] {
+            for _ in 0..full_scale(20, 1) {
+                after(tree(&[], &[], tier), GRACE + MARGIN, |running| {
+                    // Both are looked up first: the second could not be found once the first is gone.
+                    let (first, second) = (first(running), second(running));
+                    processes::send(first, Signal::KILL);
+                    pause(Duration::from_millis(gap));
+                    processes::send(second, Signal::KILL);
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn front_and_agent_killed_together_leave_nothing() {
+    kill_pairs(Running::front, Running::agent);
+    kill_pairs(Running::agent, Running::front);
+}
+
+#[test]
+fn front_and_guard_killed_together_leave_nothing() {
+    kill_pairs(Running::front, Running::guard);
+    kill_pairs(Running::guard, Running::front);
+}
+
+#[test]
+fn agent_and_guard_killed_together_leave_nothing() {
+    kill_pairs(Running::agent, Running::guard);
+    kill_pairs(Running::guard, Running::agent);
+}
+
+#[test]
+fn a_job_beyond_its_timeout_leaves_nothing() {
+    for tier in Tier::available() {
+        let running = tree(&["--timeout", "1500ms"], &[], tier).start();
+        running.wait_for_ranks(RANKS);
+        let ended = running.finish(Duration::from_secs(8));
+        assert_eq!(ended.code, Some(124), "{tier:?}: {}", ended.stderr_text());
+        let limit = Duration::from_millis(1500) + GRACE + MARGIN;
+        assert!(ended.elapsed() <= limit, "{tier:?}: {:?}", ended.elapsed());
+    }
+}
+
+#[test]
+fn ranks_that_heed_sigterm_are_gone_within_a_fifth_of_a_second() {
+    for tier in Tier::available() {
+        for (options, arguments) in [
+            (&[][..], &["--alone", "--exit", "3", "--on-go"][..]),
+            (&["--linger", "0"], &["--obedient", "--exit", "3", "--on-go"]),
+        ] {
+            let limit = Duration::from_millis(200);
+            let ended = after(tree(options, arguments, tier), limit, |running| running.sign("go"));
+            assert_eq!(ended.code, Some(3), "{tier:?}: {}", ended.stderr_text());
+        }
+    }
+}
+
+#[test]
+fn a_user_who_may_make_no_cgroup_leaves_nothing_either() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can run rankrun as another user");
+    }
+    let as_nobody = |options: &[&str], arguments: &[&str]| {
+        tree(options, arguments, Tier::Subreaper)
+            .env_remove("RANKRUN_CONTAINMENT")
+            .user(User::Nobody)
+    };
+    let ended = after(as_nobody(&[], &["--exit", "3", "--on-go"]), GRACE + MARGIN, |running| {
+        running.sign("go")
+    });
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr_text());
+    let targets: [fn(&Running) -> i32; 3] = [Running::front, Running::agent, Running::guard];
+    for target in targets {
+        after(as_nobody(&[], &[]), GRACE + MARGIN, |running| {
+            processes::send(target(running), Signal::KILL)
+        });
+    }
+    let ended = after(as_nobody(&[], &[]), GRACE + MARGIN, |running| {
+        processes::send(running.front(), Signal::TERM);
+    });
+    assert!(ended_by(&ended, 15), "{:?} {:?}", ended.code, ended.signal);
+}
+
+#[test]
+fn a_checkpoint_that_needs_helper_processes_is_complete() {
+    let ranks = 2;
+    for tier in Tier::available() {
+        for run in 0..full_scale(100, 10) {
+            let job = Job::new(["-n", "2", "--grace", "10s", &helper("checkpoint")]).tier(tier);
+            let running = job.start();
+            for rank in 0..ranks {
+                running.wait_for_file(&format!("{rank}.up"));
+            }
+            processes::send(running.front(), Signal::TERM);
+            for rank in 0..ranks {
+                let checkpoint = running.wait_for_file(&format!("{rank}.checkpoint"));
+                assert_eq!(checkpoint.lines().count(), 5, "{tier:?}, run {run}, rank {rank}");
+            }
+            let ended = running.finish(Duration::from_secs(15));
+            assert!(
+                ended_by(&ended, 15),
+                "every rank exited with 0, but rankrun was ended: {:?}",
+                ended.code
+            );
+        }
+    }
+}

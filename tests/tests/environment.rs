@@ -1,0 +1,188 @@
+//! What a rank finds itself in: variables, descriptors, signals, limits (DESIGN §4, §8).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rankrun_tests::{Ended, Environment, Job, helper, rankrun};
+
+/// The variables of each rank, by rank, as `env -0` under `--output grouped` tells them.
+fn variables(ended: &Ended) -> Vec<BTreeMap<String, String>> {
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    let text = ended.stdout_text();
+    let pairs = text.split_terminator('\0').filter_map(|pair| pair.split_once('='));
+    let mut ranks: Vec<BTreeMap<String, String>> = Vec::new();
+    for (name, value) in pairs {
+        // Each rank's environment begins where a name comes for the second time.
+        if ranks.last().is_none_or(|rank| rank.contains_key(name.trim_start())) {
+            ranks.push(BTreeMap::new());
+        }
+        if let Some(rank) = ranks.last_mut() {
+            rank.insert(name.trim_start().to_owned(), value.to_owned());
+        }
+    }
+    ranks
+}
+
+const OUTER: [(&str, &str); 14] = [
+    ("SLURM_PROCID", "7"),
+    ("SLURM_LOCALID", "7"),
+    ("SLURM_NODEID", "3"),
+    ("SLURM_NTASKS", "64"),
+    ("SLURM_STEP_ID", "1"),
+    ("SLURM_STEP_NUM_TASKS", "64"),
+    ("PMI_RANK", "7"),
+    ("PMI_SIZE", "64"),
+    ("PMI_FD", "99"),
+    ("PMIX_RANK", "7"),
+    ("PMIX_NAMESPACE", "outer"),
+    ("OMPI_COMM_WORLD_RANK", "7"),
+    ("OMPI_COMM_WORLD_SIZE", "64"),
+    ("I_MPI_PMI_LIBRARY", "/usr/lib/libpmi2.so"),
+];
+
+#[test]
+fn a_rank_knows_its_own_place_and_nothing_of_an_outer_one() {
+    let mut job = Job::new(["-n", "3", "--output", "grouped", "env", "-0"]).env("SLURM_JOB_ID", "4711");
+    for (name, value) in OUTER {
+        job = job.env(name, value);
+    }
+    let ranks = variables(&job.run());
+    assert_eq!(ranks.len(), 3);
+    for (number, rank) in ranks.iter().enumerate() {
+        for name in ["RANKRUN_RANK", "RANK", "LOCAL_RANK", "PMI_RANK", "MPI_LOCALRANKID"] {
+            assert_eq!(rank.get(name), Some(&number.to_string()), "{name}");
+        }
+        for name in [
+            "RANKRUN_WORLD_SIZE",
+            "WORLD_SIZE",
+            "PMI_SIZE",
+            "MPI_LOCALNRANKS",
+            "LOCAL_WORLD_SIZE",
+        ] {
+            assert_eq!(rank.get(name).map(String::as_str), Some("3"), "{name}");
+        }
+        for (name, value) in OUTER {
+            assert_ne!(
+                rank.get(name).map(String::as_str),
+                Some(value),
+                "{name} is the outer one"
+            );
+        }
+        assert_eq!(
+            rank.get("SLURM_JOB_ID").map(String::as_str),
+            Some("4711"),
+            "the allocation is still ours"
+        );
+    }
+    let masters: BTreeSet<_> = ranks.iter().map(|rank| rank.get("MASTER_PORT")).collect();
+    assert_eq!(masters.len(), 1, "one store for all");
+    assert!(masters.iter().all(Option::is_some));
+}
+
+#[test]
+fn rankrun_below_rankrun_is_a_job_of_its_own() {
+    let inner = rankrun();
+    let ended = Job::new([
+        "-n",
+        "1",
+        inner.to_str().expect("text"),
+        "-n",
+        "2",
+        "--output",
+        "grouped",
+        "env",
+        "-0",
+    ])
+    .run();
+    let ranks = variables(&ended);
+    assert_eq!(ranks.len(), 2);
+    for (number, rank) in ranks.iter().enumerate() {
+        assert_eq!(rank.get("RANKRUN_RANK"), Some(&number.to_string()));
+        assert_eq!(rank.get("RANKRUN_WORLD_SIZE").map(String::as_str), Some("2"));
+    }
+}
+
+#[test]
+fn ranks_below_an_outer_mpiexec_are_a_world_of_their_own() {
+    for (name, launcher) in [("mpich", "mpiexec"), ("impi-rt", "mpiexec")] {
+        let Some(environment) = Environment::find(name) else {
+            return;
+        };
+        let program = environment.program("python");
+        let code = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))";
+        let inner = rankrun();
+        let inner = inner.to_str().expect("text");
+        let ended = Job::of_program(
+            environment.program(launcher),
+            ["-n", "1", inner, "-n", "2", &program, "-c", code],
+        )
+        .run();
+        assert_eq!(ended.stdout_text(), "2\n2\n", "{name}: {}", ended.stderr_text());
+    }
+}
+
+#[test]
+fn the_users_variables_are_set_and_removed() {
+    let job = Job::new([
+        "-n",
+        "2",
+        "-x",
+        "COLOUR=blue",
+        "--env-remove",
+        "GONE*",
+        "--output",
+        "grouped",
+        "env",
+        "-0",
+    ]);
+    for rank in variables(&job.env("GONE_1", "x").env("GONE_2", "y").env("STAYS", "z").run()) {
+        assert_eq!(rank.get("COLOUR").map(String::as_str), Some("blue"));
+        assert_eq!(rank.get("STAYS").map(String::as_str), Some("z"));
+        assert!(!rank.contains_key("GONE_1") && !rank.contains_key("GONE_2"));
+    }
+}
+
+#[test]
+fn a_rank_has_its_own_session_and_no_descriptor_too_many() {
+    let ended = Job::new(["-n", "2", "--mpi", "none", &helper("fdcheck")]).run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    let text = ended.stdout_text();
+    assert_eq!(text.lines().count(), 2);
+    for line in text.lines() {
+        let value: serde_json::Value = serde_json::from_str(line).expect("fdcheck writes JSON");
+        let descriptors: Vec<&String> = value["fds"].as_object().expect("an object").keys().collect();
+        assert_eq!(descriptors, ["0", "1", "2"], "{line}");
+        assert_eq!(value["sid"], value["pid"], "a session of its own");
+        assert_eq!(value["blocked"], "0000000000000000");
+        assert_eq!(value["ignored"], "0000000000000000");
+    }
+    let ended = Job::new(["-n", "1", &helper("fdcheck")]).run();
+    let value: serde_json::Value = serde_json::from_str(&ended.stdout_text()).expect("fdcheck writes JSON");
+    assert_eq!(
+        value["fds"].as_object().expect("an object").len(),
+        4,
+        "the PMI socket is the only one added: {value}"
+    );
+}
+
+#[test]
+fn what_nohup_ignores_stays_ignored_and_the_users_limits_hold() {
+    let script = format!(
+        "trap '' HUP; ulimit -Sn 300; ulimit -Sc 0; exec '{}' -n 2 '{}'",
+        rankrun().display(),
+        helper("fdcheck")
+    );
+    let ended = Job::of_program("bash", ["-c", &script]).run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    for line in ended.stdout_text().lines() {
+        let value: serde_json::Value = serde_json::from_str(line).expect("fdcheck writes JSON");
+        assert_eq!(value["ignored"], "0000000000000001");
+        assert!(
+            value["nofile"].as_str().is_some_and(|limit| limit.starts_with("300 ")),
+            "{line}"
+        );
+        assert!(
+            value["core"].as_str().is_some_and(|limit| limit.starts_with("0 ")),
+            "{line}"
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! Real MPI and real torch programs: right results, exit code 0.
+
+use std::time::Duration;
+
+use rankrun_tests::{Ended, Environment, Job, full_scale};
+
+const BOUND: Duration = Duration::from_secs(120);
+
+fn each_rank_prints(ended: &Ended, ranks: usize, line: &str) {
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    let text = ended.stdout_text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines, vec![line; ranks], "{}", ended.stderr_text());
+}
+
+fn allreduce(environment: &Environment, ranks: usize) -> Ended {
+    let code = "from mpi4py import MPI; w = MPI.COMM_WORLD; print(w.size, w.allreduce(w.rank + 1))";
+    let size = ranks.to_string();
+    Job::new(["-n", &size, &environment.program("python"), "-c", code])
+        .bound(BOUND)
+        .run()
+}
+
+#[test]
+fn mpich_adds_up_its_ranks() {
+    let Some(environment) = Environment::find("mpich") else {
+        return;
+    };
+    for ranks in [1, 2, 8] {
+        for _ in 0..full_scale(10, 1) {
+            let expected = format!("{ranks} {}", ranks * (ranks + 1) / 2);
+            each_rank_prints(&allreduce(&environment, ranks), ranks, &expected);
+        }
+    }
+}
+
+#[test]
+fn intel_mpi_adds_up_its_ranks() {
+    let Some(environment) = Environment::find("impi-rt") else {
+        return;
+    };
+    for ranks in [1, 2, 8] {
+        for _ in 0..full_scale(10, 1) {
+            let expected = format!("{ranks} {}", ranks * (ranks + 1) / 2);
+            each_rank_prints(&allreduce(&environment, ranks), ranks, &expected);
+        }
+    }
+}
+
+#[test]
+fn an_mpi_abort_is_the_end_of_all_with_its_code() {
+    for name in ["mpich", "impi-rt"] {
+        let Some(environment) = Environment::find(name) else {
+            return;
+        };
+        let code = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.Abort(7) if w.rank == 1 else w.Barrier()";
+        let ended = Job::new(["-n", "3", &environment.program("python"), "-c", code])
+            .bound(BOUND)
+            .run();
+        assert_eq!(ended.code, Some(7), "{name}: {}", ended.stderr_text());
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_mpi_without_a_word_ends_the_job() {
+    for name in ["mpich", "impi-rt"] {
+        let Some(environment) = Environment::find(name) else {
+            return;
+        };
+        let code = "import os; from mpi4py import MPI; w = MPI.COMM_WORLD; os._exit(4) if w.rank == 1 else w.Barrier()";
+        let ended = Job::new(["-n", "3", &environment.program("python"), "-c", code])
+            .bound(BOUND)
+            .run();
+        assert_eq!(ended.code, Some(4), "{name}: {}", ended.stderr_text());
+    }
+}
+
+#[test]
+fn two_mpi_programs_in_one_wrapper_are_served_one_after_the_other() {
+    let Some(environment) = Environment::find("mpich") else {
+        return;
+    };
+    let one = format!(
+        "'{}' -c 'from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))'",
+        environment.program("python")
+    );
+    let script = format!("{one} && {one}");
+    let ended = Job::new(["-n", "2", "sh", "-c", &script]).bound(BOUND).run();
+    each_rank_prints(&ended, 4, "2");
+}
+
+const TORCH: &str = r#"
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for dtype in (torch.float32, torch.float16):
+    tensor = torch.full((1000,), float(dist.get_rank() + 1), dtype=dtype)
+    dist.all_reduce(tensor)
+    assert bool((tensor == 10).all()), tensor
+print("sum is 10 on", dist.get_world_size())
+dist.destroy_process_group()
+"#;
+
+#[test]
+fn torch_reduces_over_gloo_in_both_precisions() {
+    let Some(environment) = Environment::find("torch") else {
+        return;
+    };
+    let ended = Job::new(["-n", "4", &environment.program("python"), "-c", TORCH])
+        .bound(BOUND)
+        .run();
+    each_rank_prints(&ended, 4, "sum is 10 on 4");
+}
+
+#[test]
+fn concurrent_torch_jobs_do_not_take_each_others_port() {
+    let Some(environment) = Environment::find("torch") else {
+        return;
+    };
+    // The store is all that can collide; it needs no import of torch to be told apart by its port.
+    let jobs: Vec<_> = (0..full_scale(20, 3))
+        .map(|_| {
+            Job::new([
+                "-n",
+                "2",
+                &environment.program("python"),
+                "-c",
+                &TORCH.replace("== 10", "== 3"),
+            ])
+            .start()
+        })
+        .collect();
+    for job in jobs {
+        let ended = job.finish(BOUND);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    }
+}
