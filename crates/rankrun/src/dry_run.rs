@@ -196,7 +196,7 @@ fn list(text: &mut String, title: &str, items: impl Iterator<Item = String>) -> 
 
 fn rank_variables(spec: &JobSpec, facts: &NodeFacts, rank: Rank) -> Env {
     let pmi_fd = match spec.mpi {
-        MpiMode::Pmi1 => Some(0),
+        MpiMode::Pmi1 => Some(i32::MAX),
         MpiMode::None => None,
     };
     rank_environment(spec, facts, rank, pmi_fd).into_iter().collect()

@@ -2,10 +2,13 @@
 
 mod args;
 mod capacity;
+mod check;
 mod choices;
+mod clean;
 mod config;
 mod cpus;
 mod dry_run;
+mod inventory;
 mod invocation;
 mod message;
 mod plan;
@@ -59,7 +62,17 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
             let _ = clap_mangen::Man::new(args::whole()).render(&mut text);
             print(&text)
         }
-        Invocation::Check | Invocation::Clean { .. } => Err(Problem::internal("not yet")),
+        Invocation::Check => {
+            let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+            let (text, code) = check::run(&env);
+            print(text.as_bytes())?;
+            Ok(code)
+        }
+        Invocation::Clean { dry_run } => {
+            let (text, code) = clean::run(dry_run)?;
+            print(text.as_bytes())?;
+            Ok(code)
+        }
     }
 }
 

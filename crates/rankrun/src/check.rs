@@ -1,0 +1,368 @@
+//! `rankrun check`: what this machine offers to jobs, one line each, with a hint where something is amiss.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anstyle::{AnsiColor, Style};
+use rankrun_core::ExitCode;
+use rankrun_core::units::format_size;
+use rankrun_sys::cgroup::JobCgroup;
+use rustix::fs::Access;
+
+use crate::config::reason;
+use crate::{capacity, clean, cpus, inventory};
+
+/// How a finding is to be taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Level {
+    Fine,
+    /// Jobs run, with less than there could be.
+    Note,
+    /// Jobs cannot run.
+    Bad,
+}
+
+/// One line of the report.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Finding {
+    pub(crate) topic: &'static str,
+    pub(crate) level: Level,
+    pub(crate) text: String,
+    pub(crate) hint: Option<String>,
+}
+
+impl Finding {
+    pub(crate) fn fine(topic: &'static str, text: impl Into<String>) -> Finding {
+        Finding {
+            topic,
+            level: Level::Fine,
+            text: text.into(),
+            hint: None,
+        }
+    }
+
+    pub(crate) fn note(topic: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Finding {
+        Finding {
+            level: Level::Note,
+            hint: Some(hint.into()),
+            ..Finding::fine(topic, text)
+        }
+    }
+
+    fn bad(topic: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Finding {
+        Finding {
+            level: Level::Bad,
+            ..Finding::note(topic, text, hint)
+        }
+    }
+}
+
+/// Examines this machine. The text is for stdout; the code is 1 if jobs cannot run here.
+pub(crate) fn run(env: &[(OsString, OsString)]) -> (String, ExitCode) {
+    let mut findings = vec![
+        containment(),
+        runtime_directory(),
+        processes(),
+        cpu_count(),
+        pty(),
+        tracing(),
+    ];
+    findings.extend(limits());
+    findings.extend(shared_memory());
+    findings.push(left_over());
+    findings.extend(inventory::examine(env));
+    let cannot_run = findings.iter().any(|finding| finding.level == Level::Bad);
+    let code = if cannot_run {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    };
+    (render(&findings), code)
+}
+
+fn render(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|finding| finding.topic.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for Finding {
+        topic,
+        level,
+        text: said,
+        hint,
+    } in findings
+    {
+        let (mark, color) = match level {
+            Level::Fine => ("ok  ", AnsiColor::Green),
+            Level::Note => ("note", AnsiColor::Yellow),
+            Level::Bad => ("bad ", AnsiColor::Red),
+        };
+        let style = Style::new().fg_color(Some(color.into()));
+        // Writing into a string does not fail.
+        let _ = writeln!(text, "{style}{mark}{style:#}  {topic:width$}  {said}");
+        if let Some(hint) = hint {
+            let _ = writeln!(text, "      {:width$}  hint: {hint}", "");
+        }
+    }
+    text
+}
+
+/// Which tier holds the processes of a rank together (K-1), found by doing it.
+fn containment() -> Finding {
+    const TOPIC: &str = "containment";
+    const HINT: &str =
+        "jobs run all the same; for a cgroup of your own: systemd-run --user --scope -p Delegate=yes rankrun ...";
+    let fallback = |why: String| Finding::note(TOPIC, format!("process trees (session and subreaper): {why}"), HINT);
+    let name = format!("check-{}", std::process::id());
+    match JobCgroup::create(&name) {
+        Ok(cgroup) => {
+            let path = cgroup.path().to_owned();
+            let placed = place_a_process(&path);
+            drop(cgroup);
+            let _ = std::fs::remove_dir(&path);
+            let above = path.parent().unwrap_or(&path).display();
+            match placed {
+                Ok(()) => Finding::fine(
+                    TOPIC,
+                    format!("cgroup v2: each rank in a cgroup of its own below {above}"),
+                ),
+                Err(error) => fallback(format!(
+                    "a cgroup can be made in {above}, but no process placed in it: {}",
+                    reason(&error)
+                )),
+            }
+        }
+        Err(error) => {
+            match std::error::Error::source(&error).and_then(|source| source.downcast_ref::<std::io::Error>()) {
+                Some(source) => fallback(format!("{error}: {}", reason(source))),
+                None => fallback(error.to_string()),
+            }
+        }
+    }
+}
+
+/// Puts a process into a cgroup, and waits until it is gone.
+fn place_a_process(cgroup: &Path) -> std::io::Result<()> {
+    // `cat` waits for us, and ends when we close its input.
+    let mut child = Command::new("cat")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()?;
+    let placed = std::fs::write(cgroup.join("cgroup.procs"), child.id().to_string());
+    drop(child.stdin.take());
+    child.wait()?;
+    placed
+}
+
+/// The private directory of jobs: it must be ours alone.
+fn runtime_directory() -> Finding {
+    const TOPIC: &str = "directory";
+    let path = clean::jobs_directory();
+    let shown = path.display();
+    let existed = path.exists();
+    if !existed && let Err(error) = std::fs::DirBuilder::new().mode(0o700).create(&path) {
+        return Finding::bad(
+            TOPIC,
+            format!("cannot make {shown}: {}", reason(&error)),
+            "/tmp must be writable",
+        );
+    }
+    let meta = std::fs::symlink_metadata(&path);
+    if !existed {
+        let _ = std::fs::remove_dir(&path);
+    }
+    match meta {
+        Ok(meta) if meta.is_dir() && meta.uid() == rustix::process::getuid().as_raw() && meta.mode() & 0o077 == 0 => {
+            Finding::fine(TOPIC, format!("{shown} is ours alone"))
+        }
+        Ok(_) => Finding::bad(
+            TOPIC,
+            format!("{shown} is not a directory of ours alone"),
+            format!("remove it, or \"chmod 700 {shown}\" if it is yours"),
+        ),
+        Err(error) => Finding::bad(
+            TOPIC,
+            format!("cannot look at {shown}: {}", reason(&error)),
+            "/tmp must be readable",
+        ),
+    }
+}
+
+fn processes() -> Finding {
+    const TOPIC: &str = "processes";
+    match capacity::bounds().into_iter().min_by_key(capacity::Bound::left) {
+        Some(bound) => {
+            let text = format!(
+                "room for {} more: {} is {}, {} in use",
+                bound.left(),
+                bound.name,
+                bound.limit,
+                bound.used
+            );
+            match bound.left() {
+                0..32 => Finding::bad(TOPIC, text, bound.remedy),
+                32..1024 => Finding::note(TOPIC, text, bound.remedy),
+                _ => Finding::fine(TOPIC, text),
+            }
+        }
+        None => Finding::fine(TOPIC, "no limit"),
+    }
+}
+
+fn cpu_count() -> Finding {
+    let online = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let online = online
+        .lines()
+        .filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "))
+        .count();
+    Finding::fine("cpus", format!("{} of {online} may be used (-n auto)", cpus::allowed()))
+}
+
+fn pty() -> Finding {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, unlockpt};
+    let made = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).and_then(|pty| {
+        grantpt(&pty)?;
+        unlockpt(&pty)
+    });
+    match made {
+        Ok(()) => Finding::fine("pty", "pseudo-terminals can be made (--stdio pty)"),
+        Err(error) => Finding::note(
+            "pty",
+            format!("no pseudo-terminals: {}", reason(&error.into())),
+            "ranks get pipes instead; mount devpts at /dev/pts, with a larger max= if they are used up",
+        ),
+    }
+}
+
+/// Whether a debugger may attach to a rank.
+fn tracing() -> Finding {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => Finding::fine("ptrace", "debuggers may attach to any process of yours"),
+        "1" => Finding::note(
+            "ptrace",
+            "debuggers may attach only to what they started (kernel.yama.ptrace_scope is 1)",
+            "put the debugger in front of a rank: --tty 3 --wrap '3:gdb --args'",
+        ),
+        other => Finding::note(
+            "ptrace",
+            format!("debuggers may not attach (kernel.yama.ptrace_scope is {other})"),
+            "the administrator can allow it with \"sysctl kernel.yama.ptrace_scope=1\"",
+        ),
+    }
+}
+
+fn limits() -> Vec<Finding> {
+    let show = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    let (soft, hard) = rankrun_sys::limits::open_files();
+    let text = format!("{} open files, at most {}", show(soft), show(hard));
+    let files = match hard {
+        Some(hard) if hard < 4096 => Finding::note(
+            "nofile",
+            text,
+            "enough for some hundred ranks; \"nofile\" in /etc/security/limits.conf raises it",
+        ),
+        _ => Finding::fine("nofile", text),
+    };
+    let (soft, hard) = rankrun_sys::limits::core_size();
+    let core = match (soft, hard) {
+        (Some(0), Some(0)) => Finding::note(
+            "core",
+            "no core dumps, and no right to ask for them",
+            "\"core\" in /etc/security/limits.conf allows them",
+        ),
+        (Some(0), _) => Finding::note(
+            "core",
+            "no core dumps",
+            "\"ulimit -c unlimited\" before rankrun turns them on",
+        ),
+        (soft, _) => Finding::fine("core", format!("core dumps, {} bytes", show(soft))),
+    };
+    let (soft, _) = rankrun_sys::limits::locked_memory();
+    let rdma = Path::new("/dev/infiniband").exists();
+    let text = soft.map_or("unlimited locked memory".to_owned(), |bytes| {
+        format!("{} of locked memory", format_size(bytes))
+    });
+    let memlock = match soft {
+        Some(_) if rdma => Finding::note("memlock", text, "InfiniBand needs more: \"ulimit -l unlimited\""),
+        _ => Finding::fine("memlock", text),
+    };
+    vec![files, core, memlock]
+}
+
+/// MPI and torch pass messages between ranks of a node through /dev/shm.
+fn shared_memory() -> Option<Finding> {
+    const TOPIC: &str = "shm";
+    /// What a container gets by default (docker, podman: 64 MiB) is too little for several ranks of any MPI.
+    const LITTLE: u64 = 256 << 20;
+    let Ok(stat) = rustix::fs::statvfs("/dev/shm") else {
+        return Some(Finding::note(
+            TOPIC,
+            "there is no /dev/shm",
+            "MPI and torch need it: mount a tmpfs there",
+        ));
+    };
+    let mebibytes = |blocks: u64| (blocks * stat.f_frsize) >> 20;
+    let text = format!(
+        "/dev/shm has {} MiB, {} MiB free",
+        mebibytes(stat.f_blocks),
+        mebibytes(stat.f_bavail)
+    );
+    Some(match stat.f_bavail * stat.f_frsize {
+        free if free < LITTLE => Finding::note(TOPIC, text, "in a container, give it more: --shm-size=8g"),
+        _ => Finding::fine(TOPIC, text),
+    })
+}
+
+/// What dead jobs left on this machine.
+fn left_over() -> Finding {
+    const TOPIC: &str = "leftovers";
+    match clean::survey(&clean::jobs_directory()) {
+        Ok(jobs) if jobs.is_empty() => Finding::fine(TOPIC, "nothing is left of dead jobs"),
+        Ok(jobs) => {
+            let processes: usize = jobs.iter().map(clean::Leftover::process_count).sum();
+            let text = format!(
+                "{} dead jobs left something behind, {processes} processes among it",
+                jobs.len()
+            );
+            Finding::note(TOPIC, text, "\"rankrun clean\" removes it")
+        }
+        Err(problem) => Finding::note(TOPIC, problem.text, "see the line \"directory\""),
+    }
+}
+
+/// The value of a variable, if it is set and not empty.
+pub(crate) fn variable<'a>(env: &'a [(OsString, OsString)], name: &str) -> Option<&'a OsStr> {
+    let found = env.iter().find(|(have, value)| have == name && !value.is_empty());
+    found.map(|(_, value)| value.as_os_str())
+}
+
+/// Whether a device can be used.
+pub(crate) fn usable(device: &PathBuf) -> bool {
+    rustix::fs::access(device, Access::READ_OK | Access::WRITE_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_finding_is_a_line_and_each_hint_another() {
+        let findings = [
+            Finding::fine("pty", "pseudo-terminals can be made"),
+            Finding::note("containment", "process trees: no cgroup", "jobs run all the same"),
+            Finding::bad("directory", "/tmp/rankrun-0 is not ours", "remove it"),
+        ];
+        insta::assert_snapshot!(anstream::adapter::strip_str(&render(&findings)).to_string(), @"");
+    }
+
+    #[test]
+    fn jobs_can_run_on_the_machine_of_the_tests() {
+        let (text, code) = run(&[]);
+        assert_eq!(code, ExitCode::SUCCESS, "{text}");
+        for topic in ["containment", "pty", "ptrace", "nofile", "shm", "leftovers"] {
+            assert!(text.contains(topic), "{topic} is missing:\n{text}");
+        }
+    }
+}

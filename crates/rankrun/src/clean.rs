@@ -1,0 +1,384 @@
+//! `rankrun clean`: ends and removes what dead jobs left behind.
+//!
+//! A job is dead when nobody holds the lock on `alive` in its runtime directory: its front, its agent and its guard hold
+//! it as long as they live. The lock is kept while we clean, so that two of us do not meet.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use rankrun_core::ExitCode;
+use rankrun_sys::cgroup::GuardedCgroup;
+use rankrun_sys::{proc, shm};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FlockOperation;
+use rustix::process::{PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
+
+use crate::config::reason;
+use crate::message::{Problem, warn};
+
+/// From SIGTERM to SIGKILL.
+const GRACE: Duration = Duration::from_secs(2);
+/// From SIGKILL to giving up on a process that the kernel cannot end.
+const KILL_BOUND: Duration = Duration::from_secs(5);
+/// A directory without a lock file belongs to a job that is just starting, unless it is older than this.
+const STARTING: Duration = Duration::from_secs(60);
+
+/// The directory of this user's jobs on this machine.
+pub(crate) fn jobs_directory() -> PathBuf {
+    PathBuf::from(format!("/tmp/rankrun-{}", getuid().as_raw()))
+}
+
+/// What a dead job left.
+#[derive(Debug)]
+pub(crate) struct Leftover {
+    pub(crate) job: String,
+    directory: PathBuf,
+    /// Held until all is removed. `None` if the job never made its lock file.
+    _lock: Option<std::fs::File>,
+    processes: Vec<proc::Process>,
+    cgroups: Vec<PathBuf>,
+    shared_memory: Vec<OsString>,
+}
+
+/// Cleans, or only lists, and says on stdout what it did.
+pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
+    let mut text = String::new();
+    let mut code = ExitCode::SUCCESS;
+    for leftover in survey(&jobs_directory())? {
+        if dry_run {
+            list(&mut text, &leftover);
+            continue;
+        }
+        let alive = leftover.remove(&mut text);
+        if alive > 0 {
+            warn(&format!("{alive} processes of job {} could not be ended", leftover.job));
+            code = ExitCode::LEFT_BEHIND;
+        }
+    }
+    if text.is_empty() {
+        text.push_str("nothing is left of dead jobs\n");
+    }
+    Ok((text, code))
+}
+
+/// Finds the dead jobs below a directory. Locks them until the result is dropped.
+pub(crate) fn survey(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
+    let meta = match std::fs::symlink_metadata(jobs) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => {
+            return Err(Problem::internal(format!(
+                "cannot look into \"{}\": {}",
+                jobs.display(),
+                reason(&error)
+            )));
+        }
+    };
+    if !meta.is_dir() || meta.uid() != getuid().as_raw() {
+        return Err(
+            Problem::internal(format!("\"{}\" is not a directory of yours", jobs.display()))
+                .hint("somebody else made it; ask them or the administrator to remove it"),
+        );
+    }
+    let entries = std::fs::read_dir(jobs)
+        .map_err(|error| Problem::internal(format!("cannot read \"{}\": {}", jobs.display(), reason(&error))))?;
+    let mut directories: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    directories.sort_unstable();
+    Ok(directories
+        .into_iter()
+        .filter_map(|directory| examine(&directory))
+        .collect())
+}
+
+/// What a job left, if it is dead.
+fn examine(directory: &Path) -> Option<Leftover> {
+    let job = directory.file_name()?.to_str()?.to_owned();
+    let named_like_a_job = job.len() == 8 && job.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let meta = std::fs::symlink_metadata(directory).ok()?;
+    if !named_like_a_job || !meta.is_dir() || meta.uid() != getuid().as_raw() {
+        return None;
+    }
+    let lock = match std::fs::File::open(directory.join("alive")) {
+        Ok(file) => {
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+            Some(file)
+        }
+        Err(_) if is_starting(&meta) => return None,
+        Err(_) => None,
+    };
+    let noted = std::fs::read(directory.join("shm")).unwrap_or_default();
+    let noted = noted.split(|byte| *byte == b'\n').filter(|name| !name.is_empty());
+    Some(Leftover {
+        processes: processes_of(&job),
+        cgroups: cgroups_of(&job),
+        shared_memory: noted
+            .map(|name| OsString::from_vec(name.to_vec()))
+            .filter(|name| is_removable(name))
+            .collect(),
+        directory: directory.to_owned(),
+        _lock: lock,
+        job,
+    })
+}
+
+fn is_starting(meta: &std::fs::Metadata) -> bool {
+    let age = meta
+        .modified()
+        .ok()
+        .and_then(|time| SystemTime::now().duration_since(time).ok());
+    age.is_none_or(|age| age < STARTING)
+}
+
+/// The living processes of ours that carry the job's name, without ourselves and those above us.
+fn processes_of(job: &str) -> Vec<proc::Process> {
+    let all = proc::all();
+    let mut spared = vec![std::process::id() as i32];
+    while let Some(process) = all.iter().find(|process| Some(&process.pid) == spared.last()) {
+        spared.push(process.parent);
+    }
+    let ours = |process: &proc::Process| is_of_job(process.pid, job) && !spared.contains(&process.pid);
+    all.into_iter().filter(ours).collect()
+}
+
+fn is_of_job(pid: i32, job: &str) -> bool {
+    let owner = std::fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
+    owner.is_ok_and(|owner| owner == getuid().as_raw())
+        && proc::environment_variable(pid, "RANKRUN_JOB_ID").is_some_and(|value| value == job.as_bytes())
+}
+
+/// The job's directories in the cgroup v2 hierarchy, wherever in it the job was started.
+fn cgroups_of(job: &str) -> Vec<PathBuf> {
+    let wanted = OsString::from(format!("rankrun-{job}"));
+    let mut found = Vec::new();
+    // The v2 hierarchy has no controller of this name in version 1, so that it alone is found.
+    for (_, top) in crate::cpus::hierarchies("") {
+        let mut waiting = vec![top];
+        while let Some(directory) = waiting.pop() {
+            for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+                if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    continue;
+                }
+                match entry.file_name() == wanted {
+                    true => found.push(entry.path()),
+                    false => waiting.push(entry.path()),
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Whether a noted file of /dev/shm is still there, is ours, and is used by nobody.
+fn is_removable(name: &OsStr) -> bool {
+    let meta = std::fs::symlink_metadata(Path::new(name));
+    meta.is_ok_and(|meta| meta.is_file() && meta.uid() == getuid().as_raw())
+}
+
+impl Leftover {
+    pub(crate) fn process_count(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// Ends and removes everything. Returns how many processes are still alive.
+    fn remove(&self, text: &mut String) -> usize {
+        let ended = self.end_processes();
+        let groups: Vec<GuardedCgroup> = self
+            .cgroups
+            .iter()
+            .filter_map(|path| GuardedCgroup::open(path).ok())
+            .collect();
+        groups.iter().for_each(GuardedCgroup::kill);
+        let bound = Instant::now() + KILL_BOUND;
+        while !groups.iter().all(GuardedCgroup::empty) && Instant::now() < bound {
+            wait_for_any(&[], Duration::from_millis(5));
+        }
+        groups.iter().for_each(GuardedCgroup::remove);
+        let removed = self
+            .shared_memory
+            .iter()
+            .filter(|name| !shm::mapped_by_anyone(name) && shm::unlink(name))
+            .count();
+        let alive = processes_of(&self.job).len();
+        if alive == 0
+            && let Err(error) = std::fs::remove_dir_all(&self.directory)
+        {
+            warn(&format!(
+                "cannot remove \"{}\": {}",
+                self.directory.display(),
+                reason(&error)
+            ));
+        }
+        let cgroups = self.cgroups.iter().filter(|path| !path.exists()).count();
+        // Writing into a string does not fail.
+        let _ = writeln!(
+            text,
+            "job {}: {ended} processes ended; {cgroups} cgroups and {removed} shared memory files removed",
+            self.job
+        );
+        alive
+    }
+
+    /// SIGTERM to all, then SIGKILL to those that remain and to what they have started. Returns how many ended.
+    fn end_processes(&self) -> usize {
+        let mut ended = end(&self.processes, &self.job, Signal::TERM, GRACE);
+        let bound = Instant::now() + KILL_BOUND;
+        loop {
+            let rest = processes_of(&self.job);
+            if rest.is_empty() || Instant::now() > bound {
+                return ended;
+            }
+            ended += end(&rest, &self.job, Signal::KILL, KILL_BOUND);
+        }
+    }
+}
+
+/// Sends a signal and waits for the ends; returns how many there were.
+fn end(processes: &[proc::Process], job: &str, signal: Signal, bound: Duration) -> usize {
+    let mut waiting: Vec<OwnedFd> = Vec::new();
+    for process in processes {
+        let Some(pid) = rustix::process::Pid::from_raw(process.pid) else {
+            continue;
+        };
+        // The second look at the process is through its pidfd's eyes: if it is still of the job now, then so is what the
+        // descriptor stands for.
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
+            continue;
+        };
+        if is_of_job(process.pid, job) && pidfd_send_signal(&pidfd, signal).is_ok() {
+            // What is stopped does not see SIGTERM before it goes on.
+            let _ = pidfd_send_signal(&pidfd, Signal::CONT);
+            waiting.push(pidfd);
+        }
+    }
+    let count = waiting.len();
+    let deadline = Instant::now() + bound;
+    while !waiting.is_empty() && Instant::now() < deadline {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let gone = wait_for_any(&waiting, left);
+        let mut gone = gone.into_iter();
+        waiting.retain(|_| !gone.next().unwrap_or(false));
+    }
+    count - waiting.len()
+}
+
+/// Waits until any of the processes has ended, and says which have.
+fn wait_for_any(pidfds: &[OwnedFd], bound: Duration) -> Vec<bool> {
+    let mut polled: Vec<PollFd<'_>> = pidfds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let timeout = Timespec::try_from(bound).ok();
+    let _ = poll(&mut polled, timeout.as_ref());
+    polled.iter().map(|fd| fd.revents().contains(PollFlags::IN)).collect()
+}
+
+fn list(text: &mut String, leftover: &Leftover) {
+    let mut line = |line: String| {
+        text.push_str(&line);
+        text.push('\n');
+    };
+    line(format!("job {}", leftover.job));
+    for process in &leftover.processes {
+        line(format!("  process        {} ({})", process.pid, process.name));
+    }
+    for cgroup in &leftover.cgroups {
+        line(format!("  cgroup         {}", cgroup.display()));
+    }
+    for name in &leftover.shared_memory {
+        line(format!(
+            "  shared memory  {}",
+            OsStr::from_bytes(name.as_bytes()).display()
+        ));
+    }
+    line(format!("  directory      {}", leftover.directory.display()));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A runtime directory with its lock file.
+    fn job_directory(jobs: &Path, job: &str) -> PathBuf {
+        let directory = jobs.join(job);
+        std::fs::create_dir_all(&directory).expect("a directory");
+        std::fs::write(directory.join("alive"), "").expect("a lock file");
+        directory
+    }
+
+    /// A process of a job that reads a pipe which nobody closes; a shell if it must ignore SIGTERM.
+    fn process_of(job: &str, ignores_term: bool) -> Child {
+        let mut command = Command::new(if ignores_term { "sh" } else { "cat" });
+        if ignores_term {
+            command.args(["-c", "trap '' TERM; echo ready; while :; do read line; done"]);
+        }
+        let mut child = command
+            .env("RANKRUN_JOB_ID", job)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        if ignores_term {
+            let mut ready = [0; 6];
+            let stdout = child.stdout.as_mut().expect("a pipe was asked for");
+            std::io::Read::read_exact(stdout, &mut ready).expect("the shell says that it is ready");
+        }
+        child
+    }
+
+    fn names(leftovers: &[Leftover]) -> Vec<&str> {
+        leftovers.iter().map(|leftover| leftover.job.as_str()).collect()
+    }
+
+    #[test]
+    fn what_is_locked_or_young_or_no_job_is_spared() {
+        let jobs = tempfile::tempdir().expect("a directory for the test");
+        let alive = job_directory(jobs.path(), "aaaaaaaa");
+        let held = std::fs::File::open(alive.join("alive")).expect("the lock file");
+        rustix::fs::flock(&held, FlockOperation::LockShared).expect("a lock");
+        std::fs::create_dir(jobs.path().join("bbbbbbbb")).expect("a job that is starting");
+        job_directory(jobs.path(), "not-a-job");
+        job_directory(jobs.path(), "cccccccc");
+        assert_eq!(names(&survey(jobs.path()).expect("a survey")), ["cccccccc"]);
+        drop(held);
+        assert_eq!(names(&survey(jobs.path()).expect("a survey")), ["aaaaaaaa", "cccccccc"]);
+    }
+
+    #[test]
+    fn no_directory_is_nothing_to_clean() {
+        assert!(survey(Path::new("/nonexistent/rankrun")).expect("nothing").is_empty());
+    }
+
+    #[test]
+    fn processes_files_and_the_directory_of_a_dead_job_are_removed_and_others_are_not() {
+        let jobs = tempfile::tempdir().expect("a directory for the test");
+        let job = format!("{:08x}", std::process::id());
+        let other = format!("{:08x}", u32::MAX - std::process::id());
+        let directory = job_directory(jobs.path(), &job);
+        let shared = PathBuf::from(format!("/dev/shm/rankrun-test-{job}"));
+        std::fs::write(&shared, "left").expect("a shared memory file");
+        std::fs::write(directory.join("shm"), format!("{}\n/etc/hostname\n", shared.display())).expect("the list");
+        let mut ended = [process_of(&job, false), process_of(&job, true)];
+        let mut bystander = process_of(&other, false);
+
+        let leftovers = survey(jobs.path()).expect("a survey");
+        assert_eq!(leftovers[0].process_count(), 2);
+        let mut text = String::new();
+        assert_eq!(leftovers[0].remove(&mut text), 0);
+        assert!(text.contains("2 processes ended"), "{text}");
+        assert!(text.contains("1 shared memory file"), "{text}");
+        assert!(!shared.exists() && !directory.exists() && Path::new("/etc/hostname").exists());
+        let signals = ended.each_mut().map(|child| child.wait().expect("it ended").signal());
+        assert_eq!(signals, [Some(15), Some(9)]);
+        assert!(
+            bystander.try_wait().expect("a child of ours").is_none(),
+            "another job's process was ended"
+        );
+        bystander.kill().expect("it is alive");
+        bystander.wait().expect("it ends");
+    }
+}
