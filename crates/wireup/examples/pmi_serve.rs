@@ -7,8 +7,9 @@
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -17,12 +18,11 @@ use std::time::Instant;
 use rankrun_core::{GroupId, Rank, RankMap};
 use rankrun_wireup::pmi1::{Config, Effect, Server, process_mapping};
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// A rank's process, with the server's end of its socket.
 struct Worker {
     child: Child,
-    pidfd: OwnedFd,
     stream: UnixStream,
 }
 
@@ -30,7 +30,8 @@ struct Worker {
 struct World {
     server: Mutex<Server>,
     streams: Vec<UnixStream>,
-    pidfds: Vec<OwnedFd>,
+    /// Each rank is a process group of its own.
+    groups: Vec<Pid>,
     code: Mutex<Option<i32>>,
     verbose: bool,
 }
@@ -49,17 +50,17 @@ fn main() -> io::Result<ExitCode> {
         .map(|rank| spawn(program, rest, rank, size))
         .collect::<io::Result<Vec<Worker>>>()?;
     let mut streams = Vec::new();
-    let mut pidfds = Vec::new();
+    let mut groups = Vec::new();
     let mut children = Vec::new();
     for worker in workers {
         streams.push(worker.stream);
-        pidfds.push(worker.pidfd);
+        groups.push(Pid::from_child(&worker.child));
         children.push(worker.child);
     }
     let world = World {
         server: Mutex::new(Server::new(config(size))),
         streams,
-        pidfds,
+        groups,
         code: Mutex::new(None),
         verbose,
     };
@@ -75,6 +76,10 @@ fn main() -> io::Result<ExitCode> {
             if !status.success() {
                 world.end(status.code().unwrap_or(1));
             }
+        }
+        // What a rank left behind may hold its end open; nobody waits for it here.
+        for stream in &world.streams {
+            _ = stream.shutdown(Shutdown::Both);
         }
         io::Result::Ok(())
     })?;
@@ -108,10 +113,9 @@ fn spawn(program: &OsString, arguments: &[OsString], rank: u32, size: u32) -> io
         .env("MPI_LOCALRANKID", rank.to_string())
         .env("MPI_LOCALNRANKS", size.to_string())
         .env_remove("I_MPI_PMI_LIBRARY")
+        .process_group(0)
         .spawn()?;
-    let pid = rustix::process::Pid::from_child(&child);
-    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-    Ok(Worker { child, pidfd, stream })
+    Ok(Worker { child, stream })
 }
 
 impl World {
@@ -173,8 +177,8 @@ impl World {
     /// Kills every rank; the first code counts.
     fn end(&self, code: i32) {
         lock(&self.code).get_or_insert(code);
-        for pidfd in &self.pidfds {
-            _ = pidfd_send_signal(pidfd, Signal::KILL);
+        for group in &self.groups {
+            _ = kill_process_group(*group, Signal::KILL);
         }
     }
 

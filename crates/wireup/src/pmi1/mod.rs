@@ -11,6 +11,9 @@
 //! [`Effect::BarrierBroken`]. From this follows that a barrier can be gathering in one epoch only, the lowest that
 //! nobody has left, and that one store of committed pairs is enough.
 //!
+//! Whether a second program gets through is up to the client of the first: MPICH 5 leaves the socket as it is, while
+//! Intel MPI 2021.18 shuts it down after `finalize`, for every process that holds it.
+//!
 //! **Several nodes.** Each node has a server for its own ranks. When all of them have entered a barrier, the server
 //! emits one [`Collective`] with their puts and waits for the [`CollectiveResult`] that holds every node's. The first rank
 //! that leaves an epoch makes its server contribute to the next barrier of that epoch, with the word that it is over; so

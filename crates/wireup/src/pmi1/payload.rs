@@ -34,6 +34,7 @@ impl Broken {
 /// Appends one pair. Key and value are within their limits, which their lengths' fields can hold.
 pub(super) fn append_pair(pairs: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     debug_assert!(key.len() <= KEYLEN_MAX && value.len() <= VALLEN_MAX);
+    pairs.reserve(PAIR_HEADER + key.len() + value.len());
     pairs.push(key.len() as u8);
     pairs.extend_from_slice(&(value.len() as u16).to_le_bytes());
     pairs.extend_from_slice(key);
