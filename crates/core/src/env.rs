@@ -307,7 +307,7 @@ fn preload_stdbuf(env: &mut BTreeMap<OsString, OsString>, buffer: Buffer, facts:
 
 /// `--gpus-per-rank` asks for more devices than a mask lists.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("rank {rank} needs {needed} GPUs of its own, but {variable} leaves it {available}")]
+#[error("{variable} lists too few GPUs: rank {rank} needs {needed}, and {available} are left for it")]
 pub struct GpuMaskError {
     pub rank: Rank,
     pub variable: &'static str,
@@ -698,7 +698,7 @@ mod tests {
         let error = check_gpus(&spec, NodeRank(0)).expect_err("3 devices are too few for 3 ranks");
         assert_eq!(
             error.to_string(),
-            "rank 1 needs 2 GPUs of its own, but ROCR_VISIBLE_DEVICES leaves it 1"
+            "ROCR_VISIBLE_DEVICES lists too few GPUs: rank 1 needs 2, and 1 are left for it"
         );
     }
 }

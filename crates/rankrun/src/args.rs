@@ -67,9 +67,7 @@ pub(crate) fn job() -> Command {
 
 /// The same with the subcommands, as the man page and the completions show it.
 pub(crate) fn whole() -> Command {
-    job()
-        .args_conflicts_with_subcommands(true)
-        .subcommands([check(), clean(), completions(), man()])
+    job().args_conflicts_with_subcommands(true).subcommands([check(), clean(), completions(), man()])
 }
 
 pub(crate) fn check() -> Command {
@@ -96,11 +94,7 @@ pub(crate) fn completions() -> Command {
     Command::new("completions")
         .bin_name("rankrun completions")
         .about(SUBCOMMANDS[2].1)
-        .arg(
-            shell
-                .value_parser(clap::value_parser!(clap_complete::Shell))
-                .help("Whose completions"),
-        )
+        .arg(shell.value_parser(clap::value_parser!(clap_complete::Shell)).help("Whose completions"))
 }
 
 pub(crate) fn man() -> Command {
@@ -132,13 +126,8 @@ fn choice<T>(
     choices: &[Choice<T>],
 ) -> Arg {
     let words: Vec<&str> = choices.iter().map(|choice| choice.word).collect();
-    let meanings: String = choices
-        .iter()
-        .map(|choice| format!("\n- {}: {}", choice.word, choice.help))
-        .collect();
-    let values = choices
-        .iter()
-        .map(|choice| PossibleValue::new(choice.word).help(choice.help));
+    let meanings: String = choices.iter().map(|choice| format!("\n- {}: {}", choice.word, choice.help)).collect();
+    let values = choices.iter().map(|choice| PossibleValue::new(choice.word).help(choice.help));
     option(id, value, heading, help, &format!("{more}\n{meanings}"))
         .help(format!("{help}: {}", words.join(", ")))
         .value_parser(PossibleValuesParser::new(values))
@@ -147,20 +136,13 @@ fn choice<T>(
 
 /// An option without a value, and its opposite, which takes back what a file or the environment says.
 fn switch(id: &'static str, opposite: &'static str, heading: &'static str, help: &'static str, more: &str) -> [Arg; 2] {
-    let yes = Arg::new(id)
-        .long(id)
-        .help_heading(heading)
-        .help(help)
-        .long_help(format!(
-            "{help}.
+    let yes = Arg::new(id).long(id).help_heading(heading).help(help).long_help(format!(
+        "{help}.
 
 {more}"
-        ));
+    ));
     let no = Arg::new(opposite).long(opposite).hide(true).help_heading(heading);
-    let no = no
-        .help(format!("The opposite of --{id}"))
-        .action(ArgAction::SetTrue)
-        .overrides_with(id);
+    let no = no.help(format!("The opposite of --{id}")).action(ArgAction::SetTrue).overrides_with(id);
     [yes.action(ArgAction::SetTrue).overrides_with(opposite), no]
 }
 
@@ -308,13 +290,7 @@ fn output_args() -> Vec<Arg> {
         .num_args(0..=1)
         .require_equals(true)
         .default_missing_value(""),
-        option(
-            "only",
-            "RANKS",
-            OUTPUT,
-            "Show only these ranks, such as 0-3,8",
-            "Log files still have all ranks.",
-        ),
+        option("only", "RANKS", OUTPUT, "Show only these ranks, such as 0-3,8", "Log files still have all ranks."),
         choice(
             "color",
             "WHEN",

@@ -40,12 +40,7 @@ fn refuse(ranks: u64, bounds: Vec<Bound>) -> Result<(), Problem> {
     if ranks <= room {
         return Ok(());
     }
-    let Bound {
-        name,
-        limit,
-        used,
-        remedy,
-    } = tightest;
+    let Bound { name, limit, used, remedy } = tightest;
     Err(Problem::usage(format!(
         "cannot start {ranks} ranks: {name} is {limit}, of which {used} are in use, so that at most {room} ranks can be started"
     ))
@@ -67,12 +62,7 @@ pub(crate) fn bounds() -> Vec<Bound> {
         };
         let name = "the limit on processes of a user (RLIMIT_NPROC, \"ulimit -u\")".to_owned();
         let used = user_tasks();
-        bounds.push(Bound {
-            name,
-            limit,
-            used,
-            remedy,
-        });
+        bounds.push(Bound { name, limit, used, remedy });
     }
     for (own, top) in hierarchies("pids") {
         bounds.extend(cgroup_bounds(&own, &top));
@@ -83,12 +73,7 @@ pub(crate) fn bounds() -> Vec<Bound> {
             let name = format!("kernel.{name}");
             let remedy = format!("the administrator can raise it with \"sysctl {name}=NUMBER\"");
             let used = system;
-            bounds.push(Bound {
-                name,
-                limit,
-                used,
-                remedy,
-            });
+            bounds.push(Bound { name, limit, used, remedy });
         }
     }
     bounds
@@ -127,17 +112,11 @@ fn user_tasks() -> u64 {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return 0;
     };
-    let processes = entries
-        .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().parse::<u32>().is_ok());
+    let processes = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().parse::<u32>().is_ok());
     let ours = processes.filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == user));
-    let threads = |status: &str| {
-        status
-            .lines()
-            .find_map(|line| line.strip_prefix("Threads:")?.trim().parse::<u64>().ok())
-    };
-    ours.filter_map(|entry| threads(&std::fs::read_to_string(entry.path().join("status")).ok()?))
-        .sum()
+    let threads =
+        |status: &str| status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse::<u64>().ok());
+    ours.filter_map(|entry| threads(&std::fs::read_to_string(entry.path().join("status")).ok()?)).sum()
 }
 
 #[cfg(test)]
@@ -145,12 +124,7 @@ mod tests {
     use super::*;
 
     fn bound(name: &str, limit: u64, used: u64) -> Bound {
-        Bound {
-            name: name.to_owned(),
-            limit,
-            used,
-            remedy: format!("raise {name}"),
-        }
+        Bound { name: name.to_owned(), limit, used, remedy: format!("raise {name}") }
     }
 
     #[test]
@@ -158,7 +132,10 @@ mod tests {
         let bounds = vec![bound("a", 1000, 10), bound("b", 2000, 1900), bound("c", 5000, 0)];
         assert_eq!(refuse(84, bounds.clone()), Ok(()));
         let problem = refuse(85, bounds).expect_err("100 - 16 are left");
-        insta::assert_snapshot!(problem, @"");
+        insta::assert_snapshot!(problem, @"
+        error: cannot start 85 ranks: b is 2000, of which 1900 are in use, so that at most 84 ranks can be started
+        hint: raise b
+        ");
     }
 
     #[test]

@@ -36,63 +36,34 @@ pub(crate) struct Finding {
 
 impl Finding {
     pub(crate) fn fine(topic: &'static str, text: impl Into<String>) -> Finding {
-        Finding {
-            topic,
-            level: Level::Fine,
-            text: text.into(),
-            hint: None,
-        }
+        Finding { topic, level: Level::Fine, text: text.into(), hint: None }
     }
 
     pub(crate) fn note(topic: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Finding {
-        Finding {
-            level: Level::Note,
-            hint: Some(hint.into()),
-            ..Finding::fine(topic, text)
-        }
+        Finding { level: Level::Note, hint: Some(hint.into()), ..Finding::fine(topic, text) }
     }
 
     fn bad(topic: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Finding {
-        Finding {
-            level: Level::Bad,
-            ..Finding::note(topic, text, hint)
-        }
+        Finding { level: Level::Bad, ..Finding::note(topic, text, hint) }
     }
 }
 
 /// Examines this machine. The text is for stdout; the code is 1 if jobs cannot run here.
 pub(crate) fn run(env: &[(OsString, OsString)]) -> (String, ExitCode) {
-    let mut findings = vec![
-        containment(),
-        runtime_directory(),
-        processes(),
-        cpu_count(),
-        pty(),
-        tracing(),
-    ];
+    let mut findings = vec![containment(), runtime_directory(), processes(), cpu_count(), pty(), tracing()];
     findings.extend(limits());
     findings.extend(shared_memory());
     findings.push(left_over());
     findings.extend(inventory::examine(env));
     let cannot_run = findings.iter().any(|finding| finding.level == Level::Bad);
-    let code = if cannot_run {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    };
+    let code = if cannot_run { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     (render(&findings), code)
 }
 
 fn render(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.topic.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for Finding {
-        topic,
-        level,
-        text: said,
-        hint,
-    } in findings
-    {
+    for Finding { topic, level, text: said, hint } in findings {
         let (mark, color) = match level {
             Level::Fine => ("ok  ", AnsiColor::Green),
             Level::Note => ("note", AnsiColor::Yellow),
@@ -123,10 +94,7 @@ fn containment() -> Finding {
             let _ = std::fs::remove_dir(&path);
             let above = path.parent().unwrap_or(&path).display();
             match placed {
-                Ok(()) => Finding::fine(
-                    TOPIC,
-                    format!("cgroup v2: each rank in a cgroup of its own below {above}"),
-                ),
+                Ok(()) => Finding::fine(TOPIC, format!("cgroup v2: each rank in a cgroup of its own below {above}")),
                 Err(error) => fallback(format!(
                     "a cgroup can be made in {above}, but no process placed in it: {}",
                     reason(&error)
@@ -145,10 +113,7 @@ fn containment() -> Finding {
 /// Puts a process into a cgroup, and waits until it is gone.
 fn place_a_process(cgroup: &Path) -> std::io::Result<()> {
     // `cat` waits for us, and ends when we close its input.
-    let mut child = Command::new("cat")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()?;
+    let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     let placed = std::fs::write(cgroup.join("cgroup.procs"), child.id().to_string());
     drop(child.stdin.take());
     child.wait()?;
@@ -162,11 +127,7 @@ fn runtime_directory() -> Finding {
     let shown = path.display();
     let existed = path.exists();
     if !existed && let Err(error) = std::fs::DirBuilder::new().mode(0o700).create(&path) {
-        return Finding::bad(
-            TOPIC,
-            format!("cannot make {shown}: {}", reason(&error)),
-            "/tmp must be writable",
-        );
+        return Finding::bad(TOPIC, format!("cannot make {shown}: {}", reason(&error)), "/tmp must be writable");
     }
     let meta = std::fs::symlink_metadata(&path);
     if !existed {
@@ -181,11 +142,9 @@ fn runtime_directory() -> Finding {
             format!("{shown} is not a directory of ours alone"),
             format!("remove it, or \"chmod 700 {shown}\" if it is yours"),
         ),
-        Err(error) => Finding::bad(
-            TOPIC,
-            format!("cannot look at {shown}: {}", reason(&error)),
-            "/tmp must be readable",
-        ),
+        Err(error) => {
+            Finding::bad(TOPIC, format!("cannot look at {shown}: {}", reason(&error)), "/tmp must be readable")
+        }
     }
 }
 
@@ -193,13 +152,8 @@ fn processes() -> Finding {
     const TOPIC: &str = "processes";
     match capacity::bounds().into_iter().min_by_key(capacity::Bound::left) {
         Some(bound) => {
-            let text = format!(
-                "room for {} more: {} is {}, {} in use",
-                bound.left(),
-                bound.name,
-                bound.limit,
-                bound.used
-            );
+            let text =
+                format!("room for {} more: {} is {}, {} in use", bound.left(), bound.name, bound.limit, bound.used);
             match bound.left() {
                 0..32 => Finding::bad(TOPIC, text, bound.remedy),
                 32..1024 => Finding::note(TOPIC, text, bound.remedy),
@@ -212,10 +166,7 @@ fn processes() -> Finding {
 
 fn cpu_count() -> Finding {
     let online = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let online = online
-        .lines()
-        .filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "))
-        .count();
+    let online = online.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count();
     Finding::fine("cpus", format!("{} of {online} may be used (-n auto)", cpus::allowed()))
 }
 
@@ -272,18 +223,13 @@ fn limits() -> Vec<Finding> {
             "no core dumps, and no right to ask for them",
             "\"core\" in /etc/security/limits.conf allows them",
         ),
-        (Some(0), _) => Finding::note(
-            "core",
-            "no core dumps",
-            "\"ulimit -c unlimited\" before rankrun turns them on",
-        ),
+        (Some(0), _) => Finding::note("core", "no core dumps", "\"ulimit -c unlimited\" before rankrun turns them on"),
         (soft, _) => Finding::fine("core", format!("core dumps, {} bytes", show(soft))),
     };
     let (soft, _) = rankrun_sys::limits::locked_memory();
     let rdma = Path::new("/dev/infiniband").exists();
-    let text = soft.map_or("unlimited locked memory".to_owned(), |bytes| {
-        format!("{} of locked memory", format_size(bytes))
-    });
+    let text =
+        soft.map_or("unlimited locked memory".to_owned(), |bytes| format!("{} of locked memory", format_size(bytes)));
     let memlock = match soft {
         Some(_) if rdma => Finding::note("memlock", text, "InfiniBand needs more: \"ulimit -l unlimited\""),
         _ => Finding::fine("memlock", text),
@@ -297,18 +243,10 @@ fn shared_memory() -> Option<Finding> {
     /// What a container gets by default (docker, podman: 64 MiB) is too little for several ranks of any MPI.
     const LITTLE: u64 = 256 << 20;
     let Ok(stat) = rustix::fs::statvfs("/dev/shm") else {
-        return Some(Finding::note(
-            TOPIC,
-            "there is no /dev/shm",
-            "MPI and torch need it: mount a tmpfs there",
-        ));
+        return Some(Finding::note(TOPIC, "there is no /dev/shm", "MPI and torch need it: mount a tmpfs there"));
     };
     let mebibytes = |blocks: u64| (blocks * stat.f_frsize) >> 20;
-    let text = format!(
-        "/dev/shm has {} MiB, {} MiB free",
-        mebibytes(stat.f_blocks),
-        mebibytes(stat.f_bavail)
-    );
+    let text = format!("/dev/shm has {} MiB, {} MiB free", mebibytes(stat.f_blocks), mebibytes(stat.f_bavail));
     Some(match stat.f_bavail * stat.f_frsize {
         free if free < LITTLE => Finding::note(TOPIC, text, "in a container, give it more: --shm-size=8g"),
         _ => Finding::fine(TOPIC, text),
@@ -322,10 +260,7 @@ fn left_over() -> Finding {
         Ok(jobs) if jobs.is_empty() => Finding::fine(TOPIC, "nothing is left of dead jobs"),
         Ok(jobs) => {
             let processes: usize = jobs.iter().map(clean::Leftover::process_count).sum();
-            let text = format!(
-                "{} dead jobs left something behind, {processes} processes among it",
-                jobs.len()
-            );
+            let text = format!("{} dead jobs left something behind, {processes} processes among it", jobs.len());
             Finding::note(TOPIC, text, "\"rankrun clean\" removes it")
         }
         Err(problem) => Finding::note(TOPIC, problem.text, "see the line \"directory\""),
@@ -354,7 +289,13 @@ mod tests {
             Finding::note("containment", "process trees: no cgroup", "jobs run all the same"),
             Finding::bad("directory", "/tmp/rankrun-0 is not ours", "remove it"),
         ];
-        insta::assert_snapshot!(anstream::adapter::strip_str(&render(&findings)).to_string(), @"");
+        insta::assert_snapshot!(anstream::adapter::strip_str(&render(&findings)).to_string(), @"
+        ok    pty          pseudo-terminals can be made
+        note  containment  process trees: no cgroup
+                           hint: jobs run all the same
+        bad   directory    /tmp/rankrun-0 is not ours
+                           hint: remove it
+        ");
     }
 
     #[test]

@@ -50,18 +50,10 @@ pub(crate) enum Stdio {
 }
 
 pub(crate) const OUTPUT: &[Choice<Output>] = &[
-    choice(
-        "line",
-        Output::Line,
-        "whole lines, never torn, as they come (default for several ranks)",
-    ),
+    choice("line", Output::Line, "whole lines, never torn, as they come (default for several ranks)"),
     choice("raw", Output::Raw, "every byte as it comes (default for one rank)"),
     choice("grouped", Output::Grouped, "rank by rank, at the end"),
-    choice(
-        "folded",
-        Output::Folded,
-        "identical lines of several ranks once, as \"[0-63] ...\"",
-    ),
+    choice("folded", Output::Folded, "identical lines of several ranks once, as \"[0-63] ...\""),
     choice("none", Output::None, "nothing; log files are still written"),
 ];
 
@@ -72,31 +64,19 @@ pub(crate) const WHEN: &[Choice<When>] = &[
 ];
 
 pub(crate) const STDIO: &[Choice<Stdio>] = &[
-    choice(
-        "auto",
-        Stdio::Auto,
-        "a pseudo-terminal for stdout if rankrun's own stdout is a terminal, else pipes",
-    ),
+    choice("auto", Stdio::Auto, "a pseudo-terminal for stdout if rankrun's own stdout is a terminal, else pipes"),
     choice("pipe", Stdio::Pipe, "pipes"),
     choice("pty", Stdio::Pty, "pseudo-terminals for stdout and stderr"),
 ];
 
 pub(crate) const BUFFER: &[Choice<Buffer>] = &[
-    choice(
-        "program",
-        Buffer::Program,
-        "as the program itself does (Python is asked not to)",
-    ),
+    choice("program", Buffer::Program, "as the program itself does (Python is asked not to)"),
     choice("line", Buffer::Line, "libc is asked for whole lines"),
     choice("none", Buffer::None, "libc is asked not to buffer"),
 ];
 
 pub(crate) const STOP_SCOPE: &[Choice<StopScope>] = &[
-    choice(
-        "leader",
-        StopScope::Leader,
-        "the process that speaks for the rank; its helpers stay until it is gone",
-    ),
+    choice("leader", StopScope::Leader, "the process that speaks for the rank; its helpers stay until it is gone"),
     choice("group", StopScope::Group, "the rank's process group"),
     choice("tree", StopScope::Tree, "every process of the rank"),
 ];
@@ -110,19 +90,11 @@ pub(crate) const DESCENDANTS: &[Choice<Descendants>] = &[
 pub(crate) const MPI: &[Choice<MpiMode>] = &[
     choice("auto", MpiMode::Pmi1, "PMI-1, which costs nothing to offer"),
     choice("pmi1", MpiMode::Pmi1, "what MPICH, Intel MPI and MVAPICH speak"),
-    choice(
-        "none",
-        MpiMode::None,
-        "the ranks are no MPI programs, or find each other by themselves",
-    ),
+    choice("none", MpiMode::None, "the ranks are no MPI programs, or find each other by themselves"),
 ];
 
 pub(crate) const CLEAN_SHM: &[Choice<CleanShm>] = &[
-    choice(
-        "job",
-        CleanShm::Job,
-        "remove what the job's processes mapped, once nobody maps it",
-    ),
+    choice("job", CleanShm::Job, "remove what the job's processes mapped, once nobody maps it"),
     choice("list", CleanShm::List, "only list it in the report"),
     choice("no", CleanShm::No, "leave it alone"),
 ];

@@ -72,27 +72,18 @@ pub(crate) fn survey(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
         Ok(meta) => meta,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => {
-            return Err(Problem::internal(format!(
-                "cannot look into \"{}\": {}",
-                jobs.display(),
-                reason(&error)
-            )));
+            return Err(Problem::internal(format!("cannot look into \"{}\": {}", jobs.display(), reason(&error))));
         }
     };
     if !meta.is_dir() || meta.uid() != getuid().as_raw() {
-        return Err(
-            Problem::internal(format!("\"{}\" is not a directory of yours", jobs.display()))
-                .hint("somebody else made it; ask them or the administrator to remove it"),
-        );
+        return Err(Problem::internal(format!("\"{}\" is not a directory of yours", jobs.display()))
+            .hint("somebody else made it; ask them or the administrator to remove it"));
     }
     let entries = std::fs::read_dir(jobs)
         .map_err(|error| Problem::internal(format!("cannot read \"{}\": {}", jobs.display(), reason(&error))))?;
     let mut directories: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     directories.sort_unstable();
-    Ok(directories
-        .into_iter()
-        .filter_map(|directory| examine(&directory))
-        .collect())
+    Ok(directories.into_iter().filter_map(|directory| examine(&directory)).collect())
 }
 
 /// What a job left, if it is dead.
@@ -116,10 +107,7 @@ fn examine(directory: &Path) -> Option<Leftover> {
     Some(Leftover {
         processes: processes_of(&job),
         cgroups: cgroups_of(&job),
-        shared_memory: noted
-            .map(|name| OsString::from_vec(name.to_vec()))
-            .filter(|name| is_removable(name))
-            .collect(),
+        shared_memory: noted.map(|name| OsString::from_vec(name.to_vec())).filter(|name| is_removable(name)).collect(),
         directory: directory.to_owned(),
         _lock: lock,
         job,
@@ -127,10 +115,7 @@ fn examine(directory: &Path) -> Option<Leftover> {
 }
 
 fn is_starting(meta: &std::fs::Metadata) -> bool {
-    let age = meta
-        .modified()
-        .ok()
-        .and_then(|time| SystemTime::now().duration_since(time).ok());
+    let age = meta.modified().ok().and_then(|time| SystemTime::now().duration_since(time).ok());
     age.is_none_or(|age| age < STARTING)
 }
 
@@ -187,31 +172,21 @@ impl Leftover {
     /// Ends and removes everything. Returns how many processes are still alive.
     fn remove(&self, text: &mut String) -> usize {
         let ended = self.end_processes();
-        let groups: Vec<GuardedCgroup> = self
-            .cgroups
-            .iter()
-            .filter_map(|path| GuardedCgroup::open(path).ok())
-            .collect();
+        let groups: Vec<GuardedCgroup> =
+            self.cgroups.iter().filter_map(|path| GuardedCgroup::open(path).ok()).collect();
         groups.iter().for_each(GuardedCgroup::kill);
         let bound = Instant::now() + KILL_BOUND;
         while !groups.iter().all(GuardedCgroup::empty) && Instant::now() < bound {
             wait_for_any(&[], Duration::from_millis(5));
         }
         groups.iter().for_each(GuardedCgroup::remove);
-        let removed = self
-            .shared_memory
-            .iter()
-            .filter(|name| !shm::mapped_by_anyone(name) && shm::unlink(name))
-            .count();
+        let removed =
+            self.shared_memory.iter().filter(|name| !shm::mapped_by_anyone(name) && shm::unlink(name)).count();
         let alive = processes_of(&self.job).len();
         if alive == 0
             && let Err(error) = std::fs::remove_dir_all(&self.directory)
         {
-            warn(&format!(
-                "cannot remove \"{}\": {}",
-                self.directory.display(),
-                reason(&error)
-            ));
+            warn(&format!("cannot remove \"{}\": {}", self.directory.display(), reason(&error)));
         }
         let cgroups = self.cgroups.iter().filter(|path| !path.exists()).count();
         // Writing into a string does not fail.
@@ -287,10 +262,7 @@ fn list(text: &mut String, leftover: &Leftover) {
         line(format!("  cgroup         {}", cgroup.display()));
     }
     for name in &leftover.shared_memory {
-        line(format!(
-            "  shared memory  {}",
-            OsStr::from_bytes(name.as_bytes()).display()
-        ));
+        line(format!("  shared memory  {}", OsStr::from_bytes(name.as_bytes()).display()));
     }
     line(format!("  directory      {}", leftover.directory.display()));
 }
@@ -316,12 +288,8 @@ mod tests {
         if ignores_term {
             command.args(["-c", "trap '' TERM; echo ready; while :; do read line; done"]);
         }
-        let mut child = command
-            .env("RANKRUN_JOB_ID", job)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a process");
+        let mut child =
+            command.env("RANKRUN_JOB_ID", job).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
         if ignores_term {
             let mut ready = [0; 6];
             let stdout = child.stdout.as_mut().expect("a pipe was asked for");
@@ -374,10 +342,7 @@ mod tests {
         assert!(!shared.exists() && !directory.exists() && Path::new("/etc/hostname").exists());
         let signals = ended.each_mut().map(|child| child.wait().expect("it ended").signal());
         assert_eq!(signals, [Some(15), Some(9)]);
-        assert!(
-            bystander.try_wait().expect("a child of ours").is_none(),
-            "another job's process was ended"
-        );
+        assert!(bystander.try_wait().expect("a child of ours").is_none(), "another job's process was ended");
         bystander.kill().expect("it is alive");
         bystander.wait().expect("it ends");
     }

@@ -28,10 +28,7 @@ impl Config {
 pub(crate) fn read(path: &Path) -> Result<Config, Problem> {
     let shown = path.display();
     let bytes = std::fs::read(path).map_err(|error| {
-        Problem::usage(format!(
-            "cannot read the configuration file \"{shown}\": {}",
-            reason(&error)
-        ))
+        Problem::usage(format!("cannot read the configuration file \"{shown}\": {}", reason(&error)))
     })?;
     let text = String::from_utf8(bytes)
         .map_err(|_| Problem::usage(format!("the configuration file \"{shown}\" is not UTF-8 text")))?;
@@ -91,10 +88,7 @@ fn parse(path: &Path, text: &str) -> Result<Config, Problem> {
         })?;
         values.insert(key.to_owned(), read);
     }
-    Ok(Config {
-        path: path.to_owned(),
-        values,
-    })
+    Ok(Config { path: path.to_owned(), values })
 }
 
 /// A value as it would be typed, one for each repetition; `None` if the key does not take such a value.
@@ -108,10 +102,9 @@ fn texts(key: &str, value: &Spanned<DeValue<'_>>, line_of: &dyn Fn(Range<usize>)
         return entries.collect();
     }
     match value.get_ref() {
-        DeValue::Array(items) if args::REPEATED.contains(&key) => items
-            .iter()
-            .map(|item| Some((item.get_ref().as_str()?.to_owned(), line_of(item.span()))))
-            .collect(),
+        DeValue::Array(items) if args::REPEATED.contains(&key) => {
+            items.iter().map(|item| Some((item.get_ref().as_str()?.to_owned(), line_of(item.span())))).collect()
+        }
         DeValue::Boolean(yes) => {
             let taken = args::SWITCHES.contains(&key) || key == "tag" || key == "quiet";
             taken.then(|| vec![(if *yes { "yes" } else { "no" }.to_owned(), line)])
@@ -156,14 +149,26 @@ mod tests {
     #[test]
     fn mistakes_are_told_with_their_line() {
         let error = |text| config(text).expect_err("a bad file");
-        insta::assert_snapshot!(error("nproc = 4\ngrcae = \"1s\"\n"), @"");
-        insta::assert_snapshot!(error("keep_going = true\n"), @"");
-        insta::assert_snapshot!(error("zzz = 1\n"), @"");
-        insta::assert_snapshot!(error("nproc = 4\ngrace = \n"), @"");
-        insta::assert_snapshot!(error("nproc = 4\nnproc = 5\n"), @"");
-        insta::assert_snapshot!(error("[grace]\nx = 1\n"), @"");
-        insta::assert_snapshot!(error("keep-going = 1\n"), @"");
-        insta::assert_snapshot!(error("env = \"A=1\"\n"), @"");
-        insta::assert_snapshot!(error("dry-run = true\n"), @"");
+        insta::assert_snapshot!(error("nproc = 4\ngrcae = \"1s\"\n"), @r#"
+        error: rankrun.toml:2: unknown key "grcae"
+        hint: did you mean "grace"?
+        "#);
+        insta::assert_snapshot!(error("keep_going = true\n"), @r#"
+        error: rankrun.toml:1: unknown key "keep_going"
+        hint: did you mean "keep-going"?
+        "#);
+        insta::assert_snapshot!(error("zzz = 1\n"), @r#"
+        error: rankrun.toml:1: unknown key "zzz"
+        hint: the keys are the long names of the options, as "rankrun --help" lists them
+        "#);
+        insta::assert_snapshot!(error("nproc = 4\ngrace = \n"), @"error: rankrun.toml:2: string values must be quoted, expected literal string");
+        insta::assert_snapshot!(error("nproc = 4\nnproc = 5\n"), @"error: rankrun.toml:2: duplicate key");
+        insta::assert_snapshot!(error("[grace]\nx = 1\n"), @r#"error: rankrun.toml:1: "grace" takes a string or a number, and not this table"#);
+        insta::assert_snapshot!(error("keep-going = 1\n"), @r#"error: rankrun.toml:1: "keep-going" takes true or false, and not this integer"#);
+        insta::assert_snapshot!(error("env = \"A=1\"\n"), @r#"error: rankrun.toml:1: "env" takes a table of strings, and not this string"#);
+        insta::assert_snapshot!(error("dry-run = true\n"), @r#"
+        error: rankrun.toml:1: unknown key "dry-run"
+        hint: the keys are the long names of the options, as "rankrun --help" lists them
+        "#);
     }
 }

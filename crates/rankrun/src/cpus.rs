@@ -4,9 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// The CPUs of our affinity mask, but not more than the quotas of our cgroups allow; at least 1.
 pub(crate) fn allowed() -> u32 {
-    let affinity = rustix::thread::sched_getaffinity(None)
-        .map(|set| set.count())
-        .unwrap_or(1);
+    let affinity = rustix::thread::sched_getaffinity(None).map(|set| set.count()).unwrap_or(1);
     let quotas = hierarchies("cpu").into_iter().flat_map(|(own, top)| quotas(&own, &top));
     // Half a CPU more is no CPU more: a rank on it would hold up all others.
     let quota = quotas.map(|cpus| cpus.floor() as u32).min().unwrap_or(u32::MAX);
@@ -75,13 +73,8 @@ fn find_hierarchies(controller: &str, mountinfo: &str, membership: &str) -> Vec<
             ours.then_some(path)
         });
         if let Some(own) = own {
-            let below = Path::new(own)
-                .strip_prefix(root)
-                .or_else(|_| Path::new(own).strip_prefix("/"));
-            found.push((
-                Path::new(mount).join(below.unwrap_or(Path::new(""))),
-                PathBuf::from(mount),
-            ));
+            let below = Path::new(own).strip_prefix(root).or_else(|_| Path::new(own).strip_prefix("/"));
+            found.push((Path::new(mount).join(below.unwrap_or(Path::new(""))), PathBuf::from(mount)));
         }
     }
     found
@@ -109,10 +102,7 @@ mod tests {
         let pair = |own: &str, top: &str| (PathBuf::from(own), PathBuf::from(top));
         assert_eq!(
             found,
-            [
-                pair("/sys/fs/cgroup/cpu,cpuacct/a/b", "/sys/fs/cgroup/cpu,cpuacct"),
-                pair("/cg/box", "/cg")
-            ]
+            [pair("/sys/fs/cgroup/cpu,cpuacct/a/b", "/sys/fs/cgroup/cpu,cpuacct"), pair("/cg/box", "/cg")]
         );
     }
 

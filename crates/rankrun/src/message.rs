@@ -17,19 +17,12 @@ pub(crate) struct Problem {
 impl Problem {
     /// A mistake in what the user asked for.
     pub(crate) fn usage(text: impl Into<String>) -> Problem {
-        Problem {
-            text: text.into(),
-            hints: Vec::new(),
-            code: ExitCode::USAGE,
-        }
+        Problem { text: text.into(), hints: Vec::new(), code: ExitCode::USAGE }
     }
 
     /// Something that rankrun itself could not do.
     pub(crate) fn internal(text: impl Into<String>) -> Problem {
-        Problem {
-            code: ExitCode::INTERNAL,
-            ..Problem::usage(text)
-        }
+        Problem { code: ExitCode::INTERNAL, ..Problem::usage(text) }
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Problem {

@@ -41,15 +41,8 @@ impl Surroundings {
         let cwd = std::env::current_dir()
             .map_err(|error| Problem::usage(format!("cannot tell the working directory: {}", reason(&error))))?;
         let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-        let windows = [
-            rankrun_sys::terminal::window(&stdout),
-            rankrun_sys::terminal::window(&stderr),
-        ];
-        let window = windows
-            .into_iter()
-            .flatten()
-            .next()
-            .or_else(|| rankrun_sys::terminal::window(&stdin));
+        let windows = [rankrun_sys::terminal::window(&stdout), rankrun_sys::terminal::window(&stderr)];
+        let window = windows.into_iter().flatten().next().or_else(|| rankrun_sys::terminal::window(&stdin));
         Ok(Surroundings {
             cwd,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -124,12 +117,8 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     crate::capacity::check(world)?;
     let world = u32::try_from(world).map_err(|_| Problem::usage(format!("{world} ranks are too many")))?;
     check_ranks(settings, world)?;
-    let apps: Result<Vec<App>, Problem> = settings
-        .apps
-        .iter()
-        .zip(&sizes)
-        .map(|(app, size)| plan_app(app, *size, around))
-        .collect();
+    let apps: Result<Vec<App>, Problem> =
+        settings.apps.iter().zip(&sizes).map(|(app, size)| plan_app(app, *size, around)).collect();
     let spec = JobSpec {
         job: JobId(random_name()?),
         group: GroupId(0),
@@ -169,10 +158,7 @@ pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
     if let Some(directory) = &plan.log_dir {
         make_log_directory(directory)?;
     }
-    Err(Problem::internal(format!(
-        "job {} is planned, but there is nothing yet to run it",
-        plan.spec.job
-    )))
+    Err(Problem::internal(format!("job {} is planned, but there is nothing yet to run it", plan.spec.job)))
 }
 
 fn make_log_directory(directory: &Path) -> Result<(), Problem> {
@@ -191,13 +177,7 @@ pub(crate) fn known_environment(spec: &JobSpec, cpus: u32, app: AppIndex) -> BTr
 
 /// What is known of this node before the job starts: neither the rendezvous nor the sockets.
 pub(crate) fn known_facts(cpus: u32) -> NodeFacts {
-    NodeFacts {
-        node: NodeRank(0),
-        cpus,
-        master: None,
-        stdbuf: None,
-        socket: None,
-    }
+    NodeFacts { node: NodeRank(0), cpus, master: None, stdbuf: None, socket: None }
 }
 
 fn size(app: &AppSettings, around: &Surroundings) -> u32 {
@@ -215,11 +195,8 @@ fn check_ranks(settings: &Settings, world: u32) -> Result<(), Problem> {
         Some(StdinTarget::Rank(rank)) => Some(rank),
         Some(StdinTarget::None | StdinTarget::All) | None => None,
     };
-    let single = [
-        ("--only", settings.only.as_ref().and_then(RankSet::max)),
-        ("--stdin", stdin),
-        ("--tty", settings.tty),
-    ];
+    let single =
+        [("--only", settings.only.as_ref().and_then(RankSet::max)), ("--stdin", stdin), ("--tty", settings.tty)];
     for (option, rank) in wraps.chain(single) {
         if let Some(rank) = rank.filter(|rank| rank.0 >= world) {
             let have = match world {
@@ -301,12 +278,7 @@ fn mode(settings: &Settings, world: u32) -> Mode {
 
 fn io_policy(settings: &Settings, world: u32, around: &Surroundings) -> Result<IoPolicy, Problem> {
     let [stdin, stdout, stderr] = around.terminals;
-    let grant = |rank| TtyGrant {
-        rank,
-        stdin,
-        stdout,
-        stderr,
-    };
+    let grant = |rank| TtyGrant { rank, stdin, stdout, stderr };
     let stdin_rank = match (settings.stdin, settings.tty) {
         (Some(target), _) => target,
         (None, Some(rank)) => StdinTarget::Rank(rank),
@@ -315,9 +287,7 @@ fn io_policy(settings: &Settings, world: u32, around: &Surroundings) -> Result<I
     let untouched = mode(settings, world) == Mode::Raw && settings.log_dir.is_none() && settings.stdio == Stdio::Auto;
     let tty = match settings.tty {
         Some(_) if !around.terminals.contains(&true) => {
-            return Err(Problem::usage(
-                "--tty needs a terminal, but stdin, stdout and stderr are none",
-            ));
+            return Err(Problem::usage("--tty needs a terminal, but stdin, stdout and stderr are none"));
         }
         Some(rank) => Some(grant(rank)),
         // A single rank that nobody looks at on the way gets the terminal as it would without us: job control, window
@@ -359,10 +329,7 @@ fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Conf
         same_destination: around.same_destination,
         // A prompt is for people; in a file a line that is not finished yet only breaks lines apart.
         partial_after: (!around.stdout_is_file).then_some(PARTIAL_AFTER),
-        temp_dir: around
-            .variable("TMPDIR")
-            .filter(|dir| !dir.is_empty())
-            .map_or("/tmp".into(), PathBuf::from),
+        temp_dir: around.variable("TMPDIR").filter(|dir| !dir.is_empty()).map_or("/tmp".into(), PathBuf::from),
         ..Config::new(mode(settings, world), world)
     })
 }

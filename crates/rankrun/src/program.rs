@@ -69,43 +69,41 @@ fn not_executable(command: &OsStr, file: &Path, source: &std::io::Error) -> Prob
     if source.kind() != std::io::ErrorKind::PermissionDenied || !file.is_file() {
         return problem;
     }
+    let named = command.as_bytes().contains(&b'/');
     problem.hint(match interpreter_for(file) {
         Some(interpreter) => format!("did you mean \"{interpreter} {shown}\"?"),
-        None => format!("make it executable with \"chmod +x {}\"", file.display()),
+        None => format!(
+            "make it executable with \"chmod +x {}\"",
+            if named { shown.to_string() } else { file.display().to_string() }
+        ),
     })
 }
 
 /// "Permission denied" in the middle of a sentence.
 fn lower_first(text: &str) -> String {
     let mut letters = text.chars();
-    letters
-        .next()
-        .map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
 fn missing_interpreter(command: &OsStr, interpreter: &OsStr) -> Problem {
     let shown = command.display();
-    let name = interpreter.display();
-    let problem = Problem::usage(format!(
-        "cannot run \"{shown}\": its first line asks for \"{name}\", which does not exist"
-    ));
-    let carriage_return = interpreter.as_bytes().ends_with(b"\r");
-    problem.code(ExitCode::NOT_EXECUTABLE).hint_if(
-        carriage_return.then(|| format!("the file has line ends of Windows; \"sed -i 's/\\r$//' {shown}\" mends it")),
-    )
+    let problem = match interpreter.as_bytes().strip_suffix(b"\r") {
+        Some(_) => Problem::usage(format!("cannot run \"{shown}\": its first line ends as on Windows"))
+            .hint(format!("\"sed -i 's/\\r$//' {shown}\" mends it")),
+        None => Problem::usage(format!(
+            "cannot run \"{shown}\": its first line asks for \"{}\", which does not exist",
+            interpreter.display()
+        )),
+    };
+    problem.code(ExitCode::NOT_EXECUTABLE)
 }
 
 /// The interpreter that a script names in its first line.
 fn interpreter(file: &Path) -> Option<OsString> {
     let mut start = [0; 256];
     let length = std::fs::File::open(file).ok()?.read(&mut start).ok()?;
-    let line = start[..length]
-        .strip_prefix(b"#!")?
-        .split(|byte| *byte == b'\n')
-        .next()?;
-    let word = line
-        .split(|byte| *byte == b' ' || *byte == b'\t')
-        .find(|word| !word.is_empty())?;
+    let line = start[..length].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let word = line.split(|byte| *byte == b' ' || *byte == b'\t').find(|word| !word.is_empty())?;
     Some(OsStr::from_bytes(word).to_owned())
 }
 
@@ -125,16 +123,12 @@ fn interpreter_for(file: &Path) -> Option<&'static str> {
 /// The names of all executable files on the PATH.
 fn programs(path: Option<&OsStr>, wdir: &Path) -> Vec<String> {
     let directories = path.map(std::env::split_paths).into_iter().flatten();
-    directories
-        .flat_map(|directory| names_in(&wdir.join(directory)))
-        .collect()
+    directories.flat_map(|directory| names_in(&wdir.join(directory))).collect()
 }
 
 fn names_in(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     // The order of a directory is arbitrary, and the same mistake shall give the same hint.
     names.sort_unstable();
     names
@@ -161,6 +155,7 @@ mod tests {
         write("run.sh", "#!/bin/sh\n", 0o755);
         write("data", "\n", 0o644);
         write("crlf", "#!/bin/sh\r\n", 0o755);
+        write("elsewhere", "#!/no/such/python3 -u\n", 0o755);
         directory
     }
 
@@ -168,14 +163,9 @@ mod tests {
         let directory = directory();
         let path = directory.path().join("bin");
         match find(command.as_ref(), Some(path.as_os_str()), directory.path()) {
-            Ok(file) => format!(
-                "found {}",
-                file.strip_prefix(directory.path()).unwrap_or(&file).display()
-            ),
+            Ok(file) => format!("found {}", file.strip_prefix(directory.path()).unwrap_or(&file).display()),
             Err(problem) => {
-                let text = problem
-                    .to_string()
-                    .replace(&directory.path().display().to_string(), "DIR");
+                let text = problem.to_string().replace(&directory.path().display().to_string(), "DIR");
                 format!("{text}\nexit {}", problem.code.0)
             }
         }
@@ -184,26 +174,68 @@ mod tests {
     #[test]
     fn programs_are_found_on_the_path_and_by_their_name() {
         assert_eq!(told("solver"), "found bin/solver");
-        assert_eq!(told("./run.sh"), "found ./run.sh");
+        assert_eq!(told("./run.sh"), "found run.sh");
         assert_eq!(told("/bin/sh"), "found /bin/sh");
         assert_eq!(told("bare"), "found bin/bare", "what has no #! line is a shell script");
     }
 
     #[test]
     fn what_is_not_found_comes_with_what_may_be_meant() {
-        insta::assert_snapshot!(told("slover"), @"");
-        insta::assert_snapshot!(told("train.py"), @"");
-        insta::assert_snapshot!(told("run.sh"), @"");
-        insta::assert_snapshot!(told("./trian.py"), @"");
-        insta::assert_snapshot!(told("data"), @"");
-        insta::assert_snapshot!(told("no-such-thing"), @"");
+        insta::assert_snapshot!(told("slover"), @r#"
+        error: cannot run "slover": command not found
+        hint: did you mean "solver"?
+        exit 127
+        "#);
+        insta::assert_snapshot!(told("train.py"), @r#"
+        error: cannot run "train.py": command not found
+        hint: did you mean "python3 train.py"?
+        exit 127
+        "#);
+        insta::assert_snapshot!(told("run.sh"), @r#"
+        error: cannot run "run.sh": command not found
+        hint: did you mean "./run.sh"?
+        exit 127
+        "#);
+        insta::assert_snapshot!(told("./trian.py"), @r#"
+        error: cannot run "./trian.py": command not found
+        hint: did you mean "./train.py"?
+        exit 127
+        "#);
+        insta::assert_snapshot!(told("data"), @r#"
+        error: cannot run "data": command not found
+        hint: "./data" is there, but not executable: chmod +x ./data
+        exit 127
+        "#);
+        insta::assert_snapshot!(told("no-such-thing"), @r#"
+        error: cannot run "no-such-thing": command not found
+        exit 127
+        "#);
     }
 
     #[test]
     fn what_cannot_be_executed_says_why() {
-        insta::assert_snapshot!(told("./train.py"), @"");
-        insta::assert_snapshot!(told("./data"), @"");
-        insta::assert_snapshot!(told("./bin"), @"");
-        insta::assert_snapshot!(told("./crlf"), @r"");
+        insta::assert_snapshot!(told("./train.py"), @r#"
+        error: cannot run "./train.py": permission denied
+        hint: did you mean "python3 ./train.py"?
+        exit 126
+        "#);
+        insta::assert_snapshot!(told("./data"), @r#"
+        error: cannot run "./data": permission denied
+        hint: make it executable with "chmod +x ./data"
+        exit 126
+        "#);
+        insta::assert_snapshot!(told("./bin"), @r#"
+        error: cannot run "./bin": is a directory
+        exit 126
+        "#);
+        insta::assert_snapshot!(told("./crlf"), @r#"
+        error: cannot run "./crlf": its first line ends as on Windows
+        hint: "sed -i 's/\r$//' ./crlf" mends it
+        exit 126
+        "#);
+        insta::assert_snapshot!(told("./elsewhere"), @r#"
+        error: cannot run "./elsewhere": its first line asks for "/no/such/python3", which does not exist
+        exit 126
+        "#);
     }
 }

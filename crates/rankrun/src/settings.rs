@@ -51,6 +51,7 @@ impl Given {
         Problem::usage(match &self.origin {
             Origin::CommandLine => match self.key {
                 "nproc" => format!("-n: {text}"),
+                "env" => format!("-x: {text}"),
                 key => format!("--{key}: {text}"),
             },
             Origin::Variable(name) => format!("{}: {text}", name.display()),
@@ -120,30 +121,13 @@ const DRAIN: Duration = Duration::from_secs(30);
 /// Resolves the settings of a job from its segments as typed and from `env`, rankrun's own environment.
 pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> Result<Settings, Problem> {
     let first = segments.first().ok_or_else(no_command)?;
-    let without_file = Sources {
-        typed: first,
-        env,
-        config: None,
-    };
+    let without_file = Sources { typed: first, env, config: None };
     let file = without_file.one("config");
     let config = file.map(|given| config::read(given.text.as_ref())).transpose()?;
-    let sources = Sources {
-        config: config.as_ref(),
-        ..without_file
-    };
+    let sources = Sources { config: config.as_ref(), ..without_file };
     let mut warnings = Vec::new();
-    let apps: Result<Vec<AppSettings>, Problem> = segments
-        .iter()
-        .map(|segment| {
-            app(
-                &Sources {
-                    typed: segment,
-                    ..sources
-                },
-                &mut warnings,
-            )
-        })
-        .collect();
+    let apps: Result<Vec<AppSettings>, Problem> =
+        segments.iter().map(|segment| app(&Sources { typed: segment, ..sources }, &mut warnings)).collect();
     let apps = apps?;
     let switch = |key| sources.get(key, read_bool).map(|yes| yes.unwrap_or(false));
     let verbose = match first.get_count("verbose") {
@@ -167,25 +151,19 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
         clean_shm: sources.choice("clean-shm", choices::CLEAN_SHM)?.unwrap_or_default(),
         keep_going: switch("keep-going")?,
         output: sources.choice("output", choices::OUTPUT)?,
-        tag: tag.map(
-            |given| match given.text == "yes" && !matches!(given.origin, Origin::CommandLine) {
-                true => Given {
-                    text: OsString::new(),
-                    ..given
-                },
-                false => given,
-            },
-        ),
+        tag: tag.map(|given| match given.text == "yes" && !matches!(given.origin, Origin::CommandLine) {
+            true => Given { text: OsString::new(), ..given },
+            false => given,
+        }),
         timestamps: switch("timestamps")?,
-        only: sources.get("only", |text| {
-            text.parse::<RankSet>().map_err(|error| error.to_string())
-        })?,
+        only: sources
+            .get("only", |text| text.parse::<RankSet>().map_err(|error| format!("{error}: write 0, 0-3,8 or all")))?,
         color: sources.choice("color", choices::WHEN)?.unwrap_or(When::Auto),
         log_dir: sources.one("log-dir").map(|given| given.text.into()),
         stdio: sources.choice("stdio", choices::STDIO)?.unwrap_or(Stdio::Auto),
         buffer: sources.choice("buffer", choices::BUFFER)?.unwrap_or_default(),
         spool: sources
-            .get("spool", |text| parse_size(text).map_err(|error| error.to_string()))?
+            .get("spool", |text| parse_size(text).map_err(|error| format!("{error}: write 64K, 100M or 1GiB")))?
             .unwrap_or(SPOOL),
         drain: sources.get("drain", duration)?.unwrap_or(DRAIN),
         stdin: sources.get("stdin", read_stdin)?,
@@ -251,10 +229,7 @@ impl<'a> Sources<'a> {
         let given = |(text, line): &(String, u32)| Given {
             key,
             text: text.into(),
-            origin: Origin::File {
-                path: config.path.clone(),
-                line: *line,
-            },
+            origin: Origin::File { path: config.path.clone(), line: *line },
         };
         config.values(key).iter().map(given).collect()
     }
@@ -282,10 +257,7 @@ impl<'a> Sources<'a> {
         let Some(given) = self.one(key) else {
             return Ok(None);
         };
-        let text = given
-            .text
-            .to_str()
-            .ok_or_else(|| given.problem(format!("{:?} is not UTF-8 text", given.text)))?;
+        let text = given.text.to_str().ok_or_else(|| given.problem(format!("{:?} is not UTF-8 text", given.text)))?;
         read(text).map(Some).map_err(|error| given.problem(error))
     }
 
@@ -347,9 +319,7 @@ fn app(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<AppSettings,
     let mut env = Vec::new();
     for given in sources.every(&["env", "env-remove"]) {
         match given.key {
-            "env-remove" => env.push(EnvEdit::Remove {
-                name: variable_name(&given, given.text.as_bytes())?,
-            }),
+            "env-remove" => env.push(EnvEdit::Remove { name: variable_name(&given, given.text.as_bytes())? }),
             _ => env.extend(env_edits(&given, sources.env, warnings)?),
         }
     }
@@ -372,11 +342,7 @@ fn env_edits(given: &Given, env: &[(OsString, OsString)], warnings: &mut Vec<Str
         return Ok(vec![set((name, OsString::from_vec(text[equals + 1..].to_vec())))]);
     }
     let pattern = variable_name(given, text)?;
-    let passed: Vec<_> = env
-        .iter()
-        .filter(|(name, _)| name_matches(&pattern, name))
-        .cloned()
-        .collect();
+    let passed: Vec<_> = env.iter().filter(|(name, _)| name_matches(&pattern, name)).cloned().collect();
     if passed.is_empty() {
         warnings.push(format!("-x {}: no such variable is set", pattern.display()));
     }
@@ -408,7 +374,7 @@ fn wrap(given: &Given) -> Result<Wrap, Problem> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|error| format!("{error}, such as 500ms, 5s, 1m30s, 2h"))
+    parse_duration(text).map_err(|error| format!("{error}: write 500ms, 5s, 1m30s or 2h"))
 }
 
 fn read_nproc(text: &str) -> Result<Nproc, String> {
@@ -418,9 +384,7 @@ fn read_nproc(text: &str) -> Result<Nproc, String> {
     match text.parse::<i64>() {
         Ok(0) => Err("a job needs at least 1 rank".to_owned()),
         Ok(count) if count < 0 => Err(format!("{count} is not a number of ranks, 1 or more")),
-        Ok(count) => Ok(Nproc::Count(
-            u32::try_from(count).map_err(|_| format!("{count} ranks are too many"))?,
-        )),
+        Ok(count) => Ok(Nproc::Count(u32::try_from(count).map_err(|_| format!("{count} ranks are too many"))?)),
         Err(_) => Err(format!("\"{text}\" is neither a number of ranks nor \"auto\"")),
     }
 }
@@ -434,9 +398,9 @@ fn read_stdin(text: &str) -> Result<StdinTarget, String> {
     match text {
         "none" => Ok(StdinTarget::None),
         "all" => Ok(StdinTarget::All),
-        _ => read_rank(text)
-            .map(StdinTarget::Rank)
-            .map_err(|_| format!("\"{text}\" is neither a rank nor none nor all")),
+        _ => {
+            read_rank(text).map(StdinTarget::Rank).map_err(|_| format!("\"{text}\" is neither a rank nor none nor all"))
+        }
     }
 }
 
@@ -463,9 +427,87 @@ fn read_level(text: &str) -> Result<i8, String> {
     match text {
         "yes" | "true" => Ok(1),
         "no" | "false" => Ok(0),
-        _ => text
-            .parse::<u8>()
-            .map(|level| level.min(2) as i8)
-            .map_err(|_| format!("\"{text}\" is not 0, 1 or 2")),
+        _ => text.parse::<u8>().map(|level| level.min(2) as i8).map_err(|_| format!("\"{text}\" is not 0, 1 or 2")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invocation::{Invocation, read};
+
+    fn resolved(env: &[(&str, &str)], words: &[&str]) -> Settings {
+        let Ok(Invocation::Job(segments)) = read(words.iter().map(OsString::from).collect()) else {
+            panic!("{words:?} is a job");
+        };
+        let env: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        resolve(&segments, &env).expect("good settings")
+    }
+
+    #[test]
+    fn every_option_that_can_be_a_setting_is_listed_with_its_origin() {
+        let command = args::job();
+        let options = command.get_arguments().filter(|arg| !arg.is_hide_set()).map(|arg| arg.get_id().as_str());
+        let mut options: Vec<&str> = options.filter(|id| *id == "config" || !args::ONLY_TYPED.contains(id)).collect();
+        let mut keys = KEYS.to_vec();
+        options.sort_unstable();
+        keys.sort_unstable();
+        assert_eq!(keys, options);
+    }
+
+    #[test]
+    fn each_command_of_several_has_its_own_ranks_directory_and_environment() {
+        let settings = resolved(
+            &[("B", "2")],
+            &["-n", "1", "-x", "A=1", "./a", ":", "-np", "7", "-xB", "--wdir=/", "./b", "-n", "3"],
+        );
+        let [a, b] = &settings.apps[..] else { panic!("two commands") };
+        assert_eq!((a.nproc, b.nproc), (Nproc::Count(1), Nproc::Count(7)));
+        assert_eq!(b.command, ["./b", "-n", "3"], "options end at the command");
+        let set = |name: &str, value: &str| EnvEdit::Set { name: name.into(), value: value.into() };
+        assert_eq!((&a.env[..], &b.env[..]), (&[set("A", "1")][..], &[set("B", "2")][..]));
+        assert_eq!((a.wdir.as_deref(), b.wdir.as_deref()), (None, Some(std::path::Path::new("/"))));
+    }
+
+    #[test]
+    fn edits_keep_the_order_in_which_they_were_typed() {
+        let settings = resolved(&[], &["-x", "A=1", "--env-remove", "A*", "-x", "AB=2", "true"]);
+        let kinds: Vec<bool> = settings.apps[0].env.iter().map(|edit| matches!(edit, EnvEdit::Set { .. })).collect();
+        assert_eq!(kinds, [true, false, true]);
+    }
+
+    #[test]
+    fn a_pattern_passes_on_all_variables_that_fit() {
+        let settings = resolved(&[("PMI_A", "1"), ("PMI_B", "2"), ("P", "3")], &["-x", "PMI_*", "true"]);
+        assert_eq!(settings.apps[0].env.len(), 2);
+    }
+
+    #[test]
+    fn wraps_name_ranks_only_where_they_read_as_ranks() {
+        let settings = resolved(&[], &["--wrap", "0,2-3:gdb --args", "--wrap", "env A:B=1", "true"]);
+        let wraps = &settings.apps[0].wraps;
+        assert_eq!((wraps[0].ranks.to_string(), wraps[0].command.len()), ("0,2-3".to_owned(), 2));
+        assert_eq!((wraps[1].ranks.to_string(), wraps[1].command.len()), ("all".to_owned(), 2));
+    }
+
+    #[test]
+    fn switches_can_be_taken_back() {
+        let env = [("RANKRUN_KEEP_GOING", "yes"), ("RANKRUN_QUIET", "1")];
+        assert!(resolved(&env, &["true"]).keep_going);
+        assert!(!resolved(&env, &["--no-keep-going", "true"]).keep_going);
+        assert_eq!(resolved(&env, &["true"]).verbosity, -1);
+        assert_eq!(resolved(&env, &["-v", "true"]).verbosity, 1);
+        assert_eq!(resolved(&[], &["-vvv", "true"]).verbosity, 2);
+    }
+
+    #[test]
+    fn grace_and_tag_are_none_unless_given() {
+        let bare = resolved(&[], &["true"]);
+        assert_eq!((bare.grace, bare.tag, bare.timeout), (None, None, None));
+        let given = resolved(&[("RANKRUN_TAG", "yes")], &["--grace", "3s", "--grace=500ms", "true"]);
+        assert_eq!(given.grace, Some(Duration::from_millis(500)), "the last one counts");
+        assert_eq!(given.tag.map(|tag| tag.text), Some(OsString::new()));
+        assert_eq!(resolved(&[], &["-l", "true"]).tag.map(|tag| tag.text), Some(OsString::new()));
+        assert_eq!(resolved(&[], &["-l=x", "true"]).tag.map(|tag| tag.text), Some(OsString::from("x")));
     }
 }

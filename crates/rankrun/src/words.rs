@@ -79,10 +79,7 @@ mod tests {
             ("'' a", vec!["", "a"]),
             ("", vec![]),
         ] {
-            assert_eq!(
-                split_text(text).as_deref(),
-                Some(&words.iter().map(|w| w.to_string()).collect::<Vec<_>>()[..])
-            );
+            assert_eq!(split_text(text).as_deref(), Some(&words.iter().map(|w| w.to_string()).collect::<Vec<_>>()[..]));
         }
     }
 
