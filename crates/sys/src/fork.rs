@@ -3,22 +3,31 @@
 
 use std::io;
 
-/// Forks. `child` runs in the child, whose exit code it returns; the parent gets the child's pid.
+/// Which side of a fork one is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    Parent { child: i32 },
+    Child,
+}
+
+/// Forks. The child must end through [`exit_now`], so that nothing of the parent's is run or flushed twice.
 ///
 /// # Panics
 /// If the process has more than one thread: the child would inherit locks that nobody releases.
-pub fn fork(child: impl FnOnce() -> u8) -> io::Result<i32> {
+pub fn fork() -> io::Result<Side> {
     assert!(thread_count() <= 1, "fork in a process with several threads");
     // SAFETY: the process has one thread, so that the child has a consistent copy of everything.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => {
-            let code = child();
-            // SAFETY: ends the child without running the parent's exit handlers a second time.
-            unsafe { libc::_exit(i32::from(code)) }
-        }
-        pid => Ok(pid),
+        0 => Ok(Side::Child),
+        child => Ok(Side::Parent { child }),
     }
+}
+
+/// Ends the process without running exit handlers or flushing what a parent has buffered.
+pub fn exit_now(code: u8) -> ! {
+    // SAFETY: _exit ends the process; nothing runs after it.
+    unsafe { libc::_exit(i32::from(code)) }
 }
 
 /// Threads of this process; 1 where /proc cannot be read, since then nothing speaks against a fork.

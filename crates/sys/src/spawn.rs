@@ -7,6 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use crate::clone::{ChildStack, clone_into, clone_plain};
 use crate::limits::Limits;
@@ -17,8 +18,9 @@ pub struct Command {
     /// The path to execute; no search is made.
     pub program: CString,
     pub argv: Vec<CString>,
-    /// `NAME=VALUE` each.
+    /// `NAME=VALUE` each: the child's own, and those that it shares with others.
     pub env: Vec<CString>,
+    pub shared_env: Arc<[CString]>,
     /// The working directory, if it is not ours.
     pub wdir: Option<CString>,
     /// What becomes descriptors 0, 1 and 2.
@@ -125,8 +127,8 @@ impl Spawner {
 
     /// Starts a child and returns its pid after its exec. On failure the error says at which step, and no child lives.
     pub fn spawn(&mut self, command: &Command) -> Result<i32, SpawnError> {
-        let argv = pointers(&command.argv);
-        let env = pointers(&command.env);
+        let argv = pointers(&command.argv, &[]);
+        let env = pointers(&command.env, &command.shared_env);
         let mut shared = Shared {
             program: command.program.as_ptr(),
             argv: argv.as_ptr(),
@@ -189,12 +191,8 @@ fn refused(error: &io::Error, with_cgroup: bool) -> bool {
     }
 }
 
-fn pointers(strings: &[CString]) -> Vec<*const c_char> {
-    strings
-        .iter()
-        .map(|string| string.as_ptr())
-        .chain([std::ptr::null()])
-        .collect()
+fn pointers(first: &[CString], rest: &[CString]) -> Vec<*const c_char> {
+    first.iter().chain(rest).map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
 unsafe extern "C" fn child_main(raw: *mut c_void) -> ! {

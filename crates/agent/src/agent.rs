@@ -1,0 +1,305 @@
+//! The agent's loop: every source becomes an event of the node, or of the agent itself.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rankrun_core::worker::{Stop, StopWhy};
+use rankrun_core::{ExitCode, JobId, Pid};
+use rankrun_sys::limits::{self, Limits};
+use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
+use rankrun_sys::signal::{self, SignalFd};
+use rankrun_sys::{fork, socket};
+use rankrun_wire::message::Hello;
+use rankrun_wire::{ToAgent, ToFront};
+
+use crate::boundary::Boundary;
+use crate::clock::Clock;
+use crate::lease::{self, Lease, RENEWAL};
+use crate::link::{Link, LinkError};
+use crate::node::Node;
+use crate::prepare::Inherited;
+use crate::spawner::SpawnerThread;
+use crate::token::Token;
+
+/// How long to wait for the front's connection.
+const CONNECT_BOUND: Duration = Duration::from_secs(10);
+
+/// The agent of one node.
+pub struct Agent {
+    job: JobId,
+    runtime_dir: PathBuf,
+    listener: OwnedFd,
+    lease: Lease,
+    inherited: Inherited,
+    limits: Limits,
+}
+
+impl std::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Agent").field("job", &self.job).finish_non_exhaustive()
+    }
+}
+
+impl Agent {
+    /// An agent in a fresh fork of the front, which has one thread and the front's descriptors.
+    pub fn new(job: &JobId, runtime_dir: &Path, listener: OwnedFd, lease: Lease) -> io::Result<Agent> {
+        fork::become_subreaper()?;
+        // ^C is for the front; the agent stays in its session, so that it can give the terminal to a rank.
+        let _ = fork::new_process_group();
+        for ignored in [signal::SIGINT, signal::SIGHUP, signal::SIGTERM, signal::SIGTSTP, signal::SIGTTIN, signal::SIGTTOU]
+        {
+            signal::ignore(ignored);
+        }
+        Ok(Agent {
+            job: job.clone(),
+            runtime_dir: runtime_dir.to_owned(),
+            listener,
+            lease,
+            inherited: Inherited::take()?,
+            limits: limits::raise_open_files().unwrap_or_default(),
+        })
+    }
+
+    /// Runs until the front has said good-bye, or is lost and nothing of the job is left. Returns the exit code.
+    pub fn run(self) -> u8 {
+        match self.serve() {
+            Ok(()) => ExitCode::SUCCESS.0,
+            Err(_) => ExitCode::INTERNAL.0,
+        }
+    }
+
+    fn serve(self) -> io::Result<()> {
+        if !crate::clean::wait_readable(&self.listener, CONNECT_BOUND) {
+            return Ok(());
+        }
+        let mut link = Link::new(socket::accept(&self.listener)?)?;
+        let forced = std::env::var("RANKRUN_CONTAINMENT").ok();
+        let boundary = Boundary::choose(&self.job, forced.as_deref());
+        if boundary.cgroup().is_some() {
+            self.lease.say(lease::CGROUP);
+        }
+        let signals = SignalFd::new(&[signal::SIGCHLD])?;
+        let waker = Waker::new()?;
+        let spawner = SpawnerThread::start(waker.handle()?)?;
+        let poller = Poller::new()?;
+        poller.add(&link, Token::Front.encode(), Interest::Read)?;
+        poller.add(&signals, Token::Signals.encode(), Interest::Read)?;
+        poller.add(&waker, Token::Spawner.encode(), Interest::Read)?;
+        poller.add(&self.lease, Token::Lease.encode(), Interest::Hangup)?;
+        link.say(ToFront::Hello(Hello::ours()));
+        link.say(ToFront::Ready { pid: Pid(std::process::id() as i32), containment: boundary.containment() });
+        let node = Node::new(self.job, self.runtime_dir, boundary, spawner, self.inherited, self.limits);
+        Loop {
+            poller,
+            link: Some(link),
+            writing: false,
+            signals,
+            waker,
+            lease: self.lease,
+            next_renewal: Instant::now(),
+            clock: Clock::default(),
+            node,
+            end: false,
+        }
+        .run()
+    }
+}
+
+/// The running loop.
+struct Loop {
+    poller: Poller,
+    /// `None` once the front is lost.
+    link: Option<Link>,
+    /// Whether the link is polled for writing.
+    writing: bool,
+    signals: SignalFd,
+    waker: Waker,
+    lease: Lease,
+    next_renewal: Instant,
+    clock: Clock,
+    node: Node,
+    /// The front has said good-bye.
+    end: bool,
+}
+
+impl Loop {
+    fn run(mut self) -> io::Result<()> {
+        let mut ready: Vec<Ready> = Vec::new();
+        loop {
+            self.renew();
+            self.flush();
+            if self.is_done() {
+                break;
+            }
+            let timeout = self.timeout();
+            self.poller.wait(timeout, &mut ready)?;
+            for &event in &ready {
+                self.dispatch(event)?;
+            }
+            if !self.clock.is_paused() {
+                let now = self.clock.now();
+                self.node.tick(now, &self.poller);
+            }
+        }
+        if self.node.has_released() {
+            self.lease.say(lease::LEAVE);
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        match &self.link {
+            Some(link) => self.end && !link.wants_write(),
+            None => self.node.is_over(),
+        }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let renewal = self.next_renewal.saturating_duration_since(Instant::now());
+        let node = match self.clock.is_paused() {
+            true => None,
+            false => self.node.deadline().map(|deadline| deadline.saturating_sub(self.clock.now())),
+        };
+        Some(node.map_or(renewal, |node| node.min(renewal)))
+    }
+
+    fn renew(&mut self) {
+        let now = Instant::now();
+        if now >= self.next_renewal {
+            self.lease.say(lease::ALIVE);
+            self.next_renewal = now + RENEWAL;
+        }
+    }
+
+    fn dispatch(&mut self, event: Ready) -> io::Result<()> {
+        let now = self.clock.now();
+        match Token::decode(event.token) {
+            Token::Front => {
+                if event.readable {
+                    self.hear_front(now);
+                }
+            }
+            Token::Signals => {
+                while self.signals.next().is_some() {}
+                self.node.children(now, &self.poller);
+            }
+            Token::Spawner => {
+                self.waker.clear();
+                self.node.children(now, &self.poller);
+            }
+            Token::Lease => {
+                self.poller.remove(&self.lease)?;
+                self.node.outbox.push(ToFront::GuardLost);
+                self.node.stop_all(now, Stop { why: StopWhy::GuardLost, grace: self.node.grace() }, &self.poller);
+            }
+            Token::SharedMemory => self.node.shared_memory_news(now),
+            Token::Output(slot, stream) => self.node.read_output(slot, stream, &self.poller),
+            Token::Pmi(slot) => self.node.pmi_ready(now, slot, event, &self.poller),
+            Token::Stdin(slot) => self.node.stdin_ready(slot, &self.poller),
+            Token::Boundary(slot) => self.node.look_at_boundary(now, slot, &self.poller),
+        }
+        Ok(())
+    }
+
+    fn hear_front(&mut self, now: Duration) {
+        let Some(link) = &mut self.link else { return };
+        let mut messages = Vec::new();
+        let alive = link.receive(&mut messages);
+        for message in messages {
+            self.obey(now, message);
+        }
+        match alive {
+            Ok(true) => {}
+            Ok(false) => self.lose_front(now),
+            Err(error) => {
+                report(&error);
+                self.lose_front(now);
+            }
+        }
+    }
+
+    fn obey(&mut self, now: Duration, message: ToAgent) {
+        match message {
+            ToAgent::Hello(hello) => {
+                if hello.version != rankrun_wire::VERSION {
+                    self.node.outbox.push(ToFront::Note(format!("the agent is rankrun {}", Hello::ours().release)));
+                    self.end = true;
+                }
+            }
+            ToAgent::Start(spec) => self.node.start(now, *spec, &self.poller),
+            ToAgent::Stop(stop) => self.node.stop_all(now, stop, &self.poller),
+            ToAgent::Kill => self.node.kill_all(now, &self.poller),
+            ToAgent::Signal(signal) => self.node.signal_all(signal),
+            ToAgent::Pause => {
+                self.clock.pause();
+                self.node.freeze(true);
+                self.node.outbox.push(ToFront::Paused);
+            }
+            ToAgent::Resume => {
+                self.clock.resume();
+                self.node.freeze(false);
+            }
+            ToAgent::Credit { stream, bytes } => {
+                if let Some(link) = &mut self.link {
+                    link.grant(stream, bytes);
+                }
+            }
+            ToAgent::Stdin(bytes) => self.node.stdin_bytes(Some(bytes), &self.poller),
+            ToAgent::StdinEnd => self.node.stdin_bytes(None, &self.poller),
+            ToAgent::Window(rows, columns) => self.node.resize((rows, columns)),
+            ToAgent::Collective(collective) => self.node.collective_done(now, collective, &self.poller),
+            ToAgent::End => self.end = true,
+        }
+    }
+
+    /// Nobody is left to report to: the workers end, and then we do.
+    fn lose_front(&mut self, now: Duration) {
+        if let Some(link) = self.link.take() {
+            let _ = self.poller.remove(&link);
+        }
+        self.clock.resume();
+        self.node.freeze(false);
+        if self.end {
+            return;
+        }
+        self.node.drop_output(&self.poller);
+        self.node.stop_all(now, Stop { why: StopWhy::FrontLost, grace: self.node.grace() }, &self.poller);
+    }
+
+    /// Sends what there is to send.
+    fn flush(&mut self) {
+        let Some(link) = &mut self.link else {
+            self.node.outbox.clear();
+            return;
+        };
+        for message in std::mem::take(&mut self.node.outbox) {
+            link.say(message);
+        }
+        let result = self.node.send_output(link, &self.poller);
+        match result {
+            Ok(()) => {
+                let wants_write = link.wants_write();
+                if wants_write != self.writing {
+                    let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
+                    let _ = self.poller.change(link.as_fd(), Token::Front.encode(), interest);
+                    self.writing = wants_write;
+                }
+            }
+            Err(error) => {
+                report(&error);
+                let now = self.clock.now();
+                self.lose_front(now);
+            }
+        }
+    }
+}
+
+/// The front cannot be told any more; the agent's stderr is the front's.
+fn report(error: &LinkError) {
+    use std::io::Write;
+    if !matches!(error, LinkError::Io(_)) {
+        let _ = writeln!(std::io::stderr(), "rankrun: agent: {error}");
+    }
+}

@@ -1,0 +1,125 @@
+//! Ending all that is left below this process, and proving that nothing is (K-4, K-5).
+//!
+//! Used by the guard when its agent is gone, and by the front when both are. It allocates nothing until all is dead.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rankrun_sys::cgroup::GuardedCgroup;
+use rankrun_sys::proc::ChildList;
+use rankrun_sys::wait::{self, Look};
+use rankrun_sys::{shm, signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long what was killed may take to be gone before it counts as left behind.
+const BOUND_STEPS: u32 = 5000;
+/// One step of waiting.
+const STEP: Duration = Duration::from_millis(1);
+
+/// What remains to be done when nobody else is left to do it.
+#[derive(Debug)]
+pub struct Remains {
+    /// The job's cgroup, if it has one.
+    pub cgroup: Option<GuardedCgroup>,
+    pub children: ChildList,
+    /// The directory of the job, with the list of its shared memory.
+    pub runtime_dir: PathBuf,
+}
+
+/// Children that are none of the job's: those that this process had before it started anything.
+pub const MAX_FOREIGN: usize = 64;
+
+impl Remains {
+    /// Kills everything of the job that is below this process, and waits until it is gone. `foreign` are children that
+    /// are not the job's. Returns whether nothing is left.
+    pub fn end(&self, foreign: &[i32]) -> bool {
+        let mut pids = [0i32; 512];
+        for step in 0..BOUND_STEPS {
+            // SIGKILL is repeated now and then, since orphans arrive one generation after the other.
+            if let Some(cgroup) = &self.cgroup
+                && step % 16 == 0
+                && !cgroup.empty()
+            {
+                cgroup.kill();
+            }
+            let count = self.children.read(&mut pids);
+            for &pid in pids[..count].iter().filter(|pid| !foreign.contains(pid)) {
+                let _ = signal::send(pid, signal::SIGKILL);
+            }
+            if self.reap(foreign) && self.cgroup.as_ref().is_none_or(GuardedCgroup::empty) {
+                return true;
+            }
+            if count == 0 || step > 0 {
+                pause(STEP);
+            }
+        }
+        false
+    }
+
+    /// Reaps what has ended. Returns whether no child of the job is left.
+    fn reap(&self, foreign: &[i32]) -> bool {
+        let mut pids = [0i32; 512];
+        if foreign.is_empty() {
+            loop {
+                match wait::peek() {
+                    Look::Found(child) => {
+                        wait::reap(child.pid);
+                    }
+                    Look::Nothing => return false,
+                    Look::NoChildren => return true,
+                }
+            }
+        }
+        let count = self.children.read(&mut pids);
+        let mut alive = false;
+        for &pid in pids[..count].iter().filter(|pid| !foreign.contains(pid)) {
+            alive |= wait::reap(pid) == Look::Nothing;
+        }
+        !alive && self.children.read(&mut pids) <= foreign.len()
+    }
+
+    /// Unlinks the shared memory that the agent noted, and the job's directories. Only after [`Remains::end`].
+    pub fn tidy(&self) {
+        for name in noted_shared_memory(&self.runtime_dir) {
+            shm::unlink(&name);
+        }
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.remove();
+        }
+        remove_runtime_dir(&self.runtime_dir);
+    }
+}
+
+/// The shared memory files that the agent of a job has noted in its directory.
+pub fn noted_shared_memory(runtime_dir: &Path) -> Vec<std::ffi::OsString> {
+    use std::os::unix::ffi::OsStringExt;
+    let list = std::fs::read(runtime_dir.join("shm")).unwrap_or_default();
+    list.split(|&b| b == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| std::ffi::OsString::from_vec(line.to_vec()))
+        .collect()
+}
+
+/// Removes the directory of a job. It holds only what rankrun made there.
+pub fn remove_runtime_dir(runtime_dir: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(runtime_dir)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        // Two of us may be at it at once; the second try finds what the other left.
+        let _ = std::fs::remove_dir_all(runtime_dir);
+    }
+}
+
+/// Waits without allocation.
+fn pause(time: Duration) {
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+    let mut none: [PollFd<'_>; 0] = [];
+    let _ = poll(&mut none, Some(&timeout));
+}
+
+/// Waits for a descriptor to become readable, or for `time`. Returns whether it is.
+pub(crate) fn wait_readable(fd: &impl std::os::fd::AsFd, time: Duration) -> bool {
+    let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+    let mut set = [PollFd::new(fd, PollFlags::IN)];
+    matches!(poll(&mut set, Some(&timeout)), Ok(ready) if ready > 0)
+}

@@ -1,0 +1,634 @@
+//! The workers of this node in one attempt: started, watched, stopped, proven gone.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use rankrun_core::env::{Master, NodeFacts};
+use rankrun_core::job::{Descendants, MpiMode, StdinTarget, StopPolicy, StopScope};
+use rankrun_core::worker::{Effect, Event, State, Stop};
+use rankrun_core::{JobId, JobSpec, NodeRank, Pid, Stream, WorkerId, WorkerStatus};
+use rankrun_output::{Record, Spool};
+use rankrun_sys::limits::Limits;
+use rankrun_sys::poll::{Interest, Poller};
+use rankrun_sys::spawn::{SpawnError, Step};
+use rankrun_sys::wait::{self, Change, Look};
+use rankrun_sys::{proc, signal, socket};
+use rankrun_wire::ToFront;
+use rankrun_wire::message::{LeftProcess, Summary};
+use rankrun_wireup::pmi1;
+
+use crate::boundary::{Boundary, activity};
+use crate::capture::Capture;
+use crate::orphans::Orphans;
+use crate::prepare::{Inherited, PrepareError, Preparer};
+use crate::shm::SharedMemory;
+use crate::spawner::{Spawned, SpawnerThread};
+use crate::token::Token;
+use crate::worker::{PmiClient, SharedStdin, Slot};
+
+/// How long a boundary must have been idle before what is left in it counts as not ending by itself.
+pub(crate) const IDLE_FOR: Duration = Duration::from_millis(100);
+/// How often a boundary is looked at for idleness, and in the fallback tier for emptiness.
+pub(crate) const IDLE_STEP: Duration = Duration::from_millis(25);
+/// Ranks that are made ready ahead of the spawner. Each holds descriptors, which every clone copies.
+const AHEAD: usize = 16;
+
+/// The node.
+pub(crate) struct Node {
+    pub(crate) job: JobId,
+    pub(crate) runtime_dir: PathBuf,
+    pub(crate) boundary: Boundary,
+    pub(crate) spawner: SpawnerThread,
+    pub(crate) inherited: Inherited,
+    limits: Limits,
+    /// Messages to the front, in order.
+    pub(crate) outbox: Vec<ToFront>,
+    pub(crate) spec: Option<Rc<JobSpec>>,
+    pub(crate) slots: Vec<Slot>,
+    by_pid: HashMap<i32, usize>,
+    preparer: Option<Preparer>,
+    /// Slots that are still to be spawned.
+    to_spawn: VecDeque<usize>,
+    pub(crate) pmi: Option<pmi1::Server>,
+    /// Holds the port that is told to the ranks as MASTER_PORT.
+    _master_port: Option<OwnedFd>,
+    pub(crate) spool: Spool,
+    /// Output of workers that are gone, while the spool is full.
+    pub(crate) overflow: VecDeque<Record>,
+    pub(crate) buffer: BytesMut,
+    /// The captures are out of the poll set, because the spool is full.
+    pub(crate) is_stalled: bool,
+    /// Nobody wants the output any more.
+    pub(crate) is_discarding: bool,
+    pub(crate) shared_memory: Option<SharedMemory>,
+    stop: Option<Stop>,
+    frozen: bool,
+    pub(crate) released: u32,
+    started: u32,
+    pub(crate) left: Vec<LeftProcess>,
+    pub(crate) orphans: Option<Orphans>,
+    over: bool,
+    /// Slots whose boundary is to be looked at after the children have been reaped.
+    to_look_at: Vec<usize>,
+}
+
+impl Node {
+    pub(crate) fn new(
+        job: JobId,
+        runtime_dir: PathBuf,
+        boundary: Boundary,
+        spawner: SpawnerThread,
+        inherited: Inherited,
+        limits: Limits,
+    ) -> Node {
+        Node {
+            spool: Spool::new(&runtime_dir, 0),
+            job,
+            runtime_dir,
+            boundary,
+            spawner,
+            inherited,
+            limits,
+            outbox: Vec::new(),
+            spec: None,
+            slots: Vec::new(),
+            by_pid: HashMap::new(),
+            preparer: None,
+            to_spawn: VecDeque::new(),
+            pmi: None,
+            _master_port: None,
+            overflow: VecDeque::new(),
+            buffer: BytesMut::new(),
+            is_stalled: false,
+            is_discarding: false,
+            shared_memory: None,
+            stop: None,
+            frozen: false,
+            released: 0,
+            started: 0,
+            left: Vec::new(),
+            orphans: None,
+            over: false,
+            to_look_at: Vec::new(),
+        }
+    }
+
+    pub(crate) fn policy(&self) -> StopPolicy {
+        self.spec.as_ref().map(|spec| spec.stop.clone()).unwrap_or_default()
+    }
+
+    /// The grace of a stop that nobody outside asked for.
+    pub(crate) fn grace(&self) -> Duration {
+        self.policy().grace_failure
+    }
+
+    /// Whether nothing of the attempt is left, or what is left has been given up. True also before the start.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over || self.spec.is_none()
+    }
+
+    /// Whether processes were let go, and so are to be left alone when the agent ends.
+    pub(crate) fn has_released(&self) -> bool {
+        self.released > 0
+    }
+
+    /// Starts the ranks of this node.
+    pub(crate) fn start(&mut self, now: Duration, spec: JobSpec, poller: &Poller) {
+        let spec = Rc::new(spec);
+        let node = NodeRank(0);
+        self.spool = Spool::new(&self.runtime_dir, spec.io.spool);
+        let shared_memory = SharedMemory::watch(spec.clean_shm, &self.runtime_dir);
+        if let Some(fd) = shared_memory.descriptor() {
+            let _ = poller.add(fd, Token::SharedMemory.encode(), Interest::Read);
+        }
+        self.shared_memory = Some(shared_memory);
+        let places: Vec<_> = spec.map.on_node(node).copied().collect();
+        self.slots = places
+            .iter()
+            .map(|place| Slot::new(WorkerId { group: spec.group, rank: place.rank, attempt: spec.attempt }))
+            .collect();
+        self.to_spawn = (0..self.slots.len()).collect();
+        if spec.mpi == MpiMode::Pmi1 {
+            self.pmi = Some(pmi1::Server::new(pmi1::Config {
+                group: spec.group,
+                size: spec.map.world_size(),
+                kvs_prefix: format!("rankrun_{}", self.job),
+                mapping: pmi1::process_mapping(&spec.map).unwrap_or_default(),
+                appnums: spec.map.places().iter().map(|place| place.app.0).collect(),
+                universe_size: Some(spec.map.world_size()),
+                local: places.iter().map(|place| place.rank).collect(),
+            }));
+        }
+        let held = socket::hold_port().ok();
+        let master = held.as_ref().map(|(_, port)| Master { addr: "127.0.0.1".to_owned(), port: *port });
+        self._master_port = held.map(|(socket, _)| socket);
+        let facts = NodeFacts {
+            node,
+            cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
+            master,
+            stdbuf: stdbuf_library(),
+            socket: None,
+        };
+        self.spec = Some(spec);
+        match Preparer::new(facts, self.limits) {
+            Ok(preparer) => self.preparer = Some(preparer),
+            Err(error) => self.outbox.push(ToFront::Note(format!("cannot open /dev/null: {error}"))),
+        }
+        self.spawn_more(now, poller);
+    }
+
+    /// Keeps the spawner busy, and not more.
+    fn spawn_more(&mut self, now: Duration, poller: &Poller) {
+        while self.spawner.outstanding() < AHEAD
+            && let Some(index) = self.to_spawn.pop_front()
+        {
+            match self.slots[index].worker.state() {
+                State::Gone { .. } => continue,
+                // The stop came before the spawner had the command.
+                State::Spawning { stop: Some(_), .. } | State::Spawning { kill: true, .. } => {
+                    self.event(now, index, Event::SpawnFailed, poller);
+                    continue;
+                }
+                _ => self.event(now, index, Event::SpawnBegun, poller),
+            }
+            if let Err(error) = self.spawn(index) {
+                let (step, errno) = match &error {
+                    PrepareError::Resolve(_) => (Step::Exec.to_string(), errno_of_resolve(&error)),
+                    PrepareError::Io { what, source } => ((*what).to_owned(), source.raw_os_error().unwrap_or(0)),
+                    PrepareError::Nul => ("exec".to_owned(), 22),
+                };
+                self.spawn_failed(now, index, step, errno, poller);
+            }
+        }
+    }
+
+    fn spawn(&mut self, index: usize) -> Result<(), PrepareError> {
+        let (Some(spec), Some(preparer)) = (self.spec.clone(), &mut self.preparer) else { return Ok(()) };
+        let rank = self.slots[index].rank();
+        let prepared = preparer.prepare(&spec, rank, &self.boundary, &self.inherited)?;
+        let slot = &mut self.slots[index];
+        slot.captures = prepared.captures.map(|fd| fd.map(Capture::new));
+        slot.closed = [slot.captures[0].is_none(), slot.captures[1].is_none()];
+        slot.pmi = prepared.pmi.map(|socket| PmiClient { socket, out: VecDeque::new() });
+        slot.window = prepared.window;
+        slot.stdin = prepared.stdin.map(|pipe| SharedStdin { pipe, queue: VecDeque::new() });
+        if spec.io.stdin == StdinTarget::Rank(rank) {
+            // From here on the rank alone holds the front's stdin.
+            self.inherited.stdin = None;
+        }
+        self.spawner.spawn(index, prepared.command);
+        Ok(())
+    }
+
+    /// Takes in what the spawner has done and what the children have come to.
+    pub(crate) fn children(&mut self, now: Duration, poller: &Poller) {
+        self.spawn_results(now, poller);
+        loop {
+            match wait::peek() {
+                Look::Found(child) => match self.by_pid.get(&child.pid).copied() {
+                    Some(index) => self.leader_ended(now, index, child, poller),
+                    // It may be a leader whose spawn we have not been told of: look again after the next result.
+                    None if self.spawner.is_busy() => break,
+                    None => {
+                        wait::reap(child.pid);
+                        self.orphan_ended();
+                    }
+                },
+                Look::Nothing | Look::NoChildren => break,
+            }
+        }
+        while let Look::Found(child) = wait::stop_news() {
+            let Some(&index) = self.by_pid.get(&child.pid) else { continue };
+            let worker = self.slots[index].id;
+            match child.change {
+                Change::Stopped { signal } if !self.frozen => {
+                    self.outbox.push(ToFront::Stopped { worker, signal, at: now });
+                }
+                Change::Continued if !self.frozen => self.outbox.push(ToFront::Continued { worker, at: now }),
+                Change::Stopped { .. } | Change::Continued | Change::Exited { .. } | Change::Signaled { .. } => {}
+            }
+        }
+        let mut looks = std::mem::take(&mut self.to_look_at);
+        looks.sort_unstable();
+        looks.dedup();
+        for index in looks {
+            self.look_at_boundary(now, index, poller);
+        }
+        self.spawn_more(now, poller);
+        self.finish_if_over(now, poller);
+    }
+
+    fn spawn_results(&mut self, now: Duration, poller: &Poller) {
+        while let Some(Spawned { slot: index, result }) = self.spawner.next_result() {
+            match result {
+                Ok(pid) => self.spawned(now, index, pid, poller),
+                Err(error) => self.spawn_refused(now, index, &error, poller),
+            }
+        }
+    }
+
+    fn spawned(&mut self, now: Duration, index: usize, pid: i32, poller: &Poller) {
+        self.by_pid.insert(pid, index);
+        self.started += 1;
+        let slot = &mut self.slots[index];
+        slot.leader = Some(pid);
+        slot.leader_alive = true;
+        for stream in Stream::ALL {
+            if let Some(capture) = &slot.captures[stream.index()]
+                && !self.is_stalled
+            {
+                slot.polled[stream.index()] =
+                    poller.add(capture, Token::Output(index, stream).encode(), Interest::Read).is_ok();
+            }
+        }
+        if let Some(client) = &slot.pmi {
+            let _ = poller.add(&client.socket, Token::Pmi(index).encode(), Interest::Read);
+        }
+        self.outbox.push(ToFront::Started { worker: slot.id, pid: Pid(pid), at: now });
+        self.event(now, index, Event::Spawned(Pid(pid)), poller);
+    }
+
+    fn spawn_refused(&mut self, now: Duration, index: usize, error: &SpawnError, poller: &Poller) {
+        if let Some(cgroup) = self.boundary.cgroup() {
+            let _ = cgroup.remove_leaf(&Boundary::leaf(self.slots[index].rank()));
+        }
+        let no_cgroup = error.step == Step::Cgroup
+            || (error.step == Step::Clone && matches!(error.source.raw_os_error(), Some(13 | 16 | 95)));
+        if no_cgroup && self.started == 0 {
+            // EACCES, EBUSY, EOPNOTSUPP: the directory could be made, and yet no process may be placed in it.
+            if self.boundary.cgroup().is_some() {
+                let why = format!("processes cannot be placed in a cgroup: {}", error.source);
+                self.boundary = Boundary::Subreaper { why };
+                let pid = Pid(std::process::id() as i32);
+                self.outbox.push(ToFront::Ready { pid, containment: self.boundary.containment() });
+            }
+            self.to_spawn.push_front(index);
+            return;
+        }
+        let errno = error.source.raw_os_error().unwrap_or(0);
+        self.spawn_failed(now, index, error.step.to_string(), errno, poller);
+    }
+
+    fn spawn_failed(&mut self, now: Duration, index: usize, step: String, errno: i32, poller: &Poller) {
+        let worker = self.slots[index].id;
+        let command = self.spec.as_ref().and_then(|spec| spec.command(worker.rank).into_iter().next());
+        let command = command.unwrap_or_default();
+        self.slots[index].captures = [None, None];
+        self.outbox.push(ToFront::SpawnFailed { worker, step, errno, command, at: now });
+        self.event(now, index, Event::SpawnFailed, poller);
+    }
+
+    fn leader_ended(&mut self, now: Duration, index: usize, child: wait::Child, poller: &Poller) {
+        let status = match child.change {
+            Change::Exited { code } => WorkerStatus::Exited { code },
+            Change::Signaled { signal, core_dumped } => WorkerStatus::Signaled { signal, core_dumped },
+            Change::Stopped { .. } | Change::Continued => return,
+        };
+        // What it has said to the wire-up before its end counts before its end.
+        self.read_pmi(now, index, poller);
+        self.outbox.push(ToFront::Ended { worker: self.slots[index].id, status, at: now });
+        wait::reap(child.pid);
+        self.by_pid.remove(&child.pid);
+        self.slots[index].leader_alive = false;
+        self.event(now, index, Event::LeaderEnded(status), poller);
+    }
+
+    /// Feeds one event to a worker and performs what follows.
+    pub(crate) fn event(&mut self, now: Duration, index: usize, event: Event, poller: &Poller) {
+        let policy = self.policy();
+        let mut effects = Vec::new();
+        self.slots[index].worker.handle(now, event, &policy, &mut effects);
+        for effect in effects {
+            self.perform(now, index, effect, poller);
+        }
+    }
+
+    fn perform(&mut self, now: Duration, index: usize, effect: Effect, poller: &Poller) {
+        let slot = &self.slots[index];
+        match effect {
+            Effect::Terminate(scope) => {
+                let Some(leader) = slot.leader.filter(|_| slot.leader_alive) else { return };
+                match scope {
+                    StopScope::Leader => terminate(&[leader]),
+                    StopScope::Group => {
+                        let _ = signal::send_group(leader, signal::SIGTERM);
+                        let _ = signal::send_group(leader, signal::SIGCONT);
+                    }
+                    StopScope::Tree => {
+                        terminate(&[leader]);
+                        terminate(&self.boundary.others(slot.member(&self.job)));
+                    }
+                }
+            }
+            Effect::TerminateRest => terminate(&self.boundary.others(slot.member(&self.job))),
+            Effect::KillLeader => {
+                let Some(leader) = slot.leader.filter(|_| slot.leader_alive) else { return };
+                if proc::dumping_core(leader) {
+                    self.event(now, index, Event::CoreDumpSeen, poller);
+                } else {
+                    let _ = signal::send(leader, signal::SIGKILL);
+                }
+            }
+            Effect::KillAll => self.boundary.kill(slot.member(&self.job)),
+            Effect::LookAtBoundary => self.to_look_at.push(index),
+            Effect::Release => {
+                let leaf = Boundary::leaf(slot.rank());
+                let others = self.boundary.others(slot.member(&self.job)).len() as u32;
+                if let Some(cgroup) = self.boundary.cgroup() {
+                    let _ = cgroup.release_leaf(&leaf);
+                    let _ = cgroup.remove_leaf(&leaf);
+                }
+                self.released += others;
+            }
+            Effect::Gone => self.gone(index, poller),
+        }
+    }
+
+    /// Looks whether anything of a worker is left, and says so to its machine.
+    pub(crate) fn look_at_boundary(&mut self, now: Duration, index: usize, poller: &Poller) {
+        let slot = &self.slots[index];
+        if !slot.worker.awaits_boundary() || slot.leader_alive {
+            return;
+        }
+        if self.boundary.is_empty(slot.member(&self.job)) {
+            self.event(now, index, Event::BoundaryEmpty, poller);
+            return;
+        }
+        // From now on the kernel tells of every change: by the events file, or by the end of an adopted orphan.
+        if slot.events.is_none()
+            && let Some(cgroup) = self.boundary.cgroup()
+            && let Ok(file) = cgroup.leaf_events(&Boundary::leaf(slot.rank()))
+            && poller.add(&file, Token::Boundary(index).encode(), Interest::Exception).is_ok()
+        {
+            self.slots[index].events = Some(file);
+        }
+        if self.slots[index].next_idle_look.is_none() {
+            self.slots[index].next_idle_look = Some(now);
+        }
+    }
+
+    /// A process that is no leader has ended: the boundaries that are waited for may be empty now.
+    fn orphan_ended(&mut self) {
+        if self.boundary.cgroup().is_none() {
+            let waiting = self.slots.iter().zip(0..).filter(|(slot, _)| slot.worker.awaits_boundary());
+            self.to_look_at.extend(waiting.map(|(_, index)| index));
+        }
+    }
+
+    /// Nothing of the worker is left, or what is left is given up. What it wrote is taken in, and then its end is told.
+    fn gone(&mut self, index: usize, poller: &Poller) {
+        self.drain(index, poller);
+        let slot = &mut self.slots[index];
+        slot.events = None;
+        slot.stdin = None;
+        slot.window = None;
+        if let Some(client) = slot.pmi.take() {
+            let _ = poller.remove(&client.socket);
+        }
+        let State::Gone { outcome, left } = *slot.worker.state() else { return };
+        let worker = slot.id;
+        let left = match left {
+            true => left_processes(&self.boundary.others(self.slots[index].member(&self.job))),
+            false => Vec::new(),
+        };
+        self.left.extend(left.iter().cloned());
+        self.outbox.push(ToFront::Gone { worker, outcome, left });
+        self.tell_closed(index);
+    }
+
+    /// All that is due.
+    pub(crate) fn tick(&mut self, now: Duration, poller: &Poller) {
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            if slot.worker.deadline().is_some_and(|deadline| deadline <= now) {
+                self.event(now, index, Event::Tick, poller);
+            }
+            if self.slots[index].next_idle_look.is_some_and(|next| next <= now) {
+                self.look_for_idleness(now, index, poller);
+            }
+        }
+        self.tick_orphans(now);
+        self.look_for_shared_memory(now, false);
+        let looks = std::mem::take(&mut self.to_look_at);
+        for index in looks {
+            self.look_at_boundary(now, index, poller);
+        }
+        self.spawn_more(now, poller);
+        self.finish_if_over(now, poller);
+    }
+
+    /// When [`Node::tick`] is due.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        let slots = self.slots.iter().flat_map(|slot| [slot.worker.deadline(), slot.next_idle_look]);
+        let shared_memory = self.shared_memory.as_ref().and_then(SharedMemory::deadline);
+        let orphans = self.orphans.as_ref().and_then(Orphans::deadline);
+        slots.chain([shared_memory, orphans]).flatten().min()
+    }
+
+    fn look_for_idleness(&mut self, now: Duration, index: usize, poller: &Poller) {
+        let slot = &self.slots[index];
+        if !slot.worker.awaits_boundary() {
+            self.slots[index].next_idle_look = None;
+            return;
+        }
+        if self.boundary.cgroup().is_none() {
+            // An orphan that lives on as a grandchild of ours is seen only by looking.
+            self.to_look_at.push(index);
+        }
+        if slot.worker.awaits_idle() {
+            let (activity, quiet) = activity(&self.boundary.others(slot.member(&self.job)));
+            match slot.idle {
+                Some((since, before)) if quiet && before == activity => {
+                    if now >= since + IDLE_FOR {
+                        self.event(now, index, Event::BoundaryIdle, poller);
+                    }
+                }
+                Some(_) | None => self.slots[index].idle = quiet.then_some((now, activity)),
+            }
+        }
+        self.slots[index].next_idle_look = Some(now + IDLE_STEP);
+    }
+
+    /// Orders every worker to stop.
+    pub(crate) fn stop_all(&mut self, now: Duration, stop: Stop, poller: &Poller) {
+        self.stop = Some(stop);
+        self.look_for_shared_memory(now, true);
+        for index in 0..self.slots.len() {
+            self.event(now, index, Event::Stop(stop), poller);
+        }
+        self.stop_orphans(now, stop);
+        self.finish_if_over(now, poller);
+    }
+
+    /// Kills every worker at once.
+    pub(crate) fn kill_all(&mut self, now: Duration, poller: &Poller) {
+        self.look_for_shared_memory(now, true);
+        for index in 0..self.slots.len() {
+            self.event(now, index, Event::Kill, poller);
+        }
+        self.kill_orphans(now);
+        self.finish_if_over(now, poller);
+    }
+
+    /// A signal for the process that speaks for each rank.
+    pub(crate) fn signal_all(&self, signal: i32) {
+        for slot in &self.slots {
+            if let Some(leader) = slot.leader.filter(|_| slot.leader_alive) {
+                let _ = signal::send(leader, signal);
+            }
+        }
+    }
+
+    /// Stops or continues all workers, with everything that they have started.
+    pub(crate) fn freeze(&mut self, frozen: bool) {
+        if self.frozen == frozen {
+            return;
+        }
+        self.frozen = frozen;
+        for slot in self.slots.iter().filter(|slot| !slot.worker.is_gone() && slot.leader.is_some()) {
+            if let Some(cgroup) = self.boundary.cgroup()
+                && cgroup.freeze_leaf(&Boundary::leaf(slot.rank()), frozen).is_ok()
+            {
+                continue;
+            }
+            let signal = if frozen { signal::SIGSTOP } else { signal::SIGCONT };
+            let leader = slot.leader.filter(|_| slot.leader_alive);
+            for pid in leader.into_iter().chain(self.boundary.others(slot.member(&self.job))) {
+                let _ = signal::send(pid, signal);
+            }
+        }
+    }
+
+    pub(crate) fn resize(&self, window: (u16, u16)) {
+        for master in self.slots.iter().filter_map(|slot| slot.window.as_ref()) {
+            let _ = rankrun_sys::pty::resize(master, window);
+        }
+    }
+
+    pub(crate) fn shared_memory_news(&mut self, now: Duration) {
+        if let Some(shared_memory) = &mut self.shared_memory {
+            shared_memory.news(now);
+        }
+        self.look_for_shared_memory(now, false);
+    }
+
+    /// Looks who maps what is new in /dev/shm, if that is due or `at_once`.
+    fn look_for_shared_memory(&mut self, now: Duration, at_once: bool) {
+        let Some(shared_memory) = &mut self.shared_memory else { return };
+        shared_memory.news(now);
+        let due = shared_memory.deadline().is_some_and(|deadline| deadline <= now);
+        if !shared_memory.is_waiting() || !(due || at_once) {
+            return;
+        }
+        let alive = self.slots.iter().filter(|slot| slot.leader.is_some() && !slot.worker.is_gone());
+        let pids: Vec<i32> = alive
+            .flat_map(|slot| {
+                let leader = slot.leader.filter(|_| slot.leader_alive);
+                leader.into_iter().chain(self.boundary.others(slot.member(&self.job)))
+            })
+            .collect();
+        shared_memory.look(now, pids, at_once);
+    }
+
+    /// After the last worker is gone: ends the orphans that belong to none, and tells the front that all is over.
+    pub(crate) fn finish_if_over(&mut self, now: Duration, _poller: &Poller) {
+        if self.over || self.spec.is_none() || self.slots.iter().any(|slot| !slot.worker.is_gone()) {
+            return;
+        }
+        if self.policy().descendants != Descendants::Leave && !self.orphans_are_gone(now, self.stop) {
+            return;
+        }
+        self.over = true;
+        let policy = self.spec.as_ref().map(|spec| spec.clean_shm).unwrap_or_default();
+        let shared_memory = self.shared_memory.as_mut().map(|memory| memory.finish(policy)).unwrap_or_default();
+        self.outbox.push(ToFront::Over(Summary {
+            left: self.left.clone(),
+            released: self.released,
+            shared_memory,
+            shared_memory_removed: policy == rankrun_core::job::CleanShm::Job,
+            workers: self.started,
+        }));
+    }
+}
+
+/// SIGTERM, and SIGCONT so that a stopped process can act on it.
+fn terminate(pids: &[i32]) {
+    for &pid in pids {
+        let _ = signal::send(pid, signal::SIGTERM);
+        let _ = signal::send(pid, signal::SIGCONT);
+    }
+}
+
+/// What the report says of processes that could not be killed.
+pub(crate) fn left_processes(pids: &[i32]) -> Vec<LeftProcess> {
+    pids.iter()
+        .filter_map(|&pid| proc::process(pid))
+        .filter(|process| process.state != 'Z')
+        .map(|process| LeftProcess {
+            pid: Pid(process.pid),
+            name: process.name,
+            state: process.state,
+            wait_channel: proc::wait_channel(process.pid),
+        })
+        .collect()
+}
+
+/// coreutils' library that makes libc buffer otherwise, where Debian, Fedora and Arch have it.
+fn stdbuf_library() -> Option<std::ffi::OsString> {
+    const PLACES: [&str; 3] =
+        ["/usr/libexec/coreutils/libstdbuf.so", "/usr/lib/coreutils/libstdbuf.so", "/usr/lib64/coreutils/libstdbuf.so"];
+    PLACES.iter().find(|place| Path::new(place).exists()).map(Into::into)
+}
+
+fn errno_of_resolve(error: &PrepareError) -> i32 {
+    use rankrun_sys::exec::ResolveError;
+    match error {
+        PrepareError::Resolve(ResolveError::NotFound) => 2,
+        PrepareError::Resolve(ResolveError::NotExecutable { source, .. }) => source.raw_os_error().unwrap_or(13),
+        PrepareError::Io { .. } | PrepareError::Nul => 0,
+    }
+}

@@ -1,0 +1,249 @@
+//! From a job's description to the command of one rank, with its descriptors.
+
+use std::collections::HashMap;
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rankrun_core::env::{NodeFacts, app_environment, rank_environment};
+use rankrun_core::job::{MpiMode, StdinTarget, StdioKind};
+use rankrun_core::{AppIndex, JobSpec, Rank};
+use rankrun_sys::exec::{self, ResolveError};
+use rankrun_sys::limits::Limits;
+use rankrun_sys::spawn::{Command, Session, duplicate};
+use rankrun_sys::{pty, socket};
+
+use crate::boundary::Boundary;
+use crate::spawner::null;
+
+/// The descriptor under which a rank finds its PMI socket.
+pub(crate) const PMI_FD: i32 = 3;
+/// A larger pipe saves wake-ups of the ranks and of us; for many ranks the kernel's limit for a user would be reached.
+const PIPE_BYTES: usize = 256 * 1024;
+const WIDE_PIPES_UP_TO: u32 = 64;
+
+/// The stdio that the agent was forked with: the front's.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    pub(crate) stdin: Option<OwnedFd>,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+impl Inherited {
+    /// Takes the front's stdio out of the agent's own places, so that the agent holds no stream by accident.
+    pub(crate) fn take() -> io::Result<Inherited> {
+        let stdio = Inherited {
+            stdin: Some(duplicate(rustix::stdio::stdin())?),
+            stdout: duplicate(rustix::stdio::stdout())?,
+            stderr: duplicate(rustix::stdio::stderr())?,
+        };
+        let null = null()?;
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stdout(&null)?;
+        Ok(stdio)
+    }
+}
+
+/// What is the same for all ranks of an app on this node.
+struct AppParts {
+    env: Arc<[CString]>,
+    path: Option<OsString>,
+    wdir: PathBuf,
+}
+
+/// Makes the commands of one attempt.
+pub(crate) struct Preparer {
+    facts: NodeFacts,
+    apps: HashMap<AppIndex, AppParts>,
+    /// Programs that were looked up, by name and app.
+    programs: HashMap<(AppIndex, OsString), PathBuf>,
+    limits: Limits,
+    null: OwnedFd,
+    parent: i32,
+}
+
+/// A command, and our ends of its descriptors.
+pub(crate) struct Prepared {
+    pub(crate) command: Command,
+    pub(crate) captures: [Option<OwnedFd>; 2],
+    pub(crate) pmi: Option<OwnedFd>,
+    pub(crate) window: Option<OwnedFd>,
+    pub(crate) stdin: Option<OwnedFd>,
+}
+
+/// Why a command could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PrepareError {
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    #[error("cannot {what}")]
+    Io { what: &'static str, source: io::Error },
+    #[error("a word of the command, of its environment or its directory has a NUL byte")]
+    Nul,
+}
+
+impl Preparer {
+    pub(crate) fn new(facts: NodeFacts, limits: Limits) -> io::Result<Preparer> {
+        Ok(Preparer {
+            facts,
+            apps: HashMap::new(),
+            programs: HashMap::new(),
+            limits,
+            null: null()?,
+            parent: std::process::id() as i32,
+        })
+    }
+
+    /// The command of a rank. `inherited` loses its stdin to the rank that is to have it.
+    pub(crate) fn prepare(
+        &mut self,
+        spec: &JobSpec,
+        rank: Rank,
+        boundary: &Boundary,
+        inherited: &Inherited,
+    ) -> Result<Prepared, PrepareError> {
+        let app = spec.map.place(rank).map_or(AppIndex(0), |place| place.app);
+        let words = spec.command(rank);
+        self.app_parts(spec, app)?;
+        let program = self.program(app, &words[0])?;
+        let parts = &self.apps[&app];
+        let wdir = (parts.wdir != Path::new(&spec.cwd)).then(|| c_string(parts.wdir.as_os_str())).transpose()?;
+        let (pmi, keep) = match spec.mpi {
+            MpiMode::Pmi1 => {
+                let (ours, theirs) = socket::pair().map_err(io_error("make a PMI socket"))?;
+                socket::set_nonblocking(&ours).map_err(io_error("make a PMI socket"))?;
+                (Some(ours), Some((theirs, PMI_FD)))
+            }
+            MpiMode::None => (None, None),
+        };
+        let own_env = rank_environment(spec, &self.facts, rank, keep.is_some().then_some(PMI_FD));
+        let env = own_env.into_iter().map(|(name, value)| variable(&name, &value)).collect::<Result<_, _>>()?;
+        let streams = self.streams(spec, rank, inherited).map_err(io_error("set up stdio"))?;
+        let cgroup = match boundary.cgroup() {
+            Some(job) => Some(job.make_leaf(&Boundary::leaf(rank)).map_err(io_error("make a cgroup"))?),
+            None => None,
+        };
+        let session = match spec.io.tty {
+            Some(grant) if grant.rank == rank => Session::Shared,
+            Some(_) | None => Session::Own,
+        };
+        let command = Command {
+            program: c_string(program.as_os_str())?,
+            argv: words.iter().map(|word| c_string(word)).collect::<Result<_, _>>()?,
+            env,
+            shared_env: Arc::clone(&parts.env),
+            wdir,
+            stdio: streams.theirs,
+            keep,
+            cgroup,
+            session,
+            ignored: spec.ignored_signals.clone(),
+            limits: self.limits,
+            parent: self.parent,
+        };
+        Ok(Prepared { command, captures: streams.ours, pmi, window: streams.window, stdin: streams.stdin })
+    }
+
+    fn app_parts(&mut self, spec: &JobSpec, app: AppIndex) -> Result<(), PrepareError> {
+        if self.apps.contains_key(&app) {
+            return Ok(());
+        }
+        let env = app_environment(spec, &self.facts, app);
+        let wdir = match &spec.app(app).wdir {
+            Some(wdir) => Path::new(&spec.cwd).join(wdir),
+            None => PathBuf::from(&spec.cwd),
+        };
+        let path = env.get(OsStr::new("PATH")).cloned();
+        let env = env.iter().map(|(name, value)| variable(name, value)).collect::<Result<Vec<_>, _>>()?;
+        self.apps.insert(app, AppParts { env: env.into(), path, wdir });
+        Ok(())
+    }
+
+    fn program(&mut self, app: AppIndex, word: &OsStr) -> Result<PathBuf, PrepareError> {
+        let key = (app, word.to_owned());
+        if let Some(program) = self.programs.get(&key) {
+            return Ok(program.clone());
+        }
+        let parts = &self.apps[&app];
+        let program = exec::resolve(word, parts.path.as_deref(), &parts.wdir)?;
+        self.programs.insert(key, program.clone());
+        Ok(program)
+    }
+
+    fn streams(&self, spec: &JobSpec, rank: Rank, inherited: &Inherited) -> io::Result<Streams> {
+        let grant = spec.io.tty.filter(|grant| grant.rank == rank);
+        let mut streams = Streams {
+            theirs: [self.stdin(spec, rank, inherited)?, duplicate(self.null.as_fd())?, duplicate(self.null.as_fd())?],
+            ours: [None, None],
+            window: None,
+            stdin: None,
+        };
+        if spec.io.stdin == StdinTarget::All {
+            let (theirs, ours) = socket::pipe()?;
+            socket::set_nonblocking(&ours)?;
+            streams.theirs[0] = theirs;
+            streams.stdin = Some(ours);
+        }
+        let kinds = [
+            (spec.io.stdout, grant.is_some_and(|grant| grant.stdout), &inherited.stdout),
+            (spec.io.stderr, grant.is_some_and(|grant| grant.stderr), &inherited.stderr),
+        ];
+        for (index, (kind, granted, own)) in kinds.into_iter().enumerate() {
+            if granted {
+                streams.theirs[index + 1] = duplicate(own.as_fd())?;
+                continue;
+            }
+            let (ours, theirs) = match kind {
+                StdioKind::Pipe => {
+                    let (ours, theirs) = socket::pipe()?;
+                    if self.facts.cpus > 0 && spec.map.local_size(self.facts.node) <= WIDE_PIPES_UP_TO {
+                        socket::widen_pipe(&ours, PIPE_BYTES);
+                    }
+                    (ours, theirs)
+                }
+                StdioKind::Pty => {
+                    let pair = pty::open(spec.io.window)?;
+                    streams.window = Some(duplicate(pair.master.as_fd())?);
+                    (pair.master, pair.slave)
+                }
+            };
+            socket::set_nonblocking(&ours)?;
+            streams.ours[index] = Some(ours);
+            streams.theirs[index + 1] = theirs;
+        }
+        Ok(streams)
+    }
+
+    fn stdin(&self, spec: &JobSpec, rank: Rank, inherited: &Inherited) -> io::Result<OwnedFd> {
+        match (&spec.io.stdin, &inherited.stdin) {
+            (StdinTarget::Rank(reader), Some(stdin)) if *reader == rank => duplicate(stdin.as_fd()),
+            (StdinTarget::Rank(_) | StdinTarget::None | StdinTarget::All, _) => duplicate(self.null.as_fd()),
+        }
+    }
+}
+
+struct Streams {
+    theirs: [OwnedFd; 3],
+    ours: [Option<OwnedFd>; 2],
+    window: Option<OwnedFd>,
+    stdin: Option<OwnedFd>,
+}
+
+fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> PrepareError {
+    move |source| PrepareError::Io { what, source }
+}
+
+fn c_string(text: &OsStr) -> Result<CString, PrepareError> {
+    CString::new(text.as_bytes()).map_err(|_| PrepareError::Nul)
+}
+
+fn variable(name: &OsStr, value: &OsStr) -> Result<CString, PrepareError> {
+    let mut bytes = name.to_owned().into_vec();
+    bytes.push(b'=');
+    bytes.extend_from_slice(value.as_bytes());
+    CString::new(bytes).map_err(|_| PrepareError::Nul)
+}

@@ -1,0 +1,74 @@
+//! What a descriptor of the agent's poll set belongs to.
+
+use rankrun_core::Stream;
+
+/// The owner of a descriptor; slots are counted by local rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Token {
+    Front,
+    Signals,
+    Spawner,
+    Lease,
+    SharedMemory,
+    Output(usize, Stream),
+    Pmi(usize),
+    Stdin(usize),
+    Boundary(usize),
+}
+
+impl Token {
+    pub(crate) fn encode(self) -> u64 {
+        let (kind, slot) = match self {
+            Token::Front => (0, 0),
+            Token::Signals => (1, 0),
+            Token::Spawner => (2, 0),
+            Token::Lease => (3, 0),
+            Token::SharedMemory => (4, 0),
+            Token::Output(slot, Stream::Stdout) => (5, slot),
+            Token::Output(slot, Stream::Stderr) => (6, slot),
+            Token::Pmi(slot) => (7, slot),
+            Token::Stdin(slot) => (8, slot),
+            Token::Boundary(slot) => (9, slot),
+        };
+        (kind << 32) | slot as u64
+    }
+
+    pub(crate) fn decode(token: u64) -> Token {
+        let slot = (token & 0xffff_ffff) as usize;
+        match token >> 32 {
+            0 => Token::Front,
+            1 => Token::Signals,
+            2 => Token::Spawner,
+            3 => Token::Lease,
+            4 => Token::SharedMemory,
+            5 => Token::Output(slot, Stream::Stdout),
+            6 => Token::Output(slot, Stream::Stderr),
+            7 => Token::Pmi(slot),
+            8 => Token::Stdin(slot),
+            _ => Token::Boundary(slot),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_token_survives_its_encoding() {
+        for token in [
+            Token::Front,
+            Token::Signals,
+            Token::Spawner,
+            Token::Lease,
+            Token::SharedMemory,
+            Token::Output(70_000, Stream::Stdout),
+            Token::Output(0, Stream::Stderr),
+            Token::Pmi(3),
+            Token::Stdin(4),
+            Token::Boundary(5),
+        ] {
+            assert_eq!(Token::decode(token.encode()), token);
+        }
+    }
+}
