@@ -28,11 +28,7 @@ fn main() -> std::io::Result<()> {
         ("raw", Mode::Raw, false, false, CHUNK, &input),
     ];
     for (name, mode, is_tagged, timestamps, chunk, input) in cases {
-        let config = Config {
-            tag: is_tagged.then(Template::default),
-            timestamps,
-            ..Config::new(mode, RANKS)
-        };
+        let config = Config { tag: is_tagged.then(Template::default), timestamps, ..Config::new(mode, RANKS) };
         let mut presenter = Presenter::new(config, |rank| Names {
             node: "node".to_owned(),
             local_rank: LocalRank(rank.0),
@@ -65,11 +61,7 @@ fn main() -> std::io::Result<()> {
         }
         let took: Duration = start.elapsed();
         let read = input.len() * RANKS as usize;
-        writeln!(
-            report,
-            "{name}: {read} bytes in, {written} bytes out, {:.3} s",
-            took.as_secs_f64()
-        )?;
+        writeln!(report, "{name}: {read} bytes in, {written} bytes out, {:.3} s", took.as_secs_f64())?;
     }
     Ok(())
 }

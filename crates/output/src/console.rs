@@ -49,11 +49,7 @@ pub(crate) struct Console {
 impl Console {
     /// Where bytes go.
     pub(crate) fn out(&mut self) -> &mut Vec<u8> {
-        if self.is_held {
-            &mut self.held
-        } else {
-            &mut self.pending
-        }
+        if self.is_held { &mut self.held } else { &mut self.pending }
     }
 
     /// Puts the cursor at the start of a row.

@@ -76,13 +76,7 @@ impl Fold {
                 let text: Arc<[u8]> = Arc::from(text);
                 self.bytes += text.len() + OVERHEAD;
                 self.by_text.entry(Arc::clone(&text)).or_default().push_back(number);
-                self.waiting.push_back(Folded {
-                    text,
-                    ranks: vec![rank],
-                    wall,
-                    begun: now,
-                    joined: now,
-                });
+                self.waiting.push_back(Folded { text, ranks: vec![rank], wall, begun: now, joined: now });
                 number
             }
         };

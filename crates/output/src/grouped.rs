@@ -83,14 +83,7 @@ impl GroupedRows<'_> {
 
 impl Groups {
     pub(crate) fn new(dir: PathBuf) -> Groups {
-        Groups {
-            groups: BTreeMap::new(),
-            in_memory: 0,
-            spill_at: GROUPED_MEMORY,
-            dir,
-            file: None,
-            file_length: 0,
-        }
+        Groups { groups: BTreeMap::new(), in_memory: 0, spill_at: GROUPED_MEMORY, dir, file: None, file_length: 0 }
     }
 
     /// Hands out the next piece, rank by rank, stdout before stderr.
@@ -125,12 +118,7 @@ impl Groups {
                 entry.remove();
             }
             if !bytes.is_empty() || lost.is_some() {
-                return Some(Piece {
-                    source,
-                    bytes,
-                    is_first,
-                    lost,
-                });
+                return Some(Piece { source, bytes, is_first, lost });
             }
         }
     }

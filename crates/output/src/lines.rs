@@ -150,10 +150,7 @@ impl LineBuffer {
     fn cut(&mut self, sink: &mut (impl LineSink + ?Sized)) {
         let is_inside = |at: usize| self.text.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
         // A UTF-8 sequence has at most three bytes after its first; anything longer is no text, and is cut anywhere.
-        let start = (MAX_LINE - 4..MAX_LINE)
-            .rev()
-            .find(|at| !is_inside(*at))
-            .unwrap_or(MAX_LINE);
+        let start = (MAX_LINE - 4..MAX_LINE).rev().find(|at| !is_inside(*at)).unwrap_or(MAX_LINE);
         let is_whole = std::str::from_utf8(&self.text[start..]).is_ok();
         let shown = self.shown.unwrap_or(0);
         let at = if is_whole || start < shown { MAX_LINE } else { start };
@@ -164,12 +161,7 @@ impl LineBuffer {
     }
 
     fn end(&mut self, end: End, sink: &mut (impl LineSink + ?Sized)) {
-        sink.line(Line {
-            text: &self.text,
-            continued: self.continued,
-            end,
-            shown: self.shown,
-        });
+        sink.line(Line { text: &self.text, continued: self.continued, end, shown: self.shown });
         self.text.clear();
         if self.text.capacity() > RETAINED {
             self.text = Vec::new();
@@ -195,8 +187,7 @@ mod tests {
     impl LineSink for Seen {
         fn block(&mut self, lines: &[u8]) {
             let lines = lines.strip_suffix(b"\n").expect("a block of whole lines");
-            self.0
-                .extend(lines.split(|byte| *byte == b'\n').map(|line| (line.to_vec(), 'n')));
+            self.0.extend(lines.split(|byte| *byte == b'\n').map(|line| (line.to_vec(), 'n')));
         }
 
         fn line(&mut self, line: Line<'_>) {
@@ -216,10 +207,7 @@ mod tests {
             buffer.feed(chunk, &mut seen);
         }
         buffer.close(&mut seen);
-        seen.0
-            .into_iter()
-            .map(|(text, end)| (String::from_utf8_lossy(&text).into_owned(), end))
-            .collect()
+        seen.0.into_iter().map(|(text, end)| (String::from_utf8_lossy(&text).into_owned(), end)).collect()
     }
 
     fn expect(chunks: &[&[u8]], expected: &[(&str, char)]) {
@@ -240,10 +228,7 @@ mod tests {
     fn a_line_of_one_mebibyte_is_whole_and_a_longer_one_is_cut_between_characters() {
         let longest = "x".repeat(MAX_LINE);
         expect(&[longest.as_bytes(), b"\n"], &[(&longest, 'n')]);
-        expect(
-            &[format!("a\n{longest}\nb\n").as_bytes()],
-            &[("a", 'n'), (&longest, 'n'), ("b", 'n')],
-        );
+        expect(&[format!("a\n{longest}\nb\n").as_bytes()], &[("a", 'n'), (&longest, 'n'), ("b", 'n')]);
         let wide = format!("x{}\n", "é".repeat(MAX_LINE / 2));
         let seen = lines(&[wide.as_bytes()]);
         assert_eq!(

@@ -67,11 +67,7 @@ impl LogFiles {
     }
 
     fn with_capacity(dir: PathBuf, world_size: u32, capacity: usize) -> Result<LogFiles, LogError> {
-        let failed = |action, source| LogError {
-            action,
-            path: dir.clone(),
-            source,
-        };
+        let failed = |action, source| LogError { action, path: dir.clone(), source };
         std::fs::create_dir_all(&dir).map_err(|source| failed("create", source))?;
         tempfile::tempfile_in(&dir).map_err(|source| failed("write", source))?;
         Ok(LogFiles {
@@ -86,8 +82,7 @@ impl LogFiles {
 
     /// The file of a stream.
     pub fn path(&self, rank: Rank, stream: Stream) -> PathBuf {
-        self.dir
-            .join(format!("rank-{:0width$}.{stream}", rank.0, width = self.rank_width))
+        self.dir.join(format!("rank-{:0width$}.{stream}", rank.0, width = self.rank_width))
     }
 
     /// The directory of the files.
@@ -129,12 +124,8 @@ impl LogFiles {
     ///
     /// As for [`write`](Self::write).
     pub fn retry(&mut self) -> Result<(), LogError> {
-        let mut unwritten: Vec<Source> = self
-            .logs
-            .iter()
-            .filter(|(_, log)| !log.unwritten.is_empty())
-            .map(|(source, _)| *source)
-            .collect();
+        let mut unwritten: Vec<Source> =
+            self.logs.iter().filter(|(_, log)| !log.unwritten.is_empty()).map(|(source, _)| *source).collect();
         unwritten.sort_unstable();
         unwritten.into_iter().try_for_each(|source| self.flush(source))
     }
@@ -155,11 +146,7 @@ impl LogFiles {
         self.uses += 1;
         if !self.open.contains_key(&source) {
             if self.open.len() >= self.capacity
-                && let Some(oldest) = self
-                    .open
-                    .iter()
-                    .min_by_key(|(_, file)| file.used)
-                    .map(|(source, _)| *source)
+                && let Some(oldest) = self.open.iter().min_by_key(|(_, file)| file.used).map(|(source, _)| *source)
             {
                 self.open.remove(&oldest);
             }
@@ -173,11 +160,7 @@ impl LogFiles {
             let file = match options.open(&path) {
                 Ok(file) => file,
                 Err(source) => {
-                    return Err(LogError {
-                        action: "open",
-                        path,
-                        source,
-                    });
+                    return Err(LogError { action: "open", path, source });
                 }
             };
             log.is_begun = true;
@@ -187,11 +170,7 @@ impl LogFiles {
             return Ok(());
         };
         open.used = self.uses;
-        log.write_to(&mut open.file).map_err(|source| LogError {
-            action: "write",
-            path,
-            source,
-        })
+        log.write_to(&mut open.file).map_err(|source| LogError { action: "write", path, source })
     }
 }
 
@@ -292,12 +271,7 @@ mod tests {
     fn files_hold_what_was_written_with_the_last_state_of_progress_lines() {
         let (_dir, mut logs) = logs(1001, 8);
         let rank = Rank(7);
-        for bytes in [
-            &b"one\ntw"[..],
-            b"o\xff\0\n10%\r20",
-            b"%\r30%\nfour\r",
-            b"\nfive\rlast\r",
-        ] {
+        for bytes in [&b"one\ntw"[..], b"o\xff\0\n10%\r20", b"%\r30%\nfour\r", b"\nfive\rlast\r"] {
             logs.write(rank, Stream::Stdout, bytes).expect("it can be written");
         }
         assert_eq!(read(&logs, 7, Stream::Stdout), "one\ntwo\u{fffd}\0\n30%\nfour\r\n");
@@ -327,13 +301,10 @@ mod tests {
         let (_dir, mut logs) = logs(4, 8);
         let path = logs.path(Rank(1), Stream::Stdout);
         std::fs::create_dir(&path).expect("it can be made");
-        let error = logs
-            .write(Rank(1), Stream::Stdout, b"a\n")
-            .expect_err("a directory is in the way");
+        let error = logs.write(Rank(1), Stream::Stdout, b"a\n").expect_err("a directory is in the way");
         assert_eq!((error.path, error.action), (path.clone(), "open"));
         logs.write(Rank(1), Stream::Stdout, b"b\nc").expect_err("it still is");
-        logs.write(Rank(2), Stream::Stdout, b"other\n")
-            .expect("others are not concerned");
+        logs.write(Rank(2), Stream::Stdout, b"other\n").expect("others are not concerned");
         assert_eq!(logs.unwritten(), 4);
         std::fs::remove_dir(&path).expect("it is empty");
         logs.retry().expect("it can be written now");
@@ -347,9 +318,7 @@ mod tests {
         let (_dir, mut logs) = logs(1, 8);
         let path = logs.path(Rank(0), Stream::Stdout);
         std::os::unix::fs::symlink("/dev/full", &path).expect("it can be made");
-        let error = logs
-            .write(Rank(0), Stream::Stdout, b"kept\n")
-            .expect_err("the device is full");
+        let error = logs.write(Rank(0), Stream::Stdout, b"kept\n").expect_err("the device is full");
         assert_eq!(error.source.kind(), io::ErrorKind::StorageFull);
         assert_eq!(error.to_string(), format!("cannot write \"{}\"", path.display()));
         assert_eq!(logs.unwritten(), 5);

@@ -77,11 +77,7 @@ impl Presenter {
             Mode::Raw => {
                 let console = &mut self.consoles[console_of(&self.config, stream)];
                 console.pending.extend_from_slice(bytes);
-                console.row = if bytes.ends_with(b"\n") {
-                    Row::Start
-                } else {
-                    Row::Dangling
-                };
+                console.row = if bytes.ends_with(b"\n") { Row::Start } else { Row::Dangling };
                 return;
             }
             Mode::Line | Mode::Grouped | Mode::Folded => {}
@@ -186,11 +182,7 @@ impl Presenter {
             console.start_row();
         }
         console.pending.extend_from_slice(&piece.bytes);
-        console.row = if piece.bytes.ends_with(b"\n") {
-            Row::Start
-        } else {
-            Row::Dangling
-        };
+        console.row = if piece.bytes.ends_with(b"\n") { Row::Start } else { Row::Dangling };
         if let Some((lost, error)) = piece.lost {
             let dir = self.config.temp_dir.display();
             self.notice(
@@ -224,27 +216,14 @@ impl Presenter {
                 let stream = source.1;
                 let fold = &mut self.folds[stream.index()];
                 let wall = state.wall;
-                let mut rows = FoldedRows {
-                    console,
-                    fold,
-                    now,
-                    wall,
-                    source,
-                };
+                let mut rows = FoldedRows { console, fold, now, wall, source };
                 give(&mut state.line, &mut rows);
                 while let Some(folded) = self.folds[stream.index()].pop_due(now) {
                     self.print_folded(stream, &folded);
                 }
             }
             Mode::Line | Mode::Raw | Mode::None => {
-                give(
-                    &mut state.line,
-                    &mut Rows {
-                        console,
-                        source,
-                        prefix,
-                    },
-                );
+                give(&mut state.line, &mut Rows { console, source, prefix });
             }
         }
         self.settle(now, index);
@@ -392,11 +371,7 @@ impl LineSink for FoldedRows<'_> {
 }
 
 fn console_of(config: &Config, stream: Stream) -> usize {
-    if config.same_destination {
-        Stream::Stdout.index()
-    } else {
-        stream.index()
-    }
+    if config.same_destination { Stream::Stdout.index() } else { stream.index() }
 }
 
 /// Whether the destination of this stream is the terminal with the status region.

@@ -34,15 +34,7 @@ pub(crate) struct Region {
 
 impl Region {
     pub(crate) fn new((rows, columns): (u16, u16)) -> Region {
-        Region {
-            rows,
-            columns,
-            entries: BTreeSet::new(),
-            drawn_rows: 0,
-            drawn: Vec::new(),
-            redrawn: None,
-            due: None,
-        }
+        Region { rows, columns, entries: BTreeSet::new(), drawn_rows: 0, drawn: Vec::new(), redrawn: None, due: None }
     }
 
     pub(crate) fn resize(&mut self, now: Duration, (rows, columns): (u16, u16)) {
@@ -146,9 +138,7 @@ impl Region {
             return;
         }
         if self.drawn_rows > 1 {
-            console
-                .pending
-                .extend_from_slice(format!("\x1b[{}A", self.drawn_rows - 1).as_bytes());
+            console.pending.extend_from_slice(format!("\x1b[{}A", self.drawn_rows - 1).as_bytes());
         }
         console.pending.extend_from_slice(b"\r\x1b[J");
         let Console { pending, held, .. } = console;

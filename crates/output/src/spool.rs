@@ -111,10 +111,7 @@ impl Spool {
             }
             Err(source) => {
                 self.is_stuck = true;
-                Err(Full {
-                    record,
-                    source: Some(source),
-                })
+                Err(Full { record, source: Some(source) })
             }
         }
     }
@@ -181,11 +178,7 @@ impl Spool {
         {
             return last.append(&encoded);
         }
-        let mut segment = Segment {
-            file: tempfile::tempfile_in(&self.dir)?,
-            read: 0,
-            written: 0,
-        };
+        let mut segment = Segment { file: tempfile::tempfile_in(&self.dir)?, read: 0, written: 0 };
         segment.append(&encoded)?;
         self.segments.push_back(segment);
         Ok(())
@@ -196,10 +189,7 @@ impl Spool {
         let Some(first) = self.segments.front_mut() else {
             return Ok(None);
         };
-        let record = first.next().map_err(|source| SpoolError {
-            dir: self.dir.clone(),
-            source,
-        })?;
+        let record = first.next().map_err(|source| SpoolError { dir: self.dir.clone(), source })?;
         if first.read == first.written {
             self.segments.pop_front();
         }
@@ -282,10 +272,7 @@ mod tests {
             }
         };
         assert_eq!(refused.record, record(taken, 60_000));
-        assert_eq!(
-            refused.source.map(|source| source.kind()),
-            Some(io::ErrorKind::NotFound)
-        );
+        assert_eq!(refused.source.map(|source| source.kind()), Some(io::ErrorKind::NotFound));
         assert!(!spool.has_room());
         assert!(spool.bytes() <= SPOOL_MEMORY && spool.bytes() > SPOOL_MEMORY - 100_000);
         assert_eq!(pop(&mut spool), Some(record(0, 60_000)));

@@ -23,9 +23,7 @@ pub(crate) struct Tagger {
 
 impl fmt::Debug for Tagger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tagger")
-            .field("template", &self.template)
-            .finish_non_exhaustive()
+        f.debug_struct("Tagger").field("template", &self.template).finish_non_exhaustive()
     }
 }
 
@@ -34,19 +32,11 @@ impl Tagger {
         let template = config.tag.clone().filter(|template| !template.is_empty());
         let is_folded = config.mode == Mode::Folded;
         Tagger {
-            template: if is_folded {
-                template.or_else(|| Some(Template::default()))
-            } else {
-                template
-            },
+            template: if is_folded { template.or_else(|| Some(Template::default())) } else { template },
             timestamps: config.timestamps,
             color: config.color,
             // Sets of ranks differ in width anyway.
-            rank_width: if is_folded {
-                0
-            } else {
-                config.world_size.saturating_sub(1).to_string().len()
-            },
+            rank_width: if is_folded { 0 } else { config.world_size.saturating_sub(1).to_string().len() },
             names,
         }
     }
@@ -78,11 +68,7 @@ impl Tagger {
         let common = |field: &dyn Fn(&Names) -> String| -> String {
             let mut values = names.iter().map(field);
             let first = values.next().unwrap_or_default();
-            if values.all(|value| value == first) {
-                first
-            } else {
-                "*".to_owned()
-            }
+            if values.all(|value| value == first) { first } else { "*".to_owned() }
         };
         let fields = Fields {
             rank: &RankSet::of(ranks.iter().copied()).to_string(),

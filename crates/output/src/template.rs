@@ -60,9 +60,7 @@ pub(crate) struct Fields<'a> {
 impl Default for Template {
     fn default() -> Self {
         let literal = |text: &str| Part::Literal(text.to_owned());
-        Template {
-            parts: vec![literal("["), Part::Rank { aligned: true }, literal("] ")],
-        }
+        Template { parts: vec![literal("["), Part::Rank { aligned: true }, literal("] ")] }
     }
 }
 
@@ -172,10 +170,7 @@ mod tests {
 
     #[test]
     fn fields_are_filled_in_and_doubled_braces_are_braces() {
-        assert_eq!(
-            render(&parse("{node}/{local_rank} {app} {stream}: ")),
-            "node02/3 1 stderr: "
-        );
+        assert_eq!(render(&parse("{node}/{local_rank} {app} {stream}: ")), "node02/3 1 stderr: ");
         assert_eq!(render(&parse("{{{rank}}} é")), "{7} é");
         assert_eq!(render(&parse("{time} ")), "1970-01-01T00:00:00.000Z ");
         assert_eq!(render(&parse("")), "");

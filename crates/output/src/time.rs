@@ -42,11 +42,7 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let of_year = of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
     let from_march = (5 * of_year + 2) / 153;
     let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let (month, carry) = if from_march < 10 {
-        (from_march + 3, 0)
-    } else {
-        (from_march - 9, 1)
-    };
+    let (month, carry) = if from_march < 10 { (from_march + 3, 0) } else { (from_march - 9, 1) };
     (cycle * 400 + year_of_cycle + carry, month, day)
 }
 

@@ -13,11 +13,7 @@ fn line(world_size: u32) -> Config {
 #[test]
 fn lines_of_several_ranks_interleave_whole() {
     let mut job = Job::new(tagged(line(11)));
-    job.out(0, "one\ntw")
-        .out(10, "ten ")
-        .err(0, "error\n")
-        .out(0, "o\n")
-        .out(10, "eleven\n");
+    job.out(0, "one\ntw").out(10, "ten ").err(0, "error\n").out(0, "o\n").out(10, "eleven\n");
     assert_eq!(job.stdout(), "[ 0] one\n[ 0] two\n[10] ten eleven\n");
     assert_eq!(job.stderr(), "[ 0] error\n");
 }
@@ -36,46 +32,28 @@ fn a_prompt_is_shown_after_100_ms_of_quiet() {
 #[test]
 fn a_prompt_that_another_rank_interrupts_is_shown_again_as_a_whole_line() {
     let mut job = Job::new(tagged(line(2)));
-    job.out(0, "Name: ")
-        .pass(100)
-        .out(1, "hello\n")
-        .out(0, "Bob\n")
-        .pass(1000);
+    job.out(0, "Name: ").pass(100).out(1, "hello\n").out(0, "Bob\n").pass(1000);
     assert_eq!(job.stdout(), "[0] Name:  […]\n[1] hello\n[0] Name: Bob\n");
     let mut job = Job::new(line(2));
-    job.out(0, "Name: ")
-        .pass(100)
-        .out(1, "hello\n")
-        .close(0)
-        .close(1)
-        .finish();
+    job.out(0, "Name: ").pass(100).out(1, "hello\n").close(0).close(1).finish();
     assert_eq!(job.stdout(), "Name:  […]\nhello\nName: ");
 }
 
 #[test]
 fn streams_with_one_destination_share_its_rows() {
-    let config = Config {
-        same_destination: true,
-        ..tagged(line(1))
-    };
+    let config = Config { same_destination: true, ..tagged(line(1)) };
     let mut job = Job::new(config);
     job.out(0, "prompt").pass(100).err(0, "warning\n").out(0, "!\n");
     assert_eq!(job.stdout(), "[0] prompt […]\n[0] warning\n[0] prompt!\n");
     assert_eq!(job.stderr(), "");
     let mut job = Job::new(tagged(line(1)));
     job.out(0, "prompt").pass(100).err(0, "warning\n").out(0, "!\n");
-    assert_eq!(
-        (job.stdout().as_str(), job.stderr().as_str()),
-        ("[0] prompt!\n", "[0] warning\n")
-    );
+    assert_eq!((job.stdout().as_str(), job.stderr().as_str()), ("[0] prompt!\n", "[0] warning\n"));
 }
 
 #[test]
 fn nothing_is_shown_early_where_that_is_not_wanted_or_the_destination_is_behind() {
-    let config = Config {
-        partial_after: None,
-        ..line(1)
-    };
+    let config = Config { partial_after: None, ..line(1) };
     let mut job = Job::new(config);
     job.out(0, "part").pass(10_000);
     assert_eq!(job.stdout(), "");
@@ -85,8 +63,7 @@ fn nothing_is_shown_early_where_that_is_not_wanted_or_the_destination_is_behind(
     let mut job = Job::new(line(1));
     let wall = std::time::Duration::ZERO;
     let lines = format!("{}\nprompt", "x".repeat(100_000));
-    job.presenter
-        .output(job.now, wall, rankrun_core::Rank(0), Stream::Stdout, lines.as_bytes());
+    job.presenter.output(job.now, wall, rankrun_core::Rank(0), Stream::Stdout, lines.as_bytes());
     job.presenter.tick(std::time::Duration::from_secs(1));
     assert_eq!(job.presenter.pending(Stream::Stdout).len(), 100_001);
     job.now = std::time::Duration::from_secs(1);
@@ -119,10 +96,7 @@ fn a_line_of_1_mib_is_whole_and_a_longer_one_is_cut_with_a_mark() {
     job.out(0, "\n");
     let text = job.stdout();
     assert_eq!(text.lines().last(), Some(format!("[0] {longest}").as_str()));
-    job.out(0, &longest)
-        .out(0, "rest")
-        .out(1, "between\n")
-        .out(0, " of it\nnext\n");
+    job.out(0, &longest).out(0, "rest").out(1, "between\n").out(0, " of it\nnext\n");
     let text = job.stdout();
     let cut = format!("[0] {longest} […]\n[1] between\n[0] […] rest of it\n[0] next\n");
     assert!(text == cut, "{} bytes", text.len());
@@ -131,26 +105,26 @@ fn a_line_of_1_mib_is_whole_and_a_longer_one_is_cut_with_a_mark() {
 #[test]
 fn a_long_line_that_was_already_open_is_cut_and_goes_on() {
     let mut job = Job::new(tagged(line(1)));
-    job.out(0, "begin ")
-        .pass(100)
-        .out(0, "y".repeat(MAX_LINE))
-        .pass(100)
-        .out(0, "\n");
+    job.out(0, "begin ").pass(100).out(0, "y".repeat(MAX_LINE)).pass(100).out(0, "\n");
     let text = job.stdout();
     let expected = format!("[0] begin {} […]\n[0] […] yyyyyy\n", "y".repeat(MAX_LINE - 6));
     assert!(text == expected, "{} bytes", text.len());
 }
 
 #[test]
+fn a_line_that_is_cut_inside_a_character_already_shown_goes_on_behind_it() {
+    let mut job = Job::new(line(1));
+    let begin = [&vec![b'z'; MAX_LINE - 1][..], b"\xc3"].concat();
+    job.out(0, &begin).pass(100).out(0, b"\xa9\n");
+    let mark = " […]\n[…] ".as_bytes();
+    let expected = [&begin[..], mark, b"\xa9\n"].concat();
+    assert!(job.stdout_bytes() == expected);
+}
+
+#[test]
 fn only_the_last_state_of_a_progress_line_is_printed_and_crlf_ends_a_line() {
     let mut job = Job::new(tagged(line(1)));
-    job.out(0, "10%\r")
-        .pass(500)
-        .out(0, "50%")
-        .pass(500)
-        .out(0, "\r100%\nnext\r\n\r1%\r2%")
-        .pass(500)
-        .close(0);
+    job.out(0, "10%\r").pass(500).out(0, "50%").pass(500).out(0, "\r100%\nnext\r\n\r1%\r2%").pass(500).close(0);
     assert_eq!(job.stdout(), "[0] 100%\n[0] next\n[0] 2%\n");
     let mut job = Job::new(Config::new(Mode::Raw, 1));
     job.out(0, "10%\r100%\r\n");
@@ -186,10 +160,7 @@ fn only_the_chosen_ranks_are_shown_and_none_shows_nobody() {
 
 #[test]
 fn timestamps_and_colours_stand_before_the_text() {
-    let config = Config {
-        timestamps: true,
-        ..tagged(line(2))
-    };
+    let config = Config { timestamps: true, ..tagged(line(2)) };
     let mut job = Job::new(config);
     job.out(0, "a\nb").pass(99).out(0, "\nc\n");
     insta::assert_snapshot!(job.stdout(), @r"
@@ -198,11 +169,7 @@ fn timestamps_and_colours_stand_before_the_text() {
     2026-03-01T12:00:00.099Z [0] c
     ");
     let template = "{time} {node}:{local_rank}/{stream} ".parse().expect("a template");
-    let config = Config {
-        color: true,
-        tag: Some(template),
-        ..line(4)
-    };
+    let config = Config { color: true, tag: Some(template), ..line(4) };
     let mut job = Job::new(config);
     job.err(2, "a\n").err(3, "b\n");
     insta::assert_snapshot!(job.stderr().escape_debug(), @r"\u{1b}[32m2026-03-01T12:00:00.000Z node1:0/stderr \u{1b}[0ma\n\u{1b}[35m2026-03-01T12:00:00.000Z node1:1/stderr \u{1b}[0mb\n");
@@ -225,12 +192,7 @@ fn our_own_lines_end_the_row_that_stands_open() {
 #[test]
 fn grouped_output_comes_at_the_end_rank_by_rank() {
     let mut job = Job::new(tagged(Config::new(Mode::Grouped, 3)));
-    job.out(2, "c\n")
-        .out(0, "a")
-        .err(0, "error\n")
-        .out(2, "d")
-        .pass(1000)
-        .out(0, "b\n");
+    job.out(2, "c\n").out(0, "a").err(0, "error\n").out(2, "d").pass(1000).out(0, "b\n");
     job.close(2).close(0);
     assert_eq!(job.stdout(), "");
     job.finish();
@@ -245,10 +207,7 @@ fn grouped_output_comes_at_the_end_rank_by_rank() {
 fn grouped_output_beyond_the_memory_waits_in_a_file_if_there_is_one() {
     let directory = tempfile::tempdir().expect("a directory");
     for temp_dir in [directory.path().to_owned(), "/nonexistent".into()] {
-        let config = Config {
-            temp_dir,
-            ..Config::new(Mode::Grouped, 3)
-        };
+        let config = Config { temp_dir, ..Config::new(Mode::Grouped, 3) };
         let mut job = Job::new(config);
         for number in 0..30_000 {
             for rank in 0..3 {
@@ -259,6 +218,28 @@ fn grouped_output_beyond_the_memory_waits_in_a_file_if_there_is_one() {
         let expected = (0..3).flat_map(|rank| (0..30_000).map(move |number| format!("{rank} {number:0150}")));
         assert!(job.stdout().lines().eq(expected));
     }
+}
+
+#[test]
+fn grouped_output_is_handed_out_in_pieces() {
+    let mut job = Job::new(Config::new(Mode::Grouped, 1));
+    let block = "line\n".repeat(10_000);
+    for _ in 0..400 {
+        job.out(0, &block);
+    }
+    job.close(0);
+    let (mut pieces, mut total) = (0, 0);
+    loop {
+        let is_more = job.presenter.finish(job.now);
+        let piece = std::mem::take(job.presenter.pending(Stream::Stdout)).len();
+        assert!(piece <= 5 << 20, "{piece} bytes at once");
+        (pieces, total) = (pieces + 1, total + piece);
+        if !is_more {
+            break;
+        }
+    }
+    assert_eq!(total, 400 * block.len());
+    assert!(pieces > 4);
 }
 
 #[test]
@@ -293,10 +274,7 @@ fn a_folded_line_waits_for_a_second_at_most_and_a_prompt_for_nothing() {
 #[test]
 fn folded_tags_may_be_chosen() {
     let template = "{node}.{local_rank}[{rank}]: ".parse().expect("a template");
-    let config = Config {
-        tag: Some(template),
-        ..Config::new(Mode::Folded, 8)
-    };
+    let config = Config { tag: Some(template), ..Config::new(Mode::Folded, 8) };
     let mut job = Job::new(config);
     job.out(2, "a\nc\n").out(3, "a\nb\n").out(4, "b\n").finish();
     assert_eq!(job.stdout(), "node1.*[2-3]: a\nnode1.0[2]: c\n*.*[3-4]: b\n");

@@ -60,9 +60,7 @@ type Lines = BTreeMap<(u32, usize), Vec<Vec<u8>>>;
 fn written(steps: &[Step]) -> Lines {
     let mut all: BTreeMap<(u32, usize), Vec<u8>> = BTreeMap::new();
     for step in steps {
-        all.entry((step.rank, step.stream.index()))
-            .or_default()
-            .extend_from_slice(&step.bytes);
+        all.entry((step.rank, step.stream.index())).or_default().extend_from_slice(&step.bytes);
     }
     all.retain(|_, bytes| !bytes.is_empty());
     all.into_iter().map(|(source, bytes)| (source, split(&bytes))).collect()

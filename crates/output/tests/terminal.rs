@@ -27,15 +27,8 @@ impl Terminal {
     }
 
     fn with(rows: u16, config: Config) -> Terminal {
-        let config = Config {
-            status: Some((rows, COLUMNS)),
-            same_destination: true,
-            ..config
-        };
-        Terminal {
-            job: Job::new(config),
-            screen: vt100::Parser::new(size(rows), size(COLUMNS), 1000),
-        }
+        let config = Config { status: Some((rows, COLUMNS)), same_destination: true, ..config };
+        Terminal { job: Job::new(config), screen: vt100::Parser::new(size(rows), size(COLUMNS), 1000) }
     }
 
     /// The rows that hold anything, with `|` where the cursor is.
@@ -54,12 +47,8 @@ impl Terminal {
         let mut rows: Vec<String> = screen.rows(0, COLUMNS).collect();
         let at = &mut rows[usize::from(row)];
         let padded = format!("{at:0$}", usize::from(column));
-        let (before, after) = padded.split_at(
-            padded
-                .char_indices()
-                .nth(column.into())
-                .map_or(padded.len(), |(i, _)| i),
-        );
+        let (before, after) =
+            padded.split_at(padded.char_indices().nth(column.into()).map_or(padded.len(), |(i, _)| i));
         *at = format!("{before}|{after}");
         rows.join("\n").trim_end().to_owned()
     }
@@ -95,6 +84,16 @@ fn bars_stand_below_the_lines_and_go_when_they_end() {
     [0] 100%
     [1] 99%
     |
+    ");
+}
+
+#[test]
+fn a_bar_whose_stream_ends_becomes_a_line_and_the_others_stay() {
+    let mut terminal = Terminal::new(10, 2);
+    terminal.job.err(0, "\r10%").err(1, "\r5%").pass(100).close(0).pass(100);
+    insta::assert_snapshot!(terminal.picture(), @r"
+    [0] 10%
+    [1] 5%|
     ");
 }
 
@@ -148,12 +147,7 @@ fn at_most_eight_rows_are_taken_and_none_is_wider_than_the_terminal() {
     }
     terminal.job.finish();
     let picture = terminal.picture();
-    let last = format!(
-        "[511] 511 {}\n{}\n{}\n|",
-        "=".repeat(20),
-        "=".repeat(30),
-        "=".repeat(10)
-    );
+    let last = format!("[511] 511 {}\n{}\n{}\n|", "=".repeat(20), "=".repeat(30), "=".repeat(10));
     assert!(picture.ends_with(&last), "{picture}");
 }
 
@@ -171,13 +165,7 @@ fn the_region_is_redrawn_fifteen_times_a_second_at_most_and_only_if_it_changed()
         terminal.job.err(3, "\r1999").pass(10);
     }
     assert_eq!(terminal.job.stdout(), "");
-    assert!(
-        terminal
-            .job
-            .presenter
-            .next_deadline()
-            .is_none_or(|due| due > terminal.job.now)
-    );
+    assert!(terminal.job.presenter.next_deadline().is_none_or(|due| due > terminal.job.now));
 }
 
 #[test]
@@ -185,19 +173,12 @@ fn lines_wait_for_the_next_redraw_and_no_longer() {
     let mut terminal = Terminal::new(10, 2);
     terminal.job.err(0, "\r1%").pass(100).stdout();
     terminal.job.out(1, "line\n");
-    let due = terminal
-        .job
-        .presenter
-        .next_deadline()
-        .expect("the line is to be printed");
+    let due = terminal.job.presenter.next_deadline().expect("the line is to be printed");
     assert!(due <= terminal.job.now + Duration::from_millis(67));
     terminal.job.pass(67);
     insta::assert_snapshot!(terminal.job.stdout().escape_debug(), @r"\r\u{1b}[J[1] line\n[0] 1%");
     terminal.job.out(1, "long\n".repeat(20_000));
-    assert!(
-        terminal.job.stdout_bytes().len() > 100_000,
-        "much output does not wait in memory"
-    );
+    assert!(terminal.job.stdout_bytes().len() > 100_000, "much output does not wait in memory");
 }
 
 #[test]
@@ -216,10 +197,16 @@ fn a_prompt_stands_in_its_own_row_and_a_bar_ends_it() {
     [0] Name: again? 
     [1] 5%|
     ");
+    terminal.job.out(0, "so? ").pass(67);
+    insta::assert_snapshot!(terminal.picture(), @r"
+    [0] Name:  […]
+    [0] Name: again? so? 
+    [1] 5%|
+    ");
     terminal.job.out(0, "yes\n").err(1, "\n").pass(100);
     insta::assert_snapshot!(terminal.picture(), @r"
     [0] Name:  […]
-    [0] Name: again? yes
+    [0] Name: again? so? yes
     [1] 5%
     |
     ");
@@ -246,10 +233,7 @@ fn lines_of_a_pty_show_as_they_are_and_draw_no_region() {
 fn our_own_lines_stand_above_the_region() {
     let mut terminal = Terminal::new(10, 1);
     terminal.job.out(0, "\r1%").pass(100);
-    terminal
-        .job
-        .presenter
-        .notice(terminal.job.now, "rankrun: rank 0 is silent");
+    terminal.job.presenter.notice(terminal.job.now, "rankrun: rank 0 is silent");
     terminal.job.pass(100);
     insta::assert_snapshot!(terminal.picture(), @r"
     rankrun: rank 0 is silent
@@ -274,30 +258,20 @@ fn an_unterminated_untagged_last_line_stays_whole_above_the_region() {
 
 #[test]
 fn a_stream_that_is_no_terminal_has_no_region() {
-    let config = Config {
-        status: Some((10, COLUMNS)),
-        status_on: Stream::Stderr,
-        ..tagged(Config::new(Mode::Line, 1))
-    };
+    let config =
+        Config { status: Some((10, COLUMNS)), status_on: Stream::Stderr, ..tagged(Config::new(Mode::Line, 1)) };
     let mut job = Job::new(config);
     job.out(0, "\r1%").err(0, "\r2%").pass(100);
     assert_eq!((job.stdout().as_str(), job.stderr().as_str()), ("", "[0] 2%"));
     job.out(0, "\r3%\n").err(0, "\r4%\n").pass(100).finish();
-    assert_eq!(
-        (job.stdout().as_str(), job.stderr().as_str()),
-        ("[0] 3%\n", "\r\x1b[J[0] 4%\n")
-    );
+    assert_eq!((job.stdout().as_str(), job.stderr().as_str()), ("[0] 3%\n", "\r\x1b[J[0] 4%\n"));
 }
 
 #[test]
 fn folded_lines_stand_above_the_region() {
     let mut terminal = Terminal::with(10, Config::new(Mode::Folded, 3));
     for rank in 0..3 {
-        terminal
-            .job
-            .err(rank, format!("\r{rank}%"))
-            .pass(100)
-            .out(rank, "step\n");
+        terminal.job.err(rank, format!("\r{rank}%")).pass(100).out(rank, "step\n");
     }
     terminal.job.pass(200);
     insta::assert_snapshot!(terminal.picture(), @r"

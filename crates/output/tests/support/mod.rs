@@ -22,16 +22,11 @@ impl Job {
             local_rank: LocalRank(rank.0 % 2),
             app: AppIndex(0),
         };
-        Job {
-            presenter: Presenter::new(config, names),
-            now: Duration::ZERO,
-            out: Default::default(),
-        }
+        Job { presenter: Presenter::new(config, names), now: Duration::ZERO, out: Default::default() }
     }
 
     pub(crate) fn write(&mut self, rank: u32, stream: Stream, bytes: impl AsRef<[u8]>) -> &mut Job {
-        self.presenter
-            .output(self.now, EPOCH + self.now, Rank(rank), stream, bytes.as_ref());
+        self.presenter.output(self.now, EPOCH + self.now, Rank(rank), stream, bytes.as_ref());
         self.take()
     }
 
@@ -66,10 +61,7 @@ impl Job {
 
     pub(crate) fn finish(&mut self) -> &mut Job {
         while self.presenter.finish(self.now) {
-            assert!(
-                self.presenter.pending(Stream::Stdout).len() <= 5 << 20,
-                "too much at once"
-            );
+            assert!(self.presenter.pending(Stream::Stdout).len() <= 5 << 20, "too much at once");
             self.take();
         }
         self.take()
@@ -101,8 +93,5 @@ impl Job {
 }
 
 pub(crate) fn tagged(config: Config) -> Config {
-    Config {
-        tag: Some(Template::default()),
-        ..config
-    }
+    Config { tag: Some(Template::default()), ..config }
 }
