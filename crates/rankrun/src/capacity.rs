@@ -29,7 +29,7 @@ impl Bound {
 
 /// Refuses a job that is larger than what is left of some limit.
 pub(crate) fn check(ranks: u64) -> Result<(), Problem> {
-    refuse(ranks, bounds())
+    refuse(ranks, bounds(ranks))
 }
 
 fn refuse(ranks: u64, bounds: Vec<Bound>) -> Result<(), Problem> {
@@ -47,9 +47,12 @@ fn refuse(ranks: u64, bounds: Vec<Bound>) -> Result<(), Problem> {
     .hint(remedy))
 }
 
-/// All limits on processes that concern us.
-pub(crate) fn bounds() -> Vec<Bound> {
+/// The limits on processes that concern us, for a job of so many ranks.
+///
+/// What the user runs already is counted only where it can matter: on a large machine that takes longer than a launch.
+pub(crate) fn bounds(ranks: u64) -> Vec<Bound> {
     let mut bounds = Vec::new();
+    let system = system_tasks();
     let (soft, hard) = rankrun_sys::limits::processes();
     if let Some(limit) = soft.filter(|_| !rustix::process::getuid().is_root()) {
         let remedy = match hard {
@@ -61,13 +64,15 @@ pub(crate) fn bounds() -> Vec<Bound> {
             None => "raise it with \"ulimit -u unlimited\"".to_owned(),
         };
         let name = "the limit on processes of a user (RLIMIT_NPROC, \"ulimit -u\")".to_owned();
-        let used = user_tasks();
+        let used = match limit.saturating_sub(system) > ranks.saturating_add(OWN_TASKS) {
+            true => system,
+            false => user_tasks(),
+        };
         bounds.push(Bound { name, limit, used, remedy });
     }
     for (own, top) in hierarchies("pids") {
         bounds.extend(cgroup_bounds(&own, &top));
     }
-    let system = system_tasks();
     for name in ["pid_max", "threads-max"] {
         if let Some(limit) = number(&Path::new("/proc/sys/kernel").join(name)) {
             let name = format!("kernel.{name}");
@@ -145,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_kernel_lets_a_few_ranks_start() {
-        assert!(bounds().iter().any(|bound| bound.name == "kernel.pid_max"));
+        assert!(bounds(1).iter().any(|bound| bound.name == "kernel.pid_max"));
         assert!(system_tasks() > 0);
         assert!(user_tasks() > 0);
         assert_eq!(check(1), Ok(()));

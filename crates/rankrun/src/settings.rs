@@ -129,6 +129,11 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
     let apps: Result<Vec<AppSettings>, Problem> =
         segments.iter().map(|segment| app(&Sources { typed: segment, ..sources }, &mut warnings)).collect();
     let apps = apps?;
+    let mut given = sources.all();
+    for segment in &segments[1..] {
+        let later = Sources { typed: segment, config: None, env: &[] };
+        given.extend(later.all());
+    }
     let switch = |key| sources.get(key, read_bool).map(|yes| yes.unwrap_or(false));
     let verbose = match first.get_count("verbose") {
         0 => sources.get("verbose", read_level)?.unwrap_or(0),
@@ -171,7 +176,7 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
         report_dir: sources.one("report-dir").map(|given| given.text.into()),
         verbosity: if quiet { -1 } else { verbose },
         dry_run: first.get_flag("dry-run"),
-        given: sources.all(),
+        given,
         warnings,
     })
 }
@@ -204,7 +209,7 @@ impl<'a> Sources<'a> {
         if let Some((_, text)) = self.env.iter().find(|(have, text)| *have == name && !text.is_empty()) {
             return Some(given(text.clone(), Origin::Variable(name)));
         }
-        self.from_file(key).pop()
+        self.filed(key).pop()
     }
 
     fn is_typed(&self, key: &str) -> bool {
@@ -222,7 +227,7 @@ impl<'a> Sources<'a> {
         (self.is_typed(&no).then_some("no")).or(self.is_typed(key).then_some("yes"))
     }
 
-    fn from_file(&self, key: &'static str) -> Vec<Given> {
+    fn filed(&self, key: &'static str) -> Vec<Given> {
         let Some(config) = self.config else {
             return Vec::new();
         };
@@ -236,7 +241,7 @@ impl<'a> Sources<'a> {
 
     /// All values of options that add up, those of the file first, those typed in the order in which they were typed.
     fn every(&self, keys: &[&'static str]) -> Vec<Given> {
-        let mut given: Vec<Given> = keys.iter().flat_map(|key| self.from_file(key)).collect();
+        let mut given: Vec<Given> = keys.iter().flat_map(|key| self.filed(key)).collect();
         let mut typed: Vec<(usize, Given)> = Vec::new();
         for key in keys.iter().copied().filter(|key| self.is_typed(key)) {
             let texts = self.typed.get_raw(key).into_iter().flatten();

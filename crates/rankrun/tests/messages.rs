@@ -340,7 +340,7 @@ fn variables_of_rankrun_that_are_wrong() {
 fn gpu_masks_that_are_too_short() {
     let args = ["-n", "4", "--gpus-per-rank", "1", "true"];
     insta::assert_snapshot!(told_with(&[("CUDA_VISIBLE_DEVICES", "0,1")], &args), @"
-    error: rank 2 needs 1 GPUs of its own, but CUDA_VISIBLE_DEVICES leaves it 0
+    error: CUDA_VISIBLE_DEVICES lists too few GPUs: rank 2 needs 1, and 0 are left for it
     hint: ask for fewer GPUs or fewer ranks, or let every rank see all GPUs: --gpus-per-rank none
     exit 2
     ");
