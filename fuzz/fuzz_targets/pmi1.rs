@@ -48,11 +48,7 @@ impl Nodes {
                 local: (node..size).step_by(nodes as usize).map(Rank).collect(),
             })
         };
-        Nodes {
-            servers: (0..nodes).map(server).collect(),
-            shut: vec![false; size as usize],
-            parts: BTreeMap::new(),
-        }
+        Nodes { servers: (0..nodes).map(server).collect(), shut: vec![false; size as usize], parts: BTreeMap::new() }
     }
 
     fn perform(&mut self, node: usize, effects: Vec<Effect>) {
@@ -106,9 +102,8 @@ fuzz_target!(|data: &[u8]| {
             0 => nodes.servers[node].closed(rank, &mut effects),
             canned @ 1..=12 => nodes.servers[node].received(rank, LINES[canned - 1], &mut effects),
             _ => {
-                let (length, rest) = steps
-                    .split_first()
-                    .map_or((0, steps), |(length, rest)| (usize::from(*length), rest));
+                let (length, rest) =
+                    steps.split_first().map_or((0, steps), |(length, rest)| (usize::from(*length), rest));
                 let (bytes, rest) = rest.split_at(length.min(rest.len()));
                 steps = rest;
                 nodes.servers[node].received(rank, bytes, &mut effects);

@@ -46,9 +46,7 @@ fn main() -> io::Result<ExitCode> {
         return Ok(ExitCode::from(2));
     };
     let started = Instant::now();
-    let workers = (0..size)
-        .map(|rank| spawn(program, rest, rank, size))
-        .collect::<io::Result<Vec<Worker>>>()?;
+    let workers = (0..size).map(|rank| spawn(program, rest, rank, size)).collect::<io::Result<Vec<Worker>>>()?;
     let mut streams = Vec::new();
     let mut groups = Vec::new();
     let mut children = Vec::new();
@@ -57,13 +55,8 @@ fn main() -> io::Result<ExitCode> {
         groups.push(Pid::from_child(&worker.child));
         children.push(worker.child);
     }
-    let world = World {
-        server: Mutex::new(Server::new(config(size))),
-        streams,
-        groups,
-        code: Mutex::new(None),
-        verbose,
-    };
+    let world =
+        World { server: Mutex::new(Server::new(config(size))), streams, groups, code: Mutex::new(None), verbose };
     thread::scope(|scope| {
         for rank in (0..size).map(Rank) {
             let world = &world;

@@ -23,14 +23,7 @@ pub(super) struct Barrier {
 
 impl Barrier {
     pub(super) fn new() -> Barrier {
-        Barrier {
-            current: Epoch::default(),
-            entered: 0,
-            contributed: 0,
-            awaiting: None,
-            last_left: None,
-            reported: 0,
-        }
+        Barrier { current: Epoch::default(), entered: 0, contributed: 0, awaiting: None, last_left: None, reported: 0 }
     }
 
     pub(super) fn current(&self) -> Epoch {

@@ -93,10 +93,7 @@ impl Client {
                 Epoch(epoch.0.checked_add(1).ok_or(Violation::TooManyEpochs)?)
             }
         };
-        self.lifecycle = Lifecycle::Inited {
-            epoch,
-            passed_barrier: false,
-        };
+        self.lifecycle = Lifecycle::Inited { epoch, passed_barrier: false };
         self.in_barrier = false;
         self.pairs = Vec::new();
         self.charged = 0;

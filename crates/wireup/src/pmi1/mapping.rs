@@ -28,9 +28,7 @@ fn mapping_of(nodes: &[NodeRank]) -> Option<String> {
     // Clients begin the vector again when ranks are left. MPICH 5 begins again at the first block with node 0, which
     // must be the very first for that to be the same thing (`mpl_rankmap.c`).
     let repeated = (first == NodeRank(0)).then(|| blocks(&nodes[..period(nodes)]));
-    let shortest = repeated
-        .filter(|repeated| repeated.len() < whole.len())
-        .unwrap_or(whole);
+    let shortest = repeated.filter(|repeated| repeated.len() < whole.len()).unwrap_or(whole);
     let mut text = "(vector".to_owned();
     for Block { first, count, ranks } in shortest {
         write!(text, ",({first},{count},{ranks})").ok()?;
@@ -93,10 +91,7 @@ mod tests {
         ] {
             assert_eq!(mapping(nodes).as_deref(), Some(text), "{nodes:?}");
         }
-        assert_eq!(
-            process_mapping(&RankMap::single_node("vm", &[1, 3])).as_deref(),
-            Some("(vector,(0,1,4))")
-        );
+        assert_eq!(process_mapping(&RankMap::single_node("vm", &[1, 3])).as_deref(), Some("(vector,(0,1,4))"));
     }
 
     #[test]
@@ -111,12 +106,7 @@ mod tests {
         let triples = text.trim_start_matches("(vector,(").trim_end_matches("))");
         let blocks: Vec<Vec<u32>> = triples
             .split("),(")
-            .map(|triple| {
-                triple
-                    .split(',')
-                    .map(|number| number.parse().expect("a number"))
-                    .collect()
-            })
+            .map(|triple| triple.split(',').map(|number| number.parse().expect("a number")).collect())
             .collect();
         let nodes = blocks.iter().flat_map(|block| {
             (block[0]..block[0] + block[1]).flat_map(|node| std::iter::repeat_n(node, block[2] as usize))

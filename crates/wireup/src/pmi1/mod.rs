@@ -111,11 +111,7 @@ pub enum Effect {
     /// The rank has finalized its MPI program.
     Finalized { rank: Rank, epoch: Epoch },
     /// The rank asks that the job be ended. Nothing that it sends afterwards counts.
-    Abort {
-        rank: Rank,
-        code: i32,
-        message: Option<String>,
-    },
+    Abort { rank: Rank, code: i32, message: Option<String> },
     /// Local ranks wait in a barrier, or were about to, that can never complete; they have been answered with an
     /// error. `left`, of any node, has finalized or begun its next program; `None` if another node's contribution was
     /// unreadable. Comes once for each epoch.

@@ -107,18 +107,10 @@ mod tests {
     #[test]
     fn cut_or_foreign_bytes_are_refused() {
         for payload in [&b""[..], b"\x02", b"\x01\x00", b"\x01\x00\x00\x00\x00\x00"] {
-            assert_eq!(
-                read(&Bytes::from_static(payload)),
-                Err(Broken::Unreadable),
-                "{payload:?}"
-            );
+            assert_eq!(read(&Bytes::from_static(payload)), Err(Broken::Unreadable), "{payload:?}");
         }
         for pairs in [&b"\x01"[..], b"\x01\x01\x00k", b"\x41\x00\x00", b"\x00\xff\xff"] {
-            assert_eq!(
-                next_pair(&mut Bytes::from_static(pairs)),
-                Err(Broken::Unreadable),
-                "{pairs:?}"
-            );
+            assert_eq!(next_pair(&mut Bytes::from_static(pairs)), Err(Broken::Unreadable), "{pairs:?}");
         }
     }
 }

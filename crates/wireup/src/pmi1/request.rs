@@ -27,10 +27,7 @@ impl<'a> Iterator for Words<'a> {
         self.rest = &text[end..];
         let word = &text[..end];
         Some(match memchr(b'=', word) {
-            Some(equals) => Word {
-                key: &word[..equals],
-                value: Some(&word[equals + 1..]),
-            },
+            Some(equals) => Word { key: &word[..equals], value: Some(&word[equals + 1..]) },
             None => Word { key: word, value: None },
         })
     }
@@ -141,18 +138,9 @@ mod tests {
     #[test]
     fn prose_runs_over_words_up_to_the_next_key() {
         let text = |line: &'static [u8]| Request::parse(line).and_then(|request| request.prose(b"message"));
-        assert_eq!(
-            text(b"cmd=abort message=no such file exitcode=3"),
-            Some("no such file".to_owned())
-        );
-        assert_eq!(
-            text(br"cmd=abort exitcode=3 message=no\ such\tfile"),
-            Some("no suchtfile".to_owned())
-        );
-        assert_eq!(
-            text(b"cmd=abort message=a\x1b[31mb\xff"),
-            Some("a [31mb\u{fffd}".to_owned())
-        );
+        assert_eq!(text(b"cmd=abort message=no such file exitcode=3"), Some("no such file".to_owned()));
+        assert_eq!(text(br"cmd=abort exitcode=3 message=no\ such\tfile"), Some("no suchtfile".to_owned()));
+        assert_eq!(text(b"cmd=abort message=a\x1b[31mb\xff"), Some("a [31mb\u{fffd}".to_owned()));
         assert_eq!(text(b"cmd=abort message="), None);
         assert_eq!(text(b"cmd=abort"), None);
     }

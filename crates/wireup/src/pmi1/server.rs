@@ -30,14 +30,8 @@ const FINALIZED: &[u8] = b"cmd=finalize_ack rc=0\n";
 /// Answers to what is not supported, by command.
 const UNSUPPORTED: [(&[u8], &[u8]); 4] = [
     (b"spawn", b"cmd=spawn_result rc=1 msg=spawn_is_not_supported\n"),
-    (
-        b"publish_name",
-        b"cmd=publish_result rc=1 msg=publish_is_not_supported\n",
-    ),
-    (
-        b"unpublish_name",
-        b"cmd=unpublish_result rc=1 msg=unpublish_is_not_supported\n",
-    ),
+    (b"publish_name", b"cmd=publish_result rc=1 msg=publish_is_not_supported\n"),
+    (b"unpublish_name", b"cmd=unpublish_result rc=1 msg=unpublish_is_not_supported\n"),
     (b"lookup_name", b"cmd=lookup_result rc=1 msg=lookup_is_not_supported\n"),
 ];
 
@@ -117,8 +111,7 @@ impl Server {
 
     /// How far a rank is; [`Lifecycle::NotInited`] also for a rank that is not served here.
     pub fn lifecycle(&self, rank: Rank) -> Lifecycle {
-        self.slot(rank)
-            .map_or(Lifecycle::NotInited, |slot| self.clients[slot].lifecycle)
+        self.slot(rank).map_or(Lifecycle::NotInited, |slot| self.clients[slot].lifecycle)
     }
 
     /// A rank that waits in a barrier which the local rank `gone` has not entered, and so for ever, if `gone` is no
@@ -217,11 +210,7 @@ impl Server {
             b"get_universe_size" => {
                 epoch?;
                 let size = self.config.universe_size.map_or(-1, i64::from);
-                self.reply(
-                    slot,
-                    format!("cmd=universe_size rc=0 size={size}\n").into_bytes(),
-                    effects,
-                );
+                self.reply(slot, format!("cmd=universe_size rc=0 size={size}\n").into_bytes(), effects);
             }
             b"put" => self.put(slot, epoch?, request, effects)?,
             b"get" => self.get(slot, epoch?, request, effects)?,
@@ -288,10 +277,7 @@ impl Server {
         request: &Request<'_>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Violation> {
-        let missing = Violation::Missing {
-            command: "get",
-            key: "key",
-        };
+        let missing = Violation::Missing { command: "get", key: "key" };
         self.check_kvsname(epoch, request)?;
         let key = request.get(b"key").ok_or(missing)?;
         let size: String;
@@ -352,9 +338,7 @@ impl Server {
         } else {
             for client in &mut self.clients {
                 let pairs = std::mem::take(&mut client.pairs).into();
-                self.kvs
-                    .commit(epoch, pairs)
-                    .expect("the pairs of a client are encoded by this server");
+                self.kvs.commit(epoch, pairs).expect("the pairs of a client are encoded by this server");
             }
             self.release(effects);
         }
@@ -370,10 +354,7 @@ impl Server {
             }
             if !client.shut {
                 let bytes = Bytes::from_static(BARRIER_OUT);
-                effects.push(Effect::Reply {
-                    rank: client.rank,
-                    bytes,
-                });
+                effects.push(Effect::Reply { rank: client.rank, bytes });
             }
         }
     }
@@ -399,13 +380,9 @@ impl Server {
         for client in self.clients.iter_mut().filter(|client| client.in_barrier) {
             any = true;
             client.in_barrier = false;
-            client.pairs = Vec::new();
             if !client.shut {
                 let bytes = Bytes::from_static(BARRIER_BROKEN);
-                effects.push(Effect::Reply {
-                    rank: client.rank,
-                    bytes,
-                });
+                effects.push(Effect::Reply { rank: client.rank, bytes });
             }
         }
         any
@@ -437,21 +414,13 @@ impl Server {
         let message = request.prose(b"message").or_else(|| request.prose(b"error_msg"));
         let client = &mut self.clients[slot];
         client.shut();
-        effects.push(Effect::Abort {
-            rank: client.rank,
-            code: code.map_or(1, |code| code as i32),
-            message,
-        });
+        effects.push(Effect::Abort { rank: client.rank, code: code.map_or(1, |code| code as i32), message });
     }
 
     fn begin_multi_line(&mut self, slot: usize, name: &[u8]) -> Result<(), Violation> {
         self.clients[slot].epoch(name)?;
         check_name(name)?;
-        self.clients[slot].multi_line = Some(MultiLine {
-            name: name.to_vec(),
-            total: 1,
-            so_far: 1,
-        });
+        self.clients[slot].multi_line = Some(MultiLine { name: name.to_vec(), total: 1, so_far: 1 });
         Ok(())
     }
 

@@ -27,30 +27,20 @@ fn init_is_answered_with_our_version_and_refused_for_others() {
 fn a_known_universe_is_told_both_ways() {
     let mut config = config(1);
     config.universe_size = Some(12);
-    let mut world = World {
-        server: Server::new(config),
-    };
+    let mut world = World { server: Server::new(config) };
     world.ask(0, INIT);
     assert_eq!(world.ask(0, "cmd=get_universe_size"), "cmd=universe_size rc=0 size=12");
-    assert_eq!(
-        world.ask(0, "cmd=get key=universeSize"),
-        "cmd=get_result rc=0 msg=success value=12"
-    );
+    assert_eq!(world.ask(0, "cmd=get key=universeSize"), "cmd=get_result rc=0 msg=success value=12");
 }
 
 #[test]
 fn without_a_mapping_or_a_universe_there_is_no_such_key() {
     let mut config = config(1);
     config.mapping = String::new();
-    let mut world = World {
-        server: Server::new(config),
-    };
+    let mut world = World { server: Server::new(config) };
     world.ask(0, INIT);
     for key in ["PMI_process_mapping", "universeSize", "nothing"] {
-        assert_eq!(
-            world.ask(0, &format!("cmd=get key={key}")),
-            "cmd=get_result rc=1 msg=key_not_found"
-        );
+        assert_eq!(world.ask(0, &format!("cmd=get key={key}")), "cmd=get_result rc=1 msg=key_not_found");
     }
 }
 
@@ -85,11 +75,7 @@ fn the_longest_value_fits_into_a_reply() {
     world.ask(0, &format!("cmd=put key={} value={value}", "k".repeat(64)));
     world.ask(0, "cmd=barrier_in");
     // The length of replies is asserted on each of them.
-    assert!(
-        world
-            .ask(0, &format!("cmd=get key={}", "k".repeat(64)))
-            .ends_with(&value)
-    );
+    assert!(world.ask(0, &format!("cmd=get key={}", "k".repeat(64))).ends_with(&value));
 }
 
 #[test]
@@ -98,26 +84,16 @@ fn the_servers_own_keys_cannot_be_put() {
     let reply = world.ask(0, "cmd=put key=PMI_process_mapping value=(vector,(0,9,9))");
     assert_eq!(reply, "cmd=put_result rc=1 msg=key_is_reserved");
     world.ask(0, "cmd=barrier_in");
-    assert!(
-        world
-            .ask(0, "cmd=get key=PMI_process_mapping")
-            .ends_with("(vector,(0,1,1))")
-    );
+    assert!(world.ask(0, "cmd=get key=PMI_process_mapping").ends_with("(vector,(0,1,1))"));
 }
 
 #[test]
 fn what_is_not_served_is_answered_so_that_clients_fail_instead_of_waiting() {
     let mut world = World::inited(2);
     for (line, reply) in [
-        (
-            "cmd=get_ranks2hosts",
-            "cmd=get_ranks2hosts_result rc=-1 msg=unknown_command",
-        ),
+        ("cmd=get_ranks2hosts", "cmd=get_ranks2hosts_result rc=-1 msg=unknown_command"),
         ("cmd=spawn", "cmd=spawn_result rc=1 msg=spawn_is_not_supported"),
-        (
-            "cmd=barrier_in group=WORLD:1",
-            "cmd=barrier_out rc=-1 msg=group_barriers_are_not_supported",
-        ),
+        ("cmd=barrier_in group=WORLD:1", "cmd=barrier_out rc=-1 msg=group_barriers_are_not_supported"),
         ("mcmd=future\nendcmd", "cmd=future_result rc=-1 msg=unknown_command"),
     ] {
         assert_eq!(world.ask(0, line), reply, "{line}");
@@ -138,11 +114,7 @@ fn abort_tells_code_and_message_in_either_dialect() {
         ("cmd=abort message=tab\there exitcode=2", 2, Some("tab here")),
     ] {
         for mut world in [World::new(1), World::inited(1)] {
-            let abort = Effect::Abort {
-                rank: Rank(0),
-                code,
-                message: message.map(str::to_owned),
-            };
+            let abort = Effect::Abort { rank: Rank(0), code, message: message.map(str::to_owned) };
             assert_eq!(world.say(0, line), [abort], "{line}");
             assert_eq!(world.say(0, "the rest of the message"), [], "{line}");
         }
@@ -153,10 +125,7 @@ fn abort_tells_code_and_message_in_either_dialect() {
 fn a_rank_that_aborts_in_a_barrier_is_heard() {
     let mut world = World::inited(2);
     world.say(0, "cmd=barrier_in");
-    assert!(matches!(
-        world.say(0, "cmd=abort exitcode=4")[..],
-        [Effect::Abort { code: 4, .. }]
-    ));
+    assert!(matches!(world.say(0, "cmd=abort exitcode=4")[..], [Effect::Abort { code: 4, .. }]));
 }
 
 #[test]
@@ -175,13 +144,7 @@ fn an_end_that_is_closed_is_told_with_how_far_it_was() {
     world.send(0, b"cmd=fin");
     world.server.closed(Rank(0), &mut effects);
     let lifecycle = world.server.lifecycle(Rank(0));
-    assert!(matches!(
-        lifecycle,
-        Lifecycle::Inited {
-            passed_barrier: false,
-            ..
-        }
-    ));
+    assert!(matches!(lifecycle, Lifecycle::Inited { passed_barrier: false, .. }));
     let rank = Rank(0);
     assert_eq!(effects, [Effect::Closed { rank, lifecycle }]);
     effects.clear();

@@ -66,10 +66,7 @@ fn mpich_4_0_exchanges_business_cards() {
         ",
     );
     for rank in [Rank(0), Rank(1)] {
-        let done = Lifecycle::Finalized {
-            epoch: Epoch(0),
-            passed_barrier: true,
-        };
+        let done = Lifecycle::Finalized { epoch: Epoch(0), passed_barrier: true };
         assert_eq!(world.server.lifecycle(rank), done);
     }
 }

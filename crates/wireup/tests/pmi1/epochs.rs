@@ -11,14 +11,12 @@ const BROKEN: &str = "cmd=barrier_out rc=-1 msg=a_rank_has_left";
 fn the_second_program_has_a_space_and_a_barrier_of_its_own() {
     let mut world = World::inited(2);
     world.ask(0, "cmd=put key=k value=old");
+    world.ask(0, "cmd=put key=first value=only");
     world.say(0, "cmd=barrier_in");
     world.say(1, "cmd=barrier_in");
     world.ask(0, "cmd=finalize");
     world.ask(0, INIT);
-    assert_eq!(
-        world.ask(0, "cmd=get_my_kvsname"),
-        "cmd=my_kvsname rc=0 kvsname=kvs_0_1"
-    );
+    assert_eq!(world.ask(0, "cmd=get_my_kvsname"), "cmd=my_kvsname rc=0 kvsname=kvs_0_1");
     world.ask(0, "cmd=put key=k value=new");
     assert_eq!(world.say(0, "cmd=barrier_in"), []);
 
@@ -29,14 +27,9 @@ fn the_second_program_has_a_space_and_a_barrier_of_its_own() {
     world.ask(1, INIT);
     assert_eq!(world.ask(1, "cmd=get key=k"), "cmd=get_result rc=1 msg=key_not_found");
     assert_eq!(replies(&world.say(1, "cmd=barrier_in")).len(), 2);
-    assert_eq!(
-        world.ask(1, "cmd=get key=k"),
-        "cmd=get_result rc=0 msg=success value=new"
-    );
-    let lifecycle = Lifecycle::Inited {
-        epoch: Epoch(1),
-        passed_barrier: true,
-    };
+    assert_eq!(world.ask(1, "cmd=get key=k"), "cmd=get_result rc=0 msg=success value=new");
+    assert_eq!(world.ask(1, "cmd=get key=first"), "cmd=get_result rc=1 msg=key_not_found");
+    let lifecycle = Lifecycle::Inited { epoch: Epoch(1), passed_barrier: true };
     assert_eq!(world.server.lifecycle(Rank(1)), lifecycle);
 }
 
@@ -59,10 +52,7 @@ fn whoever_waits_for_a_rank_that_goes_on_to_its_next_program_is_told() {
         world.say(1, "cmd=barrier_in");
         let effects: Vec<Effect> = leaving.iter().flat_map(|line| world.say(0, line)).collect();
         assert!(replies(&effects).contains(&(1, BROKEN.to_owned())), "{effects:?}");
-        let broken = Effect::BarrierBroken {
-            epoch: Epoch(0),
-            left: Some(Rank(0)),
-        };
+        let broken = Effect::BarrierBroken { epoch: Epoch(0), left: Some(Rank(0)) };
         assert_eq!(effects.iter().filter(|effect| **effect == broken).count(), 1);
         // One that asks later is told too, but the driver has heard of it.
         let late = world.say(2, "cmd=barrier_in");
@@ -85,10 +75,29 @@ fn after_a_crash_in_the_first_program_the_second_one_works() {
     let effects = world.say(1, "cmd=barrier_in");
     let out = "cmd=barrier_out rc=0".to_owned();
     assert_eq!(replies(&effects), [(0, out.clone()), (1, out)]);
-    assert_eq!(
-        world.ask(1, "cmd=get key=lost"),
-        "cmd=get_result rc=1 msg=key_not_found"
-    );
+    assert_eq!(world.ask(1, "cmd=get key=lost"), "cmd=get_result rc=1 msg=key_not_found");
+}
+
+#[test]
+fn what_an_abandoned_program_put_is_neither_seen_nor_counted() {
+    let mut world = World::inited(1);
+    let value = "v".repeat(900);
+    for _ in 0..3 {
+        for i in 0..900 {
+            world.ask(0, &format!("cmd=put key=k{i} value={value}"));
+        }
+        world.say(0, INIT);
+    }
+    world.ask(0, "cmd=barrier_in");
+    assert_eq!(world.ask(0, "cmd=get key=k0"), "cmd=get_result rc=1 msg=key_not_found");
+}
+
+#[test]
+fn the_next_program_ends_a_request_that_the_last_one_left_unfinished() {
+    let mut world = World::inited(1);
+    assert_eq!(world.say(0, "mcmd=spawn\nnprocs=1\narg1=a"), []);
+    world.say(0, INIT);
+    assert!(world.refusal(0, "nprocs=1").contains("is no PMI request"));
 }
 
 #[test]

@@ -16,18 +16,9 @@ fn nonsense_is_refused_with_its_reason() {
         ("cmd=put value=v", r#""put" lacks "key""#),
         ("cmd=get", r#""get" lacks "key""#),
         ("cmd=put key= value=v", "a key has 0 bytes, the limit is 1 to 64"),
-        (
-            "cmd=get kvsname=kvs_0_1 key=k",
-            r#"the key-value space "kvs_0_1" is not this program's"#,
-        ),
-        (
-            "cmd=get kvsname=kvs_0_00 key=k",
-            r#"the key-value space "kvs_0_00" is not this program's"#,
-        ),
-        (
-            "cmd=put kvsname= key=k value=v",
-            r#"the key-value space "" is not this program's"#,
-        ),
+        ("cmd=get kvsname=kvs_0_1 key=k", r#"the key-value space "kvs_0_1" is not this program's"#),
+        ("cmd=get kvsname=kvs_0_00 key=k", r#"the key-value space "kvs_0_00" is not this program's"#),
+        ("cmd=put kvsname= key=k value=v", r#"the key-value space "" is not this program's"#),
         ("mcmd=what?", r#"a line is no PMI request: "what?""#),
     ] {
         assert_eq!(World::inited(1).refusal(0, line), reason, "{line:?}");
@@ -48,26 +39,15 @@ fn requests_out_of_order_are_refused() {
         "mcmd=spawn",
     ];
     for request in REQUESTS {
-        assert!(
-            World::new(1).refusal(0, request).ends_with("came before \"init\""),
-            "{request}"
-        );
+        assert!(World::new(1).refusal(0, request).ends_with("came before \"init\""), "{request}");
 
         let mut world = World::inited(1);
         world.ask(0, "cmd=finalize");
-        assert!(
-            world.refusal(0, request).ends_with("came after \"finalize\""),
-            "{request}"
-        );
+        assert!(world.refusal(0, request).ends_with("came after \"finalize\""), "{request}");
 
         let mut world = World::inited(2);
         world.say(0, "cmd=barrier_in");
-        assert!(
-            world
-                .refusal(0, request)
-                .ends_with("came while a barrier was unanswered"),
-            "{request}"
-        );
+        assert!(world.refusal(0, request).ends_with("came while a barrier was unanswered"), "{request}");
     }
 }
 

@@ -21,10 +21,7 @@ impl Cluster {
             config.local = (node..size).step_by(nodes as usize).map(Rank).collect();
             Server::new(config)
         };
-        Cluster {
-            servers: (0..nodes).map(server).collect(),
-            contributions: BTreeMap::new(),
-        }
+        Cluster { servers: (0..nodes).map(server).collect(), contributions: BTreeMap::new() }
     }
 
     fn inited(nodes: u32, size: u32) -> Cluster {
@@ -53,11 +50,7 @@ impl Cluster {
             let before = parts[node].replace(part.payload.clone());
             assert_eq!(before, None, "node {node} contributed twice to {}", part.seq);
             if let Some(payloads) = parts.iter().cloned().collect::<Option<Vec<Bytes>>>() {
-                results.push(CollectiveResult {
-                    group: part.group,
-                    seq: part.seq,
-                    payloads,
-                });
+                results.push(CollectiveResult { group: part.group, seq: part.seq, payloads });
             }
             false
         });
@@ -99,11 +92,7 @@ fn a_barrier_of_two_nodes_carries_the_puts_of_each_to_both() {
             assert_eq!(reply, [(rank, value)]);
         }
         for rank in 0..4 {
-            assert!(
-                replies(&cluster.say(rank, "cmd=get key=same"))[0]
-                    .1
-                    .ends_with("value=r3")
-            );
+            assert!(replies(&cluster.say(rank, "cmd=get key=same"))[0].1.ends_with("value=r3"));
         }
     }
 }
@@ -121,28 +110,16 @@ fn the_second_program_meets_its_siblings_on_the_other_node() {
         cluster.say(rank, INIT);
         cluster.say(rank, &format!("cmd=put key=k{rank} value=second"));
     }
-    assert!(
-        cluster.contributions.is_empty(),
-        "the front holds parts of the first program"
-    );
+    assert!(cluster.contributions.is_empty(), "the front holds parts of the first program");
     assert_eq!(cluster.say(0, "cmd=barrier_in"), []);
     assert_eq!(replies(&cluster.say(1, "cmd=barrier_in")).len(), 2);
-    assert!(
-        replies(&cluster.say(0, "cmd=get key=k1"))[0]
-            .1
-            .ends_with("value=second")
-    );
+    assert!(replies(&cluster.say(0, "cmd=get key=k1"))[0].1.ends_with("value=second"));
 }
 
 #[test]
 fn a_rank_that_goes_on_to_its_next_program_frees_those_who_wait_on_another_node() {
     // Ranks 0 and 2 are on one node, 1 and 3 on the other.
-    for (leaving, before) in [
-        (INIT, false),
-        (INIT, true),
-        ("cmd=finalize", false),
-        ("cmd=finalize", true),
-    ] {
+    for (leaving, before) in [(INIT, false), (INIT, true), ("cmd=finalize", false), ("cmd=finalize", true)] {
         let mut cluster = Cluster::inited(2, 4);
         let mut effects = Vec::new();
         if before {
@@ -158,10 +135,7 @@ fn a_rank_that_goes_on_to_its_next_program_frees_those_who_wait_on_another_node(
             .filter_map(|(rank, reply)| reply.starts_with("cmd=barrier_out rc=-1").then_some(rank))
             .collect();
         assert_eq!(broken, [1, 3]);
-        assert!(effects.contains(&Effect::BarrierBroken {
-            epoch: Epoch(0),
-            left: Some(Rank(0)),
-        }));
+        assert!(effects.contains(&Effect::BarrierBroken { epoch: Epoch(0), left: Some(Rank(0)) }));
         // In the next program all are together again.
         for rank in u32::from(leaving == INIT)..4 {
             cluster.say(rank, INIT);
@@ -174,10 +148,39 @@ fn a_rank_that_goes_on_to_its_next_program_frees_those_who_wait_on_another_node(
 }
 
 #[test]
+fn a_put_counts_in_its_own_barrier_only() {
+    let mut cluster = Cluster::inited(2, 2);
+    for (rank, value) in [(1, "first"), (0, "second")] {
+        cluster.say(rank, &format!("cmd=put key=k value={value}"));
+        cluster.say(0, "cmd=barrier_in");
+        cluster.say(1, "cmd=barrier_in");
+        for reader in 0..2 {
+            assert!(replies(&cluster.say(reader, "cmd=get key=k"))[0].1.ends_with(value));
+        }
+    }
+}
+
+#[test]
+fn a_result_that_comes_after_its_program_has_gone_is_not_the_next_ones() {
+    let mut cluster = Cluster::inited(2, 2);
+    cluster.say(0, "cmd=barrier_in");
+    cluster.say(0, INIT);
+    let mut effects = Vec::new();
+    let pair = Bytes::from_static(b"\0\x01\x01\0kv");
+    let late = CollectiveResult { group: GroupId(0), seq: 0, payloads: vec![pair; 2] };
+    cluster.servers[0].collective_done(&late, &mut effects);
+    assert_eq!(effects, []);
+    assert!(replies(&cluster.say(0, "cmd=get key=k"))[0].1.contains("key_not_found"));
+}
+
+#[test]
 fn a_result_that_nobody_awaits_is_passed_over() {
     let mut cluster = Cluster::inited(2, 2);
     let mut effects = Vec::new();
     for (group, seq) in [(GroupId(0), 0), (GroupId(1), 0), (GroupId(0), 7)] {
+        if group == GroupId(1) {
+            cluster.say(0, "cmd=barrier_in");
+        }
         let payloads = vec![Bytes::from_static(b"\0"); 2];
         let result = CollectiveResult { group, seq, payloads };
         cluster.servers[0].collective_done(&result, &mut effects);
@@ -197,14 +200,8 @@ fn an_unreadable_contribution_breaks_the_barrier_instead_of_hanging_it() {
         };
         let mut effects = Vec::new();
         cluster.servers[0].collective_done(&result, &mut effects);
-        assert!(
-            replies(&effects)[0].1.starts_with("cmd=barrier_out rc=-1"),
-            "{payload:?}"
-        );
-        let broken = Effect::BarrierBroken {
-            epoch: Epoch(0),
-            left: None,
-        };
+        assert!(replies(&effects)[0].1.starts_with("cmd=barrier_out rc=-1"), "{payload:?}");
+        let broken = Effect::BarrierBroken { epoch: Epoch(0), left: None };
         assert!(effects.contains(&broken), "{payload:?}");
     }
 }

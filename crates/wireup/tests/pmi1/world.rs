@@ -23,9 +23,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(size: u32) -> World {
-        World {
-            server: Server::new(config(size)),
-        }
+        World { server: Server::new(config(size)) }
     }
 
     /// A world in which every rank has begun its first program.
