@@ -35,6 +35,10 @@ pub struct NodeFacts {
     pub socket: Option<OsString>,
 }
 
+/// Where distributions put coreutils' library for `--buffer`: Debian and Fedora, Arch, older Red Hat.
+pub const STDBUF_LIBRARIES: &[&str] =
+    &["/usr/libexec/coreutils/libstdbuf.so", "/usr/lib/coreutils/libstdbuf.so", "/usr/lib64/coreutils/libstdbuf.so"];
+
 /// Variables that say who a process is in somebody else's job. A `*` stands for any rest.
 ///
 /// What describes the whole allocation (`SLURM_JOB_ID`, `SLURM_JOB_NODELIST`, `SLURM_CPUS_PER_TASK`) is not here, nor is

@@ -45,8 +45,8 @@ pub(crate) fn job() -> Command {
         .about("Start the ranks of a distributed job, watch them, end them all, say what failed")
         .long_about(LONG_ABOUT)
         .override_usage("rankrun [OPTIONS] COMMAND [ARG]... [: [OPTIONS] COMMAND [ARG]...]...")
-        .after_help(AFTER_HELP)
-        .after_long_help(format!("{AFTER_HELP}\n\n{AFTER_LONG_HELP}"))
+        .after_help(after_help())
+        .after_long_help(after_long_help())
         .disable_help_flag(true)
         .disable_version_flag(true)
         .args(rank_args())
@@ -60,6 +60,7 @@ pub(crate) fn job() -> Command {
                 .num_args(0..)
                 .trailing_var_arg(true)
                 .value_parser(ValueParser::os_string())
+                .value_hint(clap::ValueHint::CommandWithArguments)
                 .hide(true)
                 .help("The program that every rank runs, with its arguments"),
         )
@@ -435,29 +436,27 @@ shared memory. MPI programs (MPICH, Intel MPI, MVAPICH) and torch programs find 
 Options end at the first word of the command. Commands are separated by a word \":\", each with its own -n, -x, --env-remove, \
 --wdir and --wrap; all other options concern the whole job and are written before the first command.";
 
-const AFTER_HELP: &str = "\
-Other commands (as the first word; a program of that name is run as ./check or after --):
-  rankrun check              Say what this machine offers to jobs, and what is amiss
+/// What may stand in the place of a command, for the end of the help.
+pub(crate) const COMMANDS: &str = "  rankrun check              Say what this machine offers to jobs, and what is amiss
   rankrun clean              End and remove what dead jobs left behind
   rankrun completions SHELL  Print the completions of a shell
-  rankrun man                Print the man page
+  rankrun man                Print the man page";
 
-Examples:
-  rankrun -n 4 python train.py              four ranks
+pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              four ranks
   rankrun -n auto -l ./solver input.dat     one for each CPU, lines tagged with the rank
   rankrun -n 1 ./master : -n 7 ./worker     two programs in one world
   rankrun -n 4 --timeout 2h -x OMP_NUM_THREADS=4 ./solver
   rankrun -n 4 --tty 3 --wrap '3:gdb --args' ./solver";
 
-const AFTER_LONG_HELP: &str = "\
-Settings:
-  Every option that has a value or a switch can also be given as an environment variable, RANKRUN_GRACE=10s for --grace 10s, or \
-in a TOML file (--config FILE or RANKRUN_CONFIG), grace = \"10s\". The command line wins over the environment, the environment \
-over the file. What a switch says is taken back by --no-keep-going, --no-timestamps.
+pub(crate) const SETTINGS: &str = "\
+Every option that has a value or a switch can also be given as an environment variable, RANKRUN_GRACE=10s for --grace 10s, \
+or in a TOML file (--config FILE or RANKRUN_CONFIG), grace = \"10s\". The command line wins over the environment, the \
+environment over the file. What a switch says is taken back by --no-keep-going, --no-timestamps.";
 
-Exit codes:
-  The code of the rank that failed first, or 128 + n if signal n ended it. Also:
-  0    every rank exited with 0
+pub(crate) const EXIT_CODES: &str = "\
+The code of the rank that failed first, or 128 + n if signal n ended it. Also:";
+
+pub(crate) const EXIT_CODE_TABLE: &str = "  0    every rank exited with 0
   1    a rank failed although it left with 0: it called no MPI_Finalize, for instance
   2    usage error: nothing was started
   121  a node was lost
@@ -466,6 +465,40 @@ Exit codes:
   124  --timeout passed
   125  rankrun itself failed
   126  the command could not be executed
-  127  the command was not found
+  127  the command was not found";
 
-Files that are executable but have no #! line are run by /bin/sh, as shells do.";
+pub(crate) const NOTES: &str = "Files that are executable but have no #! line are run by /bin/sh, as shells do.";
+
+/// The end of the short help.
+fn after_help() -> String {
+    let commands = "Other commands (as the first word; a program of that name is run as ./check or after --):";
+    format!("{commands}\n{COMMANDS}\n\nExamples:\n{EXAMPLES}")
+}
+
+/// The end of the long help.
+fn after_long_help() -> String {
+    let start = after_help();
+    format!("{start}\n\nSettings:\n  {SETTINGS}\n\nExit codes:\n  {EXIT_CODES}\n{EXIT_CODE_TABLE}\n\n{NOTES}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clap_finds_no_fault_with_the_definitions() {
+        whole().debug_assert();
+        for (name, _) in SUBCOMMANDS {
+            assert!(whole().find_subcommand(name).is_some(), "{name} is listed and not defined");
+            assert!(COMMANDS.contains(&format!("rankrun {name}")), "{name} is not in the help");
+        }
+    }
+
+    #[test]
+    fn options_that_may_be_repeated_and_switches_are_options() {
+        let command = job();
+        for id in REPEATED.iter().chain(SWITCHES).chain(PER_COMMAND) {
+            assert!(command.get_arguments().any(|arg| arg.get_id() == id), "{id}");
+        }
+    }
+}

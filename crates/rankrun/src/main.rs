@@ -10,6 +10,7 @@ mod cpus;
 mod dry_run;
 mod inventory;
 mod invocation;
+mod man;
 mod message;
 mod plan;
 mod program;
@@ -56,12 +57,7 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
             clap_complete::generate(shell, &mut args::whole(), "rankrun", &mut text);
             print(&text)
         }
-        Invocation::Man => {
-            let mut text = Vec::new();
-            // Writing into memory does not fail.
-            let _ = clap_mangen::Man::new(args::whole()).render(&mut text);
-            print(&text)
-        }
+        Invocation::Man => print(&man::page()),
         Invocation::Check => {
             let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
             let (text, code) = check::run(&env);

@@ -1,7 +1,5 @@
 //! The reference in docs/cli.md holds the help as it is.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
-
 use std::path::Path;
 use std::process::Command;
 
