@@ -72,6 +72,8 @@ pub(crate) struct Node {
     pub(crate) left: Vec<LeftProcess>,
     pub(crate) orphans: Option<Orphans>,
     over: bool,
+    /// The front has been told that all output has been sent.
+    drained: bool,
     /// Slots whose boundary is to be looked at after the children have been reaped.
     to_look_at: Vec<usize>,
 }
@@ -113,6 +115,7 @@ impl Node {
             left: Vec::new(),
             orphans: None,
             over: false,
+            drained: false,
             to_look_at: Vec::new(),
         }
     }
@@ -318,6 +321,7 @@ impl Node {
         let command = self.spec.as_ref().and_then(|spec| spec.command(worker.rank).into_iter().next());
         let command = command.unwrap_or_default();
         self.slots[index].captures = [None, None];
+        self.slots[index].closed = [true, true];
         self.outbox.push(ToFront::SpawnFailed { worker, step, errno, command, at: now });
         self.event(now, index, Event::SpawnFailed, poller);
     }
@@ -459,6 +463,14 @@ impl Node {
         }
         self.spawn_more(now, poller);
         self.finish_if_over(now, poller);
+    }
+
+    /// After the end: tells the front once that no output is left here.
+    pub(crate) fn tell_drained(&mut self) {
+        if self.over && !self.drained && self.slots.iter().all(|slot| slot.closed == [true, true]) {
+            self.drained = true;
+            self.outbox.push(ToFront::Drained);
+        }
     }
 
     /// When [`Node::tick`] is due.

@@ -109,6 +109,7 @@ impl Node {
                 self.slots[index].under_way[stream.index()] -= 1;
                 self.tell_closed(index);
             }
+            self.tell_drained();
             for message in self.outbox.drain(..) {
                 link.say(message);
             }

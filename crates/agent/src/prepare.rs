@@ -128,7 +128,7 @@ impl Preparer {
             None => None,
         };
         let session = match spec.io.tty {
-            Some(grant) if grant.rank == rank => Session::Shared,
+            Some(grant) if grant.rank == rank => Session::Shared { foreground: grant.foreground },
             Some(_) | None => Session::Own,
         };
         let command = Command {

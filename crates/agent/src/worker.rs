@@ -61,7 +61,8 @@ impl Slot {
             captures: [None, None],
             polled: [false, false],
             under_way: [0, 0],
-            closed: [false, false],
+            // Nothing is open before the spawn.
+            closed: [true, true],
             pmi: None,
             passed_barrier: false,
             window: None,

@@ -159,6 +159,8 @@ pub struct TtyGrant {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
+    /// The rank is put into the foreground: rankrun itself was in it.
+    pub foreground: bool,
 }
 
 /// Who reads the front's stdin.

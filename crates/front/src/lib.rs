@@ -1,1 +1,48 @@
-//! ...
+//! One job: the process that the user started. It starts guard and agent, runs the gang's state machine, writes the
+//! output and the report, and returns the exit code.
+
+mod front;
+mod link;
+mod report;
+mod runtime;
+mod sink;
+mod stdin;
+mod tty;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rankrun_core::{ExitCode, JobSpec};
+
+pub use report::{Report, render};
+
+/// What is to be run, with everything resolved.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The job. Its runtime directory and its ignored signals are filled in here.
+    pub spec: JobSpec,
+    pub output: rankrun_output::Config,
+    /// A directory for a file per rank and stream.
+    pub log_dir: Option<PathBuf>,
+    /// Where the report goes; `None` is `$XDG_STATE_HOME/rankrun/JOB`, written only when the job fails.
+    pub report_dir: Option<PathBuf>,
+    pub timeout: Option<Duration>,
+    pub keep_going: bool,
+    /// How long a blocked destination may hold us up after the end.
+    pub drain: Duration,
+    /// -1 is quiet, 0 as usual, 1 and more tell what is going on.
+    pub verbosity: i8,
+    /// Whether our own messages are coloured.
+    pub color: bool,
+}
+
+/// Runs the job to its end. The calling process must have one thread.
+///
+/// If rankrun was asked to end by a signal, this ends the process by that signal, so that a shell loop stops too.
+pub fn run(plan: Plan) -> ExitCode {
+    let outcome = front::run(plan);
+    if let Some(signal) = outcome.raise {
+        rankrun_sys::signal::die_of(signal);
+    }
+    outcome.code
+}

@@ -44,8 +44,8 @@ pub struct Command {
 pub enum Session {
     /// A session of its own, without a terminal.
     Own,
-    /// Our session, in a process group of its own.
-    Shared,
+    /// Our session, in a process group of its own, which is put into the foreground of the terminal if that is wished.
+    Shared { foreground: bool },
 }
 
 /// What was being done when a spawn failed.
@@ -253,8 +253,14 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
         }
         match shared.session {
             Session::Own if libc::setsid() < 0 => return Err(Step::Session),
-            Session::Shared if libc::setpgid(0, 0) < 0 => return Err(Step::Session),
-            Session::Own | Session::Shared => {}
+            Session::Shared { .. } if libc::setpgid(0, 0) < 0 => return Err(Step::Session),
+            // The child does it itself, so that it is in the foreground before it can read. SIGTTOU is ignored here.
+            Session::Shared { foreground: true } => {
+                if let Some(&terminal) = shared.stdio.iter().find(|fd| libc::isatty(**fd) == 1) {
+                    libc::tcsetpgrp(terminal, libc::getpid());
+                }
+            }
+            Session::Own | Session::Shared { .. } => {}
         }
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() != shared.parent {

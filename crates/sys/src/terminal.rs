@@ -73,11 +73,15 @@ impl ControllingTerminal {
         let _ = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Drain, modes);
     }
 
-    /// Takes the foreground back, with the modes that the terminal had when it was opened.
-    pub fn take_back(&self) {
-        let _ = rustix::termios::tcsetpgrp(&self.terminal, self.own_group);
-        if let Some(modes) = &self.modes {
-            self.set_modes(modes);
+    /// Takes the foreground back from the group that it was lent to, with the modes that the terminal had when it was
+    /// opened. Where somebody else has the terminal by now (`bg`), it is left alone.
+    pub fn take_back(&self, from: i32) {
+        let holder = rustix::termios::tcgetpgrp(&self.terminal);
+        if holder.is_ok_and(|holder| holder.as_raw_pid() == from || holder == self.own_group) {
+            let _ = rustix::termios::tcsetpgrp(&self.terminal, self.own_group);
+            if let Some(modes) = &self.modes {
+                self.set_modes(modes);
+            }
         }
     }
 }

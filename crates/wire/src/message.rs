@@ -84,7 +84,7 @@ pub enum ToFront {
         status: WorkerStatus,
         at: Duration,
     },
-    /// A worker is gone, and all that it wrote has been sent.
+    /// A worker is gone. What it wrote may still be under way: `Closed` follows it.
     Gone {
         worker: WorkerId,
         outcome: Outcome,
@@ -104,7 +104,7 @@ pub enum ToFront {
         event: MpiEvent,
         at: Duration,
     },
-    /// All bytes of a stream have been sent.
+    /// All bytes that a rank wrote to this stream have been sent.
     Closed {
         rank: Rank,
         stream: Stream,
@@ -121,6 +121,8 @@ pub enum ToFront {
     Note(String),
     /// Every worker is gone and nothing of the attempt is left but what is listed.
     Over(Summary),
+    /// After `Over`: all output has been sent.
+    Drained,
 }
 
 /// A collective operation of the wire-up: a PMI barrier, a PMIx fence.
