@@ -11,8 +11,8 @@ use rankrun_core::env::{Master, NodeFacts, app_environment, rank_environment};
 use rankrun_core::job::MpiMode;
 use rankrun_core::rankmap::Place;
 use rankrun_core::{JobId, JobSpec, NodeRank, Rank, RankSet};
+use rankrun_front::Plan;
 
-use crate::plan::Plan;
 use crate::program;
 use crate::settings::Given;
 use crate::words::{quote, quote_all};

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use rankrun_core::env::{NodeFacts, app_environment, check_gpus};
-use rankrun_core::job::{App, IoPolicy, StdinTarget, StdioKind, StopPolicy, TtyGrant};
+use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus};
+use rankrun_core::job::{App, Buffer, IoPolicy, StdinTarget, StdioKind, StopPolicy, TtyGrant};
 use rankrun_core::{AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream};
+use rankrun_front::Plan;
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template};
 
 use crate::choices::{Output, Stdio, When};
@@ -27,6 +27,8 @@ pub(crate) struct Surroundings {
     pub(crate) cpus: u32,
     /// Whether stdin, stdout and stderr are terminals.
     pub(crate) terminals: [bool; 3],
+    /// We are in the foreground of our terminal.
+    pub(crate) foreground: bool,
     /// Stdout and stderr are the same terminal or file.
     pub(crate) same_destination: bool,
     pub(crate) stdout_is_file: bool,
@@ -52,6 +54,7 @@ impl Surroundings {
                 rankrun_sys::terminal::is_terminal(&stdout),
                 rankrun_sys::terminal::is_terminal(&stderr),
             ],
+            foreground: in_foreground(&stdin) || in_foreground(&stdout) || in_foreground(&stderr),
             same_destination: rankrun_sys::terminal::same_file(&stdout, &stderr),
             stdout_is_file: is_regular_file(&stdout),
             window,
@@ -82,6 +85,11 @@ impl Surroundings {
     }
 }
 
+/// Whether our process group is in the foreground of a terminal.
+fn in_foreground(terminal: impl AsFd) -> bool {
+    rustix::termios::tcgetpgrp(terminal).is_ok_and(|group| group == rustix::process::getpgrp())
+}
+
 fn is_regular_file(fd: impl AsFd) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
 }
@@ -95,21 +103,6 @@ fn ignored_signals() -> Vec<i32> {
     ignored
 }
 
-/// Everything that the front needs to run a job.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) spec: JobSpec,
-    pub(crate) output: Config,
-    pub(crate) log_dir: Option<PathBuf>,
-    pub(crate) report_dir: Option<PathBuf>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) keep_going: bool,
-    pub(crate) drain: Duration,
-    pub(crate) verbosity: i8,
-    /// Colours in rankrun's own messages.
-    pub(crate) color: bool,
-}
-
 /// Makes the plan of a job, or says what is wrong with it. Nothing is started, and nothing is written.
 pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, Problem> {
     let sizes: Vec<u32> = settings.apps.iter().map(|app| size(app, around)).collect();
@@ -119,6 +112,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     check_ranks(settings, world)?;
     let apps: Result<Vec<App>, Problem> =
         settings.apps.iter().zip(&sizes).map(|(app, size)| plan_app(app, *size, around)).collect();
+    check_buffer(settings)?;
     let spec = JobSpec {
         job: JobId(random_name()?),
         group: GroupId(0),
@@ -158,7 +152,7 @@ pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
     if let Some(directory) = &plan.log_dir {
         make_log_directory(directory)?;
     }
-    Err(Problem::internal(format!("job {} is planned, but there is nothing yet to run it", plan.spec.job)))
+    Ok(rankrun_front::run(plan))
 }
 
 fn make_log_directory(directory: &Path) -> Result<(), Problem> {
@@ -185,6 +179,16 @@ fn size(app: &AppSettings, around: &Surroundings) -> u32 {
         Nproc::Auto => around.cpus,
         Nproc::Count(count) => count,
     }
+}
+
+/// Refuses a wish for libc's buffering that could only be ignored.
+fn check_buffer(settings: &Settings) -> Result<(), Problem> {
+    let wanted = settings.buffer != Buffer::Program;
+    if wanted && !STDBUF_LIBRARIES.iter().any(|library| Path::new(library).exists()) {
+        return Err(Problem::usage("--buffer: coreutils' libstdbuf.so is not installed")
+            .hint("let the program decide (--buffer program), or give it a terminal (--stdio pty)"));
+    }
+    Ok(())
 }
 
 /// Refuses options that name ranks which the job does not have.
@@ -278,7 +282,7 @@ fn mode(settings: &Settings, world: u32) -> Mode {
 
 fn io_policy(settings: &Settings, world: u32, around: &Surroundings) -> Result<IoPolicy, Problem> {
     let [stdin, stdout, stderr] = around.terminals;
-    let grant = |rank| TtyGrant { rank, stdin, stdout, stderr };
+    let grant = |rank| TtyGrant { rank, stdin, stdout, stderr, foreground: around.foreground };
     let stdin_rank = match (settings.stdin, settings.tty) {
         (Some(target), _) => target,
         (None, Some(rank)) => StdinTarget::Rank(rank),
@@ -340,4 +344,124 @@ fn random_name() -> Result<String, Problem> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Problem::internal(format!("cannot get random bytes: {error}")))?;
     Ok(format!("{:08x}", u32::from_ne_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::invocation::{Invocation, read};
+
+    fn around(terminals: [bool; 3], env: &[(&str, &str)]) -> Surroundings {
+        let env = env.iter().map(|(name, value)| (name.into(), value.into()));
+        Surroundings {
+            env: [("PATH".into(), "/usr/bin:/bin".into())].into_iter().chain(env).collect(),
+            cwd: "/".into(),
+            host: "vm".to_owned(),
+            cpus: 3,
+            terminals,
+            foreground: terminals.contains(&true),
+            same_destination: false,
+            stdout_is_file: !terminals[1],
+            window: terminals.contains(&true).then_some((24, 80)),
+            ignored_signals: vec![1],
+        }
+    }
+
+    fn plan(words: &[&str], around: &Surroundings) -> Plan {
+        let Ok(Invocation::Job(segments)) = read(words.iter().map(OsString::from).collect()) else {
+            panic!("{words:?} is a job");
+        };
+        let settings = crate::settings::resolve(&segments, &around.env).expect("good settings");
+        make(&settings, around).expect("a good plan")
+    }
+
+    const NONE: [bool; 3] = [false; 3];
+    const ALL: [bool; 3] = [true; 3];
+
+    #[test]
+    fn one_rank_is_raw_and_several_are_lines() {
+        let mode = |words: &[&str]| plan(words, &around(NONE, &[])).output.mode;
+        assert_eq!(mode(&["true"]), Mode::Raw);
+        for words in [&["-n", "2", "true"][..], &["-l", "true"], &["--timestamps", "true"], &["--only", "0", "true"]] {
+            assert_eq!(mode(words), Mode::Line, "{words:?}");
+        }
+        assert_eq!(mode(&["-n", "2", "--output", "raw", "true"]), Mode::Raw);
+        assert_eq!(mode(&["true", ":", "true"]), Mode::Line);
+    }
+
+    #[test]
+    fn one_rank_that_nobody_looks_at_gets_the_terminal() {
+        let tty = |words: &[&str], terminals| plan(words, &around(terminals, &[])).spec.io.tty.map(|grant| grant.rank);
+        assert_eq!(tty(&["true"], ALL), Some(Rank(0)));
+        assert_eq!(tty(&["true"], [false, true, true]), None, "stdin is a file");
+        for words in
+            [&["-n", "2", "true"][..], &["--log-dir", "/tmp", "true"], &["--stdio", "pipe", "true"], &["-l", "true"]]
+        {
+            assert_eq!(tty(words, ALL), None, "{words:?}");
+        }
+        assert_eq!(tty(&["-n", "4", "--tty", "3", "true"], ALL), Some(Rank(3)));
+    }
+
+    #[test]
+    fn the_rank_on_the_terminal_reads_it() {
+        let stdin = |words: &[&str]| plan(words, &around(ALL, &[])).spec.io.stdin;
+        assert_eq!(stdin(&["-n", "4", "--tty", "3", "true"]), StdinTarget::Rank(Rank(3)));
+        assert_eq!(stdin(&["-n", "4", "--tty", "3", "--stdin", "none", "true"]), StdinTarget::None);
+    }
+
+    #[test]
+    fn ptys_follow_stdout() {
+        let kinds = |words: &[&str], terminals| {
+            let io = plan(words, &around(terminals, &[])).spec.io;
+            (io.stdout, io.stderr)
+        };
+        assert_eq!(kinds(&["true"], NONE), (StdioKind::Pipe, StdioKind::Pipe));
+        assert_eq!(kinds(&["-n", "2", "true"], ALL), (StdioKind::Pty, StdioKind::Pipe));
+        assert_eq!(kinds(&["--stdio", "pty", "true"], NONE), (StdioKind::Pty, StdioKind::Pty));
+        assert_eq!(kinds(&["-n", "2", "--stdio", "pipe", "true"], ALL), (StdioKind::Pipe, StdioKind::Pipe));
+    }
+
+    #[test]
+    fn colours_follow_the_terminal_the_environment_and_the_option() {
+        let color = |words: &[&str], terminals, env: &[(&str, &str)]| plan(words, &around(terminals, env)).output.color;
+        assert!(color(&["true"], ALL, &[]));
+        assert!(!color(&["true"], NONE, &[]));
+        assert!(!color(&["true"], ALL, &[("NO_COLOR", "1")]));
+        assert!(color(&["true"], ALL, &[("NO_COLOR", "")]));
+        assert!(!color(&["true"], ALL, &[("CLICOLOR", "0")]));
+        assert!(!color(&["true"], ALL, &[("TERM", "dumb")]));
+        assert!(color(&["true"], NONE, &[("CLICOLOR_FORCE", "1")]));
+        assert!(color(&["--color", "always", "true"], NONE, &[("NO_COLOR", "1")]));
+        assert!(!color(&["--color", "never", "true"], ALL, &[]));
+    }
+
+    #[test]
+    fn auto_counts_the_cpus_and_apps_add_up() {
+        let plan = plan(&["-n", "1", "true", ":", "-n", "auto", "true"], &around(NONE, &[]));
+        assert_eq!(plan.spec.map.world_size(), 4);
+        assert_eq!(plan.output.world_size, 4);
+    }
+
+    #[test]
+    fn a_grace_of_the_users_is_for_both_kinds_of_stop() {
+        let stop = |words: &[&str]| plan(words, &around(NONE, &[])).spec.stop;
+        assert_eq!(stop(&["true"]), StopPolicy::default());
+        let given = stop(&["--grace", "3s", "true"]);
+        assert_eq!((given.grace_failure, given.grace_outside), (Duration::from_secs(3), Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn a_wrapped_command_need_not_be_a_program() {
+        plan(&["--wrap", "sh -c", "echo $RANK"], &around(NONE, &[]));
+    }
+
+    #[test]
+    fn job_names_are_eight_digits_and_differ() {
+        let name = || random_name().expect("random bytes");
+        let (one, other) = (name(), name());
+        assert_eq!(one.len(), 8);
+        assert_ne!(one, other);
+    }
 }
