@@ -260,7 +260,9 @@ fn left_over() -> Finding {
         Ok(jobs) if jobs.is_empty() => Finding::fine(TOPIC, "nothing is left of dead jobs"),
         Ok(jobs) => {
             let processes: usize = jobs.iter().map(clean::Leftover::process_count).sum();
-            let text = format!("{} dead jobs left something behind, {processes} processes among it", jobs.len());
+            let dead = clean::count(jobs.len(), "dead job", "dead jobs");
+            let alive = clean::count(processes, "process", "processes");
+            let text = format!("{dead} left something behind, with {alive} still alive");
             Finding::note(TOPIC, text, "\"rankrun clean\" removes it")
         }
         Err(problem) => Finding::note(TOPIC, problem.text, "see the line \"directory\""),

@@ -56,7 +56,7 @@ pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
         }
         let alive = leftover.remove(&mut text);
         if alive > 0 {
-            warn(&format!("{alive} processes of job {} could not be ended", leftover.job));
+            warn(&format!("{} of job {} could not be ended", count(alive, "process", "processes"), leftover.job));
             code = ExitCode::LEFT_BEHIND;
         }
     }
@@ -192,8 +192,11 @@ impl Leftover {
         // Writing into a string does not fail.
         let _ = writeln!(
             text,
-            "job {}: {ended} processes ended; {cgroups} cgroups and {removed} shared memory files removed",
-            self.job
+            "job {}: {} ended; {} and {} removed",
+            self.job,
+            count(ended, "process", "processes"),
+            count(cgroups, "cgroup", "cgroups"),
+            count(removed, "shared memory file", "shared memory files")
         );
         alive
     }
@@ -247,6 +250,11 @@ fn wait_for_any(pidfds: &[OwnedFd], bound: Duration) -> Vec<bool> {
     let timeout = Timespec::try_from(bound).ok();
     let _ = poll(&mut polled, timeout.as_ref());
     polled.iter().map(|fd| fd.revents().contains(PollFlags::IN)).collect()
+}
+
+/// A number with its noun.
+pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 fn list(text: &mut String, leftover: &Leftover) {
