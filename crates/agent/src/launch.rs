@@ -65,7 +65,9 @@ fn become_guard(
             drop(lease);
             let alive = alive.try_clone()?;
             let runtime_dir = runtime_dir.to_owned();
-            Ok(Guard { agent, lease: guards_end, cgroup, runtime_dir, alive, job: job.0.clone() }.run())
+            let guard = Guard { agent, lease: guards_end, cgroup, runtime_dir, alive, job: job.0.clone() };
+            // Descriptors of this frame are closed by the guard, behind the backs of their owners: it never comes back.
+            fork::exit_now(guard.run())
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rankrun_agent::clean::{MAX_FOREIGN, Remains, remove_runtime_dir};
@@ -106,7 +107,9 @@ struct Front {
     waker: Waker,
     link: Option<Link>,
     link_writing: bool,
-    launched: Launched,
+    guard: i32,
+    /// Where the job's cgroup is, if there is one.
+    cgroup: Option<PathBuf>,
     foreign: Vec<i32>,
     agent: Option<Pid>,
     gang: Gang,
@@ -157,8 +160,8 @@ impl Front {
             Sink::start("stdout", rustix::stdio::stdout(), handle()?).map_err(failed("start a thread"))?,
             Sink::start("stderr", rustix::stdio::stderr(), handle()?).map_err(failed("start a thread"))?,
         ];
-        let mut link = Link::new(launched.stream.try_clone().map_err(failed("reach the agent"))?)
-            .map_err(failed("reach the agent"))?;
+        let Launched { guard, stream, cgroup } = launched;
+        let mut link = Link::new(stream).map_err(failed("reach the agent"))?;
         poller.add(&link, FRONT, Interest::Read).map_err(failed("watch the agent"))?;
         poller.add(&signals, SIGNALS, Interest::Read).map_err(failed("watch for signals"))?;
         poller.add(&waker, WAKER, Interest::Read).map_err(failed("watch for wake-ups"))?;
@@ -203,7 +206,8 @@ impl Front {
             waker,
             link: Some(link),
             link_writing: false,
-            launched,
+            guard,
+            cgroup,
             foreign,
             agent: None,
             logs,
@@ -690,8 +694,8 @@ impl Front {
         if self.guard_code.is_some() || self.guard_lost {
             return;
         }
-        if let Look::Found(child) = wait::peek_at(self.launched.guard) {
-            wait::reap(self.launched.guard);
+        if let Look::Found(child) = wait::peek_at(self.guard) {
+            wait::reap(self.guard);
             match child.change {
                 wait::Change::Exited { code } => self.guard_code = Some(code),
                 wait::Change::Signaled { .. } | wait::Change::Stopped { .. } | wait::Change::Continued => {
@@ -848,7 +852,7 @@ impl Front {
             return code == 0;
         }
         let remains = Remains {
-            cgroup: self.launched.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
+            cgroup: self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
             children: ChildList::open(),
             runtime_dir: self.runtime.path.clone(),
         };
