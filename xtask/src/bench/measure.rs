@@ -6,7 +6,9 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal};
 use rustix::thread::NanosleepRelativeResult;
 use rustix::time::{ClockId, Timespec};
 
@@ -51,23 +53,26 @@ impl Run {
         self.child.id().cast_signed()
     }
 
-    /// Waits for the launcher without watching the clock in between; its exit code.
-    pub(super) fn wait(mut self) -> Result<(Duration, Option<i32>)> {
-        let status = self.child.wait()?;
-        Ok((self.started.elapsed(), status.code()))
-    }
-
-    /// Waits for the launcher, at most until `bound`; `None` if it had to be killed.
-    pub(super) fn wait_at_most(&mut self, bound: Duration) -> Result<Option<Duration>> {
+    /// Waits for the launcher, at most until `bound`: its life and its exit code; `None` if it had to be killed.
+    pub(super) fn wait(&mut self, bound: Duration) -> Result<Option<(Duration, Option<i32>)>> {
+        let pid = Pid::from_raw(self.pid()).context("a child has a pid")?;
+        // The kernel wakes us when it ends: looking again and again would cost what is to be measured.
+        let ended = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
         loop {
-            if self.child.try_wait()?.is_some() {
-                return Ok(Some(monotonic()));
+            let rest = bound.saturating_sub(self.started.elapsed());
+            let rest = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: rest.subsec_nanos() as _ };
+            match poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&rest)) {
+                Ok(0) => {
+                    self.kill()?;
+                    return Ok(None);
+                }
+                Ok(_) => {
+                    let time = self.started.elapsed();
+                    return Ok(Some((time, self.child.wait()?.code())));
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
-            if self.started.elapsed() > bound {
-                self.kill()?;
-                return Ok(None);
-            }
-            pause(Duration::from_micros(200));
         }
     }
 

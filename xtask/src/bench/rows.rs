@@ -64,10 +64,11 @@ impl Bench {
 
 /// The time of a whole run that must end with 0.
 fn whole_run(launcher: &Launcher, size: u32, program: &[OsString]) -> Result<Value> {
-    let (time, code) = Run::start(quiet(&mut launcher.command(size, false, program)))?.wait()?;
-    Ok(match code {
-        Some(0) => Value::Time(time),
-        code => Value::Failed(format!("exit {code:?}")),
+    let ended = Run::start(quiet(&mut launcher.command(size, false, program)))?.wait(BOUND)?;
+    Ok(match ended {
+        Some((time, Some(0))) => Value::Time(time),
+        Some((_, code)) => Value::Failed(format!("exit {code:?}")),
+        None => Value::Longer(BOUND),
     })
 }
 
@@ -102,12 +103,14 @@ pub(super) fn failure(bench: &Bench, table: &mut Table) -> Result<()> {
             size.to_string().into(),
         ];
         let mut run = Run::start(quiet(&mut launcher.command(size, false, &program)))?;
-        let Some(ended) = run.wait_at_most(BOUND)? else {
+        let ended = run.wait(BOUND)?;
+        let now = monotonic();
+        if ended.is_none() {
             return Ok(Value::Longer(BOUND));
-        };
+        }
         let note = fs::read_to_string(place.join("failed")).context("no rank has failed")?;
         let failed = Duration::from_nanos(note.trim().parse()?);
-        Ok(Value::Time(ended.saturating_sub(failed)))
+        Ok(Value::Time(now.saturating_sub(failed)))
     })?;
     table.add(
         format!("failure: {size} ranks, one exits 3 -> launcher gone"),
@@ -128,15 +131,17 @@ pub(super) fn output(bench: &Bench, table: &mut Table) -> Result<()> {
         let values = interleaved(&launchers, bench.runs.unwrap_or(3), |launcher| {
             let mut command = launcher.command(size, tagged, &program);
             command.stdin(Stdio::null()).stderr(Stdio::null());
-            let (time, code) = if launcher.kind == Kind::Floor {
+            let ended = if launcher.kind == Kind::Floor {
                 into_cat(command, File::create(&file)?)?
             } else {
                 // A line in the default mode of a launcher may be raw; rankrun's is not, with more than one rank.
-                Run::start(command.stdout(File::create(&file)?))?.wait()?
+                Run::start(command.stdout(File::create(&file)?))?.wait(BOUND)?
             };
-            if code != Some(0) {
-                return Ok(Value::Failed(format!("exit {code:?}")));
-            }
+            let time = match ended {
+                Some((time, Some(0))) => time,
+                Some((_, code)) => return Ok(Value::Failed(format!("exit {code:?}"))),
+                None => return Ok(Value::Longer(BOUND)),
+            };
             if launcher.kind != Kind::Floor {
                 torn.insert(launcher.kind, count_torn(&file, u64::from(size) * count)?);
             }
@@ -174,17 +179,17 @@ pub(super) fn output(bench: &Bench, table: &mut Table) -> Result<()> {
 }
 
 /// Runs a command with its stdout into `cat`, which writes the file.
-fn into_cat(mut command: Command, file: File) -> Result<(Duration, Option<i32>)> {
+fn into_cat(mut command: Command, file: File) -> Result<Option<(Duration, Option<i32>)>> {
     let (reader, writer) = std::io::pipe()?;
     let mut cat = Command::new("cat").stdin(reader).stdout(file).spawn()?;
     command.stdout(writer);
-    let run = Run::start(&mut command)?;
+    let mut run = Run::start(&mut command)?;
     let started = run.started;
     // The command holds the writing end of the pipe, and cat would wait for it.
     drop(command);
-    let (_, code) = run.wait()?;
+    let ended = run.wait(BOUND)?;
     cat.wait()?;
-    Ok((started.elapsed(), code))
+    Ok(ended.map(|(_, code)| (started.elapsed(), code)))
 }
 
 /// Lines of the file that are not, after some tag, a line of the writer; and lines that are missing.
