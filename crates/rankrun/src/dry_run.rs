@@ -2,7 +2,7 @@
 //!
 //! Ranks that run the same command are one block, in which a variable that differs from rank to rank is shown once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -109,7 +109,8 @@ fn describe_block(spec: &JobSpec, facts: &NodeFacts, places: &[Place], whole: bo
         .filter(|(name, value)| whole || base.get(*name) != Some(*value))
         .map(|(name, value)| (name.clone(), known_later(name, value)))
         .collect();
-    for name in own.iter().flat_map(BTreeMap::keys) {
+    let names: BTreeSet<&OsString> = own.iter().flat_map(BTreeMap::keys).collect();
+    for name in names {
         let values: Option<Vec<&OsString>> = own.iter().map(|env| env.get(name)).collect();
         if let Some(values) = values {
             set.insert(name.clone(), fold(name, &values, places, spec.map.world_size()));

@@ -46,7 +46,7 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
             let around = Surroundings::gather(env)?;
             let plan = plan::make(&settings, &around)?;
             if settings.dry_run {
-                let text = dry_run::describe(&plan, &settings.given, around.cpus, settings.verbosity > 0);
+                let text = dry_run::describe(&plan, &settings.given, around.cpus(), settings.verbosity > 0);
                 return print(text.as_bytes());
             }
             plan::run(plan)

@@ -1,6 +1,6 @@
 //! From settings to the plan that the front runs: the only place that knows the types of the front and of the output.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,8 @@ pub(crate) struct Surroundings {
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) cwd: PathBuf,
     pub(crate) host: String,
-    /// CPUs that the job may use.
-    pub(crate) cpus: u32,
+    /// CPUs that the job may use, once somebody has asked.
+    pub(crate) cpus: OnceCell<u32>,
     /// Whether stdin, stdout and stderr are terminals.
     pub(crate) terminals: [bool; 3],
     /// We are in the foreground of our terminal.
@@ -48,7 +48,7 @@ impl Surroundings {
         Ok(Surroundings {
             cwd,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            cpus: crate::cpus::allowed(),
+            cpus: OnceCell::new(),
             terminals: [
                 rankrun_sys::terminal::is_terminal(&stdin),
                 rankrun_sys::terminal::is_terminal(&stdout),
@@ -61,6 +61,11 @@ impl Surroundings {
             ignored_signals: ignored_signals(),
             env,
         })
+    }
+
+    /// CPUs that the job may use. Finding out takes a noticeable part of a launch, and most launches need not know.
+    pub(crate) fn cpus(&self) -> u32 {
+        *self.cpus.get_or_init(crate::cpus::allowed)
     }
 
     fn variable(&self, name: &str) -> Option<&OsStr> {
@@ -164,19 +169,14 @@ fn make_log_directory(directory: &Path) -> Result<(), Problem> {
     rustix::fs::access(directory, writable).map_err(|error| problem(error.into()))
 }
 
-/// The environment of an app as far as it is known before the job starts.
-pub(crate) fn known_environment(spec: &JobSpec, cpus: u32, app: AppIndex) -> BTreeMap<OsString, OsString> {
-    app_environment(spec, &known_facts(cpus), app)
-}
-
-/// What is known of this node before the job starts: neither the rendezvous nor the sockets.
-pub(crate) fn known_facts(cpus: u32) -> NodeFacts {
-    NodeFacts { node: NodeRank(0), cpus, master: None, stdbuf: None, socket: None }
+/// What is known of this node before the job starts, as far as it has to do with finding programs.
+fn known_facts() -> NodeFacts {
+    NodeFacts { node: NodeRank(0), cpus: 1, master: None, stdbuf: None, socket: None }
 }
 
 fn size(app: &AppSettings, around: &Surroundings) -> u32 {
     match app.nproc {
-        Nproc::Auto => around.cpus,
+        Nproc::Auto => around.cpus(),
         Nproc::Count(count) => count,
     }
 }
@@ -239,7 +239,7 @@ fn check_directory(directory: &Path) -> Result<(), Problem> {
 /// Makes sure that the program of every rank can be executed.
 fn check_programs(spec: &JobSpec, around: &Surroundings) -> Result<(), Problem> {
     for (app, index) in spec.apps.iter().zip(0..) {
-        let env = known_environment(spec, around.cpus, AppIndex(index));
+        let env = app_environment(spec, &known_facts(), AppIndex(index));
         let path = env.get(OsStr::new("PATH")).map(OsString::as_os_str);
         let wdir = app.wdir.as_deref().map_or(around.cwd.as_path(), Path::new);
         let ranks = || spec.map.places().iter().filter(|place| place.app == AppIndex(index));
@@ -359,7 +359,7 @@ mod tests {
             env: [("PATH".into(), "/usr/bin:/bin".into())].into_iter().chain(env).collect(),
             cwd: "/".into(),
             host: "vm".to_owned(),
-            cpus: 3,
+            cpus: OnceCell::from(3),
             terminals,
             foreground: terminals.contains(&true),
             same_destination: false,
