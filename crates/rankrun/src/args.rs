@@ -392,7 +392,7 @@ fn general_args() -> Vec<Arg> {
             .action(ArgAction::SetTrue)
             .long_help("Print what would be started, and start nothing.\n\nThe rank map, and the command, the directory and the changed variables of each rank; with -v the whole environment."),
         flag("verbose", "Say more; twice, say still more").short('v').action(ArgAction::Count),
-        flag("quiet", "Say nothing but errors").short('q').action(ArgAction::SetTrue).conflicts_with("verbose"),
+        flag("quiet", "Say nothing but errors of rankrun itself").short('q').action(ArgAction::SetTrue).conflicts_with("verbose"),
         flag("help", "Print help; -h is short, --help is long").short('h').action(ArgAction::Help),
         flag("version", "Print the version").short('V').action(ArgAction::Version),
     ]

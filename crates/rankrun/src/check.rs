@@ -1,5 +1,6 @@
 //! `rankrun check`: what this machine offers to jobs, one line each, with a hint where something is amiss.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -10,6 +11,7 @@ use anstyle::{AnsiColor, Style};
 use rankrun_core::ExitCode;
 use rankrun_core::units::format_size;
 use rankrun_sys::cgroup::JobCgroup;
+use rankrun_sys::proc;
 use rustix::fs::Access;
 
 use crate::config::reason;
@@ -247,10 +249,30 @@ fn shared_memory() -> Option<Finding> {
     };
     let mebibytes = |blocks: u64| (blocks * stat.f_frsize) >> 20;
     let text = format!("/dev/shm has {} MiB, {} MiB free", mebibytes(stat.f_blocks), mebibytes(stat.f_bavail));
+    let unused = unused_shared_memory();
     Some(match stat.f_bavail * stat.f_frsize {
+        _ if unused > 0 => {
+            let files = clean::count(unused, "file", "files");
+            let text = format!("{text}; {files} of yours in it that no process maps");
+            Finding::note(
+                TOPIC,
+                text,
+                "left by jobs of other launchers, perhaps: \"ls -l /dev/shm\" shows them, rm removes them",
+            )
+        }
         free if free < LITTLE => Finding::note(TOPIC, text, "in a container, give it more: --shm-size=8g"),
         _ => Finding::fine(TOPIC, text),
     })
+}
+
+/// How many files of ours in /dev/shm no process maps.
+fn unused_shared_memory() -> usize {
+    let mapped: BTreeSet<OsString> =
+        proc::all().iter().flat_map(|process| proc::mapped_shared_memory(process.pid)).collect();
+    let files = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let ours = files
+        .filter(|file| file.metadata().is_ok_and(|m| m.is_file() && m.uid() == rustix::process::getuid().as_raw()));
+    ours.filter(|file| !mapped.contains(file.path().as_os_str())).count()
 }
 
 /// What dead jobs left on this machine.

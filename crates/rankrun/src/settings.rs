@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use rankrun_core::env::matches as name_matches;
+use rankrun_core::env::{is_outer_identity, matches as name_matches};
 use rankrun_core::job::{Buffer, CleanShm, Descendants, EnvEdit, MpiMode, StdinTarget, StopScope, Wrap};
+use rankrun_core::suggest::nearest;
 use rankrun_core::units::{parse_duration, parse_size};
 use rankrun_core::{Rank, RankSet};
 
@@ -125,7 +126,7 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
     let file = without_file.one("config");
     let config = file.map(|given| config::read(given.text.as_ref())).transpose()?;
     let sources = Sources { config: config.as_ref(), ..without_file };
-    let mut warnings = Vec::new();
+    let mut warnings = misspelt_variables(env);
     let apps: Result<Vec<AppSettings>, Problem> =
         segments.iter().map(|segment| app(&Sources { typed: segment, ..sources }, &mut warnings)).collect();
     let apps = apps?;
@@ -184,6 +185,26 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
 fn no_command() -> Problem {
     Problem::usage("no command given")
         .hint("usage: rankrun [OPTIONS] COMMAND [ARG]..., as in \"rankrun -n 4 python train.py\"")
+}
+
+/// Warnings of variables that look like settings, and are none.
+fn misspelt_variables(env: &[(OsString, OsString)]) -> Vec<String> {
+    let known: Vec<String> = KEYS
+        .iter()
+        .filter(|key| !args::REPEATED.contains(key))
+        .map(|key| args::variable(key).to_string_lossy().into_owned())
+        .collect();
+    let names = env.iter().filter_map(|(name, _)| name.to_str());
+    names
+        .filter(|name| name.starts_with("RANKRUN_") && !is_outer_identity(OsStr::new(name)))
+        .filter(|name| !known.iter().any(|known| known == name))
+        .filter_map(|name| {
+            // Only the part that is the setting's own is compared: the prefix is right already.
+            let settings = known.iter().filter_map(|known| known.strip_prefix("RANKRUN_"));
+            let near = nearest(name.strip_prefix("RANKRUN_")?, settings)?;
+            Some(format!("{name} is no setting; did you mean RANKRUN_{near}?"))
+        })
+        .collect()
 }
 
 /// Where values are looked for, in this order: what was typed, the environment, the file.
@@ -503,6 +524,13 @@ mod tests {
         assert_eq!(resolved(&env, &["true"]).verbosity, -1);
         assert_eq!(resolved(&env, &["-v", "true"]).verbosity, 1);
         assert_eq!(resolved(&[], &["-vvv", "true"]).verbosity, 2);
+    }
+
+    #[test]
+    fn a_misspelt_variable_is_a_warning_and_others_are_not() {
+        let env =
+            [("RANKRUN_GRCAE", "3s"), ("RANKRUN_RANK", "1"), ("RANKRUN_MY_OWN_THING", "1"), ("RANKRUN_GRACE", "1s")];
+        assert_eq!(resolved(&env, &["true"]).warnings, ["RANKRUN_GRCAE is no setting; did you mean RANKRUN_GRACE?"]);
     }
 
     #[test]

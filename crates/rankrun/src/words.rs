@@ -61,6 +61,8 @@ pub(crate) fn quote_all<W: AsRef<OsStr>>(words: &[W]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn split_text(text: &str) -> Option<Vec<String>> {
@@ -87,6 +89,13 @@ mod tests {
     fn a_quote_that_is_not_closed_is_refused() {
         for text in ["'a", "\"a", "a\\"] {
             assert_eq!(split_text(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_survive_quoting_and_splitting(words in proptest::collection::vec(".*", 0..5)) {
+            prop_assert_eq!(split_text(&quote_all(&words)), Some(words));
         }
     }
 
