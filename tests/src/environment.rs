@@ -24,9 +24,7 @@ impl Environment {
         };
         let path = directory.join(name);
         if !path.join("rankrun-pins").exists() {
-            skip(&format!(
-                "the Python environment \"{name}\" is not there; cargo xtask env makes it"
-            ));
+            skip(&format!("the Python environment \"{name}\" is not there; cargo xtask env makes it"));
             return None;
         }
         Some(Environment { path })

@@ -71,7 +71,5 @@ pub fn rankrun() -> PathBuf {
 /// If it has not been built.
 pub fn helper(name: &str) -> String {
     let path = shared(&build_directory().join(name));
-    path.into_os_string()
-        .into_string()
-        .expect("the path of the build directory is text")
+    path.into_os_string().into_string().expect("the path of the build directory is text")
 }

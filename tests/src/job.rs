@@ -33,11 +33,7 @@ impl Tier {
     /// The tiers that this machine offers to the user who runs the tests: `cgroup` needs a directory of cgroup v2 in
     /// which we may make others.
     pub fn available() -> Vec<Tier> {
-        if leftovers::can_make_cgroups() {
-            vec![Tier::Cgroup, Tier::Subreaper]
-        } else {
-            vec![Tier::Subreaper]
-        }
+        if leftovers::can_make_cgroups() { vec![Tier::Cgroup, Tier::Subreaper] } else { vec![Tier::Subreaper] }
     }
 }
 
@@ -118,10 +114,7 @@ impl Job {
     pub fn of_program<A: AsRef<OsStr>>(program: impl Into<OsString>, arguments: impl IntoIterator<Item = A>) -> Job {
         Job {
             program: program.into(),
-            arguments: arguments
-                .into_iter()
-                .map(|argument| argument.as_ref().to_owned())
-                .collect(),
+            arguments: arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect(),
             environment: BTreeMap::new(),
             directory: None,
             stdin: Stdin::Null,
@@ -206,24 +199,14 @@ impl Job {
         }
         command.arg("--");
         if self.user == User::Nobody {
-            command.args([
-                "setpriv",
-                "--reuid",
-                "65534",
-                "--regid",
-                "65534",
-                "--clear-groups",
-                "--",
-            ]);
+            command.args(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
         }
         command.arg(&self.program).args(&self.arguments);
         let state = directory.join("state");
         fs::create_dir(&state).expect("the scratch directory is ours");
         open_to_all(&state);
         // The report goes to a place of this job alone, from which its id can be read.
-        command
-            .env("XDG_STATE_HOME", &state)
-            .env("RANKRUN_TEST_DIR", &directory);
+        command.env("XDG_STATE_HOME", &state).env("RANKRUN_TEST_DIR", &directory);
         // The tests may themselves run below rankrun, mpiexec or Slurm only as far as a test asks for it.
         command.env_remove("RANKRUN_CONTAINMENT");
         for (name, value) in &self.environment {
@@ -253,15 +236,7 @@ impl Job {
         }
         let stdout = reaper.stdout.take().map(Collector::new);
         let stderr = reaper.stderr.take().map(Collector::new);
-        let mut running = Running {
-            reaper,
-            directory,
-            record,
-            front: 0,
-            stdout,
-            stderr,
-            done: false,
-        };
+        let mut running = Running { reaper, directory, record, front: 0, stdout, stderr, done: false };
         running.front = wait_until(BOUND, || running.field("front", 0))
             .and_then(|pid| pid.parse().ok())
             .unwrap_or_else(|| panic!("the job was not started: {}", running.complaint()));
@@ -288,9 +263,7 @@ impl Collector {
         let thread = thread::spawn(move || {
             let mut buffer = vec![0; 1 << 16];
             while let Ok(count @ 1..) = stream.read(&mut buffer) {
-                sink.lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .extend_from_slice(&buffer[..count]);
+                sink.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&buffer[..count]);
             }
         });
         Collector { bytes, thread }
@@ -350,9 +323,7 @@ impl Running {
     fn guard_and_agent(&self) -> (i32, i32) {
         let found = wait_until(BOUND, || {
             let guards = processes::children(self.front);
-            guards
-                .iter()
-                .find_map(|guard| Some((guard.pid, processes::children(guard.pid).first()?.pid)))
+            guards.iter().find_map(|guard| Some((guard.pid, processes::children(guard.pid).first()?.pid)))
         });
         found.unwrap_or_else(|| panic!("the job has no guard with an agent: {}", self.complaint()))
     }
@@ -379,11 +350,7 @@ impl Running {
     pub fn wait_for_file(&self, name: &str) -> String {
         let path = self.directory.join(name);
         let content = wait_until(BOUND, || {
-            assert!(
-                self.field("empty", 0).is_none() || path.exists(),
-                "the job ended early: {}",
-                self.complaint()
-            );
+            assert!(self.field("empty", 0).is_none() || path.exists(), "the job ended early: {}", self.complaint());
             fs::read_to_string(&path).ok()
         });
         content.unwrap_or_else(|| panic!("\"{name}\" did not come: {}", self.complaint()))
@@ -455,20 +422,14 @@ impl Running {
 
     /// What names of shared memory made by this job contain.
     pub fn tag(&self) -> String {
-        self.directory
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned()
+        self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// The ids of the jobs of this run, as far as they can be known: by their reports, and by what helpers noted.
     pub fn job_ids(&self) -> Vec<String> {
         let reports = self.directory.join("state/rankrun");
         let entries = fs::read_dir(reports).into_iter().flatten().flatten();
-        let mut ids: Vec<String> = entries
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect();
+        let mut ids: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         ids.extend(fs::read_to_string(self.directory.join("job")).ok());
         ids
     }
@@ -491,11 +452,7 @@ impl Running {
             String::from_utf8_lossy(&bytes[from..]).into_owned()
         };
         let record = fs::read_to_string(&self.record).unwrap_or_default();
-        format!(
-            "record: {record:?}\nstdout: {}\nstderr: {}",
-            tail(self.stdout_so_far()),
-            tail(self.stderr_so_far())
-        )
+        format!("record: {record:?}\nstdout: {}\nstderr: {}", tail(self.stdout_so_far()), tail(self.stderr_so_far()))
     }
 
     fn kill(&mut self) {

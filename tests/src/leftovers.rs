@@ -40,11 +40,7 @@ pub(crate) fn can_make_cgroups() -> bool {
         return false;
     };
     cgroup2_mounts().iter().any(|mount| {
-        let probe = mount.join(own).join(format!(
-            "probe-{}-{:?}",
-            std::process::id(),
-            std::thread::current().id()
-        ));
+        let probe = mount.join(own).join(format!("probe-{}-{:?}", std::process::id(), std::thread::current().id()));
         fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)).is_ok()
     })
 }
@@ -53,9 +49,7 @@ fn cgroups(directory: &Path, jobs: &[String], found: &mut Vec<PathBuf>) {
     for path in entries(directory) {
         if path.is_dir() {
             let name = name(&path);
-            if name
-                .strip_prefix("rankrun-")
-                .is_some_and(|job| jobs.iter().any(|known| job.starts_with(known.as_str())))
+            if name.strip_prefix("rankrun-").is_some_and(|job| jobs.iter().any(|known| job.starts_with(known.as_str())))
             {
                 found.push(path);
             } else {

@@ -23,9 +23,5 @@ pub fn skip(reason: &str) {
 
 /// `full` in a soak run, else `brief`: how often a test repeats what it does.
 pub fn full_scale<T>(full: T, brief: T) -> T {
-    if env::var_os("RANKRUN_TEST_SCALE").is_some_and(|value| value == "full") {
-        full
-    } else {
-        brief
-    }
+    if env::var_os("RANKRUN_TEST_SCALE").is_some_and(|value| value == "full") { full } else { brief }
 }

@@ -13,10 +13,7 @@ pub fn monotonic() -> Duration {
 
 /// Sleeps: for programs whose part it is to be there, and between two looks at a condition. Never to wait for one.
 pub fn pause(time: Duration) {
-    let mut rest = Timespec {
-        tv_sec: time.as_secs() as i64,
-        tv_nsec: time.subsec_nanos() as _,
-    };
+    let mut rest = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as _ };
     while let NanosleepRelativeResult::Interrupted(left) = rustix::thread::nanosleep(&rest) {
         rest = left;
     }

@@ -15,19 +15,13 @@ fn code(ended: &Ended) -> Option<i32> {
 /// The exit code of a job of `ranks` ranks; rank 0 meets the fate when all are up.
 fn tree(ranks: u32, arguments: &[&str]) -> Option<i32> {
     let (ranks, tree) = (ranks.to_string(), helper("tree"));
-    let job = Job::new(
-        ["-n", &ranks, &tree, "--alone"]
-            .into_iter()
-            .chain(arguments.iter().copied()),
-    );
+    let job = Job::new(["-n", &ranks, &tree, "--alone"].into_iter().chain(arguments.iter().copied()));
     code(&job.bound(BOUND).run())
 }
 
 fn pmi(ranks: u32, arguments: &[&str]) -> Ended {
     let (ranks, client) = (ranks.to_string(), helper("pmi_client"));
-    Job::new(["-n", &ranks, &client].into_iter().chain(arguments.iter().copied()))
-        .bound(BOUND)
-        .run()
+    Job::new(["-n", &ranks, &client].into_iter().chain(arguments.iter().copied())).bound(BOUND).run()
 }
 
 #[test]
@@ -35,10 +29,7 @@ fn a_job_whose_ranks_all_exit_with_0_succeeds_and_says_nothing() {
     for tier in Tier::available() {
         let ended = Job::new(["-n", "4", "true"]).tier(tier).run();
         assert_eq!(code(&ended), Some(0), "{}", ended.stderr_text());
-        assert_eq!(
-            (ended.stdout_text(), ended.stderr_text()),
-            (String::new(), String::new())
-        );
+        assert_eq!((ended.stdout_text(), ended.stderr_text()), (String::new(), String::new()));
     }
 }
 
@@ -59,16 +50,7 @@ fn a_rank_killed_by_a_signal_gives_128_and_its_number() {
 
 #[test]
 fn ranks_that_keep_going_are_not_ended_by_the_failure_of_one() {
-    let job = Job::new([
-        "-n",
-        "4",
-        "--keep-going",
-        &helper("tree"),
-        "--alone",
-        "--all",
-        "--exit",
-        "5",
-    ]);
+    let job = Job::new(["-n", "4", "--keep-going", &helper("tree"), "--alone", "--all", "--exit", "5"]);
     assert_eq!(code(&job.bound(BOUND).run()), Some(5));
 }
 
@@ -122,9 +104,7 @@ fn garbage_costs_its_sender_the_connection_and_nobody_else_anything() {
 
 #[test]
 fn a_timeout_gives_124() {
-    let ended = Job::new(["-n", "2", "--timeout", "300ms", &helper("tree"), "--alone"])
-        .bound(BOUND)
-        .run();
+    let ended = Job::new(["-n", "2", "--timeout", "300ms", &helper("tree"), "--alone"]).bound(BOUND).run();
     assert_eq!(code(&ended), Some(124), "{}", ended.stderr_text());
 }
 
@@ -146,12 +126,7 @@ fn a_second_interrupt_kills_at_once() {
     assert_eq!(running.front_ended(), None, "the grace is a minute");
     processes::send(running.front(), Signal::INT);
     let ended = running.finish(Duration::from_secs(3));
-    assert!(
-        ended.signal == Some(2) || ended.code == Some(130),
-        "{:?} {:?}",
-        ended.code,
-        ended.signal
-    );
+    assert!(ended.signal == Some(2) || ended.code == Some(130), "{:?} {:?}", ended.code, ended.signal);
 }
 
 #[test]
@@ -174,10 +149,5 @@ fn a_shell_loop_around_rankrun_stops_when_it_is_interrupted() {
     assert!(ended.is_some(), "the loop goes on: {text}");
     assert_eq!(text, "round 1\n");
     let ended = running.finish(BOUND);
-    assert!(
-        ended.signal == Some(2) || ended.code == Some(130),
-        "{:?} {:?}",
-        ended.code,
-        ended.signal
-    );
+    assert!(ended.signal == Some(2) || ended.code == Some(130), "{:?} {:?}", ended.code, ended.signal);
 }

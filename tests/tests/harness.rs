@@ -20,10 +20,7 @@ fn survivors_are_found_and_killed() {
     assert_eq!(pids.len(), 4, "leader, child, child in a session of its own, daemon");
     running.sign("go");
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| running.finish(Duration::from_secs(1))));
-    let message = *outcome
-        .expect_err("three processes are left")
-        .downcast::<String>()
-        .expect("a text");
+    let message = *outcome.expect_err("three processes are left").downcast::<String>().expect("a text");
     assert!(message.starts_with("3 processes are left"), "{message}");
     for pid in pids {
         assert!(!processes::is_alive(pid), "{pid} lives");
@@ -44,9 +41,6 @@ fn a_job_that_does_not_return_fails_its_test() {
     let running = tree(&["--alone"]).start();
     running.wait_for_ranks(1);
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| running.finish(Duration::from_millis(50))));
-    let message = *outcome
-        .expect_err("the job sleeps for ever")
-        .downcast::<String>()
-        .expect("a text");
+    let message = *outcome.expect_err("the job sleeps for ever").downcast::<String>().expect("a text");
     assert!(message.starts_with("rankrun did not return within 50ms"), "{message}");
 }

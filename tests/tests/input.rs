@@ -10,28 +10,19 @@ const BOUND: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_while_read_loop_around_rankrun_loses_no_line() {
-    let script = format!(
-        "while read -r line; do '{}' -n 1 true; echo \"$line\"; done",
-        rankrun().display()
-    );
+    let script = format!("while read -r line; do '{}' -n 1 true; echo \"$line\"; done", rankrun().display());
     let input: String = (0..20).map(|number| format!("line {number}\n")).collect();
-    let ended = Job::of_program("sh", ["-c", &script])
-        .stdin(Stdin::Bytes(input.clone().into_bytes()))
-        .run();
+    let ended = Job::of_program("sh", ["-c", &script]).stdin(Stdin::Bytes(input.clone().into_bytes())).run();
     assert_eq!(ended.stdout_text(), input, "{}", ended.stderr_text());
 }
 
 #[test]
 fn what_a_rank_leaves_unread_in_a_file_is_left_for_the_next_program() {
     let mut file = tempfile::tempfile().expect("the temporary directory can be written");
-    file.write_all(b"first\nsecond\n")
-        .and_then(|()| file.seek(SeekFrom::Start(0)))
-        .expect("the file is ours");
+    file.write_all(b"first\nsecond\n").and_then(|()| file.seek(SeekFrom::Start(0))).expect("the file is ours");
     // bash reads a file no further than the end of the line.
     let job = Job::new(["-n", "1", "bash", "-c", "read -r line; echo got $line"]);
-    let ended = job
-        .stdin(Stdin::File(file.try_clone().expect("a descriptor can be copied")))
-        .run();
+    let ended = job.stdin(Stdin::File(file.try_clone().expect("a descriptor can be copied"))).run();
     assert_eq!(ended.stdout_text(), "got first\n", "{}", ended.stderr_text());
     let mut rest = String::new();
     file.read_to_string(&mut rest).expect("the file can be read");
@@ -40,18 +31,10 @@ fn what_a_rank_leaves_unread_in_a_file_is_left_for_the_next_program() {
 
 #[test]
 fn rank_0_reads_and_the_others_see_the_end() {
-    let ended = Job::new(["-n", "4", "-l", "wc", "-c"])
-        .stdin(Stdin::Bytes(vec![b'x'; 100_000]))
-        .bound(BOUND)
-        .run();
+    let ended = Job::new(["-n", "4", "-l", "wc", "-c"]).stdin(Stdin::Bytes(vec![b'x'; 100_000])).bound(BOUND).run();
     let mut lines: Vec<String> = ended.stdout_text().lines().map(str::to_owned).collect();
     lines.sort_unstable();
-    assert_eq!(
-        lines,
-        ["[0] 100000", "[1] 0", "[2] 0", "[3] 0"],
-        "{}",
-        ended.stderr_text()
-    );
+    assert_eq!(lines, ["[0] 100000", "[1] 0", "[2] 0", "[3] 0"], "{}", ended.stderr_text());
 }
 
 #[test]
@@ -61,10 +44,7 @@ fn another_rank_all_or_none_can_be_given_the_input() {
         let ended = job.stdin(Stdin::Bytes(b"some text".to_vec())).bound(BOUND).run();
         let mut lines: Vec<String> = ended.stdout_text().lines().map(str::to_owned).collect();
         lines.sort_unstable();
-        let expected: Vec<String> = (0..3)
-            .zip(expected)
-            .map(|(rank, count)| format!("[{rank}] {count}"))
-            .collect();
+        let expected: Vec<String> = (0..3).zip(expected).map(|(rank, count)| format!("[{rank}] {count}")).collect();
         assert_eq!(lines, expected, "--stdin {target}: {}", ended.stderr_text());
     }
 }
@@ -74,9 +54,7 @@ fn the_flags_of_the_callers_descriptor_stay_as_they_are() {
     let (reader, writer) = std::io::pipe().expect("a pipe can be made");
     let file = File::from(std::os::fd::OwnedFd::from(reader));
     let before = rustix::fs::fcntl_getfl(&file).expect("a pipe has flags");
-    let ended = Job::new(["-n", "2", "true"])
-        .stdin(Stdin::File(file.try_clone().expect("a copy")))
-        .run();
+    let ended = Job::new(["-n", "2", "true"]).stdin(Stdin::File(file.try_clone().expect("a copy"))).run();
     drop(writer);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
     assert_eq!(rustix::fs::fcntl_getfl(&file).expect("a pipe has flags"), before);

@@ -7,26 +7,15 @@ use rankrun_tests::{Ended, Job, Tier, User, shared_directory, skip};
 
 /// What rankrun wrote to stderr, without what differs from machine to machine.
 fn message(ended: &Ended) -> String {
-    ended
-        .stderr_text()
-        .replace(&shared_directory().display().to_string(), "[SHARED]")
+    ended.stderr_text().replace(&shared_directory().display().to_string(), "[SHARED]")
 }
 
 #[test]
 fn usage_errors_start_nothing_and_give_2() {
-    for arguments in [
-        &["-n", "0", "true"][..],
-        &["-n", "-1", "true"],
-        &["--no-such-option", "true"],
-        &["-n", "2"],
-    ] {
+    for arguments in [&["-n", "0", "true"][..], &["-n", "-1", "true"], &["--no-such-option", "true"], &["-n", "2"]] {
         let ended = Job::new(arguments).run();
         assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr_text());
-        assert!(
-            message(&ended).starts_with("error: "),
-            "{arguments:?}: {}",
-            message(&ended)
-        );
+        assert!(message(&ended).starts_with("error: "), "{arguments:?}: {}", message(&ended));
         assert!(ended.stdout.is_empty());
     }
 }
@@ -67,9 +56,7 @@ fn a_home_that_cannot_be_written_does_not_change_the_exit_code() {
     let home = tempfile::tempdir().expect("the temporary directory can be written");
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o555)).expect("the directory is ours");
     for (command, code) in [("true", 0), ("false", 1)] {
-        let job = Job::new(["-n", "2", command])
-            .user(User::Nobody)
-            .env_remove("XDG_STATE_HOME");
+        let job = Job::new(["-n", "2", command]).user(User::Nobody).env_remove("XDG_STATE_HOME");
         let ended = job.env("HOME", home.path()).run();
         assert_eq!(ended.code, Some(code), "{}", ended.stderr_text());
     }

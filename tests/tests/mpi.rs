@@ -16,9 +16,7 @@ fn each_rank_prints(ended: &Ended, ranks: usize, line: &str) {
 fn allreduce(environment: &Environment, ranks: usize) -> Ended {
     let code = "from mpi4py import MPI; w = MPI.COMM_WORLD; print(w.size, w.allreduce(w.rank + 1))";
     let size = ranks.to_string();
-    Job::new(["-n", &size, &environment.program("python"), "-c", code])
-        .bound(BOUND)
-        .run()
+    Job::new(["-n", &size, &environment.program("python"), "-c", code]).bound(BOUND).run()
 }
 
 #[test]
@@ -54,9 +52,7 @@ fn an_mpi_abort_is_the_end_of_all_with_its_code() {
             return;
         };
         let code = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.Abort(7) if w.rank == 1 else w.Barrier()";
-        let ended = Job::new(["-n", "3", &environment.program("python"), "-c", code])
-            .bound(BOUND)
-            .run();
+        let ended = Job::new(["-n", "3", &environment.program("python"), "-c", code]).bound(BOUND).run();
         assert_eq!(ended.code, Some(7), "{name}: {}", ended.stderr_text());
     }
 }
@@ -68,9 +64,7 @@ fn a_rank_that_leaves_mpi_without_a_word_ends_the_job() {
             return;
         };
         let code = "import os; from mpi4py import MPI; w = MPI.COMM_WORLD; os._exit(4) if w.rank == 1 else w.Barrier()";
-        let ended = Job::new(["-n", "3", &environment.program("python"), "-c", code])
-            .bound(BOUND)
-            .run();
+        let ended = Job::new(["-n", "3", &environment.program("python"), "-c", code]).bound(BOUND).run();
         assert_eq!(ended.code, Some(4), "{name}: {}", ended.stderr_text());
     }
 }
@@ -80,10 +74,8 @@ fn two_mpi_programs_in_one_wrapper_are_served_one_after_the_other() {
     let Some(environment) = Environment::find("mpich") else {
         return;
     };
-    let one = format!(
-        "'{}' -c 'from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))'",
-        environment.program("python")
-    );
+    let one =
+        format!("'{}' -c 'from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))'", environment.program("python"));
     let script = format!("{one} && {one}");
     let ended = Job::new(["-n", "2", "sh", "-c", &script]).bound(BOUND).run();
     each_rank_prints(&ended, 4, "2");
@@ -105,9 +97,7 @@ fn torch_reduces_over_gloo_in_both_precisions() {
     let Some(environment) = Environment::find("torch") else {
         return;
     };
-    let ended = Job::new(["-n", "4", &environment.program("python"), "-c", TORCH])
-        .bound(BOUND)
-        .run();
+    let ended = Job::new(["-n", "4", &environment.program("python"), "-c", TORCH]).bound(BOUND).run();
     each_rank_prints(&ended, 4, "sum is 10 on 4");
 }
 
@@ -118,16 +108,7 @@ fn concurrent_torch_jobs_do_not_take_each_others_port() {
     };
     // The store is all that can collide; it needs no import of torch to be told apart by its port.
     let jobs: Vec<_> = (0..full_scale(20, 3))
-        .map(|_| {
-            Job::new([
-                "-n",
-                "2",
-                &environment.program("python"),
-                "-c",
-                &TORCH.replace("== 10", "== 3"),
-            ])
-            .start()
-        })
+        .map(|_| Job::new(["-n", "2", &environment.program("python"), "-c", &TORCH.replace("== 10", "== 3")]).start())
         .collect();
     for job in jobs {
         let ended = job.finish(BOUND);

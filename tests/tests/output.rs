@@ -12,12 +12,7 @@ const BOUND: Duration = Duration::from_secs(20);
 
 /// A job of `ranks` ranks that each write `count` lines of `length` bytes.
 fn lines(ranks: usize, options: &[&str], count: usize, length: usize, arguments: &[&str]) -> Job {
-    let (ranks, count, length, program) = (
-        ranks.to_string(),
-        count.to_string(),
-        length.to_string(),
-        helper("lines"),
-    );
+    let (ranks, count, length, program) = (ranks.to_string(), count.to_string(), length.to_string(), helper("lines"));
     let mut all = vec!["-n", &ranks];
     all.extend(options);
     all.extend([program.as_str(), &count, &length]);
@@ -36,11 +31,7 @@ fn without_tags(output: &[u8]) -> Vec<u8> {
         let end = line.iter().position(|byte| *byte == b']').expect("a tag");
         let tag = String::from_utf8_lossy(&line[1..end]).trim().to_owned();
         let rest = &line[end + 2..];
-        assert!(
-            rest.starts_with(format!("{tag}:").as_bytes()),
-            "{:?}",
-            String::from_utf8_lossy(line)
-        );
+        assert!(rest.starts_with(format!("{tag}:").as_bytes()), "{:?}", String::from_utf8_lossy(line));
         bare.extend_from_slice(rest);
     }
     bare
@@ -53,11 +44,7 @@ fn lines_of_many_ranks_are_never_torn() {
     for (chunk, count) in [("4096", count), ("1", 200)] {
         let ended = lines(ranks, &[], count, 83, &["--chunk", chunk]).run();
         succeeded(&ended);
-        assert_eq!(
-            check(&ended.stdout, ranks, count, 83, Fill::Text),
-            Faults::default(),
-            "chunks of {chunk}"
-        );
+        assert_eq!(check(&ended.stdout, ranks, count, 83, Fill::Text), Faults::default(), "chunks of {chunk}");
     }
 }
 
@@ -65,10 +52,7 @@ fn lines_of_many_ranks_are_never_torn() {
 fn tagged_lines_bear_the_tag_of_their_rank() {
     let ended = lines(12, &["-l"], 2_000, 83, &["--chunk", "1000"]).run();
     succeeded(&ended);
-    assert_eq!(
-        check(&without_tags(&ended.stdout), 12, 2_000, 83, Fill::Text),
-        Faults::default()
-    );
+    assert_eq!(check(&without_tags(&ended.stdout), 12, 2_000, 83, Fill::Text), Faults::default());
 }
 
 #[test]
@@ -98,17 +82,12 @@ fn a_last_line_without_its_newline_arrives() {
 
     let ended = lines(4, &["-l"], 1, 20, &["--unterminated"]).run();
     succeeded(&ended);
-    assert_eq!(
-        check(&without_tags(&ended.stdout), 4, 1, 20, Fill::Text),
-        Faults::default()
-    );
+    assert_eq!(check(&without_tags(&ended.stdout), 4, 1, 20, Fill::Text), Faults::default());
 }
 
 #[test]
 fn one_rank_is_passed_on_byte_by_byte() {
-    let running = Job::new(["-n", "1", "cat"])
-        .stdin(rankrun_tests::Stdin::File(random_file()))
-        .start();
+    let running = Job::new(["-n", "1", "cat"]).stdin(rankrun_tests::Stdin::File(random_file())).start();
     let ended = running.finish(BOUND);
     succeeded(&ended);
     let mut expected = Vec::new();
@@ -134,20 +113,14 @@ fn stderr_stays_apart_and_whole() {
 fn grouped_output_comes_rank_by_rank() {
     let ended = lines(4, &["--output", "grouped"], 1_000, 83, &[]).run();
     succeeded(&ended);
-    let ranks: Vec<u8> = ended
-        .stdout
-        .split_inclusive(|byte| *byte == b'\n')
-        .map(|line| line[0])
-        .collect();
+    let ranks: Vec<u8> = ended.stdout.split_inclusive(|byte| *byte == b'\n').map(|line| line[0]).collect();
     assert!(ranks.is_sorted(), "ranks are mixed");
     assert_eq!(check(&ended.stdout, 4, 1_000, 83, Fill::Text), Faults::default());
 }
 
 #[test]
 fn identical_lines_of_several_ranks_are_folded() {
-    let ended = Job::new(["-n", "6", "--output", "folded", "echo", "same"])
-        .bound(BOUND)
-        .run();
+    let ended = Job::new(["-n", "6", "--output", "folded", "echo", "same"]).bound(BOUND).run();
     succeeded(&ended);
     assert_eq!(ended.stdout_text(), "[0-5] same\n");
 }
@@ -156,11 +129,8 @@ fn identical_lines_of_several_ranks_are_folded() {
 fn only_the_ranks_asked_for_are_shown() {
     let ended = lines(6, &["--only", "1,4-5"], 100, 83, &[]).run();
     succeeded(&ended);
-    let shown: std::collections::BTreeSet<u8> = ended
-        .stdout
-        .split_inclusive(|byte| *byte == b'\n')
-        .map(|line| line[0])
-        .collect();
+    let shown: std::collections::BTreeSet<u8> =
+        ended.stdout.split_inclusive(|byte| *byte == b'\n').map(|line| line[0]).collect();
     assert_eq!(shown.into_iter().collect::<Vec<u8>>(), b"145");
     let ended = lines(2, &["--output", "none"], 100, 83, &[]).run();
     succeeded(&ended);
@@ -192,20 +162,9 @@ fn a_progress_line_leaves_its_last_state_in_a_file() {
 
 #[test]
 fn a_daemon_that_holds_stdout_does_not_hold_up_the_end() {
-    let ended = Job::new([
-        "-n",
-        "2",
-        "--linger",
-        "100ms",
-        "--grace",
-        "500ms",
-        &helper("tree"),
-        "--all",
-        "--exit",
-        "0",
-    ])
-    .bound(Duration::from_secs(3))
-    .run();
+    let ended = Job::new(["-n", "2", "--linger", "100ms", "--grace", "500ms", &helper("tree"), "--all", "--exit", "0"])
+        .bound(Duration::from_secs(3))
+        .run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
 }
 
@@ -244,30 +203,15 @@ fn a_reader_that_goes_away_ends_the_job_as_sigpipe_would() {
     reader.read_exact(&mut some).expect("the job writes");
     drop(reader);
     let ended = running.finish(Duration::from_secs(10));
-    assert!(
-        ended.signal == Some(13) || ended.code == Some(141),
-        "{:?} {:?}",
-        ended.code,
-        ended.signal
-    );
+    assert!(ended.signal == Some(13) || ended.code == Some(141), "{:?} {:?}", ended.code, ended.signal);
 }
 
 #[test]
 fn a_full_disk_fails_the_job_after_the_drain_and_is_told() {
-    let full = OpenOptions::new()
-        .write(true)
-        .open("/dev/full")
-        .expect("/dev/full exists");
-    let ended = lines(2, &["--drain", "300ms"], 100, 83, &[])
-        .stdout(full)
-        .bound(Duration::from_secs(10))
-        .run();
+    let full = OpenOptions::new().write(true).open("/dev/full").expect("/dev/full exists");
+    let ended = lines(2, &["--drain", "300ms"], 100, 83, &[]).stdout(full).bound(Duration::from_secs(10)).run();
     assert!(ended.code.is_some_and(|code| code != 0), "{:?}", ended.code);
-    assert!(
-        ended.stderr_text().contains("No space left on device"),
-        "{}",
-        ended.stderr_text()
-    );
+    assert!(ended.stderr_text().contains("No space left on device"), "{}", ended.stderr_text());
 }
 
 #[test]
@@ -281,11 +225,7 @@ fn a_prompt_is_shown_although_its_line_is_not_finished() {
         let text = String::from_utf8_lossy(&running.stdout_so_far()).into_owned();
         text.contains("[0] name? ").then_some(text)
     });
-    assert!(
-        prompt.is_some(),
-        "{}",
-        String::from_utf8_lossy(&running.stdout_so_far())
-    );
+    assert!(prompt.is_some(), "{}", String::from_utf8_lossy(&running.stdout_so_far()));
     writer.write_all(b"you\n").expect("the rank reads");
     drop(writer);
     let ended = running.finish(BOUND);

@@ -21,12 +21,7 @@ fn build(environment: &Environment, name: &str) -> PathBuf {
     let include = format!("-I{}", repository().join("examples/include/mpicxx_compat").display());
     let source = repository().join("examples/seeds").join(format!("{name}.cpp"));
     let fresh = shared_directory().join(format!("seed-{name}.{}", std::process::id()));
-    compile(
-        &environment.program("mpicxx"),
-        &["-std=c++11", "-O1", &include],
-        &source,
-        &fresh,
-    );
+    compile(&environment.program("mpicxx"), &["-std=c++11", "-O1", &include], &source, &fresh);
     let program = shared_directory().join(format!("seed-{name}"));
     fs::rename(fresh, &program).expect("both are in one directory");
     program
@@ -47,16 +42,7 @@ fn every_switch_gives_whole_lines_on_pipe_and_pty() {
         return;
     };
     let switches: [(&str, &[&[&str]]); 2] = [
-        (
-            "test",
-            &[
-                &[],
-                &["--nosync"],
-                &["--setvbuf"],
-                &["--unitbuf"],
-                &["--nosync", "--unitbuf"],
-            ],
-        ),
+        ("test", &[&[], &["--nosync"], &["--setvbuf"], &["--unitbuf"], &["--nosync", "--unitbuf"]]),
         ("test2", &[&[], &["-f"], &["-l"]]),
     ];
     for (name, sets) in switches {
@@ -64,9 +50,7 @@ fn every_switch_gives_whole_lines_on_pipe_and_pty() {
         let program = program.to_str().expect("text");
         for stdio in ["pipe", "pty"] {
             for set in sets {
-                let all = ["-n", "2", "--stdio", stdio, program]
-                    .into_iter()
-                    .chain(set.iter().copied());
+                let all = ["-n", "2", "--stdio", stdio, program].into_iter().chain(set.iter().copied());
                 let ended = Job::new(all).bound(BOUND).run();
                 assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
                 assert_whole(&ended.stdout_text(), 2, &format!("{name} {set:?} on a {stdio}"));
@@ -83,9 +67,7 @@ fn the_modes_that_promise_whole_lines_keep_the_promise() {
     let program = build(&environment, "test");
     for mode in ["line", "grouped"] {
         let program = program.to_str().expect("text");
-        let ended = Job::new(["-n", "3", "--output", mode, program, "--unitbuf"])
-            .bound(BOUND)
-            .run();
+        let ended = Job::new(["-n", "3", "--output", mode, program, "--unitbuf"]).bound(BOUND).run();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
         assert_whole(&ended.stdout_text(), 3, mode);
     }
@@ -100,11 +82,8 @@ fn what_wall_writes_reaches_a_login_but_no_rank() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/utmp_terminal.c");
     let program = shared_directory().join(format!("utmp_terminal.{}", std::process::id()));
     compile("cc", &["-O1", "-Wall"], &source, &program);
-    let mut login = Command::new(&program)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the program was just made");
+    let mut login =
+        Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program was just made");
     let mut screen = BufReader::new(login.stdout.take().expect("a pipe was asked for"));
     let mut terminal = String::new();
     screen.read_line(&mut terminal).expect("the program tells its terminal");
@@ -134,10 +113,7 @@ fn what_wall_writes_reaches_a_login_but_no_rank() {
     drop(login.stdin.take());
     login.wait().expect("the program is our child");
     fs::remove_file(&program).expect("the program is ours");
-    assert!(
-        seen.is_ok_and(|text| text.contains(&message)),
-        "wall did not reach {terminal}"
-    );
+    assert!(seen.is_ok_and(|text| text.contains(&message)), "wall did not reach {terminal}");
     assert!(!ended.stdout_text().contains("concern"), "{}", ended.stdout_text());
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
 }

@@ -18,11 +18,7 @@ const PARTS: usize = 5;
 const TIME_PER_PART: Duration = Duration::from_millis(40);
 
 fn main() -> ExitCode {
-    let result = if env::args().nth(1).as_deref() == Some("--helper") {
-        help()
-    } else {
-        work()
-    };
+    let result = if env::args().nth(1).as_deref() == Some("--helper") { help() } else { work() };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -36,11 +32,8 @@ fn work() -> io::Result<()> {
     let rank = env::var("RANKRUN_RANK").map_err(io::Error::other)?;
     let directory = PathBuf::from(env::var_os("RANKRUN_TEST_DIR").unwrap_or_default());
     // The helper comes first: it must not inherit the blocked signal.
-    let mut helper = Command::new(env::current_exe()?)
-        .arg("--helper")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut helper =
+        Command::new(env::current_exe()?).arg("--helper").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let (Some(mut questions), Some(answers)) = (helper.stdin.take(), helper.stdout.take()) else {
         return Err(io::Error::other("the helper has no pipes"));
     };

@@ -18,18 +18,13 @@ fn report() -> io::Result<String> {
     for entry in fs::read_dir("/proc/self/fd")? {
         let entry = entry?;
         let number: i32 = entry.file_name().to_string_lossy().parse().map_err(io::Error::other)?;
-        let target = fs::read_link(entry.path())
-            .map(|path| path.display().to_string())
-            .unwrap_or_default();
+        let target = fs::read_link(entry.path()).map(|path| path.display().to_string()).unwrap_or_default();
         // The descriptor that reads this directory is ours.
         if !target.ends_with("/fd") {
             descriptors.insert(number, target);
         }
     }
-    let descriptors: Vec<String> = descriptors
-        .iter()
-        .map(|(fd, target)| format!("\"{fd}\":{target:?}"))
-        .collect();
+    let descriptors: Vec<String> = descriptors.iter().map(|(fd, target)| format!("\"{fd}\":{target:?}")).collect();
     let status = fs::read_to_string("/proc/self/status")?;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -37,10 +32,7 @@ fn report() -> io::Result<String> {
     };
     let limits = fs::read_to_string("/proc/self/limits")?;
     let limit = |name: &str| {
-        let line = limits
-            .lines()
-            .find_map(|line| line.strip_prefix(name))
-            .unwrap_or_default();
+        let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
         let words: Vec<&str> = line.split_whitespace().take(2).collect();
         words.join(" ")
     };

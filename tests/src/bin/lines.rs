@@ -47,11 +47,7 @@ fn run() -> io::Result<()> {
         return Err(io::Error::other("usage: lines COUNT LENGTH [OPTIONS]"));
     };
     let rank: usize = env::var("RANKRUN_RANK").unwrap_or_default().parse().unwrap_or(0);
-    let mut out: Box<dyn Write> = if stderr {
-        Box::new(io::stderr())
-    } else {
-        Box::new(unbuffered_stdout()?)
-    };
+    let mut out: Box<dyn Write> = if stderr { Box::new(io::stderr()) } else { Box::new(unbuffered_stdout()?) };
     let mut waiting = Vec::new();
     for number in 0..count {
         let mut next = line(rank, number, length, fill);

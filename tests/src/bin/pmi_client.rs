@@ -31,10 +31,7 @@ impl Client {
         let own = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty())?;
         let socket = rustix::process::pidfd_getfd(&own, number, rustix::process::PidfdGetfdFlags::empty())?;
         let writer = File::from(socket);
-        Ok(Client {
-            reader: BufReader::new(writer.try_clone()?),
-            writer,
-        })
+        Ok(Client { reader: BufReader::new(writer.try_clone()?), writer })
     }
 
     fn send(&mut self, request: &str) -> io::Result<()> {
@@ -47,11 +44,7 @@ impl Client {
         let mut answer = String::new();
         self.reader.read_line(&mut answer)?;
         let complaint = || io::Error::other(format!("{request:?} was answered {answer:?}"));
-        let value = |key: &str| {
-            answer
-                .split_whitespace()
-                .find_map(|word| word.strip_prefix(&format!("{key}=")))
-        };
+        let value = |key: &str| answer.split_whitespace().find_map(|word| word.strip_prefix(&format!("{key}=")));
         if value("cmd") != Some(command) || value("rc") != Some("0") {
             return Err(complaint());
         }
@@ -97,11 +90,7 @@ fn run() -> io::Result<u8> {
         return Ok(code);
     }
     let mut client = Client::open()?;
-    client.ask(
-        "cmd=init pmi_version=1 pmi_subversion=1",
-        "response_to_init",
-        "pmi_version",
-    )?;
+    client.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init", "pmi_version")?;
     client.ask("cmd=get_maxes", "maxes", "vallen_max")?;
     client.ask("cmd=get_appnum", "appnum", "appnum")?;
     let kvs = client.ask("cmd=get_my_kvsname", "my_kvsname", "kvsname")?;
@@ -120,11 +109,7 @@ fn run() -> io::Result<u8> {
         _ => {}
     }
     for round in 0..rounds {
-        client.ask(
-            &format!("cmd=put kvsname={kvs} key=r{round}-{rank} value=v{round}-{rank}"),
-            "put_result",
-            "rc",
-        )?;
+        client.ask(&format!("cmd=put kvsname={kvs} key=r{round}-{rank} value=v{round}-{rank}"), "put_result", "rc")?;
         client.ask("cmd=barrier_in", "barrier_out", "rc")?;
         match fate {
             "crash" => rankrun_sys::signal::die_of(rankrun_sys::signal::SIGSEGV),

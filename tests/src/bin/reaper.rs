@@ -52,14 +52,7 @@ fn run() -> io::Result<()> {
         // A session leader without a terminal gets the first one that it opens.
         let terminal = File::options().read(true).write(true).open(path)?;
         // The keys of the terminal are for the front alone, although it is in our process group.
-        let keys = [
-            Signal::INT,
-            Signal::QUIT,
-            Signal::TSTP,
-            Signal::TTIN,
-            Signal::TTOU,
-            Signal::HUP,
-        ];
+        let keys = [Signal::INT, Signal::QUIT, Signal::TSTP, Signal::TTIN, Signal::TTOU, Signal::HUP];
         for signal in keys {
             rankrun_sys::signal::ignore(signal.as_raw());
         }

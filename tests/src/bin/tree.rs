@@ -102,9 +102,7 @@ fn parse() -> io::Result<Options> {
     let mut arguments = env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut number = || {
-            let value = arguments
-                .next()
-                .ok_or_else(|| io::Error::other("a number is missing"))?;
+            let value = arguments.next().ok_or_else(|| io::Error::other("a number is missing"))?;
             value.parse::<u32>().map_err(io::Error::other)
         };
         match argument.as_str() {
