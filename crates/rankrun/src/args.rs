@@ -218,7 +218,7 @@ fn ending_args() -> Vec<Arg> {
             "DURATION",
             ENDING,
             "End the job after this time, with exit code 124",
-            "Durations are written 500ms, 5, 5s, 1m30s, 2h.",
+            "Durations are written 500ms, 5, 5s, 1m30s, 2h; 0 is no limit.",
         ),
         option(
             "grace",

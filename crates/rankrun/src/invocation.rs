@@ -75,8 +75,8 @@ fn spell_np(command: &Command, words: &[OsString]) -> Vec<OsString> {
     while let Some(word) = spelt.get(at) {
         if word == "-np" {
             spelt[at] = "--nproc".into();
-        } else if let Some(value) = word.as_bytes().strip_prefix(b"-np=") {
-            let value = OsStr::from_bytes(value).to_owned();
+        } else if let Some(value) = word.as_bytes().strip_prefix(b"-np") {
+            let value = OsStr::from_bytes(value.strip_prefix(b"=").unwrap_or(value)).to_owned();
             spelt[at] = "--nproc=".into();
             spelt[at].push(value);
         }
@@ -176,6 +176,7 @@ mod tests {
     fn np_is_taken_where_options_are_and_left_alone_elsewhere() {
         assert_eq!(spelt(&["-np", "2", "./a", "-np", "3"]), ["--nproc", "2", "./a", "-np", "3"]);
         assert_eq!(spelt(&["-np=2", "./a"]), ["--nproc=2", "./a"]);
+        assert_eq!(spelt(&["-np2", "./a"]), ["--nproc=2", "./a"]);
         assert_eq!(spelt(&["--wdir", "-np", "-np", "2", "a"]), ["--wdir", "-np", "--nproc", "2", "a"]);
         assert_eq!(spelt(&["-vl", "-np", "2", "a"]), ["-vl", "--nproc", "2", "a"], "-l takes no word after it");
         assert_eq!(spelt(&["--", "-np", "2"]), ["--", "-np", "2"]);

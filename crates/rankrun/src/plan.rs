@@ -34,7 +34,6 @@ pub(crate) struct Surroundings {
     pub(crate) stdout_is_file: bool,
     /// Rows and columns of the terminal.
     pub(crate) window: Option<(u16, u16)>,
-    pub(crate) ignored_signals: Vec<i32>,
 }
 
 impl Surroundings {
@@ -58,7 +57,6 @@ impl Surroundings {
             same_destination: rankrun_sys::terminal::same_file(&stdout, &stderr),
             stdout_is_file: is_regular_file(&stdout),
             window,
-            ignored_signals: ignored_signals(),
             env,
         })
     }
@@ -99,16 +97,9 @@ fn is_regular_file(fd: impl AsFd) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
 }
 
-/// The signals that are ignored now: nohup ignores SIGHUP, a shell's background job SIGINT. SIGPIPE is not among them,
-/// because Rust's own start-up ignores it and ranks get it back.
-fn ignored_signals() -> Vec<i32> {
-    const SIGPIPE: i32 = 13;
-    let mut ignored = rankrun_sys::signal::ignored_now();
-    ignored.retain(|signal| *signal != SIGPIPE);
-    ignored
-}
-
 /// Makes the plan of a job, or says what is wrong with it. Nothing is started, and nothing is written.
+///
+/// The front fills in the runtime directory and the signals that are ignored.
 pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, Problem> {
     let sizes: Vec<u32> = settings.apps.iter().map(|app| size(app, around)).collect();
     let world: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
@@ -132,7 +123,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         mpi: settings.mpi,
         gpus_per_rank: settings.gpus_per_rank,
         clean_shm: settings.clean_shm,
-        ignored_signals: around.ignored_signals.clone(),
+        ignored_signals: Vec::new(),
     };
     check_gpus(&spec, NodeRank(0)).map_err(|error| {
         Problem::usage(error.to_string())
@@ -365,7 +356,6 @@ mod tests {
             same_destination: false,
             stdout_is_file: !terminals[1],
             window: terminals.contains(&true).then_some((24, 80)),
-            ignored_signals: vec![1],
         }
     }
 

@@ -149,7 +149,7 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
         apps,
         gpus_per_rank: sources.get("gpus-per-rank", read_gpus)?.flatten(),
         mpi: sources.choice("mpi", choices::MPI)?.unwrap_or_default(),
-        timeout: sources.get("timeout", duration)?,
+        timeout: sources.get("timeout", duration)?.filter(|timeout| !timeout.is_zero()),
         grace: sources.get("grace", duration)?,
         linger: sources.get("linger", duration)?,
         stop_scope: sources.choice("stop-scope", choices::STOP_SCOPE)?.unwrap_or_default(),
@@ -537,6 +537,7 @@ mod tests {
     fn grace_and_tag_are_none_unless_given() {
         let bare = resolved(&[], &["true"]);
         assert_eq!((bare.grace, bare.tag, bare.timeout), (None, None, None));
+        assert_eq!(resolved(&[("RANKRUN_TIMEOUT", "1h")], &["--timeout", "0", "true"]).timeout, None);
         let given = resolved(&[("RANKRUN_TAG", "yes")], &["--grace", "3s", "--grace=500ms", "true"]);
         assert_eq!(given.grace, Some(Duration::from_millis(500)), "the last one counts");
         assert_eq!(given.tag.map(|tag| tag.text), Some(OsString::new()));
