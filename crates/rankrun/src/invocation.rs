@@ -73,7 +73,7 @@ fn spell_np(command: &Command, words: &[OsString]) -> Vec<OsString> {
     let mut spelt = words.to_vec();
     let mut at = 0;
     while let Some(word) = spelt.get(at) {
-        if word == "-np" {
+        if word == "-np" || word == "-nproc" {
             spelt[at] = "--nproc".into();
         } else if let Some(value) = word.as_bytes().strip_prefix(b"-np") {
             let value = OsStr::from_bytes(value.strip_prefix(b"=").unwrap_or(value)).to_owned();
@@ -177,6 +177,7 @@ mod tests {
         assert_eq!(spelt(&["-np", "2", "./a", "-np", "3"]), ["--nproc", "2", "./a", "-np", "3"]);
         assert_eq!(spelt(&["-np=2", "./a"]), ["--nproc=2", "./a"]);
         assert_eq!(spelt(&["-np2", "./a"]), ["--nproc=2", "./a"]);
+        assert_eq!(spelt(&["-nproc", "2", "./a"]), ["--nproc", "2", "./a"]);
         assert_eq!(spelt(&["--wdir", "-np", "-np", "2", "a"]), ["--wdir", "-np", "--nproc", "2", "a"]);
         assert_eq!(spelt(&["-vl", "-np", "2", "a"]), ["-vl", "--nproc", "2", "a"], "-l takes no word after it");
         assert_eq!(spelt(&["--", "-np", "2"]), ["--", "-np", "2"]);
