@@ -59,11 +59,7 @@ const ENVIRONMENTS: [Environment; 4] = [
             "sympy==1.14.0",
             "typing-extensions==4.16.0",
         ],
-        bare_pins: &[
-            "torch==2.15.0",
-            "nvidia-cuda-runtime==13.5.37",
-            "nvidia-cuda-cupti==13.4.92",
-        ],
+        bare_pins: &["torch==2.15.0", "nvidia-cuda-runtime==13.5.37", "nvidia-cuda-cupti==13.4.92"],
         finish: Some(include_str!("torch_standins.py")),
         proof: "import torch, torch.distributed as d; assert d.is_gloo_available()",
     },
@@ -93,10 +89,7 @@ pub(crate) fn existing(name: &str) -> Option<PathBuf> {
 
 /// Makes the named environments, or all of them.
 pub(crate) fn create(names: &[String]) -> Result<()> {
-    if let Some(name) = names
-        .iter()
-        .find(|name| !ENVIRONMENTS.iter().any(|known| known.name == *name))
-    {
+    if let Some(name) = names.iter().find(|name| !ENVIRONMENTS.iter().any(|known| known.name == *name)) {
         let known: Vec<&str> = ENVIRONMENTS.iter().map(|environment| environment.name).collect();
         bail!("no environment is called \"{name}\"; there are: {}", known.join(", "));
     }
@@ -160,14 +153,7 @@ impl Environment {
         // Several hundred megabytes of a wheel would be stored twice with pip's own cache.
         process::run(
             Command::new(python)
-                .args([
-                    "-m",
-                    "pip",
-                    "install",
-                    "--quiet",
-                    "--no-cache-dir",
-                    "--disable-pip-version-check",
-                ])
+                .args(["-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check"])
                 .args(["--no-warn-conflicts"])
                 .args(options)
                 .args(pins),

@@ -29,10 +29,7 @@ impl Leftovers {
     /// What exists now and did not exist then.
     pub(crate) fn added_since(&self) -> Vec<String> {
         let now = Leftovers::now();
-        now.names
-            .difference(&self.names)
-            .map(|path| path.display().to_string())
-            .collect()
+        now.names.difference(&self.names).map(|path| path.display().to_string()).collect()
     }
 }
 
@@ -44,8 +41,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn name_starts_with(path: &Path, prefix: &str) -> bool {
-    path.file_name()
-        .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
 }
 
 /// Whether a runtime directory belongs to a job that still runs: its processes hold the lock file.

@@ -16,15 +16,7 @@ const NOT_IN_CORE: [&str; 3] = ["tokio", "rustix", "libc"];
 
 pub(crate) fn lint() -> Result<()> {
     process::run(cargo().args(["fmt", "--all", "--check"]))?;
-    process::run(cargo().args([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--quiet",
-        "--",
-        "--deny",
-        "warnings",
-    ]))?;
+    process::run(cargo().args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"]))?;
     let mut faults = Vec::new();
     for directory in ["crates", "tests", "xtask"] {
         for file in rust_files(&workspace::root().join(directory)) {
@@ -70,18 +62,12 @@ fn check_file(file: &Path, faults: &mut Vec<String>) -> Result<()> {
     let name = file.strip_prefix(workspace::root()).unwrap_or(file);
     let lines = lines_without_tests(&text);
     if lines > MAX_LINES {
-        faults.push(format!(
-            "{}: {lines} lines without tests; at most {MAX_LINES}",
-            name.display()
-        ));
+        faults.push(format!("{}: {lines} lines without tests; at most {MAX_LINES}", name.display()));
     }
     if !name.starts_with("crates/sys") {
         for (number, line) in (1..).zip(text.lines()) {
             if uses_unsafe(line) {
-                faults.push(format!(
-                    "{}:{number}: unsafe code belongs into crates/sys",
-                    name.display()
-                ));
+                faults.push(format!("{}:{number}: unsafe code belongs into crates/sys", name.display()));
             }
         }
     }
@@ -100,16 +86,9 @@ fn lines_without_tests(text: &str) -> usize {
 /// Whether a line of code opens something unsafe. The compiler's own lint can be switched off in a file; this cannot.
 fn uses_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
-    [
-        "unsafe {",
-        "unsafe fn ",
-        "unsafe impl ",
-        "unsafe extern ",
-        "unsafe trait ",
-        "unsafe(",
-    ]
-    .iter()
-    .any(|word| code.trim_start().starts_with(word) || code.contains(&format!(" {word}")))
+    ["unsafe {", "unsafe fn ", "unsafe impl ", "unsafe extern ", "unsafe trait ", "unsafe("]
+        .iter()
+        .any(|word| code.trim_start().starts_with(word) || code.contains(&format!(" {word}")))
         && !code.contains('"')
 }
 

@@ -7,11 +7,7 @@
 //! | `bench` | measures rankrun beside the launchers that are installed |
 //! | `soak` | the black-box tests with their full counts, again and again |
 //! | `env` | creates the Python environments that the black-box tests use |
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "this program talks to the person who started it"
-)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this program talks to the person who started it")]
 
 mod bench;
 mod environments;

@@ -18,38 +18,14 @@ enum What {
 }
 
 const NEEDS: [Need; 8] = [
-    Need {
-        what: What::Program("cc"),
-        package: "gcc",
-    },
-    Need {
-        what: What::Program("c++"),
-        package: "g++",
-    },
-    Need {
-        what: What::Program("readelf"),
-        package: "binutils",
-    },
-    Need {
-        what: What::Program("python3"),
-        package: "python3",
-    },
-    Need {
-        what: What::PythonModule("ensurepip"),
-        package: "python3-venv",
-    },
-    Need {
-        what: What::Program("ps"),
-        package: "procps",
-    },
-    Need {
-        what: What::Program("setpriv"),
-        package: "util-linux",
-    },
-    Need {
-        what: What::Program("wall"),
-        package: "bsdutils",
-    },
+    Need { what: What::Program("cc"), package: "gcc" },
+    Need { what: What::Program("c++"), package: "g++" },
+    Need { what: What::Program("readelf"), package: "binutils" },
+    Need { what: What::Program("python3"), package: "python3" },
+    Need { what: What::PythonModule("ensurepip"), package: "python3-venv" },
+    Need { what: What::Program("ps"), package: "procps" },
+    Need { what: What::Program("setpriv"), package: "util-linux" },
+    Need { what: What::Program("wall"), package: "bsdutils" },
 ];
 
 impl Need {
@@ -65,11 +41,7 @@ impl Need {
 
 /// Installs what is missing by apt-get if we may, else says what to install.
 pub(crate) fn install_missing() -> Result<()> {
-    let missing: Vec<&str> = NEEDS
-        .iter()
-        .filter(|need| !need.is_met())
-        .map(|need| need.package)
-        .collect();
+    let missing: Vec<&str> = NEEDS.iter().filter(|need| !need.is_met()).map(|need| need.package).collect();
     if missing.is_empty() {
         return Ok(());
     }

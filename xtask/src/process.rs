@@ -17,10 +17,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 /// Runs a command and returns what it wrote to stdout; its stderr goes to ours.
 pub(crate) fn read(command: &mut Command) -> Result<String> {
     let text = describe(command);
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| format!("cannot start {text}"))?;
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot start {text}"))?;
     if !output.status.success() {
         bail!("{text}: {}", output.status);
     }

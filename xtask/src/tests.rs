@@ -49,10 +49,7 @@ pub(crate) fn soak(time: Duration, filters: &[String]) -> Result<()> {
     let mut round = 0;
     loop {
         round += 1;
-        println!(
-            "soak: round {round}, {} min after the start",
-            start.elapsed().as_secs() / 60
-        );
+        println!("soak: round {round}, {} min after the start", start.elapsed().as_secs() / 60);
         let sound = run_suite(&black_box(false), filters, Scale::Full, &mut totals)?;
         if !sound || start.elapsed() >= time {
             return conclude(sound, totals, &before);
@@ -89,10 +86,7 @@ fn conclude(sound: bool, totals: Totals, before: &Leftovers) -> Result<()> {
     for thing in &left {
         println!("left behind: {thing}");
     }
-    println!(
-        "{} passed, {} failed, {} skipped",
-        totals.passed, totals.failed, totals.skipped
-    );
+    println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
     if !left.is_empty() {
         bail!("the tests left {} things behind", left.len());
     }
@@ -113,19 +107,12 @@ fn run_suite(selection: &[OsString], filters: &[String], scale: Scale, totals: &
     let mut command = Command::new(workspace::cargo());
     command.current_dir(workspace::root());
     if nextest {
-        command
-            .args(["nextest", "run", "--no-tests=pass"])
-            .args(selection)
-            .args(filters);
+        command.args(["nextest", "run", "--no-tests=pass"]).args(selection).args(filters);
         if scale == Scale::Full {
             command.args(["--profile", "soak"]);
         }
     } else {
-        command
-            .args(["test", "--no-fail-fast"])
-            .args(selection)
-            .arg("--")
-            .args(filters);
+        command.args(["test", "--no-fail-fast"]).args(selection).arg("--").args(filters);
         // Two at a time: more would make the bounds on time measure the machine.
         command.arg("--test-threads=2");
     }
@@ -133,10 +120,7 @@ fn run_suite(selection: &[OsString], filters: &[String], scale: Scale, totals: &
         .env("RANKRUN_BIN", workspace::release().join("rankrun"))
         .env("RANKRUN_ENV_DIR", environments::directory()?)
         .env("RANKRUN_TEST_SKIPS", &skips)
-        .env(
-            "RANKRUN_TEST_SCALE",
-            if scale == Scale::Full { "full" } else { "brief" },
-        );
+        .env("RANKRUN_TEST_SCALE", if scale == Scale::Full { "full" } else { "brief" });
     let (lines, success) = run_and_listen(&mut command)?;
     let mut results = Totals::default();
     for line in &lines {
@@ -157,21 +141,11 @@ fn run_suite(selection: &[OsString], filters: &[String], scale: Scale, totals: &
 
 /// Runs a command, passes its stdout and stderr on, and returns their lines as well.
 fn run_and_listen(command: &mut Command) -> Result<(Vec<String>, bool)> {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot start cargo")?;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start cargo")?;
     let (sender, receiver) = mpsc::channel();
     let streams: [Option<Box<dyn Read + Send>>; 2] = [
-        child
-            .stdout
-            .take()
-            .map(|stream| Box::new(stream) as Box<dyn Read + Send>),
-        child
-            .stderr
-            .take()
-            .map(|stream| Box::new(stream) as Box<dyn Read + Send>),
+        child.stdout.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>),
+        child.stderr.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>),
     ];
     for stream in streams.into_iter().flatten() {
         let sender = sender.clone();
@@ -216,10 +190,7 @@ impl Totals {
 
     /// Adds a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out`.
     fn read_libtest(&mut self, line: &str) {
-        let Some((_, counts)) = line
-            .split_once("test result: ")
-            .and_then(|(_, rest)| rest.split_once(". "))
-        else {
+        let Some((_, counts)) = line.split_once("test result: ").and_then(|(_, rest)| rest.split_once(". ")) else {
             return;
         };
         for part in counts.split("; ") {
@@ -251,11 +222,7 @@ mod unit {
         );
         totals
             .read_libtest("test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0s");
-        let expected = Totals {
-            passed: 8,
-            failed: 3,
-            skipped: 3,
-        };
+        let expected = Totals { passed: 8, failed: 3, skipped: 3 };
         assert_eq!(totals, expected);
     }
 
@@ -263,13 +230,6 @@ mod unit {
     fn tests_left_out_by_a_filter_are_not_called_skipped() {
         let mut totals = Totals::default();
         totals.read_nextest("     Summary [   0.1s] 1 test run: 1 passed, 30 skipped", false);
-        assert_eq!(
-            totals,
-            Totals {
-                passed: 1,
-                failed: 0,
-                skipped: 0
-            }
-        );
+        assert_eq!(totals, Totals { passed: 1, failed: 0, skipped: 0 });
     }
 }

@@ -41,14 +41,8 @@ impl Launcher {
     /// All that are there, the floor and rankrun first.
     pub(super) fn installed(programs: &Path) -> Vec<Launcher> {
         let mut found = vec![
-            Launcher {
-                kind: Kind::Floor,
-                program: programs.join("floor"),
-            },
-            Launcher {
-                kind: Kind::Rankrun,
-                program: workspace::release().join("rankrun"),
-            },
+            Launcher { kind: Kind::Floor, program: programs.join("floor") },
+            Launcher { kind: Kind::Rankrun, program: workspace::release().join("rankrun") },
         ];
         let peers = [
             (Kind::Mpich, "mpich", "mpiexec"),
@@ -58,10 +52,7 @@ impl Launcher {
         ];
         for (kind, environment, program) in peers {
             if let Some(directory) = environments::existing(environment) {
-                found.push(Launcher {
-                    kind,
-                    program: directory.join("bin").join(program),
-                });
+                found.push(Launcher { kind, program: directory.join("bin").join(program) });
             }
         }
         found

@@ -19,10 +19,7 @@ pub(super) fn monotonic() -> Duration {
 }
 
 pub(super) fn pause(time: Duration) {
-    let mut rest = Timespec {
-        tv_sec: time.as_secs() as i64,
-        tv_nsec: time.subsec_nanos() as _,
-    };
+    let mut rest = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as _ };
     while let NanosleepRelativeResult::Interrupted(left) = rustix::thread::nanosleep(&rest) {
         rest = left;
     }
@@ -43,9 +40,7 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn start(command: &mut Command) -> Result<Run> {
         let started = Instant::now();
-        let child = command
-            .spawn()
-            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let child = command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
         Ok(Run { child, started })
     }
 

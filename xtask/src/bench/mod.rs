@@ -47,11 +47,7 @@ pub(crate) fn bench(runs: Option<usize>, names: &[String]) -> Result<()> {
     environments::create(&[])?;
     for package in ["rankrun", "rankrun-tests"] {
         let mut build = Command::new(workspace::cargo());
-        process::run(
-            build
-                .current_dir(workspace::root())
-                .args(["build", "--release", "--package", package]),
-        )?;
+        process::run(build.current_dir(workspace::root()).args(["build", "--release", "--package", package]))?;
     }
     let bench = Bench::prepare(runs)?;
     let mut table = Table::default();
@@ -72,11 +68,7 @@ impl Bench {
         fs::create_dir_all(&programs)?;
         let sources = workspace::root().join("bench");
         for name in ["floor", "writer", "failing", "idle"] {
-            compile(
-                Path::new("cc"),
-                &sources.join(format!("{name}.c")),
-                &programs.join(name),
-            )?;
+            compile(Path::new("cc"), &sources.join(format!("{name}.c")), &programs.join(name))?;
         }
         for environment in ["mpich", "openmpi"] {
             let directory = environments::existing(environment).context("the environments were just made")?;
@@ -86,12 +78,7 @@ impl Bench {
         let scratch = std::env::temp_dir().join(format!("rr-bench-{}", std::process::id()));
         fs::create_dir_all(&scratch)?;
         let launchers = Launcher::installed(&programs);
-        Ok(Bench {
-            programs,
-            scratch,
-            launchers,
-            runs,
-        })
+        Ok(Bench { programs, scratch, launchers, runs })
     }
 
     fn program(&self, name: &str) -> PathBuf {
@@ -110,10 +97,5 @@ impl Bench {
 }
 
 fn compile(compiler: &Path, source: &Path, program: &Path) -> Result<()> {
-    process::run(
-        Command::new(compiler)
-            .args(["-O2", "-Wall", "-o"])
-            .arg(program)
-            .arg(source),
-    )
+    process::run(Command::new(compiler).args(["-O2", "-Wall", "-o"]).arg(program).arg(source))
 }

@@ -55,10 +55,7 @@ fn interleaved(
 
 impl Bench {
     fn choose(&self, kinds: &[Kind]) -> Vec<&Launcher> {
-        self.launchers
-            .iter()
-            .filter(|launcher| kinds.contains(&launcher.kind))
-            .collect()
+        self.launchers.iter().filter(|launcher| kinds.contains(&launcher.kind)).collect()
     }
 }
 
@@ -77,15 +74,11 @@ pub(super) fn launch(bench: &Bench, table: &mut Table) -> Result<()> {
         let mut kinds = vec![Kind::Floor, Kind::Rankrun, Kind::Mpich, Kind::Intel, Kind::OpenMpi];
         let runs = bench.runs.unwrap_or(if size > 64 { 9 } else { 15 });
         let program = [OsString::from("/bin/true")];
-        let mut values = interleaved(&bench.choose(&kinds), runs, |launcher| {
-            whole_run(launcher, size, &program)
-        })?;
+        let mut values = interleaved(&bench.choose(&kinds), runs, |launcher| whole_run(launcher, size, &program))?;
         if size == 2 {
             // It takes seconds, and two runs say so as well as fifteen.
             kinds = vec![Kind::Torchrun];
-            values.extend(interleaved(&bench.choose(&kinds), 2, |launcher| {
-                whole_run(launcher, size, &program)
-            })?);
+            values.extend(interleaved(&bench.choose(&kinds), 2, |launcher| whole_run(launcher, size, &program))?);
         }
         table.add(format!("launch: {size} x /bin/true"), Kind::Floor, values);
     }
@@ -97,11 +90,7 @@ pub(super) fn failure(bench: &Bench, table: &mut Table) -> Result<()> {
     let kinds = [Kind::Floor, Kind::Rankrun, Kind::Mpich, Kind::Intel, Kind::OpenMpi];
     let values = interleaved(&bench.choose(&kinds), bench.runs.unwrap_or(9), |launcher| {
         let place = bench.meeting_place()?;
-        let program = [
-            bench.program("failing").into(),
-            place.clone().into(),
-            size.to_string().into(),
-        ];
+        let program = [bench.program("failing").into(), place.clone().into(), size.to_string().into()];
         let mut run = Run::start(quiet(&mut launcher.command(size, false, &program)))?;
         let ended = run.wait(BOUND)?;
         let now = monotonic();
@@ -112,11 +101,7 @@ pub(super) fn failure(bench: &Bench, table: &mut Table) -> Result<()> {
         let failed = Duration::from_nanos(note.trim().parse()?);
         Ok(Value::Time(now.saturating_sub(failed)))
     })?;
-    table.add(
-        format!("failure: {size} ranks, one exits 3 -> launcher gone"),
-        Kind::Floor,
-        values,
-    );
+    table.add(format!("failure: {size} ranks, one exits 3 -> launcher gone"), Kind::Floor, values);
     Ok(())
 }
 
@@ -153,16 +138,9 @@ pub(super) fn output(bench: &Bench, table: &mut Table) -> Result<()> {
             let value = match (value, torn.get(&kind), launcher) {
                 (Value::Time(time), Some(torn), Some(launcher)) => {
                     let mut command = launcher.command(size, tagged, &program);
-                    command
-                        .stdin(Stdio::null())
-                        .stderr(Stdio::null())
-                        .stdout(File::create(&file)?);
+                    command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(File::create(&file)?);
                     let memory = peak_memory(&mut command, "writer")?;
-                    Value::Output {
-                        time,
-                        torn: *torn,
-                        memory,
-                    }
+                    Value::Output { time, torn: *torn, memory }
                 }
                 (value, _, _) => value,
             };
@@ -244,18 +222,10 @@ pub(super) fn mpi(bench: &Bench, table: &mut Table) -> Result<()> {
         let kinds = [Kind::Rankrun, Kind::Mpich, Kind::OpenMpi];
         let runs = bench.runs.unwrap_or(if size == 64 { 7 } else { 11 });
         let values = interleaved(&bench.choose(&kinds), runs, |launcher| {
-            let library = if launcher.kind == Kind::OpenMpi {
-                "openmpi"
-            } else {
-                "mpich"
-            };
+            let library = if launcher.kind == Kind::OpenMpi { "openmpi" } else { "mpich" };
             whole_run(launcher, size, &[bench.program(&format!("init-{library}")).into()])
         })?;
-        table.add(
-            format!("mpi: MPI_Init + Barrier + Finalize, {size} ranks (rankrun: MPICH)"),
-            Kind::Mpich,
-            values,
-        );
+        table.add(format!("mpi: MPI_Init + Barrier + Finalize, {size} ranks (rankrun: MPICH)"), Kind::Mpich, values);
     }
     Ok(())
 }
@@ -265,14 +235,8 @@ pub(super) fn pmi(bench: &Bench, table: &mut Table) -> Result<()> {
     let program = [workspace::release().join("pmi_client").into_os_string()];
     let kinds = [Kind::Rankrun, Kind::Mpich, Kind::Intel];
     let runs = bench.runs.unwrap_or(15);
-    let values = interleaved(&bench.choose(&kinds), runs, |launcher| {
-        whole_run(launcher, size, &program)
-    })?;
-    table.add(
-        format!("pmi: PMI-1 client without MPI, {size} ranks"),
-        Kind::Mpich,
-        values,
-    );
+    let values = interleaved(&bench.choose(&kinds), runs, |launcher| whole_run(launcher, size, &program))?;
+    table.add(format!("pmi: PMI-1 client without MPI, {size} ranks"), Kind::Mpich, values);
     Ok(())
 }
 
@@ -297,11 +261,7 @@ pub(super) fn memory(bench: &Bench, table: &mut Table) -> Result<()> {
         run.kill()?;
         values.push((launcher.kind, Value::Bytes(peak)));
     }
-    table.add(
-        format!("memory: peak of the launcher's own processes (PSS), {size} ranks"),
-        Kind::Rankrun,
-        values,
-    );
+    table.add(format!("memory: peak of the launcher's own processes (PSS), {size} ranks"), Kind::Rankrun, values);
     Ok(())
 }
 

@@ -37,11 +37,7 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn add(&mut self, title: impl Into<String>, base: Kind, values: Vec<(Kind, Value)>) {
-        self.cases.push(Case {
-            title: title.into(),
-            base,
-            values,
-        });
+        self.cases.push(Case { title: title.into(), base, values });
     }
 }
 
@@ -61,11 +57,7 @@ struct Milliseconds(Duration);
 impl fmt::Display for Milliseconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_secs_f64() * 1e3;
-        if ms >= 1000.0 {
-            write!(f, "{:.2} s", ms / 1e3)
-        } else {
-            write!(f, "{ms:.1} ms")
-        }
+        if ms >= 1000.0 { write!(f, "{:.2} s", ms / 1e3) } else { write!(f, "{ms:.1} ms") }
     }
 }
 
@@ -87,11 +79,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for case in &self.cases {
             writeln!(f, "{}", case.title)?;
-            let base = case
-                .values
-                .iter()
-                .find(|(kind, _)| *kind == case.base)
-                .and_then(|(_, value)| value.size());
+            let base = case.values.iter().find(|(kind, _)| *kind == case.base).and_then(|(_, value)| value.size());
             for (kind, value) in &case.values {
                 let ratio = match (base, value.size()) {
                     (Some(base), Some(size)) if base > 0.0 && *kind != case.base => format!("{:.2} x", size / base),
