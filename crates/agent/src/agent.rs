@@ -48,7 +48,8 @@ impl Agent {
         fork::become_subreaper()?;
         // ^C is for the front; the agent stays in its session, so that it can give the terminal to a rank.
         let _ = fork::new_process_group();
-        for ignored in [signal::SIGINT, signal::SIGHUP, signal::SIGTERM, signal::SIGTSTP, signal::SIGTTIN, signal::SIGTTOU]
+        for ignored in
+            [signal::SIGINT, signal::SIGHUP, signal::SIGTERM, signal::SIGTSTP, signal::SIGTTIN, signal::SIGTTOU]
         {
             signal::ignore(ignored);
         }
@@ -102,6 +103,7 @@ impl Agent {
             clock: Clock::default(),
             node,
             end: false,
+            guard_lost: false,
         }
         .run()
     }
@@ -122,6 +124,7 @@ struct Loop {
     node: Node,
     /// The front has said good-bye.
     end: bool,
+    guard_lost: bool,
 }
 
 impl Loop {
@@ -145,6 +148,10 @@ impl Loop {
         }
         if self.node.has_released() {
             self.lease.say(lease::LEAVE);
+        }
+        if self.link.is_none() && self.guard_lost {
+            // Nobody else is left to do it.
+            self.node.tidy();
         }
         Ok(())
     }
@@ -191,6 +198,7 @@ impl Loop {
             }
             Token::Lease => {
                 self.poller.remove(&self.lease)?;
+                self.guard_lost = true;
                 self.node.outbox.push(ToFront::GuardLost);
                 self.node.stop_all(now, Stop { why: StopWhy::GuardLost, grace: self.node.grace() }, &self.poller);
             }

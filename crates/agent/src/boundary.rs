@@ -65,9 +65,7 @@ impl Boundary {
     pub(crate) fn is_empty(&self, member: Member<'_>) -> bool {
         match self {
             Boundary::Cgroup(cgroup) => cgroup.remove_leaf(&Self::leaf(member.rank)).unwrap_or(false),
-            Boundary::Subreaper { .. } => {
-                !proc::adopted_children().into_iter().any(|pid| is_of(member, pid))
-            }
+            Boundary::Subreaper { .. } => !proc::adopted_children().into_iter().any(|pid| is_of(member, pid)),
         }
     }
 

@@ -3,7 +3,7 @@
 //! Used by the guard when its agent is gone, and by the front when both are. It allocates nothing until all is dead.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::ChildList;
@@ -79,9 +79,19 @@ impl Remains {
     }
 
     /// Unlinks the shared memory that the agent noted, and the job's directories. Only after [`Remains::end`].
-    pub fn tidy(&self) {
+    ///
+    /// `unattended`: since when no agent may have looked who makes shared memory, if it did not end in order. What was
+    /// made since then by this user, and is neither mapped nor open anywhere now, goes too.
+    pub fn tidy(&self, unattended: Option<SystemTime>) {
         for name in noted_shared_memory(&self.runtime_dir) {
             shm::unlink(&name);
+        }
+        if let Some(since) = unattended {
+            for name in shm::made_since(since) {
+                if !shm::in_use(&name) {
+                    shm::unlink(&name);
+                }
+            }
         }
         if let Some(cgroup) = &self.cgroup {
             cgroup.remove();

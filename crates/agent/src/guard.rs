@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rankrun_core::ExitCode;
 use rankrun_sys::cgroup::GuardedCgroup;
@@ -18,6 +18,17 @@ use crate::lease::{self, LAPSE_TICKS, RENEWAL};
 
 /// How long an agent may stay stopped by somebody's SIGSTOP.
 const STOPPED_BOUND: Duration = Duration::from_secs(1);
+
+/// An agent that renews its lease may be behind with noting shared memory by so much.
+const UNATTENDED_MARGIN: Duration = Duration::from_millis(200);
+
+/// How the agent's life ended.
+struct End {
+    /// What it left is to be left.
+    leave: bool,
+    /// Since when nobody may have looked after the job, if the end was not in order.
+    unattended: Option<SystemTime>,
+}
 
 /// What the guard watches.
 pub(crate) struct Guard {
@@ -36,14 +47,13 @@ impl Guard {
     /// Runs until the agent is gone and nothing of the job is left. Returns the exit code.
     pub(crate) fn run(self) -> u8 {
         let signals = self.settle();
-        let mut remains =
-            Remains { cgroup: None, children: ChildList::open(), runtime_dir: self.runtime_dir.clone() };
-        let leave = self.watch(signals.as_ref(), &mut remains);
-        if leave {
+        let mut remains = Remains { cgroup: None, children: ChildList::open(), runtime_dir: self.runtime_dir.clone() };
+        let end = self.watch(signals.as_ref(), &mut remains);
+        if end.leave {
             return ExitCode::SUCCESS.0;
         }
         let empty = remains.end(&[]);
-        remains.tidy();
+        remains.tidy(end.unattended);
         if empty { ExitCode::SUCCESS.0 } else { ExitCode::LEFT_BEHIND.0 }
     }
 
@@ -66,9 +76,10 @@ impl Guard {
         signals
     }
 
-    /// Watches until the agent is gone. Returns whether what it left is to be left.
-    fn watch(&self, signals: Option<&signal::SignalFd>, remains: &mut Remains) -> bool {
+    /// Watches until the agent is gone.
+    fn watch(&self, signals: Option<&signal::SignalFd>, remains: &mut Remains) -> End {
         let mut leave = false;
+        let mut renewal = SystemTime::now();
         let mut missed = 0;
         let mut next_tick = Instant::now() + RENEWAL;
         let mut stopped_since: Option<Instant> = None;
@@ -95,19 +106,21 @@ impl Guard {
                 }
             }
             match wait::peek_at(self.agent) {
-                Look::Found(_) => {
+                Look::Found(child) => {
                     wait::reap(self.agent);
+                    let in_order = child.change == Change::Exited { code: 0 };
                     // A byte that the agent wrote in its last moment counts.
                     if let Ok(count) = rustix::io::read(&self.lease, &mut bytes) {
                         leave |= bytes[..count].contains(&lease::LEAVE);
                     }
-                    return leave;
+                    return End { leave, unattended: (!in_order).then(|| renewal - UNATTENDED_MARGIN) };
                 }
-                Look::NoChildren => return leave,
+                Look::NoChildren => return End { leave, unattended: None },
                 Look::Nothing => {}
             }
             if renewed {
                 missed = 0;
+                renewal = SystemTime::now();
             }
             let now = Instant::now();
             if now >= next_tick {

@@ -115,8 +115,7 @@ impl Link {
             }
             while self.wire.len() < BATCH {
                 let Some(record) = self.next_record(spool)? else { break };
-                let head =
-                    OutputHead { group: GroupId(0), rank: record.rank, stream: record.stream, at: record.time };
+                let head = OutputHead { group: GroupId(0), rank: record.rank, stream: record.stream, at: record.time };
                 self.encoder.output(ack, head, record.bytes.len(), &mut self.wire)?;
                 self.wire.extend_from_slice(&record.bytes);
                 done(&record);

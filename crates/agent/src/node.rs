@@ -12,8 +12,10 @@ use rankrun_core::job::{Descendants, MpiMode, StdinTarget, StopPolicy, StopScope
 use rankrun_core::worker::{Effect, Event, State, Stop};
 use rankrun_core::{JobId, JobSpec, NodeRank, Pid, Stream, WorkerId, WorkerStatus};
 use rankrun_output::{Record, Spool};
+use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Interest, Poller};
+use rankrun_sys::proc::ChildList;
 use rankrun_sys::spawn::{SpawnError, Step};
 use rankrun_sys::wait::{self, Change, Look};
 use rankrun_sys::{proc, signal, socket};
@@ -23,6 +25,7 @@ use rankrun_wireup::pmi1;
 
 use crate::boundary::{Boundary, activity};
 use crate::capture::Capture;
+use crate::clean::Remains;
 use crate::orphans::Orphans;
 use crate::prepare::{Inherited, PrepareError, Preparer};
 use crate::shm::SharedMemory;
@@ -159,7 +162,7 @@ impl Node {
             self.pmi = Some(pmi1::Server::new(pmi1::Config {
                 group: spec.group,
                 size: spec.map.world_size(),
-                kvs_prefix: format!("rankrun_{}", self.job),
+                kvs_prefix: format!("rankrun_{}_{}", self.job, spec.attempt),
                 mapping: pmi1::process_mapping(&spec.map).unwrap_or_default(),
                 appnums: spec.map.places().iter().map(|place| place.app.0).collect(),
                 universe_size: Some(spec.map.world_size()),
@@ -561,29 +564,10 @@ impl Node {
         }
     }
 
-    pub(crate) fn shared_memory_news(&mut self, now: Duration) {
-        if let Some(shared_memory) = &mut self.shared_memory {
-            shared_memory.news(now);
-        }
-        self.look_for_shared_memory(now, false);
-    }
-
-    /// Looks who maps what is new in /dev/shm, if that is due or `at_once`.
-    fn look_for_shared_memory(&mut self, now: Duration, at_once: bool) {
-        let Some(shared_memory) = &mut self.shared_memory else { return };
-        shared_memory.news(now);
-        let due = shared_memory.deadline().is_some_and(|deadline| deadline <= now);
-        if !shared_memory.is_waiting() || !(due || at_once) {
-            return;
-        }
-        let alive = self.slots.iter().filter(|slot| slot.leader.is_some() && !slot.worker.is_gone());
-        let pids: Vec<i32> = alive
-            .flat_map(|slot| {
-                let leader = slot.leader.filter(|_| slot.leader_alive);
-                leader.into_iter().chain(self.boundary.others(slot.member(&self.job)))
-            })
-            .collect();
-        shared_memory.look(now, pids, at_once);
+    /// Removes what the job has on this node besides processes.
+    pub(crate) fn tidy(&self) {
+        let cgroup = self.boundary.cgroup().and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok());
+        Remains { cgroup, children: ChildList::open(), runtime_dir: self.runtime_dir.clone() }.tidy(None);
     }
 
     /// After the last worker is gone: ends the orphans that belong to none, and tells the front that all is over.

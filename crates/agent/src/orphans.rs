@@ -95,11 +95,9 @@ impl Node {
                 Effect::TerminateRest => signal::SIGTERM,
                 Effect::KillAll => signal::SIGKILL,
                 // There is no leader, and the look comes with the next tick.
-                Effect::Terminate(_)
-                | Effect::KillLeader
-                | Effect::LookAtBoundary
-                | Effect::Release
-                | Effect::Gone => continue,
+                Effect::Terminate(_) | Effect::KillLeader | Effect::LookAtBoundary | Effect::Release | Effect::Gone => {
+                    continue;
+                }
             };
             for pid in all_below() {
                 let _ = signal::send(pid, signal);

@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::node::Node;
 use rankrun_core::job::CleanShm;
 use rankrun_sys::{proc, shm};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -19,22 +20,30 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 /// Names that may wait for somebody who maps them. A job that makes more at a time (a DataLoader that makes and removes
 /// thousands) loses the oldest, which it has most likely removed itself.
 const MAX_PENDING: usize = 1024;
-/// How often a new name is looked for among the maps before it is left alone.
-const MAX_LOOKS: u32 = 4;
-/// The shortest time between two looks.
-const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// When a new name is looked for, after it appeared: at once, since whoever made it has it open, and again, since it may
+/// be mapped by others later or the first look may have come before the `open` returned.
+const LOOKS: [Duration; 7] = [
+    Duration::ZERO,
+    Duration::from_millis(1),
+    Duration::from_millis(3),
+    Duration::from_millis(10),
+    Duration::from_millis(30),
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+];
 /// A look may take this part of the time at most (1 / n).
-const DUTY: u32 = 20;
+const DUTY: u32 = 10;
 
 /// What is known of the shared memory of this node's workers.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     watch: Option<OwnedFd>,
     /// New names, with the number of times that they were looked for.
-    pending: BTreeMap<OsString, u32>,
+    pending: BTreeMap<OsString, usize>,
     noted: BTreeSet<OsString>,
     file: Option<std::fs::File>,
     next_look: Option<Duration>,
+    not_before: Option<Duration>,
 }
 
 impl SharedMemory {
@@ -53,6 +62,7 @@ impl SharedMemory {
             noted: BTreeSet::new(),
             file,
             next_look: None,
+            not_before: None,
         }
     }
 
@@ -61,7 +71,7 @@ impl SharedMemory {
     }
 
     /// Takes the news of /dev/shm.
-    pub(crate) fn news(&mut self, now: Duration) {
+    fn news(&mut self, now: Duration) {
         let Some(fd) = &self.watch else { return };
         let mut memory = [MaybeUninit::<u8>::uninit(); 4096];
         let mut reader = inotify::Reader::new(fd, &mut memory);
@@ -76,8 +86,9 @@ impl SharedMemory {
                 self.pending.insert(path, 0);
             }
         }
-        if !self.pending.is_empty() && self.next_look.is_none() {
-            self.next_look = Some(now);
+        if self.pending.values().any(|looks| *looks == 0) {
+            // However much is new, looking must not become the agent's main work.
+            self.next_look = Some(self.not_before.map_or(now, |time| time.max(now)));
         }
     }
 
@@ -86,28 +97,39 @@ impl SharedMemory {
         self.next_look
     }
 
-    /// Looks which of the new names these processes map. `all`: notes whatever they map, also names from before the watch.
-    pub(crate) fn look(&mut self, now: Duration, pids: impl IntoIterator<Item = i32>, all: bool) {
+    /// Looks which of the new names the workers map or have open. The leaders are looked at first: it is mostly they who
+    /// make shared memory, and a quick look can be there before whoever made it is gone. `thorough` looks at everybody at
+    /// once.
+    fn look(&mut self, now: Duration, leaders: impl Iterator<Item = i32>, thorough: bool) {
         let begun = Instant::now();
-        for pid in pids {
-            for name in proc::mapped_shared_memory(pid) {
-                if self.pending.remove(&name).is_some() || (all && self.watch.is_none()) {
-                    self.note(name);
-                }
+        for pid in leaders {
+            self.look_at(pid);
+        }
+        if self.pending.values().any(|looks| thorough || *looks > 0) {
+            for process in proc::descendants(std::process::id() as i32) {
+                self.look_at(process.pid);
             }
         }
         self.pending.retain(|_, looks| {
             *looks += 1;
-            *looks < MAX_LOOKS
+            *looks < LOOKS.len()
         });
-        let pause = LOOK_PAUSE.max(begun.elapsed() * DUTY);
-        // Later looks are further apart: a program may open long before it maps.
-        let looks = self.pending.values().copied().min().unwrap_or(0);
-        self.next_look = (!self.pending.is_empty()).then(|| now + pause * 4u32.pow(looks.min(4)));
+        let pause = begun.elapsed() * DUTY;
+        let next = self.pending.values().copied().min().map(|looks| LOOKS[looks] - LOOKS[looks - 1]);
+        self.next_look = next.map(|step| now + step.max(pause));
+        self.not_before = Some(now + pause);
+    }
+
+    fn look_at(&mut self, pid: i32) {
+        for name in proc::shared_memory_of(pid) {
+            if self.pending.remove(&name).is_some() || (self.watch.is_none() && !self.noted.contains(&name)) {
+                self.note(name);
+            }
+        }
     }
 
     /// Whether there is anything to look for.
-    pub(crate) fn is_waiting(&self) -> bool {
+    fn is_waiting(&self) -> bool {
         !self.pending.is_empty()
     }
 
@@ -124,12 +146,29 @@ impl SharedMemory {
     pub(crate) fn finish(&mut self, policy: CleanShm) -> Vec<OsString> {
         let left = std::mem::take(&mut self.noted);
         left.into_iter()
-            .filter(|name| Path::new(name).exists() && !shm::mapped_by_anyone(name))
+            .filter(|name| Path::new(name).exists() && !shm::in_use(name))
             .filter(|name| match policy {
                 CleanShm::Job => shm::unlink(name),
                 CleanShm::List => true,
                 CleanShm::No => false,
             })
             .collect()
+    }
+}
+
+impl Node {
+    pub(crate) fn shared_memory_news(&mut self, now: Duration) {
+        self.look_for_shared_memory(now, false);
+    }
+
+    /// Looks who maps what is new in /dev/shm, if that is due; `at_once`: before they are gone.
+    pub(crate) fn look_for_shared_memory(&mut self, now: Duration, at_once: bool) {
+        let Some(shared_memory) = &mut self.shared_memory else { return };
+        shared_memory.news(now);
+        let due = shared_memory.deadline().is_some_and(|deadline| deadline <= now);
+        if shared_memory.is_waiting() && (due || at_once) {
+            let leaders = self.slots.iter().filter(|slot| slot.leader_alive).filter_map(|slot| slot.leader);
+            shared_memory.look(now, leaders, at_once);
+        }
     }
 }

@@ -229,14 +229,10 @@ pub fn rank_environment(
     }
     if let Some(per_rank) = spec.gpus_per_rank {
         debug_assert_eq!(place.node, facts.node, "a rank is started on its own node");
-        env.extend(
-            gpu_masks(spec, app, place.local_rank, per_rank)
-                .into_iter()
-                .map(|slice| {
-                    let devices = slice.devices.join(&b","[..]);
-                    (slice.variable.into(), OsString::from_vec(devices))
-                }),
-        );
+        env.extend(gpu_masks(spec, app, place.local_rank, per_rank).into_iter().map(|slice| {
+            let devices = slice.devices.join(&b","[..]);
+            (slice.variable.into(), OsString::from_vec(devices))
+        }));
     }
     env
 }
@@ -328,12 +324,7 @@ pub fn check_gpus(spec: &JobSpec, node: NodeRank) -> Result<(), GpuMaskError> {
         for slice in gpu_masks(spec, spec.app(place.app), place.local_rank, needed) {
             let available = slice.devices.len() as u32;
             if available < needed {
-                return Err(GpuMaskError {
-                    rank: place.rank,
-                    variable: slice.variable,
-                    needed,
-                    available,
-                });
+                return Err(GpuMaskError { rank: place.rank, variable: slice.variable, needed, available });
             }
         }
     }
@@ -361,25 +352,20 @@ fn gpu_masks(spec: &JobSpec, app: &App, local_rank: LocalRank, per_rank: u32) ->
             .filter(|device| !device.is_empty())
             .skip(first)
             .take(per_rank as usize);
-        Some(GpuSlice {
-            variable,
-            devices: devices.map(<[u8]>::to_vec).collect(),
-        })
+        Some(GpuSlice { variable, devices: devices.map(<[u8]>::to_vec).collect() })
     };
-    let mut slices: Vec<GpuSlice> = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"]
-        .into_iter()
-        .filter_map(slice)
-        .collect();
+    let mut slices: Vec<GpuSlice> =
+        ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"].into_iter().filter_map(slice).collect();
     if slices.is_empty() {
         slices.extend(slice("ROCR_VISIBLE_DEVICES"));
     }
     slices.extend(slice("ZE_AFFINITY_MASK"));
     if slices.is_empty() {
         let devices: Vec<Vec<u8>> = (first..last).map(|device| device.to_string().into_bytes()).collect();
-        slices.extend(["CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"].map(|variable| GpuSlice {
-            variable,
-            devices: devices.clone(),
-        }));
+        slices.extend(
+            ["CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
+                .map(|variable| GpuSlice { variable, devices: devices.clone() }),
+        );
     }
     slices
 }
@@ -410,13 +396,7 @@ mod tests {
             job: JobId("7f3a91c2".into()),
             group: GroupId(0),
             attempt: Attempt(0),
-            apps: vec![App {
-                command: vec!["true".into()],
-                size,
-                env: edits,
-                wdir: None,
-                wraps: Vec::new(),
-            }],
+            apps: vec![App { command: vec!["true".into()], size, env: edits, wdir: None, wraps: Vec::new() }],
             map: RankMap::single_node("vm", &[size]),
             base_env: base.iter().map(|(name, value)| (name.into(), value.into())).collect(),
             cwd: "/".into(),
@@ -434,20 +414,14 @@ mod tests {
         NodeFacts {
             node: NodeRank(0),
             cpus: 16,
-            master: Some(Master {
-                addr: "127.0.0.1".into(),
-                port: 41000,
-            }),
+            master: Some(Master { addr: "127.0.0.1".into(), port: 41000 }),
             stdbuf: Some("/usr/libexec/coreutils/libstdbuf.so".into()),
             socket: Some("/tmp/rankrun-0/7f3a91c2/worker".into()),
         }
     }
 
     fn set(name: &str, value: &str) -> EnvEdit {
-        EnvEdit::Set {
-            name: name.into(),
-            value: value.into(),
-        }
+        EnvEdit::Set { name: name.into(), value: value.into() }
     }
 
     fn remove(name: &str) -> EnvEdit {
@@ -577,11 +551,7 @@ mod tests {
 
     #[test]
     fn defaults_fill_only_what_is_unset() {
-        let base = [
-            ("OMP_NUM_THREADS", "3"),
-            ("PYTHONUNBUFFERED", ""),
-            ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"),
-        ];
+        let base = [("OMP_NUM_THREADS", "3"), ("PYTHONUNBUFFERED", ""), ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")];
         let env = whole(&spec(2, &base, vec![]), 0, None);
         assert_eq!(get(&env, "OMP_NUM_THREADS"), Some("3"));
         assert_eq!(get(&env, "PYTHONUNBUFFERED"), Some(""));
@@ -590,20 +560,13 @@ mod tests {
 
     #[test]
     fn more_ranks_than_cpus_still_get_one_thread_each() {
-        assert_eq!(
-            get(&whole(&spec(64, &[], vec![]), 0, None), "OMP_NUM_THREADS"),
-            Some("1")
-        );
+        assert_eq!(get(&whole(&spec(64, &[], vec![]), 0, None), "OMP_NUM_THREADS"), Some("1"));
     }
 
     #[test]
     fn the_users_edits_win_over_ours() {
-        let edits = vec![
-            set("RANK", "mine"),
-            set("WORLD_SIZE", "mine"),
-            remove("TORCHELASTIC_*"),
-            remove("OMP_NUM_THREADS"),
-        ];
+        let edits =
+            vec![set("RANK", "mine"), set("WORLD_SIZE", "mine"), remove("TORCHELASTIC_*"), remove("OMP_NUM_THREADS")];
         let env = whole(&spec(2, &[], edits), 1, None);
         assert_eq!(get(&env, "RANK"), Some("mine"));
         assert_eq!(get(&env, "WORLD_SIZE"), Some("mine"));
@@ -613,12 +576,7 @@ mod tests {
 
     #[test]
     fn edits_cannot_touch_what_ties_a_rank_to_its_agent() {
-        let edits = vec![
-            set("PMI_RANK", "9"),
-            set("RANKRUN_JOB_ID", "other"),
-            remove("RANKRUN_*"),
-            remove("PMI_*"),
-        ];
+        let edits = vec![set("PMI_RANK", "9"), set("RANKRUN_JOB_ID", "other"), remove("RANKRUN_*"), remove("PMI_*")];
         let env = whole(&spec(2, &[], edits), 1, Some(5));
         assert_eq!(get(&env, "PMI_RANK"), Some("1"));
         assert_eq!(get(&env, "RANKRUN_JOB_ID"), Some("7f3a91c2"));
@@ -627,15 +585,8 @@ mod tests {
 
     #[test]
     fn the_last_edit_of_a_name_counts() {
-        let env = whole(
-            &spec(
-                1,
-                &[("A", "0"), ("AB", "0")],
-                vec![set("A", "1"), remove("A*"), set("A", "2")],
-            ),
-            0,
-            None,
-        );
+        let env =
+            whole(&spec(1, &[("A", "0"), ("AB", "0")], vec![set("A", "1"), remove("A*"), set("A", "2")]), 0, None);
         assert_eq!(get(&env, "A"), Some("2"));
         assert_eq!(get(&env, "AB"), None);
     }
@@ -645,31 +596,17 @@ mod tests {
         let mut spec = spec(1, &[("LD_PRELOAD", "libasan.so")], vec![]);
         spec.io.buffer = Buffer::Line;
         let env = whole(&spec, 0, None);
-        assert_eq!(
-            get(&env, "LD_PRELOAD"),
-            Some("libasan.so:/usr/libexec/coreutils/libstdbuf.so")
-        );
+        assert_eq!(get(&env, "LD_PRELOAD"), Some("libasan.so:/usr/libexec/coreutils/libstdbuf.so"));
         assert_eq!((get(&env, "_STDBUF_O"), get(&env, "_STDBUF_E")), (Some("L"), Some("L")));
     }
 
     #[test]
     fn gpu_masks_are_sliced_by_local_rank() {
-        let mut spec = spec(
-            2,
-            &[
-                ("CUDA_VISIBLE_DEVICES", "GPU-a,3,5,7"),
-                ("ROCR_VISIBLE_DEVICES", "0,1,2,3"),
-            ],
-            vec![],
-        );
+        let mut spec = spec(2, &[("CUDA_VISIBLE_DEVICES", "GPU-a,3,5,7"), ("ROCR_VISIBLE_DEVICES", "0,1,2,3")], vec![]);
         spec.gpus_per_rank = Some(2);
         let env = whole(&spec, 1, None);
         assert_eq!(get(&env, "CUDA_VISIBLE_DEVICES"), Some("5,7"));
-        assert_eq!(
-            get(&env, "ROCR_VISIBLE_DEVICES"),
-            Some("0,1,2,3"),
-            "HIP would apply both, one after the other"
-        );
+        assert_eq!(get(&env, "ROCR_VISIBLE_DEVICES"), Some("0,1,2,3"), "HIP would apply both, one after the other");
         assert_eq!(get(&whole(&spec, 0, None), "CUDA_VISIBLE_DEVICES"), Some("GPU-a,3"));
     }
 
@@ -686,11 +623,7 @@ mod tests {
 
     #[test]
     fn a_mask_that_the_user_gives_is_sliced_too() {
-        let mut spec = spec(
-            2,
-            &[("CUDA_VISIBLE_DEVICES", "0")],
-            vec![set("CUDA_VISIBLE_DEVICES", "6,7")],
-        );
+        let mut spec = spec(2, &[("CUDA_VISIBLE_DEVICES", "0")], vec![set("CUDA_VISIBLE_DEVICES", "6,7")]);
         spec.gpus_per_rank = Some(1);
         assert_eq!(get(&whole(&spec, 1, None), "CUDA_VISIBLE_DEVICES"), Some("7"));
     }
@@ -700,9 +633,6 @@ mod tests {
         let mut spec = spec(3, &[("ROCR_VISIBLE_DEVICES", "0,1,2")], vec![]);
         spec.gpus_per_rank = Some(2);
         let error = check_gpus(&spec, NodeRank(0)).expect_err("3 devices are too few for 3 ranks");
-        assert_eq!(
-            error.to_string(),
-            "ROCR_VISIBLE_DEVICES lists too few GPUs: rank 1 needs 2, and 1 are left for it"
-        );
+        assert_eq!(error.to_string(), "ROCR_VISIBLE_DEVICES lists too few GPUs: rank 1 needs 2, and 1 are left for it");
     }
 }

@@ -45,11 +45,7 @@ pub enum Fact {
     /// It exited with 0 and had not called `MPI_Init`, while a sibling waits for it there.
     ExitBeforeInit,
     /// It could not be started.
-    SpawnFailed {
-        step: String,
-        error: String,
-        command: String,
-    },
+    SpawnFailed { step: String, error: String, command: String },
     /// It was stopped by somebody else.
     Stopped { signal: i32 },
     /// It spoke nonsense to the wire-up.
@@ -60,12 +56,8 @@ impl Fact {
     /// The class of a failure, as the report and `--restart-on` name it.
     pub fn class(&self) -> Class {
         match self {
-            Fact::Ended {
-                status: WorkerStatus::Exited { .. },
-            } => Class::ExitCode,
-            Fact::Ended {
-                status: WorkerStatus::Signaled { .. },
-            } => Class::Signal,
+            Fact::Ended { status: WorkerStatus::Exited { .. } } => Class::ExitCode,
+            Fact::Ended { status: WorkerStatus::Signaled { .. } } => Class::Signal,
             Fact::Aborted { .. } => Class::Abort,
             Fact::ExitWithoutFinalize => Class::ExitWithoutFinalize,
             Fact::ExitBeforeInit => Class::ExitBeforeInit,

@@ -182,13 +182,7 @@ impl Gang {
                     record.started_at = Some(now);
                 }
             }
-            Event::SpawnFailed {
-                rank,
-                step,
-                error,
-                command,
-                not_found,
-            } => {
+            Event::SpawnFailed { rank, step, error, command, not_found } => {
                 self.spawn_code = self.spawn_code.or(not_found);
                 self.fact(now, rank, Fact::SpawnFailed { step, error, command }, effects);
             }
@@ -255,10 +249,8 @@ impl Gang {
         if self.stop_at.is_some() {
             return;
         }
-        let waiting = self
-            .ranks
-            .iter()
-            .any(|rank| rank.mpi == MpiLife::Inited && rank.status.is_none() && !rank.passed_barrier);
+        let waiting =
+            self.ranks.iter().any(|rank| rank.mpi == MpiLife::Inited && rank.status.is_none() && !rank.passed_barrier);
         if !waiting {
             return;
         }
@@ -294,10 +286,7 @@ impl Gang {
                 break;
             }
             for rank in entry.remove() {
-                let in_mpi = self
-                    .ranks
-                    .iter()
-                    .any(|rank| rank.mpi == MpiLife::Inited && rank.status.is_none());
+                let in_mpi = self.ranks.iter().any(|rank| rank.mpi == MpiLife::Inited && rank.status.is_none());
                 if in_mpi && self.stop_at.is_none() {
                     self.fact(now, rank, Fact::ExitWithoutFinalize, effects);
                 }
@@ -324,27 +313,12 @@ impl Gang {
         let pid = self.ranks.get(rank.index()).and_then(|record| record.pid);
         // One more rank that could not be started for the same reason adds nothing.
         let repeated = matches!(fact, Fact::SpawnFailed { .. })
-            && self
-                .evidence
-                .iter()
-                .any(|known| matches!(known.fact, Fact::SpawnFailed { .. }));
+            && self.evidence.iter().any(|known| matches!(known.fact, Fact::SpawnFailed { .. }));
         if !repeated {
-            self.evidence.push(Evidence {
-                rank,
-                at: now,
-                pid,
-                fact,
-            });
+            self.evidence.push(Evidence { rank, at: now, pid, fact });
         }
         if ends && !self.rules.keep_going && self.stop_at.is_none() {
-            self.stop(
-                now,
-                Stop {
-                    why: StopWhy::GangFailed,
-                    grace: self.rules.grace_failure,
-                },
-                effects,
-            );
+            self.stop(now, Stop { why: StopWhy::GangFailed, grace: self.rules.grace_failure }, effects);
         }
     }
 

@@ -13,14 +13,7 @@ fn rules() -> Rules {
 fn gang(size: u32) -> Gang {
     let mut gang = Gang::new(size, rules());
     for rank in 0..size {
-        feed(
-            &mut gang,
-            0,
-            Event::Started {
-                rank: Rank(rank),
-                pid: Pid(100 + rank as i32),
-            },
-        );
+        feed(&mut gang, 0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) });
     }
     gang
 }
@@ -32,40 +25,22 @@ fn feed(gang: &mut Gang, ms: u64, event: Event) -> Vec<Effect> {
 }
 
 fn exit(rank: u32, code: u8) -> Event {
-    Event::Ended {
-        rank: Rank(rank),
-        status: WorkerStatus::Exited { code },
-    }
+    Event::Ended { rank: Rank(rank), status: WorkerStatus::Exited { code } }
 }
 
 fn killed(rank: u32, signal: i32) -> Event {
-    Event::Ended {
-        rank: Rank(rank),
-        status: WorkerStatus::Signaled {
-            signal,
-            core_dumped: false,
-        },
-    }
+    Event::Ended { rank: Rank(rank), status: WorkerStatus::Signaled { signal, core_dumped: false } }
 }
 
 fn mpi(rank: u32, event: MpiEvent) -> Event {
-    Event::Mpi {
-        rank: Rank(rank),
-        event,
-    }
+    Event::Mpi { rank: Rank(rank), event }
 }
 
 #[test]
 fn the_first_failure_stops_the_gang_and_its_code_is_the_jobs() {
     let mut gang = gang(3);
     let effects = feed(&mut gang, 10, exit(1, 3));
-    assert!(matches!(
-        effects[..],
-        [Effect::Stop(Stop {
-            why: StopWhy::GangFailed,
-            ..
-        })]
-    ));
+    assert!(matches!(effects[..], [Effect::Stop(Stop { why: StopWhy::GangFailed, .. })]));
     assert_eq!(feed(&mut gang, 12, killed(0, 15)), []);
     assert_eq!(feed(&mut gang, 12, killed(2, 9)), []);
     let verdict = verdict(&gang);
@@ -102,10 +77,7 @@ fn exit_without_finalize_counts_only_while_a_sibling_is_in_mpi() {
     let mut finished = gang.clone();
 
     assert_eq!(feed(&mut gang, 1010, Event::Tick).len(), 1);
-    assert_eq!(
-        (verdict(&gang).code, verdict(&gang).culprit),
-        (ExitCode(1), Some(Rank(0)))
-    );
+    assert_eq!((verdict(&gang).code, verdict(&gang).culprit), (ExitCode(1), Some(Rank(0))));
 
     feed(&mut finished, 500, mpi(1, MpiEvent::Finalized));
     assert_eq!(feed(&mut finished, 1010, Event::Tick), []);
@@ -117,10 +89,7 @@ fn exit_before_init_counts_only_with_a_sibling_that_waits_in_init() {
     let mut early = gang(3);
     assert_eq!(feed(&mut early, 5, exit(0, 0)), []);
     assert_eq!(feed(&mut early, 10, mpi(1, MpiEvent::Inited)).len(), 1);
-    assert_eq!(
-        (verdict(&early).code, verdict(&early).culprit),
-        (ExitCode(1), Some(Rank(0)))
-    );
+    assert_eq!((verdict(&early).code, verdict(&early).culprit), (ExitCode(1), Some(Rank(0))));
 
     let mut late = gang(3);
     feed(&mut late, 5, mpi(1, MpiEvent::Inited));
@@ -144,13 +113,7 @@ fn a_second_interrupt_kills_unless_it_comes_at_once() {
 
 #[test]
 fn keep_going_runs_all_and_returns_the_first_failure() {
-    let mut gang = Gang::new(
-        3,
-        Rules {
-            keep_going: true,
-            ..rules()
-        },
-    );
+    let mut gang = Gang::new(3, Rules { keep_going: true, ..rules() });
     assert_eq!(feed(&mut gang, 1, exit(2, 9)), []);
     assert_eq!(feed(&mut gang, 2, exit(0, 4)), []);
     assert_eq!(feed(&mut gang, 3, exit(1, 0)), []);
@@ -159,13 +122,7 @@ fn keep_going_runs_all_and_returns_the_first_failure() {
 
 #[test]
 fn a_timeout_is_124_even_if_the_ranks_then_exit_with_zero() {
-    let mut gang = Gang::new(
-        1,
-        Rules {
-            timeout: Some(Duration::from_secs(1)),
-            ..rules()
-        },
-    );
+    let mut gang = Gang::new(1, Rules { timeout: Some(Duration::from_secs(1)), ..rules() });
     assert_eq!(gang.deadline(), Some(Duration::from_secs(1)));
     assert_eq!(feed(&mut gang, 1000, Event::Tick).len(), 1);
     feed(&mut gang, 1010, exit(0, 0));

@@ -79,11 +79,7 @@ impl JobSpec {
             return Vec::new();
         };
         let app = self.app(place.app);
-        let wraps = app
-            .wraps
-            .iter()
-            .filter(|wrap| wrap.ranks.contains(rank))
-            .flat_map(|wrap| &wrap.command);
+        let wraps = app.wraps.iter().filter(|wrap| wrap.ranks.contains(rank)).flat_map(|wrap| &wrap.command);
         wraps.chain(&app.command).cloned().collect()
     }
 }

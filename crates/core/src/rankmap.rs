@@ -23,23 +23,12 @@ pub struct RankMap {
 impl RankMap {
     /// The map of a job on one node: app after app, each with its number of ranks.
     pub fn single_node(node: impl Into<String>, app_sizes: &[u32]) -> RankMap {
-        let apps = app_sizes
-            .iter()
-            .zip(0u32..)
-            .flat_map(|(size, app)| (0..*size).map(move |_| AppIndex(app)));
+        let apps = app_sizes.iter().zip(0u32..).flat_map(|(size, app)| (0..*size).map(move |_| AppIndex(app)));
         let places = apps
             .zip(0u32..)
-            .map(|(app, rank)| Place {
-                rank: Rank(rank),
-                node: NodeRank(0),
-                local_rank: LocalRank(rank),
-                app,
-            })
+            .map(|(app, rank)| Place { rank: Rank(rank), node: NodeRank(0), local_rank: LocalRank(rank), app })
             .collect();
-        RankMap {
-            places,
-            nodes: vec![node.into()],
-        }
+        RankMap { places, nodes: vec![node.into()] }
     }
 
     pub fn world_size(&self) -> u32 {

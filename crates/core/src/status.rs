@@ -91,10 +91,7 @@ mod tests {
 
     #[test]
     fn statuses_read_and_count_as_a_shell_does() {
-        let segv = WorkerStatus::Signaled {
-            signal: 11,
-            core_dumped: true,
-        };
+        let segv = WorkerStatus::Signaled { signal: 11, core_dumped: true };
         assert_eq!(segv.to_string(), "SIGSEGV, core dumped");
         assert_eq!(segv.shell_code(), 139);
         assert_eq!(WorkerStatus::Exited { code: 3 }.to_string(), "exit 3");

@@ -58,17 +58,9 @@ fn decimal(text: &str) -> Option<f64> {
 pub fn format_duration(duration: Duration) -> String {
     let millis = duration.subsec_millis();
     let seconds = duration.as_secs();
-    let parts = [
-        (seconds / 3600, "h"),
-        (seconds / 60 % 60, "m"),
-        (seconds % 60, "s"),
-        (millis.into(), "ms"),
-    ];
-    let text: String = parts
-        .iter()
-        .filter(|(number, _)| *number > 0)
-        .map(|(number, unit)| format!("{number}{unit}"))
-        .collect();
+    let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s"), (millis.into(), "ms")];
+    let text: String =
+        parts.iter().filter(|(number, _)| *number > 0).map(|(number, unit)| format!("{number}{unit}")).collect();
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
@@ -78,9 +70,7 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
 }
 
 fn read_size(text: &str) -> Option<u64> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit.trim_start().to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -130,20 +120,9 @@ mod tests {
 
     #[test]
     fn what_is_no_duration_is_refused() {
-        for text in [
-            "",
-            "s",
-            "-1",
-            "5x",
-            "1s1m",
-            "1s1s",
-            "1e3",
-            "inf",
-            "1..2s",
-            "5 s x",
-            "1m30",
-            "99999999999999999999h",
-        ] {
+        for text in
+            ["", "s", "-1", "5x", "1s1m", "1s1s", "1e3", "inf", "1..2s", "5 s x", "1m30", "99999999999999999999h"]
+        {
             assert!(parse_duration(text).is_err(), "{text:?} was taken");
         }
     }
@@ -157,14 +136,9 @@ mod tests {
 
     #[test]
     fn sizes_count_by_1024() {
-        for (text, bytes) in [
-            ("64K", 65536),
-            ("1GiB", 1 << 30),
-            ("0", 0),
-            ("1.5M", 3 << 19),
-            ("10 MB", 10 << 20),
-            ("7", 7),
-        ] {
+        for (text, bytes) in
+            [("64K", 65536), ("1GiB", 1 << 30), ("0", 0), ("1.5M", 3 << 19), ("10 MB", 10 << 20), ("7", 7)]
+        {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         for text in ["", "K", "-1", "1X", "99999999999999999999", "99999999T"] {

@@ -39,10 +39,7 @@ pub enum Fate {
 
 /// Concludes. A pure function of what the gang has seen.
 pub fn verdict(gang: &Gang) -> Verdict {
-    let deciding = gang
-        .evidence()
-        .iter()
-        .position(|evidence| evidence.fact.ends_the_gang());
+    let deciding = gang.evidence().iter().position(|evidence| evidence.fact.ends_the_gang());
     let outside_came_first = match (gang.outside(), deciding) {
         (Some(_), None) => true,
         (Some(_), Some(index)) => gang.stop_ordered().is_some_and(|stop| gang.evidence()[index].at > stop),
@@ -58,19 +55,8 @@ pub fn verdict(gang: &Gang) -> Verdict {
         (None, Some(outside)) => (outside_code(outside), Some(outside_class(outside))),
         (None, None) => (ExitCode::SUCCESS, None),
     };
-    let fates = gang
-        .ranks()
-        .iter()
-        .zip(0..)
-        .map(|(record, rank)| fate(record, Some(Rank(rank)) == culprit))
-        .collect();
-    Verdict {
-        code,
-        class,
-        culprit,
-        evidence: deciding,
-        fates,
-    }
+    let fates = gang.ranks().iter().zip(0..).map(|(record, rank)| fate(record, Some(Rank(rank)) == culprit)).collect();
+    Verdict { code, class, culprit, evidence: deciding, fates }
 }
 
 fn failure_code(gang: &Gang, evidence: &Evidence) -> ExitCode {
@@ -92,7 +78,8 @@ fn outside_code(outside: Outside) -> ExitCode {
         Outside::Signal(signal) => ExitCode::signal(signal),
         Outside::OutputGone => ExitCode::signal(13),
         Outside::Timeout => ExitCode::TIMEOUT,
-        Outside::AgentLost | Outside::GuardLost => ExitCode::INTERNAL,
+        Outside::AgentLost => ExitCode::NODE_LOST,
+        Outside::GuardLost => ExitCode::INTERNAL,
     }
 }
 

@@ -178,19 +178,9 @@ impl Default for Worker {
 impl Worker {
     /// What is left after all workers are gone and cannot be told to belong to one of them, as if a leader had left it.
     pub fn orphans(now: Duration, policy: &StopPolicy, stop: Option<Stop>) -> Worker {
-        let mut worker = Worker {
-            state: State::Running {
-                pid: Pid(0),
-                since: now,
-            },
-        };
+        let mut worker = Worker { state: State::Running { pid: Pid(0), since: now } };
         let mut ignored = Vec::new();
-        worker.handle(
-            now,
-            Event::LeaderEnded(WorkerStatus::Exited { code: 0 }),
-            policy,
-            &mut ignored,
-        );
+        worker.handle(now, Event::LeaderEnded(WorkerStatus::Exited { code: 0 }), policy, &mut ignored);
         if let Some(stop) = stop {
             worker.handle(now, Event::Stop(stop), policy, &mut ignored);
         }
@@ -269,15 +259,8 @@ impl Worker {
 fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects: &mut Vec<Effect>) -> State {
     match state {
         State::Pending => match event {
-            Event::SpawnBegun => State::Spawning {
-                since: now,
-                stop: None,
-                kill: false,
-            },
-            Event::Stop(_) | Event::Kill => State::Gone {
-                outcome: Outcome::NeverStarted,
-                left: false,
-            },
+            Event::SpawnBegun => State::Spawning { since: now, stop: None, kill: false },
+            Event::Stop(_) | Event::Kill => State::Gone { outcome: Outcome::NeverStarted, left: false },
             Event::Spawned(_)
             | Event::SpawnFailed
             | Event::LeaderEnded(_)
@@ -292,20 +275,9 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
                 Some(stop) => stop_leader(now, pid, stop, policy, effects),
                 None => State::Running { pid, since: now },
             },
-            Event::SpawnFailed => State::Gone {
-                outcome: Outcome::SpawnFailed,
-                left: false,
-            },
-            Event::Stop(stop) => State::Spawning {
-                since,
-                stop: Some(stop),
-                kill,
-            },
-            Event::Kill => State::Spawning {
-                since,
-                stop,
-                kill: true,
-            },
+            Event::SpawnFailed => State::Gone { outcome: Outcome::SpawnFailed, left: false },
+            Event::Stop(stop) => State::Spawning { since, stop: Some(stop), kill },
+            Event::Kill => State::Spawning { since, stop, kill: true },
             Event::SpawnBegun
             | Event::LeaderEnded(_)
             | Event::BoundaryEmpty
@@ -325,30 +297,14 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::CoreDumpSeen
             | Event::Tick => state,
         },
-        State::Stopping {
-            pid,
-            stop,
-            since,
-            until,
-        } => match event {
+        State::Stopping { pid, stop, since, until } => match event {
             Event::LeaderEnded(status) => {
                 effects.push(Effect::LookAtBoundary);
                 let linger = (now + policy.linger).min(until);
-                State::Lingering {
-                    status,
-                    stop: Some(stop),
-                    since: now,
-                    until: Some(linger),
-                    kill_at: Some(until),
-                }
+                State::Lingering { status, stop: Some(stop), since: now, until: Some(linger), kill_at: Some(until) }
             }
             // A later order can only shorten the grace.
-            Event::Stop(later) => State::Stopping {
-                pid,
-                stop,
-                since,
-                until: until.min(now + later.grace),
-            },
+            Event::Stop(later) => State::Stopping { pid, stop, since, until: until.min(now + later.grace) },
             Event::Kill => kill_leader(now, pid, effects),
             Event::Tick if now >= until => kill_leader(now, pid, effects),
             Event::SpawnBegun
@@ -359,17 +315,8 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::CoreDumpSeen
             | Event::Tick => state,
         },
-        State::Lingering {
-            status,
-            stop,
-            since,
-            until,
-            kill_at,
-        } => match event {
-            Event::BoundaryEmpty => State::Gone {
-                outcome: Outcome::Ended(status),
-                left: false,
-            },
+        State::Lingering { status, stop, since, until, kill_at } => match event {
+            Event::BoundaryEmpty => State::Gone { outcome: Outcome::Ended(status), left: false },
             Event::BoundaryIdle if stop.is_some() => terminate_rest(now, status, kill_at, policy, effects),
             Event::Tick if until.is_some_and(|until| now >= until) => {
                 terminate_rest(now, status, kill_at, policy, effects)
@@ -379,13 +326,7 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
                 let kill_at = kill_at.map_or(end, |kill_at| kill_at.min(end));
                 let linger = (now + policy.linger).min(kill_at);
                 let until = until.map_or(linger, |until| until.min(linger));
-                State::Lingering {
-                    status,
-                    stop: Some(stop),
-                    since,
-                    until: Some(until),
-                    kill_at: Some(kill_at),
-                }
+                State::Lingering { status, stop: Some(stop), since, until: Some(until), kill_at: Some(kill_at) }
             }
             Event::Kill => kill_all(now, Some(status), effects),
             Event::SpawnBegun
@@ -397,15 +338,8 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::Tick => state,
         },
         State::Terminating { status, since, until } => match event {
-            Event::BoundaryEmpty => State::Gone {
-                outcome: Outcome::Ended(status),
-                left: false,
-            },
-            Event::Stop(stop) => State::Terminating {
-                status,
-                since,
-                until: until.min(now + stop.grace),
-            },
+            Event::BoundaryEmpty => State::Gone { outcome: Outcome::Ended(status), left: false },
+            Event::Stop(stop) => State::Terminating { status, since, until: until.min(now + stop.grace) },
             Event::Kill => kill_all(now, Some(status), effects),
             Event::Tick if now >= until => kill_all(now, Some(status), effects),
             Event::SpawnBegun
@@ -416,31 +350,16 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::CoreDumpSeen
             | Event::Tick => state,
         },
-        State::DumpingCore {
-            pid,
-            since,
-            next,
-            until,
-        } => match event {
+        State::DumpingCore { pid, since, next, until } => match event {
             Event::LeaderEnded(status) => {
                 effects.push(Effect::LookAtBoundary);
-                State::KillingLeader {
-                    pid,
-                    status: Some(status),
-                    since,
-                    until: now + STROKE_GAP,
-                }
+                State::KillingLeader { pid, status: Some(status), since, until: now + STROKE_GAP }
             }
             // Past the bound the dump is cut off with everything else.
             Event::Tick if now >= until => kill_all(now, None, effects),
             Event::Tick if now >= next => {
                 effects.push(Effect::KillLeader);
-                State::DumpingCore {
-                    pid,
-                    since,
-                    next: now + CORE_DUMP_STEP,
-                    until,
-                }
+                State::DumpingCore { pid, since, next: now + CORE_DUMP_STEP, until }
             }
             Event::CoreDumpSeen
             | Event::Kill
@@ -452,34 +371,18 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::BoundaryIdle
             | Event::Tick => state,
         },
-        State::KillingLeader {
-            pid,
-            status,
-            since,
-            until,
-        } => match event {
+        State::KillingLeader { pid, status, since, until } => match event {
             Event::LeaderEnded(status) => {
                 effects.push(Effect::LookAtBoundary);
-                State::KillingLeader {
-                    pid,
-                    status: Some(status),
-                    since,
-                    until,
-                }
+                State::KillingLeader { pid, status: Some(status), since, until }
             }
             Event::BoundaryEmpty => match status {
-                Some(status) => State::Gone {
-                    outcome: Outcome::Ended(status),
-                    left: false,
-                },
+                Some(status) => State::Gone { outcome: Outcome::Ended(status), left: false },
                 None => state,
             },
-            Event::CoreDumpSeen => State::DumpingCore {
-                pid,
-                since,
-                next: now + CORE_DUMP_STEP,
-                until: now + CORE_DUMP_BOUND,
-            },
+            Event::CoreDumpSeen => {
+                State::DumpingCore { pid, since, next: now + CORE_DUMP_STEP, until: now + CORE_DUMP_BOUND }
+            }
             Event::Tick if now >= until => kill_all(now, status, effects),
             Event::SpawnBegun
             | Event::Spawned(_)
@@ -489,41 +392,22 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::Kill
             | Event::Tick => state,
         },
-        State::KillingAll {
-            status,
-            since,
-            next,
-            until,
-        } => match event {
+        State::KillingAll { status, since, next, until } => match event {
             Event::LeaderEnded(status) => {
                 effects.push(Effect::LookAtBoundary);
-                State::KillingAll {
-                    status: Some(status),
-                    since,
-                    next,
-                    until,
-                }
+                State::KillingAll { status: Some(status), since, next, until }
             }
             Event::BoundaryEmpty => match status {
-                Some(status) => State::Gone {
-                    outcome: Outcome::Ended(status),
-                    left: false,
-                },
+                Some(status) => State::Gone { outcome: Outcome::Ended(status), left: false },
                 None => state,
             },
-            Event::Tick if now >= until => State::Gone {
-                outcome: status.map_or(Outcome::Unkillable, Outcome::Ended),
-                left: true,
-            },
+            Event::Tick if now >= until => {
+                State::Gone { outcome: status.map_or(Outcome::Unkillable, Outcome::Ended), left: true }
+            }
             Event::Tick if now >= next => {
                 effects.push(Effect::KillAll);
                 effects.push(Effect::LookAtBoundary);
-                State::KillingAll {
-                    status,
-                    since,
-                    next: now + KILL_REPEAT,
-                    until,
-                }
+                State::KillingAll { status, since, next: now + KILL_REPEAT, until }
             }
             Event::SpawnBegun
             | Event::Spawned(_)
@@ -551,12 +435,7 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
 
 fn stop_leader(now: Duration, pid: Pid, stop: Stop, policy: &StopPolicy, effects: &mut Vec<Effect>) -> State {
     effects.push(Effect::Terminate(policy.scope));
-    State::Stopping {
-        pid,
-        stop,
-        since: now,
-        until: now + stop.grace,
-    }
+    State::Stopping { pid, stop, since: now, until: now + stop.grace }
 }
 
 /// The leader has ended by itself.
@@ -564,32 +443,17 @@ fn leader_left(now: Duration, status: WorkerStatus, policy: &StopPolicy, effects
     match policy.descendants {
         Descendants::Leave => {
             effects.push(Effect::Release);
-            State::Gone {
-                outcome: Outcome::Ended(status),
-                left: false,
-            }
+            State::Gone { outcome: Outcome::Ended(status), left: false }
         }
         Descendants::Wait => {
             effects.push(Effect::LookAtBoundary);
-            State::Lingering {
-                status,
-                stop: None,
-                since: now,
-                until: None,
-                kill_at: None,
-            }
+            State::Lingering { status, stop: None, since: now, until: None, kill_at: None }
         }
         Descendants::End => {
             effects.push(Effect::LookAtBoundary);
             let kill_at = now + policy.grace_failure;
             let until = (now + policy.linger).min(kill_at);
-            State::Lingering {
-                status,
-                stop: None,
-                since: now,
-                until: Some(until),
-                kill_at: Some(kill_at),
-            }
+            State::Lingering { status, stop: None, since: now, until: Some(until), kill_at: Some(kill_at) }
         }
     }
 }
@@ -602,32 +466,18 @@ fn terminate_rest(
     effects: &mut Vec<Effect>,
 ) -> State {
     effects.push(Effect::TerminateRest);
-    State::Terminating {
-        status,
-        since: now,
-        until: kill_at.unwrap_or(now + policy.grace_failure),
-    }
+    State::Terminating { status, since: now, until: kill_at.unwrap_or(now + policy.grace_failure) }
 }
 
 fn kill_leader(now: Duration, pid: Pid, effects: &mut Vec<Effect>) -> State {
     effects.push(Effect::KillLeader);
-    State::KillingLeader {
-        pid,
-        status: None,
-        since: now,
-        until: now + STROKE_GAP,
-    }
+    State::KillingLeader { pid, status: None, since: now, until: now + STROKE_GAP }
 }
 
 fn kill_all(now: Duration, status: Option<WorkerStatus>, effects: &mut Vec<Effect>) -> State {
     effects.push(Effect::KillAll);
     effects.push(Effect::LookAtBoundary);
-    State::KillingAll {
-        status,
-        since: now,
-        next: now + KILL_REPEAT,
-        until: now + KILL_BOUND,
-    }
+    State::KillingAll { status, since: now, next: now + KILL_REPEAT, until: now + KILL_BOUND }
 }
 
 #[cfg(test)]

@@ -8,84 +8,24 @@ const NOW: Duration = Duration::from_secs(100);
 
 fn states() -> Vec<State> {
     let (pid, since, until) = (Pid(7), Duration::from_secs(90), Duration::from_secs(99));
-    let stop = Stop {
-        why: StopWhy::GangFailed,
-        grace: Duration::from_secs(5),
-    };
+    let stop = Stop { why: StopWhy::GangFailed, grace: Duration::from_secs(5) };
     let status = WorkerStatus::Exited { code: 0 };
     vec![
         State::Pending,
-        State::Spawning {
-            since,
-            stop: None,
-            kill: false,
-        },
-        State::Spawning {
-            since,
-            stop: Some(stop),
-            kill: false,
-        },
-        State::Spawning {
-            since,
-            stop: None,
-            kill: true,
-        },
+        State::Spawning { since, stop: None, kill: false },
+        State::Spawning { since, stop: Some(stop), kill: false },
+        State::Spawning { since, stop: None, kill: true },
         State::Running { pid, since },
-        State::Stopping {
-            pid,
-            stop,
-            since,
-            until,
-        },
-        State::Lingering {
-            status,
-            stop: None,
-            since,
-            until: Some(until),
-            kill_at: Some(until),
-        },
-        State::Lingering {
-            status,
-            stop: Some(stop),
-            since,
-            until: Some(until),
-            kill_at: Some(until),
-        },
+        State::Stopping { pid, stop, since, until },
+        State::Lingering { status, stop: None, since, until: Some(until), kill_at: Some(until) },
+        State::Lingering { status, stop: Some(stop), since, until: Some(until), kill_at: Some(until) },
         State::Terminating { status, since, until },
-        State::DumpingCore {
-            pid,
-            since,
-            next: until,
-            until: NOW + Duration::from_secs(1),
-        },
-        State::KillingLeader {
-            pid,
-            status: None,
-            since,
-            until,
-        },
-        State::KillingLeader {
-            pid,
-            status: Some(status),
-            since,
-            until,
-        },
-        State::KillingAll {
-            status: Some(status),
-            since,
-            next: until,
-            until: NOW + Duration::from_secs(1),
-        },
-        State::KillingAll {
-            status: None,
-            since,
-            next: until,
-            until,
-        },
-        State::Gone {
-            outcome: Outcome::Ended(status),
-            left: false,
-        },
+        State::DumpingCore { pid, since, next: until, until: NOW + Duration::from_secs(1) },
+        State::KillingLeader { pid, status: None, since, until },
+        State::KillingLeader { pid, status: Some(status), since, until },
+        State::KillingAll { status: Some(status), since, next: until, until: NOW + Duration::from_secs(1) },
+        State::KillingAll { status: None, since, next: until, until },
+        State::Gone { outcome: Outcome::Ended(status), left: false },
     ]
 }
 
@@ -97,10 +37,7 @@ fn events() -> Vec<Event> {
         Event::LeaderEnded(WorkerStatus::Exited { code: 3 }),
         Event::BoundaryEmpty,
         Event::BoundaryIdle,
-        Event::Stop(Stop {
-            why: StopWhy::Signal(15),
-            grace: Duration::from_secs(25),
-        }),
+        Event::Stop(Stop { why: StopWhy::Signal(15), grace: Duration::from_secs(25) }),
         Event::Kill,
         Event::CoreDumpSeen,
         Event::Tick,
@@ -117,12 +54,7 @@ fn the_whole_table_is_as_reviewed() {
             let mut effects = Vec::new();
             worker.handle(NOW, event, &StopPolicy::default(), &mut effects);
             if worker.state != state || !effects.is_empty() {
-                writeln!(
-                    table,
-                    "    {event:?}\n        -> {:?}\n        {effects:?}",
-                    worker.state
-                )
-                .expect("likewise");
+                writeln!(table, "    {event:?}\n        -> {:?}\n        {effects:?}", worker.state).expect("likewise");
             }
         }
     }
@@ -132,53 +64,25 @@ fn the_whole_table_is_as_reviewed() {
 #[test]
 fn an_obedient_leader_with_an_idle_rest_is_gone_without_waiting_for_the_linger() {
     let policy = StopPolicy::default();
-    let mut worker = Worker {
-        state: State::Running {
-            pid: Pid(7),
-            since: NOW,
-        },
-    };
+    let mut worker = Worker { state: State::Running { pid: Pid(7), since: NOW } };
     let mut effects = Vec::new();
-    let stop = Stop {
-        why: StopWhy::GangFailed,
-        grace: policy.grace_failure,
-    };
+    let stop = Stop { why: StopWhy::GangFailed, grace: policy.grace_failure };
     worker.handle(NOW, Event::Stop(stop), &policy, &mut effects);
-    worker.handle(
-        NOW,
-        Event::LeaderEnded(WorkerStatus::Exited { code: 0 }),
-        &policy,
-        &mut effects,
-    );
+    worker.handle(NOW, Event::LeaderEnded(WorkerStatus::Exited { code: 0 }), &policy, &mut effects);
     worker.handle(NOW, Event::BoundaryIdle, &policy, &mut effects);
     worker.handle(NOW, Event::BoundaryEmpty, &policy, &mut effects);
     assert_eq!(
         effects,
-        [
-            Effect::Terminate(StopScope::Leader),
-            Effect::LookAtBoundary,
-            Effect::TerminateRest,
-            Effect::Gone
-        ]
+        [Effect::Terminate(StopScope::Leader), Effect::LookAtBoundary, Effect::TerminateRest, Effect::Gone]
     );
 }
 
 #[test]
 fn what_a_successful_leader_leaves_has_its_linger_even_when_idle() {
     let policy = StopPolicy::default();
-    let mut worker = Worker {
-        state: State::Running {
-            pid: Pid(7),
-            since: NOW,
-        },
-    };
+    let mut worker = Worker { state: State::Running { pid: Pid(7), since: NOW } };
     let mut effects = Vec::new();
-    worker.handle(
-        NOW,
-        Event::LeaderEnded(WorkerStatus::Exited { code: 0 }),
-        &policy,
-        &mut effects,
-    );
+    worker.handle(NOW, Event::LeaderEnded(WorkerStatus::Exited { code: 0 }), &policy, &mut effects);
     worker.handle(NOW, Event::BoundaryIdle, &policy, &mut effects);
     assert_eq!(worker.deadline(), Some(NOW + policy.linger));
     assert!(!effects.contains(&Effect::TerminateRest));

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rankrun_agent::clean::{MAX_FOREIGN, Remains, remove_runtime_dir};
 use rankrun_agent::{Clock, Launched};
@@ -33,6 +33,8 @@ use crate::tty::LentTerminal;
 
 /// How long guard and agent may take to end once all is over, beyond what a kill may take.
 const GUARD_BOUND: Duration = Duration::from_secs(15);
+/// How long before the loss of both guard and agent nobody may have looked after the job.
+const UNATTENDED: Duration = Duration::from_secs(2);
 /// Bytes made for a destination before the loop stops taking output, until the destination has taken a batch.
 const BATCH: usize = 256 * 1024;
 /// The size from which a batch is handed on before the loop looks at anything else.
@@ -186,11 +188,9 @@ impl Front {
         };
         let map = plan.spec.map.clone();
         let names = move |rank: Rank| match map.place(rank) {
-            Some(place) => Names {
-                node: map.node_name(place.node).to_owned(),
-                local_rank: place.local_rank,
-                app: place.app,
-            },
+            Some(place) => {
+                Names { node: map.node_name(place.node).to_owned(), local_rank: place.local_rank, app: place.app }
+            }
             None => Names { node: String::new(), local_rank: Default::default(), app: Default::default() },
         };
         Ok(Front {
@@ -491,7 +491,8 @@ impl Front {
                 self.say(&ToAgent::Pause);
             }
             signal::SIGWINCH => {
-                let window = terminal::window(rustix::stdio::stdout()).or_else(|| terminal::window(rustix::stdio::stderr()));
+                let window =
+                    terminal::window(rustix::stdio::stdout()).or_else(|| terminal::window(rustix::stdio::stderr()));
                 if let Some((rows, columns)) = window {
                     let now = self.now();
                     self.presenter.resize(now, (rows, columns));
@@ -755,7 +756,7 @@ impl Front {
         }
         let took = self.started.elapsed();
         let report = Report::new(&self.plan, &self.gang, &verdict, code, took, self.containment.as_ref(), {
-            report::Remainder { summary: self.summary.as_ref(), proven, is_written: is_written && self.is_drained }
+            report::Remainder { summary: self.summary.as_ref(), proven, is_sent: self.is_drained, is_written }
         });
         self.conclude(&report, until, is_written);
         let raise = match self.gang.outside() {
@@ -857,7 +858,7 @@ impl Front {
             runtime_dir: self.runtime.path.clone(),
         };
         let empty = remains.end(&self.foreign);
-        remains.tidy();
+        remains.tidy(self.summary.is_none().then(|| SystemTime::now() - UNATTENDED));
         empty
     }
 }

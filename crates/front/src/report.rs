@@ -70,7 +70,9 @@ struct Left {
     released: u32,
     shared_memory: Vec<String>,
     shared_memory_removed: bool,
-    /// Whether all output reached its destination.
+    /// Whether all output reached the front.
+    output_sent: bool,
+    /// Whether all of it reached its destination.
     output_written: bool,
 }
 
@@ -86,6 +88,7 @@ struct LeftReport {
 pub(crate) struct Remainder<'a> {
     pub(crate) summary: Option<&'a Summary>,
     pub(crate) proven: bool,
+    pub(crate) is_sent: bool,
     pub(crate) is_written: bool,
 }
 
@@ -147,13 +150,10 @@ impl Report {
                 workers: gang.ranks().iter().filter(|rank| rank.pid.is_some()).count() as u32,
                 processes: summary.left.iter().map(LeftReport::new).collect(),
                 released: summary.released,
-                shared_memory: summary
-                    .shared_memory
-                    .iter()
-                    .map(|name| name.to_string_lossy().into_owned())
-                    .collect(),
+                shared_memory: summary.shared_memory.iter().map(|name| name.to_string_lossy().into_owned()).collect(),
                 shared_memory_removed: summary.shared_memory_removed,
-                output_written: remainder.is_written,
+                output_sent: remainder.is_sent,
+                output_written: remainder.is_sent && remainder.is_written,
             },
         }
     }
@@ -166,6 +166,15 @@ impl Report {
     /// Whether people are to be told: not of a success, nor of a reader that has gone away (`| head`).
     pub(crate) fn is_worth_telling(&self) -> bool {
         (self.has_failed() && self.outside != Some(Outside::OutputGone)) || !self.left.output_written
+    }
+}
+
+impl Left {
+    fn output_lost(&self) -> &'static str {
+        match self.output_sent {
+            true => "some of it could not be written; it is kept beside the report",
+            false => "what the agent had not sent yet is lost with it",
+        }
     }
 }
 
@@ -231,7 +240,7 @@ pub fn render(report: &Report, saved: Option<&Path>, color: bool) -> String {
         line("", &format!("pid {} ({}), state {}{channel}", process.pid, process.name, process.state));
     }
     if !report.left.output_written {
-        line("output", "some of it could not be written; it is kept beside the report");
+        line("output", report.left.output_lost());
     }
     if let Some(saved) = saved {
         line("report", &shorten_home(saved));
@@ -248,8 +257,8 @@ fn headline(report: &Report) -> String {
         (None, Some(Outside::Signal(signal))) => format!("ended by {}", signal_name(signal)),
         (None, Some(Outside::Timeout)) => "ended by --timeout".to_owned(),
         (None, Some(Outside::OutputGone)) => "nobody reads the output any more".to_owned(),
-        (None, Some(Outside::AgentLost)) => "its agent is gone: something killed a process of rankrun".to_owned(),
-        (None, Some(Outside::GuardLost)) => "its guard is gone: something killed a process of rankrun".to_owned(),
+        (None, Some(Outside::AgentLost)) => format!("node {} was lost: its agent was killed or stopped", report.node),
+        (None, Some(Outside::GuardLost)) => format!("the guard of node {} was killed", report.node),
         (None, None) if report.left.output_written => "processes of the job are left".to_owned(),
         (None, None) => "the job succeeded, but its output could not be written".to_owned(),
     }

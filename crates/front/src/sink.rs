@@ -55,13 +55,10 @@ impl Sink {
         let (give_up, gave_up) = channel();
         let unwritten = Arc::new(Mutex::new(Vec::new()));
         let writer = Writer { fd, outbox, waker, gave_up, unwritten: Arc::clone(&unwritten) };
-        std::thread::Builder::new()
-            .name(name.to_owned())
-            .stack_size(128 * 1024)
-            .spawn(move || {
-                rankrun_sys::signal::block_all();
-                writer.run(&inbox);
-            })?;
+        std::thread::Builder::new().name(name.to_owned()).stack_size(128 * 1024).spawn(move || {
+            rankrun_sys::signal::block_all();
+            writer.run(&inbox);
+        })?;
         Ok(Sink { batches: Some(batches), news, waiting: 0, failed: false, unwritten, give_up: Some(give_up) })
     }
 

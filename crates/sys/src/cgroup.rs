@@ -32,10 +32,7 @@ pub fn own_directory() -> Result<PathBuf, Unavailable> {
         .map(|path| PathBuf::from(OsString::from_vec(path.to_vec())))
         .ok_or(Unavailable::NotAMember)?;
     // The mount may show only a part of the hierarchy (a container's).
-    let below = path
-        .strip_prefix(&root)
-        .or_else(|_| path.strip_prefix("/"))
-        .map_err(|_| Unavailable::NotAMember)?;
+    let below = path.strip_prefix(&root).or_else(|_| path.strip_prefix("/")).map_err(|_| Unavailable::NotAMember)?;
     Ok(mount.join(below))
 }
 
@@ -57,9 +54,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&first, tail)) = rest.split_first() {
-        let octal = tail
-            .get(..3)
-            .filter(|digits| first == b'\\' && digits.iter().all(|d| (b'0'..=b'7').contains(d)));
+        let octal = tail.get(..3).filter(|digits| first == b'\\' && digits.iter().all(|d| (b'0'..=b'7').contains(d)));
         match octal {
             Some(d) => {
                 bytes.push((d[0] - b'0') << 6 | (d[1] - b'0') << 3 | (d[2] - b'0'));
@@ -86,19 +81,13 @@ impl JobCgroup {
     /// placed in it: the first spawn shows.
     pub fn create(name: &str) -> Result<JobCgroup, Unavailable> {
         let path = own_directory()?.join(format!("rankrun-{name}"));
-        let failed = |source: io::Error| Unavailable::NotWritable {
-            path: path.clone(),
-            source,
-        };
+        let failed = |source: io::Error| Unavailable::NotWritable { path: path.clone(), source };
         rustix::fs::mkdir(&path, Mode::from_raw_mode(0o755)).map_err(|error| failed(error.into()))?;
         match open_directory(rustix::fs::CWD, &path) {
             Ok(directory) if may_kill(&directory) => Ok(JobCgroup { path, directory }),
             Ok(_) => {
                 let _ = std::fs::remove_dir(&path);
-                Err(failed(io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    "the kernel has no cgroup.kill (Linux 5.14)",
-                )))
+                Err(failed(io::Error::new(io::ErrorKind::Unsupported, "the kernel has no cgroup.kill (Linux 5.14)")))
             }
             Err(source) => {
                 let _ = std::fs::remove_dir(&path);
@@ -136,22 +125,13 @@ impl JobCgroup {
 
     /// Freezes or thaws a worker's cgroup.
     pub fn freeze_leaf(&self, name: &str, frozen: bool) -> io::Result<()> {
-        write(
-            self.directory.as_fd(),
-            &format!("{name}/cgroup.freeze"),
-            if frozen { b"1" } else { b"0" },
-        )
+        write(self.directory.as_fd(), &format!("{name}/cgroup.freeze"), if frozen { b"1" } else { b"0" })
     }
 
     /// The file that has an exceptional condition (EPOLLPRI) whenever a leaf becomes populated or empty.
     pub fn leaf_events(&self, name: &str) -> io::Result<OwnedFd> {
         let path = format!("{name}/cgroup.events");
-        Ok(rustix::fs::openat(
-            &self.directory,
-            path,
-            OFlags::RDONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?)
+        Ok(rustix::fs::openat(&self.directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// The directory itself, for a holder that outlives us.
@@ -170,11 +150,7 @@ impl JobCgroup {
 
 fn collect_members(directory: &Path, pids: &mut Vec<i32>) {
     let text = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
-    pids.extend(
-        text.split_ascii_whitespace()
-            .filter_map(|pid| pid.parse::<i32>().ok())
-            .filter(|&pid| pid > 0),
-    );
+    pids.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()).filter(|&pid| pid > 0));
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             collect_members(&entry.path(), pids);
@@ -183,12 +159,7 @@ fn collect_members(directory: &Path, pids: &mut Vec<i32>) {
 }
 
 fn open_directory(at: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::openat(
-        at,
-        path,
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?)
+    Ok(rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn may_kill(directory: &OwnedFd) -> bool {
@@ -257,11 +228,7 @@ impl GuardedCgroup {
     pub fn open(path: &Path) -> io::Result<GuardedCgroup> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let parent = open_directory(rustix::fs::CWD, path.parent().ok_or_else(missing)?)?;
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .ok_or_else(missing)?
-            .to_owned();
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(missing)?.to_owned();
         let open = |file: &str, flags| rustix::fs::openat(rustix::fs::CWD, path.join(file), flags, Mode::empty());
         Ok(GuardedCgroup {
             kill: open("cgroup.kill", OFlags::WRONLY | OFlags::CLOEXEC)?,
@@ -307,13 +274,7 @@ mod tests {
         let hybrid = b"40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n\
             41 31 0:38 /a\\040b /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
         let found = parse_mountinfo(hybrid);
-        assert_eq!(
-            found,
-            Some((PathBuf::from("/a b"), PathBuf::from("/sys/fs/cgroup/unified")))
-        );
-        assert_eq!(
-            parse_mountinfo(b"22 27 0:21 / /proc rw,relatime - proc proc rw\n"),
-            None
-        );
+        assert_eq!(found, Some((PathBuf::from("/a b"), PathBuf::from("/sys/fs/cgroup/unified"))));
+        assert_eq!(parse_mountinfo(b"22 27 0:21 / /proc rw,relatime - proc proc rw\n"), None);
     }
 }

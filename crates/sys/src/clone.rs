@@ -100,11 +100,7 @@ pub(crate) unsafe fn clone_into(
     // SAFETY: `args` is a valid clone_args of the size given; the stack is ours alone until the child calls exec, since
     // CLONE_VFORK holds this thread until then; `main` never returns (the caller's promise).
     let result = unsafe { clone3(&args, main, argument) };
-    if result < 0 {
-        Err(io::Error::from_raw_os_error(-result as i32))
-    } else {
-        Ok(result as i32)
-    }
+    if result < 0 { Err(io::Error::from_raw_os_error(-result as i32)) } else { Ok(result as i32) }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -176,16 +172,7 @@ pub(crate) unsafe fn clone_plain(stack: &mut ChildStack, main: ChildMain, argume
     let top = (stack.bottom() + STACK_SIZE as u64) as *mut c_void;
     // SAFETY: `top` is the end of a mapping of ours, 16-byte aligned; CLONE_VFORK holds this thread until exec.
     let pid = unsafe {
-        libc::clone(
-            start,
-            top,
-            libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
-            (&raw mut trampoline).cast(),
-        )
+        libc::clone(start, top, libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD, (&raw mut trampoline).cast())
     };
-    if pid < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(pid)
-    }
+    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
 }

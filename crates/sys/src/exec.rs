@@ -52,10 +52,5 @@ fn check(file: &Path) -> io::Result<()> {
     if meta.is_dir() {
         return Err(io::Error::from(io::ErrorKind::IsADirectory));
     }
-    Ok(rustix::fs::accessat(
-        rustix::fs::CWD,
-        file,
-        Access::EXEC_OK,
-        rustix::fs::AtFlags::EACCESS,
-    )?)
+    Ok(rustix::fs::accessat(rustix::fs::CWD, file, Access::EXEC_OK, rustix::fs::AtFlags::EACCESS)?)
 }

@@ -6,10 +6,7 @@
 //! * **K-1** a worker is in its cgroup before its first instruction ([`spawn`], [`cgroup`]).
 //! * **K-2** peek, signal, reap: [`wait::peek`] leaves the zombie, and with it its pid, in place.
 //! * **K-7** between clone and exec only async-signal-safe calls ([`spawn`]).
-#![expect(
-    unsafe_code,
-    reason = "this crate exists to hold it; every block says why it is sound"
-)]
+#![expect(unsafe_code, reason = "this crate exists to hold it; every block says why it is sound")]
 
 pub mod cgroup;
 mod clone;

@@ -71,18 +71,10 @@ pub fn raise_open_files() -> io::Result<Limits> {
     if old.rlim_cur >= old.rlim_max {
         return Ok(Limits::default());
     }
-    let new = libc::rlimit {
-        rlim_cur: old.rlim_max,
-        rlim_max: old.rlim_max,
-    };
+    let new = libc::rlimit { rlim_cur: old.rlim_max, rlim_max: old.rlim_max };
     // SAFETY: the struct is initialised.
     if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &new) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(Limits {
-        entries: [Some(Limit {
-            resource: libc::RLIMIT_NOFILE as i32,
-            value: old,
-        })],
-    })
+    Ok(Limits { entries: [Some(Limit { resource: libc::RLIMIT_NOFILE as i32, value: old })] })
 }

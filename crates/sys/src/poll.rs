@@ -37,9 +37,7 @@ pub struct Poller {
 
 impl std::fmt::Debug for Poller {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Poller")
-            .field("epoll", &self.epoll)
-            .finish_non_exhaustive()
+        f.debug_struct("Poller").field("epoll", &self.epoll).finish_non_exhaustive()
     }
 }
 
@@ -48,10 +46,7 @@ const BATCH: usize = 256;
 
 impl Poller {
     pub fn new() -> io::Result<Poller> {
-        Ok(Poller {
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            events: Vec::with_capacity(BATCH),
-        })
+        Ok(Poller { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, events: Vec::with_capacity(BATCH) })
     }
 
     pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
@@ -59,12 +54,7 @@ impl Poller {
     }
 
     pub fn change(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
-        Ok(epoll::modify(
-            &self.epoll,
-            fd,
-            EventData::new_u64(token),
-            flags(interest),
-        )?)
+        Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(token), flags(interest))?)
     }
 
     /// A descriptor that is closed leaves the set by itself only if no duplicate of it is open anywhere.
@@ -79,16 +69,9 @@ impl Poller {
         let timeout = timeout.map(|timeout| {
             // Rounded up to a microsecond, so that a timer is never early by a hair and the loop does not spin.
             let rounded = timeout + Duration::from_micros(1);
-            Timespec {
-                tv_sec: rounded.as_secs().min(1 << 30) as i64,
-                tv_nsec: i64::from(rounded.subsec_nanos()),
-            }
+            Timespec { tv_sec: rounded.as_secs().min(1 << 30) as i64, tv_nsec: i64::from(rounded.subsec_nanos()) }
         });
-        match epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut self.events),
-            timeout.as_ref(),
-        ) {
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -123,16 +106,12 @@ pub struct Waker {
 
 impl Waker {
     pub fn new() -> io::Result<Waker> {
-        Ok(Waker {
-            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        })
+        Ok(Waker { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
     /// Another handle to the same wake-up.
     pub fn handle(&self) -> io::Result<Waker> {
-        Ok(Waker {
-            fd: self.fd.try_clone()?,
-        })
+        Ok(Waker { fd: self.fd.try_clone()? })
     }
 
     pub fn wake(&self) {

@@ -1,8 +1,7 @@
 //! What /proc tells. Used to find *whom* to signal, never to prove that nobody is left (K-4).
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::io::Read;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
@@ -95,11 +94,7 @@ pub fn own_children() -> Vec<i32> {
             // The kernel has no such list (CONFIG_PROC_CHILDREN).
             Err(_) => {
                 let me = std::process::id() as i32;
-                return all()
-                    .into_iter()
-                    .filter(|process| process.parent == me)
-                    .map(|process| process.pid)
-                    .collect();
+                return all().into_iter().filter(|process| process.parent == me).map(|process| process.pid).collect();
             }
         }
     }
@@ -111,10 +106,7 @@ pub fn own_children() -> Vec<i32> {
 pub fn adopted_children() -> Vec<i32> {
     let me = std::process::id();
     match std::fs::read_to_string(format!("/proc/self/task/{me}/children")) {
-        Ok(list) => list
-            .split_ascii_whitespace()
-            .filter_map(|pid| pid.parse().ok())
-            .collect(),
+        Ok(list) => list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
         Err(_) => own_children(),
     }
 }
@@ -130,9 +122,7 @@ impl ChildList {
     pub fn open() -> ChildList {
         let me = std::process::id();
         let file = std::fs::File::open(format!("/proc/self/task/{me}/children"));
-        ChildList {
-            file: file.ok().map(OwnedFd::from),
-        }
+        ChildList { file: file.ok().map(OwnedFd::from) }
     }
 
     /// Puts the pids of the children into `pids` and returns how many there are (at most its length).
@@ -168,9 +158,7 @@ impl ChildList {
 pub fn environment_variable(pid: i32, name: &str) -> Option<Vec<u8>> {
     let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let prefix = [name.as_bytes(), b"="].concat();
-    environ
-        .split(|&b| b == 0)
-        .find_map(|entry| entry.strip_prefix(prefix.as_slice()).map(<[u8]>::to_vec))
+    environ.split(|&b| b == 0).find_map(|entry| entry.strip_prefix(prefix.as_slice()).map(<[u8]>::to_vec))
 }
 
 /// Nanoseconds that a process has run so far, by the scheduler's own account; ticks where there is none.
@@ -184,18 +172,13 @@ pub fn run_time(pid: i32) -> Option<u64> {
 /// Bytes that a process has caused to be written so far; 0 where that cannot be read.
 pub fn written_bytes(pid: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    text.lines()
-        .find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok())
-        .unwrap_or(0)
+    text.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok()).unwrap_or(0)
 }
 
 /// Whether the kernel is writing a core dump of this process.
 pub fn dumping_core(pid: i32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    text.lines().any(|line| {
-        line.strip_prefix("CoreDumping:")
-            .is_some_and(|value| value.trim() == "1")
-    })
+    text.lines().any(|line| line.strip_prefix("CoreDumping:").is_some_and(|value| value.trim() == "1"))
 }
 
 /// Where in the kernel a process waits, if that can be read.
@@ -204,16 +187,24 @@ pub fn wait_channel(pid: i32) -> Option<String> {
     (!text.is_empty() && text != "0").then_some(text)
 }
 
-/// The shared memory files under /dev/shm that a process maps.
-pub fn mapped_shared_memory(pid: i32) -> Vec<std::ffi::OsString> {
-    let Ok(mut file) = std::fs::File::open(format!("/proc/{pid}/maps")) else {
-        return Vec::new();
-    };
-    let mut maps = Vec::new();
-    if file.read_to_end(&mut maps).is_err() {
-        return Vec::new();
+/// The shared memory files under /dev/shm that a process maps or has open.
+pub fn shared_memory_of(pid: i32) -> Vec<OsString> {
+    let mut names = mapped_shared_memory(pid);
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        if let Ok(target) = std::fs::read_link(entry.path())
+            && target.starts_with("/dev/shm")
+            && !target.as_os_str().as_bytes().ends_with(b" (deleted)")
+        {
+            names.push(target.into_os_string());
+        }
     }
-    let mut names: Vec<std::ffi::OsString> = maps
+    names
+}
+
+/// The shared memory files under /dev/shm that a process maps.
+pub fn mapped_shared_memory(pid: i32) -> Vec<OsString> {
+    let Ok(maps) = std::fs::read(format!("/proc/{pid}/maps")) else { return Vec::new() };
+    let mut names: Vec<OsString> = maps
         .split(|&b| b == b'\n')
         .filter_map(|line| {
             let at = line.windows(9).position(|window| window == b"/dev/shm/")?;
@@ -234,10 +225,7 @@ mod tests {
     fn a_name_with_parentheses_and_spaces_is_read() {
         let stat = b"42 (a) b (c) S 1 42 40 0 -1 4194560 1 0 0 0 7 5 0 0 20 0 1 0 12345 1 1";
         let process = parse_stat(stat).expect("a process");
-        assert_eq!(
-            (process.pid, process.parent, process.group, process.session),
-            (42, 1, 42, 40)
-        );
+        assert_eq!((process.pid, process.parent, process.group, process.session), (42, 1, 42, 40));
         assert_eq!(
             (process.name.as_str(), process.state, process.cpu_ticks, process.started),
             ("a) b (c", 'S', 12, 12345)

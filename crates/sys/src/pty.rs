@@ -34,11 +34,6 @@ pub fn open(window: Option<(u16, u16)>) -> io::Result<Pty> {
 
 /// Tells the programs on a pty its new window (rows, columns).
 pub fn resize(master: &OwnedFd, (rows, columns): (u16, u16)) -> io::Result<()> {
-    let size = Winsize {
-        ws_row: rows,
-        ws_col: columns,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     Ok(rustix::termios::tcsetwinsize(master, size)?)
 }

@@ -1,7 +1,9 @@
 //! Shared memory files of /dev/shm (K-8).
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 /// Unlinks a file below /dev/shm that belongs to us. Returns whether it was there and is gone.
 pub fn unlink(path: &OsStr) -> bool {
@@ -9,21 +11,29 @@ pub fn unlink(path: &OsStr) -> bool {
     let Ok(name) = path.strip_prefix("/dev/shm") else {
         return false;
     };
-    if name.as_os_str().is_empty()
-        || name
-            .components()
-            .any(|part| !matches!(part, std::path::Component::Normal(_)))
-    {
+    if name.as_os_str().is_empty() || name.components().any(|part| !matches!(part, std::path::Component::Normal(_))) {
         return false;
     }
     std::fs::remove_file(path).is_ok()
 }
 
-/// Whether any process that we can look into maps the file.
-pub fn mapped_by_anyone(path: &OsStr) -> bool {
-    crate::proc::all().iter().any(|process| {
-        crate::proc::mapped_shared_memory(process.pid)
-            .iter()
-            .any(|name| name == path)
-    })
+/// Whether any process that we can look into maps the file or has it open.
+pub fn in_use(path: &OsStr) -> bool {
+    crate::proc::all().iter().any(|process| crate::proc::shared_memory_of(process.pid).iter().any(|name| name == path))
+}
+
+/// The files of this user that were made in /dev/shm since a time, where the kernel says when a file was made.
+pub fn made_since(since: SystemTime) -> Vec<OsString> {
+    let uid = rustix::process::geteuid().as_raw();
+    std::fs::read_dir("/dev/shm")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| {
+            entry.metadata().is_ok_and(|meta| {
+                meta.is_file() && meta.uid() == uid && meta.created().is_ok_and(|created| created >= since)
+            })
+        })
+        .map(|entry| entry.path().into_os_string())
+        .collect()
 }

@@ -39,9 +39,7 @@ impl SignalFd {
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
-            Ok(SignalFd {
-                fd: OwnedFd::from_raw_fd(fd),
-            })
+            Ok(SignalFd { fd: OwnedFd::from_raw_fd(fd) })
         }
     }
 
@@ -107,11 +105,7 @@ pub fn send(pid: i32, signal: i32) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
     // SAFETY: kill touches no memory of ours.
-    if unsafe { libc::kill(pid, signal) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Sends a signal to a process group.
@@ -121,11 +115,7 @@ pub fn send_group(pgid: i32, signal: i32) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
     // SAFETY: kill touches no memory of ours.
-    if unsafe { libc::kill(-pgid, signal) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if unsafe { libc::kill(-pgid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Ends this process by a signal, as if it had never been caught, so that our parent sees what ended us.
@@ -144,10 +134,7 @@ pub fn die_of(signal: i32) {
 pub fn no_core_dump() {
     // SAFETY: the struct is initialised.
     unsafe {
-        let none = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &none);
     }
 }

@@ -14,12 +14,7 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// A connected pair of Unix stream sockets.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?)
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
 /// A Unix stream socket that listens at `path`, for its owner only: the directory must be private.
@@ -48,9 +43,8 @@ pub fn hold_port() -> io::Result<(OwnedFd, u16)> {
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &std::net::SocketAddr::from(([0, 0, 0, 0], 0)))?;
-    let address: std::net::SocketAddr = rustix::net::getsockname(&socket)?
-        .try_into()
-        .map_err(|_| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+    let address: std::net::SocketAddr =
+        rustix::net::getsockname(&socket)?.try_into().map_err(|_| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
     Ok((socket, address.port()))
 }
 

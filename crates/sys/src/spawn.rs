@@ -119,10 +119,7 @@ struct Shared {
 
 impl Spawner {
     pub fn new() -> io::Result<Spawner> {
-        Ok(Spawner {
-            stack: ChildStack::new()?,
-            way: Way::Clone3,
-        })
+        Ok(Spawner { stack: ChildStack::new()?, way: Way::Clone3 })
     }
 
     /// Starts a child and returns its pid after its exec. On failure the error says at which step, and no child lives.
@@ -134,11 +131,7 @@ impl Spawner {
             argv: argv.as_ptr(),
             env: env.as_ptr(),
             wdir: command.wdir.as_deref().map_or(std::ptr::null(), CStr::as_ptr),
-            stdio: [
-                command.stdio[0].as_raw_fd(),
-                command.stdio[1].as_raw_fd(),
-                command.stdio[2].as_raw_fd(),
-            ],
+            stdio: [command.stdio[0].as_raw_fd(), command.stdio[1].as_raw_fd(), command.stdio[2].as_raw_fd()],
             keep: command.keep.as_ref().map(|(fd, number)| (fd.as_raw_fd(), *number)),
             enter_cgroup: -1,
             session: command.session,
@@ -150,17 +143,11 @@ impl Spawner {
         let cgroup = command.cgroup.as_ref().map(|fd| fd.as_raw_fd());
         let cloned = self.clone_child(cgroup, &mut shared);
         match (cloned, shared.failed) {
-            (Err(source), _) => Err(SpawnError {
-                step: Step::Clone,
-                source,
-                pid: None,
-            }),
+            (Err(source), _) => Err(SpawnError { step: Step::Clone, source, pid: None }),
             (Ok(pid), None) => Ok(pid),
-            (Ok(pid), Some((step, errno))) => Err(SpawnError {
-                step,
-                source: io::Error::from_raw_os_error(errno),
-                pid: Some(pid),
-            }),
+            (Ok(pid), Some((step, errno))) => {
+                Err(SpawnError { step, source: io::Error::from_raw_os_error(errno), pid: Some(pid) })
+            }
         }
     }
 
@@ -242,11 +229,7 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
     // valid for the calls. `close_range` and the like are not needed: every descriptor of ours is close-on-exec.
     unsafe {
         if shared.enter_cgroup >= 0 {
-            let procs = libc::openat(
-                shared.enter_cgroup,
-                c"cgroup.procs".as_ptr(),
-                libc::O_WRONLY | libc::O_CLOEXEC,
-            );
+            let procs = libc::openat(shared.enter_cgroup, c"cgroup.procs".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
             if procs < 0 || libc::write(procs, c"0".as_ptr().cast(), 1) != 1 {
                 return Err(Step::Cgroup);
             }
@@ -283,12 +266,7 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
 /// Puts the descriptors in their places. A source may itself lie in a place (a front started with stdin closed has its
 /// pipes at 0..2), so sources are lifted above all places first.
 unsafe fn install(shared: &Shared) -> Result<(), Step> {
-    let mut pairs = [
-        (shared.stdio[0], 0),
-        (shared.stdio[1], 1),
-        (shared.stdio[2], 2),
-        (-1, -1),
-    ];
+    let mut pairs = [(shared.stdio[0], 0), (shared.stdio[1], 1), (shared.stdio[2], 2), (-1, -1)];
     let mut highest = 2;
     if let Some((fd, number)) = shared.keep {
         pairs[3] = (fd, number);

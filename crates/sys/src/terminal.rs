@@ -38,18 +38,10 @@ impl ControllingTerminal {
     /// Opens the controlling terminal of this process. Writing to it from the background, and moving the foreground
     /// group, must not stop us: SIGTTOU is ignored from now on.
     pub fn open() -> io::Result<ControllingTerminal> {
-        let terminal = rustix::fs::open(
-            "/dev/tty",
-            OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY,
-            Mode::empty(),
-        )?;
+        let terminal = rustix::fs::open("/dev/tty", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())?;
         crate::signal::ignore(libc::SIGTTOU);
         let modes = rustix::termios::tcgetattr(&terminal).ok();
-        Ok(ControllingTerminal {
-            terminal,
-            modes,
-            own_group: rustix::process::getpgrp(),
-        })
+        Ok(ControllingTerminal { terminal, modes, own_group: rustix::process::getpgrp() })
     }
 
     /// Whether our own process group is in the foreground.

@@ -31,20 +31,12 @@ pub enum Look {
 /// Looks for a child that has ended, and leaves it as it is: its pid and process group stay its own. The same child is
 /// found again until it is reaped.
 pub fn peek() -> Look {
-    look(
-        libc::P_ALL,
-        0,
-        libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL,
-    )
+    look(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL)
 }
 
 /// Looks whether this child has ended, and leaves it as it is.
 pub fn peek_at(pid: i32) -> Look {
-    look(
-        libc::P_PID,
-        pid as libc::id_t,
-        libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL,
-    )
+    look(libc::P_PID, pid as libc::id_t, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL)
 }
 
 /// Takes the next news of a child that was stopped or continued.
@@ -54,11 +46,7 @@ pub fn stop_news() -> Look {
 
 /// Reaps this child, if it has ended.
 pub fn reap(pid: i32) -> Look {
-    look(
-        libc::P_PID,
-        pid as libc::id_t,
-        libc::WEXITED | libc::WNOHANG | libc::__WALL,
-    )
+    look(libc::P_PID, pid as libc::id_t, libc::WEXITED | libc::WNOHANG | libc::__WALL)
 }
 
 fn look(kind: libc::idtype_t, id: libc::id_t, options: i32) -> Look {
@@ -81,14 +69,8 @@ fn look(kind: libc::idtype_t, id: libc::id_t, options: i32) -> Look {
         }
         let change = match info.si_code {
             libc::CLD_EXITED => Change::Exited { code: status as u8 },
-            libc::CLD_KILLED => Change::Signaled {
-                signal: status,
-                core_dumped: false,
-            },
-            libc::CLD_DUMPED => Change::Signaled {
-                signal: status,
-                core_dumped: true,
-            },
+            libc::CLD_KILLED => Change::Signaled { signal: status, core_dumped: false },
+            libc::CLD_DUMPED => Change::Signaled { signal: status, core_dumped: true },
             libc::CLD_CONTINUED => Change::Continued,
             _ => Change::Stopped { signal: status },
         };

@@ -72,11 +72,7 @@ impl Encoder {
 
     fn header(&mut self, ack: u64) -> Header {
         self.seq += 1;
-        Header {
-            session: self.session,
-            seq: self.seq,
-            ack,
-        }
+        Header { session: self.session, seq: self.seq, ack }
     }
 
     /// Appends a message to `out`. `ack` is the last sequence received from the peer.
@@ -167,16 +163,11 @@ impl Decoder {
         let (&kind, body) = body.split_first().ok_or(WireError::Empty)?;
         let (header, rest): (Header, &[u8]) = postcard::take_from_bytes(body).map_err(WireError::Decode)?;
         if header.seq != self.seq + 1 {
-            return Err(WireError::Gap {
-                expected: self.seq + 1,
-                got: header.seq,
-            });
+            return Err(WireError::Gap { expected: self.seq + 1, got: header.seq });
         }
         self.seq = header.seq;
         match kind {
-            KIND_MESSAGE => Ok(Some(Frame::Message(
-                postcard::from_bytes(rest).map_err(WireError::Decode)?,
-            ))),
+            KIND_MESSAGE => Ok(Some(Frame::Message(postcard::from_bytes(rest).map_err(WireError::Decode)?))),
             KIND_OUTPUT => {
                 let (head, bytes) = postcard::take_from_bytes(rest).map_err(WireError::Decode)?;
                 Ok(Some(Frame::Output(head, bytes)))
@@ -196,10 +187,7 @@ mod tests {
     #[test]
     fn the_bytes_of_the_first_frame_are_fixed() {
         let mut out = Vec::new();
-        let hello = ToFront::Hello(Hello {
-            version: 1,
-            release: "0.1.0".to_owned(),
-        });
+        let hello = ToFront::Hello(Hello { version: 1, release: "0.1.0".to_owned() });
         Encoder::new(5).message(0, &hello, &mut out).expect("a small message");
         assert_eq!(out, [12, 0, 0, 0, 0, 5, 1, 0, 0, 1, 5, b'0', b'.', b'1', b'.', b'0']);
     }
@@ -220,10 +208,7 @@ mod tests {
         let mut decoder = Decoder::new();
         let rest = out.len() - lost;
         decoder.room(rest).copy_from_slice(&out[lost..]);
-        assert!(matches!(
-            decoder.next::<ToFront>(),
-            Err(WireError::Gap { expected: 1, got: 2 })
-        ));
+        assert!(matches!(decoder.next::<ToFront>(), Err(WireError::Gap { expected: 1, got: 2 })));
     }
 
     proptest! {

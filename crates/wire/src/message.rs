@@ -20,10 +20,7 @@ pub struct Hello {
 impl Hello {
     /// Ours.
     pub fn ours() -> Hello {
-        Hello {
-            version: crate::VERSION,
-            release: env!("CARGO_PKG_VERSION").to_owned(),
-        }
+        Hello { version: crate::VERSION, release: env!("CARGO_PKG_VERSION").to_owned() }
     }
 }
 
