@@ -124,8 +124,12 @@ fn run_suite(selection: &[OsString], filters: &[String], scale: Scale, totals: &
     let (lines, success) = run_and_listen(&mut command)?;
     let mut results = Totals::default();
     for line in &lines {
-        results.read_nextest(line, filters.is_empty());
-        results.read_libtest(line);
+        // A failing test's own output, which nextest prints, has closing lines too.
+        if nextest {
+            results.read_nextest(line, filters.is_empty());
+        } else {
+            results.read_libtest(line);
+        }
     }
     let skipped = fs::read_to_string(&skips).unwrap_or_default();
     for line in skipped.lines() {
