@@ -95,4 +95,5 @@ pub enum Class {
     Timeout,
     Interrupted,
     LauncherLost,
+    OutputFailed,
 }

@@ -85,6 +85,8 @@ pub enum Event {
     Signal(i32),
     /// Nobody reads our output any more: end as SIGPIPE would.
     OutputGone,
+    /// Our output has found no place for longer than `--drain`.
+    OutputFailed,
     /// The agent is gone, without having said that all is over.
     AgentLost,
     /// The guard is gone.
@@ -107,6 +109,7 @@ pub enum Outside {
     Signal(i32),
     Timeout,
     OutputGone,
+    OutputFailed,
     AgentLost,
     GuardLost,
 }
@@ -196,6 +199,7 @@ impl Gang {
             Event::Stopped { rank, signal } => self.fact(now, rank, Fact::Stopped { signal }, effects),
             Event::Signal(signal) => self.signal(now, signal, effects),
             Event::OutputGone => self.end_from_outside(now, Outside::OutputGone, self.rules.grace_failure, effects),
+            Event::OutputFailed => self.end_from_outside(now, Outside::OutputFailed, self.rules.grace_failure, effects),
             Event::AgentLost => self.end_from_outside(now, Outside::AgentLost, self.rules.grace_failure, effects),
             Event::GuardLost => self.end_from_outside(now, Outside::GuardLost, self.rules.grace_failure, effects),
             Event::Tick => self.tick(now, effects),
@@ -301,6 +305,7 @@ impl Gang {
         let why = match outside {
             Outside::Signal(signal) => StopWhy::Signal(signal),
             Outside::OutputGone => StopWhy::Signal(13),
+            Outside::OutputFailed => StopWhy::OutputFailed,
             Outside::Timeout => StopWhy::Timeout,
             Outside::AgentLost => StopWhy::FrontLost,
             Outside::GuardLost => StopWhy::GuardLost,

@@ -79,7 +79,7 @@ fn outside_code(outside: Outside) -> ExitCode {
         Outside::OutputGone => ExitCode::signal(13),
         Outside::Timeout => ExitCode::TIMEOUT,
         Outside::AgentLost => ExitCode::NODE_LOST,
-        Outside::GuardLost => ExitCode::INTERNAL,
+        Outside::GuardLost | Outside::OutputFailed => ExitCode::INTERNAL,
     }
 }
 
@@ -87,6 +87,7 @@ fn outside_class(outside: Outside) -> Class {
     match outside {
         Outside::Signal(_) | Outside::OutputGone => Class::Interrupted,
         Outside::Timeout => Class::Timeout,
+        Outside::OutputFailed => Class::OutputFailed,
         Outside::AgentLost | Outside::GuardLost => Class::LauncherLost,
     }
 }

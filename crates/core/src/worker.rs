@@ -32,6 +32,8 @@ pub enum StopWhy {
     GangFailed,
     /// rankrun was asked to stop by this signal.
     Signal(i32),
+    /// The job's output has found no place for longer than `--drain`.
+    OutputFailed,
     /// `--timeout` passed.
     Timeout,
     /// The front is gone.

@@ -4,41 +4,31 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use rankrun_agent::clean::{MAX_FOREIGN, Remains, remove_runtime_dir};
+use rankrun_agent::clean::{MAX_FOREIGN, remove_runtime_dir};
 use rankrun_agent::{Clock, Launched};
-use rankrun_core::gang::{Effect, Event, Gang, Outside, Rules};
+use rankrun_core::gang::{Effect, Event, Gang, Rules};
 use rankrun_core::job::StdinTarget;
-use rankrun_core::verdict::verdict;
-use rankrun_core::{ExitCode, Pid, Rank, Stream, WorkerStatus};
+use rankrun_core::{ExitCode, Pid, Rank, WorkerStatus};
 use rankrun_output::{LogFiles, Names, Presenter};
-use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
-use rankrun_sys::proc::{self, ChildList};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::wait::{self, Look};
-use rankrun_sys::{fork, terminal};
-use rankrun_wire::frame::OutputHead;
+use rankrun_sys::{fork, proc, terminal};
 use rankrun_wire::message::{Containment, Hello, Summary};
 use rankrun_wire::{Frame, ToAgent, ToFront};
 
 use crate::Plan;
+use crate::delivery::{Delivery, Told};
 use crate::link::{Link, LinkError};
-use crate::report::{self, Report};
+use crate::report;
 use crate::runtime::RuntimeDir;
-use crate::sink::{News, Sink};
 use crate::stdin::Stdin;
 use crate::tty::LentTerminal;
 
-/// How long guard and agent may take to end once all is over, beyond what a kill may take.
-const GUARD_BOUND: Duration = Duration::from_secs(15);
-/// How long before the loss of both guard and agent nobody may have looked after the job.
-const UNATTENDED: Duration = Duration::from_secs(2);
-/// Bytes made for a destination before the loop stops taking output, until the destination has taken a batch.
-const BATCH: usize = 256 * 1024;
-/// The size from which a batch is handed on before the loop looks at anything else.
-const EAGER: usize = 64 * 1024;
+/// How long files may take to take in what a destination would not.
+const SALVAGE_BOUND: Duration = Duration::from_secs(60);
 
 const FRONT: u64 = 0;
 const SIGNALS: u64 = 1;
@@ -99,45 +89,36 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
 }
 
 /// The running front.
-struct Front {
-    plan: Plan,
-    runtime: RuntimeDir,
-    started: Instant,
-    clock: Clock,
-    poller: Poller,
-    signals: SignalFd,
-    waker: Waker,
-    link: Option<Link>,
-    link_writing: bool,
-    guard: i32,
+pub(crate) struct Front {
+    pub(crate) plan: Plan,
+    pub(crate) runtime: RuntimeDir,
+    pub(crate) started: Instant,
+    pub(crate) clock: Clock,
+    pub(crate) poller: Poller,
+    pub(crate) signals: SignalFd,
+    pub(crate) waker: Waker,
+    pub(crate) link: Option<Link>,
+    pub(crate) link_writing: bool,
+    pub(crate) guard: i32,
     /// Where the job's cgroup is, if there is one.
-    cgroup: Option<PathBuf>,
-    foreign: Vec<i32>,
-    agent: Option<Pid>,
-    gang: Gang,
-    presenter: Presenter,
-    logs: Option<LogFiles>,
-    log_retry: Option<Duration>,
-    log_failed_since: Option<Duration>,
-    sinks: [Sink; 2],
-    /// Both streams have one destination: all goes through the first sink.
-    is_shared: bool,
-    /// Bytes of the ranks' output that were taken and not yet settled with the agent, by stream.
-    unsettled: [u64; 2],
-    memory: [Vec<u8>; 2],
-    stdin: Option<Stdin>,
-    terminal: Option<LentTerminal>,
-    containment: Option<Containment>,
-    summary: Option<Summary>,
-    is_drained: bool,
-    said_end: bool,
-    guard_code: Option<u8>,
-    guard_lost: bool,
+    pub(crate) cgroup: Option<PathBuf>,
+    pub(crate) foreign: Vec<i32>,
+    pub(crate) agent: Option<Pid>,
+    pub(crate) gang: Gang,
+    pub(crate) delivery: Delivery,
+    pub(crate) stdin: Option<Stdin>,
+    pub(crate) terminal: Option<LentTerminal>,
+    pub(crate) containment: Option<Containment>,
+    pub(crate) summary: Option<Summary>,
+    pub(crate) is_drained: bool,
+    pub(crate) said_end: bool,
+    pub(crate) guard_code: Option<u8>,
+    pub(crate) guard_lost: bool,
     /// After this, a destination that takes nothing is given up.
-    drain_until: Option<Duration>,
+    pub(crate) drain_until: Option<Duration>,
     /// A SIGTSTP is being carried out.
-    pausing: bool,
-    notices: VecDeque<String>,
+    pub(crate) pausing: bool,
+    pub(crate) notices: VecDeque<String>,
 }
 
 impl Front {
@@ -158,10 +139,6 @@ impl Front {
         let waker = Waker::new().map_err(failed("make an event descriptor"))?;
         let poller = Poller::new().map_err(failed("make an epoll set"))?;
         let handle = || waker.handle().map_err(failed("make an event descriptor"));
-        let sinks = [
-            Sink::start("stdout", rustix::stdio::stdout(), handle()?).map_err(failed("start a thread"))?,
-            Sink::start("stderr", rustix::stdio::stderr(), handle()?).map_err(failed("start a thread"))?,
-        ];
         let Launched { guard, stream, cgroup } = launched;
         let mut link = Link::new(stream).map_err(failed("reach the agent"))?;
         poller.add(&link, FRONT, Interest::Read).map_err(failed("watch the agent"))?;
@@ -193,10 +170,12 @@ impl Front {
             }
             None => Names { node: String::new(), local_rank: Default::default(), app: Default::default() },
         };
+        let presenter = Presenter::new(plan.output.clone(), names);
+        let delivery = Delivery::new(presenter, logs, plan.output.same_destination, plan.drain, handle()?)
+            .map_err(failed("start a thread"))?;
         Ok(Front {
             gang: Gang::new(plan.spec.map.world_size(), rules),
-            presenter: Presenter::new(plan.output.clone(), names),
-            is_shared: plan.output.same_destination,
+            delivery,
             plan,
             runtime,
             started,
@@ -210,12 +189,6 @@ impl Front {
             cgroup,
             foreign,
             agent: None,
-            logs,
-            log_retry: None,
-            log_failed_since: None,
-            sinks,
-            unsettled: [0, 0],
-            memory: [Vec::new(), Vec::new()],
             stdin,
             terminal,
             containment: None,
@@ -232,7 +205,7 @@ impl Front {
 
     fn run(mut self) -> Outcome {
         let mut ready = Vec::new();
-        while !self.is_done() {
+        while self.link.is_some() {
             self.hand_on();
             let timeout = self.timeout();
             if let Err(error) = self.poller.wait(timeout, &mut ready) {
@@ -247,12 +220,7 @@ impl Front {
         self.finish()
     }
 
-    /// All ranks are gone and the agent has nothing more to say, or there is no agent any more.
-    fn is_done(&self) -> bool {
-        self.link.is_none()
-    }
-
-    fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.clock.now()
     }
 
@@ -261,12 +229,11 @@ impl Front {
             return None;
         }
         let now = self.now();
-        let presenter = if self.destinations_are_idle() { self.presenter.next_deadline() } else { None };
-        let deadlines = [self.gang.deadline(), presenter, self.log_retry, self.drain_until];
+        let deadlines = [self.gang.deadline(), self.delivery.deadline(), self.drain_until];
         deadlines.into_iter().flatten().min().map(|deadline| deadline.saturating_sub(now))
     }
 
-    fn dispatch(&mut self, event: Ready) {
+    pub(crate) fn dispatch(&mut self, event: Ready) {
         match event.token {
             FRONT => {
                 if event.writable && self.link.as_ref().is_some_and(Link::wants_write) {
@@ -284,7 +251,9 @@ impl Front {
             }
             _ => {
                 self.waker.clear();
-                self.hear_sinks();
+                let now = self.now();
+                self.delivery.hear(now);
+                self.hear_delivery();
                 self.hear_stdin();
             }
         }
@@ -298,16 +267,10 @@ impl Front {
         if self.gang.deadline().is_some_and(|deadline| deadline <= now) {
             self.event(Event::Tick);
         }
-        if self.destinations_are_idle() {
-            self.presenter.tick(now);
-        }
-        if self.log_retry.is_some_and(|retry| retry <= now) {
-            let result = self.logs.as_mut().map_or(Ok(()), LogFiles::retry);
-            self.check_logs(result);
-        }
+        self.delivery.tick(now);
+        self.hear_delivery();
         if self.drain_until.is_some_and(|until| until <= now) {
-            // The agent holds output that nobody takes: it has waited long enough.
-            self.link = None;
+            self.give_up_on_destinations(now);
         }
     }
 
@@ -350,7 +313,10 @@ impl Front {
         let filled = link.fill();
         loop {
             match link.next() {
-                Ok(Some(Frame::Output(head, bytes))) => self.output(head, bytes),
+                Ok(Some(Frame::Output(head, bytes))) => {
+                    let now = self.clock.now();
+                    self.delivery.output(now, head, bytes);
+                }
                 Ok(Some(Frame::Message(message))) => {
                     self.link = Some(link);
                     self.message(message);
@@ -364,9 +330,6 @@ impl Front {
                     self.lose_agent(&error);
                     return;
                 }
-            }
-            if self.presenter.pending(Stream::Stdout).len() >= EAGER {
-                self.hand_on_stream(Stream::Stdout);
             }
         }
         match filled {
@@ -428,9 +391,7 @@ impl Front {
             ToFront::Mpi { worker, event, .. } => self.event(Event::Mpi { rank: worker.rank, event }),
             ToFront::Closed { rank, stream } => {
                 let now = self.now();
-                self.presenter.closed(now, rank, stream);
-                let result = self.logs.as_mut().map_or(Ok(()), |logs| logs.close(rank, stream));
-                self.check_logs(result);
+                self.delivery.closed(now, rank, stream);
             }
             ToFront::StdinTaken(_) => {
                 if let Some(stdin) = &self.stdin {
@@ -495,7 +456,7 @@ impl Front {
                     terminal::window(rustix::stdio::stdout()).or_else(|| terminal::window(rustix::stdio::stderr()));
                 if let Some((rows, columns)) = window {
                     let now = self.now();
-                    self.presenter.resize(now, (rows, columns));
+                    self.delivery.presenter.resize(now, (rows, columns));
                     self.say(&ToAgent::Window(rows, columns));
                 }
             }
@@ -538,120 +499,47 @@ impl Front {
         }
     }
 
-    fn output(&mut self, head: OutputHead, bytes: &[u8]) {
+    /// Gives what is ready to the destinations, our own notices among it.
+    pub(crate) fn hand_on(&mut self) {
         let now = self.now();
-        self.unsettled[head.stream.index()] += bytes.len() as u64;
-        if self.sinks[self.sink_of(head.stream)].failed {
-            return;
-        }
-        self.presenter.output(now, head.at, head.rank, head.stream, bytes);
-        if let Some(logs) = &mut self.logs {
-            let result = logs.write(head.rank, head.stream, bytes);
-            self.check_logs(result);
-        }
-    }
-
-    fn sink_of(&self, stream: Stream) -> usize {
-        if self.is_shared { 0 } else { stream.index() }
-    }
-
-    fn destinations_are_idle(&self) -> bool {
-        self.sinks.iter().all(Sink::is_idle)
-    }
-
-    /// Gives what is ready to the destinations, and settles with the agent what needs no destination.
-    fn hand_on(&mut self) {
         while let Some(text) = self.notices.pop_front() {
-            let now = self.now();
-            self.presenter.notice(now, &text);
+            self.delivery.presenter.notice(now, &text);
         }
-        for stream in Stream::ALL {
-            self.hand_on_stream(stream);
-        }
+        self.delivery.hand_on();
+        self.hear_delivery();
     }
 
-    fn hand_on_stream(&mut self, stream: Stream) {
-        let index = stream.index();
-        if self.presenter.pending(stream).is_empty() {
-            // What the presenter keeps is bounded by the presenter; the agent may send more.
-            let shares = if self.is_shared { index == 0 && self.sinks[0].is_idle() } else { true };
-            if shares && self.log_retry.is_none() {
-                self.settle_all_of(stream);
-            }
-            return;
-        }
-        let sink = self.sink_of(stream);
-        if self.sinks[sink].failed {
-            self.presenter.pending(stream).clear();
-            return;
-        }
-        if !self.sinks[sink].has_room() {
-            return;
-        }
-        let mut bytes = std::mem::take(&mut self.memory[index]);
-        bytes.clear();
-        std::mem::swap(&mut bytes, self.presenter.pending(stream));
-        let settles = self.take_unsettled(stream);
-        self.sinks[sink].write(bytes, settles);
-    }
-
-    /// Both streams' bytes are settled together where they share a destination: packed as stdout in the low half.
-    fn take_unsettled(&mut self, stream: Stream) -> u64 {
-        if self.is_shared {
-            let [stdout, stderr] = std::mem::take(&mut self.unsettled);
-            return (stderr << 32) | stdout;
-        }
-        std::mem::take(&mut self.unsettled[stream.index()])
-    }
-
-    fn settle_all_of(&mut self, stream: Stream) {
-        let streams: &[Stream] = if self.is_shared { &Stream::ALL } else { std::slice::from_ref(&stream) };
-        for &stream in streams {
-            let bytes = std::mem::take(&mut self.unsettled[stream.index()]);
-            self.settle(stream, bytes);
-        }
-    }
-
-    fn settle(&mut self, stream: Stream, bytes: u64) {
-        if self.log_failed_since.is_some() {
-            // The logs must not fall behind what is granted.
-            self.unsettled[stream.index()] += bytes;
-        } else if bytes > 0 {
-            self.say(&ToAgent::Credit { stream, bytes });
-        }
-    }
-
-    fn hear_sinks(&mut self) {
-        for index in 0..2 {
-            while let Some(news) = self.sinks[index].next_news() {
-                match news {
-                    News::Written { settles, memory } => {
-                        if memory.capacity() <= 2 * BATCH {
-                            self.memory[index] = memory;
-                        }
-                        if self.is_shared {
-                            self.settle(Stream::Stdout, settles & 0xffff_ffff);
-                            self.settle(Stream::Stderr, settles >> 32);
-                        } else {
-                            self.settle(Stream::ALL[index], settles);
-                        }
-                    }
-                    News::Full => {
-                        let name = Stream::ALL[index];
-                        self.note(format!("{name} is full (no space left); waiting for space"));
-                    }
-                    News::Recovered => self.note(format!("{} takes output again", Stream::ALL[index])),
-                    News::Failed(error) => {
-                        if error.kind() != io::ErrorKind::BrokenPipe {
-                            self.note(format!("cannot write to {}: {error}", Stream::ALL[index]));
-                        }
-                        if self.summary.is_none() {
-                            self.event(Event::OutputGone);
-                        }
-                    }
+    fn hear_delivery(&mut self) {
+        for told in self.delivery.told() {
+            match told {
+                Told::Settled { stream, bytes } => self.say(&ToAgent::Credit { stream, bytes }),
+                Told::Note(text) => self.note(text),
+                Told::ReaderGone if self.summary.is_none() => self.event(Event::OutputGone),
+                Told::Failed => {
+                    self.event(Event::OutputFailed);
+                    self.drain_until = Some(self.now());
                 }
+                Told::ReaderGone => {}
             }
         }
+    }
+
+    /// A destination takes nothing, and has had its time: what it was to get is kept beside the report.
+    fn give_up_on_destinations(&mut self, now: Duration) {
+        let salvaged = match (self.delivery.salvaged(), self.report_dir()) {
+            (None, Some(directory)) => self.delivery.salvage(&directory),
+            (Some(_), _) | (None, None) => Err(io::Error::from(io::ErrorKind::NotFound)),
+        };
+        match salvaged {
+            // The files take what is left at once, unless they cannot take it at all.
+            Ok(()) => self.drain_until = self.summary.as_ref().map(|_| now + SALVAGE_BOUND),
+            Err(_) if self.summary.is_some() => self.link = None,
+            Err(_) => self.drain_until = None,
+        }
+    }
+
+    pub(crate) fn report_dir(&self) -> Option<PathBuf> {
+        self.plan.report_dir.clone().or_else(|| report::default_dir(&self.plan.spec.job))
     }
 
     fn hear_stdin(&mut self) {
@@ -664,34 +552,7 @@ impl Front {
         }
     }
 
-    fn check_logs(&mut self, result: Result<(), rankrun_output::LogError>) {
-        let now = self.now();
-        match result {
-            Ok(()) => {
-                if self.logs.as_ref().is_some_and(|logs| logs.unwritten() == 0) {
-                    if self.log_failed_since.take().is_some() {
-                        self.note("the log directory takes output again".to_owned());
-                    }
-                    self.log_retry = None;
-                }
-            }
-            Err(error) => {
-                let since = *self.log_failed_since.get_or_insert(now);
-                if self.log_retry.is_none() {
-                    self.note(format!("{error}: {}; trying again", report::os_text(&error.source)));
-                }
-                self.log_retry = Some(now + Duration::from_secs(1));
-                if now >= since + self.plan.drain {
-                    self.note(format!("{error}: giving up"));
-                    self.logs = None;
-                    self.log_retry = None;
-                    self.event(Event::OutputGone);
-                }
-            }
-        }
-    }
-
-    fn look_at_guard(&mut self) {
+    pub(crate) fn look_at_guard(&mut self) {
         if self.guard_code.is_some() || self.guard_lost {
             return;
         }
@@ -723,142 +584,9 @@ impl Front {
         }
     }
 
-    fn note(&mut self, text: String) {
+    pub(crate) fn note(&mut self, text: String) {
         if self.plan.verbosity >= 0 {
             self.notices.push_back(format!("rankrun: {text}"));
         }
-    }
-
-    /// The ranks are gone, or nobody holds them any more: proof, output, report.
-    fn finish(mut self) -> Outcome {
-        self.link = None;
-        let guard_lost = self.guard_lost;
-        let proven = self.await_guard();
-        if let Some(terminal) = &mut self.terminal {
-            terminal.ended();
-        }
-        if guard_lost && self.summary.is_none() {
-            self.guard_lost = true;
-        }
-        let now = self.now();
-        let until = self.drain_until.unwrap_or(now + self.plan.drain);
-        while self.presenter.finish(now) {
-            if !self.write_out(until) {
-                break;
-            }
-        }
-        let is_written = self.write_out(until);
-        let verdict = verdict(&self.gang);
-        let mut code = verdict.code;
-        let left = self.summary.as_ref().map(|summary| summary.left.clone()).unwrap_or_default();
-        if !proven || !left.is_empty() {
-            code = ExitCode::LEFT_BEHIND;
-        }
-        let took = self.started.elapsed();
-        let report = Report::new(&self.plan, &self.gang, &verdict, code, took, self.containment.as_ref(), {
-            report::Remainder { summary: self.summary.as_ref(), proven, is_sent: self.is_drained, is_written }
-        });
-        self.conclude(&report, until, is_written);
-        let raise = match self.gang.outside() {
-            Some(Outside::Signal(number)) if code == ExitCode::signal(number) => Some(number),
-            Some(Outside::OutputGone) if code == ExitCode::signal(signal::SIGPIPE) => Some(signal::SIGPIPE),
-            Some(_) | None => None,
-        };
-        remove_runtime_dir(&self.runtime.path);
-        Outcome { code, raise }
-    }
-
-    /// Writes the report, and what no destination would take.
-    fn conclude(&mut self, report: &Report, until: Duration, is_written: bool) {
-        let wanted = self.plan.report_dir.is_some() || report.has_failed();
-        let mut place = None;
-        if wanted || !is_written {
-            let directory = self.plan.report_dir.clone().or_else(|| report::default_dir(&self.plan.spec.job));
-            if let Some(directory) = directory {
-                let mut files = Vec::new();
-                if !is_written {
-                    for (sink, stream) in self.sinks.iter_mut().zip(Stream::ALL) {
-                        let mut bytes = sink.abandon();
-                        bytes.append(self.presenter.pending(stream));
-                        if !bytes.is_empty() {
-                            files.push((format!("unwritten.{stream}"), bytes));
-                        }
-                    }
-                }
-                match report::save(&directory, report, &files) {
-                    Ok(path) => place = Some(path),
-                    // A full or read-only home never changes the exit code.
-                    Err(error) if self.plan.verbosity > 0 => {
-                        self.note(format!("cannot write the report in \"{}\": {error}", directory.display()));
-                    }
-                    Err(_) => {}
-                }
-            }
-        }
-        if self.plan.verbosity >= 0 && report.is_worth_telling() {
-            let text = report::render(report, place.as_deref(), self.plan.color);
-            let now = self.now();
-            self.presenter.notice(now, text.trim_end_matches('\n'));
-        }
-        self.hand_on();
-        if is_written {
-            self.write_out(until.max(self.now() + Duration::from_millis(100)));
-        }
-    }
-
-    /// Hands on what is pending until all is written, or `until`. Returns whether all is written.
-    fn write_out(&mut self, until: Duration) -> bool {
-        let mut ready = Vec::new();
-        loop {
-            self.hand_on();
-            let is_pending = Stream::ALL.iter().any(|stream| !self.presenter.pending(*stream).is_empty());
-            if !is_pending && self.destinations_are_idle() && self.notices.is_empty() {
-                return true;
-            }
-            let now = self.now();
-            if now >= until {
-                return false;
-            }
-            if self.poller.wait(Some(until - now), &mut ready).is_err() {
-                return false;
-            }
-            let interrupts = ready.clone().into_iter().any(|event| event.token == SIGNALS);
-            for event in ready.clone() {
-                self.dispatch(event);
-            }
-            if interrupts && self.gang.outside().is_some() && self.guard_code.is_some() {
-                return false;
-            }
-        }
-    }
-
-    /// Waits for the guard's word that nothing is left; where there is no guard any more, does its work.
-    fn await_guard(&mut self) -> bool {
-        let bound = Instant::now() + GUARD_BOUND;
-        let mut ready = Vec::new();
-        while self.guard_code.is_none() && !self.guard_lost {
-            self.look_at_guard();
-            if self.guard_code.is_some() || self.guard_lost {
-                break;
-            }
-            let now = Instant::now();
-            if now >= bound || self.poller.wait(Some(bound - now), &mut ready).is_err() {
-                break;
-            }
-            for event in ready.clone() {
-                self.dispatch(event);
-            }
-        }
-        if let Some(code) = self.guard_code {
-            return code == 0;
-        }
-        let remains = Remains {
-            cgroup: self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
-            children: ChildList::open(),
-            runtime_dir: self.runtime.path.clone(),
-        };
-        let empty = remains.end(&self.foreign);
-        remains.tidy(self.summary.is_none().then(|| SystemTime::now() - UNATTENDED));
-        empty
     }
 }

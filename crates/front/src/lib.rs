@@ -1,6 +1,8 @@
 //! One job: the process that the user started. It starts guard and agent, runs the gang's state machine, writes the
 //! output and the report, and returns the exit code.
 
+mod delivery;
+mod ending;
 mod front;
 mod link;
 mod report;

@@ -72,6 +72,8 @@ struct Left {
     shared_memory_removed: bool,
     /// Whether all output reached the front.
     output_sent: bool,
+    /// Whether what no destination took was kept in the report's directory.
+    output_salvaged: bool,
     /// Whether all of it reached its destination.
     output_written: bool,
 }
@@ -90,6 +92,8 @@ pub(crate) struct Remainder<'a> {
     pub(crate) proven: bool,
     pub(crate) is_sent: bool,
     pub(crate) is_written: bool,
+    /// Where output was kept that no destination took.
+    pub(crate) salvaged: Option<&'a Path>,
 }
 
 impl Report {
@@ -153,6 +157,7 @@ impl Report {
                 shared_memory: summary.shared_memory.iter().map(|name| name.to_string_lossy().into_owned()).collect(),
                 shared_memory_removed: summary.shared_memory_removed,
                 output_sent: remainder.is_sent,
+                output_salvaged: remainder.salvaged.is_some(),
                 output_written: remainder.is_sent && remainder.is_written,
             },
         }
@@ -172,7 +177,8 @@ impl Report {
 impl Left {
     fn output_lost(&self) -> &'static str {
         match self.output_sent {
-            true => "some of it could not be written; it is kept beside the report",
+            true if self.output_salvaged => "what could not be written is kept beside the report, as unwritten.*",
+            true => "some of it could not be written, and is lost",
             false => "what the agent had not sent yet is lost with it",
         }
     }
@@ -255,6 +261,7 @@ fn headline(report: &Report) -> String {
         }
         (Some(culprit), _) => format!("rank {} failed: {}", culprit.rank, culprit.cause),
         (None, Some(Outside::Signal(signal))) => format!("ended by {}", signal_name(signal)),
+        (None, Some(Outside::OutputFailed)) => "its output found no place for longer than --drain".to_owned(),
         (None, Some(Outside::Timeout)) => "ended by --timeout".to_owned(),
         (None, Some(Outside::OutputGone)) => "nobody reads the output any more".to_owned(),
         (None, Some(Outside::AgentLost)) => format!("node {} was lost: its agent was killed or stopped", report.node),
@@ -337,16 +344,13 @@ pub(crate) fn default_dir(job: &JobId) -> Option<PathBuf> {
     Some(state.join("rankrun").join(&job.0))
 }
 
-/// Writes the report, and other files beside it. Returns the path of the report.
-pub(crate) fn save(directory: &Path, report: &Report, files: &[(String, Vec<u8>)]) -> io::Result<PathBuf> {
+/// Writes the report. Returns the path of the report.
+pub(crate) fn save(directory: &Path, report: &Report) -> io::Result<PathBuf> {
     std::fs::create_dir_all(directory)?;
     let path = directory.join("report.json");
     let mut json = serde_json::to_vec_pretty(report)?;
     json.push(b'\n');
     std::fs::write(&path, json)?;
-    for (name, bytes) in files {
-        std::fs::write(directory.join(name), bytes)?;
-    }
     Ok(path)
 }
 

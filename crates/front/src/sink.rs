@@ -1,10 +1,12 @@
 //! Writing to the front's own stdout and stderr: each on a thread of its own, since these descriptors are shared with
 //! others and so are never made non-blocking (DESIGN §7).
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use rankrun_sys::poll::Waker;
@@ -14,17 +16,18 @@ const BATCHES: usize = 2;
 /// How often a full disk is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Bytes for a destination, and how many bytes of the ranks' output they settle.
+/// Bytes for a destination, and how many bytes of the ranks' output they settle, by stream.
+#[derive(Clone, Debug)]
 struct Batch {
-    bytes: Vec<u8>,
-    settles: u64,
+    bytes: Arc<Vec<u8>>,
+    settles: [u64; 2],
 }
 
 /// What a destination has to say.
 #[derive(Debug)]
 pub(crate) enum News {
     /// A batch has been written; its memory may be used again.
-    Written { settles: u64, memory: Vec<u8> },
+    Written { settles: [u64; 2], memory: Option<Vec<u8>> },
     /// The destination is full; it is tried again every second.
     Full,
     /// It takes bytes again.
@@ -33,17 +36,34 @@ pub(crate) enum News {
     Failed(io::Error),
 }
 
+enum Told {
+    Written,
+    Full,
+    Recovered,
+    Failed(io::Error),
+}
+
 /// A destination, seen from the loop.
 #[derive(Debug)]
 pub(crate) struct Sink {
-    batches: Option<SyncSender<Batch>>,
-    news: Receiver<News>,
-    waiting: usize,
-    pub(crate) failed: bool,
-    /// What the thread has not written yet of its present batch: saved when we give up on it.
-    unwritten: Arc<Mutex<Vec<u8>>>,
-    /// Ends the thread's wait for a full disk.
-    give_up: Option<Sender<()>>,
+    batches: SyncSender<Batch>,
+    told: Receiver<Told>,
+    /// What the thread has been given and has not written; the first is under way.
+    waiting: VecDeque<Batch>,
+    /// How much of the first has been written.
+    written: Arc<AtomicUsize>,
+    failed: bool,
+}
+
+impl std::fmt::Debug for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Told::Written => "Written",
+            Told::Full => "Full",
+            Told::Recovered => "Recovered",
+            Told::Failed(_) => "Failed",
+        })
+    }
 }
 
 impl Sink {
@@ -51,114 +71,112 @@ impl Sink {
     pub(crate) fn start(name: &str, fd: impl AsFd, waker: Waker) -> io::Result<Sink> {
         let fd = fd.as_fd().try_clone_to_owned()?;
         let (batches, inbox) = sync_channel::<Batch>(BATCHES);
-        let (outbox, news) = channel();
-        let (give_up, gave_up) = channel();
-        let unwritten = Arc::new(Mutex::new(Vec::new()));
-        let writer = Writer { fd, outbox, waker, gave_up, unwritten: Arc::clone(&unwritten) };
+        let (outbox, told) = channel();
+        let written = Arc::new(AtomicUsize::new(0));
+        let writer = Writer { fd, outbox, waker, written: Arc::clone(&written) };
         std::thread::Builder::new().name(name.to_owned()).stack_size(128 * 1024).spawn(move || {
             rankrun_sys::signal::block_all();
             writer.run(&inbox);
         })?;
-        Ok(Sink { batches: Some(batches), news, waiting: 0, failed: false, unwritten, give_up: Some(give_up) })
+        Ok(Sink { batches, told, waiting: VecDeque::new(), written, failed: false })
     }
 
     /// Whether a batch would be taken without waiting.
     pub(crate) fn has_room(&self) -> bool {
-        self.waiting < BATCHES
+        self.waiting.len() < BATCHES
     }
 
     /// Whether everything has been written.
     pub(crate) fn is_idle(&self) -> bool {
-        self.waiting == 0
+        self.waiting.is_empty()
+    }
+
+    /// Whether nothing more is written, because the destination failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// Gives a batch to the thread. To be called only where [`Sink::has_room`].
-    pub(crate) fn write(&mut self, bytes: Vec<u8>, settles: u64) {
-        let Some(batches) = &self.batches else { return };
-        if batches.try_send(Batch { bytes, settles }).is_ok() {
-            self.waiting += 1;
+    pub(crate) fn write(&mut self, bytes: Vec<u8>, settles: [u64; 2]) {
+        let batch = Batch { bytes: Arc::new(bytes), settles };
+        if self.batches.try_send(batch.clone()).is_ok() {
+            self.waiting.push_back(batch);
         }
     }
 
     pub(crate) fn next_news(&mut self) -> Option<News> {
-        let news = self.news.try_recv().ok()?;
-        match news {
-            News::Written { .. } => self.waiting -= 1,
-            News::Failed(_) => self.failed = true,
-            News::Full | News::Recovered => {}
-        }
-        Some(news)
+        Some(match self.told.try_recv().ok()? {
+            Told::Written => {
+                let batch = self.waiting.pop_front()?;
+                News::Written { settles: batch.settles, memory: Arc::try_unwrap(batch.bytes).ok() }
+            }
+            Told::Full => News::Full,
+            Told::Recovered => News::Recovered,
+            Told::Failed(error) => {
+                self.failed = true;
+                News::Failed(error)
+            }
+        })
     }
 
-    /// Gives up on the destination and returns what it has not taken of what was given to it, as far as is known.
-    pub(crate) fn abandon(&mut self) -> Vec<u8> {
-        self.batches = None;
-        self.give_up = None;
-        let mut bytes = match self.unwritten.lock() {
-            Ok(unwritten) => unwritten.clone(),
-            Err(poisoned) => poisoned.into_inner().clone(),
-        };
-        while let Some(news) = self.next_news() {
-            if let News::Written { .. } = news {
-                bytes.clear();
-            }
+    /// Gives up on the destination: returns what it has not taken, as far as is known, and what that settles. What a
+    /// write that is under way has already placed may be among it.
+    pub(crate) fn abandon(mut self) -> (Vec<u8>, [u64; 2]) {
+        while self.next_news().is_some() {}
+        let mut skip = self.written.load(Ordering::Acquire);
+        let (mut bytes, mut settles) = (Vec::new(), [0, 0]);
+        for batch in &self.waiting {
+            bytes.extend_from_slice(&batch.bytes[skip.min(batch.bytes.len())..]);
+            settles[0] += batch.settles[0];
+            settles[1] += batch.settles[1];
+            skip = 0;
         }
-        bytes
+        (bytes, settles)
     }
 }
 
 struct Writer {
     fd: OwnedFd,
-    outbox: Sender<News>,
+    outbox: Sender<Told>,
     waker: Waker,
-    gave_up: Receiver<()>,
-    unwritten: Arc<Mutex<Vec<u8>>>,
+    written: Arc<AtomicUsize>,
 }
 
 impl Writer {
     fn run(self, inbox: &Receiver<Batch>) {
-        for Batch { bytes, settles } in inbox {
-            if let Err(error) = self.write(&bytes) {
-                self.tell(News::Failed(error));
-                // The rest is taken and forgotten, so that the loop does not wait for it.
-                self.tell(News::Written { settles, memory: bytes });
-                for Batch { bytes, settles } in inbox {
-                    self.tell(News::Written { settles, memory: bytes });
-                }
-                return;
+        let mut failed = false;
+        for Batch { bytes, .. } in inbox {
+            if !failed && let Err(error) = self.write(&bytes) {
+                failed = true;
+                self.tell(Told::Failed(error));
             }
-            self.tell(News::Written { settles, memory: bytes });
+            // After a failure the rest is taken and forgotten, so that the loop does not wait for it.
+            drop(bytes);
+            self.written.store(0, Ordering::Release);
+            self.tell(Told::Written);
         }
     }
 
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut rest = bytes;
+        let mut at = 0;
         let mut full = false;
-        while !rest.is_empty() {
-            match rustix::io::write(&self.fd, rest) {
+        while at < bytes.len() {
+            match rustix::io::write(&self.fd, &bytes[at..]) {
                 Ok(count) => {
-                    rest = &rest[count..];
-                    if full {
-                        full = false;
-                        self.keep(&[]);
-                        self.tell(News::Recovered);
+                    at += count;
+                    self.written.store(at, Ordering::Release);
+                    if std::mem::take(&mut full) {
+                        self.tell(Told::Recovered);
                     }
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 // Somebody else has made the shared descriptor non-blocking: wait as a blocking one would.
-                Err(rustix::io::Errno::AGAIN) => self.wait_writable(),
+                Err(rustix::io::Errno::AGAIN) => self.wait(None),
                 Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {
-                    if !full {
-                        full = true;
-                        self.keep(rest);
-                        self.tell(News::Full);
+                    if !std::mem::replace(&mut full, true) {
+                        self.tell(Told::Full);
                     }
-                    match self.gave_up.recv_timeout(RETRY) {
-                        Err(RecvTimeoutError::Timeout) => {}
-                        Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-                            return Err(io::Error::from(rustix::io::Errno::NOSPC));
-                        }
-                    }
+                    self.wait(Some(RETRY));
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -166,21 +184,23 @@ impl Writer {
         Ok(())
     }
 
-    fn wait_writable(&self) {
-        use rustix::event::{PollFd, PollFlags, poll};
-        let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::OUT)], None);
-    }
-
-    fn keep(&self, bytes: &[u8]) {
-        if let Ok(mut unwritten) = self.unwritten.lock() {
-            unwritten.clear();
-            unwritten.extend_from_slice(bytes);
+    /// Waits until the destination can be written, or for a time.
+    fn wait(&self, time: Option<Duration>) {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        match time {
+            None => {
+                let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::OUT)], None);
+            }
+            Some(time) => {
+                let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+                let _ = poll(&mut [], Some(&timeout));
+            }
         }
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, told: Told) {
         // The loop may have ended; then nobody needs to know.
-        let _ = self.outbox.send(news);
+        let _ = self.outbox.send(told);
         self.waker.wake();
     }
 }
