@@ -119,6 +119,11 @@ impl Delivery {
         self.sinks.iter().all(Sink::is_idle)
     }
 
+    /// Whether a destination has no space left.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full_since.iter().any(Option::is_some)
+    }
+
     /// Whether nothing waits to be written.
     pub(crate) fn is_done(&mut self) -> bool {
         self.is_idle() && Stream::ALL.iter().all(|stream| self.presenter.pending(*stream).is_empty())
@@ -207,9 +212,9 @@ impl Delivery {
         }
     }
 
-    /// All that is due.
-    pub(crate) fn tick(&mut self, now: Duration) {
-        if self.is_idle() {
+    /// All that is due; what waits for quiet only if there is `quiet` now.
+    pub(crate) fn tick(&mut self, now: Duration, quiet: bool) {
+        if quiet && self.is_idle() {
             self.presenter.tick(now);
         }
         if self.log_retry.is_some_and(|retry| retry <= now) {

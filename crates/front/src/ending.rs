@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rankrun_agent::clean::{Remains, remove_runtime_dir};
 use rankrun_core::ExitCode;
-use rankrun_core::gang::Outside;
+use rankrun_core::gang::{Event, Outside};
 use rankrun_core::verdict::verdict;
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::ChildList;
@@ -101,6 +101,9 @@ impl Front {
             }
             let now = self.now();
             if now >= until {
+                if self.delivery.is_full() {
+                    self.event(Event::OutputFailed);
+                }
                 let directory = self.report_dir();
                 if self.delivery.salvaged().is_some() || bound.is_some() {
                     return false;

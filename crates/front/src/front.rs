@@ -212,10 +212,12 @@ impl Front {
                 self.note(format!("cannot wait for events: {error}"));
                 break;
             }
+            // While output keeps coming, the quiet of a rank is only that of a busy machine.
+            let quiet = !ready.iter().any(|event| event.token == FRONT);
             for &event in &ready {
                 self.dispatch(event);
             }
-            self.tick();
+            self.tick(quiet);
         }
         self.finish()
     }
@@ -259,7 +261,7 @@ impl Front {
         }
     }
 
-    fn tick(&mut self) {
+    fn tick(&mut self, quiet: bool) {
         if self.clock.is_paused() {
             return;
         }
@@ -267,14 +269,14 @@ impl Front {
         if self.gang.deadline().is_some_and(|deadline| deadline <= now) {
             self.event(Event::Tick);
         }
-        self.delivery.tick(now);
+        self.delivery.tick(now, quiet);
         self.hear_delivery();
         if self.drain_until.is_some_and(|until| until <= now) {
             self.give_up_on_destinations(now);
         }
     }
 
-    fn event(&mut self, event: Event) {
+    pub(crate) fn event(&mut self, event: Event) {
         let mut effects = Vec::new();
         let now = self.now();
         self.gang.handle(now, event, &mut effects);
@@ -526,6 +528,9 @@ impl Front {
 
     /// A destination takes nothing, and has had its time: what it was to get is kept beside the report.
     fn give_up_on_destinations(&mut self, now: Duration) {
+        if self.delivery.is_full() {
+            self.event(Event::OutputFailed);
+        }
         let salvaged = match (self.delivery.salvaged(), self.report_dir()) {
             (None, Some(directory)) => self.delivery.salvage(&directory),
             (Some(_), _) | (None, None) => Err(io::Error::from(io::ErrorKind::NotFound)),
