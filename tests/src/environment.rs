@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::helper::shared_directory;
 use crate::skip::skip;
 
 /// A Python environment with an MPI or with torch.
@@ -56,18 +57,25 @@ pub fn scratch() -> PathBuf {
     path
 }
 
-/// Compiles a C or C++ program with the given compiler.
+/// Compiles a C or C++ program into the directory that all users can read, and returns where it is.
 ///
 /// # Panics
 /// If the compiler is missing or refuses it: the programs are ours.
-pub fn compile(compiler: &str, arguments: &[&str], source: &Path, program: &Path) {
+pub fn compile(compiler: &str, arguments: &[&str], source: &Path, name: &str) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let fresh = shared_directory().join(format!("{name}.{}-{number}", std::process::id()));
     let output = Command::new(compiler)
         .args(arguments)
         .arg("-o")
-        .arg(program)
+        .arg(&fresh)
         .arg(source)
         .output()
         .unwrap_or_else(|error| panic!("cannot start {compiler}: {error}"));
     let messages = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{compiler} {}: {messages}", source.display());
+    // Another test may be doing the same, or running the old program.
+    let program = shared_directory().join(name);
+    fs::rename(fresh, &program).expect("both are in one directory");
+    program
 }

@@ -4,13 +4,11 @@
 //! Each of 3 ranks has a plain child, a child in a session of its own, and a daemonised grandchild that ignores
 //! SIGTERM, SIGINT and SIGHUP. All hold stdout open; in the tests of shared memory all map a file of /dev/shm.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Job, Running, Tier, User, compile, full_scale, helper, monotonic, pause, processes};
-use rankrun_tests::{shared_directory, skip};
+use rankrun_tests::{Ended, Job, Running, Tier, User, compile, full_scale, helper, monotonic, pause, processes, skip};
 use rustix::process::Signal;
 
 const RANKS: u32 = 3;
@@ -29,11 +27,7 @@ fn shared_memory_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/map_shm.c");
-        let fresh = shared_directory().join(format!("map_shm.{}.so", std::process::id()));
-        compile("cc", &["-shared", "-fPIC", "-O1"], &source, &fresh);
-        let library = shared_directory().join("map_shm.so");
-        fs::rename(fresh, &library).expect("both are in one directory");
-        library
+        compile("cc", &["-shared", "-fPIC", "-O1"], &source, "map_shm.so")
     })
 }
 

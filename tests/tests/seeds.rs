@@ -1,6 +1,5 @@
 //! The C++ programs that show how output is buffered: whole lines in every mode that promises them, on pipe and pty.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use rankrun_tests::{Environment, Job, compile, shared_directory, skip};
+use rankrun_tests::{Environment, Job, compile, skip};
 
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -20,11 +19,8 @@ fn repository() -> PathBuf {
 fn build(environment: &Environment, name: &str) -> PathBuf {
     let include = format!("-I{}", repository().join("examples/include/mpicxx_compat").display());
     let source = repository().join("examples/seeds").join(format!("{name}.cpp"));
-    let fresh = shared_directory().join(format!("seed-{name}.{}", std::process::id()));
-    compile(&environment.program("mpicxx"), &["-std=c++11", "-O1", &include], &source, &fresh);
-    let program = shared_directory().join(format!("seed-{name}"));
-    fs::rename(fresh, &program).expect("both are in one directory");
-    program
+    let compiler = environment.program("mpicxx");
+    compile(&compiler, &["-std=c++11", "-O1", &include], &source, &format!("seed-{name}"))
 }
 
 /// 5 lines of 20 letters from each rank, each line of one letter alone.
@@ -80,8 +76,7 @@ fn what_wall_writes_reaches_a_login_but_no_rank() {
         return skip("only root can enter a terminal into utmp");
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/utmp_terminal.c");
-    let program = shared_directory().join(format!("utmp_terminal.{}", std::process::id()));
-    compile("cc", &["-O1", "-Wall"], &source, &program);
+    let program = compile("cc", &["-O1", "-Wall"], &source, "utmp_terminal");
     let mut login =
         Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program was just made");
     let mut screen = BufReader::new(login.stdout.take().expect("a pipe was asked for"));
@@ -112,7 +107,6 @@ fn what_wall_writes_reaches_a_login_but_no_rank() {
     let ended = running.finish(BOUND);
     drop(login.stdin.take());
     login.wait().expect("the program is our child");
-    fs::remove_file(&program).expect("the program is ours");
     assert!(seen.is_ok_and(|text| text.contains(&message)), "wall did not reach {terminal}");
     assert!(!ended.stdout_text().contains("concern"), "{}", ended.stdout_text());
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
