@@ -12,10 +12,12 @@ mod leftovers;
 pub mod lines;
 pub mod processes;
 mod skip;
+mod terminal;
 mod time;
 
 pub use environment::{Environment, compile, scratch};
 pub use helper::{helper, rankrun, shared_directory};
 pub use job::{Ended, Job, Running, Stdin, Tier, User};
 pub use skip::{full_scale, skip};
+pub use terminal::Terminal;
 pub use time::{monotonic, pause, wait_until};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use rankrun_tests::{Ended, Environment, Job, helper, rankrun};
+use rankrun_tests::{Ended, Job, helper, rankrun};
 
 /// The variables of each rank, by rank, as `env -0` under `--output grouped` tells them.
 fn variables(ended: &Ended) -> Vec<BTreeMap<String, String>> {
@@ -80,22 +80,6 @@ fn rankrun_below_rankrun_is_a_job_of_its_own() {
 }
 
 #[test]
-fn ranks_below_an_outer_mpiexec_are_a_world_of_their_own() {
-    for (name, launcher) in [("mpich", "mpiexec"), ("impi-rt", "mpiexec")] {
-        let Some(environment) = Environment::find(name) else {
-            return;
-        };
-        let program = environment.program("python");
-        let code = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))";
-        let inner = rankrun();
-        let inner = inner.to_str().expect("text");
-        let ended =
-            Job::of_program(environment.program(launcher), ["-n", "1", inner, "-n", "2", &program, "-c", code]).run();
-        assert_eq!(ended.stdout_text(), "2\n2\n", "{name}: {}", ended.stderr_text());
-    }
-}
-
-#[test]
 fn the_users_variables_are_set_and_removed() {
     let job = Job::new(["-n", "2", "-x", "COLOUR=blue", "--env-remove", "GONE*", "--output", "grouped", "env", "-0"]);
     for rank in variables(&job.env("GONE_1", "x").env("GONE_2", "y").env("STAYS", "z").run()) {
@@ -153,5 +137,17 @@ fn what_nohup_ignores_stays_ignored_and_the_users_limits_hold() {
         assert_eq!(mask(&rank, "ignored"), expected);
         assert!(rank["nofile"].as_str().is_some_and(|limit| limit.starts_with("300 ")), "{rank}");
         assert!(rank["core"].as_str().is_some_and(|limit| limit.starts_with("0 ")), "{rank}");
+    }
+}
+
+#[test]
+fn concurrent_jobs_never_share_a_port() {
+    let script = "echo $MASTER_PORT > $RANKRUN_TEST_DIR/port; while [ ! -e $RANKRUN_TEST_DIR/go ]; do sleep 0.01; done";
+    let jobs: Vec<_> = (0..20).map(|_| Job::new(["-n", "1", "sh", "-c", script]).start()).collect();
+    let ports: BTreeSet<String> = jobs.iter().map(|job| job.wait_for_file("port")).collect();
+    assert_eq!(ports.len(), 20, "all jobs run at once: {ports:?}");
+    for job in jobs {
+        job.sign("go");
+        assert_eq!(job.finish(std::time::Duration::from_secs(20)).code, Some(0));
     }
 }

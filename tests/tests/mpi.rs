@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Environment, Job, full_scale};
+use rankrun_tests::{Ended, Environment, Job, full_scale, rankrun};
 
 const BOUND: Duration = Duration::from_secs(120);
 
@@ -79,6 +79,22 @@ fn two_mpi_programs_in_one_wrapper_are_served_one_after_the_other() {
     let script = format!("{one} && {one}");
     let ended = Job::new(["-n", "2", "sh", "-c", &script]).bound(BOUND).run();
     each_rank_prints(&ended, 4, "2");
+}
+
+#[test]
+fn ranks_below_an_outer_mpiexec_are_a_world_of_their_own() {
+    for (name, launcher) in [("mpich", "mpiexec"), ("impi-rt", "mpiexec")] {
+        let Some(environment) = Environment::find(name) else {
+            return;
+        };
+        let program = environment.program("python");
+        let code = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))";
+        let inner = rankrun();
+        let inner = inner.to_str().expect("text");
+        let ended =
+            Job::of_program(environment.program(launcher), ["-n", "1", inner, "-n", "2", &program, "-c", code]).run();
+        assert_eq!(ended.stdout_text(), "2\n2\n", "{name}: {}", ended.stderr_text());
+    }
 }
 
 const TORCH: &str = r#"

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rankrun_tests::lines::{Faults, Fill, check, line};
-use rankrun_tests::{Ended, Job, Running, full_scale, helper, pause, wait_until};
+use rankrun_tests::{Ended, Job, Running, full_scale, helper, pause, processes, wait_until};
 
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -185,6 +185,39 @@ fn a_destination_that_stops_and_goes_on_loses_nothing() {
     let mut output = Vec::new();
     reader.read_to_end(&mut output).expect("a pipe can be read");
     succeeded(&running.finish(BOUND));
+    assert_eq!(check(&output, 4, count, 83, Fill::Text), Faults::default());
+}
+
+#[test]
+fn a_destination_that_stops_costs_a_bounded_amount_of_memory() {
+    let count = 1_000_000;
+    let (running, mut reader) = into_a_full_pipe(count, &["--spool", "1G"]);
+    // 332 MB are written, into the spool: the ranks are not held up.
+    let pids: Vec<i32> = vec![running.front(), running.guard(), running.agent()];
+    let ranks_ended = wait_until(BOUND, || {
+        let left = running.processes().into_iter().filter(|process| process.name == "lines" && process.state != 'Z');
+        (left.count() == 0).then_some(())
+    });
+    let memory: u64 = pids.iter().map(|pid| processes::proportional_memory(*pid)).sum();
+    let mut output = Vec::new();
+    reader.read_to_end(&mut output).expect("a pipe can be read");
+    succeeded(&running.finish(BOUND));
+    assert!(ranks_ended.is_some(), "the spool takes what the destination does not");
+    assert!(memory <= 20 << 20, "{memory} bytes of memory");
+    assert_eq!(check(&output, 4, count, 83, Fill::Text), Faults::default());
+}
+
+#[test]
+fn a_spool_that_is_full_slows_the_ranks_down_and_loses_nothing() {
+    let count = 200_000;
+    let (running, mut reader) = into_a_full_pipe(count, &["--spool", "8M"]);
+    // 66 MB do not fit into 8 MiB: the ranks must be there still when everything has come to rest.
+    pause(Duration::from_secs(1));
+    let left = running.processes().into_iter().filter(|process| process.name == "lines").count();
+    let mut output = Vec::new();
+    reader.read_to_end(&mut output).expect("a pipe can be read");
+    succeeded(&running.finish(BOUND));
+    assert_eq!(left, 4, "the ranks wait");
     assert_eq!(check(&output, 4, count, 83, Fill::Text), Faults::default());
 }
 

@@ -14,7 +14,8 @@ use crate::leftovers::Leftovers;
 use crate::{environments, packages, process, workspace};
 
 /// The black-box tests that need neither a Python environment nor a compiler.
-const PLAIN_SUITES: [&str; 5] = ["containment", "ends", "environment", "output", "input"];
+const PLAIN_SUITES: [&str; 9] =
+    ["harness", "containment", "ends", "environment", "input", "messages", "output", "repetition", "terminal"];
 
 /// How often and how long the black-box tests do what they do.
 #[derive(Clone, Copy, PartialEq, Eq)]
