@@ -12,6 +12,8 @@ pub(super) enum Kind {
     /// A C program that spawns all and waits for all: not a launcher, but what no launcher can beat.
     Floor,
     Rankrun,
+    /// rankrun where it may make no cgroup: the tier of unprivileged users.
+    RankrunFallback,
     Mpich,
     Intel,
     OpenMpi,
@@ -23,6 +25,7 @@ impl Kind {
         match self {
             Kind::Floor => "floor",
             Kind::Rankrun => "rankrun",
+            Kind::RankrunFallback => "rankrun, no cgroup",
             Kind::Mpich => "MPICH",
             Kind::Intel => "Intel MPI",
             Kind::OpenMpi => "Open MPI",
@@ -43,6 +46,7 @@ impl Launcher {
         let mut found = vec![
             Launcher { kind: Kind::Floor, program: programs.join("floor") },
             Launcher { kind: Kind::Rankrun, program: workspace::release().join("rankrun") },
+            Launcher { kind: Kind::RankrunFallback, program: workspace::release().join("rankrun") },
         ];
         let peers = [
             (Kind::Mpich, "mpich", "mpiexec"),
@@ -64,6 +68,10 @@ impl Launcher {
         match self.kind {
             Kind::Floor => command.arg(size.to_string()),
             Kind::Rankrun => command.args(["-n", &size.to_string()]).args(tagged.then_some("-l")),
+            Kind::RankrunFallback => command
+                .env("RANKRUN_CONTAINMENT", "subreaper")
+                .args(["-n", &size.to_string()])
+                .args(tagged.then_some("-l")),
             Kind::Mpich | Kind::Intel => command.args(["-n", &size.to_string()]).args(tagged.then_some("-l")),
             Kind::OpenMpi => command
                 .args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"])

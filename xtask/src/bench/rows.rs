@@ -71,7 +71,8 @@ fn whole_run(launcher: &Launcher, size: u32, program: &[OsString]) -> Result<Val
 
 pub(super) fn launch(bench: &Bench, table: &mut Table) -> Result<()> {
     for size in [2, 16, 64, 256] {
-        let mut kinds = vec![Kind::Floor, Kind::Rankrun, Kind::Mpich, Kind::Intel, Kind::OpenMpi];
+        let mut kinds =
+            vec![Kind::Floor, Kind::Rankrun, Kind::RankrunFallback, Kind::Mpich, Kind::Intel, Kind::OpenMpi];
         let runs = bench.runs.unwrap_or(if size > 64 { 9 } else { 15 });
         let program = [OsString::from("/bin/true")];
         let mut values = interleaved(&bench.choose(&kinds), runs, |launcher| whole_run(launcher, size, &program))?;
@@ -80,14 +81,19 @@ pub(super) fn launch(bench: &Bench, table: &mut Table) -> Result<()> {
             kinds = vec![Kind::Torchrun];
             values.extend(interleaved(&bench.choose(&kinds), 2, |launcher| whole_run(launcher, size, &program))?);
         }
-        table.add(format!("launch: {size} x /bin/true"), Kind::Floor, values);
+        let goal = match size {
+            2 => " (goal: 5 ms)",
+            256 => " (goal: 1.3 x)",
+            _ => "",
+        };
+        table.add(format!("launch: {size} x /bin/true{goal}"), Kind::Floor, values);
     }
     Ok(())
 }
 
 pub(super) fn failure(bench: &Bench, table: &mut Table) -> Result<()> {
     let size = 64;
-    let kinds = [Kind::Floor, Kind::Rankrun, Kind::Mpich, Kind::Intel, Kind::OpenMpi];
+    let kinds = [Kind::Floor, Kind::Rankrun, Kind::RankrunFallback, Kind::Mpich, Kind::Intel, Kind::OpenMpi];
     let values = interleaved(&bench.choose(&kinds), bench.runs.unwrap_or(9), |launcher| {
         let place = bench.meeting_place()?;
         let program = [bench.program("failing").into(), place.clone().into(), size.to_string().into()];
@@ -101,7 +107,11 @@ pub(super) fn failure(bench: &Bench, table: &mut Table) -> Result<()> {
         let failed = Duration::from_nanos(note.trim().parse()?);
         Ok(Value::Time(now.saturating_sub(failed)))
     })?;
-    table.add(format!("failure: {size} ranks, one exits 3 -> launcher gone"), Kind::Floor, values);
+    table.add(
+        format!("failure: {size} ranks, one exits 3 -> launcher gone (goal: floor + 10 ms)"),
+        Kind::Floor,
+        values,
+    );
     Ok(())
 }
 
@@ -146,9 +156,9 @@ pub(super) fn output(bench: &Bench, table: &mut Table) -> Result<()> {
             };
             completed.push((kind, value));
         }
-        let how = if tagged { "tagged" } else { "without tags" };
+        let how = if tagged { "tagged (goal: 2.5 x, 0 torn, 20 MiB)" } else { "without tags" };
         table.add(
-            format!("output: {size} ranks, 332 MB of lines to a file, {how} (floor: cat)"),
+            format!("output: {size} ranks, 332 MB of lines to a file through cat or the launcher, {how}"),
             Kind::Floor,
             completed,
         );
@@ -225,7 +235,11 @@ pub(super) fn mpi(bench: &Bench, table: &mut Table) -> Result<()> {
             let library = if launcher.kind == Kind::OpenMpi { "openmpi" } else { "mpich" };
             whole_run(launcher, size, &[bench.program(&format!("init-{library}")).into()])
         })?;
-        table.add(format!("mpi: MPI_Init + Barrier + Finalize, {size} ranks (rankrun: MPICH)"), Kind::Mpich, values);
+        table.add(
+            format!("mpi: MPI_Init + Barrier + Finalize, {size} ranks of MPICH, and of Open MPI (goal: below 1)"),
+            Kind::Mpich,
+            values,
+        );
     }
     Ok(())
 }
@@ -261,7 +275,11 @@ pub(super) fn memory(bench: &Bench, table: &mut Table) -> Result<()> {
         run.kill()?;
         values.push((launcher.kind, Value::Bytes(peak)));
     }
-    table.add(format!("memory: peak of the launcher's own processes (PSS), {size} ranks"), Kind::Rankrun, values);
+    table.add(
+        format!("memory: peak of the launcher's own processes (PSS), {size} ranks (goal: 20 MiB)"),
+        Kind::Rankrun,
+        values,
+    );
     Ok(())
 }
 

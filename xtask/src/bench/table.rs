@@ -85,7 +85,7 @@ impl fmt::Display for Table {
                     (Some(base), Some(size)) if base > 0.0 && *kind != case.base => format!("{:.2} x", size / base),
                     _ => String::new(),
                 };
-                writeln!(f, "    {:<10} {:<36} {ratio}", kind.name(), value.to_string())?;
+                writeln!(f, "    {:<20}{:<36}{ratio}", kind.name(), value.to_string())?;
             }
         }
         Ok(())
