@@ -68,3 +68,16 @@ fn the_tier_in_use_is_said_when_asked() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
     assert!(ended.stderr_text().contains("subreaper"), "{}", ended.stderr_text());
 }
+
+#[test]
+fn a_cgroup_that_cannot_be_made_is_no_obstacle_and_is_said_when_asked() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can run rankrun as another user");
+    }
+    let quiet = Job::new(["-n", "2", "true"]).user(User::Nobody).run();
+    assert_eq!((quiet.code, quiet.stderr_text()), (Some(0), String::new()));
+    let ended = Job::new(["-v", "-n", "2", "true"]).user(User::Nobody).run();
+    assert_eq!(ended.code, Some(0));
+    let text = ended.stderr_text();
+    assert!(text.contains("subreaper") && text.contains("cgroup"), "{text}");
+}
