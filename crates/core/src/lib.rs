@@ -14,6 +14,7 @@ pub mod rankmap;
 pub mod ranks;
 pub mod status;
 pub mod suggest;
+pub mod testimony;
 pub mod units;
 pub mod verdict;
 pub mod worker;

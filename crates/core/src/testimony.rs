@@ -1,0 +1,236 @@
+//! What a process of a rank says of itself, through the interpreter hook or the worker socket.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// An exception as the program put it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Exception {
+    /// Its type, such as `ValueError`, or `panic`.
+    pub kind: String,
+    pub message: String,
+    /// The whole traceback, with causes and notes.
+    pub traceback: String,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub function: Option<String>,
+}
+
+impl Exception {
+    /// `ValueError: failure!`, on one line.
+    pub fn headline(&self) -> String {
+        let first = self.message.lines().next().unwrap_or_default();
+        match (self.kind.as_str(), first) {
+            ("", message) => message.to_owned(),
+            (kind, "") => kind.to_owned(),
+            (kind, message) => format!("{kind}: {message}"),
+        }
+    }
+}
+
+/// One statement.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Testimony {
+    /// An exception has reached the top of the main thread.
+    Uncaught(Exception),
+    /// The interpreter's own exit work is done, and it is about to end with this code, which is not 0: only finalizers of
+    /// libraries remain, `MPI_Finalize` among them.
+    Exiting {
+        code: i32,
+    },
+    /// An exception ended a thread, or could not be raised anywhere. It ends nothing.
+    Aside {
+        place: String,
+        exception: Exception,
+    },
+    /// The rank asks for the end of the job.
+    Abort {
+        code: i32,
+        message: Option<String>,
+    },
+    Note {
+        text: String,
+    },
+    /// The file that torch's `@record` writes.
+    ErrorFile(Exception),
+}
+
+/// Where a process is stuck after its failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StuckIn {
+    /// In finalizers of libraries, after the interpreter's own exit work.
+    Finalize,
+    /// In exit handlers, threads or children that keep the interpreter from finalizing.
+    ExitHandlers,
+}
+
+/// How long a process that has failed may take to end.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Graces {
+    /// After `Exiting`, for a rank that has inited MPI and not finalized.
+    pub finalize: Duration,
+    /// The most that `finalize` is extended to while the process writes.
+    pub finalize_most: Duration,
+    /// After `Exiting`, for any other.
+    pub exit: Duration,
+    /// After `Uncaught`; each note begins it anew.
+    pub handlers: Duration,
+}
+
+impl Default for Graces {
+    fn default() -> Self {
+        Graces {
+            finalize: Duration::from_millis(500),
+            finalize_most: Duration::from_secs(10),
+            exit: Duration::from_secs(5),
+            handlers: Duration::from_secs(30),
+        }
+    }
+}
+
+/// One speaking process, from its first word of a failure until it ends or is found stuck.
+#[derive(Clone, Debug, Default)]
+pub struct Speaker {
+    state: SpeakerState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum SpeakerState {
+    /// It has told of no failure.
+    #[default]
+    Well,
+    /// An exception has reached its top.
+    Failing {
+        until: Duration,
+        since: Duration,
+    },
+    /// Only finalizers remain.
+    Finalizing {
+        until: Duration,
+        since: Duration,
+        most: Duration,
+        written: u64,
+    },
+    Stuck,
+}
+
+impl Speaker {
+    /// It has told of an uncaught exception.
+    pub fn uncaught(&mut self, now: Duration, graces: &Graces) {
+        if self.state == SpeakerState::Well {
+            self.state = SpeakerState::Failing { until: now + graces.handlers, since: now };
+        }
+    }
+
+    /// It has told that it is exiting with failure. `in_mpi`: it has inited MPI and not finalized; `written`: bytes that it
+    /// has written so far.
+    pub fn exiting(&mut self, now: Duration, graces: &Graces, in_mpi: bool, written: u64) {
+        let since = match self.state {
+            SpeakerState::Well => now,
+            SpeakerState::Failing { since, .. } => since,
+            SpeakerState::Finalizing { .. } | SpeakerState::Stuck => return,
+        };
+        let (grace, most) = if in_mpi { (graces.finalize, graces.finalize_most) } else { (graces.exit, graces.exit) };
+        self.state = SpeakerState::Finalizing { until: now + grace, since, most: now + most.max(grace), written };
+    }
+
+    /// It has said something that shows that it is still at work.
+    pub fn note(&mut self, now: Duration, graces: &Graces) {
+        if let SpeakerState::Failing { until, .. } = &mut self.state {
+            *until = now + graces.handlers;
+        }
+    }
+
+    /// When [`Speaker::tick`] is due.
+    pub fn deadline(&self) -> Option<Duration> {
+        match self.state {
+            SpeakerState::Well | SpeakerState::Stuck => None,
+            SpeakerState::Failing { until, .. } | SpeakerState::Finalizing { until, .. } => Some(until),
+        }
+    }
+
+    /// The process is alive at `now`, and has written this many bytes. Says once that it is stuck, where, and since when.
+    pub fn tick(&mut self, now: Duration, graces: &Graces, bytes: u64) -> Option<(StuckIn, Duration)> {
+        match &mut self.state {
+            SpeakerState::Failing { until, since } if now >= *until => {
+                let stuck = (StuckIn::ExitHandlers, *since);
+                self.state = SpeakerState::Stuck;
+                Some(stuck)
+            }
+            SpeakerState::Finalizing { until, most, written, .. }
+                if now >= *until && bytes > *written && now < *most =>
+            {
+                // Files are being flushed: HDF5, gcov and tracing do it here.
+                *written = bytes;
+                *until = (now + graces.finalize).min(*most);
+                None
+            }
+            SpeakerState::Finalizing { until, since, .. } if now >= *until => {
+                let stuck = (StuckIn::Finalize, *since);
+                self.state = SpeakerState::Stuck;
+                Some(stuck)
+            }
+            SpeakerState::Well
+            | SpeakerState::Failing { .. }
+            | SpeakerState::Finalizing { .. }
+            | SpeakerState::Stuck => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_speaker_in_mpi_is_stuck_half_a_second_after_its_exit_work() {
+        let (mut speaker, graces) = (Speaker::default(), Graces::default());
+        speaker.uncaught(ms(100), &graces);
+        assert_eq!(speaker.deadline(), Some(ms(30_100)));
+        speaker.exiting(ms(110), &graces, true, 0);
+        assert_eq!(speaker.deadline(), Some(ms(610)));
+        assert_eq!(speaker.tick(ms(609), &graces, 0), None);
+        assert_eq!(speaker.tick(ms(610), &graces, 0), Some((StuckIn::Finalize, ms(100))));
+        assert_eq!(speaker.tick(ms(900), &graces, 0), None, "it is said once");
+    }
+
+    #[test]
+    fn a_speaker_that_flushes_files_has_longer_but_not_for_ever() {
+        let (mut speaker, graces) = (Speaker::default(), Graces::default());
+        speaker.exiting(ms(0), &graces, true, 10);
+        let mut now = ms(0);
+        let mut bytes = 10;
+        let stuck = loop {
+            now = speaker.deadline().expect("it is finalizing").max(now);
+            bytes += 1;
+            if let Some(stuck) = speaker.tick(now, &graces, bytes) {
+                break stuck;
+            }
+        };
+        assert_eq!((stuck.0, now), (StuckIn::Finalize, graces.finalize_most));
+    }
+
+    #[test]
+    fn outside_mpi_the_grace_is_that_of_a_stop() {
+        let (mut speaker, graces) = (Speaker::default(), Graces::default());
+        speaker.exiting(ms(0), &graces, false, 0);
+        assert_eq!(speaker.deadline(), Some(graces.exit));
+    }
+
+    #[test]
+    fn a_note_extends_the_time_of_exit_handlers() {
+        let (mut speaker, graces) = (Speaker::default(), Graces::default());
+        speaker.note(ms(0), &graces);
+        assert_eq!(speaker.deadline(), None, "a note alone is no failure");
+        speaker.uncaught(ms(0), &graces);
+        speaker.note(ms(20_000), &graces);
+        assert_eq!(speaker.tick(ms(30_000), &graces, 0), None);
+        assert_eq!(speaker.tick(ms(50_000), &graces, 0), Some((StuckIn::ExitHandlers, ms(0))));
+    }
+}
