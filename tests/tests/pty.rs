@@ -3,18 +3,18 @@
 use std::num::NonZero;
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Job, Terminal, helper, rankrun};
+use rankrun_tests::{Ended, Job, Pty, helper, rankrun};
 
 const BOUND: Duration = Duration::from_secs(20);
 
-fn screen(terminal: &Terminal) -> String {
+fn screen(terminal: &Pty) -> String {
     let [rows, columns] = [24, 80].map(|size| NonZero::new(size).expect("not zero"));
     let mut parser = vt100::Parser::new(rows, columns, 0);
     parser.process(&terminal.seen());
     parser.screen().contents()
 }
 
-fn finish(running: rankrun_tests::Running, terminal: &Terminal) -> Ended {
+fn finish(running: rankrun_tests::Running, terminal: &Pty) -> Ended {
     let ended = running.finish(BOUND);
     assert_eq!(ended.signal, None, "{}", screen(terminal));
     ended
@@ -22,7 +22,7 @@ fn finish(running: rankrun_tests::Running, terminal: &Terminal) -> Ended {
 
 #[test]
 fn one_rank_has_the_terminal_itself_with_its_size() {
-    let terminal = Terminal::open(33, 77);
+    let terminal = Pty::open(33, 77);
     let script = "test -t 0 && test -t 1 && test -t 2 && stty size && tty";
     let running = Job::new(["-n", "1", "sh", "-c", script]).terminal(terminal.path()).start();
     let ended = finish(running, &terminal);
@@ -34,7 +34,7 @@ fn one_rank_has_the_terminal_itself_with_its_size() {
 
 #[test]
 fn the_interrupt_key_reaches_the_rank_which_decides() {
-    let mut terminal = Terminal::open(24, 80);
+    let mut terminal = Pty::open(24, 80);
     let script = "trap 'echo; echo interrupted; exit 5' INT; echo ready; while :; do sleep 0.02; done";
     let running = Job::new(["-n", "1", "sh", "-c", script]).terminal(terminal.path()).start();
     terminal.wait_for("ready", 1);
@@ -49,7 +49,7 @@ fn an_interpreter_looks_as_it_does_without_rankrun() {
     for (program, arguments) in
         [("python3".into(), &["-q"][..]), (rankrun().into_os_string(), &["-n", "1", "python3", "-q"])]
     {
-        let mut terminal = Terminal::open(24, 80);
+        let mut terminal = Pty::open(24, 80);
         // The basic prompt: newer ones ask the terminal questions and are drawn by the answers.
         let job = Job::of_program(program, arguments).env("PYTHON_BASIC_REPL", "1").env("TERM", "xterm");
         let running = job.terminal(terminal.path()).start();
@@ -70,7 +70,7 @@ fn an_interpreter_looks_as_it_does_without_rankrun() {
 
 #[test]
 fn the_suspend_key_and_fg_work_as_in_any_shell() {
-    let mut terminal = Terminal::open(24, 80);
+    let mut terminal = Pty::open(24, 80);
     let job = Job::of_program("bash", ["--norc", "--noprofile", "-i"]).env("PS1", "$ ").env("TERM", "dumb");
     let running = job.terminal(terminal.path()).start();
     terminal.wait_for("$ ", 1);
@@ -91,7 +91,7 @@ fn the_suspend_key_and_fg_work_as_in_any_shell() {
 
 #[test]
 fn a_chosen_rank_of_several_gets_the_terminal_for_a_debugger() {
-    let mut terminal = Terminal::open(24, 80);
+    let mut terminal = Pty::open(24, 80);
     let script = "if test -t 0; then printf 'rank %s: ' $RANKRUN_RANK; read answer; echo got $answer; fi";
     let running = Job::new(["-n", "4", "--tty", "3", "sh", "-c", script]).terminal(terminal.path()).start();
     terminal.wait_for("rank 3: ", 1);
@@ -103,7 +103,7 @@ fn a_chosen_rank_of_several_gets_the_terminal_for_a_debugger() {
 #[test]
 fn ranks_below_a_terminal_write_to_ptys_unless_told_otherwise() {
     for (stdio, expected) in [("auto", "pty"), ("pty", "pty"), ("pipe", "pipe")] {
-        let terminal = Terminal::open(24, 80);
+        let terminal = Pty::open(24, 80);
         let script = "if test -t 1; then echo pty; else echo pipe; fi";
         let job = Job::new(["-n", "2", "--stdio", stdio, "sh", "-c", script]);
         let running = job.terminal(terminal.path()).start();
@@ -116,7 +116,7 @@ fn ranks_below_a_terminal_write_to_ptys_unless_told_otherwise() {
 
 #[test]
 fn the_terminals_modes_are_what_they_were() {
-    let terminal = Terminal::open(24, 80);
+    let terminal = Pty::open(24, 80);
     let modes = || {
         let file = std::fs::File::open(terminal.path()).expect("the terminal is open");
         let modes = rustix::termios::tcgetattr(&file).expect("a terminal has modes");
