@@ -11,10 +11,8 @@ mod job;
 mod leftovers;
 pub mod lines;
 pub mod processes;
-pub mod screen;
 mod pty;
 mod skip;
-mod terminal;
 mod time;
 
 pub use environment::{Environment, compile, scratch};
