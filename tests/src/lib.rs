@@ -12,6 +12,7 @@ mod leftovers;
 pub mod lines;
 pub mod processes;
 mod pty;
+pub mod screen;
 mod skip;
 mod time;
 
