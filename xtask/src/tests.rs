@@ -13,9 +13,8 @@ use anyhow::{Context, Result, bail};
 use crate::leftovers::Leftovers;
 use crate::{environments, packages, process, workspace};
 
-/// The black-box tests that need neither a Python environment nor a compiler.
-const PLAIN_SUITES: [&str; 9] =
-    ["harness", "containment", "ends", "environment", "input", "messages", "output", "repetition", "terminal"];
+/// The black-box tests that need a Python environment; `--fast` leaves them out.
+const SUITES_WITH_PEERS: [&str; 2] = ["mpi", "seeds"];
 
 /// How often and how long the black-box tests do what they do.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,7 +37,7 @@ pub(crate) fn test(fast: bool, filters: &[String]) -> Result<()> {
     let mut totals = Totals::default();
     let unit = ["--workspace", "--exclude", "rankrun-tests"].map(OsString::from);
     let mut sound = run_suite(&unit, filters, Scale::Brief, &mut totals)?;
-    sound &= run_suite(&black_box(fast), filters, Scale::Brief, &mut totals)?;
+    sound &= run_suite(&black_box(fast)?, filters, Scale::Brief, &mut totals)?;
     conclude(sound, totals, &before)
 }
 
@@ -51,7 +50,7 @@ pub(crate) fn soak(time: Duration, filters: &[String]) -> Result<()> {
     loop {
         round += 1;
         println!("soak: round {round}, {} min after the start", start.elapsed().as_secs() / 60);
-        let sound = run_suite(&black_box(false), filters, Scale::Full, &mut totals)?;
+        let sound = run_suite(&black_box(false)?, filters, Scale::Full, &mut totals)?;
         if !sound || start.elapsed() >= time {
             return conclude(sound, totals, &before);
         }
@@ -72,14 +71,27 @@ fn prepare(fast: bool) -> Result<()> {
 }
 
 /// The arguments that choose the black-box tests.
-fn black_box(fast: bool) -> Vec<OsString> {
+fn black_box(fast: bool) -> Result<Vec<OsString>> {
     let mut arguments: Vec<OsString> = ["--package", "rankrun-tests"].map(OsString::from).into();
     if fast {
-        for suite in PLAIN_SUITES {
-            arguments.extend(["--test", suite].map(OsString::from));
+        for suite in suites()?.into_iter().filter(|suite| !SUITES_WITH_PEERS.contains(&suite.as_str())) {
+            arguments.extend([OsString::from("--test"), suite.into()]);
         }
     }
-    arguments
+    Ok(arguments)
+}
+
+/// The names of the files of `tests/tests`.
+fn suites() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(workspace::root().join("tests/tests"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 fn conclude(sound: bool, totals: Totals, before: &Leftovers) -> Result<()> {
