@@ -86,6 +86,27 @@ impl Boundary {
         pids
     }
 
+    /// SIGSTOP to everything of a worker. Returns whom it has stopped: not those that stood still before.
+    pub(crate) fn stop(&self, member: Member<'_>) -> Vec<i32> {
+        let mut seen = HashSet::new();
+        let mut stopped = Vec::new();
+        loop {
+            let leader = member.leader.filter(|_| member.leader_alive);
+            let fresh: Vec<i32> =
+                leader.into_iter().chain(self.others(member)).filter(|pid| seen.insert(*pid)).collect();
+            // A process that has been sent the signal forks no more, so that what is new is the child of one that had not.
+            if fresh.is_empty() {
+                return stopped;
+            }
+            for pid in fresh {
+                let is_still = proc::process(pid).is_none_or(|process| matches!(process.state, 'T' | 't' | 'Z'));
+                if !is_still && signal::send(pid, signal::SIGSTOP).is_ok() {
+                    stopped.push(pid);
+                }
+            }
+        }
+    }
+
     /// SIGKILL to everything of a worker.
     pub(crate) fn kill(&self, member: Member<'_>) {
         if let Boundary::Cgroup(cgroup) = self

@@ -220,7 +220,7 @@ impl Node {
         slot.captures = prepared.captures.map(|fd| fd.map(Capture::new));
         slot.closed = [slot.captures[0].is_none(), slot.captures[1].is_none()];
         slot.pmi = prepared.pmi.map(|socket| PmiClient { socket, out: VecDeque::new() });
-        slot.window = prepared.window;
+        slot.windows = prepared.windows;
         slot.stdin = prepared.stdin.map(|pipe| SharedStdin { pipe, queue: VecDeque::new() });
         if spec.io.stdin == StdinTarget::Rank(rank) {
             // From here on the rank alone holds the front's stdin.
@@ -296,6 +296,9 @@ impl Node {
         }
         self.outbox.push(ToFront::Started { worker: slot.id, pid: Pid(pid), at: now });
         self.event(now, index, Event::Spawned(Pid(pid)), poller);
+        if self.frozen {
+            self.freeze_slot(index, true);
+        }
     }
 
     fn spawn_refused(&mut self, now: Duration, index: usize, error: &SpawnError, poller: &Poller) {
@@ -432,7 +435,7 @@ impl Node {
         let slot = &mut self.slots[index];
         slot.events = None;
         slot.stdin = None;
-        slot.window = None;
+        slot.windows.clear();
         if let Some(client) = slot.pmi.take() {
             let _ = poller.remove(&client.socket);
         }
@@ -544,23 +547,40 @@ impl Node {
             return;
         }
         self.frozen = frozen;
-        for slot in self.slots.iter().filter(|slot| !slot.worker.is_gone() && slot.leader.is_some()) {
-            if let Some(cgroup) = self.boundary.cgroup()
-                && cgroup.freeze_leaf(&Boundary::leaf(slot.rank()), frozen).is_ok()
-            {
-                continue;
-            }
-            let signal = if frozen { signal::SIGSTOP } else { signal::SIGCONT };
-            let leader = slot.leader.filter(|_| slot.leader_alive);
-            for pid in leader.into_iter().chain(self.boundary.others(slot.member(&self.job))) {
-                let _ = signal::send(pid, signal);
+        for index in 0..self.slots.len() {
+            self.freeze_slot(index, frozen);
+        }
+    }
+
+    fn freeze_slot(&mut self, index: usize, frozen: bool) {
+        let slot = &mut self.slots[index];
+        if slot.worker.is_gone() || slot.leader.is_none() {
+            return;
+        }
+        if let Some(cgroup) = self.boundary.cgroup()
+            && cgroup.freeze_leaf(&Boundary::leaf(slot.rank()), frozen).is_ok()
+        {
+            return;
+        }
+        if frozen {
+            slot.paused = self.boundary.stop(slot.member(&self.job));
+        } else {
+            for pid in std::mem::take(&mut slot.paused) {
+                let _ = signal::send(pid, signal::SIGCONT);
             }
         }
     }
 
+    /// The front's terminal has a new window. A rank's pty is nobody's controlling terminal, so that nobody but us tells
+    /// the rank.
     pub(crate) fn resize(&self, window: (u16, u16)) {
-        for master in self.slots.iter().filter_map(|slot| slot.window.as_ref()) {
-            let _ = rankrun_sys::pty::resize(master, window);
+        for slot in self.slots.iter().filter(|slot| !slot.windows.is_empty()) {
+            for master in &slot.windows {
+                let _ = rankrun_sys::pty::resize(master, window);
+            }
+            if let Some(leader) = slot.leader.filter(|_| slot.leader_alive) {
+                let _ = signal::send_group(leader, signal::SIGWINCH);
+            }
         }
     }
 

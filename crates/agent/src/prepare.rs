@@ -71,7 +71,7 @@ pub(crate) struct Prepared {
     pub(crate) command: Command,
     pub(crate) captures: [Option<OwnedFd>; 2],
     pub(crate) pmi: Option<OwnedFd>,
-    pub(crate) window: Option<OwnedFd>,
+    pub(crate) windows: Vec<OwnedFd>,
     pub(crate) stdin: Option<OwnedFd>,
 }
 
@@ -145,7 +145,7 @@ impl Preparer {
             limits: self.limits,
             parent: self.parent,
         };
-        Ok(Prepared { command, captures: streams.ours, pmi, window: streams.window, stdin: streams.stdin })
+        Ok(Prepared { command, captures: streams.ours, pmi, windows: streams.windows, stdin: streams.stdin })
     }
 
     fn app_parts(&mut self, spec: &JobSpec, app: AppIndex) -> Result<(), PrepareError> {
@@ -179,7 +179,7 @@ impl Preparer {
         let mut streams = Streams {
             theirs: [self.stdin(spec, rank, inherited)?, duplicate(self.null.as_fd())?, duplicate(self.null.as_fd())?],
             ours: [None, None],
-            window: None,
+            windows: Vec::new(),
             stdin: None,
         };
         if spec.io.stdin == StdinTarget::All {
@@ -207,7 +207,7 @@ impl Preparer {
                 }
                 StdioKind::Pty => {
                     let pair = pty::open(spec.io.window)?;
-                    streams.window = Some(duplicate(pair.master.as_fd())?);
+                    streams.windows.push(duplicate(pair.master.as_fd())?);
                     (pair.master, pair.slave)
                 }
             };
@@ -229,7 +229,7 @@ impl Preparer {
 struct Streams {
     theirs: [OwnedFd; 3],
     ours: [Option<OwnedFd>; 2],
-    window: Option<OwnedFd>,
+    windows: Vec<OwnedFd>,
     stdin: Option<OwnedFd>,
 }
 

@@ -29,7 +29,9 @@ pub(crate) struct Slot {
     /// The front has been told that the rank came out of a barrier of its present program.
     pub(crate) passed_barrier: bool,
     /// The masters of ptys, for changes of the window.
-    pub(crate) window: Option<OwnedFd>,
+    pub(crate) windows: Vec<OwnedFd>,
+    /// The processes that a pause has stopped, in the fallback tier.
+    pub(crate) paused: Vec<i32>,
     /// The write end of a stdin that is shared out (`--stdin all`).
     pub(crate) stdin: Option<SharedStdin>,
     /// The cgroup's events file, while the worker's end is waited for.
@@ -65,7 +67,8 @@ impl Slot {
             closed: [true, true],
             pmi: None,
             passed_barrier: false,
-            window: None,
+            windows: Vec::new(),
+            paused: Vec::new(),
             stdin: None,
             events: None,
             idle: None,

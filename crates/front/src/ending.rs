@@ -23,9 +23,12 @@ const REPORT_BOUND: Duration = Duration::from_secs(1);
 impl Front {
     /// The ranks are gone, or nobody holds them any more: proof, output, report.
     pub(crate) fn finish(mut self) -> Outcome {
+        // A pause that nobody can answer any more is over.
+        self.pausing = None;
+        self.clock.resume();
         let proven = self.await_guard();
         if let Some(terminal) = &mut self.terminal {
-            terminal.ended();
+            terminal.close(verdict(&self.gang).code == ExitCode::SUCCESS);
         }
         let mut is_written = true;
         loop {
@@ -81,7 +84,8 @@ impl Front {
         if self.plan.verbosity >= 0 && report.is_worth_telling() {
             let text = report::render(report, place.as_deref(), self.plan.color);
             let now = self.now();
-            self.delivery.presenter.notice(now, text.trim_end_matches('\n'));
+            let text = format!("{}{}", self.over_key(), text.trim_end_matches('\n'));
+            self.delivery.presenter.notice(now, &text);
         }
         self.write_out(Some(REPORT_BOUND));
     }

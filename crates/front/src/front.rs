@@ -10,7 +10,7 @@ use rankrun_agent::clean::{MAX_FOREIGN, remove_runtime_dir};
 use rankrun_agent::{Clock, Launched};
 use rankrun_core::gang::{Effect, Event, Gang, Rules};
 use rankrun_core::job::StdinTarget;
-use rankrun_core::{ExitCode, Pid, Rank, WorkerStatus};
+use rankrun_core::{ExitCode, Pid, Rank};
 use rankrun_output::{LogFiles, Names, Presenter};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::signal::{self, SignalFd};
@@ -22,13 +22,16 @@ use rankrun_wire::{Frame, ToAgent, ToFront};
 use crate::Plan;
 use crate::delivery::{Delivery, Told};
 use crate::link::{Link, LinkError};
+use crate::pause::Pause;
 use crate::report;
 use crate::runtime::RuntimeDir;
 use crate::stdin::Stdin;
-use crate::tty::LentTerminal;
+use crate::tty::FrontTerminal;
 
 /// How long files may take to take in what a destination would not.
 const SALVAGE_BOUND: Duration = Duration::from_secs(60);
+/// How often the window is looked at while a rank has the terminal, and so is the only one to be told of changes.
+const WINDOW_STEP: Duration = Duration::from_millis(500);
 
 const FRONT: u64 = 0;
 const SIGNALS: u64 = 1;
@@ -107,7 +110,7 @@ pub(crate) struct Front {
     pub(crate) gang: Gang,
     pub(crate) delivery: Delivery,
     pub(crate) stdin: Option<Stdin>,
-    pub(crate) terminal: Option<LentTerminal>,
+    pub(crate) terminal: Option<FrontTerminal>,
     pub(crate) containment: Option<Containment>,
     pub(crate) summary: Option<Summary>,
     pub(crate) is_drained: bool,
@@ -116,8 +119,9 @@ pub(crate) struct Front {
     pub(crate) guard_lost: bool,
     /// After this, a destination that takes nothing is given up.
     pub(crate) drain_until: Option<Duration>,
-    /// A SIGTSTP is being carried out.
-    pub(crate) pausing: bool,
+    pub(crate) pausing: Option<Pause>,
+    /// The terminal has shown `^C` at the start of the row in which we write next.
+    pub(crate) key_was_pressed: bool,
     pub(crate) notices: VecDeque<String>,
 }
 
@@ -132,7 +136,7 @@ impl Front {
     ) -> Result<Front, StartError> {
         let ignored = |number: &i32| !plan.spec.ignored_signals.contains(number);
         let mut wanted = vec![signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGTSTP];
-        wanted.extend([signal::SIGUSR1, signal::SIGUSR2, signal::SIGWINCH]);
+        wanted.extend([signal::SIGUSR1, signal::SIGUSR2, signal::SIGWINCH, signal::SIGCONT]);
         wanted.retain(ignored);
         wanted.push(signal::SIGCHLD);
         let signals = SignalFd::new(&wanted).map_err(failed("receive signals"))?;
@@ -144,9 +148,17 @@ impl Front {
         poller.add(&link, FRONT, Interest::Read).map_err(failed("watch the agent"))?;
         poller.add(&signals, SIGNALS, Interest::Read).map_err(failed("watch for signals"))?;
         poller.add(&waker, WAKER, Interest::Read).map_err(failed("watch for wake-ups"))?;
-        let terminal = plan.spec.io.tty.and_then(|grant| LentTerminal::open(grant.rank));
+        let terminal = FrontTerminal::open(&plan.spec.io);
+        let is_behind = terminal.as_ref().is_some_and(|terminal| !terminal.in_foreground());
         if let Some(grant) = &mut plan.spec.io.tty {
-            grant.foreground = terminal.as_ref().is_some_and(LentTerminal::in_foreground);
+            grant.foreground = terminal.is_some() && !is_behind;
+            if plan.spec.map.world_size() > 1 {
+                // Bars would move the cursor from where the rank on the terminal believes it to be.
+                plan.output.status = None;
+            }
+        } else if is_behind && terminal::is_terminal(rustix::stdio::stdin()) {
+            // A rank in a session of its own is not kept from the terminal: it would take what is typed for the shell.
+            plan.spec.io.stdin = StdinTarget::None;
         }
         let say = |link: &mut Link, message: ToAgent| {
             link.say(&message).map_err(|error| StartError { what: error.to_string(), source: None })
@@ -198,7 +210,8 @@ impl Front {
             guard_code: None,
             guard_lost: false,
             drain_until: None,
-            pausing: false,
+            pausing: None,
+            key_was_pressed: false,
             notices: VecDeque::new(),
         })
     }
@@ -231,7 +244,8 @@ impl Front {
             return None;
         }
         let now = self.now();
-        let deadlines = [self.gang.deadline(), self.delivery.deadline(), self.drain_until];
+        let window = self.must_watch_window().then(|| now + WINDOW_STEP);
+        let deadlines = [self.gang.deadline(), self.delivery.deadline(), self.drain_until, window];
         deadlines.into_iter().flatten().min().map(|deadline| deadline.saturating_sub(now))
     }
 
@@ -247,8 +261,8 @@ impl Front {
                 }
             }
             SIGNALS => {
-                while let Some((number, _)) = self.signals.next() {
-                    self.signal(number);
+                while let Some((number, sender)) = self.signals.next() {
+                    self.signal(number, sender);
                 }
             }
             _ => {
@@ -271,9 +285,17 @@ impl Front {
         }
         self.delivery.tick(now, quiet);
         self.hear_delivery();
+        if self.must_watch_window() {
+            self.resized();
+        }
         if self.drain_until.is_some_and(|until| until <= now) {
             self.give_up_on_destinations(now);
         }
+    }
+
+    /// The rank on the terminal is told of a new window by the kernel, and nobody else is.
+    fn must_watch_window(&self) -> bool {
+        self.plan.spec.map.world_size() > 1 && self.terminal.as_ref().is_some_and(|terminal| terminal.group().is_some())
     }
 
     pub(crate) fn event(&mut self, event: Event) {
@@ -289,7 +311,7 @@ impl Front {
         }
     }
 
-    fn say(&mut self, message: &ToAgent) {
+    pub(crate) fn say(&mut self, message: &ToAgent) {
         if let Some(link) = &mut self.link {
             let result = link.say(message);
             self.check_link(result);
@@ -364,7 +386,7 @@ impl Front {
                 if self.plan.spec.io.stdin == StdinTarget::Rank(worker.rank) {
                     self.leave_stdin();
                 }
-                if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.rank == worker.rank) {
+                if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(worker.rank)) {
                     terminal.started(pid);
                 }
                 if self.plan.verbosity > 1 {
@@ -400,11 +422,7 @@ impl Front {
                     stdin.want_more();
                 }
             }
-            ToFront::Paused => {
-                if std::mem::take(&mut self.pausing) {
-                    self.suspend();
-                }
-            }
+            ToFront::Paused => self.paused(),
             ToFront::GuardLost => self.lose_guard(),
             ToFront::Note(text) => self.note(text),
             ToFront::Over(summary) => {
@@ -420,54 +438,26 @@ impl Front {
         }
     }
 
-    fn rank_ended(&mut self, rank: Rank, status: WorkerStatus) {
-        if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.rank == rank) {
-            terminal.ended();
-            // ^C went to the rank alone; what it ended, it was meant to end.
-            if matches!(status, WorkerStatus::Signaled { signal: signal::SIGINT, .. }) {
-                self.event(Event::Signal(signal::SIGINT));
-            }
+    fn signal(&mut self, number: i32, sender: i32) {
+        // What the kernel sends by itself comes from a key of the terminal.
+        let by_key = sender == 0 && [signal::SIGINT, signal::SIGTSTP].contains(&number);
+        if by_key && self.pass_on(number) {
+            return;
         }
-        self.event(Event::Ended { rank, status });
-    }
-
-    fn rank_stopped(&mut self, rank: Rank, number: i32) {
-        let job_control = [signal::SIGTSTP, signal::SIGTTIN, signal::SIGTTOU];
-        match &mut self.terminal {
-            Some(terminal) if terminal.rank == rank && job_control.contains(&number) => {
-                terminal.suspend();
-            }
-            Some(_) | None => {
-                let name = rankrun_core::status::signal_name(number);
-                self.note(format!("rank {rank} was stopped by {name}, which was not sent by rankrun"));
-                self.event(Event::Stopped { rank, signal: number });
-            }
-        }
-    }
-
-    fn signal(&mut self, number: i32) {
         match number {
             signal::SIGCHLD => self.look_at_guard(),
-            signal::SIGTSTP => {
-                self.pausing = true;
-                self.clock.pause();
-                self.say(&ToAgent::Pause);
-            }
-            signal::SIGWINCH => {
-                let window =
-                    terminal::window(rustix::stdio::stdout()).or_else(|| terminal::window(rustix::stdio::stderr()));
-                if let Some((rows, columns)) = window {
-                    let now = self.now();
-                    self.delivery.presenter.resize(now, (rows, columns));
-                    self.say(&ToAgent::Window(rows, columns));
-                }
-            }
+            signal::SIGTSTP => self.stopped(by_key),
+            signal::SIGCONT => self.continued(),
+            signal::SIGWINCH => self.resized(),
             signal::SIGUSR1 | signal::SIGUSR2 => self.say(&ToAgent::Signal(number)),
+            // We have sent it to our whole group, on behalf of a key.
+            signal::SIGINT if sender == std::process::id() as i32 => {}
             number => {
+                self.key_was_pressed |= by_key;
                 let first = self.gang.outside().is_none();
                 self.event(Event::Signal(number));
                 if first && !self.gang.over() && self.plan.verbosity >= 0 {
-                    self.tell_stopping(number);
+                    self.tell_stopping(number, by_key);
                 }
                 if !first && self.summary.is_some() {
                     // Nothing is left but output that nobody takes.
@@ -477,21 +467,19 @@ impl Front {
         }
     }
 
-    fn tell_stopping(&mut self, number: i32) {
+    fn tell_stopping(&mut self, number: i32, by_key: bool) {
         let name = rankrun_core::status::signal_name(number);
         let grace = self.plan.spec.stop.grace_outside.as_secs_f64();
         let again = if number == signal::SIGINT { "; press ^C again to kill at once" } else { "" };
         let ranks = self.plan.spec.map.world_size();
         let ranks = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
-        self.note(format!("{name}: stopping {ranks}, with {grace} s to end{again}"));
+        let over_key = if by_key { self.over_key() } else { "" };
+        self.notices.push_back(format!("{over_key}rankrun: {name}: stopping {ranks}, with {grace} s to end{again}"));
     }
 
-    /// SIGTSTP: the ranks stand still; now this process does, until somebody continues it.
-    fn suspend(&mut self) {
-        self.hand_on();
-        let _ = signal::send(std::process::id() as i32, signal::SIGSTOP);
-        self.clock.resume();
-        self.say(&ToAgent::Resume);
+    /// What a message begins with so as not to stand behind the `^C` that the terminal has shown.
+    pub(crate) fn over_key(&self) -> &'static str {
+        if self.key_was_pressed && terminal::is_terminal(rustix::stdio::stderr()) { "\r" } else { "" }
     }
 
     /// The rank alone holds the front's stdin from now on.
@@ -507,6 +495,7 @@ impl Front {
         while let Some(text) = self.notices.pop_front() {
             self.delivery.presenter.notice(now, &text);
         }
+        self.suit_terminal();
         self.delivery.hand_on();
         self.hear_delivery();
     }
@@ -547,7 +536,7 @@ impl Front {
         self.plan.report_dir.clone().or_else(|| report::default_dir(&self.plan.spec.job))
     }
 
-    fn hear_stdin(&mut self) {
+    pub(crate) fn hear_stdin(&mut self) {
         let Some(stdin) = &self.stdin else { return };
         if let Some(piece) = stdin.next() {
             match piece {

@@ -5,6 +5,7 @@ mod delivery;
 mod ending;
 mod front;
 mod link;
+mod pause;
 mod report;
 mod runtime;
 mod sink;

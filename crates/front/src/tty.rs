@@ -1,65 +1,147 @@
-//! The front's terminal, lent to one rank: it then feels as if it had been run directly.
+//! The terminal that the front was started on: lent to one rank, which then feels as if it had been run directly, and
+//! left as it was found whenever the job stops or ends.
 
+use rankrun_core::job::IoPolicy;
 use rankrun_core::{Pid, Rank};
-use rankrun_sys::signal;
-use rankrun_sys::terminal::ControllingTerminal;
+use rankrun_sys::terminal::{self, ControllingTerminal, Modes};
+use rankrun_sys::{proc, signal};
 
-/// The terminal and the rank that has it.
+/// The terminal.
 #[derive(Debug)]
-pub(crate) struct LentTerminal {
-    pub(crate) rank: Rank,
+pub(crate) struct FrontTerminal {
     terminal: ControllingTerminal,
-    /// The process group of the rank, once it has been started.
+    /// The modes that we found, and leave behind. Not known before we have been in the foreground: until then, they are
+    /// those of the shell's own line editor.
+    found: Option<Modes>,
+    /// The modes that the job had when it was stopped.
+    suspended: Option<Modes>,
+    /// The rank that the terminal is lent to, if it is, and its process group while that is alive.
+    rank: Option<Rank>,
     group: Option<i32>,
-    is_lent: bool,
 }
 
-impl LentTerminal {
-    /// `None` where there is no terminal to lend.
-    pub(crate) fn open(rank: Rank) -> Option<LentTerminal> {
+impl FrontTerminal {
+    /// `None` where there is no terminal.
+    pub(crate) fn open(io: &IoPolicy) -> Option<FrontTerminal> {
+        let stdio = [terminal::is_terminal(rustix::stdio::stdin()), terminal::is_terminal(rustix::stdio::stdout())];
+        if io.tty.is_none() && !stdio.contains(&true) && !terminal::is_terminal(rustix::stdio::stderr()) {
+            return None;
+        }
         let terminal = ControllingTerminal::open().ok()?;
-        Some(LentTerminal { rank, terminal, group: None, is_lent: false })
+        let found = if terminal.in_foreground() { terminal.modes() } else { None };
+        Some(FrontTerminal { terminal, found, suspended: None, rank: io.tty.map(|grant| grant.rank), group: None })
     }
 
-    /// Whether the rank is to be put into the foreground when it starts.
+    /// Whether our own process group, not that of a rank, is in the foreground.
     pub(crate) fn in_foreground(&self) -> bool {
         self.terminal.in_foreground()
+    }
+
+    /// Whether the terminal is lent to this rank.
+    pub(crate) fn is_lent_to(&self, rank: Rank) -> bool {
+        self.rank == Some(rank)
+    }
+
+    /// The process group of the rank that has the terminal.
+    pub(crate) fn group(&self) -> Option<i32> {
+        self.group
+    }
+
+    /// Whether a newline on the terminal needs a carriage return now. Only a rank that was lent it makes it raw while
+    /// we write to it.
+    pub(crate) fn is_raw(&self) -> bool {
+        self.group.is_some() && self.terminal.modes().is_some_and(|modes| modes.is_raw())
+    }
+
+    pub(crate) fn window(&self) -> Option<(u16, u16)> {
+        self.terminal.window()
     }
 
     /// The rank has been started, in a process group of its own, which has made itself the foreground one.
     pub(crate) fn started(&mut self, pid: Pid) {
         self.group = Some(pid.0);
-        self.is_lent = true;
     }
 
-    /// The rank was stopped (^Z): stops this process too, as the shell expects, and continues both when the shell says so.
-    pub(crate) fn suspend(&mut self) {
-        let Some(group) = self.group else { return };
-        let modes = self.terminal.modes();
-        self.terminal.take_back(group);
-        // The shell sees its job stopped, and takes the terminal.
-        let _ = signal::send(std::process::id() as i32, signal::SIGSTOP);
-        if self.terminal.in_foreground() {
-            if let Some(modes) = &modes {
-                self.terminal.set_modes(modes);
-            }
+    /// The job is about to be stopped: the terminal goes back to whoever had it before, as it was.
+    pub(crate) fn leave(&mut self) {
+        self.suspended = None;
+        if self.is_ours() {
+            self.suspended = self.terminal.modes();
+            self.put_back();
+        }
+    }
+
+    /// We have been continued: where this was in the foreground (`fg`), the rank gets the terminal again.
+    pub(crate) fn enter(&mut self) {
+        if !self.terminal.in_foreground() {
+            return;
+        }
+        self.found = self.terminal.modes();
+        if let Some(modes) = self.suspended.take() {
+            self.terminal.set_modes(&modes);
+        }
+        if let Some(group) = self.group {
             let _ = self.terminal.lend(group);
         }
-        let _ = signal::send_group(group, signal::SIGCONT);
     }
 
-    /// The rank has ended: the terminal is ours again.
-    pub(crate) fn ended(&mut self) {
-        if let Some(group) = self.group.take()
-            && std::mem::take(&mut self.is_lent)
-        {
-            self.terminal.take_back(group);
+    /// The rank has ended: the terminal is ours again. `keep_modes` leaves it the modes that it has, for a program such
+    /// as `stty`. Returns whether the rank was in the foreground.
+    pub(crate) fn ended(&mut self, keep_modes: bool) -> bool {
+        if self.group.is_none() || !self.is_ours() {
+            self.group = None;
+            return false;
         }
+        if keep_modes {
+            self.found = self.terminal.modes();
+        }
+        let was_lent = !self.terminal.in_foreground();
+        self.put_back();
+        self.group = None;
+        was_lent
+    }
+
+    /// The job is over.
+    pub(crate) fn close(&mut self, keep_modes: bool) {
+        if self.is_ours() && !keep_modes {
+            self.put_back();
+        } else if self.is_ours() {
+            self.terminal.take();
+        }
+        self.group = None;
+    }
+
+    fn put_back(&self) {
+        self.terminal.take();
+        if let Some(modes) = &self.found {
+            self.terminal.set_modes(modes);
+        }
+    }
+
+    /// Whether the foreground is ours to move: it is held by us, by something that the job has started, or by nobody.
+    /// Otherwise the shell has it, or another of its jobs (`bg`).
+    fn is_ours(&self) -> bool {
+        let Some(holder) = self.terminal.foreground() else { return false };
+        self.terminal.in_foreground()
+            || Some(holder) == self.group
+            || terminal::is_empty_group(holder)
+            || descends_from_us(holder)
     }
 }
 
-impl Drop for LentTerminal {
-    fn drop(&mut self) {
-        self.ended();
+fn descends_from_us(pid: i32) -> bool {
+    let own = std::process::id() as i32;
+    let mut next = Some(pid);
+    while let Some(pid) = next.filter(|&pid| pid > 1) {
+        if pid == own {
+            return true;
+        }
+        next = proc::process(pid).map(|process| process.parent);
     }
+    false
+}
+
+/// Signals of job control by which a program stops itself, or is stopped by the terminal.
+pub(crate) fn is_job_control(number: i32) -> bool {
+    [signal::SIGTSTP, signal::SIGTTIN, signal::SIGTTOU].contains(&number)
 }

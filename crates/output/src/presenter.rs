@@ -125,6 +125,17 @@ impl Presenter {
         self.settle(now, index);
     }
 
+    /// Somebody else is about to write to the terminal, such as a shell to which a stopped job gives it back: takes the
+    /// status region off the screen until its next redraw. An unfinished line that is shown will be shown anew.
+    pub fn withdraw(&mut self, now: Duration) {
+        if let Some(region) = &mut self.region {
+            region.withdraw(now, &mut self.consoles[console_of(&self.config, self.config.status_on)]);
+        }
+        for console in &mut self.consoles {
+            console.row = Row::Start;
+        }
+    }
+
     /// The terminal has a new size, in rows and columns.
     pub fn resize(&mut self, now: Duration, size: (u16, u16)) {
         if let Some(region) = &mut self.region {

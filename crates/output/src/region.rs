@@ -69,6 +69,15 @@ impl Region {
         self.entries.clear();
     }
 
+    /// Takes the region off the screen. It comes back, wherever the cursor is then.
+    pub(crate) fn withdraw(&mut self, now: Duration, console: &mut Console) {
+        self.erase(console);
+        self.drawn.clear();
+        if self.is_in_use() {
+            self.schedule(now);
+        }
+    }
+
     pub(crate) fn due(&self) -> Option<Duration> {
         self.due
     }

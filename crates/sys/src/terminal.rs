@@ -1,11 +1,11 @@
-//! The terminal that the front was started on.
+//! The terminal that the front was started on, and job control.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
-use rustix::termios::{OptionalActions, Termios};
+use rustix::termios::{OptionalActions, OutputModes, Termios};
 
 /// Whether a descriptor is a terminal.
 pub fn is_terminal(fd: impl AsFd) -> bool {
@@ -26,11 +26,21 @@ pub fn same_file(one: impl AsFd, other: impl AsFd) -> bool {
     }
 }
 
-/// The controlling terminal, lent to a worker: its foreground group and its modes are put back when this is done.
+/// The modes of a terminal, such as raw or cooked, at one time.
+#[derive(Clone, Debug)]
+pub struct Modes(Termios);
+
+impl Modes {
+    /// Whether a newline leaves the cursor in its column, because the terminal adds no carriage return to it.
+    pub fn is_raw(&self) -> bool {
+        !self.0.output_modes.contains(OutputModes::OPOST)
+    }
+}
+
+/// The controlling terminal of this process.
 #[derive(Debug)]
 pub struct ControllingTerminal {
     terminal: OwnedFd,
-    modes: Option<Termios>,
     own_group: Pid,
 }
 
@@ -40,40 +50,85 @@ impl ControllingTerminal {
     pub fn open() -> io::Result<ControllingTerminal> {
         let terminal = rustix::fs::open("/dev/tty", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())?;
         crate::signal::ignore(libc::SIGTTOU);
-        let modes = rustix::termios::tcgetattr(&terminal).ok();
-        Ok(ControllingTerminal { terminal, modes, own_group: rustix::process::getpgrp() })
+        Ok(ControllingTerminal { terminal, own_group: rustix::process::getpgrp() })
     }
 
     /// Whether our own process group is in the foreground.
     pub fn in_foreground(&self) -> bool {
-        rustix::termios::tcgetpgrp(&self.terminal).is_ok_and(|group| group == self.own_group)
+        self.foreground() == Some(self.own_group.as_raw_pid())
     }
 
-    /// Gives the foreground to the process group of a worker.
+    /// The process group that is in the foreground. The kernel names one also after its last process is gone.
+    pub fn foreground(&self) -> Option<i32> {
+        rustix::termios::tcgetpgrp(&self.terminal).ok().map(Pid::as_raw_pid)
+    }
+
+    /// Gives the foreground to another process group of our session.
     pub fn lend(&self, group: i32) -> io::Result<()> {
         let group = Pid::from_raw(group).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         Ok(rustix::termios::tcsetpgrp(&self.terminal, group)?)
     }
 
+    /// Takes the foreground for our own group, whoever has it.
+    pub fn take(&self) {
+        let _ = rustix::termios::tcsetpgrp(&self.terminal, self.own_group);
+    }
+
     /// The modes as they are now.
-    pub fn modes(&self) -> Option<Termios> {
-        rustix::termios::tcgetattr(&self.terminal).ok()
+    pub fn modes(&self) -> Option<Modes> {
+        rustix::termios::tcgetattr(&self.terminal).ok().map(Modes)
     }
 
-    /// Sets the modes.
-    pub fn set_modes(&self, modes: &Termios) {
-        let _ = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Drain, modes);
+    /// Sets the modes at once: output that is held up (^S) must not hold us up.
+    pub fn set_modes(&self, modes: &Modes) {
+        let _ = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Now, &modes.0);
     }
 
-    /// Takes the foreground back from the group that it was lent to, with the modes that the terminal had when it was
-    /// opened. Where somebody else has the terminal by now (`bg`), it is left alone.
-    pub fn take_back(&self, from: i32) {
-        let holder = rustix::termios::tcgetpgrp(&self.terminal);
-        if holder.is_ok_and(|holder| holder.as_raw_pid() == from || holder == self.own_group) {
-            let _ = rustix::termios::tcsetpgrp(&self.terminal, self.own_group);
-            if let Some(modes) = &self.modes {
-                self.set_modes(modes);
-            }
+    /// The window as rows and columns.
+    pub fn window(&self) -> Option<(u16, u16)> {
+        window(&self.terminal)
+    }
+}
+
+/// Whether a process group has no process.
+pub fn is_empty_group(group: i32) -> bool {
+    Pid::from_raw(group)
+        .is_none_or(|group| matches!(rustix::process::test_kill_process_group(group), Err(rustix::io::Errno::SRCH)))
+}
+
+/// Stops this process, and with `group` its whole process group, by a signal of job control, as if the signal had never
+/// been caught. Returns after it has been continued.
+///
+/// `false` says that it was not stopped at all: the kernel drops these signals in an orphaned process group, where no
+/// shell could continue it. The calling thread must have SIGCONT blocked, and all threads the signal, except SIGTTOU.
+pub fn stop_by(signal: i32, group: bool) -> bool {
+    // SAFETY: the structs are initialised before their use; SIG_DFL runs no code; the former disposition and the former
+    // mask are put back. kill touches no memory of ours.
+    unsafe {
+        let mut default: libc::sigaction = std::mem::zeroed();
+        default.sa_sigaction = libc::SIG_DFL;
+        let mut former: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(signal, &default, &mut former) != 0 {
+            return false;
         }
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        // Sent while it is blocked, the signal is pending for the process; the kernel forgets an earlier SIGCONT with it.
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut mask);
+        libc::kill(if group { 0 } else { libc::getpid() }, signal);
+        // Here we stand still.
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+        libc::sigaction(signal, &former, std::ptr::null_mut());
+        let mut pending: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&mut pending) == 0 && libc::sigismember(&pending, libc::SIGCONT) == 1
     }
+}
+
+/// Sends a signal to our own process group: what a key of the terminal does to the foreground.
+pub fn signal_own_group(signal: i32) {
+    // SAFETY: kill touches no memory of ours.
+    unsafe { libc::kill(0, signal) };
 }
