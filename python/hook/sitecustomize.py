@@ -16,41 +16,32 @@ docs/worker-socket.md, the reasons are in docs/adr/0020-interpreter-hook.md. The
 import os
 import sys
 
+# Most ranks never have anything to tell, and compiling how would cost each of them 3 ms.
+TELLING = r'''
+import os
+import sys
+
 MAX_LINE = 65536
 MAX_MESSAGE = 8192
 MAX_FRAMES = 300
 # Of threads and finalizers that fail by the thousand, the first ones tell the story.
 MAX_EVIDENCE = 16
-# The agent always reads, unless it is stopped: then the program must not wait for it.
-SEND_TIMEOUT_US = 250000
 
 
-class Speaker(object):
-    """Speaks for this process, as long as it is the one that the interpreter was started in."""
+class Telling(object):
+    """What there is to tell of this process."""
 
-    def __init__(self, path):
-        import _thread
-        from time import monotonic
-
-        self.path = path
-        self.pid = os.getpid()
-        self.main_thread = _thread.get_ident()
+    def __init__(self, speaker):
+        self.speaker = speaker
         self.code = 0
         self.told = False
         self.evidence_left = MAX_EVIDENCE
-        # These are called when the interpreter may already have emptied its modules.
-        self.getpid = os.getpid
-        self.get_ident = _thread.get_ident
-        self.monotonic = monotonic
-
-    def speaks_at_top(self, frame):
-        """Whether no Python code has called this frame, it is the main thread's, and this is no forked child."""
-        return frame.f_back is None and self.get_ident() == self.main_thread and self.getpid() == self.pid
 
     def uncaught(self, error):
         """An exception has reached the top and is about to be printed."""
-        self.code = 130 if isinstance(error, KeyboardInterrupt) else 1
-        self.tell(error)
+        if not is_interactive():
+            self.code = 130 if isinstance(error, KeyboardInterrupt) else 1
+            self.tell(error)
 
     def leaving(self, error, code):
         """A `SystemExit` has reached the top. The exit status is made of its code as CPython does it."""
@@ -65,53 +56,35 @@ class Speaker(object):
 
     def tell(self, error):
         self.told = True
-        self.say("uncaught", describe(error, error.__traceback__) + [("code", self.code), ("thread", "MainThread")])
+        fields = describe(error, error.__traceback__)
+        self.say("uncaught", fields + [("code", self.code), ("thread", "MainThread")])
 
     def exiting(self):
         """Python's own work is done. A code of 0 takes an `uncaught` back, whose hook has called `sys.exit(0)`."""
-        if self.told and self.getpid() == self.pid:
+        if self.told:
             self.say("exiting", [("code", self.code)])
-        self.pid = None
+
+    def thread(self, args):
+        if args.exc_type is not SystemExit:
+            name = getattr(args.thread, "name", None) or "?"
+            self.evidence("thread", args.exc_value, args.exc_traceback, [("thread", name)])
+
+    def unraisable(self, args):
+        self.evidence("unraisable", args.exc_value, args.exc_traceback, [])
 
     def evidence(self, what, error, traceback, more):
-        if self.evidence_left > 0 and self.getpid() == self.pid and error is not None:
+        if self.evidence_left > 0 and error is not None:
             self.evidence_left -= 1
             self.say("evidence", [("what", what)] + describe(error, traceback) + more)
 
-    def say(self, kind=None, fields=()):
-        try:
-            hello = [("pid", self.pid), ("rank", int(os.environ.get("RANKRUN_RANK", -1))), ("kind", "python")]
-            hello += [("version", sys.version.split()[0]), ("argv0", (getattr(sys, "argv", None) or [""])[0])]
-            lines = line("hello", hello)
-            if kind is not None:
-                lines += line(kind, [("time", self.monotonic())] + list(fields))
-            send(self.path, lines)
-        except Exception:
-            # There is no agent, or it does not listen: the program goes on as if there had never been one.
-            pass
-
-
-def send(path, lines):
-    """Sends on a connection of its own: a descriptor that stays open would be inherited, closed or reused."""
-    import _socket as api
-
-    socket = api.socket(api.AF_UNIX, api.SOCK_STREAM)
-    try:
-        socket.settimeout(None)
-        width = 8 if sys.maxsize > 2**32 else 4
-        timeval = (0).to_bytes(width, sys.byteorder) + SEND_TIMEOUT_US.to_bytes(width, sys.byteorder)
-        # It bounds connect too, and unlike O_NONBLOCK it lets connect wait for a place in the agent's backlog.
-        socket.setsockopt(api.SOL_SOCKET, api.SO_SNDTIMEO, timeval)
-        socket.connect(path)
-        socket.sendall(lines, api.MSG_NOSIGNAL)
-    finally:
-        socket.close()
+    def say(self, kind, fields):
+        self.speaker.say(line(kind, [("time", self.speaker.monotonic())] + fields))
 
 
 def line(kind, fields):
     """One JSON object and its newline, of at most `MAX_LINE` bytes. The module `json` would take 3 ms to import."""
     parts = [b'"v":1', b'"type":"' + kind.encode() + b'"']
-    size = 4096
+    size = 1024
     for name, value in fields:
         if isinstance(value, str):
             # The traceback comes last of the long ones, and takes what they have left.
@@ -129,14 +102,17 @@ def quote(text, limit):
     Half a surrogate pair, which stands for a byte that is not UTF-8, becomes a question mark.
     """
     escapes = dict((code, "\\u%04x" % code) for code in list(range(32)) + [34, 92])
-    quoted = text.translate(escapes).encode("utf-8", "replace")
-    keep = len(text)
-    while len(quoted) > limit - 2:
-        keep = min(keep - 1, keep * (limit - 64) // len(quoted))
-        cut = "\n[... %d characters cut by rankrun ...]\n" % (len(text) - keep)
+    # No character takes less than a byte; what is far too long is not worth encoding.
+    keep = min(len(text), limit)
+    cut = ""
+    while True:
+        if keep < len(text):
+            cut = "\n[... %d characters cut by rankrun ...]\n" % (len(text) - keep)
         part = text[: keep // 2] + cut + text[len(text) - (keep + 1) // 2 :]
         quoted = part.translate(escapes).encode("utf-8", "replace")
-    return b'"' + quoted + b'"'
+        if len(quoted) <= limit - 2:
+            return b'"' + quoted + b'"'
+        keep = min(keep - 1, keep * (limit - 64) // len(quoted))
 
 
 def describe(error, traceback):
@@ -150,32 +126,98 @@ def describe(error, traceback):
     except BaseException:
         message = "<exception str() failed>"
     fields = [("exception", name), ("message", message)]
-    depth, last = 0, None
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename != __file__:
-            depth, last = depth + 1, traceback
-        traceback = traceback.tb_next
+    depth, last, entry = 0, None, traceback
+    while entry is not None:
+        if entry.tb_frame.f_code.co_filename != __file__:
+            depth, last = depth + 1, entry
+        entry = entry.tb_next
     if isinstance(error, SyntaxError) and error.filename and isinstance(error.lineno, int):
         fields += [("file", str(error.filename)), ("line", error.lineno)]
     elif last is not None:
         code = last.tb_frame.f_code
         fields += [("file", code.co_filename), ("line", last.tb_lineno), ("function", code.co_name)]
-    fields.append(("traceback", format_traceback(error, depth) or "%s: %s\n" % (name, message)))
+    else:
+        fields += list(getattr(error, "_rankrun_raised_at", {}).items())
+    fields.append(("traceback", format_traceback(error, traceback, depth) or "%s: %s\n" % (name, message)))
     return fields
 
 
-def format_traceback(error, depth):
+def format_traceback(error, traceback, depth):
     """The traceback as Python prints it, with causes and notes, or `None` where that fails."""
     try:
         from traceback import StackSummary, TracebackException
 
         limit = -MAX_FRAMES if depth > MAX_FRAMES else None
-        told = TracebackException(type(error), error, error.__traceback__, limit=limit)
+        told = TracebackException(type(error), error, traceback, limit=limit)
         told.stack = StackSummary.from_list([frame for frame in told.stack if frame.filename != __file__])
         left_out = "[... %d outer frames left out by rankrun ...]\n" % (depth - MAX_FRAMES) if limit else ""
         return left_out + "".join(told.format())
     except BaseException:
         return None
+
+
+def is_interactive():
+    """Whether an exception at the top leads back to a prompt."""
+    return sys.flags.interactive or sys.flags.inspect or hasattr(sys, "ps1") or os.environ.get("PYTHONINSPECT")
+'''
+
+# The agent always reads, unless it is stopped: then the program must not wait for it.
+SEND_TIMEOUT_US = 250000
+
+
+class Speaker(object):
+    """Speaks for this process, as long as it is the one that the interpreter was started in."""
+
+    def __init__(self, path):
+        from _thread import get_ident
+        from time import monotonic
+
+        self.path = path
+        self.rank = os.environ.get("RANKRUN_RANK", "")
+        self.telling = None
+        # They are called when the interpreter may already have emptied its modules.
+        self.getpid = os.getpid
+        self.get_ident = get_ident
+        self.monotonic = monotonic
+        self.pid = os.getpid()
+        self.main_thread = get_ident()
+
+    def is_top(self, frame):
+        """Whether no Python code has called this frame, in the main thread of what is not a forked child."""
+        return frame.f_back is None and self.get_ident() == self.main_thread and self.getpid() == self.pid
+
+    def tell(self, what, *details):
+        """Calls a method of `Telling`. Whatever goes wrong there is none of the program's business."""
+        try:
+            if self.getpid() == self.pid:
+                if self.telling is None:
+                    namespace = {"__name__": __name__, "__file__": __file__}
+                    exec(compile(TELLING, __file__, "exec"), namespace)
+                    self.telling = namespace["Telling"](self)
+                getattr(self.telling, what)(*details)
+        except Exception:
+            pass
+
+    def say(self, message=b""):
+        """Sends on a connection of its own: a descriptor that stays open would be inherited, closed or reused."""
+        import _socket as api
+
+        program = (getattr(sys, "argv", None) or [""])[0]
+        program = "".join(char if char.isprintable() and char not in '"\\' else "?" for char in program)
+        hello = '{"v":1,"type":"hello","pid":%d,"rank":%d,"kind":"python","version":"%d.%d.%d","argv0":"%s"}\n' % (
+            (self.pid, int(self.rank)) + sys.version_info[:3] + (program,)
+        )
+        socket = api.socket(api.AF_UNIX, api.SOCK_STREAM)
+        try:
+            socket.settimeout(None)
+            width = 8 if sys.maxsize > 2**32 else 4
+            timeval = (0).to_bytes(width, sys.byteorder) + SEND_TIMEOUT_US.to_bytes(width, sys.byteorder)
+            # It bounds connect too, which thus can wait for a place in the agent's backlog.
+            socket.setsockopt(api.SOL_SOCKET, api.SO_SNDTIMEO, timeval)
+            socket.connect(self.path)
+            socket.sendall(hello.encode() + message, api.MSG_NOSIGNAL)
+        finally:
+            socket.close()
 
 
 class TripWire(object):
@@ -187,9 +229,10 @@ class TripWire(object):
     def __del__(self):
         try:
             error = getattr(sys, "last_value", None)
-            if isinstance(error, BaseException) and self.speaker.speaks_at_top(sys._getframe()):
-                if not is_interactive():
-                    self.speaker.uncaught(error)
+            if self.speaker.pid is None:
+                return
+            if isinstance(error, BaseException) and self.speaker.is_top(sys._getframe()):
+                self.speaker.tell("uncaught", error)
             else:
                 # A test runner, a debugger or a console keeps its own exceptions there from now on.
                 watch_hook(self.speaker)
@@ -197,18 +240,13 @@ class TripWire(object):
             pass
 
 
-def is_interactive():
-    """Whether an exception at the top leads back to a prompt."""
-    return sys.flags.interactive or sys.flags.inspect or hasattr(sys, "ps1") or os.environ.get("PYTHONINSPECT")
-
-
 def watch_hook(speaker):
     """The second best way to see an exception at the top: programs may replace this hook."""
     original = sys.excepthook
 
     def excepthook(kind, error, traceback):
-        if speaker.speaks_at_top(sys._getframe()) and not is_interactive():
-            speaker.uncaught(error)
+        if speaker.is_top(sys._getframe()):
+            speaker.tell("uncaught", error)
         return original(kind, error, traceback)
 
     sys.excepthook = excepthook
@@ -224,15 +262,12 @@ def watch_exit(speaker):
 
     members = gc.get_referents(SystemExit.__dict__)[0]
     member = members["code"]
-    if type(member).__name__ != "member_descriptor":
-        # This is a second interpreter of the process.
-        return lambda: None
     get_frame = sys._getframe
 
     def code(self):
         value = member.__get__(self)
-        if speaker.speaks_at_top(get_frame()):
-            speaker.leaving(self, value)
+        if speaker.is_top(get_frame()):
+            speaker.tell("leaving", self, value)
         return value
 
     members["code"] = property(code, member.__set__, member.__delete__, member.__doc__)
@@ -245,14 +280,23 @@ def watch_exit(speaker):
 
 def raise_exits():
     """Before 3.12 an exception raised in C is a pair of type and value, with no attribute that could be read."""
+    get_frame = sys._getframe
 
     def exit(status=None):
         """Exit the interpreter by raising SystemExit(status)."""
-        if status is None:
-            raise SystemExit
         if isinstance(status, SystemExit):
-            raise status
-        raise SystemExit(*status) if isinstance(status, tuple) else SystemExit(status)
+            error = status
+        else:
+            error = SystemExit(*(status if isinstance(status, tuple) else () if status is None else (status,)))
+        caller = get_frame(1)
+        # The traceback is not on the exception yet when it reaches the top.
+        code = caller.f_code
+        error._rankrun_raised_at = {"file": code.co_filename, "line": caller.f_lineno, "function": code.co_name}
+        try:
+            raise error
+        finally:
+            # The frame must not keep the exception alive, which keeps the frame.
+            del error, caller
 
     sys.exit = exit
 
@@ -265,20 +309,12 @@ def watch_threads(speaker):
     unraisable_hook = sys.unraisablehook
 
     def excepthook(args):
-        try:
-            if args.exc_type is not SystemExit:
-                name = getattr(args.thread, "name", None) or "?"
-                speaker.evidence("thread", args.exc_value, args.exc_traceback, [("thread", name)])
-        except Exception:
-            pass
+        speaker.tell("thread", args)
         return thread_hook(args)
 
-    def unraisablehook(unraisable):
-        try:
-            speaker.evidence("unraisable", unraisable.exc_value, unraisable.exc_traceback, [])
-        except Exception:
-            pass
-        return unraisable_hook(unraisable)
+    def unraisablehook(args):
+        speaker.tell("unraisable", args)
+        return unraisable_hook(args)
 
     # `threading` takes its hook from here when it is imported.
     _thread._excepthook = excepthook
@@ -301,18 +337,14 @@ def interpreter_arguments():
     if "python" not in os.path.basename(os.readlink("/proc/self/exe")):
         return []
     with open("/proc/self/cmdline", "rb") as file:
-        return [os.fsdecode(argument) for argument in file.read().split(b"\0")]
+        return os.fsdecode(file.read()).split("\0")
 
 
 def is_helper(argument):
     """Whether this interpreter serves another one, which sees its exceptions: multiprocessing, loky, torch's compiler."""
     if argument.startswith("from "):
         return "spawn_main" in argument or "forkserver import main" in argument or "_tracker import main" in argument
-    return (
-        argument == "--multiprocessing-fork"
-        or argument.endswith(".popen_loky_posix")
-        or argument.endswith("/_inductor/compile_worker/__main__.py")
-    )
+    return argument.endswith((".popen_loky_posix", "/_inductor/compile_worker/__main__.py"))
 
 
 def install():
@@ -320,7 +352,8 @@ def install():
     if not path or sys.version_info < (3, 6) or sys.implementation.name != "cpython":
         return
     arguments = interpreter_arguments()
-    if not arguments or any(is_helper(argument) for argument in arguments):
+    # The type has been changed already where this is a second interpreter in the process.
+    if not arguments or any(map(is_helper, arguments)) or isinstance(SystemExit.__dict__["code"], property):
         return
     import atexit
 
@@ -333,7 +366,9 @@ def install():
     sys.last_value = TripWire(speaker)
 
     def last():
-        speaker.exiting()
+        if speaker.telling is not None:
+            speaker.tell("exiting")
+        speaker.pid = None
         for step in undo:
             step()
 
@@ -343,7 +378,7 @@ def install():
 
 
 def step_aside():
-    """Lets the site's own `sitecustomize` take our name, or nobody: an ImportError of that name is what `site` expects."""
+    """Lets the site's own `sitecustomize` take our name. `site` expects the ImportError that it is if there is none."""
     ours = os.path.dirname(__file__)
     sys.path[:] = [entry for entry in sys.path if entry != ours]
     sys.path_importer_cache.pop(ours, None)
