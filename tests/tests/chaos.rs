@@ -54,8 +54,8 @@ fn misfortune(random: &mut Random, notes: &mut Vec<String>) {
             0 => Signal::TERM,
             1 => Signal::INT,
             2 => Signal::HUP,
-            // A front that is stopped cannot return, and should not.
-            3 if victim.pid != running.front() => Signal::STOP,
+            // A front that is stopped cannot return, and should not; a stopped guard has a test of its own.
+            3 if victim.pid != running.front() && victim.parent != running.front() => Signal::STOP,
             _ => Signal::KILL,
         };
         notes.push(format!("{signal:?} to {victim:?}, the front is {}", running.front()));

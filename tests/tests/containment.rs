@@ -115,6 +115,21 @@ fn a_stopped_agent_leaves_nothing() {
 }
 
 #[test]
+fn a_stopped_guard_holds_up_neither_a_job_that_is_done_nor_one_that_is_told_to_end() {
+    for (signal, rank) in [(None, &["--alone", "--all", "--exit", "0", "--on-go"][..]), (Some(Signal::TERM), &[])] {
+        for tier in Tier::available() {
+            after(tree(&[], rank, tier), LEASE + GRACE + MARGIN, |running| {
+                processes::send(running.guard(), Signal::STOP);
+                match signal {
+                    Some(signal) => processes::send(running.front(), signal),
+                    None => running.sign("go"),
+                }
+            });
+        }
+    }
+}
+
+#[test]
 fn a_killed_guard_leaves_nothing() {
     for tier in Tier::available() {
         let ended = after(tree(&[], &[], tier), GRACE + MARGIN, |running| {
