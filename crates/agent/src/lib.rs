@@ -24,6 +24,7 @@ mod output;
 mod prepare;
 mod shm;
 mod spawner;
+mod speakers;
 mod stdin;
 mod token;
 mod worker;

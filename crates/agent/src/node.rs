@@ -9,11 +9,13 @@ use std::time::Duration;
 use bytes::BytesMut;
 use rankrun_core::env::{Master, NodeFacts};
 use rankrun_core::job::{Descendants, MpiMode, StdinTarget, StopPolicy, StopScope};
+use rankrun_core::testimony::Graces;
 use rankrun_core::worker::{Effect, Event, State, Stop};
 use rankrun_core::{JobId, JobSpec, NodeRank, Pid, Stream, WorkerId, WorkerStatus};
 use rankrun_output::{Record, Spool};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::limits::Limits;
+use rankrun_sys::oom::{OomKill, OomWatch};
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::spawn::{SpawnError, Step};
@@ -30,6 +32,7 @@ use crate::orphans::Orphans;
 use crate::prepare::{Inherited, PrepareError, Preparer};
 use crate::shm::SharedMemory;
 use crate::spawner::{Spawned, SpawnerThread};
+use crate::speakers::{SPEAKER_STEP, Speakers};
 use crate::token::Token;
 use crate::worker::{PmiClient, SharedStdin, Slot};
 
@@ -68,6 +71,8 @@ pub(crate) struct Node {
     /// Nobody wants the output any more.
     pub(crate) is_discarding: bool,
     pub(crate) shared_memory: Option<SharedMemory>,
+    pub(crate) speakers: Speakers,
+    oom: Option<OomWatch>,
     stop: Option<Stop>,
     frozen: bool,
     pub(crate) released: u32,
@@ -111,6 +116,8 @@ impl Node {
             is_stalled: false,
             is_discarding: false,
             shared_memory: None,
+            speakers: Speakers::default(),
+            oom: None,
             stop: None,
             frozen: false,
             released: 0,
@@ -125,6 +132,10 @@ impl Node {
 
     pub(crate) fn policy(&self) -> StopPolicy {
         self.spec.as_ref().map(|spec| spec.stop.clone()).unwrap_or_default()
+    }
+
+    pub(crate) fn graces(&self) -> Graces {
+        self.spec.as_ref().map(|spec| spec.graces.clone()).unwrap_or_default()
     }
 
     /// The grace of a stop that nobody outside asked for.
@@ -172,12 +183,15 @@ impl Node {
         let held = socket::hold_port().ok();
         let master = held.as_ref().map(|(_, port)| Master { addr: "127.0.0.1".to_owned(), port: *port });
         self._master_port = held.map(|(socket, _)| socket);
+        self.oom = Some(OomWatch::start());
+        let (socket, hook) = self.speakers.open(&self.runtime_dir, poller);
         let facts = NodeFacts {
             node,
             cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
             master,
             stdbuf: stdbuf_library(),
-            socket: None,
+            socket: socket.map(Into::into),
+            hook: hook.filter(|_| spec.hook).map(Into::into),
         };
         self.spec = Some(spec);
         match Preparer::new(facts, self.limits) {
@@ -340,11 +354,38 @@ impl Node {
         };
         // What it has said to the wire-up before its end counts before its end.
         self.read_pmi(now, index, poller);
+        self.hear_speakers_of(now, index, poller);
+        self.look_for_oom(now, index, child.pid, status);
         self.outbox.push(ToFront::Ended { worker: self.slots[index].id, status, at: now });
         wait::reap(child.pid);
         self.by_pid.remove(&child.pid);
         self.slots[index].leader_alive = false;
         self.event(now, index, Event::LeaderEnded(status), poller);
+    }
+
+    /// A SIGKILL that is not ours may be the kernel's, for want of memory.
+    fn look_for_oom(&mut self, now: Duration, index: usize, pid: i32, status: WorkerStatus) {
+        let killed = match status {
+            WorkerStatus::Signaled { signal, .. } => signal == signal::SIGKILL,
+            // A shell's word for it.
+            WorkerStatus::Exited { code } => code == 128 + signal::SIGKILL as u8,
+        };
+        let ours = !matches!(self.slots[index].worker.state(), State::Running { .. });
+        let Some(oom) = self.oom.as_mut().filter(|_| killed && !ours) else { return };
+        let worker = self.slots[index].id;
+        let detail = match oom.look(pid) {
+            OomKill::Logged { line } => line,
+            OomKill::Counted { cgroup, kills } => format!("{kills} out-of-memory kills in the cgroup {cgroup}"),
+            OomKill::No => return,
+            OomKill::Unknown => {
+                let rank = worker.rank;
+                self.outbox.push(ToFront::Note(format!(
+                    "whether rank {rank} was killed for want of memory cannot be known here"
+                )));
+                return;
+            }
+        };
+        self.outbox.push(ToFront::KilledForMemory { worker, detail, at: now });
     }
 
     /// Feeds one event to a worker and performs what follows.
@@ -363,7 +404,15 @@ impl Node {
             Effect::Terminate(scope) => {
                 let Some(leader) = slot.leader.filter(|_| slot.leader_alive) else { return };
                 match scope {
-                    StopScope::Leader => terminate(&[leader]),
+                    StopScope::Leader => match self.speaker_of(index) {
+                        // The leader may be a shell that would go on to its next command, or end without its child.
+                        Some(speaker) => {
+                            terminate(&[speaker]);
+                            self.slots[index].stopped_speaker = Some(speaker);
+                            self.slots[index].next_speaker_look = Some(now + SPEAKER_STEP);
+                        }
+                        None => terminate(&[leader]),
+                    },
                     StopScope::Group => {
                         let _ = signal::send_group(leader, signal::SIGTERM);
                         let _ = signal::send_group(leader, signal::SIGCONT);
@@ -462,6 +511,7 @@ impl Node {
             }
         }
         self.tick_orphans(now);
+        self.tick_speakers(now);
         self.look_for_shared_memory(now, false);
         let looks = std::mem::take(&mut self.to_look_at);
         for index in looks {
@@ -484,7 +534,7 @@ impl Node {
         let slots = self.slots.iter().flat_map(|slot| [slot.worker.deadline(), slot.next_idle_look]);
         let shared_memory = self.shared_memory.as_ref().and_then(SharedMemory::deadline);
         let orphans = self.orphans.as_ref().and_then(Orphans::deadline);
-        slots.chain([shared_memory, orphans]).flatten().min()
+        slots.chain([shared_memory, orphans, self.speakers_deadline()]).flatten().min()
     }
 
     fn look_for_idleness(&mut self, now: Duration, index: usize, poller: &Poller) {
@@ -534,9 +584,9 @@ impl Node {
 
     /// A signal for the process that speaks for each rank.
     pub(crate) fn signal_all(&self, signal: i32) {
-        for slot in &self.slots {
+        for (index, slot) in self.slots.iter().enumerate() {
             if let Some(leader) = slot.leader.filter(|_| slot.leader_alive) {
-                let _ = signal::send(leader, signal);
+                let _ = signal::send(self.speaker_of(index).unwrap_or(leader), signal);
             }
         }
     }

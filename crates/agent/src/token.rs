@@ -14,6 +14,8 @@ pub(crate) enum Token {
     Pmi(usize),
     Stdin(usize),
     Boundary(usize),
+    WorkerSocket,
+    WorkerClient(usize),
 }
 
 impl Token {
@@ -29,6 +31,8 @@ impl Token {
             Token::Pmi(slot) => (7, slot),
             Token::Stdin(slot) => (8, slot),
             Token::Boundary(slot) => (9, slot),
+            Token::WorkerSocket => (10, 0),
+            Token::WorkerClient(client) => (11, client),
         };
         (kind << 32) | slot as u64
     }
@@ -45,7 +49,9 @@ impl Token {
             6 => Token::Output(slot, Stream::Stderr),
             7 => Token::Pmi(slot),
             8 => Token::Stdin(slot),
-            _ => Token::Boundary(slot),
+            9 => Token::Boundary(slot),
+            10 => Token::WorkerSocket,
+            _ => Token::WorkerClient(slot),
         }
     }
 }
@@ -67,6 +73,8 @@ mod tests {
             Token::Pmi(3),
             Token::Stdin(4),
             Token::Boundary(5),
+            Token::WorkerSocket,
+            Token::WorkerClient(6),
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

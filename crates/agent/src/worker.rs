@@ -36,6 +36,9 @@ pub(crate) struct Slot {
     pub(crate) stdin: Option<SharedStdin>,
     /// The cgroup's events file, while the worker's end is waited for.
     pub(crate) events: Option<OwnedFd>,
+    /// A speaker that was told to end before its leader is, and when to look whether it is gone.
+    pub(crate) stopped_speaker: Option<i32>,
+    pub(crate) next_speaker_look: Option<Duration>,
     /// What the rest of the worker did up to a time, while it is watched for idleness.
     pub(crate) idle: Option<(Duration, u64)>,
     pub(crate) next_idle_look: Option<Duration>,
@@ -71,6 +74,8 @@ impl Slot {
             paused: Vec::new(),
             stdin: None,
             events: None,
+            stopped_speaker: None,
+            next_speaker_look: None,
             idle: None,
             next_idle_look: None,
         }

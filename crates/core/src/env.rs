@@ -33,6 +33,8 @@ pub struct NodeFacts {
     pub stdbuf: Option<OsString>,
     /// The path of the worker socket (`RANKRUN_SOCKET`).
     pub socket: Option<OsString>,
+    /// The directory of the interpreter hook, which goes to the front of `PYTHONPATH`.
+    pub hook: Option<OsString>,
 }
 
 /// Where distributions put coreutils' library for `--buffer`: Debian and Fedora, Arch, older Red Hat.
@@ -193,6 +195,15 @@ pub fn app_environment(spec: &JobSpec, facts: &NodeFacts, app: AppIndex) -> BTre
         env.insert(name.into(), value);
     }
     preload_stdbuf(&mut env, spec.io.buffer, facts);
+    if let Some(hook) = &facts.hook {
+        let path = env.entry("PYTHONPATH".into()).or_default();
+        // An empty element of PYTHONPATH would be the working directory: none is added.
+        let rest = std::mem::replace(path, hook.clone());
+        if !rest.is_empty() {
+            path.push(":");
+            path.push(rest);
+        }
+    }
     env
 }
 
@@ -402,6 +413,8 @@ mod tests {
             cwd: "/".into(),
             runtime_dir: OsString::new(),
             stop: StopPolicy::default(),
+            graces: Default::default(),
+            hook: true,
             io: IoPolicy::default(),
             mpi: MpiMode::Pmi1,
             gpus_per_rank: None,
@@ -417,6 +430,7 @@ mod tests {
             master: Some(Master { addr: "127.0.0.1".into(), port: 41000 }),
             stdbuf: Some("/usr/libexec/coreutils/libstdbuf.so".into()),
             socket: Some("/tmp/rankrun-0/7f3a91c2/worker".into()),
+            hook: None,
         }
     }
 

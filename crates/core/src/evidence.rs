@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Pid, Rank};
 use crate::status::WorkerStatus;
+use crate::testimony::{Exception, StuckIn};
 
 /// What became known of a rank's MPI life through its wire-up.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,13 +33,35 @@ pub struct Evidence {
     pub fact: Fact,
 }
 
+/// How an exception became known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// The program said so over the worker socket: the interpreter hook, or a client of its own.
+    Program,
+    /// torch's error file.
+    ErrorFile,
+    /// The last lines of stderr.
+    Stderr,
+}
+
 /// The fact.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Fact {
     /// Its leader ended with a status that is a failure.
     Ended { status: WorkerStatus },
-    /// It called `MPI_Abort`.
+    /// An exception reached the top of its program.
+    Exception { source: Source, exception: Exception },
+    /// Its interpreter's exit work was done, with this code.
+    Exiting { code: i32 },
+    /// An exception that ended a thread, or nothing.
+    Aside { place: String, exception: Exception },
+    /// After its failure it could not end. `leader`: else the process was killed alone.
+    Stuck { place: StuckIn, since: Duration, leader: bool },
+    /// The kernel killed it for want of memory.
+    OutOfMemory { detail: String },
+    /// It called `MPI_Abort`, or asked for the end of the job otherwise.
     Aborted { code: i32, message: Option<String> },
     /// It exited with 0, had called `MPI_Init` and not `MPI_Finalize`, and a sibling was still in MPI a second later.
     ExitWithoutFinalize,
@@ -48,34 +71,37 @@ pub enum Fact {
     SpawnFailed { step: String, error: String, command: String },
     /// It was stopped by somebody else.
     Stopped { signal: i32 },
+    /// Its stderr says that a peer is gone.
+    PeerLost { line: String },
+    /// Its stderr ends with a traceback, and it lives on.
+    Suspect { exception: Exception, ended: bool },
+    /// It said this of itself.
+    Note { text: String },
     /// It spoke nonsense to the wire-up.
     Malformed { reason: String },
 }
 
 impl Fact {
-    /// The class of a failure, as the report and `--restart-on` name it.
-    pub fn class(&self) -> Class {
-        match self {
-            Fact::Ended { status: WorkerStatus::Exited { .. } } => Class::ExitCode,
-            Fact::Ended { status: WorkerStatus::Signaled { .. } } => Class::Signal,
-            Fact::Aborted { .. } => Class::Abort,
-            Fact::ExitWithoutFinalize => Class::ExitWithoutFinalize,
-            Fact::ExitBeforeInit => Class::ExitBeforeInit,
-            Fact::SpawnFailed { .. } => Class::SpawnFailed,
-            Fact::Stopped { .. } => Class::Stopped,
-            Fact::Malformed { .. } => Class::Malformed,
-        }
-    }
-
     /// Whether this fact by itself ends the gang.
     pub fn ends_the_gang(&self) -> bool {
         match self {
             Fact::Ended { .. }
             | Fact::Aborted { .. }
+            | Fact::OutOfMemory { .. }
+            | Fact::Stuck { leader: true, .. }
+            | Fact::Suspect { ended: true, .. }
             | Fact::ExitWithoutFinalize
             | Fact::ExitBeforeInit
-            | Fact::SpawnFailed { .. } => true,
-            Fact::Stopped { .. } | Fact::Malformed { .. } => false,
+            | Fact::SpawnFailed { .. }
+            | Fact::Stopped { .. } => true,
+            Fact::Exception { .. }
+            | Fact::Exiting { .. }
+            | Fact::Aside { .. }
+            | Fact::Stuck { leader: false, .. }
+            | Fact::Suspect { ended: false, .. }
+            | Fact::PeerLost { .. }
+            | Fact::Note { .. }
+            | Fact::Malformed { .. } => false,
         }
     }
 }
@@ -85,13 +111,16 @@ impl Fact {
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
     SpawnFailed,
+    OutOfMemory,
+    Exception,
     Abort,
     Signal,
     ExitCode,
+    StuckInFinalize,
+    StuckInExitHandlers,
     ExitWithoutFinalize,
     ExitBeforeInit,
     Stopped,
-    Malformed,
     Timeout,
     Interrupted,
     LauncherLost,

@@ -5,16 +5,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::evidence::{Evidence, Fact, MpiEvent};
+use crate::evidence::{Evidence, Fact, MpiEvent, Source};
 use crate::exit::ExitCode;
 use crate::ids::{Pid, Rank};
 use crate::status::WorkerStatus;
+use crate::testimony::{Exception, StuckIn, Testimony};
 use crate::worker::{Outcome, Stop, StopWhy};
 
 /// How long a sibling must still be in MPI after a rank's exit without finalize, before that exit is a failure.
 pub const FINALIZE_PATIENCE: Duration = Duration::from_secs(1);
 /// A second SIGINT kills at once if it comes at least this long after the first: a terminal may send two for one key.
 pub const SECOND_INTERRUPT: Duration = Duration::from_millis(500);
+
+/// Notes and asides that are kept of each rank.
+const NOTES_KEPT: usize = 10;
 
 /// By which rules a gang is stopped.
 #[derive(Clone, Debug)]
@@ -80,6 +84,37 @@ pub enum Event {
     Stopped {
         rank: Rank,
         signal: i32,
+    },
+    /// A process of a rank has said something of itself.
+    Testimony {
+        rank: Rank,
+        pid: Pid,
+        testimony: Testimony,
+    },
+    /// A process that had failed could not end.
+    Stuck {
+        rank: Rank,
+        pid: Pid,
+        place: StuckIn,
+        since: Duration,
+        leader: bool,
+    },
+    /// The kernel killed a rank for want of memory.
+    OutOfMemory {
+        rank: Rank,
+        detail: String,
+    },
+    /// A rank's stderr ends with a traceback, and it lives on; `end`: it is to be ended for it.
+    Suspect {
+        rank: Rank,
+        exception: Exception,
+        end: bool,
+    },
+    /// What the last lines of a rank's stderr say, told after its end.
+    LastWords {
+        rank: Rank,
+        exception: Option<Exception>,
+        peer_lost: Option<String>,
     },
     /// rankrun itself received a signal that asks it to end.
     Signal(i32),
@@ -197,6 +232,22 @@ impl Gang {
             }
             Event::Mpi { rank, event } => self.mpi(now, rank, event, effects),
             Event::Stopped { rank, signal } => self.fact(now, rank, Fact::Stopped { signal }, effects),
+            Event::Testimony { rank, pid, testimony } => self.testimony(now, rank, pid, testimony, effects),
+            Event::Stuck { rank, pid, place, since, leader } => {
+                self.fact_of(now, rank, Some(pid), Fact::Stuck { place, since, leader }, effects);
+            }
+            Event::OutOfMemory { rank, detail } => self.fact(now, rank, Fact::OutOfMemory { detail }, effects),
+            Event::Suspect { rank, exception, end } => {
+                self.fact(now, rank, Fact::Suspect { exception, ended: end }, effects);
+            }
+            Event::LastWords { rank, exception, peer_lost } => {
+                if let Some(exception) = exception {
+                    self.fact(now, rank, Fact::Exception { source: Source::Stderr, exception }, effects);
+                }
+                if let Some(line) = peer_lost {
+                    self.fact(now, rank, Fact::PeerLost { line }, effects);
+                }
+            }
             Event::Signal(signal) => self.signal(now, signal, effects),
             Event::OutputGone => self.end_from_outside(now, Outside::OutputGone, self.rules.grace_failure, effects),
             Event::OutputFailed => self.end_from_outside(now, Outside::OutputFailed, self.rules.grace_failure, effects),
@@ -313,9 +364,41 @@ impl Gang {
         self.stop(now, Stop { why, grace }, effects);
     }
 
+    fn testimony(&mut self, now: Duration, rank: Rank, pid: Pid, testimony: Testimony, effects: &mut Vec<Effect>) {
+        let fact = match testimony {
+            Testimony::Uncaught(exception) => Fact::Exception { source: Source::Program, exception },
+            Testimony::ErrorFile(exception) => Fact::Exception { source: Source::ErrorFile, exception },
+            Testimony::Exiting { code } => Fact::Exiting { code },
+            Testimony::Aside { place, exception } => Fact::Aside { place, exception },
+            Testimony::Abort { code, message } => Fact::Aborted { code, message },
+            Testimony::Note { text } => Fact::Note { text },
+        };
+        if matches!(fact, Fact::Note { .. } | Fact::Aside { .. }) {
+            self.forget_old_notes(rank);
+        }
+        self.fact_of(now, rank, Some(pid), fact, effects);
+    }
+
+    /// Of what a rank says in passing, the last is kept.
+    fn forget_old_notes(&mut self, rank: Rank) {
+        let passing = |evidence: &Evidence| {
+            evidence.rank == rank && matches!(evidence.fact, Fact::Note { .. } | Fact::Aside { .. })
+        };
+        if self.evidence.iter().filter(|evidence| passing(evidence)).count() >= NOTES_KEPT
+            && let Some(oldest) = self.evidence.iter().position(passing)
+        {
+            self.evidence.remove(oldest);
+        }
+    }
+
     fn fact(&mut self, now: Duration, rank: Rank, fact: Fact, effects: &mut Vec<Effect>) {
+        self.fact_of(now, rank, None, fact, effects);
+    }
+
+    /// A fact about a rank, by the process that it is about: the leader, if none is named.
+    fn fact_of(&mut self, now: Duration, rank: Rank, pid: Option<Pid>, fact: Fact, effects: &mut Vec<Effect>) {
         let ends = fact.ends_the_gang();
-        let pid = self.ranks.get(rank.index()).and_then(|record| record.pid);
+        let pid = pid.or_else(|| self.ranks.get(rank.index()).and_then(|record| record.pid));
         // One more rank that could not be started for the same reason adds nothing.
         let repeated = matches!(fact, Fact::SpawnFailed { .. })
             && self.evidence.iter().any(|known| matches!(known.fact, Fact::SpawnFailed { .. }));

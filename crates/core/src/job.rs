@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{AppIndex, Attempt, GroupId, JobId, Rank};
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
+use crate::testimony::Graces;
 
 /// One command of a job. Most jobs have one; `rankrun -n 1 ./a : -n 7 ./b` has two.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -60,6 +61,10 @@ pub struct JobSpec {
     /// The private directory of this job on this node.
     pub runtime_dir: OsString,
     pub stop: StopPolicy,
+    /// How long a process that has failed may take to end.
+    pub graces: Graces,
+    /// Whether Python interpreters are given the hook that tells how they end.
+    pub hook: bool,
     pub io: IoPolicy,
     pub mpi: MpiMode,
     pub gpus_per_rank: Option<u32>,

@@ -1,75 +1,316 @@
-//! From evidence to a conclusion: who failed, of what class, and with which code rankrun exits (DESIGN §5, §6).
+//! From evidence to a conclusion: who failed, of what class, why, and with which code rankrun exits (DESIGN §5, §6).
+//!
+//! For each rank the strongest of its facts makes a *finding*, by the order of [`CLASSES`]. Among the findings, the order
+//! of [`Weight`] decides, and time only within one weight: on one node the order in which exits are seen is not causal,
+//! and a victim's is seen first now and then.
 
-use serde::Serialize;
+use std::time::Duration;
 
-use crate::evidence::{Class, Evidence, Fact};
+use serde::{Deserialize, Serialize};
+
+use crate::evidence::{Class, Evidence, Fact, Source};
 use crate::exit::ExitCode;
 use crate::gang::{Gang, Outside, RankRecord, explained_by_our_signals};
-use crate::ids::Rank;
-use crate::status::WorkerStatus;
+use crate::ids::{Pid, Rank};
+use crate::status::{WorkerStatus, signal_name};
+use crate::stderr::tells_of_a_lost_peer;
+use crate::testimony::{Exception, StuckIn};
 use crate::worker::Outcome;
 
+/// How long after the stop was ordered a failure may still be the one that caused it: what was under way then, on a busy
+/// machine. Later ones may come from our own SIGTERM.
+pub const SETTLE: Duration = Duration::from_millis(100);
+
 /// The conclusion.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Verdict {
     pub code: ExitCode,
     pub class: Option<Class>,
-    /// The rank that failed first, if a rank failed.
-    pub culprit: Option<Rank>,
-    /// The evidence that decided, as an index into the gang's.
-    #[serde(skip)]
-    pub evidence: Option<usize>,
+    /// The finding that decided, if a rank failed.
+    pub culprit: Option<Finding>,
     /// The fate of every rank, by rank.
     pub fates: Vec<Fate>,
 }
 
 /// What became of one rank, seen from the verdict.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
     Culprit,
     Succeeded,
+    /// It failed because another one was gone: its library says so.
+    Victim,
     /// It ended by our own signals.
     EndedByRankrun,
-    /// It failed too, after the culprit.
+    /// It failed too, of its own.
     FailedToo,
     NeverStarted,
     Unknown,
 }
 
-/// Concludes. A pure function of what the gang has seen.
-pub fn verdict(gang: &Gang) -> Verdict {
-    let deciding = gang.evidence().iter().position(|evidence| evidence.fact.ends_the_gang());
-    let outside_came_first = match (gang.outside(), deciding) {
-        (Some(_), None) => true,
-        (Some(_), Some(index)) => gang.stop_ordered().is_some_and(|stop| gang.evidence()[index].at > stop),
-        (None, _) => false,
-    };
-    let deciding = deciding.filter(|_| !outside_came_first);
-    let culprit = deciding.map(|index| gang.evidence()[index].rank);
-    let (code, class) = match (deciding, gang.outside()) {
-        (Some(index), _) => {
-            let evidence = &gang.evidence()[index];
-            (failure_code(gang, evidence), Some(evidence.fact.class()))
-        }
-        (None, Some(outside)) => (outside_code(outside), Some(outside_class(outside))),
-        (None, None) => (ExitCode::SUCCESS, None),
-    };
-    let fates = gang.ranks().iter().zip(0..).map(|(record, rank)| fate(record, Some(Rank(rank)) == culprit)).collect();
-    Verdict { code, class, culprit, evidence: deciding, fates }
+/// What all evidence of one rank comes to.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Finding {
+    pub rank: Rank,
+    pub class: Class,
+    pub weight: Weight,
+    /// When the failure began, since the start of the job.
+    pub at: Duration,
+    pub pid: Option<Pid>,
+    /// In the program's own words where it had any.
+    pub cause: String,
+    pub code: ExitCode,
+    pub exception: Option<Exception>,
+    pub stuck_in: Option<StuckIn>,
+    pub stuck_since: Option<Duration>,
 }
 
-fn failure_code(gang: &Gang, evidence: &Evidence) -> ExitCode {
+/// How much a finding says of the origin of a failure. The first decides.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Weight {
+    /// An own cause: an exception, a crash, an abort, want of memory.
+    Own,
+    /// A failure without a word.
+    Silent,
+    /// A rank that is missed by others.
+    Missing,
+    /// An own cause, told so late that it may come from our stop.
+    LateOwn,
+    /// The rank says that a peer was lost.
+    Victim,
+    /// Silent, and late.
+    Late,
+}
+
+/// The classes of a rank's facts, strongest first. What a rank did besides is told, and does not decide.
+const CLASSES: [Class; 11] = [
+    Class::SpawnFailed,
+    Class::OutOfMemory,
+    Class::Abort,
+    Class::StuckInFinalize,
+    Class::StuckInExitHandlers,
+    Class::Exception,
+    Class::Signal,
+    Class::ExitCode,
+    Class::ExitWithoutFinalize,
+    Class::ExitBeforeInit,
+    Class::Stopped,
+];
+
+/// Concludes. A pure function of what the gang has seen.
+pub fn verdict(gang: &Gang) -> Verdict {
+    let findings: Vec<Finding> = (0..gang.ranks().len() as u32).filter_map(|rank| finding(gang, Rank(rank))).collect();
+    let first = findings.iter().min_by_key(|finding| (finding.weight, finding.at, finding.rank));
+    let outside = gang.outside().filter(|_| {
+        // A stop from outside explains all that came after it.
+        let began = gang.evidence().iter().find(|evidence| evidence.fact.ends_the_gang()).map(|evidence| evidence.at);
+        began.is_none_or(|began| gang.stop_ordered().is_some_and(|stop| began > stop))
+    });
+    let (code, class, culprit) = match (outside, first) {
+        (Some(outside), _) => (outside_code(outside), Some(outside_class(outside)), None),
+        (None, Some(first)) => (first.code, Some(first.class), Some(first.clone())),
+        (None, None) => (ExitCode::SUCCESS, None, None),
+    };
+    let fates = gang
+        .ranks()
+        .iter()
+        .zip(0..)
+        .map(|(record, rank)| {
+            let finding = findings.iter().find(|finding| finding.rank == Rank(rank));
+            fate(record, finding, culprit.as_ref().is_some_and(|culprit| culprit.rank == Rank(rank)))
+        })
+        .collect();
+    Verdict { code, class, culprit, fates }
+}
+
+/// What the evidence of one rank comes to; `None` if it has not failed.
+fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
+    let facts: Vec<&Evidence> = gang.evidence().iter().filter(|evidence| evidence.rank == rank).collect();
+    let exception = exception_of(&facts);
+    let deciding = facts
+        .iter()
+        .filter_map(|evidence| class_of(&evidence.fact, exception.is_some()).map(|class| (class, *evidence)))
+        .min_by_key(|(class, _)| CLASSES.iter().position(|known| known == class))?;
+    let (class, evidence) = deciding;
+    let told_at = facts
+        .iter()
+        .find(|evidence| matches!(evidence.fact, Fact::Exception { source: Source::Program, .. }))
+        .map(|evidence| evidence.at);
+    let at = told_at.unwrap_or(evidence.at).min(evidence.at);
+    let (stuck_in, stuck_since) = match evidence.fact {
+        Fact::Stuck { place, since, .. } => (Some(place), Some(since)),
+        _ => (None, None),
+    };
+    let code = code(gang, evidence, &facts);
+    let cause = cause(&evidence.fact, exception.as_ref(), code);
+    Some(Finding {
+        rank,
+        class,
+        weight: weight(gang, class, at, &facts, exception.as_ref()),
+        at,
+        pid: evidence.pid,
+        cause,
+        code,
+        exception,
+        stuck_in,
+        stuck_since,
+    })
+}
+
+/// The exception of a rank, from the best source that there is.
+fn exception_of(facts: &[&Evidence]) -> Option<Exception> {
+    let from = |wanted: Source| {
+        facts.iter().find_map(|evidence| match &evidence.fact {
+            Fact::Exception { source, exception } if *source == wanted => Some(exception.clone()),
+            _ => None,
+        })
+    };
+    let suspected = || {
+        facts.iter().find_map(|evidence| match &evidence.fact {
+            Fact::Suspect { exception, .. } => Some(exception.clone()),
+            _ => None,
+        })
+    };
+    let told = from(Source::Program).or_else(|| from(Source::ErrorFile)).or_else(|| from(Source::Stderr));
+    told.or_else(suspected).filter(|exception| !is_plain_exit(exception))
+}
+
+/// `sys.exit(3)` is an exit with a code, not an exception that anybody meant to raise; `sys.exit("no data")` has a cause.
+fn is_plain_exit(exception: &Exception) -> bool {
+    exception.kind == "SystemExit" && exception.message.parse::<i64>().is_ok()
+}
+
+/// The class that a fact gives its rank; `None` if it is no failure by itself.
+fn class_of(fact: &Fact, has_exception: bool) -> Option<Class> {
+    Some(match fact {
+        Fact::SpawnFailed { .. } => Class::SpawnFailed,
+        Fact::OutOfMemory { .. } => Class::OutOfMemory,
+        Fact::Aborted { .. } => Class::Abort,
+        Fact::Stuck { place: StuckIn::Finalize, leader: true, .. } => Class::StuckInFinalize,
+        Fact::Stuck { place: StuckIn::ExitHandlers, leader: true, .. } => Class::StuckInExitHandlers,
+        Fact::Suspect { ended: true, .. } => Class::StuckInExitHandlers,
+        Fact::Ended { status: WorkerStatus::Exited { .. } } if has_exception => Class::Exception,
+        Fact::Ended { status: WorkerStatus::Exited { .. } } => Class::ExitCode,
+        Fact::Ended { status: WorkerStatus::Signaled { .. } } => Class::Signal,
+        Fact::ExitWithoutFinalize => Class::ExitWithoutFinalize,
+        Fact::ExitBeforeInit => Class::ExitBeforeInit,
+        Fact::Stopped { .. } => Class::Stopped,
+        Fact::Exception { .. }
+        | Fact::Exiting { .. }
+        | Fact::Aside { .. }
+        | Fact::Stuck { leader: false, .. }
+        | Fact::Suspect { ended: false, .. }
+        | Fact::PeerLost { .. }
+        | Fact::Note { .. }
+        | Fact::Malformed { .. } => return None,
+    })
+}
+
+fn weight(gang: &Gang, class: Class, at: Duration, facts: &[&Evidence], exception: Option<&Exception>) -> Weight {
+    let late = gang.stop_ordered().is_some_and(|stop| at > stop + SETTLE);
+    let tells_of_peer = match exception {
+        Some(exception) => tells_of_a_lost_peer(&exception.headline()),
+        None => facts.iter().any(|evidence| matches!(evidence.fact, Fact::PeerLost { .. })),
+    };
+    match class {
+        Class::SpawnFailed | Class::OutOfMemory => Weight::Own,
+        Class::Abort
+        | Class::Exception
+        | Class::StuckInFinalize
+        | Class::StuckInExitHandlers
+        | Class::Signal
+        | Class::ExitCode
+            if tells_of_peer =>
+        {
+            Weight::Victim
+        }
+        Class::Abort | Class::Exception | Class::StuckInFinalize | Class::StuckInExitHandlers | Class::Signal => {
+            if late { Weight::LateOwn } else { Weight::Own }
+        }
+        Class::ExitCode | Class::Stopped => {
+            if late {
+                Weight::Late
+            } else {
+                Weight::Silent
+            }
+        }
+        Class::ExitWithoutFinalize
+        | Class::ExitBeforeInit
+        | Class::Timeout
+        | Class::Interrupted
+        | Class::LauncherLost
+        | Class::OutputFailed => Weight::Missing,
+    }
+}
+
+fn code(gang: &Gang, evidence: &Evidence, facts: &[&Evidence]) -> ExitCode {
+    let exiting = facts.iter().find_map(|evidence| match evidence.fact {
+        Fact::Exiting { code } => Some(code),
+        _ => None,
+    });
+    let own = |code: i32| match code & 0xff {
+        0 => ExitCode::FAILURE,
+        code => ExitCode(code as u8),
+    };
+    let ended = facts.iter().find_map(|evidence| match evidence.fact {
+        Fact::Ended { status } => Some(ExitCode(status.shell_code())),
+        _ => None,
+    });
     match &evidence.fact {
         Fact::Ended { status } => ExitCode(status.shell_code()),
-        Fact::Aborted { code, .. } => match code & 0xff {
-            0 => ExitCode::FAILURE,
-            code => ExitCode(code as u8),
-        },
+        Fact::Aborted { code, .. } => own(*code),
         Fact::SpawnFailed { .. } => gang.spawn_code().unwrap_or(ExitCode::NOT_EXECUTABLE),
-        Fact::ExitWithoutFinalize | Fact::ExitBeforeInit | Fact::Stopped { .. } | Fact::Malformed { .. } => {
-            ExitCode::FAILURE
+        Fact::OutOfMemory { .. } => ended.unwrap_or(ExitCode::signal(9)),
+        Fact::Stopped { signal } => ExitCode::signal(*signal),
+        Fact::Stuck { .. }
+        | Fact::Suspect { .. }
+        | Fact::Exception { .. }
+        | Fact::Exiting { .. }
+        | Fact::Aside { .. }
+        | Fact::ExitWithoutFinalize
+        | Fact::ExitBeforeInit
+        | Fact::PeerLost { .. }
+        | Fact::Note { .. }
+        | Fact::Malformed { .. } => exiting.map_or(ExitCode::FAILURE, own),
+    }
+}
+
+/// The cause, in the program's own words where it had any.
+fn cause(fact: &Fact, exception: Option<&Exception>, exit: ExitCode) -> String {
+    let told = exception.map(Exception::headline).filter(|headline| !headline.is_empty());
+    let with = |what: String| match &told {
+        Some(told) => format!("{told} ({what})"),
+        None => what,
+    };
+    match fact {
+        Fact::Ended { status: WorkerStatus::Exited { code } } => {
+            told.clone().unwrap_or_else(|| format!("exited with code {code}"))
         }
+        Fact::Ended { status: WorkerStatus::Signaled { signal, core_dumped } } => {
+            let core = if *core_dumped { ", core dumped" } else { "" };
+            with(format!("killed by {}{core}", signal_name(*signal)))
+        }
+        Fact::OutOfMemory { .. } => "out of memory: killed by the kernel".to_owned(),
+        Fact::Aborted { code, message } => with(match message.as_deref().filter(|message| *message != "abort") {
+            Some(message) => format!("abort with code {code}: {message}"),
+            None => format!("abort with code {code}"),
+        }),
+        Fact::Stuck { place, .. } => told.clone().unwrap_or_else(|| match place {
+            StuckIn::Finalize => format!("exited with code {}", exit.0),
+            StuckIn::ExitHandlers => "failed, and its exit handlers did not end".to_owned(),
+        }),
+        Fact::ExitWithoutFinalize => "exited with code 0 without MPI_Finalize, while others were in MPI".to_owned(),
+        Fact::ExitBeforeInit => "exited with code 0 before MPI_Init, while others waited for it there".to_owned(),
+        Fact::SpawnFailed { step, error, command } => format!("cannot {step} \"{command}\": {error}"),
+        Fact::Stopped { signal } => format!("stopped by {}, which rankrun did not send", signal_name(*signal)),
+        Fact::Suspect { exception, .. } | Fact::Exception { exception, .. } | Fact::Aside { exception, .. } => {
+            exception.headline()
+        }
+        Fact::Exiting { code } => format!("exiting with code {code}"),
+        Fact::PeerLost { line } => line.clone(),
+        Fact::Note { text } => text.clone(),
+        Fact::Malformed { reason } => format!("broke the PMI protocol: {reason}"),
     }
 }
 
@@ -92,15 +333,18 @@ fn outside_class(outside: Outside) -> Class {
     }
 }
 
-fn fate(record: &RankRecord, culprit: bool) -> Fate {
-    match (culprit, record.status, record.outcome) {
-        (true, _, _) => Fate::Culprit,
-        (false, Some(status), _) if status.success() => Fate::Succeeded,
-        (false, Some(status), _) if record.stop_ordered_before_end && explained_by_our_signals(status) => {
-            Fate::EndedByRankrun
-        }
-        (false, Some(WorkerStatus::Exited { .. } | WorkerStatus::Signaled { .. }), _) => Fate::FailedToo,
-        (false, None, Some(Outcome::NeverStarted | Outcome::SpawnFailed)) => Fate::NeverStarted,
-        (false, None, _) => Fate::Unknown,
+fn fate(record: &RankRecord, finding: Option<&Finding>, culprit: bool) -> Fate {
+    if culprit {
+        return Fate::Culprit;
+    }
+    if let Some(finding) = finding {
+        return if finding.weight == Weight::Victim { Fate::Victim } else { Fate::FailedToo };
+    }
+    match (record.status, record.outcome) {
+        (Some(status), _) if status.success() => Fate::Succeeded,
+        (Some(status), _) if record.stop_ordered_before_end && explained_by_our_signals(status) => Fate::EndedByRankrun,
+        (Some(WorkerStatus::Exited { .. } | WorkerStatus::Signaled { .. }), _) => Fate::FailedToo,
+        (None, Some(Outcome::NeverStarted | Outcome::SpawnFailed)) => Fate::NeverStarted,
+        (None, _) => Fate::Unknown,
     }
 }

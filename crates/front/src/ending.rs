@@ -1,17 +1,20 @@
 //! The end of a job: the proof that nothing is left, the last output, the report.
 
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use rankrun_agent::clean::{Remains, remove_runtime_dir};
 use rankrun_core::ExitCode;
 use rankrun_core::gang::{Event, Outside};
+use rankrun_core::report::{OutputFate, Report, render};
+use rankrun_core::stderr::Tail;
 use rankrun_core::verdict::verdict;
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::signal;
 
 use crate::front::{Front, Outcome};
-use crate::report::{self, Report};
+use crate::report::{self, Ending};
 
 /// How long guard and agent may take to end once all is over, beyond what a kill may take.
 const GUARD_BOUND: Duration = Duration::from_secs(15);
@@ -39,22 +42,29 @@ impl Front {
                 break;
             }
         }
+        self.hear_last_words();
         let verdict = verdict(&self.gang);
         let mut code = verdict.code;
         let left = self.summary.as_ref().map(|summary| summary.left.clone()).unwrap_or_default();
         if !proven || !left.is_empty() {
             code = ExitCode::LEFT_BEHIND;
         }
-        let remainder = report::Remainder {
+        let tail = verdict.culprit.as_ref().and_then(|culprit| self.last_words.of(culprit.rank));
+        let ending = Ending {
+            code,
+            took: self.started.elapsed(),
+            containment: self.containment.as_ref(),
             summary: self.summary.as_ref(),
             proven,
-            is_sent: self.is_drained,
-            is_written: is_written && self.delivery.salvaged().is_none(),
-            salvaged: self.delivery.salvaged(),
+            output: match (self.is_drained, is_written, self.delivery.salvaged().is_some()) {
+                (false, _, _) => OutputFate::LostWithAgent,
+                (true, true, true) => OutputFate::KeptBesideReport,
+                (true, true, false) => OutputFate::Written,
+                (true, false, _) => OutputFate::Lost,
+            },
+            stderr: tail.map(Tail::lines).unwrap_or_default(),
         };
-        let took = self.started.elapsed();
-        let containment = self.containment.as_ref();
-        let report = Report::new(&self.plan, &self.gang, &verdict, code, took, containment, remainder);
+        let report = report::make(&self.plan, &self.gang, &verdict, ending);
         self.conclude(&report);
         let raise = match self.gang.outside() {
             Some(Outside::Signal(number)) if code == ExitCode::signal(number) => Some(number),
@@ -67,8 +77,9 @@ impl Front {
 
     /// Saves the report where there is something to report, and tells it.
     fn conclude(&mut self, report: &Report) {
+        let is_told = report::is_worth_telling(report, &self.gang);
         let mut place = None;
-        if (self.plan.report_dir.is_some() || report.is_worth_telling())
+        if (self.plan.report_dir.is_some() || is_told)
             && let Some(directory) = self.report_dir()
         {
             match report::save(&directory, report) {
@@ -81,8 +92,12 @@ impl Front {
                 Err(_) => {}
             }
         }
-        if self.plan.verbosity >= 0 && report.is_worth_telling() {
-            let text = report::render(report, place.as_deref(), self.plan.color);
+        if let Some(path) = std::env::var_os("TORCHELASTIC_ERROR_FILE") {
+            let _ = report::write_error_file(Path::new(&path), report);
+        }
+        if self.plan.verbosity >= 0 && is_told {
+            let place = place.as_deref().map(report::shorten_home);
+            let text = render(report, place.as_deref(), self.plan.color);
             let now = self.now();
             let text = format!("{}{}", self.over_key(), text.trim_end_matches('\n'));
             self.delivery.presenter.notice(now, &text);

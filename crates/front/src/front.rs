@@ -10,14 +10,14 @@ use rankrun_agent::clean::{MAX_FOREIGN, remove_runtime_dir};
 use rankrun_agent::{Clock, Launched};
 use rankrun_core::gang::{Effect, Event, Gang, Rules};
 use rankrun_core::job::StdinTarget;
-use rankrun_core::{ExitCode, Pid, Rank};
+use rankrun_core::{ExitCode, Pid, Rank, Stream};
 use rankrun_output::{LogFiles, Names, Presenter};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::wait::{self, Look};
 use rankrun_sys::{fork, proc, terminal};
 use rankrun_wire::message::{Containment, Hello, Summary};
-use rankrun_wire::{Frame, ToAgent, ToFront};
+use rankrun_wire::{Frame, ToAgent};
 
 use crate::Plan;
 use crate::delivery::{Delivery, Told};
@@ -26,6 +26,7 @@ use crate::pause::Pause;
 use crate::report;
 use crate::runtime::RuntimeDir;
 use crate::stdin::Stdin;
+use crate::suspects::LastWords;
 use crate::tty::FrontTerminal;
 
 /// How long files may take to take in what a destination would not.
@@ -109,6 +110,7 @@ pub(crate) struct Front {
     pub(crate) agent: Option<Pid>,
     pub(crate) gang: Gang,
     pub(crate) delivery: Delivery,
+    pub(crate) last_words: LastWords,
     pub(crate) stdin: Option<Stdin>,
     pub(crate) terminal: Option<FrontTerminal>,
     pub(crate) containment: Option<Containment>,
@@ -188,6 +190,7 @@ impl Front {
         Ok(Front {
             gang: Gang::new(plan.spec.map.world_size(), rules),
             delivery,
+            last_words: LastWords::default(),
             plan,
             runtime,
             started,
@@ -283,6 +286,7 @@ impl Front {
         if self.gang.deadline().is_some_and(|deadline| deadline <= now) {
             self.event(Event::Tick);
         }
+        self.suspect(now);
         self.delivery.tick(now, quiet);
         self.hear_delivery();
         if self.must_watch_window() {
@@ -339,6 +343,9 @@ impl Front {
             match link.next() {
                 Ok(Some(Frame::Output(head, bytes))) => {
                     let now = self.clock.now();
+                    if head.stream == Stream::Stderr {
+                        self.last_words.write(now, head.rank, bytes);
+                    }
                     self.delivery.output(now, head, bytes);
                 }
                 Ok(Some(Frame::Message(message))) => {
@@ -360,81 +367,6 @@ impl Front {
             Ok(()) => self.link = Some(link),
             Err(_) if self.said_end => {}
             Err(error) => self.lose_agent(&error),
-        }
-    }
-
-    fn message(&mut self, message: ToFront) {
-        match message {
-            ToFront::Hello(hello) if hello.version != rankrun_wire::VERSION => {
-                self.note(format!("the agent is rankrun {}, this is {}", hello.release, Hello::ours().release));
-                self.link = None;
-            }
-            ToFront::Hello(_) => {}
-            ToFront::Ready { pid, containment } => {
-                self.agent = Some(pid);
-                if self.plan.verbosity > 0 {
-                    self.note(match &containment {
-                        Containment::Cgroup => "workers are held in cgroups".to_owned(),
-                        Containment::Subreaper { why } => {
-                            format!("workers are held by a subreaper, not in cgroups: {why}")
-                        }
-                    });
-                }
-                self.containment = Some(containment);
-            }
-            ToFront::Started { worker, pid, .. } => {
-                if self.plan.spec.io.stdin == StdinTarget::Rank(worker.rank) {
-                    self.leave_stdin();
-                }
-                if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(worker.rank)) {
-                    terminal.started(pid);
-                }
-                if self.plan.verbosity > 1 {
-                    self.note(format!("rank {} started, pid {pid}", worker.rank));
-                }
-                self.event(Event::Started { rank: worker.rank, pid });
-            }
-            ToFront::SpawnFailed { worker, step, errno, command, .. } => {
-                let error = io::Error::from_raw_os_error(errno);
-                let code = match error.kind() {
-                    io::ErrorKind::NotFound => ExitCode::NOT_FOUND,
-                    _ => ExitCode::NOT_EXECUTABLE,
-                };
-                self.event(Event::SpawnFailed {
-                    rank: worker.rank,
-                    step,
-                    error: report::os_text(&error),
-                    command: command.to_string_lossy().into_owned(),
-                    not_found: Some(code),
-                });
-            }
-            ToFront::Ended { worker, status, .. } => self.rank_ended(worker.rank, status),
-            ToFront::Gone { worker, outcome, .. } => self.event(Event::Gone { rank: worker.rank, outcome }),
-            ToFront::Stopped { worker, signal, .. } => self.rank_stopped(worker.rank, signal),
-            ToFront::Continued { .. } | ToFront::Collective(_) => {}
-            ToFront::Mpi { worker, event, .. } => self.event(Event::Mpi { rank: worker.rank, event }),
-            ToFront::Closed { rank, stream } => {
-                let now = self.now();
-                self.delivery.closed(now, rank, stream);
-            }
-            ToFront::StdinTaken(_) => {
-                if let Some(stdin) = &self.stdin {
-                    stdin.want_more();
-                }
-            }
-            ToFront::Paused => self.paused(),
-            ToFront::GuardLost => self.lose_guard(),
-            ToFront::Note(text) => self.note(text),
-            ToFront::Over(summary) => {
-                self.summary = Some(summary);
-                self.drain_until = Some(self.now() + self.plan.drain);
-            }
-            ToFront::Drained => {
-                self.is_drained = true;
-                self.said_end = true;
-                self.say(&ToAgent::End);
-                self.link = None;
-            }
         }
     }
 
@@ -480,13 +412,6 @@ impl Front {
     /// What a message begins with so as not to stand behind the `^C` that the terminal has shown.
     pub(crate) fn over_key(&self) -> &'static str {
         if self.key_was_pressed && terminal::is_terminal(rustix::stdio::stderr()) { "\r" } else { "" }
-    }
-
-    /// The rank alone holds the front's stdin from now on.
-    fn leave_stdin(&mut self) {
-        if let Ok(null) = std::fs::File::open("/dev/null") {
-            let _ = rustix::stdio::dup2_stdin(&null);
-        }
     }
 
     /// Gives what is ready to the destinations, our own notices among it.
@@ -561,7 +486,7 @@ impl Front {
         }
     }
 
-    fn lose_guard(&mut self) {
+    pub(crate) fn lose_guard(&mut self) {
         if !self.guard_lost && self.guard_code.is_none() {
             self.guard_lost = true;
             self.event(Event::GuardLost);

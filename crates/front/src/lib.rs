@@ -4,20 +4,20 @@
 mod delivery;
 mod ending;
 mod front;
+mod hearing;
 mod link;
 mod pause;
 mod report;
 mod runtime;
 mod sink;
 mod stdin;
+mod suspects;
 mod tty;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rankrun_core::{ExitCode, JobSpec};
-
-pub use report::{Report, render};
 
 /// What is to be run, with everything resolved.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub struct Plan {
     pub report_dir: Option<PathBuf>,
     pub timeout: Option<Duration>,
     pub keep_going: bool,
+    /// Whether a rank whose stderr ends with a traceback, and that lives on, is ended (or only named).
+    pub end_suspects: bool,
     /// How long a blocked destination may hold us up after the end.
     pub drain: Duration,
     /// -1 is quiet, 0 as usual, 1 and more tell what is going on.

@@ -234,6 +234,38 @@ fn ending_args() -> Vec<Arg> {
             "Time for what a rank leaves behind to end (default 2s)",
             "When the first process of a rank is gone and others of its tree are alive, they have this long before SIGTERM.",
         ),
+        option(
+            "finalize-grace",
+            "DURATION",
+            ENDING,
+            "Time for MPI_Finalize after an uncaught exception (default 500ms)",
+            "When Python's own exit work is done after a failure, and MPI was initialised, the rank has this long to end; up \
+             to 10s while it writes files.",
+        ),
+        option(
+            "exit-grace",
+            "DURATION",
+            ENDING,
+            "Time for exit handlers after an uncaught exception (default 30s)",
+            "An exception that reached the top may be followed by atexit handlers, threads and children that take their \
+             time. A note of the rank begins this time anew.",
+        ),
+        choice(
+            "on-suspect",
+            "WHAT",
+            ENDING,
+            "A rank whose stderr ends with a traceback and that lives on for 10s",
+            "For ranks that cannot be asked how they end: python -I, a script that sets PYTHONPATH.",
+            choices::ON_SUSPECT,
+        ),
+        choice(
+            "hook",
+            "WHAT",
+            ENDING,
+            "How uncaught exceptions of Python are learnt of",
+            "The hook is a sitecustomize module at the front of PYTHONPATH; the program is not changed.",
+            choices::HOOK,
+        ),
         choice(
             "stop-scope",
             "SCOPE",

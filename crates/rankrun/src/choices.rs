@@ -81,6 +81,16 @@ pub(crate) const STOP_SCOPE: &[Choice<StopScope>] = &[
     choice("tree", StopScope::Tree, "every process of the rank"),
 ];
 
+pub(crate) const ON_SUSPECT: &[Choice<bool>] = &[
+    choice("warn", false, "say so, and let it be"),
+    choice("kill", true, "end the job, with the exception as its cause"),
+];
+
+pub(crate) const HOOK: &[Choice<bool>] = &[
+    choice("auto", true, "tell every Python interpreter to say how it ends"),
+    choice("none", false, "leave Python alone; its failures are then known by exit codes and stderr only"),
+];
+
 pub(crate) const DESCENDANTS: &[Choice<Descendants>] = &[
     choice("end", Descendants::End, "end them after the linger"),
     choice("wait", Descendants::Wait, "wait until they end by themselves"),

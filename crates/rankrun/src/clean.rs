@@ -180,8 +180,7 @@ impl Leftover {
             wait_for_any(&[], Duration::from_millis(5));
         }
         groups.iter().for_each(GuardedCgroup::remove);
-        let removed =
-            self.shared_memory.iter().filter(|name| !shm::in_use(name) && shm::unlink(name)).count();
+        let removed = self.shared_memory.iter().filter(|name| !shm::in_use(name) && shm::unlink(name)).count();
         let alive = processes_of(&self.job).len();
         if alive == 0
             && let Err(error) = std::fs::remove_dir_all(&self.directory)

@@ -32,6 +32,7 @@ pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> 
         master: Some(Master { addr: "127.0.0.1".to_owned(), port: 0 }),
         stdbuf: Some("<libstdbuf.so>".into()),
         socket: Some("<socket>".into()),
+        hook: spec.hook.then(|| "<hook>".into()),
     };
     let blocks: Vec<Block> =
         blocks(&spec).into_iter().map(|places| describe_block(&spec, &facts, &places, whole)).collect();

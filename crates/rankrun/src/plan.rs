@@ -119,6 +119,8 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         cwd: around.cwd.clone().into(),
         runtime_dir: OsString::new(),
         stop: stop_policy(settings),
+        graces: settings.graces.clone(),
+        hook: settings.hook,
         io: io_policy(settings, world, around)?,
         mpi: settings.mpi,
         gpus_per_rank: settings.gpus_per_rank,
@@ -136,6 +138,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         report_dir: settings.report_dir.as_ref().map(|directory| around.cwd.join(directory)),
         timeout: settings.timeout,
         keep_going: settings.keep_going,
+        end_suspects: settings.end_suspects,
         drain: settings.drain,
         verbosity: settings.verbosity,
         color: around.colors(settings.color, around.terminals[2]),
@@ -162,7 +165,7 @@ fn make_log_directory(directory: &Path) -> Result<(), Problem> {
 
 /// What is known of this node before the job starts, as far as it has to do with finding programs.
 fn known_facts() -> NodeFacts {
-    NodeFacts { node: NodeRank(0), cpus: 1, master: None, stdbuf: None, socket: None }
+    NodeFacts { node: NodeRank(0), cpus: 1, master: None, stdbuf: None, socket: None, hook: None }
 }
 
 fn size(app: &AppSettings, around: &Surroundings) -> u32 {

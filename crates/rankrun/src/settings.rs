@@ -11,6 +11,7 @@ use clap::parser::ValueSource;
 use rankrun_core::env::{is_outer_identity, matches as name_matches};
 use rankrun_core::job::{Buffer, CleanShm, Descendants, EnvEdit, MpiMode, StdinTarget, StopScope, Wrap};
 use rankrun_core::suggest::nearest;
+use rankrun_core::testimony::Graces;
 use rankrun_core::units::{parse_duration, parse_size};
 use rankrun_core::{Rank, RankSet};
 
@@ -87,6 +88,11 @@ pub(crate) struct Settings {
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Option<Duration>,
     pub(crate) linger: Option<Duration>,
+    pub(crate) graces: Graces,
+    /// End a rank whose stderr ends with a traceback, instead of warning of it.
+    pub(crate) end_suspects: bool,
+    /// Give Python interpreters the hook.
+    pub(crate) hook: bool,
     pub(crate) stop_scope: StopScope,
     pub(crate) descendants: Descendants,
     pub(crate) clean_shm: CleanShm,
@@ -152,6 +158,9 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
         timeout: sources.get("timeout", duration)?.filter(|timeout| !timeout.is_zero()),
         grace: sources.get("grace", duration)?,
         linger: sources.get("linger", duration)?,
+        graces: graces(sources.get("finalize-grace", duration)?, sources.get("exit-grace", duration)?),
+        end_suspects: sources.choice("on-suspect", choices::ON_SUSPECT)?.unwrap_or(false),
+        hook: sources.choice("hook", choices::HOOK)?.unwrap_or(true),
         stop_scope: sources.choice("stop-scope", choices::STOP_SCOPE)?.unwrap_or_default(),
         descendants: sources.choice("descendants", choices::DESCENDANTS)?.unwrap_or_default(),
         clean_shm: sources.choice("clean-shm", choices::CLEAN_SHM)?.unwrap_or_default(),
@@ -314,6 +323,10 @@ const KEYS: &[&str] = &[
     "timeout",
     "grace",
     "linger",
+    "finalize-grace",
+    "exit-grace",
+    "on-suspect",
+    "hook",
     "stop-scope",
     "descendants",
     "clean-shm",
@@ -335,6 +348,11 @@ const KEYS: &[&str] = &[
     "verbose",
     "quiet",
 ];
+
+fn graces(finalize: Option<Duration>, handlers: Option<Duration>) -> Graces {
+    let default = Graces::default();
+    Graces { finalize: finalize.unwrap_or(default.finalize), handlers: handlers.unwrap_or(default.handlers), ..default }
+}
 
 fn app(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<AppSettings, Problem> {
     let command = sources.typed.get_many::<OsString>(args::COMMAND);

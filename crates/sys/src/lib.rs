@@ -14,6 +14,7 @@ pub mod exec;
 pub mod fork;
 pub mod limits;
 pub mod name;
+pub mod oom;
 pub mod poll;
 pub mod proc;
 pub mod pty;

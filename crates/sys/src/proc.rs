@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 /// One process, as `/proc/PID/stat` tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -159,6 +160,24 @@ pub fn environment_variable(pid: i32, name: &str) -> Option<Vec<u8>> {
     let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let prefix = [name.as_bytes(), b"="].concat();
     environ.split(|&b| b == 0).find_map(|entry| entry.strip_prefix(prefix.as_slice()).map(<[u8]>::to_vec))
+}
+
+/// The words of a process's command, each ended by a zero byte.
+pub fn command_line(pid: i32) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|words| !words.is_empty())
+}
+
+/// The file that a process executes.
+pub fn executable(pid: i32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// The name of the cgroup v2 directory just below `job` that a process is in, if it is below it.
+pub fn cgroup_leaf(pid: i32, job: &str) -> Option<String> {
+    let membership = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = membership.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let mut parts = path.split('/').skip_while(|part| *part != job);
+    parts.nth(1).map(str::to_owned)
 }
 
 /// Nanoseconds that a process has run so far, by the scheduler's own account; ticks where there is none.

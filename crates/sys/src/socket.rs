@@ -37,6 +37,11 @@ pub fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?)
 }
 
+/// The pid of the process that made the other end, as the kernel noted it.
+pub fn peer_pid(socket: &OwnedFd) -> Option<i32> {
+    rustix::net::sockopt::socket_peercred(socket).ok().map(|credentials| credentials.pid.as_raw_pid())
+}
+
 /// Binds a TCP port that the kernel picks, and holds it without listening: with SO_REUSEADDR a later listener of the job
 /// can have it, while the kernel gives it to nobody else (DESIGN §8 "Ports").
 pub fn hold_port() -> io::Result<(OwnedFd, u16)> {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use rankrun_core::evidence::MpiEvent;
+use rankrun_core::testimony::{StuckIn, Testimony};
 use rankrun_core::worker::{Outcome, Stop};
 use rankrun_core::{GroupId, JobSpec, Pid, Rank, Stream, WorkerId, WorkerStatus};
 use serde::{Deserialize, Serialize};
@@ -99,6 +100,28 @@ pub enum ToFront {
     Mpi {
         worker: WorkerId,
         event: MpiEvent,
+        at: Duration,
+    },
+    /// A process of a rank has said something of itself.
+    Testimony {
+        worker: WorkerId,
+        pid: Pid,
+        testimony: Testimony,
+        at: Duration,
+    },
+    /// A process that had failed could not end. If it was the leader, the rank has failed; else it was killed alone.
+    Stuck {
+        worker: WorkerId,
+        pid: Pid,
+        place: StuckIn,
+        since: Duration,
+        is_leader: bool,
+        at: Duration,
+    },
+    /// What is known of a SIGKILL that was not ours.
+    KilledForMemory {
+        worker: WorkerId,
+        detail: String,
         at: Duration,
     },
     /// All bytes that a rank wrote to this stream have been sent.

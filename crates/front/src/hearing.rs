@@ -1,0 +1,147 @@
+//! What the agent says, and what follows from it.
+
+use std::io;
+use std::time::Duration;
+
+use rankrun_core::gang::Event;
+use rankrun_core::job::StdinTarget;
+use rankrun_core::testimony::Testimony;
+use rankrun_core::{ExitCode, Rank};
+use rankrun_wire::message::{Containment, Hello};
+use rankrun_wire::{ToAgent, ToFront};
+
+use crate::front::Front;
+use crate::report;
+
+impl Front {
+    pub(crate) fn message(&mut self, message: ToFront) {
+        match message {
+            ToFront::Hello(hello) if hello.version != rankrun_wire::VERSION => {
+                self.note(format!("the agent is rankrun {}, this is {}", hello.release, Hello::ours().release));
+                self.link = None;
+            }
+            ToFront::Hello(_) => {}
+            ToFront::Ready { pid, containment } => {
+                self.agent = Some(pid);
+                if self.plan.verbosity > 0 {
+                    self.note(match &containment {
+                        Containment::Cgroup => "workers are held in cgroups".to_owned(),
+                        Containment::Subreaper { why } => {
+                            format!("workers are held by a subreaper, not in cgroups: {why}")
+                        }
+                    });
+                }
+                self.containment = Some(containment);
+            }
+            ToFront::Started { worker, pid, .. } => {
+                if self.plan.spec.io.stdin == StdinTarget::Rank(worker.rank) {
+                    leave_stdin();
+                }
+                if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(worker.rank)) {
+                    terminal.started(pid);
+                }
+                if self.plan.verbosity > 1 {
+                    self.note(format!("rank {} started, pid {pid}", worker.rank));
+                }
+                self.event(Event::Started { rank: worker.rank, pid });
+            }
+            ToFront::SpawnFailed { worker, step, errno, command, .. } => {
+                let error = io::Error::from_raw_os_error(errno);
+                let code = match error.kind() {
+                    io::ErrorKind::NotFound => ExitCode::NOT_FOUND,
+                    _ => ExitCode::NOT_EXECUTABLE,
+                };
+                self.event(Event::SpawnFailed {
+                    rank: worker.rank,
+                    step,
+                    error: report::os_text(&error),
+                    command: command.to_string_lossy().into_owned(),
+                    not_found: Some(code),
+                });
+            }
+            ToFront::Ended { worker, status, .. } => {
+                self.last_words.settle(worker.rank);
+                self.rank_ended(worker.rank, status);
+            }
+            ToFront::Gone { worker, outcome, .. } => self.event(Event::Gone { rank: worker.rank, outcome }),
+            ToFront::Stopped { worker, signal, .. } => self.rank_stopped(worker.rank, signal),
+            ToFront::Continued { .. } | ToFront::Collective(_) => {}
+            ToFront::Mpi { worker, event, .. } => self.event(Event::Mpi { rank: worker.rank, event }),
+            ToFront::Testimony { worker, pid, testimony, .. } => {
+                if let Testimony::Uncaught(_) | Testimony::Exiting { .. } = testimony {
+                    self.last_words.settle(worker.rank);
+                }
+                self.event(Event::Testimony { rank: worker.rank, pid, testimony });
+            }
+            ToFront::Stuck { worker, pid, place, since, is_leader, .. } => {
+                let rank = worker.rank;
+                if !is_leader {
+                    self.note(format!("rank {rank}: process {pid} could not end after its failure, and was killed"));
+                }
+                self.event(Event::Stuck { rank, pid, place, since, leader: is_leader });
+            }
+            ToFront::KilledForMemory { worker, detail, .. } => {
+                self.event(Event::OutOfMemory { rank: worker.rank, detail });
+            }
+            ToFront::Closed { rank, stream } => {
+                let now = self.now();
+                self.delivery.closed(now, rank, stream);
+            }
+            ToFront::StdinTaken(_) => {
+                if let Some(stdin) = &self.stdin {
+                    stdin.want_more();
+                }
+            }
+            ToFront::Paused => self.paused(),
+            ToFront::GuardLost => self.lose_guard(),
+            ToFront::Note(text) => self.note(text),
+            ToFront::Over(summary) => {
+                self.summary = Some(summary);
+                self.drain_until = Some(self.now() + self.plan.drain);
+            }
+            ToFront::Drained => {
+                self.is_drained = true;
+                self.said_end = true;
+                self.say(&ToAgent::End);
+                self.link = None;
+            }
+        }
+    }
+
+    /// Ranks whose stderr ends with a traceback, and that live on in silence.
+    pub(crate) fn suspect(&mut self, now: Duration) {
+        if self.last_words.deadline().is_none_or(|due| due > now) {
+            return;
+        }
+        for (rank, exception) in self.last_words.due(now) {
+            let end = self.plan.end_suspects;
+            if !end {
+                let headline = exception.headline();
+                self.note(format!(
+                    "rank {rank} has written a traceback ({headline}) and lives on; --on-suspect kill would end the job"
+                ));
+            }
+            self.event(Event::Suspect { rank, exception, end });
+        }
+    }
+
+    /// Before the verdict: what the last lines of stderr say of the ranks that failed.
+    pub(crate) fn hear_last_words(&mut self) {
+        let failed: Vec<Rank> = (0..self.plan.spec.map.world_size())
+            .map(Rank)
+            .filter(|rank| self.gang.evidence().iter().any(|evidence| evidence.rank == *rank))
+            .collect();
+        for rank in failed {
+            let Some(tail) = self.last_words.of(rank) else { continue };
+            let (exception, peer_lost) = (tail.exception(), tail.peer_lost());
+            self.event(Event::LastWords { rank, exception, peer_lost });
+        }
+    }
+}
+
+/// The rank alone holds the front's stdin from now on.
+fn leave_stdin() {
+    if let Ok(null) = std::fs::File::open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(&null);
+    }
+}

@@ -1,0 +1,66 @@
+//! The tails of the ranks' stderr: their last words for the verdict, and the suspicion that a rank is as good as gone
+//! although it has not said so.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rankrun_core::Rank;
+use rankrun_core::stderr::Tail;
+use rankrun_core::testimony::Exception;
+
+/// How long a rank may live on in silence after a traceback before it is suspected.
+const SUSPECT_AFTER: Duration = Duration::from_secs(10);
+
+/// What is known of each rank that has written to stderr.
+#[derive(Debug, Default)]
+pub(crate) struct LastWords {
+    ranks: HashMap<Rank, Words>,
+}
+
+#[derive(Debug, Default)]
+struct Words {
+    tail: Tail,
+    /// When the rank is to be suspected, if it says nothing more.
+    suspect_at: Option<Duration>,
+}
+
+impl LastWords {
+    /// A rank wrote to stderr.
+    pub(crate) fn write(&mut self, now: Duration, rank: Rank, bytes: &[u8]) {
+        let words = self.ranks.entry(rank).or_default();
+        words.tail.write(bytes);
+        // Only what ends a line can end a traceback.
+        let ends = bytes.last() == Some(&b'\n') && words.tail.ends_with_traceback();
+        words.suspect_at = ends.then_some(now + SUSPECT_AFTER);
+    }
+
+    /// The rank has ended, or has told of its failure itself: there is nothing to suspect.
+    pub(crate) fn settle(&mut self, rank: Rank) {
+        if let Some(words) = self.ranks.get_mut(&rank) {
+            words.suspect_at = None;
+        }
+    }
+
+    /// The last words of a rank, if it has written any.
+    pub(crate) fn of(&self, rank: Rank) -> Option<&Tail> {
+        self.ranks.get(&rank).map(|words| &words.tail)
+    }
+
+    /// When [`LastWords::due`] has something to say.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.ranks.values().filter_map(|words| words.suspect_at).min()
+    }
+
+    /// The ranks that are to be suspected now; each is named once.
+    pub(crate) fn due(&mut self, now: Duration) -> Vec<(Rank, Exception)> {
+        let mut due = Vec::new();
+        for (rank, words) in &mut self.ranks {
+            if words.suspect_at.is_some_and(|at| at <= now) {
+                words.suspect_at = None;
+                due.extend(words.tail.exception().map(|exception| (*rank, exception)));
+            }
+        }
+        due.sort_by_key(|(rank, _)| *rank);
+        due
+    }
+}

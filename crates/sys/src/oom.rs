@@ -1,0 +1,124 @@
+//! Whether the kernel killed a process for want of memory: its log says so by pid, where it can be read; else the
+//! counters of the process's memory cgroup give a hint.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// What is known of an out-of-memory kill.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OomKill {
+    /// The kernel's log names the process.
+    Logged { line: String },
+    /// The process's memory cgroup has killed since the job's start, or is not ours and has killed at all.
+    Counted { cgroup: String, kills: u64 },
+    /// The log could be read, and does not name it.
+    No,
+    /// Neither can be known here.
+    Unknown,
+}
+
+/// A watch over the kernel's log and the memory cgroup of this process.
+#[derive(Debug)]
+pub struct OomWatch {
+    log: Option<OwnedFd>,
+    own: Option<(PathBuf, u64)>,
+    /// Lines about kills that were read and not asked for yet.
+    seen: Vec<String>,
+}
+
+/// Lines that are kept at most: a machine short of memory kills many.
+const MAX_SEEN: usize = 256;
+
+impl OomWatch {
+    /// Begins with what happens from now on.
+    pub fn start() -> OomWatch {
+        let log = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open("/dev/kmsg")
+            .and_then(|mut file| file.seek(SeekFrom::End(0)).map(|_| file))
+            .ok();
+        let own = memory_cgroup(std::process::id() as i32).and_then(|path| kills(&path).map(|count| (path, count)));
+        OomWatch { log: log.map(OwnedFd::from), own, seen: Vec::new() }
+    }
+
+    /// What is known of the end of a process that was killed by SIGKILL. It must not have been reaped yet: its cgroup is
+    /// looked up.
+    pub fn look(&mut self, pid: i32) -> OomKill {
+        self.read_log();
+        let names = [format!("Killed process {pid} ("), format!(",pid={pid},")];
+        if let Some(line) = self.seen.iter().find(|line| names.iter().any(|name| line.contains(name.as_str()))) {
+            return OomKill::Logged { line: line.clone() };
+        }
+        if let Some(path) = memory_cgroup(pid)
+            && let Some(count) = kills(&path)
+        {
+            let before = self.own.as_ref().filter(|(own, _)| *own == path).map_or(0, |(_, count)| *count);
+            if count > before {
+                return OomKill::Counted { cgroup: path.display().to_string(), kills: count - before };
+            }
+        }
+        match (&self.log, &self.own) {
+            (None, None) => OomKill::Unknown,
+            (Some(_), _) | (None, Some(_)) => OomKill::No,
+        }
+    }
+
+    fn read_log(&mut self) {
+        let Some(log) = &self.log else { return };
+        let mut record = [0u8; 8192];
+        loop {
+            match rustix::io::read(log.as_fd(), &mut record) {
+                Ok(0) => return,
+                Ok(count) => {
+                    let text = String::from_utf8_lossy(&record[..count]);
+                    let line = text.split_once(';').map_or("", |(_, line)| line).lines().next().unwrap_or_default();
+                    if (line.contains("Killed process") || line.contains("oom-kill:")) && self.seen.len() < MAX_SEEN {
+                        self.seen.push(line.to_owned());
+                    }
+                }
+                // EPIPE: records were overwritten before they were read; the next read goes on.
+                Err(rustix::io::Errno::PIPE | rustix::io::Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// The directory of a process's memory cgroup: of the v1 controller where there is one, else of v2.
+fn memory_cgroup(pid: i32) -> Option<PathBuf> {
+    let membership = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let v1 = membership.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let controllers = fields.nth(1)?;
+        controllers.split(',').any(|name| name == "memory").then(|| fields.next()).flatten()
+    });
+    let (kind, option, path) = match v1 {
+        Some(path) => ("cgroup", Some("memory"), path),
+        None => ("cgroup2", None, membership.lines().find_map(|line| line.strip_prefix("0::"))?),
+    };
+    let mount = mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut after = after.split(' ');
+        let options = (after.next() == Some(kind)).then(|| after.nth(1)).flatten()?;
+        let fits = option.is_none_or(|option| options.split(',').any(|name| name == option));
+        let mut fields = before.split(' ').skip(3);
+        let root = fields.next()?;
+        let point = fields.next()?;
+        fits.then(|| (root.to_owned(), point.to_owned()))
+    })?;
+    let below = Path::new(path).strip_prefix(&mount.0).or_else(|_| Path::new(path).strip_prefix("/")).ok()?;
+    Some(Path::new(&mount.1).join(below))
+}
+
+/// How often the kernel has killed in a memory cgroup.
+fn kills(cgroup: &Path) -> Option<u64> {
+    let mut text = String::new();
+    let file = File::open(cgroup.join("memory.events")).or_else(|_| File::open(cgroup.join("memory.oom_control")));
+    file.ok()?.read_to_string(&mut text).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
