@@ -126,24 +126,29 @@ def describe(error, traceback):
     except BaseException:
         message = "<exception str() failed>"
     fields = [("exception", name), ("message", message)]
-    depth, last, entry = 0, None, traceback
+    entries, entry = [], traceback
     while entry is not None:
-        if entry.tb_frame.f_code.co_filename != __file__:
-            depth, last = depth + 1, entry
+        code = entry.tb_frame.f_code
+        if code.co_filename != __file__:
+            entries.append((code.co_filename, entry.tb_lineno, code.co_name))
         entry = entry.tb_next
     if isinstance(error, SyntaxError) and error.filename and isinstance(error.lineno, int):
         fields += [("file", str(error.filename)), ("line", error.lineno)]
-    elif last is not None:
-        code = last.tb_frame.f_code
-        fields += [("file", code.co_filename), ("line", last.tb_lineno), ("function", code.co_name)]
     else:
-        fields += list(getattr(error, "_rankrun_raised_at", {}).items())
-    fields.append(("traceback", format_traceback(error, traceback, depth) or "%s: %s\n" % (name, message)))
-    return fields
+        raised_at = entries[-1] if entries else getattr(error, "_rankrun_raised_at", ())
+        fields += zip(("file", "line", "function"), raised_at)
+    text = format_traceback(error, traceback, len(entries))
+    if text is None:
+        lines = ['  File "%s", line %d, in %s\n' % entry for entry in entries[-MAX_FRAMES:]]
+        text = "".join(["Traceback (most recent call last):\n"] + lines + ["%s: %s\n" % (name, message)])
+    return fields + [("traceback", text)]
 
 
 def format_traceback(error, traceback, depth):
-    """The traceback as Python prints it, with causes and notes, or `None` where that fails."""
+    """The traceback as Python prints it, with source, causes and notes, or `None` where that cannot be had."""
+    if isinstance(error, KeyboardInterrupt):
+        # CPython ends by SIGINT then, unless a string is evaluated before; importing `collections` does that.
+        return None
     try:
         from traceback import StackSummary, TracebackException
 
@@ -290,8 +295,7 @@ def raise_exits():
             error = SystemExit(*(status if isinstance(status, tuple) else () if status is None else (status,)))
         caller = get_frame(1)
         # The traceback is not on the exception yet when it reaches the top.
-        code = caller.f_code
-        error._rankrun_raised_at = {"file": code.co_filename, "line": caller.f_lineno, "function": code.co_name}
+        error._rankrun_raised_at = (caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name)
         try:
             raise error
         finally:
