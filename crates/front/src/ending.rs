@@ -14,6 +14,7 @@ use rankrun_sys::proc::ChildList;
 use rankrun_sys::signal;
 
 use crate::front::{Front, Outcome};
+use crate::launcher::LOOK_STEP;
 use crate::report::{self, Ending};
 
 /// How long guard and agent may take to end once all is over, beyond what a kill may take.
@@ -150,7 +151,8 @@ impl Front {
                 break;
             }
             let now = Instant::now();
-            if now >= bound || self.poller.wait(Some(bound - now), &mut ready).is_err() {
+            self.watch_guard();
+            if now >= bound || self.poller.wait(Some(LOOK_STEP), &mut ready).is_err() {
                 break;
             }
             for event in std::mem::take(&mut ready) {

@@ -14,13 +14,13 @@ use rankrun_core::{ExitCode, Pid, Rank, Stream};
 use rankrun_output::{LogFiles, Names, Presenter};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_sys::wait::{self, Look};
 use rankrun_sys::{fork, proc, terminal};
 use rankrun_wire::message::{Containment, Hello, Summary};
 use rankrun_wire::{Frame, ToAgent};
 
 use crate::Plan;
 use crate::delivery::{Delivery, Told};
+use crate::launcher::StoppedFor;
 use crate::link::{Link, LinkError};
 use crate::pause::Pause;
 use crate::report;
@@ -119,6 +119,7 @@ pub(crate) struct Front {
     pub(crate) said_end: bool,
     pub(crate) guard_code: Option<u8>,
     pub(crate) guard_lost: bool,
+    pub(crate) stopped: StoppedFor,
     /// After this, a destination that takes nothing is given up.
     pub(crate) drain_until: Option<Duration>,
     pub(crate) pausing: Option<Pause>,
@@ -212,6 +213,7 @@ impl Front {
             said_end: false,
             guard_code: None,
             guard_lost: false,
+            stopped: StoppedFor::default(),
             drain_until: None,
             pausing: None,
             key_was_pressed: false,
@@ -248,8 +250,9 @@ impl Front {
         }
         let now = self.now();
         let window = self.must_watch_window().then(|| now + WINDOW_STEP);
-        let deadlines = [self.gang.deadline(), self.delivery.deadline(), self.drain_until, window];
-        deadlines.into_iter().flatten().min().map(|deadline| deadline.saturating_sub(now))
+        let waits = [self.last_words.deadline(), self.stopped.deadline(), self.drain_until, window];
+        let deadlines = waits.into_iter().chain([self.gang.deadline(), self.delivery.deadline()]);
+        deadlines.flatten().min().map(|deadline| deadline.saturating_sub(now))
     }
 
     pub(crate) fn dispatch(&mut self, event: Ready) {
@@ -286,6 +289,7 @@ impl Front {
         if self.gang.deadline().is_some_and(|deadline| deadline <= now) {
             self.event(Event::Tick);
         }
+        self.watch_agent(now);
         self.suspect(now);
         self.delivery.tick(now, quiet);
         self.hear_delivery();
@@ -322,7 +326,7 @@ impl Front {
         }
     }
 
-    fn check_link(&mut self, result: Result<(), LinkError>) {
+    pub(crate) fn check_link(&mut self, result: Result<(), LinkError>) {
         if let Err(error) = result {
             self.lose_agent(&error);
             return;
@@ -468,38 +472,6 @@ impl Front {
                 Some(bytes) => self.say(&ToAgent::Stdin(bytes)),
                 None => self.say(&ToAgent::StdinEnd),
             }
-        }
-    }
-
-    pub(crate) fn look_at_guard(&mut self) {
-        if self.guard_code.is_some() || self.guard_lost {
-            return;
-        }
-        if let Look::Found(child) = wait::peek_at(self.guard) {
-            wait::reap(self.guard);
-            match child.change {
-                wait::Change::Exited { code } => self.guard_code = Some(code),
-                wait::Change::Signaled { .. } | wait::Change::Stopped { .. } | wait::Change::Continued => {
-                    self.lose_guard();
-                }
-            }
-        }
-    }
-
-    pub(crate) fn lose_guard(&mut self) {
-        if !self.guard_lost && self.guard_code.is_none() {
-            self.guard_lost = true;
-            self.event(Event::GuardLost);
-        }
-    }
-
-    fn lose_agent(&mut self, error: &LinkError) {
-        if !matches!(error, LinkError::Ended) {
-            self.note(format!("{error}"));
-        }
-        self.link = None;
-        if self.summary.is_none() {
-            self.event(Event::AgentLost);
         }
     }
 

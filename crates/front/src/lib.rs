@@ -5,6 +5,7 @@ mod delivery;
 mod ending;
 mod front;
 mod hearing;
+mod launcher;
 mod link;
 mod pause;
 mod report;

@@ -409,6 +409,7 @@ fn a_dry_run_shows_what_two_ranks_get() {
                  PMI_RANK=<rank>
                  PMI_SIZE=2
                  PYTHONFAULTHANDLER=1
+                 PYTHONPATH=<hook>
                  PYTHONUNBUFFERED=1
                  RANK=<rank>
                  RANKRUN_ATTEMPT=0
