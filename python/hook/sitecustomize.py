@@ -1,8 +1,8 @@
 """Tells rankrun how a Python rank ends, without any change to the program.
 
 rankrun puts the directory of this file at the front of PYTHONPATH, so that `site` imports it before the program starts.
-It steps aside at once: its directory leaves `sys.path`, and the site's own `sitecustomize`, if there is one, is imported
-in its place. What stays behind are two trip wires that nothing touches while the program runs well:
+It steps aside at once: its directory leaves `sys.path`, and the site's own `sitecustomize`, if there is one, takes its
+place. What stays behind are two trip wires that nothing touches while the program runs well:
 
 * CPython stores an exception that has reached the top in `sys.last_value` before it calls `sys.excepthook`, whoever has
   replaced that. Something lies there already, and is freed by the store.
@@ -345,7 +345,7 @@ def interpreter_arguments():
 
 
 def is_helper(argument):
-    """Whether this interpreter serves another one, which sees its exceptions: multiprocessing, loky, torch's compiler."""
+    """Whether this interpreter serves another, which sees its exceptions: multiprocessing, loky, torch's compiler."""
     if argument.startswith("from "):
         return "spawn_main" in argument or "forkserver import main" in argument or "_tracker import main" in argument
     return argument.endswith((".popen_loky_posix", "/_inductor/compile_worker/__main__.py"))

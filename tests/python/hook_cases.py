@@ -51,7 +51,9 @@ CASES = {
     "system_exit_with_a_text": Case(
         "raise SystemExit('failure!')", [("uncaught", "SystemExit", "failure!"), ("exiting", 1)], 1
     ),
-    "sys_exit_with_a_tuple": Case("import sys; sys.exit((1, 2))", [("uncaught", "SystemExit", "(1, 2)"), ("exiting", 1)], 1),
+    "sys_exit_with_a_tuple": Case(
+        "import sys; sys.exit((1, 2))", [("uncaught", "SystemExit", "(1, 2)"), ("exiting", 1)], 1
+    ),
     "sys_exit_with_an_exception": Case("import sys; sys.exit(SystemExit(3))", EXIT_3, 3),
     "subclass_of_system_exit": Case(
         "class Leave(SystemExit): pass\nraise Leave(3)", [("uncaught", "Leave", "3"), ("exiting", 3)], 3
@@ -60,7 +62,9 @@ CASES = {
     "system_exit_that_was_handled_and_raised_again": Case(
         "import sys\ntry:\n    sys.exit(3)\nexcept SystemExit as error:\n    saved = error\n    raise", EXIT_3, 3
     ),
-    "system_exit_out_of_a_with_block": Case("import sys, threading\nwith threading.Lock():\n    sys.exit(3)", EXIT_3, 3),
+    "system_exit_out_of_a_with_block": Case(
+        "import sys, threading\nwith threading.Lock():\n    sys.exit(3)", EXIT_3, 3
+    ),
     "system_exit_with_a_changed_code": Case(
         "error = SystemExit(7)\nerror.code = 3\nraise error", [("uncaught", "SystemExit", "7"), ("exiting", 3)], 3
     ),
@@ -72,10 +76,14 @@ CASES = {
     "sys_exit_none": Case("import sys; sys.exit()", [], 0),
     "sys_exit_that_the_system_cuts_to_zero": Case("import sys; sys.exit(256)", [], 0),
     "caught_system_exit": Case(
-        "import sys\ntry:\n    sys.exit(3)\nexcept SystemExit as error:\n    assert error.code == 3 and error.args == (3,)", [], 0
+        "import sys\ntry:\n    sys.exit(3)\nexcept SystemExit as error:\n    assert error.code == 3 and error.args == (3,)",
+        [],
+        0,
     ),
     "caught_system_exit_whose_code_is_looked_at": Case(
-        "try:\n    raise SystemExit('x')\nexcept SystemExit as error:\n    assert error.code == 'x'; saved = error", [], 0
+        "try:\n    raise SystemExit('x')\nexcept SystemExit as error:\n    assert error.code == 'x'; saved = error",
+        [],
+        0,
     ),
     "argparse_error_that_is_caught": Case(
         "import argparse\ntry:\n    argparse.ArgumentParser().parse_args(['-x'])\nexcept SystemExit as e:\n    assert e.code == 2",
@@ -83,7 +91,9 @@ CASES = {
         0,
     ),
     "argparse_error": Case(
-        "import argparse\nargparse.ArgumentParser().parse_args(['-x'])", [("uncaught", "SystemExit", "2"), ("exiting", 2)], 2
+        "import argparse\nargparse.ArgumentParser().parse_args(['-x'])",
+        [("uncaught", "SystemExit", "2"), ("exiting", 2)],
+        2,
     ),
     "system_exit_that_is_garbage": Case(
         "import gc\ndef f():\n    try:\n        raise SystemExit(3)\n    except SystemExit as e:\n        x = e\nf(); gc.collect()",
@@ -167,7 +177,9 @@ CASES = {
         since=(3, 8),
     ),
     "fork_that_raises": Case(
-        "import os\npid = os.fork()\nif pid == 0: raise ValueError('failure!')\nassert os.waitpid(pid, 0)[1] == 256", [], 0
+        "import os\npid = os.fork()\nif pid == 0: raise ValueError('failure!')\nassert os.waitpid(pid, 0)[1] == 256",
+        [],
+        0,
     ),
     "fork_that_exits": Case(
         "import os, sys\npid = os.fork()\nif pid == 0: sys.exit(3)\nassert os.waitpid(pid, 0)[1] == 768", [], 0
@@ -207,13 +219,17 @@ CASES = {
         None,
     ),
     "sigpipe_with_its_default_action": Case(
-        "import signal\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\nraise ValueError('failure!')", EXPECTED_VALUE_ERROR, 1
+        "import signal\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\nraise ValueError('failure!')",
+        EXPECTED_VALUE_ERROR,
+        1,
     ),
     "socket_with_a_default_timeout": Case(
         "import socket\nsocket.setdefaulttimeout(1e-6)\nraise ValueError('failure!')", EXPECTED_VALUE_ERROR, 1
     ),
     "all_descriptors_closed": Case(
-        "import os\nos.closerange(3, 100)\nos.open('/dev/null', 0)\nraise ValueError('failure!')", EXPECTED_VALUE_ERROR, 1
+        "import os\nos.closerange(3, 100)\nos.open('/dev/null', 0)\nraise ValueError('failure!')",
+        EXPECTED_VALUE_ERROR,
+        1,
     ),
     "changed_directory_and_environment": Case(
         "import os\nos.chdir('/')\nos.environ.clear()\nraise ValueError('failure!')", EXPECTED_VALUE_ERROR, 1
@@ -226,7 +242,9 @@ CASES = {
     "ignored_environment": Case("raise ValueError('failure!')", [], 1, options=["-E"]),
     "memory_error": Case("raise MemoryError('failure!')", [("uncaught", "MemoryError", "failure!"), ("exiting", 1)], 1),
     "pickled_system_exit": Case(
-        "import copy, pickle\ne = pickle.loads(pickle.dumps(SystemExit(3))); assert e.code == 3 and copy.copy(e).code == 3", [], 0
+        "import copy, pickle\ne = pickle.loads(pickle.dumps(SystemExit(3))); assert e.code == 3 and copy.copy(e).code == 3",
+        [],
+        0,
     ),
     "asyncio": Case(
         "import asyncio\nasync def main(): raise ValueError('failure!')\nasyncio.run(main())",

@@ -1,0 +1,300 @@
+"""`launch`: a function in several processes, by way of the command `rankrun`."""
+
+import io
+import json
+import multiprocessing
+import os
+import pickle
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from multiprocessing import process, spawn
+from pathlib import Path
+from types import FrameType
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, TypeVar, Union
+
+from rankrun.binary import find_binary
+from rankrun.errors import LaunchError, MainProcessError, RemoteTraceback, WorkerError
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+# After rankrun was told to stop, it needs its `--grace` at most; this is for a rankrun that is itself stopped or stuck.
+_LAST_RESORT = 90.0
+
+
+def launch(
+    func: Callable[[A], R],
+    args: A,
+    nprocs: int,
+    master_addr: str = "localhost",
+    master_port: Optional[int] = None,
+    *,
+    env: Optional[Mapping[str, str]] = None,
+    grace: Optional[float] = None,
+    options: Sequence[str] = (),
+    report_dir: Union[str, "os.PathLike[str]", None] = None,
+) -> List[R]:
+    """Run `func(args)` in `nprocs` processes of this machine, and return what they return, by rank.
+
+    Each rank is a fresh interpreter, whatever `set_start_method` says: it imports the module that `func` comes from,
+    and has the environment that rankrun gives to ranks (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR`,
+    `MASTER_PORT`, PMI). A script that calls this at its top level needs `if __name__ == "__main__":`, as with
+    multiprocessing. Functions that cannot be imported (those of a notebook, lambdas, inner functions) need the
+    package `cloudpickle`.
+
+    When a rank fails, all others are ended, and when this function returns or raises, no process of the job is left.
+    The environment of this process is not changed. SIGINT and SIGTERM to this process end the job; the handlers
+    that were there before are put back. Outside the main thread Python allows no handlers, and there are none.
+
+    Args:
+        func: what each rank calls, with exactly one argument.
+        args: that argument. It is pickled once.
+        nprocs: how many ranks, at least 1.
+        master_addr: the ranks' `MASTER_ADDR`.
+        master_port: the ranks' `MASTER_PORT`. By default rankrun picks a port and keeps it for the job.
+        env: variables that are set in the ranks' environment on top of this process's own.
+        grace: seconds from SIGTERM to SIGKILL when ranks are ended. The default is rankrun's.
+        options: further options of the command `rankrun`, such as `["--tag", "--log-dir", "logs"]`.
+        report_dir: where the report of the job is written. By default that of a failed job is in a new directory
+            below `$XDG_STATE_HOME/rankrun` or `~/.local/state/rankrun`.
+
+    Returns:
+        The results, the one of rank 0 first. A rank that ended itself with `sys.exit(0)` has `None`.
+
+    Raises:
+        WorkerError: a rank failed; its `__cause__` shows the traceback.
+        MainProcessError: SIGINT or SIGTERM to this process ended the job.
+        LaunchError: the job could not be started, or failed as a whole.
+        pickle.PicklingError: `func` or `args` cannot be sent to the ranks; nothing was started.
+        ValueError: `nprocs` is less than 1.
+        FileNotFoundError: the command `rankrun` is missing.
+    """
+    if nprocs < 1:
+        raise ValueError(f"nprocs is {nprocs}, and must be at least 1")
+    binary = find_binary()
+    job = _pickle_job(func, args)
+    own_report_dir = report_dir is None
+    reports = _new_report_dir() if report_dir is None else Path(report_dir).absolute()
+    with tempfile.TemporaryDirectory(prefix="rankrun-") as name:
+        directory = Path(name)
+        (directory / "job").write_bytes(job)
+        command = [binary, "-n", str(nprocs), "--stdin", "none"]
+        # Values stay off the command line, where every user of the machine could read them.
+        variables = {**(env or {}), "MASTER_ADDR": master_addr}
+        if master_port is not None:
+            variables["MASTER_PORT"] = str(int(master_port))
+        for variable in variables:
+            command += ["-x", variable]
+        if grace is not None:
+            command += ["--grace", f"{round(grace * 1000)}ms"]
+        if reports is not None:
+            command += ["--report-dir", str(reports)]
+        command += [*options, *_interpreter(), os.path.join(os.path.dirname(__file__), "worker.py"), name]
+        code = _run(command, {**os.environ, **variables})
+        if code == 0:
+            if own_report_dir and reports is not None:
+                shutil.rmtree(reports, ignore_errors=True)
+            return [_result(directory, rank) for rank in range(nprocs)]
+        _fail(code, directory, reports, func)
+
+
+def set_start_method(method: str) -> None:
+    """Choose how multiprocessing starts processes, in this process and in the ranks that `launch` starts from it.
+
+    The ranks themselves are always fresh interpreters. This concerns what they start: DataLoader workers, process
+    pools, Chainer's `MultiprocessIterator`.
+
+    * `"fork"`: quick, and shares the parent's memory. The child also shares what must not be shared: the MPI library,
+      its InfiniBand queue pairs and registered memory, CUDA's context, and locks that other threads hold. A child that
+      touches MPI or CUDA crashes or hangs, and registered memory may be corrupted even if it does not. Only before
+      MPI_Init, or without InfiniBand and CUDA.
+    * `"spawn"`: a fresh interpreter for each process, which imports the main module again. It shares nothing, and is
+      safe with MPI, InfiniBand and CUDA. What the child gets must be picklable; a start takes as long as the imports.
+    * `"forkserver"`: children are forked from a server process, which is itself a fresh interpreter. It is as safe as
+      `"spawn"` and quicker, as long as what is preloaded into the server starts neither MPI nor CUDA. It starts with
+      the first process, or by `multiprocessing.forkserver.ensure_running()`.
+
+    Raises:
+        ValueError: there is no such method.
+        RuntimeError: a method has been chosen before.
+    """
+    if method not in ("fork", "spawn", "forkserver"):
+        raise ValueError(f'start method {method!r} is none of "fork", "spawn" and "forkserver"')
+    multiprocessing.set_start_method(method)
+
+
+def _interpreter() -> List[str]:
+    executable = spawn.get_executable() or sys.executable
+    # -I, -E, -O, -W, -X and their like: what this interpreter was started with. multiprocessing does the same.
+    flags: List[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [os.fsdecode(executable), *flags]
+
+
+def _new_report_dir() -> Optional[Path]:
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(state) / "rankrun" / secrets.token_hex(4) if os.path.isabs(state) else None
+
+
+def _pickle_job(func: Callable[[A], R], args: A) -> bytes:
+    """Two pickles: what `multiprocessing.spawn.prepare` needs, and the call."""
+    preparation: Dict[str, Any] = spawn.get_preparation_data("rank")
+    # The key guards sockets between the processes of this program, to which the ranks belong.
+    preparation["authkey"] = bytes(process.current_process().authkey)
+    main_path = preparation.get("init_main_from_path")
+    if main_path is not None and not os.path.isfile(main_path):
+        # Python was started with `-` or `-c`; there is no file that the ranks could import.
+        del preparation["init_main_from_path"]
+    has_main = "init_main_from_path" in preparation or "init_main_from_name" in preparation
+    return pickle.dumps(preparation) + _pickle_call(func, args, has_main)
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses functions and classes that the ranks could not import."""
+
+    def __init__(self, file: io.BytesIO, has_main: bool) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.has_main = has_main
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not self.has_main and getattr(obj, "__module__", None) == "__main__" and hasattr(obj, "__qualname__"):
+            raise pickle.PicklingError(f"{obj.__qualname__} is defined in a main program that cannot be imported")
+        return NotImplemented
+
+
+def _pickle_call(func: Callable[[A], R], args: A, has_main: bool) -> bytes:
+    file = io.BytesIO()
+    try:
+        _Pickler(file, has_main).dump((func, args))
+        return file.getvalue()
+    except Exception as error:
+        try:
+            import cloudpickle  # type: ignore[import-untyped, import-not-found, unused-ignore]
+        except ImportError:
+            hint = 'define it at the top level of a module, or "pip install cloudpickle"'
+            name = getattr(func, "__qualname__", repr(func))
+            raise pickle.PicklingError(f"cannot send {name} and its argument to the ranks: {error}; {hint}") from error
+        try:
+            data: bytes = cloudpickle.dumps((func, args), pickle.HIGHEST_PROTOCOL)
+            return data
+        except Exception as worse:
+            name = getattr(func, "__qualname__", repr(func))
+            raise pickle.PicklingError(f"cannot send {name} and its argument to the ranks: {worse}") from worse
+
+
+def _result(directory: Path, rank: int) -> Any:
+    try:
+        data = (directory / f"{rank}.result").read_bytes()
+    except FileNotFoundError:
+        return None
+    return pickle.loads(data)
+
+
+def _run(command: Sequence[str], env: Mapping[str, str]) -> int:
+    """Runs rankrun, and returns its exit code. Raises `MainProcessError` if a signal to this process has ended it."""
+    received: List[int] = []
+    child: List["subprocess.Popen[bytes]"] = []
+
+    def forward(number: int, _: Optional[FrameType]) -> None:
+        received.append(number)
+        for started in child:
+            started.send_signal(number)
+
+    previous = _install(forward)
+    try:
+        started = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL)
+        child.append(started)
+        try:
+            for number in received:
+                # It came while the process was being started, and has not been passed on.
+                started.send_signal(number)
+            code = started.wait()
+        except BaseException:
+            # KeyboardInterrupt, where there are no handlers, or whatever else a caller's handler raises.
+            _end(started)
+            raise
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if received:
+        raise MainProcessError(signal_no=received[0])
+    return code
+
+
+def _install(handler: Callable[[int, Optional[FrameType]], None]) -> Dict[int, Any]:
+    """Handles SIGINT and SIGTERM, and returns the handlers that were there."""
+    previous: Dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.getsignal(number)
+            # What is ignored, as under nohup, stays ignored; what was not installed from Python could not be put back.
+            if before is not None and before is not signal.SIG_IGN:
+                previous[number] = before
+                signal.signal(number, handler)
+    return previous
+
+
+def _end(started: "subprocess.Popen[bytes]") -> None:
+    started.terminate()
+    try:
+        started.wait(_LAST_RESORT)
+    except BaseException:
+        # Its guard ends the job when it is gone.
+        started.kill()
+        started.wait()
+
+
+def _fail(code: int, directory: Path, reports: Optional[Path], func: Callable[..., Any]) -> NoReturn:
+    report = _read_report(reports)
+    culprit = (report or {}).get("culprit") or {}
+    worker: Optional[int] = culprit.get("rank")
+    if worker is None:
+        worker = _first_error(directory) if report is None else None
+    if worker is None:
+        summary = (report or {}).get("summary")
+        what = summary or ("it was ended by a signal" if code < 0 else "its own message is above")
+        raise LaunchError(f"rankrun failed with exit code {code}: {what}", exitcode=code, report=report)
+    if (report or {}).get("class") in ("signal", "out-of-memory") and code > 128:
+        code = 128 - code
+    name = getattr(func, "__name__", repr(func))
+    text, exception = _remote_error(directory, worker)
+    error = WorkerError(
+        msg=f"{name} failed with error code: {code}",
+        exitcode=code,
+        worker_id=worker,
+        exception=exception,
+        report=report,
+    )
+    raise error from (RemoteTraceback(text) if text is not None else None)
+
+
+def _read_report(reports: Optional[Path]) -> Optional[Dict[str, Any]]:
+    if reports is None:
+        return None
+    try:
+        report = json.loads((reports / "report.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return report if isinstance(report, dict) else None
+
+
+def _first_error(directory: Path) -> Optional[int]:
+    errors = sorted(directory.glob("*.error"), key=lambda path: path.stat().st_mtime_ns)
+    return int(errors[0].stem) if errors else None
+
+
+def _remote_error(directory: Path, rank: int) -> Tuple[Optional[str], Optional[BaseException]]:
+    try:
+        text, packed = pickle.loads((directory / f"{rank}.error").read_bytes())
+    except FileNotFoundError:
+        return None, None
+    try:
+        exception = pickle.loads(packed) if packed else None
+    except Exception:
+        # Its class may be one that only the rank knows.
+        exception = None
+    return text, exception
