@@ -356,6 +356,9 @@ impl Node {
         self.read_pmi(now, index, poller);
         self.hear_speakers_of(now, index, poller);
         self.look_for_oom(now, index, child.pid, status);
+        if !status.success() {
+            self.read_error_file(now, index, child.pid);
+        }
         self.outbox.push(ToFront::Ended { worker: self.slots[index].id, status, at: now });
         wait::reap(child.pid);
         self.by_pid.remove(&child.pid);

@@ -4,17 +4,19 @@
 //! from another speaker, or started by `multiprocessing`, is a helper of its rank and does not testify for it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rankrun_core::Pid;
+use rankrun_core::env::error_file;
 use rankrun_core::testimony::{Speaker, Testimony};
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_sys::{proc, signal, socket};
 use rankrun_wire::ToFront;
 use rankrun_wireup::pmi1;
-use rankrun_wireup::worker::{Client, Said};
+use rankrun_wireup::worker::{self, Client, Said};
 
 use crate::boundary::Boundary;
 use crate::node::Node;
@@ -30,6 +32,8 @@ const HOOK: &str = include_str!("../../../python/hook/sitecustomize.py");
 const MAX_CLIENTS: usize = 8192;
 /// Bytes taken from a client per wake-up: a rank that floods us waits for the others.
 const READ: usize = 64 * 1024;
+/// Bytes of an error file that are read.
+const MAX_ERROR_FILE: u64 = 1 << 20;
 /// Notes and asides of a rank that are handed on each second; the rest is dropped here.
 const NOTES_PER_SECOND: u32 = 20;
 
@@ -192,6 +196,20 @@ impl Node {
         }
         let worker = self.slots[slot].id;
         self.outbox.push(ToFront::Testimony { worker, pid: Pid(pid), testimony, at: now });
+    }
+
+    /// A rank has failed: what torch may have written of it.
+    pub(crate) fn read_error_file(&mut self, now: Duration, slot: usize, pid: i32) {
+        let worker = self.slots[slot].id;
+        let path = error_file(self.runtime_dir.as_os_str(), worker.rank);
+        let json = std::fs::File::open(path).and_then(|file| {
+            let mut json = Vec::new();
+            file.take(MAX_ERROR_FILE).read_to_end(&mut json).map(|_| json)
+        });
+        if let Some(exception) = json.ok().and_then(|json| worker::error_file(&json)) {
+            let testimony = Testimony::ErrorFile(exception);
+            self.outbox.push(ToFront::Testimony { worker, pid: Pid(pid), testimony, at: now });
+        }
     }
 
     fn speaker(&mut self, pid: i32, slot: usize) -> &mut Speaker {

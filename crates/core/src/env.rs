@@ -233,6 +233,14 @@ pub fn rank_environment(
     set("RANK", rank.0.into());
     set("LOCAL_RANK", place.local_rank.0.into());
     set("ROLE_RANK", rank.0.into());
+    if !spec.runtime_dir.is_empty() && !is_edited(app, OsStr::new(ERROR_FILE)) {
+        env.push((ERROR_FILE.into(), error_file(&spec.runtime_dir, rank)));
+    }
+    let mut set = |name: &str, value: u64| {
+        if is_protected(name) || !is_edited(app, OsStr::new(name)) {
+            env.push((name.into(), value.to_string().into()));
+        }
+    };
     if let Some(fd) = pmi_fd {
         set("PMI_FD", fd.unsigned_abs().into());
         set("PMI_RANK", rank.0.into());
@@ -246,6 +254,16 @@ pub fn rank_environment(
         }));
     }
     env
+}
+
+/// Where torch's `@record` writes the exception of a rank.
+const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
+
+/// The error file of a rank, below the job's private directory.
+pub fn error_file(runtime_dir: &OsStr, rank: Rank) -> OsString {
+    let mut path = runtime_dir.to_owned();
+    path.push(format!("/error-{rank}.json"));
+    path
 }
 
 /// What rankrun tells all ranks of a node alike.

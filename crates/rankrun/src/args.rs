@@ -35,6 +35,7 @@ pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
     ("clean", "End and remove what dead jobs left behind"),
     ("completions", "Print the completions of a shell"),
     ("man", "Print the man page"),
+    ("report", "Print the report of a job that failed"),
 ];
 
 /// The command line of a job.
@@ -68,7 +69,25 @@ pub(crate) fn job() -> Command {
 
 /// The same with the subcommands, as the man page and the completions show it.
 pub(crate) fn whole() -> Command {
-    job().args_conflicts_with_subcommands(true).subcommands([check(), clean(), completions(), man()])
+    job().args_conflicts_with_subcommands(true).subcommands([check(), clean(), completions(), man(), report()])
+}
+
+pub(crate) fn report() -> Command {
+    Command::new("report")
+        .bin_name("rankrun report")
+        .about(SUBCOMMANDS[4].1)
+        .long_about(
+            "Prints, as rankrun did when the job ended, what failed first and why, what became of the other ranks and what \
+             was left. FILE is a report.json, or the directory that holds one.",
+        )
+        .arg(
+            Arg::new("file")
+                .value_name("FILE")
+                .required(true)
+                .value_parser(ValueParser::path_buf())
+                .value_hint(clap::ValueHint::AnyPath)
+                .help("The report.json of the job, or its directory"),
+        )
 }
 
 pub(crate) fn check() -> Command {
@@ -472,7 +491,8 @@ Options end at the first word of the command. Commands are separated by a word \
 pub(crate) const COMMANDS: &str = "  rankrun check              Say what this machine offers to jobs, and what is amiss
   rankrun clean              End and remove what dead jobs left behind
   rankrun completions SHELL  Print the completions of a shell
-  rankrun man                Print the man page";
+  rankrun man                Print the man page
+  rankrun report FILE        Print the report of a job that failed";
 
 pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              four ranks
   rankrun -n auto -l ./solver input.dat     one for each CPU, lines tagged with the rank

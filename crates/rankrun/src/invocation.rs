@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -22,6 +23,9 @@ pub(crate) enum Invocation {
     },
     Completions(clap_complete::Shell),
     Man,
+    Report {
+        file: PathBuf,
+    },
     /// Text for stdout: help or the version.
     Print(String),
 }
@@ -39,6 +43,10 @@ pub(crate) fn read(words: Vec<OsString>) -> Result<Invocation, Problem> {
             Invocation::Completions(shell.expect("clap has made sure of the argument"))
         }),
         Some("man") => parse(args::man(), rest).map(|_| Invocation::Man),
+        Some("report") => parse(args::report(), rest).map(|matches| {
+            let file: Option<&PathBuf> = matches.get_one("file");
+            Invocation::Report { file: file.cloned().expect("clap has made sure of the argument") }
+        }),
         _ => read_job(words),
     };
     match invocation {

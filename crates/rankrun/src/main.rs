@@ -14,6 +14,7 @@ mod man;
 mod message;
 mod plan;
 mod program;
+mod report;
 mod settings;
 mod words;
 
@@ -63,6 +64,10 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
             let (text, code) = check::run(&env);
             print(text.as_bytes())?;
             Ok(code)
+        }
+        Invocation::Report { file } => {
+            let color = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
+            print(report::read(&file, color)?.as_bytes())
         }
         Invocation::Clean { dry_run } => {
             let (text, code) = clean::run(dry_run)?;

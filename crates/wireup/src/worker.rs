@@ -131,6 +131,25 @@ fn parse(line: &[u8]) -> Result<Option<Said>, ClientError> {
     }))
 }
 
+/// What torch's `@record` leaves in `TORCHELASTIC_ERROR_FILE` (torchrun 2.15): `{"message": {"message": "ValueError:
+/// boom", "extraInfo": {"py_callstack": "..."}}}`, or a plain string as the message.
+pub fn error_file(json: &[u8]) -> Option<Exception> {
+    let value: serde_json::Value = serde_json::from_slice(json).ok()?;
+    let message = value.get("message")?;
+    let text = message.as_str().or_else(|| message.get("message")?.as_str())?;
+    let callstack = message.pointer("/extraInfo/py_callstack").and_then(|stack| stack.as_str()).unwrap_or_default();
+    let (kind, rest) = match text.split_once(": ") {
+        Some((kind, rest)) if !kind.contains(' ') => (kind, rest),
+        Some(_) | None => ("", text),
+    };
+    Some(Exception {
+        kind: kind.to_owned(),
+        message: rest.to_owned(),
+        traceback: callstack.to_owned(),
+        ..Exception::default()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -175,6 +194,16 @@ mod tests {
         let (mut client, mut said) = (Client::new(), Vec::new());
         client.received(CONVERSATION.as_bytes(), &mut said).expect("our own protocol");
         assert_eq!(said, expected());
+    }
+
+    #[test]
+    fn torchs_error_file_is_read_in_both_its_forms() {
+        let recorded = br#"{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "T", "timestamp": "1"}}}"#;
+        let exception = error_file(recorded).expect("torch's own");
+        assert_eq!((exception.headline().as_str(), exception.traceback.as_str()), ("ValueError: boom", "T"));
+        assert_eq!(error_file(br#"{"message": "out of luck"}"#).expect("a string").headline(), "out of luck");
+        assert_eq!(error_file(b"{}"), None);
+        assert_eq!(error_file(b"not json"), None);
     }
 
     #[test]
