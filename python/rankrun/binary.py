@@ -4,7 +4,11 @@ import os
 import shutil
 import sys
 import sysconfig
-from typing import Iterator
+import threading
+from typing import List
+
+# Two threads that are the first to ask `sysconfig` confuse it (seen in Python 3.11).
+_sysconfig = threading.Lock()
 
 
 def find_binary() -> str:
@@ -25,12 +29,16 @@ def find_binary() -> str:
     return os.path.abspath(found)
 
 
-def _script_directories() -> Iterator[str]:
-    package_home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if package_home == sysconfig.get_path("purelib") or package_home == sysconfig.get_path("platlib"):
-        yield sysconfig.get_path("scripts")
-    # pip install --user, and pip install --target.
+def _script_directories() -> List[str]:
+    """Where an installer puts the commands of a package that lies where this one does."""
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     user_scheme = sysconfig.get_preferred_scheme("user") if sys.version_info >= (3, 10) else "posix_user"
-    if package_home == sysconfig.get_path("purelib", user_scheme):
-        yield sysconfig.get_path("scripts", user_scheme)
-    yield os.path.join(package_home, "bin")
+    directories = []
+    with _sysconfig:
+        if home in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+            directories.append(sysconfig.get_path("scripts"))
+        # pip install --user
+        if home == sysconfig.get_path("purelib", user_scheme):
+            directories.append(sysconfig.get_path("scripts", user_scheme))
+    # pip install --target
+    return [*directories, os.path.join(home, "bin")]
