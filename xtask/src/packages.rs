@@ -17,7 +17,7 @@ enum What {
     PythonModule(&'static str),
 }
 
-const NEEDS: [Need; 8] = [
+const NEEDS: [Need; 10] = [
     Need { what: What::Program("cc"), package: "gcc" },
     Need { what: What::Program("c++"), package: "g++" },
     Need { what: What::Program("readelf"), package: "binutils" },
@@ -26,6 +26,8 @@ const NEEDS: [Need; 8] = [
     Need { what: What::Program("ps"), package: "procps" },
     Need { what: What::Program("setpriv"), package: "util-linux" },
     Need { what: What::Program("wall"), package: "bsdutils" },
+    Need { what: What::Program("vi"), package: "vim-tiny" },
+    Need { what: What::Program("gdb"), package: "gdb" },
 ];
 
 impl Need {

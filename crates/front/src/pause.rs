@@ -9,7 +9,7 @@ use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 
 use crate::front::Front;
-use crate::tty::is_job_control;
+use crate::tty::{FrontTerminal, is_job_control};
 
 /// How long a destination may hold up a stop.
 const FLUSH_BOUND: Duration = Duration::from_millis(300);
@@ -55,6 +55,10 @@ impl Front {
     /// The ranks stand still; now this process does, until somebody continues it.
     pub(crate) fn paused(&mut self) {
         let Some(Pause { signal: number, whose }) = self.pausing else { return };
+        if whose == Whose::Rank && self.is_rank_to_go_on(number) {
+            self.go_on(true);
+            return;
+        }
         self.flush_screen();
         if let Some(terminal) = &mut self.terminal {
             terminal.leave();
@@ -65,6 +69,14 @@ impl Front {
             stopped = signal::send(std::process::id() as i32, signal::SIGSTOP).is_ok();
         }
         self.go_on(stopped);
+    }
+
+    /// Whether a rank that has stopped on the terminal is not to stop the job: the job is being ended, and a shell's
+    /// `kill` must not wait for an `fg`; or the rank wanted the terminal, which has come to us without a word (`fg` of a
+    /// running job).
+    fn is_rank_to_go_on(&self, number: i32) -> bool {
+        let has_come = self.terminal.as_ref().is_some_and(FrontTerminal::in_foreground);
+        self.gang.stop_ordered().is_some() || (has_come && [signal::SIGTTIN, signal::SIGTTOU].contains(&number))
     }
 
     /// Undoes a pause.
@@ -110,16 +122,8 @@ impl Front {
     /// A rank was stopped, and not by us.
     pub(crate) fn rank_stopped(&mut self, rank: Rank, number: i32) {
         let is_single = self.plan.spec.map.world_size() == 1;
-        match &mut self.terminal {
+        match &self.terminal {
             Some(terminal) if terminal.is_lent_to(rank) && (is_job_control(number) || is_single) => {
-                if number != signal::SIGTSTP
-                    && let Some(group) = terminal.group().filter(|_| is_job_control(number) && terminal.in_foreground())
-                {
-                    // It wants the terminal, which has come to us without a word.
-                    terminal.enter();
-                    let _ = signal::send_group(group, signal::SIGCONT);
-                    return;
-                }
                 let number = if is_job_control(number) { number } else { signal::SIGTSTP };
                 self.pause(Pause { signal: number, whose: Whose::Rank });
             }
@@ -178,9 +182,10 @@ impl Front {
         }
     }
 
-    /// While a rank has made the terminal raw, what we write to it must itself return to the first column.
+    /// A rank that the terminal is lent to may make it raw at any time: what we write to it must itself return to the
+    /// first column.
     pub(crate) fn suit_terminal(&mut self) {
-        if !self.terminal.as_ref().is_some_and(|terminal| terminal.is_raw()) {
+        if !self.terminal.as_ref().is_some_and(FrontTerminal::is_lent) {
             return;
         }
         let places = [terminal::is_terminal(rustix::stdio::stdout()), terminal::is_terminal(rustix::stdio::stderr())];

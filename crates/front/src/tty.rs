@@ -15,7 +15,7 @@ pub(crate) struct FrontTerminal {
     found: Option<Modes>,
     /// The modes that the job had when it was stopped.
     suspended: Option<Modes>,
-    /// The rank that the terminal is lent to, if it is, and its process group while that is alive.
+    /// The rank that the terminal is lent to, until it ends, and its process group once it has been started.
     rank: Option<Rank>,
     group: Option<i32>,
 }
@@ -47,10 +47,9 @@ impl FrontTerminal {
         self.group
     }
 
-    /// Whether a newline on the terminal needs a carriage return now. Only a rank that was lent it makes it raw while
-    /// we write to it.
-    pub(crate) fn is_raw(&self) -> bool {
-        self.group.is_some() && self.terminal.modes().is_some_and(|modes| modes.is_raw())
+    /// Whether a rank has the terminal, or is about to get it.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.rank.is_some()
     }
 
     pub(crate) fn window(&self) -> Option<(u16, u16)> {
@@ -89,7 +88,7 @@ impl FrontTerminal {
     /// as `stty`. Returns whether the rank was in the foreground.
     pub(crate) fn ended(&mut self, keep_modes: bool) -> bool {
         if self.group.is_none() || !self.is_ours() {
-            self.group = None;
+            (self.rank, self.group) = (None, None);
             return false;
         }
         if keep_modes {
@@ -97,7 +96,7 @@ impl FrontTerminal {
         }
         let was_lent = !self.terminal.in_foreground();
         self.put_back();
-        self.group = None;
+        (self.rank, self.group) = (None, None);
         was_lent
     }
 
@@ -108,7 +107,7 @@ impl FrontTerminal {
         } else if self.is_ours() {
             self.terminal.take();
         }
-        self.group = None;
+        (self.rank, self.group) = (None, None);
     }
 
     fn put_back(&self) {

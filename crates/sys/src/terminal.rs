@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
-use rustix::termios::{OptionalActions, OutputModes, Termios};
+use rustix::termios::{OptionalActions, Termios};
 
 /// Whether a descriptor is a terminal.
 pub fn is_terminal(fd: impl AsFd) -> bool {
@@ -29,13 +29,6 @@ pub fn same_file(one: impl AsFd, other: impl AsFd) -> bool {
 /// The modes of a terminal, such as raw or cooked, at one time.
 #[derive(Clone, Debug)]
 pub struct Modes(Termios);
-
-impl Modes {
-    /// Whether a newline leaves the cursor in its column, because the terminal adds no carriage return to it.
-    pub fn is_raw(&self) -> bool {
-        !self.0.output_modes.contains(OutputModes::OPOST)
-    }
-}
 
 /// The controlling terminal of this process.
 #[derive(Debug)]
