@@ -25,6 +25,7 @@ mod prepare;
 mod shm;
 mod spawner;
 mod speakers;
+mod starting;
 mod stdin;
 mod token;
 mod worker;

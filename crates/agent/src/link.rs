@@ -82,7 +82,7 @@ impl Link {
                 Err(error) => return Err(LinkError::Io(error.into())),
             };
             self.decoder.filled(READ, read);
-            while let Some(frame) = self.decoder.next::<ToAgent>()? {
+            while let Some(frame) = self.decoder.next_frame::<ToAgent>()? {
                 match frame {
                     Frame::Message(message) => messages.push(message),
                     // The front has no output to send us.

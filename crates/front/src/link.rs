@@ -92,7 +92,7 @@ impl Link {
 
     /// The next whole frame that has arrived.
     pub(crate) fn next(&mut self) -> Result<Option<Frame<'_, ToFront>>, LinkError> {
-        Ok(self.decoder.next()?)
+        Ok(self.decoder.next_frame()?)
     }
 }
 

@@ -145,7 +145,7 @@ impl Decoder {
     }
 
     /// The next whole frame, if it has arrived.
-    pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<Frame<'_, M>>, WireError> {
+    pub fn next_frame<M: DeserializeOwned>(&mut self) -> Result<Option<Frame<'_, M>>, WireError> {
         let available = &self.buffer[self.start..];
         let Some(length) = available.first_chunk::<4>() else {
             return Ok(None);
@@ -196,7 +196,7 @@ mod tests {
     fn a_length_beyond_the_limit_is_refused_before_it_is_allocated() {
         let mut decoder = Decoder::new();
         decoder.room(4).copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(matches!(decoder.next::<ToFront>(), Err(WireError::TooLong { .. })));
+        assert!(matches!(decoder.next_frame::<ToFront>(), Err(WireError::TooLong { .. })));
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
         let mut decoder = Decoder::new();
         let rest = out.len() - lost;
         decoder.room(rest).copy_from_slice(&out[lost..]);
-        assert!(matches!(decoder.next::<ToFront>(), Err(WireError::Gap { expected: 1, got: 2 })));
+        assert!(matches!(decoder.next_frame::<ToFront>(), Err(WireError::Gap { expected: 1, got: 2 })));
     }
 
     proptest! {
@@ -234,7 +234,7 @@ mod tests {
                 let room = decoder.room(100);
                 room[..piece.len()].copy_from_slice(piece);
                 decoder.filled(100, piece.len());
-                while let Some(frame) = decoder.next::<ToFront>().expect("our own frames") {
+                while let Some(frame) = decoder.next_frame::<ToFront>().expect("our own frames") {
                     match frame {
                         Frame::Output(got, bytes) => {
                             prop_assert_eq!(got, head);
@@ -256,7 +256,7 @@ mod tests {
         fn no_bytes_of_a_peer_make_us_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut decoder = Decoder::new();
             decoder.room(bytes.len()).copy_from_slice(&bytes);
-            while let Ok(Some(_)) = decoder.next::<ToFront>() {}
+            while let Ok(Some(_)) = decoder.next_frame::<ToFront>() {}
         }
     }
 }
