@@ -23,7 +23,7 @@ struct Environment {
     proof: &'static str,
 }
 
-const ENVIRONMENTS: [Environment; 4] = [
+const ENVIRONMENTS: [Environment; 5] = [
     Environment {
         name: "mpich",
         pins: &["mpich==5.0.2", "mpi4py==4.1.2"],
@@ -45,6 +45,26 @@ const ENVIRONMENTS: [Environment; 4] = [
         bare_pins: &[],
         finish: None,
         proof: "from mpi4py import MPI; assert MPI.get_vendor()[0] == 'Open MPI', MPI.get_vendor()",
+    },
+    // The last release of ChainerMN, with the last versions of the others that it works with. It is published as source
+    // alone, which today's setuptools cannot build. This numpy is not published for a Python newer than 3.11.
+    Environment {
+        name: "chainermn",
+        pins: &[
+            "mpich==5.0.2",
+            "mpi4py==4.1.2",
+            "filelock==4.2.11",
+            "numpy==1.23.5",
+            "packaging==26.3",
+            "protobuf==3.20.3",
+            "setuptools==65.5.0",
+            "six==1.17.0",
+            "typing-extensions==4.16.0",
+            "wheel==0.48.0",
+        ],
+        bare_pins: &["chainer==7.8.1"],
+        finish: None,
+        proof: "import chainermn; chainermn.create_communicator('naive')",
     },
     // The wheel of torch is linked to 3 GB of CUDA libraries that a machine without a GPU never calls. Two small ones
     // run at load time and are installed; `torch_standins.py` puts empty libraries in the place of the others.
@@ -139,7 +159,8 @@ impl Environment {
         let python = path.join("bin/python");
         self.install(&python, &[], self.pins)?;
         if !self.bare_pins.is_empty() {
-            self.install(&python, &["--no-deps"], self.bare_pins)?;
+            // What is published as source is built with the pinned tools of the environment.
+            self.install(&python, &["--no-deps", "--no-build-isolation"], self.bare_pins)?;
         }
         if let Some(program) = self.finish {
             process::run(Command::new(&python).args(["-c", program]))?;
