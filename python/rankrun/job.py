@@ -56,7 +56,7 @@ def abort(code: int = 1, message: str = "") -> NoReturn:
     """
     from rankrun.speaker import say
 
-    told = say({"type": "abort", "code": code, "message": message}, wait=True)
+    told = say({"type": "abort", "code": max(-(2**31), min(code, 2**31 - 1)), "message": message}, wait=True)
     if not told and message:
         # Where nobody listens, the terminal is the only place to say it.
         sys.stderr.write(f"rankrun: rank {rank()} aborted: {message}\n")

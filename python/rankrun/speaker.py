@@ -39,7 +39,7 @@ class _Connection:
             {
                 "type": "hello",
                 "pid": os.getpid(),
-                "rank": int(os.environ.get("RANKRUN_RANK", "-1")),
+                "rank": int(os.environ["RANKRUN_RANK"]) if "RANKRUN_RANK" in os.environ else None,
                 "kind": "python",
                 "version": "%d.%d.%d" % sys.version_info[:3],
                 "argv0": sys.argv[0] if sys.argv else "",

@@ -1,0 +1,59 @@
+//! Panics.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::panic::{self, PanicHookInfo};
+use std::thread;
+
+use crate::connection::{abort, tell};
+use crate::line::Line;
+
+/// What a panic does, after it has been printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnPanic {
+    /// rankrun is told. A panic of the thread that called [`install`] is taken to end the program: if it is still alive
+    /// after rankrun's `--exit-grace`, it is ended. One of any other thread is evidence, for the case that the rank fails.
+    ///
+    /// This is for programs that do not catch panics in their main thread.
+    Tell,
+    /// The whole job is ended at once with code 101, whichever thread has panicked. No destructor runs: nothing can get
+    /// stuck in `MPI_Finalize`.
+    Abort,
+}
+
+/// Makes panics known to rankrun. Call it at the beginning of `main`; the hook that was there before still runs first.
+pub fn install(on_panic: OnPanic) {
+    let main = thread::current().id();
+    let previous = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        previous(info);
+        match on_panic {
+            OnPanic::Abort => abort(101, &format!("panic: {}", message(info))),
+            OnPanic::Tell if thread::current().id() == main => {
+                tell(describe(Line::new("uncaught").number("code", 101), info))
+            }
+            OnPanic::Tell => tell(describe(Line::new("evidence").text("what", "thread"), info)),
+        };
+    }));
+}
+
+fn message<'a>(info: &'a PanicHookInfo<'_>) -> &'a str {
+    let payload = info.payload();
+    let literal = payload.downcast_ref::<&str>().copied();
+    literal.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("a value that is no text")
+}
+
+fn describe(line: Line, info: &PanicHookInfo<'_>) -> Line {
+    let mut line = line.text("exception", "panic").text("message", message(info));
+    line = line.text("thread", thread::current().name().unwrap_or("?"));
+    let mut traceback = format!("panic: {}\n", message(info));
+    if let Some(location) = info.location() {
+        line = line.text("file", location.file()).number("line", location.line().into());
+        traceback = format!("{location}\n{traceback}");
+    }
+    // As RUST_BACKTRACE says, like the panic message itself.
+    let backtrace = Backtrace::capture();
+    if backtrace.status() == BacktraceStatus::Captured {
+        traceback.push_str(&backtrace.to_string());
+    }
+    line.traceback(&traceback)
+}
