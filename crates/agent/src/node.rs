@@ -2,39 +2,36 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use rankrun_core::env::{Master, NodeFacts};
-use rankrun_core::job::{Descendants, MpiMode, StdinTarget, StopPolicy, StopScope};
+use rankrun_core::job::{Descendants, StopPolicy, StopScope};
 use rankrun_core::testimony::Graces;
 use rankrun_core::worker::{Effect, Event, State, Stop};
-use rankrun_core::{JobId, JobSpec, NodeRank, Pid, Stream, WorkerId, WorkerStatus};
+use rankrun_core::{JobId, JobSpec, Pid, WorkerStatus};
 use rankrun_output::{Record, Spool};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::limits::Limits;
 use rankrun_sys::oom::{OomKill, OomWatch};
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_sys::proc::ChildList;
-use rankrun_sys::spawn::{SpawnError, Step};
 use rankrun_sys::wait::{self, Change, Look};
-use rankrun_sys::{proc, signal, socket};
+use rankrun_sys::{proc, signal};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::{LeftProcess, Summary};
 use rankrun_wireup::pmi1;
 
 use crate::boundary::{Boundary, activity};
-use crate::capture::Capture;
 use crate::clean::Remains;
 use crate::orphans::Orphans;
-use crate::prepare::{Inherited, PrepareError, Preparer};
+use crate::prepare::{Inherited, Preparer};
 use crate::shm::SharedMemory;
-use crate::spawner::{Spawned, SpawnerThread};
+use crate::spawner::SpawnerThread;
 use crate::speakers::{SPEAKER_STEP, Speakers};
 use crate::token::Token;
-use crate::worker::{PmiClient, SharedStdin, Slot};
+use crate::worker::Slot;
 
 /// How long a boundary must have been idle before what is left in it counts as not ending by itself.
 pub(crate) const IDLE_FOR: Duration = Duration::from_millis(100);
@@ -71,7 +68,7 @@ pub(crate) struct Node {
     pub(crate) speakers: Speakers,
     pub(crate) oom: Option<OomWatch>,
     stop: Option<Stop>,
-    frozen: bool,
+    pub(crate) frozen: bool,
     pub(crate) released: u32,
     pub(crate) started: u32,
     pub(crate) left: Vec<LeftProcess>,
@@ -444,7 +441,7 @@ impl Node {
         }
     }
 
-    fn freeze_slot(&mut self, index: usize, frozen: bool) {
+    pub(crate) fn freeze_slot(&mut self, index: usize, frozen: bool) {
         let slot = &mut self.slots[index];
         if slot.worker.is_gone() || slot.leader.is_none() {
             return;

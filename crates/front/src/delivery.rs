@@ -16,6 +16,10 @@ use crate::sink::{News, Sink};
 pub(crate) const EAGER: usize = 64 * 1024;
 /// Memory of a batch that is kept for the next one.
 const KEPT: usize = 512 * 1024;
+/// A destination that takes longer than this for a batch holds the ranks up.
+const SLOW: Duration = Duration::from_millis(50);
+/// So long after that, the quiet of a rank may still come from having been held up.
+const RECOVERY: Duration = Duration::from_millis(250);
 /// How often a log directory that takes nothing is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -43,12 +47,17 @@ pub(crate) struct Delivery {
     sinks: [Sink; 2],
     /// When each destination became full.
     full_since: [Option<Duration>; 2],
+    /// When each destination was given its present batch, and when one of them last took long for one.
+    given_at: [Duration; 2],
+    slow_at: Option<Duration>,
     /// Both streams have one destination: all goes through the first sink.
     is_shared: bool,
     /// Bytes that were taken and not yet settled, by stream.
     unsettled: [u64; 2],
     memory: [Vec<u8>; 2],
     drain: Duration,
+    /// The time of the present turn of the loop.
+    now: Duration,
     waker: Waker,
     /// Where what no destination took is kept.
     salvaged: Option<PathBuf>,
@@ -74,10 +83,13 @@ impl Delivery {
                 Sink::start("stderr", rustix::stdio::stderr(), waker.handle()?)?,
             ],
             full_since: [None, None],
+            given_at: [Duration::ZERO; 2],
+            slow_at: None,
             is_shared,
             unsettled: [0, 0],
             memory: [Vec::new(), Vec::new()],
             drain,
+            now: Duration::ZERO,
             waker,
             salvaged: None,
             told: Vec::new(),
@@ -91,6 +103,7 @@ impl Delivery {
 
     /// A rank wrote these bytes.
     pub(crate) fn output(&mut self, now: Duration, head: OutputHead, bytes: &[u8]) {
+        self.now = now;
         self.unsettled[head.stream.index()] += bytes.len() as u64;
         if !self.sinks[self.sink_of(head.stream)].has_failed() {
             self.presenter.output(now, head.at, head.rank, head.stream, bytes);
@@ -130,7 +143,8 @@ impl Delivery {
     }
 
     /// Gives what is ready to the destinations, and settles what needs no destination.
-    pub(crate) fn hand_on(&mut self) {
+    pub(crate) fn hand_on(&mut self, now: Duration) {
+        self.now = now;
         for stream in Stream::ALL {
             self.hand_on_stream(stream);
         }
@@ -157,6 +171,9 @@ impl Delivery {
         bytes.clear();
         std::mem::swap(&mut bytes, self.presenter.pending(stream));
         let settles = self.take_unsettled(stream);
+        if self.sinks[sink].is_idle() {
+            self.given_at[sink] = self.now;
+        }
         self.sinks[sink].write(bytes, settles);
     }
 
@@ -187,6 +204,10 @@ impl Delivery {
             while let Some(news) = self.sinks[index].next_news() {
                 match news {
                     News::Written { settles, memory } => {
+                        if now > self.given_at[index] + SLOW {
+                            self.slow_at = Some(now);
+                        }
+                        self.given_at[index] = now;
                         if let Some(memory) = memory.filter(|memory| memory.capacity() <= KEPT) {
                             self.memory[index] = memory;
                         }
@@ -214,7 +235,7 @@ impl Delivery {
 
     /// All that is due; what waits for quiet only if there is `quiet` now.
     pub(crate) fn tick(&mut self, now: Duration, quiet: bool) {
-        if quiet && self.is_idle() {
+        if quiet && self.is_idle() && self.slow_at.is_none_or(|slow| now >= slow + RECOVERY) {
             self.presenter.tick(now);
         }
         if self.log_retry.is_some_and(|retry| retry <= now) {
@@ -231,7 +252,8 @@ impl Delivery {
 
     /// When [`Delivery::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        let presenter = if self.is_idle() { self.presenter.next_deadline() } else { None };
+        let recovered = self.slow_at.map_or(Duration::ZERO, |slow| slow + RECOVERY);
+        let presenter = self.presenter.next_deadline().filter(|_| self.is_idle()).map(|due| due.max(recovered));
         let full = self.full_since.iter().flatten().map(|since| *since + self.drain);
         full.chain(presenter).chain(self.log_retry).min()
     }

@@ -425,7 +425,7 @@ impl Front {
             self.delivery.presenter.notice(now, &text);
         }
         self.suit_terminal();
-        self.delivery.hand_on();
+        self.delivery.hand_on(now);
         self.hear_delivery();
     }
 
