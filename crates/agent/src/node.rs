@@ -271,6 +271,15 @@ impl Node {
                     let _ = signal::send(leader, signal::SIGKILL);
                 }
             }
+            Effect::KillSpawning => {
+                // Its pid is not known yet. The spawner's children that nobody knows are those on their way.
+                let adopted = proc::adopted_children();
+                for pid in proc::own_children() {
+                    if !self.by_pid.contains_key(&pid) && !adopted.contains(&pid) {
+                        let _ = signal::send(pid, signal::SIGKILL);
+                    }
+                }
+            }
             Effect::KillAll => self.boundary.kill(slot.member(&self.job)),
             Effect::LookAtBoundary => self.to_look_at.push(index),
             Effect::Release => {

@@ -72,6 +72,8 @@ pub enum State {
         /// A stop that came while the spawn was under way.
         stop: Option<Stop>,
         kill: bool,
+        /// When the child that is being started is killed: it may itself be stopped, or hang before its exec.
+        until: Option<Duration>,
     },
     Running {
         pid: Pid,
@@ -153,6 +155,8 @@ pub enum Effect {
     Terminate(StopScope),
     /// SIGTERM and SIGCONT to all that the leader left.
     TerminateRest,
+    /// SIGKILL to the child that is still on its way to its exec.
+    KillSpawning,
     /// SIGKILL to the leader, unless its core is being written: then `CoreDumpSeen` is to follow.
     KillLeader,
     /// SIGKILL to the whole boundary.
@@ -239,7 +243,8 @@ impl Worker {
     /// When `Tick` is due.
     pub fn deadline(&self) -> Option<Duration> {
         match self.state {
-            State::Pending | State::Spawning { .. } | State::Running { .. } | State::Gone { .. } => None,
+            State::Pending | State::Running { .. } | State::Gone { .. } => None,
+            State::Spawning { until, .. } => until,
             State::Stopping { until, .. } | State::Terminating { until, .. } | State::KillingLeader { until, .. } => {
                 Some(until)
             }
@@ -261,7 +266,7 @@ impl Worker {
 fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects: &mut Vec<Effect>) -> State {
     match state {
         State::Pending => match event {
-            Event::SpawnBegun => State::Spawning { since: now, stop: None, kill: false },
+            Event::SpawnBegun => State::Spawning { since: now, stop: None, kill: false, until: None },
             Event::Stop(_) | Event::Kill => State::Gone { outcome: Outcome::NeverStarted, left: false },
             Event::Spawned(_)
             | Event::SpawnFailed
@@ -271,15 +276,23 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::CoreDumpSeen
             | Event::Tick => state,
         },
-        State::Spawning { since, stop, kill } => match event {
+        State::Spawning { since, stop, kill, until } => match event {
             Event::Spawned(pid) if kill => kill_leader(now, pid, effects),
             Event::Spawned(pid) => match stop {
                 Some(stop) => stop_leader(now, pid, stop, policy, effects),
                 None => State::Running { pid, since: now },
             },
             Event::SpawnFailed => State::Gone { outcome: Outcome::SpawnFailed, left: false },
-            Event::Stop(stop) => State::Spawning { since, stop: Some(stop), kill },
-            Event::Kill => State::Spawning { since, stop, kill: true },
+            Event::Stop(stop) => {
+                let end = now + stop.grace;
+                let until = Some(until.map_or(end, |until| until.min(end)));
+                State::Spawning { since, stop: Some(stop), kill, until }
+            }
+            Event::Kill => State::Spawning { since, stop, kill: true, until: Some(now + KILL_REPEAT) },
+            Event::Tick if until.is_some_and(|until| now >= until) => {
+                effects.push(Effect::KillSpawning);
+                State::Spawning { since, stop, kill: true, until: Some(now + STROKE_GAP) }
+            }
             Event::SpawnBegun
             | Event::LeaderEnded(_)
             | Event::BoundaryEmpty

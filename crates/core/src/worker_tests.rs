@@ -12,9 +12,9 @@ fn states() -> Vec<State> {
     let status = WorkerStatus::Exited { code: 0 };
     vec![
         State::Pending,
-        State::Spawning { since, stop: None, kill: false },
-        State::Spawning { since, stop: Some(stop), kill: false },
-        State::Spawning { since, stop: None, kill: true },
+        State::Spawning { since, stop: None, kill: false, until: None },
+        State::Spawning { since, stop: Some(stop), kill: false, until: Some(until) },
+        State::Spawning { since, stop: None, kill: true, until: Some(until) },
         State::Running { pid, since },
         State::Stopping { pid, stop, since, until },
         State::Lingering { status, stop: None, since, until: Some(until), kill_at: Some(until) },
@@ -90,6 +90,21 @@ fn what_a_successful_leader_leaves_has_its_linger_even_when_idle() {
 
 fn any_event() -> impl Strategy<Value = Event> {
     (0..events().len()).prop_map(|index| events()[index])
+}
+
+#[test]
+fn a_child_that_never_comes_to_its_exec_is_killed_after_the_grace() {
+    let policy = StopPolicy::default();
+    let (mut worker, mut effects) = (Worker::default(), Vec::new());
+    worker.handle(NOW, Event::SpawnBegun, &policy, &mut effects);
+    assert_eq!(worker.deadline(), None);
+    let stop = Stop { why: StopWhy::GuardLost, grace: policy.grace_failure };
+    worker.handle(NOW, Event::Stop(stop), &policy, &mut effects);
+    let due = worker.deadline().expect("a stop has a bound");
+    worker.handle(due, Event::Tick, &policy, &mut effects);
+    assert_eq!((due - NOW, effects.as_slice()), (policy.grace_failure, [Effect::KillSpawning].as_slice()));
+    worker.handle(due, Event::Spawned(Pid(7)), &policy, &mut effects);
+    assert_eq!(effects.last(), Some(&Effect::KillLeader));
 }
 
 proptest! {
