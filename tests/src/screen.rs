@@ -14,7 +14,7 @@ use rustix::termios::Winsize;
 
 use crate::helper::{rankrun, shared_directory};
 use crate::job::{Ended, Job, Running, Tier};
-use crate::time::wait_until;
+use crate::time::{monotonic, wait_until};
 
 /// How long a screen may take to show what is expected.
 const BOUND: Duration = Duration::from_secs(30);
@@ -206,6 +206,22 @@ impl Session {
     /// Types a line.
     pub fn line(&self, line: &str) {
         self.screen.press(&format!("{line}\n"));
+    }
+
+    /// Presses ^C until the text is on the screen. Interpreters that are just about to read keep the first one until the
+    /// next key.
+    pub fn interrupt_until(&self, text: &str) {
+        let mut next = monotonic();
+        self.screen.wait(&format!("\"{text}\" after ^C"), |screen| {
+            if screen.text().contains(text) {
+                return true;
+            }
+            if monotonic() >= next {
+                screen.press("\x03");
+                next = monotonic() + Duration::from_secs(2);
+            }
+            false
+        });
     }
 
     /// Waits for the shell's next prompt.

@@ -230,8 +230,7 @@ fn an_interpreter_is_suspended_and_continued_as_if_run_directly() {
             session.line(&format!("print('turn', {turn} * 100)"));
             session.screen.wait_for_row(&format!("turn {turn}00"));
         }
-        session.screen.press("\x03");
-        session.screen.wait_for("KeyboardInterrupt");
+        session.interrupt_until("KeyboardInterrupt");
         session.line("raise SystemExit(7)");
         session.wait_for_prompt();
         session.run("echo code $?");
@@ -260,8 +259,7 @@ fn fg_of_a_running_job_gives_its_rank_the_terminal() {
             session.line("fg");
             session.line("print('six times seven is', 6 * 7)");
             session.screen.wait_for_row("six times seven is 42");
-            session.screen.press("\x03");
-            session.screen.wait_for("KeyboardInterrupt");
+            session.interrupt_until("KeyboardInterrupt");
             session.line("exit()");
             session.wait_for_prompt();
             session.finish();
