@@ -95,7 +95,12 @@ impl Node {
                 Effect::TerminateRest => signal::SIGTERM,
                 Effect::KillAll => signal::SIGKILL,
                 // There is no leader, and the look comes with the next tick.
-                Effect::Terminate(_) | Effect::KillLeader | Effect::LookAtBoundary | Effect::Release | Effect::Gone => {
+                Effect::Terminate(_)
+                | Effect::KillLeader
+                | Effect::KillSpawning
+                | Effect::LookAtBoundary
+                | Effect::Release
+                | Effect::Gone => {
                     continue;
                 }
             };
