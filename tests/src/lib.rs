@@ -6,6 +6,7 @@
 //! of the last process with the same clock, so that bounds on time do not depend on how fast a test polls.
 
 mod environment;
+pub mod failures;
 mod helper;
 mod job;
 mod leftovers;

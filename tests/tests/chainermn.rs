@@ -97,7 +97,6 @@ fn an_exception_in_the_extension_of_one_rank_is_named_and_ends_the_training() {
         let raised = stdout.split_once("raised at ").and_then(|(_, rest)| rest.split_once(" ns"));
         let raised = raised.and_then(|(nanos, _)| nanos.parse().ok()).map(Duration::from_nanos).expect("it raised");
         let lived_on = ended.ended.saturating_sub(raised);
-        println!("{tier:?}: the job ended {lived_on:?} after the exception");
         assert!(lived_on < END_BOUND, "{tier:?}: the job lived on for {lived_on:?}");
     }
 }

@@ -198,7 +198,8 @@ mod tests {
 
     #[test]
     fn torchs_error_file_is_read_in_both_its_forms() {
-        let recorded = br#"{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "T", "timestamp": "1"}}}"#;
+        let recorded =
+            br#"{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "T", "timestamp": "1"}}}"#;
         let exception = error_file(recorded).expect("torch's own");
         assert_eq!((exception.headline().as_str(), exception.traceback.as_str()), ("ValueError: boom", "T"));
         assert_eq!(error_file(br#"{"message": "out of luck"}"#).expect("a string").headline(), "out of luck");
