@@ -234,7 +234,8 @@ class TripWire(object):
     def __del__(self):
         try:
             error = getattr(sys, "last_value", None)
-            if self.speaker.pid is None:
+            if self.speaker.getpid() != self.speaker.pid:
+                # A forked child, or the interpreter is being taken down.
                 return
             if isinstance(error, BaseException) and self.speaker.is_top(sys._getframe()):
                 self.speaker.tell("uncaught", error)
