@@ -45,17 +45,22 @@ impl Tail {
         self.lines.iter().cloned().chain(partial).collect()
     }
 
+    /// The lines as the program meant them: torch puts `[rank3]: ` before those of a traceback.
+    fn bare(&self) -> Vec<String> {
+        self.lines().into_iter().map(|line| without_rank(&line).to_owned()).collect()
+    }
+
     /// The last failure that the text tells of: a Python traceback, a Rust panic, an uncaught C++ exception, a failed
     /// assertion.
     pub fn exception(&self) -> Option<Exception> {
-        let lines = self.lines();
+        let lines = self.bare();
         let found = [traceback(&lines), panic(&lines), terminate(&lines), assertion(&lines)];
         found.into_iter().flatten().max_by_key(|(at, _)| *at).map(|(_, exception)| exception)
     }
 
     /// Whether the text ends with a whole traceback: nothing was written after the exception's own line.
     pub fn ends_with_traceback(&self) -> bool {
-        let lines = self.lines();
+        let lines = self.bare();
         self.partial.is_empty() && traceback(&lines).is_some_and(|(at, _)| at + 1 == lines.len())
     }
 
@@ -99,6 +104,11 @@ const PEER_LOST: [&str; 26] = [
 pub fn tells_of_a_lost_peer(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
     PEER_LOST.iter().any(|phrase| text.contains(phrase))
+}
+
+fn without_rank(line: &str) -> &str {
+    let rest = line.strip_prefix("[rank").and_then(|rest| rest.split_once("]: "));
+    rest.filter(|(rank, _)| rank.parse::<u32>().is_ok()).map_or(line, |(_, text)| text)
 }
 
 /// A Python traceback: the index of its last line, and what it says.
@@ -186,6 +196,13 @@ mod tests {
         assert_eq!(exception.function.as_deref(), Some("func"));
         assert!(tail(SEED).ends_with_traceback());
         assert!(!tail(&format!("{SEED}caught, going on\n")).ends_with_traceback());
+    }
+
+    #[test]
+    fn a_traceback_with_torchs_prefix_is_read_as_well() {
+        let torch: String = SEED.lines().map(|line| format!("[rank1]: {line}\n")).collect();
+        assert_eq!(tail(&torch).exception(), tail(SEED).exception());
+        assert!(tail(&torch).ends_with_traceback());
     }
 
     #[test]

@@ -21,6 +21,10 @@ use crate::worker::Outcome;
 /// machine. Later ones may come from our own SIGTERM.
 pub const SETTLE: Duration = Duration::from_millis(100);
 
+/// How long before the stop another process than the leader may have told of a failure that its rank did not come to
+/// end by. An older one has been survived: `python a.py || true; python b.py`.
+const RECENT: Duration = Duration::from_secs(10);
+
 /// The conclusion.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Verdict {
@@ -131,12 +135,10 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
     let deciding = facts
         .iter()
         .filter_map(|evidence| class_of(&evidence.fact, exception.is_some()).map(|class| (class, *evidence)))
-        .min_by_key(|(class, _)| CLASSES.iter().position(|known| known == class))?;
-    let (class, evidence) = deciding;
-    let told_at = facts
-        .iter()
-        .find(|evidence| matches!(evidence.fact, Fact::Exception { source: Source::Program, .. }))
-        .map(|evidence| evidence.at);
+        .min_by_key(|(class, _)| CLASSES.iter().position(|known| known == class))
+        .or_else(|| cut_short(gang, rank, &facts));
+    let (class, evidence) = deciding?;
+    let told_at = told(&facts).map(|evidence| evidence.at);
     let at = told_at.unwrap_or(evidence.at).min(evidence.at);
     let (stuck_in, stuck_since) = match evidence.fact {
         Fact::Stuck { place, since, .. } => (Some(place), Some(since)),
@@ -147,7 +149,7 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
     Some(Finding {
         rank,
         class,
-        weight: weight(gang, class, at, &facts, exception.as_ref()),
+        weight: weight(gang, class, at, evidence, &facts, exception.as_ref()),
         at,
         pid: evidence.pid,
         cause,
@@ -158,13 +160,40 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
     })
 }
 
+/// The exception that a rank told of itself first. An exit with 0 takes back what the same process has told.
+fn told<'a>(facts: &[&'a Evidence]) -> Option<&'a Evidence> {
+    let is_taken_back = |told: &Evidence| {
+        let back = |evidence: &&Evidence| evidence.pid == told.pid && evidence.fact == Fact::Exiting { code: 0 };
+        facts.iter().any(back)
+    };
+    let is_told = |evidence: &Evidence| matches!(evidence.fact, Fact::Exception { source: Source::Program, .. });
+    facts.iter().copied().find(|evidence| is_told(evidence) && !is_taken_back(evidence))
+}
+
+/// The failure of a rank that told of it and was still on its way out when our stop ended it: its peers may have failed
+/// for it, and ended, before.
+fn cut_short<'a>(gang: &Gang, rank: Rank, facts: &[&'a Evidence]) -> Option<(Class, &'a Evidence)> {
+    let record = gang.ranks().get(rank.index())?;
+    let stop = gang.stop_ordered()?;
+    let evidence = told(facts)?;
+    let Fact::Exception { exception, .. } = &evidence.fact else { return None };
+    let is_survived = evidence.pid != record.pid && evidence.at + RECENT < stop;
+    let is_ours = record.stop_ordered_before_end && record.status.is_some_and(explained_by_our_signals);
+    let class = if is_plain_exit(exception) { Class::ExitCode } else { Class::Exception };
+    (is_ours && !is_survived).then_some((class, evidence))
+}
+
 /// The exception of a rank, from the best source that there is.
 fn exception_of(facts: &[&Evidence]) -> Option<Exception> {
     let from = |wanted: Source| {
-        facts.iter().find_map(|evidence| match &evidence.fact {
-            Fact::Exception { source, exception } if *source == wanted => Some(exception.clone()),
+        let of_source = facts.iter().copied().find(|evidence| match evidence.fact {
+            Fact::Exception { source, .. } => source == wanted,
+            _ => false,
+        });
+        match &(if wanted == Source::Program { told(facts) } else { of_source })?.fact {
+            Fact::Exception { exception, .. } => Some(exception.clone()),
             _ => None,
-        })
+        }
     };
     let suspected = || {
         facts.iter().find_map(|evidence| match &evidence.fact {
@@ -178,7 +207,12 @@ fn exception_of(facts: &[&Evidence]) -> Option<Exception> {
 
 /// `sys.exit(3)` is an exit with a code, not an exception that anybody meant to raise; `sys.exit("no data")` has a cause.
 fn is_plain_exit(exception: &Exception) -> bool {
-    exception.kind == "SystemExit" && exception.message.parse::<i64>().is_ok()
+    plain_exit(exception).is_some()
+}
+
+fn plain_exit(exception: &Exception) -> Option<i64> {
+    let code = exception.message.parse::<i64>().ok();
+    code.filter(|_| exception.kind == "SystemExit")
 }
 
 /// The class that a fact gives its rank; `None` if it is no failure by itself.
@@ -207,8 +241,19 @@ fn class_of(fact: &Fact, has_exception: bool) -> Option<Class> {
     })
 }
 
-fn weight(gang: &Gang, class: Class, at: Duration, facts: &[&Evidence], exception: Option<&Exception>) -> Weight {
-    let late = gang.stop_ordered().is_some_and(|stop| at > stop + SETTLE);
+fn weight(
+    gang: &Gang,
+    class: Class,
+    at: Duration,
+    deciding: &Evidence,
+    facts: &[&Evidence],
+    exception: Option<&Exception>,
+) -> Weight {
+    // A program says at once that it has raised; what it says after the stop may be raised by its handler of SIGTERM.
+    let settle = if told(facts).is_some() { Duration::ZERO } else { SETTLE };
+    let leader = gang.ranks().get(deciding.rank.index()).and_then(|record| record.pid);
+    let is_uncertain = matches!(deciding.fact, Fact::Exception { .. }) && deciding.pid != leader;
+    let late = is_uncertain || gang.stop_ordered().is_some_and(|stop| at > stop + settle);
     let tells_of_peer = match exception {
         Some(exception) => tells_of_a_lost_peer(&exception.headline()),
         None => facts.iter().any(|evidence| matches!(evidence.fact, Fact::PeerLost { .. })),
@@ -263,6 +308,9 @@ fn code(gang: &Gang, evidence: &Evidence, facts: &[&Evidence]) -> ExitCode {
         Fact::SpawnFailed { .. } => gang.spawn_code().unwrap_or(ExitCode::NOT_EXECUTABLE),
         Fact::OutOfMemory { .. } => ended.unwrap_or(ExitCode::signal(9)),
         Fact::Stopped { signal } => ExitCode::signal(*signal),
+        Fact::Exception { exception, .. } if is_plain_exit(exception) => {
+            plain_exit(exception).map_or(ExitCode::FAILURE, |code| own((code & 0xff) as i32))
+        }
         Fact::Stuck { .. }
         | Fact::Suspect { .. }
         | Fact::Exception { .. }
@@ -292,10 +340,12 @@ fn cause(fact: &Fact, exception: Option<&Exception>, exit: ExitCode) -> String {
             with(format!("killed by {}{core}", signal_name(*signal)))
         }
         Fact::OutOfMemory { .. } => "out of memory: killed by the kernel".to_owned(),
-        Fact::Aborted { code, message } => with(match message.as_deref().filter(|message| *message != "abort") {
-            Some(message) => format!("abort with code {code}: {message}"),
-            None => format!("abort with code {code}"),
-        }),
+        Fact::Aborted { code, message } => {
+            with(match message.as_deref().filter(|message| !["", "abort"].contains(message)) {
+                Some(message) => format!("abort with code {code}: {message}"),
+                None => format!("abort with code {code}"),
+            })
+        }
         Fact::Stuck { place, .. } => told.clone().unwrap_or_else(|| match place {
             StuckIn::Finalize => format!("exited with code {}", exit.0),
             StuckIn::ExitHandlers => "failed, and its exit handlers did not end".to_owned(),
@@ -304,6 +354,7 @@ fn cause(fact: &Fact, exception: Option<&Exception>, exit: ExitCode) -> String {
         Fact::ExitBeforeInit => "exited with code 0 before MPI_Init, while others waited for it there".to_owned(),
         Fact::SpawnFailed { step, error, command } => format!("cannot {step} \"{command}\": {error}"),
         Fact::Stopped { signal } => format!("stopped by {}, which rankrun did not send", signal_name(*signal)),
+        Fact::Exception { exception, .. } if is_plain_exit(exception) => format!("exited with code {}", exit.0),
         Fact::Suspect { exception, .. } | Fact::Exception { exception, .. } | Fact::Aside { exception, .. } => {
             exception.headline()
         }
@@ -348,3 +399,7 @@ fn fate(record: &RankRecord, finding: Option<&Finding>, culprit: bool) -> Fate {
         (None, _) => Fate::Unknown,
     }
 }
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;
