@@ -1,0 +1,342 @@
+//! The failures that the tests bring about and docs/failures.md lists: what happens in which program, and what the
+//! report must say of it.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rankrun_core::evidence::Class;
+use rankrun_core::verdict::Fate;
+
+use crate::environment::scratch;
+use crate::time::wait_until;
+
+/// What a rank is written in, and with which communication library.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Program {
+    Python,
+    Mpich,
+    IntelMpi,
+    Torch,
+    C,
+    Cpp,
+    Rust,
+    Shell,
+}
+
+impl Program {
+    pub const ALL: [Program; 8] = [
+        Program::Python,
+        Program::Mpich,
+        Program::IntelMpi,
+        Program::Torch,
+        Program::C,
+        Program::Cpp,
+        Program::Rust,
+        Program::Shell,
+    ];
+
+    fn words(self) -> &'static str {
+        match self {
+            Program::Python => "Python",
+            Program::Mpich => "Python, mpi4py, MPICH",
+            Program::IntelMpi => "Python, mpi4py, Intel MPI",
+            Program::Torch => "Python, torch, gloo",
+            Program::C => "C, MPICH",
+            Program::Cpp => "C++, MPICH",
+            Program::Rust => "Rust",
+            Program::Shell => "shell",
+        }
+    }
+}
+
+/// What happens to the rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    Exception,
+    Terminate,
+    ExitCode,
+    Segv,
+    Kill,
+    Abrt,
+    StoppedByAnother,
+    ExitAfterInit,
+    ExitAfterFinalize,
+    ExitBeforeInit,
+    Abort(i32),
+    StuckInFinalize,
+    StuckInExitHandlers,
+    OutOfMemory,
+    FailingHook,
+    CommandNotFound,
+    ChildSegv,
+}
+
+impl Failure {
+    pub const ALL: [Failure; 19] = [
+        Failure::Exception,
+        Failure::Terminate,
+        Failure::FailingHook,
+        Failure::StuckInFinalize,
+        Failure::StuckInExitHandlers,
+        Failure::ExitCode,
+        Failure::Segv,
+        Failure::Kill,
+        Failure::Abrt,
+        Failure::OutOfMemory,
+        Failure::StoppedByAnother,
+        Failure::ExitBeforeInit,
+        Failure::ExitAfterInit,
+        Failure::ExitAfterFinalize,
+        Failure::Abort(0),
+        Failure::Abort(3),
+        Failure::Abort(256),
+        Failure::CommandNotFound,
+        Failure::ChildSegv,
+    ];
+
+    /// How the programs in `tests/programs/failures` call it.
+    pub fn argument(self) -> String {
+        let name = match self {
+            Failure::Exception => "exception",
+            Failure::Terminate => "terminate",
+            Failure::ExitCode => "exit-code",
+            Failure::Segv => "sigsegv",
+            Failure::Kill => "sigkill",
+            Failure::Abrt => "sigabrt",
+            Failure::StoppedByAnother => "sigstop",
+            Failure::ExitAfterInit => "exit-after-init",
+            Failure::ExitAfterFinalize => "exit-after-finalize",
+            Failure::ExitBeforeInit => "exit-before-init",
+            Failure::Abort(code) => return format!("abort={code}"),
+            Failure::StuckInFinalize => "stuck-in-finalize",
+            Failure::StuckInExitHandlers => "stuck-in-exit-handlers",
+            Failure::OutOfMemory => "out-of-memory",
+            Failure::FailingHook => "failing-hook",
+            Failure::CommandNotFound => "not-found",
+            Failure::ChildSegv => "child-sigsegv",
+        };
+        name.to_owned()
+    }
+
+    fn words(self, program: Program) -> String {
+        let words = match self {
+            Failure::Exception if is_mpi(program) && is_python(program) => {
+                "an uncaught exception while the others are finalizing"
+            }
+            Failure::Exception if program == Program::Rust => "a panic",
+            Failure::Exception => "an uncaught exception",
+            Failure::Terminate => "`std::terminate()`",
+            Failure::ExitCode => "exits with 3",
+            Failure::Segv => "dies by SIGSEGV",
+            Failure::Kill => "dies by SIGKILL",
+            Failure::Abrt => "dies by SIGABRT",
+            Failure::StoppedByAnother => "is stopped (SIGSTOP) by another process",
+            Failure::ExitAfterInit => "`_exit(0)` after `MPI_Init`, without `MPI_Finalize`",
+            Failure::ExitAfterFinalize => "every rank: `_exit(0)` after `MPI_Finalize`",
+            Failure::ExitBeforeInit => "`_exit(0)` before `MPI_Init`",
+            Failure::Abort(code) if program == Program::Python => return format!("`rankrun.abort({code})`"),
+            Failure::Abort(code) => return format!("`MPI_Abort` with {code}"),
+            Failure::StuckInFinalize => "an uncaught exception while the others are in a barrier",
+            Failure::StuckInExitHandlers => "an uncaught exception, then an `atexit` handler that never ends",
+            Failure::OutOfMemory => "takes more memory than its cgroup has",
+            Failure::FailingHook => "an uncaught exception, and `sys.excepthook` itself fails",
+            Failure::CommandNotFound => "runs a command that does not exist",
+            Failure::ChildSegv => "hands on the status of a child that died by SIGSEGV",
+        };
+        words.to_owned()
+    }
+}
+
+fn is_mpi(program: Program) -> bool {
+    matches!(program, Program::Mpich | Program::IntelMpi | Program::C | Program::Cpp)
+}
+
+fn is_python(program: Program) -> bool {
+    matches!(program, Program::Python | Program::Mpich | Program::IntelMpi | Program::Torch)
+}
+
+/// What the report must say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Expected {
+    pub code: u8,
+    /// `None`: it is no failure.
+    pub class: Option<Class>,
+    pub cause: String,
+    /// What may have become of each of the other ranks; which of these it is, the machine's scheduler decides.
+    pub others: &'static [Fate],
+    /// From the beginning of the failure to the end of rankrun.
+    pub within: Duration,
+}
+
+/// One case.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Case {
+    pub program: Program,
+    pub failure: Failure,
+    pub expected: Expected,
+}
+
+impl Case {
+    /// Ranks of the job.
+    pub const RANKS: u32 = 3;
+    /// The one that fails.
+    pub const FAILING: u32 = 1;
+    /// What the job gets as `--exit-grace`.
+    pub const EXIT_GRACE: Duration = Duration::from_secs(1);
+}
+
+/// Every combination that makes sense.
+pub fn cases() -> Vec<Case> {
+    let all = Program::ALL.into_iter().flat_map(|program| Failure::ALL.map(|failure| (program, failure)));
+    all.filter_map(|(program, failure)| expected(program, failure).map(|expected| Case { program, failure, expected }))
+        .collect()
+}
+
+/// Beyond the graces: what a busy machine may take to start the kill, and the proof that nothing is left.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// What must be said; `None` where such a program cannot fail like that, or its library adds nothing to the case.
+fn expected(program: Program, failure: Failure) -> Option<Expected> {
+    use Program::{C, Cpp, IntelMpi, Mpich, Python, Rust, Shell, Torch};
+    const ENDED: &[Fate] = &[Fate::EndedByRankrun];
+    let told = "ValueError: failure!";
+    let case = |code: u8, class: Class, cause: &str| Expected {
+        code,
+        class: Some(class),
+        cause: cause.to_owned(),
+        // The peers of a lost rank find that out themselves, where its connections show it.
+        others: if program == Torch { &[Fate::Victim, Fate::EndedByRankrun] } else { ENDED },
+        within: MARGIN,
+    };
+    let fits = |programs: &[Program], expected: Expected| programs.contains(&program).then_some(expected);
+    match failure {
+        Failure::Exception => match program {
+            Python | Torch => Some(case(1, Class::Exception, told)),
+            Mpich | IntelMpi => {
+                let others = &[Fate::Succeeded, Fate::EndedByRankrun];
+                Some(Expected { others, ..case(1, Class::Exception, told) })
+            }
+            Cpp => Some(case(134, Class::Signal, "std::runtime_error: failure! (killed by SIGABRT)")),
+            Rust => Some(case(101, Class::Exception, "panic: failure!")),
+            C | Shell => None,
+        },
+        Failure::Terminate => fits(&[Cpp], case(134, Class::Signal, "std::terminate (killed by SIGABRT)")),
+        Failure::ExitCode => fits(&Program::ALL, case(3, Class::ExitCode, "exited with code 3")),
+        Failure::Segv => {
+            fits(&[Python, Mpich, IntelMpi, C, Rust, Shell], case(139, Class::Signal, "killed by SIGSEGV"))
+        }
+        Failure::Kill => {
+            fits(&[Python, Mpich, IntelMpi, Torch, C, Rust, Shell], case(137, Class::Signal, "killed by SIGKILL"))
+        }
+        Failure::Abrt => {
+            fits(&[Python, Mpich, IntelMpi, C, Rust, Shell], case(134, Class::Signal, "killed by SIGABRT"))
+        }
+        Failure::StoppedByAnother => fits(
+            &[Python, Mpich, IntelMpi, Torch, C, Rust, Shell],
+            case(147, Class::Stopped, "stopped by SIGSTOP, which rankrun did not send"),
+        ),
+        Failure::ExitAfterInit => {
+            let cause = "exited with code 0 without MPI_Finalize, while others were in MPI";
+            fits(&[Mpich, IntelMpi, C], case(1, Class::ExitWithoutFinalize, cause))
+        }
+        Failure::ExitAfterFinalize => {
+            let none = Expected { class: None, others: &[Fate::Succeeded], ..case(0, Class::ExitCode, "") };
+            fits(&[Mpich, IntelMpi, C], none)
+        }
+        Failure::ExitBeforeInit => {
+            let cause = "exited with code 0 before MPI_Init, while others waited for it there";
+            fits(&[Mpich, IntelMpi, C], case(1, Class::ExitBeforeInit, cause))
+        }
+        Failure::Abort(code) => {
+            let exit = if code == 3 { 3 } else { 1 };
+            fits(&[Python, Mpich, IntelMpi, C], case(exit, Class::Abort, &format!("abort with code {code}")))
+        }
+        Failure::StuckInFinalize => fits(&[Mpich, IntelMpi], case(1, Class::StuckInFinalize, told)),
+        Failure::StuckInExitHandlers => {
+            let stuck = case(1, Class::StuckInExitHandlers, told);
+            fits(&[Python, Mpich, IntelMpi], Expected { within: MARGIN + Case::EXIT_GRACE, ..stuck })
+        }
+        Failure::OutOfMemory => fits(
+            &[Python, Mpich, IntelMpi, C, Rust, Shell],
+            case(137, Class::OutOfMemory, "out of memory: killed by the kernel"),
+        ),
+        Failure::FailingHook => match program {
+            Python => Some(case(1, Class::Exception, told)),
+            Mpich | IntelMpi => Some(case(1, Class::StuckInFinalize, told)),
+            Torch | C | Cpp | Rust | Shell => None,
+        },
+        Failure::CommandNotFound => fits(&[Shell], case(127, Class::ExitCode, "exited with code 127")),
+        Failure::ChildSegv => fits(&[Shell], case(139, Class::ExitCode, "exited with code 139")),
+    }
+}
+
+/// The table of docs/failures.md.
+pub fn table(cases: &[Case]) -> String {
+    let mut table =
+        String::from("| program | what rank 1 of 3 does | exit code | class | the report says | the others |\n");
+    table.push_str("|---|---|---|---|---|---|\n");
+    for Case { program, failure, expected } in cases {
+        let (program, what, code) = (program.words(), failure.words(*program), expected.code);
+        let others: Vec<String> = expected.others.iter().map(|fate| kebab(fate)).collect();
+        let (class, says) = match expected.class {
+            Some(class) => (format!("`{}`", kebab(class)), format!("rank 1 failed: {}", expected.cause)),
+            None => ("none".to_owned(), "nothing: it is no failure".to_owned()),
+        };
+        let others = others.join("` or `");
+        let _ = writeln!(table, "| {program} | {what} | {code} | {class} | {says} | `{others}` |");
+    }
+    table
+}
+
+/// The name of a variant as it stands in the report.
+fn kebab(variant: impl std::fmt::Debug) -> String {
+    let mut name = String::new();
+    for letter in format!("{variant:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('-');
+        }
+        name.extend(letter.to_lowercase());
+    }
+    name
+}
+
+/// A memory cgroup (v1) with a limit, which is removed when this is dropped.
+#[derive(Debug)]
+pub struct MemoryCgroup {
+    path: PathBuf,
+}
+
+impl MemoryCgroup {
+    /// A cgroup of at most `limit` bytes; `None` if none can be made here.
+    pub fn new(limit: u64) -> Option<MemoryCgroup> {
+        let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+        let mount = mounts.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let is_memory = fields.get(2) == Some(&"cgroup") && fields.get(3)?.split(',').any(|name| name == "memory");
+            is_memory.then(|| PathBuf::from(fields[1]))
+        })?;
+        // The scratch directory lends its name, which no other test has.
+        let unique = scratch();
+        let path = mount.join(unique.file_name()?);
+        let _ = fs::remove_dir(&unique);
+        fs::create_dir(&path).ok()?;
+        let cgroup = MemoryCgroup { path };
+        fs::write(cgroup.path.join("memory.limit_in_bytes"), limit.to_string()).ok()?;
+        // Swapped out memory is not charged, where there is swap.
+        let _ = fs::write(cgroup.path.join("memory.swappiness"), "0");
+        Some(cgroup)
+    }
+
+    pub fn path(&self) -> &str {
+        self.path.to_str().unwrap_or_default()
+    }
+}
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        // The kernel lets go of a dead process a moment after it is reaped.
+        let _ = wait_until(Duration::from_secs(2), || fs::remove_dir(&self.path).ok());
+    }
+}
