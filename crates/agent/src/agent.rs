@@ -153,12 +153,14 @@ impl Loop {
             // Nobody else is left to do it.
             self.node.tidy();
         }
-        Ok(())
+        // The kernel closes and frees faster than we could.
+        fork::exit_now(ExitCode::SUCCESS.0)
     }
 
     fn is_done(&self) -> bool {
         match &self.link {
-            Some(link) => self.end && !link.wants_write(),
+            // After the last word there is nothing that the front could still want.
+            Some(link) => (self.end || self.node.is_drained()) && !link.wants_write(),
             None => self.node.is_over(),
         }
     }

@@ -80,6 +80,7 @@ impl Guard {
     fn watch(&self, signals: Option<&signal::SignalFd>, remains: &mut Remains) -> End {
         let mut leave = false;
         let mut renewal = SystemTime::now();
+        let mut lease_open = true;
         let mut missed = 0;
         let mut next_tick = Instant::now() + RENEWAL;
         let mut stopped_since: Option<Instant> = None;
@@ -87,13 +88,18 @@ impl Guard {
             let now = Instant::now();
             let stop_bound = stopped_since.map(|since| since + STOPPED_BOUND);
             let deadline = stop_bound.map_or(next_tick, |bound| bound.min(next_tick));
-            self.wait(signals, deadline.saturating_duration_since(now));
+            self.wait(signals, lease_open, deadline.saturating_duration_since(now));
             if let Some(signals) = signals {
                 while signals.next().is_some() {}
             }
             let mut renewed = false;
             let mut bytes = [0u8; 64];
-            while let Ok(count @ 1..) = rustix::io::read(&self.lease, &mut bytes) {
+            while let Ok(count) = rustix::io::read(&self.lease, &mut bytes) {
+                if count == 0 {
+                    // The agent is on its way out; SIGCHLD tells when it is there.
+                    lease_open = false;
+                    break;
+                }
                 renewed = true;
                 leave |= bytes[..count].contains(&lease::LEAVE);
                 if bytes[..count].contains(&lease::CGROUP) && remains.cgroup.is_none() {
@@ -134,13 +140,16 @@ impl Guard {
         }
     }
 
-    fn wait(&self, signals: Option<&signal::SignalFd>, time: Duration) {
+    fn wait(&self, signals: Option<&signal::SignalFd>, lease_open: bool, time: Duration) {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
-        let lease = PollFd::new(&self.lease, PollFlags::IN);
-        let _ = match signals {
-            Some(signals) => poll(&mut [lease, PollFd::new(signals, PollFlags::IN)], Some(&timeout)),
-            None => poll(&mut [lease], Some(&timeout)),
+        // Without a signal descriptor the ticks alone must do.
+        let lease = PollFd::new(&self.lease, if lease_open { PollFlags::IN } else { PollFlags::empty() });
+        let _ = match (signals, lease_open) {
+            (Some(signals), true) => poll(&mut [lease, PollFd::new(signals, PollFlags::IN)], Some(&timeout)),
+            (Some(signals), false) => poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&timeout)),
+            (None, true) => poll(&mut [lease], Some(&timeout)),
+            (None, false) => poll(&mut [], Some(&timeout)),
         };
     }
 }

@@ -369,6 +369,11 @@ impl Node {
         self.finish_if_over(now, poller);
     }
 
+    /// Whether the front has been told all that there is to tell.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained
+    }
+
     /// After the end: tells the front once that no output is left here.
     pub(crate) fn tell_drained(&mut self) {
         if self.over && !self.drained && self.slots.iter().all(|slot| slot.closed == [true, true]) {

@@ -65,7 +65,7 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// The threads of the two destinations are started here; `waker` wakes the loop for their news.
+    /// `waker` wakes the loop for the news of the two destinations.
     pub(crate) fn new(
         presenter: Presenter,
         logs: Option<LogFiles>,
@@ -79,8 +79,8 @@ impl Delivery {
             log_retry: None,
             log_failed_since: None,
             sinks: [
-                Sink::start("stdout", rustix::stdio::stdout(), waker.handle()?)?,
-                Sink::start("stderr", rustix::stdio::stderr(), waker.handle()?)?,
+                Sink::new("stdout", rustix::stdio::stdout(), waker.handle()?)?,
+                Sink::new("stderr", rustix::stdio::stderr(), waker.handle()?)?,
             ],
             full_since: [None, None],
             given_at: [Duration::ZERO; 2],
@@ -300,7 +300,7 @@ impl Delivery {
                 continue;
             }
             let file = std::fs::File::create(directory.join(format!("unwritten.{stream}")))?;
-            let fresh = Sink::start("salvage", &file, self.waker.handle()?)?;
+            let fresh = Sink::new("salvage", &file, self.waker.handle()?)?;
             let (bytes, settles) = std::mem::replace(&mut self.sinks[index], fresh).abandon();
             self.sinks[index].write(bytes, settles);
             self.full_since[index] = None;

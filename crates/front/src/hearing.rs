@@ -8,7 +8,7 @@ use rankrun_core::job::StdinTarget;
 use rankrun_core::testimony::Testimony;
 use rankrun_core::{ExitCode, Rank};
 use rankrun_wire::message::{Containment, Hello};
-use rankrun_wire::{ToAgent, ToFront};
+use rankrun_wire::ToFront;
 
 use crate::front::Front;
 use crate::report;
@@ -101,8 +101,8 @@ impl Front {
             }
             ToFront::Drained => {
                 self.is_drained = true;
+                // The agent ends by itself now.
                 self.said_end = true;
-                self.say(&ToAgent::End);
                 self.link = None;
             }
         }

@@ -47,6 +47,8 @@ enum Told {
 #[derive(Debug)]
 pub(crate) struct Sink {
     batches: SyncSender<Batch>,
+    /// What the thread will need. It is started by the first batch: a job that writes nothing needs none.
+    idle: Option<(String, Writer, Receiver<Batch>)>,
     told: Receiver<Told>,
     /// What the thread has been given and has not written; the first is under way.
     waiting: VecDeque<Batch>,
@@ -67,18 +69,15 @@ impl std::fmt::Debug for Told {
 }
 
 impl Sink {
-    /// A thread that writes to a duplicate of `fd`, and wakes the loop through `waker`.
-    pub(crate) fn start(name: &str, fd: impl AsFd, waker: Waker) -> io::Result<Sink> {
+    /// A destination whose thread will write to a duplicate of `fd`, and wake the loop through `waker`.
+    pub(crate) fn new(name: &str, fd: impl AsFd, waker: Waker) -> io::Result<Sink> {
         let fd = fd.as_fd().try_clone_to_owned()?;
         let (batches, inbox) = sync_channel::<Batch>(BATCHES);
         let (outbox, told) = channel();
         let written = Arc::new(AtomicUsize::new(0));
         let writer = Writer { fd, outbox, waker, written: Arc::clone(&written) };
-        std::thread::Builder::new().name(name.to_owned()).stack_size(128 * 1024).spawn(move || {
-            rankrun_sys::signal::block_all();
-            writer.run(&inbox);
-        })?;
-        Ok(Sink { batches, told, waiting: VecDeque::new(), written, failed: false })
+        let idle = Some((name.to_owned(), writer, inbox));
+        Ok(Sink { batches, idle, told, waiting: VecDeque::new(), written, failed: false })
     }
 
     /// Whether a batch would be taken without waiting.
@@ -98,6 +97,14 @@ impl Sink {
 
     /// Gives a batch to the thread. To be called only where [`Sink::has_room`].
     pub(crate) fn write(&mut self, bytes: Vec<u8>, settles: [u64; 2]) {
+        if let Some((name, writer, inbox)) = self.idle.take() {
+            let started = std::thread::Builder::new().name(name).stack_size(128 * 1024).spawn(move || {
+                rankrun_sys::signal::block_all();
+                writer.run(&inbox);
+            });
+            // Without a thread the inbox is gone, and so is what is written to it.
+            self.failed |= started.is_err();
+        }
         let batch = Batch { bytes: Arc::new(bytes), settles };
         if self.batches.try_send(batch.clone()).is_ok() {
             self.waiting.push_back(batch);
@@ -135,6 +142,7 @@ impl Sink {
     }
 }
 
+#[derive(Debug)]
 struct Writer {
     fd: OwnedFd,
     outbox: Sender<Told>,

@@ -51,7 +51,7 @@ pub enum ToAgent {
     Window(u16, u16),
     /// The contributions of all nodes to a collective.
     Collective(Collective),
-    /// The front has all that it needs: end.
+    /// End at once: the front does not understand this agent.
     End,
 }
 
@@ -141,7 +141,7 @@ pub enum ToFront {
     Note(String),
     /// Every worker is gone and nothing of the attempt is left but what is listed.
     Over(Summary),
-    /// After `Over`: all output has been sent.
+    /// After `Over`: all output has been sent. The agent's last word.
     Drained,
 }
 
