@@ -12,6 +12,8 @@ pub(super) enum Kind {
     /// A C program that spawns all and waits for all: not a launcher, but what no launcher can beat.
     Floor,
     Rankrun,
+    /// rankrun without what the row is about.
+    RankrunBare,
     /// rankrun where it may make no cgroup: the tier of unprivileged users.
     RankrunFallback,
     Mpich,
@@ -25,6 +27,7 @@ impl Kind {
         match self {
             Kind::Floor => "floor",
             Kind::Rankrun => "rankrun",
+            Kind::RankrunBare => "rankrun, without",
             Kind::RankrunFallback => "rankrun, no cgroup",
             Kind::Mpich => "MPICH",
             Kind::Intel => "Intel MPI",
@@ -67,7 +70,7 @@ impl Launcher {
         let mut command = Command::new(&self.program);
         match self.kind {
             Kind::Floor => command.arg(size.to_string()),
-            Kind::Rankrun => command.args(["-n", &size.to_string()]).args(tagged.then_some("-l")),
+            Kind::Rankrun | Kind::RankrunBare => command.args(["-n", &size.to_string()]).args(tagged.then_some("-l")),
             Kind::RankrunFallback => command
                 .env("RANKRUN_CONTAINMENT", "subreaper")
                 .args(["-n", &size.to_string()])

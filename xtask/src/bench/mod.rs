@@ -7,6 +7,7 @@ mod launchers;
 mod measure;
 mod rows;
 mod table;
+mod testimony;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,13 +30,15 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 6] = [
+const ROWS: [(&str, Row); 8] = [
     ("launch", rows::launch),
     ("failure", rows::failure),
     ("output", rows::output),
     ("mpi", rows::mpi),
     ("pmi", rows::pmi),
     ("memory", rows::memory),
+    ("hook", testimony::hook),
+    ("notes", testimony::notes),
 ];
 
 pub(crate) fn bench(runs: Option<usize>, names: &[String]) -> Result<()> {
@@ -67,7 +70,7 @@ impl Bench {
         let programs = workspace::target().join("bench");
         fs::create_dir_all(&programs)?;
         let sources = workspace::root().join("bench");
-        for name in ["floor", "writer", "failing", "idle"] {
+        for name in ["floor", "writer", "failing", "idle", "hook", "notes"] {
             compile(Path::new("cc"), &sources.join(format!("{name}.c")), &programs.join(name))?;
         }
         for environment in ["mpich", "openmpi"] {

@@ -18,6 +18,11 @@ pub(super) enum Value {
         torn: u64,
         memory: u64,
     },
+    /// A time, and what else is to be said of it.
+    Remarked {
+        time: Duration,
+        remark: String,
+    },
     Failed(String),
 }
 
@@ -45,7 +50,7 @@ impl Value {
     /// The number by which values of a case are compared.
     fn size(&self) -> Option<f64> {
         match self {
-            Value::Time(time) | Value::Output { time, .. } => Some(time.as_secs_f64()),
+            Value::Time(time) | Value::Output { time, .. } | Value::Remarked { time, .. } => Some(time.as_secs_f64()),
             Value::Bytes(bytes) => Some(*bytes as f64),
             Value::Longer(_) | Value::Failed(_) => None,
         }
@@ -70,6 +75,7 @@ impl fmt::Display for Value {
             Value::Output { time, torn, memory } => {
                 write!(f, "{}, {torn} torn, {}", Milliseconds(*time), Value::Bytes(*memory))
             }
+            Value::Remarked { time, remark } => write!(f, "{}, {remark}", Milliseconds(*time)),
             Value::Failed(reason) => write!(f, "failed: {reason}"),
         }
     }
