@@ -176,6 +176,7 @@ impl Node {
         match &testimony {
             Testimony::Uncaught(_) | Testimony::Exiting { .. } | Testimony::Aside { .. } if !may_testify => return,
             Testimony::Uncaught(_) => self.speaker(pid, slot).uncaught(now, &graces),
+            Testimony::Exiting { code: 0 } => self.speaker(pid, slot).retract(),
             Testimony::Exiting { .. } => {
                 let written = proc::written_bytes(pid);
                 self.speaker(pid, slot).exiting(now, &graces, in_mpi, written);

@@ -28,6 +28,7 @@ pub enum MpiEvent {
 pub struct Evidence {
     pub rank: Rank,
     /// Since the start of the job, on the clock of the rank's node.
+    #[serde(with = "seconds")]
     pub at: Duration,
     pub pid: Option<Pid>,
     pub fact: Fact,
@@ -58,7 +59,12 @@ pub enum Fact {
     /// An exception that ended a thread, or nothing.
     Aside { place: String, exception: Exception },
     /// After its failure it could not end. `leader`: else the process was killed alone.
-    Stuck { place: StuckIn, since: Duration, leader: bool },
+    Stuck {
+        place: StuckIn,
+        #[serde(with = "seconds")]
+        since: Duration,
+        leader: bool,
+    },
     /// The kernel killed it for want of memory.
     OutOfMemory { detail: String },
     /// It called `MPI_Abort`, or asked for the end of the job otherwise.
@@ -79,6 +85,22 @@ pub enum Fact {
     Note { text: String },
     /// It spoke nonsense to the wire-up.
     Malformed { reason: String },
+}
+
+/// Times in the report are seconds, as a number.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(time.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let seconds = f64::deserialize(deserializer)?;
+        Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+    }
 }
 
 impl Fact {

@@ -365,6 +365,13 @@ impl Gang {
     }
 
     fn testimony(&mut self, now: Duration, rank: Rank, pid: Pid, testimony: Testimony, effects: &mut Vec<Effect>) {
+        if testimony == (Testimony::Exiting { code: 0 }) {
+            // The program's own hook has dealt with the exception: it is no cause of anything.
+            self.evidence.retain(|evidence| {
+                evidence.pid != Some(pid) || !matches!(evidence.fact, Fact::Exception { source: Source::Program, .. })
+            });
+            return;
+        }
         let fact = match testimony {
             Testimony::Uncaught(exception) => Fact::Exception { source: Source::Program, exception },
             Testimony::ErrorFile(exception) => Fact::Exception { source: Source::ErrorFile, exception },

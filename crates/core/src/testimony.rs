@@ -136,6 +136,11 @@ impl Speaker {
         self.state = SpeakerState::Finalizing { until: now + grace, since, most: now + most.max(grace), written };
     }
 
+    /// It ends with success after all: its own hook has dealt with the exception.
+    pub fn retract(&mut self) {
+        self.state = SpeakerState::Well;
+    }
+
     /// It has said something that shows that it is still at work.
     pub fn note(&mut self, now: Duration, graces: &Graces) {
         if let SpeakerState::Failing { until, .. } = &mut self.state {

@@ -21,8 +21,8 @@ use crate::worker::Outcome;
 /// machine. Later ones may come from our own SIGTERM.
 pub const SETTLE: Duration = Duration::from_millis(100);
 
-/// How long before the stop another process than the leader may have told of a failure that its rank did not come to
-/// end by. An older one has been survived: `python a.py || true; python b.py`.
+/// How long before its rank's end another process than the leader may have told of the failure that is its cause. What
+/// is older has been survived: `python a.py || true; python b.py`.
 const RECENT: Duration = Duration::from_secs(10);
 
 /// The conclusion.
@@ -130,13 +130,16 @@ pub fn verdict(gang: &Gang) -> Verdict {
 
 /// What the evidence of one rank comes to; `None` if it has not failed.
 fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
-    let facts: Vec<&Evidence> = gang.evidence().iter().filter(|evidence| evidence.rank == rank).collect();
+    let all: Vec<&Evidence> = gang.evidence().iter().filter(|evidence| evidence.rank == rank).collect();
+    let record = gang.ranks().get(rank.index())?;
+    let is_survived = |evidence: &Evidence| is_survived(record, gang.stop_ordered(), evidence, &all);
+    let facts: Vec<&Evidence> = all.iter().copied().filter(|evidence| !is_survived(evidence)).collect();
     let exception = exception_of(&facts);
     let deciding = facts
         .iter()
         .filter_map(|evidence| class_of(&evidence.fact, exception.is_some()).map(|class| (class, *evidence)))
         .min_by_key(|(class, _)| CLASSES.iter().position(|known| known == class))
-        .or_else(|| cut_short(gang, rank, &facts));
+        .or_else(|| cut_short(record, &facts));
     let (class, evidence) = deciding?;
     let told_at = told(&facts).map(|evidence| evidence.at);
     let at = told_at.unwrap_or(evidence.at).min(evidence.at);
@@ -160,27 +163,46 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
     })
 }
 
-/// The exception that a rank told of itself first. An exit with 0 takes back what the same process has told.
-fn told<'a>(facts: &[&'a Evidence]) -> Option<&'a Evidence> {
-    let is_taken_back = |told: &Evidence| {
-        let back = |evidence: &&Evidence| evidence.pid == told.pid && evidence.fact == Fact::Exiting { code: 0 };
-        facts.iter().any(back)
+/// Whether an exception that a process told of did not bring its rank down. An exit with 0 takes it back; a leader that
+/// ends otherwise than the process did, or long after it told, has survived it.
+fn is_survived(record: &RankRecord, stop: Option<Duration>, told: &Evidence, facts: &[&Evidence]) -> bool {
+    if !is_told(told) {
+        return false;
+    }
+    let code = facts.iter().find_map(|evidence| match evidence.fact {
+        Fact::Exiting { code } if evidence.pid == told.pid => Some(code),
+        _ => None,
+    });
+    if told.pid == record.pid {
+        return code == Some(0);
+    }
+    let is_ours = record.stop_ordered_before_end && record.status.is_some_and(explained_by_our_signals);
+    let end = if is_ours { stop } else { record.ended_at };
+    let contradicts = match record.status {
+        Some(WorkerStatus::Signaled { .. }) => !is_ours,
+        Some(WorkerStatus::Exited { code: own }) => !is_ours && code.is_some_and(|code| code & 0xff != i32::from(own)),
+        None => false,
     };
-    let is_told = |evidence: &Evidence| matches!(evidence.fact, Fact::Exception { source: Source::Program, .. });
-    facts.iter().copied().find(|evidence| is_told(evidence) && !is_taken_back(evidence))
+    code == Some(0) || contradicts || end.is_some_and(|end| told.at + RECENT < end)
+}
+
+fn is_told(evidence: &Evidence) -> bool {
+    matches!(evidence.fact, Fact::Exception { source: Source::Program, .. })
+}
+
+/// The exception that a rank told of itself first.
+fn told<'a>(facts: &[&'a Evidence]) -> Option<&'a Evidence> {
+    facts.iter().copied().find(|evidence| is_told(evidence))
 }
 
 /// The failure of a rank that told of it and was still on its way out when our stop ended it: its peers may have failed
 /// for it, and ended, before.
-fn cut_short<'a>(gang: &Gang, rank: Rank, facts: &[&'a Evidence]) -> Option<(Class, &'a Evidence)> {
-    let record = gang.ranks().get(rank.index())?;
-    let stop = gang.stop_ordered()?;
+fn cut_short<'a>(record: &RankRecord, facts: &[&'a Evidence]) -> Option<(Class, &'a Evidence)> {
     let evidence = told(facts)?;
     let Fact::Exception { exception, .. } = &evidence.fact else { return None };
-    let is_survived = evidence.pid != record.pid && evidence.at + RECENT < stop;
     let is_ours = record.stop_ordered_before_end && record.status.is_some_and(explained_by_our_signals);
     let class = if is_plain_exit(exception) { Class::ExitCode } else { Class::Exception };
-    (is_ours && !is_survived).then_some((class, evidence))
+    is_ours.then_some((class, evidence))
 }
 
 /// The exception of a rank, from the best source that there is.

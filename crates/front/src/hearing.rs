@@ -7,8 +7,8 @@ use rankrun_core::gang::Event;
 use rankrun_core::job::StdinTarget;
 use rankrun_core::testimony::Testimony;
 use rankrun_core::{ExitCode, Rank};
-use rankrun_wire::message::{Containment, Hello};
 use rankrun_wire::ToFront;
+use rankrun_wire::message::{Containment, Hello};
 
 use crate::front::Front;
 use crate::report;

@@ -244,7 +244,7 @@ fn ending_args() -> Vec<Arg> {
             "DURATION",
             ENDING,
             "Time from SIGTERM to SIGKILL when ranks are ended",
-            "By default 5s after a failure, and 25s when the stop comes from outside: a signal to rankrun, or --timeout.",
+            "By default 5s after a failure or --timeout, and 25s when a signal asks rankrun to stop.",
         ),
         option(
             "linger",

@@ -136,7 +136,8 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         output: output(settings, world, around)?,
         log_dir: settings.log_dir.as_ref().map(|directory| around.cwd.join(directory)),
         report_dir: settings.report_dir.as_ref().map(|directory| around.cwd.join(directory)),
-        timeout: settings.timeout,
+        // A person at a debugger is not to be hurried.
+        timeout: settings.timeout.filter(|_| settings.tty.is_none()),
         keep_going: settings.keep_going,
         end_suspects: settings.end_suspects,
         drain: settings.drain,

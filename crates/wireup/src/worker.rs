@@ -32,7 +32,7 @@ pub enum ClientError {
     #[error("a line is no JSON object: {reason}")]
     NotJson { reason: String },
     #[error("version {version} is not understood")]
-    Version { version: u32 },
+    Version { version: i64 },
 }
 
 /// The lines of one client.
@@ -44,12 +44,12 @@ pub struct Client {
 /// A line, with every field that any of its types has.
 #[derive(Deserialize)]
 struct Line {
-    v: Option<u32>,
+    v: Option<i64>,
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
-    pid: i32,
-    rank: Option<u32>,
+    pid: i64,
+    rank: Option<i64>,
     #[serde(rename = "kind", default)]
     program: String,
     #[serde(default)]
@@ -59,7 +59,7 @@ struct Line {
     #[serde(default)]
     traceback: String,
     file: Option<String>,
-    line: Option<u32>,
+    line: Option<i64>,
     function: Option<String>,
     #[serde(default)]
     what: String,
@@ -117,11 +117,16 @@ fn parse(line: &[u8]) -> Result<Option<Said>, ClientError> {
         message: line.message.clone().unwrap_or_default(),
         traceback: line.traceback.clone(),
         file: line.file.clone(),
-        line: line.line,
+        line: line.line.and_then(|number| u32::try_from(number).ok()),
         function: line.function.clone(),
     };
     Ok(Some(match line.kind.as_str() {
-        "hello" => Said::Hello { pid: line.pid, rank: line.rank.map(Rank), kind: line.program },
+        "hello" => Said::Hello {
+            pid: i32::try_from(line.pid).unwrap_or(0),
+            // Outside a job a client may say -1.
+            rank: line.rank.and_then(|rank| u32::try_from(rank).ok()).map(Rank),
+            kind: line.program,
+        },
         "uncaught" => Said::Testimony(Testimony::Uncaught(exception())),
         "exiting" => Said::Testimony(Testimony::Exiting { code: code.unwrap_or(1) }),
         "evidence" => Said::Testimony(Testimony::Aside { place: line.what.clone(), exception: exception() }),
