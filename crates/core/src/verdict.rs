@@ -25,6 +25,9 @@ pub const SETTLE: Duration = Duration::from_millis(100);
 /// is older has been survived: `python a.py || true; python b.py`.
 const RECENT: Duration = Duration::from_secs(10);
 
+/// How long after the exit work of a process its leader may end by it with another code: `python a.py || exit 2`.
+const FOLLOWS: Duration = Duration::from_secs(2);
+
 /// The conclusion.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Verdict {
@@ -163,27 +166,30 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
     })
 }
 
-/// Whether an exception that a process told of did not bring its rank down. An exit with 0 takes it back; a leader that
-/// ends otherwise than the process did, or long after it told, has survived it.
+/// Whether an exception that another process than the leader told of did not bring the rank down: a leader that ends
+/// otherwise than that process did, or long after it told, has survived it.
 fn is_survived(record: &RankRecord, stop: Option<Duration>, told: &Evidence, facts: &[&Evidence]) -> bool {
-    if !is_told(told) {
+    if !is_told(told) || told.pid == record.pid {
         return false;
     }
-    let code = facts.iter().find_map(|evidence| match evidence.fact {
-        Fact::Exiting { code } if evidence.pid == told.pid => Some(code),
+    let of_teller = |evidence: &&&Evidence| evidence.pid == told.pid;
+    let exiting = facts.iter().filter(of_teller).find_map(|evidence| match evidence.fact {
+        Fact::Exiting { code } => Some((evidence.at, code)),
         _ => None,
     });
-    if told.pid == record.pid {
-        return code == Some(0);
-    }
+    // A leader that waited for it sees our SIGKILL then, not its own code.
+    let is_killed = facts.iter().filter(of_teller).any(|evidence| matches!(evidence.fact, Fact::Stuck { .. }));
     let is_ours = record.stop_ordered_before_end && record.status.is_some_and(explained_by_our_signals);
     let end = if is_ours { stop } else { record.ended_at };
-    let contradicts = match record.status {
-        Some(WorkerStatus::Signaled { .. }) => !is_ours,
-        Some(WorkerStatus::Exited { code: own }) => !is_ours && code.is_some_and(|code| code & 0xff != i32::from(own)),
-        None => false,
+    let contradicts = match (record.status, exiting) {
+        _ if is_ours || is_killed => false,
+        (Some(WorkerStatus::Signaled { .. }), _) => true,
+        (Some(WorkerStatus::Exited { code: own }), Some((at, code))) => {
+            code & 0xff != i32::from(own) && end.is_some_and(|end| at + FOLLOWS < end)
+        }
+        (Some(WorkerStatus::Exited { .. }), None) | (None, _) => false,
     };
-    code == Some(0) || contradicts || end.is_some_and(|end| told.at + RECENT < end)
+    contradicts || end.is_some_and(|end| told.at + RECENT < end)
 }
 
 fn is_told(evidence: &Evidence) -> bool {

@@ -62,11 +62,14 @@ fn stuck(rank: u32, place: StuckIn) -> Event {
     Event::Stuck { rank: Rank(rank), pid: leader(rank), place, since: Duration::from_millis(1), leader: true }
 }
 
+/// What happens to a gang, with its time in milliseconds.
+type Events = Vec<(u64, Event)>;
+
 /// Who failed, of what class, why, and the exit code.
 type Told = (u32, Class, String, u8);
 
-/// Feeds a gang of 3 ranks, event by event with its time in milliseconds.
-fn conclude(events: Vec<(u64, Event)>) -> (Option<Told>, Vec<Fate>) {
+/// Feeds a gang of 3 ranks.
+fn conclude(events: Events) -> (Option<Told>, Vec<Fate>) {
     let mut gang = gang(3);
     for (ms, event) in events {
         feed(&mut gang, ms, event);
@@ -84,7 +87,7 @@ fn told(rank: u32, class: Class, cause: &str, code: u8) -> Option<Told> {
 #[test]
 fn each_fact_gives_its_class_its_cause_and_its_code() {
     let inited = |rank| Event::Mpi { rank: Rank(rank), event: MpiEvent::Inited };
-    let table: Vec<(Vec<(u64, Event)>, Option<Told>)> = vec![
+    let table: Vec<(Events, Option<Told>)> = vec![
         (vec![(1, exit(1, 3))], told(1, Class::ExitCode, "exited with code 3", 3)),
         (vec![(1, killed(1, 11))], told(1, Class::Signal, "killed by SIGSEGV", 139)),
         (vec![(1, raises(1, boom())), (2, exit(1, 1))], told(1, Class::Exception, "ValueError: boom", 1)),
@@ -208,6 +211,29 @@ fn what_a_process_has_survived_is_not_held_against_its_rank() {
     assert!(!victim(job(20, 1).0), "it has just raised, and a peer was lost");
     assert!(victim(job(20, 0).0), "an exit with 0 takes it back");
     assert!(victim(job(20_000, 1).0), "the rank has lived on");
+
+    let [uncaught, exiting] = child(1);
+    let crash = vec![(10, uncaught), (11, exiting), (900, killed(1, 11))];
+    assert_eq!(conclude(crash).0, told(1, Class::Signal, "killed by SIGSEGV", 139));
+    let [uncaught, exiting] = child(1);
+    let other = vec![(10, uncaught), (11, exiting), (5000, exit(1, 3))];
+    assert_eq!(conclude(other).0, told(1, Class::ExitCode, "exited with code 3", 3));
+    let [uncaught, exiting] = child(1);
+    let handed_on = vec![(10, uncaught), (11, exiting), (100, exit(1, 2))];
+    assert_eq!(conclude(handed_on).0, told(1, Class::Exception, "ValueError: boom", 2));
+    let [uncaught, exiting] = child(1);
+    let alone = Event::Stuck {
+        rank: Rank(1),
+        pid: Pid(900),
+        place: StuckIn::Finalize,
+        since: Duration::from_millis(11),
+        leader: false,
+    };
+    let killed_alone = vec![(10, uncaught), (11, exiting), (8000, alone), (8010, exit(1, 137))];
+    assert_eq!(conclude(killed_alone).0, told(1, Class::Exception, "ValueError: boom", 137));
+    let [uncaught, exiting] = child(1);
+    let same = vec![(10, uncaught), (11, exiting), (900, exit(1, 1))];
+    assert_eq!(conclude(same).0, told(1, Class::Exception, "ValueError: boom", 1));
 
     let (culprit, fates) =
         conclude(vec![(10, raises(1, boom())), (20, exit(1, 0)), (30, exit(0, 3)), (31, killed(2, 15))]);
