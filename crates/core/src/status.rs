@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The exit status of a worker's leader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum WorkerStatus {
     /// It called `exit` with this code, 0..=255.
     Exited { code: u8 },
