@@ -272,22 +272,27 @@ fn expected(program: Program, failure: Failure) -> Option<Expected> {
     }
 }
 
-/// The table of docs/failures.md.
+/// The tables of docs/failures.md, one for each program.
 pub fn table(cases: &[Case]) -> String {
-    let mut table =
-        String::from("| program | what rank 1 of 3 does | exit code | class | the report says | the others |\n");
-    table.push_str("|---|---|---|---|---|---|\n");
-    for Case { program, failure, expected } in cases {
-        let (program, what, code) = (program.words(), failure.words(*program), expected.code);
-        let others: Vec<String> = expected.others.iter().map(|fate| kebab(fate)).collect();
-        let (class, says) = match expected.class {
-            Some(class) => (format!("`{}`", kebab(class)), format!("rank 1 failed: {}", expected.cause)),
-            None => ("none".to_owned(), "nothing: it is no failure".to_owned()),
-        };
-        let others = others.join("` or `");
-        let _ = writeln!(table, "| {program} | {what} | {code} | {class} | {says} | `{others}` |");
+    let mut text = String::new();
+    for program in Program::ALL {
+        let _ = writeln!(text, "\n### {}\n", program.words());
+        text.push_str(
+            "| what rank 1 does | exit code | class | the report says | the others |\n|---|---|---|---|---|\n",
+        );
+        for Case { failure, expected, .. } in cases.iter().filter(|case| case.program == program) {
+            let (what, code) = (failure.words(program), expected.code);
+            let (class, says) = match expected.class {
+                Some(class) => (format!("`{}`", kebab(class)), format!("rank 1 failed: {}", expected.cause)),
+                None => ("none".to_owned(), "nothing: it is no failure".to_owned()),
+            };
+            let others: Vec<String> = expected.others.iter().map(kebab).collect();
+            let others = others.join("` or `");
+            let _ = writeln!(text, "| {what} | {code} | {class} | {says} | `{others}` |");
+        }
     }
-    table
+    text.push('\n');
+    text
 }
 
 /// The name of a variant as it stands in the report.

@@ -1,12 +1,13 @@
 //! Every failed job says who failed, how, and why, in the words of the program (DESIGN §5, §6).
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rankrun_core::Rank;
 use rankrun_core::evidence::{Class, Fact};
-use rankrun_core::report::Report;
+use rankrun_core::report::{Report, SCHEMA};
 use rankrun_core::testimony::StuckIn;
 use rankrun_core::verdict::Fate;
 use rankrun_tests::failures::{Case, Failure, MemoryCgroup, Program, cases, table};
@@ -232,14 +233,24 @@ fn the_documented_cases_are_those_that_are_tested() {
     assert_eq!(&text[start..stop], table, "RANKRUN_UPDATE_DOCS=1 brings docs/failures.md up to date");
 }
 
-/// The names of all fields, with those of the objects in them: `culprit.rank`.
-fn fields(value: &serde_json::Value, prefix: &str, found: &mut Vec<String>) {
+/// The names of all fields, as docs/report.md writes them: `culprit.rank`. What a fact holds stands there by its own name,
+/// and an exception is described once.
+fn fields(value: &serde_json::Value, prefix: &str, found: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::Object(object) => {
             for (name, value) in object {
-                let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-                fields(value, &path, found);
-                found.push(path);
+                let path = match prefix {
+                    "" | "evidence.fact" if name != "kind" => name.clone(),
+                    _ => format!("{prefix}.{name}"),
+                };
+                let below = match (prefix, name.as_str()) {
+                    (_, "exception") => "culprit.exception",
+                    // Its two forms are shown in one line.
+                    (_, "status") => continue,
+                    _ => &path,
+                };
+                fields(value, below, found);
+                found.insert(path);
             }
         }
         serde_json::Value::Array(values) => values.iter().for_each(|value| fields(value, prefix, found)),
@@ -253,10 +264,17 @@ fn every_field_of_a_report_is_documented() {
     let mut command = command(Program::Python).expect("it needs no environment");
     command.extend([Failure::StuckInExitHandlers.argument(), "1".to_owned()]);
     let (_, report) = report_of(&["-n", "2", "--exit-grace", "100ms"], &command);
-    let mut found = Vec::new();
+    let mut found = BTreeSet::new();
     fields(&serde_json::to_value(&report).expect("plain data"), "", &mut found);
-    found.sort();
-    found.dedup();
     let missing: Vec<&String> = found.iter().filter(|name| !document.contains(&format!("`{name}`"))).collect();
     assert!(missing.is_empty(), "docs/report.md says nothing of {missing:?}");
+}
+
+#[test]
+fn the_documented_example_of_a_report_is_one() {
+    let document = fs::read_to_string(repository().join("docs/report.md")).expect("it is in the repository");
+    let (_, example) = document.split_once("```json\n").expect("it has an example");
+    let (example, _) = example.split_once("```").expect("the example has an end");
+    let report: Report = serde_json::from_str(example).expect("a report");
+    assert_eq!((report.schema, report.class), (SCHEMA, Some(Class::StuckInFinalize)));
 }
