@@ -14,7 +14,7 @@ use crate::leftovers::Leftovers;
 use crate::{environments, packages, process, workspace};
 
 /// The black-box tests that need a Python environment; `--fast` leaves them out.
-const SUITES_WITH_PEERS: [&str; 2] = ["mpi", "seeds"];
+const SUITES_WITH_PEERS: [&str; 5] = ["mpi", "seeds", "seeds_python", "failures", "chainermn"];
 
 /// How often and how long the black-box tests do what they do.
 #[derive(Clone, Copy, PartialEq, Eq)]

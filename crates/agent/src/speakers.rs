@@ -30,6 +30,8 @@ pub(crate) const HOOK_DIR: &str = "hook";
 const HOOK: &str = include_str!("../../../python/hook/sitecustomize.py");
 /// Connections at a time. Each rank may start many interpreters; a job of 512 ranks has 512 of them at least.
 const MAX_CLIENTS: usize = 8192;
+/// Connections taken per wake-up, for the same reason as [`READ`].
+const ACCEPTS: usize = 32;
 /// Bytes taken from a client per wake-up: a rank that floods us waits for the others.
 const READ: usize = 64 * 1024;
 /// Bytes of an error file that are read.
@@ -54,6 +56,8 @@ pub(crate) struct Speakers {
     next: usize,
     /// Processes that have spoken, by pid: their rank, and how far their failure has come.
     processes: HashMap<i32, (usize, Speaker)>,
+    /// What was found out of clients, by pid and start time: their slot, and whether they may testify.
+    known: HashMap<i32, (u64, usize, bool)>,
     /// Notes handed on in the present second, by slot.
     notes: HashMap<usize, (u64, u32)>,
 }
@@ -81,20 +85,38 @@ impl Speakers {
 impl Node {
     /// Takes connections.
     pub(crate) fn accept_speakers(&mut self, poller: &Poller) {
-        while let Some(listener) = &self.speakers.listener {
+        for _ in 0..ACCEPTS {
+            let Some(listener) = &self.speakers.listener else { return };
             let Ok(socket) = socket::accept(listener) else { return };
             if self.speakers.connections.len() >= MAX_CLIENTS || socket::set_nonblocking(&socket).is_err() {
                 continue;
             }
             let Some(pid) = socket::peer_pid(&socket) else { continue };
-            let Some(slot) = self.slot_of(pid) else { continue };
+            let Some((slot, may_testify)) = self.identify(pid) else { continue };
             let index = self.speakers.next;
             self.speakers.next += 1;
             if poller.add(&socket, Token::WorkerClient(index).encode(), Interest::Read).is_ok() {
-                let connection = Connection { socket, client: Client::new(), pid, slot, may_testify: !is_helper(pid) };
+                let connection = Connection { socket, client: Client::new(), pid, slot, may_testify };
                 self.speakers.connections.insert(index, connection);
             }
         }
+    }
+
+    /// The worker that a process belongs to, and whether it may testify for it. A client may make a connection for each
+    /// word that it says: what was found out of it is kept.
+    fn identify(&mut self, pid: i32) -> Option<(usize, bool)> {
+        let started = proc::process(pid)?.started;
+        if let Some((known, slot, may_testify)) = self.speakers.known.get(&pid)
+            && *known == started
+        {
+            return Some((*slot, *may_testify));
+        }
+        let (slot, may_testify) = (self.slot_of(pid)?, !is_helper(pid));
+        if self.speakers.known.len() >= MAX_CLIENTS {
+            self.speakers.known.clear();
+        }
+        self.speakers.known.insert(pid, (started, slot, may_testify));
+        Some((slot, may_testify))
     }
 
     /// The worker that a process belongs to.

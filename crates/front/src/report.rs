@@ -47,7 +47,7 @@ pub(crate) fn make(plan: &Plan, gang: &Gang, verdict: &Verdict, ending: Ending<'
             let stop = gang.stop_ordered()?;
             Some(stop.saturating_sub(since).as_secs_f64())
         }),
-        stderr: ending.stderr,
+        stderr: ending.stderr.clone(),
     });
     let ranks = gang
         .ranks()
@@ -94,7 +94,7 @@ pub(crate) fn make(plan: &Plan, gang: &Gang, verdict: &Verdict, ending: Ending<'
         schema: SCHEMA,
         release: env!("CARGO_PKG_VERSION").to_owned(),
         job: plan.spec.job.clone(),
-        summary: headline(verdict, gang.outside(), ending.output, &node(Rank(0))),
+        summary: headline(verdict, gang.outside(), &ending, &node(Rank(0))),
         exit_code: ending.code,
         class: verdict.class,
         culprit,
@@ -116,7 +116,7 @@ pub(crate) fn is_worth_telling(report: &Report, gang: &Gang) -> bool {
     (failed && gang.outside() != Some(Outside::OutputGone)) || report.left.output != OutputFate::Written
 }
 
-fn headline(verdict: &Verdict, outside: Option<Outside>, output: OutputFate, node: &str) -> String {
+fn headline(verdict: &Verdict, outside: Option<Outside>, ending: &Ending<'_>, node: &str) -> String {
     match (&verdict.culprit, outside) {
         (Some(culprit), _) if culprit.class == Class::SpawnFailed => {
             format!("rank {} could not be started: {}", culprit.rank, culprit.cause)
@@ -128,7 +128,8 @@ fn headline(verdict: &Verdict, outside: Option<Outside>, output: OutputFate, nod
         (None, Some(Outside::OutputGone)) => "nobody reads the output any more".to_owned(),
         (None, Some(Outside::AgentLost)) => format!("node {node} was lost: its agent was killed or stopped"),
         (None, Some(Outside::GuardLost)) => format!("the guard of node {node} was killed"),
-        (None, None) if output == OutputFate::Written => "processes of the job are left".to_owned(),
+        (None, None) if ending.code == ExitCode::LEFT_BEHIND => "processes of the job are left".to_owned(),
+        (None, None) if ending.output == OutputFate::Written => "every rank succeeded".to_owned(),
         (None, None) => "the job succeeded, but not all of its output could be written".to_owned(),
     }
 }
