@@ -55,7 +55,9 @@ impl Tail {
     pub fn exception(&self) -> Option<Exception> {
         let lines = self.bare();
         let found = [traceback(&lines), panic(&lines), terminate(&lines), assertion(&lines)];
-        found.into_iter().flatten().max_by_key(|(at, _)| *at).map(|(_, exception)| exception)
+        // A bare `std::terminate` after something else is how that brought the process down: torch's threads do it.
+        let telling = |exception: &Exception| exception.kind != TERMINATE;
+        found.into_iter().flatten().max_by_key(|(at, told)| (telling(told), *at)).map(|(_, exception)| exception)
     }
 
     /// Whether the text ends with a whole traceback: nothing was written after the exception's own line.
@@ -150,13 +152,16 @@ fn panic(lines: &[String]) -> Option<(usize, Exception)> {
     Some((at, Exception { kind: "panic".to_owned(), message, traceback, file, line, function: None }))
 }
 
+/// What stands for the type where a program was terminated without an exception.
+const TERMINATE: &str = "std::terminate";
+
 /// libstdc++'s and libc++abi's last words.
 fn terminate(lines: &[String]) -> Option<(usize, Exception)> {
     const THROWING: &str = "terminate called after throwing an instance of '";
     let at = lines.iter().rposition(|line| line.contains("terminate called") || line.contains("terminating due to"))?;
     let kind = match lines[at].split_once(THROWING) {
         Some((_, rest)) => rest.trim_end_matches('\'').to_owned(),
-        None => "std::terminate".to_owned(),
+        None => TERMINATE.to_owned(),
     };
     let what = lines.get(at + 1).and_then(|line| line.trim_start().strip_prefix("what():"));
     let message = what.map(|what| what.trim().to_owned()).unwrap_or_default();
@@ -214,6 +219,8 @@ mod tests {
         assert_eq!(thrown.exception().expect("thrown").headline(), "std::runtime_error: boom");
         let plain = tail("terminate called without an active exception\n");
         assert_eq!(plain.exception().expect("terminated").headline(), "std::terminate");
+        let after = tail(&format!("{SEED}terminate called without an active exception\n"));
+        assert_eq!(after.exception().expect("both").headline(), "ValueError: failure!");
         let assert = tail("a.out: a.c:7: main: Assertion `x == 1' failed.\n");
         let exception = assert.exception().expect("an assertion");
         assert_eq!((exception.headline().as_str(), exception.line), ("Assertion `x == 1' failed", Some(7)));
