@@ -26,7 +26,7 @@ struct Environment {
 const ENVIRONMENTS: [Environment; 5] = [
     Environment {
         name: "mpich",
-        pins: &["mpich==5.0.2", "mpi4py==4.1.2"],
+        pins: &["mpich==5.0.2", "mpi4py==4.1.2", "cloudpickle==3.1.2"],
         bare_pins: &[],
         finish: None,
         proof: "from mpi4py import MPI; assert MPI.get_vendor()[0] == 'MPICH', MPI.get_vendor()",

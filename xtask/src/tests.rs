@@ -38,7 +38,31 @@ pub(crate) fn test(fast: bool, filters: &[String]) -> Result<()> {
     let unit = ["--workspace", "--exclude", "rankrun-tests"].map(OsString::from);
     let mut sound = run_suite(&unit, filters, Scale::Brief, &mut totals)?;
     sound &= run_suite(&black_box(fast)?, filters, Scale::Brief, &mut totals)?;
+    if !fast && filters.is_empty() {
+        sound &= run_python(&mut totals)?;
+    }
     conclude(sound, totals, &before)
+}
+
+/// Runs the tests of the Python package and of the interpreter hook, in the environment that has what they need.
+fn run_python(totals: &mut Totals) -> Result<bool> {
+    let python = environments::directory()?.join("mpich/bin/python");
+    let mut command = Command::new(python);
+    command
+        .current_dir(workspace::root())
+        .arg("tests/python/run.py")
+        .env("RANKRUN_TEST_BINARY", workspace::release().join("rankrun"))
+        .env("RANKRUN_ENV_DIR", environments::directory()?);
+    let (lines, success) = run_and_listen(&mut command)?;
+    let mut results = Totals::default();
+    for line in &lines {
+        results.read_unittest(line);
+    }
+    results.passed = results.passed.saturating_sub(results.failed + results.skipped);
+    totals.passed += results.passed;
+    totals.failed += results.failed;
+    totals.skipped += results.skipped;
+    Ok(success)
 }
 
 pub(crate) fn soak(time: Duration, filters: &[String]) -> Result<()> {
@@ -205,6 +229,21 @@ impl Totals {
         }
     }
 
+    /// Adds a line such as `Ran 162 tests in 69.1s` (all of them, as passed) or `FAILED (failures=1, errors=2, skipped=3)`.
+    fn read_unittest(&mut self, line: &str) {
+        if let Some(rest) = line.strip_prefix("Ran ") {
+            self.passed += rest.split(' ').next().and_then(|count| count.parse::<u64>().ok()).unwrap_or(0);
+        }
+        let counts = line.strip_prefix("FAILED (").or_else(|| line.strip_prefix("OK ("));
+        for count in counts.and_then(|counts| counts.strip_suffix(')')).unwrap_or_default().split(", ") {
+            match count.split_once('=').map(|(name, count)| (name, count.parse::<u64>().unwrap_or(0))) {
+                Some(("failures" | "errors" | "unexpected successes", count)) => self.failed += count,
+                Some(("skipped", count)) => self.skipped += count,
+                Some(_) | None => {}
+            }
+        }
+    }
+
     /// Adds a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out`.
     fn read_libtest(&mut self, line: &str) {
         let Some((_, counts)) = line.split_once("test result: ").and_then(|(_, rest)| rest.split_once(". ")) else {
@@ -241,6 +280,15 @@ mod unit {
             .read_libtest("test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0s");
         let expected = Totals { passed: 8, failed: 3, skipped: 3 };
         assert_eq!(totals, expected);
+    }
+
+    #[test]
+    fn closing_lines_of_unittest_are_read() {
+        let mut totals = Totals::default();
+        for line in ["Ran 162 tests in 69.1s", "", "FAILED (failures=1, errors=2, skipped=3)"] {
+            totals.read_unittest(line);
+        }
+        assert_eq!(totals, Totals { passed: 162, failed: 3, skipped: 3 });
     }
 
     #[test]
