@@ -130,6 +130,17 @@ fn a_stopped_guard_holds_up_neither_a_job_that_is_done_nor_one_that_is_told_to_e
 }
 
 #[test]
+fn a_killed_front_with_a_stopped_guard_leaves_nothing_not_even_the_guard() {
+    for tier in Tier::available() {
+        after(tree(&[], &[], tier), LEASE + GRACE + MARGIN, |running| {
+            let guard = running.guard();
+            processes::send(guard, Signal::STOP);
+            processes::send(running.front(), Signal::KILL);
+        });
+    }
+}
+
+#[test]
 fn a_stopped_agent_whose_guard_is_killed_leaves_nothing() {
     for tier in Tier::available() {
         after(tree(&[], &[], tier), LEASE + GRACE + MARGIN, |running| {

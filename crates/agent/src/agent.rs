@@ -149,9 +149,15 @@ impl Loop {
         if self.node.has_released() {
             self.lease.say(lease::LEAVE);
         }
-        if self.link.is_none() && self.guard_lost {
+        match (&self.link, self.guard_lost) {
             // Nobody else is left to do it.
-            self.node.tidy();
+            (None, true) => self.node.tidy(),
+            // A guard that somebody has stopped would stay for ever, with no front to end it.
+            (None, false) => {
+                let guard = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid());
+                let _ = signal::send(guard, signal::SIGCONT);
+            }
+            (Some(_), _) => {}
         }
         // The kernel closes and frees faster than we could.
         fork::exit_now(ExitCode::SUCCESS.0)
