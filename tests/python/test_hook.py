@@ -1,6 +1,7 @@
 """What the interpreter hook tells, in every interpreter of this machine."""
 
 import functools
+import glob
 import os
 import pty
 import re
@@ -390,6 +391,12 @@ class Mpi4py(HookTest):
         "def func():\n    import mpi4py.MPI\n    mpi4py.MPI.COMM_WORLD.rank\n    raise ValueError('failure!')\n\n"
         "if __name__ == '__main__':\n    func()\n"
     )
+
+    def setUp(self):
+        super().setUp()
+        # An MPI program that aborts leaves its shared memory, and here is no launcher to remove it.
+        before = set(glob.glob("/dev/shm/mpich_shm_*"))
+        self.addCleanup(lambda: [os.unlink(name) for name in set(glob.glob("/dev/shm/mpich_shm_*")) - before])
 
     def python(self):
         python = mpi_python("mpich")

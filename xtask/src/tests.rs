@@ -32,8 +32,8 @@ struct Totals {
 }
 
 pub(crate) fn test(fast: bool, filters: &[String]) -> Result<()> {
-    let before = Leftovers::now();
     prepare(fast)?;
+    let before = Leftovers::now();
     let mut totals = Totals::default();
     let unit = ["--workspace", "--exclude", "rankrun-tests"].map(OsString::from);
     let mut sound = run_suite(&unit, filters, Scale::Brief, &mut totals)?;
@@ -66,8 +66,8 @@ fn run_python(totals: &mut Totals) -> Result<bool> {
 }
 
 pub(crate) fn soak(time: Duration, filters: &[String]) -> Result<()> {
-    let before = Leftovers::now();
     prepare(false)?;
+    let before = Leftovers::now();
     let start = Instant::now();
     let mut totals = Totals::default();
     let mut round = 0;
