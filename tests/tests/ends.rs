@@ -1,4 +1,4 @@
-//! How a job ends, and with which exit code (DESIGN §6).
+//! How a job ends, and with which exit code (README, "Exit codes").
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a rank finds itself in: variables, descriptors, signals, limits (DESIGN §4, §8).
+//! What a rank finds itself in: variables, descriptors, signals, limits (docs/architecture.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Every failed job says who failed, how, and why, in the words of the program (DESIGN §5, §6).
+//! Every failed job says who failed, how, and why, in the words of the program (docs/failures.md).
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! stdin: who reads it, and that nobody else's is eaten (DESIGN §7).
+//! stdin: who reads it, and that nobody else's is eaten (docs/output.md).
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -1,5 +1,5 @@
 //! A person at a terminal: keys, job control, windows, modes and screens are as they would be without rankrun
-//! (DESIGN §4, §7).
+//! (docs/signals.md).
 
 use std::fs;
 use std::time::Duration;

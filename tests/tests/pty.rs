@@ -1,4 +1,4 @@
-//! On a terminal a rank feels as if it had been run directly: size, keys, job control, screen (DESIGN §7).
+//! On a terminal a rank feels as if it had been run directly: size, keys, job control, screen (docs/output.md).
 
 use std::num::NonZero;
 use std::time::Duration;

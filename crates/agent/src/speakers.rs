@@ -1,4 +1,4 @@
-//! The worker socket's connections, and the processes that speak for the ranks (DESIGN §5).
+//! The worker socket's connections, and the processes that speak for the ranks (docs/failures.md).
 //!
 //! Who a client is, the kernel says: the peer's pid, and the worker whose boundary it is in. A process that was forked
 //! from another speaker, or started by `multiprocessing`, is a helper of its rank and does not testify for it.

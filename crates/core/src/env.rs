@@ -1,4 +1,4 @@
-//! The environment of a rank (DESIGN §8).
+//! The environment of a rank (docs/architecture.md).
 //!
 //! A rank's environment is made in this order, and what comes later wins:
 //!

@@ -1,4 +1,4 @@
-//! What was observed of a failure, each fact with its time and its rank (DESIGN §5).
+//! What was observed of a failure, each fact with its time and its rank (docs/failures.md).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! rankrun's own exit codes (DESIGN §6).
+//! rankrun's own exit codes (README, "Exit codes").
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! From evidence to a conclusion: who failed, of what class, why, and with which code rankrun exits (DESIGN §5, §6).
+//! From evidence to a conclusion: who failed, of what class, why, and with which code rankrun exits (docs/failures.md).
 //!
 //! For each rank the strongest of its facts makes a *finding*, by the order of [`CLASSES`]. Among the findings, the order
 //! of [`Weight`] decides, and time only within one weight: on one node the order in which exits are seen is not causal,

@@ -1,4 +1,4 @@
-//! The state machine of a worker, from its spawn until nothing of it is alive (DESIGN §4).
+//! The state machine of a worker, from its spawn until nothing of it is alive (docs/architecture.md).
 //!
 //! The agent feeds it events and performs its effects; it has neither clock nor process table. It keeps:
 //! * **K-3** a stop is top-down: first the leader, so that what it needs for a checkpoint stays alive; then, when it is

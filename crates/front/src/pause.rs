@@ -1,5 +1,5 @@
 //! Job control: the whole job is stopped by ^Z or SIGTSTP, goes on with `fg` or `bg`, and the one rank on the terminal
-//! stands in for the front in the eyes of the shell (DESIGN §4, §7).
+//! stands in for the front in the eyes of the shell (docs/signals.md).
 
 use std::time::{Duration, Instant};
 

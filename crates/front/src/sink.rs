@@ -1,5 +1,5 @@
 //! Writing to the front's own stdout and stderr: each on a thread of its own, since these descriptors are shared with
-//! others and so are never made non-blocking (DESIGN §7).
+//! others and so are never made non-blocking (docs/output.md).
 
 use std::collections::VecDeque;
 use std::io;

@@ -10,7 +10,7 @@ use crate::console::{Source, write_block, write_line};
 use crate::lines::{Line, LineSink};
 
 /// What is kept in memory at most, in bytes, before it goes to a file: front, guard and agent together have 20 MiB
-/// (DESIGN §11).
+/// (docs/architecture.md).
 const GROUPED_MEMORY: usize = 4 << 20;
 
 /// How much is handed out at once, in bytes.

@@ -1,4 +1,4 @@
-//! What people see of a job's output (DESIGN §7): lines, tags, folding, progress bars, log files, and the spool.
+//! What people see of a job's output (docs/output.md): lines, tags, folding, progress bars, log files, and the spool.
 //!
 //! * [`Presenter`] turns the output of all ranks into the bytes of the front's stdout and stderr.
 //! * [`LogFiles`] keeps a file for each rank and stream.

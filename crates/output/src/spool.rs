@@ -14,7 +14,7 @@ use bytes::Bytes;
 use rankrun_core::{Rank, Stream};
 
 /// What waits in memory at most, in bytes, before a file is begun. A short burst should not cost a disk access, and
-/// front, guard and agent together have 20 MiB (DESIGN §11).
+/// front, guard and agent together have 20 MiB (docs/architecture.md).
 pub const SPOOL_MEMORY: u64 = 4 << 20;
 
 /// The greatest file, in bytes: at most this much of what was read already stays on disk, and a spool of 1 GiB has 32

@@ -2,7 +2,7 @@
 //!
 //! Everything here is mechanism. Who is signalled, when, and why is decided in `rankrun-core`.
 //!
-//! Invariants kept here (DESIGN §4):
+//! Invariants kept here (docs/architecture.md):
 //! * **K-1** a worker is in its cgroup before its first instruction ([`spawn`], [`cgroup`]).
 //! * **K-2** peek, signal, reap: [`wait::peek`] leaves the zombie, and with it its pid, in place.
 //! * **K-7** between clone and exec only async-signal-safe calls ([`spawn`]).

@@ -43,7 +43,7 @@ pub fn peer_pid(socket: &OwnedFd) -> Option<i32> {
 }
 
 /// Binds a TCP port that the kernel picks, and holds it without listening: with SO_REUSEADDR a later listener of the job
-/// can have it, while the kernel gives it to nobody else (DESIGN §8 "Ports").
+/// can have it, while the kernel gives it to nobody else (README, "In place of torchrun").
 pub fn hold_port() -> io::Result<(OwnedFd, u16)> {
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
