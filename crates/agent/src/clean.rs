@@ -112,11 +112,12 @@ pub fn noted_shared_memory(runtime_dir: &Path) -> Vec<std::ffi::OsString> {
 
 /// Removes the directory of a job. It holds only what rankrun made there.
 pub fn remove_runtime_dir(runtime_dir: &Path) {
-    if let Err(error) = std::fs::remove_dir_all(runtime_dir)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        // Two of us may be at it at once; the second try finds what the other left.
-        let _ = std::fs::remove_dir_all(runtime_dir);
+    // Front and guard may be at it at once: what one of them has just removed is an error to the other, which then goes
+    // through the rest again.
+    for _ in 0..10 {
+        if std::fs::remove_dir_all(runtime_dir).is_ok() || !runtime_dir.exists() {
+            return;
+        }
     }
 }
 

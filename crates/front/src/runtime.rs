@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rankrun_agent::clean::remove_runtime_dir;
 use rankrun_core::JobId;
 
 /// The directory, and the locked file in it that says that the job is alive.
@@ -66,7 +67,15 @@ fn create_in(base: &Path, job: &JobId, uid: u32) -> io::Result<RuntimeDir> {
     }
     let path = base.join(&job.0);
     std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-    let alive = std::fs::File::create(path.join("alive"))?;
-    alive.try_lock().map_err(io::Error::from)?;
-    Ok(RuntimeDir { path, alive: alive.into() })
+    let locked = std::fs::File::create(path.join("alive")).and_then(|alive| {
+        alive.try_lock().map_err(io::Error::from)?;
+        Ok(alive)
+    });
+    match locked {
+        Ok(alive) => Ok(RuntimeDir { path, alive: alive.into() }),
+        Err(error) => {
+            remove_runtime_dir(&path);
+            Err(error)
+        }
+    }
 }
