@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
 
@@ -21,6 +21,9 @@ use crate::time::{monotonic, wait_until};
 
 /// No job of a test lasts longer, unless the test says so.
 const BOUND: Duration = Duration::from_secs(60);
+
+/// How long something that is just being removed may still be there.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// How rankrun holds the processes of a rank together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -190,6 +193,8 @@ impl Job {
     /// # Panics
     /// If it cannot be started.
     pub fn start(self) -> Running {
+        // File times come from a clock with coarser ticks.
+        let started = SystemTime::now() - Duration::from_millis(20);
         let directory = scratch();
         let record = directory.join("record");
         let mut command = Command::new(helper("reaper"));
@@ -236,7 +241,7 @@ impl Job {
         }
         let stdout = reaper.stdout.take().map(Collector::new);
         let stderr = reaper.stderr.take().map(Collector::new);
-        let mut running = Running { reaper, directory, record, front: 0, stdout, stderr, done: false };
+        let mut running = Running { started, reaper, directory, record, front: 0, stdout, stderr, done: false };
         running.front = wait_until(BOUND, || running.field("front", 0))
             .and_then(|pid| pid.parse().ok())
             .unwrap_or_else(|| panic!("the job was not started: {}", running.complaint()));
@@ -284,6 +289,7 @@ impl Collector {
 /// A job that has been started.
 #[derive(Debug)]
 pub struct Running {
+    started: SystemTime,
     reaper: Child,
     directory: PathBuf,
     record: PathBuf,
@@ -400,7 +406,12 @@ impl Running {
         };
         let jobs = self.job_ids();
         let tag = self.tag();
-        let left = leftovers::of_jobs(&tag, &jobs);
+        let mut left = leftovers::of_jobs(&tag, &jobs);
+        let since = self.started;
+        let unheld = || leftovers::dead_directories(since);
+        if wait_until(MOMENT, || unheld().is_empty().then_some(())).is_none() {
+            left.extend(unheld());
+        }
         assert!(left.is_empty(), "left behind: {left:?}; {}", self.complaint());
         let ended = self.front_ended().unwrap_or_default();
         let nanos = |text: Option<String>| text.and_then(|text| text.parse().ok()).map(Duration::from_nanos);

@@ -1,7 +1,10 @@
 //! What a job can leave beside processes.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::fs::FlockOperation;
 
 /// Names in /dev/shm that contain `tag`, runtime directories and cgroups of the jobs.
 pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
@@ -20,6 +23,22 @@ pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
         cgroups(&mount, jobs, &mut found);
     }
     found
+}
+
+/// Directories of jobs that began after `since` and that no agent holds. A job that is just beginning or ending is among
+/// them for a moment.
+pub(crate) fn dead_directories(since: SystemTime) -> Vec<PathBuf> {
+    let owners = entries(Path::new("/tmp")).into_iter().filter(|owner| name(owner).starts_with("rankrun-"));
+    let jobs = owners.flat_map(|owner| entries(&owner));
+    jobs.filter(|job| is_newer(job, since) && is_unlocked(job)).collect()
+}
+
+fn is_newer(path: &Path, since: SystemTime) -> bool {
+    fs::metadata(path).and_then(|meta| meta.created()).is_ok_and(|created| created >= since)
+}
+
+fn is_unlocked(job: &Path) -> bool {
+    File::open(job).is_ok_and(|job| rustix::fs::flock(&job, FlockOperation::NonBlockingLockExclusive).is_ok())
 }
 
 /// Where cgroup v2 is mounted: not always at the usual place.

@@ -44,9 +44,9 @@ fn name_starts_with(path: &Path, prefix: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
 }
 
-/// Whether a runtime directory belongs to a job that still runs: its processes hold the lock file.
+/// Whether a runtime directory belongs to a job that still runs: its agent holds a lock on it.
 fn is_alive(job: &Path) -> bool {
-    match File::open(job.join("alive")) {
+    match File::open(job) {
         Ok(file) => rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err(),
         Err(_) => false,
     }

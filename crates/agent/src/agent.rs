@@ -2,15 +2,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rankrun_core::worker::{Stop, StopWhy};
 use rankrun_core::{ExitCode, JobId, Pid};
+use rankrun_output::Spool;
+use rankrun_sys::fork;
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_sys::{fork, socket};
 use rankrun_wire::message::Hello;
 use rankrun_wire::{ToAgent, ToFront};
 
@@ -20,17 +21,15 @@ use crate::lease::{self, Lease, RENEWAL};
 use crate::link::{Link, LinkError};
 use crate::node::Node;
 use crate::prepare::Inherited;
+use crate::runtime::Places;
 use crate::spawner::SpawnerThread;
 use crate::token::Token;
-
-/// How long to wait for the front's connection.
-const CONNECT_BOUND: Duration = Duration::from_secs(10);
 
 /// The agent of one node.
 pub struct Agent {
     job: JobId,
-    runtime_dir: PathBuf,
-    listener: OwnedFd,
+    places: Places,
+    stream: OwnedFd,
     lease: Lease,
     inherited: Inherited,
     limits: Limits,
@@ -44,7 +43,7 @@ impl std::fmt::Debug for Agent {
 
 impl Agent {
     /// An agent in a fresh fork of the front, which has one thread and the front's descriptors.
-    pub fn new(job: &JobId, runtime_dir: &Path, listener: OwnedFd, lease: Lease) -> io::Result<Agent> {
+    pub fn new(job: &JobId, places: Places, stream: OwnedFd, lease: Lease) -> io::Result<Agent> {
         fork::become_subreaper()?;
         // ^C is for the front; the agent stays in its session, so that it can give the terminal to a rank.
         let _ = fork::new_process_group();
@@ -55,8 +54,8 @@ impl Agent {
         }
         Ok(Agent {
             job: job.clone(),
-            runtime_dir: runtime_dir.to_owned(),
-            listener,
+            places,
+            stream,
             lease,
             inherited: Inherited::take()?,
             limits: limits::raise_open_files().unwrap_or_default(),
@@ -72,10 +71,17 @@ impl Agent {
     }
 
     fn serve(self) -> io::Result<()> {
-        if !crate::clean::wait_readable(&self.listener, CONNECT_BOUND) {
-            return Ok(());
-        }
-        let mut link = Link::new(socket::accept(&self.listener)?)?;
+        let mut link = Link::new(self.stream)?;
+        link.say(ToFront::Hello(Hello::ours()));
+        let runtime = match self.places.create() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                link.say(ToFront::Refused { what: error.to_string(), source: error.source.to_string() });
+                // The socket is new: it takes a message, unless the front is gone.
+                let _ = link.send(&mut Spool::new(Path::new("/tmp"), 0), |_| ());
+                return Ok(());
+            }
+        };
         let forced = std::env::var("RANKRUN_CONTAINMENT").ok();
         let boundary = Boundary::choose(&self.job, forced.as_deref());
         if boundary.cgroup().is_some() {
@@ -89,9 +95,8 @@ impl Agent {
         poller.add(&signals, Token::Signals.encode(), Interest::Read)?;
         poller.add(&waker, Token::Spawner.encode(), Interest::Read)?;
         poller.add(&self.lease, Token::Lease.encode(), Interest::Hangup)?;
-        link.say(ToFront::Hello(Hello::ours()));
         link.say(ToFront::Ready { pid: Pid(std::process::id() as i32), containment: boundary.containment() });
-        let node = Node::new(self.job, self.runtime_dir, boundary, spawner, self.inherited, self.limits);
+        let node = Node::new(self.job, self.places, runtime, boundary, spawner, self.inherited, self.limits);
         Loop {
             poller,
             link: Some(link),
@@ -149,15 +154,12 @@ impl Loop {
         if self.node.has_released() {
             self.lease.say(lease::LEAVE);
         }
-        match (&self.link, self.guard_lost) {
-            // Nobody else is left to do it.
-            (None, true) => self.node.tidy(),
+        // Guard and front look after us, if they live so long.
+        self.node.tidy();
+        if self.link.is_none() && !self.guard_lost {
             // A guard that somebody has stopped would stay for ever, with no front to end it.
-            (None, false) => {
-                let guard = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid());
-                let _ = signal::send(guard, signal::SIGCONT);
-            }
-            (Some(_), _) => {}
+            let guard = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid());
+            let _ = signal::send(guard, signal::SIGCONT);
         }
         // The kernel closes and frees faster than we could.
         fork::exit_now(ExitCode::SUCCESS.0)

@@ -2,14 +2,15 @@
 //!
 //! Used by the guard when its agent is gone, and by the front when both are. It allocates nothing until all is dead.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::wait::{self, Look};
 use rankrun_sys::{shm, signal};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, Timespec, poll};
+
+use crate::runtime::Places;
 
 /// How long what was killed may take to be gone before it counts as left behind.
 const BOUND_STEPS: u32 = 5000;
@@ -22,8 +23,8 @@ pub struct Remains {
     /// The job's cgroup, if it has one.
     pub cgroup: Option<GuardedCgroup>,
     pub children: ChildList,
-    /// The directory of the job, with the list of its shared memory.
-    pub runtime_dir: PathBuf,
+    /// Where the directory of the job may be, with the list of its shared memory.
+    pub places: Places,
 }
 
 /// Children that are none of the job's: those that this process had before it started anything.
@@ -83,7 +84,7 @@ impl Remains {
     /// `unattended`: since when no agent may have looked who makes shared memory, if it did not end in order. What was
     /// made since then by this user, and is neither mapped nor open anywhere now, goes too.
     pub fn tidy(&self, unattended: Option<SystemTime>) {
-        for name in noted_shared_memory(&self.runtime_dir) {
+        for name in self.places.noted_shared_memory() {
             shm::unlink(&name);
         }
         if let Some(since) = unattended {
@@ -96,28 +97,7 @@ impl Remains {
         if let Some(cgroup) = &self.cgroup {
             cgroup.remove();
         }
-        remove_runtime_dir(&self.runtime_dir);
-    }
-}
-
-/// The shared memory files that the agent of a job has noted in its directory.
-pub fn noted_shared_memory(runtime_dir: &Path) -> Vec<std::ffi::OsString> {
-    use std::os::unix::ffi::OsStringExt;
-    let list = std::fs::read(runtime_dir.join("shm")).unwrap_or_default();
-    list.split(|&b| b == b'\n')
-        .filter(|line| !line.is_empty())
-        .map(|line| std::ffi::OsString::from_vec(line.to_vec()))
-        .collect()
-}
-
-/// Removes the directory of a job. It holds only what rankrun made there.
-pub fn remove_runtime_dir(runtime_dir: &Path) {
-    // Front and guard may be at it at once: what one of them has just removed is an error to the other, which then goes
-    // through the rest again.
-    for _ in 0..10 {
-        if std::fs::remove_dir_all(runtime_dir).is_ok() || !runtime_dir.exists() {
-            return;
-        }
+        self.places.remove();
     }
 }
 
@@ -126,11 +106,4 @@ fn pause(time: Duration) {
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
     let mut none: [PollFd<'_>; 0] = [];
     let _ = poll(&mut none, Some(&timeout));
-}
-
-/// Waits for a descriptor to become readable, or for `time`. Returns whether it is.
-pub(crate) fn wait_readable(fd: &impl std::os::fd::AsFd, time: Duration) -> bool {
-    let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
-    let mut set = [PollFd::new(fd, PollFlags::IN)];
-    matches!(poll(&mut set, Some(&timeout)), Ok(ready) if ready > 0)
 }

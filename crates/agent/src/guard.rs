@@ -15,6 +15,7 @@ use rankrun_sys::{fork, name, signal};
 
 use crate::clean::Remains;
 use crate::lease::{self, LAPSE_TICKS, RENEWAL};
+use crate::runtime::Places;
 
 /// How long an agent may stay stopped by somebody's SIGSTOP.
 const STOPPED_BOUND: Duration = Duration::from_secs(1);
@@ -37,9 +38,7 @@ pub(crate) struct Guard {
     pub(crate) lease: OwnedFd,
     /// Where the job's cgroup will be, if the agent makes one.
     pub(crate) cgroup: Option<PathBuf>,
-    pub(crate) runtime_dir: PathBuf,
-    /// Held for as long as anything of the job may live; `rankrun clean` leaves such a job alone.
-    pub(crate) alive: OwnedFd,
+    pub(crate) places: Places,
     pub(crate) job: String,
 }
 
@@ -47,9 +46,14 @@ impl Guard {
     /// Runs until the agent is gone and nothing of the job is left. Returns the exit code.
     pub(crate) fn run(self) -> u8 {
         let signals = self.settle();
-        let mut remains = Remains { cgroup: None, children: ChildList::open(), runtime_dir: self.runtime_dir.clone() };
+        let mut remains = Remains { cgroup: None, children: ChildList::open(), places: self.places.clone() };
         let end = self.watch(signals.as_ref(), &mut remains);
+        if remains.cgroup.is_none() {
+            // It was killed before it could say that it had made one.
+            remains.cgroup = self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok());
+        }
         if end.leave {
+            self.places.remove();
             return ExitCode::SUCCESS.0;
         }
         let empty = remains.end(&[]);
@@ -68,7 +72,7 @@ impl Guard {
             signal::ignore(number);
         }
         let signals = signal::SignalFd::new(&[signal::SIGCHLD]).ok();
-        let mut keep = vec![self.lease.as_raw_fd(), self.alive.as_raw_fd()];
+        let mut keep = vec![self.lease.as_raw_fd()];
         keep.extend(signals.as_ref().map(|signals| signals.as_fd().as_raw_fd()));
         fork::keep_only(&keep);
         // The directory that we were started in must not be kept busy.

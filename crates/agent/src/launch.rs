@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::fork::{self, Side};
@@ -11,6 +11,7 @@ use rankrun_sys::{cgroup, socket};
 use crate::agent::Agent;
 use crate::guard::Guard;
 use crate::lease::Lease;
+use crate::runtime::Places;
 
 /// What the front holds of a node that it has started.
 #[derive(Debug)]
@@ -20,52 +21,40 @@ pub struct Launched {
     pub stream: OwnedFd,
     /// Where the job's cgroup is, if the agent could make one.
     pub cgroup: Option<PathBuf>,
+    /// Where the job's directory may be.
+    pub places: Places,
 }
 
-/// The name of the socket in the job's directory at which the agent listens.
-pub const AGENT_SOCKET: &str = "agent.sock";
-
-/// Forks the guard, which forks the agent, and connects to it. The calling process must have one thread. `alive` is the
-/// locked file that says that the job lives.
-pub fn launch(job: &JobId, runtime_dir: &Path, alive: &OwnedFd) -> io::Result<Launched> {
-    let path = runtime_dir.join(AGENT_SOCKET);
-    let listener = socket::listen(&path)?;
+/// Forks the guard, which forks the agent. Nothing of the job is on the machine before all three are there. The calling
+/// process must have one thread.
+pub fn launch(job: &JobId) -> io::Result<Launched> {
+    let (stream, agents_end) = socket::pair()?;
     let cgroup = cgroup::own_directory().ok().map(|own| own.join(format!("rankrun-{job}")));
+    let places = Places::of(job);
     match fork::fork()? {
         Side::Child => {
-            let code = become_guard(job, runtime_dir, alive, listener, cgroup).unwrap_or(ExitCode::INTERNAL.0);
+            // The end of the stream must be seen when the front is gone.
+            drop(stream);
+            let code = become_guard(job, agents_end, cgroup, places).unwrap_or(ExitCode::INTERNAL.0);
             fork::exit_now(code)
         }
-        Side::Parent { child: guard } => {
-            // Only the agent may answer.
-            drop(listener);
-            let stream = socket::connect(&path)?;
-            Ok(Launched { guard, stream, cgroup })
-        }
+        Side::Parent { child: guard } => Ok(Launched { guard, stream, cgroup, places }),
     }
 }
 
 /// The guard's life, after its fork.
-fn become_guard(
-    job: &JobId,
-    runtime_dir: &Path,
-    alive: &OwnedFd,
-    listener: OwnedFd,
-    cgroup: Option<PathBuf>,
-) -> io::Result<u8> {
+fn become_guard(job: &JobId, stream: OwnedFd, cgroup: Option<PathBuf>, places: Places) -> io::Result<u8> {
     fork::become_subreaper()?;
     let (lease, guards_end) = Lease::new()?;
     match fork::fork()? {
         Side::Child => {
             drop(guards_end);
-            let agent = Agent::new(job, runtime_dir, listener, lease);
+            let agent = Agent::new(job, places, stream, lease);
             fork::exit_now(agent.map_or(ExitCode::INTERNAL.0, Agent::run))
         }
         Side::Parent { child: agent } => {
-            drop(lease);
-            let alive = alive.try_clone()?;
-            let runtime_dir = runtime_dir.to_owned();
-            let guard = Guard { agent, lease: guards_end, cgroup, runtime_dir, alive, job: job.0.clone() };
+            drop((lease, stream));
+            let guard = Guard { agent, lease: guards_end, cgroup, places, job: job.0.clone() };
             // Descriptors of this frame are closed by the guard, behind the backs of their owners: it never comes back.
             fork::exit_now(guard.run())
         }

@@ -22,6 +22,7 @@ mod node;
 mod orphans;
 mod output;
 mod prepare;
+pub mod runtime;
 mod shm;
 mod spawner;
 mod speakers;

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -27,6 +26,7 @@ use crate::boundary::{Boundary, activity};
 use crate::clean::Remains;
 use crate::orphans::Orphans;
 use crate::prepare::{Inherited, Preparer};
+use crate::runtime::{Places, RuntimeDir};
 use crate::shm::SharedMemory;
 use crate::spawner::SpawnerThread;
 use crate::speakers::{SPEAKER_STEP, Speakers};
@@ -40,7 +40,8 @@ pub(crate) const IDLE_STEP: Duration = Duration::from_millis(25);
 /// The node.
 pub(crate) struct Node {
     pub(crate) job: JobId,
-    pub(crate) runtime_dir: PathBuf,
+    places: Places,
+    pub(crate) runtime: RuntimeDir,
     pub(crate) boundary: Boundary,
     pub(crate) spawner: SpawnerThread,
     pub(crate) inherited: Inherited,
@@ -83,16 +84,18 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(
         job: JobId,
-        runtime_dir: PathBuf,
+        places: Places,
+        runtime: RuntimeDir,
         boundary: Boundary,
         spawner: SpawnerThread,
         inherited: Inherited,
         limits: Limits,
     ) -> Node {
         Node {
-            spool: Spool::new(&runtime_dir, 0),
+            spool: Spool::new(runtime.path(), 0),
             job,
-            runtime_dir,
+            places,
+            runtime,
             boundary,
             spawner,
             inherited,
@@ -489,8 +492,12 @@ impl Node {
 
     /// Removes what the job has on this node besides processes.
     pub(crate) fn tidy(&self) {
+        if self.has_released() {
+            self.places.remove();
+            return;
+        }
         let cgroup = self.boundary.cgroup().and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok());
-        Remains { cgroup, children: ChildList::open(), runtime_dir: self.runtime_dir.clone() }.tidy(None);
+        Remains { cgroup, children: ChildList::open(), places: self.places.clone() }.tidy(None);
     }
 
     /// After the last worker is gone: ends the orphans that belong to none, and tells the front that all is over.

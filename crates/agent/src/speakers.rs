@@ -224,7 +224,7 @@ impl Node {
     /// A rank has failed: what torch may have written of it.
     pub(crate) fn read_error_file(&mut self, now: Duration, slot: usize, pid: i32) {
         let worker = self.slots[slot].id;
-        let path = error_file(self.runtime_dir.as_os_str(), worker.rank);
+        let path = error_file(self.runtime.path().as_os_str(), worker.rank);
         let json = std::fs::File::open(path).and_then(|file| {
             let mut json = Vec::new();
             file.take(MAX_ERROR_FILE).read_to_end(&mut json).map(|_| json)

@@ -34,8 +34,8 @@ impl Node {
     pub(crate) fn start(&mut self, now: Duration, spec: JobSpec, poller: &Poller) {
         let spec = Rc::new(spec);
         let node = NodeRank(0);
-        self.spool = Spool::new(&self.runtime_dir, spec.io.spool);
-        let shared_memory = SharedMemory::watch(spec.clean_shm, &self.runtime_dir);
+        self.spool = Spool::new(self.runtime.path(), spec.io.spool);
+        let shared_memory = SharedMemory::watch(spec.clean_shm, self.runtime.path());
         if let Some(fd) = shared_memory.descriptor() {
             let _ = poller.add(fd, Token::SharedMemory.encode(), Interest::Read);
         }
@@ -61,7 +61,7 @@ impl Node {
         let master = held.as_ref().map(|(_, port)| Master { addr: "127.0.0.1".to_owned(), port: *port });
         self._master_port = held.map(|(socket, _)| socket);
         self.oom = Some(OomWatch::start());
-        let (socket, hook) = self.speakers.open(&self.runtime_dir, poller);
+        let (socket, hook) = self.speakers.open(self.runtime.path(), poller);
         let facts = NodeFacts {
             node,
             cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
@@ -69,6 +69,7 @@ impl Node {
             stdbuf: stdbuf_library(),
             socket: socket.map(Into::into),
             hook: hook.filter(|_| spec.hook).map(Into::into),
+            runtime_dir: Some(self.runtime.path().into()),
         };
         self.spec = Some(spec);
         match Preparer::new(facts, self.limits) {

@@ -35,6 +35,8 @@ pub struct NodeFacts {
     pub socket: Option<OsString>,
     /// The directory of the interpreter hook, which goes to the front of `PYTHONPATH`.
     pub hook: Option<OsString>,
+    /// The job's private directory on the node.
+    pub runtime_dir: Option<OsString>,
 }
 
 /// Where distributions put coreutils' library for `--buffer`: Debian and Fedora, Arch, older Red Hat.
@@ -233,8 +235,10 @@ pub fn rank_environment(
     set("RANK", rank.0.into());
     set("LOCAL_RANK", place.local_rank.0.into());
     set("ROLE_RANK", rank.0.into());
-    if !spec.runtime_dir.is_empty() && !is_edited(app, OsStr::new(ERROR_FILE)) {
-        env.push((ERROR_FILE.into(), error_file(&spec.runtime_dir, rank)));
+    if let Some(directory) = &facts.runtime_dir
+        && !is_edited(app, OsStr::new(ERROR_FILE))
+    {
+        env.push((ERROR_FILE.into(), error_file(directory, rank)));
     }
     let mut set = |name: &str, value: u64| {
         if is_protected(name) || !is_edited(app, OsStr::new(name)) {
@@ -429,7 +433,6 @@ mod tests {
             map: RankMap::single_node("vm", &[size]),
             base_env: base.iter().map(|(name, value)| (name.into(), value.into())).collect(),
             cwd: "/".into(),
-            runtime_dir: OsString::new(),
             stop: StopPolicy::default(),
             graces: Default::default(),
             hook: true,
@@ -449,6 +452,7 @@ mod tests {
             stdbuf: Some("/usr/libexec/coreutils/libstdbuf.so".into()),
             socket: Some("/tmp/rankrun-0/7f3a91c2/worker".into()),
             hook: None,
+            runtime_dir: None,
         }
     }
 

@@ -58,8 +58,6 @@ pub struct JobSpec {
     pub base_env: Vec<(OsString, OsString)>,
     /// The front's working directory. Absolute.
     pub cwd: OsString,
-    /// The private directory of this job on this node.
-    pub runtime_dir: OsString,
     pub stop: StopPolicy,
     /// How long a process that has failed may take to end.
     pub graces: Graces,

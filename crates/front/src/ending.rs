@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use rankrun_agent::clean::{Remains, remove_runtime_dir};
+use rankrun_agent::clean::Remains;
 use rankrun_core::ExitCode;
 use rankrun_core::gang::{Event, Outside};
 use rankrun_core::report::{OutputFate, Report, render};
@@ -31,6 +31,10 @@ impl Front {
         self.pausing = None;
         self.clock.resume();
         let proven = self.await_guard();
+        if let Some((what, source)) = &self.refused {
+            report::error(self.plan.color, what, Some(source), None);
+            return Outcome { code: ExitCode::INTERNAL, raise: None };
+        }
         if let Some(terminal) = &mut self.terminal {
             terminal.close(verdict(&self.gang).code == ExitCode::SUCCESS);
         }
@@ -72,7 +76,7 @@ impl Front {
             Some(Outside::OutputGone) if code == ExitCode::signal(signal::SIGPIPE) => Some(signal::SIGPIPE),
             Some(_) | None => None,
         };
-        remove_runtime_dir(&self.runtime.path);
+        self.places.remove();
         Outcome { code, raise }
     }
 
@@ -165,7 +169,7 @@ impl Front {
         let remains = Remains {
             cgroup: self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
             children: ChildList::open(),
-            runtime_dir: self.runtime.path.clone(),
+            places: self.places.clone(),
         };
         let empty = remains.end(&self.foreign);
         remains.tidy(self.summary.is_none().then(|| SystemTime::now() - UNATTENDED));

@@ -6,7 +6,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rankrun_agent::clean::{MAX_FOREIGN, remove_runtime_dir};
+use rankrun_agent::clean::MAX_FOREIGN;
+use rankrun_agent::runtime::Places;
 use rankrun_agent::{Clock, Launched};
 use rankrun_core::gang::{Effect, Event, Gang, Rules};
 use rankrun_core::job::StdinTarget;
@@ -24,7 +25,6 @@ use crate::launcher::StoppedFor;
 use crate::link::{Link, LinkError};
 use crate::pause::Pause;
 use crate::report;
-use crate::runtime::RuntimeDir;
 use crate::stdin::Stdin;
 use crate::suspects::LastWords;
 use crate::tty::FrontTerminal;
@@ -71,31 +71,31 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> StartError {
 
 fn start(mut plan: Plan) -> Result<Front, StartError> {
     let started = Instant::now();
-    let runtime = RuntimeDir::create(&plan.spec.job)
-        .map_err(|error| StartError { what: error.to_string(), source: Some(error.source) })?;
-    let logs = match plan.log_dir.take().map(|directory| LogFiles::create(directory, plan.spec.map.world_size())) {
-        Some(Ok(logs)) => Some(logs),
-        Some(Err(error)) => {
-            remove_runtime_dir(&runtime.path);
-            return Err(StartError { what: error.to_string(), source: Some(error.source) });
-        }
-        None => None,
-    };
-    plan.spec.runtime_dir = runtime.path.clone().into();
+    let logs = plan.log_dir.take().map(|directory| LogFiles::create(directory, plan.spec.map.world_size()));
+    let logs = logs.transpose().map_err(|error| StartError { what: error.to_string(), source: Some(error.source) })?;
     plan.spec.ignored_signals = signal::ignored_now();
-    plan.output.temp_dir = runtime.path.clone();
+    // From here on a signal ends the job, not this process, which then could not clean up.
+    let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
     let foreign: Vec<i32> = proc::own_children().into_iter().take(MAX_FOREIGN).collect();
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
-    let launched = rankrun_agent::launch(&plan.spec.job, &runtime.path, &runtime.alive)
-        .map_err(failed("start the guard and the agent"))?;
+    let launched = rankrun_agent::launch(&plan.spec.job).map_err(failed("start the guard and the agent"))?;
     // From here on this process may have threads.
-    Front::new(plan, runtime, logs, launched, foreign, started)
+    Front::new(plan, signals, logs, launched, foreign, started)
+}
+
+fn receive_signals(ignored: &[i32]) -> io::Result<SignalFd> {
+    let mut wanted = vec![signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGTSTP];
+    wanted.extend([signal::SIGUSR1, signal::SIGUSR2, signal::SIGWINCH, signal::SIGCONT]);
+    wanted.retain(|number| !ignored.contains(number));
+    wanted.push(signal::SIGCHLD);
+    SignalFd::new(&wanted)
 }
 
 /// The running front.
 pub(crate) struct Front {
     pub(crate) plan: Plan,
-    pub(crate) runtime: RuntimeDir,
+    /// Where the job's directory may be.
+    pub(crate) places: Places,
     pub(crate) started: Instant,
     pub(crate) clock: Clock,
     pub(crate) poller: Poller,
@@ -126,27 +126,23 @@ pub(crate) struct Front {
     /// The terminal has shown `^C` at the start of the row in which we write next.
     pub(crate) key_was_pressed: bool,
     pub(crate) notices: VecDeque<String>,
+    /// Why the agent cannot serve.
+    pub(crate) refused: Option<(String, io::Error)>,
 }
 
 impl Front {
     fn new(
         mut plan: Plan,
-        runtime: RuntimeDir,
+        signals: SignalFd,
         logs: Option<LogFiles>,
         launched: Launched,
         foreign: Vec<i32>,
         started: Instant,
     ) -> Result<Front, StartError> {
-        let ignored = |number: &i32| !plan.spec.ignored_signals.contains(number);
-        let mut wanted = vec![signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGTSTP];
-        wanted.extend([signal::SIGUSR1, signal::SIGUSR2, signal::SIGWINCH, signal::SIGCONT]);
-        wanted.retain(ignored);
-        wanted.push(signal::SIGCHLD);
-        let signals = SignalFd::new(&wanted).map_err(failed("receive signals"))?;
         let waker = Waker::new().map_err(failed("make an event descriptor"))?;
         let poller = Poller::new().map_err(failed("make an epoll set"))?;
         let handle = || waker.handle().map_err(failed("make an event descriptor"));
-        let Launched { guard, stream, cgroup } = launched;
+        let Launched { guard, stream, cgroup, places } = launched;
         let mut link = Link::new(stream).map_err(failed("reach the agent"))?;
         poller.add(&link, FRONT, Interest::Read).map_err(failed("watch the agent"))?;
         poller.add(&signals, SIGNALS, Interest::Read).map_err(failed("watch for signals"))?;
@@ -193,7 +189,7 @@ impl Front {
             delivery,
             last_words: LastWords::default(),
             plan,
-            runtime,
+            places,
             started,
             clock: Clock::default(),
             poller,
@@ -218,6 +214,7 @@ impl Front {
             pausing: None,
             key_was_pressed: false,
             notices: VecDeque::new(),
+            refused: None,
         })
     }
 

@@ -21,6 +21,10 @@ impl Front {
                 self.link = None;
             }
             ToFront::Hello(_) => {}
+            ToFront::Refused { what, source } => {
+                self.refused = Some((what, io::Error::other(source)));
+                self.link = None;
+            }
             ToFront::Ready { pid, containment } => {
                 self.agent = Some(pid);
                 if self.plan.verbosity > 0 {

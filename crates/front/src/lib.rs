@@ -9,7 +9,6 @@ mod launcher;
 mod link;
 mod pause;
 mod report;
-mod runtime;
 mod sink;
 mod stdin;
 mod suspects;
@@ -23,7 +22,7 @@ use rankrun_core::{ExitCode, JobSpec};
 /// What is to be run, with everything resolved.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The job. Its runtime directory and its ignored signals are filled in here.
+    /// The job. Its ignored signals are filled in here.
     pub spec: JobSpec,
     pub output: rankrun_output::Config,
     /// A directory for a file per rank and stream.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anstyle::{AnsiColor, Style};
+use rankrun_agent::runtime;
 use rankrun_core::ExitCode;
 use rankrun_core::units::format_size;
 use rankrun_sys::cgroup::JobCgroup;
@@ -125,7 +126,7 @@ fn place_a_process(cgroup: &Path) -> std::io::Result<()> {
 /// The private directory of jobs: it must be ours alone.
 fn runtime_directory() -> Finding {
     const TOPIC: &str = "directory";
-    let path = clean::jobs_directory();
+    let path = runtime::bases().swap_remove(0);
     let shown = path.display();
     let existed = path.exists();
     if !existed && let Err(error) = std::fs::DirBuilder::new().mode(0o700).create(&path) {
@@ -278,7 +279,7 @@ fn unused_shared_memory() -> usize {
 /// What dead jobs left on this machine.
 fn left_over() -> Finding {
     const TOPIC: &str = "leftovers";
-    match clean::survey(&clean::jobs_directory()) {
+    match clean::survey(&runtime::bases()) {
         Ok(jobs) if jobs.is_empty() => Finding::fine(TOPIC, "nothing is left of dead jobs"),
         Ok(jobs) => {
             let processes: usize = jobs.iter().map(clean::Leftover::process_count).sum();

@@ -1,16 +1,17 @@
 //! `rankrun clean`: ends and removes what dead jobs left behind.
 //!
-//! A job is dead when nobody holds the lock on `alive` in its runtime directory: its front, its agent and its guard hold
-//! it as long as they live. The lock is kept while we clean, so that two of us do not meet.
+//! A job is dead when nobody holds the lock on its directory: its agent holds it as long as it lives. The lock is kept
+//! while we clean, so that two of us do not meet.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use rankrun_agent::runtime;
 use rankrun_core::ExitCode;
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::{proc, shm};
@@ -25,21 +26,13 @@ use crate::message::{Problem, warn};
 const GRACE: Duration = Duration::from_secs(2);
 /// From SIGKILL to giving up on a process that the kernel cannot end.
 const KILL_BOUND: Duration = Duration::from_secs(5);
-/// A directory without a lock file belongs to a job that is just starting, unless it is older than this.
-const STARTING: Duration = Duration::from_secs(60);
-
-/// The directory of this user's jobs on this machine.
-pub(crate) fn jobs_directory() -> PathBuf {
-    PathBuf::from(format!("/tmp/rankrun-{}", getuid().as_raw()))
-}
-
 /// What a dead job left.
 #[derive(Debug)]
 pub(crate) struct Leftover {
     pub(crate) job: String,
     directory: PathBuf,
-    /// Held until all is removed. `None` if the job never made its lock file.
-    _lock: Option<std::fs::File>,
+    /// Held until all is removed.
+    _lock: std::fs::File,
     processes: Vec<proc::Process>,
     cgroups: Vec<PathBuf>,
     shared_memory: Vec<OsString>,
@@ -49,7 +42,7 @@ pub(crate) struct Leftover {
 pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
     let mut text = String::new();
     let mut code = ExitCode::SUCCESS;
-    for leftover in survey(&jobs_directory())? {
+    for leftover in survey(&runtime::bases())? {
         if dry_run {
             list(&mut text, &leftover);
             continue;
@@ -66,8 +59,16 @@ pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
     Ok((text, code))
 }
 
-/// Finds the dead jobs below a directory. Locks them until the result is dropped.
-pub(crate) fn survey(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
+/// Finds the dead jobs below the directories that there are. Locks them until the result is dropped.
+pub(crate) fn survey(bases: &[PathBuf]) -> Result<Vec<Leftover>, Problem> {
+    let mut found = Vec::new();
+    for base in bases {
+        found.extend(survey_one(base)?);
+    }
+    Ok(found)
+}
+
+fn survey_one(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
     let meta = match std::fs::symlink_metadata(jobs) {
         Ok(meta) => meta,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -94,29 +95,16 @@ fn examine(directory: &Path) -> Option<Leftover> {
     if !named_like_a_job || !meta.is_dir() || meta.uid() != getuid().as_raw() {
         return None;
     }
-    let lock = match std::fs::File::open(directory.join("alive")) {
-        Ok(file) => {
-            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-            Some(file)
-        }
-        Err(_) if is_starting(&meta) => return None,
-        Err(_) => None,
-    };
-    let noted = std::fs::read(directory.join("shm")).unwrap_or_default();
-    let noted = noted.split(|byte| *byte == b'\n').filter(|name| !name.is_empty());
+    let lock = std::fs::File::open(directory).ok()?;
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
     Some(Leftover {
         processes: processes_of(&job),
         cgroups: cgroups_of(&job),
-        shared_memory: noted.map(|name| OsString::from_vec(name.to_vec())).filter(|name| is_removable(name)).collect(),
+        shared_memory: runtime::noted_shared_memory(directory).into_iter().filter(|name| is_removable(name)).collect(),
         directory: directory.to_owned(),
         _lock: lock,
         job,
     })
-}
-
-fn is_starting(meta: &std::fs::Metadata) -> bool {
-    let age = meta.modified().ok().and_then(|time| SystemTime::now().duration_since(time).ok());
-    age.is_none_or(|age| age < STARTING)
 }
 
 /// The living processes of ours that carry the job's name, without ourselves and those above us.
@@ -281,11 +269,9 @@ mod tests {
 
     use super::*;
 
-    /// A runtime directory with its lock file.
     fn job_directory(jobs: &Path, job: &str) -> PathBuf {
         let directory = jobs.join(job);
         std::fs::create_dir_all(&directory).expect("a directory");
-        std::fs::write(directory.join("alive"), "").expect("a lock file");
         directory
     }
 
@@ -310,22 +296,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_locked_or_young_or_no_job_is_spared() {
+    fn what_is_locked_or_no_job_is_spared() {
         let jobs = tempfile::tempdir().expect("a directory for the test");
         let alive = job_directory(jobs.path(), "aaaaaaaa");
-        let held = std::fs::File::open(alive.join("alive")).expect("the lock file");
+        let held = std::fs::File::open(&alive).expect("the directory");
         rustix::fs::flock(&held, FlockOperation::LockShared).expect("a lock");
-        std::fs::create_dir(jobs.path().join("bbbbbbbb")).expect("a job that is starting");
         job_directory(jobs.path(), "not-a-job");
         job_directory(jobs.path(), "cccccccc");
-        assert_eq!(names(&survey(jobs.path()).expect("a survey")), ["cccccccc"]);
+        assert_eq!(names(&survey(&[jobs.path().to_owned()]).expect("a survey")), ["cccccccc"]);
         drop(held);
-        assert_eq!(names(&survey(jobs.path()).expect("a survey")), ["aaaaaaaa", "cccccccc"]);
+        assert_eq!(names(&survey(&[jobs.path().to_owned()]).expect("a survey")), ["aaaaaaaa", "cccccccc"]);
     }
 
     #[test]
     fn no_directory_is_nothing_to_clean() {
-        assert!(survey(Path::new("/nonexistent/rankrun")).expect("nothing").is_empty());
+        assert!(survey(&["/nonexistent/rankrun".into()]).expect("nothing").is_empty());
     }
 
     #[test]
@@ -340,7 +325,7 @@ mod tests {
         let mut ended = [process_of(&job, false), process_of(&job, true)];
         let mut bystander = process_of(&other, false);
 
-        let leftovers = survey(jobs.path()).expect("a survey");
+        let leftovers = survey(&[jobs.path().to_owned()]).expect("a survey");
         assert_eq!(leftovers[0].process_count(), 2);
         let mut text = String::new();
         assert_eq!(leftovers[0].remove(&mut text), 0);

@@ -33,6 +33,7 @@ pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> 
         stdbuf: Some("<libstdbuf.so>".into()),
         socket: Some("<socket>".into()),
         hook: spec.hook.then(|| "<hook>".into()),
+        runtime_dir: Some("<directory>".into()),
     };
     let blocks: Vec<Block> =
         blocks(&spec).into_iter().map(|places| describe_block(&spec, &facts, &places, whole)).collect();

@@ -117,7 +117,6 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         map: RankMap::single_node(&around.host, &sizes),
         base_env: around.env.clone(),
         cwd: around.cwd.clone().into(),
-        runtime_dir: OsString::new(),
         stop: stop_policy(settings),
         graces: settings.graces.clone(),
         hook: settings.hook,
@@ -166,7 +165,7 @@ fn make_log_directory(directory: &Path) -> Result<(), Problem> {
 
 /// What is known of this node before the job starts, as far as it has to do with finding programs.
 fn known_facts() -> NodeFacts {
-    NodeFacts { node: NodeRank(0), cpus: 1, master: None, stdbuf: None, socket: None, hook: None }
+    NodeFacts { node: NodeRank(0), cpus: 1, master: None, stdbuf: None, socket: None, hook: None, runtime_dir: None }
 }
 
 fn size(app: &AppSettings, around: &Surroundings) -> u32 {

@@ -424,6 +424,7 @@ fn a_dry_run_shows_what_two_ranks_get() {
                  ROLE_NAME=default
                  ROLE_RANK=<rank>
                  ROLE_WORLD_SIZE=2
+                 TORCHELASTIC_ERROR_FILE='<directory>/error-0.json' | '<directory>/error-1.json'
                  TORCHELASTIC_MAX_RESTARTS=0
                  TORCHELASTIC_RESTART_COUNT=0
                  TORCHELASTIC_RUN_ID=<job>

@@ -59,6 +59,11 @@ pub enum ToAgent {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToFront {
     Hello(Hello),
+    /// The agent cannot serve at all, and ends.
+    Refused {
+        what: String,
+        source: String,
+    },
     /// The agent is ready, and how it holds its workers.
     Ready {
         pid: Pid,
