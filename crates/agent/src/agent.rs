@@ -5,10 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rankrun_core::job::CleanShm;
 use rankrun_core::worker::{Stop, StopWhy};
 use rankrun_core::{ExitCode, JobId, Pid};
 use rankrun_output::Spool;
-use rankrun_sys::fork;
+use rankrun_sys::{fork, watched};
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::signal::{self, SignalFd};
@@ -87,7 +88,7 @@ impl Agent {
         if boundary.cgroup().is_some() {
             self.lease.say(lease::CGROUP);
         }
-        let signals = SignalFd::new(&[signal::SIGCHLD])?;
+        let signals = SignalFd::new(&[signal::SIGCHLD, watched::TOLD])?;
         let waker = Waker::new()?;
         let spawner = SpawnerThread::start(waker.handle()?)?;
         let poller = Poller::new()?;
@@ -199,7 +200,13 @@ impl Loop {
                 }
             }
             Token::Signals => {
-                while self.signals.next().is_some() {}
+                let mut told = false;
+                while let Some((number, _)) = self.signals.next() {
+                    told |= number == watched::TOLD;
+                }
+                if told {
+                    self.node.shared_memory_news(now);
+                }
                 self.node.children(now, &self.poller);
             }
             Token::Spawner => {
@@ -212,7 +219,6 @@ impl Loop {
                 self.node.outbox.push(ToFront::GuardLost);
                 self.node.stop_all(now, Stop { why: StopWhy::GuardLost, grace: self.node.grace() }, &self.poller);
             }
-            Token::SharedMemory => self.node.shared_memory_news(now),
             Token::Output(slot, stream) => self.node.read_output(slot, stream, &self.poller),
             Token::Pmi(slot) => self.node.pmi_ready(now, slot, event, &self.poller),
             Token::Stdin(slot) => self.node.stdin_ready(slot, &self.poller),
@@ -248,7 +254,12 @@ impl Loop {
                     self.end = true;
                 }
             }
-            ToAgent::Start(spec) => self.node.start(now, *spec, &self.poller),
+            ToAgent::Start(spec) => {
+                if spec.clean_shm == CleanShm::Job {
+                    self.lease.say(lease::CLEAN_SHM);
+                }
+                self.node.start(now, *spec, &self.poller);
+            }
             ToAgent::Stop(stop) => self.node.stop_all(now, stop, &self.poller),
             ToAgent::Kill => self.node.kill_all(now, &self.poller),
             ToAgent::Signal(signal) => self.node.signal_all(signal),

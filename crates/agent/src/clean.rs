@@ -2,6 +2,7 @@
 //!
 //! Used by the guard when its agent is gone, and by the front when both are. It allocates nothing until all is dead.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rankrun_sys::cgroup::GuardedCgroup;
@@ -25,6 +26,8 @@ pub struct Remains {
     pub children: ChildList,
     /// Where the directory of the job may be, with the list of its shared memory.
     pub places: Places,
+    /// The shared memory that the job left is to be removed (`--clean-shm job`).
+    pub clean_shm: bool,
 }
 
 /// Children that are none of the job's: those that this process had before it started anything.
@@ -79,19 +82,16 @@ impl Remains {
         !alive && self.children.read(&mut pids) <= foreign.len()
     }
 
-    /// Unlinks the shared memory that the agent noted, and the job's directories. Only after [`Remains::end`].
+    /// Removes the shared memory that the agent noted, and the job's directories. Only after [`Remains::end`].
     ///
     /// `unattended`: since when no agent may have looked who makes shared memory, if it did not end in order. What was
     /// made since then by this user, and is neither mapped nor open anywhere now, goes too.
     pub fn tidy(&self, unattended: Option<SystemTime>) {
-        for name in self.places.noted_shared_memory() {
-            shm::unlink(&name);
-        }
-        if let Some(since) = unattended {
-            for name in shm::made_since(since) {
-                if !shm::in_use(&name) {
-                    shm::unlink(&name);
-                }
+        let mut names = self.places.noted_shared_memory();
+        names.extend(unattended.map(shm::made_since).unwrap_or_default());
+        for name in names {
+            if self.clean_shm && Path::new(&name).exists() && !shm::in_use(&name) {
+                shm::unlink(&name);
             }
         }
         if let Some(cgroup) = &self.cgroup {

@@ -46,7 +46,12 @@ impl Guard {
     /// Runs until the agent is gone and nothing of the job is left. Returns the exit code.
     pub(crate) fn run(self) -> u8 {
         let signals = self.settle();
-        let mut remains = Remains { cgroup: None, children: ChildList::open(), places: self.places.clone() };
+        let mut remains = Remains {
+            cgroup: None,
+            children: ChildList::open(),
+            places: self.places.clone(),
+            clean_shm: false,
+        };
         let end = self.watch(signals.as_ref(), &mut remains);
         if remains.cgroup.is_none() {
             // It was killed before it could say that it had made one.
@@ -96,20 +101,7 @@ impl Guard {
             if let Some(signals) = signals {
                 while signals.next().is_some() {}
             }
-            let mut renewed = false;
-            let mut bytes = [0u8; 64];
-            while let Ok(count) = rustix::io::read(&self.lease, &mut bytes) {
-                if count == 0 {
-                    // The agent is on its way out; SIGCHLD tells when it is there.
-                    lease_open = false;
-                    break;
-                }
-                renewed = true;
-                leave |= bytes[..count].contains(&lease::LEAVE);
-                if bytes[..count].contains(&lease::CGROUP) && remains.cgroup.is_none() {
-                    remains.cgroup = self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok());
-                }
-            }
+            let renewed = self.hear(&mut lease_open, &mut leave, remains);
             while let Look::Found(child) = wait::stop_news() {
                 if child.pid == self.agent {
                     stopped_since = matches!(child.change, Change::Stopped { .. }).then(Instant::now);
@@ -119,10 +111,8 @@ impl Guard {
                 Look::Found(child) => {
                     wait::reap(self.agent);
                     let in_order = child.change == Change::Exited { code: 0 };
-                    // A byte that the agent wrote in its last moment counts.
-                    if let Ok(count) = rustix::io::read(&self.lease, &mut bytes) {
-                        leave |= bytes[..count].contains(&lease::LEAVE);
-                    }
+                    // What the agent said in its last moment counts.
+                    self.hear(&mut lease_open, &mut leave, remains);
                     return End { leave, unattended: (!in_order).then(|| renewal - UNATTENDED_MARGIN) };
                 }
                 Look::NoChildren => return End { leave, unattended: None },
@@ -142,6 +132,27 @@ impl Guard {
                 let _ = signal::send(self.agent, signal::SIGKILL);
             }
         }
+    }
+
+    /// Hears what the agent has said. Returns whether that was anything.
+    fn hear(&self, lease_open: &mut bool, leave: &mut bool, remains: &mut Remains) -> bool {
+        let mut renewed = false;
+        let mut bytes = [0u8; 64];
+        while let Ok(count) = rustix::io::read(&self.lease, &mut bytes) {
+            if count == 0 {
+                // The agent is on its way out; SIGCHLD tells when it is there.
+                *lease_open = false;
+                break;
+            }
+            renewed = true;
+            let said = |byte: u8| bytes[..count].contains(&byte);
+            *leave |= said(lease::LEAVE);
+            remains.clean_shm |= said(lease::CLEAN_SHM);
+            if said(lease::CGROUP) && remains.cgroup.is_none() {
+                remains.cgroup = self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok());
+            }
+        }
+        renewed
     }
 
     fn wait(&self, signals: Option<&signal::SignalFd>, lease_open: bool, time: Duration) {

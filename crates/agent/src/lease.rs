@@ -18,6 +18,8 @@ pub(crate) const ALIVE: u8 = b'a';
 pub(crate) const LEAVE: u8 = b'l';
 /// The job's cgroup has been made under the name that was agreed on.
 pub(crate) const CGROUP: u8 = b'c';
+/// The shared memory that the job makes is to be removed after it.
+pub(crate) const CLEAN_SHM: u8 = b's';
 
 /// The agent's end.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use rankrun_core::job::{Descendants, StopPolicy, StopScope};
+use rankrun_core::job::{CleanShm, Descendants, StopPolicy, StopScope};
 use rankrun_core::testimony::Graces;
 use rankrun_core::worker::{Effect, Event, State, Stop};
 use rankrun_core::{JobId, JobSpec, Pid, WorkerStatus};
@@ -497,7 +497,8 @@ impl Node {
             return;
         }
         let cgroup = self.boundary.cgroup().and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok());
-        Remains { cgroup, children: ChildList::open(), places: self.places.clone() }.tidy(None);
+        let clean_shm = self.spec.as_ref().is_some_and(|spec| spec.clean_shm == CleanShm::Job);
+        Remains { cgroup, children: ChildList::open(), places: self.places.clone(), clean_shm }.tidy(None);
     }
 
     /// After the last worker is gone: ends the orphans that belong to none, and tells the front that all is over.
@@ -510,12 +511,12 @@ impl Node {
         }
         self.over = true;
         let policy = self.spec.as_ref().map(|spec| spec.clean_shm).unwrap_or_default();
-        let shared_memory = self.shared_memory.as_mut().map(|memory| memory.finish(policy)).unwrap_or_default();
+        let shared_memory = self.shared_memory.as_mut().map(SharedMemory::finish).unwrap_or_default();
         self.outbox.push(ToFront::Over(Summary {
             left: self.left.clone(),
             released: self.released,
             shared_memory,
-            shared_memory_removed: policy == rankrun_core::job::CleanShm::Job,
+            shared_memory_removed: policy == CleanShm::Job,
             workers: self.started,
         }));
     }

@@ -1,21 +1,21 @@
 //! The shared memory that the workers make (K-8): noted while they live, since a dead process maps nothing.
 //!
-//! inotify tells when a name appears in /dev/shm; who maps it is looked up soon after. What was found is also written to
+//! The kernel tells when a name appears in /dev/shm; who maps it is looked up soon after. What was found is also written to
 //! the job's directory, for the guard and for `rankrun clean`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io::Write;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::node::Node;
 use rankrun_core::job::CleanShm;
+use rankrun_sys::watched::Watched;
 use rankrun_sys::{proc, shm};
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+
+use crate::node::Node;
+use crate::runtime::SHARED_MEMORY;
 
 /// Names that may wait for somebody who maps them. A job that makes more at a time (a DataLoader that makes and removes
 /// thousands) loses the oldest, which it has most likely removed itself.
@@ -34,62 +34,74 @@ const LOOKS: [Duration; 7] = [
 /// A look may take this part of the time at most (1 / n).
 const DUTY: u32 = 10;
 
+/// How often it is looked for new names where the kernel does not tell of them.
+const UNTOLD: Duration = Duration::from_secs(1);
+
 /// What is known of the shared memory of this node's workers.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
-    watch: Option<OwnedFd>,
+    policy: CleanShm,
+    /// Where the kernel tells of new names.
+    hint: Option<Watched>,
+    /// There may be names that are not known yet.
+    has_news: bool,
+    /// The names that were there at the last look, by inode: one that was removed and made again is new.
+    seen: HashMap<OsString, u64>,
     /// New names, with the number of times that they were looked for.
     pending: BTreeMap<OsString, usize>,
     noted: BTreeSet<OsString>,
+    /// The list of the noted names, once there is one.
+    list: PathBuf,
     file: Option<std::fs::File>,
     next_look: Option<Duration>,
     not_before: Option<Duration>,
 }
 
 impl SharedMemory {
-    /// Begins to watch. Where that cannot be, names are found only by [`SharedMemory::look`].
+    /// Begins to watch.
     pub(crate) fn watch(policy: CleanShm, runtime_dir: &Path) -> SharedMemory {
-        let watch = (policy != CleanShm::No).then(|| {
-            let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
-            let events = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::DELETE;
-            inotify::add_watch(&fd, "/dev/shm", events).ok()?;
-            Some(fd)
-        });
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(runtime_dir.join("shm")).ok();
-        SharedMemory {
-            watch: watch.flatten(),
+        let mut memory = SharedMemory {
+            policy,
+            hint: None,
+            has_news: false,
+            seen: HashMap::new(),
             pending: BTreeMap::new(),
             noted: BTreeSet::new(),
-            file,
+            list: runtime_dir.join(SHARED_MEMORY),
+            file: None,
             next_look: None,
             not_before: None,
+        };
+        if policy != CleanShm::No {
+            memory.hint = Watched::new(Path::new(shm::DIRECTORY)).ok();
+            memory.seen = shm::names();
+            memory.next_look = memory.hint.is_none().then_some(UNTOLD);
         }
+        memory
     }
 
-    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.watch.as_ref().map(AsFd::as_fd)
+    /// The kernel tells that names have appeared in /dev/shm.
+    fn told(&mut self, now: Duration) {
+        self.has_news = true;
+        // However much is new, looking must not become the agent's main work.
+        let at = self.not_before.map_or(now, |time| time.max(now));
+        self.next_look = Some(self.next_look.map_or(at, |next| next.min(at)));
     }
 
-    /// Takes the news of /dev/shm.
-    fn news(&mut self, now: Duration) {
-        let Some(fd) = &self.watch else { return };
-        let mut memory = [MaybeUninit::<u8>::uninit(); 4096];
-        let mut reader = inotify::Reader::new(fd, &mut memory);
-        while let Ok(event) = reader.next() {
-            let Some(name) = event.file_name() else { continue };
-            let mut path = b"/dev/shm/".to_vec();
-            path.extend_from_slice(name.to_bytes());
-            let path = OsString::from_vec(path);
-            if event.events().contains(ReadFlags::DELETE) {
-                self.pending.remove(&path);
-            } else if self.pending.len() < MAX_PENDING && !self.noted.contains(&path) {
-                self.pending.insert(path, 0);
+    /// Takes the names that are new.
+    fn scan(&mut self) {
+        if !std::mem::take(&mut self.has_news) && (self.hint.is_some() || self.policy == CleanShm::No) {
+            return;
+        }
+        let names = shm::names();
+        self.pending.retain(|name, _| names.contains_key(name));
+        for (name, inode) in &names {
+            let is_new = self.seen.get(name) != Some(inode) && !self.noted.contains(name);
+            if is_new && self.pending.len() < MAX_PENDING {
+                self.pending.insert(name.clone(), 0);
             }
         }
-        if self.pending.values().any(|looks| *looks == 0) {
-            // However much is new, looking must not become the agent's main work.
-            self.next_look = Some(self.not_before.map_or(now, |time| time.max(now)));
-        }
+        self.seen = names;
     }
 
     /// When [`SharedMemory::look`] is due.
@@ -116,16 +128,22 @@ impl SharedMemory {
         });
         let pause = begun.elapsed() * DUTY;
         let next = self.pending.values().copied().min().map(|looks| LOOKS[looks] - LOOKS[looks - 1]);
-        self.next_look = next.map(|step| now + step.max(pause));
+        let untold = self.hint.is_none().then_some(UNTOLD);
+        self.next_look = next.or(untold).map(|step| now + step.max(pause));
         self.not_before = Some(now + pause);
     }
 
     fn look_at(&mut self, pid: i32) {
         for name in proc::shared_memory_of(pid) {
-            if self.pending.remove(&name).is_some() || (self.watch.is_none() && !self.noted.contains(&name)) {
+            if self.pending.remove(&name).is_some() {
                 self.note(name);
             }
         }
+    }
+
+    /// There was nothing to look for.
+    fn rest(&mut self, now: Duration) {
+        self.next_look = self.hint.is_none().then_some(now + UNTOLD);
     }
 
     /// Whether there is anything to look for.
@@ -134,6 +152,10 @@ impl SharedMemory {
     }
 
     fn note(&mut self, name: OsString) {
+        // The list is for those who remove what is on it when we cannot.
+        if self.file.is_none() && self.policy == CleanShm::Job {
+            self.file = std::fs::OpenOptions::new().create(true).append(true).open(&self.list).ok();
+        }
         if let Some(file) = &mut self.file {
             let mut line = name.clone().into_vec();
             line.push(b'\n');
@@ -143,11 +165,11 @@ impl SharedMemory {
     }
 
     /// After the job: removes what is still there and mapped by nobody, or only lists it. Returns the names.
-    pub(crate) fn finish(&mut self, policy: CleanShm) -> Vec<OsString> {
+    pub(crate) fn finish(&mut self) -> Vec<OsString> {
         let left = std::mem::take(&mut self.noted);
         left.into_iter()
             .filter(|name| Path::new(name).exists() && !shm::in_use(name))
-            .filter(|name| match policy {
+            .filter(|name| match self.policy {
                 CleanShm::Job => shm::unlink(name),
                 CleanShm::List => true,
                 CleanShm::No => false,
@@ -157,18 +179,26 @@ impl SharedMemory {
 }
 
 impl Node {
+    /// The kernel tells that names have appeared in /dev/shm.
     pub(crate) fn shared_memory_news(&mut self, now: Duration) {
+        if let Some(shared_memory) = &mut self.shared_memory {
+            shared_memory.told(now);
+        }
         self.look_for_shared_memory(now, false);
     }
 
     /// Looks who maps what is new in /dev/shm, if that is due; `at_once`: before they are gone.
     pub(crate) fn look_for_shared_memory(&mut self, now: Duration, at_once: bool) {
         let Some(shared_memory) = &mut self.shared_memory else { return };
-        shared_memory.news(now);
-        let due = shared_memory.deadline().is_some_and(|deadline| deadline <= now);
-        if shared_memory.is_waiting() && (due || at_once) {
+        if !at_once && shared_memory.deadline().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        shared_memory.scan();
+        if shared_memory.is_waiting() {
             let leaders = self.slots.iter().filter(|slot| slot.leader_alive).filter_map(|slot| slot.leader);
             shared_memory.look(now, leaders, at_once);
+        } else {
+            shared_memory.rest(now);
         }
     }
 }

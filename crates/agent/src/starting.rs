@@ -35,11 +35,7 @@ impl Node {
         let spec = Rc::new(spec);
         let node = NodeRank(0);
         self.spool = Spool::new(self.runtime.path(), spec.io.spool);
-        let shared_memory = SharedMemory::watch(spec.clean_shm, self.runtime.path());
-        if let Some(fd) = shared_memory.descriptor() {
-            let _ = poller.add(fd, Token::SharedMemory.encode(), Interest::Read);
-        }
-        self.shared_memory = Some(shared_memory);
+        self.shared_memory = Some(SharedMemory::watch(spec.clean_shm, self.runtime.path()));
         let places: Vec<_> = spec.map.on_node(node).copied().collect();
         self.slots = places
             .iter()

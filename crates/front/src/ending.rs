@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rankrun_agent::clean::Remains;
 use rankrun_core::ExitCode;
 use rankrun_core::gang::{Event, Outside};
+use rankrun_core::job::CleanShm;
 use rankrun_core::report::{OutputFate, Report, render};
 use rankrun_core::stderr::Tail;
 use rankrun_core::verdict::verdict;
@@ -170,6 +171,7 @@ impl Front {
             cgroup: self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
             children: ChildList::open(),
             places: self.places.clone(),
+            clean_shm: self.plan.spec.clean_shm == CleanShm::Job,
         };
         let empty = remains.end(&self.foreign);
         remains.tidy(self.summary.is_none().then(|| SystemTime::now() - UNATTENDED));
