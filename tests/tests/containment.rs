@@ -4,11 +4,14 @@
 //! Each of 3 ranks has a plain child, a child in a session of its own, and a daemonised grandchild that ignores
 //! SIGTERM, SIGINT and SIGHUP. All hold stdout open; in the tests of shared memory all map a file of /dev/shm.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Job, Running, Tier, User, compile, full_scale, helper, monotonic, pause, processes, skip};
+use rankrun_tests::{
+    Ended, Job, Running, Tier, User, compile, full_scale, helper, monotonic, pause, processes, skip, wait_until,
+};
 use rustix::process::Signal;
 
 const RANKS: u32 = 3;
@@ -297,6 +300,33 @@ fn no_shared_memory_survives_the_job_whatever_ends_it() {
         }
     }
     assert!(left.is_empty(), "something was left when {left:?}");
+}
+
+/// Makes a file in /dev/shm, holds it open, and ends when it is told to.
+const KEEPER: &str = r#"exec 3<>"/dev/shm/${RANKRUN_TEST_DIR##*/}-kept"
+echo > "$RANKRUN_TEST_DIR/up"
+until [ -e "$RANKRUN_TEST_DIR/go" ]; do sleep 0.01; done"#;
+
+#[test]
+fn shared_memory_that_is_to_stay_stays_whatever_ends_the_job() {
+    let events: [(&str, Event); 3] = [
+        ("the rank ends", |running| running.sign("go")),
+        ("the front is told to end", |running| processes::send(running.front(), Signal::TERM)),
+        ("the agent is killed", |running| processes::send(running.agent(), Signal::KILL)),
+    ];
+    for (policy, stays) in [("list", true), ("no", true), ("job", false)] {
+        for (name, event) in &events {
+            let running = Job::new(["-n", "1", "--grace", "1s", "--clean-shm", policy, "sh", "-c", KEEPER]).start();
+            let file = Path::new("/dev/shm").join(format!("{}-kept", running.tag()));
+            running.wait_for_file("up");
+            assert!(file.exists());
+            event(&running);
+            wait_until(LEASE + GRACE + MARGIN, || running.front_ended()).expect("the front ends");
+            assert_eq!(file.exists(), stays, "--clean-shm {policy}, {name}");
+            let _ = fs::remove_file(&file);
+            running.finish(MARGIN);
+        }
+    }
 }
 
 #[test]

@@ -9,10 +9,10 @@ use rankrun_core::job::CleanShm;
 use rankrun_core::worker::{Stop, StopWhy};
 use rankrun_core::{ExitCode, JobId, Pid};
 use rankrun_output::Spool;
-use rankrun_sys::{fork, watched};
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::signal::{self, SignalFd};
+use rankrun_sys::{fork, watched};
 use rankrun_wire::message::Hello;
 use rankrun_wire::{ToAgent, ToFront};
 

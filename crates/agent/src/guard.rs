@@ -46,12 +46,8 @@ impl Guard {
     /// Runs until the agent is gone and nothing of the job is left. Returns the exit code.
     pub(crate) fn run(self) -> u8 {
         let signals = self.settle();
-        let mut remains = Remains {
-            cgroup: None,
-            children: ChildList::open(),
-            places: self.places.clone(),
-            clean_shm: false,
-        };
+        let mut remains =
+            Remains { cgroup: None, children: ChildList::open(), places: self.places.clone(), clean_shm: false };
         let end = self.watch(signals.as_ref(), &mut remains);
         if remains.cgroup.is_none() {
             // It was killed before it could say that it had made one.

@@ -56,7 +56,6 @@ impl Node {
         let held = socket::hold_port().ok();
         let master = held.as_ref().map(|(_, port)| Master { addr: "127.0.0.1".to_owned(), port: *port });
         self._master_port = held.map(|(socket, _)| socket);
-        self.oom = Some(OomWatch::start());
         let (socket, hook) = self.speakers.open(self.runtime.path(), poller);
         let facts = NodeFacts {
             node,
@@ -73,6 +72,8 @@ impl Node {
             Err(error) => self.outbox.push(ToFront::Note(format!("cannot open /dev/null: {error}"))),
         }
         self.spawn_more(now, poller);
+        // While the spawner is at the first ranks: no program wants too much memory in its first instructions.
+        self.oom = Some(OomWatch::start());
     }
 
     /// Keeps the spawner busy, and not more.
