@@ -302,8 +302,9 @@ fn no_shared_memory_survives_the_job_whatever_ends_it() {
     assert!(left.is_empty(), "something was left when {left:?}");
 }
 
-/// Makes a file in /dev/shm, holds it open, and ends when it is told to.
+/// Makes a file in /dev/shm, works with it for a while, and ends when it is told to.
 const KEEPER: &str = r#"exec 3<>"/dev/shm/${RANKRUN_TEST_DIR##*/}-kept"
+sleep 0.2
 echo > "$RANKRUN_TEST_DIR/up"
 until [ -e "$RANKRUN_TEST_DIR/go" ]; do sleep 0.01; done"#;
 
