@@ -29,8 +29,13 @@ pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
 /// them for a moment.
 pub(crate) fn dead_directories(since: SystemTime) -> Vec<PathBuf> {
     let owners = entries(Path::new("/tmp")).into_iter().filter(|owner| name(owner).starts_with("rankrun-"));
-    let jobs = owners.flat_map(|owner| entries(&owner));
+    let jobs = owners.flat_map(|owner| entries(&owner)).filter(|path| is_job(&name(path)));
     jobs.filter(|job| is_newer(job, since) && is_unlocked(job)).collect()
+}
+
+/// Beside the jobs' directories, that of a user holds what Python has compiled of the hook.
+fn is_job(name: &str) -> bool {
+    name.len() == 8 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn is_newer(path: &Path, since: SystemTime) -> bool {

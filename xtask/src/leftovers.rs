@@ -17,7 +17,7 @@ impl Leftovers {
         names.extend(entries(Path::new("/dev/shm")));
         for owner in entries(Path::new("/tmp")) {
             if name_starts_with(&owner, "rankrun-") {
-                names.extend(entries(&owner).into_iter().filter(|job| !is_alive(job)));
+                names.extend(entries(&owner).into_iter().filter(|path| is_job(path) && !is_alive(path)));
             }
         }
         for mount in cgroup2_mounts() {
@@ -42,6 +42,12 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 
 fn name_starts_with(path: &Path, prefix: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+}
+
+/// Beside the jobs' directories, that of a user holds what Python has compiled of the hook.
+fn is_job(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.len() == 8 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Whether a runtime directory belongs to a job that still runs: its agent holds a lock on it.

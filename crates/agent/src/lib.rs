@@ -14,6 +14,7 @@ mod capture;
 pub mod clean;
 mod clock;
 mod guard;
+mod hook;
 pub mod launch;
 mod lease;
 mod link;

@@ -19,15 +19,12 @@ use rankrun_wireup::pmi1;
 use rankrun_wireup::worker::{self, Client, Said};
 
 use crate::boundary::Boundary;
+use crate::hook;
 use crate::node::Node;
 use crate::token::Token;
 
 /// The name of the worker socket in the job's directory.
 pub(crate) const WORKER_SOCKET: &str = "worker.sock";
-/// The directory of the interpreter hook in the job's directory.
-pub(crate) const HOOK_DIR: &str = "hook";
-/// The hook itself: it is laid out anew for each job, so that it fits this binary.
-const HOOK: &str = include_str!("../../../python/hook/sitecustomize.py");
 /// Connections at a time. Each rank may start many interpreters; a job of 512 ranks has 512 of them at least.
 const MAX_CLIENTS: usize = 8192;
 /// Connections taken per wake-up, for the same reason as [`READ`].
@@ -63,9 +60,14 @@ pub(crate) struct Speakers {
 }
 
 impl Speakers {
-    /// Listens, and lays out the hook. An error is not worth a job: without the socket ranks are silent, and still watched.
+    /// Listens, and lays out the hook if it is wanted. An error is not worth a job: without the socket ranks are silent, and still watched.
     /// Returns the socket's path and the hook's directory, where they could be made.
-    pub(crate) fn open(&mut self, runtime_dir: &Path, poller: &Poller) -> (Option<PathBuf>, Option<PathBuf>) {
+    pub(crate) fn open(
+        &mut self,
+        runtime_dir: &Path,
+        with_hook: bool,
+        poller: &Poller,
+    ) -> (Option<PathBuf>, Option<PathBuf>) {
         let path = runtime_dir.join(WORKER_SOCKET);
         let listener = socket::listen(&path).and_then(|listener| {
             socket::set_nonblocking(&listener)?;
@@ -74,11 +76,7 @@ impl Speakers {
         });
         let Ok(listener) = listener else { return (None, None) };
         self.listener = Some(listener);
-        let hook = runtime_dir.join(HOOK_DIR);
-        let written = std::fs::create_dir(&hook)
-            .and_then(|()| std::fs::write(hook.join("sitecustomize.py"), HOOK))
-            .map(|()| hook);
-        (Some(path), written.ok())
+        (Some(path), with_hook.then(|| hook::lay_out(runtime_dir).ok()).flatten())
     }
 }
 

@@ -56,14 +56,14 @@ impl Node {
         let held = socket::hold_port().ok();
         let master = held.as_ref().map(|(_, port)| Master { addr: "127.0.0.1".to_owned(), port: *port });
         self._master_port = held.map(|(socket, _)| socket);
-        let (socket, hook) = self.speakers.open(self.runtime.path(), poller);
+        let (socket, hook) = self.speakers.open(self.runtime.path(), spec.hook, poller);
         let facts = NodeFacts {
             node,
             cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
             master,
             stdbuf: stdbuf_library(),
             socket: socket.map(Into::into),
-            hook: hook.filter(|_| spec.hook).map(Into::into),
+            hook: hook.map(Into::into),
             runtime_dir: Some(self.runtime.path().into()),
         };
         self.spec = Some(spec);
