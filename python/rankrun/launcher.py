@@ -83,7 +83,7 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="rankrun-") as name:
         directory = Path(name)
         (directory / "job").write_bytes(job)
-        command = [binary, "-n", str(nprocs), "--stdin", "none"]
+        command = [binary, "-n", str(nprocs), "--stdin", "none", "--die-with-parent"]
         # Values stay off the command line, where every user of the machine could read them.
         variables = {**(env or {}), "MASTER_ADDR": master_addr}
         if master_port is not None:

@@ -621,6 +621,17 @@ class Signals(PackageTest):
         self.assert_gone(pids)
         self.assertEqual((process.returncode, out.split()[:2]), (0, ["2", "SIGINT"]), err)
 
+    def test_a_caller_that_is_killed_takes_the_job_with_it(self):
+        ranks = self.directory / "ranks"
+        ranks.mkdir()
+        process = self.start([sys.executable, self.script(self.PROGRAM), str(ranks), "1"])
+        pids = self.pids(ranks)
+        process.kill()
+        # rankrun, which has the caller's stderr too, is gone when that ends.
+        _, err = process.communicate("", BOUND)
+        self.assert_gone(pids)
+        self.assertIn("rankrun: ended by SIGTERM", err)
+
     def test_what_is_ignored_stays_ignored(self):
         self.check("""
             import os, rankrun, signal

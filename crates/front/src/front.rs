@@ -76,6 +76,9 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
     plan.spec.ignored_signals = signal::ignored_now();
     // From here on a signal ends the job, not this process, which then could not clean up.
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
+    if plan.die_with_parent {
+        fork::end_with_parent(signal::SIGTERM).map_err(failed("be told of the end of the parent"))?;
+    }
     let foreign: Vec<i32> = proc::own_children().into_iter().take(MAX_FOREIGN).collect();
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
     let launched = rankrun_agent::launch(&plan.spec.job).map_err(failed("start the guard and the agent"))?;

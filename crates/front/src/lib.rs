@@ -31,6 +31,8 @@ pub struct Plan {
     pub report_dir: Option<PathBuf>,
     pub timeout: Option<Duration>,
     pub keep_going: bool,
+    /// Whether the job ends when our parent does.
+    pub die_with_parent: bool,
     /// Whether a rank whose stderr ends with a traceback, and that lives on, is ended (or only named).
     pub end_suspects: bool,
     /// How long a blocked destination may hold us up after the end.

@@ -27,7 +27,7 @@ pub(crate) const ONLY_TYPED: &[&str] = &["config", "dry-run", "help", "version",
 pub(crate) const REPEATED: &[&str] = &["env", "env-remove", "wrap"];
 
 /// Options without a value.
-pub(crate) const SWITCHES: &[&str] = &["keep-going", "timestamps", "dry-run"];
+pub(crate) const SWITCHES: &[&str] = &["keep-going", "die-with-parent", "timestamps", "dry-run"];
 
 /// The words that are commands of rankrun when they come first, with what each does.
 pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
@@ -317,6 +317,13 @@ fn ending_args() -> Vec<Arg> {
         "Let the other ranks run on when one fails",
         "The ranks are independent of each other. The exit code is that of the first failure.",
     ));
+    args.extend(switch(
+        "die-with-parent",
+        "no-die-with-parent",
+        ENDING,
+        "End the job when whoever started rankrun is gone",
+        "As if SIGTERM had been sent to rankrun. For programs that start rankrun and may themselves be killed.",
+    ));
     args
 }
 
@@ -503,7 +510,7 @@ pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              f
 pub(crate) const SETTINGS: &str = "\
 Every option that has a value or a switch can also be given as an environment variable, RANKRUN_GRACE=10s for --grace 10s, \
 or in a TOML file (--config FILE or RANKRUN_CONFIG), grace = \"10s\". The command line wins over the environment, the \
-environment over the file. What a switch says is taken back by --no-keep-going, --no-timestamps.";
+environment over the file. What a switch says is taken back by --no-keep-going, --no-die-with-parent, --no-timestamps.";
 
 pub(crate) const EXIT_CODES: &str = "\
 The code of the rank that failed first, or 128 + n if signal n ended it. Also:";

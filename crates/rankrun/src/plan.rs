@@ -138,6 +138,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         // A person at a debugger is not to be hurried.
         timeout: settings.timeout.filter(|_| settings.tty.is_none()),
         keep_going: settings.keep_going,
+        die_with_parent: settings.die_with_parent,
         end_suspects: settings.end_suspects,
         drain: settings.drain,
         verbosity: settings.verbosity,

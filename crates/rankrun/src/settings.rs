@@ -97,6 +97,7 @@ pub(crate) struct Settings {
     pub(crate) descendants: Descendants,
     pub(crate) clean_shm: CleanShm,
     pub(crate) keep_going: bool,
+    pub(crate) die_with_parent: bool,
     pub(crate) output: Option<Output>,
     /// The template of the tag; empty for the default one. With its origin, since only the output crate can judge it.
     pub(crate) tag: Option<Given>,
@@ -165,6 +166,7 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
         descendants: sources.choice("descendants", choices::DESCENDANTS)?.unwrap_or_default(),
         clean_shm: sources.choice("clean-shm", choices::CLEAN_SHM)?.unwrap_or_default(),
         keep_going: switch("keep-going")?,
+        die_with_parent: switch("die-with-parent")?,
         output: sources.choice("output", choices::OUTPUT)?,
         tag: tag.map(|given| match given.text == "yes" && !matches!(given.origin, Origin::CommandLine) {
             true => Given { text: OsString::new(), ..given },
@@ -331,6 +333,7 @@ const KEYS: &[&str] = &[
     "descendants",
     "clean-shm",
     "keep-going",
+    "die-with-parent",
     "output",
     "tag",
     "only",

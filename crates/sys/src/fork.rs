@@ -44,6 +44,19 @@ pub fn become_subreaper() -> io::Result<()> {
     Ok(())
 }
 
+/// The process gets a signal when the thread that started it is gone; at once if that is so already.
+pub fn end_with_parent(signal: i32) -> io::Result<()> {
+    let parent = rustix::process::getppid();
+    // SAFETY: prctl with these arguments reads no memory of ours.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if rustix::process::getppid() != parent {
+        crate::signal::send(std::process::id() as i32, signal)?;
+    }
+    Ok(())
+}
+
 /// The process is no longer the reaper of its orphaned descendants: those that are left go to the next one up.
 pub fn resign_as_subreaper() {
     // SAFETY: as above.
