@@ -49,7 +49,8 @@ def launch(
 
     When a rank fails, all others are ended, and when this function returns or raises, no process of the job is left.
     The environment of this process is not changed. SIGINT and SIGTERM to this process end the job; the handlers
-    that were there before are put back. Outside the main thread Python allows no handlers, and there are none.
+    that were there before are put back. Outside the main thread Python allows no handlers, and there are none. If this
+    process is killed, the job ends too.
 
     Args:
         func: what each rank calls, with exactly one argument.
