@@ -23,7 +23,7 @@ use crate::time::{monotonic, wait_until};
 const BOUND: Duration = Duration::from_secs(60);
 
 /// How long something that is just being removed may still be there.
-const MOMENT: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_secs(5);
 
 /// How rankrun holds the processes of a rank together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

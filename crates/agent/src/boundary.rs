@@ -139,7 +139,7 @@ fn is_of(member: Member<'_>, pid: i32) -> bool {
 
 fn explain(error: &Unavailable) -> String {
     match error {
-        Unavailable::NotWritable { source, .. } => format!("{error}: {source}"),
+        Unavailable::NotWritable { source, .. } => format!("{error}: {}", rankrun_sys::reason(source)),
         Unavailable::NotMounted | Unavailable::NotAMember => error.to_string(),
     }
 }

@@ -75,7 +75,7 @@ impl SharedMemory {
         if policy != CleanShm::No {
             memory.hint = Watched::new(Path::new(shm::DIRECTORY)).ok();
             memory.seen = shm::names();
-            memory.next_look = memory.hint.is_none().then_some(UNTOLD);
+            memory.next_look = memory.must_ask().then_some(UNTOLD);
         }
         memory
     }
@@ -88,9 +88,14 @@ impl SharedMemory {
         self.next_look = Some(self.next_look.map_or(at, |next| next.min(at)));
     }
 
+    /// Whether the directory is to be read because nobody tells of it.
+    fn must_ask(&self) -> bool {
+        self.hint.is_none() && self.policy != CleanShm::No
+    }
+
     /// Takes the names that are new.
     fn scan(&mut self) {
-        if !std::mem::take(&mut self.has_news) && (self.hint.is_some() || self.policy == CleanShm::No) {
+        if !std::mem::take(&mut self.has_news) && !self.must_ask() {
             return;
         }
         let names = shm::names();
@@ -109,13 +114,16 @@ impl SharedMemory {
         self.next_look
     }
 
-    /// Looks which of the new names the workers map or have open. The leaders are looked at first: it is mostly they who
-    /// make shared memory, and a quick look can be there before whoever made it is gone. `thorough` looks at everybody at
-    /// once.
+    /// Looks which names are new, and which of them the workers map or have open. The leaders are looked at first: it is
+    /// mostly they who make shared memory, and a quick look can be there before whoever made it is gone. `thorough` looks
+    /// at everybody at once.
     fn look(&mut self, now: Duration, leaders: impl Iterator<Item = i32>, thorough: bool) {
         let begun = Instant::now();
-        for pid in leaders {
-            self.look_at(pid);
+        self.scan();
+        if !self.pending.is_empty() {
+            for pid in leaders {
+                self.look_at(pid);
+            }
         }
         if self.pending.values().any(|looks| thorough || *looks > 0) {
             for process in proc::descendants(std::process::id() as i32) {
@@ -128,7 +136,7 @@ impl SharedMemory {
         });
         let pause = begun.elapsed() * DUTY;
         let next = self.pending.values().copied().min().map(|looks| LOOKS[looks] - LOOKS[looks - 1]);
-        let untold = self.hint.is_none().then_some(UNTOLD);
+        let untold = self.must_ask().then_some(UNTOLD);
         self.next_look = next.or(untold).map(|step| now + step.max(pause));
         self.not_before = Some(now + pause);
     }
@@ -139,16 +147,6 @@ impl SharedMemory {
                 self.note(name);
             }
         }
-    }
-
-    /// There was nothing to look for.
-    fn rest(&mut self, now: Duration) {
-        self.next_look = self.hint.is_none().then_some(now + UNTOLD);
-    }
-
-    /// Whether there is anything to look for.
-    fn is_waiting(&self) -> bool {
-        !self.pending.is_empty()
     }
 
     fn note(&mut self, name: OsString) {
@@ -193,12 +191,7 @@ impl Node {
         if !at_once && shared_memory.deadline().is_none_or(|deadline| deadline > now) {
             return;
         }
-        shared_memory.scan();
-        if shared_memory.is_waiting() {
-            let leaders = self.slots.iter().filter(|slot| slot.leader_alive).filter_map(|slot| slot.leader);
-            shared_memory.look(now, leaders, at_once);
-        } else {
-            shared_memory.rest(now);
-        }
+        let leaders = self.slots.iter().filter(|slot| slot.leader_alive).filter_map(|slot| slot.leader);
+        shared_memory.look(now, leaders, at_once);
     }
 }

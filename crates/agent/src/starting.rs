@@ -161,7 +161,7 @@ impl Node {
         if no_cgroup && self.started == 0 {
             // EACCES, EBUSY, EOPNOTSUPP: the directory could be made, and yet no process may be placed in it.
             if self.boundary.cgroup().is_some() {
-                let why = format!("processes cannot be placed in a cgroup: {}", error.source);
+                let why = format!("processes cannot be placed in a cgroup: {}", rankrun_sys::reason(&error.source));
                 self.boundary = Boundary::Subreaper { why };
                 let pid = Pid(std::process::id() as i32);
                 self.outbox.push(ToFront::Ready { pid, containment: self.boundary.containment() });

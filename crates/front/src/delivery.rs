@@ -9,7 +9,6 @@ use rankrun_output::{LogError, LogFiles, Presenter};
 use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
 
-use crate::report::os_text;
 use crate::sink::{News, Sink};
 
 /// The size from which a batch is handed on before the loop looks at anything else.
@@ -225,7 +224,7 @@ impl Delivery {
                         self.told.push(Told::ReaderGone);
                     }
                     News::Failed(error) => {
-                        self.note(format!("cannot write to {name}: {}", os_text(&error)));
+                        self.note(format!("cannot write to {name}: {}", rankrun_sys::reason(&error)));
                         self.told.push(Told::Failed);
                     }
                 }
@@ -270,7 +269,7 @@ impl Delivery {
             }
             Err(error) => {
                 let since = *self.log_failed_since.get_or_insert(now);
-                let text = format!("{error}: {}", os_text(&error.source));
+                let text = format!("{error}: {}", rankrun_sys::reason(&error.source));
                 if now >= since + self.drain {
                     self.note(format!("{text}; giving up"));
                     self.logs = None;

@@ -92,7 +92,7 @@ impl Front {
                 Ok(path) => place = Some(path),
                 // A full or read-only home never changes the exit code.
                 Err(error) if self.plan.verbosity > 0 => {
-                    let error = report::os_text(&error);
+                    let error = rankrun_sys::reason(&error);
                     self.note(format!("cannot write the report in \"{}\": {error}", directory.display()));
                 }
                 Err(_) => {}

@@ -11,7 +11,6 @@ use rankrun_wire::ToFront;
 use rankrun_wire::message::{Containment, Hello};
 
 use crate::front::Front;
-use crate::report;
 
 impl Front {
     pub(crate) fn message(&mut self, message: ToFront) {
@@ -58,7 +57,7 @@ impl Front {
                 self.event(Event::SpawnFailed {
                     rank: worker.rank,
                     step,
-                    error: report::os_text(&error),
+                    error: rankrun_sys::reason(&error),
                     command: command.to_string_lossy().into_owned(),
                     not_found: Some(code),
                 });

@@ -183,19 +183,10 @@ pub(crate) fn error(color: bool, what: &str, source: Option<&io::Error>, hint: O
         true => format!("\x1b[{style}m{word}\x1b[0m"),
         false => word.to_owned(),
     };
-    let source = source.map(|source| format!(": {}", os_text(source))).unwrap_or_default();
+    let source = source.map(|source| format!(": {}", rankrun_sys::reason(source))).unwrap_or_default();
     let mut stderr = io::stderr();
     let _ = writeln!(stderr, "{} {what}{source}", paint("1;31", "error:"));
     if let Some(hint) = hint {
         let _ = writeln!(stderr, "{} {hint}", paint("36", "hint:"));
-    }
-}
-
-/// The text of an OS error without Rust's "(os error 2)".
-pub(crate) fn os_text(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.split_once(" (os error") {
-        Some((text, _)) => text.to_owned(),
-        None => text,
     }
 }

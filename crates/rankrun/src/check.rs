@@ -15,8 +15,8 @@ use rankrun_sys::cgroup::JobCgroup;
 use rankrun_sys::proc;
 use rustix::fs::Access;
 
-use crate::config::reason;
 use crate::{capacity, clean, cpus, inventory};
+use rankrun_sys::reason;
 
 /// How a finding is to be taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -19,8 +19,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::process::{PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
 
-use crate::config::reason;
 use crate::message::{Problem, warn};
+use rankrun_sys::reason;
 
 /// From SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);

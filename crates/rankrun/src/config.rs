@@ -28,20 +28,11 @@ impl Config {
 pub(crate) fn read(path: &Path) -> Result<Config, Problem> {
     let shown = path.display();
     let bytes = std::fs::read(path).map_err(|error| {
-        Problem::usage(format!("cannot read the configuration file \"{shown}\": {}", reason(&error)))
+        Problem::usage(format!("cannot read the configuration file \"{shown}\": {}", rankrun_sys::reason(&error)))
     })?;
     let text = String::from_utf8(bytes)
         .map_err(|_| Problem::usage(format!("the configuration file \"{shown}\" is not UTF-8 text")))?;
     parse(path, &text)
-}
-
-/// What the operating system says, without Rust's "(os error 2)".
-pub(crate) fn reason(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.find(" (os error ") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    }
 }
 
 fn parse(path: &Path, text: &str) -> Result<Config, Problem> {

@@ -81,7 +81,7 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
 fn print(text: &[u8]) -> Result<ExitCode, Problem> {
     match anstream::stdout().write_all(text) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Problem::internal(format!("cannot write to stdout: {}", config::reason(&error))))
+            Err(Problem::internal(format!("cannot write to stdout: {}", rankrun_sys::reason(&error))))
         }
         _ => Ok(ExitCode::SUCCESS),
     }

@@ -12,10 +12,10 @@ use rankrun_front::Plan;
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template};
 
 use crate::choices::{Output, Stdio, When};
-use crate::config::reason;
 use crate::message::Problem;
 use crate::program;
 use crate::settings::{AppSettings, Nproc, Settings};
+use rankrun_sys::reason;
 
 /// What rankrun finds around it when it starts.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use rankrun_core::ExitCode;
 use rankrun_core::suggest::nearest;
 use rankrun_sys::exec::{ResolveError, resolve};
 
-use crate::config::reason;
 use crate::message::Problem;
+use rankrun_sys::reason;
 
 /// Finds the file that a command runs, as the ranks will: by the PATH of their environment, from their directory.
 pub(crate) fn find(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Result<PathBuf, Problem> {

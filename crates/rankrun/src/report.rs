@@ -5,8 +5,8 @@ use std::path::Path;
 use rankrun_core::report::{Report, SCHEMA, render};
 use serde::Deserialize;
 
-use crate::config::reason;
 use crate::message::Problem;
+use rankrun_sys::reason;
 
 /// What every version of the schema has.
 #[derive(Deserialize)]

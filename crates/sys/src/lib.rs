@@ -25,3 +25,12 @@ pub mod spawn;
 pub mod terminal;
 pub mod wait;
 pub mod watched;
+
+/// What the operating system says of an error, without Rust's "(os error 2)".
+pub fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
