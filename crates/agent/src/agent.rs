@@ -222,7 +222,7 @@ impl Loop {
             Token::Output(slot, stream) => self.node.read_output(slot, stream, &self.poller),
             Token::Pmi(slot) => self.node.pmi_ready(now, slot, event, &self.poller),
             Token::Stdin(slot) => self.node.stdin_ready(slot, &self.poller),
-            Token::WorkerSocket => self.node.accept_speakers(&self.poller),
+            Token::WorkerSocket => self.node.welcome_speakers(now, &self.poller),
             Token::WorkerClient(client) => self.node.hear_speaker(now, client, &self.poller),
             Token::Boundary(slot) => self.node.look_at_boundary(now, slot, &self.poller),
         }

@@ -362,7 +362,7 @@ impl Node {
             }
         }
         self.tick_orphans(now);
-        self.tick_speakers(now);
+        self.tick_speakers(now, poller);
         self.look_for_shared_memory(now, false);
         let looks = std::mem::take(&mut self.to_look_at);
         for index in looks {

@@ -29,6 +29,11 @@ pub(crate) const WORKER_SOCKET: &str = "worker.sock";
 const MAX_CLIENTS: usize = 8192;
 /// Connections taken per wake-up, for the same reason as [`READ`].
 const ACCEPTS: usize = 32;
+/// Connections taken in a time, at least; two of each rank may come at once, when all fail together. A rank that makes one
+/// for each of its thousands of notes then waits in the backlog, where it costs nobody anything, and never as long as a
+/// client is patient (0.25 s).
+const TAKEN: usize = 40;
+const WINDOW: Duration = Duration::from_millis(20);
 /// Bytes taken from a client per wake-up: a rank that floods us waits for the others.
 const READ: usize = 64 * 1024;
 /// Bytes of an error file that are read.
@@ -51,6 +56,10 @@ pub(crate) struct Speakers {
     listener: Option<OwnedFd>,
     connections: BTreeMap<usize, Connection>,
     next: usize,
+    /// When the present time of counting began, and how many connections were taken in it.
+    window: (Duration, usize),
+    /// The listener is out of the poll set until then.
+    rests_until: Option<Duration>,
     /// Processes that have spoken, by pid: their rank, and how far their failure has come.
     processes: HashMap<i32, (usize, Speaker)>,
     /// What was found out of clients, by pid and start time: their slot, and whether they may testify.
@@ -81,11 +90,26 @@ impl Speakers {
 }
 
 impl Node {
-    /// Takes connections.
-    pub(crate) fn accept_speakers(&mut self, poller: &Poller) {
-        for _ in 0..ACCEPTS {
-            let Some(listener) = &self.speakers.listener else { return };
-            let Ok(socket) = socket::accept(listener) else { return };
+    /// Takes connections, as many as there may be in a time.
+    pub(crate) fn welcome_speakers(&mut self, now: Duration, poller: &Poller) {
+        if now >= self.speakers.window.0 + WINDOW {
+            self.speakers.window = (now, 0);
+        }
+        if self.speakers.window.1 >= TAKEN.max(2 * self.slots.len())
+            && let Some(listener) = &self.speakers.listener
+            && poller.remove(listener).is_ok()
+        {
+            self.speakers.rests_until = Some(self.speakers.window.0 + WINDOW);
+            return;
+        }
+        self.speakers.window.1 += self.accept_speakers(poller);
+    }
+
+    /// Takes the connections that wait, and returns how many.
+    fn accept_speakers(&mut self, poller: &Poller) -> usize {
+        for taken in 0..ACCEPTS {
+            let Some(listener) = &self.speakers.listener else { return taken };
+            let Ok(socket) = socket::accept(listener) else { return taken };
             if self.speakers.connections.len() >= MAX_CLIENTS || socket::set_nonblocking(&socket).is_err() {
                 continue;
             }
@@ -98,6 +122,7 @@ impl Node {
                 self.speakers.connections.insert(index, connection);
             }
         }
+        ACCEPTS
     }
 
     /// The worker that a process belongs to, and whether it may testify for it. A client may make a connection for each
@@ -246,11 +271,17 @@ impl Node {
     pub(crate) fn speakers_deadline(&self) -> Option<Duration> {
         let speakers = self.speakers.processes.values().filter_map(|(_, speaker)| speaker.deadline());
         let stopping = self.slots.iter().filter_map(|slot| slot.next_speaker_look);
-        speakers.chain(stopping).min()
+        speakers.chain(stopping).chain(self.speakers.rests_until).min()
     }
 
-    /// Finds the speakers that are stuck.
-    pub(crate) fn tick_speakers(&mut self, now: Duration) {
+    /// Finds the speakers that are stuck, and hears new ones again after a rest.
+    pub(crate) fn tick_speakers(&mut self, now: Duration, poller: &Poller) {
+        if self.speakers.rests_until.is_some_and(|until| until <= now)
+            && let Some(listener) = &self.speakers.listener
+        {
+            let _ = poller.add(listener, Token::WorkerSocket.encode(), Interest::Read);
+            self.speakers.rests_until = None;
+        }
         let graces = self.graces();
         let due: Vec<i32> = self
             .speakers
