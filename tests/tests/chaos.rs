@@ -7,7 +7,7 @@ use std::env;
 use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
-use rankrun_tests::{Job, Tier, full_scale, helper, pause, processes};
+use rankrun_tests::{Job, Running, Tier, full_scale, helper, pause, processes};
 use rustix::process::Signal;
 
 /// A job is told to end when it has not ended by itself for so long.
@@ -79,5 +79,30 @@ fn misfortunes_at_any_moment_leave_nothing() {
         let mut notes = Vec::new();
         let outcome = panic::catch_unwind(AssertUnwindSafe(|| misfortune(&mut random, &mut notes)));
         assert!(outcome.is_ok(), "RANKRUN_TEST_SEED={seed}: {notes:#?}");
+    }
+}
+
+/// Front, guard or agent of a job, as soon as it is there.
+type Who = fn(&Running) -> i32;
+
+#[test]
+fn two_of_three_that_are_killed_while_the_job_starts_leave_nothing() {
+    let three: [(&str, Who); 3] = [("front", Running::front), ("guard", Running::guard), ("agent", Running::agent)];
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for round in 0..full_scale(100, 6) {
+        for (first, find_first) in three {
+            for (second, find_second) in three.into_iter().filter(|(name, _)| *name != first) {
+                let tier = random.one_of(&Tier::available());
+                let running = Job::new(["-n", "3", "--grace", "1s", "sleep", "600"]).tier(tier).start();
+                let pids = [find_first(&running), find_second(&running)];
+                for pid in pids {
+                    let longest = random.one_of(&[500, 3000, 10_000]);
+                    pause(Duration::from_micros(random.below(longest)));
+                    processes::send(pid, Signal::KILL);
+                }
+                let outcome = panic::catch_unwind(AssertUnwindSafe(|| running.finish(BOUND)));
+                assert!(outcome.is_ok(), "round {round}: {first}, then {second}, {tier:?}");
+            }
+        }
     }
 }

@@ -15,6 +15,8 @@ use crate::runtime::Places;
 
 /// How long what was killed may take to be gone before it counts as left behind.
 const BOUND_STEPS: u32 = 5000;
+/// How long what is ending by itself may take.
+const PATIENCE_STEPS: u32 = 1000;
 /// One step of waiting.
 const STEP: Duration = Duration::from_millis(1);
 
@@ -58,6 +60,16 @@ impl Remains {
             }
         }
         false
+    }
+
+    /// Lets what is ending by itself do so: an agent that has said that all is over is tidying up.
+    pub fn let_end(&self, foreign: &[i32]) {
+        for _ in 0..PATIENCE_STEPS {
+            if self.reap(foreign) {
+                return;
+            }
+            pause(STEP);
+        }
     }
 
     /// Reaps what has ended. Returns whether no child of the job is left.

@@ -173,6 +173,9 @@ impl Front {
             places: self.places.clone(),
             clean_shm: self.plan.spec.clean_shm == CleanShm::Job,
         };
+        if self.is_drained {
+            remains.let_end(&self.foreign);
+        }
         let empty = remains.end(&self.foreign);
         remains.tidy(self.summary.is_none().then(|| SystemTime::now() - UNATTENDED));
         empty
