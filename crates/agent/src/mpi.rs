@@ -26,7 +26,8 @@ impl Node {
         }
     }
 
-    /// Reads what a rank has said to the wire-up until there is nothing more.
+    /// Reads what a rank has said to the wire-up until there is nothing more. Its next request is often there as soon as
+    /// the last one is answered.
     pub(crate) fn read_pmi(&mut self, now: Duration, index: usize, poller: &Poller) {
         let mut bytes = [0u8; READ];
         loop {
@@ -138,7 +139,10 @@ impl Node {
                     let _ = bytes.split_to(count);
                 }
                 Err(rustix::io::Errno::AGAIN) => {
-                    let _ = poller.change(&client.socket, Token::Pmi(index).encode(), Interest::Write);
+                    if !client.awaits_room {
+                        client.awaits_room = true;
+                        let _ = poller.change(&client.socket, Token::Pmi(index).encode(), Interest::Write);
+                    }
                     return;
                 }
                 Err(_) => {
@@ -147,7 +151,10 @@ impl Node {
                 }
             }
         }
-        let _ = poller.change(&client.socket, Token::Pmi(index).encode(), Interest::Read);
+        if client.awaits_room {
+            client.awaits_room = false;
+            let _ = poller.change(&client.socket, Token::Pmi(index).encode(), Interest::Read);
+        }
     }
 
     fn close_pmi(&mut self, index: usize, poller: &Poller) {

@@ -108,7 +108,7 @@ impl Node {
         let slot = &mut self.slots[index];
         slot.captures = prepared.captures.map(|fd| fd.map(Capture::new));
         slot.closed = [slot.captures[0].is_none(), slot.captures[1].is_none()];
-        slot.pmi = prepared.pmi.map(|socket| PmiClient { socket, out: VecDeque::new() });
+        slot.pmi = prepared.pmi.map(|socket| PmiClient { socket, out: VecDeque::new(), awaits_room: false });
         slot.windows = prepared.windows;
         slot.stdin = prepared.stdin.map(|pipe| SharedStdin { pipe, queue: VecDeque::new() });
         if spec.io.stdin == StdinTarget::Rank(rank) {

@@ -48,6 +48,8 @@ pub(crate) struct Slot {
 pub(crate) struct PmiClient {
     pub(crate) socket: OwnedFd,
     pub(crate) out: VecDeque<Bytes>,
+    /// It is polled for room to write to, and not read before.
+    pub(crate) awaits_room: bool,
 }
 
 /// One rank's copy of the front's stdin.
