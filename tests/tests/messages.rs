@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use rankrun_tests::{Ended, Job, Tier, User, shared_directory, skip};
+use rankrun_tests::{Ended, Job, Tier, User, rankrun, shared_directory, skip};
 
 /// What rankrun wrote to stderr, without what differs from machine to machine.
 fn message(ended: &Ended) -> String {
@@ -80,4 +80,23 @@ fn a_cgroup_that_cannot_be_made_is_no_obstacle_and_is_said_when_asked() {
     assert_eq!(ended.code, Some(0));
     let text = ended.stderr_text();
     assert!(text.contains("subreaper") && text.contains("cgroup"), "{text}");
+}
+
+/// A namespace of mounts in which no place for the job's directory can be written.
+const NOWHERE: &str = r#"mkdir -p /tmp/rankrun-0 && mount -t tmpfs -o ro none /tmp/rankrun-0 &&
+mount -t tmpfs -o ro none /dev/shm && exec "$0" "$@""#;
+
+#[test]
+fn without_a_place_for_its_directory_a_job_is_refused_and_the_places_are_named() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can have mounts of its own");
+    }
+    let rankrun = rankrun().display().to_string();
+    let command = ["-m", "sh", "-c", NOWHERE, &rankrun, "-n", "2", "true"];
+    let ended = Job::of_program("unshare", command).env_remove("XDG_RUNTIME_DIR").run();
+    assert_eq!(ended.code, Some(125));
+    assert_eq!(
+        message(&ended),
+        "error: cannot make a private directory for the job in \"/tmp/rankrun-0\", \"/dev/shm/rankrun-0\": Read-only file system\n"
+    );
 }

@@ -32,12 +32,12 @@ impl Front {
         self.pausing = None;
         self.clock.resume();
         let proven = self.await_guard();
+        if let Some(terminal) = &mut self.terminal {
+            terminal.close(verdict(&self.gang).code == ExitCode::SUCCESS);
+        }
         if let Some((what, source)) = &self.refused {
             report::error(self.plan.color, what, Some(source), None);
             return Outcome { code: ExitCode::INTERNAL, raise: None };
-        }
-        if let Some(terminal) = &mut self.terminal {
-            terminal.close(verdict(&self.gang).code == ExitCode::SUCCESS);
         }
         let mut is_written = true;
         loop {
