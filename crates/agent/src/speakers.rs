@@ -69,8 +69,8 @@ pub(crate) struct Speakers {
 }
 
 impl Speakers {
-    /// Listens, and lays out the hook if it is wanted. An error is not worth a job: without the socket ranks are silent, and still watched.
-    /// Returns the socket's path and the hook's directory, where they could be made.
+    /// Listens, and lays out the hook if it is wanted. An error is not worth a job: without the socket ranks are silent,
+    /// and still watched. Returns the socket's path and the hook's directory, where they could be made.
     pub(crate) fn open(
         &mut self,
         runtime_dir: &Path,
