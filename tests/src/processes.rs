@@ -66,6 +66,13 @@ pub fn is_alive(pid: i32) -> bool {
     process(pid).is_some_and(|process| process.state != 'Z')
 }
 
+/// The bytes that a process has written so far, to wherever.
+pub fn written(pid: i32) -> u64 {
+    let counts = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let line = counts.lines().find_map(|line| line.strip_prefix("wchar: "));
+    line.and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
 /// Sends a signal; a process that is gone already is no error.
 pub fn send(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {

@@ -7,7 +7,7 @@ use std::env;
 use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
-use rankrun_tests::{Job, Running, Tier, full_scale, helper, pause, processes};
+use rankrun_tests::{Job, Running, Tier, full_scale, helper, pause, processes, wait_until};
 use rustix::process::Signal;
 
 /// A job is told to end when it has not ended by itself for so long.
@@ -61,8 +61,7 @@ fn misfortune(random: &mut Random, notes: &mut Vec<String>) {
         notes.push(format!("{signal:?} to {victim:?}, the front is {}", running.front()));
         processes::send(victim.pid, signal);
     }
-    pause(PATIENCE);
-    if running.front_ended().is_none() {
+    if wait_until(PATIENCE, || running.front_ended()).is_none() {
         notes.push("TERM to the front".to_owned());
         processes::send(running.front(), Signal::TERM);
     }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rankrun_tests::lines::{Faults, Fill, check, line};
-use rankrun_tests::{Ended, Job, Running, full_scale, helper, pause, processes, wait_until};
+use rankrun_tests::{Ended, Job, Running, full_scale, helper, monotonic, processes, wait_until};
 
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -175,12 +175,30 @@ fn into_a_full_pipe(count: usize, options: &[&str]) -> (Running, std::io::PipeRe
     (running, reader)
 }
 
+/// The ranks that are still there.
+fn writers(running: &Running) -> Vec<i32> {
+    let all = running.processes().into_iter();
+    all.filter(|process| process.name == "lines" && process.state != 'Z').map(|process| process.pid).collect()
+}
+
+/// Waits until the ranks have come up and have ended. Returns whether they have.
+fn ranks_end(running: &Running) -> bool {
+    let mut came_up = false;
+    let ended = wait_until(BOUND, || {
+        let present = !writers(running).is_empty();
+        came_up |= present;
+        (came_up && !present).then_some(())
+    });
+    ended.is_some()
+}
+
 #[test]
 fn a_destination_that_stops_and_goes_on_loses_nothing() {
     let count = 50_000;
     let (running, mut reader) = into_a_full_pipe(count, &[]);
-    // 16 MiB were written into a pipe of 64 KiB: the job cannot end before somebody reads.
-    pause(Duration::from_millis(500));
+    // 16 MiB were written into a pipe of 64 KiB: the ranks end, the job cannot before somebody reads.
+    let ranks_ended = ranks_end(&running);
+    assert!(ranks_ended, "the spool takes what the destination does not");
     assert_eq!(running.front_ended(), None, "the output has nowhere to go");
     let mut output = Vec::new();
     reader.read_to_end(&mut output).expect("a pipe can be read");
@@ -194,15 +212,12 @@ fn a_destination_that_stops_costs_a_bounded_amount_of_memory() {
     let (running, mut reader) = into_a_full_pipe(count, &["--spool", "1G"]);
     // 332 MB are written, into the spool: the ranks are not held up.
     let pids: Vec<i32> = vec![running.front(), running.guard(), running.agent()];
-    let ranks_ended = wait_until(BOUND, || {
-        let left = running.processes().into_iter().filter(|process| process.name == "lines" && process.state != 'Z');
-        (left.count() == 0).then_some(())
-    });
+    let ranks_ended = ranks_end(&running);
     let memory: u64 = pids.iter().map(|pid| processes::proportional_memory(*pid)).sum();
     let mut output = Vec::new();
     reader.read_to_end(&mut output).expect("a pipe can be read");
     succeeded(&running.finish(BOUND));
-    assert!(ranks_ended.is_some(), "the spool takes what the destination does not");
+    assert!(ranks_ended, "the spool takes what the destination does not");
     assert!(memory <= 20 << 20, "{memory} bytes of memory");
     assert_eq!(check(&output, 4, count, 83, Fill::Text), Faults::default());
 }
@@ -212,8 +227,16 @@ fn a_spool_that_is_full_slows_the_ranks_down_and_loses_nothing() {
     let count = 200_000;
     let (running, mut reader) = into_a_full_pipe(count, &["--spool", "8M"]);
     // 66 MB do not fit into 8 MiB: the ranks must be there still when everything has come to rest.
-    pause(Duration::from_secs(1));
-    let left = running.processes().into_iter().filter(|process| process.name == "lines").count();
+    let mut last = (0, monotonic());
+    let rest = wait_until(BOUND, || {
+        let written = writers(&running).iter().map(|pid| processes::written(*pid)).sum();
+        if written != last.0 {
+            last = (written, monotonic());
+        }
+        (written > 8 << 20 && monotonic() - last.1 > Duration::from_millis(300)).then_some(())
+    });
+    assert!(rest.is_some(), "the ranks write on");
+    let left = writers(&running).len();
     let mut output = Vec::new();
     reader.read_to_end(&mut output).expect("a pipe can be read");
     succeeded(&running.finish(BOUND));
