@@ -53,7 +53,7 @@ impl Finding {
 
 /// Examines this machine. The text is for stdout; the code is 1 if jobs cannot run here.
 pub(crate) fn run(env: &[(OsString, OsString)]) -> (String, ExitCode) {
-    let mut findings = vec![containment(), runtime_directory(), processes(), cpu_count(), pty(), tracing()];
+    let mut findings = vec![containment(env), runtime_directory(), processes(), cpu_count(), pty(), tracing()];
     findings.extend(limits());
     findings.extend(shared_memory());
     findings.push(left_over());
@@ -83,7 +83,7 @@ fn render(findings: &[Finding]) -> String {
 }
 
 /// Which tier holds the processes of a rank together (K-1), found by doing it.
-fn containment() -> Finding {
+fn containment(env: &[(OsString, OsString)]) -> Finding {
     const TOPIC: &str = "containment";
     const HINT: &str =
         "jobs run all the same; for a cgroup of your own: systemd-run --user --scope -p Delegate=yes rankrun ...";
@@ -92,7 +92,7 @@ fn containment() -> Finding {
     match JobCgroup::create(&name) {
         Ok(cgroup) => {
             let path = cgroup.path().to_owned();
-            let placed = place_a_process(&path);
+            let placed = place_a_process(&path, env);
             drop(cgroup);
             let _ = std::fs::remove_dir(&path);
             let above = path.parent().unwrap_or(&path).display();
@@ -114,9 +114,10 @@ fn containment() -> Finding {
 }
 
 /// Puts a process into a cgroup, and waits until it is gone.
-fn place_a_process(cgroup: &Path) -> std::io::Result<()> {
+fn place_a_process(cgroup: &Path, env: &[(OsString, OsString)]) -> std::io::Result<()> {
     // `cat` waits for us, and ends when we close its input.
-    let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    let cat = inventory::installed_program(variable(env, "PATH"), "cat").unwrap_or_else(|| "/bin/cat".into());
+    let mut child = Command::new(cat).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     let placed = std::fs::write(cgroup.join("cgroup.procs"), child.id().to_string());
     drop(child.stdin.take());
     child.wait()?;
