@@ -3,8 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
-use rankrun_tests::Job;
+use rankrun_tests::{Job, Running, processes, rankrun, skip};
+use rustix::process::Signal;
 
 /// Writes an executable script that leaves the file `ran` beside itself.
 fn plant_program(directory: &Path, name: &str) {
@@ -42,5 +44,103 @@ fn check_runs_nothing_of_the_working_directory() {
         let ran = fs::read_to_string(directory.path().join("ran")).unwrap_or_default();
         assert_eq!(ran, "", "{name}={value}: these ran: {ran}");
         assert!(ended.stdout_text().contains("python"), "{}", ended.stdout_text());
+    }
+}
+
+/// A namespace of mounts in which somebody else was first in all places where jobs usually have their directories.
+const OTHERS_FIRST: &str = r#"mkdir -p /tmp/rankrun-0 && mount -t tmpfs -o uid=65534,mode=755 none /tmp/rankrun-0 &&
+mount -t tmpfs none /dev/shm && mkdir /dev/shm/rankrun-0 && chown 65534 /dev/shm/rankrun-0 &&
+exec "$0" "$@""#;
+
+/// A job of root's where others were first.
+fn where_others_were_first(arguments: &[&str]) -> Job {
+    let rankrun = rankrun().display().to_string();
+    let command = ["-m", "sh", "-c", OTHERS_FIRST, &rankrun].into_iter().chain(arguments.iter().copied());
+    Job::of_program("unshare", command).env_remove("XDG_RUNTIME_DIR")
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip("only root can have mounts of its own");
+    }
+    root
+}
+
+#[test]
+fn a_directory_that_somebody_else_made_first_keeps_nobody_from_running_jobs() {
+    if !is_root() {
+        return;
+    }
+    let ended =
+        where_others_were_first(&["-n", "2", "sh", "-c", "echo $RANKRUN_SOCKET; test -S $RANKRUN_SOCKET"]).run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    for line in ended.stdout_text().lines() {
+        let directory = Path::new(line).parent().expect("the socket is in a directory");
+        assert!(line.starts_with("/tmp/rankrun-0-"), "{line}");
+        assert!(!directory.exists(), "{line} is left");
+    }
+}
+
+#[test]
+fn a_directory_of_a_job_that_others_drove_away_is_removed_whoever_is_killed() {
+    if !is_root() {
+        return;
+    }
+    for victim in [Running::front, Running::guard, Running::agent] {
+        let script = r#"echo "$RANKRUN_SOCKET" > "$RANKRUN_TEST_DIR/new"; mv "$RANKRUN_TEST_DIR/new" "$RANKRUN_TEST_DIR/up"; sleep 600"#;
+        let running = where_others_were_first(&["-n", "1", "--grace", "1s", "sh", "-c", script]).start();
+        let socket = running.wait_for_file("up");
+        let directory = Path::new(socket.trim()).parent().expect("the socket is in a directory").to_owned();
+        assert!(directory.starts_with("/tmp") && directory.exists(), "{socket}");
+        processes::send(victim(&running), Signal::KILL);
+        running.finish(Duration::from_secs(10));
+        assert!(!directory.exists(), "{} is left", directory.display());
+    }
+}
+
+#[test]
+fn clean_removes_directories_of_jobs_that_others_drove_away() {
+    if !is_root() {
+        return;
+    }
+    // What is left when front, guard and agent were killed at once.
+    let script = format!(
+        "mkdir -m 700 /dev/shm/rankrun-0-0a1b2c3d /dev/shm/rankrun-0-other && '{}' clean && ls /dev/shm",
+        rankrun().display()
+    );
+    let ended = Job::of_program("unshare", ["-m", "sh", "-c", OTHERS_FIRST, "sh", "-c", &script]).run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    let text = ended.stdout_text();
+    assert!(text.contains("job 0a1b2c3d: 0 processes ended"), "{text}");
+    assert!(text.ends_with("rankrun-0\nrankrun-0-other\n"), "{text}");
+}
+
+#[test]
+fn a_directory_below_one_that_others_own_or_may_write_is_not_used() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("the temporary directory can be written");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("the directory is ours");
+    let make = |name: &str, owner: u32, mode: u32| {
+        let path = directory.path().join(name);
+        fs::create_dir(&path).expect("the directory is ours");
+        std::os::unix::fs::chown(&path, Some(owner), None).expect("root may do that");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("root may do that");
+        path
+    };
+    let others = make("others", 65534, 0o700);
+    let writable = make("writable", 0, 0o777);
+    let ours = make("ours", 0, 0o700);
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&ours, &link).expect("the directory is ours");
+    std::os::unix::fs::lchown(&link, Some(65534), None).expect("root may do that");
+    for (place, is_used) in [(&others, false), (&writable, false), (&link, false), (&ours, true)] {
+        let job = where_others_were_first(&["-n", "1", "sh", "-c", "echo $RANKRUN_SOCKET"]);
+        let ended = job.env("XDG_RUNTIME_DIR", place).run();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+        let used = ended.stdout_text().starts_with(place.to_str().expect("the path is text"));
+        assert_eq!(used, is_used, "{}: {}", place.display(), ended.stdout_text());
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anstyle::{AnsiColor, Style};
 use rankrun_agent::runtime;
-use rankrun_core::ExitCode;
 use rankrun_core::units::format_size;
+use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::cgroup::JobCgroup;
 use rankrun_sys::proc;
 use rustix::fs::Access;
@@ -124,30 +124,35 @@ fn place_a_process(cgroup: &Path, env: &[(OsString, OsString)]) -> std::io::Resu
     placed
 }
 
-/// The private directory of jobs: it must be ours alone.
+/// The private directory of a job, found by making one.
 fn runtime_directory() -> Finding {
     const TOPIC: &str = "directory";
-    let path = runtime::bases().swap_remove(0);
-    let shown = path.display();
-    let existed = path.exists();
-    if !existed && let Err(error) = std::fs::DirBuilder::new().mode(0o700).create(&path) {
-        return Finding::bad(TOPIC, format!("cannot make {shown}: {}", reason(&error)), "/tmp must be writable");
+    let bases = runtime::bases();
+    let existed: Vec<bool> = bases.iter().map(|base| base.exists()).collect();
+    let places = runtime::Places::of(&JobId(format!("check-{}", std::process::id())));
+    let made = places.create();
+    places.remove();
+    for (base, _) in bases.iter().zip(existed).filter(|(_, existed)| !existed) {
+        // A job has begun in it meanwhile, or it was not made: in both cases it is not ours to remove.
+        let _ = std::fs::remove_dir(base);
     }
-    let meta = std::fs::symlink_metadata(&path);
-    if !existed {
-        let _ = std::fs::remove_dir(&path);
-    }
-    match meta {
-        Ok(meta) if meta.is_dir() && meta.uid() == rustix::process::getuid().as_raw() && meta.mode() & 0o077 == 0 => {
-            Finding::fine(TOPIC, format!("{shown} is ours alone"))
+    let usual = bases[0].display();
+    match made {
+        Ok(directory) if directory.path().starts_with(&bases[0]) => {
+            Finding::fine(TOPIC, format!("{usual} is ours alone"))
         }
-        Ok(_) => Finding::bad(
+        Ok(directory) => Finding::note(
             TOPIC,
-            format!("{shown} is not a directory of ours alone"),
-            format!("remove it, or \"chmod 700 {shown}\" if it is yours"),
+            match runtime::check(&bases[0]) {
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    format!("{usual} cannot be used: {}; jobs use {}", reason(&error), directory.path().display())
+                }
+                Ok(()) | Err(_) => format!("{usual} cannot be used; jobs use {}", directory.path().display()),
+            },
+            "somebody else made it, or /tmp cannot be written: ask them or the administrator to remove it",
         ),
         Err(error) => {
-            Finding::bad(TOPIC, format!("cannot look at {shown}: {}", reason(&error)), "/tmp must be readable")
+            Finding::bad(TOPIC, format!("{error}: {}", reason(&error.source)), "/tmp must be writable and sticky")
         }
     }
 }
@@ -280,7 +285,7 @@ fn unused_shared_memory() -> usize {
 /// What dead jobs left on this machine.
 fn left_over() -> Finding {
     const TOPIC: &str = "leftovers";
-    match clean::survey(&runtime::bases()) {
+    match clean::survey() {
         Ok(jobs) if jobs.is_empty() => Finding::fine(TOPIC, "nothing is left of dead jobs"),
         Ok(jobs) => {
             let processes: usize = jobs.iter().map(clean::Leftover::process_count).sum();
