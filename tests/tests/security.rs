@@ -144,3 +144,28 @@ fn a_directory_below_one_that_others_own_or_may_write_is_not_used() {
         assert_eq!(used, is_used, "{}: {}", place.display(), ended.stdout_text());
     }
 }
+
+/// Programs that tell their end in words which a terminal would obey: on stderr, and by an exception.
+const NASTY: [[&str; 3]; 2] = [
+    ["sh", "-c", r"printf 'Error: a\033]0;title\007\033[2J\302\2331A\342\200\256b\rc\n' >&2; exit 3"],
+    ["python3", "-c", r"raise ValueError('a\033]0;title\007\033[2J\x9b1A\u202eb\rc')"],
+];
+
+#[test]
+fn what_a_rank_said_is_quoted_so_that_no_terminal_obeys_it() {
+    let obeyed = |character: char| (character.is_control() && character != '\n') || character == '\u{202e}';
+    for command in NASTY {
+        let reports = tempfile::tempdir().expect("the temporary directory can be written");
+        let directory = reports.path().display().to_string();
+        let options = ["-n", "1", "--color", "never", "--report-dir", &directory];
+        let ended = Job::new(options.iter().chain(&command)).run();
+        let text = ended.stderr_text();
+        let (_, ours) = text.split_once("rankrun: rank 0 failed").unwrap_or_else(|| panic!("no report: {text}"));
+        assert!(ours.contains(r"| ") && ours.contains(r"a\x1b]0;title\x07"), "{ours:?}");
+        assert!(!ours.chars().any(obeyed), "{ours:?}");
+        let again = Job::new(["report", &directory]).run();
+        assert_eq!(again.code, Some(0), "{}", again.stderr_text());
+        assert!(again.stdout_text().contains(r"a\x1b]0;title\x07"), "{}", again.stdout_text());
+        assert!(!again.stdout_text().chars().any(obeyed), "{:?}", again.stdout_text());
+    }
+}

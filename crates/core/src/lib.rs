@@ -10,6 +10,7 @@ pub mod exit;
 pub mod gang;
 pub mod ids;
 pub mod job;
+pub mod printable;
 pub mod rankmap;
 pub mod ranks;
 pub mod report;

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use anstyle::{AnsiColor, Style};
 use rankrun_agent::runtime;
+use rankrun_core::printable::printable;
 use rankrun_core::units::format_size;
 use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::cgroup::JobCgroup;
@@ -67,6 +68,8 @@ fn render(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.topic.len()).max().unwrap_or(0);
     let mut text = String::new();
     for Finding { topic, level, text: said, hint } in findings {
+        // Paths and the answers of programs are quoted in it.
+        let said = printable(said);
         let (mark, color) = match level {
             Level::Fine => ("ok  ", AnsiColor::Green),
             Level::Note => ("note", AnsiColor::Yellow),
@@ -75,7 +78,7 @@ fn render(findings: &[Finding]) -> String {
         let style = Style::new().fg_color(Some(color.into()));
         // Writing into a string does not fail.
         let _ = writeln!(text, "{style}{mark}{style:#}  {topic:width$}  {said}");
-        if let Some(hint) = hint {
+        if let Some(hint) = hint.as_deref().map(printable) {
             let _ = writeln!(text, "      {:width$}  hint: {hint}", "");
         }
     }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rankrun_agent::runtime;
 use rankrun_core::ExitCode;
+use rankrun_core::printable::printable;
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::{proc, shm};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -241,8 +242,9 @@ pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
 }
 
 fn list(text: &mut String, leftover: &Leftover) {
+    // Processes and files were named by the job.
     let mut line = |line: String| {
-        text.push_str(&line);
+        text.push_str(&printable(&line));
         text.push('\n');
     };
     line(format!("job {}", leftover.job));
