@@ -1,7 +1,6 @@
 //! The software and hardware that jobs may use: Python, MPI libraries, GPUs. A part of `rankrun check`.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -182,7 +181,7 @@ fn libraries(directories: &[PathBuf]) -> Vec<Library> {
 
 /// Whether a file contains a text.
 fn contains(file: &Path, wanted: &[u8]) -> bool {
-    let Ok(mut file) = File::open(file) else {
+    let Ok(mut file) = crate::file::open(file) else {
         return false;
     };
     let mut window = Vec::new();

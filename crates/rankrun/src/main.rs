@@ -8,6 +8,7 @@ mod clean;
 mod config;
 mod cpus;
 mod dry_run;
+mod file;
 mod inventory;
 mod invocation;
 mod man;

@@ -39,8 +39,7 @@ pub(crate) struct Surroundings {
 impl Surroundings {
     /// What is around this process.
     pub(crate) fn gather(env: Vec<(OsString, OsString)>) -> Result<Surroundings, Problem> {
-        let cwd = std::env::current_dir()
-            .map_err(|error| Problem::usage(format!("cannot tell the working directory: {}", reason(&error))))?;
+        let cwd = std::env::current_dir().map_err(|error| no_working_directory(&error))?;
         let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
         let windows = [rankrun_sys::terminal::window(&stdout), rankrun_sys::terminal::window(&stderr)];
         let window = windows.into_iter().flatten().next().or_else(|| rankrun_sys::terminal::window(&stdin));
@@ -88,6 +87,16 @@ impl Surroundings {
     }
 }
 
+/// The kernel still knows the name of a directory that has been removed.
+fn no_working_directory(error: &std::io::Error) -> Problem {
+    let name = std::fs::read_link("/proc/self/cwd").unwrap_or_default().to_string_lossy().into_owned();
+    match name.strip_suffix(" (deleted)") {
+        Some(name) => Problem::usage(format!("the working directory \"{name}\" has been removed"))
+            .hint("change to a directory that exists: ranks start in the working directory"),
+        None => Problem::usage(format!("cannot tell the working directory: {}", reason(error))),
+    }
+}
+
 /// Whether our process group is in the foreground of a terminal.
 fn in_foreground(terminal: impl AsFd) -> bool {
     rustix::termios::tcgetpgrp(terminal).is_ok_and(|group| group == rustix::process::getpgrp())
@@ -95,6 +104,20 @@ fn in_foreground(terminal: impl AsFd) -> bool {
 
 fn is_regular_file(fd: impl AsFd) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
+}
+
+/// Refuses to start a job where `/proc` does not show our own processes: without it, ranks could be neither watched nor
+/// found, and with that of another pid namespace strangers would be taken for them.
+fn check_proc() -> Result<(), Problem> {
+    let stat = std::fs::read_to_string("/proc/self/stat").map_err(|error| {
+        Problem::internal(format!("cannot read \"/proc/self/stat\": {}", reason(&error)))
+            .hint("mount /proc: \"mount -t proc proc /proc\"")
+    })?;
+    if stat.split(' ').next() != Some(std::process::id().to_string().as_str()) {
+        return Err(Problem::internal("/proc shows the processes of another pid namespace")
+            .hint("mount the /proc of this one: \"mount -t proc proc /proc\", or \"unshare --mount-proc\""));
+    }
+    Ok(())
 }
 
 /// Makes the plan of a job, or says what is wrong with it. Nothing is started, and nothing is written.
@@ -149,6 +172,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
 
 /// Runs a job; the log directory is made first, so that one that cannot be written costs nothing.
 pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
+    check_proc()?;
     if let Some(directory) = &plan.log_dir {
         make_log_directory(directory)?;
     }
