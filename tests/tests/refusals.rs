@@ -107,3 +107,33 @@ fn a_working_directory_that_is_gone_is_named() {
     );
     refused(&ended, 2, &[&gone, "removed"]);
 }
+
+#[test]
+fn a_job_that_needs_more_open_files_than_it_may_have_is_refused_with_the_limit() {
+    for limit in [10, 13, 15, 16, 17, 18, 19, 22, 26] {
+        let ended = script(&["env"], &format!(r#"ulimit -n {limit}; exec "$0" -n 2 echo started"#));
+        refused(&ended, 2, &["open files", "RLIMIT_NOFILE", &limit.to_string(), "hint: "]);
+    }
+    // The soft limit is raised where it may be.
+    let ended = script(&["env"], r#"ulimit -S -n 32; exec "$0" -n 16 true"#);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    // What is not refused must run.
+    for ranks in [1, 2, 8, 16, 24, 48] {
+        let text = format!(
+            r#"for n in $(seq 20 10 400); do (ulimit -n $n; exec "$0" -n {ranks} true) 2> /dev/null
+code=$?; case $code in 2) ;; 0) exit 0;; *) echo $n $code; exit 1;; esac; done"#
+        );
+        let ended = script(&["env"], &text);
+        assert_eq!((ended.code, ended.stdout_text()), (Some(0), String::new()), "{ranks} ranks");
+    }
+}
+
+#[test]
+fn a_job_of_more_processes_than_its_user_may_have_is_refused_with_the_limit() {
+    if !is_root() {
+        return;
+    }
+    let nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--", "prlimit", "--nproc=12"];
+    let ended = script(&nobody, r#"exec "$0" -n 2 echo started"#);
+    refused(&ended, 2, &["RLIMIT_NPROC", "12", "hint: "]);
+}

@@ -6,11 +6,12 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus};
-use rankrun_core::job::{App, Buffer, IoPolicy, StdinTarget, StdioKind, StopPolicy, TtyGrant};
+use rankrun_core::job::{App, Buffer, IoPolicy, MpiMode, StdinTarget, StdioKind, StopPolicy, TtyGrant};
 use rankrun_core::{AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream};
 use rankrun_front::Plan;
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template};
 
+use crate::capacity::Descriptors;
 use crate::choices::{Output, Stdio, When};
 use crate::message::Problem;
 use crate::program;
@@ -132,6 +133,8 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     let apps: Result<Vec<App>, Problem> =
         settings.apps.iter().zip(&sizes).map(|(app, size)| plan_app(app, *size, around)).collect();
     check_buffer(settings)?;
+    let io = io_policy(settings, world, around)?;
+    crate::capacity::check_descriptors(descriptors(settings, world, &io))?;
     let spec = JobSpec {
         job: JobId(random_name()?),
         group: GroupId(0),
@@ -143,7 +146,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         stop: stop_policy(settings),
         graces: settings.graces.clone(),
         hook: settings.hook,
-        io: io_policy(settings, world, around)?,
+        io,
         mpi: settings.mpi,
         gpus_per_rank: settings.gpus_per_rank,
         clean_shm: settings.clean_shm,
@@ -208,6 +211,21 @@ fn check_buffer(settings: &Settings) -> Result<(), Problem> {
             .hint("let the program decide (--buffer program), or give it a terminal (--stdio pty)"));
     }
     Ok(())
+}
+
+/// Log files that are open at once; the least recently used one is closed for the next.
+const LOG_FILES: u32 = 256;
+
+/// What the job opens. Granting a rank the terminal saves a few, which are not worth counting.
+fn descriptors(settings: &Settings, world: u32, io: &IoPolicy) -> Descriptors {
+    // A pty is held once more for its window's size.
+    let stream = |kind| if kind == StdioKind::Pty { 2 } else { 1 };
+    let of_pmi = u32::from(settings.mpi == MpiMode::Pmi1);
+    let of_stdin = u32::from(io.stdin == StdinTarget::All);
+    // One stands for the process itself (pidfd_open(2)).
+    let each = 1 + stream(io.stdout) + stream(io.stderr) + of_pmi + of_stdin;
+    let logs = if settings.log_dir.is_some() { world.saturating_mul(2).min(LOG_FILES) } else { 0 };
+    Descriptors { ranks: world, each, logs }
 }
 
 /// Refuses options that name ranks which the job does not have.
