@@ -86,10 +86,10 @@ fn misfortunes_at_any_moment_leave_nothing() {
     play(full_scale(700, 30), misfortune);
 }
 
-/// Gives a job a disk of few kilobytes for its log files and its report, in a namespace of mounts of its own.
+/// Gives a job a disk of few kilobytes for its log files, in a namespace of mounts of its own.
 const SMALL_DISK: &str = r#"mkdir "$RANKRUN_TEST_DIR/disk" &&
 mount -t tmpfs -o size="$SIZE"k none "$RANKRUN_TEST_DIR/disk" && exec "$0" --drain 500ms \
---log-dir "$RANKRUN_TEST_DIR/disk/logs" --report-dir "$RANKRUN_TEST_DIR/disk/report" "$@""#;
+--log-dir "$RANKRUN_TEST_DIR/disk/logs" "$@""#;
 
 /// Lets a job have few open files.
 const FEW_FILES: &str = r#"ulimit -n "$SIZE" && exec "$0" "$@""#;
