@@ -17,6 +17,7 @@ pub mod name;
 pub mod oom;
 pub mod poll;
 pub mod proc;
+pub mod process;
 pub mod pty;
 pub mod shm;
 pub mod signal;

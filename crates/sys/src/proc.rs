@@ -22,6 +22,13 @@ pub struct Process {
     pub name: String,
 }
 
+impl Process {
+    /// Its identity.
+    pub fn id(&self) -> crate::process::ProcessId {
+        crate::process::ProcessId { pid: self.pid, started: self.started }
+    }
+}
+
 /// One process; `None` when it is gone.
 pub fn process(pid: i32) -> Option<Process> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
