@@ -44,13 +44,26 @@ impl std::fmt::Debug for Agent {
 
 impl Agent {
     /// An agent in a fresh fork of the front, which has one thread and the front's descriptors.
-    pub fn new(job: &JobId, places: Places, stream: OwnedFd, lease: Lease) -> io::Result<Agent> {
+    ///
+    /// `lends_terminal`: a rank is to get the front's terminal, which only a process of the terminal's session can give it.
+    /// Otherwise the agent leads a session of its own, which the ranks share (docs/adr/0010-one-session.md).
+    pub fn new(job: &JobId, places: Places, stream: OwnedFd, lease: Lease, lends_terminal: bool) -> io::Result<Agent> {
         fork::become_subreaper()?;
-        // ^C is for the front; the agent stays in its session, so that it can give the terminal to a rank.
-        let _ = fork::new_process_group();
-        for ignored in
-            [signal::SIGINT, signal::SIGHUP, signal::SIGTERM, signal::SIGTSTP, signal::SIGTTIN, signal::SIGTTOU]
-        {
+        if lends_terminal {
+            // ^C is for the front.
+            fork::new_process_group()?;
+        } else {
+            fork::new_session()?;
+        }
+        for ignored in [
+            signal::SIGINT,
+            signal::SIGQUIT,
+            signal::SIGHUP,
+            signal::SIGTERM,
+            signal::SIGTSTP,
+            signal::SIGTTIN,
+            signal::SIGTTOU,
+        ] {
             signal::ignore(ignored);
         }
         Ok(Agent {

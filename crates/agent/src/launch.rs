@@ -26,8 +26,8 @@ pub struct Launched {
 }
 
 /// Forks the guard, which forks the agent. Nothing of the job is on the machine before all three are there. The calling
-/// process must have one thread.
-pub fn launch(job: &JobId) -> io::Result<Launched> {
+/// process must have one thread. `lends_terminal`: a rank is to get the terminal of the calling process.
+pub fn launch(job: &JobId, lends_terminal: bool) -> io::Result<Launched> {
     let (stream, agents_end) = socket::pair()?;
     let cgroup = cgroup::own_directory().ok().map(|own| own.join(format!("rankrun-{job}")));
     let places = Places::of(job);
@@ -35,7 +35,7 @@ pub fn launch(job: &JobId) -> io::Result<Launched> {
         Side::Child => {
             // The end of the stream must be seen when the front is gone.
             drop(stream);
-            let code = become_guard(job, agents_end, cgroup, places).unwrap_or(ExitCode::INTERNAL.0);
+            let code = become_guard(job, agents_end, cgroup, places, lends_terminal).unwrap_or(ExitCode::INTERNAL.0);
             fork::exit_now(code)
         }
         Side::Parent { child: guard } => Ok(Launched { guard, stream, cgroup, places }),
@@ -43,13 +43,19 @@ pub fn launch(job: &JobId) -> io::Result<Launched> {
 }
 
 /// The guard's life, after its fork.
-fn become_guard(job: &JobId, stream: OwnedFd, cgroup: Option<PathBuf>, places: Places) -> io::Result<u8> {
+fn become_guard(
+    job: &JobId,
+    stream: OwnedFd,
+    cgroup: Option<PathBuf>,
+    places: Places,
+    lends_terminal: bool,
+) -> io::Result<u8> {
     fork::become_subreaper()?;
     let (lease, guards_end) = Lease::new()?;
     match fork::fork()? {
         Side::Child => {
             drop(guards_end);
-            let agent = Agent::new(job, places, stream, lease);
+            let agent = Agent::new(job, places, stream, lease, lends_terminal);
             fork::exit_now(agent.map_or(ExitCode::INTERNAL.0, Agent::run))
         }
         Side::Parent { child: agent } => {

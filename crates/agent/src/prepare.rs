@@ -129,7 +129,9 @@ impl Preparer {
         };
         let session = match spec.io.tty {
             Some(grant) if grant.rank == rank => Session::Shared { foreground: grant.foreground },
-            Some(_) | None => Session::Own,
+            // The terminal's session is no place for the other ranks: they could read what is typed.
+            Some(_) => Session::Own,
+            None => Session::Shared { foreground: false },
         };
         let command = Command {
             program: c_string(program.as_os_str())?,

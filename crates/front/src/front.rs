@@ -81,7 +81,8 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
     }
     let foreign: Vec<i32> = proc::own_children().into_iter().take(MAX_FOREIGN).collect();
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
-    let launched = rankrun_agent::launch(&plan.spec.job).map_err(failed("start the guard and the agent"))?;
+    let launched = rankrun_agent::launch(&plan.spec.job, plan.spec.io.tty.is_some())
+        .map_err(failed("start the guard and the agent"))?;
     // From here on this process may have threads.
     Front::new(plan, signals, logs, launched, foreign, started)
 }
