@@ -9,6 +9,8 @@ pub(crate) enum Token {
     Signals,
     Spawner,
     Lease,
+    /// The thread that watches /dev/shm.
+    Memory,
     Output(usize, Stream),
     Pmi(usize),
     Stdin(usize),
@@ -31,6 +33,7 @@ impl Token {
             Token::Boundary(slot) => (8, slot),
             Token::WorkerSocket => (9, 0),
             Token::WorkerClient(client) => (10, client),
+            Token::Memory => (11, 0),
         };
         (kind << 32) | slot as u64
     }
@@ -48,7 +51,8 @@ impl Token {
             7 => Token::Stdin(slot),
             8 => Token::Boundary(slot),
             9 => Token::WorkerSocket,
-            _ => Token::WorkerClient(slot),
+            10 => Token::WorkerClient(slot),
+            _ => Token::Memory,
         }
     }
 }
@@ -64,6 +68,7 @@ mod tests {
             Token::Signals,
             Token::Spawner,
             Token::Lease,
+            Token::Memory,
             Token::Output(70_000, Stream::Stdout),
             Token::Output(0, Stream::Stderr),
             Token::Pmi(3),

@@ -1,36 +1,36 @@
 //! The front's stdin, copied to every rank (`--stdin all`).
 
 use bytes::Bytes;
-use rankrun_sys::poll::{Interest, Poller};
+use rankrun_sys::poll::Interest;
 use rankrun_wire::ToFront;
 
-use crate::node::Node;
-use crate::token::Token;
+use crate::driver::Token;
+use crate::team::{Hands, Team};
 
-impl Node {
+impl Team {
     /// A piece of stdin for every rank, or its end.
-    pub(crate) fn stdin_bytes(&mut self, bytes: Option<Vec<u8>>, poller: &Poller) {
+    pub(crate) fn stdin_bytes(&mut self, hands: &mut Hands, bytes: Option<Vec<u8>>) {
         let bytes = bytes.map(Bytes::from);
         for index in 0..self.slots.len() {
             let Some(stdin) = &mut self.slots[index].stdin else { continue };
             // An empty piece in the queue is the end.
             stdin.queue.push_back(bytes.clone().unwrap_or_default());
             if stdin.queue.len() == 1 {
-                let _ = poller.add(&stdin.pipe, Token::Stdin(index).encode(), Interest::Write);
-                self.stdin_ready(index, poller);
+                let _ = hands.poller.add(&stdin.pipe, Token::Stdin(index).encode(), Interest::Write);
+                self.stdin_ready(hands, index);
             }
         }
-        self.tell_stdin_taken();
+        self.tell_stdin_taken(hands);
     }
 
     /// A rank's stdin can be written.
-    pub(crate) fn stdin_ready(&mut self, index: usize, poller: &Poller) {
+    pub(crate) fn stdin_ready(&mut self, hands: &mut Hands, index: usize) {
         let Some(stdin) = &mut self.slots[index].stdin else { return };
         while let Some(bytes) = stdin.queue.front_mut() {
             if bytes.is_empty() {
-                let _ = poller.remove(&stdin.pipe);
+                let _ = hands.poller.remove(&stdin.pipe);
                 self.slots[index].stdin = None;
-                self.tell_stdin_taken();
+                self.tell_stdin_taken(hands);
                 return;
             }
             match rustix::io::write(&stdin.pipe, bytes) {
@@ -43,22 +43,22 @@ impl Node {
                 Err(rustix::io::Errno::AGAIN) => return,
                 // The rank has closed its stdin, or is gone: the others go on.
                 Err(_) => {
-                    let _ = poller.remove(&stdin.pipe);
+                    let _ = hands.poller.remove(&stdin.pipe);
                     self.slots[index].stdin = None;
-                    self.tell_stdin_taken();
+                    self.tell_stdin_taken(hands);
                     return;
                 }
             }
         }
-        let _ = poller.remove(&stdin.pipe);
-        self.tell_stdin_taken();
+        let _ = hands.poller.remove(&stdin.pipe);
+        self.tell_stdin_taken(hands);
     }
 
     /// The slowest rank decides when the front may send more.
-    fn tell_stdin_taken(&mut self) {
+    fn tell_stdin_taken(&mut self, hands: &mut Hands) {
         let waiting = self.slots.iter().filter_map(|slot| slot.stdin.as_ref()).any(|stdin| !stdin.queue.is_empty());
         if !waiting {
-            self.outbox.push(ToFront::StdinTaken(0));
+            hands.outbox.push(ToFront::StdinTaken(0));
         }
     }
 }

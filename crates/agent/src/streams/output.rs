@@ -7,27 +7,26 @@ use rankrun_output::{Full, Record};
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_wire::ToFront;
 
-use crate::capture::Read;
-use crate::clock::wall;
-use crate::link::{Link, LinkError};
-use crate::node::Node;
-use crate::token::Token;
+use super::capture::Read;
+use super::{Link, LinkError};
+use crate::driver::{Token, wall};
+use crate::team::{Hands, Team};
 
 /// Reads from one capture per wake-up: one busy rank must not keep the loop from the others.
 const READS: usize = 4;
 /// Reads from a worker that is gone: what its pipe can hold, and no more if somebody who was let go still writes.
 const LAST_READS: usize = 64;
 
-impl Node {
+impl Team {
     /// A capture is readable.
-    pub(crate) fn read_output(&mut self, index: usize, stream: Stream, poller: &Poller) {
-        self.take_in(index, stream, READS, poller);
+    pub(crate) fn read_output(&mut self, hands: &mut Hands, index: usize, stream: Stream) {
+        self.take_in(hands, index, stream, READS);
     }
 
-    fn take_in(&mut self, index: usize, stream: Stream, reads: usize, poller: &Poller) {
+    fn take_in(&mut self, hands: &mut Hands, index: usize, stream: Stream, reads: usize) {
         for _ in 0..reads {
             if !self.overflow.is_empty() && reads == READS {
-                self.stall(poller);
+                self.stall(&hands.poller);
                 return;
             }
             let slot = &mut self.slots[index];
@@ -43,8 +42,8 @@ impl Node {
                 }
                 Read::Empty => return,
                 Read::End => {
-                    self.close_capture(index, stream, poller);
-                    self.tell_closed(index);
+                    self.close_capture(index, stream, &hands.poller);
+                    self.tell_closed(&mut hands.outbox, index);
                     return;
                 }
             }
@@ -69,27 +68,27 @@ impl Node {
     }
 
     /// Takes in what a worker that is gone has left in its pipes. No end of file is waited for (K-6).
-    pub(crate) fn drain(&mut self, index: usize, poller: &Poller) {
+    pub(crate) fn drain(&mut self, hands: &mut Hands, index: usize) {
         for stream in Stream::ALL {
-            self.take_in(index, stream, LAST_READS, poller);
-            self.close_capture(index, stream, poller);
+            self.take_in(hands, index, stream, LAST_READS);
+            self.close_capture(index, stream, &hands.poller);
         }
     }
 
     /// Tells the front of each stream that has ended and whose bytes have all been sent.
-    pub(crate) fn tell_closed(&mut self, index: usize) {
+    pub(crate) fn tell_closed(&mut self, outbox: &mut Vec<ToFront>, index: usize) {
         let slot = &mut self.slots[index];
         for stream in Stream::ALL {
             let at = stream.index();
             if slot.captures[at].is_none() && slot.under_way[at] == 0 && !slot.closed[at] {
                 slot.closed[at] = true;
-                self.outbox.push(ToFront::Closed { rank: slot.id.rank, stream });
+                outbox.push(ToFront::Closed { rank: slot.id.rank, stream });
             }
         }
     }
 
     /// Sends messages and output, and takes the captures up again when there is room.
-    pub(crate) fn send_output(&mut self, link: &mut Link, poller: &Poller) -> Result<(), LinkError> {
+    pub(crate) fn send_output(&mut self, hands: &mut Hands, link: &mut Link) -> Result<(), LinkError> {
         let mut sent: Vec<(rankrun_core::Rank, Stream)> = Vec::new();
         loop {
             link.send(&mut self.spool, |record| sent.push((record.rank, record.stream)))?;
@@ -103,14 +102,13 @@ impl Node {
                     break;
                 }
             }
-            let first = self.slots.first().map_or(0, |slot| slot.id.rank.0);
             for (rank, stream) in sent.drain(..) {
-                let index = (rank.0 - first) as usize;
-                self.slots[index].under_way[stream.index()] -= 1;
-                self.tell_closed(index);
+                let Some(slot) = self.machine.slot_of(rank) else { continue };
+                self.slots[slot.index()].under_way[stream.index()] -= 1;
+                self.tell_closed(&mut hands.outbox, slot.index());
             }
-            self.tell_drained();
-            for message in self.outbox.drain(..) {
+            self.tell_drained(&mut hands.outbox);
+            for message in hands.outbox.drain(..) {
                 link.say(message);
             }
             if !(moved || link.has_unsent_messages()) {
@@ -118,7 +116,7 @@ impl Node {
             }
         }
         if self.is_stalled && self.overflow.is_empty() && self.spool.has_room() {
-            self.resume(poller);
+            self.resume(&hands.poller);
         }
         Ok(())
     }
@@ -147,7 +145,7 @@ impl Node {
             for stream in Stream::ALL {
                 if !slot.polled[stream.index()]
                     && let Some(capture) = &slot.captures[stream.index()]
-                    && slot.leader.is_some()
+                    && slot.started
                 {
                     let token = Token::Output(index, stream).encode();
                     slot.polled[stream.index()] = poller.add(capture.as_fd(), token, Interest::Read).is_ok();
@@ -157,12 +155,12 @@ impl Node {
     }
 
     /// The front is lost. The ranks' output is read and forgotten, so that none of them blocks on its way out.
-    pub(crate) fn drop_output(&mut self, poller: &Poller) {
+    pub(crate) fn drop_output(&mut self, hands: &mut Hands) {
         self.is_discarding = true;
         self.spool.clear();
         self.overflow.clear();
         if self.is_stalled {
-            self.resume(poller);
+            self.resume(&hands.poller);
         }
     }
 }
