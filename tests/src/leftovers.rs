@@ -14,11 +14,7 @@ pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
             found.push(path);
         }
     }
-    for owner in entries(Path::new("/tmp")) {
-        if name(&owner).starts_with("rankrun-") {
-            found.extend(entries(&owner).into_iter().filter(|path| jobs.contains(&name(path))));
-        }
-    }
+    found.extend(job_directories().into_iter().filter(|(job, _)| jobs.contains(job)).map(|(_, path)| path));
     for mount in cgroup2_mounts() {
         cgroups(&mount, jobs, &mut found);
     }
@@ -28,9 +24,20 @@ pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
 /// Directories of jobs that began after `since` and that no agent holds. A job that is just beginning or ending is among
 /// them for a moment.
 pub(crate) fn dead_directories(since: SystemTime) -> Vec<PathBuf> {
-    let owners = entries(Path::new("/tmp")).into_iter().filter(|owner| name(owner).starts_with("rankrun-"));
-    let jobs = owners.flat_map(|owner| entries(&owner)).filter(|path| is_job(&name(path)));
+    let jobs = job_directories().into_iter().map(|(_, path)| path);
     jobs.filter(|job| is_newer(job, since) && is_unlocked(job)).collect()
+}
+
+/// The directories of jobs with the jobs' ids: `/tmp/rankrun-UID/JOB`, and `/tmp/rankrun-UID-JOB` where somebody else made
+/// the former.
+fn job_directories() -> Vec<(String, PathBuf)> {
+    let owners: Vec<PathBuf> = entries(Path::new("/tmp"));
+    let owners: Vec<PathBuf> = owners.into_iter().filter(|owner| name(owner).starts_with("rankrun-")).collect();
+    let mut found: Vec<(String, PathBuf)> =
+        owners.iter().flat_map(|owner| entries(owner)).map(|path| (name(&path), path)).collect();
+    found.extend(owners.into_iter().filter_map(|path| Some((name(&path).rsplit_once('-')?.1.to_owned(), path))));
+    found.retain(|(job, _)| is_job(job));
+    found
 }
 
 /// Beside the jobs' directories, that of a user holds what Python has compiled of the hook.

@@ -11,6 +11,7 @@ pub mod gang;
 pub mod ids;
 pub mod job;
 pub mod lease;
+pub mod printable;
 pub mod rankmap;
 pub mod ranks;
 pub mod report;

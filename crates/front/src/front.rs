@@ -73,7 +73,7 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
     let started = Instant::now();
     let logs = plan.log_dir.take().map(|directory| LogFiles::create(directory, plan.spec.map.world_size()));
     let logs = logs.transpose().map_err(|error| StartError { what: error.to_string(), source: Some(error.source) })?;
-    plan.spec.ignored_signals = signal::ignored_now();
+    plan.spec.ignored_signals = signal::ignored_at_start();
     // From here on a signal ends the job, not this process, which then could not clean up.
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
     if plan.die_with_parent {

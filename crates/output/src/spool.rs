@@ -263,7 +263,8 @@ mod tests {
 
     #[test]
     fn a_spool_without_disk_space_refuses_at_the_memory_bound_and_loses_nothing() {
-        let mut spool = Spool::new("/nonexistent", 1 << 30);
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut spool = Spool::new(dir.path().join("missing"), 1 << 30);
         let mut taken = 0;
         let refused = loop {
             match spool.push(record(taken, 60_000)) {
@@ -311,7 +312,8 @@ mod tests {
 
     #[test]
     fn an_empty_spool_takes_a_record_of_any_size() {
-        let mut spool = Spool::new("/nonexistent", 0);
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut spool = Spool::new(dir.path().join("missing"), 0);
         let large = record(1, 2 * SPOOL_MEMORY as usize);
         spool.push(large.clone()).expect("it is empty");
         assert!(!spool.has_room());

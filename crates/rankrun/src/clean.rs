@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rankrun_agent::tidy;
 use rankrun_core::ExitCode;
+use rankrun_core::printable::printable;
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::{proc, shm};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -43,7 +44,7 @@ pub(crate) struct Leftover {
 pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
     let mut text = String::new();
     let mut code = ExitCode::SUCCESS;
-    for leftover in survey(&tidy::bases())? {
+    for leftover in survey()? {
         if dry_run {
             list(&mut text, &leftover);
             continue;
@@ -60,49 +61,45 @@ pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
     Ok((text, code))
 }
 
-/// Finds the dead jobs below the directories that there are. Locks them until the result is dropped.
-pub(crate) fn survey(bases: &[PathBuf]) -> Result<Vec<Leftover>, Problem> {
-    let Some((usual, others)) = bases.split_first() else { return Ok(Vec::new()) };
-    let mut found = survey_one(usual)?;
-    // A job goes there only when it must, and not at all where we cannot look.
-    found.extend(others.iter().filter_map(|base| survey_one(base).ok()).flatten());
+/// Finds the dead jobs of this user. Locks them until the result is dropped.
+pub(crate) fn survey() -> Result<Vec<Leftover>, Problem> {
+    let mut found = Vec::new();
+    for base in tidy::bases() {
+        found.extend(survey_base(&base)?);
+    }
+    let mut lone = tidy::lone_directories();
+    lone.sort_unstable();
+    found.extend(lone.into_iter().filter_map(|(job, directory)| examine(job, directory)));
     Ok(found)
 }
 
-fn survey_one(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
-    let meta = match std::fs::symlink_metadata(jobs) {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => {
-            return Err(Problem::internal(format!("cannot look into \"{}\": {}", jobs.display(), reason(&error))));
-        }
-    };
-    if !meta.is_dir() || meta.uid() != getuid().as_raw() {
-        return Err(Problem::internal(format!("\"{}\" is not a directory of yours", jobs.display()))
-            .hint("somebody else made it; ask them or the administrator to remove it"));
+/// The dead jobs below one directory. None are below a directory of somebody else: no job has ever used it.
+fn survey_base(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
+    if tidy::check(jobs).is_err() {
+        return Ok(Vec::new());
     }
     let entries = std::fs::read_dir(jobs)
         .map_err(|error| Problem::internal(format!("cannot read \"{}\": {}", jobs.display(), reason(&error))))?;
     let mut directories: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     directories.sort_unstable();
-    Ok(directories.into_iter().filter_map(|directory| examine(&directory)).collect())
+    let job = |directory: &Path| Some(directory.file_name()?.to_str()?.to_owned());
+    Ok(directories.into_iter().filter_map(|directory| examine(job(&directory)?, directory)).collect())
 }
 
 /// What a job left, if it is dead.
-fn examine(directory: &Path) -> Option<Leftover> {
-    let job = directory.file_name()?.to_str()?.to_owned();
+fn examine(job: String, directory: PathBuf) -> Option<Leftover> {
     let named_like_a_job = job.len() == 8 && job.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let meta = std::fs::symlink_metadata(directory).ok()?;
+    let meta = std::fs::symlink_metadata(&directory).ok()?;
     if !named_like_a_job || !meta.is_dir() || meta.uid() != getuid().as_raw() {
         return None;
     }
-    let lock = std::fs::File::open(directory).ok()?;
+    let lock = std::fs::File::open(&directory).ok()?;
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
     Some(Leftover {
         processes: processes_of(&job),
         cgroups: cgroups_of(&job),
-        shared_memory: still_there(tidy::noted_shared_memory(directory)),
-        directory: directory.to_owned(),
+        shared_memory: still_there(tidy::noted_shared_memory(&directory)),
+        directory,
         _lock: lock,
         job,
     })
@@ -245,8 +242,9 @@ pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
 }
 
 fn list(text: &mut String, leftover: &Leftover) {
+    // Processes and files were named by the job.
     let mut line = |line: String| {
-        text.push_str(&line);
+        text.push_str(&printable(&line));
         text.push('\n');
     };
     line(format!("job {}", leftover.job));
@@ -305,14 +303,15 @@ mod tests {
         rustix::fs::flock(&held, FlockOperation::LockShared).expect("a lock");
         job_directory(jobs.path(), "not-a-job");
         job_directory(jobs.path(), "cccccccc");
-        assert_eq!(names(&survey(&[jobs.path().to_owned()]).expect("a survey")), ["cccccccc"]);
+        assert_eq!(names(&survey_base(jobs.path()).expect("a survey")), ["cccccccc"]);
         drop(held);
-        assert_eq!(names(&survey(&[jobs.path().to_owned()]).expect("a survey")), ["aaaaaaaa", "cccccccc"]);
+        assert_eq!(names(&survey_base(jobs.path()).expect("a survey")), ["aaaaaaaa", "cccccccc"]);
     }
 
     #[test]
     fn no_directory_is_nothing_to_clean() {
-        assert!(survey(&["/nonexistent/rankrun".into()]).expect("nothing").is_empty());
+        let top = tempfile::tempdir().expect("a directory for the test");
+        assert!(survey_base(&top.path().join("rankrun")).expect("nothing").is_empty());
     }
 
     #[test]
@@ -330,7 +329,7 @@ mod tests {
         let mut ended = [process_of(&job, false), process_of(&job, true)];
         let mut bystander = process_of(&other, false);
 
-        let leftovers = survey(&[jobs.path().to_owned()]).expect("a survey");
+        let leftovers = survey_base(jobs.path()).expect("a survey");
         assert_eq!(leftovers[0].process_count(), 2);
         let mut text = String::new();
         assert_eq!(leftovers[0].remove(&mut text), 0);

@@ -8,6 +8,7 @@ mod clean;
 mod config;
 mod cpus;
 mod dry_run;
+mod file;
 mod inventory;
 mod invocation;
 mod man;
@@ -28,6 +29,7 @@ use crate::message::Problem;
 use crate::plan::Surroundings;
 
 fn main() -> std::process::ExitCode {
+    rankrun_sys::signal::set_ours();
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let code = run(words).unwrap_or_else(|problem| {
         problem.print();

@@ -320,7 +320,7 @@ unsafe fn install(shared: &Shared) -> Result<(), Step> {
 }
 
 /// The signals whose disposition rankrun may have changed in itself. Handlers need no reset: exec does that.
-const OURS: [i32; 10] = [
+const OURS: [i32; 12] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -328,9 +328,11 @@ const OURS: [i32; 10] = [
     libc::SIGUSR2,
     libc::SIGPIPE,
     libc::SIGTERM,
+    libc::SIGCHLD,
     libc::SIGTSTP,
     libc::SIGTTIN,
     libc::SIGTTOU,
+    libc::SIGXFSZ,
 ];
 
 /// Default dispositions but for those to be ignored, and an empty mask.

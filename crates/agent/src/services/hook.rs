@@ -10,6 +10,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use crate::tidy;
+
 /// The directory of the hook in the job's directory.
 const DIRECTORY: &str = "hook";
 const NAME: &str = "sitecustomize.py";
@@ -33,6 +35,8 @@ pub(crate) fn lay_out(runtime_dir: &Path) -> io::Result<PathBuf> {
 
 fn share_bytecode(runtime_dir: &Path, hook: &Path) -> io::Result<()> {
     let Some(base) = runtime_dir.parent() else { return Ok(()) };
+    // A job that found no base of ours lies beside everybody's directories: bytecode there could be anybody's.
+    tidy::check(base)?;
     let mut hasher = DefaultHasher::new();
     SOURCE.hash(&mut hasher);
     let shared = base.join(format!("bytecode-{:016x}", hasher.finish()));

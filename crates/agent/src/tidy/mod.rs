@@ -5,4 +5,4 @@ mod runtime;
 pub(crate) mod shm;
 
 pub use remains::Remains;
-pub use runtime::{Places, RuntimeDir, RuntimeDirError, SHARED_MEMORY, bases, noted_shared_memory};
+pub use runtime::{Places, RuntimeDir, bases, check, lone_directories, noted_shared_memory};
