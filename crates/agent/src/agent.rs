@@ -1,14 +1,13 @@
 //! The agent's loop: every source becomes an event of the node, or of the agent itself.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rankrun_core::job::CleanShm;
 use rankrun_core::worker::{Stop, StopWhy};
 use rankrun_core::{ExitCode, JobId, Pid};
-use rankrun_output::Spool;
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::signal::{self, SignalFd};
@@ -31,6 +30,7 @@ pub struct Agent {
     job: JobId,
     places: Places,
     stream: OwnedFd,
+    session: NonZeroU64,
     lease: Lease,
     inherited: Inherited,
     limits: Limits,
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Agent {
 
 impl Agent {
     /// An agent in a fresh fork of the front, which has one thread and the front's descriptors.
-    pub fn new(job: &JobId, places: Places, stream: OwnedFd, lease: Lease) -> io::Result<Agent> {
+    pub fn new(job: &JobId, places: Places, stream: OwnedFd, session: NonZeroU64, lease: Lease) -> io::Result<Agent> {
         fork::become_subreaper()?;
         // ^C is for the front; the agent stays in its session, so that it can give the terminal to a rank.
         let _ = fork::new_process_group();
@@ -57,6 +57,7 @@ impl Agent {
             job: job.clone(),
             places,
             stream,
+            session,
             lease,
             inherited: Inherited::take()?,
             limits: limits::raise_open_files().unwrap_or_default(),
@@ -72,15 +73,15 @@ impl Agent {
     }
 
     fn serve(self) -> io::Result<()> {
-        let mut link = Link::new(self.stream)?;
-        link.say(ToFront::Hello(Hello::ours()));
+        let poller = Poller::new()?;
+        let mut link = Link::new(&poller.registry(), Token::Front.encode(), self.stream, self.session)?;
+        link.say(&ToFront::Hello(Hello::ours())).map_err(io::Error::other)?;
         let runtime = match self.places.create() {
             Ok(runtime) => runtime,
             Err(error) => {
-                link.say(ToFront::Refused { what: error.to_string(), source: error.source.to_string() });
                 // The socket is new: it takes a message, unless the front is gone.
-                let _ = link.send(&mut Spool::new(Path::new("/tmp"), 0), |_| ());
-                return Ok(());
+                let refused = ToFront::Refused { what: error.to_string(), source: error.source.to_string() };
+                return link.say(&refused).map_err(io::Error::other);
             }
         };
         let forced = std::env::var("RANKRUN_CONTAINMENT").ok();
@@ -91,17 +92,15 @@ impl Agent {
         let signals = SignalFd::new(&[signal::SIGCHLD, watched::TOLD])?;
         let waker = Waker::new()?;
         let spawner = SpawnerThread::start(waker.handle()?)?;
-        let poller = Poller::new()?;
-        poller.add(&link, Token::Front.encode(), Interest::Read)?;
         poller.add(&signals, Token::Signals.encode(), Interest::Read)?;
         poller.add(&waker, Token::Spawner.encode(), Interest::Read)?;
         poller.add(&self.lease, Token::Lease.encode(), Interest::Hangup)?;
-        link.say(ToFront::Ready { pid: Pid(std::process::id() as i32), containment: boundary.containment() });
+        let ready = ToFront::Ready { pid: Pid(std::process::id() as i32), containment: boundary.containment() };
+        link.say(&ready).map_err(io::Error::other)?;
         let node = Node::new(self.job, self.places, runtime, boundary, spawner, self.inherited, self.limits);
         Loop {
             poller,
             link: Some(link),
-            writing: false,
             signals,
             waker,
             lease: self.lease,
@@ -120,8 +119,6 @@ struct Loop {
     poller: Poller,
     /// `None` once the front is lost.
     link: Option<Link>,
-    /// Whether the link is polled for writing.
-    writing: bool,
     signals: SignalFd,
     waker: Waker,
     lease: Lease,
@@ -192,6 +189,9 @@ impl Loop {
     }
 
     fn dispatch(&mut self, event: Ready) -> io::Result<()> {
+        if !self.poller.is_current(event) {
+            return Ok(());
+        }
         let now = self.clock.now();
         match Token::decode(event.token) {
             Token::Front => {
@@ -287,9 +287,7 @@ impl Loop {
 
     /// Nobody is left to report to: the workers end, and then we do.
     fn lose_front(&mut self, now: Duration) {
-        if let Some(link) = self.link.take() {
-            let _ = self.poller.remove(&link);
-        }
+        self.link = None;
         self.clock.resume();
         self.node.freeze(false);
         if self.end {
@@ -305,24 +303,10 @@ impl Loop {
             self.node.outbox.clear();
             return;
         };
-        for message in std::mem::take(&mut self.node.outbox) {
-            link.say(message);
-        }
-        let result = self.node.send_output(link, &self.poller);
-        match result {
-            Ok(()) => {
-                let wants_write = link.wants_write();
-                if wants_write != self.writing {
-                    let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
-                    let _ = self.poller.change(link.as_fd(), Token::Front.encode(), interest);
-                    self.writing = wants_write;
-                }
-            }
-            Err(error) => {
-                report(&error);
-                let now = self.clock.now();
-                self.lose_front(now);
-            }
+        if let Err(error) = self.node.send(link, &self.poller) {
+            report(&error);
+            let now = self.clock.now();
+            self.lose_front(now);
         }
     }
 }
@@ -330,7 +314,7 @@ impl Loop {
 /// The front cannot be told any more; the agent's stderr is the front's.
 fn report(error: &LinkError) {
     use std::io::Write;
-    if !matches!(error, LinkError::Io(_)) {
+    if !matches!(error, LinkError::Wire(rankrun_wire::LinkError::Io(_))) {
         let _ = writeln!(std::io::stderr(), "rankrun: agent: {error}");
     }
 }

@@ -1,6 +1,7 @@
 //! Starting guard and agent on this node.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -17,8 +18,9 @@ use crate::runtime::Places;
 #[derive(Debug)]
 pub struct Launched {
     pub guard: i32,
-    /// The stream to the agent.
+    /// The stream to the agent, and its session.
     pub stream: OwnedFd,
+    pub session: NonZeroU64,
     /// Where the job's cgroup is, if the agent could make one.
     pub cgroup: Option<PathBuf>,
     /// Where the job's directory may be.
@@ -29,27 +31,34 @@ pub struct Launched {
 /// process must have one thread.
 pub fn launch(job: &JobId) -> io::Result<Launched> {
     let (stream, agents_end) = socket::pair()?;
+    let session = random()?;
     let cgroup = cgroup::own_directory().ok().map(|own| own.join(format!("rankrun-{job}")));
     let places = Places::of(job);
     match fork::fork()? {
         Side::Child => {
             // The end of the stream must be seen when the front is gone.
             drop(stream);
-            let code = become_guard(job, agents_end, cgroup, places).unwrap_or(ExitCode::INTERNAL.0);
+            let code = become_guard(job, agents_end, session, cgroup, places).unwrap_or(ExitCode::INTERNAL.0);
             fork::exit_now(code)
         }
-        Side::Parent { child: guard } => Ok(Launched { guard, stream, cgroup, places }),
+        Side::Parent { child: guard } => Ok(Launched { guard, stream, session, cgroup, places }),
     }
 }
 
 /// The guard's life, after its fork.
-fn become_guard(job: &JobId, stream: OwnedFd, cgroup: Option<PathBuf>, places: Places) -> io::Result<u8> {
+fn become_guard(
+    job: &JobId,
+    stream: OwnedFd,
+    session: NonZeroU64,
+    cgroup: Option<PathBuf>,
+    places: Places,
+) -> io::Result<u8> {
     fork::become_subreaper()?;
     let (lease, guards_end) = Lease::new()?;
     match fork::fork()? {
         Side::Child => {
             drop(guards_end);
-            let agent = Agent::new(job, places, stream, lease);
+            let agent = Agent::new(job, places, stream, session, lease);
             fork::exit_now(agent.map_or(ExitCode::INTERNAL.0, Agent::run))
         }
         Side::Parent { child: agent } => {
@@ -59,4 +68,10 @@ fn become_guard(job: &JobId, stream: OwnedFd, cgroup: Option<PathBuf>, places: P
             fork::exit_now(guard.run())
         }
     }
+}
+
+fn random() -> io::Result<NonZeroU64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
 }

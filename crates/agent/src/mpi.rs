@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rankrun_core::Rank;
 use rankrun_core::evidence::MpiEvent;
+use rankrun_core::{Rank, WorkerId};
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Collective;
@@ -60,7 +60,7 @@ impl Node {
         for effect in effects {
             match effect {
                 pmi1::Effect::Reply { rank, bytes } => {
-                    let Some(index) = self.index_of(rank) else { continue };
+                    let Some(index) = self.index_of_rank(rank) else { continue };
                     if let Some(client) = &mut self.slots[index].pmi {
                         client.out.push_back(bytes);
                         self.write_pmi(index, poller);
@@ -68,7 +68,7 @@ impl Node {
                     self.tell_if_passed_barrier(now, index);
                 }
                 pmi1::Effect::Inited { rank, .. } => {
-                    if let Some(index) = self.index_of(rank) {
+                    if let Some(index) = self.index_of_rank(rank) {
                         self.slots[index].passed_barrier = false;
                     }
                     self.tell_mpi(now, rank, MpiEvent::Inited);
@@ -92,7 +92,7 @@ impl Node {
                 }
                 pmi1::Effect::Malformed { rank, reason } => {
                     self.tell_mpi(now, rank, MpiEvent::Malformed { reason });
-                    if let Some(index) = self.index_of(rank) {
+                    if let Some(index) = self.index_of_rank(rank) {
                         self.close_pmi(index, poller);
                     }
                 }
@@ -123,7 +123,7 @@ impl Node {
     }
 
     fn tell_mpi(&mut self, now: Duration, rank: Rank, event: MpiEvent) {
-        if let Some(index) = self.index_of(rank) {
+        if let Some(index) = self.index_of_rank(rank) {
             self.outbox.push(ToFront::Mpi { worker: self.slots[index].id, event, at: now });
         }
     }
@@ -163,9 +163,9 @@ impl Node {
         }
     }
 
-    fn index_of(&self, rank: Rank) -> Option<usize> {
-        let first = self.slots.first()?.rank();
-        let index = rank.0.checked_sub(first.0)? as usize;
-        (index < self.slots.len()).then_some(index)
+    /// The slot of a rank of the group that the wire-up serves.
+    fn index_of_rank(&self, rank: Rank) -> Option<usize> {
+        let spec = self.spec.as_ref()?;
+        self.index_of(WorkerId { group: spec.group, rank, attempt: spec.attempt })
     }
 }

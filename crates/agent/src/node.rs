@@ -5,12 +5,10 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use rankrun_core::job::{CleanShm, Descendants, StopPolicy, StopScope};
 use rankrun_core::testimony::Graces;
 use rankrun_core::worker::{Effect, Event, State, Stop};
-use rankrun_core::{JobId, JobSpec, Pid, WorkerStatus};
-use rankrun_output::{Record, Spool};
+use rankrun_core::{JobId, JobSpec, Pid, WorkerId, WorkerStatus};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::limits::Limits;
 use rankrun_sys::oom::{OomKill, OomWatch};
@@ -25,6 +23,7 @@ use rankrun_wireup::pmi1;
 use crate::boundary::{Boundary, activity};
 use crate::clean::Remains;
 use crate::orphans::Orphans;
+use crate::output::Output;
 use crate::prepare::{Inherited, Preparer};
 use crate::runtime::{Places, RuntimeDir};
 use crate::shm::SharedMemory;
@@ -50,6 +49,7 @@ pub(crate) struct Node {
     pub(crate) outbox: Vec<ToFront>,
     pub(crate) spec: Option<Rc<JobSpec>>,
     pub(crate) slots: Vec<Slot>,
+    pub(crate) by_worker: HashMap<WorkerId, usize>,
     pub(crate) by_pid: HashMap<i32, usize>,
     pub(crate) preparer: Option<Preparer>,
     /// Slots that are still to be spawned.
@@ -57,14 +57,7 @@ pub(crate) struct Node {
     pub(crate) pmi: Option<pmi1::Server>,
     /// Holds the port that is told to the ranks as MASTER_PORT.
     pub(crate) _master_port: Option<OwnedFd>,
-    pub(crate) spool: Spool,
-    /// Output of workers that are gone, while the spool is full.
-    pub(crate) overflow: VecDeque<Record>,
-    pub(crate) buffer: BytesMut,
-    /// The captures are out of the poll set, because the spool is full.
-    pub(crate) is_stalled: bool,
-    /// Nobody wants the output any more.
-    pub(crate) is_discarding: bool,
+    pub(crate) output: Output,
     pub(crate) shared_memory: Option<SharedMemory>,
     pub(crate) speakers: Speakers,
     pub(crate) oom: Option<OomWatch>,
@@ -92,7 +85,7 @@ impl Node {
         limits: Limits,
     ) -> Node {
         Node {
-            spool: Spool::new(runtime.path(), 0),
+            output: Output::new(runtime.path(), 0),
             job,
             places,
             runtime,
@@ -103,15 +96,12 @@ impl Node {
             outbox: Vec::new(),
             spec: None,
             slots: Vec::new(),
+            by_worker: HashMap::new(),
             by_pid: HashMap::new(),
             preparer: None,
             to_spawn: VecDeque::new(),
             pmi: None,
             _master_port: None,
-            overflow: VecDeque::new(),
-            buffer: BytesMut::new(),
-            is_stalled: false,
-            is_discarding: false,
             shared_memory: None,
             speakers: Speakers::default(),
             oom: None,
@@ -125,6 +115,11 @@ impl Node {
             drained: false,
             to_look_at: Vec::new(),
         }
+    }
+
+    /// The slot of a worker.
+    pub(crate) fn index_of(&self, worker: WorkerId) -> Option<usize> {
+        self.by_worker.get(&worker).copied()
     }
 
     pub(crate) fn policy(&self) -> StopPolicy {

@@ -9,7 +9,6 @@ use rankrun_core::env::{Master, NodeFacts, STDBUF_LIBRARIES};
 use rankrun_core::job::{MpiMode, StdinTarget};
 use rankrun_core::worker::{Event, State};
 use rankrun_core::{JobSpec, NodeRank, Pid, Stream, WorkerId};
-use rankrun_output::Spool;
 use rankrun_sys::oom::OomWatch;
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_sys::socket;
@@ -20,6 +19,7 @@ use rankrun_wireup::pmi1;
 use crate::boundary::Boundary;
 use crate::capture::Capture;
 use crate::node::Node;
+use crate::output::Output;
 use crate::prepare::{PrepareError, Preparer};
 use crate::shm::SharedMemory;
 use crate::spawner::Spawned;
@@ -34,13 +34,14 @@ impl Node {
     pub(crate) fn start(&mut self, now: Duration, spec: JobSpec, poller: &Poller) {
         let spec = Rc::new(spec);
         let node = NodeRank(0);
-        self.spool = Spool::new(self.runtime.path(), spec.io.spool);
+        self.output = Output::new(self.runtime.path(), spec.io.spool);
         self.shared_memory = Some(SharedMemory::watch(spec.clean_shm, self.runtime.path()));
         let places: Vec<_> = spec.map.on_node(node).copied().collect();
         self.slots = places
             .iter()
             .map(|place| Slot::new(WorkerId { group: spec.group, rank: place.rank, attempt: spec.attempt }))
             .collect();
+        self.by_worker = self.slots.iter().map(|slot| slot.id).zip(0..).collect();
         self.to_spawn = (0..self.slots.len()).collect();
         if spec.mpi == MpiMode::Pmi1 {
             self.pmi = Some(pmi1::Server::new(pmi1::Config {
@@ -136,7 +137,7 @@ impl Node {
         slot.leader_alive = true;
         for stream in Stream::ALL {
             if let Some(capture) = &slot.captures[stream.index()]
-                && !self.is_stalled
+                && !self.output.is_stalled(stream)
             {
                 slot.polled[stream.index()] =
                     poller.add(capture, Token::Output(index, stream).encode(), Interest::Read).is_ok();

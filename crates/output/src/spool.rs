@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rankrun_core::{Rank, Stream};
+use rankrun_core::{Attempt, GroupId, Rank, Stream, WorkerId};
 
 /// What waits in memory at most, in bytes, before a file is begun. A short burst should not cost a disk access, and
 /// front, guard and agent together have 20 MiB (docs/architecture.md).
-pub const SPOOL_MEMORY: u64 = 4 << 20;
+pub const SPOOL_MEMORY: u64 = 2 << 20;
 
 /// The greatest file, in bytes: at most this much of what was read already stays on disk, and a spool of 1 GiB has 32
 /// files open.
@@ -23,13 +23,13 @@ const SEGMENT: u64 = 32 << 20;
 /// The smallest file, in bytes: a small limit must not make a file for each record.
 const SEGMENT_MIN: u64 = 64 << 10;
 
-/// Rank, stream, seconds and nanoseconds, length: little-endian.
-const HEADER: usize = 4 + 1 + 8 + 4 + 4;
+/// Group, rank, attempt, stream, seconds and nanoseconds, length: little-endian.
+const HEADER: usize = 4 + 4 + 4 + 1 + 8 + 4 + 4;
 
 /// One piece of output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    pub rank: Rank,
+    pub worker: WorkerId,
     pub stream: Stream,
     /// When it was read. What it counts from is the caller's affair.
     pub time: Duration,
@@ -209,31 +209,49 @@ impl Segment {
     fn next(&mut self) -> io::Result<Record> {
         let mut header = [0; HEADER];
         self.file.read_exact_at(&mut header, self.read)?;
-        let [r0, r1, r2, r3, stream, time @ .., l0, l1, l2, l3] = header;
-        let [s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3] = time;
-        let length = u32::from_le_bytes([l0, l1, l2, l3]);
+        let mut fields = Fields(&header);
+        let worker =
+            WorkerId { group: GroupId(fields.u32()), rank: Rank(fields.u32()), attempt: Attempt(fields.u32()) };
+        let [stream] = fields.take();
+        let time = Duration::new(u64::from_le_bytes(fields.take()), fields.u32());
+        let length = fields.u32();
         let mut bytes = vec![0; length as usize];
         self.file.read_exact_at(&mut bytes, self.read + HEADER as u64)?;
         self.read += HEADER as u64 + u64::from(length);
-        Ok(Record {
-            rank: Rank(u32::from_le_bytes([r0, r1, r2, r3])),
-            stream: if stream == 0 { Stream::Stdout } else { Stream::Stderr },
-            time: Duration::new(
-                u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
-                u32::from_le_bytes([n0, n1, n2, n3]),
-            ),
-            bytes: Bytes::from(bytes),
-        })
+        let stream = if stream == 0 { Stream::Stdout } else { Stream::Stderr };
+        Ok(Record { worker, stream, time, bytes: Bytes::from(bytes) })
+    }
+}
+
+/// The fields of a header that are still to be read. Beyond the end there is zero.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        match self.0.split_first_chunk::<N>() {
+            Some((field, rest)) => {
+                self.0 = rest;
+                *field
+            }
+            None => [0; N],
+        }
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
     }
 }
 
 fn header(record: &Record) -> [u8; HEADER] {
+    let WorkerId { group, rank, attempt } = record.worker;
     let mut header = [0; HEADER];
-    header[..4].copy_from_slice(&record.rank.0.to_le_bytes());
-    header[4] = record.stream.index() as u8;
-    header[5..13].copy_from_slice(&record.time.as_secs().to_le_bytes());
-    header[13..17].copy_from_slice(&record.time.subsec_nanos().to_le_bytes());
-    header[17..].copy_from_slice(&(record.bytes.len() as u32).to_le_bytes());
+    header[..4].copy_from_slice(&group.0.to_le_bytes());
+    header[4..8].copy_from_slice(&rank.0.to_le_bytes());
+    header[8..12].copy_from_slice(&attempt.0.to_le_bytes());
+    header[12] = record.stream.index() as u8;
+    header[13..21].copy_from_slice(&record.time.as_secs().to_le_bytes());
+    header[21..25].copy_from_slice(&record.time.subsec_nanos().to_le_bytes());
+    header[25..].copy_from_slice(&(record.bytes.len() as u32).to_le_bytes());
     header
 }
 
@@ -250,7 +268,7 @@ mod tests {
 
     fn record(number: u32, length: usize) -> Record {
         Record {
-            rank: Rank(number),
+            worker: WorkerId { group: GroupId(number % 3), rank: Rank(number), attempt: Attempt(number % 5) },
             stream: Stream::ALL[number as usize % 2],
             time: Duration::new(u64::from(number), number),
             bytes: Bytes::from(vec![number as u8; length]),

@@ -18,6 +18,7 @@ pub mod oom;
 pub mod poll;
 pub mod proc;
 pub mod pty;
+pub mod reactor;
 pub mod shm;
 pub mod signal;
 pub mod socket;
