@@ -17,6 +17,7 @@ use rankrun_wire::{ToAgent, ToFront};
 
 use crate::boundary::Boundary;
 use crate::clock::Clock;
+use crate::io::IoThread;
 use crate::lease::{self, Lease, RENEWAL};
 use crate::link::{Link, LinkError};
 use crate::node::Node;
@@ -92,17 +93,21 @@ impl Agent {
         let signals = SignalFd::new(&[signal::SIGCHLD, watched::TOLD])?;
         let waker = Waker::new()?;
         let spawner = SpawnerThread::start(waker.handle()?)?;
+        let io_waker = Waker::new()?;
+        let io = IoThread::start(io_waker.handle()?)?;
         poller.add(&signals, Token::Signals.encode(), Interest::Read)?;
         poller.add(&waker, Token::Spawner.encode(), Interest::Read)?;
+        poller.add(&io_waker, Token::Io.encode(), Interest::Read)?;
         poller.add(&self.lease, Token::Lease.encode(), Interest::Hangup)?;
         let ready = ToFront::Ready { pid: Pid(std::process::id() as i32), containment: boundary.containment() };
         link.say(&ready).map_err(io::Error::other)?;
-        let node = Node::new(self.job, self.places, runtime, boundary, spawner, self.inherited, self.limits);
+        let node = Node::new(self.job, self.places, runtime, boundary, spawner, io, self.inherited, self.limits);
         Loop {
             poller,
             link: Some(link),
             signals,
             waker,
+            io_waker,
             lease: self.lease,
             next_renewal: Instant::now(),
             clock: Clock::default(),
@@ -121,6 +126,7 @@ struct Loop {
     link: Option<Link>,
     signals: SignalFd,
     waker: Waker,
+    io_waker: Waker,
     lease: Lease,
     next_renewal: Instant,
     clock: Clock,
@@ -213,6 +219,10 @@ impl Loop {
                 self.waker.clear();
                 self.node.children(now, &self.poller);
             }
+            Token::Io => {
+                self.io_waker.clear();
+                self.node.io_results();
+            }
             Token::Lease => {
                 self.poller.remove(&self.lease)?;
                 self.guard_lost = true;
@@ -299,15 +309,17 @@ impl Loop {
 
     /// Sends what there is to send.
     fn flush(&mut self) {
-        let Some(link) = &mut self.link else {
-            self.node.outbox.clear();
-            return;
-        };
-        if let Err(error) = self.node.send(link, &self.poller) {
-            report(&error);
-            let now = self.clock.now();
-            self.lose_front(now);
+        match &mut self.link {
+            None => self.node.outbox.clear(),
+            Some(link) => {
+                if let Err(error) = self.node.send(link, &self.poller) {
+                    report(&error);
+                    let now = self.clock.now();
+                    self.lose_front(now);
+                }
+            }
         }
+        self.node.start_io();
     }
 }
 

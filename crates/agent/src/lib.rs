@@ -15,6 +15,7 @@ pub mod clean;
 mod clock;
 mod guard;
 mod hook;
+mod io;
 pub mod launch;
 mod lease;
 mod link;

@@ -22,6 +22,7 @@ use rankrun_wireup::pmi1;
 
 use crate::boundary::{Boundary, activity};
 use crate::clean::Remains;
+use crate::io::IoThread;
 use crate::orphans::Orphans;
 use crate::output::Output;
 use crate::prepare::{Inherited, Preparer};
@@ -43,6 +44,7 @@ pub(crate) struct Node {
     pub(crate) runtime: RuntimeDir,
     pub(crate) boundary: Boundary,
     pub(crate) spawner: SpawnerThread,
+    pub(crate) io: IoThread,
     pub(crate) inherited: Inherited,
     pub(crate) limits: Limits,
     /// Messages to the front, in order.
@@ -81,6 +83,7 @@ impl Node {
         runtime: RuntimeDir,
         boundary: Boundary,
         spawner: SpawnerThread,
+        io: IoThread,
         inherited: Inherited,
         limits: Limits,
     ) -> Node {
@@ -91,6 +94,7 @@ impl Node {
             runtime,
             boundary,
             spawner,
+            io,
             inherited,
             limits,
             outbox: Vec::new(),

@@ -15,6 +15,7 @@ use rankrun_wire::ToFront;
 
 use crate::capture::Read;
 use crate::clock::wall;
+use crate::io::{Done, Job};
 use crate::link::{Link, LinkError};
 use crate::node::Node;
 use crate::token::Token;
@@ -26,7 +27,7 @@ const LAST_READS: usize = 64;
 
 /// Output that is in the agent.
 pub(crate) struct Output {
-    spools: [Spool; 2],
+    spool: Spool,
     /// Output of workers that are gone, while the spool is full.
     overflow: [VecDeque<Record>; 2],
     /// Memory that is read into.
@@ -43,7 +44,7 @@ impl Output {
     /// `directory` is where the spool's files are made, `limit` how many bytes they may take.
     pub(crate) fn new(directory: &Path, limit: u64) -> Output {
         Output {
-            spools: [Spool::new(directory, limit), Spool::new(directory, limit)],
+            spool: Spool::new(directory, limit),
             overflow: Default::default(),
             buffer: BytesMut::new(),
             is_stalled: [false; 2],
@@ -62,7 +63,7 @@ impl Output {
         let overflow = &mut self.overflow[record.stream.index()];
         if !overflow.is_empty() {
             overflow.push_back(record);
-        } else if let Err(full) = self.spools[record.stream.index()].push(record) {
+        } else if let Err(full) = self.spool.push(record) {
             overflow.push_back(full.record);
         }
     }
@@ -72,7 +73,7 @@ impl Output {
         let other = Stream::ALL[1 - self.turn.index()];
         for stream in [self.turn, other] {
             if credit[stream.index()]
-                && let Some(record) = self.spools[stream.index()].pop()?
+                && let Some(record) = self.spool.pop(stream)?
             {
                 self.turn = Stream::ALL[1 - stream.index()];
                 return Ok(Some(record));
@@ -84,11 +85,11 @@ impl Output {
     /// Puts what overflowed into the spool, as far as it has room again. True if there was any.
     fn refill(&mut self) -> bool {
         let mut moved = false;
-        for (spool, overflow) in self.spools.iter_mut().zip(&mut self.overflow) {
-            while spool.has_room()
+        for (stream, overflow) in Stream::ALL.into_iter().zip(&mut self.overflow) {
+            while self.spool.has_room(stream)
                 && let Some(record) = overflow.pop_front()
             {
-                if let Err(full) = spool.push(record) {
+                if let Err(full) = self.spool.push(record) {
                     overflow.push_front(full.record);
                     break;
                 }
@@ -99,11 +100,11 @@ impl Output {
     }
 
     fn has_room(&self, stream: Stream) -> bool {
-        self.overflow[stream.index()].is_empty() && self.spools[stream.index()].has_room()
+        self.overflow[stream.index()].is_empty() && self.spool.has_room(stream)
     }
 
     fn clear(&mut self) {
-        self.spools.iter_mut().for_each(Spool::clear);
+        self.spool.clear();
         self.overflow = Default::default();
     }
 }
@@ -195,6 +196,29 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// Gives the I/O thread what is to be done with files. While it has no room, the spool fills up in memory, and then
+    /// the captures are left alone.
+    pub(crate) fn start_io(&mut self) {
+        while self.io.has_room()
+            && let Some(request) = self.output.spool.next_request()
+        {
+            if let Err(Job::Spool(refused)) = self.io.submit(Job::Spool(request)) {
+                // The thread is gone, as only a fault of ours could make it: the file is lost, and the spool is told so.
+                self.output.spool.complete(refused.refuse());
+                return;
+            }
+        }
+    }
+
+    /// The I/O thread has done something.
+    pub(crate) fn io_results(&mut self) {
+        while let Some(done) = self.io.next_result() {
+            match done {
+                Done::Spool(completion) => self.output.spool.complete(completion),
+            }
+        }
     }
 
     /// The spool has no room for a stream: its pipes fill up, and the ranks wait.

@@ -8,6 +8,7 @@ pub(crate) enum Token {
     Front,
     Signals,
     Spawner,
+    Io,
     Lease,
     Output(usize, Stream),
     Pmi(usize),
@@ -31,6 +32,7 @@ impl Token {
             Token::Boundary(slot) => (8, slot),
             Token::WorkerSocket => (9, 0),
             Token::WorkerClient(client) => (10, client),
+            Token::Io => (11, 0),
         };
         (kind << 32) | slot as u64
     }
@@ -48,6 +50,7 @@ impl Token {
             7 => Token::Stdin(slot),
             8 => Token::Boundary(slot),
             9 => Token::WorkerSocket,
+            11 => Token::Io,
             _ => Token::WorkerClient(slot),
         }
     }
@@ -63,6 +66,7 @@ mod tests {
             Token::Front,
             Token::Signals,
             Token::Spawner,
+            Token::Io,
             Token::Lease,
             Token::Output(70_000, Stream::Stdout),
             Token::Output(0, Stream::Stderr),
