@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::io::IoThread;
 use crate::lease::{self, Lease, RENEWAL};
 use crate::link::{Link, LinkError};
-use crate::node::Node;
+use crate::node::{Node, Threads};
 use crate::prepare::Inherited;
 use crate::runtime::Places;
 use crate::spawner::SpawnerThread;
@@ -92,16 +92,16 @@ impl Agent {
         }
         let signals = SignalFd::new(&[signal::SIGCHLD, watched::TOLD])?;
         let waker = Waker::new()?;
-        let spawner = SpawnerThread::start(waker.handle()?)?;
         let io_waker = Waker::new()?;
-        let io = IoThread::start(io_waker.handle()?)?;
+        let threads =
+            Threads { spawner: SpawnerThread::start(waker.handle()?)?, io: IoThread::start(io_waker.handle()?)? };
         poller.add(&signals, Token::Signals.encode(), Interest::Read)?;
         poller.add(&waker, Token::Spawner.encode(), Interest::Read)?;
         poller.add(&io_waker, Token::Io.encode(), Interest::Read)?;
         poller.add(&self.lease, Token::Lease.encode(), Interest::Hangup)?;
         let ready = ToFront::Ready { pid: Pid(std::process::id() as i32), containment: boundary.containment() };
         link.say(&ready).map_err(io::Error::other)?;
-        let node = Node::new(self.job, self.places, runtime, boundary, spawner, io, self.inherited, self.limits);
+        let node = Node::new(self.job, self.places, runtime, boundary, threads, self.inherited, self.limits);
         Loop {
             poller,
             link: Some(link),

@@ -37,6 +37,12 @@ use crate::worker::Slot;
 pub(crate) const IDLE_FOR: Duration = Duration::from_millis(100);
 /// How often a boundary is looked at for idleness, and in the fallback tier for emptiness.
 pub(crate) const IDLE_STEP: Duration = Duration::from_millis(25);
+/// The threads beside the loop.
+pub(crate) struct Threads {
+    pub(crate) spawner: SpawnerThread,
+    pub(crate) io: IoThread,
+}
+
 /// The node.
 pub(crate) struct Node {
     pub(crate) job: JobId,
@@ -82,8 +88,7 @@ impl Node {
         places: Places,
         runtime: RuntimeDir,
         boundary: Boundary,
-        spawner: SpawnerThread,
-        io: IoThread,
+        Threads { spawner, io }: Threads,
         inherited: Inherited,
         limits: Limits,
     ) -> Node {

@@ -1,6 +1,6 @@
 //! The front's stdin, copied to every rank (`--stdin all`).
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_wire::ToFront;
 
@@ -15,9 +15,17 @@ impl Node {
             let Some(stdin) = &mut self.slots[index].stdin else { continue };
             // An empty piece in the queue is the end.
             stdin.queue.push_back(bytes.clone().unwrap_or_default());
-            if stdin.queue.len() == 1 {
-                let _ = poller.add(&stdin.pipe, Token::Stdin(index).encode(), Interest::Write);
-                self.stdin_ready(index, poller);
+            if stdin.queue.len() > 1 {
+                continue;
+            }
+            match poller.add(&stdin.pipe, Token::Stdin(index).encode(), Interest::Write) {
+                Ok(()) => self.stdin_ready(index, poller),
+                Err(error) => {
+                    // Nobody would tell us when there is room: an early end is better than a rank that waits for ever.
+                    let (rank, reason) = (self.slots[index].rank(), rankrun_sys::reason(&error));
+                    self.slots[index].stdin = None;
+                    self.outbox.push(ToFront::Note(format!("rank {rank}: its stdin ends early: {reason}")));
+                }
             }
         }
         self.tell_stdin_taken();
@@ -28,29 +36,35 @@ impl Node {
         let Some(stdin) = &mut self.slots[index].stdin else { return };
         while let Some(bytes) = stdin.queue.front_mut() {
             if bytes.is_empty() {
-                let _ = poller.remove(&stdin.pipe);
-                self.slots[index].stdin = None;
-                self.tell_stdin_taken();
+                self.close_stdin(index, poller);
                 return;
             }
             match rustix::io::write(&stdin.pipe, bytes) {
                 Ok(count) => {
-                    let _ = bytes.split_to(count);
+                    bytes.advance(count);
                     if bytes.is_empty() {
                         stdin.queue.pop_front();
                     }
                 }
                 Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::INTR) => {}
                 // The rank has closed its stdin, or is gone: the others go on.
                 Err(_) => {
-                    let _ = poller.remove(&stdin.pipe);
-                    self.slots[index].stdin = None;
-                    self.tell_stdin_taken();
+                    self.close_stdin(index, poller);
                     return;
                 }
             }
         }
-        let _ = poller.remove(&stdin.pipe);
+        // It is in the set as long as something waits for it. Left there, it would wake us for nothing, and no more.
+        drop(poller.remove(&stdin.pipe));
+        self.tell_stdin_taken();
+    }
+
+    fn close_stdin(&mut self, index: usize, poller: &Poller) {
+        if let Some(stdin) = self.slots[index].stdin.take() {
+            // It is closed now, which takes it out of the set too.
+            drop(poller.remove(&stdin.pipe));
+        }
         self.tell_stdin_taken();
     }
 
