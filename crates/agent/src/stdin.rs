@@ -55,7 +55,7 @@ impl Node {
                 }
             }
         }
-        // It is in the set as long as something waits for it. Left there, it would wake us for nothing, and no more.
+        // It is open and in the set, so this cannot fail.
         drop(poller.remove(&stdin.pipe));
         self.tell_stdin_taken();
     }
