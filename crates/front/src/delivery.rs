@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rankrun_core::{Rank, Stream};
+use rankrun_core::{Stream, WorkerId};
 use rankrun_output::{LogError, LogFiles, Presenter};
 use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
@@ -103,12 +103,13 @@ impl Delivery {
     /// A rank wrote these bytes.
     pub(crate) fn output(&mut self, now: Duration, head: OutputHead, bytes: &[u8]) {
         self.now = now;
+        let rank = head.worker.rank;
         self.unsettled[head.stream.index()] += bytes.len() as u64;
         if !self.sinks[self.sink_of(head.stream)].has_failed() {
-            self.presenter.output(now, head.at, head.rank, head.stream, bytes);
+            self.presenter.output(now, head.at, rank, head.stream, bytes);
         }
         if let Some(logs) = &mut self.logs {
-            let result = logs.write(head.rank, head.stream, bytes);
+            let result = logs.write(rank, head.stream, bytes);
             self.check_logs(now, result);
         }
         if self.presenter.pending(head.stream).len() >= EAGER {
@@ -117,7 +118,8 @@ impl Delivery {
     }
 
     /// A stream of a rank has ended.
-    pub(crate) fn closed(&mut self, now: Duration, rank: Rank, stream: Stream) {
+    pub(crate) fn closed(&mut self, now: Duration, worker: WorkerId, stream: Stream) {
+        let rank = worker.rank;
         self.presenter.closed(now, rank, stream);
         let result = self.logs.as_mut().map_or(Ok(()), |logs| logs.close(rank, stream));
         self.check_logs(now, result);

@@ -106,7 +106,6 @@ pub(crate) struct Front {
     pub(crate) signals: SignalFd,
     pub(crate) waker: Waker,
     pub(crate) link: Option<Link>,
-    pub(crate) link_writing: bool,
     pub(crate) guard: Child,
     /// Why the guard has ended the agent, if it has.
     pub(crate) lapse: LapseNote,
@@ -148,9 +147,8 @@ impl Front {
         let waker = Waker::new().map_err(failed("make an event descriptor"))?;
         let poller = Poller::new().map_err(failed("make an epoll set"))?;
         let handle = || waker.handle().map_err(failed("make an event descriptor"));
-        let Launched { guard, stream, cgroup, places, lapse } = launched;
-        let mut link = Link::new(stream).map_err(failed("reach the agent"))?;
-        poller.add(&link, FRONT, Interest::Read).map_err(failed("watch the agent"))?;
+        let Launched { guard, stream, session, cgroup, places, lapse } = launched;
+        let mut link = Link::new(&poller.registry(), FRONT, stream, session).map_err(failed("reach the agent"))?;
         poller.add(&signals, SIGNALS, Interest::Read).map_err(failed("watch for signals"))?;
         poller.add(&waker, WAKER, Interest::Read).map_err(failed("watch for wake-ups"))?;
         let terminal = FrontTerminal::open(&plan.spec.io);
@@ -202,7 +200,6 @@ impl Front {
             signals,
             waker,
             link: Some(link),
-            link_writing: false,
             guard,
             lapse,
             cgroup,
@@ -260,9 +257,12 @@ impl Front {
     }
 
     pub(crate) fn dispatch(&mut self, event: Ready) {
+        if !self.poller.is_current(event) {
+            return;
+        }
         match event.token {
             FRONT => {
-                if event.writable && self.link.as_ref().is_some_and(Link::wants_write) {
+                if event.writable {
                     let result = self.link.as_mut().map_or(Ok(()), Link::flush);
                     self.check_link(result);
                 }
@@ -333,14 +333,6 @@ impl Front {
     pub(crate) fn check_link(&mut self, result: Result<(), LinkError>) {
         if let Err(error) = result {
             self.lose_agent(&error);
-            return;
-        }
-        if let Some(link) = &self.link
-            && link.wants_write() != self.link_writing
-        {
-            self.link_writing = link.wants_write();
-            let interest = if self.link_writing { Interest::ReadWrite } else { Interest::Read };
-            let _ = self.poller.change(link, FRONT, interest);
         }
     }
 
@@ -352,7 +344,7 @@ impl Front {
                 Ok(Some(Frame::Output(head, bytes))) => {
                     let now = self.clock.now();
                     if head.stream == Stream::Stderr {
-                        self.last_words.write(now, head.rank, bytes);
+                        self.last_words.write(now, head.worker.rank, bytes);
                     }
                     self.delivery.output(now, head, bytes);
                 }

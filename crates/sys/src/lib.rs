@@ -19,6 +19,7 @@ pub mod poll;
 pub mod proc;
 pub mod process;
 pub mod pty;
+pub mod reactor;
 pub mod shared;
 pub mod shm;
 pub mod signal;

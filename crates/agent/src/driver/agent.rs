@@ -1,11 +1,10 @@
 //! Setting an agent up: everything that it needs is there before it says that it is ready.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use rankrun_core::{ExitCode, JobId, Pid};
-use rankrun_output::Spool;
 use rankrun_sys::fork;
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Waker};
@@ -13,7 +12,8 @@ use rankrun_sys::signal::{self, SignalFd};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Hello;
 
-use super::run::Loop;
+use super::io::IoThread;
+use super::run::{Loop, Wakers};
 use super::token::Token;
 use crate::children::{Boundary, Children};
 use crate::guard::Options;
@@ -28,6 +28,7 @@ pub(crate) struct Agent {
     job: JobId,
     places: Places,
     stream: OwnedFd,
+    session: NonZeroU64,
     lease: Lease,
     inherited: Inherited,
     limits: Limits,
@@ -55,7 +56,7 @@ impl Agent {
     pub(crate) fn new(
         job: &JobId,
         places: Places,
-        stream: OwnedFd,
+        (stream, session): (OwnedFd, NonZeroU64),
         lease: Lease,
         options: Options,
     ) -> io::Result<Agent> {
@@ -82,6 +83,7 @@ impl Agent {
             job: job.clone(),
             places,
             stream,
+            session,
             lease,
             inherited: Inherited::take()?,
             // Without more of them there is room for fewer ranks.
@@ -100,8 +102,9 @@ impl Agent {
     }
 
     fn serve(self) -> io::Result<()> {
-        let mut link = Link::new(self.stream)?;
-        link.say(ToFront::Hello(Hello::ours()));
+        let poller = Poller::new()?;
+        let mut link = Link::new(&poller.registry(), Token::Front.encode(), self.stream, self.session)?;
+        link.say(&ToFront::Hello(Hello::ours())).map_err(io::Error::other)?;
         self.lease.renew();
         let runtime = match self.places.create() {
             Ok(runtime) => runtime,
@@ -115,7 +118,7 @@ impl Agent {
             limits: self.limits,
             containment: self.containment,
         };
-        match setup.finish(&mut link, runtime, self.places) {
+        match setup.finish(poller, &mut link, runtime, self.places) {
             Ok(agent) => agent.run(link),
             Err(refusal) => {
                 places.remove();
@@ -127,10 +130,8 @@ impl Agent {
 
 /// Tells the front why there is no agent.
 fn refuse(mut link: Link, what: String, source: &io::Error) -> io::Result<()> {
-    link.say(ToFront::Refused { what, source: source.to_string() });
     // The socket is new: it takes a message, unless the front is gone.
-    let _ = link.send(&mut Spool::new(Path::new("/tmp"), 0), |_| ());
-    Ok(())
+    link.say(&ToFront::Refused { what, source: source.to_string() }).map_err(io::Error::other)
 }
 
 struct Setup {
@@ -142,26 +143,29 @@ struct Setup {
 }
 
 impl Setup {
-    fn finish(self, link: &mut Link, runtime: RuntimeDir, places: Places) -> Result<Loop, Refusal> {
+    fn finish(self, poller: Poller, link: &mut Link, runtime: RuntimeDir, places: Places) -> Result<Loop, Refusal> {
         let boundary = Boundary::choose(&self.job, self.containment.as_deref());
         if boundary.cgroup().is_some() {
             self.lease.send(Word::Cgroup);
         }
         let signals = SignalFd::new(&[signal::SIGCHLD]).map_err(cannot("receive signals"))?;
         let waker = Waker::new().map_err(cannot("make an event descriptor"))?;
+        let io_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
+        let io_handle = io_waker.handle().map_err(cannot("make an event descriptor"))?;
         let memory_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let handle = waker.handle().map_err(cannot("make an event descriptor"))?;
         let spawner = SpawnerThread::start(handle).map_err(cannot("start a thread"))?;
-        let poller = Poller::new().map_err(cannot("make an epoll set"))?;
+        let io = IoThread::start(io_handle).map_err(cannot("start a thread"))?;
         let watched = (|| {
-            poller.add(&*link, Token::Front.encode(), Interest::Read)?;
             poller.add(&signals, Token::Signals.encode(), Interest::Read)?;
             poller.add(&waker, Token::Spawner.encode(), Interest::Read)?;
+            poller.add(&io_waker, Token::Io.encode(), Interest::Read)?;
             poller.add(&memory_waker, Token::Memory.encode(), Interest::Read)?;
             poller.add(&self.lease, Token::Lease.encode(), Interest::Hangup)
         })();
         watched.map_err(cannot("watch descriptors"))?;
-        link.say(ToFront::Ready { pid: Pid(std::process::id() as i32), containment: boundary.containment() });
+        let ready = ToFront::Ready { pid: Pid(std::process::id() as i32), containment: boundary.containment() };
+        link.say(&ready).map_err(|error| Refusal { what: error.to_string(), source: io::Error::other(error) })?;
         let hands = Hands {
             poller,
             outbox: Vec::new(),
@@ -171,6 +175,7 @@ impl Setup {
             lease: self.lease,
             inherited: self.inherited,
         };
-        Ok(Loop::new(hands, signals, waker, memory_waker, places, runtime, self.limits))
+        let wakers = Wakers { spawner: waker, io: io_waker, memory: memory_waker };
+        Ok(Loop::new(hands, signals, wakers, io, places, runtime, self.limits))
     }
 }

@@ -2,6 +2,7 @@
 
 mod agent;
 mod clock;
+pub(crate) mod io;
 mod run;
 mod token;
 

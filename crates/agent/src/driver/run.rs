@@ -1,7 +1,6 @@
 //! The agent's loop: every source becomes an event of the team, or of the agent itself.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rankrun_core::team::Event;
@@ -9,13 +8,14 @@ use rankrun_core::worker::{Stop, StopWhy};
 use rankrun_core::{ExitCode, JobSpec, Slot};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::limits::Limits;
-use rankrun_sys::poll::{Interest, Ready, Waker};
+use rankrun_sys::poll::{Ready, Waker};
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::{fork, process};
 use rankrun_wire::message::Hello;
 use rankrun_wire::{ToAgent, ToFront};
 
+use super::io::IoThread;
 use super::{Clock, Token};
 use crate::guard::lease::Word;
 use crate::streams::{Link, LinkError};
@@ -26,10 +26,8 @@ use crate::tidy::{Places, Remains, RuntimeDir};
 pub(super) struct Loop {
     hands: Hands,
     signals: SignalFd,
-    /// Woken by the spawner.
-    waker: Waker,
-    /// Woken by the thread that watches /dev/shm.
-    memory_waker: Waker,
+    wakers: Wakers,
+    io: IoThread,
     places: Places,
     runtime: RuntimeDir,
     limits: Limits,
@@ -38,19 +36,26 @@ pub(super) struct Loop {
     team: Option<Team>,
     /// `None` once the front is lost.
     link: Option<Link>,
-    /// Whether the link is polled for writing.
-    writing: bool,
     /// The front has said good-bye.
     end: bool,
     guard_lost: bool,
+}
+
+/// By what the threads wake the loop.
+pub(super) struct Wakers {
+    pub(super) spawner: Waker,
+    /// The thread that touches files.
+    pub(super) io: Waker,
+    /// The thread that watches /dev/shm.
+    pub(super) memory: Waker,
 }
 
 impl Loop {
     pub(super) fn new(
         hands: Hands,
         signals: SignalFd,
-        waker: Waker,
-        memory_waker: Waker,
+        wakers: Wakers,
+        io: IoThread,
         places: Places,
         runtime: RuntimeDir,
         limits: Limits,
@@ -58,15 +63,14 @@ impl Loop {
         Loop {
             hands,
             signals,
-            waker,
-            memory_waker,
+            wakers,
+            io,
             places,
             runtime,
             limits,
             clock: Clock::default(),
             team: None,
             link: None,
-            writing: false,
             end: false,
             guard_lost: false,
         }
@@ -121,6 +125,10 @@ impl Loop {
     }
 
     fn dispatch(&mut self, event: Ready) -> io::Result<()> {
+        if !self.hands.poller.is_current(event) {
+            // Its descriptor was closed in this turn, and its number may be another's by now.
+            return Ok(());
+        }
         let now = self.clock.now();
         let token = Token::decode(event.token);
         match token {
@@ -135,8 +143,17 @@ impl Loop {
                 return Ok(());
             }
             Token::Signals => while self.signals.next().is_some() {},
-            Token::Spawner => self.waker.clear(),
-            Token::Memory => self.memory_waker.clear(),
+            Token::Spawner => self.wakers.spawner.clear(),
+            Token::Io => {
+                self.wakers.io.clear();
+                while let Some(done) = self.io.next_result() {
+                    if let Some(team) = &mut self.team {
+                        team.io_done(done);
+                    }
+                }
+                return Ok(());
+            }
+            Token::Memory => self.wakers.memory.clear(),
             Token::Output(..)
             | Token::Pmi(_)
             | Token::Stdin(_)
@@ -149,13 +166,13 @@ impl Loop {
         match token {
             Token::Signals | Token::Spawner => team.children(hands, now),
             Token::Memory => team.memory_news(hands, now),
-            Token::Output(slot, stream) => team.read_output(hands, slot, stream),
+            Token::Output(slot, stream) => team.read_output(hands, Slot(slot as u32), stream),
             Token::Pmi(slot) => team.pmi_ready(hands, now, Slot(slot as u32), event),
             Token::Stdin(slot) => team.stdin_ready(hands, slot),
             Token::WorkerSocket => team.accept_clients(hands, now),
             Token::WorkerClient(client) => team.client_ready(hands, now, client),
             Token::Boundary(slot) => team.boundary_changed(hands, now, Slot(slot as u32)),
-            Token::Front | Token::Lease => {}
+            Token::Front | Token::Lease | Token::Io => {}
         }
         Ok(())
     }
@@ -225,7 +242,7 @@ impl Loop {
     }
 
     fn start(&mut self, now: Duration, spec: JobSpec) {
-        let started = self.memory_waker.handle().map_err(|source| ("make an event descriptor".to_owned(), source));
+        let started = self.wakers.memory.handle().map_err(|source| ("make an event descriptor".to_owned(), source));
         let started = started.and_then(|waker| {
             Team::start(&mut self.hands, now, spec, self.runtime.path(), self.limits, waker)
                 .map_err(|error| (error.to_string(), error.source))
@@ -266,10 +283,7 @@ impl Loop {
 
     /// Nobody is left to report to: the workers end, and then we do.
     fn lose_front(&mut self, now: Duration) {
-        if let Some(link) = self.link.take() {
-            // It is closed at once, and thereby leaves the set.
-            let _ = self.hands.poller.remove(&link);
-        }
+        self.link = None;
         self.clock.resume();
         self.freeze(false);
         if self.end {
@@ -290,31 +304,21 @@ impl Loop {
 
     /// Sends what there is to send.
     fn flush(&mut self) {
-        let Some(link) = &mut self.link else {
-            self.hands.outbox.clear();
-            return;
+        let result = match (&mut self.link, &mut self.team) {
+            (Some(link), Some(team)) => team.send(&mut self.hands, link),
+            (Some(link), None) => send_messages(&mut self.hands, link),
+            (None, _) => {
+                self.hands.outbox.clear();
+                Ok(())
+            }
         };
-        for message in std::mem::take(&mut self.hands.outbox) {
-            link.say(message);
+        if let Err(error) = result {
+            report(&error);
+            let now = self.clock.now();
+            self.lose_front(now);
         }
-        let result = match &mut self.team {
-            Some(team) => team.send_output(&mut self.hands, link),
-            None => link.send(&mut rankrun_output::Spool::new(self.runtime.path(), 0), |_| ()),
-        };
-        match result {
-            Ok(()) => {
-                let wants_write = link.wants_write();
-                if wants_write != self.writing {
-                    let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
-                    let _ = self.hands.poller.change(link.as_fd(), Token::Front.encode(), interest);
-                    self.writing = wants_write;
-                }
-            }
-            Err(error) => {
-                report(&error);
-                let now = self.clock.now();
-                self.lose_front(now);
-            }
+        if let Some(team) = &mut self.team {
+            team.start_io(&mut self.io);
         }
     }
 
@@ -338,10 +342,17 @@ impl Loop {
     }
 }
 
+fn send_messages(hands: &mut Hands, link: &mut Link) -> Result<(), LinkError> {
+    for message in hands.outbox.drain(..) {
+        link.queue(&message)?;
+    }
+    link.send_output(|_| Ok::<_, rankrun_output::SpoolError>(None), |_| ())
+}
+
 /// The front cannot be told any more; the agent's stderr is the front's.
 fn report(error: &LinkError) {
     use std::io::Write;
-    if !matches!(error, LinkError::Io(_)) {
+    if !matches!(error, LinkError::Wire(rankrun_wire::LinkError::Io(_))) {
         // Nobody is left to be told that nobody can be told.
         let _ = writeln!(std::io::stderr(), "rankrun: agent: {error}");
     }

@@ -8,6 +8,7 @@ pub(crate) enum Token {
     Front,
     Signals,
     Spawner,
+    Io,
     Lease,
     /// The thread that watches /dev/shm.
     Memory,
@@ -34,6 +35,7 @@ impl Token {
             Token::WorkerSocket => (9, 0),
             Token::WorkerClient(client) => (10, client),
             Token::Memory => (11, 0),
+            Token::Io => (12, 0),
         };
         (kind << 32) | slot as u64
     }
@@ -52,7 +54,8 @@ impl Token {
             8 => Token::Boundary(slot),
             9 => Token::WorkerSocket,
             10 => Token::WorkerClient(slot),
-            _ => Token::Memory,
+            11 => Token::Memory,
+            _ => Token::Io,
         }
     }
 }
@@ -67,6 +70,7 @@ mod tests {
             Token::Front,
             Token::Signals,
             Token::Spawner,
+            Token::Io,
             Token::Lease,
             Token::Memory,
             Token::Output(70_000, Stream::Stdout),

@@ -1,6 +1,7 @@
 //! Starting guard and agent on this node.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,8 +34,9 @@ pub struct Options {
 pub struct Launched {
     /// The guard, a child of the front.
     pub guard: Child,
-    /// The stream to the agent.
+    /// The stream to the agent, and its session.
     pub stream: OwnedFd,
+    pub session: NonZeroU64,
     /// Where the job's cgroup is, if the agent could make one.
     pub cgroup: Option<PathBuf>,
     /// Where the job's directory may be.
@@ -61,6 +63,7 @@ impl LapseNote {
 /// process must have one thread.
 pub fn launch(job: &JobId, options: Options) -> io::Result<Launched> {
     let (stream, agents_end) = socket::pair()?;
+    let session = random()?;
     // Without a cgroup of our own there is none for the job: the agent says why.
     let cgroup = cgroup::own_directory().ok().map(|own| own.join(format!("rankrun-{job}")));
     let places = Places::of(job);
@@ -69,17 +72,20 @@ pub fn launch(job: &JobId, options: Options) -> io::Result<Launched> {
         Side::Child => {
             // The end of the stream must be seen when the front is gone.
             drop(stream);
-            let code = become_guard(job, agents_end, cgroup, places, lapse, options).unwrap_or(ExitCode::INTERNAL.0);
+            let stream = (agents_end, session);
+            let code = become_guard(job, stream, cgroup, places, lapse, options).unwrap_or(ExitCode::INTERNAL.0);
             fork::exit_now(code)
         }
-        Side::Parent { child } => Ok(Launched { guard: Child::unreaped(child), stream, cgroup, places, lapse }),
+        Side::Parent { child } => {
+            Ok(Launched { guard: Child::unreaped(child), stream, session, cgroup, places, lapse })
+        }
     }
 }
 
 /// The guard's life, after its fork.
 fn become_guard(
     job: &JobId,
-    stream: OwnedFd,
+    stream: (OwnedFd, NonZeroU64),
     cgroup: Option<PathBuf>,
     places: Places,
     lapse: LapseNote,
@@ -102,4 +108,10 @@ fn become_guard(
             fork::exit_now(guard.run())
         }
     }
+}
+
+fn random() -> io::Result<NonZeroU64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
 }

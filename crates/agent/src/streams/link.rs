@@ -1,179 +1,153 @@
-//! The agent's end of the stream to the front: control first, output as far as credits go.
+//! The agent's end of the stream to the front: messages first, output as far as credits go.
 
-use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
 
-use rankrun_core::{GroupId, Stream};
-use rankrun_output::{Record, Spool};
+use rankrun_core::Stream;
+use rankrun_output::Record;
+use rankrun_sys::poll::Registry;
+use rankrun_sys::reactor::Conn;
 use rankrun_wire::frame::OutputHead;
-use rankrun_wire::{Decoder, Encoder, Frame, ToAgent, ToFront, WireError};
+use rankrun_wire::{Frame, Retain, Session, ToAgent, ToFront};
 
 use crate::INITIAL_CREDIT;
 
-/// Bytes that are made ready for the socket at a time: enough for one large write, little enough that a control frame
-/// does not wait long behind output.
+/// Bytes that are made ready for the socket at a time: enough for one large write, little enough that a message does not
+/// wait long behind output.
 const BATCH: usize = 256 * 1024;
-/// Bytes taken from the front at a time. Its messages are small, but for the job itself.
+/// What a frame counts for in a batch beside its bytes: a batch of tiny pieces is not endless.
+const FRAME_COST: usize = 32;
+/// Bytes taken from the front in a turn of the loop. Its messages are small, but for the job itself.
 const READ: usize = 64 * 1024;
 
 /// The stream to the front.
 pub(crate) struct Link {
-    socket: OwnedFd,
-    encoder: Encoder,
-    decoder: Decoder,
-    /// Encoded bytes that the socket has not taken yet, from `sent` on.
-    wire: Vec<u8>,
-    sent: usize,
-    /// Messages that go before any output.
-    urgent: VecDeque<ToFront>,
-    credit: [u64; 2],
-    /// Output beyond its credit must not hold up the other stream's.
-    held: [VecDeque<Record>; 2],
+    wire: rankrun_wire::Link,
+    credit: Credit,
+}
+
+/// How many bytes of each stream's output the front still takes. A record goes if there is any credit, and may cost more
+/// than that: the debt is paid by the next grants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Credit([i64; 2]);
+
+impl Credit {
+    fn grant(&mut self, stream: Stream, bytes: u64) {
+        let credit = &mut self.0[stream.index()];
+        *credit = credit.saturating_add_unsigned(bytes);
+    }
+
+    fn spend(&mut self, stream: Stream, bytes: usize) {
+        let credit = &mut self.0[stream.index()];
+        *credit = credit.saturating_sub_unsigned(bytes as u64);
+    }
+
+    fn is_left(self, stream: Stream) -> bool {
+        self.0[stream.index()] > 0
+    }
 }
 
 impl Link {
-    pub(crate) fn new(socket: OwnedFd) -> io::Result<Link> {
-        rankrun_sys::socket::set_nonblocking(&socket)?;
-        Ok(Link {
-            socket,
-            encoder: Encoder::new(0),
-            decoder: Decoder::new(),
-            wire: Vec::new(),
-            sent: 0,
-            urgent: VecDeque::new(),
-            credit: [INITIAL_CREDIT; 2],
-            held: [VecDeque::new(), VecDeque::new()],
-        })
+    /// A link to the front of this machine: nobody could connect the socket again, so nothing is retained.
+    pub(crate) fn new(registry: &Registry, token: u64, socket: OwnedFd, session: NonZeroU64) -> io::Result<Link> {
+        let conn = Conn::of_socket(registry, token, socket)?;
+        let wire = rankrun_wire::Link::new(conn, Session::new(session, Retain::No), READ);
+        Ok(Link { wire, credit: Credit([INITIAL_CREDIT as i64; 2]) })
     }
 
-    pub(crate) fn say(&mut self, message: ToFront) {
-        self.urgent.push_back(message);
+    /// Sends a message at once, as far as the socket takes it.
+    pub(crate) fn say(&mut self, message: &ToFront) -> Result<(), LinkError> {
+        Ok(self.wire.send(message)?)
+    }
+
+    /// Makes a message ready to be sent with the next [`Link::send_output`].
+    pub(crate) fn queue(&mut self, message: &ToFront) -> Result<(), LinkError> {
+        Ok(self.wire.message(message)?)
     }
 
     pub(crate) fn grant(&mut self, stream: Stream, bytes: u64) {
-        self.credit[stream.index()] = self.credit[stream.index()].saturating_add(bytes);
+        self.credit.grant(stream, bytes);
     }
 
     /// Whether something waits for the socket to become writable.
     pub(crate) fn wants_write(&self) -> bool {
-        self.sent < self.wire.len() || !self.urgent.is_empty()
+        self.wire.unsent() > 0
     }
 
-    /// Whether messages were given to [`Link::say`] that [`Link::send`] has not looked at yet.
-    pub(crate) fn has_unsent_messages(&self) -> bool {
-        !self.urgent.is_empty() && self.sent == self.wire.len()
-    }
-
-    /// Reads what the front has sent. `Ok(false)` is the end of the stream.
+    /// Reads what the front has sent, up to the budget of a turn. `Ok(false)` is the end of the stream.
     pub(crate) fn receive(&mut self, messages: &mut Vec<ToAgent>) -> Result<bool, LinkError> {
-        loop {
-            let room = self.decoder.room(READ);
-            let read = match rustix::io::read(&self.socket, room) {
-                Ok(0) => {
-                    self.decoder.filled(READ, 0);
-                    return Ok(false);
-                }
-                Ok(read) => read,
-                Err(rustix::io::Errno::AGAIN) => {
-                    self.decoder.filled(READ, 0);
-                    return Ok(true);
-                }
-                Err(error) => return Err(LinkError::Io(error.into())),
-            };
-            self.decoder.filled(READ, read);
-            while let Some(frame) = self.decoder.next_frame::<ToAgent>()? {
-                match frame {
-                    Frame::Message(message) => messages.push(message),
-                    // The front has no output to send us.
-                    Frame::Output(..) => return Err(LinkError::Unexpected),
-                }
+        let filled = self.wire.fill();
+        while let Some(frame) = self.wire.next_frame()? {
+            match frame {
+                Frame::Message(message) => messages.push(message),
+                // The front has no output to send us.
+                Frame::Output(..) => return Err(LinkError::Unexpected),
             }
-            if read < READ {
-                return Ok(true);
-            }
+        }
+        match filled {
+            Ok(()) => Ok(true),
+            Err(rankrun_wire::LinkError::Ended) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Sends what can be sent: messages first, then output from the spool within its credit. Calls `done` with each
-    /// record that has been handed to the socket.
-    pub(crate) fn send(&mut self, spool: &mut Spool, mut done: impl FnMut(&Record)) -> Result<(), LinkError> {
+    /// Sends the messages that are ready, and then output: records that `next` has for streams with credit. Their rank and
+    /// stream go to `sent`, when they are on their way behind the messages.
+    pub(crate) fn send_output<E>(
+        &mut self,
+        mut next: impl FnMut([bool; 2]) -> Result<Option<Record>, E>,
+        mut sent: impl FnMut(&Record),
+    ) -> Result<(), LinkError>
+    where
+        LinkError: From<E>,
+    {
         loop {
-            if self.sent < self.wire.len() {
-                match rustix::net::send(&self.socket, &self.wire[self.sent..], rustix::net::SendFlags::NOSIGNAL) {
-                    Ok(count) => self.sent += count,
-                    Err(rustix::io::Errno::AGAIN) => return Ok(()),
-                    Err(error) => return Err(LinkError::Io(error.into())),
-                }
-                continue;
+            self.wire.flush()?;
+            if self.wire.unsent() > 0 {
+                return Ok(());
             }
-            self.wire.clear();
-            self.sent = 0;
-            let ack = self.decoder.received();
-            while let Some(message) = self.urgent.pop_front() {
-                self.encoder.message(ack, &message, &mut self.wire)?;
+            let mut batch = 0;
+            while batch < BATCH && self.wire.has_room() {
+                let Some(record) = next(Stream::ALL.map(|stream| self.credit.is_left(stream)))? else { break };
+                batch += record.bytes.len() + FRAME_COST;
+                self.credit.spend(record.stream, record.bytes.len());
+                sent(&record);
+                let head = OutputHead { worker: record.worker, stream: record.stream, at: record.time };
+                self.wire.output(head, record.bytes)?;
             }
-            while self.wire.len() < BATCH {
-                let Some(record) = self.next_record(spool)? else { break };
-                let head = OutputHead { group: GroupId(0), rank: record.rank, stream: record.stream, at: record.time };
-                self.encoder.output(ack, head, record.bytes.len(), &mut self.wire)?;
-                self.wire.extend_from_slice(&record.bytes);
-                done(&record);
-            }
-            if self.wire.is_empty() {
+            if batch == 0 {
                 return Ok(());
             }
         }
-    }
-
-    /// The next record whose stream has credit. The other stream's are set aside, a few at most.
-    fn next_record(&mut self, spool: &mut Spool) -> Result<Option<Record>, LinkError> {
-        /// Records set aside for a stream without credit before the spool is no longer looked into: 16 × 64 KiB.
-        const HELD: usize = 16;
-        for stream in Stream::ALL {
-            let index = stream.index();
-            if self.credit[index] > 0
-                && let Some(record) = self.held[index].pop_front()
-            {
-                self.spend(&record);
-                return Ok(Some(record));
-            }
-        }
-        loop {
-            if self.credit.iter().all(|credit| *credit == 0) || self.held.iter().any(|held| held.len() >= HELD) {
-                return Ok(None);
-            }
-            let Some(record) = spool.pop().map_err(LinkError::Spool)? else { return Ok(None) };
-            if self.credit[record.stream.index()] > 0 {
-                self.spend(&record);
-                return Ok(Some(record));
-            }
-            self.held[record.stream.index()].push_back(record);
-        }
-    }
-
-    /// A record may overdraw its credit by less than its own length; the next grants make up for it.
-    fn spend(&mut self, record: &Record) {
-        let credit = &mut self.credit[record.stream.index()];
-        *credit = credit.saturating_sub(record.bytes.len() as u64);
-    }
-}
-
-impl AsFd for Link {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }
 
 /// Why the stream to the front is of no use any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
-    #[error("cannot read or write the stream to the front")]
-    Io(#[source] io::Error),
     #[error(transparent)]
-    Wire(#[from] WireError),
+    Wire(#[from] rankrun_wire::LinkError),
     #[error("the front has sent output")]
     Unexpected,
     #[error(transparent)]
-    Spool(rankrun_output::SpoolError),
+    Spool(#[from] rankrun_output::SpoolError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_overdraws_its_credit_is_a_debt() {
+        let mut credit = Credit([100, 100]);
+        credit.spend(Stream::Stdout, 65_536);
+        assert!(!credit.is_left(Stream::Stdout) && credit.is_left(Stream::Stderr));
+        credit.grant(Stream::Stdout, 65_436);
+        assert!(!credit.is_left(Stream::Stdout), "the debt is paid, and nothing more");
+        credit.grant(Stream::Stdout, 1);
+        assert!(credit.is_left(Stream::Stdout));
+        credit.grant(Stream::Stderr, u64::MAX);
+        assert!(credit.is_left(Stream::Stderr));
+    }
 }

@@ -7,3 +7,4 @@ mod stdin;
 
 pub(crate) use capture::Capture;
 pub(crate) use link::{Link, LinkError};
+pub(crate) use output::Output;

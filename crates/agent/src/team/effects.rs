@@ -114,7 +114,7 @@ impl Team {
 
     /// Nothing of the worker is left, or what is left is given up. What it wrote is taken in, and then its end is told.
     fn gone(&mut self, hands: &mut Hands, slot: SlotIndex) {
-        self.drain(hands, slot.index());
+        self.drain(hands, slot);
         let worker = self.machine.id(slot);
         {
             let slot = self.slot(slot);
@@ -134,7 +134,7 @@ impl Team {
             hands.children.free_leaf(slot, reuse);
         }
         hands.outbox.push(ToFront::Gone { worker, outcome, left });
-        self.tell_closed(&mut hands.outbox, slot.index());
+        self.report_closed(&mut hands.outbox, slot);
     }
 
     /// A signal for the process that speaks for each rank.

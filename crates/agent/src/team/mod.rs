@@ -15,11 +15,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use rankrun_core::job::CleanShm;
 use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::{JobSpec, Slot as SlotIndex};
-use rankrun_output::{Record, Spool};
 use rankrun_sys::oom::OomWatch;
 use rankrun_sys::poll::Poller;
 use rankrun_wire::ToFront;
@@ -29,6 +27,7 @@ use crate::children::Children;
 use crate::guard::lease::Lease;
 use crate::services::pmi::{News, Pmi};
 use crate::services::worker_socket::WorkerSocket;
+use crate::streams::Output;
 use crate::tidy::shm::{self, FINISH_BOUND, SharedMemory};
 
 pub(crate) use prepare::{Inherited, Preparer};
@@ -75,14 +74,7 @@ pub(crate) struct Team {
     pmi: Option<Pmi>,
     /// Holds the port that is told to the ranks as MASTER_PORT.
     _master_port: Option<OwnedFd>,
-    pub(crate) spool: Spool,
-    /// Output of workers that are gone, while the spool is full.
-    pub(crate) overflow: VecDeque<Record>,
-    pub(crate) buffer: BytesMut,
-    /// The captures are out of the poll set, because the spool is full.
-    pub(crate) is_stalled: bool,
-    /// Nobody wants the output any more.
-    pub(crate) is_discarding: bool,
+    pub(crate) output: Output,
     memory: Option<SharedMemory>,
     /// The first rank waits until it is known what was in /dev/shm before.
     memory_ready: bool,
@@ -174,7 +166,7 @@ impl Team {
     }
 
     /// After the end: tells the front once that no output is left here.
-    pub(crate) fn tell_drained(&mut self, outbox: &mut Vec<ToFront>) {
+    pub(crate) fn report_drained(&mut self, outbox: &mut Vec<ToFront>) {
         if self.ending == Ending::Over && self.slots.iter().all(|slot| slot.closed == [true, true]) {
             self.ending = Ending::Drained;
             outbox.push(ToFront::Drained);

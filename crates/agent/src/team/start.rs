@@ -6,13 +6,11 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use rankrun_core::env::{Master, NodeFacts, STDBUF_LIBRARIES};
 use rankrun_core::job::{MpiMode, StdinTarget};
 use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::worker::State;
 use rankrun_core::{JobSpec, NodeRank, Pid, Rank, Slot as SlotIndex, Stream};
-use rankrun_output::Spool;
 use rankrun_sys::limits::Limits;
 use rankrun_sys::oom::OomWatch;
 use rankrun_sys::poll::{Interest, Waker};
@@ -27,7 +25,7 @@ use super::voices::Voices;
 use super::{Ending, Hands, SharedStdin, Slot, Team};
 use crate::driver::Token;
 use crate::services::pmi::Pmi;
-use crate::streams::Capture;
+use crate::streams::{Capture, Output};
 use crate::tidy::shm::SharedMemory;
 
 /// The bytes of a worker's tag before it is written in hexadecimal.
@@ -100,11 +98,7 @@ impl Team {
             slots,
             pmi,
             _master_port: held.map(|(socket, _)| socket),
-            spool: Spool::new(runtime, spec.io.spool),
-            overflow: VecDeque::new(),
-            buffer: BytesMut::new(),
-            is_stalled: false,
-            is_discarding: false,
+            output: Output::new(runtime, spec.io.spool),
             memory_ready: memory.is_none(),
             memory,
             voices: Voices::default(),
@@ -200,13 +194,13 @@ impl Team {
     fn spawned(&mut self, hands: &mut Hands, now: Duration, index: SlotIndex, pid: i32) {
         hands.children.add_leader(index, pid);
         self.started += 1;
-        let is_stalled = self.is_stalled;
+        let is_stalled = Stream::ALL.map(|stream| self.output.is_stalled(stream));
         let slot = self.slot(index);
         slot.started = true;
         let mut unheard = None;
         for stream in Stream::ALL {
             if let Some(capture) = &slot.captures[stream.index()]
-                && !is_stalled
+                && !is_stalled[stream.index()]
             {
                 let token = Token::Output(index.index(), stream).encode();
                 match hands.poller.add(capture, token, Interest::Read) {
