@@ -1,7 +1,7 @@
 //! The end of a job: the proof that nothing is left, the last output, the report.
 
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use rankrun_agent::tidy::Remains;
 use rankrun_core::ExitCode;
@@ -20,8 +20,6 @@ use crate::report::{self, Ending};
 
 /// How long guard and agent may take to end once all is over, beyond what a kill may take.
 const GUARD_BOUND: Duration = Duration::from_secs(15);
-/// How long before the loss of both guard and agent nobody may have looked after the job.
-const UNATTENDED: Duration = Duration::from_secs(2);
 /// How long the report itself may wait for a destination that still took the ranks' output.
 const REPORT_BOUND: Duration = Duration::from_secs(1);
 
@@ -177,7 +175,7 @@ impl Front {
             remains.let_end(&self.foreign);
         }
         let empty = remains.end(&self.foreign);
-        remains.tidy(self.summary.is_none().then(|| SystemTime::now() - UNATTENDED));
+        remains.tidy();
         empty
     }
 }

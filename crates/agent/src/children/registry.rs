@@ -255,7 +255,8 @@ impl Children {
             }
             let Some(process) = proc::process(pid).filter(|process| process.state != 'Z') else { continue };
             gone.remove(&process.id());
-            if !self.adopted.contains_key(&process.id()) {
+            // In the middle of an exec a process has no environment: what could not be told is asked again.
+            if self.adopted.get(&process.id()).copied().flatten().is_none() {
                 let slot = self.attribute(&process);
                 self.adopted.insert(process.id(), slot);
             }
@@ -618,6 +619,10 @@ mod tests {
         };
         for (tag, slot) in [("tag-0", Some(Slot(0))), ("of another job", None)] {
             let mut child = start(tag);
+            // The exec is over when it has its environment.
+            while proc::environment_variable(child.id() as i32, TAG).is_none() {
+                std::thread::yield_now();
+            }
             let process = proc::process(child.id() as i32).expect("it lives");
             assert_eq!(children.attribute(&process), slot);
             child.kill().expect("it can be killed");

@@ -333,7 +333,7 @@ impl Loop {
             let cgroup = self.hands.children.boundary().cgroup();
             let cgroup = cgroup.and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok());
             let clean_shm = team.is_some_and(Team::removes_shared_memory);
-            Remains { cgroup, children: ChildList::open(), places: self.places.clone(), clean_shm }.tidy(None);
+            Remains { cgroup, children: ChildList::open(), places: self.places.clone(), clean_shm }.tidy();
         }
         if self.link.is_none() && !self.guard_lost {
             // A guard that somebody has stopped would stay for ever, with no front to end it. It is our parent, or gone.

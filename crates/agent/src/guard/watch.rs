@@ -8,7 +8,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use rankrun_core::ExitCode;
 use rankrun_core::lease::{self, Judge, TICK};
@@ -17,15 +17,12 @@ use rankrun_sys::proc::ChildList;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal::SignalFd;
 use rankrun_sys::vitals::Vitals;
-use rankrun_sys::wait::{self, Change, Look};
+use rankrun_sys::wait::{self, Look};
 use rankrun_sys::{fork, name, signal};
 
 use super::launch::LapseNote;
 use super::lease::{RECORD, Word};
 use crate::tidy::{Places, Remains};
-
-/// An agent that renews its lease may be behind with noting shared memory by so much.
-const UNATTENDED_MARGIN: Duration = Duration::from_millis(200);
 
 /// What the guard watches.
 pub(crate) struct Guard {
@@ -50,9 +47,6 @@ struct Heard {
     clean_shm: bool,
     /// The job's cgroup, opened when the agent has made it.
     cgroup: Option<GuardedCgroup>,
-    /// When it was heard last, and since when nobody may have looked after the job, if its end was not in order.
-    heard_at: Option<SystemTime>,
-    unattended: Option<SystemTime>,
     /// The agent's end is closed: it is on its way out, and SIGCHLD tells when it is there.
     closed: bool,
 }
@@ -72,7 +66,7 @@ impl Guard {
         let cgroup = heard.cgroup.or_else(|| self.open_cgroup());
         let remains = Remains { cgroup, children, places: self.places.clone(), clean_shm: heard.clean_shm };
         let empty = if heard.given_up { remains.end_given_up() } else { remains.end(&[]) };
-        remains.tidy(heard.unattended);
+        remains.tidy();
         if empty { ExitCode::SUCCESS.0 } else { ExitCode::LEFT_BEHIND.0 }
     }
 
@@ -113,12 +107,8 @@ impl Guard {
             }
             self.listen(&mut heard);
             match wait::peek_at(self.agent.pid()) {
-                Look::Found(child) => {
+                Look::Found(_) => {
                     wait::reap(self.agent.pid());
-                    let heard_at = heard.heard_at.unwrap_or_else(SystemTime::now);
-                    if child.change != (Change::Exited { code: 0 }) {
-                        heard.unattended = Some(heard_at - UNATTENDED_MARGIN);
-                    }
                     // What the agent said in its last moment counts.
                     self.listen(&mut heard);
                     return heard;
@@ -155,7 +145,6 @@ impl Guard {
             // A record is written at once, and read at once.
             for word in bytes[..count].chunks_exact(RECORD).filter_map(Word::decode) {
                 heard.renewed = true;
-                heard.heard_at = Some(SystemTime::now());
                 match word {
                     Word::Alive { .. } => {}
                     Word::Leave => heard.leave = true,

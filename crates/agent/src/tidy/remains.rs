@@ -2,7 +2,7 @@
 //!
 //! Used by the guard when its agent is gone, and by the front when both are. The guard allocates nothing until all is dead.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::{self, ChildList};
@@ -116,14 +116,9 @@ impl Remains {
     }
 
     /// Removes the shared memory that the agent noted, and the job's directories. Only after [`Remains::end`].
-    ///
-    /// `unattended`: since when no agent may have looked who creates shared memory, if it did not end in order. What has
-    /// appeared since then, belongs to this user, and is held by nobody now, goes too.
-    pub fn tidy(&self, unattended: Option<SystemTime>) {
+    pub fn tidy(&self) {
         if self.clean_shm {
-            let mut noted = self.places.noted_shared_memory();
-            noted.extend(unattended.map(shm::appeared_since).unwrap_or_default());
-            shm::unlink_unused(noted);
+            shm::unlink_unused(self.places.noted_shared_memory());
         }
         if let Some(cgroup) = &self.cgroup {
             cgroup.remove();
