@@ -17,6 +17,7 @@ use crate::environment::scratch;
 use crate::helper::{helper, rankrun};
 use crate::leftovers;
 use crate::processes::{self, Process};
+use crate::skip::slowness;
 use crate::time::{monotonic, wait_until};
 
 /// No job of a test lasts longer, unless the test says so.
@@ -391,8 +392,9 @@ impl Running {
     /// Waits for the end of the front and of everything else, and proves that nothing is left.
     ///
     /// # Panics
-    /// If the front or a process outlives `bound`, or something else is left. What is left is killed first.
+    /// If the front or a process outlives `bound` (longer on a loaded machine), or something else is left. What is left is killed first.
     pub fn finish(mut self, bound: Duration) -> Ended {
+        let bound = bound * slowness();
         let deadline = monotonic() + bound;
         let gone = wait_until(bound, || self.front_ended()).is_some();
         if !gone {

@@ -21,5 +21,5 @@ pub use environment::{Environment, compile, scratch};
 pub use helper::{helper, rankrun, shared_directory};
 pub use job::{Ended, Job, Running, Stdin, Tier, User};
 pub use pty::Pty;
-pub use skip::{full_scale, skip};
+pub use skip::{full_scale, skip, slowness};
 pub use time::{monotonic, pause, wait_until};

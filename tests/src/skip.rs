@@ -21,6 +21,11 @@ pub fn skip(reason: &str) {
     }
 }
 
+/// How many times as long as on an idle machine things may take: more under `cargo xtask test --loaded`.
+pub fn slowness() -> u32 {
+    if env::var_os("RANKRUN_TEST_LOADED").is_some_and(|value| !value.is_empty()) { 10 } else { 1 }
+}
+
 /// `full` in a soak run, else `brief`: how often a test repeats what it does.
 pub fn full_scale<T>(full: T, brief: T) -> T {
     if env::var_os("RANKRUN_TEST_SCALE").is_some_and(|value| value == "full") { full } else { brief }

@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use rankrun_tests::{
-    Ended, Job, Running, Tier, User, compile, full_scale, helper, monotonic, pause, processes, skip, wait_until,
+    Ended, Job, Running, Tier, User, compile, full_scale, helper, monotonic, pause, processes, skip, slowness,
+    wait_until,
 };
 use rustix::process::Signal;
 
@@ -51,6 +52,7 @@ fn after(job: Job, bound: Duration, event: impl FnOnce(&Running)) -> Ended {
     event(&running);
     let ended = running.finish(bound + Duration::from_secs(5));
     let gone = ended.empty.saturating_sub(time);
+    let bound = bound * slowness();
     assert!(gone <= bound, "the last process was gone only after {gone:?}; {}", ended.stderr_text());
     ended
 }
@@ -225,7 +227,7 @@ fn a_job_beyond_its_timeout_leaves_nothing() {
         running.wait_for_ranks(RANKS);
         let ended = running.finish(Duration::from_secs(8));
         assert_eq!(ended.code, Some(124), "{tier:?}: {}", ended.stderr_text());
-        let limit = Duration::from_millis(1500) + GRACE + MARGIN;
+        let limit = (Duration::from_millis(1500) + GRACE + MARGIN) * slowness();
         assert!(ended.elapsed() <= limit, "{tier:?}: {:?}", ended.elapsed());
     }
 }

@@ -13,6 +13,7 @@ mod bench;
 mod environments;
 mod leftovers;
 mod lint;
+mod load;
 mod packages;
 mod process;
 mod tests;
@@ -37,6 +38,9 @@ enum Command {
         /// Only the unit tests and the black-box tests that need no MPI, no torch and no compiler
         #[arg(long)]
         fast: bool,
+        /// Only the tests of containment, output and MPI, while busy loops take the CPUs from them
+        #[arg(long, conflicts_with = "fast")]
+        loaded: bool,
         /// Run only the tests whose names contain one of these
         filters: Vec<String>,
     },
@@ -68,7 +72,8 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
-        Command::Test { fast, filters } => tests::test(fast, &filters),
+        Command::Test { loaded: true, filters, .. } => tests::loaded(&filters),
+        Command::Test { fast, filters, .. } => tests::test(fast, &filters),
         Command::Lint => lint::lint(),
         Command::Bench { runs, rows } => bench::bench(runs, &rows),
         Command::Soak { minutes, filters } => tests::soak(Duration::from_secs(60 * minutes), &filters),

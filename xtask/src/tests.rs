@@ -11,16 +11,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::leftovers::Leftovers;
+use crate::load::Load;
 use crate::{environments, packages, process, workspace};
 
 /// The black-box tests that need a Python environment; `--fast` leaves them out.
 const SUITES_WITH_PEERS: [&str; 5] = ["mpi", "seeds", "seeds_python", "failures", "chainermn"];
+
+/// The black-box tests that run once more under load.
+const SUITES_UNDER_LOAD: [&str; 3] = ["containment", "output", "mpi"];
 
 /// How often and how long the black-box tests do what they do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scale {
     Brief,
     Full,
+    /// As brief, while busy loops run: bounds on time are wider.
+    Loaded,
 }
 
 /// Sums of test results.
@@ -41,6 +47,25 @@ pub(crate) fn test(fast: bool, filters: &[String]) -> Result<()> {
     if !fast && filters.is_empty() {
         sound &= run_python(&mut totals)?;
     }
+    conclude(sound, totals, &before)
+}
+
+/// The tests of what a busy machine may break, once more on a busy machine.
+pub(crate) fn loaded(filters: &[String]) -> Result<()> {
+    prepare(false)?;
+    let before = Leftovers::now();
+    let mut totals = Totals::default();
+    let mut selection: Vec<OsString> = ["--package", "rankrun-tests"].map(OsString::from).into();
+    for suite in SUITES_UNDER_LOAD {
+        selection.extend(["--test", suite].map(OsString::from));
+    }
+    // Built before the load begins.
+    process::run(
+        Command::new(workspace::cargo()).current_dir(workspace::root()).args(["test", "--no-run"]).args(&selection),
+    )?;
+    let load = Load::start()?;
+    let sound = run_suite(&selection, filters, Scale::Loaded, &mut totals)?;
+    drop(load);
     conclude(sound, totals, &before)
 }
 
@@ -145,8 +170,10 @@ fn run_suite(selection: &[OsString], filters: &[String], scale: Scale, totals: &
     command.current_dir(workspace::root());
     if nextest {
         command.args(["nextest", "run", "--no-tests=pass"]).args(selection).args(filters);
-        if scale == Scale::Full {
-            command.args(["--profile", "soak"]);
+        match scale {
+            Scale::Brief => {}
+            Scale::Full => drop(command.args(["--profile", "soak"])),
+            Scale::Loaded => drop(command.args(["--profile", "loaded"])),
         }
     } else {
         command.args(["test", "--no-fail-fast"]).args(selection).arg("--").args(filters);
@@ -157,7 +184,8 @@ fn run_suite(selection: &[OsString], filters: &[String], scale: Scale, totals: &
         .env("RANKRUN_BIN", workspace::release().join("rankrun"))
         .env("RANKRUN_ENV_DIR", environments::directory()?)
         .env("RANKRUN_TEST_SKIPS", &skips)
-        .env("RANKRUN_TEST_SCALE", if scale == Scale::Full { "full" } else { "brief" });
+        .env("RANKRUN_TEST_SCALE", if scale == Scale::Full { "full" } else { "brief" })
+        .env("RANKRUN_TEST_LOADED", if scale == Scale::Loaded { "yes" } else { "" });
     let (lines, success) = run_and_listen(&mut command)?;
     let mut results = Totals::default();
     for line in &lines {
