@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use rankrun_agent::clean::Remains;
+use rankrun_agent::tidy::Remains;
 use rankrun_core::ExitCode;
 use rankrun_core::gang::{Event, Outside};
 use rankrun_core::job::CleanShm;

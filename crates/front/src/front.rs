@@ -6,14 +6,14 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rankrun_agent::clean::MAX_FOREIGN;
-use rankrun_agent::runtime::Places;
-use rankrun_agent::{Clock, Launched};
+use rankrun_agent::tidy::Places;
+use rankrun_agent::{Clock, LapseNote, Launched};
 use rankrun_core::gang::{Effect, Event, Gang, Rules};
 use rankrun_core::job::StdinTarget;
 use rankrun_core::{ExitCode, Pid, Rank, Stream};
 use rankrun_output::{LogFiles, Names, Presenter};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
+use rankrun_sys::process::Child;
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::{fork, proc, terminal};
 use rankrun_wire::message::{Containment, Hello, Summary};
@@ -79,9 +79,10 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
     if plan.die_with_parent {
         fork::end_with_parent(signal::SIGTERM).map_err(failed("be told of the end of the parent"))?;
     }
-    let foreign: Vec<i32> = proc::own_children().into_iter().take(MAX_FOREIGN).collect();
+    let foreign: Vec<i32> = proc::own_children();
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
-    let launched = rankrun_agent::launch(&plan.spec.job).map_err(failed("start the guard and the agent"))?;
+    let launched =
+        rankrun_agent::launch(&plan.spec.job, plan.node.clone()).map_err(failed("start the guard and the agent"))?;
     // From here on this process may have threads.
     Front::new(plan, signals, logs, launched, foreign, started)
 }
@@ -105,7 +106,9 @@ pub(crate) struct Front {
     pub(crate) signals: SignalFd,
     pub(crate) waker: Waker,
     pub(crate) link: Option<Link>,
-    pub(crate) guard: i32,
+    pub(crate) guard: Child,
+    /// Why the guard has ended the agent, if it has.
+    pub(crate) lapse: LapseNote,
     /// Where the job's cgroup is, if there is one.
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) foreign: Vec<i32>,
@@ -144,7 +147,7 @@ impl Front {
         let waker = Waker::new().map_err(failed("make an event descriptor"))?;
         let poller = Poller::new().map_err(failed("make an epoll set"))?;
         let handle = || waker.handle().map_err(failed("make an event descriptor"));
-        let Launched { guard, stream, session, cgroup, places } = launched;
+        let Launched { guard, stream, session, cgroup, places, lapse } = launched;
         let mut link = Link::new(&poller.registry(), FRONT, stream, session).map_err(failed("reach the agent"))?;
         poller.add(&signals, SIGNALS, Interest::Read).map_err(failed("watch for signals"))?;
         poller.add(&waker, WAKER, Interest::Read).map_err(failed("watch for wake-ups"))?;
@@ -198,6 +201,7 @@ impl Front {
             waker,
             link: Some(link),
             guard,
+            lapse,
             cgroup,
             foreign,
             agent: None,

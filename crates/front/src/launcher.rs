@@ -41,8 +41,8 @@ impl Front {
         if self.guard_code.is_some() || self.guard_lost {
             return;
         }
-        if let Look::Found(child) = wait::peek_at(self.guard) {
-            wait::reap(self.guard);
+        if let Look::Found(child) = wait::peek_at(self.guard.pid()) {
+            wait::reap(self.guard.pid());
             match child.change {
                 Change::Exited { code } => self.guard_code = Some(code),
                 Change::Signaled { .. } | Change::Stopped { .. } | Change::Continued => self.lose_guard(),
@@ -88,8 +88,8 @@ impl Front {
 
     /// At the end: ends a guard that somebody has stopped, and so cannot say that nothing is left.
     pub(crate) fn watch_guard(&mut self) {
-        if self.stopped.look(self.guard) {
-            let _ = signal::send(self.guard, signal::SIGKILL);
+        if self.stopped.look(self.guard.pid()) {
+            let _ = self.guard.signal(signal::SIGKILL);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! `rankrun check`: what this machine offers to jobs, one line each, with a hint where something is amiss.
 
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -8,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anstyle::{AnsiColor, Style};
-use rankrun_agent::runtime;
+use rankrun_agent::tidy;
 use rankrun_core::ExitCode;
 use rankrun_core::units::format_size;
 use rankrun_sys::cgroup::JobCgroup;
-use rankrun_sys::proc;
+use rankrun_sys::shm;
 use rustix::fs::Access;
 
 use crate::{capacity, clean, cpus, inventory};
@@ -126,7 +125,7 @@ fn place_a_process(cgroup: &Path) -> std::io::Result<()> {
 /// The private directory of jobs: it must be ours alone.
 fn runtime_directory() -> Finding {
     const TOPIC: &str = "directory";
-    let path = runtime::bases().swap_remove(0);
+    let path = tidy::bases().swap_remove(0);
     let shown = path.display();
     let existed = path.exists();
     if !existed && let Err(error) = std::fs::DirBuilder::new().mode(0o700).create(&path) {
@@ -268,18 +267,14 @@ fn shared_memory() -> Option<Finding> {
 
 /// How many files of ours in /dev/shm no process maps.
 fn unused_shared_memory() -> usize {
-    let mapped: BTreeSet<OsString> =
-        proc::all().iter().flat_map(|process| proc::mapped_shared_memory(process.pid)).collect();
-    let files = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    let ours = files
-        .filter(|file| file.metadata().is_ok_and(|m| m.is_file() && m.uid() == rustix::process::getuid().as_raw()));
-    ours.filter(|file| !mapped.contains(file.path().as_os_str())).count()
+    let user = rustix::process::getuid().as_raw();
+    shm::unused(shm::files().into_iter().filter(|(_, file)| file.owner == user).collect()).len()
 }
 
 /// What dead jobs left on this machine.
 fn left_over() -> Finding {
     const TOPIC: &str = "leftovers";
-    match clean::survey(&runtime::bases()) {
+    match clean::survey(&tidy::bases()) {
         Ok(jobs) if jobs.is_empty() => Finding::fine(TOPIC, "nothing is left of dead jobs"),
         Ok(jobs) => {
             let processes: usize = jobs.iter().map(clean::Leftover::process_count).sum();

@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus};
 use rankrun_core::job::{App, Buffer, IoPolicy, StdinTarget, StdioKind, StopPolicy, TtyGrant};
@@ -11,6 +12,7 @@ use rankrun_core::{AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRan
 use rankrun_front::Plan;
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template};
 
+use crate::check::variable;
 use crate::choices::{Output, Stdio, When};
 use crate::message::Problem;
 use crate::program;
@@ -97,6 +99,9 @@ fn is_regular_file(fd: impl AsFd) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
 }
 
+/// How long an agent may do nothing at all before its guard ends it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Makes the plan of a job, or says what is wrong with it. Nothing is started, and nothing is written.
 ///
 /// The front fills in the runtime directory and the signals that are ignored.
@@ -138,6 +143,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         // A person at a debugger is not to be hurried.
         timeout: settings.timeout.filter(|_| settings.tty.is_none()),
         keep_going: settings.keep_going,
+        node: node_options(&spec, &around.env),
         die_with_parent: settings.die_with_parent,
         end_suspects: settings.end_suspects,
         drain: settings.drain,
@@ -145,6 +151,17 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         color: around.colors(settings.color, around.terminals[2]),
         spec,
     })
+}
+
+/// How the agent is to be. The two variables are for tests (docs/containment.md).
+fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::Options {
+    let text = |name| variable(env, name).and_then(OsStr::to_str);
+    let patience = text("RANKRUN_LEASE_SECONDS").and_then(|text| text.parse().ok());
+    rankrun_agent::Options {
+        lends_terminal: spec.io.tty.is_some(),
+        containment: text("RANKRUN_CONTAINMENT").map(str::to_owned),
+        patience: patience.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(PATIENCE),
+    }
 }
 
 /// Runs a job; the log directory is made first, so that one that cannot be written costs nothing.

@@ -200,6 +200,8 @@ pub struct Summary {
     /// Shared memory files that were removed, or would have been.
     pub shared_memory: Vec<OsString>,
     pub shared_memory_removed: bool,
+    /// Shared memory files that the job may have created, and that were left alone.
+    pub shared_memory_doubtful: Vec<OsString>,
     /// Workers that were started.
     pub workers: u32,
 }

@@ -10,6 +10,8 @@ pub(crate) enum Token {
     Spawner,
     Io,
     Lease,
+    /// The thread that watches /dev/shm.
+    Memory,
     Output(usize, Stream),
     Pmi(usize),
     Stdin(usize),
@@ -32,7 +34,8 @@ impl Token {
             Token::Boundary(slot) => (8, slot),
             Token::WorkerSocket => (9, 0),
             Token::WorkerClient(client) => (10, client),
-            Token::Io => (11, 0),
+            Token::Memory => (11, 0),
+            Token::Io => (12, 0),
         };
         (kind << 32) | slot as u64
     }
@@ -50,8 +53,9 @@ impl Token {
             7 => Token::Stdin(slot),
             8 => Token::Boundary(slot),
             9 => Token::WorkerSocket,
-            11 => Token::Io,
-            _ => Token::WorkerClient(slot),
+            10 => Token::WorkerClient(slot),
+            12 => Token::Io,
+            _ => Token::Memory,
         }
     }
 }
@@ -68,6 +72,7 @@ mod tests {
             Token::Spawner,
             Token::Io,
             Token::Lease,
+            Token::Memory,
             Token::Output(70_000, Stream::Stdout),
             Token::Output(0, Stream::Stderr),
             Token::Pmi(3),

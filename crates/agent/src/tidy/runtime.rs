@@ -3,6 +3,7 @@
 //! The agent makes it, once guard and front are there too: whichever two of them are killed, the third removes it. The
 //! agent holds a lock on it as long as it lives, and so `rankrun clean` knows the directories of dead jobs.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -12,6 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rankrun_core::JobId;
+use rankrun_sys::shm;
 use rustix::fs::FlockOperation;
 
 /// How often a directory is made anew that `rankrun clean` has removed before it was locked.
@@ -59,7 +61,7 @@ impl Places {
     }
 
     /// The shared memory files that the agent has noted.
-    pub fn noted_shared_memory(&self) -> Vec<OsString> {
+    pub fn noted_shared_memory(&self) -> HashMap<OsString, shm::File> {
         self.existing().flat_map(|directory| noted_shared_memory(&directory)).collect()
     }
 
@@ -81,11 +83,27 @@ impl Places {
     }
 }
 
-/// The shared memory files that are noted in a job's directory.
-pub fn noted_shared_memory(directory: &Path) -> Vec<OsString> {
+/// The shared memory files that are noted in a job's directory: the inode and the path, one a line, with a `-` in front
+/// where the note is taken back. They belong to the user of the directory.
+pub fn noted_shared_memory(directory: &Path) -> HashMap<OsString, shm::File> {
+    let owner = rustix::process::geteuid().as_raw();
+    // Without a list nothing was noted.
     let list = std::fs::read(directory.join(SHARED_MEMORY)).unwrap_or_default();
-    let lines = list.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
-    lines.map(|line| OsString::from_vec(line.to_vec())).collect()
+    let mut noted = HashMap::new();
+    for line in list.split(|&byte| byte == b'\n') {
+        let (is_taken_back, line) = line.strip_prefix(b"-").map_or((false, line), |line| (true, line));
+        let Some(space) = line.iter().position(|&byte| byte == b' ') else { continue };
+        let Some(inode) = std::str::from_utf8(&line[..space]).ok().and_then(|inode| inode.parse().ok()) else {
+            continue;
+        };
+        let (path, file) = (OsString::from_vec(line[space + 1..].to_vec()), shm::File { inode, owner });
+        if !is_taken_back {
+            noted.insert(path, file);
+        } else if noted.get(&path) == Some(&file) {
+            noted.remove(&path);
+        }
+    }
+    noted
 }
 
 /// The directory, locked.
@@ -175,8 +193,15 @@ mod tests {
         let directory = places.create().expect("a directory for the job");
         assert_eq!(directory.path(), good.join("0a1b2c3d"));
         assert_eq!(std::fs::metadata(&good).expect("the base").permissions().mode() & 0o777, 0o700);
-        std::fs::write(directory.path().join(SHARED_MEMORY), "/dev/shm/a\n/dev/shm/b\n").expect("a list");
-        assert_eq!(places.noted_shared_memory(), ["/dev/shm/a", "/dev/shm/b"]);
+        std::fs::write(
+            directory.path().join(SHARED_MEMORY),
+            "7 /dev/shm/a\n8 /dev/shm/b c\nx\n9 /dev/shm/c\n-9 /dev/shm/c\n",
+        )
+        .expect("a list");
+        let mut noted: Vec<_> =
+            places.noted_shared_memory().into_iter().map(|(path, file)| (file.inode, path)).collect();
+        noted.sort();
+        assert_eq!(noted, [(7, "/dev/shm/a".into()), (8, "/dev/shm/b c".into())]);
         places.remove();
         assert!(!directory.path().exists() && good.exists());
         places.remove();

@@ -16,8 +16,9 @@ use rankrun_sys::limits::Limits;
 use rankrun_sys::spawn::{Command, Session, duplicate};
 use rankrun_sys::{pty, socket};
 
-use crate::boundary::Boundary;
-use crate::spawner::null;
+use super::slot::Slot;
+use super::spawner::null;
+use crate::children::TAG;
 
 /// The descriptor under which a rank finds its PMI socket.
 pub(crate) const PMI_FD: i32 = 3;
@@ -59,16 +60,33 @@ struct AppParts {
 pub(crate) struct Preparer {
     facts: NodeFacts,
     apps: HashMap<AppIndex, AppParts>,
-    /// Programs that were looked up, by name and app.
-    programs: HashMap<(AppIndex, OsString), PathBuf>,
     limits: Limits,
     null: OwnedFd,
     parent: i32,
 }
 
+/// A program that is to be found: in a file system of the user's, which may not answer. The spawner does it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Program {
+    word: OsString,
+    app: AppIndex,
+    path: Option<OsString>,
+    directory: PathBuf,
+}
+
+impl Program {
+    /// Finds it, as `execvp` would.
+    pub(crate) fn resolve(&self) -> Result<CString, ResolveError> {
+        let found = exec::resolve(&self.word, self.path.as_deref(), &self.directory)?;
+        CString::new(found.into_os_string().into_vec()).map_err(|_| ResolveError::NotFound)
+    }
+}
+
 /// A command, and our ends of its descriptors.
 pub(crate) struct Prepared {
+    /// Without its program.
     pub(crate) command: Command,
+    pub(crate) program: Program,
     pub(crate) captures: [Option<OwnedFd>; 2],
     pub(crate) pmi: Option<OwnedFd>,
     pub(crate) windows: Vec<OwnedFd>,
@@ -78,8 +96,6 @@ pub(crate) struct Prepared {
 /// Why a command could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrepareError {
-    #[error(transparent)]
-    Resolve(#[from] ResolveError),
     #[error("cannot {what}")]
     Io { what: &'static str, source: io::Error },
     #[error("a word of the command, of its environment or its directory has a NUL byte")]
@@ -88,28 +104,21 @@ pub(crate) enum PrepareError {
 
 impl Preparer {
     pub(crate) fn new(facts: NodeFacts, limits: Limits) -> io::Result<Preparer> {
-        Ok(Preparer {
-            facts,
-            apps: HashMap::new(),
-            programs: HashMap::new(),
-            limits,
-            null: null()?,
-            parent: std::process::id() as i32,
-        })
+        Ok(Preparer { facts, apps: HashMap::new(), limits, null: null()?, parent: std::process::id() as i32 })
     }
 
-    /// The command of a rank. `inherited` loses its stdin to the rank that is to have it.
+    /// The command of a worker, which starts in what `cgroup` gives.
     pub(crate) fn prepare(
         &mut self,
         spec: &JobSpec,
-        rank: Rank,
-        boundary: &Boundary,
+        worker: &Slot,
         inherited: &Inherited,
+        cgroup: impl FnOnce() -> io::Result<Option<OwnedFd>>,
     ) -> Result<Prepared, PrepareError> {
+        let rank = worker.rank();
         let app = spec.map.place(rank).map_or(AppIndex(0), |place| place.app);
         let words = spec.command(rank);
         self.app_parts(spec, app)?;
-        let program = self.program(app, &words[0])?;
         let parts = &self.apps[&app];
         let wdir = (parts.wdir != Path::new(&spec.cwd)).then(|| c_string(parts.wdir.as_os_str())).transpose()?;
         let (pmi, keep) = match spec.mpi {
@@ -121,18 +130,19 @@ impl Preparer {
             MpiMode::None => (None, None),
         };
         let own_env = rank_environment(spec, &self.facts, rank, keep.is_some().then_some(PMI_FD));
-        let env = own_env.into_iter().map(|(name, value)| variable(&name, &value)).collect::<Result<_, _>>()?;
+        let tag = (OsString::from(TAG), OsString::from(&worker.tag));
+        let env = own_env.into_iter().chain([tag]);
+        let env = env.map(|(name, value)| variable(&name, &value)).collect::<Result<_, _>>()?;
         let streams = self.streams(spec, rank, inherited).map_err(io_error("set up stdio"))?;
-        let cgroup = match boundary.cgroup() {
-            Some(job) => Some(job.make_leaf(&Boundary::leaf(rank)).map_err(io_error("make a cgroup"))?),
-            None => None,
-        };
+        let cgroup = cgroup().map_err(io_error("make a cgroup"))?;
         let session = match spec.io.tty {
             Some(grant) if grant.rank == rank => Session::Shared { foreground: grant.foreground },
-            Some(_) | None => Session::Own,
+            // The terminal's session is no place for the other ranks: they could read what is typed.
+            Some(_) => Session::Own,
+            None => Session::Shared { foreground: false },
         };
         let command = Command {
-            program: c_string(program.as_os_str())?,
+            program: CString::default(),
             argv: words.iter().map(|word| c_string(word)).collect::<Result<_, _>>()?,
             env,
             shared_env: Arc::clone(&parts.env),
@@ -145,7 +155,8 @@ impl Preparer {
             limits: self.limits,
             parent: self.parent,
         };
-        Ok(Prepared { command, captures: streams.ours, pmi, windows: streams.windows, stdin: streams.stdin })
+        let program = Program { word: words[0].clone(), app, path: parts.path.clone(), directory: parts.wdir.clone() };
+        Ok(Prepared { command, program, captures: streams.ours, pmi, windows: streams.windows, stdin: streams.stdin })
     }
 
     fn app_parts(&mut self, spec: &JobSpec, app: AppIndex) -> Result<(), PrepareError> {
@@ -161,17 +172,6 @@ impl Preparer {
         let env = env.iter().map(|(name, value)| variable(name, value)).collect::<Result<Vec<_>, _>>()?;
         self.apps.insert(app, AppParts { env: env.into(), path, wdir });
         Ok(())
-    }
-
-    fn program(&mut self, app: AppIndex, word: &OsStr) -> Result<PathBuf, PrepareError> {
-        let key = (app, word.to_owned());
-        if let Some(program) = self.programs.get(&key) {
-            return Ok(program.clone());
-        }
-        let parts = &self.apps[&app];
-        let program = exec::resolve(word, parts.path.as_deref(), &parts.wdir)?;
-        self.programs.insert(key, program.clone());
-        Ok(program)
     }
 
     fn streams(&self, spec: &JobSpec, rank: Rank, inherited: &Inherited) -> io::Result<Streams> {

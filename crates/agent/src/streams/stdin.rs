@@ -1,15 +1,15 @@
 //! The front's stdin, copied to every rank (`--stdin all`).
 
 use bytes::{Buf, Bytes};
-use rankrun_sys::poll::{Interest, Poller};
+use rankrun_sys::poll::Interest;
 use rankrun_wire::ToFront;
 
-use crate::node::Node;
-use crate::token::Token;
+use crate::driver::Token;
+use crate::team::{Hands, Team};
 
-impl Node {
+impl Team {
     /// A piece of stdin for every rank, or its end.
-    pub(crate) fn stdin_bytes(&mut self, bytes: Option<Vec<u8>>, poller: &Poller) {
+    pub(crate) fn stdin_bytes(&mut self, hands: &mut Hands, bytes: Option<Vec<u8>>) {
         let bytes = bytes.map(Bytes::from);
         for index in 0..self.slots.len() {
             let Some(stdin) = &mut self.slots[index].stdin else { continue };
@@ -18,25 +18,25 @@ impl Node {
             if stdin.queue.len() > 1 {
                 continue;
             }
-            match poller.add(&stdin.pipe, Token::Stdin(index).encode(), Interest::Write) {
-                Ok(()) => self.stdin_ready(index, poller),
+            match hands.poller.add(&stdin.pipe, Token::Stdin(index).encode(), Interest::Write) {
+                Ok(()) => self.stdin_ready(hands, index),
                 Err(error) => {
                     // Nobody would tell us when there is room: an early end is better than a rank that waits for ever.
-                    let (rank, reason) = (self.slots[index].rank(), rankrun_sys::reason(&error));
+                    let (rank, reason) = (self.slots[index].id.rank, rankrun_sys::reason(&error));
                     self.slots[index].stdin = None;
-                    self.outbox.push(ToFront::Note(format!("rank {rank}: its stdin ends early: {reason}")));
+                    hands.outbox.push(ToFront::Note(format!("rank {rank}: its stdin ends early: {reason}")));
                 }
             }
         }
-        self.tell_stdin_taken();
+        self.tell_stdin_taken(hands);
     }
 
     /// A rank's stdin can be written.
-    pub(crate) fn stdin_ready(&mut self, index: usize, poller: &Poller) {
+    pub(crate) fn stdin_ready(&mut self, hands: &mut Hands, index: usize) {
         let Some(stdin) = &mut self.slots[index].stdin else { return };
         while let Some(bytes) = stdin.queue.front_mut() {
             if bytes.is_empty() {
-                self.close_stdin(index, poller);
+                self.close_stdin(hands, index);
                 return;
             }
             match rustix::io::write(&stdin.pipe, bytes) {
@@ -50,29 +50,29 @@ impl Node {
                 Err(rustix::io::Errno::INTR) => {}
                 // The rank has closed its stdin, or is gone: the others go on.
                 Err(_) => {
-                    self.close_stdin(index, poller);
+                    self.close_stdin(hands, index);
                     return;
                 }
             }
         }
         // It is open and in the set, so this cannot fail.
-        drop(poller.remove(&stdin.pipe));
-        self.tell_stdin_taken();
+        drop(hands.poller.remove(&stdin.pipe));
+        self.tell_stdin_taken(hands);
     }
 
-    fn close_stdin(&mut self, index: usize, poller: &Poller) {
+    fn close_stdin(&mut self, hands: &mut Hands, index: usize) {
         if let Some(stdin) = self.slots[index].stdin.take() {
             // It is closed now, which takes it out of the set too.
-            drop(poller.remove(&stdin.pipe));
+            drop(hands.poller.remove(&stdin.pipe));
         }
-        self.tell_stdin_taken();
+        self.tell_stdin_taken(hands);
     }
 
     /// The slowest rank decides when the front may send more.
-    fn tell_stdin_taken(&mut self) {
+    fn tell_stdin_taken(&mut self, hands: &mut Hands) {
         let waiting = self.slots.iter().filter_map(|slot| slot.stdin.as_ref()).any(|stdin| !stdin.queue.is_empty());
         if !waiting {
-            self.outbox.push(ToFront::StdinTaken(0));
+            hands.outbox.push(ToFront::StdinTaken(0));
         }
     }
 }

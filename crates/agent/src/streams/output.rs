@@ -13,12 +13,11 @@ use rankrun_output::{Record, Spool, SpoolError};
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_wire::ToFront;
 
-use crate::capture::Read;
-use crate::clock::wall;
+use super::capture::Read;
+use super::{Link, LinkError};
+use crate::driver::{Token, wall};
 use crate::io::{Done, Job};
-use crate::link::{Link, LinkError};
-use crate::node::Node;
-use crate::token::Token;
+use crate::team::{Hands, Team};
 
 /// Reads from one capture per wake-up: one busy rank must not keep the loop from the others.
 const READS: usize = 4;
@@ -68,15 +67,15 @@ impl Output {
         }
     }
 
-    /// The next record of a stream with credit.
-    fn next(&mut self, credit: [bool; 2]) -> Result<Option<Record>, SpoolError> {
+    /// The next record of a stream with credit, and whether there is more of this stream.
+    fn next(&mut self, credit: [bool; 2]) -> Result<Option<(Record, bool)>, SpoolError> {
         let other = Stream::ALL[1 - self.turn.index()];
         for stream in [self.turn, other] {
             if credit[stream.index()]
                 && let Some(record) = self.spool.pop(stream)?
             {
                 self.turn = Stream::ALL[1 - stream.index()];
-                return Ok(Some(record));
+                return Ok(Some((record, self.spool.holds(stream) || !self.overflow[stream.index()].is_empty())));
             }
         }
         Ok(None)
@@ -109,16 +108,16 @@ impl Output {
     }
 }
 
-impl Node {
+impl Team {
     /// A capture is readable.
-    pub(crate) fn read_output(&mut self, index: usize, stream: Stream, poller: &Poller) {
-        self.take_in(index, stream, READS, poller);
+    pub(crate) fn read_output(&mut self, hands: &mut Hands, index: usize, stream: Stream) {
+        self.take_in(hands, index, stream, READS);
     }
 
-    fn take_in(&mut self, index: usize, stream: Stream, reads: usize, poller: &Poller) {
+    fn take_in(&mut self, hands: &mut Hands, index: usize, stream: Stream, reads: usize) {
         for _ in 0..reads {
             if reads == READS && !self.output.overflow[stream.index()].is_empty() {
-                self.stall(stream, poller);
+                self.stall(stream, &hands.poller);
                 return;
             }
             let slot = &mut self.slots[index];
@@ -131,8 +130,8 @@ impl Node {
                 }
                 Read::Empty => return,
                 Read::End => {
-                    self.close_capture(index, stream, poller);
-                    self.tell_closed(index);
+                    self.close_capture(index, stream, &hands.poller);
+                    self.tell_closed(&mut hands.outbox, index);
                     return;
                 }
             }
@@ -151,48 +150,49 @@ impl Node {
     }
 
     /// Takes in what a worker that is gone has left in its pipes. No end of file is waited for (K-6).
-    pub(crate) fn drain(&mut self, index: usize, poller: &Poller) {
+    pub(crate) fn drain(&mut self, hands: &mut Hands, index: usize) {
         for stream in Stream::ALL {
-            self.take_in(index, stream, LAST_READS, poller);
-            self.close_capture(index, stream, poller);
+            self.take_in(hands, index, stream, LAST_READS);
+            self.close_capture(index, stream, &hands.poller);
         }
     }
 
     /// Tells the front of each stream that has ended and whose bytes have all been sent.
-    pub(crate) fn tell_closed(&mut self, index: usize) {
+    pub(crate) fn tell_closed(&mut self, outbox: &mut Vec<ToFront>, index: usize) {
         let slot = &mut self.slots[index];
         for stream in Stream::ALL {
             let at = stream.index();
             if slot.captures[at].is_none() && slot.under_way[at] == 0 && !slot.closed[at] {
                 slot.closed[at] = true;
-                self.outbox.push(ToFront::Closed { worker: slot.id, stream });
+                outbox.push(ToFront::Closed { worker: slot.id, stream });
             }
         }
     }
 
     /// Sends messages and output, and takes the captures up again when there is room.
-    pub(crate) fn send(&mut self, link: &mut Link, poller: &Poller) -> Result<(), LinkError> {
+    pub(crate) fn send_output(&mut self, hands: &mut Hands, link: &mut Link) -> Result<(), LinkError> {
         let mut sent: Vec<(WorkerId, Stream)> = Vec::new();
         loop {
-            for message in self.outbox.drain(..) {
+            for message in hands.outbox.drain(..) {
                 link.queue(&message)?;
             }
             let output = &mut self.output;
             link.send_output(|credit| output.next(credit), |record| sent.push((record.worker, record.stream)))?;
             let moved = self.output.refill();
             for (worker, stream) in sent.drain(..) {
-                let Some(index) = self.index_of(worker) else { continue };
-                self.slots[index].under_way[stream.index()] -= 1;
-                self.tell_closed(index);
+                let slot = self.machine.slot_of(worker.rank).filter(|slot| self.machine.id(*slot) == worker);
+                let Some(slot) = slot else { continue };
+                self.slots[slot.index()].under_way[stream.index()] -= 1;
+                self.tell_closed(&mut hands.outbox, slot.index());
             }
-            self.tell_drained();
-            if !moved && self.outbox.is_empty() {
+            self.tell_drained(&mut hands.outbox);
+            if !moved && hands.outbox.is_empty() {
                 break;
             }
         }
         for stream in Stream::ALL {
             if self.output.is_stalled(stream) && self.output.has_room(stream) {
-                self.resume(stream, poller);
+                self.resume(stream, &hands.poller);
             }
         }
         Ok(())
@@ -200,11 +200,11 @@ impl Node {
 
     /// Gives the I/O thread what is to be done with files. While it has no room, the spool fills up in memory, and then
     /// the captures are left alone.
-    pub(crate) fn start_io(&mut self) {
-        while self.io.has_room()
+    pub(crate) fn start_io(&mut self, hands: &mut Hands) {
+        while hands.io.has_room()
             && let Some(request) = self.output.spool.next_request()
         {
-            if let Err(Job::Spool(refused)) = self.io.submit(Job::Spool(request)) {
+            if let Err(Job::Spool(refused)) = hands.io.submit(Job::Spool(request)) {
                 // The thread is gone, as only a fault of ours could make it: the file is lost, and the spool is told so.
                 self.output.spool.complete(refused.refuse());
                 return;
@@ -213,8 +213,8 @@ impl Node {
     }
 
     /// The I/O thread has done something.
-    pub(crate) fn io_results(&mut self) {
-        while let Some(done) = self.io.next_result() {
+    pub(crate) fn io_results(&mut self, hands: &mut Hands) {
+        while let Some(done) = hands.io.next_result() {
             match done {
                 Done::Spool(completion) => self.output.spool.complete(completion),
             }
@@ -242,7 +242,7 @@ impl Node {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if !slot.polled[stream.index()]
                 && let Some(capture) = &slot.captures[stream.index()]
-                && slot.leader.is_some()
+                && slot.started
             {
                 let token = Token::Output(index, stream).encode();
                 slot.polled[stream.index()] = poller.add(capture.as_fd(), token, Interest::Read).is_ok();
@@ -251,12 +251,12 @@ impl Node {
     }
 
     /// The front is lost. The ranks' output is read and forgotten, so that none of them blocks on its way out.
-    pub(crate) fn drop_output(&mut self, poller: &Poller) {
+    pub(crate) fn drop_output(&mut self, hands: &mut Hands) {
         self.output.is_discarding = true;
         self.output.clear();
         for stream in Stream::ALL {
             if self.output.is_stalled(stream) {
-                self.resume(stream, poller);
+                self.resume(stream, &hands.poller);
             }
         }
     }
