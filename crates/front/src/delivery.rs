@@ -51,6 +51,8 @@ pub(crate) struct Delivery {
     slow_at: Option<Duration>,
     /// Both streams have one destination: all goes through the first sink.
     is_shared: bool,
+    /// The agent holds more of a stream.
+    more: [bool; 2],
     /// Bytes that were taken and not yet settled, by stream.
     unsettled: [u64; 2],
     memory: [Vec<u8>; 2],
@@ -85,6 +87,7 @@ impl Delivery {
             given_at: [Duration::ZERO; 2],
             slow_at: None,
             is_shared,
+            more: [false, false],
             unsettled: [0, 0],
             memory: [Vec::new(), Vec::new()],
             drain,
@@ -104,6 +107,7 @@ impl Delivery {
     pub(crate) fn output(&mut self, now: Duration, head: OutputHead, bytes: &[u8]) {
         self.now = now;
         let rank = head.worker.rank;
+        self.more[head.stream.index()] = head.more;
         self.unsettled[head.stream.index()] += bytes.len() as u64;
         if !self.sinks[self.sink_of(head.stream)].has_failed() {
             self.presenter.output(now, head.at, rank, head.stream, bytes);
@@ -131,6 +135,11 @@ impl Delivery {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.sinks.iter().all(Sink::is_idle)
+    }
+
+    /// Whether silence of the ranks would be seen: nothing is on its way from them.
+    fn may_be_quiet(&self) -> bool {
+        self.is_idle() && self.more == [false; 2]
     }
 
     /// Whether a destination has no space left.
@@ -236,7 +245,7 @@ impl Delivery {
 
     /// All that is due; what waits for quiet only if there is `quiet` now.
     pub(crate) fn tick(&mut self, now: Duration, quiet: bool) {
-        if quiet && self.is_idle() && self.slow_at.is_none_or(|slow| now >= slow + RECOVERY) {
+        if quiet && self.may_be_quiet() && self.slow_at.is_none_or(|slow| now >= slow + RECOVERY) {
             self.presenter.tick(now);
         }
         if self.log_retry.is_some_and(|retry| retry <= now) {
@@ -254,7 +263,7 @@ impl Delivery {
     /// When [`Delivery::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let recovered = self.slow_at.map_or(Duration::ZERO, |slow| slow + RECOVERY);
-        let presenter = self.presenter.next_deadline().filter(|_| self.is_idle()).map(|due| due.max(recovered));
+        let presenter = self.presenter.next_deadline().filter(|_| self.may_be_quiet()).map(|due| due.max(recovered));
         let full = self.full_since.iter().flatten().map(|since| *since + self.drain);
         full.chain(presenter).chain(self.log_retry).min()
     }

@@ -172,6 +172,11 @@ impl Spool {
         Ok(record)
     }
 
+    /// Whether something of a stream is here, in memory or on disk.
+    pub fn holds(&self, stream: Stream) -> bool {
+        !self.queues[stream.index()].is_empty()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.queues.iter().all(Queue::is_empty)
     }

@@ -79,6 +79,8 @@ pub struct OutputHead {
     pub stream: Stream,
     /// When the agent read them, since the Unix epoch.
     pub at: Duration,
+    /// The agent holds more of this stream: that nothing comes for a while does not mean that the ranks are quiet.
+    pub more: bool,
 }
 
 /// A frame as it was received.

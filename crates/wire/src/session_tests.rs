@@ -11,6 +11,7 @@ const HEAD: OutputHead = OutputHead {
     worker: WorkerId { group: GroupId(1), rank: Rank(3), attempt: Attempt(2) },
     stream: Stream::Stderr,
     at: Duration::from_millis(7),
+    more: false,
 };
 
 fn session(retain: Retain) -> Session {
@@ -51,8 +52,8 @@ fn the_bytes_of_each_kind_of_frame_are_fixed() {
     let hello = [12, 0, 0, 0, 0, 5, 1, 0, 0, 2, 5, b'0', b'.', b'1', b'.', b'0'];
     assert_eq!(taken(&mut session), hello);
     session.output(HEAD, Bytes::from_static(b"hi")).expect("a small piece");
-    // Kind, session, sequence, acknowledgement; group, rank, attempt, stream, seconds, nanoseconds; the bytes.
-    let output = [15, 0, 0, 0, 1, 5, 2, 0, 1, 3, 2, 1, 0, 0xc0, 0x9f, 0xab, 3, b'h', b'i'];
+    // Kind, session, sequence, acknowledgement; group, rank, attempt, stream, seconds, nanoseconds, more; the bytes.
+    let output = [16, 0, 0, 0, 1, 5, 2, 0, 1, 3, 2, 1, 0, 0xc0, 0x9f, 0xab, 3, 0, b'h', b'i'];
     assert_eq!(taken(&mut session), output);
     session.bare(Kind::Ack).expect("a header");
     assert_eq!(taken(&mut session), [4, 0, 0, 0, 2, 5, 2, 0]);

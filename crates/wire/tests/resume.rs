@@ -32,7 +32,12 @@ fn pipes(registry: &Registry) -> [Conn; 2] {
 fn output(number: u32) -> (OutputHead, Bytes) {
     let worker = WorkerId { group: GroupId(0), rank: Rank(number), attempt: Attempt(1) };
     let length = [3, 60_000, 200, 9000][number as usize % 4];
-    let head = OutputHead { worker, stream: Stream::Stdout, at: Duration::from_millis(number.into()) };
+    let head = OutputHead {
+        worker,
+        stream: Stream::Stdout,
+        at: Duration::from_millis(number.into()),
+        more: number.is_multiple_of(2),
+    };
     (head, Bytes::from(vec![number as u8; length]))
 }
 

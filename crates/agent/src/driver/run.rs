@@ -306,7 +306,7 @@ impl Loop {
     fn flush(&mut self) {
         let result = match (&mut self.link, &mut self.team) {
             (Some(link), Some(team)) => team.send(&mut self.hands, link),
-            (Some(link), None) => send_messages(&mut self.hands, link),
+            (Some(link), None) => link.send_messages(self.hands.outbox.drain(..)),
             (None, _) => {
                 self.hands.outbox.clear();
                 Ok(())
@@ -340,13 +340,6 @@ impl Loop {
             let _ = process::signal_parent(signal::SIGCONT);
         }
     }
-}
-
-fn send_messages(hands: &mut Hands, link: &mut Link) -> Result<(), LinkError> {
-    for message in hands.outbox.drain(..) {
-        link.queue(&message)?;
-    }
-    link.send_output(|_| Ok::<_, rankrun_output::SpoolError>(None), |_| ())
 }
 
 /// The front cannot be told any more; the agent's stderr is the front's.

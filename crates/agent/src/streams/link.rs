@@ -66,6 +66,14 @@ impl Link {
         Ok(self.wire.message(message)?)
     }
 
+    /// Sends messages, as far as the socket takes them now.
+    pub(crate) fn send_messages(&mut self, messages: impl Iterator<Item = ToFront>) -> Result<(), LinkError> {
+        for message in messages {
+            self.queue(&message)?;
+        }
+        Ok(self.wire.flush()?)
+    }
+
     pub(crate) fn grant(&mut self, stream: Stream, bytes: u64) {
         self.credit.grant(stream, bytes);
     }
@@ -92,11 +100,11 @@ impl Link {
         }
     }
 
-    /// Sends the messages that are ready, and then output: records that `next` has for streams with credit. Their rank and
-    /// stream go to `sent`, when they are on their way behind the messages.
+    /// Sends the messages that are ready, and then output: records that `next` has for streams with credit, and whether
+    /// there is more of the stream. They go to `sent`, when they are on their way behind the messages.
     pub(crate) fn send_output<E>(
         &mut self,
-        mut next: impl FnMut([bool; 2]) -> Result<Option<Record>, E>,
+        mut next: impl FnMut([bool; 2]) -> Result<Option<(Record, bool)>, E>,
         mut sent: impl FnMut(&Record),
     ) -> Result<(), LinkError>
     where
@@ -109,11 +117,11 @@ impl Link {
             }
             let mut batch = 0;
             while batch < BATCH && self.wire.has_room() {
-                let Some(record) = next(Stream::ALL.map(|stream| self.credit.is_left(stream)))? else { break };
+                let Some((record, more)) = next(Stream::ALL.map(|stream| self.credit.is_left(stream)))? else { break };
                 batch += record.bytes.len() + FRAME_COST;
                 self.credit.spend(record.stream, record.bytes.len());
                 sent(&record);
-                let head = OutputHead { worker: record.worker, stream: record.stream, at: record.time };
+                let head = OutputHead { worker: record.worker, stream: record.stream, at: record.time, more };
                 self.wire.output(head, record.bytes)?;
             }
             if batch == 0 {

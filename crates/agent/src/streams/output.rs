@@ -67,15 +67,15 @@ impl Output {
         }
     }
 
-    /// The next record of a stream with credit.
-    fn next(&mut self, credit: [bool; 2]) -> Result<Option<Record>, SpoolError> {
+    /// The next record of a stream with credit, and whether there is more of this stream.
+    fn next(&mut self, credit: [bool; 2]) -> Result<Option<(Record, bool)>, SpoolError> {
         let other = Stream::ALL[1 - self.turn.index()];
         for stream in [self.turn, other] {
             if credit[stream.index()]
                 && let Some(record) = self.spool.pop(stream)?
             {
                 self.turn = Stream::ALL[1 - stream.index()];
-                return Ok(Some(record));
+                return Ok(Some((record, self.spool.holds(stream) || !self.overflow[stream.index()].is_empty())));
             }
         }
         Ok(None)
