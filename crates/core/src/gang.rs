@@ -159,7 +159,7 @@ pub struct Gang {
     spawn_code: Option<ExitCode>,
     outside: Option<(Outside, Duration)>,
     stop_at: Option<Duration>,
-    killed: bool,
+    killed_at: Option<Duration>,
     /// Ranks whose exit without finalize is to be judged, by time.
     to_judge: BTreeMap<Duration, Vec<Rank>>,
 }
@@ -173,7 +173,7 @@ impl Gang {
             spawn_code: None,
             outside: None,
             stop_at: None,
-            killed: false,
+            killed_at: None,
             to_judge: BTreeMap::new(),
         }
     }
@@ -197,6 +197,11 @@ impl Gang {
     /// When the stop was ordered, if it was.
     pub fn stop_ordered(&self) -> Option<Duration> {
         self.stop_at
+    }
+
+    /// When everything was ordered to be killed, if it was.
+    pub fn killed_at(&self) -> Option<Duration> {
+        self.killed_at
     }
 
     /// Whether every worker is gone.
@@ -323,8 +328,8 @@ impl Gang {
         const SIGINT: i32 = 2;
         match self.outside {
             Some((Outside::Signal(first), at)) => {
-                if first == SIGINT && signal == SIGINT && now >= at + SECOND_INTERRUPT && !self.killed {
-                    self.killed = true;
+                if first == SIGINT && signal == SIGINT && now >= at + SECOND_INTERRUPT && self.killed_at.is_none() {
+                    self.killed_at = Some(now);
                     effects.push(Effect::Kill);
                 }
             }

@@ -1,14 +1,17 @@
 //! The ranks' output on its last hop: shown, logged, written, and settled with the agent, which may send as much again.
+//!
+//! Bytes are settled when they have found their place both on the screen and in the log files. What waits here is
+//! therefore bounded by the credit of the streams.
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rankrun_core::{Rank, Stream};
-use rankrun_output::{LogError, LogFiles, Presenter};
+use rankrun_output::{LogError, Presenter};
 use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
 
+use crate::files::{Directory, Done, Files, Task};
 use crate::sink::{News, Sink};
 
 /// The size from which a batch is handed on before the loop looks at anything else.
@@ -19,8 +22,8 @@ const KEPT: usize = 512 * 1024;
 const SLOW: Duration = Duration::from_millis(50);
 /// So long after that, the quiet of a rank may still come from having been held up.
 const RECOVERY: Duration = Duration::from_millis(250);
-/// How often a log directory that takes nothing is tried again.
-const RETRY: Duration = Duration::from_secs(1);
+/// Batches that may wait for a file of kept output.
+const KEEPING: usize = 2;
 
 /// What the delivery has to say to the front.
 #[derive(Debug)]
@@ -37,13 +40,41 @@ pub(crate) enum Told {
     Failed,
 }
 
+/// The threads that write: they are started before the first rank, since ranks may use up all processes that are allowed.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    pub(crate) files: Files,
+    sinks: [Sink; 2],
+}
+
+impl Threads {
+    /// Starts them; they wake the loop through `waker`.
+    pub(crate) fn start(waker: &Waker) -> io::Result<Threads> {
+        Ok(Threads {
+            files: Files::start(waker.handle()?)?,
+            sinks: [
+                Sink::new("stdout", rustix::stdio::stdout(), waker.handle()?)?,
+                Sink::new("stderr", rustix::stdio::stderr(), waker.handle()?)?,
+            ],
+        })
+    }
+}
+
 /// The last hop.
 pub(crate) struct Delivery {
     pub(crate) presenter: Presenter,
-    logs: Option<LogFiles>,
-    log_retry: Option<Duration>,
+    pub(crate) files: Files,
+    /// There are log files.
+    logs: bool,
     log_failed_since: Option<Duration>,
+    /// Bytes that were given to the log files and are not written, by stream.
+    unlogged: [u64; 2],
     sinks: [Sink; 2],
+    /// Where the output of a destination goes that took nothing, and how many batches wait for it there.
+    keep_in: Option<Directory>,
+    keeping: [Option<usize>; 2],
+    /// Some of it could not be kept either.
+    is_lost: bool,
     /// When each destination became full.
     full_since: [Option<Duration>; 2],
     /// When each destination was given its present batch, and when one of them last took long for one.
@@ -51,48 +82,51 @@ pub(crate) struct Delivery {
     slow_at: Option<Duration>,
     /// Both streams have one destination: all goes through the first sink.
     is_shared: bool,
-    /// Bytes that were taken and not yet settled, by stream.
+    /// Bytes that were taken and not yet given to a destination, by stream.
     unsettled: [u64; 2],
+    /// Bytes that a destination has taken and that are not settled, because a log file has not.
+    shown: [u64; 2],
     memory: [Vec<u8>; 2],
     drain: Duration,
     /// The time of the present turn of the loop.
     now: Duration,
-    waker: Waker,
-    /// Where what no destination took is kept.
-    salvaged: Option<PathBuf>,
     told: Vec<Told>,
+    /// Answers of the I/O thread that concern the end of the job.
+    pub(crate) answers: Vec<Done>,
 }
 
 impl Delivery {
-    /// `waker` wakes the loop for the news of the two destinations.
+    /// `threads` are those that write.
     pub(crate) fn new(
         presenter: Presenter,
-        logs: Option<LogFiles>,
+        threads: Threads,
+        logs: bool,
         is_shared: bool,
         drain: Duration,
-        waker: Waker,
-    ) -> io::Result<Delivery> {
-        Ok(Delivery {
+    ) -> Delivery {
+        let Threads { files, sinks } = threads;
+        Delivery {
             presenter,
+            files,
             logs,
-            log_retry: None,
             log_failed_since: None,
-            sinks: [
-                Sink::new("stdout", rustix::stdio::stdout(), waker.handle()?)?,
-                Sink::new("stderr", rustix::stdio::stderr(), waker.handle()?)?,
-            ],
+            unlogged: [0, 0],
+            sinks,
+            keep_in: None,
+            keeping: [None, None],
+            is_lost: false,
             full_since: [None, None],
             given_at: [Duration::ZERO; 2],
             slow_at: None,
             is_shared,
             unsettled: [0, 0],
+            shown: [0, 0],
             memory: [Vec::new(), Vec::new()],
             drain,
             now: Duration::ZERO,
-            waker,
-            salvaged: None,
             told: Vec::new(),
-        })
+            answers: Vec::new(),
+        }
     }
 
     /// What has to be said since the last call.
@@ -107,9 +141,9 @@ impl Delivery {
         if !self.sinks[self.sink_of(head.stream)].has_failed() {
             self.presenter.output(now, head.at, head.rank, head.stream, bytes);
         }
-        if let Some(logs) = &mut self.logs {
-            let result = logs.write(head.rank, head.stream, bytes);
-            self.check_logs(now, result);
+        if self.logs {
+            self.unlogged[head.stream.index()] += bytes.len() as u64;
+            self.files.submit(now, Task::Log { rank: head.rank, stream: head.stream, bytes: bytes.to_vec() });
         }
         if self.presenter.pending(head.stream).len() >= EAGER {
             self.hand_on_stream(head.stream);
@@ -119,16 +153,26 @@ impl Delivery {
     /// A stream of a rank has ended.
     pub(crate) fn closed(&mut self, now: Duration, rank: Rank, stream: Stream) {
         self.presenter.closed(now, rank, stream);
-        let result = self.logs.as_mut().map_or(Ok(()), |logs| logs.close(rank, stream));
-        self.check_logs(now, result);
+        if self.logs {
+            self.files.submit(now, Task::CloseLog { rank, stream });
+        }
     }
 
     fn sink_of(&self, stream: Stream) -> usize {
         if self.is_shared { 0 } else { stream.index() }
     }
 
+    /// Whether the destinations have written what they were given.
     pub(crate) fn is_idle(&self) -> bool {
-        self.sinks.iter().all(Sink::is_idle)
+        (0..2).all(|index| self.is_sink_idle(index))
+    }
+
+    fn is_sink_idle(&self, index: usize) -> bool {
+        self.keeping[index].map_or_else(|| self.sinks[index].is_idle(), |waiting| waiting == 0)
+    }
+
+    fn has_room(&self, index: usize) -> bool {
+        self.keeping[index].map_or_else(|| self.sinks[index].has_room(), |waiting| waiting < KEEPING)
     }
 
     /// Whether a destination has no space left.
@@ -138,7 +182,14 @@ impl Delivery {
 
     /// Whether nothing waits to be written.
     pub(crate) fn is_done(&mut self) -> bool {
-        self.is_idle() && Stream::ALL.iter().all(|stream| self.presenter.pending(*stream).is_empty())
+        self.is_idle()
+            && !self.is_logging()
+            && Stream::ALL.iter().all(|stream| self.presenter.pending(*stream).is_empty())
+    }
+
+    /// Whether log files have not taken all that they are to hold.
+    fn is_logging(&self) -> bool {
+        self.logs && (!self.files.is_idle() || self.log_failed_since.is_some())
     }
 
     /// Gives what is ready to the destinations, and settles what needs no destination.
@@ -157,23 +208,26 @@ impl Delivery {
         if self.presenter.pending(stream).is_empty() {
             // What the presenter keeps is bounded by the presenter. A shared destination is settled in the order of what
             // was written to it.
-            if !self.is_shared || self.sinks[0].is_idle() {
+            if !self.is_shared || self.is_sink_idle(0) {
                 let settles = self.take_unsettled(stream);
                 self.settle(settles);
             }
             return;
         }
-        if !self.sinks[sink].has_room() {
+        if !self.has_room(sink) {
             return;
         }
         let mut bytes = std::mem::take(&mut self.memory[sink]);
         bytes.clear();
         std::mem::swap(&mut bytes, self.presenter.pending(stream));
         let settles = self.take_unsettled(stream);
-        if self.sinks[sink].is_idle() {
+        if self.is_sink_idle(sink) {
             self.given_at[sink] = self.now;
         }
-        self.sinks[sink].write(bytes, settles);
+        match self.keeping[sink] {
+            Some(_) => self.keep(sink, bytes, settles),
+            None => self.sinks[sink].write(bytes, settles),
+        }
     }
 
     fn take_unsettled(&mut self, stream: Stream) -> [u64; 2] {
@@ -185,12 +239,17 @@ impl Delivery {
         settles
     }
 
+    /// A destination has taken so many bytes, or there is none for them.
     fn settle(&mut self, settles: [u64; 2]) {
-        for (stream, bytes) in Stream::ALL.into_iter().zip(settles) {
-            if self.log_failed_since.is_some() {
-                // The logs must not fall behind what is granted.
-                self.unsettled[stream.index()] += bytes;
-            } else if bytes > 0 {
+        for (shown, bytes) in self.shown.iter_mut().zip(settles) {
+            *shown += bytes;
+        }
+        for stream in Stream::ALL {
+            let index = stream.index();
+            // Which bytes of a stream are on the screen and not in their file does not matter, only how many.
+            let bytes = self.shown[index].saturating_sub(if self.logs { self.unlogged[index] } else { 0 });
+            if bytes > 0 {
+                self.shown[index] -= bytes;
                 self.told.push(Told::Settled { stream, bytes });
             }
         }
@@ -198,7 +257,13 @@ impl Delivery {
 
     /// Takes in what the destinations have to say.
     pub(crate) fn hear(&mut self, now: Duration) {
+        while let Some(done) = self.files.next(now) {
+            self.hear_files(now, done);
+        }
         for index in 0..2 {
+            if self.keeping[index].is_some() {
+                continue;
+            }
             let name = Stream::ALL[index];
             while let Some(news) = self.sinks[index].next_news() {
                 match news {
@@ -237,10 +302,7 @@ impl Delivery {
         if quiet && self.is_idle() && self.slow_at.is_none_or(|slow| now >= slow + RECOVERY) {
             self.presenter.tick(now);
         }
-        if self.log_retry.is_some_and(|retry| retry <= now) {
-            let result = self.logs.as_mut().map_or(Ok(()), LogFiles::retry);
-            self.check_logs(now, result);
-        }
+        self.check_logs(now);
         for index in 0..2 {
             if self.full_since[index].is_some_and(|since| now >= since + self.drain) {
                 self.full_since[index] = None;
@@ -254,36 +316,88 @@ impl Delivery {
         let recovered = self.slow_at.map_or(Duration::ZERO, |slow| slow + RECOVERY);
         let presenter = self.presenter.next_deadline().filter(|_| self.is_idle()).map(|due| due.max(recovered));
         let full = self.full_since.iter().flatten().map(|since| *since + self.drain);
-        full.chain(presenter).chain(self.log_retry).min()
+        full.chain(presenter).chain(self.log_deadline()).min()
     }
 
-    fn check_logs(&mut self, now: Duration, result: Result<(), LogError>) {
-        match result {
-            Ok(()) => {
-                if self.logs.as_ref().is_some_and(|logs| logs.unwritten() == 0) {
-                    self.log_retry = None;
-                    if self.log_failed_since.take().is_some() {
-                        self.note("the log directory takes output again".to_owned());
-                    }
+    /// When log files that take nothing are given up.
+    fn log_deadline(&self) -> Option<Duration> {
+        let since = [self.log_failed_since, self.files.busy_since()].into_iter().flatten().min();
+        since.filter(|_| self.logs).map(|since| since + self.drain)
+    }
+
+    fn hear_files(&mut self, now: Duration, done: Done) {
+        match done {
+            Done::Logged { bytes, failure } => {
+                self.logged(bytes);
+                if let Some(error) = failure
+                    && self.logs
+                    && self.log_failed_since.is_none()
+                {
+                    self.log_failed_since = Some(now);
+                    self.note(format!("{}; trying again", describe(&error)));
                 }
             }
-            Err(error) => {
-                let since = *self.log_failed_since.get_or_insert(now);
-                let text = format!("{error}: {}", rankrun_sys::reason(&error.source));
-                if now >= since + self.drain {
-                    self.note(format!("{text}; giving up"));
-                    self.logs = None;
-                    self.log_retry = None;
-                    self.log_failed_since = None;
-                    self.told.push(Told::Failed);
-                    return;
+            Done::Recovered { bytes } => {
+                self.logged(bytes);
+                if self.log_failed_since.take().is_some() && self.logs {
+                    self.note("the log directory takes output again".to_owned());
                 }
-                if self.log_retry.is_none() {
-                    self.note(format!("{text}; trying again"));
+            }
+            Done::Kept { stream, settles, result } => {
+                let index = stream.index();
+                self.keeping[index] = self.keeping[index].map(|waiting| waiting.saturating_sub(1));
+                if let Err(error) = result
+                    && !std::mem::replace(&mut self.is_lost, true)
+                {
+                    let directory = self.keep_in.as_ref().map(|keep| keep.path.display().to_string());
+                    let directory = directory.unwrap_or_default();
+                    let reason = rankrun_sys::reason(&error);
+                    self.note(format!("cannot keep the output that is left in \"{directory}\": {reason}"));
                 }
-                self.log_retry = Some((now + RETRY).min(since + self.drain));
+                self.settle(settles);
+            }
+            Done::GivenUp | Done::LogsOpened(_) => {}
+            done @ (Done::Probed { .. } | Done::Saved { .. } | Done::Removed) => self.answers.push(done),
+        }
+    }
+
+    fn logged(&mut self, bytes: [u64; 2]) {
+        for (unlogged, bytes) in self.unlogged.iter_mut().zip(bytes) {
+            *unlogged = unlogged.saturating_sub(bytes);
+        }
+        self.settle([0, 0]);
+    }
+
+    /// Gives up log files that have taken nothing for longer than `--drain`.
+    fn check_logs(&mut self, now: Duration) {
+        if self.log_deadline().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        self.give_up_logs(now);
+        self.told.push(Told::Failed);
+    }
+
+    /// Writes no more log files, and says so.
+    pub(crate) fn give_up_logs(&mut self, now: Duration) {
+        if !self.is_logging() {
+            return;
+        }
+        let left = self.unlogged[0] + self.unlogged[1];
+        if self.log_failed_since.take().is_some() {
+            self.note(format!("log files are given up: {left} bytes are not in them"));
+            self.files.submit(now, Task::GiveUpLogs);
+        } else {
+            let at = self.files.at();
+            self.note(format!(
+                "no answer from \"{}\": log files are given up, {left} bytes are not in them",
+                at.display()
+            ));
+            if let Err(error) = self.files.replace() {
+                self.note(format!("cannot start a thread: {}", rankrun_sys::reason(&error)));
             }
         }
+        self.logs = false;
+        self.settle([0, 0]);
     }
 
     fn note(&mut self, text: String) {
@@ -291,25 +405,37 @@ impl Delivery {
     }
 
     /// From now on, what a destination that takes nothing was to get goes into a file of this directory.
-    pub(crate) fn salvage(&mut self, directory: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(directory)?;
-        for (index, stream) in Stream::ALL.into_iter().enumerate() {
-            let is_stuck = !self.sinks[index].is_idle() && !self.sinks[index].has_failed();
-            if !is_stuck {
+    pub(crate) fn salvage(&mut self, directory: Directory) {
+        self.keep_in = Some(directory);
+        for index in 0..2 {
+            let sink = &mut self.sinks[index];
+            if sink.is_idle() || sink.has_failed() {
                 continue;
             }
-            let file = std::fs::File::create(directory.join(format!("unwritten.{stream}")))?;
-            let fresh = Sink::new("salvage", &file, self.waker.handle()?)?;
-            let (bytes, settles) = std::mem::replace(&mut self.sinks[index], fresh).abandon();
-            self.sinks[index].write(bytes, settles);
+            let (bytes, settles) = sink.abandon();
+            self.keeping[index] = Some(0);
             self.full_since[index] = None;
+            self.keep(index, bytes, settles);
         }
-        self.salvaged = Some(directory.to_owned());
-        Ok(())
     }
 
-    /// The directory in which output was kept that no destination took.
-    pub(crate) fn salvaged(&self) -> Option<&Path> {
-        self.salvaged.as_deref()
+    fn keep(&mut self, index: usize, bytes: Vec<u8>, settles: [u64; 2]) {
+        let Some(directory) = self.keep_in.clone() else { return };
+        self.keeping[index] = self.keeping[index].map(|waiting| waiting + 1);
+        self.files.submit(self.now, Task::Keep { stream: Stream::ALL[index], directory, bytes, settles });
     }
+
+    /// Whether output was kept, or was to be kept, that no destination took.
+    pub(crate) fn is_salvaged(&self) -> bool {
+        self.keep_in.is_some()
+    }
+
+    /// Whether output is lost that was to be kept.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+}
+
+fn describe(error: &LogError) -> String {
+    format!("{error}: {}", rankrun_sys::reason(&error.source))
 }

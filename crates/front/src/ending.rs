@@ -1,7 +1,8 @@
 //! The end of a job: the proof that nothing is left, the last output, the report.
 
-use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rankrun_agent::clean::Remains;
 use rankrun_core::ExitCode;
@@ -14,6 +15,7 @@ use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::signal;
 
+use crate::files::{Directory, Done, Files, Task};
 use crate::front::{Front, Outcome};
 use crate::launcher::LOOK_STEP;
 use crate::report::{self, Ending};
@@ -24,6 +26,20 @@ const GUARD_BOUND: Duration = Duration::from_secs(15);
 const UNATTENDED: Duration = Duration::from_secs(2);
 /// How long the report itself may wait for a destination that still took the ranks' output.
 const REPORT_BOUND: Duration = Duration::from_secs(1);
+/// How long the home may take to say whether it is there, before the report is printed.
+const PROBE_BOUND: Duration = Duration::from_millis(200);
+/// How long any of it may take when whoever waits for the end has lost patience.
+const HURRIED_BOUND: Duration = Duration::from_millis(200);
+/// How long a file system may take to keep the report, after it has been printed.
+const SAVE_BOUND: Duration = Duration::from_secs(5);
+
+/// The report's own name in its directory.
+const REPORT: &str = "report.json";
+
+fn cannot_write(path: &Path, why: &str) -> String {
+    let what = if path.ends_with(REPORT) { "cannot write the report to" } else { "cannot write" };
+    format!("{what} \"{}\": {why}", path.display())
+}
 
 impl Front {
     /// The ranks are gone, or nobody holds them any more: proof, output, report.
@@ -62,13 +78,14 @@ impl Front {
             containment: self.containment.as_ref(),
             summary: self.summary.as_ref(),
             proven,
-            output: match (self.is_drained, is_written, self.delivery.salvaged().is_some()) {
+            output: match (self.is_drained, is_written && !self.delivery.is_lost(), self.delivery.is_salvaged()) {
                 (false, _, _) => OutputFate::LostWithAgent,
                 (true, true, true) => OutputFate::KeptBesideReport,
                 (true, true, false) => OutputFate::Written,
                 (true, false, _) => OutputFate::Lost,
             },
             stderr: tail.map(Tail::lines).unwrap_or_default(),
+            why_lost: self.watch.why,
         };
         let report = report::make(&self.plan, &self.gang, &verdict, ending);
         self.conclude(&report);
@@ -77,38 +94,110 @@ impl Front {
             Some(Outside::OutputGone) if code == ExitCode::signal(signal::SIGPIPE) => Some(signal::SIGPIPE),
             Some(_) | None => None,
         };
-        self.places.remove();
         Outcome { code, raise }
     }
 
-    /// Saves the report where there is something to report, and tells it.
+    /// Tells the report where there is something to report, and then saves it.
     fn conclude(&mut self, report: &Report) {
         let is_told = report::is_worth_telling(report, &self.gang);
-        let mut place = None;
-        if (self.plan.report_dir.is_some() || is_told)
-            && let Some(directory) = self.report_dir()
-        {
-            match report::save(&directory, report) {
-                Ok(path) => place = Some(path),
-                // A full or read-only home never changes the exit code.
-                Err(error) if self.plan.verbosity > 0 => {
-                    let error = rankrun_sys::reason(&error);
-                    self.note(format!("cannot write the report in \"{}\": {error}", directory.display()));
-                }
-                Err(_) => {}
-            }
-        }
-        if let Some(path) = std::env::var_os("TORCHELASTIC_ERROR_FILE") {
-            let _ = report::write_error_file(Path::new(&path), report);
-        }
+        let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_told);
+        let (now, places) = (self.now(), self.places.clone());
+        self.delivery.files.submit(now, Task::Remove(places));
+        let missing = directory.as_ref().and_then(|directory| self.missing_home(directory));
         if self.plan.verbosity >= 0 && is_told {
-            let place = place.as_deref().map(report::shorten_home);
+            let home = self.plan.report.home.as_deref();
+            let place = match (&directory, &missing) {
+                (_, Some(home)) => Some(format!("not saved: \"{}\" does not exist; see --report-dir", home.display())),
+                (Some(directory), None) => Some(report::shorten_home(&directory.path.join(REPORT), home)),
+                (None, None) => None,
+            };
             let text = render(report, place.as_deref(), self.plan.color);
             let now = self.now();
             let text = format!("{}{}", self.over_key(), text.trim_end_matches('\n'));
             self.delivery.presenter.notice(now, &text);
         }
         self.write_out(Some(REPORT_BOUND));
+        let mut files = Vec::new();
+        if let Some(directory) = directory.filter(|_| missing.is_none()) {
+            let path = directory.path.join(REPORT);
+            files.push((Some(directory), path, report::to_json(report)));
+        }
+        if let (Some(path), Some(json)) = (self.plan.error_file.clone(), report::error_file(report)) {
+            files.push((None, path, json));
+        }
+        self.save(files);
+        self.write_out(Some(REPORT_BOUND));
+    }
+
+    /// Has files written, and the job's directory removed, and says what could not be written. Neither changes the exit
+    /// code.
+    fn save(&mut self, files: Vec<(Option<Directory>, PathBuf, io::Result<Vec<u8>>)>) {
+        let now = self.now();
+        let mut paths = Vec::new();
+        for (directory, path, bytes) in files {
+            match bytes {
+                Ok(bytes) => {
+                    paths.push(path.clone());
+                    self.delivery.files.submit(now, Task::Save { directory, path, bytes });
+                }
+                Err(error) => self.note(cannot_write(&path, &rankrun_sys::reason(&error))),
+            }
+        }
+        self.wait_for_files(SAVE_BOUND, |files, _| files.is_idle());
+        for answer in std::mem::take(&mut self.delivery.answers) {
+            if let Done::Saved { path, result } = answer {
+                paths.retain(|unanswered| *unanswered != path);
+                if let Err(error) = result {
+                    self.note(cannot_write(&path, &rankrun_sys::reason(&error)));
+                }
+            }
+        }
+        let bound = if self.is_hurried { HURRIED_BOUND } else { SAVE_BOUND };
+        for path in paths {
+            let why = format!("no answer from its file system for {} s", bound.as_secs_f64());
+            self.note(cannot_write(&path, &why));
+        }
+    }
+
+    /// The home below which a directory cannot be made, since the user has none. One that does not answer is not known to
+    /// be missing.
+    fn missing_home(&mut self, directory: &Directory) -> Option<PathBuf> {
+        let home = directory.below.clone()?;
+        let now = self.now();
+        self.delivery.files.submit(now, Task::Probe(home.clone()));
+        let is_probed = |it: &Done| matches!(it, Done::Probed { .. });
+        self.wait_for_files(PROBE_BOUND, |_, answers| answers.iter().any(is_probed));
+        let is_missing = |it: &Done| matches!(it, Done::Probed { exists: false });
+        self.delivery.answers.iter().any(is_missing).then_some(home)
+    }
+
+    /// Waits for the I/O thread. Returns whether what was waited for has come.
+    fn wait_for_files(&mut self, bound: Duration, has_come: impl Fn(&Files, &[Done]) -> bool) -> bool {
+        let was_hurried = self.is_hurried;
+        let until = self.now() + if was_hurried { HURRIED_BOUND.min(bound) } else { bound };
+        loop {
+            let now = self.now();
+            self.delivery.hear(now);
+            if has_come(&self.delivery.files, &self.delivery.answers) {
+                return true;
+            }
+            if now >= until || (self.is_hurried && !was_hurried) || !self.wait_until(until) {
+                return false;
+            }
+        }
+    }
+
+    /// Waits for events up to a time, and takes them in. Returns whether that was possible.
+    fn wait_until(&mut self, until: Duration) -> bool {
+        let mut ready = Vec::new();
+        let rest = until.saturating_sub(self.now());
+        if self.poller.wait(Some(rest), &mut ready).is_err() {
+            return false;
+        }
+        for event in ready {
+            self.dispatch(event);
+        }
+        true
     }
 
     /// Hands on what is pending until all is written or the time has passed: what is left of the drain, if none is
@@ -118,50 +207,45 @@ impl Front {
             Some(bound) => self.now() + bound,
             None => *self.drain_until.get_or_insert(self.clock.now() + self.plan.drain),
         };
-        let mut ready = Vec::new();
         loop {
             self.hand_on();
             if self.delivery.is_done() && self.notices.is_empty() {
                 return true;
             }
             let now = self.now();
-            if now >= until {
+            // The report still has its second.
+            if now >= until || (bound.is_none() && self.is_hurried) {
                 if self.delivery.is_full() {
                     self.event(Event::OutputFailed);
                 }
-                let directory = self.report_dir();
-                if self.delivery.salvaged().is_some() || bound.is_some() {
+                if bound.is_some() {
                     return false;
                 }
-                let Some(Ok(())) = directory.map(|directory| self.delivery.salvage(&directory)) else { return false };
+                self.delivery.give_up_logs(now);
+                if let Some(directory) = self.directory().filter(|_| !self.delivery.is_salvaged()) {
+                    self.delivery.salvage(directory);
+                }
                 return self.write_out(Some(REPORT_BOUND));
             }
             let due = self.delivery.deadline().map_or(until, |due| due.min(until));
-            if self.poller.wait(Some(due.saturating_sub(now)), &mut ready).is_err() {
+            if !self.wait_until(due) {
                 return false;
-            }
-            for event in std::mem::take(&mut ready) {
-                self.dispatch(event);
             }
         }
     }
 
     /// Waits for the guard's word that nothing is left; where there is no guard any more, does its work.
     fn await_guard(&mut self) -> bool {
-        let bound = Instant::now() + GUARD_BOUND;
-        let mut ready = Vec::new();
+        let bound = self.now() + GUARD_BOUND;
         loop {
             self.look_at_guard();
             if self.guard_code.is_some() || self.guard_lost {
                 break;
             }
-            let now = Instant::now();
+            let now = self.now();
             self.watch_guard();
-            if now >= bound || self.poller.wait(Some(LOOK_STEP), &mut ready).is_err() {
+            if now >= bound || self.is_hurried || !self.wait_until(now + LOOK_STEP) {
                 break;
-            }
-            for event in std::mem::take(&mut ready) {
-                self.dispatch(event);
             }
         }
         if let Some(code) = self.guard_code {

@@ -11,17 +11,21 @@ use rankrun_agent::runtime::Places;
 use rankrun_agent::{Clock, Launched};
 use rankrun_core::gang::{Effect, Event, Gang, Rules};
 use rankrun_core::job::StdinTarget;
-use rankrun_core::{ExitCode, Pid, Rank, Stream};
-use rankrun_output::{LogFiles, Names, Presenter};
+use rankrun_core::{ExitCode, Rank, Stream};
+use rankrun_output::{Names, Presenter};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
+use rankrun_sys::process::{Child, ProcessRef};
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_sys::{fork, proc, terminal};
+use rankrun_sys::wait::{self, Look};
+use rankrun_sys::{fork, limits, proc, terminal};
 use rankrun_wire::message::{Containment, Hello, Summary};
 use rankrun_wire::{Frame, ToAgent};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Plan;
-use crate::delivery::{Delivery, Told};
-use crate::launcher::StoppedFor;
+use crate::delivery::{Delivery, Threads, Told};
+use crate::files::{Directory, Done, Files, Task};
+use crate::launcher::{END_BOUND, KILLING_BOUND, Watch};
 use crate::link::{Link, LinkError};
 use crate::pause::Pause;
 use crate::report;
@@ -31,6 +35,10 @@ use crate::tty::FrontTerminal;
 
 /// How long files may take to take in what a destination would not.
 const SALVAGE_BOUND: Duration = Duration::from_secs(60);
+/// A signal that comes so long after the order to kill everything is meant for an agent that does not do it.
+const IMPATIENCE: Duration = Duration::from_secs(1);
+/// How long guard and agent of a job that is refused may take to end.
+const DISMISS_BOUND: Duration = Duration::from_secs(5);
 /// How often the window is looked at while a rank has the terminal, and so is the only one to be told of changes.
 const WINDOW_STEP: Duration = Duration::from_millis(500);
 
@@ -51,8 +59,10 @@ pub(crate) fn run(plan: Plan) -> Outcome {
     match start(plan) {
         Ok(front) => front.run(),
         Err(error) => {
-            report::error(color, &error.to_string(), error.source.as_ref(), None);
-            Outcome { code: ExitCode::INTERNAL, raise: None }
+            if error.raise.is_none() {
+                report::error(color, &error.to_string(), error.source.as_ref(), error.hint.as_deref());
+            }
+            Outcome { code: error.code, raise: error.raise }
         }
     }
 }
@@ -63,16 +73,31 @@ pub(crate) fn run(plan: Plan) -> Outcome {
 struct StartError {
     what: String,
     source: Option<io::Error>,
+    hint: Option<String>,
+    code: ExitCode,
+    /// It was interrupted by this signal.
+    raise: Option<i32>,
+}
+
+impl StartError {
+    fn new(what: impl Into<String>, source: Option<io::Error>) -> StartError {
+        StartError { what: what.into(), source, hint: None, code: ExitCode::INTERNAL, raise: None }
+    }
 }
 
 fn failed(what: &str) -> impl FnOnce(io::Error) -> StartError {
-    move |source| StartError { what: format!("cannot {what}"), source: Some(source) }
+    move |source| StartError::new(format!("cannot {what}"), Some(source))
+}
+
+/// A thread could not be started: names the limit that is the usual reason.
+fn no_thread(source: io::Error) -> StartError {
+    let limit = limits::processes().0.filter(|_| source.kind() == io::ErrorKind::WouldBlock);
+    let hint = limit.map(|limit| format!("the user may have {limit} processes and threads (ulimit -u)"));
+    StartError { hint, ..failed("start a thread")(source) }
 }
 
 fn start(mut plan: Plan) -> Result<Front, StartError> {
     let started = Instant::now();
-    let logs = plan.log_dir.take().map(|directory| LogFiles::create(directory, plan.spec.map.world_size()));
-    let logs = logs.transpose().map_err(|error| StartError { what: error.to_string(), source: Some(error.source) })?;
     plan.spec.ignored_signals = signal::ignored_now();
     // From here on a signal ends the job, not this process, which then could not clean up.
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
@@ -84,7 +109,65 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
     let launched = rankrun_agent::launch(&plan.spec.job, plan.spec.io.tty.is_some())
         .map_err(failed("start the guard and the agent"))?;
     // From here on this process may have threads.
-    Front::new(plan, signals, logs, launched, foreign, started)
+    let guard = launched.guard;
+    Front::new(plan, signals, launched, foreign, started).inspect_err(|_| dismiss(guard))
+}
+
+/// The job is refused, and the stream to the agent is closed: waits until agent and guard have ended.
+fn dismiss(guard: i32) {
+    let bound = Instant::now() + DISMISS_BOUND;
+    while let Look::Nothing = wait::reap(guard) {
+        if Instant::now() >= bound {
+            // It cannot be our own doing that it has not ended; the agent below it sees that both of us are gone. An
+            // error means that it has ended.
+            let _ = Child::unreaped(guard).signal(signal::SIGKILL);
+            return;
+        }
+        let step = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        // A signal cuts the wait short.
+        let _ = rustix::event::poll(&mut [], Some(&step));
+    }
+}
+
+/// Waits until the directory of the log files is ready; a signal that asks us to end is obeyed meanwhile.
+fn open_logs(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &SignalFd) -> Result<bool, StartError> {
+    let Some(directory) = plan.log_dir.take() else { return Ok(false) };
+    let shown = format!("cannot write log files to \"{}\"", directory.display());
+    let refused = |source| StartError { code: ExitCode::USAGE, ..StartError::new(shown.clone(), Some(source)) };
+    let world_size = plan.spec.map.world_size();
+    files.submit(Duration::ZERO, Task::OpenLogs { directory: directory.clone(), world_size });
+    let until = Instant::now() + plan.drain;
+    loop {
+        while let Some(done) = files.next(Duration::ZERO) {
+            let Done::LogsOpened(opened) = done else { continue };
+            return match opened {
+                Ok(()) => Ok(true),
+                Err(error) if error.path == directory => Err(refused(error.source)),
+                Err(error) => {
+                    let reason = rankrun_sys::reason(&error.source);
+                    Err(refused(io::Error::other(format!("{error}: {reason}"))))
+                }
+            };
+        }
+        while let Some((number, _)) = signals.next() {
+            if [signal::SIGINT, signal::SIGTERM, signal::SIGHUP].contains(&number) {
+                return Err(StartError {
+                    code: ExitCode::signal(number),
+                    raise: Some(number),
+                    ..StartError::new("interrupted", None)
+                });
+            }
+        }
+        let rest = until.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            let text = format!("no answer from its file system for {} s (--drain)", plan.drain.as_secs_f64());
+            return Err(refused(io::Error::new(io::ErrorKind::TimedOut, text)));
+        }
+        let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
+        // A wait that fails shows at the end of the bound.
+        let _ = poll(&mut [PollFd::new(waker, PollFlags::IN), PollFd::new(signals, PollFlags::IN)], Some(&timeout));
+        waker.clear();
+    }
 }
 
 fn receive_signals(ignored: &[i32]) -> io::Result<SignalFd> {
@@ -98,6 +181,8 @@ fn receive_signals(ignored: &[i32]) -> io::Result<SignalFd> {
 /// The running front.
 pub(crate) struct Front {
     pub(crate) plan: Plan,
+    /// Whoever waits for the end does not want to wait any more: every wait of ours is over.
+    pub(crate) is_hurried: bool,
     /// Where the job's directory may be.
     pub(crate) places: Places,
     pub(crate) started: Instant,
@@ -108,10 +193,11 @@ pub(crate) struct Front {
     pub(crate) link: Option<Link>,
     pub(crate) link_writing: bool,
     pub(crate) guard: i32,
+    /// The agent, once it is known.
+    pub(crate) agent: Option<ProcessRef>,
     /// Where the job's cgroup is, if there is one.
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) foreign: Vec<i32>,
-    pub(crate) agent: Option<Pid>,
     pub(crate) gang: Gang,
     pub(crate) delivery: Delivery,
     pub(crate) last_words: LastWords,
@@ -123,7 +209,7 @@ pub(crate) struct Front {
     pub(crate) said_end: bool,
     pub(crate) guard_code: Option<u8>,
     pub(crate) guard_lost: bool,
-    pub(crate) stopped: StoppedFor,
+    pub(crate) watch: Watch,
     /// After this, a destination that takes nothing is given up.
     pub(crate) drain_until: Option<Duration>,
     pub(crate) pausing: Option<Pause>,
@@ -138,7 +224,6 @@ impl Front {
     fn new(
         mut plan: Plan,
         signals: SignalFd,
-        logs: Option<LogFiles>,
         launched: Launched,
         foreign: Vec<i32>,
         started: Instant,
@@ -146,6 +231,9 @@ impl Front {
         let waker = Waker::new().map_err(failed("make an event descriptor"))?;
         let poller = Poller::new().map_err(failed("make an epoll set"))?;
         let handle = || waker.handle().map_err(failed("make an event descriptor"));
+        // A rank may use up all processes and threads that the user may have. What we need is started before the first.
+        let mut threads = Threads::start(&waker).map_err(no_thread)?;
+        let logs = open_logs(&mut plan, &mut threads.files, &waker, &signals)?;
         let Launched { guard, stream, cgroup, places } = launched;
         let mut link = Link::new(stream).map_err(failed("reach the agent"))?;
         poller.add(&link, FRONT, Interest::Read).map_err(failed("watch the agent"))?;
@@ -164,14 +252,14 @@ impl Front {
             plan.spec.io.stdin = StdinTarget::None;
         }
         let say = |link: &mut Link, message: ToAgent| {
-            link.say(&message).map_err(|error| StartError { what: error.to_string(), source: None })
+            link.say(&message).map_err(|error| StartError::new(error.to_string(), None))
+        };
+        let stdin = match plan.spec.io.stdin {
+            StdinTarget::All => Some(Stdin::start(handle()?).map_err(no_thread)?),
+            StdinTarget::None | StdinTarget::Rank(_) => None,
         };
         say(&mut link, ToAgent::Hello(Hello::ours()))?;
         say(&mut link, ToAgent::Start(Box::new(plan.spec.clone())))?;
-        let stdin = match plan.spec.io.stdin {
-            StdinTarget::All => Some(Stdin::start(handle()?).map_err(failed("start a thread"))?),
-            StdinTarget::None | StdinTarget::Rank(_) => None,
-        };
         let rules = Rules {
             grace_failure: plan.spec.stop.grace_failure,
             grace_outside: plan.spec.stop.grace_outside,
@@ -186,13 +274,13 @@ impl Front {
             None => Names { node: String::new(), local_rank: Default::default(), app: Default::default() },
         };
         let presenter = Presenter::new(plan.output.clone(), names);
-        let delivery = Delivery::new(presenter, logs, plan.output.same_destination, plan.drain, handle()?)
-            .map_err(failed("start a thread"))?;
+        let delivery = Delivery::new(presenter, threads, logs, plan.output.same_destination, plan.drain);
         Ok(Front {
             gang: Gang::new(plan.spec.map.world_size(), rules),
             delivery,
             last_words: LastWords::default(),
             plan,
+            is_hurried: false,
             places,
             started,
             clock: Clock::default(),
@@ -213,7 +301,7 @@ impl Front {
             said_end: false,
             guard_code: None,
             guard_lost: false,
-            stopped: StoppedFor::default(),
+            watch: Watch::default(),
             drain_until: None,
             pausing: None,
             key_was_pressed: false,
@@ -251,7 +339,7 @@ impl Front {
         }
         let now = self.now();
         let window = self.must_watch_window().then(|| now + WINDOW_STEP);
-        let waits = [self.last_words.deadline(), self.stopped.deadline(), self.drain_until, window];
+        let waits = [self.last_words.deadline(), self.watch.deadline(), self.drain_until, window];
         let deadlines = waits.into_iter().chain([self.gang.deadline(), self.delivery.deadline()]);
         deadlines.flatten().min().map(|deadline| deadline.saturating_sub(now))
     }
@@ -290,7 +378,7 @@ impl Front {
         if self.gang.deadline().is_some_and(|deadline| deadline <= now) {
             self.event(Event::Tick);
         }
-        self.watch_agent(now);
+        self.watch(now);
         self.suspect(now);
         self.delivery.tick(now, quiet);
         self.hear_delivery();
@@ -313,8 +401,14 @@ impl Front {
         self.gang.handle(now, event, &mut effects);
         for effect in effects {
             let message = match effect {
-                Effect::Stop(stop) => ToAgent::Stop(stop),
-                Effect::Kill => ToAgent::Kill,
+                Effect::Stop(stop) => {
+                    self.expect_end(now + stop.grace + END_BOUND);
+                    ToAgent::Stop(stop)
+                }
+                Effect::Kill => {
+                    self.expect_end(now + KILLING_BOUND);
+                    ToAgent::Kill
+                }
             };
             self.say(&message);
         }
@@ -392,12 +486,18 @@ impl Front {
             number => {
                 self.key_was_pressed |= by_key;
                 let first = self.gang.outside().is_none();
+                let now = self.now();
+                if self.gang.killed_at().is_some_and(|at| now >= at + IMPATIENCE) {
+                    // The agent has had its chance to kill them; without it the guard does.
+                    self.expect_end(now);
+                }
                 self.event(Event::Signal(number));
                 if first && !self.gang.over() && self.plan.verbosity >= 0 {
                     self.tell_stopping(number, by_key);
                 }
-                if !first && self.summary.is_some() {
-                    // Nothing is left but output that nobody takes.
+                if !first && (self.summary.is_some() || self.link.is_none()) {
+                    // Nothing is left but our own waiting: for output that nobody takes, for a file system.
+                    self.is_hurried = true;
                     self.drain_until = Some(self.now());
                 }
             }
@@ -450,20 +550,24 @@ impl Front {
         if self.delivery.is_full() {
             self.event(Event::OutputFailed);
         }
-        let salvaged = match (self.delivery.salvaged(), self.report_dir()) {
-            (None, Some(directory)) => self.delivery.salvage(&directory),
-            (Some(_), _) | (None, None) => Err(io::Error::from(io::ErrorKind::NotFound)),
-        };
-        match salvaged {
-            // The files take what is left at once, unless they cannot take it at all.
-            Ok(()) => self.drain_until = self.summary.as_ref().map(|_| now + SALVAGE_BOUND),
-            Err(_) if self.summary.is_some() => self.link = None,
-            Err(_) => self.drain_until = None,
+        self.delivery.give_up_logs(now);
+        match self.directory().filter(|_| !self.delivery.is_salvaged() && !self.is_hurried) {
+            Some(directory) => {
+                self.delivery.salvage(directory);
+                // The files take what is left at once, unless they cannot take it at all.
+                self.drain_until = self.summary.as_ref().map(|_| now + SALVAGE_BOUND);
+            }
+            None if self.summary.is_some() => self.link = None,
+            None => self.drain_until = None,
         }
     }
 
-    pub(crate) fn report_dir(&self) -> Option<PathBuf> {
-        self.plan.report_dir.clone().or_else(|| report::default_dir(&self.plan.spec.job))
+    /// Where report and salvaged output go.
+    pub(crate) fn directory(&self) -> Option<Directory> {
+        let place = &self.plan.report;
+        let path = place.directory.clone()?;
+        let below = place.home.clone().filter(|home| path.starts_with(home));
+        Some(Directory { path, below })
     }
 
     pub(crate) fn hear_stdin(&mut self) {

@@ -7,6 +7,7 @@ use rankrun_core::gang::Event;
 use rankrun_core::job::StdinTarget;
 use rankrun_core::testimony::Testimony;
 use rankrun_core::{ExitCode, Rank};
+use rankrun_sys::process::ProcessRef;
 use rankrun_wire::ToFront;
 use rankrun_wire::message::{Containment, Hello};
 
@@ -25,7 +26,7 @@ impl Front {
                 self.link = None;
             }
             ToFront::Ready { pid, containment } => {
-                self.agent = Some(pid);
+                self.agent = ProcessRef::open(pid.0);
                 if self.plan.verbosity > 0 {
                     self.note(match &containment {
                         Containment::Cgroup => "workers are held in cgroups".to_owned(),
@@ -99,6 +100,7 @@ impl Front {
             ToFront::GuardLost => self.lose_guard(),
             ToFront::Note(text) => self.note(text),
             ToFront::Over(summary) => {
+                self.watch.is_over();
                 self.summary = Some(summary);
                 self.drain_until = Some(self.now() + self.plan.drain);
             }

@@ -3,6 +3,7 @@
 
 mod delivery;
 mod ending;
+mod files;
 mod front;
 mod hearing;
 mod launcher;
@@ -27,8 +28,9 @@ pub struct Plan {
     pub output: rankrun_output::Config,
     /// A directory for a file per rank and stream.
     pub log_dir: Option<PathBuf>,
-    /// Where the report goes; `None` is `$XDG_STATE_HOME/rankrun/JOB`, written only when the job fails.
-    pub report_dir: Option<PathBuf>,
+    pub report: ReportPlace,
+    /// Where torchrun would leave the cause (`TORCHELASTIC_ERROR_FILE`).
+    pub error_file: Option<PathBuf>,
     pub timeout: Option<Duration>,
     pub keep_going: bool,
     /// Whether the job ends when our parent does.
@@ -41,6 +43,17 @@ pub struct Plan {
     pub verbosity: i8,
     /// Whether our own messages are coloured.
     pub color: bool,
+}
+
+/// Where the report goes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ReportPlace {
+    /// The directory of `report.json`; `None` where the user has no home.
+    pub directory: Option<PathBuf>,
+    /// The user has named it: a report is written there also if the job succeeds.
+    pub is_asked_for: bool,
+    /// The user's home, which is written `~`. A directory below it is made only if the home exists.
+    pub home: Option<PathBuf>,
 }
 
 /// Runs the job to its end. The calling process must have one thread.

@@ -1,7 +1,7 @@
 //! Making the report of a job, and keeping it.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rankrun_core::evidence::Class;
@@ -9,7 +9,7 @@ use rankrun_core::gang::{Gang, Outside};
 use rankrun_core::report::{Culprit, Left, LeftProcess, OutputFate, RankReport, Report, SCHEMA};
 use rankrun_core::status::signal_name;
 use rankrun_core::verdict::Verdict;
-use rankrun_core::{ExitCode, JobId, Rank};
+use rankrun_core::{ExitCode, Rank};
 use rankrun_wire::message::{Containment, Summary};
 
 use crate::Plan;
@@ -24,6 +24,8 @@ pub(crate) struct Ending<'a> {
     pub(crate) output: OutputFate,
     /// The last lines of the culprit's stderr.
     pub(crate) stderr: Vec<String>,
+    /// Why the agent is lost, where that is known.
+    pub(crate) why_lost: Option<&'a str>,
 }
 
 /// The report of a job that has ended.
@@ -126,7 +128,9 @@ fn headline(verdict: &Verdict, outside: Option<Outside>, ending: &Ending<'_>, no
         (None, Some(Outside::OutputFailed)) => "its output found no place for longer than --drain".to_owned(),
         (None, Some(Outside::Timeout)) => "ended by --timeout".to_owned(),
         (None, Some(Outside::OutputGone)) => "nobody reads the output any more".to_owned(),
-        (None, Some(Outside::AgentLost)) => format!("node {node} was lost: its agent was killed or stopped"),
+        (None, Some(Outside::AgentLost)) => {
+            format!("node {node} was lost: {}", ending.why_lost.unwrap_or("its agent was killed or stopped"))
+        }
         (None, Some(Outside::GuardLost)) => format!("the guard of node {node} was killed"),
         (None, None) if ending.code == ExitCode::LEFT_BEHIND => "processes of the job are left".to_owned(),
         (None, None) if ending.output == OutputFate::Written => "every rank succeeded".to_owned(),
@@ -135,34 +139,24 @@ fn headline(verdict: &Verdict, outside: Option<Outside>, ending: &Ending<'_>, no
 }
 
 /// A path as people write it, with `~` for their home.
-pub(crate) fn shorten_home(path: &Path) -> String {
-    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.as_os_str().len() > 1);
-    match home.and_then(|home| path.strip_prefix(home).ok().map(Path::to_owned)) {
+pub(crate) fn shorten_home(path: &Path, home: Option<&Path>) -> String {
+    let home = home.filter(|home| home.as_os_str().len() > 1);
+    match home.and_then(|home| path.strip_prefix(home).ok()) {
         Some(below) => format!("~/{}", below.display()),
         None => path.display().to_string(),
     }
 }
 
-/// Where reports go unless told otherwise.
-pub(crate) fn default_dir(job: &JobId) -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let state = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")))?;
-    Some(state.join("rankrun").join(&job.0))
-}
-
-/// Writes the report. Returns its path.
-pub(crate) fn save(directory: &Path, report: &Report) -> io::Result<PathBuf> {
-    std::fs::create_dir_all(directory)?;
-    let path = directory.join("report.json");
+/// The report as it is kept.
+pub(crate) fn to_json(report: &Report) -> io::Result<Vec<u8>> {
     let mut json = serde_json::to_vec_pretty(report)?;
     json.push(b'\n');
-    std::fs::write(&path, json)?;
-    Ok(path)
+    Ok(json)
 }
 
-/// Leaves the cause where torchrun leaves it, if whoever started us wants it there: `TORCHELASTIC_ERROR_FILE`.
-pub(crate) fn write_error_file(path: &Path, report: &Report) -> io::Result<()> {
-    let Some(culprit) = &report.culprit else { return Ok(()) };
+/// The cause in the form in which torchrun leaves it for whoever started us.
+pub(crate) fn error_file(report: &Report) -> Option<io::Result<Vec<u8>>> {
+    let culprit = report.culprit.as_ref()?;
     let callstack = culprit.exception.as_ref().map(|exception| exception.traceback.clone()).unwrap_or_default();
     let json = serde_json::json!({
         "message": {
@@ -174,7 +168,7 @@ pub(crate) fn write_error_file(path: &Path, report: &Report) -> io::Result<()> {
             },
         },
     });
-    std::fs::write(path, serde_json::to_vec(&json)?)
+    Some(serde_json::to_vec(&json).map_err(io::Error::from))
 }
 
 /// An error of rankrun's own, before there is anything else to write to.

@@ -50,7 +50,7 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
                 let text = dry_run::describe(&plan, &settings.given, around.cpus(), settings.verbosity > 0);
                 return print(text.as_bytes());
             }
-            plan::run(plan)
+            Ok(rankrun_front::run(plan))
         }
         Invocation::Print(text) => print(text.as_bytes()),
         Invocation::Completions(shell) => {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus};
 use rankrun_core::job::{App, Buffer, IoPolicy, StdinTarget, StdioKind, StopPolicy, TtyGrant};
-use rankrun_core::{AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream};
-use rankrun_front::Plan;
+use rankrun_core::{AppIndex, Attempt, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream};
+use rankrun_front::{Plan, ReportPlace};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template};
 
 use crate::choices::{Output, Stdio, When};
@@ -134,7 +134,8 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     Ok(Plan {
         output: output(settings, world, around)?,
         log_dir: settings.log_dir.as_ref().map(|directory| around.cwd.join(directory)),
-        report_dir: settings.report_dir.as_ref().map(|directory| around.cwd.join(directory)),
+        report: report_place(settings, around, &spec.job),
+        error_file: around.variable("TORCHELASTIC_ERROR_FILE").map(|path| around.cwd.join(path)),
         // A person at a debugger is not to be hurried.
         timeout: settings.timeout.filter(|_| settings.tty.is_none()),
         keep_going: settings.keep_going,
@@ -147,21 +148,15 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     })
 }
 
-/// Runs a job; the log directory is made first, so that one that cannot be written costs nothing.
-pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
-    if let Some(directory) = &plan.log_dir {
-        make_log_directory(directory)?;
-    }
-    Ok(rankrun_front::run(plan))
-}
-
-fn make_log_directory(directory: &Path) -> Result<(), Problem> {
-    let shown = directory.display();
-    let problem =
-        |error: std::io::Error| Problem::usage(format!("cannot write log files to \"{shown}\": {}", reason(&error)));
-    std::fs::create_dir_all(directory).map_err(problem)?;
-    let writable = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
-    rustix::fs::access(directory, writable).map_err(|error| problem(error.into()))
+/// Where the report goes: where the user says, else below their state directory.
+fn report_place(settings: &Settings, around: &Surroundings, job: &JobId) -> ReportPlace {
+    let set = |name| around.variable(name).filter(|value| !value.is_empty()).map(|path| around.cwd.join(path));
+    let home = set("HOME");
+    let asked = settings.report_dir.as_ref().map(|directory| around.cwd.join(directory));
+    let is_asked_for = asked.is_some();
+    let state = || set("XDG_STATE_HOME").or_else(|| home.as_ref().map(|home| home.join(".local/state")));
+    let directory = asked.or_else(|| state().map(|state| state.join("rankrun").join(&job.0)));
+    ReportPlace { directory, is_asked_for, home }
 }
 
 /// What is known of this node before the job starts, as far as it has to do with finding programs.
