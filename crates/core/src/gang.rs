@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::evidence::{Evidence, Fact, MpiEvent, Source};
+use crate::evidence::{Evidence, Fact, LeftOut, MpiEvent, Source};
 use crate::exit::ExitCode;
 use crate::ids::{Pid, Rank};
 use crate::status::WorkerStatus;
@@ -19,6 +19,12 @@ pub const SECOND_INTERRUPT: Duration = Duration::from_millis(500);
 
 /// Notes and asides that are kept of each rank.
 const NOTES_KEPT: usize = 10;
+/// What is kept of each rank of what it says, the notes included.
+const WORDS_KEPT: u32 = 32;
+/// Bytes of text that are kept of all ranks at full length. What comes after is kept in short.
+const BYTES_KEPT: usize = 2 << 20;
+/// Bytes of text from which on no rank that has said something is heard further.
+const BYTES_MOST: usize = 4 << 20;
 
 /// By which rules a gang is stopped.
 #[derive(Clone, Debug)]
@@ -155,6 +161,10 @@ pub struct Gang {
     rules: Rules,
     ranks: Vec<RankRecord>,
     evidence: Vec<Evidence>,
+    /// How many words of each rank are in the evidence, and how many bytes of text are in all.
+    words: Vec<u32>,
+    bytes: usize,
+    left_out: LeftOut,
     /// The exit code that a failed spawn asks for (126, 127).
     spawn_code: Option<ExitCode>,
     outside: Option<(Outside, Duration)>,
@@ -170,6 +180,9 @@ impl Gang {
             rules,
             ranks: vec![RankRecord::default(); size as usize],
             evidence: Vec::new(),
+            words: vec![0; size as usize],
+            bytes: 0,
+            left_out: LeftOut::default(),
             spawn_code: None,
             outside: None,
             stop_at: None,
@@ -184,6 +197,11 @@ impl Gang {
 
     pub fn evidence(&self) -> &[Evidence] {
         &self.evidence
+    }
+
+    /// What was observed, and is not in the evidence.
+    pub fn left_out(&self) -> LeftOut {
+        self.left_out
     }
 
     pub fn outside(&self) -> Option<Outside> {
@@ -372,9 +390,14 @@ impl Gang {
     fn testimony(&mut self, now: Duration, rank: Rank, pid: Pid, testimony: Testimony, effects: &mut Vec<Effect>) {
         if testimony == (Testimony::Exiting { code: 0 }) {
             // The program's own hook has dealt with the exception: it is no cause of anything.
-            self.evidence.retain(|evidence| {
-                evidence.pid != Some(pid) || !matches!(evidence.fact, Fact::Exception { source: Source::Program, .. })
-            });
+            let is_retracted = |evidence: &Evidence| {
+                evidence.pid == Some(pid)
+                    && evidence.rank == rank
+                    && matches!(evidence.fact, Fact::Exception { source: Source::Program, .. })
+            };
+            while let Some(at) = self.evidence.iter().position(is_retracted) {
+                self.take_out(at);
+            }
             return;
         }
         let fact = match testimony {
@@ -399,8 +422,41 @@ impl Gang {
         if self.evidence.iter().filter(|evidence| passing(evidence)).count() >= NOTES_KEPT
             && let Some(oldest) = self.evidence.iter().position(passing)
         {
-            self.evidence.remove(oldest);
+            self.take_out(oldest);
         }
+    }
+
+    fn take_out(&mut self, at: usize) {
+        let mut evidence = self.evidence.remove(at);
+        self.bytes = self.bytes.saturating_sub(evidence.fact.size());
+        if evidence.fact.is_word()
+            && let Some(words) = self.words.get_mut(evidence.rank.index())
+        {
+            *words = words.saturating_sub(1);
+        }
+    }
+
+    /// Takes a fact into the evidence, as far as there is room for it.
+    fn record(&mut self, mut evidence: Evidence) {
+        let rank = evidence.rank;
+        let said = self.words.get(rank.index()).copied().unwrap_or_default();
+        self.left_out.bytes += evidence.fact.shorten(self.bytes >= BYTES_KEPT) as u64;
+        if evidence.fact.is_word() && (said >= WORDS_KEPT || (said > 0 && self.bytes >= BYTES_MOST)) {
+            self.left_out.facts += 1;
+            // The leader's own words, and what was read at the end, decide more than what its children said last.
+            let leader = self.ranks.get(rank.index()).and_then(|record| record.pid);
+            let is_child = |known: &Evidence| known.rank == rank && known.fact.is_word() && known.pid != leader;
+            let newest = self.evidence.iter().rposition(is_child).filter(|_| evidence.pid == leader);
+            let Some(newest) = newest else { return };
+            self.take_out(newest);
+        }
+        self.bytes += evidence.fact.size();
+        if evidence.fact.is_word()
+            && let Some(words) = self.words.get_mut(rank.index())
+        {
+            *words += 1;
+        }
+        self.evidence.push(evidence);
     }
 
     fn fact(&mut self, now: Duration, rank: Rank, fact: Fact, effects: &mut Vec<Effect>) {
@@ -415,7 +471,7 @@ impl Gang {
         let repeated = matches!(fact, Fact::SpawnFailed { .. })
             && self.evidence.iter().any(|known| matches!(known.fact, Fact::SpawnFailed { .. }));
         if !repeated {
-            self.evidence.push(Evidence { rank, at: now, pid, fact });
+            self.record(Evidence { rank, at: now, pid, fact });
         }
         if ends && !self.rules.keep_going && self.stop_at.is_none() {
             self.stop(now, Stop { why: StopWhy::GangFailed, grace: self.rules.grace_failure }, effects);

@@ -277,9 +277,9 @@ impl Delivery {
                         }
                         self.settle(settles);
                     }
-                    News::Full => {
+                    News::Full(error) => {
                         self.full_since[index] = Some(now);
-                        self.note(format!("{name}: No space left on device; trying again"));
+                        self.note(format!("{name}: {}; trying again", rankrun_sys::reason(&error)));
                     }
                     News::Recovered => {
                         self.full_since[index] = None;

@@ -64,6 +64,7 @@ impl Front {
                 break;
             }
         }
+        self.tell_withheld_notes(None);
         self.hear_last_words();
         let verdict = verdict(&self.gang);
         let mut code = verdict.code;

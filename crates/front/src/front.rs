@@ -27,6 +27,7 @@ use crate::delivery::{Delivery, Threads, Told};
 use crate::files::{Directory, Done, Files, Task};
 use crate::launcher::{END_BOUND, KILLING_BOUND, Watch};
 use crate::link::{Link, LinkError};
+use crate::notes::Notes;
 use crate::pause::Pause;
 use crate::report;
 use crate::stdin::Stdin;
@@ -216,6 +217,7 @@ pub(crate) struct Front {
     /// The terminal has shown `^C` at the start of the row in which we write next.
     pub(crate) key_was_pressed: bool,
     pub(crate) notices: VecDeque<String>,
+    pub(crate) notes: Notes,
     /// Why the agent cannot serve.
     pub(crate) refused: Option<(String, io::Error)>,
 }
@@ -306,6 +308,7 @@ impl Front {
             pausing: None,
             key_was_pressed: false,
             notices: VecDeque::new(),
+            notes: Notes::default(),
             refused: None,
         })
     }
@@ -339,7 +342,8 @@ impl Front {
         }
         let now = self.now();
         let window = self.must_watch_window().then(|| now + WINDOW_STEP);
-        let waits = [self.last_words.deadline(), self.watch.deadline(), self.drain_until, window];
+        let waits =
+            [self.last_words.deadline(), self.watch.deadline(), self.drain_until, window, self.notes.deadline()];
         let deadlines = waits.into_iter().chain([self.gang.deadline(), self.delivery.deadline()]);
         deadlines.flatten().min().map(|deadline| deadline.saturating_sub(now))
     }
@@ -380,6 +384,7 @@ impl Front {
         }
         self.watch(now);
         self.suspect(now);
+        self.tell_withheld_notes(Some(now));
         self.delivery.tick(now, quiet);
         self.hear_delivery();
         if self.must_watch_window() {
@@ -577,6 +582,21 @@ impl Front {
                 Some(bytes) => self.say(&ToAgent::Stdin(bytes)),
                 None => self.say(&ToAgent::StdinEnd),
             }
+        }
+    }
+
+    /// A note of an agent: it may come from what a rank does thousands of times.
+    pub(crate) fn agent_note(&mut self, text: String) {
+        let now = self.now();
+        if self.plan.verbosity >= 0 && self.notes.take(now, &text) {
+            self.note(text);
+        }
+    }
+
+    /// Says how many notes were not printed: those whose time is over, or all.
+    pub(crate) fn tell_withheld_notes(&mut self, now: Option<Duration>) {
+        for text in self.notes.withheld(now) {
+            self.note(text);
         }
     }
 

@@ -98,7 +98,7 @@ impl Front {
             }
             ToFront::Paused => self.paused(),
             ToFront::GuardLost => self.lose_guard(),
-            ToFront::Note(text) => self.note(text),
+            ToFront::Note(text) => self.agent_note(text),
             ToFront::Over(summary) => {
                 self.watch.is_over();
                 self.summary = Some(summary);

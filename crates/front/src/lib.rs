@@ -8,6 +8,7 @@ mod front;
 mod hearing;
 mod launcher;
 mod link;
+mod notes;
 mod pause;
 mod report;
 mod sink;

@@ -30,8 +30,8 @@ struct Batch {
 pub(crate) enum News {
     /// A batch has been written; its memory may be used again.
     Written { settles: [u64; 2], memory: Option<Vec<u8>> },
-    /// The destination is full; it is tried again every second.
-    Full,
+    /// The destination is full, or a limit is reached; it is tried again every second.
+    Full(io::Error),
     /// It takes bytes again.
     Recovered,
     /// Nobody reads it any more, or it fails otherwise. Nothing more is written.
@@ -40,7 +40,7 @@ pub(crate) enum News {
 
 enum Told {
     Written,
-    Full,
+    Full(io::Error),
     Recovered,
     Failed(io::Error),
 }
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Told {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Told::Written => "Written",
-            Told::Full => "Full",
+            Told::Full(_) => "Full",
             Told::Recovered => "Recovered",
             Told::Failed(_) => "Failed",
         })
@@ -114,7 +114,7 @@ impl Sink {
                 let batch = self.waiting.pop_front()?;
                 News::Written { settles: batch.settles, memory: Arc::try_unwrap(batch.bytes).ok() }
             }
-            Told::Full => News::Full,
+            Told::Full(error) => News::Full(error),
             Told::Recovered => News::Recovered,
             Told::Failed(error) => {
                 self.failed = true;
@@ -181,9 +181,10 @@ impl Writer {
                 Err(rustix::io::Errno::INTR) => {}
                 // Somebody else has made the shared descriptor non-blocking: wait as a blocking one would.
                 Err(rustix::io::Errno::AGAIN) => self.wait(None),
-                Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {
+                // A file size limit (EFBIG) can be raised from outside as a quota can.
+                Err(error @ (rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT | rustix::io::Errno::FBIG)) => {
                     if !std::mem::replace(&mut full, true) {
-                        self.tell(Told::Full);
+                        self.tell(Told::Full(error.into()));
                     }
                     self.wait(Some(RETRY));
                 }
