@@ -203,3 +203,22 @@ fn what_is_retracted_makes_room() {
     }
     assert_eq!((gang.evidence().len(), text_held(&gang), gang.left_out().facts), (0, 0, 0));
 }
+
+#[test]
+fn events_are_dated_by_their_node_and_waits_counted_from_when_they_became_known() {
+    let mut gang = gang(2);
+    let mut of = |now: u64, at: u64, event: Event| {
+        let moment = Moment { now: Duration::from_millis(now), at: Duration::from_millis(at) };
+        let mut effects = Vec::new();
+        gang.handle_of(moment, event, &mut effects);
+        (effects.len(), gang.stop_ordered())
+    };
+    let stopped = (1, Some(Duration::from_millis(500)));
+    assert_eq!(of(500, 400, exit(1, 3)), stopped, "the stop is ordered when the failure becomes known");
+    of(510, 300, killed(0, 15));
+    let record = &gang.ranks()[0];
+    assert_eq!((record.ended_at, record.stop_ordered_before_end), (Some(Duration::from_millis(300)), false));
+    let verdict = verdict(&gang);
+    assert_eq!(culprit(&verdict), Some(Rank(0)), "a SIGTERM of somebody else, 200 ms before ours");
+    assert_eq!(gang.evidence()[0].at, Duration::from_millis(400));
+}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rankrun_agent::clean::MAX_FOREIGN;
 use rankrun_agent::runtime::Places;
 use rankrun_agent::{Clock, Launched};
-use rankrun_core::gang::{Effect, Event, Gang, Rules};
+use rankrun_core::gang::{Effect, Event, Gang, Moment, Rules};
 use rankrun_core::job::StdinTarget;
 use rankrun_core::{ExitCode, Rank, Stream};
 use rankrun_output::{Names, Presenter};
@@ -27,6 +27,7 @@ use crate::delivery::{Delivery, Threads, Told};
 use crate::files::{Directory, Done, Files, Task};
 use crate::launcher::{END_BOUND, KILLING_BOUND, Watch};
 use crate::link::{Link, LinkError};
+use crate::node_clock::NodeClock;
 use crate::notes::Notes;
 use crate::pause::Pause;
 use crate::report;
@@ -188,6 +189,7 @@ pub(crate) struct Front {
     pub(crate) places: Places,
     pub(crate) started: Instant,
     pub(crate) clock: Clock,
+    pub(crate) node_clock: NodeClock,
     pub(crate) poller: Poller,
     pub(crate) signals: SignalFd,
     pub(crate) waker: Waker,
@@ -286,6 +288,7 @@ impl Front {
             places,
             started,
             clock: Clock::default(),
+            node_clock: NodeClock::default(),
             poller,
             signals,
             waker,
@@ -401,9 +404,20 @@ impl Front {
     }
 
     pub(crate) fn event(&mut self, event: Event) {
-        let mut effects = Vec::new();
         let now = self.now();
-        self.gang.handle(now, event, &mut effects);
+        self.event_of(Moment { now, at: now }, event);
+    }
+
+    /// An event that happened on a node, at a time of its clock.
+    pub(crate) fn node_event(&mut self, at: Duration, event: Event) {
+        let moment = self.node_clock.moment(self.clock.now(), at);
+        self.event_of(moment, event);
+    }
+
+    fn event_of(&mut self, moment: Moment, event: Event) {
+        let mut effects = Vec::new();
+        let now = moment.now;
+        self.gang.handle_of(moment, event, &mut effects);
         for effect in effects {
             let message = match effect {
                 Effect::Stop(stop) => {

@@ -6,8 +6,9 @@ use std::time::Duration;
 use rankrun_core::gang::Event;
 use rankrun_core::job::StdinTarget;
 use rankrun_core::testimony::Testimony;
-use rankrun_core::{ExitCode, Rank};
+use rankrun_core::{ExitCode, Rank, WorkerStatus};
 use rankrun_sys::process::ProcessRef;
+use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::{Containment, Hello};
 
@@ -37,7 +38,7 @@ impl Front {
                 }
                 self.containment = Some(containment);
             }
-            ToFront::Started { worker, pid, .. } => {
+            ToFront::Started { worker, pid, at } => {
                 if self.plan.spec.io.stdin == StdinTarget::Rank(worker.rank) {
                     leave_stdin();
                 }
@@ -47,45 +48,48 @@ impl Front {
                 if self.plan.verbosity > 1 {
                     self.note(format!("rank {} started, pid {pid}", worker.rank));
                 }
-                self.event(Event::Started { rank: worker.rank, pid });
+                self.node_event(at, Event::Started { rank: worker.rank, pid });
             }
-            ToFront::SpawnFailed { worker, step, errno, command, .. } => {
+            ToFront::SpawnFailed { worker, step, errno, command, at } => {
                 let error = io::Error::from_raw_os_error(errno);
                 let code = match error.kind() {
                     io::ErrorKind::NotFound => ExitCode::NOT_FOUND,
                     _ => ExitCode::NOT_EXECUTABLE,
                 };
-                self.event(Event::SpawnFailed {
+                let event = Event::SpawnFailed {
                     rank: worker.rank,
                     step,
                     error: rankrun_sys::reason(&error),
                     command: command.to_string_lossy().into_owned(),
                     not_found: Some(code),
-                });
+                };
+                self.node_event(at, event);
             }
-            ToFront::Ended { worker, status, .. } => {
+            ToFront::Ended { worker, status, at } => {
                 self.last_words.settle(worker.rank);
-                self.rank_ended(worker.rank, status);
+                self.rank_ended(worker.rank, status, at);
             }
             ToFront::Gone { worker, outcome, .. } => self.event(Event::Gone { rank: worker.rank, outcome }),
-            ToFront::Stopped { worker, signal, .. } => self.rank_stopped(worker.rank, signal),
+            ToFront::Stopped { worker, signal, at } => self.rank_stopped(worker.rank, signal, at),
             ToFront::Continued { .. } | ToFront::Collective(_) => {}
-            ToFront::Mpi { worker, event, .. } => self.event(Event::Mpi { rank: worker.rank, event }),
-            ToFront::Testimony { worker, pid, testimony, .. } => {
+            ToFront::Mpi { worker, event, at } => self.node_event(at, Event::Mpi { rank: worker.rank, event }),
+            ToFront::Testimony { worker, pid, testimony, at } => {
                 if let Testimony::Uncaught(_) | Testimony::Exiting { .. } = testimony {
                     self.last_words.settle(worker.rank);
                 }
-                self.event(Event::Testimony { rank: worker.rank, pid, testimony });
+                self.node_event(at, Event::Testimony { rank: worker.rank, pid, testimony });
             }
-            ToFront::Stuck { worker, pid, place, since, is_leader, .. } => {
+            ToFront::Stuck { worker, pid, place, since, is_leader, at } => {
                 let rank = worker.rank;
                 if !is_leader {
                     self.note(format!("rank {rank}: process {pid} could not end after its failure, and was killed"));
                 }
-                self.event(Event::Stuck { rank, pid, place, since, leader: is_leader });
+                let now = self.now();
+                let since = self.node_clock.moment(now, since).at;
+                self.node_event(at, Event::Stuck { rank, pid, place, since, leader: is_leader });
             }
-            ToFront::KilledForMemory { worker, detail, .. } => {
-                self.event(Event::OutOfMemory { rank: worker.rank, detail });
+            ToFront::KilledForMemory { worker, detail, at } => {
+                self.node_event(at, Event::OutOfMemory { rank: worker.rank, detail });
             }
             ToFront::Closed { rank, stream } => {
                 let now = self.now();
@@ -111,6 +115,23 @@ impl Front {
                 self.link = None;
             }
         }
+    }
+
+    /// A leader has ended.
+    fn rank_ended(&mut self, rank: Rank, status: WorkerStatus, at: Duration) {
+        if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank)) {
+            let was_lent = terminal.ended(status.success());
+            // ^C went to the rank alone; what it ended, it was meant to end.
+            if matches!(status, WorkerStatus::Signaled { signal: signal::SIGINT, .. }) {
+                self.key_was_pressed = true;
+                self.event(Event::Signal(signal::SIGINT));
+                if was_lent {
+                    // A script that runs us goes on unless it has seen the key too.
+                    terminal::signal_own_group(signal::SIGINT);
+                }
+            }
+        }
+        self.node_event(at, Event::Ended { rank, status });
     }
 
     /// Ranks whose stderr ends with a traceback, and that live on in silence.

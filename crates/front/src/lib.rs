@@ -8,6 +8,7 @@ mod front;
 mod hearing;
 mod launcher;
 mod link;
+mod node_clock;
 mod notes;
 mod pause;
 mod report;

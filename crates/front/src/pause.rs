@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use rankrun_core::gang::Event;
-use rankrun_core::{Rank, Stream, WorkerStatus};
+use rankrun_core::{Rank, Stream};
 use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 
@@ -83,6 +83,7 @@ impl Front {
     fn go_on(&mut self, stopped: bool) {
         let Some(Pause { signal: number, .. }) = self.pausing.take() else { return };
         self.clock.resume();
+        self.node_clock.forget();
         if let Some(terminal) = &mut self.terminal {
             terminal.enter();
         }
@@ -120,7 +121,7 @@ impl Front {
     }
 
     /// A rank was stopped, and not by us.
-    pub(crate) fn rank_stopped(&mut self, rank: Rank, number: i32) {
+    pub(crate) fn rank_stopped(&mut self, rank: Rank, number: i32, at: Duration) {
         let is_single = self.plan.spec.map.world_size() == 1;
         match &self.terminal {
             Some(terminal) if terminal.is_lent_to(rank) && (is_job_control(number) || is_single) => {
@@ -130,36 +131,9 @@ impl Front {
             Some(_) | None => {
                 let name = rankrun_core::status::signal_name(number);
                 self.note(format!("rank {rank} was stopped by {name}, which was not sent by rankrun"));
-                self.event(Event::Stopped { rank, signal: number });
+                self.node_event(at, Event::Stopped { rank, signal: number });
             }
         }
-    }
-
-    pub(crate) fn rank_ended(&mut self, rank: Rank, status: WorkerStatus) {
-        if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank)) {
-            let was_lent = terminal.ended(status.success());
-            // ^C went to the rank alone; what it ended, it was meant to end.
-            if matches!(status, WorkerStatus::Signaled { signal: signal::SIGINT, .. }) {
-                self.key_was_pressed = true;
-                self.event(Event::Signal(signal::SIGINT));
-                if was_lent {
-                    // A script that runs us goes on unless it has seen the key too.
-                    terminal::signal_own_group(signal::SIGINT);
-                }
-            }
-        }
-        self.event(Event::Ended { rank, status });
-    }
-
-    /// The window of the terminal may have changed.
-    pub(crate) fn resized(&mut self) {
-        let window = terminal::window(rustix::stdio::stdout()).or_else(|| terminal::window(rustix::stdio::stderr()));
-        let window = window.or_else(|| self.terminal.as_ref()?.window());
-        let Some((rows, columns)) = window.filter(|window| Some(*window) != self.plan.spec.io.window) else { return };
-        self.plan.spec.io.window = window;
-        let now = self.now();
-        self.delivery.presenter.resize(now, (rows, columns));
-        self.say(&ToAgent::Window(rows, columns));
     }
 
     /// Takes the status region off the screen and lets what is ready be written, before the shell writes its own.
