@@ -32,7 +32,7 @@ const BYTES_KEPT: usize = 2 << 20;
 const BYTES_MOST: usize = 4 << 20;
 
 /// By which rules a gang is stopped.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Rules {
     pub grace_failure: Duration,
     pub grace_outside: Duration,
@@ -65,7 +65,7 @@ pub enum MpiLife {
 }
 
 /// What happens to a gang.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
     Started {
         rank: Rank,
@@ -150,7 +150,7 @@ pub struct Moment {
 }
 
 /// What is to be done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Effect {
     /// All workers are to stop.
     Stop(Stop),
@@ -159,7 +159,7 @@ pub enum Effect {
 }
 
 /// Why the job as a whole ended other than by its ranks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outside {
     Signal(i32),
     Timeout,

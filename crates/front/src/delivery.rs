@@ -12,6 +12,7 @@ use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
 
 use crate::files::{Directory, Done, Files, Task};
+use crate::journal::Journal;
 use crate::sink::{News, Sink};
 
 /// The size from which a batch is handed on before the loop looks at anything else.
@@ -40,6 +41,14 @@ pub(crate) enum Told {
     Failed,
 }
 
+/// What was opened before the first rank.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    /// There are log files.
+    pub(crate) logs: bool,
+    pub(crate) journal: Journal,
+}
+
 /// The threads that write: they are started before the first rank, since ranks may use up all processes that are allowed.
 #[derive(Debug)]
 pub(crate) struct Threads {
@@ -64,6 +73,7 @@ impl Threads {
 pub(crate) struct Delivery {
     pub(crate) presenter: Presenter,
     pub(crate) files: Files,
+    pub(crate) journal: Journal,
     /// There are log files.
     logs: bool,
     log_failed_since: Option<Duration>,
@@ -100,14 +110,16 @@ impl Delivery {
     pub(crate) fn new(
         presenter: Presenter,
         threads: Threads,
-        logs: bool,
+        opened: Opened,
         is_shared: bool,
         drain: Duration,
     ) -> Delivery {
         let Threads { files, sinks } = threads;
+        let Opened { logs, journal } = opened;
         Delivery {
             presenter,
             files,
+            journal,
             logs,
             log_failed_since: None,
             unlogged: [0, 0],
@@ -195,6 +207,7 @@ impl Delivery {
     /// Gives what is ready to the destinations, and settles what needs no destination.
     pub(crate) fn hand_on(&mut self, now: Duration) {
         self.now = now;
+        self.journal.hand_on(now, &mut self.files);
         for stream in Stream::ALL {
             self.hand_on_stream(stream);
         }
@@ -356,8 +369,13 @@ impl Delivery {
                 }
                 self.settle(settles);
             }
-            Done::GivenUp | Done::LogsOpened(_) => {}
-            done @ (Done::Probed { .. } | Done::Saved { .. } | Done::Removed) => self.answers.push(done),
+            Done::Journaled { bytes, result } => {
+                if let Some(text) = self.journal.written(bytes, result) {
+                    self.note(text);
+                }
+            }
+            Done::GivenUp | Done::Removed | Done::LogsOpened(_) | Done::JournalOpened(_) => {}
+            done @ (Done::Probed { .. } | Done::Saved { .. }) => self.answers.push(done),
         }
     }
 

@@ -1,24 +1,24 @@
 //! The end of a job: the proof that nothing is left, the last output, the report.
 
-use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rankrun_agent::clean::Remains;
 use rankrun_core::ExitCode;
+use rankrun_core::event::{End, JobEvent};
 use rankrun_core::gang::{Event, Outside};
 use rankrun_core::job::CleanShm;
-use rankrun_core::report::{OutputFate, Report, render};
-use rankrun_core::stderr::Tail;
+use rankrun_core::report::{LeftProcess, OutputFate, Report, render};
 use rankrun_core::verdict::verdict;
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::signal;
+use rankrun_wire::message::Containment;
 
 use crate::files::{Directory, Done, Files, Task};
 use crate::front::{Front, Outcome};
 use crate::launcher::LOOK_STEP;
-use crate::report::{self, Ending};
+use crate::report;
 
 /// How long guard and agent may take to end once all is over, beyond what a kill may take.
 const GUARD_BOUND: Duration = Duration::from_secs(15);
@@ -66,73 +66,91 @@ impl Front {
         }
         self.tell_withheld_notes(None);
         self.hear_last_words();
-        let verdict = verdict(&self.gang);
-        let mut code = verdict.code;
-        let left = self.summary.as_ref().map(|summary| summary.left.clone()).unwrap_or_default();
-        if !proven || !left.is_empty() {
-            code = ExitCode::LEFT_BEHIND;
+        let mut end = self.end(proven, is_written);
+        let report = self.report(&end);
+        let is_told = report::is_worth_telling(&report, &self.gang);
+        let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_told);
+        let (now, places) = (self.now(), self.places.clone());
+        self.delivery.files.submit(now, Task::Remove(places));
+        let missing = directory.as_ref().and_then(|directory| self.missing_home(directory));
+        let home = self.plan.report.home.as_deref();
+        end.saved = match (&directory, &missing) {
+            (_, Some(home)) => Some(format!("not saved: \"{}\" does not exist; see --report-dir", home.display())),
+            (Some(directory), None) => Some(report::shorten_home(&directory.path.join(REPORT), home)),
+            (None, None) => None,
+        };
+        if self.plan.verbosity >= 0 && is_told {
+            let text = render(&report, end.saved.as_deref(), self.plan.color);
+            let now = self.now();
+            let text = format!("{}{}", self.over_key(), text.trim_end_matches('\n'));
+            self.delivery.presenter.notice(now, &text);
         }
-        let tail = verdict.culprit.as_ref().and_then(|culprit| self.last_words.of(culprit.rank));
-        let ending = Ending {
-            code,
-            took: self.started.elapsed(),
-            containment: self.containment.as_ref(),
-            summary: self.summary.as_ref(),
+        let now = self.now();
+        self.delivery.journal.record(now, || JobEvent::End(Box::new(end)));
+        self.write_out(Some(REPORT_BOUND));
+        self.save(directory.filter(|_| missing.is_none()), &report);
+        self.write_out(Some(REPORT_BOUND));
+        let raise = match self.gang.outside() {
+            Some(Outside::Signal(number)) if report.exit_code == ExitCode::signal(number) => Some(number),
+            Some(Outside::OutputGone) if report.exit_code == ExitCode::signal(signal::SIGPIPE) => Some(signal::SIGPIPE),
+            Some(_) | None => None,
+        };
+        Outcome { code: report.exit_code, raise }
+    }
+
+    /// What is known of the end besides the gang.
+    fn end(&self, proven: bool, is_written: bool) -> End {
+        let took = self.started.elapsed();
+        let summary = self.summary.clone().unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (containment, containment_note) = match &self.containment {
+            Some(Containment::Subreaper { why }) => ("subreaper", Some(why.clone())),
+            Some(Containment::Cgroup) => ("cgroup", None),
+            None => ("unknown", None),
+        };
+        let process = |process: rankrun_wire::message::LeftProcess| LeftProcess {
+            pid: process.pid,
+            name: process.name,
+            state: process.state,
+            wait_channel: process.wait_channel,
+        };
+        End {
+            took,
+            started: now.saturating_sub(took),
+            containment: containment.to_owned(),
+            containment_note,
             proven,
+            processes: summary.left.into_iter().map(process).collect(),
+            released: summary.released,
+            shared_memory: summary.shared_memory.iter().map(|name| name.to_string_lossy().into_owned()).collect(),
+            // Without a summary the guard has cleaned up, by the agent's notes.
+            shared_memory_removed: summary.shared_memory_removed || self.summary.is_none(),
             output: match (self.is_drained, is_written && !self.delivery.is_lost(), self.delivery.is_salvaged()) {
                 (false, _, _) => OutputFate::LostWithAgent,
                 (true, true, true) => OutputFate::KeptBesideReport,
                 (true, true, false) => OutputFate::Written,
                 (true, false, _) => OutputFate::Lost,
             },
-            stderr: tail.map(Tail::lines).unwrap_or_default(),
-            why_lost: self.watch.why,
-        };
-        let report = report::make(&self.plan, &self.gang, &verdict, ending);
-        self.conclude(&report);
-        let raise = match self.gang.outside() {
-            Some(Outside::Signal(number)) if code == ExitCode::signal(number) => Some(number),
-            Some(Outside::OutputGone) if code == ExitCode::signal(signal::SIGPIPE) => Some(signal::SIGPIPE),
-            Some(_) | None => None,
-        };
-        Outcome { code, raise }
+            why_lost: self.watch.why.map(str::to_owned),
+            saved: None,
+        }
     }
 
-    /// Tells the report where there is something to report, and then saves it.
-    fn conclude(&mut self, report: &Report) {
-        let is_told = report::is_worth_telling(report, &self.gang);
-        let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_told);
-        let (now, places) = (self.now(), self.places.clone());
-        self.delivery.files.submit(now, Task::Remove(places));
-        let missing = directory.as_ref().and_then(|directory| self.missing_home(directory));
-        if self.plan.verbosity >= 0 && is_told {
-            let home = self.plan.report.home.as_deref();
-            let place = match (&directory, &missing) {
-                (_, Some(home)) => Some(format!("not saved: \"{}\" does not exist; see --report-dir", home.display())),
-                (Some(directory), None) => Some(report::shorten_home(&directory.path.join(REPORT), home)),
-                (None, None) => None,
-            };
-            let text = render(report, place.as_deref(), self.plan.color);
-            let now = self.now();
-            let text = format!("{}{}", self.over_key(), text.trim_end_matches('\n'));
-            self.delivery.presenter.notice(now, &text);
-        }
-        self.write_out(Some(REPORT_BOUND));
+    fn report(&self, end: &End) -> Report {
+        report::make(&self.facts, &self.gang, end, |rank| self.last_words.of(rank))
+    }
+
+    /// Has the report written, and where torchrun would leave the cause, and says what could not be written. Neither
+    /// changes the exit code.
+    fn save(&mut self, directory: Option<Directory>, report: &Report) {
         let mut files = Vec::new();
-        if let Some(directory) = directory.filter(|_| missing.is_none()) {
+        if let Some(directory) = directory {
             let path = directory.path.join(REPORT);
             files.push((Some(directory), path, report::to_json(report)));
         }
         if let (Some(path), Some(json)) = (self.plan.error_file.clone(), report::error_file(report)) {
             files.push((None, path, json));
         }
-        self.save(files);
-        self.write_out(Some(REPORT_BOUND));
-    }
-
-    /// Has files written, and the job's directory removed, and says what could not be written. Neither changes the exit
-    /// code.
-    fn save(&mut self, files: Vec<(Option<Directory>, PathBuf, io::Result<Vec<u8>>)>) {
         let now = self.now();
         let mut paths = Vec::new();
         for (directory, path, bytes) in files {

@@ -39,6 +39,10 @@ pub(crate) enum Task {
     Keep { stream: Stream, directory: Directory, bytes: Vec<u8>, settles: [u64; 2] },
     /// Write a whole file.
     Save { directory: Option<Directory>, path: PathBuf, bytes: Vec<u8> },
+    /// Begin the journal.
+    OpenJournal(PathBuf),
+    /// Append to the journal.
+    Journal(Vec<u8>),
     /// Remove the directories of the job.
     Remove(Places),
 }
@@ -67,6 +71,11 @@ pub(crate) enum Done {
     },
     Saved {
         path: PathBuf,
+        result: io::Result<()>,
+    },
+    JournalOpened(io::Result<()>),
+    Journaled {
+        bytes: usize,
         result: io::Result<()>,
     },
     Removed,
@@ -113,8 +122,15 @@ impl Files {
         let (outbox, done) = sync_channel(TASKS);
         let at = Arc::new(Mutex::new(PathBuf::new()));
         let handle = waker.handle()?;
-        let worker =
-            Worker { outbox, waker: handle, at: Arc::clone(&at), logs: None, unsettled: [0, 0], kept: [None, None] };
+        let worker = Worker {
+            outbox,
+            waker: handle,
+            at: Arc::clone(&at),
+            logs: None,
+            unsettled: [0, 0],
+            kept: [None, None],
+            journal: None,
+        };
         std::thread::Builder::new().name("files".to_owned()).stack_size(256 * 1024).spawn(move || {
             rankrun_sys::signal::block_all();
             worker.run(&inbox);
@@ -184,6 +200,7 @@ struct Worker {
     /// Bytes for log files that are not all written, by stream.
     unsettled: [u64; 2],
     kept: [Option<File>; 2],
+    journal: Option<(PathBuf, File)>,
 }
 
 impl Worker {
@@ -237,6 +254,20 @@ impl Worker {
                 self.go_to(&path);
                 let result = directory.map_or(Ok(()), |directory| directory.make()).and_then(|()| save(&path, &bytes));
                 Done::Saved { path, result }
+            }
+            Task::OpenJournal(path) => {
+                self.go_to(&path);
+                Done::JournalOpened(create(&path).map(|file| self.journal = Some((path, file))))
+            }
+            Task::Journal(bytes) => {
+                let Some((path, mut file)) = self.journal.take() else {
+                    let error = io::Error::other("it was given up with the log files");
+                    return Done::Journaled { bytes: bytes.len(), result: Err(error) };
+                };
+                self.go_to(&path);
+                let result = file.write_all(&bytes);
+                self.journal = Some((path, file));
+                Done::Journaled { bytes: bytes.len(), result }
             }
             Task::Remove(places) => {
                 self.go_to(Path::new("/tmp"));

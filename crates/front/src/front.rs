@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use rankrun_agent::clean::MAX_FOREIGN;
 use rankrun_agent::runtime::Places;
 use rankrun_agent::{Clock, Launched};
+use rankrun_core::event::{JobEvent, JobFacts};
 use rankrun_core::gang::{Effect, Event, Gang, Moment, Rules};
 use rankrun_core::job::StdinTarget;
-use rankrun_core::{ExitCode, Rank, Stream};
+use rankrun_core::{ExitCode, Rank, RankSet, Stream};
 use rankrun_output::{Names, Presenter};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::process::{Child, ProcessRef};
@@ -23,8 +24,9 @@ use rankrun_wire::{Frame, ToAgent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Plan;
-use crate::delivery::{Delivery, Threads, Told};
+use crate::delivery::{Delivery, Opened, Threads, Told};
 use crate::files::{Directory, Done, Files, Task};
+use crate::journal::Journal;
 use crate::launcher::{END_BOUND, KILLING_BOUND, Watch};
 use crate::link::{Link, LinkError};
 use crate::node_clock::NodeClock;
@@ -131,26 +133,46 @@ fn dismiss(guard: i32) {
     }
 }
 
-/// Waits until the directory of the log files is ready; a signal that asks us to end is obeyed meanwhile.
-fn open_logs(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &SignalFd) -> Result<bool, StartError> {
-    let Some(directory) = plan.log_dir.take() else { return Ok(false) };
-    let shown = format!("cannot write log files to \"{}\"", directory.display());
-    let refused = |source| StartError { code: ExitCode::USAGE, ..StartError::new(shown.clone(), Some(source)) };
-    let world_size = plan.spec.map.world_size();
-    files.submit(Duration::ZERO, Task::OpenLogs { directory: directory.clone(), world_size });
+/// Waits until log files and journal are open; a signal that asks us to end is obeyed meanwhile.
+fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &SignalFd) -> Result<Opened, StartError> {
+    let mut opened = Opened::default();
+    let refused =
+        |what: &str, source| StartError { code: ExitCode::USAGE, ..StartError::new(what.to_owned(), Some(source)) };
+    let (logs, journal) = (plan.log_dir.take(), plan.journal.take());
+    let mut what = Vec::new();
+    if let Some(directory) = &logs {
+        what.push(format!("cannot write log files to \"{}\"", directory.display()));
+        let world_size = plan.spec.map.world_size();
+        files.submit(Duration::ZERO, Task::OpenLogs { directory: directory.clone(), world_size });
+    }
+    if let Some(path) = &journal {
+        what.push(format!("cannot write the journal to \"{}\"", path.display()));
+        files.submit(Duration::ZERO, Task::OpenJournal(path.clone()));
+    }
     let until = Instant::now() + plan.drain;
     loop {
+        // Answers come in the order of the tasks.
         while let Some(done) = files.next(Duration::ZERO) {
-            let Done::LogsOpened(opened) = done else { continue };
-            return match opened {
-                Ok(()) => Ok(true),
-                Err(error) if error.path == directory => Err(refused(error.source)),
-                Err(error) => {
-                    let reason = rankrun_sys::reason(&error.source);
-                    Err(refused(io::Error::other(format!("{error}: {reason}"))))
+            let failure = match done {
+                Done::LogsOpened(result) => {
+                    opened.logs = true;
+                    result.err().map(|error| match Some(&error.path) == logs.as_ref() {
+                        true => error.source,
+                        false => io::Error::other(format!("{error}: {}", rankrun_sys::reason(&error.source))),
+                    })
                 }
+                Done::JournalOpened(result) => {
+                    opened.journal = Journal::new(journal.clone());
+                    result.err()
+                }
+                _ => None,
             };
+            let what = what.remove(0);
+            if let Some(source) = failure {
+                return Err(refused(&what, source));
+            }
         }
+        let Some(what) = what.first() else { return Ok(opened) };
         while let Some((number, _)) = signals.next() {
             if [signal::SIGINT, signal::SIGTERM, signal::SIGHUP].contains(&number) {
                 return Err(StartError {
@@ -163,7 +185,7 @@ fn open_logs(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signal
         let rest = until.saturating_duration_since(Instant::now());
         if rest.is_zero() {
             let text = format!("no answer from its file system for {} s (--drain)", plan.drain.as_secs_f64());
-            return Err(refused(io::Error::new(io::ErrorKind::TimedOut, text)));
+            return Err(refused(what, io::Error::new(io::ErrorKind::TimedOut, text)));
         }
         let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
         // A wait that fails shows at the end of the bound.
@@ -201,6 +223,8 @@ pub(crate) struct Front {
     /// Where the job's cgroup is, if there is one.
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) foreign: Vec<i32>,
+    /// What the report says of the job itself.
+    pub(crate) facts: JobFacts,
     pub(crate) gang: Gang,
     pub(crate) delivery: Delivery,
     pub(crate) last_words: LastWords,
@@ -224,6 +248,27 @@ pub(crate) struct Front {
     pub(crate) refused: Option<(String, io::Error)>,
 }
 
+/// What the report says of the job itself.
+fn facts(plan: &Plan, rules: Rules) -> JobFacts {
+    let map = &plan.spec.map;
+    let mut commands: Vec<(Vec<String>, Vec<Rank>)> = Vec::new();
+    for rank in (0..map.world_size()).map(Rank) {
+        let words: Vec<String> =
+            plan.spec.command(rank).iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        match commands.iter_mut().find(|(known, _)| *known == words) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => commands.push((words, vec![rank])),
+        }
+    }
+    JobFacts {
+        release: env!("CARGO_PKG_VERSION").to_owned(),
+        job: plan.spec.job.clone(),
+        map: map.clone(),
+        commands: commands.into_iter().map(|(words, ranks)| (RankSet::of(ranks), words)).collect(),
+        rules,
+    }
+}
+
 impl Front {
     fn new(
         mut plan: Plan,
@@ -237,7 +282,7 @@ impl Front {
         let handle = || waker.handle().map_err(failed("make an event descriptor"));
         // A rank may use up all processes and threads that the user may have. What we need is started before the first.
         let mut threads = Threads::start(&waker).map_err(no_thread)?;
-        let logs = open_logs(&mut plan, &mut threads.files, &waker, &signals)?;
+        let opened = open_files(&mut plan, &mut threads.files, &waker, &signals)?;
         let Launched { guard, stream, cgroup, places } = launched;
         let mut link = Link::new(stream).map_err(failed("reach the agent"))?;
         poller.add(&link, FRONT, Interest::Read).map_err(failed("watch the agent"))?;
@@ -278,9 +323,13 @@ impl Front {
             None => Names { node: String::new(), local_rank: Default::default(), app: Default::default() },
         };
         let presenter = Presenter::new(plan.output.clone(), names);
-        let delivery = Delivery::new(presenter, threads, logs, plan.output.same_destination, plan.drain);
+        let delivery = Delivery::new(presenter, threads, opened, plan.output.same_destination, plan.drain);
+        let facts = facts(&plan, rules.clone());
+        let mut delivery = delivery;
+        delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(facts.clone())));
         Ok(Front {
             gang: Gang::new(plan.spec.map.world_size(), rules),
+            facts,
             delivery,
             last_words: LastWords::default(),
             plan,
@@ -417,8 +466,11 @@ impl Front {
     fn event_of(&mut self, moment: Moment, event: Event) {
         let mut effects = Vec::new();
         let now = moment.now;
+        let journal = &mut self.delivery.journal;
+        journal.record(now, || JobEvent::Gang { happened: moment.at, event: Box::new(event.clone()) });
         self.gang.handle_of(moment, event, &mut effects);
         for effect in effects {
+            self.delivery.journal.record(now, || JobEvent::Decision(effect));
             let message = match effect {
                 Effect::Stop(stop) => {
                     self.expect_end(now + stop.grace + END_BOUND);
@@ -616,6 +668,8 @@ impl Front {
 
     pub(crate) fn note(&mut self, text: String) {
         if self.plan.verbosity >= 0 {
+            let now = self.now();
+            self.delivery.journal.record(now, || JobEvent::Note(text.clone()));
             self.notices.push_back(format!("rankrun: {text}"));
         }
     }

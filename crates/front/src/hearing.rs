@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use rankrun_core::event::{JobEvent, last_words};
 use rankrun_core::gang::Event;
 use rankrun_core::job::StdinTarget;
 use rankrun_core::testimony::Testimony;
@@ -159,8 +160,10 @@ impl Front {
             .collect();
         for rank in failed {
             let Some(tail) = self.last_words.of(rank) else { continue };
-            let (exception, peer_lost) = (tail.exception(), tail.peer_lost());
-            self.event(Event::LastWords { rank, exception, peer_lost });
+            let (now, event) = (self.clock.now(), last_words(rank, tail));
+            self.delivery.journal.record(now, || JobEvent::Stderr { rank, tail: tail.clone() });
+            // It follows from the event that has just been recorded, and orders nothing any more.
+            self.gang.handle(now, event, &mut Vec::new());
         }
     }
 }

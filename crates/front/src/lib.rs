@@ -6,6 +6,7 @@ mod ending;
 mod files;
 mod front;
 mod hearing;
+mod journal;
 mod launcher;
 mod link;
 mod node_clock;
@@ -22,6 +23,8 @@ use std::time::Duration;
 
 use rankrun_core::{ExitCode, JobSpec};
 
+pub use journal::{JournalError, Replayed, replay};
+
 /// What is to be run, with everything resolved.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -31,6 +34,8 @@ pub struct Plan {
     /// A directory for a file per rank and stream.
     pub log_dir: Option<PathBuf>,
     pub report: ReportPlace,
+    /// Where the events of the job are written.
+    pub journal: Option<PathBuf>,
     /// Where torchrun would leave the cause (`TORCHELASTIC_ERROR_FILE`).
     pub error_file: Option<PathBuf>,
     pub timeout: Option<Duration>,

@@ -3,46 +3,30 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rankrun_core::event::{End, JobFacts};
 use rankrun_core::evidence::{Class, shorten};
 use rankrun_core::gang::{Gang, Outside};
-use rankrun_core::report::{Culprit, Left, LeftProcess, OutputFate, RankReport, Report, SCHEMA};
+use rankrun_core::report::{Culprit, Left, OutputFate, RankReport, Report, SCHEMA};
 use rankrun_core::status::signal_name;
-use rankrun_core::verdict::{Fate, Verdict};
+use rankrun_core::stderr::Tail;
+use rankrun_core::verdict::{Fate, Verdict, verdict};
 use rankrun_core::{ExitCode, Rank};
-use rankrun_wire::message::{Containment, Summary};
 
-use crate::Plan;
-
-/// What the front knows of the end besides the gang.
-pub(crate) struct Ending<'a> {
-    pub(crate) code: ExitCode,
-    pub(crate) took: Duration,
-    pub(crate) containment: Option<&'a Containment>,
-    pub(crate) summary: Option<&'a Summary>,
-    pub(crate) proven: bool,
-    pub(crate) output: OutputFate,
-    /// The last lines of the culprit's stderr.
-    pub(crate) stderr: Vec<String>,
-    /// Why the agent is lost, where that is known.
-    pub(crate) why_lost: Option<&'a str>,
-}
-
-/// The report of a job that has ended.
-pub(crate) fn make(plan: &Plan, gang: &Gang, verdict: &Verdict, ending: Ending<'_>) -> Report {
-    let map = &plan.spec.map;
+/// The report of a job that has ended. `tail` has the last lines of a rank's stderr. A pure function of what is in the
+/// journal.
+pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(Rank) -> Option<&'a Tail>) -> Report {
+    let verdict = verdict(gang);
+    let is_empty = end.proven && end.processes.is_empty();
+    let code = if is_empty { verdict.code } else { ExitCode::LEFT_BEHIND };
+    let map = &facts.map;
     let node = |rank: Rank| map.place(rank).map(|place| map.node_name(place.node).to_owned()).unwrap_or_default();
-    let words = |rank| -> Vec<String> {
-        plan.spec.command(rank).iter().map(|word| word.to_string_lossy().into_owned()).collect()
-    };
-    let took = ending.took.as_secs_f64();
     let culprit = verdict.culprit.as_ref().map(|finding| Culprit {
         rank: finding.rank,
         node: node(finding.rank),
         pid: finding.pid,
         cause: finding.cause.clone(),
-        command: words(finding.rank),
+        command: facts.command(finding.rank),
         at: finding.at.as_secs_f64(),
         exception: finding.exception.clone(),
         stuck_in: finding.stuck_in,
@@ -50,7 +34,7 @@ pub(crate) fn make(plan: &Plan, gang: &Gang, verdict: &Verdict, ending: Ending<'
             let stop = gang.stop_ordered()?;
             Some(stop.saturating_sub(since).as_secs_f64())
         }),
-        stderr: ending.stderr.clone(),
+        stderr: tail(finding.rank).map(Tail::lines).unwrap_or_default(),
     });
     let ranks = gang
         .ranks()
@@ -67,49 +51,32 @@ pub(crate) fn make(plan: &Plan, gang: &Gang, verdict: &Verdict, ending: Ending<'
             ended_at: record.ended_at.map(|at| at.as_secs_f64()),
         })
         .collect();
-    let summary = ending.summary.cloned().unwrap_or_default();
     let left = Left {
-        proven: ending.proven,
+        proven: end.proven,
         workers: gang.ranks().iter().filter(|rank| rank.pid.is_some()).count() as u32,
-        processes: summary
-            .left
-            .into_iter()
-            .map(|process| LeftProcess {
-                pid: process.pid,
-                name: process.name,
-                state: process.state,
-                wait_channel: process.wait_channel,
-            })
-            .collect(),
-        released: summary.released,
-        shared_memory: summary.shared_memory.iter().map(|name| name.to_string_lossy().into_owned()).collect(),
-        // Without a summary the guard has cleaned up, by the agent's notes.
-        shared_memory_removed: summary.shared_memory_removed || ending.summary.is_none(),
-        output: ending.output,
-    };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (tier, note) = match ending.containment {
-        Some(Containment::Subreaper { why }) => ("subreaper", Some(why.clone())),
-        Some(Containment::Cgroup) => ("cgroup", None),
-        None => ("unknown", None),
+        processes: end.processes.clone(),
+        released: end.released,
+        shared_memory: end.shared_memory.clone(),
+        shared_memory_removed: end.shared_memory_removed,
+        output: end.output,
     };
     Report {
         schema: SCHEMA,
-        release: env!("CARGO_PKG_VERSION").to_owned(),
-        job: plan.spec.job.clone(),
-        summary: headline(verdict, gang.outside(), &ending, &node(Rank(0))),
-        exit_code: ending.code,
+        release: facts.release.clone(),
+        job: facts.job.clone(),
+        summary: headline(&verdict, gang.outside(), code, end, &node(Rank(0))),
+        exit_code: code,
         class: verdict.class,
         culprit,
-        started: now.saturating_sub(ending.took).as_secs_f64(),
-        seconds: took,
+        started: end.started.as_secs_f64(),
+        seconds: end.took.as_secs_f64(),
         world_size: map.world_size(),
-        command: words(Rank(0)),
+        command: facts.command(Rank(0)),
         ranks,
         evidence: gang.evidence().to_vec(),
         left_out: gang.left_out(),
-        containment: tier.to_owned(),
-        containment_note: note,
+        containment: end.containment.clone(),
+        containment_note: end.containment_note.clone(),
         left,
     }
 }
@@ -120,7 +87,7 @@ pub(crate) fn is_worth_telling(report: &Report, gang: &Gang) -> bool {
     (failed && gang.outside() != Some(Outside::OutputGone)) || report.left.output != OutputFate::Written
 }
 
-fn headline(verdict: &Verdict, outside: Option<Outside>, ending: &Ending<'_>, node: &str) -> String {
+fn headline(verdict: &Verdict, outside: Option<Outside>, code: ExitCode, end: &End, node: &str) -> String {
     match (&verdict.culprit, outside) {
         (Some(culprit), _) if culprit.class == Class::SpawnFailed => {
             format!("rank {} could not be started: {}", culprit.rank, culprit.cause)
@@ -131,11 +98,11 @@ fn headline(verdict: &Verdict, outside: Option<Outside>, ending: &Ending<'_>, no
         (None, Some(Outside::Timeout)) => "ended by --timeout".to_owned(),
         (None, Some(Outside::OutputGone)) => "nobody reads the output any more".to_owned(),
         (None, Some(Outside::AgentLost)) => {
-            format!("node {node} was lost: {}", ending.why_lost.unwrap_or("its agent was killed or stopped"))
+            format!("node {node} was lost: {}", end.why_lost.as_deref().unwrap_or("its agent was killed or stopped"))
         }
         (None, Some(Outside::GuardLost)) => format!("the guard of node {node} was killed"),
-        (None, None) if ending.code == ExitCode::LEFT_BEHIND => "processes of the job are left".to_owned(),
-        (None, None) if ending.output == OutputFate::Written => "every rank succeeded".to_owned(),
+        (None, None) if code == ExitCode::LEFT_BEHIND => "processes of the job are left".to_owned(),
+        (None, None) if end.output == OutputFate::Written => "every rank succeeded".to_owned(),
         (None, None) => "the job succeeded, but not all of its output could be written".to_owned(),
     }
 }
@@ -256,9 +223,7 @@ mod tests {
     use std::time::Duration;
 
     use rankrun_core::gang::{Event, Rules};
-    use rankrun_core::report::Left;
     use rankrun_core::testimony::{Exception, Testimony};
-    use rankrun_core::verdict::verdict;
     use rankrun_core::{JobId, Pid, WorkerStatus};
 
     use super::*;

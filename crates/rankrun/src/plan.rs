@@ -135,6 +135,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         output: output(settings, world, around)?,
         log_dir: settings.log_dir.as_ref().map(|directory| around.cwd.join(directory)),
         report: report_place(settings, around, &spec.job),
+        journal: settings.journal.as_ref().map(|file| around.cwd.join(file)),
         error_file: around.variable("TORCHELASTIC_ERROR_FILE").map(|path| around.cwd.join(path)),
         // A person at a debugger is not to be hurried.
         timeout: settings.timeout.filter(|_| settings.tty.is_none()),

@@ -2,12 +2,18 @@
 //!
 //! * `talk garbage COUNT CODE` makes COUNT connections, and says on each what is no message.
 //! * `talk uncaught COUNT CODE` tells COUNT times of an exception of 60,000 bytes, on one connection.
+//! * `talk exiting COUNT CODE` tells of an exception, and then that it is exiting with CODE, and does not end. COUNT is not
+//!   used.
+//! * `talk abort COUNT CODE` asks for the end of the job with CODE, and does not end.
 //! * `talk thread COUNT CODE` tells as often of such an exception that has ended a thread.
 
 use std::env;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::time::Duration;
+
+use rankrun_tests::pause;
 
 fn main() -> ExitCode {
     match run() {
@@ -20,11 +26,11 @@ fn main() -> ExitCode {
 }
 
 fn run() -> io::Result<u8> {
-    let usage = || io::Error::other("usage: talk garbage|uncaught|thread COUNT CODE");
+    let usage = || io::Error::other("usage: talk garbage|uncaught|exiting|abort|thread COUNT CODE");
     let words: Vec<String> = env::args().skip(1).collect();
     let [what, count, code] = &words[..] else { return Err(usage()) };
     let count: u32 = count.parse().map_err(|_| usage())?;
-    let code = code.parse().map_err(|_| usage())?;
+    let code: u8 = code.parse().map_err(|_| usage())?;
     let socket = env::var("RANKRUN_SOCKET").map_err(io::Error::other)?;
     if what == "garbage" {
         for number in 0..count {
@@ -32,6 +38,15 @@ fn run() -> io::Result<u8> {
             let _ = UnixStream::connect(&socket)?.write_all(format!("no message {number}\n").as_bytes());
         }
         return Ok(code);
+    }
+    if what == "exiting" || what == "abort" {
+        let mut stream = UnixStream::connect(&socket)?;
+        if what == "exiting" {
+            stream
+                .write_all(b"{\"v\":1,\"type\":\"uncaught\",\"exception\":\"ValueError\",\"message\":\"no data\"}\n")?;
+        }
+        stream.write_all(format!("{{\"v\":1,\"type\":\"{what}\",\"code\":{code}}}\n").as_bytes())?;
+        pause(Duration::from_secs(100));
     }
     let text = "x".repeat(29_900);
     let kind = match what.as_str() {
