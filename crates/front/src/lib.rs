@@ -2,28 +2,17 @@
 //! output and the report, and returns the exit code.
 
 mod delivery;
-mod ending;
-mod files;
-mod front;
-mod hearing;
-mod journal;
-mod launcher;
+mod job;
 mod link;
-mod node_clock;
-mod notes;
-mod pause;
-mod report;
-mod sink;
-mod stdin;
-mod suspects;
-mod tty;
+mod nodes;
+mod terminal;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rankrun_core::{ExitCode, JobSpec};
 
-pub use journal::{JournalError, Replayed, replay};
+pub use job::{JournalError, Replayed, replay};
 
 /// What is to be run, with everything resolved.
 #[derive(Clone, Debug)]
@@ -67,7 +56,7 @@ pub struct ReportPlace {
 ///
 /// If rankrun was asked to end by a signal, this ends the process by that signal, so that a shell loop stops too.
 pub fn run(plan: Plan) -> ExitCode {
-    let outcome = front::run(plan);
+    let outcome = job::run(plan);
     if let Some(signal) = outcome.raise {
         rankrun_sys::signal::die_of(signal);
     }

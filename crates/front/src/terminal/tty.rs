@@ -5,9 +5,6 @@ use rankrun_core::job::IoPolicy;
 use rankrun_core::{Pid, Rank};
 use rankrun_sys::terminal::{self, ControllingTerminal, Modes};
 use rankrun_sys::{proc, signal};
-use rankrun_wire::ToAgent;
-
-use crate::front::Front;
 
 /// The terminal.
 #[derive(Debug)]
@@ -128,19 +125,6 @@ impl FrontTerminal {
             || Some(holder) == self.group
             || terminal::is_empty_group(holder)
             || descends_from_us(holder)
-    }
-}
-
-impl Front {
-    /// The window of the terminal may have changed.
-    pub(crate) fn resized(&mut self) {
-        let window = terminal::window(rustix::stdio::stdout()).or_else(|| terminal::window(rustix::stdio::stderr()));
-        let window = window.or_else(|| self.terminal.as_ref()?.window());
-        let Some((rows, columns)) = window.filter(|window| Some(*window) != self.plan.spec.io.window) else { return };
-        self.plan.spec.io.window = window;
-        let now = self.now();
-        self.delivery.presenter.resize(now, (rows, columns));
-        self.say(&ToAgent::Window(rows, columns));
     }
 }
 

@@ -11,9 +11,9 @@ use rankrun_output::{LogError, Presenter};
 use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
 
-use crate::files::{Directory, Done, Files, Task};
-use crate::journal::Journal;
-use crate::sink::{News, Sink};
+use crate::delivery::files::{Directory, Done, Files, Task};
+use crate::delivery::journal::Journal;
+use crate::delivery::sink::{News, Sink};
 
 /// The size from which a batch is handed on before the loop looks at anything else.
 pub(crate) const EAGER: usize = 64 * 1024;

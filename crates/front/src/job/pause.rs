@@ -3,13 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use rankrun_core::gang::Event;
-use rankrun_core::{Rank, Stream};
+use rankrun_core::{NodeRank, Rank, Stream, gang};
 use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 
-use crate::front::Front;
-use crate::tty::{FrontTerminal, is_job_control};
+use crate::job::front::Front;
+use crate::terminal::{FrontTerminal, is_job_control};
 
 /// How long a destination may hold up a stop.
 const FLUSH_BOUND: Duration = Duration::from_millis(300);
@@ -46,8 +45,8 @@ impl Front {
         }
         self.pausing = Some(pause);
         self.clock.pause();
-        self.say(&ToAgent::Pause);
-        if self.link.is_none() {
+        self.say(ToAgent::Pause);
+        if !self.is_linked() {
             self.paused();
         }
     }
@@ -83,11 +82,11 @@ impl Front {
     fn go_on(&mut self, stopped: bool) {
         let Some(Pause { signal: number, .. }) = self.pausing.take() else { return };
         self.clock.resume();
-        self.node_clock.forget();
+        self.nodes.iter_mut().for_each(|node| node.clock.forget());
         if let Some(terminal) = &mut self.terminal {
             terminal.enter();
         }
-        self.say(&ToAgent::Resume);
+        self.say(ToAgent::Resume);
         if let Some(terminal) = &self.terminal
             && let Some(group) = terminal.group()
         {
@@ -121,7 +120,7 @@ impl Front {
     }
 
     /// A rank was stopped, and not by us.
-    pub(crate) fn rank_stopped(&mut self, rank: Rank, number: i32, at: Duration) {
+    pub(crate) fn rank_stopped(&mut self, from: NodeRank, rank: Rank, number: i32, at: Duration) {
         let is_single = self.plan.spec.map.world_size() == 1;
         match &self.terminal {
             Some(terminal) if terminal.is_lent_to(rank) && (is_job_control(number) || is_single) => {
@@ -131,7 +130,7 @@ impl Front {
             Some(_) | None => {
                 let name = rankrun_core::status::signal_name(number);
                 self.note(format!("rank {rank} was stopped by {name}, which was not sent by rankrun"));
-                self.node_event(at, Event::Stopped { rank, signal: number });
+                self.node_event(from, at, gang::Event::Stopped { rank, signal: number });
             }
         }
     }
@@ -152,7 +151,7 @@ impl Front {
             let _ = poll(&mut [PollFd::new(&self.waker, PollFlags::IN)], Some(&timeout));
             self.waker.clear();
             self.delivery.hear(now);
-            self.hear_stdin();
+            self.take_news();
         }
     }
 

@@ -4,21 +4,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rankrun_agent::clean::Remains;
-use rankrun_core::ExitCode;
 use rankrun_core::event::{End, JobEvent};
-use rankrun_core::gang::{Event, Outside};
+use rankrun_core::gang::{self, Outside};
 use rankrun_core::job::CleanShm;
 use rankrun_core::report::{LeftProcess, OutputFate, Report, render};
 use rankrun_core::verdict::verdict;
+use rankrun_core::{ExitCode, NodeRank};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::signal;
 use rankrun_wire::message::Containment;
 
-use crate::files::{Directory, Done, Files, Task};
-use crate::front::{Front, Outcome};
-use crate::launcher::LOOK_STEP;
-use crate::report;
+use crate::delivery::{Directory, Done, Files, Task};
+use crate::job::front::{Front, Outcome};
+use crate::job::report;
+use crate::nodes::{Act, Guard, LOOK_STEP, NodeHandle};
 
 /// How long guard and agent may take to end once all is over, beyond what a kill may take.
 const GUARD_BOUND: Duration = Duration::from_secs(15);
@@ -47,7 +47,7 @@ impl Front {
         // A pause that nobody can answer any more is over.
         self.pausing = None;
         self.clock.resume();
-        let proven = self.await_guard();
+        let proven = self.await_guards();
         if let Some(terminal) = &mut self.terminal {
             terminal.close(verdict(&self.gang).code == ExitCode::SUCCESS);
         }
@@ -70,8 +70,10 @@ impl Front {
         let report = self.report(&end);
         let is_told = report::is_worth_telling(&report, &self.gang);
         let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_told);
-        let (now, places) = (self.now(), self.places.clone());
-        self.delivery.files.submit(now, Task::Remove(places));
+        let now = self.now();
+        for node in &self.nodes {
+            self.delivery.files.submit(now, Task::Remove(node.places.clone()));
+        }
         let missing = directory.as_ref().and_then(|directory| self.missing_home(directory));
         let home = self.plan.report.home.as_deref();
         end.saved = match (&directory, &missing) {
@@ -101,9 +103,19 @@ impl Front {
     /// What is known of the end besides the gang.
     fn end(&self, proven: bool, is_written: bool) -> End {
         let took = self.started.elapsed();
-        let summary = self.summary.clone().unwrap_or_default();
+        let (mut left, mut shared_memory, mut released) = (Vec::new(), Vec::new(), 0);
+        for summary in self.nodes.iter().filter_map(|node| node.summary.as_ref()) {
+            left.extend(summary.left.iter().cloned());
+            shared_memory.extend(summary.shared_memory.iter().map(|name| name.to_string_lossy().into_owned()));
+            released += summary.released;
+        }
+        // Without a summary the guard has cleaned up, by the agent's notes.
+        let is_removed = |node: &NodeHandle| node.summary.as_ref().is_none_or(|summary| summary.shared_memory_removed);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (containment, containment_note) = match &self.containment {
+        // One word for all: the weakest.
+        let weak = self.nodes.iter().find(|node| !matches!(node.containment, Some(Containment::Cgroup)));
+        let node = weak.or(self.nodes.first());
+        let (containment, containment_note) = match node.and_then(|node| node.containment.as_ref()) {
             Some(Containment::Subreaper { why }) => ("subreaper", Some(why.clone())),
             Some(Containment::Cgroup) => ("cgroup", None),
             None => ("unknown", None),
@@ -120,18 +132,21 @@ impl Front {
             containment: containment.to_owned(),
             containment_note,
             proven,
-            processes: summary.left.into_iter().map(process).collect(),
-            released: summary.released,
-            shared_memory: summary.shared_memory.iter().map(|name| name.to_string_lossy().into_owned()).collect(),
-            // Without a summary the guard has cleaned up, by the agent's notes.
-            shared_memory_removed: summary.shared_memory_removed || self.summary.is_none(),
-            output: match (self.is_drained, is_written && !self.delivery.is_lost(), self.delivery.is_salvaged()) {
+            processes: left.into_iter().map(process).collect(),
+            released,
+            shared_memory,
+            shared_memory_removed: self.nodes.iter().all(is_removed),
+            output: match (
+                self.nodes.iter().all(|node| node.is_drained),
+                is_written && !self.delivery.is_lost(),
+                self.delivery.is_salvaged(),
+            ) {
                 (false, _, _) => OutputFate::LostWithAgent,
                 (true, true, true) => OutputFate::KeptBesideReport,
                 (true, true, false) => OutputFate::Written,
                 (true, false, _) => OutputFate::Lost,
             },
-            why_lost: self.watch.why.map(str::to_owned),
+            why_lost: self.nodes.iter().find_map(|node| node.watch.why).map(str::to_owned),
             saved: None,
         }
     }
@@ -235,7 +250,7 @@ impl Front {
             // The report still has its second.
             if now >= until || (bound.is_none() && self.is_hurried) {
                 if self.delivery.is_full() {
-                    self.event(Event::OutputFailed);
+                    self.event(gang::Event::OutputFailed);
                 }
                 if bound.is_some() {
                     return false;
@@ -254,33 +269,43 @@ impl Front {
     }
 
     /// Waits for the guard's word that nothing is left; where there is no guard any more, does its work.
-    fn await_guard(&mut self) -> bool {
+    fn await_guards(&mut self) -> bool {
         let bound = self.now() + GUARD_BOUND;
         loop {
-            self.look_at_guard();
-            if self.guard_code.is_some() || self.guard_lost {
+            self.look_at_guards();
+            if self.nodes.iter().all(|node| node.guard != Guard::Alive) {
                 break;
             }
             let now = self.now();
-            self.watch_guard();
+            for node in &mut self.nodes {
+                if let Some(Act::KillGuard) = node.watch_guard() {
+                    node.kill_guard();
+                }
+            }
             if now >= bound || self.is_hurried || !self.wait_until(now + LOOK_STEP) {
                 break;
             }
         }
-        if let Some(code) = self.guard_code {
+        (0..self.nodes.len() as u32).map(NodeRank).all(|node| self.prove(node))
+    }
+
+    /// Whether nothing is left on a node: by its guard's word; where there is no guard any more, by its work.
+    fn prove(&self, node: NodeRank) -> bool {
+        let node = &self.nodes[node.index()];
+        if let Guard::Ended(code) = node.guard {
             return code == ExitCode::SUCCESS.0;
         }
         let remains = Remains {
-            cgroup: self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
+            cgroup: node.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
             children: ChildList::open(),
-            places: self.places.clone(),
+            places: node.places.clone(),
             clean_shm: self.plan.spec.clean_shm == CleanShm::Job,
         };
-        if self.is_drained {
+        if node.is_drained {
             remains.let_end(&self.foreign);
         }
         let empty = remains.end(&self.foreign);
-        remains.tidy(self.summary.is_none().then(|| SystemTime::now() - UNATTENDED));
+        remains.tidy(node.summary.is_none().then(|| SystemTime::now() - UNATTENDED));
         empty
     }
 }
