@@ -235,3 +235,18 @@ fn a_job_for_which_no_thread_can_be_started_is_refused_with_the_reason() {
     assert!(text.starts_with("error: cannot start a thread: Operation not permitted"), "{text}");
     assert_eq!(ended.stdout_text(), "");
 }
+
+#[test]
+fn a_log_file_beyond_the_limit_of_file_sizes_is_an_error_with_a_message() {
+    let logs = tempfile::tempdir().expect("the temporary directory can be written");
+    let ranks = ["-n", "2", "sh", "-c", "yes | head -c 100000"];
+    let options = ["--drain", "1s", "--grace", "1s", "--log-dir", logs.path().to_str().expect("text")];
+    let rankrun = rankrun().display().to_string();
+    let script = r#"trap '' XFSZ; ulimit -f 16; exec "$0" "$@""#;
+    let words = [&["-c", script, rankrun.as_str()][..], &options, &ranks].concat();
+    let ended = Job::of_program("sh", words).bound(BOUND).run();
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(125), "{text}");
+    assert!(text.contains("File too large") && text.contains("rank-"), "{text}");
+    assert!(text.contains("log files are given up"), "{text}");
+}

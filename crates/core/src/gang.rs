@@ -131,7 +131,7 @@ pub enum Event {
     Signal(i32),
     /// Nobody reads our output any more: end as SIGPIPE would.
     OutputGone,
-    /// Our output has found no place for longer than `--drain`.
+    /// Output could not be written for longer than `--drain`.
     OutputFailed,
     /// The agent is gone, without having said that all is over.
     AgentLost,

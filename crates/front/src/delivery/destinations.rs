@@ -47,6 +47,8 @@ pub(crate) struct Opened {
     /// There are log files.
     pub(crate) logs: bool,
     pub(crate) journal: Journal,
+    /// Signals that arrived meanwhile, with their senders.
+    pub(crate) signals: Vec<(i32, i32)>,
 }
 
 /// The threads that write: they are started before the first rank, since ranks may use up all processes that are allowed.
@@ -115,7 +117,7 @@ impl Delivery {
         drain: Duration,
     ) -> Delivery {
         let Threads { files, sinks } = threads;
-        let Opened { logs, journal } = opened;
+        let Opened { logs, journal, signals: _ } = opened;
         Delivery {
             presenter,
             files,
@@ -391,14 +393,15 @@ impl Delivery {
         if self.log_deadline().is_none_or(|deadline| deadline > now) {
             return;
         }
-        self.give_up_logs(now);
-        self.told.push(Told::Failed);
+        if self.give_up_logs(now) {
+            self.told.push(Told::Failed);
+        }
     }
 
-    /// Writes no more log files, and says so.
-    pub(crate) fn give_up_logs(&mut self, now: Duration) {
+    /// Writes no more log files if they do not hold all that they should, and says so. Returns whether that is so.
+    pub(crate) fn give_up_logs(&mut self, now: Duration) -> bool {
         if !self.is_logging() {
-            return;
+            return false;
         }
         let left = self.unlogged[0] + self.unlogged[1];
         if self.log_failed_since.take().is_some() {
@@ -416,6 +419,7 @@ impl Delivery {
         }
         self.logs = false;
         self.settle([0, 0]);
+        true
     }
 
     fn note(&mut self, text: String) {
@@ -446,6 +450,11 @@ impl Delivery {
     /// Whether output was kept, or was to be kept, that no destination took.
     pub(crate) fn is_salvaged(&self) -> bool {
         self.keep_in.is_some()
+    }
+
+    /// Whether there is output that no destination took.
+    pub(crate) fn has_kept(&self) -> bool {
+        self.keeping.iter().any(Option::is_some)
     }
 
     /// Whether output is lost that was to be kept.

@@ -199,10 +199,12 @@ impl Writer {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         match time {
             None => {
+                // The write is tried again in any case.
                 let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::OUT)], None);
             }
             Some(time) => {
                 let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+                // As above.
                 let _ = poll(&mut [], Some(&timeout));
             }
         }

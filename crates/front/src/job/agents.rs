@@ -232,6 +232,7 @@ impl Front {
 /// The rank alone holds the front's stdin from now on.
 fn leave_stdin() {
     if let Ok(null) = std::fs::File::open("/dev/null") {
+        // Where that fails, the rank and we share the descriptor, and we read none of it.
         let _ = rustix::stdio::dup2_stdin(&null);
     }
 }

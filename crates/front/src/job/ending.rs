@@ -139,7 +139,7 @@ impl Front {
             output: match (
                 self.nodes.iter().all(|node| node.is_drained),
                 is_written && !self.delivery.is_lost(),
-                self.delivery.is_salvaged(),
+                self.delivery.has_kept(),
             ) {
                 (false, _, _) => OutputFate::LostWithAgent,
                 (true, true, true) => OutputFate::KeptBesideReport,
@@ -255,7 +255,9 @@ impl Front {
                 if bound.is_some() {
                     return false;
                 }
-                self.delivery.give_up_logs(now);
+                if self.delivery.give_up_logs(now) {
+                    self.event(gang::Event::OutputFailed);
+                }
                 if let Some(directory) = self.directory().filter(|_| !self.delivery.is_salvaged()) {
                     self.delivery.salvage(directory);
                 }

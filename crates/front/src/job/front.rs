@@ -40,6 +40,8 @@ pub(crate) struct Front {
     pub(crate) nodes: Vec<NodeHandle>,
     /// What has been decided and not yet done.
     pub(crate) effects: VecDeque<FrontEffect>,
+    /// Signals that arrived before the loop did.
+    pub(crate) early: Vec<(i32, i32)>,
     /// Children of this process that are not the job's.
     pub(crate) foreign: Vec<i32>,
     /// What the report says of the job itself.

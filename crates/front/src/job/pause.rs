@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use rankrun_core::{NodeRank, Rank, Stream, gang};
-use rankrun_sys::{signal, terminal};
+use rankrun_sys::{process, signal, terminal};
 use rankrun_wire::ToAgent;
 
 use crate::job::front::Front;
@@ -65,7 +65,7 @@ impl Front {
         let mut stopped = terminal::stop_by(number, whose == Whose::Rank);
         if !stopped && whose == Whose::Asked {
             // No shell controls us (a scheduler does, perhaps), so that the kernel has dropped the milder signal.
-            stopped = signal::send(std::process::id() as i32, signal::SIGSTOP).is_ok();
+            stopped = process::signal_self(signal::SIGSTOP).is_ok();
         }
         self.go_on(stopped);
     }
@@ -92,9 +92,10 @@ impl Front {
         {
             if !stopped && number != signal::SIGTSTP {
                 // It asks for a terminal that it can never get: the kernel's end for a stopped group without a shell.
-                let _ = signal::send_group(group, signal::SIGHUP);
+                let _ = group.signal_group(signal::SIGHUP);
             }
-            let _ = signal::send_group(group, signal::SIGCONT);
+            // It fails, as above, if the rank has ended, which is all that was wanted.
+            let _ = group.signal_group(signal::SIGCONT);
         }
         self.resized();
     }
@@ -114,9 +115,11 @@ impl Front {
     /// the shell has put us there without a word (`fg` of a running job). Returns whether the rank has got it now.
     pub(crate) fn pass_on(&mut self, number: i32) -> bool {
         let Some(terminal) = &mut self.terminal else { return false };
-        let Some(group) = terminal.group().filter(|_| terminal.in_foreground()) else { return false };
+        if terminal.group().is_none() || !terminal.in_foreground() {
+            return false;
+        }
         terminal.enter();
-        signal::send_group(group, number).is_ok()
+        terminal.group().is_some_and(|group| group.signal_group(number).is_ok())
     }
 
     /// A rank was stopped, and not by us.
@@ -148,6 +151,7 @@ impl Front {
                 return;
             }
             let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) };
+            // A wait that fails shows at the end of the bound.
             let _ = poll(&mut [PollFd::new(&self.waker, PollFlags::IN)], Some(&timeout));
             self.waker.clear();
             self.delivery.hear(now);

@@ -47,6 +47,9 @@ impl Front {
     /// Runs until the agents are gone, or have said good-bye, and then ends the job.
     pub(crate) fn run_to_end(mut self) -> Outcome {
         let mut ready = Vec::new();
+        for (number, sender) in std::mem::take(&mut self.early) {
+            self.take(FrontEvent::Signal { number, sender });
+        }
         while self.is_linked() {
             self.hand_on();
             let timeout = self.timeout();
@@ -250,7 +253,9 @@ impl Front {
         if self.delivery.is_full() {
             self.event(gang::Event::OutputFailed);
         }
-        self.delivery.give_up_logs(now);
+        if self.delivery.give_up_logs(now) {
+            self.event(gang::Event::OutputFailed);
+        }
         match self.directory().filter(|_| !self.delivery.is_salvaged() && !self.is_hurried) {
             Some(directory) => {
                 self.delivery.salvage(directory);

@@ -102,7 +102,7 @@ fn dismiss(guard: i32) {
             return;
         }
         let step = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        // A signal cuts the wait short.
+        // A wait that is cut short is made again.
         let _ = rustix::event::poll(&mut [], Some(&step));
     }
 }
@@ -147,7 +147,8 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
             }
         }
         let Some(what) = what.first() else { return Ok(opened) };
-        while let Some((number, _)) = signals.next() {
+        while let Some((number, sender)) = signals.next() {
+            opened.signals.push((number, sender));
             if [signal::SIGINT, signal::SIGTERM, signal::SIGHUP].contains(&number) {
                 return Err(StartError {
                     code: ExitCode::signal(number),
@@ -210,7 +211,7 @@ fn make(
     let handle = || waker.handle().map_err(failed("make an event descriptor"));
     // A rank may use up all processes and threads that the user may have. What we need is started before the first.
     let mut threads = Threads::start(&waker).map_err(no_thread)?;
-    let opened = open_files(&mut plan, &mut threads.files, &waker, &signals)?;
+    let mut opened = open_files(&mut plan, &mut threads.files, &waker, &signals)?;
     let token = Token::Node(NodeRank(0)).encode();
     let mut node = NodeHandle::new(NodeRank(0), launched, &poller, token).map_err(failed("reach the agent"))?;
     poller.add(&signals, Token::Signals.encode(), Interest::Read).map_err(failed("watch for signals"))?;
@@ -247,6 +248,7 @@ fn make(
         }
         None => Names { node: String::new(), local_rank: Default::default(), app: Default::default() },
     };
+    let early = std::mem::take(&mut opened.signals);
     let presenter = Presenter::new(plan.output.clone(), names);
     let mut delivery = Delivery::new(presenter, threads, opened, plan.output.same_destination, plan.drain);
     let facts = facts(&plan, rules.clone());
@@ -265,6 +267,7 @@ fn make(
         waker,
         nodes: vec![node],
         effects: VecDeque::new(),
+        early,
         foreign,
         stdin,
         terminal,
