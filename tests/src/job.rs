@@ -22,6 +22,10 @@ use crate::time::{monotonic, wait_until};
 /// No job of a test lasts longer, unless the test says so.
 const BOUND: Duration = Duration::from_secs(60);
 
+/// How long the guard believes in an agent that makes no progress (docs/containment.md): shorter than usual, since tests
+/// wait for it.
+const LEASE_SECONDS: &str = "5";
+
 /// How long something that is just being removed may still be there.
 const MOMENT: Duration = Duration::from_secs(5);
 
@@ -215,6 +219,7 @@ impl Job {
         command.env("RANKRUN_JOURNAL", directory.join("journal"));
         // The tests may themselves run below rankrun, mpiexec or Slurm only as far as a test asks for it.
         command.env_remove("RANKRUN_CONTAINMENT");
+        command.env("RANKRUN_LEASE_SECONDS", LEASE_SECONDS);
         for (name, value) in &self.environment {
             match value {
                 Some(value) => command.env(name, value),

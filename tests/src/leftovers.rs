@@ -6,6 +6,8 @@ use std::time::SystemTime;
 
 use rustix::fs::FlockOperation;
 
+use crate::processes;
+
 /// Names in /dev/shm that contain `tag`, runtime directories and cgroups of the jobs.
 pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -14,23 +16,42 @@ pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
             found.push(path);
         }
     }
-    for owner in entries(Path::new("/tmp")) {
-        if name(&owner).starts_with("rankrun-") {
-            found.extend(entries(&owner).into_iter().filter(|path| jobs.contains(&name(path))));
-        }
-    }
+    found.extend(job_directories().into_iter().filter(|(job, _)| jobs.contains(job)).map(|(_, path)| path));
     for mount in cgroup2_mounts() {
         cgroups(&mount, jobs, &mut found);
     }
     found
 }
 
-/// Directories of jobs that began after `since` and that no agent holds. A job that is just beginning or ending is among
-/// them for a moment.
+/// Directories of jobs that began after `since`, that no agent holds, and of which no process is alive: those of other
+/// tests, which run beside this one, are theirs to judge. A job that is just beginning or ending is among them for a moment.
 pub(crate) fn dead_directories(since: SystemTime) -> Vec<PathBuf> {
-    let owners = entries(Path::new("/tmp")).into_iter().filter(|owner| name(owner).starts_with("rankrun-"));
-    let jobs = owners.flat_map(|owner| entries(&owner)).filter(|path| is_job(&name(path)));
-    jobs.filter(|job| is_newer(job, since) && is_unlocked(job)).collect()
+    let dead = job_directories().into_iter().filter(|(_, path)| is_newer(path, since) && is_unlocked(path));
+    dead.filter(|(job, _)| !has_processes(job)).map(|(_, path)| path).collect()
+}
+
+/// Whether a guard bears the job's name, or a process has it in its environment.
+fn has_processes(job: &str) -> bool {
+    let holds = |pid: i32, file: &str, wanted: &str| {
+        let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        bytes.windows(wanted.len()).any(|window| window == wanted.as_bytes())
+    };
+    let variable = format!("RANKRUN_JOB_ID={job}");
+    processes::all().iter().any(|process| {
+        process.state != 'Z' && (holds(process.pid, "environ", &variable) || holds(process.pid, "cmdline", job))
+    })
+}
+
+/// The directories of jobs with the jobs' ids: `/tmp/rankrun-UID/JOB`, and `/tmp/rankrun-UID-JOB` where somebody else made
+/// the former.
+fn job_directories() -> Vec<(String, PathBuf)> {
+    let owners: Vec<PathBuf> = entries(Path::new("/tmp"));
+    let owners: Vec<PathBuf> = owners.into_iter().filter(|owner| name(owner).starts_with("rankrun-")).collect();
+    let mut found: Vec<(String, PathBuf)> =
+        owners.iter().flat_map(|owner| entries(owner)).map(|path| (name(&path), path)).collect();
+    found.extend(owners.into_iter().filter_map(|path| Some((name(&path).rsplit_once('-')?.1.to_owned(), path))));
+    found.retain(|(job, _)| is_job(job));
+    found
 }
 
 /// Beside the jobs' directories, that of a user holds what Python has compiled of the hook.

@@ -44,3 +44,23 @@ fn a_job_that_does_not_return_fails_its_test() {
     let message = *outcome.expect_err("the job sleeps for ever").downcast::<String>().expect("a text");
     assert!(message.starts_with("rankrun did not return within 50ms"), "{message}");
 }
+
+#[test]
+fn a_job_starts_with_the_signals_of_a_command_in_the_foreground_whoever_runs_the_tests() {
+    // A copy of this test, whose caller ignores what a shell ignores in the background, and more.
+    if std::env::var_os("RANKRUN_TEST_IGNORED").is_none() {
+        let test = std::env::current_exe().expect("a running test has a file");
+        let name = "a_job_starts_with_the_signals_of_a_command_in_the_foreground_whoever_runs_the_tests";
+        let status = std::process::Command::new("env")
+            .args(["--ignore-signal=HUP,INT,QUIT,TERM,CHLD", "RANKRUN_TEST_IGNORED=yes"])
+            .arg(test)
+            .args(["--exact", name])
+            .status();
+        assert!(status.expect("env can be started").success());
+        return;
+    }
+    let ended = Job::of_program("grep", ["SigIgn", "/proc/self/status"]).run();
+    let text = ended.stdout_text();
+    let mask = u64::from_str_radix(text.split_whitespace().last().unwrap_or_default(), 16).expect("a mask");
+    assert_eq!(mask & 0x7fff_ffff, 0, "{text}");
+}

@@ -83,7 +83,8 @@ fn a_cgroup_that_cannot_be_made_is_no_obstacle_and_is_said_when_asked() {
 }
 
 /// A namespace of mounts in which no place for the job's directory can be written.
-const NOWHERE: &str = r#"mkdir -p /tmp/rankrun-0 && mount -t tmpfs -o ro none /tmp/rankrun-0 &&
+const NOWHERE: &str = r#"mount --bind /tmp /tmp && mkdir -p /tmp/rankrun-0 &&
+mount -t tmpfs -o ro none /tmp/rankrun-0 && mount -o remount,bind,ro /tmp &&
 mount -t tmpfs -o ro none /dev/shm && exec "$0" "$@""#;
 
 #[test]
@@ -95,8 +96,13 @@ fn without_a_place_for_its_directory_a_job_is_refused_and_the_places_are_named()
     let command = ["-m", "sh", "-c", NOWHERE, &rankrun, "-n", "2", "true"];
     let ended = Job::of_program("unshare", command).env_remove("XDG_RUNTIME_DIR").run();
     assert_eq!(ended.code, Some(125));
+    let text = message(&ended);
+    let (start, end) = (text.find("\"/tmp").unwrap_or(0), text.rfind("\": ").map_or(0, |quote| quote + 1));
+    let places: Vec<&str> = text[start..end].split(", ").collect();
+    assert_eq!(places[..2], ["\"/tmp/rankrun-0\"", "\"/dev/shm/rankrun-0\""]);
+    assert!(places[2].starts_with("\"/tmp/rankrun-0-") && places[3].starts_with("\"/dev/shm/rankrun-0-"), "{places:?}");
     assert_eq!(
-        message(&ended),
-        "error: cannot make a private directory for the job in \"/tmp/rankrun-0\", \"/dev/shm/rankrun-0\": Read-only file system\n"
+        text.replace(&text[start..end], "[PLACES]"),
+        "error: cannot make a private directory for the job in [PLACES]: Read-only file system\n"
     );
 }

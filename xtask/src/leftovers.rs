@@ -17,7 +17,9 @@ impl Leftovers {
         names.extend(entries(Path::new("/dev/shm")));
         for owner in entries(Path::new("/tmp")) {
             if name_starts_with(&owner, "rankrun-") {
-                names.extend(entries(&owner).into_iter().filter(|path| is_job(path) && !is_alive(path)));
+                // Beside it are the directories of jobs for which there was no room in it.
+                let jobs = entries(&owner).into_iter().chain([owner]);
+                names.extend(jobs.filter(|path| is_job(path) && !is_alive(path)));
             }
         }
         for mount in cgroup2_mounts() {
@@ -47,6 +49,7 @@ fn name_starts_with(path: &Path, prefix: &str) -> bool {
 /// Beside the jobs' directories, that of a user holds what Python has compiled of the hook.
 fn is_job(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.rsplit('-').next().unwrap_or_default();
     name.len() == 8 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 

@@ -124,6 +124,7 @@ const OUTER_IDENTITY: &[&str] = &[
     "RANKRUN_NNODES",
     "RANKRUN_ATTEMPT",
     "RANKRUN_SOCKET",
+    "RANKRUN_TAG",
 ];
 
 /// MCA parameters in the environment are the user's tuning, and are kept although their prefix is on the list above.
@@ -375,8 +376,8 @@ struct GpuSlice {
 /// both layers would leave a rank nothing: the inner layer is sliced where there is one. Where there is no mask at all,
 /// `CUDA_VISIBLE_DEVICES` (which HIP reads too) and `ZE_AFFINITY_MASK` count the devices from 0.
 fn gpu_masks(spec: &JobSpec, app: &App, local_rank: LocalRank, per_rank: u32) -> Vec<GpuSlice> {
-    let first = local_rank.index() * per_rank as usize;
-    let last = first + per_rank as usize;
+    let first = local_rank.index().saturating_mul(per_rank as usize);
+    let last = first.saturating_add(per_rank as usize);
     let slice = |variable: &'static str| -> Option<GpuSlice> {
         let mask = mask_of(spec, app, variable)?;
         let devices = mask

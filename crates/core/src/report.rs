@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::evidence::{Class, Evidence, LeftOut};
 use crate::exit::ExitCode;
 use crate::ids::{JobId, Pid, Rank};
+use crate::printable::printable;
 use crate::ranks::RankSet;
 use crate::status::WorkerStatus;
 use crate::testimony::{Exception, StuckIn};
@@ -120,6 +121,9 @@ pub enum OutputFate {
 }
 
 /// The report for a person. `saved` is where it is kept.
+///
+/// Much of it is in the words of programs, or comes from a file that anybody may have written: no value reaches the text
+/// but through [`printable`].
 pub fn render(report: &Report, saved: Option<&str>, color: bool) -> String {
     let paint = |style: &str, words: &str| match color {
         true => format!("\x1b[{style}m{words}\x1b[0m"),
@@ -132,10 +136,10 @@ pub fn render(report: &Report, saved: Option<&str>, color: bool) -> String {
     let mut lines = vec![format!(
         "{} {}  ({code}after {})",
         paint("1;31", "rankrun:"),
-        paint("1", &report.summary),
+        paint("1", &printable(&report.summary)),
         duration(report.seconds)
     )];
-    let mut line = |name: &str, value: &str| lines.push(format!("  {name:<9} {value}"));
+    let mut line = |name: &str, value: &str| lines.push(format!("  {name:<9} {}", printable(value)));
     if let Some(culprit) = &report.culprit {
         line("where", &place(culprit));
         if let (Some(place), Some(time)) = (culprit.stuck_in, culprit.stuck_for) {
@@ -185,7 +189,7 @@ fn own_words(report: &Report, room: usize) -> Vec<String> {
     }
     let kept = &own[own.len().saturating_sub(room - 1)..];
     let title = format!("  {source:<9} the last of rank {}:", culprit.rank);
-    std::iter::once(title).chain(kept.iter().map(|line| format!("    | {}", shorten(line, 150)))).collect()
+    std::iter::once(title).chain(kept.iter().map(|line| format!("    | {}", shorten(&printable(line), 150)))).collect()
 }
 
 fn place(culprit: &Culprit) -> String {
@@ -271,6 +275,7 @@ fn shorten(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::printable::printable_lines;
 
     fn report() -> Report {
         let rank = |rank: u32, fate| RankReport {
@@ -331,6 +336,39 @@ mod tests {
     #[test]
     fn the_text_reads_well_in_black_and_white() {
         insta::assert_snapshot!(render(&report(), Some("~/.local/state/rankrun/7f3a91c2/report.json"), false));
+    }
+
+    #[test]
+    fn no_word_of_a_program_is_obeyed_by_a_terminal() {
+        let nasty = "a\x1b]0;title\x07\x1b[2J\u{9b}1A\u{202e}\rb\n";
+        let mut report = report();
+        report.summary = nasty.to_owned();
+        report.containment = nasty.to_owned();
+        report.left.processes = vec![LeftProcess {
+            pid: Pid(1),
+            name: nasty.to_owned(),
+            state: '\r',
+            wait_channel: Some(nasty.to_owned()),
+        }];
+        let culprit = report.culprit.as_mut().expect("there is one");
+        culprit.node = nasty.to_owned();
+        culprit.command = vec![nasty.to_owned()];
+        culprit.stderr = vec![nasty.to_owned(); 3];
+        let mut exception = culprit.exception.take().expect("there is one");
+        exception.file = Some(nasty.to_owned());
+        exception.function = Some(nasty.to_owned());
+        exception.traceback = nasty.to_owned();
+        let mut other = report.clone();
+        let culprit = other.culprit.as_mut().expect("there is one");
+        culprit.exception = Some(exception);
+        culprit.stderr = Vec::new();
+        let clean = self::report();
+        for (nasty_report, lines) in [(&report, 11), (&other, 9)] {
+            let text = render(nasty_report, Some(nasty), false);
+            assert_eq!(printable_lines(&text), text);
+            assert_eq!(text.lines().count(), lines, "{text}");
+        }
+        assert_eq!(printable_lines(&render(&clean, None, false)), render(&clean, None, false));
     }
 
     #[test]

@@ -11,9 +11,15 @@ pub enum UnitError {
     Size { text: String },
 }
 
+/// The longest duration: what is longer counts as this. Several of them, and the time since the start of a job, can be
+/// added without an overflow.
+pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// Reads a duration: numbers with units (`h`, `m` or `min`, `s`, `ms`), the largest first; a number alone counts seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
-    read_duration(text).ok_or_else(|| UnitError::Duration { text: text.to_owned() })
+    read_duration(text)
+        .map(|duration| duration.min(LONGEST))
+        .ok_or_else(|| UnitError::Duration { text: text.to_owned() })
 }
 
 fn read_duration(text: &str) -> Option<Duration> {
@@ -124,6 +130,13 @@ mod tests {
             ["", "s", "-1", "5x", "1s1m", "1s1s", "1e3", "inf", "1..2s", "5 s x", "1m30", "99999999999999999999h"]
         {
             assert!(parse_duration(text).is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn durations_beyond_all_measure_can_still_be_added() {
+        for text in ["18446744073709549000", "9999999h", "200000d"] {
+            assert_eq!(parse_duration(text), Ok(LONGEST), "{text}");
         }
     }
 

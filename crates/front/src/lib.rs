@@ -29,6 +29,8 @@ pub struct Plan {
     pub error_file: Option<PathBuf>,
     pub timeout: Option<Duration>,
     pub keep_going: bool,
+    /// How the agent of this node is to be.
+    pub node: rankrun_agent::Options,
     /// Whether the job ends when our parent does.
     pub die_with_parent: bool,
     /// Whether a rank whose stderr ends with a traceback, and that lives on, is ended (or only named).

@@ -1,4 +1,6 @@
-//! Whether the machine lets us start as many processes as the job has ranks, and what stands in the way.
+//! Whether the machine lets us start as many processes and open as many files as the job needs, and what stands in the way.
+//!
+//! A job that would run out of them half-way is refused before anything is started.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -43,6 +45,62 @@ fn refuse(ranks: u64, bounds: Vec<Bound>) -> Result<(), Problem> {
     let Bound { name, limit, used, remedy } = tightest;
     Err(Problem::usage(format!(
         "cannot start {ranks} ranks: {name} is {limit}, of which {used} are in use, so that at most {room} ranks can be started"
+    ))
+    .hint(remedy))
+}
+
+/// What a job opens, as far as it grows with the job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Descriptors {
+    pub(crate) ranks: u32,
+    /// The agent's ends for each rank, as long as it lives.
+    pub(crate) each: u32,
+    /// Log files that the front holds open.
+    pub(crate) logs: u32,
+}
+
+/// What the agent opens for itself: poll set, signals, stream, lease, the job's directory, cgroup and shared memory, a spool.
+const OF_THE_AGENT: u64 = 32;
+/// What the front opens for itself: poll set, signals, stream, threads, terminal.
+const OF_THE_FRONT: u64 = 24;
+/// What a rank needs until it has been started: its stdio, its PMI socket, its cgroup.
+const EACH_AT_START: u64 = 5;
+/// Ranks that the agent makes ready at once.
+const MADE_READY: u64 = 16;
+
+impl Descriptors {
+    /// For an agent, and for a front, beside what is open already.
+    fn needed(self) -> [u64; 2] {
+        let ranks = u64::from(self.ranks);
+        let agent = ranks * u64::from(self.each) + ranks.min(MADE_READY) * EACH_AT_START;
+        [agent + OF_THE_AGENT, u64::from(self.logs) + OF_THE_FRONT]
+    }
+}
+
+/// Refuses a job that would need more open files than it may have. The agent raises its limit as far as it may be raised.
+pub(crate) fn check_descriptors(wanted: Descriptors) -> Result<(), Problem> {
+    // Without a name for them we hold the usual three.
+    let open = std::fs::read_dir("/proc/self/fd").map_or(3, Iterator::count) as u64;
+    let (soft, hard) = rankrun_sys::limits::open_files();
+    refuse_descriptors(wanted, open, soft.unwrap_or(u64::MAX), hard.unwrap_or(u64::MAX))
+}
+
+fn refuse_descriptors(wanted: Descriptors, open: u64, soft: u64, hard: u64) -> Result<(), Problem> {
+    let [agent, front] = wanted.needed().map(|needed| needed + open);
+    let (needed, limit) = if agent > hard { (agent, hard) } else { (front, soft) };
+    if needed <= limit {
+        return Ok(());
+    }
+    let ranks = crate::clean::count(wanted.ranks as usize, "rank", "ranks");
+    let remedy = match needed <= hard {
+        true => format!("raise it with \"ulimit -n {needed}\""),
+        false => {
+            "only the administrator can raise it: \"nofile\" in /etc/security/limits.conf, or LimitNOFILE of the unit"
+                .to_owned()
+        }
+    };
+    Err(Problem::usage(format!(
+        "cannot start {ranks}: that takes up to {needed} open files, and the limit on them (RLIMIT_NOFILE, \"ulimit -n\") is {limit}"
     ))
     .hint(remedy))
 }
@@ -141,6 +199,24 @@ mod tests {
         error: cannot start 85 ranks: b is 2000, of which 1900 are in use, so that at most 84 ranks can be started
         hint: raise b
         ");
+    }
+
+    #[test]
+    fn open_files_are_counted_for_the_agent_by_the_hard_limit_and_for_the_front_by_the_soft_one() {
+        let wanted = Descriptors { ranks: 32, each: 4, logs: 64 };
+        // 10 are open; the agent needs 32, 32 * 4 and 16 * 5 more, the front 24 and 64.
+        let check = |soft, hard| refuse_descriptors(wanted, 10, soft, hard);
+        assert_eq!(check(98, 250), Ok(()));
+        insta::assert_snapshot!(check(98, 249).expect_err("too few for the agent"), @r#"
+        error: cannot start 32 ranks: that takes up to 250 open files, and the limit on them (RLIMIT_NOFILE, "ulimit -n") is 249
+        hint: only the administrator can raise it: "nofile" in /etc/security/limits.conf, or LimitNOFILE of the unit
+        "#);
+        insta::assert_snapshot!(check(97, 1000).expect_err("too few for the front"), @r#"
+        error: cannot start 32 ranks: that takes up to 98 open files, and the limit on them (RLIMIT_NOFILE, "ulimit -n") is 97
+        hint: raise it with "ulimit -n 98"
+        "#);
+        let largest = Descriptors { ranks: u32::MAX, each: u32::MAX, logs: u32::MAX };
+        assert!(refuse_descriptors(largest, 10, 1024, 1 << 20).is_err());
     }
 
     #[test]

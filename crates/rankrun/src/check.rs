@@ -1,18 +1,17 @@
 //! `rankrun check`: what this machine offers to jobs, one line each, with a hint where something is amiss.
 
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anstyle::{AnsiColor, Style};
-use rankrun_agent::runtime;
-use rankrun_core::ExitCode;
+use rankrun_agent::tidy;
+use rankrun_core::printable::printable;
 use rankrun_core::units::format_size;
+use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::cgroup::JobCgroup;
-use rankrun_sys::proc;
+use rankrun_sys::shm;
 use rustix::fs::Access;
 
 use crate::{capacity, clean, cpus, inventory};
@@ -53,7 +52,7 @@ impl Finding {
 
 /// Examines this machine. The text is for stdout; the code is 1 if jobs cannot run here.
 pub(crate) fn run(env: &[(OsString, OsString)]) -> (String, ExitCode) {
-    let mut findings = vec![containment(), runtime_directory(), processes(), cpu_count(), pty(), tracing()];
+    let mut findings = vec![containment(env), runtime_directory(), processes(), cpu_count(), pty(), tracing()];
     findings.extend(limits());
     findings.extend(shared_memory());
     findings.push(left_over());
@@ -67,6 +66,8 @@ fn render(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.topic.len()).max().unwrap_or(0);
     let mut text = String::new();
     for Finding { topic, level, text: said, hint } in findings {
+        // Paths and the answers of programs are quoted in it.
+        let said = printable(said);
         let (mark, color) = match level {
             Level::Fine => ("ok  ", AnsiColor::Green),
             Level::Note => ("note", AnsiColor::Yellow),
@@ -75,7 +76,7 @@ fn render(findings: &[Finding]) -> String {
         let style = Style::new().fg_color(Some(color.into()));
         // Writing into a string does not fail.
         let _ = writeln!(text, "{style}{mark}{style:#}  {topic:width$}  {said}");
-        if let Some(hint) = hint {
+        if let Some(hint) = hint.as_deref().map(printable) {
             let _ = writeln!(text, "      {:width$}  hint: {hint}", "");
         }
     }
@@ -83,7 +84,7 @@ fn render(findings: &[Finding]) -> String {
 }
 
 /// Which tier holds the processes of a rank together (K-1), found by doing it.
-fn containment() -> Finding {
+fn containment(env: &[(OsString, OsString)]) -> Finding {
     const TOPIC: &str = "containment";
     const HINT: &str =
         "jobs run all the same; for a cgroup of your own: systemd-run --user --scope -p Delegate=yes rankrun ...";
@@ -92,7 +93,7 @@ fn containment() -> Finding {
     match JobCgroup::create(&name) {
         Ok(cgroup) => {
             let path = cgroup.path().to_owned();
-            let placed = place_a_process(&path);
+            let placed = place_a_process(&path, env);
             drop(cgroup);
             let _ = std::fs::remove_dir(&path);
             let above = path.parent().unwrap_or(&path).display();
@@ -114,39 +115,45 @@ fn containment() -> Finding {
 }
 
 /// Puts a process into a cgroup, and waits until it is gone.
-fn place_a_process(cgroup: &Path) -> std::io::Result<()> {
+fn place_a_process(cgroup: &Path, env: &[(OsString, OsString)]) -> std::io::Result<()> {
     // `cat` waits for us, and ends when we close its input.
-    let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    let cat = inventory::installed_program(variable(env, "PATH"), "cat").unwrap_or_else(|| "/bin/cat".into());
+    let mut child = Command::new(cat).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     let placed = std::fs::write(cgroup.join("cgroup.procs"), child.id().to_string());
     drop(child.stdin.take());
     child.wait()?;
     placed
 }
 
-/// The private directory of jobs: it must be ours alone.
+/// The private directory of a job, found by making one.
 fn runtime_directory() -> Finding {
     const TOPIC: &str = "directory";
-    let path = runtime::bases().swap_remove(0);
-    let shown = path.display();
-    let existed = path.exists();
-    if !existed && let Err(error) = std::fs::DirBuilder::new().mode(0o700).create(&path) {
-        return Finding::bad(TOPIC, format!("cannot make {shown}: {}", reason(&error)), "/tmp must be writable");
+    let bases = tidy::bases();
+    let existed: Vec<bool> = bases.iter().map(|base| base.exists()).collect();
+    let places = tidy::Places::of(&JobId(format!("check-{}", std::process::id())));
+    let made = places.create();
+    places.remove();
+    for (base, _) in bases.iter().zip(existed).filter(|(_, existed)| !existed) {
+        // A job has begun in it meanwhile, or it was not made: in both cases it is not ours to remove.
+        let _ = std::fs::remove_dir(base);
     }
-    let meta = std::fs::symlink_metadata(&path);
-    if !existed {
-        let _ = std::fs::remove_dir(&path);
-    }
-    match meta {
-        Ok(meta) if meta.is_dir() && meta.uid() == rustix::process::getuid().as_raw() && meta.mode() & 0o077 == 0 => {
-            Finding::fine(TOPIC, format!("{shown} is ours alone"))
+    let usual = bases[0].display();
+    match made {
+        Ok(directory) if directory.path().starts_with(&bases[0]) => {
+            Finding::fine(TOPIC, format!("{usual} is ours alone"))
         }
-        Ok(_) => Finding::bad(
+        Ok(directory) => Finding::note(
             TOPIC,
-            format!("{shown} is not a directory of ours alone"),
-            format!("remove it, or \"chmod 700 {shown}\" if it is yours"),
+            match tidy::check(&bases[0]) {
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    format!("{usual} cannot be used: {}; jobs use {}", reason(&error), directory.path().display())
+                }
+                Ok(()) | Err(_) => format!("{usual} cannot be used; jobs use {}", directory.path().display()),
+            },
+            "somebody else made it, or /tmp cannot be written: ask them or the administrator to remove it",
         ),
         Err(error) => {
-            Finding::bad(TOPIC, format!("cannot look at {shown}: {}", reason(&error)), "/tmp must be readable")
+            Finding::bad(TOPIC, format!("{error}: {}", reason(&error.source)), "/tmp must be writable and sticky")
         }
     }
 }
@@ -268,18 +275,14 @@ fn shared_memory() -> Option<Finding> {
 
 /// How many files of ours in /dev/shm no process maps.
 fn unused_shared_memory() -> usize {
-    let mapped: BTreeSet<OsString> =
-        proc::all().iter().flat_map(|process| proc::mapped_shared_memory(process.pid)).collect();
-    let files = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    let ours = files
-        .filter(|file| file.metadata().is_ok_and(|m| m.is_file() && m.uid() == rustix::process::getuid().as_raw()));
-    ours.filter(|file| !mapped.contains(file.path().as_os_str())).count()
+    let user = rustix::process::getuid().as_raw();
+    shm::unused(shm::files().into_iter().filter(|(_, file)| file.owner == user).collect()).len()
 }
 
 /// What dead jobs left on this machine.
 fn left_over() -> Finding {
     const TOPIC: &str = "leftovers";
-    match clean::survey(&runtime::bases()) {
+    match clean::survey() {
         Ok(jobs) if jobs.is_empty() => Finding::fine(TOPIC, "nothing is left of dead jobs"),
         Ok(jobs) => {
             let processes: usize = jobs.iter().map(clean::Leftover::process_count).sum();

@@ -3,6 +3,7 @@
 //! A job is dead when nobody holds the lock on its directory: its agent holds it as long as it lives. The lock is kept
 //! while we clean, so that two of us do not meet.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
@@ -11,8 +12,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rankrun_agent::runtime;
+use rankrun_agent::tidy;
 use rankrun_core::ExitCode;
+use rankrun_core::printable::printable;
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::{proc, shm};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,14 +37,14 @@ pub(crate) struct Leftover {
     _lock: std::fs::File,
     processes: Vec<proc::Process>,
     cgroups: Vec<PathBuf>,
-    shared_memory: Vec<OsString>,
+    shared_memory: HashMap<OsString, shm::File>,
 }
 
 /// Cleans, or only lists, and says on stdout what it did.
 pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
     let mut text = String::new();
     let mut code = ExitCode::SUCCESS;
-    for leftover in survey(&runtime::bases())? {
+    for leftover in survey()? {
         if dry_run {
             list(&mut text, &leftover);
             continue;
@@ -59,49 +61,45 @@ pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
     Ok((text, code))
 }
 
-/// Finds the dead jobs below the directories that there are. Locks them until the result is dropped.
-pub(crate) fn survey(bases: &[PathBuf]) -> Result<Vec<Leftover>, Problem> {
-    let Some((usual, others)) = bases.split_first() else { return Ok(Vec::new()) };
-    let mut found = survey_one(usual)?;
-    // A job goes there only when it must, and not at all where we cannot look.
-    found.extend(others.iter().filter_map(|base| survey_one(base).ok()).flatten());
+/// Finds the dead jobs of this user. Locks them until the result is dropped.
+pub(crate) fn survey() -> Result<Vec<Leftover>, Problem> {
+    let mut found = Vec::new();
+    for base in tidy::bases() {
+        found.extend(survey_base(&base)?);
+    }
+    let mut lone = tidy::lone_directories();
+    lone.sort_unstable();
+    found.extend(lone.into_iter().filter_map(|(job, directory)| examine(job, directory)));
     Ok(found)
 }
 
-fn survey_one(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
-    let meta = match std::fs::symlink_metadata(jobs) {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => {
-            return Err(Problem::internal(format!("cannot look into \"{}\": {}", jobs.display(), reason(&error))));
-        }
-    };
-    if !meta.is_dir() || meta.uid() != getuid().as_raw() {
-        return Err(Problem::internal(format!("\"{}\" is not a directory of yours", jobs.display()))
-            .hint("somebody else made it; ask them or the administrator to remove it"));
+/// The dead jobs below one directory. None are below a directory of somebody else: no job has ever used it.
+fn survey_base(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
+    if tidy::check(jobs).is_err() {
+        return Ok(Vec::new());
     }
     let entries = std::fs::read_dir(jobs)
         .map_err(|error| Problem::internal(format!("cannot read \"{}\": {}", jobs.display(), reason(&error))))?;
     let mut directories: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     directories.sort_unstable();
-    Ok(directories.into_iter().filter_map(|directory| examine(&directory)).collect())
+    let job = |directory: &Path| Some(directory.file_name()?.to_str()?.to_owned());
+    Ok(directories.into_iter().filter_map(|directory| examine(job(&directory)?, directory)).collect())
 }
 
 /// What a job left, if it is dead.
-fn examine(directory: &Path) -> Option<Leftover> {
-    let job = directory.file_name()?.to_str()?.to_owned();
+fn examine(job: String, directory: PathBuf) -> Option<Leftover> {
     let named_like_a_job = job.len() == 8 && job.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let meta = std::fs::symlink_metadata(directory).ok()?;
+    let meta = std::fs::symlink_metadata(&directory).ok()?;
     if !named_like_a_job || !meta.is_dir() || meta.uid() != getuid().as_raw() {
         return None;
     }
-    let lock = std::fs::File::open(directory).ok()?;
+    let lock = std::fs::File::open(&directory).ok()?;
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
     Some(Leftover {
         processes: processes_of(&job),
         cgroups: cgroups_of(&job),
-        shared_memory: runtime::noted_shared_memory(directory).into_iter().filter(|name| is_removable(name)).collect(),
-        directory: directory.to_owned(),
+        shared_memory: still_there(tidy::noted_shared_memory(&directory)),
+        directory,
         _lock: lock,
         job,
     })
@@ -146,10 +144,9 @@ fn cgroups_of(job: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a noted file of /dev/shm is still there, is ours, and is used by nobody.
-fn is_removable(name: &OsStr) -> bool {
-    let meta = std::fs::symlink_metadata(Path::new(name));
-    meta.is_ok_and(|meta| meta.is_file() && meta.uid() == getuid().as_raw())
+/// The noted files of /dev/shm that are still the ones that were noted.
+fn still_there(noted: HashMap<OsString, shm::File>) -> HashMap<OsString, shm::File> {
+    noted.into_iter().filter(|(path, file)| shm::file_at(path) == Some(*file)).collect()
 }
 
 impl Leftover {
@@ -168,7 +165,7 @@ impl Leftover {
             wait_for_any(&[], Duration::from_millis(5));
         }
         groups.iter().for_each(GuardedCgroup::remove);
-        let removed = self.shared_memory.iter().filter(|name| !shm::in_use(name) && shm::unlink(name)).count();
+        let removed = shm::unlink_unused(self.shared_memory.clone()).len();
         let alive = processes_of(&self.job).len();
         if alive == 0
             && let Err(error) = std::fs::remove_dir_all(&self.directory)
@@ -245,8 +242,9 @@ pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
 }
 
 fn list(text: &mut String, leftover: &Leftover) {
+    // Processes and files were named by the job.
     let mut line = |line: String| {
-        text.push_str(&line);
+        text.push_str(&printable(&line));
         text.push('\n');
     };
     line(format!("job {}", leftover.job));
@@ -256,7 +254,9 @@ fn list(text: &mut String, leftover: &Leftover) {
     for cgroup in &leftover.cgroups {
         line(format!("  cgroup         {}", cgroup.display()));
     }
-    for name in &leftover.shared_memory {
+    let mut names: Vec<&OsString> = leftover.shared_memory.keys().collect();
+    names.sort();
+    for name in names {
         line(format!("  shared memory  {}", OsStr::from_bytes(name.as_bytes()).display()));
     }
     line(format!("  directory      {}", leftover.directory.display()));
@@ -303,14 +303,15 @@ mod tests {
         rustix::fs::flock(&held, FlockOperation::LockShared).expect("a lock");
         job_directory(jobs.path(), "not-a-job");
         job_directory(jobs.path(), "cccccccc");
-        assert_eq!(names(&survey(&[jobs.path().to_owned()]).expect("a survey")), ["cccccccc"]);
+        assert_eq!(names(&survey_base(jobs.path()).expect("a survey")), ["cccccccc"]);
         drop(held);
-        assert_eq!(names(&survey(&[jobs.path().to_owned()]).expect("a survey")), ["aaaaaaaa", "cccccccc"]);
+        assert_eq!(names(&survey_base(jobs.path()).expect("a survey")), ["aaaaaaaa", "cccccccc"]);
     }
 
     #[test]
     fn no_directory_is_nothing_to_clean() {
-        assert!(survey(&["/nonexistent/rankrun".into()]).expect("nothing").is_empty());
+        let top = tempfile::tempdir().expect("a directory for the test");
+        assert!(survey_base(&top.path().join("rankrun")).expect("nothing").is_empty());
     }
 
     #[test]
@@ -321,11 +322,14 @@ mod tests {
         let directory = job_directory(jobs.path(), &job);
         let shared = PathBuf::from(format!("/dev/shm/rankrun-test-{job}"));
         std::fs::write(&shared, "left").expect("a shared memory file");
-        std::fs::write(directory.join("shm"), format!("{}\n/etc/hostname\n", shared.display())).expect("the list");
+        let inode = |path: &Path| std::fs::metadata(path).expect("it is there").ino();
+        let hostname = Path::new("/etc/hostname");
+        let list = format!("{} {}\n{} /etc/hostname\n", inode(&shared), shared.display(), inode(hostname));
+        std::fs::write(directory.join("shm"), list).expect("the list");
         let mut ended = [process_of(&job, false), process_of(&job, true)];
         let mut bystander = process_of(&other, false);
 
-        let leftovers = survey(&[jobs.path().to_owned()]).expect("a survey");
+        let leftovers = survey_base(jobs.path()).expect("a survey");
         assert_eq!(leftovers[0].process_count(), 2);
         let mut text = String::new();
         assert_eq!(leftovers[0].remove(&mut text), 0);

@@ -8,8 +8,8 @@ use rankrun_core::suggest::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::args;
 use crate::message::Problem;
+use crate::{args, file};
 
 /// The values of a file, as text, by key, each with the line on which it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,9 +25,12 @@ impl Config {
     }
 }
 
+/// The longest that a configuration may be: many times what anybody would write.
+const MOST: u64 = 1 << 20;
+
 pub(crate) fn read(path: &Path) -> Result<Config, Problem> {
     let shown = path.display();
-    let bytes = std::fs::read(path).map_err(|error| {
+    let bytes = file::read(path, MOST).map_err(|error| {
         Problem::usage(format!("cannot read the configuration file \"{shown}\": {}", rankrun_sys::reason(&error)))
     })?;
     let text = String::from_utf8(bytes)

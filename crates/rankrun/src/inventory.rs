@@ -1,7 +1,6 @@
 //! The software and hardware that jobs may use: Python, MPI libraries, GPUs. A part of `rankrun check`.
 
-use std::ffi::OsString;
-use std::fs::File;
+use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,11 +14,17 @@ use crate::check::{Finding, usable, variable};
 const PYTHON_BOUND: Duration = Duration::from_secs(10);
 
 /// What Python tells of itself. Packages are looked up in their metadata and not imported: torch takes seconds.
+///
+/// It runs isolated (`-I`), since Python would otherwise import modules from the working directory and from wherever
+/// PYTHONPATH says. Packages there are still found: reading metadata runs no code.
 const PYTHON_PROGRAM: &str = "\
-import sys
+import os, site, sys
 from importlib import metadata
+path = [entry for entry in os.environ.get('PYTHONPATH', '').split(':') if entry.startswith('/')] + sys.path
+try: path.append(site.getusersitepackages())
+except Exception: pass
 def version(name):
-    try: return metadata.version(name)
+    try: return next(iter(metadata.distributions(name=name, path=path))).version
     except Exception: return ''
 print('.'.join(map(str, sys.version_info[:3])), sys.prefix, version('mpi4py'), version('torch'), sep='\\n')";
 
@@ -41,14 +46,24 @@ pub(crate) fn examine(env: &[(OsString, OsString)]) -> Vec<Finding> {
 }
 
 fn python(env: &[(OsString, OsString)]) -> Option<Python> {
-    let find = |name: &str| resolve(name.as_ref(), variable(env, "PATH"), Path::new("/")).ok();
+    let find = |name| installed_program(variable(env, "PATH"), name);
     let executable = find("python3").or_else(|| find("python"))?;
     let mut command = Command::new(&executable);
-    command.args(["-c", PYTHON_PROGRAM]).env_clear().envs(env.iter().cloned());
+    command.args(["-I", "-c", PYTHON_PROGRAM]).env_clear().envs(env.iter().cloned());
+    // Wrappers of Python, and the dynamic linker with an empty element in LD_LIBRARY_PATH, look there.
+    command.current_dir("/");
     let told = answer(command, PYTHON_BOUND)?;
     let mut lines = told.lines().map(str::to_owned);
     let mut next = || lines.next().unwrap_or_default();
     Some(Python { executable, version: next(), prefix: PathBuf::from(next()), mpi4py: next(), torch: next() })
+}
+
+/// A program on the PATH. Elements that mean the working directory do not count: whoever diagnoses a machine may stand in
+/// a directory of somebody else.
+pub(crate) fn installed_program(path: Option<&OsStr>, name: &str) -> Option<PathBuf> {
+    let directories = std::env::split_paths(path?).filter(|directory| directory.is_absolute());
+    let path = std::env::join_paths(directories).ok()?;
+    resolve(name.as_ref(), Some(&path), Path::new("/")).ok()
 }
 
 /// What a command writes to stdout, if it ends well in time.
@@ -166,7 +181,7 @@ fn libraries(directories: &[PathBuf]) -> Vec<Library> {
 
 /// Whether a file contains a text.
 fn contains(file: &Path, wanted: &[u8]) -> bool {
-    let Ok(mut file) = File::open(file) else {
+    let Ok(mut file) = crate::file::open(file) else {
         return false;
     };
     let mut window = Vec::new();

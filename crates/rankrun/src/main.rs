@@ -8,6 +8,7 @@ mod clean;
 mod config;
 mod cpus;
 mod dry_run;
+mod file;
 mod inventory;
 mod invocation;
 mod man;
@@ -29,6 +30,7 @@ use crate::message::Problem;
 use crate::plan::Surroundings;
 
 fn main() -> std::process::ExitCode {
+    rankrun_sys::signal::set_ours();
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let code = run(words).unwrap_or_else(|problem| {
         problem.print();
@@ -51,7 +53,7 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
                 let text = dry_run::describe(&plan, &settings.given, around.cpus(), settings.verbosity > 0);
                 return print(text.as_bytes());
             }
-            Ok(rankrun_front::run(plan))
+            plan::run(plan)
         }
         Invocation::Print(text) => print(text.as_bytes()),
         Invocation::Completions(shell) => {

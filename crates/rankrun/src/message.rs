@@ -5,6 +5,7 @@ use std::io::Write as _;
 
 use anstyle::{AnsiColor, Style};
 use rankrun_core::ExitCode;
+use rankrun_core::printable::printable_lines;
 
 /// Why nothing was started, and what to do about it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,6 +68,8 @@ pub(crate) fn warn(text: &str) {
 
 fn line(label: &str, color: AnsiColor, text: &str) {
     let style = Style::new().bold().fg_color(Some(color.into()));
+    // Names of files and lines of scripts, which others may have chosen, are quoted in it.
+    let text = printable_lines(text);
     // Where stderr is closed there is nobody left to tell.
     let _ = writeln!(anstream::stderr(), "{style}{label}:{style:#} {text}");
 }

@@ -4,13 +4,16 @@ use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus};
-use rankrun_core::job::{App, Buffer, IoPolicy, StdinTarget, StdioKind, StopPolicy, TtyGrant};
-use rankrun_core::{AppIndex, Attempt, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream};
+use rankrun_core::job::{App, Buffer, IoPolicy, MpiMode, StdinTarget, StdioKind, StopPolicy, TtyGrant};
+use rankrun_core::{AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream};
 use rankrun_front::{Plan, ReportPlace};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template};
 
+use crate::capacity::Descriptors;
+use crate::check::variable;
 use crate::choices::{Output, Stdio, When};
 use crate::message::Problem;
 use crate::program;
@@ -39,8 +42,7 @@ pub(crate) struct Surroundings {
 impl Surroundings {
     /// What is around this process.
     pub(crate) fn gather(env: Vec<(OsString, OsString)>) -> Result<Surroundings, Problem> {
-        let cwd = std::env::current_dir()
-            .map_err(|error| Problem::usage(format!("cannot tell the working directory: {}", reason(&error))))?;
+        let cwd = std::env::current_dir().map_err(|error| no_working_directory(&error))?;
         let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
         let windows = [rankrun_sys::terminal::window(&stdout), rankrun_sys::terminal::window(&stderr)];
         let window = windows.into_iter().flatten().next().or_else(|| rankrun_sys::terminal::window(&stdin));
@@ -88,6 +90,16 @@ impl Surroundings {
     }
 }
 
+/// The kernel still knows the name of a directory that has been removed.
+fn no_working_directory(error: &std::io::Error) -> Problem {
+    let name = std::fs::read_link("/proc/self/cwd").unwrap_or_default().to_string_lossy().into_owned();
+    match name.strip_suffix(" (deleted)") {
+        Some(name) => Problem::usage(format!("the working directory \"{name}\" has been removed"))
+            .hint("change to a directory that exists: ranks start in the working directory"),
+        None => Problem::usage(format!("cannot tell the working directory: {}", reason(error))),
+    }
+}
+
 /// Whether our process group is in the foreground of a terminal.
 fn in_foreground(terminal: impl AsFd) -> bool {
     rustix::termios::tcgetpgrp(terminal).is_ok_and(|group| group == rustix::process::getpgrp())
@@ -95,6 +107,22 @@ fn in_foreground(terminal: impl AsFd) -> bool {
 
 fn is_regular_file(fd: impl AsFd) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
+}
+
+/// How long an agent may do nothing at all before its guard ends it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Refuses to start a job where `/proc` does not show our own processes: without it, ranks could be neither watched nor
+/// found, and with that of another pid namespace strangers would be taken for them.
+fn check_proc() -> Result<(), Problem> {
+    let stat = std::fs::read_to_string("/proc/self/stat").map_err(|error| {
+        Problem::internal(format!("cannot read \"/proc/self/stat\": {}", reason(&error)))
+            .hint("mount /proc: \"mount -t proc proc /proc\"")
+    })?;
+    if stat.split(' ').next() != Some(std::process::id().to_string().as_str()) {
+        return Err(Problem::internal("/proc shows the processes of another pid namespace")
+            .hint("mount the /proc of this one: \"mount -t proc proc /proc\", or \"unshare --mount-proc\""));
+    }
+    Ok(())
 }
 
 /// Makes the plan of a job, or says what is wrong with it. Nothing is started, and nothing is written.
@@ -109,6 +137,8 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     let apps: Result<Vec<App>, Problem> =
         settings.apps.iter().zip(&sizes).map(|(app, size)| plan_app(app, *size, around)).collect();
     check_buffer(settings)?;
+    let io = io_policy(settings, world, around)?;
+    crate::capacity::check_descriptors(descriptors(settings, world, &io))?;
     let spec = JobSpec {
         job: JobId(random_name()?),
         group: GroupId(0),
@@ -120,7 +150,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         stop: stop_policy(settings),
         graces: settings.graces.clone(),
         hook: settings.hook,
-        io: io_policy(settings, world, around)?,
+        io,
         mpi: settings.mpi,
         gpus_per_rank: settings.gpus_per_rank,
         clean_shm: settings.clean_shm,
@@ -140,6 +170,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         // A person at a debugger is not to be hurried.
         timeout: settings.timeout.filter(|_| settings.tty.is_none()),
         keep_going: settings.keep_going,
+        node: node_options(&spec, &around.env),
         die_with_parent: settings.die_with_parent,
         end_suspects: settings.end_suspects,
         drain: settings.drain,
@@ -158,6 +189,23 @@ fn report_place(settings: &Settings, around: &Surroundings, job: &JobId) -> Repo
     let state = || set("XDG_STATE_HOME").or_else(|| home.as_ref().map(|home| home.join(".local/state")));
     let directory = asked.or_else(|| state().map(|state| state.join("rankrun").join(&job.0)));
     ReportPlace { directory, is_asked_for, home }
+}
+
+/// How the agent is to be. The two variables are for tests (docs/containment.md).
+fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::Options {
+    let text = |name| variable(env, name).and_then(OsStr::to_str);
+    let patience = text("RANKRUN_LEASE_SECONDS").and_then(|text| text.parse().ok());
+    rankrun_agent::Options {
+        lends_terminal: spec.io.tty.is_some(),
+        containment: text("RANKRUN_CONTAINMENT").map(str::to_owned),
+        patience: patience.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(PATIENCE),
+    }
+}
+
+/// Runs a job.
+pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
+    check_proc()?;
+    Ok(rankrun_front::run(plan))
 }
 
 /// What is known of this node before the job starts, as far as it has to do with finding programs.
@@ -180,6 +228,21 @@ fn check_buffer(settings: &Settings) -> Result<(), Problem> {
             .hint("let the program decide (--buffer program), or give it a terminal (--stdio pty)"));
     }
     Ok(())
+}
+
+/// Log files that are open at once; the least recently used one is closed for the next.
+const LOG_FILES: u32 = 256;
+
+/// What the job opens. Granting a rank the terminal saves a few, which are not worth counting.
+fn descriptors(settings: &Settings, world: u32, io: &IoPolicy) -> Descriptors {
+    // A pty is held once more for its window's size.
+    let stream = |kind| if kind == StdioKind::Pty { 2 } else { 1 };
+    let of_pmi = u32::from(settings.mpi == MpiMode::Pmi1);
+    let of_stdin = u32::from(io.stdin == StdinTarget::All);
+    // One stands for the process itself (pidfd_open(2)).
+    let each = 1 + stream(io.stdout) + stream(io.stderr) + of_pmi + of_stdin;
+    let logs = if settings.log_dir.is_some() { world.saturating_mul(2).min(LOG_FILES) } else { 0 };
+    Descriptors { ranks: world, each, logs }
 }
 
 /// Refuses options that name ranks which the job does not have.

@@ -101,7 +101,7 @@ fn missing_interpreter(command: &OsStr, interpreter: &OsStr) -> Problem {
 /// The interpreter that a script names in its first line.
 fn interpreter(file: &Path) -> Option<OsString> {
     let mut start = [0; 256];
-    let length = std::fs::File::open(file).ok()?.read(&mut start).ok()?;
+    let length = crate::file::open(file).ok()?.read(&mut start).ok()?;
     let line = start[..length].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let word = line.split(|byte| *byte == b' ' || *byte == b'\t').find(|word| !word.is_empty())?;
     Some(OsStr::from_bytes(word).to_owned())

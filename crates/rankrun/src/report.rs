@@ -5,8 +5,12 @@ use std::path::Path;
 use rankrun_core::report::{Report, SCHEMA, render};
 use serde::Deserialize;
 
+use crate::file;
 use crate::message::Problem;
 use rankrun_sys::reason;
+
+/// The longest report that is read: it grows with the number of ranks, by some 150 bytes each.
+const MOST: u64 = 64 << 20;
 
 /// What every version of the schema has.
 #[derive(Deserialize)]
@@ -15,10 +19,10 @@ struct Version {
 }
 
 /// The text of the report in a file, or in a directory.
-pub(crate) fn read(file: &Path, color: bool) -> Result<String, Problem> {
-    let file = if file.is_dir() { file.join("report.json") } else { file.to_owned() };
-    let shown = file.display();
-    let json = std::fs::read(&file)
+pub(crate) fn read(named: &Path, color: bool) -> Result<String, Problem> {
+    let path = if named.is_dir() { named.join("report.json") } else { named.to_owned() };
+    let shown = path.display();
+    let json = file::read(&path, MOST)
         .map_err(|error| Problem::usage(format!("cannot read the report \"{shown}\": {}", reason(&error))))?;
     let no_report = |error: serde_json::Error| {
         Problem::usage(format!("\"{shown}\" is no report of rankrun: {error}"))

@@ -454,11 +454,17 @@ fn read_stdin(text: &str) -> Result<StdinTarget, String> {
     }
 }
 
+/// The most GPUs that a rank may ask for. All their numbers go into its environment.
+const MOST_GPUS: u32 = 1024;
+
 /// `none`, or a number; `none` can take back what a file says.
 fn read_gpus(text: &str) -> Result<Option<u32>, String> {
     match text {
         "none" => Ok(None),
         _ => match text.parse::<u32>() {
+            Ok(count) if count > MOST_GPUS => {
+                Err(format!("\"{text}\" GPUs for each rank are more than any machine has (at most {MOST_GPUS})"))
+            }
             Ok(count) if count > 0 => Ok(Some(count)),
             _ => Err(format!("\"{text}\" is neither a number of GPUs nor \"none\"")),
         },

@@ -52,5 +52,9 @@ fn check(file: &Path) -> io::Result<()> {
     if meta.is_dir() {
         return Err(io::Error::from(io::ErrorKind::IsADirectory));
     }
+    // As execve(2) answers for what is not a regular file.
+    if !meta.is_file() {
+        return Err(rustix::io::Errno::ACCESS.into());
+    }
     Ok(rustix::fs::accessat(rustix::fs::CWD, file, Access::EXEC_OK, rustix::fs::AtFlags::EACCESS)?)
 }

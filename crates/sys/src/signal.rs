@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use libc::{
     SIGABRT, SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGQUIT, SIGSEGV, SIGSTOP, SIGTERM, SIGTSTP,
@@ -71,19 +72,43 @@ pub fn block_all() {
     }
 }
 
-/// The signals that are ignored now. Called before anything of ours changes a disposition, except that Rust's runtime
-/// has set SIGPIPE to ignored: whether it was so before is in `/proc/self/status` only at exec, so it is taken as not.
-pub fn ignored_now() -> Vec<i32> {
-    (1..=31)
-        .filter(|&signal| signal != SIGPIPE && signal != SIGKILL && signal != SIGSTOP)
-        .filter(|&signal| {
-            // SAFETY: reads the disposition into a zeroed struct, changes nothing.
-            unsafe {
-                let mut action: libc::sigaction = std::mem::zeroed();
-                libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
-            }
-        })
-        .collect()
+/// A bit for each signal that was ignored when this program was started.
+static IGNORED_AT_START: AtomicU64 = AtomicU64::new(0);
+
+/// Rust's runtime ignores SIGPIPE before `main`, so the caller's dispositions are read before that.
+// SAFETY: the section holds pointers to functions of this type, which the dynamic linker calls before `main`.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static READ_DISPOSITIONS: extern "C" fn() = read_dispositions;
+
+extern "C" fn read_dispositions() {
+    let mut ignored = 0;
+    for signal in 1..=31 {
+        // SAFETY: reads the disposition into a zeroed struct, changes nothing.
+        let is_ignored = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+        };
+        ignored |= u64::from(is_ignored) << signal;
+    }
+    IGNORED_AT_START.store(ignored, Ordering::Relaxed);
+}
+
+/// The signals that whoever started this program had ignored. The ranks start with the same.
+pub fn ignored_at_start() -> Vec<i32> {
+    let ignored = IGNORED_AT_START.load(Ordering::Relaxed);
+    (1..=31).filter(|signal| ignored >> signal & 1 == 1).collect()
+}
+
+/// Sets the dispositions that rankrun relies on, whatever its caller had set. Called at the start of `main`, so that all
+/// forks and threads have them; ranks get those of [`ignored_at_start`] back.
+///
+/// * SIGCHLD has its default: where it is ignored, children vanish and nobody can learn how they ended (wait(2)).
+/// * SIGPIPE and SIGXFSZ are ignored: a reader that is gone, or a limit on the size of files, is an error of the write.
+pub fn set_ours() {
+    restore(SIGCHLD);
+    ignore(SIGPIPE);
+    ignore(libc::SIGXFSZ);
 }
 
 /// Ignores a signal.

@@ -43,6 +43,9 @@ fn run() -> io::Result<()> {
     if word != "--" {
         return Err(usage());
     }
+    // Whoever runs the tests may ignore signals, and the job would inherit that: a shell that runs a script ignores SIGINT in
+    // what it starts with `&`.
+    (1..=31).for_each(rankrun_sys::signal::restore);
     rustix::process::setsid()?;
     rustix::process::set_child_subreaper(Pid::from_raw(1))?;
     end_with_parent()?;

@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Duration;
 
-use rankrun_core::{Rank, Stream};
+use rankrun_core::{Stream, WorkerId};
 use rankrun_output::{LogError, Presenter};
 use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
@@ -151,13 +151,14 @@ impl Delivery {
     /// A rank wrote these bytes.
     pub(crate) fn output(&mut self, now: Duration, head: OutputHead, bytes: &[u8]) {
         self.now = now;
+        let rank = head.worker.rank;
         self.unsettled[head.stream.index()] += bytes.len() as u64;
         if !self.sinks[self.sink_of(head.stream)].has_failed() {
-            self.presenter.output(now, head.at, head.rank, head.stream, bytes);
+            self.presenter.output(now, head.at, rank, head.stream, bytes);
         }
         if self.logs {
             self.unlogged[head.stream.index()] += bytes.len() as u64;
-            self.files.submit(now, Task::Log { rank: head.rank, stream: head.stream, bytes: bytes.to_vec() });
+            self.files.submit(now, Task::Log { rank, stream: head.stream, bytes: bytes.to_vec() });
         }
         if self.presenter.pending(head.stream).len() >= EAGER {
             self.hand_on_stream(head.stream);
@@ -165,7 +166,8 @@ impl Delivery {
     }
 
     /// A stream of a rank has ended.
-    pub(crate) fn closed(&mut self, now: Duration, rank: Rank, stream: Stream) {
+    pub(crate) fn closed(&mut self, now: Duration, worker: WorkerId, stream: Stream) {
+        let rank = worker.rank;
         self.presenter.closed(now, rank, stream);
         if self.logs {
             self.files.submit(now, Task::CloseLog { rank, stream });

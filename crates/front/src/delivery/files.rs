@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rankrun_agent::runtime::Places;
+use rankrun_agent::tidy::Places;
 use rankrun_core::{Rank, Stream};
 use rankrun_output::{LogError, LogFiles};
 use rankrun_sys::poll::Waker;

@@ -98,9 +98,9 @@ impl Front {
             ToFront::KilledForMemory { worker, detail, at } => {
                 self.node_event(from, at, gang::Event::OutOfMemory { rank: worker.rank, detail });
             }
-            ToFront::Closed { rank, stream } => {
+            ToFront::Closed { worker, stream } => {
                 let now = self.now();
-                self.delivery.closed(now, rank, stream);
+                self.delivery.closed(now, worker, stream);
             }
             ToFront::StdinTaken(_) => {
                 if let Some(stdin) = &self.stdin {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rankrun_agent::clean::Remains;
+use rankrun_agent::tidy::Remains;
 use rankrun_core::event::{End, JobEvent};
 use rankrun_core::gang::{self, Outside};
 use rankrun_core::job::CleanShm;
@@ -146,7 +146,7 @@ impl Front {
                 (true, true, false) => OutputFate::Written,
                 (true, false, _) => OutputFate::Lost,
             },
-            why_lost: self.nodes.iter().find_map(|node| node.watch.why).map(str::to_owned),
+            why_lost: self.nodes.iter().find_map(NodeHandle::why_lost).map(str::to_owned),
             saved: None,
         }
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rankrun_agent::Clock;
 use rankrun_core::event::{JobEvent, JobFacts};
 use rankrun_core::gang::{self, Effect, Gang, Moment};
+use rankrun_core::printable::printable;
 use rankrun_core::{ExitCode, NodeRank};
 use rankrun_sys::poll::{Poller, Waker};
 use rankrun_sys::signal::SignalFd;
@@ -149,7 +150,9 @@ impl Front {
     pub(crate) fn note(&mut self, text: String) {
         if self.plan.verbosity >= 0 {
             let now = self.now();
-            self.delivery.journal.record(now, || JobEvent::Note(text.clone()));
+            // Parts of it may be a program's words.
+            let text = printable(&text);
+            self.delivery.journal.record(now, || JobEvent::Note(text.to_string()));
             self.notices.push_back(format!("rankrun: {text}"));
         }
     }

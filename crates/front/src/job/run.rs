@@ -82,10 +82,13 @@ impl Front {
 
     /// A source is ready: takes from it what it has.
     pub(crate) fn dispatch(&mut self, ready: Ready) {
+        if !self.poller.is_current(ready) {
+            return;
+        }
         match Token::decode(ready.token) {
             Token::Node(node) => {
                 if ready.writable {
-                    let flushed = self.nodes[node.index()].flush(&self.poller, ready.token);
+                    let flushed = self.nodes[node.index()].flush();
                     if let Err(error) = flushed {
                         self.take(FrontEvent::AgentLost { node, error });
                     }
@@ -120,7 +123,7 @@ impl Front {
                 Ok(Some(Frame::Output(head, bytes))) => {
                     let now = self.clock.now();
                     if head.stream == Stream::Stderr {
-                        self.last_words.write(now, head.rank, bytes);
+                        self.last_words.write(now, head.worker.rank, bytes);
                     }
                     self.delivery.output(now, head, bytes);
                 }
@@ -189,8 +192,7 @@ impl Front {
             FrontEffect::Send { to, message } => {
                 let nodes = self.nodes.iter_mut().filter(|node| to.is_none_or(|to| to == node.rank));
                 for node in nodes {
-                    let token = Token::Node(node.rank).encode();
-                    if let Err(error) = node.send(&message, &self.poller, token) {
+                    if let Err(error) = node.send(&message) {
                         return Some(FrontEvent::AgentLost { node: node.rank, error });
                     }
                 }

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use rankrun_agent::clean::MAX_FOREIGN;
 use rankrun_agent::{Clock, Launched};
 use rankrun_core::event::{JobEvent, JobFacts};
 use rankrun_core::gang::{Gang, Rules};
@@ -76,15 +75,15 @@ fn no_thread(source: io::Error) -> StartError {
 
 fn start(mut plan: Plan) -> Result<Front, StartError> {
     let started = Instant::now();
-    plan.spec.ignored_signals = signal::ignored_now();
+    plan.spec.ignored_signals = signal::ignored_at_start();
     // From here on a signal ends the job, not this process, which then could not clean up.
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
     if plan.die_with_parent {
         fork::end_with_parent(signal::SIGTERM).map_err(failed("be told of the end of the parent"))?;
     }
-    let foreign: Vec<i32> = proc::own_children().into_iter().take(MAX_FOREIGN).collect();
+    let foreign: Vec<i32> = proc::own_children();
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
-    let mut local = Local { lends_terminal: plan.spec.io.tty.is_some() };
+    let mut local = Local { options: plan.node.clone() };
     let launched = local.start(&plan.spec.job).map_err(failed("start the guard and the agent"))?;
     // From here on this process may have threads.
     let guard = launched.guard;
@@ -92,13 +91,13 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
 }
 
 /// The job is refused, and the stream to the agent is closed: waits until agent and guard have ended.
-fn dismiss(guard: i32) {
+fn dismiss(guard: Child) {
     let bound = Instant::now() + DISMISS_BOUND;
-    while let Look::Nothing = wait::reap(guard) {
+    while let Look::Nothing = wait::reap(guard.pid()) {
         if Instant::now() >= bound {
             // It cannot be our own doing that it has not ended; the agent below it sees that both of us are gone. An
             // error means that it has ended.
-            let _ = Child::unreaped(guard).signal(signal::SIGKILL);
+            let _ = guard.signal(signal::SIGKILL);
             return;
         }
         let step = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
@@ -233,7 +232,7 @@ fn make(
         StdinTarget::None | StdinTarget::Rank(_) => None,
     };
     for message in [ToAgent::Hello(Hello::ours()), ToAgent::Start(Box::new(plan.spec.clone()))] {
-        node.send(&message, &poller, token).map_err(|error| StartError::new(error.to_string(), None))?;
+        node.send(&message).map_err(|error| StartError::new(error.to_string(), None))?;
     }
     let rules = Rules {
         grace_failure: plan.spec.stop.grace_failure,

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rankrun_agent::Launched;
+use rankrun_agent::{Launched, Options};
 use rankrun_core::JobId;
 
 /// A way to start guard and agent on a node, and to reach the agent.
@@ -13,14 +13,14 @@ pub(crate) trait Bootstrap {
 }
 
 /// On this machine: both are forked. The calling process must have one thread.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Local {
-    /// A rank is to have the terminal.
-    pub(crate) lends_terminal: bool,
+    /// How the agent is to be.
+    pub(crate) options: Options,
 }
 
 impl Bootstrap for Local {
     fn start(&mut self, job: &JobId) -> io::Result<Launched> {
-        rankrun_agent::launch(job, self.lends_terminal)
+        rankrun_agent::launch(job, self.options.clone())
     }
 }

@@ -4,10 +4,11 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rankrun_agent::Launched;
-use rankrun_agent::runtime::Places;
+use rankrun_agent::tidy::Places;
+use rankrun_agent::{LapseNote, Launched};
 use rankrun_core::NodeRank;
-use rankrun_sys::poll::{Interest, Poller};
+use rankrun_core::lease::Lapse;
+use rankrun_sys::poll::Poller;
 use rankrun_sys::process::{Child, ProcessRef};
 use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Change, Look};
@@ -38,8 +39,9 @@ pub(crate) struct NodeHandle {
     /// Where the job's cgroup is, if there is one.
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) link: Option<Link>,
-    link_writing: bool,
-    guard_pid: i32,
+    guard_child: Child,
+    /// Why the guard has ended the agent, if it has.
+    lapse: LapseNote,
     pub(crate) guard: Guard,
     /// The loss of the guard has been noticed.
     pub(crate) is_guard_lost: bool,
@@ -57,16 +59,15 @@ pub(crate) struct NodeHandle {
 impl NodeHandle {
     /// A node that has just been started. Its stream is watched under `token`.
     pub(crate) fn new(rank: NodeRank, launched: Launched, poller: &Poller, token: u64) -> io::Result<NodeHandle> {
-        let Launched { guard, stream, cgroup, places } = launched;
-        let link = Link::new(stream)?;
-        poller.add(&link, token, Interest::Read)?;
+        let Launched { guard, stream, session, cgroup, places, lapse } = launched;
+        let link = Link::new(&poller.registry(), token, stream, session)?;
         Ok(NodeHandle {
             rank,
             places,
             cgroup,
             link: Some(link),
-            link_writing: false,
-            guard_pid: guard,
+            guard_child: guard,
+            lapse,
             guard: Guard::Alive,
             is_guard_lost: false,
             agent: None,
@@ -79,28 +80,23 @@ impl NodeHandle {
     }
 
     /// Sends a message, if there is anybody to send it to.
-    pub(crate) fn send(&mut self, message: &ToAgent, poller: &Poller, token: u64) -> Result<(), LinkError> {
-        let Some(link) = &mut self.link else { return Ok(()) };
-        link.say(message)?;
-        self.watch_link(poller, token)
+    pub(crate) fn send(&mut self, message: &ToAgent) -> Result<(), LinkError> {
+        self.link.as_mut().map_or(Ok(()), |link| link.say(message))
     }
 
     /// Sends what the stream had no room for.
-    pub(crate) fn flush(&mut self, poller: &Poller, token: u64) -> Result<(), LinkError> {
-        let Some(link) = self.link.as_mut().filter(|link| link.wants_write()) else { return Ok(()) };
-        link.flush()?;
-        self.watch_link(poller, token)
+    pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
+        self.link.as_mut().map_or(Ok(()), Link::flush)
     }
 
-    fn watch_link(&mut self, poller: &Poller, token: u64) -> Result<(), LinkError> {
-        if let Some(link) = &self.link
-            && link.wants_write() != self.link_writing
-        {
-            self.link_writing = link.wants_write();
-            let interest = if self.link_writing { Interest::ReadWrite } else { Interest::Read };
-            poller.change(link, token, interest).map_err(LinkError::Io)?;
-        }
-        Ok(())
+    /// Why the agent is lost, where that is known: by what the guard has noted, or by what we have done ourselves.
+    pub(crate) fn why_lost(&self) -> Option<&'static str> {
+        let noted = self.lapse.lapse().map(|lapse| match lapse {
+            Lapse::Stopped => "its agent was stopped by somebody, and ended by its guard",
+            Lapse::Stuck => "its agent neither ran nor could have run, and was ended by its guard",
+            Lapse::Spinning => "its agent did not come to the end of a turn of its loop, and was ended by its guard",
+        });
+        noted.or(self.watch.why)
     }
 
     /// Looks whether the guard has ended, and reaps it. Returns whether it was lost now.
@@ -108,9 +104,9 @@ impl NodeHandle {
         if self.guard != Guard::Alive {
             return false;
         }
-        self.guard = match wait::peek_at(self.guard_pid) {
+        self.guard = match wait::peek_at(self.guard_child.pid()) {
             Look::Found(child) => {
-                wait::reap(self.guard_pid);
+                wait::reap(self.guard_child.pid());
                 match child.change {
                     Change::Exited { code } => Guard::Ended(code),
                     Change::Signaled { .. } | Change::Stopped { .. } | Change::Continued => Guard::Lost,
@@ -124,7 +120,7 @@ impl NodeHandle {
 
     /// Whether somebody has stopped the guard.
     pub(crate) fn is_guard_stopped(&self) -> bool {
-        self.guard == Guard::Alive && is_stopped(self.guard_pid)
+        self.guard == Guard::Alive && is_stopped(self.guard_child.pid())
     }
 
     /// Decides whether guard or agent are to be given up now.
@@ -145,7 +141,7 @@ impl NodeHandle {
         let guard_stopped = self.is_guard_stopped();
         if self.agent.is_none() && guard_stopped {
             // It has not said who it is. It is the only child that the guard can have so early.
-            let guard = self.guard_pid;
+            let guard = self.guard_child.pid();
             let is_below = |process: &rankrun_sys::proc::Process| process.parent == guard;
             let found = rankrun_sys::proc::all().into_iter().find(is_below);
             self.agent = found.and_then(|process| ProcessRef::open_if(process.pid, is_below));
@@ -167,7 +163,7 @@ impl NodeHandle {
     pub(crate) fn kill_guard(&self) {
         if self.guard == Guard::Alive {
             // It has not been reaped: if this fails it is another user's, and the bound of the wait for it counts.
-            let _ = Child::unreaped(self.guard_pid).signal(signal::SIGKILL);
+            let _ = self.guard_child.signal(signal::SIGKILL);
         }
     }
 }

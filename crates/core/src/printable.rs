@@ -1,0 +1,113 @@
+//! Text of programs, made safe to print on a terminal.
+//!
+//! What a rank writes to its stdout and stderr is its own business. What rankrun prints in its own name (headlines, quoted
+//! lines, names of processes and files) must not move the cursor, set the clipboard, or show in another order than it has.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// The text with everything that a terminal would obey written as an escape, such as `\x1b` or `\u{202e}`.
+///
+/// Colours (SGR sequences) are left out: they are common in what programs write, and of no meaning in a quotation.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some(character) = rest.chars().next() {
+        if let Some(length) = color(rest) {
+            rest = &rest[length..];
+            continue;
+        }
+        rest = &rest[character.len_utf8()..];
+        // Writing into a string does not fail.
+        let _ = match character {
+            '\n' => out.write_str("\\n"),
+            '\r' => out.write_str("\\r"),
+            _ if !is_obeyed(character) => out.write_char(character),
+            _ if character.is_ascii() => write!(out, "\\x{:02x}", u32::from(character)),
+            _ => write!(out, "\\u{{{:x}}}", u32::from(character)),
+        };
+    }
+    Cow::Owned(out)
+}
+
+/// The same for a text of several lines: their ends are kept.
+pub fn printable_lines(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(|character| character != '\n' && is_obeyed(character)) {
+        return Cow::Borrowed(text);
+    }
+    let lines: Vec<Cow<'_, str>> = text.split('\n').map(printable).collect();
+    Cow::Owned(lines.join("\n"))
+}
+
+/// Whether a character does something, or changes how others are shown.
+fn is_obeyed(character: char) -> bool {
+    match character {
+        '\t' => false,
+        // C0, DEL and C1.
+        _ if character.is_control() => true,
+        // The separators of lines and paragraphs, and the marks, embeddings, overrides and isolates of bidirectional text
+        // (UAX #9).
+        '\u{2028}' | '\u{2029}' => true,
+        '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        // Annotations and tags are not shown at all.
+        '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}' => true,
+        _ => false,
+    }
+}
+
+/// The length of the SGR sequence that a text begins with: `ESC [`, numbers, `m` (ECMA-48, 8.3.117).
+fn color(text: &str) -> Option<usize> {
+    let parameters = text.strip_prefix("\x1b[")?;
+    let end = parameters.find(|character: char| !matches!(character, '0'..='9' | ';' | ':'))?;
+    parameters[end..].starts_with('m').then_some(2 + end + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn plain_text_stays_as_it_is() {
+        for text in ["", "ValueError: failure!", "größer, 東京\tok", "\\x1b", "👩‍🔬"] {
+            assert!(matches!(printable(text), Cow::Borrowed(same) if same == text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown() {
+        for (text, shown) in [
+            ("a\x1b]0;title\x07b", r"a\x1b]0;title\x07b"),
+            ("\x1b]52;c;cm0gLXJm\x1b\\", r"\x1b]52;c;cm0gLXJm\x1b\"),
+            ("\x1b[2J\x1b[1;1Hgone", r"\x1b[2J\x1b[1;1Hgone"),
+            ("ok\rbad\nx\x08\x7f\0", r"ok\rbad\nx\x08\x7f\x00"),
+            ("\u{9b}2J\u{85}", r"\u{9b}2J\u{85}"),
+            ("\u{202e}txet\u{2066}\u{2028}", r"\u{202e}txet\u{2066}\u{2028}"),
+            ("\x1b[1;31mred\x1b[0m", "red"),
+            ("\x1b[38:2:1:2:3mred\x1b[m", "red"),
+            ("\x1b[31", r"\x1b[31"),
+            ("\x1b[?1m", r"\x1b[?1m"),
+        ] {
+            assert_eq!(printable(text), shown, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_lines_can_be_kept() {
+        assert_eq!(printable_lines("a\x07\n\nb\r\n"), "a\\x07\n\nb\\r\n");
+        assert!(matches!(printable_lines("a\nb"), Cow::Borrowed(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_obeyed_afterwards_and_nothing_more_happens_to_it(text in any::<String>()) {
+            let once = printable(&text).into_owned();
+            prop_assert!(!once.chars().any(is_obeyed));
+            prop_assert_eq!(printable(&once), once.as_str());
+        }
+    }
+}
