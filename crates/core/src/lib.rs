@@ -5,6 +5,7 @@
 //! [`std::time::Duration`] since the start of the job, and what is to be done goes out as values.
 
 pub mod env;
+pub mod event;
 pub mod evidence;
 pub mod exit;
 pub mod gang;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus};
 use rankrun_core::job::{App, Buffer, IoPolicy, MpiMode, StdinTarget, StdioKind, StopPolicy, TtyGrant};
 use rankrun_core::{AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream};
-use rankrun_front::Plan;
+use rankrun_front::{Plan, ReportPlace};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template};
 
 use crate::capacity::Descriptors;
@@ -164,7 +164,9 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     Ok(Plan {
         output: output(settings, world, around)?,
         log_dir: settings.log_dir.as_ref().map(|directory| around.cwd.join(directory)),
-        report_dir: settings.report_dir.as_ref().map(|directory| around.cwd.join(directory)),
+        report: report_place(settings, around, &spec.job),
+        journal: settings.journal.as_ref().map(|file| around.cwd.join(file)),
+        error_file: around.variable("TORCHELASTIC_ERROR_FILE").map(|path| around.cwd.join(path)),
         // A person at a debugger is not to be hurried.
         timeout: settings.timeout.filter(|_| settings.tty.is_none()),
         keep_going: settings.keep_going,
@@ -178,6 +180,17 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     })
 }
 
+/// Where the report goes: where the user says, else below their state directory.
+fn report_place(settings: &Settings, around: &Surroundings, job: &JobId) -> ReportPlace {
+    let set = |name| around.variable(name).filter(|value| !value.is_empty()).map(|path| around.cwd.join(path));
+    let home = set("HOME");
+    let asked = settings.report_dir.as_ref().map(|directory| around.cwd.join(directory));
+    let is_asked_for = asked.is_some();
+    let state = || set("XDG_STATE_HOME").or_else(|| home.as_ref().map(|home| home.join(".local/state")));
+    let directory = asked.or_else(|| state().map(|state| state.join("rankrun").join(&job.0)));
+    ReportPlace { directory, is_asked_for, home }
+}
+
 /// How the agent is to be. The two variables are for tests (docs/containment.md).
 fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::Options {
     let text = |name| variable(env, name).and_then(OsStr::to_str);
@@ -189,22 +202,10 @@ fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::
     }
 }
 
-/// Runs a job; the log directory is made first, so that one that cannot be written costs nothing.
+/// Runs a job.
 pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
     check_proc()?;
-    if let Some(directory) = &plan.log_dir {
-        make_log_directory(directory)?;
-    }
     Ok(rankrun_front::run(plan))
-}
-
-fn make_log_directory(directory: &Path) -> Result<(), Problem> {
-    let shown = directory.display();
-    let problem =
-        |error: std::io::Error| Problem::usage(format!("cannot write log files to \"{shown}\": {}", reason(&error)));
-    std::fs::create_dir_all(directory).map_err(problem)?;
-    let writable = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
-    rustix::fs::access(directory, writable).map_err(|error| problem(error.into()))
 }
 
 /// What is known of this node before the job starts, as far as it has to do with finding programs.

@@ -53,6 +53,7 @@ impl Stdin {
 
     /// The ranks have taken the last piece.
     pub(crate) fn want_more(&self) {
+        // A thread that has seen the end is gone, and a wish that waits already is enough.
         let _ = self.more.try_send(());
     }
 }

@@ -6,13 +6,15 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use rankrun_sys::poll::Waker;
 
 /// Batches that may wait for the thread. One is being written while the next is made; a third would only add memory.
 const BATCHES: usize = 2;
+/// News that may wait for the loop, which always reads them. The thread waits for it when there are so many.
+const NEWS: usize = 16;
 /// How often a full disk is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -28,8 +30,8 @@ struct Batch {
 pub(crate) enum News {
     /// A batch has been written; its memory may be used again.
     Written { settles: [u64; 2], memory: Option<Vec<u8>> },
-    /// The destination is full; it is tried again every second.
-    Full,
+    /// The destination is full, or a limit is reached; it is tried again every second.
+    Full(io::Error),
     /// It takes bytes again.
     Recovered,
     /// Nobody reads it any more, or it fails otherwise. Nothing more is written.
@@ -38,7 +40,7 @@ pub(crate) enum News {
 
 enum Told {
     Written,
-    Full,
+    Full(io::Error),
     Recovered,
     Failed(io::Error),
 }
@@ -47,8 +49,6 @@ enum Told {
 #[derive(Debug)]
 pub(crate) struct Sink {
     batches: SyncSender<Batch>,
-    /// What the thread will need. It is started by the first batch: a job that writes nothing needs none.
-    idle: Option<(String, Writer, Receiver<Batch>)>,
     told: Receiver<Told>,
     /// What the thread has been given and has not written; the first is under way.
     waiting: VecDeque<Batch>,
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Told {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Told::Written => "Written",
-            Told::Full => "Full",
+            Told::Full(_) => "Full",
             Told::Recovered => "Recovered",
             Told::Failed(_) => "Failed",
         })
@@ -73,11 +73,14 @@ impl Sink {
     pub(crate) fn new(name: &str, fd: impl AsFd, waker: Waker) -> io::Result<Sink> {
         let fd = fd.as_fd().try_clone_to_owned()?;
         let (batches, inbox) = sync_channel::<Batch>(BATCHES);
-        let (outbox, told) = channel();
+        let (outbox, told) = sync_channel(NEWS);
         let written = Arc::new(AtomicUsize::new(0));
         let writer = Writer { fd, outbox, waker, written: Arc::clone(&written) };
-        let idle = Some((name.to_owned(), writer, inbox));
-        Ok(Sink { batches, idle, told, waiting: VecDeque::new(), written, failed: false })
+        std::thread::Builder::new().name(name.to_owned()).stack_size(128 * 1024).spawn(move || {
+            rankrun_sys::signal::block_all();
+            writer.run(&inbox);
+        })?;
+        Ok(Sink { batches, told, waiting: VecDeque::new(), written, failed: false })
     }
 
     /// Whether a batch would be taken without waiting.
@@ -97,17 +100,11 @@ impl Sink {
 
     /// Gives a batch to the thread. To be called only where [`Sink::has_room`].
     pub(crate) fn write(&mut self, bytes: Vec<u8>, settles: [u64; 2]) {
-        if let Some((name, writer, inbox)) = self.idle.take() {
-            let started = std::thread::Builder::new().name(name).stack_size(128 * 1024).spawn(move || {
-                rankrun_sys::signal::block_all();
-                writer.run(&inbox);
-            });
-            // Without a thread the inbox is gone, and so is what is written to it.
-            self.failed |= started.is_err();
-        }
         let batch = Batch { bytes: Arc::new(bytes), settles };
-        if self.batches.try_send(batch.clone()).is_ok() {
-            self.waiting.push_back(batch);
+        // There is room, and the thread ends only with us.
+        match self.batches.try_send(batch.clone()) {
+            Ok(()) => self.waiting.push_back(batch),
+            Err(_) => self.failed = true,
         }
     }
 
@@ -117,7 +114,7 @@ impl Sink {
                 let batch = self.waiting.pop_front()?;
                 News::Written { settles: batch.settles, memory: Arc::try_unwrap(batch.bytes).ok() }
             }
-            Told::Full => News::Full,
+            Told::Full(error) => News::Full(error),
             Told::Recovered => News::Recovered,
             Told::Failed(error) => {
                 self.failed = true;
@@ -128,14 +125,18 @@ impl Sink {
 
     /// Gives up on the destination: returns what it has not taken, as far as is known, and what that settles. What a
     /// write that is under way has already placed may be among it.
-    pub(crate) fn abandon(mut self) -> (Vec<u8>, [u64; 2]) {
-        while self.next_news().is_some() {}
-        let mut skip = self.written.load(Ordering::Acquire);
+    pub(crate) fn abandon(&mut self) -> (Vec<u8>, [u64; 2]) {
         let (mut bytes, mut settles) = (Vec::new(), [0, 0]);
-        for batch in &self.waiting {
+        let mut add = |more: [u64; 2]| settles.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        while let Some(news) = self.next_news() {
+            if let News::Written { settles, .. } = news {
+                add(settles);
+            }
+        }
+        let mut skip = self.written.load(Ordering::Acquire);
+        for batch in self.waiting.drain(..) {
             bytes.extend_from_slice(&batch.bytes[skip.min(batch.bytes.len())..]);
-            settles[0] += batch.settles[0];
-            settles[1] += batch.settles[1];
+            add(batch.settles);
             skip = 0;
         }
         (bytes, settles)
@@ -145,7 +146,7 @@ impl Sink {
 #[derive(Debug)]
 struct Writer {
     fd: OwnedFd,
-    outbox: Sender<Told>,
+    outbox: SyncSender<Told>,
     waker: Waker,
     written: Arc<AtomicUsize>,
 }
@@ -180,9 +181,10 @@ impl Writer {
                 Err(rustix::io::Errno::INTR) => {}
                 // Somebody else has made the shared descriptor non-blocking: wait as a blocking one would.
                 Err(rustix::io::Errno::AGAIN) => self.wait(None),
-                Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {
+                // A file size limit (EFBIG) can be raised from outside as a quota can.
+                Err(error @ (rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT | rustix::io::Errno::FBIG)) => {
                     if !std::mem::replace(&mut full, true) {
-                        self.tell(Told::Full);
+                        self.tell(Told::Full(error.into()));
                     }
                     self.wait(Some(RETRY));
                 }
@@ -197,10 +199,12 @@ impl Writer {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         match time {
             None => {
+                // The write is tried again in any case.
                 let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::OUT)], None);
             }
             Some(time) => {
                 let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+                // As above.
                 let _ = poll(&mut [], Some(&timeout));
             }
         }

@@ -3,6 +3,7 @@
 
 use rankrun_core::job::IoPolicy;
 use rankrun_core::{Pid, Rank};
+use rankrun_sys::process::ProcessRef;
 use rankrun_sys::terminal::{self, ControllingTerminal, Modes};
 use rankrun_sys::{proc, signal};
 
@@ -18,6 +19,8 @@ pub(crate) struct FrontTerminal {
     /// The rank that the terminal is lent to, until it ends, and its process group once it has been started.
     rank: Option<Rank>,
     group: Option<i32>,
+    /// The leader of that group, if it has not ended: to it alone can signals be sent.
+    leader: Option<ProcessRef>,
 }
 
 impl FrontTerminal {
@@ -29,7 +32,14 @@ impl FrontTerminal {
         }
         let terminal = ControllingTerminal::open().ok()?;
         let found = if terminal.in_foreground() { terminal.modes() } else { None };
-        Some(FrontTerminal { terminal, found, suspended: None, rank: io.tty.map(|grant| grant.rank), group: None })
+        Some(FrontTerminal {
+            terminal,
+            found,
+            suspended: None,
+            rank: io.tty.map(|grant| grant.rank),
+            group: None,
+            leader: None,
+        })
     }
 
     /// Whether our own process group, not that of a rank, is in the foreground.
@@ -43,8 +53,8 @@ impl FrontTerminal {
     }
 
     /// The process group of the rank that has the terminal.
-    pub(crate) fn group(&self) -> Option<i32> {
-        self.group
+    pub(crate) fn group(&self) -> Option<&ProcessRef> {
+        self.leader.as_ref()
     }
 
     /// Whether a rank has the terminal, or is about to get it.
@@ -59,6 +69,7 @@ impl FrontTerminal {
     /// The rank has been started, in a process group of its own, which has made itself the foreground one.
     pub(crate) fn started(&mut self, pid: Pid) {
         self.group = Some(pid.0);
+        self.leader = ProcessRef::open(pid.0);
     }
 
     /// The job is about to be stopped: the terminal goes back to whoever had it before, as it was.
@@ -80,6 +91,7 @@ impl FrontTerminal {
             self.terminal.set_modes(&modes);
         }
         if let Some(group) = self.group {
+            // A rank that has ended meanwhile cannot have it.
             let _ = self.terminal.lend(group);
         }
     }
@@ -88,7 +100,7 @@ impl FrontTerminal {
     /// as `stty`. Returns whether the rank was in the foreground.
     pub(crate) fn ended(&mut self, keep_modes: bool) -> bool {
         if self.group.is_none() || !self.is_ours() {
-            (self.rank, self.group) = (None, None);
+            self.forget();
             return false;
         }
         if keep_modes {
@@ -96,7 +108,7 @@ impl FrontTerminal {
         }
         let was_lent = !self.terminal.in_foreground();
         self.put_back();
-        (self.rank, self.group) = (None, None);
+        self.forget();
         was_lent
     }
 
@@ -107,7 +119,11 @@ impl FrontTerminal {
         } else if self.is_ours() {
             self.terminal.take();
         }
-        (self.rank, self.group) = (None, None);
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        (self.rank, self.group, self.leader) = (None, None, None);
     }
 
     fn put_back(&self) {

@@ -3,13 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use rankrun_core::gang::Event;
-use rankrun_core::{Rank, Stream, WorkerStatus};
-use rankrun_sys::{signal, terminal};
+use rankrun_core::{NodeRank, Rank, Stream, gang};
+use rankrun_sys::{process, signal, terminal};
 use rankrun_wire::ToAgent;
 
-use crate::front::Front;
-use crate::tty::{FrontTerminal, is_job_control};
+use crate::job::front::Front;
+use crate::terminal::{FrontTerminal, is_job_control};
 
 /// How long a destination may hold up a stop.
 const FLUSH_BOUND: Duration = Duration::from_millis(300);
@@ -46,8 +45,8 @@ impl Front {
         }
         self.pausing = Some(pause);
         self.clock.pause();
-        self.say(&ToAgent::Pause);
-        if self.link.is_none() {
+        self.say(ToAgent::Pause);
+        if !self.is_linked() {
             self.paused();
         }
     }
@@ -66,7 +65,7 @@ impl Front {
         let mut stopped = terminal::stop_by(number, whose == Whose::Rank);
         if !stopped && whose == Whose::Asked {
             // No shell controls us (a scheduler does, perhaps), so that the kernel has dropped the milder signal.
-            stopped = signal::send(std::process::id() as i32, signal::SIGSTOP).is_ok();
+            stopped = process::signal_self(signal::SIGSTOP).is_ok();
         }
         self.go_on(stopped);
     }
@@ -83,18 +82,20 @@ impl Front {
     fn go_on(&mut self, stopped: bool) {
         let Some(Pause { signal: number, .. }) = self.pausing.take() else { return };
         self.clock.resume();
+        self.nodes.iter_mut().for_each(|node| node.clock.forget());
         if let Some(terminal) = &mut self.terminal {
             terminal.enter();
         }
-        self.say(&ToAgent::Resume);
+        self.say(ToAgent::Resume);
         if let Some(terminal) = &self.terminal
             && let Some(group) = terminal.group()
         {
             if !stopped && number != signal::SIGTSTP {
                 // It asks for a terminal that it can never get: the kernel's end for a stopped group without a shell.
-                let _ = signal::send_group(group, signal::SIGHUP);
+                let _ = group.signal_group(signal::SIGHUP);
             }
-            let _ = signal::send_group(group, signal::SIGCONT);
+            // It fails, as above, if the rank has ended, which is all that was wanted.
+            let _ = group.signal_group(signal::SIGCONT);
         }
         self.resized();
     }
@@ -114,13 +115,15 @@ impl Front {
     /// the shell has put us there without a word (`fg` of a running job). Returns whether the rank has got it now.
     pub(crate) fn pass_on(&mut self, number: i32) -> bool {
         let Some(terminal) = &mut self.terminal else { return false };
-        let Some(group) = terminal.group().filter(|_| terminal.in_foreground()) else { return false };
+        if terminal.group().is_none() || !terminal.in_foreground() {
+            return false;
+        }
         terminal.enter();
-        signal::send_group(group, number).is_ok()
+        terminal.group().is_some_and(|group| group.signal_group(number).is_ok())
     }
 
     /// A rank was stopped, and not by us.
-    pub(crate) fn rank_stopped(&mut self, rank: Rank, number: i32) {
+    pub(crate) fn rank_stopped(&mut self, from: NodeRank, rank: Rank, number: i32, at: Duration) {
         let is_single = self.plan.spec.map.world_size() == 1;
         match &self.terminal {
             Some(terminal) if terminal.is_lent_to(rank) && (is_job_control(number) || is_single) => {
@@ -130,36 +133,9 @@ impl Front {
             Some(_) | None => {
                 let name = rankrun_core::status::signal_name(number);
                 self.note(format!("rank {rank} was stopped by {name}, which was not sent by rankrun"));
-                self.event(Event::Stopped { rank, signal: number });
+                self.node_event(from, at, gang::Event::Stopped { rank, signal: number });
             }
         }
-    }
-
-    pub(crate) fn rank_ended(&mut self, rank: Rank, status: WorkerStatus) {
-        if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank)) {
-            let was_lent = terminal.ended(status.success());
-            // ^C went to the rank alone; what it ended, it was meant to end.
-            if matches!(status, WorkerStatus::Signaled { signal: signal::SIGINT, .. }) {
-                self.key_was_pressed = true;
-                self.event(Event::Signal(signal::SIGINT));
-                if was_lent {
-                    // A script that runs us goes on unless it has seen the key too.
-                    terminal::signal_own_group(signal::SIGINT);
-                }
-            }
-        }
-        self.event(Event::Ended { rank, status });
-    }
-
-    /// The window of the terminal may have changed.
-    pub(crate) fn resized(&mut self) {
-        let window = terminal::window(rustix::stdio::stdout()).or_else(|| terminal::window(rustix::stdio::stderr()));
-        let window = window.or_else(|| self.terminal.as_ref()?.window());
-        let Some((rows, columns)) = window.filter(|window| Some(*window) != self.plan.spec.io.window) else { return };
-        self.plan.spec.io.window = window;
-        let now = self.now();
-        self.delivery.presenter.resize(now, (rows, columns));
-        self.say(&ToAgent::Window(rows, columns));
     }
 
     /// Takes the status region off the screen and lets what is ready be written, before the shell writes its own.
@@ -175,10 +151,11 @@ impl Front {
                 return;
             }
             let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) };
+            // A wait that fails shows at the end of the bound.
             let _ = poll(&mut [PollFd::new(&self.waker, PollFlags::IN)], Some(&timeout));
             self.waker.clear();
             self.delivery.hear(now);
-            self.hear_stdin();
+            self.take_news();
         }
     }
 
