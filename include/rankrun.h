@@ -50,18 +50,20 @@ static inline void rankrun_begin(struct rankrun_line *line, const char *type, in
 
 /* Sends a line after a greeting. Returns whether the agent has got it. */
 static inline int rankrun_send(struct rankrun_line *line) {
-    const char *path = getenv("RANKRUN_SOCKET"), *rank = getenv("RANKRUN_RANK");
+    const char *path = getenv("RANKRUN_SOCKET"), *rank = getenv("RANKRUN_RANK"), *tag = getenv("RANKRUN_TAG");
     const struct timeval patience = {0, 250000};
     struct sockaddr_un address;
     int fd, sent = 0, length;
-    char hello[160];
+    char hello[224];
     if (path == NULL || strlen(path) >= sizeof address.sun_path) return 0;
     if ((fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) < 0) return 0;
     memset(&address, 0, sizeof address);
     address.sun_family = AF_UNIX;
     memcpy(address.sun_path, path, strlen(path));
-    length = snprintf(hello, sizeof hello, "{\"v\":1,\"type\":\"hello\",\"pid\":%ld,\"rank\":%d,\"kind\":\"c\"}\n",
-                      (long)getpid(), rank != NULL ? atoi(rank) : 0);
+    /* The tag says whose we are, should we be gone before rankrun can look us up. */
+    length = snprintf(hello, sizeof hello,
+                      "{\"v\":1,\"type\":\"hello\",\"pid\":%ld,\"rank\":%d,\"kind\":\"c\",\"tag\":\"%.64s\"}\n",
+                      (long)getpid(), rank != NULL ? atoi(rank) : 0, tag != NULL ? tag : "");
     line->used += (size_t)snprintf(line->text + line->used - 1, 4, "}\n") - 1;
     if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) == 0 &&
         connect(fd, (struct sockaddr *)&address, sizeof address) == 0)

@@ -209,9 +209,10 @@ class Speaker(object):
 
         program = (getattr(sys, "argv", None) or [""])[0]
         program = "".join(char if char.isprintable() and char not in '"\\' else "?" for char in program)
-        hello = '{"v":1,"type":"hello","pid":%d,"rank":%d,"kind":"python","version":"%d.%d.%d","argv0":"%s"}\n' % (
-            (self.pid, int(self.rank)) + sys.version_info[:3] + (program,)
-        )
+        tag = os.environ.get("RANKRUN_TAG", "")
+        tag = tag if tag.isalnum() else ""
+        hello = '{"v":1,"type":"hello","pid":%d,"rank":%d,"kind":"python","version":"%d.%d.%d","argv0":"%s","tag":"%s"}\n'
+        hello %= (self.pid, int(self.rank)) + sys.version_info[:3] + (program, tag)
         socket = api.socket(api.AF_UNIX, api.SOCK_STREAM)
         try:
             socket.settimeout(None)

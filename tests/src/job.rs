@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -217,6 +217,7 @@ impl Job {
         open_to_all(&state);
         // The report goes to a place of this job alone, from which its id can be read.
         command.env("XDG_STATE_HOME", &state).env("RANKRUN_TEST_DIR", &directory);
+        command.env("RANKRUN_JOURNAL", directory.join("journal"));
         // The tests may themselves run below rankrun, mpiexec or Slurm only as far as a test asks for it.
         command.env_remove("RANKRUN_CONTAINMENT");
         command.env("RANKRUN_LEASE_SECONDS", LEASE_SECONDS);
@@ -490,10 +491,24 @@ impl Running {
     }
 }
 
+impl Running {
+    /// What the job was, for whoever looks for the reason why a test failed: `rankrun replay FILE`.
+    fn keep_journal(&self) {
+        let kept = std::env::temp_dir().join(format!("rr-failed-{}.journal", self.tag()));
+        if fs::copy(self.directory.join("journal"), &kept).is_ok() {
+            // A test that has failed says so on stderr; where that is closed there is nobody to tell.
+            let _ = writeln!(io::stderr(), "the journal of the job is {}", kept.display());
+        }
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.done {
             self.kill();
+        }
+        if thread::panicking() {
+            self.keep_journal();
         }
         for name in leftovers::of_jobs(&self.tag(), &[]) {
             let _ = fs::remove_file(name);

@@ -295,13 +295,28 @@ fn no_shared_memory_survives_the_job_whatever_ends_it() {
         for (name, arguments, event) in events {
             let arguments: Vec<&str> = arguments.iter().copied().chain(["--on-go"]).collect();
             let job = tree(&["-x", &preload], &arguments, tier);
-            let outcome = std::panic::catch_unwind(|| after(job, LEASE + GRACE + MARGIN, event));
+            let outcome = std::panic::catch_unwind(|| {
+                after(job, LEASE + GRACE + MARGIN, |running| {
+                    // Whoever cleans up after a killed agent knows what the agent had noted, and removes nothing else.
+                    wait_until(MARGIN * 5, || notes_of(running) >= RANKS as usize).expect("the files are noted");
+                    event(running);
+                })
+            });
             if outcome.is_err() {
                 left.push(format!("{name} ({tier:?})"));
             }
         }
     }
     assert!(left.is_empty(), "something was left when {left:?}");
+}
+
+/// How many files of a job's ranks are noted in its directory.
+fn notes_of(running: &Running) -> usize {
+    let name = format!("/dev/shm/map-{}-", running.tag());
+    let user = rustix::process::geteuid().as_raw();
+    let jobs = fs::read_dir(format!("/tmp/rankrun-{user}")).into_iter().flatten().flatten();
+    let lists = jobs.filter_map(|job| fs::read_to_string(job.path().join("shm")).ok());
+    lists.map(|list| list.lines().filter(|line| line.contains(&name)).count()).sum()
 }
 
 /// Makes a file in /dev/shm, works with it for a while, and ends when it is told to.

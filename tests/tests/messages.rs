@@ -94,8 +94,10 @@ fn without_a_place_for_its_directory_a_job_is_refused_and_the_places_are_named()
     }
     let rankrun = rankrun().display().to_string();
     let command = ["-m", "sh", "-c", NOWHERE, &rankrun, "-n", "2", "true"];
-    let ended = Job::of_program("unshare", command).env_remove("XDG_RUNTIME_DIR").run();
-    assert_eq!(ended.code, Some(125));
+    let job = Job::of_program("unshare", command).env_remove("XDG_RUNTIME_DIR");
+    // The journal of the test would be in /tmp.
+    let ended = job.env_remove("RANKRUN_JOURNAL").run();
+    assert_eq!(ended.code, Some(125), "{}", ended.stderr_text());
     let text = message(&ended);
     let (start, end) = (text.find("\"/tmp").unwrap_or(0), text.rfind("\": ").map_or(0, |quote| quote + 1));
     let places: Vec<&str> = text[start..end].split(", ").collect();

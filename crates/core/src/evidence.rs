@@ -103,7 +103,101 @@ mod seconds {
     }
 }
 
+/// Bytes that are kept of a text: a message, a note, a reason.
+const TEXT_KEPT: usize = 8 * 1024;
+/// Bytes that are kept of a traceback.
+const TRACEBACK_KEPT: usize = 16 * 1024;
+/// Bytes that are kept of each, once much has been kept.
+const LITTLE_KEPT: usize = 256;
+
+/// Cuts a text in its middle, since both its beginning and its end tell most. Returns how many bytes went.
+pub fn shorten(text: &mut String, most: usize) -> usize {
+    let length = text.len();
+    if length <= most {
+        return 0;
+    }
+    let head = (0..=most / 2).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    let tail = (length - (most - most / 2)..=length).find(|&at| text.is_char_boundary(at)).unwrap_or(length);
+    let gone = tail - head;
+    *text = format!("{} [... {gone} bytes ...] {}", &text[..head], &text[tail..]);
+    gone
+}
+
+/// What was not kept, so that a rank cannot make us hold whatever it likes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Facts.
+    pub facts: u64,
+    /// Bytes of the texts of those that were kept.
+    pub bytes: u64,
+    /// Ranks of which nothing out of the ordinary was known.
+    #[serde(default)]
+    pub ranks: u64,
+}
+
 impl Fact {
+    /// Whether this is what a rank says, as often and at whatever length it likes, and not what happens to it once.
+    pub fn is_word(&self) -> bool {
+        match self {
+            Fact::Exception { .. }
+            | Fact::Exiting { .. }
+            | Fact::Aside { .. }
+            | Fact::Aborted { .. }
+            | Fact::Stuck { leader: false, .. }
+            | Fact::Stopped { .. }
+            | Fact::PeerLost { .. }
+            | Fact::Suspect { .. }
+            | Fact::Note { .. }
+            | Fact::Malformed { .. } => true,
+            Fact::Ended { .. }
+            | Fact::Stuck { leader: true, .. }
+            | Fact::OutOfMemory { .. }
+            | Fact::ExitWithoutFinalize
+            | Fact::ExitBeforeInit
+            | Fact::SpawnFailed { .. } => false,
+        }
+    }
+
+    /// The texts of a fact, each with the bytes that are kept of it.
+    fn texts(&mut self) -> Vec<(&mut String, usize)> {
+        match self {
+            Fact::Exception { exception, .. } | Fact::Suspect { exception, .. } => texts_of(exception),
+            Fact::Aside { place, exception } => {
+                let mut texts = texts_of(exception);
+                texts.push((place, LITTLE_KEPT));
+                texts
+            }
+            Fact::Aborted { message: Some(text), .. }
+            | Fact::OutOfMemory { detail: text }
+            | Fact::PeerLost { line: text }
+            | Fact::Note { text }
+            | Fact::Malformed { reason: text } => vec![(text, TEXT_KEPT)],
+            Fact::SpawnFailed { step, error, command } => {
+                vec![(step, LITTLE_KEPT), (error, TEXT_KEPT), (command, TEXT_KEPT)]
+            }
+            Fact::Ended { .. }
+            | Fact::Exiting { .. }
+            | Fact::Stuck { .. }
+            | Fact::Aborted { message: None, .. }
+            | Fact::ExitWithoutFinalize
+            | Fact::ExitBeforeInit
+            | Fact::Stopped { .. } => Vec::new(),
+        }
+    }
+
+    /// Cuts texts that are too long: to a `little`, or to what is reasonable. Returns how many bytes went.
+    pub fn shorten(&mut self, little: bool) -> usize {
+        self.texts()
+            .into_iter()
+            .map(|(text, most)| shorten(text, if little { LITTLE_KEPT.min(most) } else { most }))
+            .sum()
+    }
+
+    /// Bytes of its texts.
+    pub fn size(&mut self) -> usize {
+        self.texts().into_iter().map(|(text, _)| text.len()).sum()
+    }
+
     /// Whether this fact by itself ends the gang.
     pub fn ends_the_gang(&self) -> bool {
         match self {
@@ -126,6 +220,14 @@ impl Fact {
             | Fact::Malformed { .. } => false,
         }
     }
+}
+
+fn texts_of(exception: &mut Exception) -> Vec<(&mut String, usize)> {
+    let Exception { kind, message, traceback, file, line: _, function } = exception;
+    let mut texts = vec![(kind, LITTLE_KEPT), (message, TEXT_KEPT), (traceback, TRACEBACK_KEPT)];
+    texts.extend(file.as_mut().map(|file| (file, TEXT_KEPT / 2)));
+    texts.extend(function.as_mut().map(|function| (function, LITTLE_KEPT)));
+    texts
 }
 
 /// The kind of a failure.

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::evidence::{Evidence, Fact, MpiEvent, Source};
+use serde::{Deserialize, Serialize};
+
+use crate::evidence::{Evidence, Fact, LeftOut, MpiEvent, Source};
 use crate::exit::ExitCode;
 use crate::ids::{Pid, Rank};
 use crate::status::WorkerStatus;
@@ -17,11 +19,20 @@ pub const FINALIZE_PATIENCE: Duration = Duration::from_secs(1);
 /// A second SIGINT kills at once if it comes at least this long after the first: a terminal may send two for one key.
 pub const SECOND_INTERRUPT: Duration = Duration::from_millis(500);
 
+/// By so much an end may be dated too early: agents date what they see by the turn of their loop.
+const END_MARGIN: Duration = Duration::from_millis(50);
+
 /// Notes and asides that are kept of each rank.
 const NOTES_KEPT: usize = 10;
+/// What is kept of each rank of what it says, the notes included.
+const WORDS_KEPT: u32 = 32;
+/// Bytes of text that are kept of all ranks at full length. What comes after is kept in short.
+const BYTES_KEPT: usize = 2 << 20;
+/// Bytes of text from which on no rank that has said something is heard further.
+const BYTES_MOST: usize = 4 << 20;
 
 /// By which rules a gang is stopped.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Rules {
     pub grace_failure: Duration,
     pub grace_outside: Duration,
@@ -54,7 +65,7 @@ pub enum MpiLife {
 }
 
 /// What happens to a gang.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
     Started {
         rank: Rank,
@@ -120,7 +131,7 @@ pub enum Event {
     Signal(i32),
     /// Nobody reads our output any more: end as SIGPIPE would.
     OutputGone,
-    /// Our output has found no place for longer than `--drain`.
+    /// Output could not be written for longer than `--drain`.
     OutputFailed,
     /// The agent is gone, without having said that all is over.
     AgentLost,
@@ -129,8 +140,17 @@ pub enum Event {
     Tick,
 }
 
+/// When something happened, and when it became known here. Both are times on the front's clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Moment {
+    /// When the front learnt of it: from now on waits are counted.
+    pub now: Duration,
+    /// When it happened on its node.
+    pub at: Duration,
+}
+
 /// What is to be done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Effect {
     /// All workers are to stop.
     Stop(Stop),
@@ -139,7 +159,7 @@ pub enum Effect {
 }
 
 /// Why the job as a whole ended other than by its ranks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outside {
     Signal(i32),
     Timeout,
@@ -155,11 +175,15 @@ pub struct Gang {
     rules: Rules,
     ranks: Vec<RankRecord>,
     evidence: Vec<Evidence>,
+    /// How many words of each rank are in the evidence, and how many bytes of text are in all.
+    words: Vec<u32>,
+    bytes: usize,
+    left_out: LeftOut,
     /// The exit code that a failed spawn asks for (126, 127).
     spawn_code: Option<ExitCode>,
     outside: Option<(Outside, Duration)>,
     stop_at: Option<Duration>,
-    killed: bool,
+    killed_at: Option<Duration>,
     /// Ranks whose exit without finalize is to be judged, by time.
     to_judge: BTreeMap<Duration, Vec<Rank>>,
 }
@@ -170,10 +194,13 @@ impl Gang {
             rules,
             ranks: vec![RankRecord::default(); size as usize],
             evidence: Vec::new(),
+            words: vec![0; size as usize],
+            bytes: 0,
+            left_out: LeftOut::default(),
             spawn_code: None,
             outside: None,
             stop_at: None,
-            killed: false,
+            killed_at: None,
             to_judge: BTreeMap::new(),
         }
     }
@@ -184,6 +211,11 @@ impl Gang {
 
     pub fn evidence(&self) -> &[Evidence] {
         &self.evidence
+    }
+
+    /// What was observed, and is not in the evidence.
+    pub fn left_out(&self) -> LeftOut {
+        self.left_out
     }
 
     pub fn outside(&self) -> Option<Outside> {
@@ -199,6 +231,11 @@ impl Gang {
         self.stop_at
     }
 
+    /// When everything was ordered to be killed, if it was.
+    pub fn killed_at(&self) -> Option<Duration> {
+        self.killed_at
+    }
+
     /// Whether every worker is gone.
     pub fn over(&self) -> bool {
         self.ranks.iter().all(|rank| rank.outcome.is_some())
@@ -211,41 +248,47 @@ impl Gang {
         [timeout, judge].into_iter().flatten().min()
     }
 
-    /// Takes one event; what is to be done is appended to `effects`.
+    /// Takes one event of the front's own; what is to be done is appended to `effects`.
     pub fn handle(&mut self, now: Duration, event: Event, effects: &mut Vec<Effect>) {
+        self.handle_of(Moment { now, at: now }, event, effects);
+    }
+
+    /// Takes one event that happened at another time than that at which it became known.
+    pub fn handle_of(&mut self, moment: Moment, event: Event, effects: &mut Vec<Effect>) {
+        let now = moment.now;
         match event {
             Event::Started { rank, pid } => {
                 if let Some(record) = self.ranks.get_mut(rank.index()) {
                     record.pid = Some(pid);
-                    record.started_at = Some(now);
+                    record.started_at = Some(moment.at);
                 }
             }
             Event::SpawnFailed { rank, step, error, command, not_found } => {
                 self.spawn_code = self.spawn_code.or(not_found);
-                self.fact(now, rank, Fact::SpawnFailed { step, error, command }, effects);
+                self.fact(moment, rank, Fact::SpawnFailed { step, error, command }, effects);
             }
-            Event::Ended { rank, status } => self.ended(now, rank, status, effects),
+            Event::Ended { rank, status } => self.ended(moment, rank, status, effects),
             Event::Gone { rank, outcome } => {
                 if let Some(record) = self.ranks.get_mut(rank.index()) {
                     record.outcome = Some(outcome);
                 }
             }
-            Event::Mpi { rank, event } => self.mpi(now, rank, event, effects),
-            Event::Stopped { rank, signal } => self.fact(now, rank, Fact::Stopped { signal }, effects),
-            Event::Testimony { rank, pid, testimony } => self.testimony(now, rank, pid, testimony, effects),
+            Event::Mpi { rank, event } => self.mpi(moment, rank, event, effects),
+            Event::Stopped { rank, signal } => self.fact(moment, rank, Fact::Stopped { signal }, effects),
+            Event::Testimony { rank, pid, testimony } => self.testimony(moment, rank, pid, testimony, effects),
             Event::Stuck { rank, pid, place, since, leader } => {
-                self.fact_of(now, rank, Some(pid), Fact::Stuck { place, since, leader }, effects);
+                self.fact_of(moment, rank, Some(pid), Fact::Stuck { place, since, leader }, effects);
             }
-            Event::OutOfMemory { rank, detail } => self.fact(now, rank, Fact::OutOfMemory { detail }, effects),
+            Event::OutOfMemory { rank, detail } => self.fact(moment, rank, Fact::OutOfMemory { detail }, effects),
             Event::Suspect { rank, exception, end } => {
-                self.fact(now, rank, Fact::Suspect { exception, ended: end }, effects);
+                self.fact(moment, rank, Fact::Suspect { exception, ended: end }, effects);
             }
             Event::LastWords { rank, exception, peer_lost } => {
                 if let Some(exception) = exception {
-                    self.fact(now, rank, Fact::Exception { source: Source::Stderr, exception }, effects);
+                    self.fact(moment, rank, Fact::Exception { source: Source::Stderr, exception }, effects);
                 }
                 if let Some(line) = peer_lost {
-                    self.fact(now, rank, Fact::PeerLost { line }, effects);
+                    self.fact(moment, rank, Fact::PeerLost { line }, effects);
                 }
             }
             Event::Signal(signal) => self.signal(now, signal, effects),
@@ -257,18 +300,19 @@ impl Gang {
         }
     }
 
-    fn ended(&mut self, now: Duration, rank: Rank, status: WorkerStatus, effects: &mut Vec<Effect>) {
-        let stopping = self.stop_at.is_some();
+    fn ended(&mut self, moment: Moment, rank: Rank, status: WorkerStatus, effects: &mut Vec<Effect>) {
+        // A stop that was ordered after its end has nothing to do with it.
+        let stopping = self.stop_at.is_some_and(|stop| stop <= moment.at + END_MARGIN);
         let Some(record) = self.ranks.get_mut(rank.index()) else {
             return;
         };
         record.status = Some(status);
-        record.ended_at = Some(now);
+        record.ended_at = Some(moment.at);
         record.stop_ordered_before_end = stopping;
         let mpi = record.mpi;
         if !status.success() {
             if !(stopping && explained_by_our_signals(status)) {
-                self.fact(now, rank, Fact::Ended { status }, effects);
+                self.fact(moment, rank, Fact::Ended { status }, effects);
             }
             return;
         }
@@ -276,13 +320,13 @@ impl Gang {
             return;
         }
         match mpi {
-            MpiLife::Inited => self.to_judge.entry(now + FINALIZE_PATIENCE).or_default().push(rank),
-            MpiLife::NotInited => self.judge_exits_before_init(now, effects),
+            MpiLife::Inited => self.to_judge.entry(moment.now + FINALIZE_PATIENCE).or_default().push(rank),
+            MpiLife::NotInited => self.judge_exits_before_init(moment.now, effects),
             MpiLife::Finalized => {}
         }
     }
 
-    fn mpi(&mut self, now: Duration, rank: Rank, event: MpiEvent, effects: &mut Vec<Effect>) {
+    fn mpi(&mut self, moment: Moment, rank: Rank, event: MpiEvent, effects: &mut Vec<Effect>) {
         let Some(record) = self.ranks.get_mut(rank.index()) else {
             return;
         };
@@ -290,12 +334,12 @@ impl Gang {
             MpiEvent::Inited => {
                 record.mpi = MpiLife::Inited;
                 record.passed_barrier = false;
-                self.judge_exits_before_init(now, effects);
+                self.judge_exits_before_init(moment.now, effects);
             }
             MpiEvent::PassedBarrier => record.passed_barrier = true,
             MpiEvent::Finalized => record.mpi = MpiLife::Finalized,
-            MpiEvent::Aborted { code, message } => self.fact(now, rank, Fact::Aborted { code, message }, effects),
-            MpiEvent::Malformed { reason } => self.fact(now, rank, Fact::Malformed { reason }, effects),
+            MpiEvent::Aborted { code, message } => self.fact(moment, rank, Fact::Aborted { code, message }, effects),
+            MpiEvent::Malformed { reason } => self.fact(moment, rank, Fact::Malformed { reason }, effects),
         }
     }
 
@@ -315,7 +359,7 @@ impl Gang {
             .zip(0..)
             .find(|(rank, _)| rank.mpi == MpiLife::NotInited && rank.status.is_some_and(WorkerStatus::success));
         if let Some((_, rank)) = missing {
-            self.fact(now, Rank(rank), Fact::ExitBeforeInit, effects);
+            self.fact(Moment { now, at: now }, Rank(rank), Fact::ExitBeforeInit, effects);
         }
     }
 
@@ -323,8 +367,8 @@ impl Gang {
         const SIGINT: i32 = 2;
         match self.outside {
             Some((Outside::Signal(first), at)) => {
-                if first == SIGINT && signal == SIGINT && now >= at + SECOND_INTERRUPT && !self.killed {
-                    self.killed = true;
+                if first == SIGINT && signal == SIGINT && now >= at + SECOND_INTERRUPT && self.killed_at.is_none() {
+                    self.killed_at = Some(now);
                     effects.push(Effect::Kill);
                 }
             }
@@ -343,7 +387,7 @@ impl Gang {
             for rank in entry.remove() {
                 let in_mpi = self.ranks.iter().any(|rank| rank.mpi == MpiLife::Inited && rank.status.is_none());
                 if in_mpi && self.stop_at.is_none() {
-                    self.fact(now, rank, Fact::ExitWithoutFinalize, effects);
+                    self.fact(Moment { now, at: now }, rank, Fact::ExitWithoutFinalize, effects);
                 }
             }
         }
@@ -364,12 +408,17 @@ impl Gang {
         self.stop(now, Stop { why, grace }, effects);
     }
 
-    fn testimony(&mut self, now: Duration, rank: Rank, pid: Pid, testimony: Testimony, effects: &mut Vec<Effect>) {
+    fn testimony(&mut self, moment: Moment, rank: Rank, pid: Pid, testimony: Testimony, effects: &mut Vec<Effect>) {
         if testimony == (Testimony::Exiting { code: 0 }) {
             // The program's own hook has dealt with the exception: it is no cause of anything.
-            self.evidence.retain(|evidence| {
-                evidence.pid != Some(pid) || !matches!(evidence.fact, Fact::Exception { source: Source::Program, .. })
-            });
+            let is_retracted = |evidence: &Evidence| {
+                evidence.pid == Some(pid)
+                    && evidence.rank == rank
+                    && matches!(evidence.fact, Fact::Exception { source: Source::Program, .. })
+            };
+            while let Some(at) = self.evidence.iter().position(is_retracted) {
+                self.take_out(at);
+            }
             return;
         }
         let fact = match testimony {
@@ -383,7 +432,7 @@ impl Gang {
         if matches!(fact, Fact::Note { .. } | Fact::Aside { .. }) {
             self.forget_old_notes(rank);
         }
-        self.fact_of(now, rank, Some(pid), fact, effects);
+        self.fact_of(moment, rank, Some(pid), fact, effects);
     }
 
     /// Of what a rank says in passing, the last is kept.
@@ -394,26 +443,59 @@ impl Gang {
         if self.evidence.iter().filter(|evidence| passing(evidence)).count() >= NOTES_KEPT
             && let Some(oldest) = self.evidence.iter().position(passing)
         {
-            self.evidence.remove(oldest);
+            self.take_out(oldest);
         }
     }
 
-    fn fact(&mut self, now: Duration, rank: Rank, fact: Fact, effects: &mut Vec<Effect>) {
-        self.fact_of(now, rank, None, fact, effects);
+    fn take_out(&mut self, at: usize) {
+        let mut evidence = self.evidence.remove(at);
+        self.bytes = self.bytes.saturating_sub(evidence.fact.size());
+        if evidence.fact.is_word()
+            && let Some(words) = self.words.get_mut(evidence.rank.index())
+        {
+            *words = words.saturating_sub(1);
+        }
+    }
+
+    /// Takes a fact into the evidence, as far as there is room for it.
+    fn record(&mut self, mut evidence: Evidence) {
+        let rank = evidence.rank;
+        let said = self.words.get(rank.index()).copied().unwrap_or_default();
+        self.left_out.bytes += evidence.fact.shorten(self.bytes >= BYTES_KEPT) as u64;
+        if evidence.fact.is_word() && (said >= WORDS_KEPT || (said > 0 && self.bytes >= BYTES_MOST)) {
+            self.left_out.facts += 1;
+            // The leader's own words, and what was read at the end, decide more than what its children said last.
+            let leader = self.ranks.get(rank.index()).and_then(|record| record.pid);
+            let is_child = |known: &Evidence| known.rank == rank && known.fact.is_word() && known.pid != leader;
+            let newest = self.evidence.iter().rposition(is_child).filter(|_| evidence.pid == leader);
+            let Some(newest) = newest else { return };
+            self.take_out(newest);
+        }
+        self.bytes += evidence.fact.size();
+        if evidence.fact.is_word()
+            && let Some(words) = self.words.get_mut(rank.index())
+        {
+            *words += 1;
+        }
+        self.evidence.push(evidence);
+    }
+
+    fn fact(&mut self, moment: Moment, rank: Rank, fact: Fact, effects: &mut Vec<Effect>) {
+        self.fact_of(moment, rank, None, fact, effects);
     }
 
     /// A fact about a rank, by the process that it is about: the leader, if none is named.
-    fn fact_of(&mut self, now: Duration, rank: Rank, pid: Option<Pid>, fact: Fact, effects: &mut Vec<Effect>) {
+    fn fact_of(&mut self, moment: Moment, rank: Rank, pid: Option<Pid>, fact: Fact, effects: &mut Vec<Effect>) {
         let ends = fact.ends_the_gang();
         let pid = pid.or_else(|| self.ranks.get(rank.index()).and_then(|record| record.pid));
         // One more rank that could not be started for the same reason adds nothing.
         let repeated = matches!(fact, Fact::SpawnFailed { .. })
             && self.evidence.iter().any(|known| matches!(known.fact, Fact::SpawnFailed { .. }));
         if !repeated {
-            self.evidence.push(Evidence { rank, at: now, pid, fact });
+            self.record(Evidence { rank, at: moment.at, pid, fact });
         }
         if ends && !self.rules.keep_going && self.stop_at.is_none() {
-            self.stop(now, Stop { why: StopWhy::GangFailed, grace: self.rules.grace_failure }, effects);
+            self.stop(moment.now, Stop { why: StopWhy::GangFailed, grace: self.rules.grace_failure }, effects);
         }
     }
 

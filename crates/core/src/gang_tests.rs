@@ -146,3 +146,79 @@ fn an_exception_that_the_program_takes_back_is_no_cause() {
     assert_eq!((verdict.code, culprit(&verdict)), (ExitCode(4), Some(Rank(1))));
     assert!(gang.evidence().iter().all(|evidence| evidence.rank == Rank(1)));
 }
+
+fn uncaught(rank: u32, pid: i32, message: &str) -> Event {
+    let exception = Exception {
+        kind: "ValueError".to_owned(),
+        message: message.to_owned(),
+        traceback: "t".repeat(60_000),
+        ..Exception::default()
+    };
+    Event::Testimony { rank: Rank(rank), pid: Pid(pid), testimony: Testimony::Uncaught(exception) }
+}
+
+fn text_held(gang: &Gang) -> usize {
+    gang.evidence().iter().map(|evidence| evidence.clone().fact.size()).sum()
+}
+
+#[test]
+fn what_children_of_a_rank_say_is_bounded_and_does_not_hide_what_its_leader_says() {
+    let mut gang = Gang::new(1, Rules { keep_going: true, ..rules() });
+    feed(&mut gang, 0, Event::Started { rank: Rank(0), pid: Pid(100) });
+    for child in 0..5_000 {
+        feed(&mut gang, 1, uncaught(0, 1_000 + child, &"m".repeat(60_000)));
+    }
+    feed(&mut gang, 2, uncaught(0, 100, "the leader's own"));
+    feed(&mut gang, 3, exit(0, 1));
+    assert!(gang.evidence().len() <= WORDS_KEPT as usize + 1, "{}", gang.evidence().len());
+    assert!(text_held(&gang) < 2_000_000, "{}", text_held(&gang));
+    let left_out = gang.left_out();
+    assert_eq!(left_out.facts as usize, 5_002 - gang.evidence().len());
+    assert!(left_out.bytes > 5_000 * 90_000, "{left_out:?}");
+    assert!(gang.evidence().iter().any(|evidence| evidence.pid == Some(Pid(100)) && evidence.fact.is_word()));
+    assert!(verdict(&gang).culprit.is_some_and(|culprit| culprit.cause.len() < 400));
+}
+
+#[test]
+fn what_many_ranks_say_is_bounded_and_each_is_heard() {
+    let mut gang = Gang::new(2_000, Rules { keep_going: true, ..rules() });
+    for round in 0..12 {
+        for rank in 0..2_000 {
+            feed(&mut gang, round, uncaught(rank, 100 + rank as i32, "too long"));
+        }
+    }
+    assert!(text_held(&gang) < BYTES_MOST + 2_000 * 2_000, "{}", text_held(&gang));
+    for rank in 0..2_000 {
+        assert!(gang.evidence().iter().any(|evidence| evidence.rank == Rank(rank)), "{rank}");
+    }
+}
+
+#[test]
+fn what_is_retracted_makes_room() {
+    let mut gang = Gang::new(1, Rules { keep_going: true, ..rules() });
+    for child in 0..1_000 {
+        feed(&mut gang, 1, uncaught(0, child, "handled"));
+        let exiting = Testimony::Exiting { code: 0 };
+        feed(&mut gang, 1, Event::Testimony { rank: Rank(0), pid: Pid(child), testimony: exiting });
+    }
+    assert_eq!((gang.evidence().len(), text_held(&gang), gang.left_out().facts), (0, 0, 0));
+}
+
+#[test]
+fn events_are_dated_by_their_node_and_waits_counted_from_when_they_became_known() {
+    let mut gang = gang(2);
+    let mut of = |now: u64, at: u64, event: Event| {
+        let moment = Moment { now: Duration::from_millis(now), at: Duration::from_millis(at) };
+        let mut effects = Vec::new();
+        gang.handle_of(moment, event, &mut effects);
+        (effects.len(), gang.stop_ordered())
+    };
+    let stopped = (1, Some(Duration::from_millis(500)));
+    assert_eq!(of(500, 400, exit(1, 3)), stopped, "the stop is ordered when the failure becomes known");
+    of(510, 300, killed(0, 15));
+    let record = &gang.ranks()[0];
+    assert_eq!((record.ended_at, record.stop_ordered_before_end), (Some(Duration::from_millis(300)), false));
+    let verdict = verdict(&gang);
+    assert_eq!(culprit(&verdict), Some(Rank(0)), "a SIGTERM of somebody else, 200 ms before ours");
+    assert_eq!(gang.evidence()[0].at, Duration::from_millis(400));
+}

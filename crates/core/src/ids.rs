@@ -51,6 +51,15 @@ number!(
     AppIndex(u32)
 );
 
+number!(
+    /// A worker's place among those that one agent holds in one attempt, from 0.
+    Slot(u32)
+);
+number!(
+    /// A process that speaks for its rank, as its agent counts them.
+    SpeakerId(u32)
+);
+
 /// A process id, as the kernel of that process's node counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]

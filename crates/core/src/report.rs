@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::{Class, Evidence};
+use crate::evidence::{Class, Evidence, LeftOut};
 use crate::exit::ExitCode;
 use crate::ids::{JobId, Pid, Rank};
 use crate::printable::printable;
@@ -41,6 +41,9 @@ pub struct Report {
     pub command: Vec<String>,
     pub ranks: Vec<RankReport>,
     pub evidence: Vec<Evidence>,
+    /// What is not in the lists above, because it would be too much.
+    #[serde(default)]
+    pub left_out: LeftOut,
     /// How the workers were held, and why not better.
     pub containment: String,
     pub containment_note: Option<String>,
@@ -323,6 +326,7 @@ mod tests {
                 rank(4, Fate::Succeeded),
             ],
             evidence: Vec::new(),
+            left_out: LeftOut::default(),
             containment: "cgroup".to_owned(),
             containment_note: None,
             left: Left { proven: true, workers: 5, shared_memory_removed: true, ..Left::default() },

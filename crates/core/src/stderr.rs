@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::testimony::Exception;
 
 /// Lines that are kept of each rank.
@@ -10,7 +12,7 @@ pub const LINES: usize = 50;
 const LINE_BYTES: usize = 1000;
 
 /// The tail of one rank's stderr.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Tail {
     lines: VecDeque<String>,
     partial: Vec<u8>,

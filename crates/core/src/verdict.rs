@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::{Class, Evidence, Fact, Source};
+use crate::evidence::{Class, Evidence, Fact, Source, shorten};
 use crate::exit::ExitCode;
 use crate::gang::{Gang, Outside, RankRecord, explained_by_our_signals};
 use crate::ids::{Pid, Rank};
@@ -27,6 +27,9 @@ const RECENT: Duration = Duration::from_secs(10);
 
 /// How long after the exit work of a process its leader may end by it with another code: `python a.py || exit 2`.
 const FOLLOWS: Duration = Duration::from_secs(2);
+
+/// Bytes of a cause: it is a headline.
+const CAUSE_KEPT: usize = 300;
 
 /// The conclusion.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -151,7 +154,8 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
         _ => (None, None),
     };
     let code = code(gang, evidence, &facts);
-    let cause = cause(&evidence.fact, exception.as_ref(), code);
+    let mut cause = cause(&evidence.fact, exception.as_ref(), code);
+    shorten(&mut cause, CAUSE_KEPT);
     Some(Finding {
         rank,
         class,

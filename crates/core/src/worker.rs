@@ -71,8 +71,9 @@ pub enum State {
         since: Duration,
         /// A stop that came while the spawn was under way.
         stop: Option<Stop>,
-        kill: bool,
-        /// When the child that is being started is killed: it may itself be stopped, or hang before its exec.
+        /// Since when the child that is being started is to be killed: it may itself be stopped, or hang before its exec.
+        killed: Option<Duration>,
+        /// When that is to happen, or to be repeated.
         until: Option<Duration>,
     },
     Running {
@@ -266,7 +267,7 @@ impl Worker {
 fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects: &mut Vec<Effect>) -> State {
     match state {
         State::Pending => match event {
-            Event::SpawnBegun => State::Spawning { since: now, stop: None, kill: false, until: None },
+            Event::SpawnBegun => State::Spawning { since: now, stop: None, killed: None, until: None },
             Event::Stop(_) | Event::Kill => State::Gone { outcome: Outcome::NeverStarted, left: false },
             Event::Spawned(_)
             | Event::SpawnFailed
@@ -276,8 +277,8 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::CoreDumpSeen
             | Event::Tick => state,
         },
-        State::Spawning { since, stop, kill, until } => match event {
-            Event::Spawned(pid) if kill => kill_leader(now, pid, effects),
+        State::Spawning { since, stop, killed, until } => match event {
+            Event::Spawned(pid) if killed.is_some() => kill_leader(now, pid, effects),
             Event::Spawned(pid) => match stop {
                 Some(stop) => stop_leader(now, pid, stop, policy, effects),
                 None => State::Running { pid, since: now },
@@ -286,12 +287,21 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             Event::Stop(stop) => {
                 let end = now + stop.grace;
                 let until = Some(until.map_or(end, |until| until.min(end)));
-                State::Spawning { since, stop: Some(stop), kill, until }
+                State::Spawning { since, stop: Some(stop), killed, until }
             }
-            Event::Kill => State::Spawning { since, stop, kill: true, until: Some(now + KILL_REPEAT) },
+            Event::Kill => {
+                let killed = Some(killed.unwrap_or(now));
+                State::Spawning { since, stop, killed, until: Some(now + KILL_REPEAT) }
+            }
+            // Neither does it come to its exec nor can it be killed.
+            Event::Tick if killed.is_some_and(|killed| now >= killed + KILL_BOUND) => {
+                State::Gone { outcome: Outcome::Unkillable, left: true }
+            }
             Event::Tick if until.is_some_and(|until| now >= until) => {
                 effects.push(Effect::KillSpawning);
-                State::Spawning { since, stop, kill: true, until: Some(now + STROKE_GAP) }
+                let killed = killed.unwrap_or(now);
+                let next = (now + STROKE_GAP).min((killed + KILL_BOUND).max(now));
+                State::Spawning { since, stop, killed: Some(killed), until: Some(next) }
             }
             Event::SpawnBegun
             | Event::LeaderEnded(_)
@@ -434,8 +444,12 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::Tick => state,
         },
         State::Gone { .. } => match event {
+            // It was given up, and came to its exec after all.
+            Event::Spawned(_) => {
+                effects.push(Effect::KillAll);
+                state
+            }
             Event::SpawnBegun
-            | Event::Spawned(_)
             | Event::SpawnFailed
             | Event::LeaderEnded(_)
             | Event::BoundaryEmpty

@@ -12,9 +12,9 @@ fn states() -> Vec<State> {
     let status = WorkerStatus::Exited { code: 0 };
     vec![
         State::Pending,
-        State::Spawning { since, stop: None, kill: false, until: None },
-        State::Spawning { since, stop: Some(stop), kill: false, until: Some(until) },
-        State::Spawning { since, stop: None, kill: true, until: Some(until) },
+        State::Spawning { since, stop: None, killed: None, until: None },
+        State::Spawning { since, stop: Some(stop), killed: None, until: Some(until) },
+        State::Spawning { since, stop: None, killed: Some(until), until: Some(until) },
         State::Running { pid, since },
         State::Stopping { pid, stop, since, until },
         State::Lingering { status, stop: None, since, until: Some(until), kill_at: Some(until) },
@@ -107,6 +107,23 @@ fn a_child_that_never_comes_to_its_exec_is_killed_after_the_grace() {
     assert_eq!(effects.last(), Some(&Effect::KillLeader));
 }
 
+#[test]
+fn a_child_that_can_neither_exec_nor_be_killed_is_given_up_and_killed_if_it_comes_after_all() {
+    let policy = StopPolicy::default();
+    let (mut worker, mut effects) = (Worker::default(), Vec::new());
+    worker.handle(NOW, Event::SpawnBegun, &policy, &mut effects);
+    worker.handle(NOW, Event::Kill, &policy, &mut effects);
+    let mut now = NOW;
+    while !worker.is_gone() {
+        now = worker.deadline().expect("it has a bound");
+        worker.handle(now, Event::Tick, &policy, &mut effects);
+    }
+    assert_eq!(now - NOW, KILL_BOUND);
+    assert_eq!(*worker.state(), State::Gone { outcome: Outcome::Unkillable, left: true });
+    worker.handle(now, Event::Spawned(Pid(7)), &policy, &mut effects);
+    assert_eq!(effects.last(), Some(&Effect::KillAll));
+}
+
 proptest! {
     /// Whatever happens in whatever order: once told to stop, a worker that is only ticked is gone within the grace and
     /// the bounds, provided that its leader's end is seen after a SIGKILL (K-5).
@@ -120,9 +137,6 @@ proptest! {
         for (event, later) in before {
             now += Duration::from_millis(later);
             worker.handle(now, event, &policy, &mut effects);
-        }
-        if matches!(worker.state(), State::Spawning { .. }) {
-            worker.handle(now, Event::Spawned(Pid(7)), &policy, &mut effects);
         }
         let start = now;
         worker.handle(now, Event::Stop(Stop { why: StopWhy::Timeout, grace: policy.grace_failure }), &policy, &mut effects);

@@ -2,22 +2,17 @@
 //! output and the report, and returns the exit code.
 
 mod delivery;
-mod ending;
-mod front;
-mod hearing;
-mod launcher;
+mod job;
 mod link;
-mod pause;
-mod report;
-mod sink;
-mod stdin;
-mod suspects;
-mod tty;
+mod nodes;
+mod terminal;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rankrun_core::{ExitCode, JobSpec};
+
+pub use job::{JournalError, Replayed, replay};
 
 /// What is to be run, with everything resolved.
 #[derive(Clone, Debug)]
@@ -27,10 +22,15 @@ pub struct Plan {
     pub output: rankrun_output::Config,
     /// A directory for a file per rank and stream.
     pub log_dir: Option<PathBuf>,
-    /// Where the report goes; `None` is `$XDG_STATE_HOME/rankrun/JOB`, written only when the job fails.
-    pub report_dir: Option<PathBuf>,
+    pub report: ReportPlace,
+    /// Where the events of the job are written.
+    pub journal: Option<PathBuf>,
+    /// Where torchrun would leave the cause (`TORCHELASTIC_ERROR_FILE`).
+    pub error_file: Option<PathBuf>,
     pub timeout: Option<Duration>,
     pub keep_going: bool,
+    /// How the agent of this node is to be.
+    pub node: rankrun_agent::Options,
     /// Whether the job ends when our parent does.
     pub die_with_parent: bool,
     /// Whether a rank whose stderr ends with a traceback, and that lives on, is ended (or only named).
@@ -43,11 +43,22 @@ pub struct Plan {
     pub color: bool,
 }
 
+/// Where the report goes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ReportPlace {
+    /// The directory of `report.json`; `None` where the user has no home.
+    pub directory: Option<PathBuf>,
+    /// The user has named it: a report is written there also if the job succeeds.
+    pub is_asked_for: bool,
+    /// The user's home, which is written `~`. A directory below it is made only if the home exists.
+    pub home: Option<PathBuf>,
+}
+
 /// Runs the job to its end. The calling process must have one thread.
 ///
 /// If rankrun was asked to end by a signal, this ends the process by that signal, so that a shell loop stops too.
 pub fn run(plan: Plan) -> ExitCode {
-    let outcome = front::run(plan);
+    let outcome = job::run(plan);
     if let Some(signal) = outcome.raise {
         rankrun_sys::signal::die_of(signal);
     }

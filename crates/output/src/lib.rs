@@ -24,5 +24,5 @@ pub use console::{CONTINUED_MARK, CUT_MARK};
 pub use lines::MAX_LINE;
 pub use logfiles::{LogError, LogFiles};
 pub use presenter::Presenter;
-pub use spool::{Full, Record, SPOOL_MEMORY, Spool, SpoolError};
+pub use spool::{Completion, Full, Record, Request, SPOOL_MEMORY, Spool, SpoolError};
 pub use template::{Template, TemplateError};

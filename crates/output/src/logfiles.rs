@@ -1,8 +1,9 @@
 //! A file for each rank and stream.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rankrun_core::{Rank, Stream};
@@ -19,10 +20,26 @@ const HELD_LINE: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} \"{}\"", path.display())]
 pub struct LogError {
-    /// `create`, `open` or `write`.
+    /// `create`, `open`, `read` or `write`.
     pub action: &'static str,
     pub path: PathBuf,
     pub source: io::Error,
+}
+
+/// Why something in the place of a log file is not written to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("it is {0}, not a regular file")]
+struct WrongKind(&'static str);
+
+/// What kind of file may block whoever opens or writes it, and so is none for us. A character device (`/dev/null`) is
+/// accepted.
+fn wrong_kind(kind: FileType) -> Option<WrongKind> {
+    match kind {
+        kind if kind.is_fifo() => Some(WrongKind("a FIFO")),
+        kind if kind.is_socket() => Some(WrongKind("a socket")),
+        kind if kind.is_block_device() => Some(WrongKind("a block device")),
+        _ => None,
+    }
 }
 
 /// The files `rank-0007.stdout` and `rank-0007.stderr` of each rank, in one directory.
@@ -39,6 +56,8 @@ pub struct LogFiles {
     open: HashMap<Source, OpenFile>,
     /// Counts uses, to know which file was used least recently.
     uses: u64,
+    /// Bytes of all streams that could not be written yet.
+    unwritten: usize,
 }
 
 #[derive(Debug)]
@@ -61,7 +80,8 @@ struct Log {
 }
 
 impl LogFiles {
-    /// Makes the directory, with those above it, and proves that files can be made in it.
+    /// Makes the directory, with those above it, and proves that files can be made in it and that nothing that is no
+    /// regular file stands in the place of one.
     pub fn create(dir: impl Into<PathBuf>, world_size: u32) -> Result<LogFiles, LogError> {
         LogFiles::with_capacity(dir.into(), world_size, OPEN_FILES)
     }
@@ -70,7 +90,17 @@ impl LogFiles {
         let failed = |action, source| LogError { action, path: dir.clone(), source };
         std::fs::create_dir_all(&dir).map_err(|source| failed("create", source))?;
         tempfile::tempfile_in(&dir).map_err(|source| failed("write", source))?;
+        for entry in std::fs::read_dir(&dir).map_err(|source| failed("read", source))? {
+            let entry = entry.map_err(|source| failed("read", source))?;
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let is_log = name.starts_with("rank-") && Stream::ALL.iter().any(|end| name.ends_with(&format!(".{end}")));
+            if is_log && let Some(wrong) = entry.file_type().ok().and_then(wrong_kind) {
+                return Err(LogError { action: "open", path: entry.path(), source: io::Error::other(wrong) });
+            }
+        }
         Ok(LogFiles {
+            unwritten: 0,
             rank_width: world_size.saturating_sub(1).to_string().len(),
             dir,
             capacity,
@@ -98,7 +128,10 @@ impl LogFiles {
     /// [`retry`](Self::retry) or before anything else that comes for this file.
     pub fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) -> Result<(), LogError> {
         let source = (rank, stream);
-        self.logs.entry(source).or_default().take(bytes);
+        let log = self.logs.entry(source).or_default();
+        let before = log.unwritten.len();
+        log.take(bytes);
+        self.unwritten += log.unwritten.len() - before;
         self.flush(source)
     }
 
@@ -112,7 +145,9 @@ impl LogFiles {
         let Some(log) = self.logs.get_mut(&source) else {
             return Ok(());
         };
+        let before = log.unwritten.len();
         log.end();
+        self.unwritten += log.unwritten.len() - before;
         self.flush(source)?;
         self.open.remove(&source);
         Ok(())
@@ -132,7 +167,7 @@ impl LogFiles {
 
     /// How many bytes could not be written yet.
     pub fn unwritten(&self) -> usize {
-        self.logs.values().map(|log| log.unwritten.len()).sum()
+        self.unwritten
     }
 
     fn flush(&mut self, source: Source) -> Result<(), LogError> {
@@ -151,13 +186,14 @@ impl LogFiles {
                 self.open.remove(&oldest);
             }
             let mut options = OpenOptions::new();
-            options.create(true);
+            // A FIFO that nobody reads must not hold us up.
+            options.create(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
             if log.is_begun {
                 options.append(true);
             } else {
                 options.write(true).truncate(true);
             }
-            let file = match options.open(&path) {
+            let file = match open(&options, &path) {
                 Ok(file) => file,
                 Err(source) => {
                     return Err(LogError { action: "open", path, source });
@@ -170,7 +206,25 @@ impl LogFiles {
             return Ok(());
         };
         open.used = self.uses;
-        log.write_to(&mut open.file).map_err(|source| LogError { action: "write", path, source })
+        let before = log.unwritten.len();
+        let result = log.write_to(&mut open.file);
+        self.unwritten -= before - log.unwritten.len();
+        result.map_err(|source| LogError { action: "write", path, source })
+    }
+}
+
+/// Opens a file that can be written without waiting for anybody.
+fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
+    let file = options.open(path).map_err(|error| {
+        let found = std::fs::metadata(path).ok().and_then(|found| wrong_kind(found.file_type()));
+        match found.filter(|_| error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error())) {
+            Some(wrong) => io::Error::other(wrong),
+            None => error,
+        }
+    })?;
+    match wrong_kind(file.metadata()?.file_type()) {
+        Some(wrong) => Err(io::Error::other(wrong)),
+        None => Ok(file),
     }
 }
 
@@ -324,6 +378,23 @@ mod tests {
         assert_eq!(logs.unwritten(), 5);
         logs.retry().expect_err("it still is");
         assert_eq!(logs.unwritten(), 5);
+    }
+
+    #[test]
+    fn what_may_block_is_no_log_file() {
+        let (_dir, mut logs) = logs(1, 8);
+        let path = logs.path(Rank(0), Stream::Stdout);
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("it can be made");
+        let told = "it is a FIFO, not a regular file";
+        let error = logs.write(Rank(0), Stream::Stdout, b"kept\n").expect_err("nobody reads the FIFO");
+        assert_eq!((error.action, error.source.to_string().as_str()), ("open", told));
+        let _reader = rustix::fs::open(&path, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK, mode)
+            .expect("it can be read");
+        let error = logs.retry().expect_err("it is a FIFO still");
+        assert_eq!((error.source.to_string().as_str(), logs.unwritten()), (told, 5));
+        let error = LogFiles::create(logs.dir(), 1).expect_err("a FIFO is in the place of a log file");
+        assert_eq!((error.path, error.source.to_string().as_str()), (path, told));
     }
 
     #[test]

@@ -1,21 +1,39 @@
-//! Output that its destination cannot take yet, first in, first out.
+//! Output that its destination cannot take yet: for each stream first in, first out.
 //!
-//! The oldest records are in memory, newer ones in a row of unlinked files, each of which goes as soon as it has been
-//! read to its end. So the space on disk follows what waits, also when a long and slow job never drains the spool.
+//! The oldest records of a stream are in memory, newer ones in a row of unlinked files, each of which goes as soon as it has
+//! been read to its end, and the newest in memory again, until there is enough of them for a write. So the space on disk
+//! follows what waits, also when a long and slow job never drains the spool.
+//!
+//! The spool itself touches no file. It makes [`Request`]s, which a thread of the caller's runs, one after the other, and it
+//! takes their [`Completion`]s. A disk that hangs holds up the records that are on it, and the ranks once the memory is
+//! full, but not the caller. Records that are being written are still in memory, and come out if they are the oldest.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rankrun_core::{Rank, Stream};
+use rankrun_core::{Stream, WorkerId};
 
-/// What waits in memory at most, in bytes, before a file is begun. A short burst should not cost a disk access, and
-/// front, guard and agent together have 20 MiB (docs/architecture.md).
+mod file;
+#[cfg(test)]
+mod tests;
+
+pub use file::{Completion, Request};
+use file::{Job, Outcome};
+
+/// What waits in memory at most, in bytes. Each stream has half of it for itself, so that neither can be held up by the
+/// other. Front, guard and agent together have 20 MiB (docs/architecture.md).
 pub const SPOOL_MEMORY: u64 = 4 << 20;
+/// What is in front of the files of a stream at most: enough to keep a fast destination busy while the disk is read.
+const HEAD: u64 = SPOOL_MEMORY / 4;
+/// What is behind the files of a stream at most, together with what is being written.
+const TAIL: u64 = SPOOL_MEMORY / 4;
+/// The size of a read or write: large enough for few of them, and several fit into the memory.
+const BATCH: u64 = 256 << 10;
 
 /// The greatest file, in bytes: at most this much of what was read already stays on disk, and a spool of 1 GiB has 32
 /// files open.
@@ -23,13 +41,13 @@ const SEGMENT: u64 = 32 << 20;
 /// The smallest file, in bytes: a small limit must not make a file for each record.
 const SEGMENT_MIN: u64 = 64 << 10;
 
-/// Rank, stream, seconds and nanoseconds, length: little-endian.
-const HEADER: usize = 4 + 1 + 8 + 4 + 4;
+/// Group, rank, attempt, stream, seconds and nanoseconds, length: little-endian.
+const HEADER: usize = 4 + 4 + 4 + 1 + 8 + 4 + 4;
 
 /// One piece of output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    pub rank: Rank,
+    pub worker: WorkerId,
     pub stream: Stream,
     /// When it was read. What it counts from is the caller's affair.
     pub time: Duration,
@@ -42,8 +60,6 @@ pub struct Record {
 #[error("no room in the spool")]
 pub struct Full {
     pub record: Record,
-    /// Why the file could not be made or written, if this was not the limit.
-    pub source: Option<io::Error>,
 }
 
 /// What was spooled cannot be read again.
@@ -54,25 +70,49 @@ pub struct SpoolError {
     pub source: io::Error,
 }
 
-/// A queue of records: at most [`SPOOL_MEMORY`] bytes in memory, then on disk up to a limit.
+/// A queue of records for each stream: at most [`SPOOL_MEMORY`] bytes in memory, the rest on disk up to a limit that the
+/// two share.
 #[derive(Debug)]
 pub struct Spool {
     dir: PathBuf,
     limit: u64,
-    /// The oldest records.
-    memory: VecDeque<Record>,
-    in_memory: u64,
-    /// Newer ones. While there is a segment, nothing goes directly to memory.
-    segments: VecDeque<Segment>,
-    /// Bytes of output in the segments that are still to be read.
-    in_files: u64,
-    /// The file could not be written, and nothing was taken out since.
+    queues: [Queue; 2],
+    /// Bytes that the files take, with what is being written.
+    on_disk: u64,
+    /// A file could not be written, and nothing was taken out since.
     is_stuck: bool,
+    /// Files that are read to their end. To close one is to free its space, which the disk may make a long affair.
+    to_close: Vec<Arc<File>>,
+    /// Rises with each [`Spool::clear`]: what was asked for before is of no interest.
+    era: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
+struct Queue {
+    /// The oldest records. They come directly here while there is nothing behind them.
+    head: VecDeque<Record>,
+    head_size: u64,
+    /// Newer ones. All but the last have something that is still to be read.
+    segments: VecDeque<Segment>,
+    is_reading: bool,
+    /// The records that are being written to the last segment, but for those that were taken out meanwhile, and the bytes
+    /// of these.
+    writing: VecDeque<Record>,
+    writing_size: u64,
+    writing_taken: u64,
+    is_writing: bool,
+    /// The newest.
+    tail: VecDeque<Record>,
+    tail_size: u64,
+    /// Bytes of output in the segments that are still to be read.
+    in_files: u64,
+    error: Option<io::Error>,
+}
+
+#[derive(Debug, Default)]
 struct Segment {
-    file: File,
+    /// Made by the first write.
+    file: Option<Arc<File>>,
     read: u64,
     written: u64,
 }
@@ -84,281 +124,277 @@ impl Spool {
         Spool {
             dir: dir.into(),
             limit,
-            memory: VecDeque::new(),
-            in_memory: 0,
-            segments: VecDeque::new(),
-            in_files: 0,
+            queues: Default::default(),
+            on_disk: 0,
             is_stuck: false,
+            to_close: Vec::new(),
+            era: 0,
         }
     }
 
-    /// Takes a record, or gives it back. An empty spool takes a record of any size.
+    /// Takes a record, or gives it back. An empty queue takes a record of any size.
     pub fn push(&mut self, record: Record) -> Result<(), Full> {
+        let queue = &mut self.queues[record.stream.index()];
         let size = size_of(&record);
-        if self.segments.is_empty() && (self.memory.is_empty() || self.in_memory + size <= SPOOL_MEMORY) {
-            self.in_memory += size;
-            self.memory.push_back(record);
-            return Ok(());
+        if queue.takes_to_head(size) {
+            queue.head_size += size;
+            queue.head.push_back(record);
+        } else if queue.takes_to_tail(size) {
+            queue.tail_size += size;
+            queue.tail.push_back(record);
+        } else {
+            return Err(Full { record });
         }
-        if self.on_disk() + size > self.limit {
-            return Err(Full { record, source: None });
-        }
-        match self.append(&record) {
-            Ok(()) => {
-                self.in_files += record.bytes.len() as u64;
-                self.is_stuck = false;
-                Ok(())
-            }
-            Err(source) => {
-                self.is_stuck = true;
-                Err(Full { record, source: Some(source) })
-            }
-        }
+        Ok(())
     }
 
-    /// Whether a record of 64 KiB would be taken, as far as is known. After a file could not be written, this is false
-    /// until something has been taken out.
-    pub fn has_room(&self) -> bool {
-        const FRAME: u64 = 64 << 10;
-        if self.segments.is_empty() && (self.memory.is_empty() || self.in_memory + FRAME <= SPOOL_MEMORY) {
-            return true;
-        }
-        !self.is_stuck && self.on_disk() + FRAME + HEADER as u64 <= self.limit
+    /// Whether a record of 64 KiB of this stream would be taken.
+    pub fn has_room(&self, stream: Stream) -> bool {
+        const FRAME: u64 = (64 << 10) + HEADER as u64;
+        let queue = &self.queues[stream.index()];
+        queue.takes_to_head(FRAME) || queue.takes_to_tail(FRAME)
     }
 
-    /// Takes the oldest record out.
+    /// Takes the oldest record of a stream out. `None` if there is none, or if it is still to be read from a file.
     ///
     /// # Errors
     ///
-    /// What is in the file cannot be read. The record stays, and another call tries again.
-    pub fn pop(&mut self) -> Result<Option<Record>, SpoolError> {
-        if self.memory.is_empty()
-            && let Some(record) = self.read_back()?
+    /// What is in the file cannot be read. The record stays, and is asked for again.
+    pub fn pop(&mut self, stream: Stream) -> Result<Option<Record>, SpoolError> {
+        let queue = &mut self.queues[stream.index()];
+        if queue.head.is_empty()
+            && let Some(source) = queue.error.take()
         {
-            self.is_stuck = false;
-            return Ok(Some(record));
+            return Err(SpoolError { dir: self.dir.clone(), source });
         }
-        let record = self.memory.pop_front();
-        if let Some(record) = &record {
-            self.in_memory -= size_of(record);
-            self.is_stuck = false;
-        }
+        let record = queue.pop();
+        self.is_stuck &= record.is_none();
         Ok(record)
     }
 
+    /// Whether something of a stream is here, in memory or on disk.
+    pub fn holds(&self, stream: Stream) -> bool {
+        !self.queues[stream.index()].is_empty()
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.memory.is_empty() && self.segments.is_empty()
+        self.queues.iter().all(Queue::is_empty)
     }
 
     /// How many bytes of output wait, in memory and on disk.
     pub fn bytes(&self) -> u64 {
-        let headers = (self.memory.len() * HEADER) as u64;
-        self.in_memory - headers + self.in_files
+        self.queues.iter().map(Queue::bytes).sum()
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        *self = Spool::new(std::mem::take(&mut self.dir), self.limit);
+        for queue in &mut self.queues {
+            self.to_close.extend(queue.segments.drain(..).filter_map(|segment| segment.file));
+            *queue = Queue::default();
+        }
+        self.on_disk = 0;
+        self.is_stuck = false;
+        self.era += 1;
     }
 
-    /// The bytes that the files take.
-    fn on_disk(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.written).sum()
+    /// The next thing to be done with files, if there is one. A read and a write of each stream may be under way at a
+    /// time, and closes: no more than there are results.
+    pub fn next_request(&mut self) -> Option<Request> {
+        let era = self.era;
+        for stream in Stream::ALL {
+            if let Some(job) = self.queues[stream.index()].next_read() {
+                return Some(Request { era, stream, job });
+            }
+        }
+        for stream in Stream::ALL {
+            if let Some(job) = self.next_write(stream) {
+                return Some(Request { era, stream, job });
+            }
+        }
+        if self.to_close.is_empty() {
+            return None;
+        }
+        Some(Request { era, stream: Stream::Stdout, job: Job::Close(std::mem::take(&mut self.to_close)) })
     }
 
-    /// Writes a record behind all others. If that fails, whatever was written of it is overwritten by the next.
-    fn append(&mut self, record: &Record) -> io::Result<()> {
-        let mut encoded = Vec::with_capacity(HEADER + record.bytes.len());
-        encoded.extend_from_slice(&header(record));
-        encoded.extend_from_slice(&record.bytes);
-        let size = encoded.len() as u64;
+    /// What has come of a request.
+    pub fn complete(&mut self, completion: Completion) {
+        let Completion { era, stream, outcome } = completion;
+        if era != self.era {
+            if let Outcome::Written(Ok(file)) = outcome {
+                self.to_close.push(file);
+            }
+            return;
+        }
+        let queue = &mut self.queues[stream.index()];
+        match outcome {
+            Outcome::Closed => {}
+            Outcome::Read(Ok((records, size))) => {
+                queue.is_reading = false;
+                for record in records {
+                    queue.in_files -= record.bytes.len() as u64;
+                    queue.head_size += size_of(&record);
+                    queue.head.push_back(record);
+                }
+                if let Some(first) = queue.segments.front_mut() {
+                    first.read += size;
+                }
+            }
+            Outcome::Read(Err(error)) => {
+                queue.is_reading = false;
+                queue.error = Some(error);
+            }
+            Outcome::Written(Ok(file)) => queue.written(file),
+            Outcome::Written(Err(_)) => {
+                // The limit of the disk is reached before ours: the records stay where they are, in memory.
+                self.is_stuck = true;
+                self.on_disk -= queue.writing_size + queue.writing_taken;
+                queue.not_written();
+            }
+        }
+        if let Some(segment) = queue.end_of_first() {
+            self.on_disk -= segment.written;
+            self.to_close.extend(segment.file);
+        }
+    }
+
+    /// Writes begin when there is enough for one, and when the limit allows.
+    fn next_write(&mut self, stream: Stream) -> Option<Job> {
+        let queue = &mut self.queues[stream.index()];
+        if queue.is_writing || queue.tail_size < BATCH || self.is_stuck {
+            return None;
+        }
+        let left = self.limit.saturating_sub(self.on_disk);
+        let first = size_of(queue.tail.front()?);
+        if first > left {
+            return None;
+        }
         let segment_size = (self.limit / 8).clamp(SEGMENT_MIN, SEGMENT);
-        if let Some(last) = self.segments.back_mut()
-            && last.written + size <= segment_size
+        if queue.segments.back().is_none_or(|last| last.written + first > segment_size) {
+            queue.segments.push_back(Segment::default());
+        }
+        let last = queue.segments.back()?;
+        let bound = left.min(BATCH).min(segment_size.saturating_sub(last.written)).max(first);
+        while let Some(record) = queue.tail.front()
+            && queue.writing_size + size_of(record) <= bound
+            && let Some(record) = queue.tail.pop_front()
         {
-            return last.append(&encoded);
+            queue.tail_size -= size_of(&record);
+            queue.writing_size += size_of(&record);
+            queue.writing.push_back(record);
         }
-        let mut segment = Segment { file: tempfile::tempfile_in(&self.dir)?, read: 0, written: 0 };
-        segment.append(&encoded)?;
-        self.segments.push_back(segment);
-        Ok(())
-    }
-
-    /// Takes the oldest record from the files.
-    fn read_back(&mut self) -> Result<Option<Record>, SpoolError> {
-        let Some(first) = self.segments.front_mut() else {
-            return Ok(None);
-        };
-        let record = first.next().map_err(|source| SpoolError { dir: self.dir.clone(), source })?;
-        if first.read == first.written {
-            self.segments.pop_front();
-        }
-        self.in_files -= record.bytes.len() as u64;
-        Ok(Some(record))
+        queue.is_writing = true;
+        self.on_disk += queue.writing_size;
+        let records = queue.writing.iter().cloned().collect();
+        Some(Job::Write { file: last.file.clone(), dir: self.dir.clone(), at: last.written, records })
     }
 }
 
-impl Segment {
-    fn append(&mut self, encoded: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(encoded, self.written)?;
-        self.written += encoded.len() as u64;
-        Ok(())
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.head.is_empty() && !self.has_unread() && self.writing.is_empty() && self.tail.is_empty()
     }
 
-    /// The next record. A segment always has one: it goes as soon as it is read to its end.
-    fn next(&mut self) -> io::Result<Record> {
-        let mut header = [0; HEADER];
-        self.file.read_exact_at(&mut header, self.read)?;
-        let [r0, r1, r2, r3, stream, time @ .., l0, l1, l2, l3] = header;
-        let [s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3] = time;
-        let length = u32::from_le_bytes([l0, l1, l2, l3]);
-        let mut bytes = vec![0; length as usize];
-        self.file.read_exact_at(&mut bytes, self.read + HEADER as u64)?;
-        self.read += HEADER as u64 + u64::from(length);
-        Ok(Record {
-            rank: Rank(u32::from_le_bytes([r0, r1, r2, r3])),
-            stream: if stream == 0 { Stream::Stdout } else { Stream::Stderr },
-            time: Duration::new(
-                u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
-                u32::from_le_bytes([n0, n1, n2, n3]),
-            ),
-            bytes: Bytes::from(bytes),
-        })
+    fn bytes(&self) -> u64 {
+        let memory = self.head_size + self.writing_size + self.tail_size;
+        let records = self.head.len() + self.writing.len() + self.tail.len();
+        memory - (records * HEADER) as u64 + self.in_files
     }
-}
 
-fn header(record: &Record) -> [u8; HEADER] {
-    let mut header = [0; HEADER];
-    header[..4].copy_from_slice(&record.rank.0.to_le_bytes());
-    header[4] = record.stream.index() as u8;
-    header[5..13].copy_from_slice(&record.time.as_secs().to_le_bytes());
-    header[13..17].copy_from_slice(&record.time.subsec_nanos().to_le_bytes());
-    header[17..].copy_from_slice(&(record.bytes.len() as u32).to_le_bytes());
-    header
+    /// Whether something on disk is older than all that is in `writing` and `tail`.
+    fn has_unread(&self) -> bool {
+        self.segments.front().is_some_and(|first| first.read < first.written)
+    }
+
+    fn takes_to_head(&self, size: u64) -> bool {
+        let is_last = !self.has_unread() && self.writing.is_empty() && self.tail.is_empty();
+        is_last && (self.head.is_empty() || self.head_size + size <= HEAD)
+    }
+
+    fn takes_to_tail(&self, size: u64) -> bool {
+        self.writing_size + self.tail_size + size <= TAIL
+    }
+
+    fn pop(&mut self) -> Option<Record> {
+        if let Some(record) = self.head.pop_front() {
+            self.head_size -= size_of(&record);
+            self.advance();
+            return Some(record);
+        }
+        if self.has_unread() {
+            return None;
+        }
+        if let Some(record) = self.writing.pop_front() {
+            self.writing_size -= size_of(&record);
+            self.writing_taken += size_of(&record);
+            return Some(record);
+        }
+        let record = self.tail.pop_front()?;
+        self.tail_size -= size_of(&record);
+        Some(record)
+    }
+
+    /// With nothing between them, the tail moves up to the head, and there is room behind.
+    fn advance(&mut self) {
+        while !self.has_unread()
+            && self.writing.is_empty()
+            && let Some(record) = self.tail.front()
+            && self.head_size + size_of(record) <= HEAD
+            && let Some(record) = self.tail.pop_front()
+        {
+            self.tail_size -= size_of(&record);
+            self.head_size += size_of(&record);
+            self.head.push_back(record);
+        }
+    }
+
+    /// The next read, begun while there is still something in front.
+    fn next_read(&mut self) -> Option<Job> {
+        if self.is_reading || self.error.is_some() || self.head_size > HEAD - BATCH || !self.has_unread() {
+            return None;
+        }
+        let first = self.segments.front()?;
+        let file = Arc::clone(first.file.as_ref()?);
+        self.is_reading = true;
+        Some(Job::Read { file, at: first.read, end: first.written })
+    }
+
+    fn written(&mut self, file: Arc<File>) {
+        if let Some(last) = self.segments.back_mut() {
+            // What was taken out while it was being written was the oldest: everything before it has been read.
+            if self.writing_taken > 0 {
+                last.read = last.written + self.writing_taken;
+            }
+            last.written += self.writing_taken + self.writing_size;
+            last.file = Some(file);
+        }
+        self.in_files += self.writing.iter().map(|record| record.bytes.len() as u64).sum::<u64>();
+        self.writing.clear();
+        (self.writing_size, self.writing_taken, self.is_writing) = (0, 0, false);
+    }
+
+    /// Whatever was written of the batch is overwritten by the next.
+    fn not_written(&mut self) {
+        self.tail_size += self.writing_size;
+        while let Some(record) = self.writing.pop_back() {
+            self.tail.push_front(record);
+        }
+        (self.writing_size, self.writing_taken, self.is_writing) = (0, 0, false);
+        self.advance();
+    }
+
+    /// The first segment, if it has been read to its end and nothing is being written to it.
+    fn end_of_first(&mut self) -> Option<Segment> {
+        let first = self.segments.front()?;
+        let is_last = self.segments.len() == 1;
+        if first.read < first.written || (is_last && self.is_writing) {
+            return None;
+        }
+        self.segments.pop_front()
+    }
 }
 
 /// What a record counts for, in memory and on disk: an empty one is not free.
 fn size_of(record: &Record) -> u64 {
     (HEADER + record.bytes.len()) as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn record(number: u32, length: usize) -> Record {
-        Record {
-            rank: Rank(number),
-            stream: Stream::ALL[number as usize % 2],
-            time: Duration::new(u64::from(number), number),
-            bytes: Bytes::from(vec![number as u8; length]),
-        }
-    }
-
-    fn pop(spool: &mut Spool) -> Option<Record> {
-        spool.pop().expect("the file can be read")
-    }
-
-    #[test]
-    fn a_spool_without_disk_space_refuses_at_the_memory_bound_and_loses_nothing() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut spool = Spool::new(dir.path().join("missing"), 1 << 30);
-        let mut taken = 0;
-        let refused = loop {
-            match spool.push(record(taken, 60_000)) {
-                Ok(()) => taken += 1,
-                Err(full) => break full,
-            }
-        };
-        assert_eq!(refused.record, record(taken, 60_000));
-        assert_eq!(refused.source.map(|source| source.kind()), Some(io::ErrorKind::NotFound));
-        assert!(!spool.has_room());
-        assert!(spool.bytes() <= SPOOL_MEMORY && spool.bytes() > SPOOL_MEMORY - 100_000);
-        assert_eq!(pop(&mut spool), Some(record(0, 60_000)));
-        assert_eq!(pop(&mut spool), Some(record(1, 60_000)));
-        assert!(spool.has_room());
-        spool.push(refused.record).expect("there is room again");
-        for number in 2..=taken {
-            assert_eq!(pop(&mut spool), Some(record(number, 60_000)));
-        }
-        assert_eq!(pop(&mut spool), None);
-        assert_eq!(spool.bytes(), 0);
-    }
-
-    #[test]
-    fn the_limit_bounds_what_is_on_disk_and_the_space_comes_back() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let limit = 8 << 20;
-        let mut spool = Spool::new(dir.path(), limit);
-        let (mut pushed, mut popped) = (0, 0);
-        // Never drained, a hundred times its limit passes through.
-        while u64::from(pushed) * 60_000 < 100 * limit {
-            while spool.has_room() {
-                spool.push(record(pushed, 60_000)).expect("there is room");
-                pushed += 1;
-            }
-            assert!(spool.on_disk() <= limit);
-            assert!(spool.bytes() > limit / 2);
-            for _ in 0..20 {
-                assert_eq!(pop(&mut spool), Some(record(popped, 60_000)));
-                popped += 1;
-            }
-        }
-        let in_directory = std::fs::read_dir(dir.path()).expect("a directory").count();
-        assert_eq!(in_directory, 0, "the files have no name");
-    }
-
-    #[test]
-    fn an_empty_spool_takes_a_record_of_any_size() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut spool = Spool::new(dir.path().join("missing"), 0);
-        let large = record(1, 2 * SPOOL_MEMORY as usize);
-        spool.push(large.clone()).expect("it is empty");
-        assert!(!spool.has_room());
-        spool.push(record(2, 1)).expect_err("it is full");
-        assert_eq!(pop(&mut spool), Some(large));
-        assert!(spool.has_room());
-    }
-
-    #[test]
-    fn a_cleared_spool_is_as_new() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut spool = Spool::new(dir.path(), 1 << 30);
-        for number in 0..100 {
-            spool.push(record(number, 100_000)).expect("there is room");
-        }
-        assert!(spool.on_disk() > 0);
-        spool.clear();
-        assert!(spool.is_empty() && spool.has_room());
-        assert_eq!((spool.bytes(), spool.on_disk()), (0, 0));
-        assert_eq!(pop(&mut spool), None);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(48))]
-
-        #[test]
-        fn records_come_out_as_they_went_in(steps in proptest::collection::vec((0usize..400_000, 0usize..3), 1..200)) {
-            let dir = tempfile::tempdir().expect("a directory");
-            let mut spool = Spool::new(dir.path(), 6 << 20);
-            let mut model = VecDeque::new();
-            for (number, (length, pops)) in steps.into_iter().enumerate() {
-                let record = record(number as u32, length);
-                if spool.push(record.clone()).is_ok() {
-                    model.push_back(record);
-                }
-                // Two of three rounds only fill, so that the border to the file is crossed both ways.
-                for _ in 0..pops * (number % 3 / 2) * 2 {
-                    prop_assert_eq!(pop(&mut spool), model.pop_front());
-                }
-                prop_assert_eq!(spool.bytes(), model.iter().map(|record: &Record| record.bytes.len() as u64).sum::<u64>());
-            }
-            while let Some(expected) = model.pop_front() {
-                prop_assert_eq!(pop(&mut spool), Some(expected));
-            }
-            prop_assert!(spool.is_empty());
-        }
-    }
 }

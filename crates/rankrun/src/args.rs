@@ -36,6 +36,7 @@ pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
     ("completions", "Print the completions of a shell"),
     ("man", "Print the man page"),
     ("report", "Print the report of a job that failed"),
+    ("replay", "Print the report that a journal comes to"),
 ];
 
 /// The command line of a job.
@@ -69,7 +70,14 @@ pub(crate) fn job() -> Command {
 
 /// The same with the subcommands, as the man page and the completions show it.
 pub(crate) fn whole() -> Command {
-    job().args_conflicts_with_subcommands(true).subcommands([check(), clean(), completions(), man(), report()])
+    job().args_conflicts_with_subcommands(true).subcommands([
+        check(),
+        clean(),
+        completions(),
+        man(),
+        replay(),
+        report(),
+    ])
 }
 
 pub(crate) fn report() -> Command {
@@ -95,6 +103,24 @@ pub(crate) fn check() -> Command {
         "Says, one line each, what this machine offers to jobs: how ranks are contained, pseudo-terminals, tracing, limits, \
          MPI libraries, GPUs and Python. What is amiss comes with a hint. The exit code is 1 if jobs cannot run.",
     )
+}
+
+pub(crate) fn replay() -> Command {
+    Command::new("replay")
+        .bin_name("rankrun replay")
+        .about(SUBCOMMANDS[5].1)
+        .long_about(
+            "Feeds the events of a job, as --journal wrote them, to the verdict again, and prints the report. A report that \
+             differs from that of the job's end is a change of the verdict.",
+        )
+        .arg(
+            Arg::new("file")
+                .value_name("FILE")
+                .required(true)
+                .value_parser(ValueParser::path_buf())
+                .value_hint(clap::ValueHint::FilePath)
+                .help("The journal of a job"),
+        )
 }
 
 pub(crate) fn clean() -> Command {
@@ -446,6 +472,15 @@ fn general_args() -> Vec<Arg> {
             "The default is a directory of the job below $XDG_STATE_HOME/rankrun or ~/.local/state/rankrun.",
         )
         .value_hint(clap::ValueHint::DirPath),
+        option(
+            "journal",
+            "FILE",
+            GENERAL,
+            "Write the events of the job to this file",
+            "Each is a line of JSON. \"rankrun replay FILE\" makes the report from them again. The file holds what the \
+             ranks said of their failures and the last lines of their stderr, and not the environment.",
+        )
+        .value_hint(clap::ValueHint::FilePath),
         flag("dry-run", "Print what would be started, and start nothing")
             .action(ArgAction::SetTrue)
             .long_help("Print what would be started, and start nothing.\n\nThe rank map, and the command, the directory and the changed variables of each rank; with -v the whole environment."),
@@ -499,7 +534,8 @@ pub(crate) const COMMANDS: &str = "  rankrun check              Say what this ma
   rankrun clean              End and remove what dead jobs left behind
   rankrun completions SHELL  Print the completions of a shell
   rankrun man                Print the man page
-  rankrun report FILE        Print the report of a job that failed";
+  rankrun report FILE        Print the report of a job that failed
+  rankrun replay FILE        Print the report that a journal comes to";
 
 pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              four ranks
   rankrun -n auto -l ./solver input.dat     one for each CPU, lines tagged with the rank

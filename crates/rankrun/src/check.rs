@@ -1,19 +1,17 @@
 //! `rankrun check`: what this machine offers to jobs, one line each, with a hint where something is amiss.
 
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anstyle::{AnsiColor, Style};
-use rankrun_agent::runtime;
+use rankrun_agent::tidy;
 use rankrun_core::printable::printable;
 use rankrun_core::units::format_size;
 use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::cgroup::JobCgroup;
-use rankrun_sys::proc;
+use rankrun_sys::shm;
 use rustix::fs::Access;
 
 use crate::{capacity, clean, cpus, inventory};
@@ -130,9 +128,9 @@ fn place_a_process(cgroup: &Path, env: &[(OsString, OsString)]) -> std::io::Resu
 /// The private directory of a job, found by making one.
 fn runtime_directory() -> Finding {
     const TOPIC: &str = "directory";
-    let bases = runtime::bases();
+    let bases = tidy::bases();
     let existed: Vec<bool> = bases.iter().map(|base| base.exists()).collect();
-    let places = runtime::Places::of(&JobId(format!("check-{}", std::process::id())));
+    let places = tidy::Places::of(&JobId(format!("check-{}", std::process::id())));
     let made = places.create();
     places.remove();
     for (base, _) in bases.iter().zip(existed).filter(|(_, existed)| !existed) {
@@ -146,7 +144,7 @@ fn runtime_directory() -> Finding {
         }
         Ok(directory) => Finding::note(
             TOPIC,
-            match runtime::check(&bases[0]) {
+            match tidy::check(&bases[0]) {
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                     format!("{usual} cannot be used: {}; jobs use {}", reason(&error), directory.path().display())
                 }
@@ -277,12 +275,8 @@ fn shared_memory() -> Option<Finding> {
 
 /// How many files of ours in /dev/shm no process maps.
 fn unused_shared_memory() -> usize {
-    let mapped: BTreeSet<OsString> =
-        proc::all().iter().flat_map(|process| proc::mapped_shared_memory(process.pid)).collect();
-    let files = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    let ours = files
-        .filter(|file| file.metadata().is_ok_and(|m| m.is_file() && m.uid() == rustix::process::getuid().as_raw()));
-    ours.filter(|file| !mapped.contains(file.path().as_os_str())).count()
+    let user = rustix::process::getuid().as_raw();
+    shm::unused(shm::files().into_iter().filter(|(_, file)| file.owner == user).collect()).len()
 }
 
 /// What dead jobs left on this machine.

@@ -3,6 +3,7 @@
 //! A job is dead when nobody holds the lock on its directory: its agent holds it as long as it lives. The lock is kept
 //! while we clean, so that two of us do not meet.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
@@ -11,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rankrun_agent::runtime;
+use rankrun_agent::tidy;
 use rankrun_core::ExitCode;
 use rankrun_core::printable::printable;
 use rankrun_sys::cgroup::GuardedCgroup;
@@ -36,7 +37,7 @@ pub(crate) struct Leftover {
     _lock: std::fs::File,
     processes: Vec<proc::Process>,
     cgroups: Vec<PathBuf>,
-    shared_memory: Vec<OsString>,
+    shared_memory: HashMap<OsString, shm::File>,
 }
 
 /// Cleans, or only lists, and says on stdout what it did.
@@ -63,10 +64,10 @@ pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
 /// Finds the dead jobs of this user. Locks them until the result is dropped.
 pub(crate) fn survey() -> Result<Vec<Leftover>, Problem> {
     let mut found = Vec::new();
-    for base in runtime::bases() {
+    for base in tidy::bases() {
         found.extend(survey_base(&base)?);
     }
-    let mut lone = runtime::lone_directories();
+    let mut lone = tidy::lone_directories();
     lone.sort_unstable();
     found.extend(lone.into_iter().filter_map(|(job, directory)| examine(job, directory)));
     Ok(found)
@@ -74,7 +75,7 @@ pub(crate) fn survey() -> Result<Vec<Leftover>, Problem> {
 
 /// The dead jobs below one directory. None are below a directory of somebody else: no job has ever used it.
 fn survey_base(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
-    if runtime::check(jobs).is_err() {
+    if tidy::check(jobs).is_err() {
         return Ok(Vec::new());
     }
     let entries = std::fs::read_dir(jobs)
@@ -97,7 +98,7 @@ fn examine(job: String, directory: PathBuf) -> Option<Leftover> {
     Some(Leftover {
         processes: processes_of(&job),
         cgroups: cgroups_of(&job),
-        shared_memory: runtime::noted_shared_memory(&directory).into_iter().filter(|name| is_removable(name)).collect(),
+        shared_memory: still_there(tidy::noted_shared_memory(&directory)),
         directory,
         _lock: lock,
         job,
@@ -143,10 +144,9 @@ fn cgroups_of(job: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a noted file of /dev/shm is still there, is ours, and is used by nobody.
-fn is_removable(name: &OsStr) -> bool {
-    let meta = std::fs::symlink_metadata(Path::new(name));
-    meta.is_ok_and(|meta| meta.is_file() && meta.uid() == getuid().as_raw())
+/// The noted files of /dev/shm that are still the ones that were noted.
+fn still_there(noted: HashMap<OsString, shm::File>) -> HashMap<OsString, shm::File> {
+    noted.into_iter().filter(|(path, file)| shm::file_at(path) == Some(*file)).collect()
 }
 
 impl Leftover {
@@ -165,7 +165,7 @@ impl Leftover {
             wait_for_any(&[], Duration::from_millis(5));
         }
         groups.iter().for_each(GuardedCgroup::remove);
-        let removed = self.shared_memory.iter().filter(|name| !shm::in_use(name) && shm::unlink(name)).count();
+        let removed = shm::unlink_unused(self.shared_memory.clone()).len();
         let alive = processes_of(&self.job).len();
         if alive == 0
             && let Err(error) = std::fs::remove_dir_all(&self.directory)
@@ -254,7 +254,9 @@ fn list(text: &mut String, leftover: &Leftover) {
     for cgroup in &leftover.cgroups {
         line(format!("  cgroup         {}", cgroup.display()));
     }
-    for name in &leftover.shared_memory {
+    let mut names: Vec<&OsString> = leftover.shared_memory.keys().collect();
+    names.sort();
+    for name in names {
         line(format!("  shared memory  {}", OsStr::from_bytes(name.as_bytes()).display()));
     }
     line(format!("  directory      {}", leftover.directory.display()));
@@ -320,7 +322,10 @@ mod tests {
         let directory = job_directory(jobs.path(), &job);
         let shared = PathBuf::from(format!("/dev/shm/rankrun-test-{job}"));
         std::fs::write(&shared, "left").expect("a shared memory file");
-        std::fs::write(directory.join("shm"), format!("{}\n/etc/hostname\n", shared.display())).expect("the list");
+        let inode = |path: &Path| std::fs::metadata(path).expect("it is there").ino();
+        let hostname = Path::new("/etc/hostname");
+        let list = format!("{} {}\n{} /etc/hostname\n", inode(&shared), shared.display(), inode(hostname));
+        std::fs::write(directory.join("shm"), list).expect("the list");
         let mut ended = [process_of(&job, false), process_of(&job, true)];
         let mut bystander = process_of(&other, false);
 

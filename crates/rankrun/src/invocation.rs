@@ -26,6 +26,9 @@ pub(crate) enum Invocation {
     Report {
         file: PathBuf,
     },
+    Replay {
+        file: PathBuf,
+    },
     /// Text for stdout: help or the version.
     Print(String),
 }
@@ -46,6 +49,10 @@ pub(crate) fn read(words: Vec<OsString>) -> Result<Invocation, Problem> {
         Some("report") => parse(args::report(), rest).map(|matches| {
             let file: Option<&PathBuf> = matches.get_one("file");
             Invocation::Report { file: file.cloned().expect("clap has made sure of the argument") }
+        }),
+        Some("replay") => parse(args::replay(), rest).map(|matches| {
+            let file: Option<&PathBuf> = matches.get_one("file");
+            Invocation::Replay { file: file.cloned().expect("clap has made sure of the argument") }
         }),
         _ => read_job(words),
     };

@@ -15,6 +15,7 @@ mod man;
 mod message;
 mod plan;
 mod program;
+mod replay;
 mod report;
 mod settings;
 mod words;
@@ -70,6 +71,10 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
         Invocation::Report { file } => {
             let color = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
             print(report::read(&file, color)?.as_bytes())
+        }
+        Invocation::Replay { file } => {
+            let color = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
+            print(replay::read(&file, color)?.as_bytes())
         }
         Invocation::Clean { dry_run } => {
             let (text, code) = clean::run(dry_run)?;

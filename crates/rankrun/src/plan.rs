@@ -4,14 +4,16 @@ use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus};
 use rankrun_core::job::{App, Buffer, IoPolicy, MpiMode, StdinTarget, StdioKind, StopPolicy, TtyGrant};
 use rankrun_core::{AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream};
-use rankrun_front::Plan;
+use rankrun_front::{Plan, ReportPlace};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template};
 
 use crate::capacity::Descriptors;
+use crate::check::variable;
 use crate::choices::{Output, Stdio, When};
 use crate::message::Problem;
 use crate::program;
@@ -107,6 +109,8 @@ fn is_regular_file(fd: impl AsFd) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
 }
 
+/// How long an agent may do nothing at all before its guard ends it.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Refuses to start a job where `/proc` does not show our own processes: without it, ranks could be neither watched nor
 /// found, and with that of another pid namespace strangers would be taken for them.
 fn check_proc() -> Result<(), Problem> {
@@ -160,10 +164,13 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     Ok(Plan {
         output: output(settings, world, around)?,
         log_dir: settings.log_dir.as_ref().map(|directory| around.cwd.join(directory)),
-        report_dir: settings.report_dir.as_ref().map(|directory| around.cwd.join(directory)),
+        report: report_place(settings, around, &spec.job),
+        journal: settings.journal.as_ref().map(|file| around.cwd.join(file)),
+        error_file: around.variable("TORCHELASTIC_ERROR_FILE").map(|path| around.cwd.join(path)),
         // A person at a debugger is not to be hurried.
         timeout: settings.timeout.filter(|_| settings.tty.is_none()),
         keep_going: settings.keep_going,
+        node: node_options(&spec, &around.env),
         die_with_parent: settings.die_with_parent,
         end_suspects: settings.end_suspects,
         drain: settings.drain,
@@ -173,22 +180,32 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     })
 }
 
-/// Runs a job; the log directory is made first, so that one that cannot be written costs nothing.
-pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
-    check_proc()?;
-    if let Some(directory) = &plan.log_dir {
-        make_log_directory(directory)?;
-    }
-    Ok(rankrun_front::run(plan))
+/// Where the report goes: where the user says, else below their state directory.
+fn report_place(settings: &Settings, around: &Surroundings, job: &JobId) -> ReportPlace {
+    let set = |name| around.variable(name).filter(|value| !value.is_empty()).map(|path| around.cwd.join(path));
+    let home = set("HOME");
+    let asked = settings.report_dir.as_ref().map(|directory| around.cwd.join(directory));
+    let is_asked_for = asked.is_some();
+    let state = || set("XDG_STATE_HOME").or_else(|| home.as_ref().map(|home| home.join(".local/state")));
+    let directory = asked.or_else(|| state().map(|state| state.join("rankrun").join(&job.0)));
+    ReportPlace { directory, is_asked_for, home }
 }
 
-fn make_log_directory(directory: &Path) -> Result<(), Problem> {
-    let shown = directory.display();
-    let problem =
-        |error: std::io::Error| Problem::usage(format!("cannot write log files to \"{shown}\": {}", reason(&error)));
-    std::fs::create_dir_all(directory).map_err(problem)?;
-    let writable = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
-    rustix::fs::access(directory, writable).map_err(|error| problem(error.into()))
+/// How the agent is to be. The two variables are for tests (docs/containment.md).
+fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::Options {
+    let text = |name| variable(env, name).and_then(OsStr::to_str);
+    let patience = text("RANKRUN_LEASE_SECONDS").and_then(|text| text.parse().ok());
+    rankrun_agent::Options {
+        lends_terminal: spec.io.tty.is_some(),
+        containment: text("RANKRUN_CONTAINMENT").map(str::to_owned),
+        patience: patience.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(PATIENCE),
+    }
+}
+
+/// Runs a job.
+pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
+    check_proc()?;
+    Ok(rankrun_front::run(plan))
 }
 
 /// What is known of this node before the job starts, as far as it has to do with finding programs.

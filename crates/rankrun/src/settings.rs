@@ -112,6 +112,7 @@ pub(crate) struct Settings {
     pub(crate) stdin: Option<StdinTarget>,
     pub(crate) tty: Option<Rank>,
     pub(crate) report_dir: Option<PathBuf>,
+    pub(crate) journal: Option<PathBuf>,
     /// -1 quiet, 0, 1, 2.
     pub(crate) verbosity: i8,
     pub(crate) dry_run: bool,
@@ -186,6 +187,7 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
         stdin: sources.get("stdin", read_stdin)?,
         tty: sources.get("tty", read_rank)?,
         report_dir: sources.one("report-dir").map(|given| given.text.into()),
+        journal: sources.one("journal").map(|given| given.text.into()),
         verbosity: if quiet { -1 } else { verbose },
         dry_run: first.get_flag("dry-run"),
         given,
@@ -348,6 +350,7 @@ const KEYS: &[&str] = &[
     "tty",
     "config",
     "report-dir",
+    "journal",
     "verbose",
     "quiet",
 ];

@@ -106,6 +106,16 @@ impl JobCgroup {
         open_directory(self.directory.as_fd(), Path::new(name))
     }
 
+    /// Opens a worker's cgroup again.
+    pub fn open_leaf(&self, name: &str) -> io::Result<OwnedFd> {
+        open_directory(self.directory.as_fd(), Path::new(name))
+    }
+
+    /// Whether no process is in a worker's cgroup or below. One that is gone is empty.
+    pub fn is_leaf_empty(&self, name: &str) -> io::Result<bool> {
+        populated(self.directory.as_fd(), name).map(|populated| !populated)
+    }
+
     /// Removes a worker's cgroup. `Ok(true)` proves that it was empty; `Ok(false)` says that processes are in it.
     pub fn remove_leaf(&self, name: &str) -> io::Result<bool> {
         remove(self.directory.as_fd(), name)

@@ -5,6 +5,7 @@
 
 use std::ffi::c_void;
 use std::io;
+use std::sync::atomic::AtomicI32;
 
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
@@ -75,22 +76,24 @@ impl Drop for ChildStack {
 }
 
 /// Clones a child into `cgroup` (a directory descriptor) or, without one, into our own. Returns its pid once it has
-/// called exec or ended.
+/// called exec or ended; `under_way` has it from the clone on.
 ///
 /// # Safety
 /// `main` must be async-signal-safe, must not return, and `argument` must stay valid until this returns.
 pub(crate) unsafe fn clone_into(
     stack: &mut ChildStack,
     cgroup: Option<i32>,
+    under_way: &AtomicI32,
     main: ChildMain,
     argument: *mut c_void,
 ) -> io::Result<i32> {
-    let mut flags = (libc::CLONE_VM | libc::CLONE_VFORK) as u64 | CLONE_CLEAR_SIGHAND;
+    let mut flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID) as u64 | CLONE_CLEAR_SIGHAND;
     if cgroup.is_some() {
         flags |= CLONE_INTO_CGROUP;
     }
     let args = CloneArgs {
         flags,
+        parent_tid: under_way.as_ptr() as u64,
         exit_signal: libc::SIGCHLD as u64,
         stack: stack.bottom(),
         stack_size: STACK_SIZE as u64,
@@ -157,7 +160,12 @@ unsafe fn clone3(args: &CloneArgs, main: ChildMain, argument: *mut c_void) -> i6
 ///
 /// # Safety
 /// As for [`clone_into`].
-pub(crate) unsafe fn clone_plain(stack: &mut ChildStack, main: ChildMain, argument: *mut c_void) -> io::Result<i32> {
+pub(crate) unsafe fn clone_plain(
+    stack: &mut ChildStack,
+    under_way: &AtomicI32,
+    main: ChildMain,
+    argument: *mut c_void,
+) -> io::Result<i32> {
     struct Trampoline {
         main: ChildMain,
         argument: *mut c_void,
@@ -170,9 +178,9 @@ pub(crate) unsafe fn clone_plain(stack: &mut ChildStack, main: ChildMain, argume
     }
     let mut trampoline = Trampoline { main, argument };
     let top = (stack.bottom() + STACK_SIZE as u64) as *mut c_void;
-    // SAFETY: `top` is the end of a mapping of ours, 16-byte aligned; CLONE_VFORK holds this thread until exec.
-    let pid = unsafe {
-        libc::clone(start, top, libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD, (&raw mut trampoline).cast())
-    };
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
+    // SAFETY: `top` is the end of a mapping of ours, 16-byte aligned; CLONE_VFORK holds this thread until exec; the kernel
+    // writes the pid into `under_way`, which outlives the call.
+    let pid = unsafe { libc::clone(start, top, flags, (&raw mut trampoline).cast(), under_way.as_ptr()) };
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
 }

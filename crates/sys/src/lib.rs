@@ -17,12 +17,16 @@ pub mod name;
 pub mod oom;
 pub mod poll;
 pub mod proc;
+pub mod process;
 pub mod pty;
+pub mod reactor;
+pub mod shared;
 pub mod shm;
 pub mod signal;
 pub mod socket;
 pub mod spawn;
 pub mod terminal;
+pub mod vitals;
 pub mod wait;
 pub mod watched;
 

@@ -1,7 +1,14 @@
 //! The one thing that a loop of ours waits on: a set of descriptors, each under a token.
+//!
+//! A loop takes several events at once and handles them one after the other. An event that is handled early may close a
+//! descriptor for which another event is already there, and the next descriptor that is opened may get the same number.
+//! So each entry of the set has a generation. The kernel returns it with the event, and [`Poller::is_current`] says
+//! whether the event still belongs to the entry that is in the set now.
 
+use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -15,6 +22,24 @@ pub struct Ready {
     pub writable: bool,
     /// The other end is gone, or an exceptional condition (a cgroup's events file has changed).
     pub hangup: bool,
+    entry: Entry,
+}
+
+/// One stay of one descriptor in a set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    fd: u32,
+    generation: u32,
+}
+
+impl Entry {
+    fn encode(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.fd)
+    }
+
+    fn decode(data: u64) -> Entry {
+        Entry { fd: data as u32, generation: (data >> 32) as u32 }
+    }
 }
 
 /// What a loop wants to know of a descriptor.
@@ -29,15 +54,73 @@ pub enum Interest {
     Exception,
 }
 
-/// A level-triggered epoll set.
+/// The entries of a level-triggered epoll set. Clones share the set: a connection keeps one, to say itself what it waits
+/// for.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    epoll: Rc<OwnedFd>,
+    /// By descriptor.
+    rows: Rc<RefCell<Vec<Row>>>,
+}
+
+/// What is known of a descriptor's number.
+#[derive(Clone, Copy, Default, Debug)]
+struct Row {
+    /// That of its last entry.
+    generation: u32,
+    /// The token of its present entry.
+    token: Option<u64>,
+}
+
+impl Registry {
+    /// Adds a descriptor. An earlier entry of the same number is replaced: its descriptor was closed.
+    pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        let number = fd.as_fd().as_raw_fd() as usize;
+        let mut rows = self.rows.borrow_mut();
+        if rows.len() <= number {
+            rows.resize(number + 1, Row::default());
+        }
+        let entry = Entry { fd: number as u32, generation: rows[number].generation.wrapping_add(1) };
+        epoll::add(&self.epoll, fd, EventData::new_u64(entry.encode()), flags(interest))?;
+        rows[number] = Row { generation: entry.generation, token: Some(token) };
+        Ok(())
+    }
+
+    /// Changes what is waited for, and under which token.
+    pub fn change(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        let number = fd.as_fd().as_raw_fd() as usize;
+        let mut rows = self.rows.borrow_mut();
+        let row = rows.get_mut(number).ok_or(rustix::io::Errno::NOENT)?;
+        let entry = Entry { fd: number as u32, generation: row.generation };
+        epoll::modify(&self.epoll, fd, EventData::new_u64(entry.encode()), flags(interest))?;
+        row.token = Some(token);
+        Ok(())
+    }
+
+    /// A descriptor that is closed leaves the set by itself only if no duplicate of it is open anywhere.
+    pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
+        if let Some(row) = self.rows.borrow_mut().get_mut(fd.as_fd().as_raw_fd() as usize) {
+            row.token = None;
+        }
+        Ok(epoll::delete(&self.epoll, fd)?)
+    }
+
+    /// The token of an entry, if it is still in the set.
+    fn token(&self, entry: Entry) -> Option<u64> {
+        let row = *self.rows.borrow().get(entry.fd as usize)?;
+        row.token.filter(|_| row.generation == entry.generation)
+    }
+}
+
+/// A level-triggered epoll set, and the wait for it.
 pub struct Poller {
-    epoll: OwnedFd,
+    registry: Registry,
     events: Vec<epoll::Event>,
 }
 
 impl std::fmt::Debug for Poller {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Poller").field("epoll", &self.epoll).finish_non_exhaustive()
+        f.debug_struct("Poller").field("registry", &self.registry).finish_non_exhaustive()
     }
 }
 
@@ -46,20 +129,32 @@ const BATCH: usize = 256;
 
 impl Poller {
     pub fn new() -> io::Result<Poller> {
-        Ok(Poller { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, events: Vec::with_capacity(BATCH) })
+        let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        Ok(Poller { registry: Registry { epoll, rows: Rc::default() }, events: Vec::with_capacity(BATCH) })
+    }
+
+    /// The entries, for something that adds and removes itself.
+    pub fn registry(&self) -> Registry {
+        self.registry.clone()
     }
 
     pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), flags(interest))?)
+        self.registry.add(fd, token, interest)
     }
 
     pub fn change(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
-        Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(token), flags(interest))?)
+        self.registry.change(fd, token, interest)
     }
 
-    /// A descriptor that is closed leaves the set by itself only if no duplicate of it is open anywhere.
+    /// See [`Registry::remove`].
     pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
-        Ok(epoll::delete(&self.epoll, fd)?)
+        self.registry.remove(fd)
+    }
+
+    /// Whether the descriptor of an event is still in the set. To be asked when the event's turn has come: an event
+    /// before it may have taken the descriptor out, and may have put another one in its place.
+    pub fn is_current(&self, ready: Ready) -> bool {
+        self.registry.token(ready.entry).is_some()
     }
 
     /// Waits until a descriptor is ready or the time-out has passed, and puts what is ready into `ready`.
@@ -71,18 +166,20 @@ impl Poller {
             let rounded = timeout + Duration::from_micros(1);
             Timespec { tv_sec: rounded.as_secs().min(1 << 30) as i64, tv_nsec: i64::from(rounded.subsec_nanos()) }
         });
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref()) {
+        match epoll::wait(&self.registry.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        ready.extend(self.events.iter().map(|event| {
+        ready.extend(self.events.iter().filter_map(|event| {
             let (flags, data) = (event.flags, event.data);
-            Ready {
-                token: data.u64(),
+            let entry = Entry::decode(data.u64());
+            Some(Ready {
+                token: self.registry.token(entry)?,
                 readable: flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR),
                 writable: flags.intersects(EventFlags::OUT | EventFlags::ERR),
                 hangup: flags.intersects(EventFlags::HUP | EventFlags::ERR | EventFlags::PRI),
-            }
+                entry,
+            })
         }));
         Ok(())
     }
@@ -128,5 +225,57 @@ impl Waker {
 impl AsFd for Waker {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready(poller: &mut Poller) -> Vec<Ready> {
+        let mut ready = Vec::new();
+        poller.wait(Some(Duration::ZERO), &mut ready).expect("an epoll set can be waited for");
+        ready
+    }
+
+    #[test]
+    fn an_event_of_a_closed_descriptor_does_not_reach_its_successor() {
+        let mut poller = Poller::new().expect("a poller");
+        let first = Waker::new().expect("a waker");
+        first.wake();
+        poller.add(&first, 7, Interest::Read).expect("it can be added");
+        let stale = ready(&mut poller)[0];
+        assert!(poller.is_current(stale) && stale.token == 7);
+        poller.remove(&first).expect("it is in the set");
+        assert!(!poller.is_current(stale));
+        // Another descriptor gets the number, and comes under the same token.
+        let second = Waker::new().expect("a waker");
+        let second = in_place_of(first, &second);
+        poller.add(&second, 7, Interest::Read).expect("it can be added");
+        assert!(!poller.is_current(stale));
+        second.wake();
+        let event = ready(&mut poller)[0];
+        assert!(poller.is_current(event));
+    }
+
+    /// Closes `first`, and gives its number to a duplicate of `second`.
+    fn in_place_of(first: Waker, second: &Waker) -> Waker {
+        let mut fd = first.fd;
+        rustix::io::dup3(&second.fd, &mut fd, rustix::io::DupFlags::CLOEXEC).expect("a duplicate");
+        Waker { fd }
+    }
+
+    #[test]
+    fn a_descriptor_that_was_closed_without_a_word_is_replaced() {
+        let mut poller = Poller::new().expect("a poller");
+        let first = Waker::new().expect("a waker");
+        first.wake();
+        poller.add(&first, 1, Interest::Read).expect("it can be added");
+        let stale = ready(&mut poller)[0];
+        let second = Waker::new().expect("a waker");
+        let second = in_place_of(first, &second);
+        poller.add(&second, 2, Interest::Read).expect("the first one left the set when it was closed");
+        assert!(!poller.is_current(stale));
+        assert!(ready(&mut poller).is_empty());
     }
 }

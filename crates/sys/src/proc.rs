@@ -1,9 +1,7 @@
 //! What /proc tells. Used to find *whom* to signal, never to prove that nobody is left (K-4).
 
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// One process, as `/proc/PID/stat` tells.
@@ -20,6 +18,13 @@ pub struct Process {
     /// Clock ticks from boot to the start of the process: with the pid, an identity that is not reused.
     pub started: u64,
     pub name: String,
+}
+
+impl Process {
+    /// Its identity.
+    pub fn id(&self) -> crate::process::ProcessId {
+        crate::process::ProcessId { pid: self.pid, started: self.started }
+    }
 }
 
 /// One process; `None` when it is gone.
@@ -61,26 +66,64 @@ pub fn all() -> Vec<Process> {
         .collect()
 }
 
-/// The pids of all processes below `root`, without `root` itself, parents before children. Zombies are included.
+/// The processes below `root`, without `root` itself, parents before children. Zombies are included.
 pub fn descendants(root: i32) -> Vec<Process> {
-    descendants_among(all(), &[root])
+    Snapshot::take().below(root).into_iter().cloned().collect()
 }
 
-/// The processes below any of `roots`, among those given.
-pub fn descendants_among(processes: Vec<Process>, roots: &[i32]) -> Vec<Process> {
-    let mut by_parent: HashMap<i32, Vec<Process>> = HashMap::new();
-    for process in processes {
-        by_parent.entry(process.parent).or_default().push(process);
+/// The process table as it was at one moment: one walk of /proc, for all who have a question.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    processes: HashMap<i32, Process>,
+    children: HashMap<i32, Vec<i32>>,
+}
+
+impl Snapshot {
+    pub fn take() -> Snapshot {
+        Snapshot::of(all())
     }
-    let mut found = Vec::new();
-    let mut queue: Vec<i32> = roots.to_vec();
-    while let Some(parent) = queue.pop() {
-        for process in by_parent.remove(&parent).unwrap_or_default() {
-            queue.push(process.pid);
-            found.push(process);
+
+    fn of(all: Vec<Process>) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        for process in all {
+            snapshot.children.entry(process.parent).or_default().push(process.pid);
+            snapshot.processes.insert(process.pid, process);
         }
+        snapshot
     }
-    found
+
+    pub fn get(&self, pid: i32) -> Option<&Process> {
+        self.processes.get(&pid)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Process> {
+        self.processes.values()
+    }
+
+    /// How many processes there were.
+    pub fn len(&self) -> usize {
+        self.processes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty()
+    }
+
+    /// The processes below `root`, without itself, parents before children. Zombies are included.
+    pub fn below(&self, root: i32) -> Vec<&Process> {
+        let mut found: Vec<&Process> = Vec::new();
+        let mut queue = vec![root];
+        while let Some(parent) = queue.pop() {
+            for pid in self.children.get(&parent).into_iter().flatten() {
+                // A table that was read while it changed may hold a circle.
+                if let Some(process) = self.processes.get(pid).filter(|_| *pid != root && found.len() < self.len()) {
+                    queue.push(*pid);
+                    found.push(process);
+                }
+            }
+        }
+        found
+    }
 }
 
 /// The children of this process that are not `except`: read from the kernel's list where it has one, else by a walk.
@@ -204,36 +247,6 @@ pub fn dumping_core(pid: i32) -> bool {
 pub fn wait_channel(pid: i32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/wchan")).ok()?;
     (!text.is_empty() && text != "0").then_some(text)
-}
-
-/// The shared memory files under /dev/shm that a process maps or has open.
-pub fn shared_memory_of(pid: i32) -> Vec<OsString> {
-    let mut names = mapped_shared_memory(pid);
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
-        if let Ok(target) = std::fs::read_link(entry.path())
-            && target.starts_with("/dev/shm")
-            && !target.as_os_str().as_bytes().ends_with(b" (deleted)")
-        {
-            names.push(target.into_os_string());
-        }
-    }
-    names
-}
-
-/// The shared memory files under /dev/shm that a process maps.
-pub fn mapped_shared_memory(pid: i32) -> Vec<OsString> {
-    let Ok(maps) = std::fs::read(format!("/proc/{pid}/maps")) else { return Vec::new() };
-    let mut names: Vec<OsString> = maps
-        .split(|&b| b == b'\n')
-        .filter_map(|line| {
-            let at = line.windows(9).position(|window| window == b"/dev/shm/")?;
-            let path = &line[at..];
-            (!path.ends_with(b" (deleted)")).then(|| OsStr::from_bytes(path).to_owned())
-        })
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    names
 }
 
 #[cfg(test)]

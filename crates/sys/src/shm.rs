@@ -1,49 +1,151 @@
 //! Shared memory files of /dev/shm (K-8).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::fs::Metadata;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
+
+use crate::proc;
 
 /// Where POSIX shared memory is.
 pub const DIRECTORY: &str = "/dev/shm";
 
-/// What is there now: paths and inodes.
-pub fn names() -> HashMap<OsString, u64> {
+/// A file there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct File {
+    pub inode: u64,
+    pub owner: u32,
+}
+
+/// What is there now, by path.
+pub fn files() -> HashMap<OsString, File> {
     let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
-    entries.map(|entry| (entry.path().into_os_string(), entry.ino())).collect()
+    // What has been removed between the two looks is not there any more.
+    entries.filter_map(|entry| Some((entry.path().into_os_string(), file(&entry.metadata().ok()?)))).collect()
+}
+
+/// The files of this user that have appeared since a time, where the kernel says when a file was made.
+pub fn appeared_since(since: SystemTime) -> HashMap<OsString, File> {
+    let user = rustix::process::geteuid().as_raw();
+    let is_new = |meta: &Metadata| meta.is_file() && meta.created().is_ok_and(|created| created >= since);
+    let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
+    let new = entries.filter_map(|entry| Some((entry.path().into_os_string(), entry.metadata().ok().filter(is_new)?)));
+    new.map(|(path, meta)| (path, file(&meta))).filter(|(_, file)| file.owner == user).collect()
+}
+
+/// What is at a path now, if it is a file of /dev/shm.
+pub fn file_at(path: &OsStr) -> Option<File> {
+    std::fs::symlink_metadata(path).ok().filter(Metadata::is_file).as_ref().map(file)
+}
+
+fn file(meta: &Metadata) -> File {
+    File { inode: meta.ino(), owner: meta.uid() }
+}
+
+/// How a process holds a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Held {
+    pub path: OsString,
+    /// It may write to it: whoever creates a file can, and most who merely read it cannot.
+    pub writable: bool,
+}
+
+/// The files of /dev/shm that a process maps or has open; `None` where we may not look.
+pub fn held_by(pid: i32) -> Option<Vec<Held>> {
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let mut held: Vec<Held> = maps.split(|&byte| byte == b'\n').filter_map(mapping).collect();
+    // A process that ends meanwhile has closed all.
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        if let Ok(target) = std::fs::read_link(entry.path())
+            && is_there(target.as_os_str().as_bytes())
+        {
+            let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy()));
+            let flags = info.ok().and_then(|info| {
+                let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+                i32::from_str_radix(flags.trim(), 8).ok()
+            });
+            let writable = flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);
+            held.push(Held { path: target.into_os_string(), writable });
+        }
+    }
+    Some(held)
+}
+
+/// A line of `/proc/PID/maps`, if it is of a file of /dev/shm.
+fn mapping(line: &[u8]) -> Option<Held> {
+    let at = line.windows(9).position(|window| window == b"/dev/shm/")?;
+    let path = &line[at..];
+    let permissions = line.split(|&byte| byte == b' ').nth(1)?;
+    let writable = permissions.get(1) == Some(&b'w') && permissions.get(3) == Some(&b's');
+    is_there(path).then(|| Held { path: OsStr::from_bytes(path).to_owned(), writable })
+}
+
+fn is_there(path: &[u8]) -> bool {
+    path.starts_with(b"/dev/shm/") && !path.ends_with(b" (deleted)")
+}
+
+/// Which of these files are held by any process that we can look into: one walk of the process table for all.
+pub fn in_use(paths: &HashSet<OsString>) -> HashSet<OsString> {
+    let mut used = HashSet::new();
+    if paths.is_empty() {
+        return used;
+    }
+    for process in proc::all() {
+        let held = held_by(process.pid).unwrap_or_default();
+        used.extend(held.into_iter().map(|held| held.path).filter(|path| paths.contains(path)));
+    }
+    used
+}
+
+/// Those of the files that are still the ones that were noted and that nobody holds, in order.
+pub fn unused(noted: HashMap<OsString, File>) -> Vec<OsString> {
+    let there = noted.into_iter().filter(|(path, file)| file_at(path) == Some(*file));
+    let paths: HashSet<OsString> = there.map(|(path, _)| path).collect();
+    let used = in_use(&paths);
+    let mut unused: Vec<OsString> = paths.into_iter().filter(|path| !used.contains(path)).collect();
+    unused.sort();
+    unused
+}
+
+/// Unlinks those of the files that are still the ones that were noted and that nobody holds. Returns their paths.
+pub fn unlink_unused(noted: HashMap<OsString, File>) -> Vec<OsString> {
+    unused(noted).into_iter().filter(|path| unlink(path)).collect()
 }
 
 /// Unlinks a file below /dev/shm that belongs to us. Returns whether it was there and is gone.
-pub fn unlink(path: &OsStr) -> bool {
+fn unlink(path: &OsStr) -> bool {
     let path = Path::new(path);
     let Ok(name) = path.strip_prefix(DIRECTORY) else {
         return false;
     };
-    if name.as_os_str().is_empty() || name.components().any(|part| !matches!(part, std::path::Component::Normal(_))) {
-        return false;
+    let is_one_name =
+        name.components().count() == 1 && name.components().all(|part| matches!(part, std::path::Component::Normal(_)));
+    is_one_name && std::fs::remove_file(path).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_write_is_told_from_who_reads() {
+        let line = b"7f01-7f02 rw-s 00000000 00:1a 7   /dev/shm/a b";
+        assert_eq!(mapping(line), Some(Held { path: "/dev/shm/a b".into(), writable: true }));
+        let line = b"7f01-7f02 r--s 00000000 00:1a 7   /dev/shm/a";
+        assert_eq!(mapping(line), Some(Held { path: "/dev/shm/a".into(), writable: false }));
+        let private = b"7f01-7f02 rw-p 00000000 00:1a 7   /dev/shm/a";
+        assert_eq!(mapping(private).map(|held| held.writable), Some(false));
+        assert_eq!(mapping(b"7f01-7f02 rw-s 00000000 00:1a 7   /dev/shm/a (deleted)"), None);
+        assert_eq!(mapping(b"7f01-7f02 rw-p 00000000 00:1a 7   /usr/lib/libc.so.6"), None);
     }
-    std::fs::remove_file(path).is_ok()
-}
 
-/// Whether any process that we can look into maps the file or has it open.
-pub fn in_use(path: &OsStr) -> bool {
-    crate::proc::all().iter().any(|process| crate::proc::shared_memory_of(process.pid).iter().any(|name| name == path))
-}
-
-/// The files of this user that were made in /dev/shm since a time, where the kernel says when a file was made.
-pub fn made_since(since: SystemTime) -> Vec<OsString> {
-    let uid = rustix::process::geteuid().as_raw();
-    std::fs::read_dir(DIRECTORY)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|entry| {
-            entry.metadata().is_ok_and(|meta| {
-                meta.is_file() && meta.uid() == uid && meta.created().is_ok_and(|created| created >= since)
-            })
-        })
-        .map(|entry| entry.path().into_os_string())
-        .collect()
+    #[test]
+    fn only_a_name_of_the_directory_itself_is_unlinked() {
+        for path in ["/etc/passwd", "/dev/shm", "/dev/shm/../x", "/dev/shm/a/b"] {
+            assert!(!unlink(OsStr::new(path)), "{path}");
+        }
+    }
 }

@@ -8,9 +8,11 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::clone::{ChildStack, clone_into, clone_plain};
 use crate::limits::Limits;
+use crate::process::Child;
 
 /// Everything that a child needs. Made by the agent's loop, used by its spawner thread.
 #[derive(Debug)]
@@ -99,6 +101,27 @@ enum Way {
 pub struct Spawner {
     stack: ChildStack,
     way: Way,
+    under_way: Arc<UnderWay>,
+}
+
+/// The child that a spawner is at: its pid is known from the clone on, long before the spawner, which waits for the exec, can
+/// tell of it.
+#[derive(Debug, Default)]
+pub struct UnderWay(AtomicI32);
+
+impl UnderWay {
+    /// The child that was cloned and whose result has not been told.
+    pub fn child(&self) -> Option<Child> {
+        match self.0.load(Ordering::Acquire) {
+            pid if pid > 1 => Some(Child::unreaped(pid)),
+            _ => None,
+        }
+    }
+
+    /// To be called after the result has been handed on.
+    pub fn clear(&self) {
+        self.0.store(0, Ordering::Release);
+    }
 }
 
 /// What the child reads, and where it leaves its error: memory shared with the parent, which waits.
@@ -119,7 +142,12 @@ struct Shared {
 
 impl Spawner {
     pub fn new() -> io::Result<Spawner> {
-        Ok(Spawner { stack: ChildStack::new()?, way: Way::Clone3 })
+        Ok(Spawner { stack: ChildStack::new()?, way: Way::Clone3, under_way: Arc::default() })
+    }
+
+    /// Tells other threads of the child that this spawner is at.
+    pub fn under_way(&self) -> Arc<UnderWay> {
+        Arc::clone(&self.under_way)
     }
 
     /// Starts a child and returns its pid after its exec. On failure the error says at which step, and no child lives.
@@ -156,7 +184,7 @@ impl Spawner {
         if self.way == Way::Clone3 {
             // SAFETY: `child_main` makes only system calls, and `shared` outlives the child's use of it, since
             // CLONE_VFORK holds us until exec or exit.
-            match unsafe { clone_into(&mut self.stack, cgroup, child_main, argument) } {
+            match unsafe { clone_into(&mut self.stack, cgroup, &self.under_way.0, child_main, argument) } {
                 Err(error) if refused(&error, cgroup.is_some()) => self.way = Way::Clone,
                 result => return result,
             }
@@ -165,7 +193,7 @@ impl Spawner {
         shared.enter_cgroup = cgroup.unwrap_or(-1);
         let argument: *mut c_void = (&raw mut *shared).cast();
         // SAFETY: as above.
-        unsafe { clone_plain(&mut self.stack, child_main, argument) }
+        unsafe { clone_plain(&mut self.stack, &self.under_way.0, child_main, argument) }
     }
 }
 

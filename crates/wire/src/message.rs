@@ -6,7 +6,7 @@ use std::time::Duration;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::testimony::{StuckIn, Testimony};
 use rankrun_core::worker::{Outcome, Stop};
-use rankrun_core::{GroupId, JobSpec, Pid, Rank, Stream, WorkerId, WorkerStatus};
+use rankrun_core::{GroupId, JobSpec, Pid, Stream, WorkerId, WorkerStatus};
 use serde::{Deserialize, Serialize};
 
 /// The first message of each side.
@@ -129,14 +129,14 @@ pub enum ToFront {
         detail: String,
         at: Duration,
     },
-    /// All bytes that a rank wrote to this stream have been sent.
+    /// All bytes that a worker wrote to this stream have been sent.
     Closed {
-        rank: Rank,
+        worker: WorkerId,
         stream: Stream,
     },
     /// So many bytes of stdin have been taken by every rank that shares it.
     StdinTaken(u64),
-    /// The rank that holds the terminal was stopped (^Z) or has come to life.
+    /// `Pause` has been carried out: the workers and the agent's timers stand still.
     Paused,
     /// The local part of a collective.
     Collective(Collective),
@@ -200,6 +200,8 @@ pub struct Summary {
     /// Shared memory files that were removed, or would have been.
     pub shared_memory: Vec<OsString>,
     pub shared_memory_removed: bool,
+    /// Shared memory files that the job may have created, and that were left alone.
+    pub shared_memory_doubtful: Vec<OsString>,
     /// Workers that were started.
     pub workers: u32,
 }

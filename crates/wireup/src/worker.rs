@@ -20,6 +20,8 @@ pub enum Said {
         pid: i32,
         rank: Option<Rank>,
         kind: String,
+        /// What it found in `RANKRUN_TAG`: it names the worker when the process is gone before it can be looked up.
+        tag: Option<String>,
     },
     Testimony(Testimony),
 }
@@ -66,6 +68,7 @@ struct Line {
     code: Option<i64>,
     #[serde(default)]
     text: String,
+    tag: Option<String>,
 }
 
 impl Client {
@@ -126,6 +129,7 @@ fn parse(line: &[u8]) -> Result<Option<Said>, ClientError> {
             // Outside a job a client may say -1.
             rank: line.rank.and_then(|rank| u32::try_from(rank).ok()).map(Rank),
             kind: line.program,
+            tag: line.tag,
         },
         "uncaught" => Said::Testimony(Testimony::Uncaught(exception())),
         "exiting" => Said::Testimony(Testimony::Exiting { code: code.unwrap_or(1) }),
@@ -162,7 +166,7 @@ mod tests {
     use super::*;
 
     const CONVERSATION: &str = concat!(
-        r#"{"v":1,"type":"hello","pid":42,"rank":3,"kind":"python","version":"3.11.7","argv0":"x"}"#,
+        r#"{"v":1,"type":"hello","pid":42,"rank":3,"kind":"python","version":"3.11.7","argv0":"x","tag":"7f3a"}"#,
         "\n\n",
         r#"{"type":"uncaught","time":1.5,"exception":"ValueError","message":"failure!","traceback":"T","file":"a.py","line":5,"function":"f","thread":"MainThread"}"#,
         "\n",
@@ -186,7 +190,7 @@ mod tests {
             function: Some("f".to_owned()),
         };
         vec![
-            Said::Hello { pid: 42, rank: Some(Rank(3)), kind: "python".to_owned() },
+            Said::Hello { pid: 42, rank: Some(Rank(3)), kind: "python".to_owned(), tag: Some("7f3a".to_owned()) },
             Said::Testimony(Testimony::Uncaught(exception)),
             Said::Testimony(Testimony::Exiting { code: 3 }),
             Said::Testimony(Testimony::Abort { code: 7, message: None }),

@@ -1,0 +1,652 @@
+//! Every child of this process, in its role, and every process of the job that can be told to belong to a worker.
+//!
+//! In the cgroup tier a process belongs to the worker in whose cgroup it is. In the fallback tier it belongs to the worker from
+//! whose leader it descends, was once seen to descend, whose process group it is in, or whose tag its environment has, in
+//! this order: a program can change the last by accident, and the first not at all.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rankrun_core::team::Activity;
+use rankrun_core::{JobId, Pid, Slot, WorkerStatus};
+use rankrun_sys::proc::{self, Process, Snapshot};
+use rankrun_sys::process::{Child, ProcessId, ProcessRef};
+use rankrun_sys::signal;
+use rankrun_sys::wait::{self, Change, Look};
+use rankrun_wire::message::LeftProcess;
+
+use super::Boundary;
+
+/// The variable that carries a worker's tag.
+pub(crate) const TAG: &str = "RANKRUN_TAG";
+/// A walk of the process table may take this part of the time at most (1 / n).
+const DUTY: u32 = 4;
+/// Walks in a row for a set of processes that must not grow while they are stopped.
+const STOP_ROUNDS: usize = 16;
+
+/// What a child of this process is to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    Leader(Slot),
+    /// A process of rankrun's own: never signalled with the job, and no obstacle to the proof that nothing of the job is left.
+    Helper,
+}
+
+/// The end of a child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// It is not reaped yet.
+    Leader(Slot, Child, WorkerStatus),
+    /// Something that a worker left. It has been reaped.
+    Orphan,
+}
+
+/// One worker, as its processes are known.
+#[derive(Debug, Default)]
+struct Member {
+    /// The leader, until it is reaped.
+    leader: Option<Child>,
+    /// The pid of the leader, also after its end: its process group bears this number.
+    group: Option<i32>,
+    /// The name of its cgroup.
+    leaf: Option<String>,
+    /// The processes that a pause has stopped.
+    paused: Vec<ProcessRef>,
+}
+
+/// The registry.
+#[derive(Debug)]
+pub(crate) struct Children {
+    job: JobId,
+    boundary: Boundary,
+    own: i32,
+    roles: HashMap<i32, Role>,
+    members: Vec<Member>,
+    by_leaf: HashMap<String, Slot>,
+    by_tag: HashMap<Vec<u8>, Slot>,
+    /// Cgroups that nobody is in, to be used again.
+    free_leaves: Vec<String>,
+    next_leaf: u32,
+    /// Fallback tier: children that the kernel has given to us, and whose they are.
+    adopted: HashMap<ProcessId, Option<Slot>>,
+    /// Fallback tier: whose the processes are that were seen below a leader.
+    kin: HashMap<ProcessId, Slot>,
+    /// The process table, if it was read in this turn or not long ago.
+    table: Option<Snapshot>,
+    table_until: Option<Instant>,
+    turn_has_table: bool,
+    /// What the last walk cost.
+    cost: Duration,
+    /// Processes that could not be killed: nobody waits for them again.
+    given_up: HashMap<ProcessId, LeftProcess>,
+}
+
+impl Children {
+    pub(crate) fn new(job: JobId, boundary: Boundary) -> Children {
+        Children {
+            job,
+            boundary,
+            own: std::process::id() as i32,
+            roles: HashMap::new(),
+            members: Vec::new(),
+            by_leaf: HashMap::new(),
+            by_tag: HashMap::new(),
+            free_leaves: Vec::new(),
+            next_leaf: 0,
+            adopted: HashMap::new(),
+            kin: HashMap::new(),
+            table: None,
+            table_until: None,
+            turn_has_table: false,
+            cost: Duration::ZERO,
+            given_up: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn boundary(&self) -> &Boundary {
+        &self.boundary
+    }
+
+    /// No process may be placed in a cgroup here after all. Only before the first worker.
+    pub(crate) fn fall_back(&mut self, why: String) {
+        self.boundary = Boundary::Subreaper { why };
+    }
+
+    /// Begins an attempt: workers with these tags.
+    pub(crate) fn begin(&mut self, tags: impl IntoIterator<Item = String>) {
+        let tags: Vec<String> = tags.into_iter().collect();
+        self.members = tags.iter().map(|_| Member::default()).collect();
+        self.by_tag = tags.into_iter().map(String::into_bytes).zip((0..).map(Slot)).collect();
+        self.by_leaf.clear();
+        self.kin.clear();
+    }
+
+    /// A new turn of the loop: the process table is read anew when it is asked for.
+    pub(crate) fn turn(&mut self) {
+        self.turn_has_table = false;
+    }
+
+    /// How long to leave between two looks, by what they cost.
+    pub(crate) fn pace(&self) -> Duration {
+        self.cost * (2 * DUTY)
+    }
+
+    /// The cgroup for a worker that is about to be started.
+    pub(crate) fn take_leaf(&mut self, slot: Slot) -> io::Result<Option<OwnedFd>> {
+        let Some(cgroup) = self.boundary.cgroup() else { return Ok(None) };
+        let (name, directory) = match self.free_leaves.pop() {
+            Some(name) => {
+                let directory = cgroup.open_leaf(&name)?;
+                (name, directory)
+            }
+            None => {
+                let name = format!("w{}", self.next_leaf);
+                self.next_leaf += 1;
+                let directory = cgroup.make_leaf(&name)?;
+                (name, directory)
+            }
+        };
+        self.by_leaf.insert(name.clone(), slot);
+        self.members[slot.index()].leaf = Some(name);
+        Ok(Some(directory))
+    }
+
+    /// A worker's cgroup is not needed any more. `reuse`: others will want one. An error leaves it to whoever removes the job's
+    /// cgroup at the end.
+    pub(crate) fn free_leaf(&mut self, slot: Slot, reuse: bool) {
+        let Some(name) = self.members[slot.index()].leaf.take() else { return };
+        self.by_leaf.remove(&name);
+        let Some(cgroup) = self.boundary.cgroup() else { return };
+        if reuse && cgroup.is_leaf_empty(&name).unwrap_or(false) {
+            self.free_leaves.push(name);
+        } else {
+            let _ = cgroup.remove_leaf(&name);
+        }
+    }
+
+    pub(crate) fn add_leader(&mut self, slot: Slot, pid: i32) {
+        let leader = Child::unreaped(pid);
+        self.roles.insert(pid, Role::Leader(slot));
+        let member = &mut self.members[slot.index()];
+        member.leader = Some(leader);
+        member.group = Some(pid);
+    }
+
+    /// The leader of a worker, until it is reaped.
+    pub(crate) fn leader(&self, slot: Slot) -> Option<Child> {
+        self.members[slot.index()].leader
+    }
+
+    /// The pid that the leader of a worker has or had.
+    pub(crate) fn leader_pid(&self, slot: Slot) -> Option<Pid> {
+        self.members[slot.index()].group.map(Pid)
+    }
+
+    /// The worker whose leader this is, while it is not reaped.
+    pub(crate) fn slot_of_leader(&self, pid: i32) -> Option<Slot> {
+        match self.roles.get(&pid) {
+            Some(Role::Leader(slot)) => Some(*slot),
+            Some(Role::Helper) | None => None,
+        }
+    }
+
+    /// The next child that has ended. `is_spawning` says whether a pid is that of a child whose spawn is under way: its end
+    /// is told by the spawner.
+    pub(crate) fn next_end(&mut self, is_spawning: impl Fn(i32) -> bool) -> Option<Ended> {
+        loop {
+            let Look::Found(child) = wait::peek() else { return None };
+            let status = match child.change {
+                Change::Exited { code } => WorkerStatus::Exited { code },
+                Change::Signaled { signal, core_dumped } => WorkerStatus::Signaled { signal, core_dumped },
+                Change::Stopped { .. } | Change::Continued => return None,
+            };
+            match self.roles.get(&child.pid) {
+                Some(Role::Leader(slot)) => return Some(Ended::Leader(*slot, Child::unreaped(child.pid), status)),
+                Some(Role::Helper) => {
+                    self.roles.remove(&child.pid);
+                    wait::reap(child.pid);
+                }
+                None if is_spawning(child.pid) => return None,
+                None => {
+                    if let Some(id) = ProcessId::of(child.pid) {
+                        self.adopted.remove(&id);
+                    }
+                    wait::reap(child.pid);
+                    return Some(Ended::Orphan);
+                }
+            }
+        }
+    }
+
+    /// Reaps a leader that has ended.
+    pub(crate) fn reap(&mut self, slot: Slot, leader: Child) {
+        self.roles.remove(&leader.pid());
+        self.members[slot.index()].leader = None;
+        wait::reap(leader.pid());
+    }
+
+    /// Whether nothing of a worker whose leader has been reaped is alive.
+    pub(crate) fn is_empty(&mut self, slot: Slot) -> bool {
+        match (&self.boundary, &self.members[slot.index()].leaf) {
+            (Boundary::Cgroup(cgroup), Some(leaf)) => cgroup.is_leaf_empty(leaf).unwrap_or(false),
+            (Boundary::Cgroup(_), None) => true,
+            (Boundary::Subreaper { .. }, _) => {
+                self.adopt();
+                !self.adopted.values().any(|of| *of == Some(slot))
+            }
+        }
+    }
+
+    /// A file that has an exceptional condition when a worker's cgroup becomes empty. Without it the agent looks now and then.
+    pub(crate) fn events(&self, slot: Slot) -> Option<OwnedFd> {
+        let leaf = self.members[slot.index()].leaf.as_ref()?;
+        self.boundary.cgroup()?.leaf_events(leaf).ok()
+    }
+
+    /// Finds out whose the children are that the kernel has given to us since the last look.
+    fn adopt(&mut self) {
+        let adopted: Vec<i32> = proc::adopted_children();
+        let mut gone: HashSet<ProcessId> = self.adopted.keys().copied().collect();
+        for pid in adopted {
+            if self.roles.contains_key(&pid) {
+                continue;
+            }
+            let Some(process) = proc::process(pid).filter(|process| process.state != 'Z') else { continue };
+            gone.remove(&process.id());
+            // In the middle of an exec a process has no environment: what could not be told is asked again.
+            if self.adopted.get(&process.id()).copied().flatten().is_none() {
+                let slot = self.attribute(&process);
+                self.adopted.insert(process.id(), slot);
+            }
+        }
+        self.adopted.retain(|id, _| !gone.contains(id));
+    }
+
+    /// Whose an orphan is.
+    fn attribute(&self, process: &Process) -> Option<Slot> {
+        if let Some(slot) = self.kin.get(&process.id()) {
+            return Some(*slot);
+        }
+        self.of_group(process.group).or_else(|| self.of_tag(process.pid))
+    }
+
+    /// The worker whose process group this is. A group keeps its number as long as somebody is in it.
+    fn of_group(&self, group: i32) -> Option<Slot> {
+        if let Some(slot) = self.slot_of_leader(group) {
+            return Some(slot);
+        }
+        self.members.iter().position(|member| member.group == Some(group)).map(|slot| Slot(slot as u32))
+    }
+
+    fn of_tag(&self, pid: i32) -> Option<Slot> {
+        self.by_tag.get(&proc::environment_variable(pid, TAG)?).copied()
+    }
+
+    /// The worker that a client names by its tag.
+    pub(crate) fn slot_of_tag(&self, tag: &str) -> Option<Slot> {
+        self.by_tag.get(tag.as_bytes()).copied()
+    }
+
+    /// The worker that a process belongs to.
+    pub(crate) fn slot_of(&self, process: &Process) -> Option<Slot> {
+        if let Some(slot) = self.slot_of_leader(process.pid) {
+            return Some(slot);
+        }
+        if self.boundary.cgroup().is_some() {
+            let leaf = proc::cgroup_leaf(process.pid, &format!("rankrun-{}", self.job))?;
+            return self.by_leaf.get(&leaf).copied();
+        }
+        if let Some(slot) = self.kin.get(&process.id()) {
+            return Some(*slot);
+        }
+        let mut next = process.parent;
+        // Long enough for any tree; a table that changes under our eyes may show a circle.
+        for _ in 0..256 {
+            if let Some(slot) = self.slot_of_leader(next) {
+                return Some(slot);
+            }
+            match proc::process(next) {
+                Some(parent) if parent.pid > 1 && parent.pid != self.own => {
+                    if let Some(slot) = self.adopted.get(&parent.id()).copied().flatten() {
+                        return Some(slot);
+                    }
+                    next = parent.parent;
+                }
+                Some(_) | None => break,
+            }
+        }
+        self.of_group(process.group).or_else(|| self.of_tag(process.pid))
+    }
+
+    /// The process table: read at most once a turn, and no more often than its size allows.
+    fn table(&mut self) -> &Snapshot {
+        let is_fresh = self.turn_has_table || self.table_until.is_some_and(|until| Instant::now() < until);
+        if !is_fresh || self.table.is_none() {
+            self.read_table();
+        }
+        self.table.get_or_insert_default()
+    }
+
+    fn read_table(&mut self) {
+        let begun = Instant::now();
+        let table = Snapshot::take();
+        self.cost = begun.elapsed();
+        self.table_until = Some(begun + self.cost * DUTY);
+        self.turn_has_table = true;
+        if self.boundary.cgroup().is_none() {
+            self.learn_kin(&table);
+        }
+        self.table = Some(table);
+    }
+
+    fn learn_kin(&mut self, table: &Snapshot) {
+        self.kin.retain(|id, _| table.get(id.pid).is_some_and(|process| process.id() == *id));
+        for (slot, member) in (0..).map(Slot).zip(&self.members) {
+            let Some(leader) = member.leader else { continue };
+            for process in table.below(leader.pid()) {
+                self.kin.insert(process.id(), slot);
+            }
+        }
+    }
+
+    /// The processes of a worker without its leader.
+    fn others(&mut self, slot: Slot) -> Vec<ProcessId> {
+        let member = &self.members[slot.index()];
+        let group = member.group;
+        if let Boundary::Cgroup(cgroup) = &self.boundary {
+            let Some(leaf) = &member.leaf else { return Vec::new() };
+            let members = cgroup.members(leaf).into_iter().filter(|pid| Some(*pid) != group);
+            return members.filter_map(ProcessId::of).collect();
+        }
+        let leader = member.leader;
+        self.adopt();
+        let orphans = self.adopted.iter().filter(|(_, of)| **of == Some(slot)).map(|(id, _)| *id);
+        let mut found: Vec<ProcessId> = orphans.collect();
+        let roots: Vec<i32> = found.iter().map(|id| id.pid).chain(leader.map(Child::pid)).collect();
+        let table = self.table();
+        for root in roots {
+            found.extend(table.below(root).into_iter().map(Process::id));
+        }
+        found.retain(|id| Some(id.pid) != group);
+        found
+    }
+
+    /// A worker's process, held so that nobody else can get the signal that is meant for it.
+    fn hold(&self, slot: Slot, id: ProcessId) -> Option<ProcessRef> {
+        let process = ProcessRef::of(id)?;
+        match &self.boundary {
+            // The number may have been read before another process had it: what counts is where it is now.
+            Boundary::Cgroup(_) => {
+                let leaf = proc::cgroup_leaf(id.pid, &format!("rankrun-{}", self.job))?;
+                (self.members[slot.index()].leaf == Some(leaf)).then_some(process)
+            }
+            Boundary::Subreaper { .. } => Some(process),
+        }
+    }
+
+    /// Sends signals to all of a worker but its leader.
+    pub(crate) fn signal_others(&mut self, slot: Slot, signals: &[i32]) {
+        for id in self.others(slot) {
+            let Some(process) = self.hold(slot, id) else { continue };
+            for signal in signals {
+                // It has ended meanwhile, or is another user's and will be reported.
+                let _ = process.signal(*signal);
+            }
+        }
+    }
+
+    /// SIGKILL to everything of a worker.
+    pub(crate) fn kill(&mut self, slot: Slot) {
+        let member = &self.members[slot.index()];
+        if let (Boundary::Cgroup(cgroup), Some(leaf)) = (&self.boundary, &member.leaf)
+            && cgroup.kill_leaf(leaf).is_ok()
+        {
+            return;
+        }
+        if let Some(leader) = member.leader {
+            // What cannot be killed is still there at the bound, and is reported.
+            let _ = leader.signal(signal::SIGKILL);
+        }
+        self.signal_others(slot, &[signal::SIGKILL]);
+    }
+
+    /// What the processes of a worker did so far.
+    pub(crate) fn activity(&mut self, slot: Slot) -> Activity {
+        let others = self.others(slot);
+        activity(&others)
+    }
+
+    /// Stops all of a worker, or lets it go on.
+    pub(crate) fn freeze(&mut self, slot: Slot, frozen: bool) {
+        let member = &self.members[slot.index()];
+        if let (Boundary::Cgroup(cgroup), Some(leaf)) = (&self.boundary, &member.leaf)
+            && cgroup.freeze_leaf(leaf, frozen).is_ok()
+        {
+            return;
+        }
+        if frozen {
+            self.members[slot.index()].paused = self.stop(slot);
+        } else {
+            for process in std::mem::take(&mut self.members[slot.index()].paused) {
+                // It has ended meanwhile.
+                let _ = process.signal(signal::SIGCONT);
+            }
+        }
+    }
+
+    /// SIGSTOP to everything of a worker. Returns whom it has stopped: not those that stood still before.
+    fn stop(&mut self, slot: Slot) -> Vec<ProcessRef> {
+        let mut seen: HashSet<ProcessId> = HashSet::new();
+        let mut stopped = Vec::new();
+        for _ in 0..STOP_ROUNDS {
+            self.read_table();
+            let leader = self.members[slot.index()].leader.and_then(|leader| ProcessId::of(leader.pid()));
+            let fresh: Vec<ProcessId> =
+                leader.into_iter().chain(self.others(slot)).filter(|id| seen.insert(*id)).collect();
+            // A process that has been sent the signal forks no more, so that what is new is the child of one that had not.
+            if fresh.is_empty() {
+                break;
+            }
+            for process in fresh.into_iter().filter_map(|id| self.hold(slot, id)) {
+                let is_still =
+                    proc::process(process.pid()).is_none_or(|process| matches!(process.state, 'T' | 't' | 'Z'));
+                if !is_still && process.signal(signal::SIGSTOP).is_ok() {
+                    stopped.push(process);
+                }
+            }
+        }
+        stopped
+    }
+
+    /// Lets go of what is left of a worker: it outlives the job. Returns how many processes that are.
+    pub(crate) fn release(&mut self, slot: Slot) -> u32 {
+        let others = self.others(slot).len() as u32;
+        if let (Boundary::Cgroup(cgroup), Some(leaf)) = (&self.boundary, &self.members[slot.index()].leaf) {
+            // What cannot be moved stays where it is, and keeps the directory.
+            let _ = cgroup.release_leaf(leaf);
+        }
+        self.free_leaf(slot, false);
+        others
+    }
+
+    /// What the report says of a worker's processes that could not be killed, with a child that could not come to its exec.
+    /// Nobody waits for them again.
+    pub(crate) fn give_up(&mut self, slot: Slot, spawning: Option<Child>) -> Vec<LeftProcess> {
+        let mut ids = self.others(slot);
+        let children = self.members[slot.index()].leader.into_iter().chain(spawning);
+        ids.extend(children.filter_map(|child| ProcessId::of(child.pid())));
+        self.note_given_up(&ids)
+    }
+
+    fn note_given_up(&mut self, ids: &[ProcessId]) -> Vec<LeftProcess> {
+        let fresh: Vec<ProcessId> = ids.iter().copied().filter(|id| !self.given_up.contains_key(id)).collect();
+        let left = left_processes(&fresh);
+        self.given_up.extend(left.iter().filter_map(|left| Some((ProcessId::of(left.pid.0)?, left.clone()))));
+        left
+    }
+
+    /// Whether something that was given up is still there.
+    pub(crate) fn has_given_up(&self) -> bool {
+        !self.given_up.is_empty()
+    }
+
+    /// The processes of the job when every worker is gone: all below this one, without helpers and what was given up.
+    fn orphans(&mut self) -> Vec<ProcessId> {
+        let (own, helpers) = (self.own, self.helpers());
+        self.read_table();
+        let table = self.table();
+        let mut excluded: HashSet<i32> = helpers.iter().copied().collect();
+        for helper in helpers {
+            excluded.extend(table.below(helper).iter().map(|process| process.pid));
+        }
+        let below: Vec<ProcessId> = table
+            .below(own)
+            .into_iter()
+            .filter(|process| process.state != 'Z' && !excluded.contains(&process.pid))
+            .map(Process::id)
+            .collect();
+        below.into_iter().filter(|id| !self.given_up.contains_key(id)).collect()
+    }
+
+    fn helpers(&self) -> Vec<i32> {
+        self.roles.iter().filter(|(_, role)| **role == Role::Helper).map(|(pid, _)| *pid).collect()
+    }
+
+    /// What is left when every worker is gone; `None` if that is nothing, or only what was given up. Reaps what has ended.
+    pub(crate) fn orphans_left(&mut self) -> Option<Activity> {
+        while self.next_end(|_| false).is_some() {}
+        if self.helpers().is_empty() && wait::peek() == Look::NoChildren {
+            return None;
+        }
+        let orphans = self.orphans();
+        // A child that is about to be adopted is a grandchild still: it is below us all the same.
+        (!orphans.is_empty() || self.has_unknown_children()).then(|| activity(&orphans))
+    }
+
+    /// Whether there is a child that is neither a helper nor given up.
+    fn has_unknown_children(&self) -> bool {
+        let given_up: HashSet<i32> = self.given_up.keys().map(|id| id.pid).collect();
+        proc::own_children()
+            .into_iter()
+            .any(|pid| self.roles.get(&pid) != Some(&Role::Helper) && !given_up.contains(&pid))
+    }
+
+    /// Sends signals to all orphans.
+    pub(crate) fn signal_orphans(&mut self, signals: &[i32]) {
+        for process in self.orphans().into_iter().filter_map(ProcessRef::of) {
+            for signal in signals {
+                // It has ended meanwhile, or is another user's and will be reported.
+                let _ = process.signal(*signal);
+            }
+        }
+    }
+
+    /// The orphans could not be killed.
+    pub(crate) fn give_up_orphans(&mut self) -> Vec<LeftProcess> {
+        let orphans = self.orphans();
+        self.note_given_up(&orphans)
+    }
+}
+
+/// What a set of processes did so far, and whether none of them is about to do more: asleep, stopped or dead.
+fn activity(ids: &[ProcessId]) -> Activity {
+    let mut sum = ids.len() as u64;
+    for id in ids {
+        let Some(process) = proc::process(id.pid) else { continue };
+        if !matches!(process.state, 'S' | 'I' | 'T' | 't' | 'Z') {
+            // Nothing else matters as long as one is at work.
+            return Activity { sum, quiet: false };
+        }
+        sum = sum.wrapping_add(process.started);
+        sum = sum.wrapping_add(proc::run_time(id.pid).unwrap_or(0)).wrapping_add(proc::written_bytes(id.pid));
+    }
+    Activity { sum, quiet: true }
+}
+
+/// What the report says of processes that could not be killed.
+fn left_processes(ids: &[ProcessId]) -> Vec<LeftProcess> {
+    ids.iter()
+        .filter_map(|id| proc::process(id.pid).filter(|process| process.id() == *id))
+        .filter(|process| process.state != 'Z')
+        .map(|process| LeftProcess {
+            pid: Pid(process.pid),
+            name: process.name,
+            state: process.state,
+            wait_channel: proc::wait_channel(process.pid),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn registry() -> Children {
+        let boundary = Boundary::Subreaper { why: "a test".to_owned() };
+        let mut children = Children::new(JobId("0a1b2c3d".to_owned()), boundary);
+        children.begin(["tag-0".to_owned(), "tag-1".to_owned()]);
+        children
+    }
+
+    #[test]
+    fn a_helper_is_neither_signalled_nor_in_the_way_of_the_proof() {
+        let mut children = registry();
+        let mut helper = Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        children.roles.insert(helper.id() as i32, Role::Helper);
+        assert_eq!(children.orphans_left(), None);
+        let mut orphan = Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        assert!(children.orphans_left().is_some());
+        children.signal_orphans(&[signal::SIGKILL]);
+        while children.orphans_left().is_some() {
+            std::thread::yield_now();
+        }
+        assert!(matches!(helper.try_wait(), Ok(None)), "it lives");
+        helper.kill().expect("it can be killed");
+        // The registry has reaped the one; whoever reaps the other does not matter here.
+        let _ = (orphan.wait(), helper.wait());
+    }
+
+    #[test]
+    fn an_orphan_is_told_by_the_tag_that_it_was_started_with_not_by_the_rank_that_it_claims() {
+        let children = registry();
+        let start = |tag: &str| {
+            let mut command = Command::new("sleep");
+            command.arg("60").env(TAG, tag).env("RANKRUN_RANK", "1").spawn().expect("sleep starts")
+        };
+        for (tag, slot) in [("tag-0", Some(Slot(0))), ("of another job", None)] {
+            let mut child = start(tag);
+            // The exec is over when it has its environment.
+            while proc::environment_variable(child.id() as i32, TAG).is_none() {
+                std::thread::yield_now();
+            }
+            let process = proc::process(child.id() as i32).expect("it lives");
+            assert_eq!(children.attribute(&process), slot);
+            child.kill().expect("it can be killed");
+            child.wait().expect("it ends");
+        }
+    }
+
+    #[test]
+    fn an_orphan_that_was_seen_below_a_leader_is_its_whatever_it_says() {
+        let mut children = registry();
+        let mut leader =
+            Command::new("sh").args(["-c", "RANKRUN_TAG=tag-0 setsid sleep 60 & wait"]).spawn().expect("sh starts");
+        children.add_leader(Slot(1), leader.id() as i32);
+        let daemon = loop {
+            children.read_table();
+            let below = children.table().below(leader.id() as i32).into_iter().cloned().collect::<Vec<_>>();
+            if let Some(daemon) = below.into_iter().find(|process| process.name == "sleep") {
+                break daemon;
+            }
+        };
+        assert_eq!(children.attribute(&daemon), Some(Slot(1)));
+        for pid in [daemon.pid, leader.id() as i32] {
+            ProcessRef::open(pid).expect("it lives").signal(signal::SIGKILL).expect("it can be killed");
+        }
+        leader.wait().expect("it ends");
+    }
+}

@@ -1,0 +1,181 @@
+//! Setting an agent up: everything that it needs is there before it says that it is ready.
+
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+
+use rankrun_core::{ExitCode, JobId, Pid};
+use rankrun_sys::fork;
+use rankrun_sys::limits::{self, Limits};
+use rankrun_sys::poll::{Interest, Poller, Waker};
+use rankrun_sys::signal::{self, SignalFd};
+use rankrun_wire::ToFront;
+use rankrun_wire::message::Hello;
+
+use super::io::IoThread;
+use super::run::{Loop, Wakers};
+use super::token::Token;
+use crate::children::{Boundary, Children};
+use crate::guard::Options;
+use crate::guard::lease::{Lease, Word};
+use crate::services::worker_socket::WorkerSocket;
+use crate::streams::Link;
+use crate::team::{Hands, Inherited, SpawnerThread};
+use crate::tidy::{Places, RuntimeDir};
+
+/// The agent of one node.
+pub(crate) struct Agent {
+    job: JobId,
+    places: Places,
+    stream: OwnedFd,
+    session: NonZeroU64,
+    lease: Lease,
+    inherited: Inherited,
+    limits: Limits,
+    containment: Option<String>,
+}
+
+impl std::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Agent").field("job", &self.job).finish_non_exhaustive()
+    }
+}
+
+/// Why an agent cannot serve.
+struct Refusal {
+    what: String,
+    source: io::Error,
+}
+
+fn cannot(what: &str) -> impl FnOnce(io::Error) -> Refusal {
+    move |source| Refusal { what: format!("cannot {what}"), source }
+}
+
+impl Agent {
+    /// An agent in a fresh fork of the front, which has one thread and the front's descriptors.
+    pub(crate) fn new(
+        job: &JobId,
+        places: Places,
+        (stream, session): (OwnedFd, NonZeroU64),
+        lease: Lease,
+        options: Options,
+    ) -> io::Result<Agent> {
+        fork::become_subreaper()?;
+        if options.lends_terminal {
+            // Only a process of the terminal's session can give it to a rank. ^C is for the front.
+            fork::new_process_group()?;
+        } else {
+            // The ranks share it (docs/adr/0010-one-session.md).
+            fork::new_session()?;
+        }
+        for ignored in [
+            signal::SIGINT,
+            signal::SIGQUIT,
+            signal::SIGHUP,
+            signal::SIGTERM,
+            signal::SIGTSTP,
+            signal::SIGTTIN,
+            signal::SIGTTOU,
+        ] {
+            signal::ignore(ignored);
+        }
+        Ok(Agent {
+            job: job.clone(),
+            places,
+            stream,
+            session,
+            lease,
+            inherited: Inherited::take()?,
+            // Without more of them there is room for fewer ranks.
+            limits: limits::raise_open_files().unwrap_or_default(),
+            containment: options.containment,
+        })
+    }
+
+    /// Runs until the front has said good-bye, or is lost and nothing of the job is left. Returns the exit code.
+    pub(crate) fn run(self) -> u8 {
+        match self.serve() {
+            Ok(()) => ExitCode::SUCCESS.0,
+            // There is no stream to say it on.
+            Err(_) => ExitCode::INTERNAL.0,
+        }
+    }
+
+    fn serve(self) -> io::Result<()> {
+        let poller = Poller::new()?;
+        let mut link = Link::new(&poller.registry(), Token::Front.encode(), self.stream, self.session)?;
+        link.say(&ToFront::Hello(Hello::ours())).map_err(io::Error::other)?;
+        self.lease.renew();
+        let runtime = match self.places.create() {
+            Ok(runtime) => runtime,
+            Err(error) => return refuse(link, error.to_string(), &error.source),
+        };
+        let places = self.places.clone();
+        let setup = Setup {
+            job: self.job,
+            lease: self.lease,
+            inherited: self.inherited,
+            limits: self.limits,
+            containment: self.containment,
+        };
+        match setup.finish(poller, &mut link, runtime, self.places) {
+            Ok(agent) => agent.run(link),
+            Err(refusal) => {
+                places.remove();
+                refuse(link, refusal.what, &refusal.source)
+            }
+        }
+    }
+}
+
+/// Tells the front why there is no agent.
+fn refuse(mut link: Link, what: String, source: &io::Error) -> io::Result<()> {
+    // The socket is new: it takes a message, unless the front is gone.
+    link.say(&ToFront::Refused { what, source: source.to_string() }).map_err(io::Error::other)
+}
+
+struct Setup {
+    job: JobId,
+    lease: Lease,
+    inherited: Inherited,
+    limits: Limits,
+    containment: Option<String>,
+}
+
+impl Setup {
+    fn finish(self, poller: Poller, link: &mut Link, runtime: RuntimeDir, places: Places) -> Result<Loop, Refusal> {
+        let boundary = Boundary::choose(&self.job, self.containment.as_deref());
+        if boundary.cgroup().is_some() {
+            self.lease.send(Word::Cgroup);
+        }
+        let signals = SignalFd::new(&[signal::SIGCHLD]).map_err(cannot("receive signals"))?;
+        let waker = Waker::new().map_err(cannot("make an event descriptor"))?;
+        let io_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
+        let io_handle = io_waker.handle().map_err(cannot("make an event descriptor"))?;
+        let memory_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
+        let handle = waker.handle().map_err(cannot("make an event descriptor"))?;
+        let spawner = SpawnerThread::start(handle).map_err(cannot("start a thread"))?;
+        let io = IoThread::start(io_handle).map_err(cannot("start a thread"))?;
+        let watched = (|| {
+            poller.add(&signals, Token::Signals.encode(), Interest::Read)?;
+            poller.add(&waker, Token::Spawner.encode(), Interest::Read)?;
+            poller.add(&io_waker, Token::Io.encode(), Interest::Read)?;
+            poller.add(&memory_waker, Token::Memory.encode(), Interest::Read)?;
+            poller.add(&self.lease, Token::Lease.encode(), Interest::Hangup)
+        })();
+        watched.map_err(cannot("watch descriptors"))?;
+        let ready = ToFront::Ready { pid: Pid(std::process::id() as i32), containment: boundary.containment() };
+        link.say(&ready).map_err(|error| Refusal { what: error.to_string(), source: io::Error::other(error) })?;
+        let hands = Hands {
+            poller,
+            outbox: Vec::new(),
+            children: Children::new(self.job, boundary),
+            spawner,
+            worker_socket: WorkerSocket::default(),
+            lease: self.lease,
+            inherited: self.inherited,
+        };
+        let wakers = Wakers { spawner: waker, io: io_waker, memory: memory_waker };
+        Ok(Loop::new(hands, signals, wakers, io, places, runtime, self.limits))
+    }
+}

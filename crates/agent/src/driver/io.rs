@@ -1,0 +1,143 @@
+//! The one thread of the agent that touches files. A disk may be slow or may never answer, and the loop must go on.
+//!
+//! Jobs are done one after the other, in the order in which they were given. A job is a value of [`Job`], and comes back as
+//! a value of [`Done`]; the loop is woken for it.
+
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use rankrun_output::{Completion, Request};
+use rankrun_sys::poll::Waker;
+use rankrun_sys::signal;
+
+/// Jobs that may be under way. The spool has a read and a write of each stream, and a few closes. When all places
+/// are taken, whoever has a job keeps it and comes again after the next result ([`IoThread::has_room`]): the spool then
+/// fills up in memory, the captures are left alone, and the ranks wait. Nothing is dropped.
+const QUEUE: usize = 32;
+
+/// Something that touches files.
+#[derive(Debug)]
+pub(crate) enum Job {
+    Spool(Request),
+}
+
+/// A job that has been done.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Spool(Completion),
+}
+
+impl Job {
+    fn run(self) -> Done {
+        match self {
+            Job::Spool(request) => Done::Spool(request.run()),
+        }
+    }
+}
+
+/// The loop's handle to the thread.
+#[derive(Debug)]
+pub(crate) struct IoThread {
+    jobs: SyncSender<Job>,
+    results: Receiver<Done>,
+    /// Jobs whose results were not taken yet.
+    outstanding: usize,
+}
+
+impl IoThread {
+    /// Starts the thread. It wakes the loop through `waker` whenever a job is done. To be called before the first rank
+    /// starts, so that a job that cannot have the thread is refused.
+    pub(crate) fn start(waker: Waker) -> io::Result<IoThread> {
+        let (jobs, inbox) = sync_channel::<Job>(QUEUE);
+        // Never full: a job is taken only when there is a place for its result.
+        let (outbox, results) = sync_channel(QUEUE);
+        std::thread::Builder::new().name("files".to_owned()).stack_size(128 * 1024).spawn(move || {
+            signal::block_all();
+            for job in inbox {
+                if outbox.send(job.run()).is_err() {
+                    break;
+                }
+                waker.wake();
+            }
+        })?;
+        Ok(IoThread { jobs, results, outstanding: 0 })
+    }
+
+    /// Whether a job would be taken.
+    pub(crate) fn has_room(&self) -> bool {
+        self.outstanding < QUEUE
+    }
+
+    /// Gives a job to the thread, or gives it back.
+    pub(crate) fn submit(&mut self, job: Job) -> Result<(), Job> {
+        if !self.has_room() {
+            return Err(job);
+        }
+        self.jobs.try_send(job).map_err(|refused| match refused {
+            std::sync::mpsc::TrySendError::Full(job) | std::sync::mpsc::TrySendError::Disconnected(job) => job,
+        })?;
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// A job that has been done.
+    pub(crate) fn next_result(&mut self) -> Option<Done> {
+        // Nothing yet, or, which cannot be while we hold its inbox, nothing any more.
+        let done = self.results.try_recv().ok()?;
+        self.outstanding -= 1;
+        Some(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use rankrun_core::{Attempt, GroupId, Rank, Stream, WorkerId};
+    use rankrun_output::{Record, Spool};
+    use rankrun_sys::poll::{Interest, Poller};
+
+    use super::*;
+
+    #[test]
+    fn jobs_come_back_in_order_and_wake_the_loop() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut spool = Spool::new(dir.path(), 1 << 30);
+        let mut poller = Poller::new().expect("a poller");
+        let waker = Waker::new().expect("a waker");
+        poller.add(&waker, 1, Interest::Read).expect("it can be added");
+        let mut io = IoThread::start(waker.handle().expect("a handle")).expect("a thread");
+        let record = |number| Record {
+            worker: WorkerId { group: GroupId(0), rank: Rank(number), attempt: Attempt(0) },
+            stream: Stream::Stdout,
+            time: Duration::ZERO,
+            bytes: Bytes::from(vec![number as u8; 60_000]),
+        };
+        let (mut pushed, mut popped, mut ready) = (0, 0, Vec::new());
+        while popped < 400 {
+            while pushed < 400 && spool.has_room(Stream::Stdout) {
+                assert!(spool.push(record(pushed)).is_ok());
+                pushed += 1;
+            }
+            while io.has_room()
+                && let Some(request) = spool.next_request()
+            {
+                assert!(io.submit(Job::Spool(request)).is_ok());
+            }
+            // Nobody reads before half of it is on disk.
+            let next = if pushed < 200 { None } else { spool.pop(Stream::Stdout).expect("the file can be read") };
+            if let Some(next) = next {
+                assert_eq!(next.worker.rank, Rank(popped));
+                popped += 1;
+                continue;
+            }
+            poller.wait(Some(Duration::from_secs(5)), &mut ready).expect("an epoll set can be waited for");
+            assert!(!ready.is_empty(), "nobody wakes the loop");
+            waker.clear();
+            while let Some(Done::Spool(completion)) = io.next_result() {
+                spool.complete(completion);
+            }
+        }
+    }
+}

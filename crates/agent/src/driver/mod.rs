@@ -1,0 +1,12 @@
+//! The agent's own life: its set-up, and its loop, which turns what its sources tell into events of the team.
+
+mod agent;
+mod clock;
+pub(crate) mod io;
+mod run;
+mod token;
+
+pub(crate) use agent::Agent;
+pub use clock::Clock;
+pub(crate) use clock::wall;
+pub(crate) use token::Token;

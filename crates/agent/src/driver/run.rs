@@ -1,0 +1,352 @@
+//! The agent's loop: every source becomes an event of the team, or of the agent itself.
+
+use std::io;
+use std::time::Duration;
+
+use rankrun_core::team::Event;
+use rankrun_core::worker::{Stop, StopWhy};
+use rankrun_core::{ExitCode, JobSpec, Slot};
+use rankrun_sys::cgroup::GuardedCgroup;
+use rankrun_sys::limits::Limits;
+use rankrun_sys::poll::{Ready, Waker};
+use rankrun_sys::proc::ChildList;
+use rankrun_sys::signal::{self, SignalFd};
+use rankrun_sys::{fork, process};
+use rankrun_wire::message::Hello;
+use rankrun_wire::{ToAgent, ToFront};
+
+use super::io::IoThread;
+use super::{Clock, Token};
+use crate::guard::lease::Word;
+use crate::streams::{Link, LinkError};
+use crate::team::{Hands, Team};
+use crate::tidy::{Places, Remains, RuntimeDir};
+
+/// The running agent.
+pub(super) struct Loop {
+    hands: Hands,
+    signals: SignalFd,
+    wakers: Wakers,
+    io: IoThread,
+    places: Places,
+    runtime: RuntimeDir,
+    limits: Limits,
+    clock: Clock,
+    /// The workers, once the front has said which.
+    team: Option<Team>,
+    /// `None` once the front is lost.
+    link: Option<Link>,
+    /// The front has said good-bye.
+    end: bool,
+    guard_lost: bool,
+}
+
+/// By what the threads wake the loop.
+pub(super) struct Wakers {
+    pub(super) spawner: Waker,
+    /// The thread that touches files.
+    pub(super) io: Waker,
+    /// The thread that watches /dev/shm.
+    pub(super) memory: Waker,
+}
+
+impl Loop {
+    pub(super) fn new(
+        hands: Hands,
+        signals: SignalFd,
+        wakers: Wakers,
+        io: IoThread,
+        places: Places,
+        runtime: RuntimeDir,
+        limits: Limits,
+    ) -> Loop {
+        Loop {
+            hands,
+            signals,
+            wakers,
+            io,
+            places,
+            runtime,
+            limits,
+            clock: Clock::default(),
+            team: None,
+            link: None,
+            end: false,
+            guard_lost: false,
+        }
+    }
+
+    /// Runs to the end, and then ends this process.
+    pub(super) fn run(mut self, link: Link) -> io::Result<()> {
+        self.link = Some(link);
+        let mut ready: Vec<Ready> = Vec::new();
+        loop {
+            self.hands.lease.renew();
+            self.flush();
+            if self.is_done() {
+                break;
+            }
+            let timeout = self.timeout();
+            self.hands.poller.wait(Some(timeout), &mut ready)?;
+            self.hands.children.turn();
+            for &event in &ready {
+                self.hands.lease.renew();
+                self.dispatch(event)?;
+            }
+            if !self.clock.is_paused() {
+                let now = self.clock.now();
+                self.hands.worker_socket.tick(now, &self.hands.poller);
+                if let Some(team) = &mut self.team {
+                    team.tick(&mut self.hands, now);
+                }
+            }
+        }
+        self.tidy();
+        // The kernel closes and frees faster than we could.
+        fork::exit_now(ExitCode::SUCCESS.0)
+    }
+
+    fn is_done(&self) -> bool {
+        match &self.link {
+            // After the last word there is nothing that the front could still want.
+            Some(link) => (self.end || self.team.as_ref().is_some_and(Team::is_drained)) && !link.wants_write(),
+            None => self.team.as_ref().is_none_or(Team::is_over),
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        let renewal = self.hands.lease.due_in();
+        if self.clock.is_paused() {
+            return renewal;
+        }
+        let team = self.team.as_ref().and_then(Team::deadline);
+        let due = [team, self.hands.worker_socket.deadline()].into_iter().flatten().min();
+        due.map_or(renewal, |due| due.saturating_sub(self.clock.now()).min(renewal))
+    }
+
+    fn dispatch(&mut self, event: Ready) -> io::Result<()> {
+        if !self.hands.poller.is_current(event) {
+            // Its descriptor was closed in this turn, and its number may be another's by now.
+            return Ok(());
+        }
+        let now = self.clock.now();
+        let token = Token::decode(event.token);
+        match token {
+            Token::Front => {
+                if event.readable {
+                    self.receive(now);
+                }
+                return Ok(());
+            }
+            Token::Lease => {
+                self.lose_guard(now);
+                return Ok(());
+            }
+            Token::Signals => while self.signals.next().is_some() {},
+            Token::Spawner => self.wakers.spawner.clear(),
+            Token::Io => {
+                self.wakers.io.clear();
+                while let Some(done) = self.io.next_result() {
+                    if let Some(team) = &mut self.team {
+                        team.io_done(done);
+                    }
+                }
+                return Ok(());
+            }
+            Token::Memory => self.wakers.memory.clear(),
+            Token::Output(..)
+            | Token::Pmi(_)
+            | Token::Stdin(_)
+            | Token::Boundary(_)
+            | Token::WorkerSocket
+            | Token::WorkerClient(_) => {}
+        }
+        let Some(team) = &mut self.team else { return Ok(()) };
+        let hands = &mut self.hands;
+        match token {
+            Token::Signals | Token::Spawner => team.children(hands, now),
+            Token::Memory => team.memory_news(hands, now),
+            Token::Output(slot, stream) => team.read_output(hands, Slot(slot as u32), stream),
+            Token::Pmi(slot) => team.pmi_ready(hands, now, Slot(slot as u32), event),
+            Token::Stdin(slot) => team.stdin_ready(hands, slot),
+            Token::WorkerSocket => team.accept_clients(hands, now),
+            Token::WorkerClient(client) => team.client_ready(hands, now, client),
+            Token::Boundary(slot) => team.boundary_changed(hands, now, Slot(slot as u32)),
+            Token::Front | Token::Lease | Token::Io => {}
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, now: Duration) {
+        let Some(link) = &mut self.link else { return };
+        self.hands.lease.front_heard();
+        let mut messages = Vec::new();
+        let alive = link.receive(&mut messages);
+        for message in messages {
+            self.handle_command(now, message);
+        }
+        match alive {
+            Ok(true) => {}
+            Ok(false) => self.lose_front(now),
+            Err(error) => {
+                report(&error);
+                self.lose_front(now);
+            }
+        }
+    }
+
+    fn handle_command(&mut self, now: Duration, message: ToAgent) {
+        match message {
+            ToAgent::Hello(hello) => {
+                if hello.version != rankrun_wire::VERSION {
+                    let text = format!("the agent is rankrun {}", Hello::ours().release);
+                    self.hands.outbox.push(ToFront::Note(text));
+                    self.end = true;
+                }
+            }
+            ToAgent::Start(spec) => self.start(now, *spec),
+            ToAgent::Stop(stop) => self.team_event(now, Event::Stop(stop)),
+            ToAgent::Kill => self.team_event(now, Event::Kill),
+            ToAgent::Pause => {
+                self.clock.pause();
+                self.freeze(true);
+                self.hands.outbox.push(ToFront::Paused);
+            }
+            ToAgent::Resume => {
+                self.clock.resume();
+                self.freeze(false);
+            }
+            ToAgent::Credit { stream, bytes } => {
+                if let Some(link) = &mut self.link {
+                    link.grant(stream, bytes);
+                }
+            }
+            ToAgent::End => self.end = true,
+            ToAgent::Signal(_)
+            | ToAgent::Stdin(_)
+            | ToAgent::StdinEnd
+            | ToAgent::Window(..)
+            | ToAgent::Collective(_) => {
+                let Some(team) = &mut self.team else { return };
+                let hands = &mut self.hands;
+                match message {
+                    ToAgent::Signal(signal) => team.signal_all(hands, signal),
+                    ToAgent::Stdin(bytes) => team.stdin_bytes(hands, Some(bytes)),
+                    ToAgent::StdinEnd => team.stdin_bytes(hands, None),
+                    ToAgent::Window(rows, columns) => team.resize(hands, (rows, columns)),
+                    ToAgent::Collective(collective) => team.collective_done(hands, now, collective),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, now: Duration, spec: JobSpec) {
+        let started = self.wakers.memory.handle().map_err(|source| ("make an event descriptor".to_owned(), source));
+        let started = started.and_then(|waker| {
+            Team::start(&mut self.hands, now, spec, self.runtime.path(), self.limits, waker)
+                .map_err(|error| (error.to_string(), error.source))
+        });
+        match started {
+            Ok(team) => {
+                if team.removes_shared_memory() {
+                    self.hands.lease.send(Word::CleanSharedMemory);
+                }
+                self.team = Some(team);
+            }
+            Err((what, source)) => {
+                self.hands.outbox.push(ToFront::Refused { what, source: source.to_string() });
+                self.end = true;
+            }
+        }
+    }
+
+    fn team_event(&mut self, now: Duration, event: Event) {
+        if let Some(team) = &mut self.team {
+            team.event(&mut self.hands, now, event);
+        }
+    }
+
+    fn freeze(&mut self, frozen: bool) {
+        if let Some(team) = &mut self.team {
+            team.freeze(&mut self.hands, frozen);
+        }
+    }
+
+    fn lose_guard(&mut self, now: Duration) {
+        // The end of the lease is told again and again while it is in the set.
+        let _ = self.hands.poller.remove(&self.hands.lease);
+        self.guard_lost = true;
+        self.hands.outbox.push(ToFront::GuardLost);
+        self.stop(now, StopWhy::GuardLost);
+    }
+
+    /// Nobody is left to report to: the workers end, and then we do.
+    fn lose_front(&mut self, now: Duration) {
+        self.link = None;
+        self.clock.resume();
+        self.freeze(false);
+        if self.end {
+            return;
+        }
+        if let Some(team) = &mut self.team {
+            team.drop_output(&mut self.hands);
+        }
+        self.stop(now, StopWhy::FrontLost);
+    }
+
+    fn stop(&mut self, now: Duration, why: StopWhy) {
+        if let Some(team) = &mut self.team {
+            let grace = team.grace();
+            team.event(&mut self.hands, now, Event::Stop(Stop { why, grace }));
+        }
+    }
+
+    /// Sends what there is to send.
+    fn flush(&mut self) {
+        let result = match (&mut self.link, &mut self.team) {
+            (Some(link), Some(team)) => team.send(&mut self.hands, link),
+            (Some(link), None) => link.send_messages(self.hands.outbox.drain(..)),
+            (None, _) => {
+                self.hands.outbox.clear();
+                Ok(())
+            }
+        };
+        if let Err(error) = result {
+            report(&error);
+            let now = self.clock.now();
+            self.lose_front(now);
+        }
+        if let Some(team) = &mut self.team {
+            team.start_io(&mut self.io);
+        }
+    }
+
+    /// Removes what the job has on this node besides processes. Guard and front look after us, if they live so long.
+    fn tidy(&self) {
+        let team = self.team.as_ref();
+        if team.is_some_and(Team::has_released) {
+            self.hands.lease.send(Word::Leave);
+            self.places.remove();
+        } else {
+            // Without the job's cgroup there is none to remove.
+            let cgroup = self.hands.children.boundary().cgroup();
+            let cgroup = cgroup.and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok());
+            let clean_shm = team.is_some_and(Team::removes_shared_memory);
+            Remains { cgroup, children: ChildList::open(), places: self.places.clone(), clean_shm }.tidy();
+        }
+        if self.link.is_none() && !self.guard_lost {
+            // A guard that somebody has stopped would stay for ever, with no front to end it. It is our parent, or gone.
+            let _ = process::signal_parent(signal::SIGCONT);
+        }
+    }
+}
+
+/// The front cannot be told any more; the agent's stderr is the front's.
+fn report(error: &LinkError) {
+    use std::io::Write;
+    if !matches!(error, LinkError::Wire(rankrun_wire::LinkError::Io(_))) {
+        // Nobody is left to be told that nobody can be told.
+        let _ = writeln!(std::io::stderr(), "rankrun: agent: {error}");
+    }
+}

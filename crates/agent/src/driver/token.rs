@@ -1,0 +1,87 @@
+//! What a descriptor of the agent's poll set belongs to.
+
+use rankrun_core::Stream;
+
+/// The owner of a descriptor; slots are counted by local rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Token {
+    Front,
+    Signals,
+    Spawner,
+    Io,
+    Lease,
+    /// The thread that watches /dev/shm.
+    Memory,
+    Output(usize, Stream),
+    Pmi(usize),
+    Stdin(usize),
+    Boundary(usize),
+    WorkerSocket,
+    WorkerClient(usize),
+}
+
+impl Token {
+    pub(crate) fn encode(self) -> u64 {
+        let (kind, slot) = match self {
+            Token::Front => (0, 0),
+            Token::Signals => (1, 0),
+            Token::Spawner => (2, 0),
+            Token::Lease => (3, 0),
+            Token::Output(slot, Stream::Stdout) => (4, slot),
+            Token::Output(slot, Stream::Stderr) => (5, slot),
+            Token::Pmi(slot) => (6, slot),
+            Token::Stdin(slot) => (7, slot),
+            Token::Boundary(slot) => (8, slot),
+            Token::WorkerSocket => (9, 0),
+            Token::WorkerClient(client) => (10, client),
+            Token::Memory => (11, 0),
+            Token::Io => (12, 0),
+        };
+        (kind << 32) | slot as u64
+    }
+
+    pub(crate) fn decode(token: u64) -> Token {
+        let slot = (token & 0xffff_ffff) as usize;
+        match token >> 32 {
+            0 => Token::Front,
+            1 => Token::Signals,
+            2 => Token::Spawner,
+            3 => Token::Lease,
+            4 => Token::Output(slot, Stream::Stdout),
+            5 => Token::Output(slot, Stream::Stderr),
+            6 => Token::Pmi(slot),
+            7 => Token::Stdin(slot),
+            8 => Token::Boundary(slot),
+            9 => Token::WorkerSocket,
+            10 => Token::WorkerClient(slot),
+            11 => Token::Memory,
+            _ => Token::Io,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_token_survives_its_encoding() {
+        for token in [
+            Token::Front,
+            Token::Signals,
+            Token::Spawner,
+            Token::Io,
+            Token::Lease,
+            Token::Memory,
+            Token::Output(70_000, Stream::Stdout),
+            Token::Output(0, Stream::Stderr),
+            Token::Pmi(3),
+            Token::Stdin(4),
+            Token::Boundary(5),
+            Token::WorkerSocket,
+            Token::WorkerClient(6),
+        ] {
+            assert_eq!(Token::decode(token.encode()), token);
+        }
+    }
+}

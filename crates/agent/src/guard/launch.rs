@@ -1,0 +1,117 @@
+//! Starting guard and agent on this node.
+
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rankrun_core::lease::Lapse;
+use rankrun_core::{ExitCode, JobId};
+use rankrun_sys::fork::{self, Side};
+use rankrun_sys::process::Child;
+use rankrun_sys::shared::SharedNumber;
+use rankrun_sys::{cgroup, socket};
+
+use crate::driver::Agent;
+use crate::guard::lease::Lease;
+use crate::guard::watch::Guard;
+use crate::tidy::Places;
+
+/// How an agent is to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// A rank is to get the terminal of the front, which only a process of the terminal's session can give it.
+    pub lends_terminal: bool,
+    /// The tier of containment to use instead of the best one: `subreaper`.
+    pub containment: Option<String>,
+    /// How long the agent may do nothing at all before the guard ends it.
+    pub patience: Duration,
+}
+
+/// What the front holds of a node that it has started.
+#[derive(Debug)]
+pub struct Launched {
+    /// The guard, a child of the front.
+    pub guard: Child,
+    /// The stream to the agent, and its session.
+    pub stream: OwnedFd,
+    pub session: NonZeroU64,
+    /// Where the job's cgroup is, if the agent could make one.
+    pub cgroup: Option<PathBuf>,
+    /// Where the job's directory may be.
+    pub places: Places,
+    pub lapse: LapseNote,
+}
+
+/// Where a guard that ends its agent leaves the reason. It outlives both.
+#[derive(Debug)]
+pub struct LapseNote(SharedNumber);
+
+impl LapseNote {
+    /// Why the guard has ended the agent, if it has.
+    pub fn lapse(&self) -> Option<Lapse> {
+        Lapse::from_number(self.0.get())
+    }
+
+    pub(crate) fn leave(&self, lapse: Lapse) {
+        self.0.set(lapse as u32);
+    }
+}
+
+/// Forks the guard, which forks the agent. Nothing of the job is on the machine before all three are there. The calling
+/// process must have one thread.
+pub fn launch(job: &JobId, options: Options) -> io::Result<Launched> {
+    let (stream, agents_end) = socket::pair()?;
+    let session = random()?;
+    // Without a cgroup of our own there is none for the job: the agent says why.
+    let cgroup = cgroup::own_directory().ok().map(|own| own.join(format!("rankrun-{job}")));
+    let places = Places::of(job);
+    let lapse = LapseNote(SharedNumber::new()?);
+    match fork::fork()? {
+        Side::Child => {
+            // The end of the stream must be seen when the front is gone.
+            drop(stream);
+            let stream = (agents_end, session);
+            let code = become_guard(job, stream, cgroup, places, lapse, options).unwrap_or(ExitCode::INTERNAL.0);
+            fork::exit_now(code)
+        }
+        Side::Parent { child } => {
+            Ok(Launched { guard: Child::unreaped(child), stream, session, cgroup, places, lapse })
+        }
+    }
+}
+
+/// The guard's life, after its fork.
+fn become_guard(
+    job: &JobId,
+    stream: (OwnedFd, NonZeroU64),
+    cgroup: Option<PathBuf>,
+    places: Places,
+    lapse: LapseNote,
+    options: Options,
+) -> io::Result<u8> {
+    fork::become_subreaper()?;
+    let (lease, guards_end) = Lease::new()?;
+    match fork::fork()? {
+        Side::Child => {
+            drop(guards_end);
+            let agent = Agent::new(job, places, stream, lease, options);
+            fork::exit_now(agent.map_or(ExitCode::INTERNAL.0, Agent::run))
+        }
+        Side::Parent { child } => {
+            drop((lease, stream));
+            let agent = Child::unreaped(child);
+            let job = job.0.clone();
+            let guard = Guard { agent, lease: guards_end, cgroup, places, job, lapse, patience: options.patience };
+            // Descriptors of this frame are closed by the guard, behind the backs of their owners: it never comes back.
+            fork::exit_now(guard.run())
+        }
+    }
+}
+
+fn random() -> io::Result<NonZeroU64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
+}

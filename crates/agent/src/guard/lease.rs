@@ -1,0 +1,127 @@
+//! What the agent tells the guard: records over a pipe that ends with either of them.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rankrun_core::lease::TICK;
+use rankrun_sys::socket;
+
+/// The bytes of a record: its kind, three that are zero, and milliseconds (little-endian).
+pub(crate) const RECORD: usize = 8;
+
+/// What a record says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Word {
+    /// The agent's loop turns; it last heard from the front so long ago.
+    Alive { front_silent: Duration },
+    /// What is left when the agent ends was let go (`--descendants leave`).
+    Leave,
+    /// What is left when the agent ends could not be killed, and its bound has passed.
+    GivenUp,
+    /// The job's cgroup has been made under the name that was agreed on.
+    Cgroup,
+    /// The shared memory that the job makes is to be removed after it.
+    CleanSharedMemory,
+}
+
+impl Word {
+    fn encode(self) -> [u8; RECORD] {
+        let (kind, number) = match self {
+            Word::Alive { front_silent } => (b'a', front_silent.as_millis().min(u128::from(u32::MAX)) as u32),
+            Word::Leave => (b'l', 0),
+            Word::GivenUp => (b'g', 0),
+            Word::Cgroup => (b'c', 0),
+            Word::CleanSharedMemory => (b's', 0),
+        };
+        let [a, b, c, d] = number.to_le_bytes();
+        [kind, 0, 0, 0, a, b, c, d]
+    }
+
+    /// `None` for what no agent says.
+    pub(crate) fn decode(record: &[u8]) -> Option<Word> {
+        let [kind, 0, 0, 0, a, b, c, d] = *record.first_chunk::<RECORD>()? else { return None };
+        match kind {
+            b'a' => {
+                let number = u32::from_le_bytes([a, b, c, d]);
+                Some(Word::Alive { front_silent: Duration::from_millis(number.into()) })
+            }
+            b'l' => Some(Word::Leave),
+            b'g' => Some(Word::GivenUp),
+            b'c' => Some(Word::Cgroup),
+            b's' => Some(Word::CleanSharedMemory),
+            _ => None,
+        }
+    }
+}
+
+/// The agent's end.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pipe: OwnedFd,
+    next: Cell<Instant>,
+    front_heard: Cell<Instant>,
+}
+
+impl Lease {
+    /// A lease: the agent's end and the guard's.
+    pub(crate) fn new() -> io::Result<(Lease, OwnedFd)> {
+        let (guard, agent) = socket::pipe()?;
+        socket::set_nonblocking(&agent)?;
+        socket::set_nonblocking(&guard)?;
+        let now = Instant::now();
+        Ok((Lease { pipe: agent, next: Cell::new(now), front_heard: Cell::new(now) }, guard))
+    }
+
+    /// Renews the lease if that is due. Cheap: called in every turn of the loop, and inside what may take long.
+    pub(crate) fn renew(&self) {
+        let now = Instant::now();
+        if now >= self.next.get() {
+            self.send(Word::Alive { front_silent: now.duration_since(self.front_heard.get()) });
+            self.next.set(now + TICK);
+        }
+    }
+
+    /// How long until the next renewal.
+    pub(crate) fn due_in(&self) -> Duration {
+        self.next.get().saturating_duration_since(Instant::now())
+    }
+
+    /// The front has sent something.
+    pub(crate) fn front_heard(&self) {
+        self.front_heard.set(Instant::now());
+    }
+
+    pub(crate) fn send(&self, word: Word) {
+        // A full pipe means that the guard does not read: it has a thousand renewals to read, or is gone.
+        let _ = rustix::io::write(&self.pipe, &word.encode());
+    }
+}
+
+impl AsFd for Lease {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pipe.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_their_encoding_and_others_are_passed_over() {
+        let words = [
+            Word::Alive { front_silent: Duration::from_millis(70_000) },
+            Word::Leave,
+            Word::GivenUp,
+            Word::Cgroup,
+            Word::CleanSharedMemory,
+        ];
+        for word in words {
+            assert_eq!(Word::decode(&word.encode()), Some(word));
+        }
+        assert_eq!(Word::decode(b"x\0\0\0\0\0\0\0"), None);
+        assert_eq!(Word::decode(b"a\0\0"), None);
+    }
+}

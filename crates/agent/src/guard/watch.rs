@@ -1,0 +1,171 @@
+//! The guard: the agent's parent, which outlives it and cleans up after it.
+//!
+//! It ignores every signal that can be ignored, holds no stream, and bears a name of its own, so that whoever kills
+//! "rankrun" leaves it alive. Its exit code is the proof: 0 when nothing is left, 123 otherwise.
+//!
+//! When the agent does not renew its lease, the guard looks how it is ([`rankrun_core::lease`]): an agent that is stopped or
+//! stuck is ended, one that is only starved is not.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rankrun_core::ExitCode;
+use rankrun_core::lease::{self, Judge, TICK};
+use rankrun_sys::cgroup::GuardedCgroup;
+use rankrun_sys::proc::ChildList;
+use rankrun_sys::process::Child;
+use rankrun_sys::signal::SignalFd;
+use rankrun_sys::vitals::Vitals;
+use rankrun_sys::wait::{self, Look};
+use rankrun_sys::{fork, name, signal};
+
+use super::launch::LapseNote;
+use super::lease::{RECORD, Word};
+use crate::tidy::{Places, Remains};
+
+/// What the guard watches.
+pub(crate) struct Guard {
+    pub(crate) agent: Child,
+    /// The guard's end of the lease.
+    pub(crate) lease: OwnedFd,
+    /// Where the job's cgroup will be, if the agent makes one.
+    pub(crate) cgroup: Option<PathBuf>,
+    pub(crate) places: Places,
+    pub(crate) job: String,
+    pub(crate) lapse: LapseNote,
+    /// How long the agent may do nothing at all.
+    pub(crate) patience: Duration,
+}
+
+/// What the agent has said so far.
+#[derive(Default)]
+struct Heard {
+    renewed: bool,
+    leave: bool,
+    given_up: bool,
+    clean_shm: bool,
+    /// The job's cgroup, opened when the agent has made it.
+    cgroup: Option<GuardedCgroup>,
+    /// The agent's end is closed: it is on its way out, and SIGCHLD tells when it is there.
+    closed: bool,
+}
+
+impl Guard {
+    /// Runs until the agent is gone and nothing of the job is left. Returns the exit code.
+    pub(crate) fn run(self) -> u8 {
+        let vitals = Vitals::open(self.agent.pid());
+        let signals = self.settle(vitals.as_ref());
+        let children = ChildList::open();
+        let heard = self.watch(signals.as_ref(), vitals.as_ref());
+        if heard.leave {
+            self.places.remove();
+            return ExitCode::SUCCESS.0;
+        }
+        // An agent that was killed may not have come to say that it had made a cgroup.
+        let cgroup = heard.cgroup.or_else(|| self.open_cgroup());
+        let remains = Remains { cgroup, children, places: self.places.clone(), clean_shm: heard.clean_shm };
+        let empty = if heard.given_up { remains.end_given_up() } else { remains.end(&[]) };
+        remains.tidy();
+        if empty { ExitCode::SUCCESS.0 } else { ExitCode::LEFT_BEHIND.0 }
+    }
+
+    /// Becomes what the module says. What fails here makes the guard easier to kill by accident, and no worse otherwise.
+    fn settle(&self, vitals: Option<&Vitals>) -> Option<SignalFd> {
+        let _ = fork::new_session();
+        let _ = name::set("rr-guard", &format!("rr-guard {}", self.job));
+        for number in (1..=31).filter(|number| {
+            ![signal::SIGKILL, signal::SIGSTOP, signal::SIGCHLD, signal::SIGSEGV, signal::SIGCONT].contains(number)
+        }) {
+            signal::ignore(number);
+        }
+        // Without a signal descriptor the ticks alone must do.
+        let signals = SignalFd::new(&[signal::SIGCHLD]).ok();
+        let mut keep = vec![self.lease.as_raw_fd()];
+        keep.extend(signals.as_ref().map(|signals| signals.as_fd().as_raw_fd()));
+        keep.extend(vitals.into_iter().flat_map(Vitals::descriptors));
+        fork::keep_only(&keep);
+        // The directory that we were started in must not be kept busy.
+        let _ = rustix::process::chdir("/");
+        signals
+    }
+
+    /// Opens the job's cgroup. Where there is none, the children are all there is.
+    fn open_cgroup(&self) -> Option<GuardedCgroup> {
+        self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok())
+    }
+
+    /// Watches until the agent is gone.
+    fn watch(&self, signals: Option<&SignalFd>, vitals: Option<&Vitals>) -> Heard {
+        let mut heard = Heard::default();
+        let mut judge = Judge::new(self.patience);
+        let mut next_tick = Instant::now() + TICK;
+        loop {
+            self.wait(signals, !heard.closed, next_tick.saturating_duration_since(Instant::now()));
+            if let Some(signals) = signals {
+                while signals.next().is_some() {}
+            }
+            self.listen(&mut heard);
+            match wait::peek_at(self.agent.pid()) {
+                Look::Found(_) => {
+                    wait::reap(self.agent.pid());
+                    // What the agent said in its last moment counts.
+                    self.listen(&mut heard);
+                    return heard;
+                }
+                Look::NoChildren => return heard,
+                Look::Nothing => {}
+            }
+            let now = Instant::now();
+            if now < next_tick {
+                continue;
+            }
+            next_tick = now + TICK;
+            let reading = vitals.and_then(Vitals::read).map(|reading| lease::Vitals {
+                state: reading.state,
+                ran: reading.ran,
+                delayed: reading.delayed,
+            });
+            if let Some(lapse) = judge.tick(std::mem::take(&mut heard.renewed), reading) {
+                self.lapse.leave(lapse);
+                // It is our child and has not been reaped. That it cannot be killed is seen by its not ending.
+                let _ = self.agent.signal(signal::SIGKILL);
+            }
+        }
+    }
+
+    /// Takes in what the agent has said.
+    fn listen(&self, heard: &mut Heard) {
+        let mut bytes = [0u8; 64 * RECORD];
+        while let Ok(count) = rustix::io::read(&self.lease, &mut bytes) {
+            if count == 0 {
+                heard.closed = true;
+                break;
+            }
+            // A record is written at once, and read at once.
+            for word in bytes[..count].chunks_exact(RECORD).filter_map(Word::decode) {
+                heard.renewed = true;
+                match word {
+                    Word::Alive { .. } => {}
+                    Word::Leave => heard.leave = true,
+                    Word::GivenUp => heard.given_up = true,
+                    Word::Cgroup => heard.cgroup = self.open_cgroup(),
+                    Word::CleanSharedMemory => heard.clean_shm = true,
+                }
+            }
+        }
+    }
+
+    fn wait(&self, signals: Option<&SignalFd>, lease_open: bool, time: Duration) {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+        let lease = PollFd::new(&self.lease, PollFlags::IN);
+        // An interrupted wait is a short one.
+        let _ = match (signals, lease_open) {
+            (Some(signals), true) => poll(&mut [lease, PollFd::new(signals, PollFlags::IN)], Some(&timeout)),
+            (Some(signals), false) => poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&timeout)),
+            (None, true) => poll(&mut [lease], Some(&timeout)),
+            (None, false) => poll(&mut [], Some(&timeout)),
+        };
+    }
+}

@@ -1,0 +1,70 @@
+//! The interpreter hook, laid out in the job's directory (docs/adr/0020-interpreter-hook.md).
+//!
+//! Python compiles it at its first start, which takes longer than all else that the hook does, and would do so in every
+//! job. The place where it keeps the result is therefore shared by the jobs of a user that have the same hook.
+
+use std::fs::{DirBuilder, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::tidy;
+
+/// The directory of the hook in the job's directory.
+const DIRECTORY: &str = "hook";
+const NAME: &str = "sitecustomize.py";
+/// It is laid out anew for each job, so that it fits this binary.
+const SOURCE: &str = include_str!("../../../../python/hook/sitecustomize.py");
+/// Python takes bytecode for that of a source by the source's size and time. The time is the same in every job; what
+/// tells one hook from another is the name of the directory.
+const TIME: Duration = Duration::from_secs(1_000_000_000);
+
+/// Lays the hook out. Returns its directory.
+pub(crate) fn lay_out(runtime_dir: &Path) -> io::Result<PathBuf> {
+    let directory = runtime_dir.join(DIRECTORY);
+    std::fs::create_dir(&directory)?;
+    let mut file = File::create_new(directory.join(NAME))?;
+    file.write_all(SOURCE.as_bytes())?;
+    file.set_modified(SystemTime::UNIX_EPOCH + TIME)?;
+    // Without it Python compiles more often, and that is all.
+    let _ = share_bytecode(runtime_dir, &directory);
+    Ok(directory)
+}
+
+fn share_bytecode(runtime_dir: &Path, hook: &Path) -> io::Result<()> {
+    let Some(base) = runtime_dir.parent() else { return Ok(()) };
+    // A job that found no base of ours lies beside everybody's directories: bytecode there could be anybody's.
+    tidy::check(base)?;
+    let mut hasher = DefaultHasher::new();
+    SOURCE.hash(&mut hasher);
+    let shared = base.join(format!("bytecode-{:016x}", hasher.finish()));
+    match DirBuilder::new().mode(0o700).create(&shared) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    std::os::unix::fs::symlink(shared, hook.join("__pycache__"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_jobs_share_what_python_compiles() {
+        let base = tempfile::tempdir().expect("a directory");
+        let jobs = ["0a0a0a0a", "0b0b0b0b"].map(|job| base.path().join(job));
+        let hooks = jobs.map(|job| {
+            std::fs::create_dir(&job).expect("a directory");
+            lay_out(&job).expect("the hook")
+        });
+        let times = hooks.each_ref().map(|hook| std::fs::metadata(hook.join(NAME)).expect("a file").modified().ok());
+        assert_eq!(times[0], times[1]);
+        std::fs::write(hooks[0].join("__pycache__/compiled"), "").expect("written through the link");
+        assert!(hooks[1].join("__pycache__/compiled").exists());
+        std::fs::remove_dir_all(&hooks[0]).expect("the job ends");
+        assert!(hooks[1].join("__pycache__/compiled").exists());
+    }
+}

@@ -1,0 +1,226 @@
+//! The ranks' PMI connections, between their sockets and the sans-IO server.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use bytes::Bytes;
+use rankrun_core::evidence::MpiEvent;
+use rankrun_core::{Rank, Slot};
+use rankrun_sys::poll::{Interest, Poller, Ready};
+use rankrun_wire::message::Collective;
+use rankrun_wireup::pmi1;
+
+use crate::driver::Token;
+
+/// Bytes read from a client at a time: more than a request has, so that a flood is seen as one.
+const READ: usize = 4096;
+/// Requests taken from a rank per wake-up. Its next one is often there as soon as the last one is answered; a rank that never
+/// stops asking waits for the others.
+const READS: usize = 64;
+
+/// What becomes known of the ranks through their wire-up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum News {
+    Mpi(Slot, MpiEvent),
+    Note(String),
+    Collective(Collective),
+}
+
+/// The agent's end of a rank's connection.
+#[derive(Debug)]
+struct Client {
+    socket: OwnedFd,
+    out: VecDeque<Bytes>,
+    /// It is polled for room to write to, and not read before.
+    awaits_room: bool,
+}
+
+#[derive(Debug, Default)]
+struct Member {
+    client: Option<Client>,
+    /// The front has been told that the rank came out of a barrier of its present program.
+    passed_barrier: bool,
+}
+
+/// The server and its clients.
+pub(crate) struct Pmi {
+    server: pmi1::Server,
+    ranks: Vec<Rank>,
+    members: Vec<Member>,
+}
+
+impl Pmi {
+    /// A server for the ranks of this node, in the order of their slots.
+    pub(crate) fn new(config: pmi1::Config, ranks: Vec<Rank>) -> Pmi {
+        let members = ranks.iter().map(|_| Member::default()).collect();
+        Pmi { server: pmi1::Server::new(config), ranks, members }
+    }
+
+    /// A rank's socket, made before its start.
+    pub(crate) fn prepared(&mut self, slot: Slot, socket: OwnedFd) {
+        self.members[slot.index()].client = Some(Client { socket, out: VecDeque::new(), awaits_room: false });
+    }
+
+    /// The rank runs: it is listened to.
+    pub(crate) fn started(&self, slot: Slot, poller: &Poller) -> std::io::Result<()> {
+        match &self.members[slot.index()].client {
+            Some(client) => poller.add(&client.socket, Token::Pmi(slot.index()).encode(), Interest::Read),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a rank has inited MPI and not finalized.
+    pub(crate) fn is_in_mpi(&self, slot: Slot) -> bool {
+        matches!(self.server.lifecycle(self.ranks[slot.index()]), pmi1::Lifecycle::Inited { .. })
+    }
+
+    /// A socket is ready.
+    pub(crate) fn ready(&mut self, slot: Slot, event: Ready, poller: &Poller) -> Vec<News> {
+        let mut news = Vec::new();
+        if event.writable {
+            self.write(slot, poller);
+        }
+        if event.readable {
+            self.read(slot, poller, &mut news);
+        }
+        news
+    }
+
+    /// What a rank asked before its end counts before its end.
+    pub(crate) fn read_last(&mut self, slot: Slot, poller: &Poller) -> Vec<News> {
+        let mut news = Vec::new();
+        self.read(slot, poller, &mut news);
+        news
+    }
+
+    fn read(&mut self, slot: Slot, poller: &Poller, news: &mut Vec<News>) {
+        let mut bytes = [0u8; READ];
+        for _ in 0..READS {
+            let Some(client) = &self.members[slot.index()].client else { return };
+            // A client that does not read its replies is not read either.
+            if !client.out.is_empty() {
+                return;
+            }
+            let rank = self.ranks[slot.index()];
+            let mut effects = Vec::new();
+            match rustix::io::read(&client.socket, &mut bytes) {
+                Ok(count) if count > 0 => self.server.received(rank, &bytes[..count], &mut effects),
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::INTR) => continue,
+                Ok(_) | Err(_) => {
+                    self.server.closed(rank, &mut effects);
+                    self.close(slot, poller);
+                }
+            }
+            self.perform(effects, poller, news);
+        }
+    }
+
+    fn perform(&mut self, effects: Vec<pmi1::Effect>, poller: &Poller, news: &mut Vec<News>) {
+        for effect in effects {
+            match effect {
+                pmi1::Effect::Reply { rank, bytes } => {
+                    let Some(slot) = self.slot_of(rank) else { continue };
+                    if let Some(client) = &mut self.members[slot.index()].client {
+                        client.out.push_back(bytes);
+                        self.write(slot, poller);
+                    }
+                    self.note_barrier(slot, news);
+                }
+                pmi1::Effect::Inited { rank, .. } => {
+                    let Some(slot) = self.slot_of(rank) else { continue };
+                    self.members[slot.index()].passed_barrier = false;
+                    news.push(News::Mpi(slot, MpiEvent::Inited));
+                }
+                pmi1::Effect::Finalized { rank, .. } => {
+                    news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, MpiEvent::Finalized)));
+                }
+                pmi1::Effect::Abort { rank, code, message } => {
+                    let event = MpiEvent::Aborted { code, message };
+                    news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, event)));
+                }
+                pmi1::Effect::BarrierBroken { epoch, left } => {
+                    let who = left.map_or_else(|| "a rank".to_owned(), |rank| format!("rank {rank}"));
+                    let text = format!("{who} has left MPI while others wait in a barrier (program {epoch})");
+                    news.push(News::Note(text));
+                }
+                pmi1::Effect::Collective(collective) => news.push(News::Collective(Collective {
+                    group: collective.group,
+                    seq: collective.seq,
+                    members: collective.members,
+                    payloads: vec![collective.payload.to_vec()],
+                })),
+                pmi1::Effect::Malformed { rank, reason } => {
+                    let Some(slot) = self.slot_of(rank) else { continue };
+                    news.push(News::Mpi(slot, MpiEvent::Malformed { reason }));
+                    self.close(slot, poller);
+                }
+                pmi1::Effect::Closed { .. } => {}
+            }
+        }
+    }
+
+    /// All nodes have contributed to a collective.
+    pub(crate) fn collective_done(&mut self, done: Collective, poller: &Poller) -> Vec<News> {
+        let (mut effects, mut news) = (Vec::new(), Vec::new());
+        let payloads = done.payloads.into_iter().map(Into::into).collect();
+        let result = pmi1::CollectiveResult { group: done.group, seq: done.seq, payloads };
+        self.server.collective_done(&result, &mut effects);
+        self.perform(effects, poller, &mut news);
+        news
+    }
+
+    fn note_barrier(&mut self, slot: Slot, news: &mut Vec<News>) {
+        let lifecycle = self.server.lifecycle(self.ranks[slot.index()]);
+        let member = &mut self.members[slot.index()];
+        if matches!(lifecycle, pmi1::Lifecycle::Inited { passed_barrier: true, .. }) && !member.passed_barrier {
+            member.passed_barrier = true;
+            news.push(News::Mpi(slot, MpiEvent::PassedBarrier));
+        }
+    }
+
+    fn write(&mut self, slot: Slot, poller: &Poller) {
+        let Some(client) = &mut self.members[slot.index()].client else { return };
+        let mut interest = None;
+        while let Some(bytes) = client.out.front_mut() {
+            match rustix::net::send(&client.socket, bytes, rustix::net::SendFlags::NOSIGNAL) {
+                Ok(count) if count == bytes.len() => {
+                    client.out.pop_front();
+                }
+                Ok(count) => {
+                    let _ = bytes.split_to(count);
+                }
+                Err(rustix::io::Errno::AGAIN) => {
+                    interest = (!std::mem::replace(&mut client.awaits_room, true)).then_some(Interest::Write);
+                    break;
+                }
+                Err(_) => {
+                    self.close(slot, poller);
+                    return;
+                }
+            }
+        }
+        if client.out.is_empty() && std::mem::take(&mut client.awaits_room) {
+            interest = Some(Interest::Read);
+        }
+        if let Some(interest) = interest
+            && poller.change(&client.socket, Token::Pmi(slot.index()).encode(), interest).is_err()
+        {
+            // Without being told it would wait for ever; its peers see that it is gone.
+            self.close(slot, poller);
+        }
+    }
+
+    /// Closes a rank's connection.
+    pub(crate) fn close(&mut self, slot: Slot, poller: &Poller) {
+        if let Some(client) = self.members[slot.index()].client.take() {
+            // It may not be in the set yet.
+            let _ = poller.remove(&client.socket);
+        }
+    }
+
+    fn slot_of(&self, rank: Rank) -> Option<Slot> {
+        // Ranks are in ascending order on a node, and need not be in a row.
+        self.ranks.binary_search(&rank).ok().map(|index| Slot(index as u32))
+    }
+}

@@ -1,0 +1,300 @@
+//! The worker socket's connections: who has connected, for which worker, and what was said (docs/failures.md).
+//!
+//! Who a client is, the kernel says: the peer's pid, and the worker that the process belongs to. A client that is gone before
+//! it can be looked up is known by the tag that it names, which is in the environment of one worker alone. A process that was
+//! forked from another speaker, or started by `multiprocessing`, is a helper of its rank and does not testify for it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rankrun_core::testimony::Testimony;
+use rankrun_core::{Pid, Slot};
+use rankrun_sys::poll::{Interest, Poller};
+use rankrun_sys::process::ProcessId;
+use rankrun_sys::{proc, socket};
+use rankrun_wireup::worker::{Client, ClientError, Said};
+
+use super::hook;
+use crate::children::Children;
+use crate::driver::Token;
+
+/// The name of the worker socket in the job's directory.
+const NAME: &str = "worker.sock";
+/// Connections at a time. Each rank may start many interpreters; a job of 512 ranks has 512 of them at least.
+const MAX_CLIENTS: usize = 8192;
+/// Connections taken per wake-up, for the same reason as [`READ`].
+const ACCEPTS: usize = 32;
+/// Connections taken in a time, at least; two of each rank may come at once, when all fail together. A rank that makes one
+/// for each of its thousands of notes then waits in the backlog, where it costs nobody anything, and never as long as a
+/// client is patient (0.25 s).
+const TAKEN: usize = 40;
+const WINDOW: Duration = Duration::from_millis(20);
+/// Bytes taken from a client per wake-up: a rank that floods us waits for the others.
+const READ: usize = 64 * 1024;
+/// Reads of a client whose rank has ended: what it sent before its end.
+const LAST_READS: usize = 8;
+/// Notes, asides and complaints of a rank that are handed on each second; the rest is dropped here.
+const NOTES_PER_SECOND: u32 = 20;
+
+/// Who a client is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Peer {
+    pub(crate) slot: Slot,
+    /// `None` for a process that was gone before it could be looked up.
+    pub(crate) process: Option<ProcessId>,
+    pub(crate) pid: Pid,
+    pub(crate) may_testify: bool,
+}
+
+/// What was heard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Heard {
+    Hello(Peer),
+    Testimony(Peer, Testimony),
+    /// It sent what is no line of the protocol.
+    Nonsense(Peer, String),
+    Closed(Peer),
+}
+
+struct Connection {
+    socket: OwnedFd,
+    client: Client,
+    pid: i32,
+    /// `None` until it names a worker, for a process that could not be looked up.
+    peer: Option<Peer>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct WorkerSocket {
+    listener: Option<OwnedFd>,
+    connections: BTreeMap<usize, Connection>,
+    next: usize,
+    /// When the present time of counting began, and how many connections were taken in it.
+    window: (Duration, usize),
+    /// The listener is out of the poll set until then.
+    rests_until: Option<Duration>,
+    /// What was found out of clients: a client may make a connection for each word that it says.
+    known: HashMap<ProcessId, (Slot, bool)>,
+    /// Notes handed on in the present second, by slot.
+    notes: HashMap<Slot, (u64, u32)>,
+}
+
+/// Where the socket is and, if it could be laid out, the interpreter hook.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Opened {
+    pub(crate) socket: Option<PathBuf>,
+    pub(crate) hook: Option<PathBuf>,
+    /// Why there is no socket or no hook. It is not worth a job: the ranks are silent then, and still watched.
+    pub(crate) complaint: Option<String>,
+}
+
+impl WorkerSocket {
+    /// Listens, and lays out the hook if it is wanted.
+    pub(crate) fn open(&mut self, runtime_dir: &Path, with_hook: bool, poller: &Poller) -> Opened {
+        let path = runtime_dir.join(NAME);
+        let listener = socket::listen(&path).and_then(|listener| {
+            socket::set_nonblocking(&listener)?;
+            poller.add(&listener, Token::WorkerSocket.encode(), Interest::Read)?;
+            Ok(listener)
+        });
+        let complain = |what: &str, path: &Path, error: &std::io::Error| {
+            Some(format!("cannot {what} \"{}\": {}", path.display(), rankrun_sys::reason(error)))
+        };
+        match listener {
+            Ok(listener) => self.listener = Some(listener),
+            Err(error) => return Opened { complaint: complain("listen on", &path, &error), ..Opened::default() },
+        }
+        let mut opened = Opened { socket: Some(path), ..Opened::default() };
+        if with_hook {
+            match hook::lay_out(runtime_dir) {
+                Ok(directory) => opened.hook = Some(directory),
+                Err(error) => opened.complaint = complain("lay out Python's hook in", runtime_dir, &error),
+            }
+        }
+        opened
+    }
+
+    /// When [`WorkerSocket::tick`] is due.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.rests_until
+    }
+
+    /// Takes connections again after a rest.
+    pub(crate) fn tick(&mut self, now: Duration, poller: &Poller) {
+        if self.rests_until.is_some_and(|until| until <= now)
+            && let Some(listener) = &self.listener
+        {
+            // In the set already: nothing is lost.
+            let _ = poller.add(listener, Token::WorkerSocket.encode(), Interest::Read);
+            self.rests_until = None;
+        }
+    }
+
+    /// The listener is readable: takes connections, as many as there may be in a time.
+    pub(crate) fn accept(&mut self, now: Duration, children: &Children, ranks: usize, poller: &Poller) {
+        if now >= self.window.0 + WINDOW {
+            self.window = (now, 0);
+        }
+        if self.window.1 >= TAKEN.max(2 * ranks)
+            && let Some(listener) = &self.listener
+            && poller.remove(listener).is_ok()
+        {
+            self.rests_until = Some(self.window.0 + WINDOW);
+            return;
+        }
+        self.window.1 += self.accept_some(children, poller);
+    }
+
+    /// Takes connections that wait, and returns how many.
+    fn accept_some(&mut self, children: &Children, poller: &Poller) -> usize {
+        for taken in 0..ACCEPTS {
+            let Some(listener) = &self.listener else { return taken };
+            let Ok(socket) = socket::accept(listener) else { return taken };
+            if self.connections.len() >= MAX_CLIENTS || socket::set_nonblocking(&socket).is_err() {
+                continue;
+            }
+            let Some(pid) = socket::peer_pid(&socket) else { continue };
+            let index = self.next;
+            self.next += 1;
+            if poller.add(&socket, Token::WorkerClient(index).encode(), Interest::Read).is_ok() {
+                let peer = self.identify(pid, children);
+                self.connections.insert(index, Connection { socket, client: Client::new(), pid, peer });
+            }
+        }
+        ACCEPTS
+    }
+
+    /// The worker that a process belongs to, and whether it may testify for it.
+    fn identify(&mut self, pid: i32, children: &Children) -> Option<Peer> {
+        let process = proc::process(pid).filter(|process| process.state != 'Z')?;
+        let id = process.id();
+        let (slot, may_testify) = match self.known.get(&id) {
+            Some(known) => *known,
+            None => {
+                let found = (children.slot_of(&process)?, !is_helper(&process));
+                if self.known.len() >= MAX_CLIENTS {
+                    self.known.clear();
+                }
+                self.known.insert(id, found);
+                found
+            }
+        };
+        Some(Peer { slot, process: Some(id), pid: Pid(pid), may_testify })
+    }
+
+    /// A connection is readable.
+    pub(crate) fn read(&mut self, index: usize, now: Duration, children: &Children, poller: &Poller) -> Vec<Heard> {
+        let mut bytes = [0u8; READ];
+        let Some(connection) = self.connections.get_mut(&index) else { return Vec::new() };
+        let (mut said, mut heard) = (Vec::new(), Vec::new());
+        let mut nonsense = None;
+        let open = match rustix::io::read(&connection.socket, &mut bytes) {
+            Ok(0) => false,
+            Ok(count) => match connection.client.received(&bytes[..count], &mut said) {
+                Ok(()) => true,
+                Err(error) => {
+                    nonsense = Some(error);
+                    false
+                }
+            },
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
+            Err(_) => false,
+        };
+        for said in said {
+            match said {
+                Said::Hello { tag, .. } => {
+                    if connection.peer.is_none() {
+                        let slot = tag.and_then(|tag| children.slot_of_tag(&tag));
+                        connection.peer =
+                            slot.map(|slot| Peer { slot, process: None, pid: Pid(connection.pid), may_testify: false });
+                    }
+                    heard.extend(connection.peer.filter(|peer| peer.may_testify).map(Heard::Hello));
+                }
+                Said::Testimony(testimony) => {
+                    let peer = connection.peer.filter(|peer| may_say(*peer, &testimony));
+                    heard.extend(peer.map(|peer| Heard::Testimony(peer, testimony)));
+                }
+            }
+        }
+        let peer = connection.peer;
+        heard.extend(
+            peer.zip(nonsense).map(|(peer, error): (Peer, ClientError)| Heard::Nonsense(peer, error.to_string())),
+        );
+        if !open && let Some(connection) = self.connections.remove(&index) {
+            // Closing it takes it out of the set, too.
+            let _ = poller.remove(&connection.socket);
+            heard.extend(peer.map(Heard::Closed));
+        }
+        heard.retain(|heard| match heard {
+            Heard::Testimony(peer, Testimony::Note { .. } | Testimony::Aside { .. }) | Heard::Nonsense(peer, _) => {
+                self.notes.entry(peer.slot).or_default().is_within(now)
+            }
+            Heard::Hello(_) | Heard::Testimony(..) | Heard::Closed(_) => true,
+        });
+        heard
+    }
+
+    /// All that a worker's processes said before its end.
+    pub(crate) fn read_last(&mut self, slot: Slot, now: Duration, children: &Children, poller: &Poller) -> Vec<Heard> {
+        self.accept_some(children, poller);
+        // One whose process could not be looked up may be of this worker.
+        let may_be = |connection: &Connection| connection.peer.is_none_or(|peer| peer.slot == slot);
+        let of_slot = self.connections.iter().filter(|(_, connection)| may_be(connection));
+        let indices: Vec<usize> = of_slot.map(|(index, _)| *index).collect();
+        let mut heard = Vec::new();
+        for index in indices {
+            for _ in 0..LAST_READS {
+                let more = self.read(index, now, children, poller);
+                if more.is_empty() {
+                    break;
+                }
+                heard.extend(more);
+            }
+        }
+        heard
+    }
+}
+
+/// A counter of what is handed on in a second.
+trait Throttle {
+    fn is_within(&mut self, now: Duration) -> bool;
+}
+
+impl Throttle for (u64, u32) {
+    fn is_within(&mut self, now: Duration) -> bool {
+        if self.0 != now.as_secs() {
+            *self = (now.as_secs(), 0);
+        }
+        self.1 += 1;
+        self.1 <= NOTES_PER_SECOND
+    }
+}
+
+/// Whether a client may say this for its worker.
+fn may_say(peer: Peer, testimony: &Testimony) -> bool {
+    match testimony {
+        Testimony::Uncaught(_) | Testimony::Exiting { .. } | Testimony::Aside { .. } => peer.may_testify,
+        Testimony::Abort { .. } | Testimony::Note { .. } | Testimony::ErrorFile(_) => true,
+    }
+}
+
+/// Whether a process only helps its rank: forked from a process of the same command, or started by `multiprocessing`.
+fn is_helper(process: &proc::Process) -> bool {
+    const STARTED_AS: [&[u8]; 4] = [
+        b"--multiprocessing-fork",
+        b"from multiprocessing.spawn import",
+        b"from multiprocessing.forkserver import",
+        b"from multiprocessing.resource_tracker import",
+    ];
+    let pid = process.pid;
+    let Some(command) = proc::command_line(pid) else { return false };
+    if STARTED_AS.iter().any(|mark| command.windows(mark.len()).any(|window| window == *mark)) {
+        return true;
+    }
+    let parent = process.parent;
+    proc::executable(parent).is_some_and(|parents| Some(parents) == proc::executable(pid))
+        && proc::command_line(parent).is_some_and(|parents| parents == command)
+}

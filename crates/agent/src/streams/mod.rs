@@ -1,0 +1,10 @@
+//! The bytes between the ranks and the front: captured, spooled, sent; and stdin the other way.
+
+mod capture;
+mod link;
+mod output;
+mod stdin;
+
+pub(crate) use capture::Capture;
+pub(crate) use link::{Link, LinkError};
+pub(crate) use output::Output;

@@ -1,0 +1,78 @@
+//! The front's stdin, copied to every rank (`--stdin all`).
+
+use bytes::{Buf, Bytes};
+use rankrun_sys::poll::Interest;
+use rankrun_wire::ToFront;
+
+use crate::driver::Token;
+use crate::team::{Hands, Team};
+
+impl Team {
+    /// A piece of stdin for every rank, or its end.
+    pub(crate) fn stdin_bytes(&mut self, hands: &mut Hands, bytes: Option<Vec<u8>>) {
+        let bytes = bytes.map(Bytes::from);
+        for index in 0..self.slots.len() {
+            let Some(stdin) = &mut self.slots[index].stdin else { continue };
+            // An empty piece in the queue is the end.
+            stdin.queue.push_back(bytes.clone().unwrap_or_default());
+            if stdin.queue.len() > 1 {
+                continue;
+            }
+            match hands.poller.add(&stdin.pipe, Token::Stdin(index).encode(), Interest::Write) {
+                Ok(()) => self.stdin_ready(hands, index),
+                Err(error) => {
+                    // Nobody would tell us when there is room: an early end is better than a rank that waits for ever.
+                    let (rank, reason) = (self.slots[index].rank(), rankrun_sys::reason(&error));
+                    self.slots[index].stdin = None;
+                    hands.outbox.push(ToFront::Note(format!("rank {rank}: its stdin ends early: {reason}")));
+                }
+            }
+        }
+        self.report_stdin_taken(hands);
+    }
+
+    /// A rank's stdin can be written.
+    pub(crate) fn stdin_ready(&mut self, hands: &mut Hands, index: usize) {
+        let Some(stdin) = &mut self.slots[index].stdin else { return };
+        while let Some(bytes) = stdin.queue.front_mut() {
+            if bytes.is_empty() {
+                self.close_stdin(hands, index);
+                return;
+            }
+            match rustix::io::write(&stdin.pipe, bytes) {
+                Ok(count) => {
+                    bytes.advance(count);
+                    if bytes.is_empty() {
+                        stdin.queue.pop_front();
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::INTR) => {}
+                // The rank has closed its stdin, or is gone: the others go on.
+                Err(_) => {
+                    self.close_stdin(hands, index);
+                    return;
+                }
+            }
+        }
+        // It is open and in the set, so this cannot fail.
+        drop(hands.poller.remove(&stdin.pipe));
+        self.report_stdin_taken(hands);
+    }
+
+    fn close_stdin(&mut self, hands: &mut Hands, index: usize) {
+        if let Some(stdin) = self.slots[index].stdin.take() {
+            // It is closed now, which takes it out of the set too.
+            drop(hands.poller.remove(&stdin.pipe));
+        }
+        self.report_stdin_taken(hands);
+    }
+
+    /// The slowest rank decides when the front may send more.
+    fn report_stdin_taken(&mut self, hands: &mut Hands) {
+        let waiting = self.slots.iter().filter_map(|slot| slot.stdin.as_ref()).any(|stdin| !stdin.queue.is_empty());
+        if !waiting {
+            hands.outbox.push(ToFront::StdinTaken(0));
+        }
+    }
+}

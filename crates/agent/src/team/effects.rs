@@ -1,0 +1,183 @@
+//! Carrying out what the machine has decided.
+
+use std::time::Duration;
+
+use rankrun_core::Slot as SlotIndex;
+use rankrun_core::team::{Activity, Effect, Event, Target};
+use rankrun_core::worker::{Outcome, State};
+use rankrun_sys::poll::Interest;
+use rankrun_sys::spawn::Step;
+use rankrun_sys::{proc, signal};
+use rankrun_wire::ToFront;
+
+use super::{Hands, Team};
+use crate::driver::Token;
+
+/// ETIMEDOUT: what is said of a program that does not come to its exec.
+const TIMED_OUT: i32 = 110;
+
+impl Team {
+    /// Performs one effect. Some are questions: the answer is fed back to the machine.
+    pub(super) fn perform(&mut self, hands: &mut Hands, now: Duration, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::Terminate(target) => self.signal(hands, target, &[signal::SIGTERM, signal::SIGCONT]),
+            Effect::Kill(Target::Boundary(slot)) => hands.children.kill(slot),
+            Effect::Kill(target) => self.signal(hands, target, &[signal::SIGKILL]),
+            Effect::KillLeader(slot) => {
+                let leader = hands.children.leader(slot)?;
+                if proc::dumping_core(leader.pid()) {
+                    return Some(Event::CoreDumpSeen(slot));
+                }
+                self.signal(hands, Target::Leader(slot), &[signal::SIGKILL]);
+            }
+            Effect::CancelSpawns => {
+                hands.spawner.cancel();
+                if let Some(memory) = &self.memory {
+                    // Before they are gone, and without waiting for it.
+                    memory.look();
+                }
+            }
+            Effect::ExecTimedOut(slot) => self.tell_spawn_failed(hands, now, slot, Step::Exec.to_string(), TIMED_OUT),
+            Effect::LookAtBoundary(slot) => return self.look_at_boundary(hands, slot),
+            Effect::LookAtSpeaker(id) => return Some(self.voices.look(id)),
+            Effect::LookAtOrphans => {
+                return Some(match hands.children.orphans_left() {
+                    Some(activity) => Event::Orphans(activity),
+                    // The spawner may be about to start a child: its answer is waited for, within the bound of orphans.
+                    None if hands.spawner.is_busy() => Event::Orphans(Activity { sum: 0, quiet: false }),
+                    None => Event::NoOrphans,
+                });
+            }
+            Effect::Stuck { speaker, slot, place, since, is_leader } => {
+                let pid = self.voices.pid(speaker)?;
+                let worker = self.machine.id(slot);
+                hands.outbox.push(ToFront::Stuck { worker, pid, place, since, is_leader, at: now });
+            }
+            Effect::ForgetSpeaker(id) => self.voices.forget(id),
+            Effect::Release(slot) => self.released += hands.children.release(slot),
+            Effect::Gone(slot) => self.gone(hands, slot),
+            Effect::OrphansGivenUp => self.left.extend(hands.children.give_up_orphans()),
+            Effect::Over => self.processes_gone(hands, now),
+        }
+        None
+    }
+
+    /// Sends signals. Whoever is gone meanwhile gets none; whoever may not be signalled (another user's) is still there at the
+    /// bound, and is reported.
+    fn signal(&mut self, hands: &mut Hands, target: Target, signals: &[i32]) {
+        match target {
+            Target::Leader(slot) => {
+                if let Some(leader) = hands.children.leader(slot) {
+                    for signal in signals {
+                        let _ = leader.signal(*signal);
+                    }
+                }
+            }
+            Target::LeaderGroup(slot) => {
+                if let Some(leader) = hands.children.leader(slot) {
+                    for signal in signals {
+                        let _ = leader.signal_group(*signal);
+                    }
+                }
+            }
+            Target::Speaker(id) => self.voices.signal(id, signals),
+            Target::Rest(slot) | Target::Boundary(slot) => hands.children.signal_others(slot, signals),
+            Target::Spawning => {
+                if let Some(child) = hands.spawner.under_way() {
+                    for signal in signals {
+                        let _ = child.signal(*signal);
+                    }
+                }
+            }
+            Target::Orphans => hands.children.signal_orphans(signals),
+        }
+    }
+
+    /// Looks whether anything of a worker is left.
+    fn look_at_boundary(&mut self, hands: &mut Hands, slot: SlotIndex) -> Option<Event> {
+        if !self.machine.awaits_boundary(slot) || hands.children.leader(slot).is_some() {
+            return None;
+        }
+        if hands.children.is_empty(slot) {
+            return Some(Event::BoundaryEmpty(slot));
+        }
+        // From now on the kernel tells of every change: by the events file, or by the end of an adopted orphan. Without the
+        // file the looks by time must do.
+        if self.slot(slot).events.is_none()
+            && let Some(file) = hands.children.events(slot)
+            && hands.poller.add(&file, Token::Boundary(slot.index()).encode(), Interest::Exception).is_ok()
+        {
+            self.slot(slot).events = Some(file);
+        }
+        Some(Event::BoundaryHeld(slot, hands.children.activity(slot)))
+    }
+
+    /// Nothing of the worker is left, or what is left is given up. What it wrote is taken in, and then its end is told.
+    fn gone(&mut self, hands: &mut Hands, slot: SlotIndex) {
+        self.drain(hands, slot);
+        let worker = self.machine.id(slot);
+        {
+            let slot = self.slot(slot);
+            slot.events = None;
+            slot.stdin = None;
+            slot.windows.clear();
+        }
+        if let Some(pmi) = &mut self.pmi {
+            pmi.close(slot, &hands.poller);
+        }
+        let State::Gone { outcome, left } = *self.machine.state(slot) else { return };
+        let spawning = hands.spawner.under_way().filter(|_| outcome == Outcome::Unkillable);
+        let left = if left { hands.children.give_up(slot, spawning) } else { Vec::new() };
+        self.left.extend(left.iter().cloned());
+        if outcome != Outcome::NeverStarted {
+            let reuse = left.is_empty() && !self.to_spawn.is_empty();
+            hands.children.free_leaf(slot, reuse);
+        }
+        hands.outbox.push(ToFront::Gone { worker, outcome, left });
+        self.report_closed(&mut hands.outbox, slot);
+    }
+
+    /// A signal for the process that speaks for each rank.
+    pub(crate) fn signal_all(&mut self, hands: &mut Hands, signal: i32) {
+        for slot in self.machine.slots() {
+            if hands.children.leader(slot).is_some() {
+                let target = self.machine.voice(slot);
+                self.signal(hands, target, &[signal]);
+            }
+        }
+    }
+
+    /// Stops or continues all workers, with everything that they have started.
+    pub(crate) fn freeze(&mut self, hands: &mut Hands, frozen: bool) {
+        if std::mem::replace(&mut self.frozen, frozen) == frozen {
+            return;
+        }
+        for slot in self.machine.slots() {
+            self.freeze_slot(hands, slot, frozen);
+        }
+    }
+
+    pub(super) fn freeze_slot(&mut self, hands: &mut Hands, slot: SlotIndex, frozen: bool) {
+        let is_there = !matches!(self.machine.state(slot), State::Gone { .. } | State::Pending);
+        if is_there && hands.children.leader_pid(slot).is_some() {
+            hands.children.freeze(slot, frozen);
+            hands.lease.renew();
+        }
+    }
+
+    /// The front's terminal has a new window. A rank's pty is nobody's controlling terminal, so that nobody but us tells
+    /// the rank.
+    pub(crate) fn resize(&mut self, hands: &mut Hands, window: (u16, u16)) {
+        for slot in self.machine.slots() {
+            let windows = &self.slots[slot.index()].windows;
+            if windows.is_empty() {
+                continue;
+            }
+            for master in windows {
+                // A pty whose rank is gone has no window.
+                let _ = rankrun_sys::pty::resize(master, window);
+            }
+            self.signal(hands, Target::LeaderGroup(slot), &[signal::SIGWINCH]);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What the children come to: spawned, ended, stopped, continued.
+
+use std::time::Duration;
+
+use rankrun_core::team::Event;
+use rankrun_core::worker::State;
+use rankrun_core::{Pid, Slot as SlotIndex, WorkerStatus};
+use rankrun_sys::oom::OomKill;
+use rankrun_sys::process::Child;
+use rankrun_sys::signal;
+use rankrun_sys::wait::{self, Change, Look};
+use rankrun_wire::ToFront;
+
+use super::{Hands, Team};
+use crate::children::Ended;
+
+impl Team {
+    /// Takes in what the spawner has done and what the children have come to.
+    pub(crate) fn children(&mut self, hands: &mut Hands, now: Duration) {
+        let mut orphan_ended = false;
+        loop {
+            // In this order: a child of the spawner's is under way, or its result can be taken.
+            let under_way = hands.spawner.under_way().map(Child::pid);
+            self.spawn_results(hands, now);
+            match hands.children.next_end(|pid| Some(pid) == under_way) {
+                Some(Ended::Leader(slot, leader, status)) => self.leader_ended(hands, now, slot, leader, status),
+                Some(Ended::Orphan) => orphan_ended = true,
+                None => break,
+            }
+            hands.lease.renew();
+        }
+        self.stop_news(hands, now);
+        if orphan_ended && hands.children.boundary().cgroup().is_none() {
+            // The boundaries that are waited for may be empty now.
+            for slot in self.machine.slots() {
+                if self.machine.awaits_boundary(slot) {
+                    self.boundary_changed(hands, now, slot);
+                }
+            }
+        }
+        self.spawn_more(hands, now);
+    }
+
+    /// Something in a worker's boundary has changed.
+    pub(crate) fn boundary_changed(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex) {
+        if let Some(event) = self.perform(hands, now, rankrun_core::team::Effect::LookAtBoundary(slot)) {
+            self.event(hands, now, event);
+        }
+    }
+
+    fn stop_news(&mut self, hands: &mut Hands, now: Duration) {
+        while let Look::Found(child) = wait::stop_news() {
+            let Some(slot) = hands.children.slot_of_leader(child.pid) else { continue };
+            let worker = self.machine.id(slot);
+            match child.change {
+                Change::Stopped { signal } if !self.frozen => {
+                    hands.outbox.push(ToFront::Stopped { worker, signal, at: now });
+                }
+                Change::Continued if !self.frozen => hands.outbox.push(ToFront::Continued { worker, at: now }),
+                Change::Stopped { .. } | Change::Continued | Change::Exited { .. } | Change::Signaled { .. } => {}
+            }
+        }
+    }
+
+    fn leader_ended(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, leader: Child, status: WorkerStatus) {
+        // What it asked of the wire-up, and said of itself, before its end counts before its end.
+        let news = self.pmi.as_mut().map(|pmi| pmi.read_last(slot, &hands.poller));
+        self.pmi_news(hands, now, news.unwrap_or_default());
+        self.hear_last(hands, now, slot);
+        self.look_for_oom(hands, now, slot, leader, status);
+        if !status.success() {
+            self.read_error_file(hands, now, slot, Pid(leader.pid()));
+        }
+        hands.outbox.push(ToFront::Ended { worker: self.machine.id(slot), status, at: now });
+        hands.children.reap(slot, leader);
+        self.event(hands, now, Event::LeaderEnded(slot, status));
+    }
+
+    /// A SIGKILL that is not ours may be the kernel's, for want of memory.
+    fn look_for_oom(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, leader: Child, status: WorkerStatus) {
+        let killed = match status {
+            WorkerStatus::Signaled { signal, .. } => signal == signal::SIGKILL,
+            // A shell's word for it.
+            WorkerStatus::Exited { code } => code == 128 + signal::SIGKILL as u8,
+        };
+        let ours = !matches!(self.machine.state(slot), State::Running { .. });
+        let Some(oom) = self.oom.as_mut().filter(|_| killed && !ours) else { return };
+        let worker = self.machine.id(slot);
+        let detail = match oom.look(leader.pid()) {
+            OomKill::Logged { line } => line,
+            OomKill::Counted { cgroup, kills } => format!("{kills} out-of-memory kills in the cgroup {cgroup}"),
+            OomKill::No => return,
+            OomKill::Unknown => {
+                let rank = worker.rank;
+                hands.outbox.push(ToFront::Note(format!(
+                    "whether rank {rank} was killed for want of memory cannot be known here"
+                )));
+                return;
+            }
+        };
+        hands.outbox.push(ToFront::KilledForMemory { worker, detail, at: now });
+    }
+}

@@ -1,0 +1,237 @@
+//! One group of ranks in one attempt, as this node holds it: the machine that decides ([`rankrun_core::team`]), and what it
+//! needs to be carried out.
+
+mod effects;
+mod ends;
+mod prepare;
+mod slot;
+mod spawner;
+mod start;
+mod voices;
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rankrun_core::job::CleanShm;
+use rankrun_core::team::{Event, Team as Machine};
+use rankrun_core::{JobSpec, Slot as SlotIndex};
+use rankrun_sys::oom::OomWatch;
+use rankrun_sys::poll::Poller;
+use rankrun_wire::ToFront;
+use rankrun_wire::message::{LeftProcess, Summary};
+
+use crate::children::Children;
+use crate::guard::lease::Lease;
+use crate::services::pmi::{News, Pmi};
+use crate::services::worker_socket::WorkerSocket;
+use crate::streams::Output;
+use crate::tidy::shm::{self, FINISH_BOUND, SharedMemory};
+
+pub(crate) use prepare::{Inherited, Preparer};
+pub(crate) use slot::{SharedStdin, Slot};
+pub(crate) use spawner::SpawnerThread;
+use voices::Voices;
+
+/// What a team works with, and what outlives it.
+pub(crate) struct Hands {
+    pub(crate) poller: Poller,
+    /// Messages to the front, in order.
+    pub(crate) outbox: Vec<ToFront>,
+    pub(crate) children: Children,
+    pub(crate) spawner: SpawnerThread,
+    pub(crate) worker_socket: WorkerSocket,
+    pub(crate) lease: Lease,
+    pub(crate) inherited: Inherited,
+}
+
+/// How far the end of a team has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ending {
+    No,
+    /// No process is left; /dev/shm is being looked at, at most until then.
+    Memory {
+        until: Duration,
+    },
+    /// The front has been told that all is over.
+    Over,
+    /// And that all output has been sent.
+    Drained,
+}
+
+/// The team.
+pub(crate) struct Team {
+    pub(crate) machine: Machine,
+    spec: Rc<JobSpec>,
+    pub(crate) slots: Vec<Slot>,
+    preparer: Preparer,
+    /// The job's directory.
+    runtime: PathBuf,
+    /// Slots that are still to be spawned.
+    to_spawn: VecDeque<SlotIndex>,
+    pmi: Option<Pmi>,
+    /// Holds the port that is told to the ranks as MASTER_PORT.
+    _master_port: Option<OwnedFd>,
+    pub(crate) output: Output,
+    memory: Option<SharedMemory>,
+    /// The first rank waits until it is known what was in /dev/shm before.
+    memory_ready: bool,
+    voices: Voices,
+    oom: Option<OomWatch>,
+    frozen: bool,
+    released: u32,
+    started: u32,
+    left: Vec<LeftProcess>,
+    ending: Ending,
+}
+
+impl Team {
+    /// Feeds the machine, and performs what follows until nothing more does.
+    pub(crate) fn event(&mut self, hands: &mut Hands, now: Duration, event: Event) {
+        let mut effects = Vec::new();
+        self.machine.handle(now, event, &mut effects);
+        let mut queue = VecDeque::from(effects);
+        while let Some(effect) = queue.pop_front() {
+            hands.lease.renew();
+            if let Some(reply) = self.perform(hands, now, effect) {
+                let mut more = Vec::new();
+                self.machine.handle(now, reply, &mut more);
+                queue.extend(more);
+            }
+        }
+    }
+
+    /// All that is due.
+    pub(crate) fn tick(&mut self, hands: &mut Hands, now: Duration) {
+        self.machine.set_pace(hands.children.pace());
+        self.event(hands, now, Event::Tick);
+        if let Ending::Memory { until } = self.ending
+            && now >= until
+        {
+            let bound = FINISH_BOUND.as_secs();
+            let text = format!("could not look through /dev/shm within {bound} s: what the job left there stays");
+            hands.outbox.push(ToFront::Note(text));
+            self.over(hands, shm::Left::default());
+        }
+        self.spawn_more(hands, now);
+    }
+
+    /// When [`Team::tick`] is due.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        let memory = match self.ending {
+            Ending::Memory { until } => Some(until),
+            Ending::No | Ending::Over | Ending::Drained => None,
+        };
+        [self.machine.deadline(), memory].into_iter().flatten().min()
+    }
+
+    /// No process is left but what was given up or let go: what is left in /dev/shm?
+    fn processes_gone(&mut self, hands: &mut Hands, now: Duration) {
+        if self.memory.as_ref().is_some_and(SharedMemory::finish) {
+            self.ending = Ending::Memory { until: now + FINISH_BOUND };
+        } else {
+            self.over(hands, shm::Left::default());
+        }
+    }
+
+    /// The thread that watches /dev/shm has answered.
+    pub(crate) fn memory_news(&mut self, hands: &mut Hands, now: Duration) {
+        while let Some(answer) = self.memory.as_ref().and_then(SharedMemory::next_answer) {
+            match answer {
+                shm::Answer::Ready => {
+                    self.memory_ready = true;
+                    self.spawn_more(hands, now);
+                }
+                shm::Answer::Finished(left) if matches!(self.ending, Ending::Memory { .. }) => self.over(hands, left),
+                shm::Answer::Finished(_) => {}
+            }
+        }
+    }
+
+    fn over(&mut self, hands: &mut Hands, left: shm::Left) {
+        self.ending = Ending::Over;
+        if hands.children.has_given_up() {
+            hands.lease.send(crate::guard::lease::Word::GivenUp);
+        }
+        hands.outbox.push(ToFront::Over(Summary {
+            left: self.left.clone(),
+            released: self.released,
+            shared_memory: left.created,
+            shared_memory_removed: self.spec.clean_shm == CleanShm::Job,
+            shared_memory_doubtful: left.doubtful,
+            workers: self.started,
+        }));
+    }
+
+    /// After the end: tells the front once that no output is left here.
+    pub(crate) fn report_drained(&mut self, outbox: &mut Vec<ToFront>) {
+        if self.ending == Ending::Over && self.slots.iter().all(|slot| slot.closed == [true, true]) {
+            self.ending = Ending::Drained;
+            outbox.push(ToFront::Drained);
+        }
+    }
+
+    /// Whether nothing of the attempt is left, or what is left has been given up.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.ending, Ending::Over | Ending::Drained)
+    }
+
+    /// Whether the front has been told all that there is to tell.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.ending == Ending::Drained
+    }
+
+    /// Whether processes were let go, and so are to be left alone when the agent ends.
+    pub(crate) fn has_released(&self) -> bool {
+        self.released > 0
+    }
+
+    /// Whether shared memory that the job has created is to be removed.
+    pub(crate) fn removes_shared_memory(&self) -> bool {
+        self.spec.clean_shm == CleanShm::Job
+    }
+
+    /// From SIGTERM to SIGKILL, in a stop that nobody outside asked for.
+    pub(crate) fn grace(&self) -> Duration {
+        self.spec.stop.grace_failure
+    }
+
+    /// A rank's PMI socket is ready.
+    pub(crate) fn pmi_ready(
+        &mut self,
+        hands: &mut Hands,
+        now: Duration,
+        slot: SlotIndex,
+        event: rankrun_sys::poll::Ready,
+    ) {
+        let news = self.pmi.as_mut().map(|pmi| pmi.ready(slot, event, &hands.poller));
+        self.pmi_news(hands, now, news.unwrap_or_default());
+    }
+
+    /// All nodes have contributed to a collective.
+    pub(crate) fn collective_done(
+        &mut self,
+        hands: &mut Hands,
+        now: Duration,
+        done: rankrun_wire::message::Collective,
+    ) {
+        let news = self.pmi.as_mut().map(|pmi| pmi.collective_done(done, &hands.poller));
+        self.pmi_news(hands, now, news.unwrap_or_default());
+    }
+
+    fn pmi_news(&mut self, hands: &mut Hands, now: Duration, news: Vec<News>) {
+        for news in news {
+            hands.outbox.push(match news {
+                News::Mpi(slot, event) => ToFront::Mpi { worker: self.machine.id(slot), event, at: now },
+                News::Note(text) => ToFront::Note(text),
+                News::Collective(collective) => ToFront::Collective(collective),
+            });
+        }
+    }
+
+    fn slot(&mut self, slot: SlotIndex) -> &mut Slot {
+        &mut self.slots[slot.index()]
+    }
+}

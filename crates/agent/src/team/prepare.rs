@@ -1,0 +1,249 @@
+//! From a job's description to the command of one rank, with its descriptors.
+
+use std::collections::HashMap;
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rankrun_core::env::{NodeFacts, app_environment, rank_environment};
+use rankrun_core::job::{MpiMode, StdinTarget, StdioKind};
+use rankrun_core::{AppIndex, JobSpec, Rank};
+use rankrun_sys::exec::{self, ResolveError};
+use rankrun_sys::limits::Limits;
+use rankrun_sys::spawn::{Command, Session, duplicate};
+use rankrun_sys::{pty, socket};
+
+use super::slot::Slot;
+use super::spawner::null;
+use crate::children::TAG;
+
+/// The descriptor under which a rank finds its PMI socket.
+pub(crate) const PMI_FD: i32 = 3;
+/// A larger pipe saves wake-ups of the ranks and of us; for many ranks the kernel's limit for a user would be reached.
+const PIPE_BYTES: usize = 256 * 1024;
+const WIDE_PIPES_UP_TO: u32 = 64;
+
+/// The stdio that the agent was forked with: the front's.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    pub(crate) stdin: Option<OwnedFd>,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+impl Inherited {
+    /// Takes the front's stdio out of the agent's own places, so that the agent holds no stream by accident.
+    pub(crate) fn take() -> io::Result<Inherited> {
+        let stdio = Inherited {
+            stdin: Some(duplicate(rustix::stdio::stdin())?),
+            stdout: duplicate(rustix::stdio::stdout())?,
+            stderr: duplicate(rustix::stdio::stderr())?,
+        };
+        let null = null()?;
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stdout(&null)?;
+        Ok(stdio)
+    }
+}
+
+/// What is the same for all ranks of an app on this node.
+struct AppParts {
+    env: Arc<[CString]>,
+    path: Option<OsString>,
+    wdir: PathBuf,
+}
+
+/// Makes the commands of one attempt.
+pub(crate) struct Preparer {
+    facts: NodeFacts,
+    apps: HashMap<AppIndex, AppParts>,
+    limits: Limits,
+    null: OwnedFd,
+    parent: i32,
+}
+
+/// A program that is to be found: in a file system of the user's, which may not answer. The spawner does it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Program {
+    word: OsString,
+    app: AppIndex,
+    path: Option<OsString>,
+    directory: PathBuf,
+}
+
+impl Program {
+    /// Finds it, as `execvp` would.
+    pub(crate) fn resolve(&self) -> Result<CString, ResolveError> {
+        let found = exec::resolve(&self.word, self.path.as_deref(), &self.directory)?;
+        CString::new(found.into_os_string().into_vec()).map_err(|_| ResolveError::NotFound)
+    }
+}
+
+/// A command, and our ends of its descriptors.
+pub(crate) struct Prepared {
+    /// Without its program.
+    pub(crate) command: Command,
+    pub(crate) program: Program,
+    pub(crate) captures: [Option<OwnedFd>; 2],
+    pub(crate) pmi: Option<OwnedFd>,
+    pub(crate) windows: Vec<OwnedFd>,
+    pub(crate) stdin: Option<OwnedFd>,
+}
+
+/// Why a command could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PrepareError {
+    #[error("cannot {what}")]
+    Io { what: &'static str, source: io::Error },
+    #[error("a word of the command, of its environment or its directory has a NUL byte")]
+    Nul,
+}
+
+impl Preparer {
+    pub(crate) fn new(facts: NodeFacts, limits: Limits) -> io::Result<Preparer> {
+        Ok(Preparer { facts, apps: HashMap::new(), limits, null: null()?, parent: std::process::id() as i32 })
+    }
+
+    /// The command of a worker, which starts in what `cgroup` gives.
+    pub(crate) fn prepare(
+        &mut self,
+        spec: &JobSpec,
+        worker: &Slot,
+        inherited: &Inherited,
+        cgroup: impl FnOnce() -> io::Result<Option<OwnedFd>>,
+    ) -> Result<Prepared, PrepareError> {
+        let rank = worker.rank();
+        let app = spec.map.place(rank).map_or(AppIndex(0), |place| place.app);
+        let words = spec.command(rank);
+        self.app_parts(spec, app)?;
+        let parts = &self.apps[&app];
+        let wdir = (parts.wdir != Path::new(&spec.cwd)).then(|| c_string(parts.wdir.as_os_str())).transpose()?;
+        let (pmi, keep) = match spec.mpi {
+            MpiMode::Pmi1 => {
+                let (ours, theirs) = socket::pair().map_err(io_error("make a PMI socket"))?;
+                socket::set_nonblocking(&ours).map_err(io_error("make a PMI socket"))?;
+                (Some(ours), Some((theirs, PMI_FD)))
+            }
+            MpiMode::None => (None, None),
+        };
+        let own_env = rank_environment(spec, &self.facts, rank, keep.is_some().then_some(PMI_FD));
+        let tag = (OsString::from(TAG), OsString::from(&worker.tag));
+        let env = own_env.into_iter().chain([tag]);
+        let env = env.map(|(name, value)| variable(&name, &value)).collect::<Result<_, _>>()?;
+        let streams = self.streams(spec, rank, inherited).map_err(io_error("set up stdio"))?;
+        let cgroup = cgroup().map_err(io_error("make a cgroup"))?;
+        let session = match spec.io.tty {
+            Some(grant) if grant.rank == rank => Session::Shared { foreground: grant.foreground },
+            // The terminal's session is no place for the other ranks: they could read what is typed.
+            Some(_) => Session::Own,
+            None => Session::Shared { foreground: false },
+        };
+        let command = Command {
+            program: CString::default(),
+            argv: words.iter().map(|word| c_string(word)).collect::<Result<_, _>>()?,
+            env,
+            shared_env: Arc::clone(&parts.env),
+            wdir,
+            stdio: streams.theirs,
+            keep,
+            cgroup,
+            session,
+            ignored: spec.ignored_signals.clone(),
+            limits: self.limits,
+            parent: self.parent,
+        };
+        let program = Program { word: words[0].clone(), app, path: parts.path.clone(), directory: parts.wdir.clone() };
+        Ok(Prepared { command, program, captures: streams.ours, pmi, windows: streams.windows, stdin: streams.stdin })
+    }
+
+    fn app_parts(&mut self, spec: &JobSpec, app: AppIndex) -> Result<(), PrepareError> {
+        if self.apps.contains_key(&app) {
+            return Ok(());
+        }
+        let env = app_environment(spec, &self.facts, app);
+        let wdir = match &spec.app(app).wdir {
+            Some(wdir) => Path::new(&spec.cwd).join(wdir),
+            None => PathBuf::from(&spec.cwd),
+        };
+        let path = env.get(OsStr::new("PATH")).cloned();
+        let env = env.iter().map(|(name, value)| variable(name, value)).collect::<Result<Vec<_>, _>>()?;
+        self.apps.insert(app, AppParts { env: env.into(), path, wdir });
+        Ok(())
+    }
+
+    fn streams(&self, spec: &JobSpec, rank: Rank, inherited: &Inherited) -> io::Result<Streams> {
+        let grant = spec.io.tty.filter(|grant| grant.rank == rank);
+        let mut streams = Streams {
+            theirs: [self.stdin(spec, rank, inherited)?, duplicate(self.null.as_fd())?, duplicate(self.null.as_fd())?],
+            ours: [None, None],
+            windows: Vec::new(),
+            stdin: None,
+        };
+        if spec.io.stdin == StdinTarget::All {
+            let (theirs, ours) = socket::pipe()?;
+            socket::set_nonblocking(&ours)?;
+            streams.theirs[0] = theirs;
+            streams.stdin = Some(ours);
+        }
+        let kinds = [
+            (spec.io.stdout, grant.is_some_and(|grant| grant.stdout), &inherited.stdout),
+            (spec.io.stderr, grant.is_some_and(|grant| grant.stderr), &inherited.stderr),
+        ];
+        for (index, (kind, granted, own)) in kinds.into_iter().enumerate() {
+            if granted {
+                streams.theirs[index + 1] = duplicate(own.as_fd())?;
+                continue;
+            }
+            let (ours, theirs) = match kind {
+                StdioKind::Pipe => {
+                    let (ours, theirs) = socket::pipe()?;
+                    if self.facts.cpus > 0 && spec.map.local_size(self.facts.node) <= WIDE_PIPES_UP_TO {
+                        socket::widen_pipe(&ours, PIPE_BYTES);
+                    }
+                    (ours, theirs)
+                }
+                StdioKind::Pty => {
+                    let pair = pty::open(spec.io.window)?;
+                    streams.windows.push(duplicate(pair.master.as_fd())?);
+                    (pair.master, pair.slave)
+                }
+            };
+            socket::set_nonblocking(&ours)?;
+            streams.ours[index] = Some(ours);
+            streams.theirs[index + 1] = theirs;
+        }
+        Ok(streams)
+    }
+
+    fn stdin(&self, spec: &JobSpec, rank: Rank, inherited: &Inherited) -> io::Result<OwnedFd> {
+        match (&spec.io.stdin, &inherited.stdin) {
+            (StdinTarget::Rank(reader), Some(stdin)) if *reader == rank => duplicate(stdin.as_fd()),
+            (StdinTarget::Rank(_) | StdinTarget::None | StdinTarget::All, _) => duplicate(self.null.as_fd()),
+        }
+    }
+}
+
+struct Streams {
+    theirs: [OwnedFd; 3],
+    ours: [Option<OwnedFd>; 2],
+    windows: Vec<OwnedFd>,
+    stdin: Option<OwnedFd>,
+}
+
+fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> PrepareError {
+    move |source| PrepareError::Io { what, source }
+}
+
+fn c_string(text: &OsStr) -> Result<CString, PrepareError> {
+    CString::new(text.as_bytes()).map_err(|_| PrepareError::Nul)
+}
+
+fn variable(name: &OsStr, value: &OsStr) -> Result<CString, PrepareError> {
+    let mut bytes = name.to_owned().into_vec();
+    bytes.push(b'=');
+    bytes.extend_from_slice(value.as_bytes());
+    CString::new(bytes).map_err(|_| PrepareError::Nul)
+}

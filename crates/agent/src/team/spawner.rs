@@ -1,0 +1,159 @@
+//! The one thread that starts workers. It lives as long as the agent: a worker's parent-death signal follows the thread
+//! that cloned it.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use rankrun_core::Slot;
+use rankrun_sys::exec::ResolveError;
+use rankrun_sys::poll::Waker;
+use rankrun_sys::process::Child;
+use rankrun_sys::signal;
+use rankrun_sys::spawn::{Command, SpawnError, Spawner, UnderWay};
+
+use super::prepare::Program;
+
+/// Ranks that are made ready ahead of the spawner. Each holds descriptors, which every clone copies.
+pub(crate) const AHEAD: usize = 16;
+
+/// The result of one spawn.
+pub(crate) struct Spawned {
+    pub(crate) slot: Slot,
+    pub(crate) result: Result<i32, NotSpawned>,
+}
+
+/// Why a worker was not started.
+#[derive(Debug)]
+pub(crate) enum NotSpawned {
+    Failed(SpawnError),
+    /// There is no such program, or it cannot be executed.
+    Unresolved {
+        errno: i32,
+    },
+    /// The job was stopped before its turn came.
+    Cancelled,
+}
+
+struct Request {
+    slot: Slot,
+    program: Program,
+    command: Command,
+    /// How many cancellations there had been.
+    generation: u64,
+}
+
+/// The agent's handle to its spawner.
+pub(crate) struct SpawnerThread {
+    requests: SyncSender<Request>,
+    results: Receiver<Spawned>,
+    /// Spawns that were asked for and not yet answered.
+    outstanding: usize,
+    generation: Arc<AtomicU64>,
+    under_way: Arc<UnderWay>,
+}
+
+impl SpawnerThread {
+    /// Starts the thread. It wakes the loop through `waker` whenever a spawn is done.
+    pub(crate) fn start(waker: Waker) -> io::Result<SpawnerThread> {
+        let (requests, inbox) = sync_channel::<Request>(AHEAD);
+        let (outbox, results) = sync_channel(AHEAD);
+        let mut spawner = Spawner::new()?;
+        let under_way = spawner.under_way();
+        let generation = Arc::new(AtomicU64::new(0));
+        let now = Arc::clone(&generation);
+        std::thread::Builder::new().name("spawner".to_owned()).stack_size(128 * 1024).spawn(move || {
+            signal::block_all();
+            let mut programs: HashMap<Program, CString> = HashMap::new();
+            for Request { slot, program, mut command, generation } in inbox {
+                let is_wanted = || generation == now.load(Ordering::Acquire);
+                let found = match programs.get(&program) {
+                    _ if !is_wanted() => Err(NotSpawned::Cancelled),
+                    Some(found) => Ok(found.clone()),
+                    None => program.resolve().map_err(|error| NotSpawned::Unresolved { errno: errno_of(&error) }),
+                };
+                let result = found.and_then(|found| {
+                    programs.entry(program).or_insert_with(|| found.clone());
+                    command.program = found;
+                    if is_wanted() {
+                        spawner.spawn(&command).map_err(NotSpawned::Failed)
+                    } else {
+                        Err(NotSpawned::Cancelled)
+                    }
+                });
+                // The child has its descriptors; ours must be closed before the loop hears of it, or the end of a
+                // stream would be missed.
+                drop(command);
+                // There is room: no more is asked for than there is room for results.
+                let sent = outbox.send(Spawned { slot, result }).is_ok();
+                // From here on the loop knows the child by its result.
+                spawner.under_way().clear();
+                if !sent {
+                    break;
+                }
+                waker.wake();
+            }
+            // The agent is ending. Leaving the thread would end the workers that it lets go; the process ends it.
+            loop {
+                std::thread::park();
+            }
+        })?;
+        Ok(SpawnerThread { requests, results, outstanding: 0, generation, under_way })
+    }
+
+    /// Whether another command would be taken.
+    pub(crate) fn has_room(&self) -> bool {
+        self.outstanding < AHEAD
+    }
+
+    /// Gives the spawner a command. `false` if it cannot take it: [`SpawnerThread::has_room`] was not asked.
+    pub(crate) fn spawn(&mut self, slot: Slot, program: Program, command: Command) -> bool {
+        let generation = self.generation.load(Ordering::Acquire);
+        match self.requests.try_send(Request { slot, program, command, generation }) {
+            Ok(()) => {
+                self.outstanding += 1;
+                true
+            }
+            // The thread ends only with the process.
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
+        }
+    }
+
+    /// What was asked for and not begun is not to be started any more.
+    pub(crate) fn cancel(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn next_result(&mut self) -> Option<Spawned> {
+        let spawned = self.results.try_recv().ok()?;
+        self.outstanding -= 1;
+        Some(spawned)
+    }
+
+    /// The child that was cloned and whose result has not been taken. Read before the results: a child that is neither
+    /// here nor among the results is none of the spawner's.
+    pub(crate) fn under_way(&self) -> Option<Child> {
+        self.under_way.child()
+    }
+
+    /// Whether a child may exist that the loop has not been told of.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.outstanding > 0
+    }
+}
+
+fn errno_of(error: &ResolveError) -> i32 {
+    match error {
+        ResolveError::NotFound => 2,
+        ResolveError::NotExecutable { source, .. } => source.raw_os_error().unwrap_or(13),
+    }
+}
+
+/// A descriptor for /dev/null.
+pub(crate) fn null() -> io::Result<OwnedFd> {
+    Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into())
+}

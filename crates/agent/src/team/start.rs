@@ -1,0 +1,298 @@
+//! Starting the workers of an attempt: made ready a few ahead of the spawner, registered as they come up.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rankrun_core::env::{Master, NodeFacts, STDBUF_LIBRARIES};
+use rankrun_core::job::{MpiMode, StdinTarget};
+use rankrun_core::team::{Event, Team as Machine};
+use rankrun_core::worker::State;
+use rankrun_core::{JobSpec, NodeRank, Pid, Rank, Slot as SlotIndex, Stream};
+use rankrun_sys::limits::Limits;
+use rankrun_sys::oom::OomWatch;
+use rankrun_sys::poll::{Interest, Waker};
+use rankrun_sys::socket;
+use rankrun_sys::spawn::{SpawnError, Step};
+use rankrun_wire::ToFront;
+use rankrun_wireup::pmi1;
+
+use super::prepare::{PrepareError, Preparer};
+use super::spawner::{NotSpawned, Spawned};
+use super::voices::Voices;
+use super::{Ending, Hands, SharedStdin, Slot, Team};
+use crate::driver::Token;
+use crate::services::pmi::Pmi;
+use crate::streams::{Capture, Output};
+use crate::tidy::shm::SharedMemory;
+
+/// The bytes of a worker's tag before it is written in hexadecimal.
+const TAG_BYTES: usize = 16;
+
+/// Why an attempt cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what}")]
+pub(crate) struct StartError {
+    what: &'static str,
+    pub(crate) source: io::Error,
+}
+
+fn cannot(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
+    move |source| StartError { what, source }
+}
+
+impl Team {
+    /// Everything that the ranks of this node need is acquired, before the first of them is started.
+    pub(crate) fn start(
+        hands: &mut Hands,
+        now: Duration,
+        spec: JobSpec,
+        runtime: &Path,
+        limits: Limits,
+        memory_waker: Waker,
+    ) -> Result<Team, StartError> {
+        let spec = Rc::new(spec);
+        let node = NodeRank(0);
+        let ranks: Vec<Rank> = spec.map.on_node(node).map(|place| place.rank).collect();
+        let machine =
+            Machine::new(spec.group, spec.attempt, ranks.iter().copied(), spec.stop.clone(), spec.graces.clone());
+        let tags = new_tags(machine.size()).map_err(cannot("get random bytes"))?;
+        let slots: Vec<Slot> = machine.slots().zip(tags).map(|(slot, tag)| Slot::new(machine.id(slot), tag)).collect();
+        hands.children.begin(slots.iter().map(|slot| slot.tag.clone()));
+        let memory = match spec.clean_shm {
+            rankrun_core::job::CleanShm::No => None,
+            policy => Some(SharedMemory::start(policy, runtime, memory_waker).map_err(cannot("start a thread"))?),
+        };
+        let pmi = (spec.mpi == MpiMode::Pmi1).then(|| {
+            let config = pmi1::Config {
+                group: spec.group,
+                size: spec.map.world_size(),
+                kvs_prefix: format!("rankrun_{}_{}", spec.job, spec.attempt),
+                mapping: pmi1::process_mapping(&spec.map).unwrap_or_default(),
+                appnums: spec.map.places().iter().map(|place| place.app.0).collect(),
+                universe_size: Some(spec.map.world_size()),
+                local: ranks.clone(),
+            };
+            Pmi::new(config, ranks)
+        });
+        // Only torch needs it; where there is no network, there is none.
+        let held = socket::hold_port().ok();
+        let master = held.as_ref().map(|(_, port)| Master { addr: "127.0.0.1".to_owned(), port: *port });
+        let opened = hands.worker_socket.open(runtime, spec.hook, &hands.poller);
+        hands.outbox.extend(opened.complaint.map(ToFront::Note));
+        let facts = NodeFacts {
+            node,
+            cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
+            master,
+            stdbuf: stdbuf_library(),
+            socket: opened.socket.map(Into::into),
+            hook: opened.hook.map(Into::into),
+            runtime_dir: Some(runtime.into()),
+        };
+        let mut team = Team {
+            preparer: Preparer::new(facts, limits).map_err(cannot("open /dev/null"))?,
+            to_spawn: machine.slots().collect(),
+            runtime: runtime.to_owned(),
+            slots,
+            pmi,
+            _master_port: held.map(|(socket, _)| socket),
+            output: Output::new(runtime, spec.io.spool),
+            memory_ready: memory.is_none(),
+            memory,
+            voices: Voices::default(),
+            oom: None,
+            frozen: false,
+            released: 0,
+            started: 0,
+            left: Vec::new(),
+            ending: Ending::No,
+            machine,
+            spec,
+        };
+        team.spawn_more(hands, now);
+        // While the spawner is at the first ranks: no program wants too much memory in its first instructions.
+        team.oom = Some(OomWatch::start());
+        Ok(team)
+    }
+
+    /// Keeps the spawner busy, and not more.
+    pub(crate) fn spawn_more(&mut self, hands: &mut Hands, now: Duration) {
+        while self.memory_ready
+            && hands.spawner.has_room()
+            && let Some(slot) = self.to_spawn.pop_front()
+        {
+            match self.machine.state(slot) {
+                State::Pending => self.event(hands, now, Event::SpawnBegun(slot)),
+                // It is tried again, in the other tier.
+                State::Spawning { stop: None, killed: None, .. } => {}
+                State::Spawning { .. } => {
+                    self.event(hands, now, Event::SpawnFailed(slot));
+                    continue;
+                }
+                State::Running { .. }
+                | State::Stopping { .. }
+                | State::Lingering { .. }
+                | State::Terminating { .. }
+                | State::DumpingCore { .. }
+                | State::KillingLeader { .. }
+                | State::KillingAll { .. }
+                | State::Gone { .. } => continue,
+            }
+            if let Err(error) = self.spawn(hands, slot) {
+                let (step, errno) = match &error {
+                    PrepareError::Io { what, source } => ((*what).to_owned(), source.raw_os_error().unwrap_or(0)),
+                    PrepareError::Nul => (Step::Exec.to_string(), 22),
+                };
+                self.spawn_failed(hands, now, slot, step, errno);
+            }
+            hands.lease.renew();
+        }
+    }
+
+    fn spawn(&mut self, hands: &mut Hands, index: SlotIndex) -> Result<(), PrepareError> {
+        let spec = Rc::clone(&self.spec);
+        let Hands { children, inherited, .. } = hands;
+        let slot = &mut self.slots[index.index()];
+        let prepared = self.preparer.prepare(&spec, slot, inherited, || children.take_leaf(index))?;
+        slot.captures = prepared.captures.map(|fd| fd.map(Capture::new));
+        slot.closed = [slot.captures[0].is_none(), slot.captures[1].is_none()];
+        slot.windows = prepared.windows;
+        slot.stdin = prepared.stdin.map(|pipe| SharedStdin { pipe, queue: VecDeque::new() });
+        if let (Some(pmi), Some(socket)) = (&mut self.pmi, prepared.pmi) {
+            pmi.prepared(index, socket);
+        }
+        if spec.io.stdin == StdinTarget::Rank(self.machine.id(index).rank) {
+            // From here on the rank alone holds the front's stdin.
+            inherited.stdin = None;
+        }
+        match hands.spawner.spawn(index, prepared.program, prepared.command) {
+            true => Ok(()),
+            false => Err(PrepareError::Io { what: "reach the spawner", source: io::ErrorKind::BrokenPipe.into() }),
+        }
+    }
+
+    pub(super) fn spawn_results(&mut self, hands: &mut Hands, now: Duration) {
+        while let Some(Spawned { slot, result }) = hands.spawner.next_result() {
+            match result {
+                Ok(pid) => self.spawned(hands, now, slot, pid),
+                Err(NotSpawned::Failed(error)) => self.spawn_refused(hands, now, slot, &error),
+                Err(NotSpawned::Unresolved { errno }) => {
+                    hands.children.free_leaf(slot, false);
+                    self.spawn_failed(hands, now, slot, Step::Exec.to_string(), errno);
+                }
+                Err(NotSpawned::Cancelled) => {
+                    hands.children.free_leaf(slot, false);
+                    self.close_streams(slot);
+                    self.event(hands, now, Event::SpawnFailed(slot));
+                }
+            }
+        }
+    }
+
+    fn spawned(&mut self, hands: &mut Hands, now: Duration, index: SlotIndex, pid: i32) {
+        hands.children.add_leader(index, pid);
+        self.started += 1;
+        let is_stalled = Stream::ALL.map(|stream| self.output.is_stalled(stream));
+        let slot = self.slot(index);
+        slot.started = true;
+        let mut unheard = None;
+        for stream in Stream::ALL {
+            if let Some(capture) = &slot.captures[stream.index()]
+                && !is_stalled[stream.index()]
+            {
+                let token = Token::Output(index.index(), stream).encode();
+                match hands.poller.add(capture, token, Interest::Read) {
+                    Ok(()) => slot.polled[stream.index()] = true,
+                    Err(error) => unheard = Some(error),
+                }
+            }
+        }
+        if let Some(pmi) = &self.pmi
+            && let Err(error) = pmi.started(index, &hands.poller)
+        {
+            unheard = Some(error);
+        }
+        hands.outbox.push(ToFront::Started { worker: self.machine.id(index), pid: Pid(pid), at: now });
+        self.event(hands, now, Event::Spawned(index, Pid(pid)));
+        if let Some(error) = unheard {
+            // A rank that is not heard could wait for ever: it has not been started as it should be.
+            let errno = error.raw_os_error().unwrap_or(0);
+            self.tell_spawn_failed(hands, now, index, "watch its descriptors".to_owned(), errno);
+        }
+        if self.frozen {
+            self.freeze_slot(hands, index, true);
+        }
+    }
+
+    fn spawn_refused(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, error: &SpawnError) {
+        hands.children.free_leaf(slot, false);
+        let no_cgroup = error.step == Step::Cgroup
+            || (error.step == Step::Clone && matches!(error.source.raw_os_error(), Some(13 | 16 | 95)));
+        if no_cgroup && self.started == 0 {
+            // EACCES, EBUSY, EOPNOTSUPP: the directory could be made, and yet no process may be placed in it.
+            if hands.children.boundary().cgroup().is_some() {
+                let why = format!("processes cannot be placed in a cgroup: {}", rankrun_sys::reason(&error.source));
+                hands.children.fall_back(why);
+                let pid = Pid(std::process::id() as i32);
+                let containment = hands.children.boundary().containment();
+                hands.outbox.push(ToFront::Ready { pid, containment });
+            }
+            self.close_streams(slot);
+            self.to_spawn.push_front(slot);
+            return;
+        }
+        let errno = error.source.raw_os_error().unwrap_or(0);
+        self.spawn_failed(hands, now, slot, error.step.to_string(), errno);
+    }
+
+    fn spawn_failed(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, step: String, errno: i32) {
+        self.close_streams(slot);
+        self.tell_spawn_failed(hands, now, slot, step, errno);
+        self.event(hands, now, Event::SpawnFailed(slot));
+    }
+
+    pub(super) fn tell_spawn_failed(
+        &mut self,
+        hands: &mut Hands,
+        now: Duration,
+        slot: SlotIndex,
+        step: String,
+        errno: i32,
+    ) {
+        let worker = self.machine.id(slot);
+        let command = self.spec.command(worker.rank).into_iter().next().unwrap_or_default();
+        hands.outbox.push(ToFront::SpawnFailed { worker, step, errno, command, at: now });
+    }
+
+    /// A worker that was not started has no streams.
+    fn close_streams(&mut self, slot: SlotIndex) {
+        let slot = self.slot(slot);
+        slot.captures = [None, None];
+        slot.closed = [true, true];
+    }
+}
+
+/// Random names, one for each worker.
+fn new_tags(count: usize) -> io::Result<Vec<String>> {
+    use std::fmt::Write;
+    let mut bytes = vec![0u8; TAG_BYTES * count];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    let hex = |bytes: &[u8]| {
+        bytes.iter().fold(String::new(), |mut tag, byte| {
+            // A string takes all that is written to it.
+            let _ = write!(tag, "{byte:02x}");
+            tag
+        })
+    };
+    Ok(bytes.chunks_exact(TAG_BYTES).map(hex).collect())
+}
+
+/// coreutils' library that makes libc buffer otherwise, where Debian, Fedora and Arch have it.
+fn stdbuf_library() -> Option<std::ffi::OsString> {
+    STDBUF_LIBRARIES.iter().find(|place| Path::new(place).exists()).map(Into::into)
+}

@@ -1,0 +1,8 @@
+//! What a job leaves on a node besides processes, and who removes it: directories, shared memory, cgroups.
+
+mod remains;
+mod runtime;
+pub(crate) mod shm;
+
+pub use remains::Remains;
+pub use runtime::{Places, RuntimeDir, bases, check, lone_directories, noted_shared_memory};

@@ -1,0 +1,136 @@
+//! Ending all that is left below this process, and proving that nothing is (K-4, K-5).
+//!
+//! Used by the guard when its agent is gone, and by the front when both are. The guard allocates nothing until all is dead.
+
+use std::time::Duration;
+
+use rankrun_sys::cgroup::GuardedCgroup;
+use rankrun_sys::proc::{self, ChildList};
+use rankrun_sys::process::Child;
+use rankrun_sys::wait::{self, Look};
+use rankrun_sys::{shm, signal};
+use rustix::event::{PollFd, Timespec, poll};
+
+use super::Places;
+
+/// How long what was killed may take to be gone before it counts as left behind.
+const BOUND_STEPS: u32 = 5000;
+/// The same for what somebody else has waited for in vain already.
+const GIVEN_UP_STEPS: u32 = 100;
+/// How long what is ending by itself may take.
+const PATIENCE_STEPS: u32 = 1000;
+/// One step of waiting.
+const STEP: Duration = Duration::from_millis(1);
+
+/// What remains to be done when nobody else is left to do it.
+#[derive(Debug)]
+pub struct Remains {
+    /// The job's cgroup, if it has one.
+    pub cgroup: Option<GuardedCgroup>,
+    pub children: ChildList,
+    /// Where the directory of the job may be, with the list of its shared memory.
+    pub places: Places,
+    /// The shared memory that the job left is to be removed (`--clean-shm job`).
+    pub clean_shm: bool,
+}
+
+impl Remains {
+    /// Kills everything of the job that is below this process, and waits until it is gone. `foreign` are children of this
+    /// process that are not the job's. Returns whether nothing is left.
+    pub fn end(&self, foreign: &[i32]) -> bool {
+        self.end_within(BOUND_STEPS, foreign)
+    }
+
+    /// The same where the agent has already waited for what could not be killed.
+    pub fn end_given_up(&self) -> bool {
+        self.end_within(GIVEN_UP_STEPS, &[])
+    }
+
+    fn end_within(&self, steps: u32, foreign: &[i32]) -> bool {
+        for step in 0..steps {
+            // SIGKILL is repeated now and then, since orphans arrive one generation after the other.
+            if let Some(cgroup) = &self.cgroup
+                && step % 16 == 0
+                && !cgroup.empty()
+            {
+                cgroup.kill();
+            }
+            let killed = self.kill_children(foreign);
+            if self.reap(foreign) && self.cgroup.as_ref().is_none_or(GuardedCgroup::empty) {
+                return true;
+            }
+            if !killed || step > 0 {
+                pause(STEP);
+            }
+        }
+        false
+    }
+
+    /// Lets what is ending by itself do so: an agent that has said that all is over is tidying up.
+    pub fn let_end(&self, foreign: &[i32]) {
+        for _ in 0..PATIENCE_STEPS {
+            if self.reap(foreign) {
+                return;
+            }
+            pause(STEP);
+        }
+    }
+
+    /// SIGKILL to the children of the job. Returns whether there was one. They are this process's own and not reaped; one
+    /// that cannot be killed is still there at the end, and is reported.
+    fn kill_children(&self, foreign: &[i32]) -> bool {
+        if foreign.is_empty() {
+            let mut pids = [0i32; 512];
+            let count = self.children.read(&mut pids);
+            for &pid in &pids[..count] {
+                let _ = Child::unreaped(pid).signal(signal::SIGKILL);
+            }
+            return count > 0;
+        }
+        let mut any = false;
+        for pid in proc::own_children().into_iter().filter(|pid| !foreign.contains(pid)) {
+            any = true;
+            let _ = Child::unreaped(pid).signal(signal::SIGKILL);
+        }
+        any
+    }
+
+    /// Reaps what has ended. Returns whether no child of the job is left.
+    fn reap(&self, foreign: &[i32]) -> bool {
+        if foreign.is_empty() {
+            loop {
+                match wait::peek() {
+                    Look::Found(child) => {
+                        wait::reap(child.pid);
+                    }
+                    Look::Nothing => return false,
+                    Look::NoChildren => return true,
+                }
+            }
+        }
+        let ours = || proc::own_children().into_iter().filter(|pid| !foreign.contains(pid));
+        for pid in ours() {
+            wait::reap(pid);
+        }
+        ours().next().is_none()
+    }
+
+    /// Removes the shared memory that the agent noted, and the job's directories. Only after [`Remains::end`].
+    pub fn tidy(&self) {
+        if self.clean_shm {
+            shm::unlink_unused(self.places.noted_shared_memory());
+        }
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.remove();
+        }
+        self.places.remove();
+    }
+}
+
+/// Waits without allocation.
+fn pause(time: Duration) {
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+    let mut none: [PollFd<'_>; 0] = [];
+    // Interrupted, it is a shorter pause.
+    let _ = poll(&mut none, Some(&timeout));
+}

@@ -1,0 +1,366 @@
+//! The private directory of a job on a node: `/tmp/rankrun-UID/JOB`, for its socket, its hook, its notes and its spool.
+//!
+//! The agent makes it, once guard and front are there too: whichever two of them are killed, the third removes it. The
+//! agent holds a lock on it as long as it lives, and so `rankrun clean` knows the directories of dead jobs.
+//!
+//! Names below `/tmp` belong to whoever makes them first. Where somebody else has made `/tmp/rankrun-UID`, a job has a
+//! directory of its own beside it, `/tmp/rankrun-UID-JOB`: a job's id is random, so nobody can be there first.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+
+use rankrun_core::JobId;
+use rankrun_sys::shm;
+use rustix::fs::FlockOperation;
+
+/// How often a directory is made anew that `rankrun clean` has removed before it was locked.
+const TRIES: u32 = 10;
+/// Symbolic links that are followed on the way to a directory, as many as the kernel follows.
+const MAX_LINKS: u32 = 40;
+/// Where the shared memory is noted, one path a line.
+pub(super) const SHARED_MEMORY: &str = "shm";
+
+/// Directories in which every user of the machine may make others.
+const PUBLIC: [&str; 2] = ["/tmp", "/dev/shm"];
+
+/// The directories of this user's jobs on this machine, in the order in which a job tries them.
+pub fn bases() -> Vec<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let [tmp, shm] = PUBLIC.map(|public| Path::new(public).join(format!("rankrun-{uid}")));
+    // A path that is not absolute is to be ignored (XDG Base Directory Specification).
+    let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|directory| directory.is_absolute());
+    [Some(tmp), session.map(|directory| directory.join("rankrun")), Some(shm)].into_iter().flatten().collect()
+}
+
+/// The directories of single jobs of this user that found no base: each with the job's id.
+pub fn lone_directories() -> Vec<(String, PathBuf)> {
+    let prefix = format!("rankrun-{}-", rustix::process::geteuid().as_raw());
+    let mut found = Vec::new();
+    for public in PUBLIC {
+        // What cannot be read holds nothing that we could have made.
+        for entry in std::fs::read_dir(public).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if let Some(job) = name.strip_prefix(&prefix).filter(|_| check_owner(&entry.path()).is_ok()) {
+                found.push((job.to_owned(), entry.path()));
+            }
+        }
+    }
+    found
+}
+
+/// Where a job's directory can be. Known before it is made, so that all who may have to remove it know where to look.
+#[derive(Clone, Debug)]
+pub struct Places {
+    bases: Vec<PathBuf>,
+    /// The job's directories where no base can be had.
+    lone: Vec<PathBuf>,
+    job: JobId,
+}
+
+impl Places {
+    /// Those of a job.
+    pub fn of(job: &JobId) -> Places {
+        let uid = rustix::process::geteuid().as_raw();
+        let lone = PUBLIC.map(|public| Path::new(public).join(format!("rankrun-{uid}-{job}")));
+        Places { bases: bases(), lone: lone.into(), job: job.clone() }
+    }
+
+    /// Makes the directory in the first place that will have it.
+    pub fn create(&self) -> Result<RuntimeDir, RuntimeDirError> {
+        let mut refusals = Vec::new();
+        let in_bases = self.bases.iter().map(|base| (base, RuntimeDir::create(base, &self.job)));
+        for (place, made) in in_bases.chain(self.lone.iter().map(|path| (path, RuntimeDir::create_at(path)))) {
+            match made {
+                Ok(directory) => return Ok(directory),
+                Err(error) => refusals.push((place.clone(), error)),
+            }
+        }
+        let tried = refusals.iter().map(|(place, _)| place.clone()).collect();
+        let first = refusals.into_iter().next();
+        let source = first.map_or_else(|| io::Error::from(io::ErrorKind::NotFound), |(_, error)| error);
+        Err(RuntimeDirError { tried, source })
+    }
+
+    /// The shared memory files that the agent has noted.
+    pub fn noted_shared_memory(&self) -> HashMap<OsString, shm::File> {
+        self.existing().flat_map(|directory| noted_shared_memory(&directory)).collect()
+    }
+
+    /// Removes the directory, wherever it is. It holds only what rankrun made there.
+    pub fn remove(&self) {
+        for directory in self.existing() {
+            // Two of us may be at it at once: what the one has just removed is an error to the other, which then goes
+            // through the rest again.
+            for _ in 0..TRIES {
+                if std::fs::remove_dir_all(&directory).is_ok() || !directory.exists() {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn existing(&self) -> impl Iterator<Item = PathBuf> {
+        let bases = self.bases.iter().filter(|base| check(base).is_ok()).map(|base| base.join(&self.job.0));
+        let lone = self.lone.iter().filter(|path| check(path).is_ok()).cloned();
+        bases.filter(|place| place.exists()).chain(lone)
+    }
+}
+
+/// Why no job may use a directory as a base, if so: it belongs to somebody else, or somebody else could exchange it.
+pub fn check(base: &Path) -> io::Result<()> {
+    check_owner(base)?;
+    base.parent().map_or(Ok(()), check_way)
+}
+
+fn check_owner(directory: &Path) -> io::Result<()> {
+    let meta = std::fs::symlink_metadata(directory)?;
+    match meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to somebody else")),
+    }
+}
+
+/// Makes sure that nobody else can put another directory in the place of this one: all on the way to it must belong to
+/// us or to root, and others may write only where a sticky bit keeps them from what is ours.
+fn check_way(path: &Path) -> io::Result<()> {
+    let refuse = |path: &Path, why: &str| {
+        let text = format!("\"{}\" {why}", path.display());
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+    };
+    // In a user namespace root's directories show another owner. Whoever owns "/" can exchange everything anyway.
+    let owners = [0, rustix::process::geteuid().as_raw(), std::fs::symlink_metadata("/")?.uid()];
+    let mut links = 0;
+    let mut done = PathBuf::from("/");
+    let mut rest: Vec<PathBuf> = vec![path.to_owned()];
+    while let Some(path) = rest.pop() {
+        let mut components = path.components();
+        let Some(component) = components.next() else { continue };
+        rest.push(components.as_path().to_owned());
+        match component {
+            Component::RootDir | Component::Prefix(_) => done = PathBuf::from("/"),
+            Component::CurDir => {}
+            Component::ParentDir => {
+                done.pop();
+            }
+            Component::Normal(name) => {
+                let next = done.join(name);
+                let meta = std::fs::symlink_metadata(&next)?;
+                if !owners.contains(&meta.uid()) {
+                    return refuse(&next, "belongs to somebody else");
+                }
+                if meta.is_symlink() {
+                    links += 1;
+                    if links > MAX_LINKS {
+                        return Err(rustix::io::Errno::LOOP.into());
+                    }
+                    rest.push(std::fs::read_link(&next)?);
+                    continue;
+                }
+                if meta.mode() & 0o022 != 0 && meta.mode() & 0o1000 == 0 {
+                    return refuse(&next, "can be written by others and is not sticky");
+                }
+                done = next;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The shared memory files that are noted in a job's directory: the inode and the path, one a line, with a `-` in front
+/// where the note is taken back. They belong to the user of the directory.
+pub fn noted_shared_memory(directory: &Path) -> HashMap<OsString, shm::File> {
+    let owner = rustix::process::geteuid().as_raw();
+    // Without a list nothing was noted.
+    let list = std::fs::read(directory.join(SHARED_MEMORY)).unwrap_or_default();
+    let mut noted = HashMap::new();
+    for line in list.split(|&byte| byte == b'\n') {
+        let (is_taken_back, line) = line.strip_prefix(b"-").map_or((false, line), |line| (true, line));
+        let Some(space) = line.iter().position(|&byte| byte == b' ') else { continue };
+        let Some(inode) = std::str::from_utf8(&line[..space]).ok().and_then(|inode| inode.parse().ok()) else {
+            continue;
+        };
+        let (path, file) = (OsString::from_vec(line[space + 1..].to_vec()), shm::File { inode, owner });
+        if !is_taken_back {
+            noted.insert(path, file);
+        } else if noted.get(&path) == Some(&file) {
+            noted.remove(&path);
+        }
+    }
+    noted
+}
+
+/// The directory, locked.
+#[derive(Debug)]
+pub struct RuntimeDir {
+    path: PathBuf,
+    _lock: OwnedFd,
+}
+
+/// Why no directory can be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot make a private directory for the job in {}", list(tried))]
+pub struct RuntimeDirError {
+    tried: Vec<PathBuf>,
+    pub source: io::Error,
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| format!("\"{}\"", path.display())).collect::<Vec<_>>().join(", ")
+}
+
+impl RuntimeDir {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn create(base: &Path, job: &JobId) -> io::Result<RuntimeDir> {
+        base.parent().map_or(Ok(()), check_way)?;
+        match std::fs::DirBuilder::new().mode(0o700).create(base) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        // Others may have been here first: in a directory of theirs our socket would be theirs to replace.
+        check_owner(base)?;
+        if std::fs::symlink_metadata(base)?.permissions().mode() & 0o077 != 0 {
+            std::fs::set_permissions(base, std::fs::Permissions::from_mode(0o700))?;
+        }
+        RuntimeDir::create_at(&base.join(&job.0))
+    }
+
+    /// Makes a directory that does not exist yet.
+    fn create_at(path: &Path) -> io::Result<RuntimeDir> {
+        path.parent().map_or(Ok(()), check_way)?;
+        for _ in 0..TRIES {
+            std::fs::DirBuilder::new().mode(0o700).create(path)?;
+            match lock(path) {
+                Ok(Some(lock)) => return Ok(RuntimeDir { path: path.to_owned(), _lock: lock }),
+                // `rankrun clean` saw it before it was locked.
+                Ok(None) => {}
+                Err(error) => {
+                    // It is empty, and the job is refused with the reason why it could not be locked.
+                    let _ = std::fs::remove_dir(path);
+                    return Err(error);
+                }
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::ResourceBusy))
+    }
+}
+
+/// Locks a directory. `None` if it has been removed meanwhile.
+fn lock(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let directory = match File::open(path) {
+        Ok(directory) => directory,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    rustix::fs::flock(&directory, FlockOperation::LockShared)?;
+    Ok(path.exists().then(|| directory.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(bases: &[&Path]) -> Places {
+        Places {
+            bases: bases.iter().map(|base| base.to_path_buf()).collect(),
+            lone: Vec::new(),
+            job: JobId("0a1b2c3d".to_owned()),
+        }
+    }
+
+    #[test]
+    fn the_first_place_that_will_have_it_is_taken_and_left_clean() {
+        let top = tempfile::tempdir().expect("a directory");
+        let (missing, good) = (top.path().join("missing/base"), top.path().join("base"));
+        let places = places(&[&missing, &good]);
+        let directory = places.create().expect("a directory for the job");
+        assert_eq!(directory.path(), good.join("0a1b2c3d"));
+        assert_eq!(std::fs::metadata(&good).expect("the base").permissions().mode() & 0o777, 0o700);
+        std::fs::write(
+            directory.path().join(SHARED_MEMORY),
+            "7 /dev/shm/a\n8 /dev/shm/b c\nx\n9 /dev/shm/c\n-9 /dev/shm/c\n",
+        )
+        .expect("a list");
+        let mut noted: Vec<_> =
+            places.noted_shared_memory().into_iter().map(|(path, file)| (file.inode, path)).collect();
+        noted.sort();
+        assert_eq!(noted, [(7, "/dev/shm/a".into()), (8, "/dev/shm/b c".into())]);
+        places.remove();
+        assert!(!directory.path().exists() && good.exists());
+        places.remove();
+    }
+
+    #[test]
+    fn a_base_that_is_a_link_is_neither_used_nor_cleaned() {
+        let top = tempfile::tempdir().expect("a directory");
+        let (link, target) = (top.path().join("link"), top.path().join("target"));
+        std::fs::create_dir_all(target.join("0a1b2c3d")).expect("somebody's directory");
+        std::os::unix::fs::symlink(&target, &link).expect("a link");
+        let places = places(&[&link]);
+        let error = places.create().expect_err("no place is left");
+        assert!(error.to_string().contains(&format!("\"{}\"", link.display())), "{error}");
+        places.remove();
+        assert!(target.join("0a1b2c3d").exists());
+    }
+
+    #[test]
+    fn where_no_base_can_be_had_a_job_has_a_directory_of_its_own() {
+        let top = tempfile::tempdir().expect("a directory");
+        std::fs::write(top.path().join("base"), "in the way").expect("a file");
+        let lone = top.path().join("rankrun-1-0a1b2c3d");
+        let places = Places { lone: vec![lone.clone()], ..places(&[&top.path().join("base")]) };
+        let directory = places.create().expect("a directory for the job");
+        assert_eq!(directory.path(), lone);
+        assert_eq!(std::fs::metadata(&lone).expect("the directory").permissions().mode() & 0o777, 0o700);
+        let error = places.create().expect_err("it exists already, and may be another's");
+        assert!(error.to_string().contains(&format!("\"{}\"", lone.display())), "{error}");
+        places.remove();
+        assert!(!lone.exists());
+    }
+
+    #[test]
+    fn the_way_to_a_base_may_not_be_open_to_others() {
+        let top = tempfile::tempdir().expect("a directory");
+        let (open, below) = (top.path().join("open"), top.path().join("open/below"));
+        std::fs::create_dir_all(&below).expect("directories");
+        let link = top.path().join("link");
+        std::os::unix::fs::symlink("open/../open", &link).expect("a link");
+        let allowed = |mode, way: &Path| {
+            std::fs::set_permissions(&open, std::fs::Permissions::from_mode(mode)).expect("it is ours");
+            check_way(way).is_ok()
+        };
+        for (mode, expected) in [(0o755, true), (0o775, false), (0o777, false), (0o1777, true)] {
+            assert_eq!(allowed(mode, &below), expected, "{mode:o}");
+            assert_eq!(allowed(mode, &link.join("below")), expected, "{mode:o} through a link");
+        }
+        std::os::unix::fs::symlink("loop", top.path().join("loop")).expect("a link");
+        assert!(!allowed(0o755, &top.path().join("loop")));
+    }
+
+    #[test]
+    fn a_directory_that_was_removed_before_it_was_locked_is_made_again() {
+        let top = tempfile::tempdir().expect("a directory");
+        let path = top.path().join("job");
+        assert!(lock(&path).expect("no error").is_none());
+        std::fs::create_dir(&path).expect("a directory");
+        let cleaner = File::open(&path).expect("the directory");
+        rustix::fs::flock(&cleaner, FlockOperation::NonBlockingLockExclusive).expect("the lock");
+        let waiting = std::thread::spawn({
+            let path = path.clone();
+            move || lock(&path)
+        });
+        std::fs::remove_dir(&path).expect("removed");
+        drop(cleaner);
+        assert!(waiting.join().expect("the thread").expect("no error").is_none());
+    }
+}

@@ -1,0 +1,336 @@
+//! The shared memory that the workers create (K-8): noted while they live, since a dead process maps nothing.
+//!
+//! A thread of its own does it: it reads much of /proc, and a process that does not let us read its maps must not hold up
+//! the agent. The kernel tells it when a name appears in /dev/shm; who holds the file is looked up soon after. A file is
+//! the job's if it appeared during the job, belongs to its user, is held for writing by a process of the job, and by
+//! nobody outside it. What is in doubt is listed and never removed (docs/adr/0007-whose-shared-memory-it-is.md).
+//!
+//! What was found is also written to the job's directory, for the guard and for `rankrun clean`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+
+use rankrun_core::job::CleanShm;
+use rankrun_sys::poll::Waker;
+use rankrun_sys::proc::{self, Snapshot};
+use rankrun_sys::shm::{self, File};
+use rankrun_sys::signal::{self, SignalFd};
+use rankrun_sys::watched::{self, Watched};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::runtime::SHARED_MEMORY;
+
+/// Names that may wait for somebody who holds them. A job that makes more at a time (a DataLoader that makes and removes
+/// thousands) loses the oldest, which it has most likely removed itself.
+const MAX_PENDING: usize = 1024;
+/// Names that are kept of what is in doubt.
+const MAX_DOUBTFUL: usize = 64;
+/// When a new name is looked for, after it appeared: at once, since whoever made it has it open, and again, since it may
+/// be mapped by others later or the first look may have come before the `open` returned.
+const LOOKS: [Duration; 7] = [
+    Duration::ZERO,
+    Duration::from_millis(1),
+    Duration::from_millis(3),
+    Duration::from_millis(10),
+    Duration::from_millis(30),
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+];
+/// A look may take this part of the time at most (1 / n).
+const DUTY: u32 = 10;
+/// How often it is looked for new names where the kernel does not tell of them.
+const UNTOLD: Duration = Duration::from_secs(1);
+/// Requests that may wait for the thread: a look is as good as two, and the end comes once.
+const REQUESTS: usize = 4;
+/// How long the end of the job waits for the last look.
+pub(crate) const FINISH_BOUND: Duration = Duration::from_secs(5);
+
+/// What is asked of the thread.
+enum Request {
+    /// Everybody is about to be told to end: look at once.
+    Look,
+    /// All processes of the job are gone.
+    Finish,
+}
+
+/// What the thread answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// It knows what was there before the first rank.
+    Ready,
+    Finished(Left),
+}
+
+/// What the job has left in /dev/shm.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Left {
+    /// What it had created: removed, or under `--clean-shm list` only listed.
+    pub(crate) created: Vec<OsString>,
+    /// What it may have created. It was left alone.
+    pub(crate) doubtful: Vec<OsString>,
+}
+
+/// The thread, seen from the agent's loop.
+#[derive(Debug)]
+pub(crate) struct SharedMemory {
+    requests: SyncSender<Request>,
+    answers: Receiver<Answer>,
+    waker: Waker,
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Request::Look => "Look",
+            Request::Finish => "Finish",
+        })
+    }
+}
+
+impl SharedMemory {
+    /// Starts the thread. It wakes the loop through `loop_waker` for each answer; the first is [`Answer::Ready`].
+    pub(crate) fn start(policy: CleanShm, runtime_dir: &Path, loop_waker: Waker) -> io::Result<SharedMemory> {
+        let (requests, inbox) = sync_channel(REQUESTS);
+        let (outbox, answers) = sync_channel(2);
+        let waker = Waker::new()?;
+        let own_waker = waker.handle()?;
+        let list = runtime_dir.join(SHARED_MEMORY);
+        std::thread::Builder::new().name("shm".to_owned()).stack_size(256 * 1024).spawn(move || {
+            signal::block_all();
+            // Both belong to this thread: the kernel tells whoever began to watch.
+            let signals = SignalFd::new(&[watched::TOLD]).ok();
+            let mut watch = Watch::begin(policy, list);
+            // The agent may have ended; then nobody needs to know.
+            let answer = |answer| {
+                let _ = outbox.send(answer);
+                loop_waker.wake();
+            };
+            answer(Answer::Ready);
+            loop {
+                wait(&own_waker, signals.as_ref(), watch.due_in());
+                own_waker.clear();
+                let told = signals.as_ref().is_some_and(|signals| std::iter::from_fn(|| signals.next()).count() > 0);
+                watch.has_news |= told;
+                loop {
+                    match inbox.try_recv() {
+                        Ok(Request::Look) => watch.look(true),
+                        Ok(Request::Finish) => {
+                            answer(Answer::Finished(watch.finish()));
+                            return;
+                        }
+                        Err(TryRecvError::Disconnected) => return,
+                        Err(TryRecvError::Empty) => break,
+                    }
+                }
+                watch.look_if_due();
+            }
+        })?;
+        Ok(SharedMemory { requests, answers, waker })
+    }
+
+    /// Asks for a look at once: the processes of the job are about to be told to end.
+    pub(crate) fn look(&self) {
+        // Full: a look is already asked for.
+        let _ = self.requests.try_send(Request::Look);
+        self.waker.wake();
+    }
+
+    /// Asks for the last look; [`Answer::Finished`] follows. `false` if it cannot be asked: the thread is held up.
+    pub(crate) fn finish(&self) -> bool {
+        let sent = self.requests.try_send(Request::Finish).is_ok();
+        self.waker.wake();
+        sent
+    }
+
+    pub(crate) fn next_answer(&self) -> Option<Answer> {
+        self.answers.try_recv().ok()
+    }
+}
+
+fn wait(waker: &Waker, signals: Option<&SignalFd>, time: Option<Duration>) {
+    let timeout = time.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) });
+    let mut fds = vec![PollFd::new(waker, PollFlags::IN)];
+    fds.extend(signals.map(|signals| PollFd::new(signals, PollFlags::IN)));
+    // An interrupted wait is a short one.
+    let _ = poll(&mut fds, timeout.as_ref());
+}
+
+/// What the thread knows.
+#[derive(Debug)]
+struct Watch {
+    policy: CleanShm,
+    user: u32,
+    agent: i32,
+    /// Where the kernel tells of new names.
+    hint: Option<Watched>,
+    has_news: bool,
+    /// The files that were there at the last look: one that was removed and made again is new.
+    seen: HashMap<OsString, File>,
+    /// New files of this user, with the number of times that they were looked for.
+    pending: BTreeMap<OsString, usize>,
+    noted: HashMap<OsString, File>,
+    doubtful: BTreeSet<OsString>,
+    /// The list of the noted names, once there is one.
+    list: PathBuf,
+    file: Option<std::fs::File>,
+    next_look: Option<Instant>,
+    not_before: Instant,
+}
+
+impl Watch {
+    fn begin(policy: CleanShm, list: PathBuf) -> Watch {
+        let now = Instant::now();
+        let mut watch = Watch {
+            policy,
+            user: rustix::process::geteuid().as_raw(),
+            agent: std::process::id() as i32,
+            // Without it the directory is read once a second.
+            hint: Watched::new(Path::new(shm::DIRECTORY)).ok(),
+            has_news: false,
+            seen: shm::files(),
+            pending: BTreeMap::new(),
+            noted: HashMap::new(),
+            doubtful: BTreeSet::new(),
+            list,
+            file: None,
+            next_look: None,
+            not_before: now,
+        };
+        watch.next_look = watch.hint.is_none().then_some(now + UNTOLD);
+        watch
+    }
+
+    fn due_in(&self) -> Option<Duration> {
+        let news = self.has_news.then_some(self.not_before);
+        let due = [news, self.next_look].into_iter().flatten().min()?;
+        Some(due.saturating_duration_since(Instant::now()))
+    }
+
+    fn look_if_due(&mut self) {
+        if self.due_in().is_some_and(|time| time.is_zero()) {
+            self.look(false);
+        }
+    }
+
+    /// Takes the names that are new.
+    fn scan(&mut self) {
+        if !std::mem::take(&mut self.has_news) && self.hint.is_some() {
+            return;
+        }
+        let files = shm::files();
+        self.pending.retain(|path, _| files.contains_key(path));
+        for (path, file) in &files {
+            let is_new = self.seen.get(path) != Some(file) && self.noted.get(path) != Some(file);
+            if is_new && file.owner == self.user && self.pending.len() < MAX_PENDING {
+                self.pending.insert(path.clone(), 0);
+            }
+        }
+        self.seen = files;
+    }
+
+    /// Looks which names are new, and who holds them. The agent's own children are looked at first: it is mostly they who
+    /// create shared memory, and a quick look can be there before whoever made it is gone. `thorough` looks at everybody at once.
+    fn look(&mut self, thorough: bool) {
+        let begun = Instant::now();
+        self.scan();
+        if !self.pending.is_empty() {
+            let mut created = self.held_for_writing(proc::own_children());
+            if thorough || self.pending.iter().any(|(path, looks)| *looks > 0 && !created.contains(path)) {
+                let below: Vec<i32> = Snapshot::take().below(self.agent).iter().map(|process| process.pid).collect();
+                created.extend(self.held_for_writing(below));
+            }
+            if !created.is_empty() {
+                self.note(created);
+            }
+        }
+        self.pending.retain(|_, looks| {
+            *looks += 1;
+            *looks < LOOKS.len()
+        });
+        let now = Instant::now();
+        // However much is new, looking must not become this machine's main work.
+        let pause = (now - begun) * DUTY;
+        let next = self.pending.values().copied().min().map(|looks| LOOKS[looks] - LOOKS[looks - 1]);
+        let untold = self.hint.is_none().then_some(UNTOLD);
+        self.next_look = next.or(untold).map(|step| now + step.max(pause));
+        self.not_before = now + pause;
+    }
+
+    /// The pending files that one of these processes of the job can write to.
+    fn held_for_writing(&mut self, pids: Vec<i32>) -> HashSet<OsString> {
+        let mut created = HashSet::new();
+        for held in pids.into_iter().filter_map(shm::held_by).flatten() {
+            if !self.pending.contains_key(&held.path) {
+                continue;
+            }
+            if held.writable {
+                created.insert(held.path);
+            } else if self.doubtful.len() < MAX_DOUBTFUL {
+                self.doubtful.insert(held.path);
+            }
+        }
+        created
+    }
+
+    /// Notes the files, but for those that somebody outside the job holds too: they are in doubt.
+    fn note(&mut self, created: HashSet<OsString>) {
+        for path in &created {
+            self.pending.remove(path);
+            self.doubtful.remove(path);
+            let Some(file) = self.seen.get(path).copied().or_else(|| shm::file_at(path)) else { continue };
+            self.noted.insert(path.clone(), file);
+        }
+        // At once: the look at everybody else takes a while, and we may be killed meanwhile.
+        self.list("", &created);
+        let table = Snapshot::take();
+        let job: HashSet<i32> = table.below(self.agent).iter().map(|process| process.pid).chain([self.agent]).collect();
+        let outside = table.iter().filter(|process| !job.contains(&process.pid));
+        let held = outside.filter_map(|process| shm::held_by(process.pid)).flatten().map(|held| held.path);
+        let shared: HashSet<OsString> = held.filter(|path| created.contains(path)).collect();
+        self.list("-", &shared);
+        for path in shared {
+            self.noted.remove(&path);
+            if self.doubtful.len() < MAX_DOUBTFUL {
+                self.doubtful.insert(path);
+            }
+        }
+    }
+
+    /// Adds lines to the list, for those who remove what is on it when we cannot. Without it they remove nothing.
+    fn list(&mut self, mark: &str, paths: &HashSet<OsString>) {
+        if self.policy != CleanShm::Job || paths.is_empty() {
+            return;
+        }
+        if self.file.is_none() {
+            self.file = std::fs::OpenOptions::new().create(true).append(true).open(&self.list).ok();
+        }
+        let mut lines = Vec::new();
+        for path in paths {
+            let Some(file) = self.noted.get(path) else { continue };
+            lines.extend_from_slice(format!("{mark}{} ", file.inode).as_bytes());
+            lines.extend_from_slice(path.as_bytes());
+            lines.push(b'\n');
+        }
+        if let Some(file) = &mut self.file {
+            let _ = file.write_all(&lines);
+        }
+    }
+
+    /// After the job: removes what it created and nobody holds, or only lists it.
+    fn finish(&mut self) -> Left {
+        let noted = std::mem::take(&mut self.noted);
+        let created = match self.policy {
+            CleanShm::Job => shm::unlink_unused(noted),
+            CleanShm::List => shm::unused(noted),
+            CleanShm::No => Vec::new(),
+        };
+        let doubtful = std::mem::take(&mut self.doubtful);
+        let there = doubtful.into_iter().filter_map(|path| shm::file_at(&path).map(|file| (path, file)));
+        Left { created, doubtful: shm::unused(there.filter(|(_, file)| file.owner == self.user).collect()) }
+    }
+}

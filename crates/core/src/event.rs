@@ -1,0 +1,307 @@
+//! The events of a job, as the front sees them and decides: one stream, from which the report can be made again.
+//!
+//! Of the ranks' output it holds what the verdict needs: the last lines of the stderr of ranks that failed. The
+//! environment of the job is not in it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::gang::{Effect, Event, Gang, Moment, Rules};
+use crate::ids::{JobId, Rank};
+use crate::rankmap::RankMap;
+use crate::ranks::RankSet;
+use crate::report::{LeftProcess, OutputFate};
+use crate::stderr::Tail;
+
+/// The version of the stream. It changes when a reader of the old one would misunderstand the new one.
+pub const VERSION: u32 = 1;
+
+/// One event.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// [`VERSION`].
+    pub v: u32,
+    /// Nanoseconds since the start of the job, on the front's clock.
+    pub at: u64,
+    pub event: JobEvent,
+}
+
+impl Entry {
+    pub fn new(at: Duration, event: JobEvent) -> Entry {
+        Entry { v: VERSION, at: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), event }
+    }
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobEvent {
+    /// The first event: what the job is.
+    Job(Box<JobFacts>),
+    /// Something that the gang takes, and when it happened on its node.
+    Gang {
+        #[serde(with = "nanoseconds")]
+        happened: Duration,
+        event: Box<Event>,
+    },
+    /// What the gang wants to be done.
+    Decision(Effect),
+    /// A line that was printed.
+    Note(String),
+    /// The end of a rank's stderr, after its end.
+    Stderr { rank: Rank, tail: Tail },
+    /// So many events before this one are missing.
+    Gap { events: u64 },
+    /// The last event: what was found and done after the gang's end.
+    End(Box<End>),
+}
+
+/// What a job is, as far as its report is concerned.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JobFacts {
+    /// The version of rankrun.
+    pub release: String,
+    pub job: JobId,
+    pub map: RankMap,
+    /// Which ranks run which command.
+    pub commands: Vec<(RankSet, Vec<String>)>,
+    pub rules: Rules,
+}
+
+impl JobFacts {
+    /// The command of a rank.
+    pub fn command(&self, rank: Rank) -> Vec<String> {
+        let command = self.commands.iter().find(|(ranks, _)| ranks.contains(rank));
+        command.map(|(_, words)| words.clone()).unwrap_or_default()
+    }
+}
+
+/// What the front knows of the end besides the gang.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct End {
+    /// How long the job took.
+    #[serde(with = "nanoseconds")]
+    pub took: Duration,
+    /// When it started, since the Unix epoch.
+    #[serde(with = "nanoseconds")]
+    pub started: Duration,
+    /// `cgroup`, `subreaper` or `unknown`, and why not better.
+    pub containment: String,
+    pub containment_note: Option<String>,
+    /// It was proved that nothing is left but what is listed.
+    pub proven: bool,
+    pub processes: Vec<LeftProcess>,
+    pub released: u32,
+    pub shared_memory: Vec<String>,
+    pub shared_memory_removed: bool,
+    pub output: OutputFate,
+    /// Why the agent is lost, where that is known.
+    pub why_lost: Option<String>,
+    /// Where the report is kept, as people read it.
+    pub saved: Option<String>,
+}
+
+/// What the end of a rank's stderr says to the gang.
+pub fn last_words(rank: Rank, tail: &Tail) -> Event {
+    Event::LastWords { rank, exception: tail.exception(), peer_lost: tail.peer_lost() }
+}
+
+/// A stream of events, taken in again.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    pub facts: JobFacts,
+    pub gang: Gang,
+    /// The ends of the stderr of ranks that failed.
+    pub tails: Vec<(Rank, Tail)>,
+    pub end: Option<End>,
+    /// Events that are missing.
+    pub missing: u64,
+    /// Decisions that were recorded, and those that the gang has taken now.
+    decided: Vec<Effect>,
+    decides: Vec<Effect>,
+}
+
+/// Why a stream cannot be taken in.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error("event has version {0}, and this is version {VERSION}")]
+    Version(u32),
+    #[error("events do not begin with that of the job")]
+    NoJob,
+}
+
+impl Replay {
+    /// Begins with the first event.
+    ///
+    /// # Errors
+    ///
+    /// It is not that of the job, or of another version.
+    pub fn new(first: Entry) -> Result<Replay, ReplayError> {
+        check(&first)?;
+        let JobEvent::Job(facts) = first.event else { return Err(ReplayError::NoJob) };
+        Ok(Replay {
+            gang: Gang::new(facts.map.world_size(), facts.rules.clone()),
+            facts: *facts,
+            tails: Vec::new(),
+            end: None,
+            missing: 0,
+            decided: Vec::new(),
+            decides: Vec::new(),
+        })
+    }
+
+    /// Takes the next event.
+    ///
+    /// # Errors
+    ///
+    /// It is of another version.
+    pub fn take(&mut self, entry: Entry) -> Result<(), ReplayError> {
+        check(&entry)?;
+        let now = Duration::from_nanos(entry.at);
+        match entry.event {
+            JobEvent::Job(_) | JobEvent::Note(_) => {}
+            JobEvent::Gang { happened, event } => {
+                self.gang.handle_of(Moment { now, at: happened }, *event, &mut self.decides);
+            }
+            JobEvent::Decision(effect) => self.decided.push(effect),
+            JobEvent::Stderr { rank, tail } => {
+                self.gang.handle(now, last_words(rank, &tail), &mut self.decides);
+                self.tails.push((rank, tail));
+            }
+            JobEvent::Gap { events } => self.missing += events,
+            JobEvent::End(end) => self.end = Some(*end),
+        }
+        Ok(())
+    }
+
+    /// Whether the gang has decided now what it had decided then.
+    pub fn is_faithful(&self) -> bool {
+        self.decided == self.decides
+    }
+}
+
+fn check(entry: &Entry) -> Result<(), ReplayError> {
+    if entry.v == VERSION { Ok(()) } else { Err(ReplayError::Version(entry.v)) }
+}
+
+/// Times are nanoseconds, so that they are read as they were written.
+mod nanoseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ids::Pid;
+    use crate::report::Left;
+    use crate::status::WorkerStatus;
+    use crate::testimony::{Exception, Testimony};
+    use crate::verdict::verdict;
+
+    fn facts(world_size: u32) -> JobFacts {
+        JobFacts {
+            release: "0.1.0".to_owned(),
+            job: JobId("7f3a91c2".to_owned()),
+            map: RankMap::single_node("vm", &[world_size]),
+            commands: vec![(RankSet::of([Rank(0), Rank(1)]), vec!["true".to_owned()])],
+            rules: Rules {
+                grace_failure: Duration::from_secs(5),
+                grace_outside: Duration::from_secs(25),
+                timeout: Some(Duration::from_millis(70)),
+                keep_going: false,
+            },
+        }
+    }
+
+    fn event(kind: u8, rank: u32, code: u8) -> Event {
+        let (rank, pid) = (Rank(rank), Pid(100 + rank as i32));
+        match kind {
+            0 => Event::Started { rank, pid },
+            1 => Event::Ended { rank, status: WorkerStatus::Exited { code } },
+            2 => Event::Ended {
+                rank,
+                status: WorkerStatus::Signaled { signal: i32::from(code % 16) + 1, core_dumped: false },
+            },
+            3 => {
+                let exception =
+                    Exception { kind: "ValueError".to_owned(), message: code.to_string(), ..Exception::default() };
+                Event::Testimony { rank, pid, testimony: Testimony::Uncaught(exception) }
+            }
+            4 => Event::Signal(2),
+            5 => Event::Stopped { rank, signal: 19 },
+            _ => Event::Tick,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_that_was_written_and_read_comes_to_the_same_verdict(
+            events in proptest::collection::vec((0u8..7, 0u32..3, any::<u8>(), 0u64..200, 0u64..50), 0..60),
+        ) {
+            let facts = facts(3);
+            let mut gang = Gang::new(3, facts.rules.clone());
+            let mut lines = vec![serde_json::to_string(&Entry::new(Duration::ZERO, JobEvent::Job(Box::new(facts)))).expect("plain data")];
+            let mut now = Duration::ZERO;
+            let write = |lines: &mut Vec<String>, now, event| {
+                lines.push(serde_json::to_string(&Entry::new(now, event)).expect("plain data"));
+            };
+            for (kind, rank, code, step, late) in events {
+                now += Duration::from_millis(step);
+                let happened = now.saturating_sub(Duration::from_millis(late));
+                let event = event(kind, rank, code);
+                write(&mut lines, now, JobEvent::Gang { happened, event: Box::new(event.clone()) });
+                let mut effects = Vec::new();
+                gang.handle_of(Moment { now, at: happened }, event, &mut effects);
+                effects.into_iter().for_each(|effect| write(&mut lines, now, JobEvent::Decision(effect)));
+            }
+            let mut entries = lines.iter().map(|line| serde_json::from_str(line).expect("our own"));
+            let mut replay = Replay::new(entries.next().expect("the first")).expect("that of the job");
+            for entry in entries {
+                replay.take(entry).expect("our own version");
+            }
+            prop_assert!(replay.is_faithful());
+            prop_assert_eq!(replay.gang.evidence(), gang.evidence());
+            prop_assert_eq!(verdict(&replay.gang), verdict(&gang));
+        }
+    }
+
+    #[test]
+    fn a_stream_of_another_version_or_without_its_beginning_is_refused() {
+        let first = Entry::new(Duration::ZERO, JobEvent::Job(Box::new(facts(1))));
+        let other = Entry { v: 2, ..first.clone() };
+        assert_eq!(Replay::new(other).err(), Some(ReplayError::Version(2)));
+        let tick =
+            Entry::new(Duration::ZERO, JobEvent::Gang { happened: Duration::ZERO, event: Box::new(Event::Tick) });
+        assert_eq!(Replay::new(tick.clone()).err(), Some(ReplayError::NoJob));
+        let mut replay = Replay::new(first).expect("that of the job");
+        assert_eq!(replay.take(tick), Ok(()));
+        assert!(!Left::default().proven && replay.end.is_none());
+    }
+
+    #[test]
+    fn the_form_of_an_entry_is_fixed() {
+        let event = Event::Ended { rank: Rank(1), status: WorkerStatus::Exited { code: 3 } };
+        let entry = Entry::new(
+            Duration::from_millis(20),
+            JobEvent::Gang { happened: Duration::from_millis(19), event: Box::new(event) },
+        );
+        let json = serde_json::to_string(&entry).expect("plain data");
+        assert_eq!(
+            json,
+            r#"{"v":1,"at":20000000,"event":{"gang":{"happened":19000000,"event":{"Ended":{"rank":1,"status":{"exited":{"code":3}}}}}}}"#
+        );
+    }
+}

@@ -1,0 +1,568 @@
+//! The workers that one agent holds of one group in one attempt, as a machine: what happens to them goes in, what is to be done
+//! comes out. The agent performs it, and feeds back what it finds.
+//!
+//! Beyond the machine of each worker ([`crate::worker`]) it decides:
+//! * who gets the signal of a stop: the process that speaks for a rank before its leader (K-3);
+//! * which processes that have failed are stuck;
+//! * when what a leader has left counts as idle, so that its linger ends early (docs/adr/0005);
+//! * what becomes of processes that belong to no worker, once every worker is gone (K-4);
+//! * how long a program may take to come to its exec (K-5).
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::ids::{Attempt, GroupId, Pid, Rank, Slot, SpeakerId, WorkerId};
+use crate::job::{Descendants, StopPolicy, StopScope};
+use crate::status::WorkerStatus;
+use crate::testimony::{Graces, Speaker, StuckIn};
+use crate::timers::Timers;
+use crate::worker::{self, State, Stop, StopWhy, Worker};
+
+/// How long what a leader has left must have been idle before it counts as not ending by itself.
+pub const IDLE_FOR: Duration = Duration::from_millis(100);
+/// How often it is looked at, at most.
+pub const IDLE_STEP: Duration = Duration::from_millis(25);
+/// How often the agent looks whether a speaker that was told to end is gone.
+pub const SPEAKER_STEP: Duration = Duration::from_millis(10);
+/// How often it looks for the end of a speaker whose connection is closed.
+pub const CLOSED_SPEAKER_STEP: Duration = Duration::from_secs(1);
+/// How long a program may take from its clone to its exec: it may lie on a file system that does not answer.
+pub const EXEC_BOUND: Duration = Duration::from_secs(60);
+
+/// What some processes have done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Activity {
+    /// A number that changes when one of them ran, wrote, came or went.
+    pub sum: u64,
+    /// None of them is about to run: all are asleep, stopped or dead.
+    pub quiet: bool,
+}
+
+/// What happens to a team.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The spawner was given the worker's command.
+    SpawnBegun(Slot),
+    Spawned(Slot, Pid),
+    SpawnFailed(Slot),
+    LeaderEnded(Slot, WorkerStatus),
+    /// The leader could not be killed now: its core is being written.
+    CoreDumpSeen(Slot),
+    /// The agent looked: nothing of a worker whose leader is gone is left.
+    BoundaryEmpty(Slot),
+    /// The agent looked: something is left.
+    BoundaryHeld(Slot, Activity),
+    /// The agent looked: a speaker is gone.
+    SpeakerEnded(SpeakerId),
+    /// The agent looked: it is alive, and has written this many bytes so far.
+    SpeakerSeen(SpeakerId, u64),
+    /// Its connection is closed.
+    SpeakerClosed(SpeakerId),
+    /// The agent looked: this process has no child left but helpers of its own.
+    NoOrphans,
+    /// The agent looked: processes of the job are left that belong to no worker.
+    Orphans(Activity),
+    Stop(Stop),
+    Kill,
+    /// A deadline may have passed.
+    Tick,
+}
+
+/// Who gets a signal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    Leader(Slot),
+    LeaderGroup(Slot),
+    Speaker(SpeakerId),
+    /// All of a worker but its leader.
+    Rest(Slot),
+    /// A worker's whole boundary.
+    Boundary(Slot),
+    /// The child that is on its way to its exec.
+    Spawning,
+    /// All processes of the job that belong to no worker.
+    Orphans,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// SIGTERM, then SIGCONT, so that a stopped process can act on it.
+    Terminate(Target),
+    /// SIGKILL.
+    Kill(Target),
+    /// SIGKILL to a leader, unless its core is being written: then `CoreDumpSeen` is to follow.
+    KillLeader(Slot),
+    /// Workers that the spawner has not begun are not to be started any more.
+    CancelSpawns,
+    /// A program did not come to its exec within [`EXEC_BOUND`].
+    ExecTimedOut(Slot),
+    /// Look at what is left of a worker; `BoundaryEmpty` or `BoundaryHeld` is to follow.
+    LookAtBoundary(Slot),
+    /// `SpeakerEnded` or `SpeakerSeen` is to follow.
+    LookAtSpeaker(SpeakerId),
+    /// `NoOrphans` or `Orphans` is to follow.
+    LookAtOrphans,
+    /// A process that has failed cannot end. One that is not the leader has been told to be killed.
+    Stuck { speaker: SpeakerId, slot: Slot, place: StuckIn, since: Duration, is_leader: bool },
+    /// Nothing is to be known of a speaker any more.
+    ForgetSpeaker(SpeakerId),
+    /// Let go of what is left of a worker: it outlives the job.
+    Release(Slot),
+    /// A worker is gone. Said once.
+    Gone(Slot),
+    /// What is left of the orphans could not be killed.
+    OrphansGivenUp,
+    /// Every worker is gone, and nothing else is left but what was given up or let go. Said once.
+    Over,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum Timer {
+    Worker(Slot),
+    Idle(Slot),
+    Speaker(SpeakerId),
+    Exec,
+    Orphans,
+    OrphansLook,
+}
+
+/// Since when what is left of something has done nothing.
+#[derive(Clone, Copy, Default, Debug)]
+struct Idleness(Option<(Duration, u64)>);
+
+impl Idleness {
+    /// Takes one look. Returns whether all has been idle for long enough.
+    fn seen(&mut self, now: Duration, activity: Activity) -> bool {
+        match self.0 {
+            Some((since, before)) if activity.quiet && before == activity.sum => now >= since + IDLE_FOR,
+            Some(_) | None => {
+                self.0 = activity.quiet.then_some((now, activity.sum));
+                false
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Member {
+    id: WorkerId,
+    worker: Worker,
+    idle: Idleness,
+    /// A speaker that was told to end before its leader is.
+    stopped_speaker: Option<SpeakerId>,
+}
+
+#[derive(Debug)]
+struct Speaking {
+    slot: Slot,
+    is_leader: bool,
+    /// Its start, on a clock that all processes of the node share: of several, the last one speaks.
+    started: u64,
+    speaker: Speaker,
+    is_closed: bool,
+}
+
+/// The team.
+#[derive(Debug)]
+pub struct Team {
+    policy: StopPolicy,
+    graces: Graces,
+    members: Vec<Member>,
+    by_rank: HashMap<Rank, Slot>,
+    speakers: BTreeMap<SpeakerId, Speaking>,
+    next_speaker: u32,
+    /// Workers whose commands the spawner has, in its order: it is at the first.
+    spawning: VecDeque<Slot>,
+    orphans: Option<(Worker, Idleness)>,
+    stop: Option<Stop>,
+    /// Workers that are not gone.
+    alive: usize,
+    timers: Timers<Timer>,
+    /// How long the agent should leave between two looks: more than [`IDLE_STEP`] where a look is dear.
+    pace: Duration,
+    over: bool,
+}
+
+impl Team {
+    /// The workers of these ranks, none of them started.
+    pub fn new(
+        group: GroupId,
+        attempt: Attempt,
+        ranks: impl IntoIterator<Item = Rank>,
+        policy: StopPolicy,
+        graces: Graces,
+    ) -> Team {
+        let id = |rank| WorkerId { group, rank, attempt };
+        let member =
+            |rank| Member { id: id(rank), worker: Worker::default(), idle: Idleness::default(), stopped_speaker: None };
+        let members: Vec<Member> = ranks.into_iter().map(member).collect();
+        Team {
+            policy,
+            graces,
+            by_rank: members.iter().zip(0..).map(|(member, slot)| (member.id.rank, Slot(slot))).collect(),
+            alive: members.len(),
+            members,
+            speakers: BTreeMap::new(),
+            next_speaker: 0,
+            spawning: VecDeque::new(),
+            orphans: None,
+            stop: None,
+            timers: Timers::default(),
+            pace: IDLE_STEP,
+            over: false,
+        }
+    }
+
+    pub fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    pub fn slots(&self) -> impl Iterator<Item = Slot> + use<> {
+        (0..self.members.len() as u32).map(Slot)
+    }
+
+    pub fn id(&self, slot: Slot) -> WorkerId {
+        self.members[slot.index()].id
+    }
+
+    pub fn slot_of(&self, rank: Rank) -> Option<Slot> {
+        self.by_rank.get(&rank).copied()
+    }
+
+    pub fn state(&self, slot: Slot) -> &State {
+        self.members[slot.index()].worker.state()
+    }
+
+    /// Whether a worker's leader is gone and the rest is waited for.
+    pub fn awaits_boundary(&self, slot: Slot) -> bool {
+        self.members[slot.index()].worker.awaits_boundary()
+    }
+
+    pub fn policy(&self) -> &StopPolicy {
+        &self.policy
+    }
+
+    /// Whether nothing is left of the attempt but what was given up or let go.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// When `Tick` is due.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.timers.next()
+    }
+
+    /// How long the agent wants between two looks at what is left.
+    pub fn set_pace(&mut self, pace: Duration) {
+        self.pace = pace.max(IDLE_STEP);
+    }
+
+    /// The worker that the spawner is at: its child may exist without anybody knowing its pid.
+    pub fn spawning(&self) -> Option<Slot> {
+        self.spawning.front().copied()
+    }
+
+    /// A process that may testify for its rank. `started` is its start on a clock that all processes share.
+    pub fn add_speaker(&mut self, slot: Slot, is_leader: bool, started: u64) -> SpeakerId {
+        let id = SpeakerId(self.next_speaker);
+        self.next_speaker += 1;
+        let speaking = Speaking { slot, is_leader, started, speaker: Speaker::default(), is_closed: false };
+        self.speakers.insert(id, speaking);
+        id
+    }
+
+    /// What a speaker says of its own failure; the deadline of its end follows.
+    pub fn speaker(&mut self, id: SpeakerId, change: impl FnOnce(&mut Speaker, &Graces)) {
+        if let Some(speaking) = self.speakers.get_mut(&id) {
+            change(&mut speaking.speaker, &self.graces);
+            self.rearm_speaker(id, Duration::MAX);
+        }
+    }
+
+    /// Who gets a signal that is meant for a rank: the process that speaks for it, else its leader.
+    pub fn voice(&self, slot: Slot) -> Target {
+        self.speaker_of(slot).map_or(Target::Leader(slot), Target::Speaker)
+    }
+
+    /// The process that speaks for a rank, if it is another than the leader: the one that was started last.
+    fn speaker_of(&self, slot: Slot) -> Option<SpeakerId> {
+        let of_slot = self.speakers.iter().filter(|(_, speaking)| speaking.slot == slot);
+        let last = of_slot.max_by_key(|(_, speaking)| speaking.started)?;
+        (!last.1.is_leader).then_some(*last.0)
+    }
+
+    /// Takes one event; what is to be done is appended to `effects`.
+    pub fn handle(&mut self, now: Duration, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::SpawnBegun(slot) => {
+                self.spawning.push_back(slot);
+                if self.spawning.len() == 1 {
+                    self.timers.set(Timer::Exec, Some(now + EXEC_BOUND));
+                }
+                self.worker(now, slot, worker::Event::SpawnBegun, effects);
+            }
+            Event::Spawned(slot, pid) => {
+                self.spawn_ended(now, slot);
+                self.worker(now, slot, worker::Event::Spawned(pid), effects);
+            }
+            Event::SpawnFailed(slot) => {
+                self.spawn_ended(now, slot);
+                self.worker(now, slot, worker::Event::SpawnFailed, effects);
+            }
+            Event::LeaderEnded(slot, status) => {
+                self.forget_speakers(effects, |speaking| speaking.slot == slot && speaking.is_leader);
+                self.worker(now, slot, worker::Event::LeaderEnded(status), effects);
+            }
+            Event::CoreDumpSeen(slot) => self.worker(now, slot, worker::Event::CoreDumpSeen, effects),
+            Event::BoundaryEmpty(slot) => self.worker(now, slot, worker::Event::BoundaryEmpty, effects),
+            Event::BoundaryHeld(slot, activity) => self.boundary_held(now, slot, activity, effects),
+            Event::SpeakerEnded(id) => self.speaker_ended(id, effects),
+            Event::SpeakerSeen(id, written) => self.speaker_seen(now, id, written, effects),
+            Event::SpeakerClosed(id) => {
+                if let Some(speaking) = self.speakers.get_mut(&id) {
+                    speaking.is_closed = true;
+                    effects.push(Effect::LookAtSpeaker(id));
+                }
+            }
+            Event::NoOrphans => self.no_orphans(now, effects),
+            Event::Orphans(activity) => self.orphans_left(now, activity, effects),
+            Event::Stop(stop) => {
+                self.stop = Some(stop);
+                effects.push(Effect::CancelSpawns);
+                for slot in self.slots() {
+                    self.worker(now, slot, worker::Event::Stop(stop), effects);
+                }
+                self.orphans_event(now, worker::Event::Stop(stop), effects);
+            }
+            Event::Kill => {
+                effects.push(Effect::CancelSpawns);
+                for slot in self.slots() {
+                    self.worker(now, slot, worker::Event::Kill, effects);
+                }
+                self.orphans_event(now, worker::Event::Kill, effects);
+            }
+            Event::Tick => self.tick(now, effects),
+        }
+    }
+
+    fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        while let Some(timer) = self.timers.pop_due(now) {
+            match timer {
+                Timer::Worker(slot) => self.worker(now, slot, worker::Event::Tick, effects),
+                Timer::Idle(slot) => {
+                    if self.awaits_boundary(slot) {
+                        effects.push(Effect::LookAtBoundary(slot));
+                    }
+                }
+                Timer::Speaker(id) => effects.push(Effect::LookAtSpeaker(id)),
+                Timer::Exec => {
+                    if let Some(&slot) = self.spawning.front() {
+                        effects.push(Effect::ExecTimedOut(slot));
+                        effects.push(Effect::Kill(Target::Spawning));
+                        self.worker(now, slot, worker::Event::Kill, effects);
+                    }
+                }
+                Timer::Orphans => self.orphans_event(now, worker::Event::Tick, effects),
+                Timer::OrphansLook => effects.push(Effect::LookAtOrphans),
+            }
+        }
+    }
+
+    /// Feeds one event to a worker, and turns what it wants into effects of the team.
+    fn worker(&mut self, now: Duration, slot: Slot, event: worker::Event, effects: &mut Vec<Effect>) {
+        let mut wanted = Vec::new();
+        let member = &mut self.members[slot.index()];
+        member.worker.handle(now, event, &self.policy, &mut wanted);
+        self.timers.set(Timer::Worker(slot), member.worker.deadline());
+        for effect in wanted {
+            match effect {
+                worker::Effect::Terminate(scope) => self.terminate(slot, scope, now, effects),
+                worker::Effect::TerminateRest => effects.push(Effect::Terminate(Target::Rest(slot))),
+                worker::Effect::KillSpawning => {
+                    // Those behind it are cancelled, and not there to be killed.
+                    if self.spawning.front() == Some(&slot) {
+                        effects.push(Effect::Kill(Target::Spawning));
+                    }
+                }
+                worker::Effect::KillLeader => effects.push(Effect::KillLeader(slot)),
+                worker::Effect::KillAll => effects.push(Effect::Kill(Target::Boundary(slot))),
+                worker::Effect::LookAtBoundary => effects.push(Effect::LookAtBoundary(slot)),
+                worker::Effect::Release => effects.push(Effect::Release(slot)),
+                worker::Effect::Gone => self.gone(slot, effects),
+            }
+        }
+    }
+
+    fn terminate(&mut self, slot: Slot, scope: StopScope, now: Duration, effects: &mut Vec<Effect>) {
+        match scope {
+            // The leader may be a shell that would go on to its next command, or end without its child.
+            StopScope::Leader => match self.speaker_of(slot) {
+                Some(id) => {
+                    effects.push(Effect::Terminate(Target::Speaker(id)));
+                    self.members[slot.index()].stopped_speaker = Some(id);
+                    self.timers.set(Timer::Speaker(id), Some(now + SPEAKER_STEP));
+                }
+                None => effects.push(Effect::Terminate(Target::Leader(slot))),
+            },
+            StopScope::Group => effects.push(Effect::Terminate(Target::LeaderGroup(slot))),
+            StopScope::Tree => {
+                effects.push(Effect::Terminate(Target::Leader(slot)));
+                effects.push(Effect::Terminate(Target::Rest(slot)));
+            }
+        }
+    }
+
+    fn gone(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
+        self.alive -= 1;
+        self.timers.set(Timer::Idle(slot), None);
+        self.forget_speakers(effects, |speaking| speaking.slot == slot);
+        effects.push(Effect::Gone(slot));
+        self.look_for_orphans(effects);
+    }
+
+    /// After the last worker: is there anything left that belongs to none of them?
+    fn look_for_orphans(&mut self, effects: &mut Vec<Effect>) {
+        if self.alive > 0 || self.over {
+            return;
+        }
+        if self.policy.descendants == Descendants::Leave {
+            self.over = true;
+            effects.push(Effect::Over);
+        } else {
+            effects.push(Effect::LookAtOrphans);
+        }
+    }
+
+    fn spawn_ended(&mut self, now: Duration, slot: Slot) {
+        self.spawning.retain(|spawning| *spawning != slot);
+        let next = (!self.spawning.is_empty()).then_some(now + EXEC_BOUND);
+        self.timers.set(Timer::Exec, next);
+    }
+
+    fn boundary_held(&mut self, now: Duration, slot: Slot, activity: Activity, effects: &mut Vec<Effect>) {
+        if !self.awaits_boundary(slot) {
+            return;
+        }
+        let member = &mut self.members[slot.index()];
+        if member.worker.awaits_idle() && member.idle.seen(now, activity) {
+            self.worker(now, slot, worker::Event::BoundaryIdle, effects);
+        }
+        self.timers.set(Timer::Idle(slot), Some(now + self.pace));
+    }
+
+    fn no_orphans(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        if self.over || self.alive > 0 {
+            return;
+        }
+        self.orphans_event(now, worker::Event::BoundaryEmpty, effects);
+        if !self.over {
+            self.end_of_all(effects);
+        }
+    }
+
+    fn orphans_left(&mut self, now: Duration, activity: Activity, effects: &mut Vec<Effect>) {
+        if self.over || self.alive > 0 {
+            return;
+        }
+        if self.orphans.is_none() {
+            let stop = self.stop.map(|stop| Stop { why: StopWhy::Over, ..stop });
+            let worker = Worker::orphans(now, &self.policy, stop);
+            self.timers.set(Timer::Orphans, worker.deadline());
+            self.orphans = Some((worker, Idleness::default()));
+        }
+        let Some((worker, idle)) = &mut self.orphans else { return };
+        if worker.awaits_idle() && idle.seen(now, activity) {
+            self.orphans_event(now, worker::Event::BoundaryIdle, effects);
+        }
+        if !self.over {
+            self.timers.set(Timer::OrphansLook, Some(now + self.pace));
+        }
+    }
+
+    fn orphans_event(&mut self, now: Duration, event: worker::Event, effects: &mut Vec<Effect>) {
+        let Some((worker, _)) = &mut self.orphans else { return };
+        let mut wanted = Vec::new();
+        worker.handle(now, event, &self.policy, &mut wanted);
+        self.timers.set(Timer::Orphans, worker.deadline());
+        let is_left = matches!(worker.state(), State::Gone { left: true, .. });
+        for effect in wanted {
+            match effect {
+                worker::Effect::TerminateRest => effects.push(Effect::Terminate(Target::Orphans)),
+                worker::Effect::KillAll => effects.push(Effect::Kill(Target::Orphans)),
+                worker::Effect::LookAtBoundary => effects.push(Effect::LookAtOrphans),
+                worker::Effect::Gone => {
+                    if is_left {
+                        effects.push(Effect::OrphansGivenUp);
+                    }
+                    self.end_of_all(effects);
+                }
+                // There is no leader, and nothing that could be let go.
+                worker::Effect::Terminate(_)
+                | worker::Effect::KillLeader
+                | worker::Effect::KillSpawning
+                | worker::Effect::Release => {}
+            }
+        }
+    }
+
+    fn end_of_all(&mut self, effects: &mut Vec<Effect>) {
+        self.over = true;
+        self.timers = Timers::default();
+        effects.push(Effect::Over);
+    }
+
+    fn speaker_ended(&mut self, id: SpeakerId, effects: &mut Vec<Effect>) {
+        let Some(speaking) = self.speakers.remove(&id) else { return };
+        self.timers.set(Timer::Speaker(id), None);
+        effects.push(Effect::ForgetSpeaker(id));
+        let member = &mut self.members[speaking.slot.index()];
+        if member.stopped_speaker == Some(id) {
+            // A leader whose speaker was told to end is told too, when the speaker is gone.
+            member.stopped_speaker = None;
+            effects.push(Effect::Terminate(Target::Leader(speaking.slot)));
+        }
+    }
+
+    fn speaker_seen(&mut self, now: Duration, id: SpeakerId, written: u64, effects: &mut Vec<Effect>) {
+        let Some(speaking) = self.speakers.get_mut(&id) else { return };
+        if let Some((place, since)) = speaking.speaker.tick(now, &self.graces, written) {
+            let (slot, is_leader) = (speaking.slot, speaking.is_leader);
+            if !is_leader {
+                // Its leader waits for it, and decides what its end means.
+                effects.push(Effect::Kill(Target::Speaker(id)));
+            }
+            effects.push(Effect::Stuck { speaker: id, slot, place, since, is_leader });
+        }
+        self.rearm_speaker(id, now);
+    }
+
+    /// Sets the time of the next look at a speaker. `now` is when it was looked at, if it was just now.
+    fn rearm_speaker(&mut self, id: SpeakerId, now: Duration) {
+        let Some(speaking) = self.speakers.get(&id) else { return };
+        let is_stopped = self.members[speaking.slot.index()].stopped_speaker == Some(id);
+        let step = match (is_stopped, speaking.is_closed) {
+            (true, _) => now.checked_add(SPEAKER_STEP),
+            // The end of a leader is told by the kernel.
+            (false, true) if !speaking.is_leader => now.checked_add(CLOSED_SPEAKER_STEP),
+            (false, _) => None,
+        };
+        let next = [step, speaking.speaker.deadline()].into_iter().flatten().min();
+        self.timers.set(Timer::Speaker(id), next);
+    }
+
+    fn forget_speakers(&mut self, effects: &mut Vec<Effect>, is_to_go: impl Fn(&Speaking) -> bool) {
+        self.speakers.retain(|id, speaking| {
+            let goes = is_to_go(speaking);
+            if goes {
+                self.timers.set(Timer::Speaker(*id), None);
+                effects.push(Effect::ForgetSpeaker(*id));
+            }
+            !goes
+        });
+    }
+}
+
+#[cfg(test)]
+#[path = "team_tests.rs"]
+mod tests;

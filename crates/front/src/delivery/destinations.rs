@@ -1,0 +1,479 @@
+//! The ranks' output on its last hop: shown, logged, written, and settled with the agent, which may send as much again.
+//!
+//! Bytes are settled when they have found their place both on the screen and in the log files. What waits here is
+//! therefore bounded by the credit of the streams.
+
+use std::io;
+use std::time::Duration;
+
+use rankrun_core::{Stream, WorkerId};
+use rankrun_output::{LogError, Presenter};
+use rankrun_sys::poll::Waker;
+use rankrun_wire::frame::OutputHead;
+
+use crate::delivery::files::{Directory, Done, Files, Task};
+use crate::delivery::journal::Journal;
+use crate::delivery::sink::{News, Sink};
+
+/// The size from which a batch is handed on before the loop looks at anything else.
+pub(crate) const EAGER: usize = 64 * 1024;
+/// Memory of a batch that is kept for the next one.
+const KEPT: usize = 512 * 1024;
+/// A destination that takes longer than this for a batch holds the ranks up.
+const SLOW: Duration = Duration::from_millis(50);
+/// So long after that, the quiet of a rank may still come from having been held up.
+const RECOVERY: Duration = Duration::from_millis(250);
+/// Batches that may wait for a file of kept output.
+const KEEPING: usize = 2;
+
+/// What the delivery has to say to the front.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// So many bytes of a stream have found their place.
+    Settled {
+        stream: Stream,
+        bytes: u64,
+    },
+    Note(String),
+    /// Nobody reads any more: the job is to end as SIGPIPE would end it.
+    ReaderGone,
+    /// The destination has been full for longer than `--drain`, or fails otherwise: the job is to end.
+    Failed,
+}
+
+/// What was opened before the first rank.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    /// There are log files.
+    pub(crate) logs: bool,
+    pub(crate) journal: Journal,
+    /// Signals that arrived meanwhile, with their senders.
+    pub(crate) signals: Vec<(i32, i32)>,
+}
+
+/// The threads that write: they are started before the first rank, since ranks may use up all processes that are allowed.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    pub(crate) files: Files,
+    sinks: [Sink; 2],
+}
+
+impl Threads {
+    /// Starts them; they wake the loop through `waker`.
+    pub(crate) fn start(waker: &Waker) -> io::Result<Threads> {
+        Ok(Threads {
+            files: Files::start(waker.handle()?)?,
+            sinks: [
+                Sink::new("stdout", rustix::stdio::stdout(), waker.handle()?)?,
+                Sink::new("stderr", rustix::stdio::stderr(), waker.handle()?)?,
+            ],
+        })
+    }
+}
+
+/// The last hop.
+pub(crate) struct Delivery {
+    pub(crate) presenter: Presenter,
+    pub(crate) files: Files,
+    pub(crate) journal: Journal,
+    /// There are log files.
+    logs: bool,
+    log_failed_since: Option<Duration>,
+    /// Bytes that were given to the log files and are not written, by stream.
+    unlogged: [u64; 2],
+    sinks: [Sink; 2],
+    /// Where the output of a destination goes that took nothing, and how many batches wait for it there.
+    keep_in: Option<Directory>,
+    keeping: [Option<usize>; 2],
+    /// Some of it could not be kept either.
+    is_lost: bool,
+    /// When each destination became full.
+    full_since: [Option<Duration>; 2],
+    /// When each destination was given its present batch, and when one of them last took long for one.
+    given_at: [Duration; 2],
+    slow_at: Option<Duration>,
+    /// Both streams have one destination: all goes through the first sink.
+    is_shared: bool,
+    /// The agent holds more of a stream.
+    more: [bool; 2],
+    /// Bytes that were taken and not yet given to a destination, by stream.
+    unsettled: [u64; 2],
+    /// Bytes that a destination has taken and that are not settled, because a log file has not.
+    shown: [u64; 2],
+    memory: [Vec<u8>; 2],
+    drain: Duration,
+    /// The time of the present turn of the loop.
+    now: Duration,
+    told: Vec<Told>,
+    /// Answers of the I/O thread that concern the end of the job.
+    pub(crate) answers: Vec<Done>,
+}
+
+impl Delivery {
+    /// `threads` are those that write.
+    pub(crate) fn new(
+        presenter: Presenter,
+        threads: Threads,
+        opened: Opened,
+        is_shared: bool,
+        drain: Duration,
+    ) -> Delivery {
+        let Threads { files, sinks } = threads;
+        let Opened { logs, journal, signals: _ } = opened;
+        Delivery {
+            presenter,
+            files,
+            journal,
+            logs,
+            log_failed_since: None,
+            unlogged: [0, 0],
+            sinks,
+            keep_in: None,
+            keeping: [None, None],
+            is_lost: false,
+            full_since: [None, None],
+            given_at: [Duration::ZERO; 2],
+            slow_at: None,
+            is_shared,
+            more: [false, false],
+            unsettled: [0, 0],
+            shown: [0, 0],
+            memory: [Vec::new(), Vec::new()],
+            drain,
+            now: Duration::ZERO,
+            told: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    /// What has to be said since the last call.
+    pub(crate) fn told(&mut self) -> Vec<Told> {
+        std::mem::take(&mut self.told)
+    }
+
+    /// A rank wrote these bytes.
+    pub(crate) fn output(&mut self, now: Duration, head: OutputHead, bytes: &[u8]) {
+        self.now = now;
+        let rank = head.worker.rank;
+        self.more[head.stream.index()] = head.more;
+        self.unsettled[head.stream.index()] += bytes.len() as u64;
+        if !self.sinks[self.sink_of(head.stream)].has_failed() {
+            self.presenter.output(now, head.at, rank, head.stream, bytes);
+        }
+        if self.logs {
+            self.unlogged[head.stream.index()] += bytes.len() as u64;
+            self.files.submit(now, Task::Log { rank, stream: head.stream, bytes: bytes.to_vec() });
+        }
+        if self.presenter.pending(head.stream).len() >= EAGER {
+            self.hand_on_stream(head.stream);
+        }
+    }
+
+    /// A stream of a rank has ended.
+    pub(crate) fn closed(&mut self, now: Duration, worker: WorkerId, stream: Stream) {
+        let rank = worker.rank;
+        self.presenter.closed(now, rank, stream);
+        if self.logs {
+            self.files.submit(now, Task::CloseLog { rank, stream });
+        }
+    }
+
+    fn sink_of(&self, stream: Stream) -> usize {
+        if self.is_shared { 0 } else { stream.index() }
+    }
+
+    /// Whether the destinations have written what they were given.
+    pub(crate) fn is_idle(&self) -> bool {
+        (0..2).all(|index| self.is_sink_idle(index))
+    }
+
+    fn is_sink_idle(&self, index: usize) -> bool {
+        self.keeping[index].map_or_else(|| self.sinks[index].is_idle(), |waiting| waiting == 0)
+    }
+
+    fn has_room(&self, index: usize) -> bool {
+        self.keeping[index].map_or_else(|| self.sinks[index].has_room(), |waiting| waiting < KEEPING)
+    }
+
+    /// Whether a destination has no space left.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full_since.iter().any(Option::is_some)
+    }
+
+    /// Whether nothing waits to be written.
+    pub(crate) fn is_done(&mut self) -> bool {
+        self.is_idle()
+            && !self.is_logging()
+            && Stream::ALL.iter().all(|stream| self.presenter.pending(*stream).is_empty())
+    }
+
+    /// Whether log files have not taken all that they are to hold.
+    fn is_logging(&self) -> bool {
+        self.logs && (!self.files.is_idle() || self.log_failed_since.is_some())
+    }
+
+    /// Gives what is ready to the destinations, and settles what needs no destination.
+    pub(crate) fn hand_on(&mut self, now: Duration) {
+        self.now = now;
+        self.journal.hand_on(now, &mut self.files);
+        for stream in Stream::ALL {
+            self.hand_on_stream(stream);
+        }
+    }
+
+    fn hand_on_stream(&mut self, stream: Stream) {
+        let sink = self.sink_of(stream);
+        if self.sinks[sink].has_failed() {
+            self.presenter.pending(stream).clear();
+        }
+        if self.presenter.pending(stream).is_empty() {
+            // What the presenter keeps is bounded by the presenter. A shared destination is settled in the order of what
+            // was written to it.
+            if !self.is_shared || self.is_sink_idle(0) {
+                let settles = self.take_unsettled(stream);
+                self.settle(settles);
+            }
+            return;
+        }
+        if !self.has_room(sink) {
+            return;
+        }
+        let mut bytes = std::mem::take(&mut self.memory[sink]);
+        bytes.clear();
+        std::mem::swap(&mut bytes, self.presenter.pending(stream));
+        let settles = self.take_unsettled(stream);
+        if self.is_sink_idle(sink) {
+            self.given_at[sink] = self.now;
+        }
+        match self.keeping[sink] {
+            Some(_) => self.keep(sink, bytes, settles),
+            None => self.sinks[sink].write(bytes, settles),
+        }
+    }
+
+    fn take_unsettled(&mut self, stream: Stream) -> [u64; 2] {
+        if self.is_shared {
+            return std::mem::take(&mut self.unsettled);
+        }
+        let mut settles = [0, 0];
+        settles[stream.index()] = std::mem::take(&mut self.unsettled[stream.index()]);
+        settles
+    }
+
+    /// A destination has taken so many bytes, or there is none for them.
+    fn settle(&mut self, settles: [u64; 2]) {
+        for (shown, bytes) in self.shown.iter_mut().zip(settles) {
+            *shown += bytes;
+        }
+        for stream in Stream::ALL {
+            let index = stream.index();
+            // Which bytes of a stream are on the screen and not in their file does not matter, only how many.
+            let bytes = self.shown[index].saturating_sub(if self.logs { self.unlogged[index] } else { 0 });
+            if bytes > 0 {
+                self.shown[index] -= bytes;
+                self.told.push(Told::Settled { stream, bytes });
+            }
+        }
+    }
+
+    /// Takes in what the destinations have to say.
+    pub(crate) fn hear(&mut self, now: Duration) {
+        while let Some(done) = self.files.next(now) {
+            self.hear_files(now, done);
+        }
+        for index in 0..2 {
+            if self.keeping[index].is_some() {
+                continue;
+            }
+            let name = Stream::ALL[index];
+            while let Some(news) = self.sinks[index].next_news() {
+                match news {
+                    News::Written { settles, memory } => {
+                        if now > self.given_at[index] + SLOW {
+                            self.slow_at = Some(now);
+                        }
+                        self.given_at[index] = now;
+                        if let Some(memory) = memory.filter(|memory| memory.capacity() <= KEPT) {
+                            self.memory[index] = memory;
+                        }
+                        self.settle(settles);
+                    }
+                    News::Full(error) => {
+                        self.full_since[index] = Some(now);
+                        self.note(format!("{name}: {}; trying again", rankrun_sys::reason(&error)));
+                    }
+                    News::Recovered => {
+                        self.full_since[index] = None;
+                        self.note(format!("{name} takes output again"));
+                    }
+                    News::Failed(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                        self.told.push(Told::ReaderGone);
+                    }
+                    News::Failed(error) => {
+                        self.note(format!("cannot write to {name}: {}", rankrun_sys::reason(&error)));
+                        self.told.push(Told::Failed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// All that is due; what waits for quiet only if there is `quiet` now.
+    pub(crate) fn tick(&mut self, now: Duration, quiet: bool) {
+        if quiet && self.may_be_quiet() && self.slow_at.is_none_or(|slow| now >= slow + RECOVERY) {
+            self.presenter.tick(now);
+        }
+        self.check_logs(now);
+        for index in 0..2 {
+            if self.full_since[index].is_some_and(|since| now >= since + self.drain) {
+                self.full_since[index] = None;
+                self.told.push(Told::Failed);
+            }
+        }
+    }
+
+    /// Whether silence of the ranks would be seen: nothing is on its way from them.
+    fn may_be_quiet(&self) -> bool {
+        self.is_idle() && self.more == [false; 2]
+    }
+
+    /// When [`Delivery::tick`] is due.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        let recovered = self.slow_at.map_or(Duration::ZERO, |slow| slow + RECOVERY);
+        let presenter = self.presenter.next_deadline().filter(|_| self.may_be_quiet()).map(|due| due.max(recovered));
+        let full = self.full_since.iter().flatten().map(|since| *since + self.drain);
+        full.chain(presenter).chain(self.log_deadline()).min()
+    }
+
+    /// When log files that take nothing are given up.
+    fn log_deadline(&self) -> Option<Duration> {
+        let since = [self.log_failed_since, self.files.busy_since()].into_iter().flatten().min();
+        since.filter(|_| self.logs).map(|since| since + self.drain)
+    }
+
+    fn hear_files(&mut self, now: Duration, done: Done) {
+        match done {
+            Done::Logged { bytes, failure } => {
+                self.logged(bytes);
+                if let Some(error) = failure
+                    && self.logs
+                    && self.log_failed_since.is_none()
+                {
+                    self.log_failed_since = Some(now);
+                    self.note(format!("{}; trying again", describe(&error)));
+                }
+            }
+            Done::Recovered { bytes } => {
+                self.logged(bytes);
+                if self.log_failed_since.take().is_some() && self.logs {
+                    self.note("the log directory takes output again".to_owned());
+                }
+            }
+            Done::Kept { stream, settles, result } => {
+                let index = stream.index();
+                self.keeping[index] = self.keeping[index].map(|waiting| waiting.saturating_sub(1));
+                if let Err(error) = result
+                    && !std::mem::replace(&mut self.is_lost, true)
+                {
+                    let directory = self.keep_in.as_ref().map(|keep| keep.path.display().to_string());
+                    let directory = directory.unwrap_or_default();
+                    let reason = rankrun_sys::reason(&error);
+                    self.note(format!("cannot keep the output that is left in \"{directory}\": {reason}"));
+                }
+                self.settle(settles);
+            }
+            Done::Journaled { bytes, result } => {
+                if let Some(text) = self.journal.written(bytes, result) {
+                    self.note(text);
+                }
+            }
+            Done::GivenUp | Done::Removed | Done::LogsOpened(_) | Done::JournalOpened(_) => {}
+            done @ (Done::Probed { .. } | Done::Saved { .. }) => self.answers.push(done),
+        }
+    }
+
+    fn logged(&mut self, bytes: [u64; 2]) {
+        for (unlogged, bytes) in self.unlogged.iter_mut().zip(bytes) {
+            *unlogged = unlogged.saturating_sub(bytes);
+        }
+        self.settle([0, 0]);
+    }
+
+    /// Gives up log files that have taken nothing for longer than `--drain`.
+    fn check_logs(&mut self, now: Duration) {
+        if self.log_deadline().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        if self.give_up_logs(now) {
+            self.told.push(Told::Failed);
+        }
+    }
+
+    /// Writes no more log files if they do not hold all that they should, and says so. Returns whether that is so.
+    pub(crate) fn give_up_logs(&mut self, now: Duration) -> bool {
+        if !self.is_logging() {
+            return false;
+        }
+        let left = self.unlogged[0] + self.unlogged[1];
+        if self.log_failed_since.take().is_some() {
+            self.note(format!("log files are given up: {left} bytes are not in them"));
+            self.files.submit(now, Task::GiveUpLogs);
+        } else {
+            let at = self.files.at();
+            self.note(format!(
+                "no answer from \"{}\": log files are given up, {left} bytes are not in them",
+                at.display()
+            ));
+            if let Err(error) = self.files.replace() {
+                self.note(format!("cannot start a thread: {}", rankrun_sys::reason(&error)));
+            }
+        }
+        self.logs = false;
+        self.settle([0, 0]);
+        true
+    }
+
+    fn note(&mut self, text: String) {
+        self.told.push(Told::Note(text));
+    }
+
+    /// From now on, what a destination that takes nothing was to get goes into a file of this directory.
+    pub(crate) fn salvage(&mut self, directory: Directory) {
+        self.keep_in = Some(directory);
+        for index in 0..2 {
+            let sink = &mut self.sinks[index];
+            if sink.is_idle() || sink.has_failed() {
+                continue;
+            }
+            let (bytes, settles) = sink.abandon();
+            self.keeping[index] = Some(0);
+            self.full_since[index] = None;
+            self.keep(index, bytes, settles);
+        }
+    }
+
+    fn keep(&mut self, index: usize, bytes: Vec<u8>, settles: [u64; 2]) {
+        let Some(directory) = self.keep_in.clone() else { return };
+        self.keeping[index] = self.keeping[index].map(|waiting| waiting + 1);
+        self.files.submit(self.now, Task::Keep { stream: Stream::ALL[index], directory, bytes, settles });
+    }
+
+    /// Whether output was kept, or was to be kept, that no destination took.
+    pub(crate) fn is_salvaged(&self) -> bool {
+        self.keep_in.is_some()
+    }
+
+    /// Whether there is output that no destination took.
+    pub(crate) fn has_kept(&self) -> bool {
+        self.keeping.iter().any(Option::is_some)
+    }
+
+    /// Whether output is lost that was to be kept.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+}
+
+fn describe(error: &LogError) -> String {
+    format!("{error}: {}", rankrun_sys::reason(&error.source))
+}

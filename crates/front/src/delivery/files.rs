@@ -1,0 +1,334 @@
+//! The front's I/O thread: the one place that touches file systems while a job runs. A file system that does not answer
+//! blocks this thread, never the loop, which gives each of its tasks a bound and names the path that did not answer.
+//!
+//! The loop hands over [`Task`]s, in order, and gets one [`Done`] for each. Tasks that wait are bounded by their
+//! sources: bytes of the ranks by the credit that is granted only when they are written, the others by their number.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rankrun_agent::tidy::Places;
+use rankrun_core::{Rank, Stream};
+use rankrun_output::{LogError, LogFiles};
+use rankrun_sys::poll::Waker;
+
+/// Tasks that are given to the thread at a time. When it has so many, the others wait on the loop's side.
+const TASKS: usize = 64;
+/// How often log files that take nothing are tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What the thread is to do.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Make the directory of the log files.
+    OpenLogs { directory: PathBuf, world_size: u32 },
+    /// Append to a log file.
+    Log { rank: Rank, stream: Stream, bytes: Vec<u8> },
+    /// A stream has ended: write its last line and close its file.
+    CloseLog { rank: Rank, stream: Stream },
+    /// Write no more log files.
+    GiveUpLogs,
+    /// Tell whether a directory exists.
+    Probe(PathBuf),
+    /// Append to a file of output that no destination took; it is begun by the first bytes.
+    Keep { stream: Stream, directory: Directory, bytes: Vec<u8>, settles: [u64; 2] },
+    /// Write a whole file.
+    Save { directory: Option<Directory>, path: PathBuf, bytes: Vec<u8> },
+    /// Begin the journal.
+    OpenJournal(PathBuf),
+    /// Append to the journal.
+    Journal(Vec<u8>),
+    /// Remove the directories of the job.
+    Remove(Places),
+}
+
+/// What became of a task.
+#[derive(Debug)]
+pub(crate) enum Done {
+    LogsOpened(Result<(), LogError>),
+    /// A write to log files: so many bytes of each stream have found their place now.
+    Logged {
+        bytes: [u64; 2],
+        failure: Option<LogError>,
+    },
+    /// All that could not be written before is written. No answer to a task: the thread has tried by itself.
+    Recovered {
+        bytes: [u64; 2],
+    },
+    GivenUp,
+    Probed {
+        exists: bool,
+    },
+    Kept {
+        stream: Stream,
+        settles: [u64; 2],
+        result: io::Result<()>,
+    },
+    Saved {
+        path: PathBuf,
+        result: io::Result<()>,
+    },
+    JournalOpened(io::Result<()>),
+    Journaled {
+        bytes: usize,
+        result: io::Result<()>,
+    },
+    Removed,
+}
+
+/// A directory that is made when it is needed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
+    /// It is made only below this directory, which must exist: that of a user who has no home is not made for them.
+    pub(crate) below: Option<PathBuf>,
+}
+
+impl Directory {
+    fn make(&self) -> io::Result<()> {
+        if let Some(below) = self.below.as_deref().filter(|below| !below.is_dir()) {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("\"{}\" does not exist", below.display())));
+        }
+        std::fs::create_dir_all(&self.path)
+    }
+}
+
+/// The thread, seen from the loop.
+#[derive(Debug)]
+pub(crate) struct Files {
+    tasks: SyncSender<Task>,
+    done: Receiver<Done>,
+    /// Tasks for which there was no room yet.
+    waiting: VecDeque<Task>,
+    /// Tasks without an answer, the waiting ones included.
+    outstanding: usize,
+    /// When the thread last answered, or was given something to do after a rest.
+    progress: Duration,
+    /// The path that it is at.
+    at: Arc<Mutex<PathBuf>>,
+    waker: Waker,
+}
+
+impl Files {
+    /// Starts the thread, which wakes the loop through `waker`.
+    pub(crate) fn start(waker: Waker) -> io::Result<Files> {
+        let (tasks, inbox) = sync_channel(TASKS);
+        // A thread that waits here has finished its task: the loop always reads.
+        let (outbox, done) = sync_channel(TASKS);
+        let at = Arc::new(Mutex::new(PathBuf::new()));
+        let handle = waker.handle()?;
+        let worker = Worker {
+            outbox,
+            waker: handle,
+            at: Arc::clone(&at),
+            logs: None,
+            unsettled: [0, 0],
+            kept: [None, None],
+            journal: None,
+        };
+        std::thread::Builder::new().name("files".to_owned()).stack_size(256 * 1024).spawn(move || {
+            rankrun_sys::signal::block_all();
+            worker.run(&inbox);
+        })?;
+        Ok(Files { tasks, done, waiting: VecDeque::new(), outstanding: 0, progress: Duration::ZERO, at, waker })
+    }
+
+    /// Leaves a thread that is blocked, with all that it was to do, and starts another for what comes.
+    pub(crate) fn replace(&mut self) -> io::Result<()> {
+        *self = Files::start(self.waker.handle()?)?;
+        Ok(())
+    }
+
+    /// Hands over a task.
+    pub(crate) fn submit(&mut self, now: Duration, task: Task) {
+        if self.outstanding == 0 {
+            self.progress = now;
+        }
+        self.outstanding += 1;
+        self.waiting.push_back(task);
+        self.pump();
+    }
+
+    fn pump(&mut self) {
+        while let Some(task) = self.waiting.pop_front() {
+            if let Err(refused) = self.tasks.try_send(task) {
+                let (std::sync::mpsc::TrySendError::Full(task) | std::sync::mpsc::TrySendError::Disconnected(task)) =
+                    refused;
+                self.waiting.push_front(task);
+                return;
+            }
+        }
+    }
+
+    /// The next answer.
+    pub(crate) fn next(&mut self, now: Duration) -> Option<Done> {
+        // A thread that has panicked is one that never answers.
+        let done = self.done.try_recv().ok()?;
+        if !matches!(done, Done::Recovered { .. }) {
+            self.outstanding = self.outstanding.saturating_sub(1);
+        }
+        self.progress = now;
+        self.pump();
+        Some(done)
+    }
+
+    /// Since when the thread has not answered; `None` if it has nothing to do.
+    pub(crate) fn busy_since(&self) -> Option<Duration> {
+        (self.outstanding > 0).then_some(self.progress)
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.outstanding == 0
+    }
+
+    /// The path that the thread is at.
+    pub(crate) fn at(&self) -> PathBuf {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+struct Worker {
+    outbox: SyncSender<Done>,
+    waker: Waker,
+    at: Arc<Mutex<PathBuf>>,
+    logs: Option<LogFiles>,
+    /// Bytes for log files that are not all written, by stream.
+    unsettled: [u64; 2],
+    kept: [Option<File>; 2],
+    journal: Option<(PathBuf, File)>,
+}
+
+impl Worker {
+    fn run(mut self, inbox: &Receiver<Task>) {
+        loop {
+            let is_behind = self.logs.as_ref().is_some_and(|logs| logs.unwritten() > 0);
+            let task = match is_behind {
+                false => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                true => inbox.recv_timeout(RETRY),
+            };
+            let done = match task {
+                Ok(task) => self.perform(task),
+                Err(RecvTimeoutError::Timeout) => match self.retry() {
+                    Some(done) => done,
+                    None => continue,
+                },
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if self.outbox.send(done).is_err() {
+                return;
+            }
+            self.waker.wake();
+        }
+    }
+
+    fn perform(&mut self, task: Task) -> Done {
+        match task {
+            Task::OpenLogs { directory, world_size } => {
+                self.go_to(&directory);
+                let opened = LogFiles::create(directory, world_size);
+                Done::LogsOpened(opened.map(|logs| self.logs = Some(logs)))
+            }
+            Task::Log { rank, stream, bytes } => {
+                self.unsettled[stream.index()] += bytes.len() as u64;
+                self.log(rank, stream, |logs| logs.write(rank, stream, &bytes))
+            }
+            Task::CloseLog { rank, stream } => self.log(rank, stream, |logs| logs.close(rank, stream)),
+            Task::GiveUpLogs => {
+                self.logs = None;
+                Done::GivenUp
+            }
+            Task::Probe(path) => {
+                self.go_to(&path);
+                Done::Probed { exists: path.is_dir() }
+            }
+            Task::Keep { stream, directory, bytes, settles } => {
+                let result = self.keep(stream, &directory, &bytes);
+                Done::Kept { stream, settles, result }
+            }
+            Task::Save { directory, path, bytes } => {
+                self.go_to(&path);
+                let result = directory.map_or(Ok(()), |directory| directory.make()).and_then(|()| save(&path, &bytes));
+                Done::Saved { path, result }
+            }
+            Task::OpenJournal(path) => {
+                self.go_to(&path);
+                Done::JournalOpened(create(&path).map(|file| self.journal = Some((path, file))))
+            }
+            Task::Journal(bytes) => {
+                let Some((path, mut file)) = self.journal.take() else {
+                    let error = io::Error::other("it was given up with the log files");
+                    return Done::Journaled { bytes: bytes.len(), result: Err(error) };
+                };
+                self.go_to(&path);
+                let result = file.write_all(&bytes);
+                self.journal = Some((path, file));
+                Done::Journaled { bytes: bytes.len(), result }
+            }
+            Task::Remove(places) => {
+                self.go_to(Path::new("/tmp"));
+                places.remove();
+                Done::Removed
+            }
+        }
+    }
+
+    fn go_to(&self, path: &Path) {
+        path.clone_into(&mut self.at.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn log(&mut self, rank: Rank, stream: Stream, write: impl FnOnce(&mut LogFiles) -> Result<(), LogError>) -> Done {
+        let Some(mut logs) = self.logs.take() else { return Done::Logged { bytes: [0, 0], failure: None } };
+        self.go_to(&logs.path(rank, stream));
+        let failure = write(&mut logs).err();
+        self.logged(logs, failure)
+    }
+
+    /// Tries the rest again. A failure is known already.
+    fn retry(&mut self) -> Option<Done> {
+        let logs = self.logs.as_mut()?;
+        logs.retry().ok()?;
+        Some(Done::Recovered { bytes: std::mem::take(&mut self.unsettled) })
+    }
+
+    fn logged(&mut self, logs: LogFiles, failure: Option<LogError>) -> Done {
+        let bytes = if logs.unwritten() == 0 { std::mem::take(&mut self.unsettled) } else { [0, 0] };
+        self.logs = Some(logs);
+        Done::Logged { bytes, failure }
+    }
+
+    fn keep(&mut self, stream: Stream, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
+        let path = directory.path.join(format!("unwritten.{stream}"));
+        self.go_to(&path);
+        let file = &mut self.kept[stream.index()];
+        if file.is_none() {
+            directory.make()?;
+            *file = Some(create(&path)?);
+        }
+        file.as_mut().map_or(Ok(()), |file| file.write_all(bytes))
+    }
+}
+
+/// Opens a file that is written from its start. What may block is no file for us.
+fn create(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+    let mut options = File::options();
+    options.create(true).write(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    let file = options.open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.file_type().is_fifo() {
+        return Err(io::Error::other("it is a FIFO, not a regular file"));
+    }
+    if metadata.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+fn save(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    create(path)?.write_all(bytes)
+}

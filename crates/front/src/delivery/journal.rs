@@ -1,0 +1,78 @@
+//! The journal: the events of the job as lines of JSON in a file (`--journal`), from which `rankrun replay` makes the
+//! report again.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rankrun_core::event::{Entry, JobEvent};
+
+use crate::delivery::files::{Files, Task};
+
+/// Bytes that may wait for the file. Events that come when there are so many are counted and left out: a journal is
+/// never the reason why a job waits.
+const WAITING: usize = 16 << 20;
+
+/// The journal, seen from the loop.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    path: Option<PathBuf>,
+    lines: Vec<u8>,
+    /// Bytes that were handed over and are not written.
+    waiting: usize,
+    /// Events that were left out since the last that was not.
+    missing: u64,
+}
+
+impl Journal {
+    /// `None`: nothing is recorded.
+    pub(crate) fn new(path: Option<PathBuf>) -> Journal {
+        Journal { path, ..Journal::default() }
+    }
+
+    /// Takes an event in. It is made only if somebody wants it.
+    pub(crate) fn record(&mut self, at: Duration, event: impl FnOnce() -> JobEvent) {
+        if self.path.is_none() {
+            return;
+        }
+        if self.waiting + self.lines.len() > WAITING {
+            self.missing += 1;
+            return;
+        }
+        if self.missing > 0 {
+            let events = std::mem::take(&mut self.missing);
+            self.write(&Entry::new(at, JobEvent::Gap { events }));
+        }
+        self.write(&Entry::new(at, event()));
+    }
+
+    fn write(&mut self, entry: &Entry) {
+        let length = self.lines.len();
+        match serde_json::to_writer(&mut self.lines, entry) {
+            Ok(()) => self.lines.push(b'\n'),
+            Err(_) => {
+                // Such as a path that is no text: the rest can be read without it.
+                self.lines.truncate(length);
+                self.missing += 1;
+            }
+        }
+    }
+
+    /// Hands over what has been recorded.
+    pub(crate) fn hand_on(&mut self, now: Duration, files: &mut Files) {
+        if !self.lines.is_empty() {
+            let lines = std::mem::take(&mut self.lines);
+            self.waiting += lines.len();
+            files.submit(now, Task::Journal(lines));
+        }
+    }
+
+    /// So many bytes were written, or could not be. Returns what is to be said of that.
+    pub(crate) fn written(&mut self, bytes: usize, result: io::Result<()>) -> Option<String> {
+        self.waiting = self.waiting.saturating_sub(bytes);
+        let error = result.err()?;
+        let path = self.path.take()?;
+        self.lines.clear();
+        Some(format!("cannot write the journal to \"{}\": {}", path.display(), rankrun_sys::reason(&error)))
+    }
+}

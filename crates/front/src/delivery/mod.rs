@@ -1,0 +1,14 @@
+//! Where what ranks and rankrun itself have to say goes: screen, log files, report.
+
+mod destinations;
+mod files;
+mod journal;
+mod last_words;
+mod notes;
+mod sink;
+
+pub(crate) use destinations::{Delivery, Opened, Threads, Told};
+pub(crate) use files::{Directory, Done, Files, Task};
+pub(crate) use journal::Journal;
+pub(crate) use last_words::LastWords;
+pub(crate) use notes::Notes;

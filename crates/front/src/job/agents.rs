@@ -1,0 +1,238 @@
+//! What the agent says, and what follows from it.
+
+use std::io;
+use std::time::Duration;
+
+use rankrun_core::event::{JobEvent, last_words};
+use rankrun_core::gang;
+use rankrun_core::job::StdinTarget;
+use rankrun_core::testimony::Testimony;
+use rankrun_core::{ExitCode, NodeRank, Rank, WorkerStatus};
+use rankrun_sys::process::ProcessRef;
+use rankrun_sys::{signal, terminal};
+use rankrun_wire::ToFront;
+use rankrun_wire::message::{Containment, Hello};
+
+use crate::job::event::FrontEffect;
+use crate::job::front::Front;
+use crate::link::LinkError;
+use crate::nodes::Guard;
+
+impl Front {
+    /// An agent has said something.
+    pub(crate) fn message(&mut self, from: NodeRank, message: ToFront) {
+        match message {
+            ToFront::Hello(hello) if hello.version != rankrun_wire::VERSION => {
+                self.note(format!("the agent is rankrun {}, this is {}", hello.release, Hello::ours().release));
+                self.nodes[from.index()].link = None;
+            }
+            ToFront::Hello(_) => {}
+            ToFront::Refused { what, source } => {
+                self.refused = Some((what, io::Error::other(source)));
+                self.nodes[from.index()].link = None;
+            }
+            ToFront::Ready { pid, containment } => {
+                self.nodes[from.index()].agent = ProcessRef::open(pid.0);
+                if self.plan.verbosity > 0 {
+                    self.note(match &containment {
+                        Containment::Cgroup => "workers are held in cgroups".to_owned(),
+                        Containment::Subreaper { why } => {
+                            format!("workers are held by a subreaper, not in cgroups: {why}")
+                        }
+                    });
+                }
+                self.nodes[from.index()].containment = Some(containment);
+            }
+            ToFront::Started { worker, pid, at } => {
+                if self.plan.spec.io.stdin == StdinTarget::Rank(worker.rank) {
+                    leave_stdin();
+                }
+                if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(worker.rank)) {
+                    terminal.started(pid);
+                }
+                if self.plan.verbosity > 1 {
+                    self.note(format!("rank {} started, pid {pid}", worker.rank));
+                }
+                self.node_event(from, at, gang::Event::Started { rank: worker.rank, pid });
+            }
+            ToFront::SpawnFailed { worker, step, errno, command, at } => {
+                let error = io::Error::from_raw_os_error(errno);
+                let code = match error.kind() {
+                    io::ErrorKind::NotFound => ExitCode::NOT_FOUND,
+                    _ => ExitCode::NOT_EXECUTABLE,
+                };
+                let event = gang::Event::SpawnFailed {
+                    rank: worker.rank,
+                    step,
+                    error: rankrun_sys::reason(&error),
+                    command: command.to_string_lossy().into_owned(),
+                    not_found: Some(code),
+                };
+                self.node_event(from, at, event);
+            }
+            ToFront::Ended { worker, status, at } => {
+                self.last_words.settle(worker.rank);
+                self.rank_ended(from, worker.rank, status, at);
+            }
+            ToFront::Gone { worker, outcome, .. } => self.event(gang::Event::Gone { rank: worker.rank, outcome }),
+            ToFront::Stopped { worker, signal, at } => self.rank_stopped(from, worker.rank, signal, at),
+            ToFront::Continued { .. } | ToFront::Collective(_) => {}
+            ToFront::Mpi { worker, event, at } => {
+                self.node_event(from, at, gang::Event::Mpi { rank: worker.rank, event })
+            }
+            ToFront::Testimony { worker, pid, testimony, at } => {
+                if let Testimony::Uncaught(_) | Testimony::Exiting { .. } = testimony {
+                    self.last_words.settle(worker.rank);
+                }
+                self.node_event(from, at, gang::Event::Testimony { rank: worker.rank, pid, testimony });
+            }
+            ToFront::Stuck { worker, pid, place, since, is_leader, at } => {
+                let rank = worker.rank;
+                if !is_leader {
+                    self.note(format!("rank {rank}: process {pid} could not end after its failure, and was killed"));
+                }
+                let now = self.now();
+                let since = self.nodes[from.index()].clock.moment(now, since).at;
+                self.node_event(from, at, gang::Event::Stuck { rank, pid, place, since, leader: is_leader });
+            }
+            ToFront::KilledForMemory { worker, detail, at } => {
+                self.node_event(from, at, gang::Event::OutOfMemory { rank: worker.rank, detail });
+            }
+            ToFront::Closed { worker, stream } => {
+                let now = self.now();
+                self.delivery.closed(now, worker, stream);
+            }
+            ToFront::StdinTaken(_) => {
+                if let Some(stdin) = &self.stdin {
+                    stdin.want_more();
+                }
+            }
+            ToFront::Paused => self.paused(),
+            ToFront::GuardLost => self.lose_guard(from),
+            ToFront::Note(text) => self.agent_note(text),
+            ToFront::Over(summary) => {
+                let node = &mut self.nodes[from.index()];
+                node.watch.is_over();
+                node.summary = Some(summary);
+                if self.is_over() {
+                    self.drain_until = Some(self.now() + self.plan.drain);
+                }
+            }
+            ToFront::Drained => {
+                self.nodes[from.index()].is_drained = true;
+                // The agent ends by itself now.
+                self.nodes[from.index()].link = None;
+            }
+        }
+    }
+
+    /// The stream to an agent has ended, or cannot be understood.
+    pub(crate) fn lose_agent(&mut self, node: NodeRank, error: &LinkError) {
+        let node = &mut self.nodes[node.index()];
+        let had_said_all = node.is_drained;
+        node.link = None;
+        if had_said_all {
+            return;
+        }
+        let is_over = node.summary.is_some();
+        if !matches!(error, LinkError::Ended) {
+            self.note(format!("{error}"));
+        }
+        if !is_over {
+            self.event(gang::Event::AgentLost);
+        }
+    }
+
+    fn lose_guard(&mut self, node: NodeRank) {
+        let now = self.now();
+        let node = &mut self.nodes[node.index()];
+        if let Guard::Ended(_) = node.guard {
+            return;
+        }
+        // That an agent says so, and that the guard is reaped, is one loss.
+        let was_lost = std::mem::replace(&mut node.is_guard_lost, true);
+        if !was_lost && node.summary.is_none() {
+            node.watch.begin(now);
+            self.event(gang::Event::GuardLost);
+        }
+    }
+
+    /// SIGCHLD: a guard has ended, was stopped, or was continued.
+    pub(crate) fn look_at_guards(&mut self) {
+        let now = self.now();
+        for node in (0..self.nodes.len() as u32).map(NodeRank) {
+            let handle = &mut self.nodes[node.index()];
+            if handle.reap_guard() {
+                self.lose_guard(node);
+            } else if handle.is_guard_stopped() {
+                handle.watch.begin(now);
+            }
+        }
+    }
+
+    /// Gives up agents and guards that do nothing any more.
+    pub(crate) fn watch_nodes(&mut self, now: Duration) {
+        for node in self.nodes.iter_mut().filter(|node| node.link.is_some()) {
+            if let Some(act) = node.watch(now) {
+                self.effects.push_back(FrontEffect::Act { node: node.rank, act });
+            }
+        }
+    }
+
+    /// A leader has ended.
+    fn rank_ended(&mut self, from: NodeRank, rank: Rank, status: WorkerStatus, at: Duration) {
+        if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank)) {
+            let was_lent = terminal.ended(status.success());
+            // ^C went to the rank alone; what it ended, it was meant to end.
+            if matches!(status, WorkerStatus::Signaled { signal: signal::SIGINT, .. }) {
+                self.key_was_pressed = true;
+                self.event(gang::Event::Signal(signal::SIGINT));
+                if was_lent {
+                    // A script that runs us goes on unless it has seen the key too.
+                    terminal::signal_own_group(signal::SIGINT);
+                }
+            }
+        }
+        self.node_event(from, at, gang::Event::Ended { rank, status });
+    }
+
+    /// Ranks whose stderr ends with a traceback, and that live on in silence.
+    pub(crate) fn suspect(&mut self, now: Duration) {
+        if self.last_words.deadline().is_none_or(|due| due > now) {
+            return;
+        }
+        for (rank, exception) in self.last_words.due(now) {
+            let end = self.plan.end_suspects;
+            if !end {
+                let headline = exception.headline();
+                self.note(format!(
+                    "rank {rank} has written a traceback ({headline}) and lives on; --on-suspect kill would end the job"
+                ));
+            }
+            self.event(gang::Event::Suspect { rank, exception, end });
+        }
+    }
+
+    /// Before the verdict: what the last lines of stderr say of the ranks that failed.
+    pub(crate) fn hear_last_words(&mut self) {
+        let failed: Vec<Rank> = (0..self.plan.spec.map.world_size())
+            .map(Rank)
+            .filter(|rank| self.gang.evidence().iter().any(|evidence| evidence.rank == *rank))
+            .collect();
+        for rank in failed {
+            let Some(tail) = self.last_words.of(rank) else { continue };
+            let (now, event) = (self.clock.now(), last_words(rank, tail));
+            self.delivery.journal.record(now, || JobEvent::Stderr { rank, tail: tail.clone() });
+            // It follows from the event that has just been recorded, and orders nothing any more.
+            self.gang.handle(now, event, &mut Vec::new());
+        }
+    }
+}
+
+/// The rank alone holds the front's stdin from now on.
+fn leave_stdin() {
+    if let Ok(null) = std::fs::File::open("/dev/null") {
+        // Where that fails, the rank and we share the descriptor, and we read none of it.
+        let _ = rustix::stdio::dup2_stdin(&null);
+    }
+}

@@ -1,0 +1,311 @@
+//! The end of a job: the proof that nothing is left, the last output, the report.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rankrun_agent::tidy::Remains;
+use rankrun_core::event::{End, JobEvent};
+use rankrun_core::gang::{self, Outside};
+use rankrun_core::job::CleanShm;
+use rankrun_core::report::{LeftProcess, OutputFate, Report, render};
+use rankrun_core::verdict::verdict;
+use rankrun_core::{ExitCode, NodeRank};
+use rankrun_sys::cgroup::GuardedCgroup;
+use rankrun_sys::proc::ChildList;
+use rankrun_sys::signal;
+use rankrun_wire::message::Containment;
+
+use crate::delivery::{Directory, Done, Files, Task};
+use crate::job::front::{Front, Outcome};
+use crate::job::report;
+use crate::nodes::{Act, Guard, LOOK_STEP, NodeHandle};
+
+/// How long guard and agent may take to end once all is over, beyond what a kill may take.
+const GUARD_BOUND: Duration = Duration::from_secs(15);
+/// How long the report itself may wait for a destination that still took the ranks' output.
+const REPORT_BOUND: Duration = Duration::from_secs(1);
+/// How long the home may take to say whether it is there, before the report is printed.
+const PROBE_BOUND: Duration = Duration::from_millis(200);
+/// How long any of it may take when whoever waits for the end has lost patience.
+const HURRIED_BOUND: Duration = Duration::from_millis(200);
+/// How long a file system may take to keep the report, after it has been printed.
+const SAVE_BOUND: Duration = Duration::from_secs(5);
+
+/// The report's own name in its directory.
+const REPORT: &str = "report.json";
+
+fn cannot_write(path: &Path, why: &str) -> String {
+    let what = if path.ends_with(REPORT) { "cannot write the report to" } else { "cannot write" };
+    format!("{what} \"{}\": {why}", path.display())
+}
+
+impl Front {
+    /// The ranks are gone, or nobody holds them any more: proof, output, report.
+    pub(crate) fn finish(mut self) -> Outcome {
+        // A pause that nobody can answer any more is over.
+        self.pausing = None;
+        self.clock.resume();
+        let proven = self.await_guards();
+        if let Some(terminal) = &mut self.terminal {
+            terminal.close(verdict(&self.gang).code == ExitCode::SUCCESS);
+        }
+        if let Some((what, source)) = &self.refused {
+            report::error(self.plan.color, what, Some(source), None);
+            return Outcome { code: ExitCode::INTERNAL, raise: None };
+        }
+        let mut is_written = true;
+        loop {
+            let now = self.now();
+            let more = self.delivery.presenter.finish(now);
+            is_written &= self.write_out(None);
+            if !more || !is_written {
+                break;
+            }
+        }
+        self.tell_withheld_notes(None);
+        self.hear_last_words();
+        let mut end = self.end(proven, is_written);
+        let report = self.report(&end);
+        let is_told = report::is_worth_telling(&report, &self.gang);
+        let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_told);
+        let now = self.now();
+        for node in &self.nodes {
+            self.delivery.files.submit(now, Task::Remove(node.places.clone()));
+        }
+        let missing = directory.as_ref().and_then(|directory| self.missing_home(directory));
+        let home = self.plan.report.home.as_deref();
+        end.saved = match (&directory, &missing) {
+            (_, Some(home)) => Some(format!("not saved: \"{}\" does not exist; see --report-dir", home.display())),
+            (Some(directory), None) => Some(report::shorten_home(&directory.path.join(REPORT), home)),
+            (None, None) => None,
+        };
+        if self.plan.verbosity >= 0 && is_told {
+            let text = render(&report, end.saved.as_deref(), self.plan.color);
+            let now = self.now();
+            let text = format!("{}{}", self.over_key(), text.trim_end_matches('\n'));
+            self.delivery.presenter.notice(now, &text);
+        }
+        let now = self.now();
+        self.delivery.journal.record(now, || JobEvent::End(Box::new(end)));
+        self.write_out(Some(REPORT_BOUND));
+        self.save(directory.filter(|_| missing.is_none()), &report);
+        self.write_out(Some(REPORT_BOUND));
+        let raise = match self.gang.outside() {
+            Some(Outside::Signal(number)) if report.exit_code == ExitCode::signal(number) => Some(number),
+            Some(Outside::OutputGone) if report.exit_code == ExitCode::signal(signal::SIGPIPE) => Some(signal::SIGPIPE),
+            Some(_) | None => None,
+        };
+        Outcome { code: report.exit_code, raise }
+    }
+
+    /// What is known of the end besides the gang.
+    fn end(&self, proven: bool, is_written: bool) -> End {
+        let took = self.started.elapsed();
+        let (mut left, mut shared_memory, mut released) = (Vec::new(), Vec::new(), 0);
+        for summary in self.nodes.iter().filter_map(|node| node.summary.as_ref()) {
+            left.extend(summary.left.iter().cloned());
+            shared_memory.extend(summary.shared_memory.iter().map(|name| name.to_string_lossy().into_owned()));
+            released += summary.released;
+        }
+        // Without a summary the guard has cleaned up, by the agent's notes.
+        let is_removed = |node: &NodeHandle| node.summary.as_ref().is_none_or(|summary| summary.shared_memory_removed);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // One word for all: the weakest.
+        let weak = self.nodes.iter().find(|node| !matches!(node.containment, Some(Containment::Cgroup)));
+        let node = weak.or(self.nodes.first());
+        let (containment, containment_note) = match node.and_then(|node| node.containment.as_ref()) {
+            Some(Containment::Subreaper { why }) => ("subreaper", Some(why.clone())),
+            Some(Containment::Cgroup) => ("cgroup", None),
+            None => ("unknown", None),
+        };
+        let process = |process: rankrun_wire::message::LeftProcess| LeftProcess {
+            pid: process.pid,
+            name: process.name,
+            state: process.state,
+            wait_channel: process.wait_channel,
+        };
+        End {
+            took,
+            started: now.saturating_sub(took),
+            containment: containment.to_owned(),
+            containment_note,
+            proven,
+            processes: left.into_iter().map(process).collect(),
+            released,
+            shared_memory,
+            shared_memory_removed: self.nodes.iter().all(is_removed),
+            output: match (
+                self.nodes.iter().all(|node| node.is_drained),
+                is_written && !self.delivery.is_lost(),
+                self.delivery.has_kept(),
+            ) {
+                (false, _, _) => OutputFate::LostWithAgent,
+                (true, true, true) => OutputFate::KeptBesideReport,
+                (true, true, false) => OutputFate::Written,
+                (true, false, _) => OutputFate::Lost,
+            },
+            why_lost: self.nodes.iter().find_map(NodeHandle::why_lost).map(str::to_owned),
+            saved: None,
+        }
+    }
+
+    fn report(&self, end: &End) -> Report {
+        report::make(&self.facts, &self.gang, end, |rank| self.last_words.of(rank))
+    }
+
+    /// Has the report written, and where torchrun would leave the cause, and says what could not be written. Neither
+    /// changes the exit code.
+    fn save(&mut self, directory: Option<Directory>, report: &Report) {
+        let mut files = Vec::new();
+        if let Some(directory) = directory {
+            let path = directory.path.join(REPORT);
+            files.push((Some(directory), path, report::to_json(report)));
+        }
+        if let (Some(path), Some(json)) = (self.plan.error_file.clone(), report::error_file(report)) {
+            files.push((None, path, json));
+        }
+        let now = self.now();
+        let mut paths = Vec::new();
+        for (directory, path, bytes) in files {
+            match bytes {
+                Ok(bytes) => {
+                    paths.push(path.clone());
+                    self.delivery.files.submit(now, Task::Save { directory, path, bytes });
+                }
+                Err(error) => self.note(cannot_write(&path, &rankrun_sys::reason(&error))),
+            }
+        }
+        self.wait_for_files(SAVE_BOUND, |files, _| files.is_idle());
+        for answer in std::mem::take(&mut self.delivery.answers) {
+            if let Done::Saved { path, result } = answer {
+                paths.retain(|unanswered| *unanswered != path);
+                if let Err(error) = result {
+                    self.note(cannot_write(&path, &rankrun_sys::reason(&error)));
+                }
+            }
+        }
+        let bound = if self.is_hurried { HURRIED_BOUND } else { SAVE_BOUND };
+        for path in paths {
+            let why = format!("no answer from its file system for {} s", bound.as_secs_f64());
+            self.note(cannot_write(&path, &why));
+        }
+    }
+
+    /// The home below which a directory cannot be made, since the user has none. One that does not answer is not known to
+    /// be missing.
+    fn missing_home(&mut self, directory: &Directory) -> Option<PathBuf> {
+        let home = directory.below.clone()?;
+        let now = self.now();
+        self.delivery.files.submit(now, Task::Probe(home.clone()));
+        let is_probed = |it: &Done| matches!(it, Done::Probed { .. });
+        self.wait_for_files(PROBE_BOUND, |_, answers| answers.iter().any(is_probed));
+        let is_missing = |it: &Done| matches!(it, Done::Probed { exists: false });
+        self.delivery.answers.iter().any(is_missing).then_some(home)
+    }
+
+    /// Waits for the I/O thread. Returns whether what was waited for has come.
+    fn wait_for_files(&mut self, bound: Duration, has_come: impl Fn(&Files, &[Done]) -> bool) -> bool {
+        let was_hurried = self.is_hurried;
+        let until = self.now() + if was_hurried { HURRIED_BOUND.min(bound) } else { bound };
+        loop {
+            let now = self.now();
+            self.delivery.hear(now);
+            if has_come(&self.delivery.files, &self.delivery.answers) {
+                return true;
+            }
+            if now >= until || (self.is_hurried && !was_hurried) || !self.wait_until(until) {
+                return false;
+            }
+        }
+    }
+
+    /// Waits for events up to a time, and takes them in. Returns whether that was possible.
+    fn wait_until(&mut self, until: Duration) -> bool {
+        let mut ready = Vec::new();
+        let rest = until.saturating_sub(self.now());
+        if self.poller.wait(Some(rest), &mut ready).is_err() {
+            return false;
+        }
+        for event in ready {
+            self.dispatch(event);
+        }
+        true
+    }
+
+    /// Hands on what is pending until all is written or the time has passed: what is left of the drain, if none is
+    /// given. Returns whether all is written.
+    fn write_out(&mut self, bound: Option<Duration>) -> bool {
+        let until = match bound {
+            Some(bound) => self.now() + bound,
+            None => *self.drain_until.get_or_insert(self.clock.now() + self.plan.drain),
+        };
+        loop {
+            self.hand_on();
+            if self.delivery.is_done() && self.notices.is_empty() {
+                return true;
+            }
+            let now = self.now();
+            // The report still has its second.
+            if now >= until || (bound.is_none() && self.is_hurried) {
+                if self.delivery.is_full() {
+                    self.event(gang::Event::OutputFailed);
+                }
+                if bound.is_some() {
+                    return false;
+                }
+                if self.delivery.give_up_logs(now) {
+                    self.event(gang::Event::OutputFailed);
+                }
+                if let Some(directory) = self.directory().filter(|_| !self.delivery.is_salvaged()) {
+                    self.delivery.salvage(directory);
+                }
+                return self.write_out(Some(REPORT_BOUND));
+            }
+            let due = self.delivery.deadline().map_or(until, |due| due.min(until));
+            if !self.wait_until(due) {
+                return false;
+            }
+        }
+    }
+
+    /// Waits for the guard's word that nothing is left; where there is no guard any more, does its work.
+    fn await_guards(&mut self) -> bool {
+        let bound = self.now() + GUARD_BOUND;
+        loop {
+            self.look_at_guards();
+            if self.nodes.iter().all(|node| node.guard != Guard::Alive) {
+                break;
+            }
+            let now = self.now();
+            for node in &mut self.nodes {
+                if let Some(Act::KillGuard) = node.watch_guard() {
+                    node.kill_guard();
+                }
+            }
+            if now >= bound || self.is_hurried || !self.wait_until(now + LOOK_STEP) {
+                break;
+            }
+        }
+        (0..self.nodes.len() as u32).map(NodeRank).all(|node| self.prove(node))
+    }
+
+    /// Whether nothing is left on a node: by its guard's word; where there is no guard any more, by its work.
+    fn prove(&self, node: NodeRank) -> bool {
+        let node = &self.nodes[node.index()];
+        if let Guard::Ended(code) = node.guard {
+            return code == ExitCode::SUCCESS.0;
+        }
+        let remains = Remains {
+            cgroup: node.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
+            children: ChildList::open(),
+            places: node.places.clone(),
+            clean_shm: self.plan.spec.clean_shm == CleanShm::Job,
+        };
+        if node.is_drained {
+            remains.let_end(&self.foreign);
+        }
+        let empty = remains.end(&self.foreign);
+        remains.tidy();
+        empty
+    }
+}

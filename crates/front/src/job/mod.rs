@@ -1,0 +1,18 @@
+//! The job: its loop, what is decided, how it ends.
+//!
+//! Each source (`run`) becomes a [`event::FrontEvent`]; what handles it decides, and queues [`event::FrontEffect`]s, which
+//! the loop performs.
+
+mod agents;
+mod ending;
+mod event;
+mod front;
+mod pause;
+mod replay;
+mod report;
+mod run;
+mod signals;
+mod start;
+
+pub use replay::{JournalError, Replayed, replay};
+pub(crate) use start::run;

@@ -1,0 +1,63 @@
+//! A journal is taken in again, and makes the report that it made then.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rankrun_core::event::{Entry, Replay, ReplayError};
+use rankrun_core::report::render;
+
+use crate::job::report;
+
+/// What a journal comes to.
+#[derive(Debug)]
+pub struct Replayed {
+    /// The report as it was printed at the end of the job, without its line end.
+    pub text: String,
+    /// What is wrong with the journal, or with us: it does not come to what it came to then.
+    pub warnings: Vec<String>,
+}
+
+/// Why a journal cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("cannot read the journal \"{}\"", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("line {line} of \"{}\" is no event of a job", path.display())]
+    Line { path: PathBuf, line: usize, source: serde_json::Error },
+    #[error("line {line} of \"{}\" does not fit", path.display())]
+    Event { path: PathBuf, line: usize, source: ReplayError },
+    #[error("\"{}\" has no end: rankrun was killed, or could not write it", path.display())]
+    NoEnd { path: PathBuf },
+}
+
+/// Feeds a journal to gang and verdict again, and makes the report.
+pub fn replay(path: &Path, color: bool) -> Result<Replayed, JournalError> {
+    let text = std::fs::read_to_string(path).map_err(|source| JournalError::Read { path: path.to_owned(), source })?;
+    let mut replay: Option<Replay> = None;
+    for (number, line) in text.lines().enumerate() {
+        let line_of = number + 1;
+        let entry: Entry = serde_json::from_str(line).map_err(|source| JournalError::Line {
+            path: path.to_owned(),
+            line: line_of,
+            source,
+        })?;
+        let taken = match &mut replay {
+            Some(replay) => replay.take(entry),
+            None => Replay::new(entry).map(|first| replay = Some(first)),
+        };
+        taken.map_err(|source| JournalError::Event { path: path.to_owned(), line: line_of, source })?;
+    }
+    let no_end = || JournalError::NoEnd { path: path.to_owned() };
+    let replay = replay.ok_or_else(no_end)?;
+    let end = replay.end.as_ref().ok_or_else(no_end)?;
+    let tail = |rank| replay.tails.iter().find(|(of, _)| *of == rank).map(|(_, tail)| tail);
+    let report = report::make(&replay.facts, &replay.gang, end, tail);
+    let mut warnings = Vec::new();
+    if replay.missing > 0 {
+        warnings.push(format!("{} events are missing: there were too many to write", replay.missing));
+    }
+    if !replay.is_faithful() {
+        warnings.push("the gang decides otherwise now than it did then".to_owned());
+    }
+    Ok(Replayed { text: render(&report, end.saved.as_deref(), color), warnings })
+}

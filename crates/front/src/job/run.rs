@@ -1,0 +1,271 @@
+//! The loop: sources become events, what handles them decides, and what was decided is done.
+
+use std::time::Duration;
+
+use rankrun_core::{NodeRank, Stream, gang};
+use rankrun_sys::poll::Ready;
+use rankrun_wire::{Frame, ToAgent};
+
+use crate::delivery::Told;
+use crate::job::event::{FrontEffect, FrontEvent};
+use crate::job::front::{Front, Outcome};
+use crate::nodes::Act;
+
+/// How long files may take to take in what a destination would not.
+const SALVAGE_BOUND: Duration = Duration::from_secs(60);
+/// How often the window is looked at while a rank has the terminal, and so is the only one to be told of changes.
+const WINDOW_STEP: Duration = Duration::from_millis(500);
+
+/// What a descriptor of the loop is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Token {
+    Signals,
+    Waker,
+    /// The stream to an agent.
+    Node(NodeRank),
+}
+
+impl Token {
+    pub(crate) fn encode(self) -> u64 {
+        match self {
+            Token::Signals => 0,
+            Token::Waker => 1,
+            Token::Node(node) => 2 + u64::from(node.0),
+        }
+    }
+
+    fn decode(token: u64) -> Token {
+        match token {
+            0 => Token::Signals,
+            1 => Token::Waker,
+            node => Token::Node(NodeRank((node - 2) as u32)),
+        }
+    }
+}
+
+impl Front {
+    /// Runs until the agents are gone, or have said good-bye, and then ends the job.
+    pub(crate) fn run_to_end(mut self) -> Outcome {
+        let mut ready = Vec::new();
+        for (number, sender) in std::mem::take(&mut self.early) {
+            self.take(FrontEvent::Signal { number, sender });
+        }
+        while self.is_linked() {
+            self.hand_on();
+            let timeout = self.timeout();
+            if let Err(error) = self.poller.wait(timeout, &mut ready) {
+                self.note(format!("cannot wait for events: {error}"));
+                break;
+            }
+            // While output keeps coming, the quiet of a rank is only that of a busy machine.
+            let quiet = !ready.iter().any(|event| matches!(Token::decode(event.token), Token::Node(_)));
+            for &event in &ready {
+                self.dispatch(event);
+            }
+            self.take(FrontEvent::Tick { quiet });
+        }
+        self.finish()
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if self.clock.is_paused() {
+            return None;
+        }
+        let now = self.now();
+        let window = self.must_watch_window().then(|| now + WINDOW_STEP);
+        let waits = [self.last_words.deadline(), self.drain_until, window, self.notes.deadline()];
+        let linked = self.nodes.iter().filter(|node| node.link.is_some());
+        let waits = waits.into_iter().chain(linked.map(|node| node.watch.deadline()));
+        let deadlines = waits.chain([self.gang.deadline(), self.delivery.deadline()]);
+        deadlines.flatten().min().map(|deadline| deadline.saturating_sub(now))
+    }
+
+    /// A source is ready: takes from it what it has.
+    pub(crate) fn dispatch(&mut self, ready: Ready) {
+        if !self.poller.is_current(ready) {
+            return;
+        }
+        match Token::decode(ready.token) {
+            Token::Node(node) => {
+                if ready.writable {
+                    let flushed = self.nodes[node.index()].flush();
+                    if let Err(error) = flushed {
+                        self.take(FrontEvent::AgentLost { node, error });
+                    }
+                }
+                if ready.readable {
+                    self.read_node(node);
+                }
+            }
+            Token::Signals => {
+                while let Some((number, sender)) = self.signals.next() {
+                    self.take(FrontEvent::Signal { number, sender });
+                }
+            }
+            Token::Waker => {
+                self.waker.clear();
+                let now = self.now();
+                self.delivery.hear(now);
+                self.take_news();
+                if let Some(piece) = self.stdin.as_ref().and_then(|stdin| stdin.next()) {
+                    self.take(FrontEvent::Stdin(piece));
+                }
+            }
+        }
+    }
+
+    /// What has arrived from an agent: output goes to its destinations, each message is an event.
+    fn read_node(&mut self, node: NodeRank) {
+        let Some(mut link) = self.nodes[node.index()].link.take() else { return };
+        let filled = link.fill();
+        loop {
+            match link.next() {
+                Ok(Some(Frame::Output(head, bytes))) => {
+                    let now = self.clock.now();
+                    if head.stream == Stream::Stderr {
+                        self.last_words.write(now, head.worker.rank, bytes);
+                    }
+                    self.delivery.output(now, head, bytes);
+                }
+                Ok(Some(Frame::Message(message))) => {
+                    self.nodes[node.index()].link = Some(link);
+                    self.take(FrontEvent::Agent { node, message });
+                    match self.nodes[node.index()].link.take() {
+                        Some(same) => link = same,
+                        None => return,
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => return self.take(FrontEvent::AgentLost { node, error }),
+            }
+        }
+        match filled {
+            Ok(()) => self.nodes[node.index()].link = Some(link),
+            Err(error) => self.take(FrontEvent::AgentLost { node, error }),
+        }
+    }
+
+    /// Gives what is ready to the destinations, our own notices among it.
+    pub(crate) fn hand_on(&mut self) {
+        let now = self.now();
+        while let Some(text) = self.notices.pop_front() {
+            self.delivery.presenter.notice(now, &text);
+        }
+        self.suit_terminal();
+        self.delivery.hand_on(now);
+        self.take_news();
+    }
+
+    /// The news of the destinations.
+    pub(crate) fn take_news(&mut self) {
+        for told in self.delivery.told() {
+            self.take(FrontEvent::Delivery(told));
+        }
+    }
+
+    /// Takes an event: it is handled, and what was decided is done, until nothing follows from it any more.
+    pub(crate) fn take(&mut self, event: FrontEvent) {
+        self.handle(event);
+        while let Some(effect) = self.effects.pop_front() {
+            if let Some(event) = self.perform(effect) {
+                self.handle(event);
+            }
+        }
+    }
+
+    /// Decides.
+    fn handle(&mut self, event: FrontEvent) {
+        match event {
+            FrontEvent::Agent { node, message } => self.message(node, message),
+            FrontEvent::AgentLost { node, error } => self.lose_agent(node, &error),
+            FrontEvent::Signal { number, sender } => self.signal(number, sender),
+            FrontEvent::Delivery(told) => self.delivered(told),
+            FrontEvent::Stdin(Some(bytes)) => self.say(ToAgent::Stdin(bytes)),
+            FrontEvent::Stdin(None) => self.say(ToAgent::StdinEnd),
+            FrontEvent::Tick { quiet } => self.tick(quiet),
+        }
+    }
+
+    /// Does what was decided. What goes wrong is an event.
+    fn perform(&mut self, effect: FrontEffect) -> Option<FrontEvent> {
+        match effect {
+            FrontEffect::Send { to, message } => {
+                let nodes = self.nodes.iter_mut().filter(|node| to.is_none_or(|to| to == node.rank));
+                for node in nodes {
+                    if let Err(error) = node.send(&message) {
+                        return Some(FrontEvent::AgentLost { node: node.rank, error });
+                    }
+                }
+                None
+            }
+            FrontEffect::Act { node, act } => {
+                let node = &self.nodes[node.index()];
+                match act {
+                    Act::KillAgent => node.kill_agent(),
+                    Act::KillGuard => node.kill_guard(),
+                    Act::GiveUpAgent => {
+                        return Some(FrontEvent::AgentLost { node: node.rank, error: crate::link::LinkError::Ended });
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    fn delivered(&mut self, told: Told) {
+        match told {
+            Told::Settled { stream, bytes } => self.say(ToAgent::Credit { stream, bytes }),
+            Told::Note(text) => self.note(text),
+            Told::ReaderGone if !self.is_over() => self.event(gang::Event::OutputGone),
+            Told::ReaderGone => {}
+            Told::Failed => {
+                self.event(gang::Event::OutputFailed);
+                self.drain_until = Some(self.now());
+            }
+        }
+    }
+
+    fn tick(&mut self, quiet: bool) {
+        if self.clock.is_paused() {
+            return;
+        }
+        let now = self.now();
+        if self.gang.deadline().is_some_and(|deadline| deadline <= now) {
+            self.event(gang::Event::Tick);
+        }
+        self.watch_nodes(now);
+        self.suspect(now);
+        self.tell_withheld_notes(Some(now));
+        self.delivery.tick(now, quiet);
+        if self.must_watch_window() {
+            self.resized();
+        }
+        if self.drain_until.is_some_and(|until| until <= now) {
+            self.give_up_on_destinations(now);
+        }
+    }
+
+    /// The rank on the terminal is told of a new window by the kernel, and nobody else is.
+    fn must_watch_window(&self) -> bool {
+        self.plan.spec.map.world_size() > 1 && self.terminal.as_ref().is_some_and(|terminal| terminal.group().is_some())
+    }
+
+    /// A destination takes nothing, and has had its time: what it was to get is kept beside the report.
+    fn give_up_on_destinations(&mut self, now: Duration) {
+        if self.delivery.is_full() {
+            self.event(gang::Event::OutputFailed);
+        }
+        if self.delivery.give_up_logs(now) {
+            self.event(gang::Event::OutputFailed);
+        }
+        match self.directory().filter(|_| !self.delivery.is_salvaged() && !self.is_hurried) {
+            Some(directory) => {
+                self.delivery.salvage(directory);
+                // The files take what is left at once, unless they cannot take it at all.
+                self.drain_until = self.is_over().then(|| now + SALVAGE_BOUND);
+            }
+            None if self.is_over() => self.nodes.iter_mut().for_each(|node| node.link = None),
+            None => self.drain_until = None,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Signals to rankrun (docs/signals.md).
+
+use std::time::Duration;
+
+use rankrun_core::gang;
+use rankrun_sys::{signal, terminal};
+use rankrun_wire::ToAgent;
+
+use crate::job::front::Front;
+
+/// A signal that comes so long after the order to kill everything is meant for an agent that does not do it.
+const IMPATIENCE: Duration = Duration::from_secs(1);
+
+impl Front {
+    /// A signal has arrived.
+    pub(crate) fn signal(&mut self, number: i32, sender: i32) {
+        // What the kernel sends by itself comes from a key of the terminal.
+        let by_key = sender == 0 && [signal::SIGINT, signal::SIGTSTP].contains(&number);
+        if by_key && self.pass_on(number) {
+            return;
+        }
+        match number {
+            signal::SIGCHLD => self.look_at_guards(),
+            signal::SIGTSTP => self.stopped(by_key),
+            signal::SIGCONT => self.continued(),
+            signal::SIGWINCH => self.resized(),
+            signal::SIGUSR1 | signal::SIGUSR2 => self.say(ToAgent::Signal(number)),
+            // We have sent it to our whole group, on behalf of a key.
+            signal::SIGINT if sender == std::process::id() as i32 => {}
+            number => {
+                self.key_was_pressed |= by_key;
+                let first = self.gang.outside().is_none();
+                let now = self.now();
+                if self.gang.killed_at().is_some_and(|at| now >= at + IMPATIENCE) {
+                    // The agent has had its chance to kill them; without it the guard does.
+                    self.expect_end(now);
+                }
+                self.event(gang::Event::Signal(number));
+                if first && !self.gang.over() && self.plan.verbosity >= 0 {
+                    self.tell_stopping(number, by_key);
+                }
+                if !first && (self.is_over() || !self.is_linked()) {
+                    // Nothing is left but our own waiting: for output that nobody takes, for a file system.
+                    self.is_hurried = true;
+                    self.drain_until = Some(self.now());
+                }
+            }
+        }
+    }
+
+    fn tell_stopping(&mut self, number: i32, by_key: bool) {
+        let name = rankrun_core::status::signal_name(number);
+        let grace = self.plan.spec.stop.grace_outside.as_secs_f64();
+        let again = if number == signal::SIGINT { "; press ^C again to kill at once" } else { "" };
+        let ranks = self.plan.spec.map.world_size();
+        let ranks = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
+        let over_key = if by_key { self.over_key() } else { "" };
+        self.notices.push_back(format!("{over_key}rankrun: {name}: stopping {ranks}, with {grace} s to end{again}"));
+    }
+
+    /// What a message begins with so as not to stand behind the `^C` that the terminal has shown.
+    pub(crate) fn over_key(&self) -> &'static str {
+        if self.key_was_pressed && terminal::is_terminal(rustix::stdio::stderr()) { "\r" } else { "" }
+    }
+
+    /// The window of the terminal may have changed.
+    pub(crate) fn resized(&mut self) {
+        let window = terminal::window(rustix::stdio::stdout()).or_else(|| terminal::window(rustix::stdio::stderr()));
+        let window = window.or_else(|| self.terminal.as_ref()?.window());
+        let Some((rows, columns)) = window.filter(|window| Some(*window) != self.plan.spec.io.window) else { return };
+        self.plan.spec.io.window = window;
+        let now = self.now();
+        self.delivery.presenter.resize(now, (rows, columns));
+        self.say(ToAgent::Window(rows, columns));
+    }
+}

@@ -1,0 +1,169 @@
+//! One node: the stream to its agent, its guard, and what is known of both.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rankrun_agent::tidy::Places;
+use rankrun_agent::{LapseNote, Launched};
+use rankrun_core::NodeRank;
+use rankrun_core::lease::Lapse;
+use rankrun_sys::poll::Poller;
+use rankrun_sys::process::{Child, ProcessRef};
+use rankrun_sys::signal;
+use rankrun_sys::wait::{self, Change, Look};
+use rankrun_wire::ToAgent;
+use rankrun_wire::message::{Containment, Summary};
+
+use crate::link::{Link, LinkError};
+use crate::nodes::clock::NodeClock;
+use crate::nodes::watch::{Act, Seen, Watch, is_stopped};
+
+/// What became of a guard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Guard {
+    /// It has not been reaped.
+    Alive,
+    /// It has ended with this code: 0 if nothing is left.
+    Ended(u8),
+    /// It was killed.
+    Lost,
+}
+
+/// A node, as the front holds it.
+#[derive(Debug)]
+pub(crate) struct NodeHandle {
+    pub(crate) rank: NodeRank,
+    /// Where the job's directory may be.
+    pub(crate) places: Places,
+    /// Where the job's cgroup is, if there is one.
+    pub(crate) cgroup: Option<PathBuf>,
+    pub(crate) link: Option<Link>,
+    guard_child: Child,
+    /// Why the guard has ended the agent, if it has.
+    lapse: LapseNote,
+    pub(crate) guard: Guard,
+    /// The loss of the guard has been noticed.
+    pub(crate) is_guard_lost: bool,
+    /// The agent, once it is known.
+    pub(crate) agent: Option<ProcessRef>,
+    pub(crate) clock: NodeClock,
+    pub(crate) watch: Watch,
+    pub(crate) containment: Option<Containment>,
+    /// The agent's word that all is over.
+    pub(crate) summary: Option<Summary>,
+    /// All output of the node has come.
+    pub(crate) is_drained: bool,
+}
+
+impl NodeHandle {
+    /// A node that has just been started. Its stream is watched under `token`.
+    pub(crate) fn new(rank: NodeRank, launched: Launched, poller: &Poller, token: u64) -> io::Result<NodeHandle> {
+        let Launched { guard, stream, session, cgroup, places, lapse } = launched;
+        let link = Link::new(&poller.registry(), token, stream, session)?;
+        Ok(NodeHandle {
+            rank,
+            places,
+            cgroup,
+            link: Some(link),
+            guard_child: guard,
+            lapse,
+            guard: Guard::Alive,
+            is_guard_lost: false,
+            agent: None,
+            clock: NodeClock::default(),
+            watch: Watch::default(),
+            containment: None,
+            summary: None,
+            is_drained: false,
+        })
+    }
+
+    /// Sends a message, if there is anybody to send it to.
+    pub(crate) fn send(&mut self, message: &ToAgent) -> Result<(), LinkError> {
+        self.link.as_mut().map_or(Ok(()), |link| link.say(message))
+    }
+
+    /// Sends what the stream had no room for.
+    pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
+        self.link.as_mut().map_or(Ok(()), Link::flush)
+    }
+
+    /// Why the agent is lost, where that is known: by what the guard has noted, or by what we have done ourselves.
+    pub(crate) fn why_lost(&self) -> Option<&'static str> {
+        let noted = self.lapse.lapse().map(|lapse| match lapse {
+            Lapse::Stopped => "its agent was stopped by somebody, and ended by its guard",
+            Lapse::Stuck => "its agent neither ran nor could have run, and was ended by its guard",
+            Lapse::Spinning => "its agent did not come to the end of a turn of its loop, and was ended by its guard",
+        });
+        noted.or(self.watch.why)
+    }
+
+    /// Looks whether the guard has ended, and reaps it. Returns whether it was lost now.
+    pub(crate) fn reap_guard(&mut self) -> bool {
+        if self.guard != Guard::Alive {
+            return false;
+        }
+        self.guard = match wait::peek_at(self.guard_child.pid()) {
+            Look::Found(child) => {
+                wait::reap(self.guard_child.pid());
+                match child.change {
+                    Change::Exited { code } => Guard::Ended(code),
+                    Change::Signaled { .. } | Change::Stopped { .. } | Change::Continued => Guard::Lost,
+                }
+            }
+            Look::Nothing => Guard::Alive,
+            Look::NoChildren => Guard::Lost,
+        };
+        self.guard == Guard::Lost
+    }
+
+    /// Whether somebody has stopped the guard.
+    pub(crate) fn is_guard_stopped(&self) -> bool {
+        self.guard == Guard::Alive && is_stopped(self.guard_child.pid())
+    }
+
+    /// Decides whether guard or agent are to be given up now.
+    pub(crate) fn watch(&mut self, now: Duration) -> Option<Act> {
+        let mut watch = std::mem::take(&mut self.watch);
+        let act = watch.tick(now, || self.look());
+        self.watch = watch;
+        act
+    }
+
+    /// At the end: decides whether the guard is to be given up.
+    pub(crate) fn watch_guard(&mut self) -> Option<Act> {
+        let is_stopped = self.is_guard_stopped();
+        self.watch.tick_guard(is_stopped)
+    }
+
+    fn look(&mut self) -> Seen {
+        let guard_stopped = self.is_guard_stopped();
+        if self.agent.is_none() && guard_stopped {
+            // It has not said who it is. It is the only child that the guard can have so early.
+            let guard = self.guard_child.pid();
+            let is_below = |process: &rankrun_sys::proc::Process| process.parent == guard;
+            let found = rankrun_sys::proc::all().into_iter().find(is_below);
+            self.agent = found.and_then(|process| ProcessRef::open_if(process.pid, is_below));
+        }
+        Seen {
+            is_guarded: self.guard == Guard::Alive && !self.is_guard_lost,
+            guard_stopped,
+            agent_stopped: self.agent.as_ref().map(|agent| is_stopped(agent.pid())),
+        }
+    }
+
+    pub(crate) fn kill_agent(&self) {
+        if let Some(agent) = &self.agent {
+            // It has ended already if this fails, and its stream says so.
+            let _ = agent.signal(signal::SIGKILL);
+        }
+    }
+
+    pub(crate) fn kill_guard(&self) {
+        if self.guard == Guard::Alive {
+            // It has not been reaped: if this fails it is another user's, and the bound of the wait for it counts.
+            let _ = self.guard_child.signal(signal::SIGKILL);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A session over a connection: what front and agent have in common.
+
+use std::io;
+
+use bytes::Bytes;
+use rankrun_sys::reactor::{Conn, Incoming};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::frame::{Frame, OutputHead, WireError};
+use crate::session::Session;
+
+/// Why a stream is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    #[error("the stream between front and agent has ended")]
+    Ended,
+    #[error("cannot read or write the stream between front and agent")]
+    Io(#[source] io::Error),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+}
+
+/// A session, and the connection that carries it now.
+#[derive(Debug)]
+pub struct Link {
+    /// `None` while the session is suspended.
+    conn: Option<Conn>,
+    session: Session,
+    /// Bytes read in one turn of the loop at most.
+    budget: usize,
+}
+
+impl Link {
+    /// `budget` is how many bytes are read in one turn of the loop: one link must not keep the loop from the others.
+    pub fn new(conn: Conn, session: Session, budget: usize) -> Link {
+        Link { conn: Some(conn), session, budget }
+    }
+
+    /// Sends a message, as far as the kernel takes it now.
+    pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), LinkError> {
+        self.message(message)?;
+        self.flush()
+    }
+
+    /// Makes a message ready to be sent with the next [`Link::flush`].
+    pub fn message<M: Serialize>(&mut self, message: &M) -> Result<(), LinkError> {
+        Ok(self.session.message(message)?)
+    }
+
+    /// Makes output ready to be sent with the next [`Link::flush`].
+    pub fn output(&mut self, head: OutputHead, bytes: Bytes) -> Result<(), LinkError> {
+        Ok(self.session.output(head, bytes)?)
+    }
+
+    /// Sends what is ready, as far as the kernel takes it now. The connection has the loop woken for the rest.
+    pub fn flush(&mut self) -> Result<(), LinkError> {
+        match &mut self.conn {
+            Some(conn) => conn.send(self.session.pieces()).map_err(LinkError::Io),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes that the kernel has not taken.
+    pub fn unsent(&self) -> usize {
+        self.conn.as_ref().map_or(0, Conn::unsent)
+    }
+
+    /// Whether output may be sent: see [`Session::has_room`].
+    pub fn has_room(&self) -> bool {
+        self.conn.is_some() && self.session.has_room()
+    }
+
+    /// Reads once. What has arrived is then taken with [`Link::next_frame`], also before an error is acted upon.
+    pub fn fill(&mut self) -> Result<(), LinkError> {
+        let Some(conn) = &mut self.conn else { return Ok(()) };
+        match conn.read(self.session.room(self.budget)) {
+            Ok(Incoming::Bytes(count)) => self.session.filled(count),
+            Ok(Incoming::Nothing) => {}
+            Ok(Incoming::End) => return Err(LinkError::Ended),
+            Err(error) => return Err(LinkError::Io(error)),
+        }
+        Ok(())
+    }
+
+    /// The next frame that has arrived. At the end of what has arrived, acknowledgements are sent.
+    pub fn next_frame<M: DeserializeOwned>(&mut self) -> Result<Option<Frame<'_, M>>, LinkError> {
+        let Some(cut) = self.session.advance()? else {
+            self.flush()?;
+            return Ok(None);
+        };
+        Ok(Some(self.session.open(&cut)?))
+    }
+
+    /// Closes the connection, and keeps the session for another one. False: the session ends with it.
+    pub fn suspend(&mut self) -> bool {
+        self.conn = None;
+        self.session.suspend();
+        self.session.can_resume()
+    }
+
+    /// Goes on over another connection.
+    pub fn resume(&mut self, conn: Conn) -> Result<(), LinkError> {
+        self.session.resume()?;
+        self.conn = Some(conn);
+        self.flush()
+    }
+}

@@ -1,0 +1,305 @@
+//! One conversation between front and agent, over one byte stream or over several that follow each other.
+//!
+//! Each side numbers its messages and output from 1, and each frame says which frame of the other side was the last to be
+//! taken in. Where the byte stream may break and be replaced (`ssh`, a front that comes back), both sides keep what they
+//! have sent until it is acknowledged. On the next byte stream each first says what it has received, with a `Resume`
+//! frame. Then each sends again what the other lacks. Nothing is lost, and nothing arrives twice.
+//!
+//! The session does no I/O. Bytes that arrive are put into [`Session::room`], frames are taken with
+//! [`Session::next_frame`]; what is to be sent is taken with [`Session::pieces`], and is never copied if it is large.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+
+use bytes::{Bytes, BytesMut};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::frame::{Cut, Decoder, Frame, Header, Kind, OutputHead, WireError, encode};
+
+/// Output of at most this size is copied, together with the frames around it: a piece of its own costs more.
+const COPIED: usize = 8 * 1024;
+/// Memory for frames that are put together is taken in blocks of this size.
+const BLOCK: usize = 64 * 1024;
+/// What a retained frame counts for beside its bytes.
+const FRAME_COST: usize = 96;
+/// Messages may go so far beyond what is retained of output: they are small, and they cannot wait.
+const MESSAGES: usize = 16 << 20;
+
+/// Whether sent frames are kept until they are acknowledged. Both sides must have chosen the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Retain {
+    /// The end of the byte stream is the end of the session: a pair of sockets between two processes of one machine,
+    /// which nobody could connect again. No acknowledgements are sent but those in the headers.
+    No,
+    /// The session may go on over another byte stream. About so many bytes are kept. At this bound [`Session::has_room`]
+    /// is false, and output is to wait. Messages do not wait. If they, unacknowledged, come to 16 MiB more, all that was
+    /// kept is dropped: the session goes on, but cannot be resumed any more.
+    UpTo(usize),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Open,
+    /// There is no byte stream.
+    Suspended,
+    /// There is a new byte stream, and the peer has not said yet what it has received.
+    Resuming,
+}
+
+/// One side of a conversation.
+#[derive(Debug)]
+pub struct Session {
+    id: u64,
+    retain: Retain,
+    state: State,
+    /// The last frame that was made, and the last that the peer has acknowledged.
+    sent: u64,
+    acked: u64,
+    /// The frames after `acked`, if they are kept: head and, if it is large, the output.
+    retained: VecDeque<[Bytes; 2]>,
+    retained_size: usize,
+    /// Frames that the peer may lack were not kept.
+    is_final: bool,
+    decoder: Decoder,
+    /// The last frame that was taken in.
+    received: u64,
+    /// Bytes of frames that were taken in since the last acknowledgement left.
+    unacknowledged: usize,
+    out: VecDeque<Bytes>,
+    tail: BytesMut,
+    scratch: Vec<u8>,
+}
+
+impl Session {
+    /// A session on its first byte stream. `id` is random, and the same on both sides.
+    pub fn new(id: NonZeroU64, retain: Retain) -> Session {
+        Session {
+            id: id.get(),
+            retain,
+            state: State::Open,
+            sent: 0,
+            acked: 0,
+            retained: VecDeque::new(),
+            retained_size: 0,
+            is_final: retain == Retain::No,
+            decoder: Decoder::default(),
+            received: 0,
+            unacknowledged: 0,
+            out: VecDeque::new(),
+            tail: BytesMut::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Sends a message.
+    pub fn message<M: Serialize>(&mut self, message: &M) -> Result<(), WireError> {
+        self.frame(Kind::Message, message, Bytes::new())
+    }
+
+    /// Sends output. It is to wait while there is no room ([`Session::has_room`]).
+    pub fn output(&mut self, head: OutputHead, bytes: Bytes) -> Result<(), WireError> {
+        self.frame(Kind::Output, &head, bytes)
+    }
+
+    /// Whether output may be sent now. Without it, the peer's next acknowledgement makes room.
+    pub fn has_room(&self) -> bool {
+        match self.retain {
+            Retain::UpTo(limit) if !self.is_final => self.retained_size < limit,
+            Retain::UpTo(_) | Retain::No => true,
+        }
+    }
+
+    /// Whether the session could go on over another byte stream.
+    pub fn can_resume(&self) -> bool {
+        !self.is_final
+    }
+
+    /// What is to be written to the byte stream, in order.
+    pub fn pieces(&mut self) -> impl Iterator<Item = Bytes> + '_ {
+        self.seal();
+        self.out.drain(..)
+    }
+
+    /// Room for bytes of the byte stream, up to `size`. [`Session::filled`] says how many were put there.
+    pub fn room(&mut self, size: usize) -> &mut [u8] {
+        self.decoder.room(size)
+    }
+
+    /// The first `read` bytes of the room were filled.
+    pub fn filled(&mut self, read: usize) {
+        self.decoder.filled(read);
+    }
+
+    /// The next frame, if it has arrived whole. With the next call it counts as taken in, and may be acknowledged; so
+    /// there may be something to send after that.
+    pub fn next_frame<M: DeserializeOwned>(&mut self) -> Result<Option<Frame<'_, M>>, WireError> {
+        match self.advance()? {
+            Some(cut) => self.open(&cut).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// What a frame carries. To be called before anything else is read.
+    pub(crate) fn open<M: DeserializeOwned>(&self, cut: &Cut) -> Result<Frame<'_, M>, WireError> {
+        self.decoder.open(cut)
+    }
+
+    /// Cuts the next frame that carries something, and does what the others ask for.
+    pub(crate) fn advance(&mut self) -> Result<Option<Cut>, WireError> {
+        self.acknowledge()?;
+        while let Some(cut) = self.decoder.cut()? {
+            let Header { session, seq, ack } = cut.header;
+            // The first frame of all is the greeting. It passes, so that peers that do not fit can say so.
+            let is_greeting = cut.kind == Kind::Message && self.received == 0 && seq == 1;
+            if session != self.id && !is_greeting {
+                return Err(WireError::OtherSession { expected: self.id, got: session });
+            }
+            match (self.state, cut.kind) {
+                (State::Open, Kind::Message | Kind::Output) => {
+                    if seq.checked_sub(1) != Some(self.received) {
+                        return Err(WireError::Gap { expected: self.received.saturating_add(1), got: seq });
+                    }
+                    self.acknowledged(ack)?;
+                    self.received = seq;
+                    self.unacknowledged += cut.length + FRAME_COST;
+                    return Ok(Some(cut));
+                }
+                (State::Open, Kind::Ack) => self.acknowledged(ack)?,
+                (State::Resuming, Kind::Resume) => {
+                    if ack < self.acked {
+                        return Err(WireError::Forgotten { acked: self.acked, got: ack });
+                    }
+                    self.acknowledged(ack)?;
+                    self.state = State::Open;
+                    self.out.extend(self.retained.iter().flatten().filter(|piece| !piece.is_empty()).cloned());
+                }
+                (_, kind) => return Err(WireError::OutOfPlace { kind: kind as u8 }),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The byte stream is gone. Messages and output are still taken, as far as they are retained.
+    pub fn suspend(&mut self) {
+        self.state = State::Suspended;
+        // Half a frame may have arrived, or have left.
+        self.decoder.clear();
+        self.out.clear();
+        self.tail.clear();
+    }
+
+    /// Goes on over a new byte stream.
+    pub fn resume(&mut self) -> Result<(), WireError> {
+        self.suspend();
+        if self.is_final {
+            return Err(WireError::NotRetained);
+        }
+        self.state = State::Resuming;
+        self.bare(Kind::Resume)
+    }
+
+    fn header(&mut self) -> Header {
+        self.unacknowledged = 0;
+        Header { session: self.id, seq: self.sent, ack: self.received }
+    }
+
+    fn frame<M: Serialize>(&mut self, kind: Kind, body: &M, follows: Bytes) -> Result<(), WireError> {
+        let header = Header { seq: self.sent + 1, ..self.header() };
+        encode(kind, header, body, follows.len(), &mut self.scratch)?;
+        self.sent += 1;
+        if self.state != State::Open && self.is_final {
+            return Ok(());
+        }
+        self.tail.reserve_block(self.scratch.len() + follows.len().min(COPIED));
+        self.tail.extend_from_slice(&self.scratch);
+        let large = if follows.len() > COPIED {
+            follows
+        } else {
+            self.tail.extend_from_slice(&follows);
+            Bytes::new()
+        };
+        if !self.is_final {
+            let head = self.tail.split().freeze();
+            self.retain([head.clone(), large.clone()]);
+            if self.state == State::Open {
+                self.out.extend([head, large].into_iter().filter(|piece| !piece.is_empty()));
+            }
+        } else if !large.is_empty() {
+            self.seal();
+            self.out.push_back(large);
+        }
+        Ok(())
+    }
+
+    /// A frame that has no number and that nobody retains.
+    fn bare(&mut self, kind: Kind) -> Result<(), WireError> {
+        let header = self.header();
+        encode(kind, header, &(), 0, &mut self.scratch)?;
+        self.tail.reserve_block(self.scratch.len());
+        self.tail.extend_from_slice(&self.scratch);
+        self.seal();
+        Ok(())
+    }
+
+    fn seal(&mut self) {
+        if !self.tail.is_empty() {
+            self.out.push_back(self.tail.split().freeze());
+        }
+    }
+
+    fn retain(&mut self, frame: [Bytes; 2]) {
+        let Retain::UpTo(limit) = self.retain else { return };
+        self.retained_size += size_of(&frame);
+        self.retained.push_back(frame);
+        // One frame alone may be of any size.
+        if self.retained_size > limit.saturating_add(MESSAGES) && self.retained.len() > 1 {
+            self.is_final = true;
+            self.retained = VecDeque::new();
+            self.retained_size = 0;
+        }
+    }
+
+    /// Sends an acknowledgement alone, if nothing has carried one for long: the peer must not come to its bound.
+    fn acknowledge(&mut self) -> Result<(), WireError> {
+        match self.retain {
+            Retain::UpTo(limit) if self.state == State::Open && self.unacknowledged > limit / 4 => self.bare(Kind::Ack),
+            Retain::UpTo(_) | Retain::No => Ok(()),
+        }
+    }
+
+    /// The peer has taken in everything up to `ack`. A frame that was sent again bears an old acknowledgement.
+    fn acknowledged(&mut self, ack: u64) -> Result<(), WireError> {
+        if ack > self.sent {
+            return Err(WireError::AckOfUnsent { sent: self.sent, got: ack });
+        }
+        while self.acked < ack {
+            self.acked += 1;
+            if let Some(frame) = self.retained.pop_front() {
+                self.retained_size -= size_of(&frame);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn size_of(frame: &[Bytes; 2]) -> usize {
+    frame[0].len() + frame[1].len() + FRAME_COST
+}
+
+trait ReserveBlock {
+    fn reserve_block(&mut self, size: usize);
+}
+
+impl ReserveBlock for BytesMut {
+    /// Room for `size` more bytes. Memory whose bytes have all been sent is used again.
+    fn reserve_block(&mut self, size: usize) {
+        if self.capacity() - self.len() < size {
+            self.reserve(size.max(BLOCK));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;
