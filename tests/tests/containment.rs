@@ -298,7 +298,8 @@ fn no_shared_memory_survives_the_job_whatever_ends_it() {
             let outcome = std::panic::catch_unwind(|| {
                 after(job, LEASE + GRACE + MARGIN, |running| {
                     // Whoever cleans up after a killed agent knows what the agent had noted, and removes nothing else.
-                    wait_until(MARGIN * 5, || notes_of(running) >= RANKS as usize).expect("the files are noted");
+                    wait_until(MARGIN * 5, || (notes_of(running) >= RANKS as usize).then_some(()))
+                        .expect("the files are noted");
                     event(running);
                 })
             });
