@@ -254,7 +254,11 @@ impl Gang {
     }
 
     /// Takes one event that happened at another time than that at which it became known.
-    pub fn handle_of(&mut self, moment: Moment, event: Event, effects: &mut Vec<Effect>) {
+    pub fn handle_of(&mut self, mut moment: Moment, event: Event, effects: &mut Vec<Effect>) {
+        if let (Some(Outside::GuardLost | Outside::AgentLost), Some(stop)) = (self.outside(), self.stop_at) {
+            // An agent stops its workers before we know why: what becomes known after that loss comes from it.
+            moment.at = moment.at.max(stop + Duration::from_nanos(1));
+        }
         let now = moment.now;
         match event {
             Event::Started { rank, pid } => {

@@ -222,3 +222,16 @@ fn events_are_dated_by_their_node_and_waits_counted_from_when_they_became_known(
     assert_eq!(culprit(&verdict), Some(Rank(0)), "a SIGTERM of somebody else, 200 ms before ours");
     assert_eq!(gang.evidence()[0].at, Duration::from_millis(400));
 }
+
+#[test]
+fn what_an_agent_did_by_itself_before_its_guards_loss_was_known_comes_from_that_loss() {
+    for end in [killed(0, 15), exit(0, 1)] {
+        let mut gang = gang(2);
+        feed(&mut gang, 500, Event::GuardLost);
+        let moment = Moment { now: Duration::from_millis(510), at: Duration::from_millis(200) };
+        gang.handle_of(moment, end, &mut Vec::new());
+        feed(&mut gang, 520, killed(1, 15));
+        let verdict = verdict(&gang);
+        assert_eq!((verdict.class, culprit(&verdict)), (Some(crate::evidence::Class::LauncherLost), None));
+    }
+}

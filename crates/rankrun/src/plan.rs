@@ -145,7 +145,8 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         attempt: Attempt(0),
         apps: apps?,
         map: RankMap::single_node(&around.host, &sizes),
-        base_env: around.env.clone(),
+        // A rankrun below a rank has another job, and must not write over this one's journal.
+        base_env: around.env.iter().filter(|(name, _)| name != "RANKRUN_JOURNAL").cloned().collect(),
         cwd: around.cwd.clone().into(),
         stop: stop_policy(settings),
         graces: settings.graces.clone(),
