@@ -112,13 +112,15 @@ fn descriptors(surroundings: &Value) -> Vec<&String> {
 }
 
 #[test]
-fn a_rank_has_its_own_session_and_no_descriptor_too_many() {
+fn ranks_share_a_session_of_their_own_in_groups_of_their_own_and_have_no_descriptor_too_many() {
     let inherited = inherited();
     let ranks = surroundings(Job::new(["-n", "2", "--mpi", "none", &helper("fdcheck")]));
     assert_eq!(ranks.len(), 2);
     for rank in &ranks {
         assert_eq!(descriptors(rank), descriptors(&inherited), "{rank}");
-        assert_eq!(rank["sid"], rank["pid"], "a session of its own");
+        assert_eq!(rank["pgid"], rank["pid"], "a process group of its own");
+        assert_eq!(rank["sid"], ranks[0]["sid"], "one session for all ranks");
+        assert_ne!(rank["sid"], inherited["sid"], "and not that of whoever started the job");
         assert_eq!((mask(rank, "blocked"), mask(rank, "ignored")), (0, mask(&inherited, "ignored")));
     }
     let rank = surroundings(Job::new(["-n", "1", &helper("fdcheck")])).remove(0);

@@ -95,6 +95,9 @@ pub struct End {
     pub released: u32,
     pub shared_memory: Vec<String>,
     pub shared_memory_removed: bool,
+    /// What the job may have created, and was left alone.
+    #[serde(default)]
+    pub shared_memory_doubtful: Vec<String>,
     pub output: OutputFate,
     /// Why the agent is lost, where that is known.
     pub why_lost: Option<String>,

@@ -92,6 +92,9 @@ pub struct Left {
     pub released: u32,
     pub shared_memory: Vec<String>,
     pub shared_memory_removed: bool,
+    /// What the job may have created, and was left alone.
+    #[serde(default)]
+    pub shared_memory_doubtful: Vec<String>,
     pub output: OutputFate,
 }
 
@@ -157,6 +160,13 @@ pub fn render(report: &Report, saved: Option<&str>, color: bool) -> String {
     for process in report.left.processes.iter().take(MAX_LEFT) {
         let channel = process.wait_channel.as_deref().map(|name| format!(" in {name}")).unwrap_or_default();
         line("", &format!("pid {} ({}), state {}{channel}", process.pid, process.name, process.state));
+    }
+    if let Some(first) = report.left.shared_memory_doubtful.first() {
+        let more = match report.left.shared_memory_doubtful.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        line("", &format!("perhaps of this job, and left alone: {}{more}", printable(first)));
     }
     match report.left.output {
         OutputFate::Written => {}

@@ -1,5 +1,6 @@
 //! The end of a job: the proof that nothing is left, the last output, the report.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -101,10 +102,12 @@ impl Front {
     /// What is known of the end besides the gang.
     fn end(&self, proven: bool, is_written: bool) -> End {
         let took = self.started.elapsed();
-        let (mut left, mut shared_memory, mut released) = (Vec::new(), Vec::new(), 0);
+        let (mut left, mut shared_memory, mut doubtful, mut released) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for summary in self.nodes.iter().filter_map(|node| node.summary.as_ref()) {
             left.extend(summary.left.iter().cloned());
-            shared_memory.extend(summary.shared_memory.iter().map(|name| name.to_string_lossy().into_owned()));
+            let text = |name: &OsString| name.to_string_lossy().into_owned();
+            shared_memory.extend(summary.shared_memory.iter().map(text));
+            doubtful.extend(summary.shared_memory_doubtful.iter().map(text));
             released += summary.released;
         }
         // Without a summary the guard has cleaned up, by the agent's notes.
@@ -134,6 +137,7 @@ impl Front {
             released,
             shared_memory,
             shared_memory_removed: self.nodes.iter().all(is_removed),
+            shared_memory_doubtful: doubtful,
             output: match (
                 self.nodes.iter().all(|node| node.is_drained),
                 is_written && !self.delivery.is_lost(),

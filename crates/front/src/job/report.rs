@@ -58,6 +58,7 @@ pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(R
         released: end.released,
         shared_memory: end.shared_memory.clone(),
         shared_memory_removed: end.shared_memory_removed,
+        shared_memory_doubtful: end.shared_memory_doubtful.clone(),
         output: end.output,
     };
     Report {
