@@ -1,0 +1,139 @@
+//! What a rank, or a machine, does that is out of the ordinary: the job still ends at once, and with the truth.
+
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use rankrun_tests::{Job, Tier, compile, full_scale, monotonic, processes, rankrun, skip, slowness, wait_until};
+use rustix::process::Signal;
+
+/// The longest that a job of these tests may last.
+const BOUND: Duration = Duration::from_secs(20);
+
+/// What a job that fails at once may take.
+const SOON: Duration = Duration::from_secs(3);
+
+fn program(name: &str) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{name}.c"));
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../include");
+    let include = format!("-I{}", include.display());
+    compile("cc", &["-O1", "-Wall", &include], &source, name).into_os_string().into_string().expect("a path of text")
+}
+
+#[test]
+fn an_error_file_that_is_a_fifo_does_not_hold_up_the_end() {
+    let ended = Job::new(["-n", "1", "sh", "-c", r#"mkfifo "$TORCHELASTIC_ERROR_FILE"; exit 3"#]).run();
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr_text());
+    assert!(ended.elapsed() < SOON * slowness(), "{:?}", ended.elapsed());
+}
+
+#[test]
+fn an_abort_of_a_client_whose_shell_ends_at_once_is_never_lost() {
+    let client = program("abort_42");
+    for run in 0..120 {
+        let ended = Job::new(["-n", "1", "sh", "-c", &format!("{client}; exit 0")]).run();
+        assert_eq!(ended.code, Some(42), "run {run}: {}", ended.stderr_text());
+    }
+}
+
+/// The words before rankrun's own for a job with a rank whose program lies on a disk that hangs, and the program. The names of
+/// what the disk does appear in `control`.
+fn beside_a_program_that_hangs(control: &Path) -> Option<(String, Vec<String>, String)> {
+    if !rustix::process::geteuid().is_root() {
+        skip("only root can have a disk that hangs");
+        return None;
+    }
+    let (mount, control) = (control.join("disk").display().to_string(), control.display().to_string());
+    let rankrun = rankrun().display().to_string();
+    let setup = r#"cp "$(command -v sleep)" "$0/program" && exec "$@""#;
+    let words = [&mount, &control, "exec", "sh", "-c", setup, &mount, &rankrun].map(str::to_owned);
+    Some((program("hang_disk"), words.to_vec(), format!("{mount}/program")))
+}
+
+#[test]
+fn a_failure_is_noticed_at_once_although_the_program_of_another_rank_hangs() {
+    let control = tempfile::tempdir().expect("the temporary directory can be written");
+    let Some((disk, words, hangs)) = beside_a_program_that_hangs(control.path()) else { return };
+    let ranks = ["-n", "1", "--grace", "1s", "sh", "-c", r#"until [ -e "$0/hangs" ]; do sleep 0.01; done; exit 3"#];
+    let control = control.path().display().to_string();
+    let others = [control.as_str(), ":", "-n", "1", &hangs, "600"];
+    let words = words.iter().map(String::as_str).chain(ranks).chain(others);
+    let running = Job::of_program(disk, words).start();
+    let begun = wait_until(BOUND, || Path::new(&control).join("hangs").exists().then(monotonic)).expect("it hangs");
+    let ended = running.finish(BOUND);
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr_text());
+    let taken = ended.ended.saturating_sub(begun);
+    assert!(taken < SOON * slowness(), "{taken:?}: {}", ended.stderr_text());
+}
+
+#[test]
+fn a_program_that_hangs_before_its_first_instruction_ends_within_its_bound() {
+    let control = tempfile::tempdir().expect("the temporary directory can be written");
+    let Some((disk, words, hangs)) = beside_a_program_that_hangs(control.path()) else { return };
+    let ranks = ["-n", "1", "--grace", "1s", "sleep", "600", ":", "-n", "1", &hangs, "600"];
+    let running = Job::of_program(disk, words.iter().map(String::as_str).chain(ranks)).start();
+    wait_until(BOUND, || control.path().join("hangs").exists().then_some(())).expect("it hangs");
+    let waits = full_scale(true, false);
+    if !waits {
+        let front = processes::children(running.front()).into_iter().find(|process| process.name == "rankrun");
+        processes::send(front.expect("the disk has started rankrun").pid, Signal::TERM);
+    }
+    let ended = running.finish(if waits { Duration::from_secs(75) } else { BOUND });
+    let text = ended.stderr_text();
+    if waits {
+        assert!(ended.code.is_some_and(|code| code != 0) && text.contains("timed out"), "{:?}: {text}", ended.code);
+    } else {
+        assert_eq!(ended.code, Some(143), "{text}");
+    }
+}
+
+/// Busy loops beside a job, which end with this.
+struct Busy(Vec<Child>);
+
+impl Busy {
+    fn new(count: usize) -> Busy {
+        let start = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh can be started");
+        Busy((0..count).map(start).collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // It cannot have ended by itself, and a test that fails has said why.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn an_agent_that_is_starved_is_not_killed() {
+    let (ranks, runs) = full_scale(("800", 10), ("200", 1));
+    for run in 0..runs {
+        let _busy = Busy::new(4);
+        let options = ["-n", ranks, "--linger", "3s", "sh", "-c", "sleep 2 & exit 0"];
+        let ended = Job::new(options).tier(Tier::Subreaper).bound(BOUND * 6).run();
+        assert_eq!(ended.code, Some(0), "run {run}: {}", ended.stderr_text());
+    }
+}
+
+#[test]
+fn of_many_jobs_that_start_at_once_none_loses_its_agent() {
+    let (jobs, batches) = full_scale((500, 5), (100, 1));
+    let script = format!(
+        r#"for i in $(seq {jobs}); do ("$0" -n 2 echo x; echo "code $?") & done > "$RANKRUN_TEST_DIR/codes" 2>&1
+wait; sort "$RANKRUN_TEST_DIR/codes" | uniq -c"#
+    );
+    let rankrun = rankrun();
+    for tier in Tier::available() {
+        for batch in 0..batches {
+            let words = ["-c", &script, rankrun.to_str().expect("a path of text")];
+            let ended = Job::of_program("sh", words).tier(tier).bound(BOUND * 6).run();
+            let counts: Vec<String> =
+                ended.stdout_text().lines().map(|line| line.trim().replace("code ", "")).collect();
+            let all = [format!("{jobs} 0"), format!("{} x", 2 * jobs)];
+            assert_eq!(counts, all, "{tier:?}, batch {batch}");
+        }
+    }
+}
