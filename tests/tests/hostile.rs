@@ -97,7 +97,9 @@ struct Busy(Vec<Child>);
 
 impl Busy {
     fn new(count: usize) -> Busy {
-        let start = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh can be started");
+        // Each in a session of its own: the kernel's autogroups give each of these as much as the agent's.
+        let words = ["sh", "-c", "while :; do :; done"];
+        let start = |_| Command::new("setsid").args(words).spawn().expect("setsid can be started");
         Busy((0..count).map(start).collect())
     }
 }
