@@ -1,10 +1,14 @@
 //! What a rank, or a machine, does that is out of the ordinary: the job still ends at once, and with the truth.
 
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use rankrun_tests::{Job, Tier, compile, full_scale, monotonic, processes, rankrun, skip, slowness, wait_until};
+use rankrun_tests::{
+    Job, Tier, User, compile, full_scale, monotonic, processes, rankrun, scratch, skip, slowness, wait_until,
+};
 use rustix::process::Signal;
 
 /// The longest that a job of these tests may last.
@@ -145,4 +149,111 @@ wait; sort "$RANKRUN_TEST_DIR/codes" | uniq -c"#
             assert_eq!(counts, all, "{tier:?}, batch {batch}");
         }
     }
+}
+
+/// A program that runs a command as root, whoever starts it.
+fn as_root(directory: &Path) -> String {
+    let copy = directory.join("as_root");
+    fs::copy(program("as_root"), &copy).expect("a program can be copied");
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("the directory is ours");
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).expect("the copy is ours");
+    copy.into_os_string().into_string().expect("a path of text")
+}
+
+#[test]
+fn workers_of_another_user_are_given_up_once_and_in_time() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can make programs that another user runs as root");
+    }
+    let directory = tempfile::tempdir().expect("the temporary directory can be written");
+    let as_root = as_root(directory.path());
+    let reports = scratch();
+    let options = [
+        "-n",
+        "2",
+        "--grace",
+        "1s",
+        "--report-dir",
+        reports.to_str().expect("a path of text"),
+        &as_root,
+        "sleep",
+        "600",
+    ];
+    let running = Job::new(options).user(User::Nobody).start();
+    let is_root = |process: &processes::Process| {
+        let owner = fs::metadata(format!("/proc/{}", process.pid)).map(|meta| meta.uid());
+        process.name == "sleep" && owner.is_ok_and(|owner| owner == 0)
+    };
+    let workers = || running.processes().into_iter().filter(is_root).map(|process| process.pid).collect::<Vec<i32>>();
+    let pids = wait_until(BOUND, || Some(workers()).filter(|pids| pids.len() == 2)).expect("the ranks run");
+    let told = monotonic();
+    processes::send(running.front(), Signal::TERM);
+    let front_ended = wait_until(BOUND, || running.front_ended());
+    for pid in workers() {
+        processes::send(pid, Signal::KILL);
+    }
+    let ended = running.finish(BOUND);
+    let report = fs::read_to_string(reports.join("report.json")).unwrap_or_default();
+    // Nobody is there to tell if that cannot be removed.
+    let _ = fs::remove_dir_all(&reports);
+    assert_eq!(ended.code, Some(123), "{}", ended.stderr_text());
+    let taken = front_ended.expect("the front ends").saturating_sub(told);
+    assert!(taken < Duration::from_secs(8) * slowness(), "{taken:?}: {}", ended.stderr_text());
+    let mut left = left_in(&report);
+    left.sort_unstable();
+    assert_eq!(left, pids, "{report}");
+}
+
+/// The pids that a report lists as left.
+fn left_in(report: &str) -> Vec<i32> {
+    let report: serde_json::Value = serde_json::from_str(report).unwrap_or_default();
+    let left = report["left"]["processes"].as_array().cloned().unwrap_or_default();
+    left.iter().filter_map(|process| process["pid"].as_i64()).map(|pid| pid as i32).collect()
+}
+
+/// A job in the cgroup tier whose first rank cannot be killed, since it is frozen; when the job is over, it thaws and ends, and
+/// `rankrun clean` looks for what is left. The jobs of this test have a directory of their own, so that others are not cleaned.
+const FROZEN: &str = r#"mkdir -p /tmp/rankrun-0 && mount -t tmpfs -o mode=700 none /tmp/rankrun-0 && cd "$RANKRUN_TEST_DIR" || exit 99
+freezer=/sys/fs/cgroup/freezer/rr-test-$$
+mkdir $freezer || exit 99
+trap 'echo THAWED > $freezer/freezer.state; until rmdir $freezer; do sleep 0.01; done 2> /dev/null' EXIT
+"$0" -n 2 --grace 1s --report-dir "$PWD/reports" sh -c 'echo $$ > $RANKRUN_RANK.new; mv $RANKRUN_RANK.new $RANKRUN_RANK.up; exec sleep 600' & job=$!
+until [ -e 0.up ] && [ -e 1.up ]; do sleep 0.01; done
+cat 0.up > $freezer/cgroup.procs
+echo FROZEN > $freezer/freezer.state
+until grep -q FROZEN $freezer/freezer.state; do sleep 0.01; done
+begun=$(date +%s%N)
+kill -TERM $job
+wait $job
+echo "code $?"
+echo "milliseconds $((($(date +%s%N) - begun) / 1000000))"
+echo "pid $(cat 0.up)"
+"$0" clean > first
+echo "first $(cat first)"
+echo THAWED > $freezer/freezer.state
+while [ -e /proc/$(cat 0.up) ]; do sleep 0.01; done
+echo "then $("$0" clean)"
+echo "report $(tr -d '\n' < reports/report.json)""#;
+
+#[test]
+fn the_cgroup_of_a_worker_that_could_not_be_killed_is_removed_by_clean_when_it_has_ended() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can freeze processes");
+    }
+    if !Tier::available().contains(&Tier::Cgroup) || !Path::new("/sys/fs/cgroup/freezer/tasks").exists() {
+        return skip("needs a cgroup v2 that we may write, and the freezer of version 1");
+    }
+    let rankrun = rankrun();
+    let words = ["-m", "sh", "-c", FROZEN, rankrun.to_str().expect("a path of text")];
+    let ended = Job::of_program("unshare", words).tier(Tier::Cgroup).bound(BOUND * 2).run();
+    let text = ended.stdout_text();
+    let line = |key: &str| {
+        let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+        found.unwrap_or_else(|| panic!("no {key}: {text}; {}", ended.stderr_text())).to_owned()
+    };
+    assert_eq!(line("code"), "123", "{text}; {}", ended.stderr_text());
+    let taken: u32 = line("milliseconds").parse().expect("a number");
+    assert!(taken < 8000 * slowness(), "{taken} ms: {}", ended.stderr_text());
+    assert_eq!(left_in(&line("report")), [line("pid").parse::<i32>().expect("a pid")], "{text}");
+    assert!(line("then").contains("1 cgroup "), "{text}; {}", ended.stderr_text());
 }
