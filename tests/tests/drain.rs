@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use rankrun_tests::{Ended, Job, compile, rankrun, skip};
@@ -113,4 +114,26 @@ fn root_writes_no_report_below_the_state_directory_of_another_user() {
             assert!(!state.join("rankrun").exists(), "{text}");
         }
     }
+}
+
+#[test]
+fn a_reader_that_reads_nothing_and_a_dead_report_directory_end_the_job_in_time() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/dead_fs.c");
+    let dead_fs = compile("cc", &["-O1", "-Wall"], &source, "dead_fs").display().to_string();
+    let dead = tempfile::tempdir().expect("the temporary directory can be written");
+    let dead = dead.path().to_str().expect("text");
+    let probe = Command::new(&dead_fs).args([dead, "true"]).output().expect("the program can be started");
+    if !probe.status.success() {
+        return skip("no FUSE file system can be mounted");
+    }
+    let (reader, writer) = std::io::pipe().expect("a pipe can be made");
+    let rankrun = rankrun().display().to_string();
+    let script = r#"mkdir "$RANKRUN_TEST_DIR/logs" && ln -s "$1/x" "$RANKRUN_TEST_DIR/logs/rank-0.stdout" &&
+        exec "$0" "$1" "$2" --log-dir "$RANKRUN_TEST_DIR/logs" --report-dir "$1" -n 2 --drain 1s --output line seq 100000"#;
+    let ended = Job::of_program("sh", ["-c", script, &dead_fs, dead, &rankrun]).stdout(writer).start().finish(BOUND);
+    drop(reader);
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(125), "{text}");
+    assert!(text.contains("log files are given up") && text.contains("is lost"), "{text}");
+    assert!(text.contains("cannot write the report"), "{text}");
 }

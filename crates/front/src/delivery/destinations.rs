@@ -91,6 +91,8 @@ pub(crate) struct Delivery {
     keeping: [Option<usize>; 2],
     /// Some of it could not be kept either.
     is_lost: bool,
+    /// The directory for it does not answer.
+    is_keep_dead: bool,
     /// When each destination became full.
     full_since: [Option<Duration>; 2],
     /// Since when each destination has had something to write without a pause.
@@ -139,6 +141,7 @@ impl Delivery {
             keep_in: None,
             keeping: [None, None],
             is_lost: false,
+            is_keep_dead: false,
             full_since: [None, None],
             busy_since: [Duration::ZERO; 2],
             received: 0,
@@ -480,6 +483,23 @@ impl Delivery {
     /// Whether there is output that no destination took.
     pub(crate) fn has_kept(&self) -> bool {
         self.keeping.iter().any(Option::is_some)
+    }
+
+    /// Gives up what is to be kept and is not, and the thread that is at it: the directory does not answer.
+    pub(crate) fn give_up_kept(&mut self) {
+        if self.keeping.iter().flatten().all(|waiting| *waiting == 0) {
+            return;
+        }
+        (self.is_lost, self.is_keep_dead) = (true, true);
+        self.keeping.iter_mut().flatten().for_each(|waiting| *waiting = 0);
+        if let Err(error) = self.files.replace() {
+            self.note(format!("cannot start a thread: {}", rankrun_sys::reason(&error)));
+        }
+    }
+
+    /// Whether the directory of what is to be kept is known not to answer.
+    pub(crate) fn is_keep_dead(&self) -> bool {
+        self.is_keep_dead
     }
 
     /// Bytes that have come from the ranks so far.

@@ -181,7 +181,9 @@ impl Front {
                 Err(error) => self.note(cannot_write(&path, &rankrun_sys::reason(&error))),
             }
         }
-        self.wait_for_files(SAVE_BOUND, |files, _| files.is_idle());
+        // The report lies beside the output that is kept.
+        let bound = if self.is_hurried || self.delivery.is_keep_dead() { HURRIED_BOUND } else { SAVE_BOUND };
+        self.wait_for_files(bound, |files, _| files.is_idle());
         for answer in std::mem::take(&mut self.delivery.answers) {
             if let Done::Saved { path, result } = answer {
                 paths.retain(|unanswered| *unanswered != path);
@@ -190,7 +192,7 @@ impl Front {
                 }
             }
         }
-        let bound = if self.is_hurried { HURRIED_BOUND } else { SAVE_BOUND };
+        let bound = if self.is_hurried { HURRIED_BOUND } else { bound };
         for path in paths {
             let why = format!("no answer from its file system for {} s", bound.as_secs_f64());
             self.note(cannot_write(&path, &why));
@@ -269,7 +271,11 @@ impl Front {
                 if let Some(directory) = self.directory() {
                     self.delivery.salvage(now, directory);
                 }
-                return self.write_out(Some(REPORT_BOUND));
+                let is_written = self.write_out(Some(REPORT_BOUND));
+                if !is_written {
+                    self.delivery.give_up_kept();
+                }
+                return is_written;
             }
             let due = self.delivery.deadline().map_or(until, |due| due.min(until));
             if !self.wait_until(due) {

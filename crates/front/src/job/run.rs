@@ -16,7 +16,7 @@ const SALVAGE_BOUND: Duration = Duration::from_secs(60);
 /// How long no output may come meanwhile: then the files, or the agent's spool, do not answer.
 const SALVAGE_STEP: Duration = Duration::from_secs(3);
 /// How long the destinations have for what log files have held up.
-pub(crate) const RELEASE_BOUND: Duration = Duration::from_secs(5);
+pub(crate) const RELEASE_BOUND: Duration = Duration::from_secs(3);
 /// How often the window is looked at while a rank has the terminal, and so is the only one to be told of changes.
 const WINDOW_STEP: Duration = Duration::from_millis(500);
 
