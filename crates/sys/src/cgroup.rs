@@ -86,10 +86,12 @@ impl JobCgroup {
         match open_directory(rustix::fs::CWD, &path) {
             Ok(directory) if may_kill(&directory) => Ok(JobCgroup { path, directory }),
             Ok(_) => {
+                // It is empty, and ours: what keeps it from being removed would have kept it from being made.
                 let _ = std::fs::remove_dir(&path);
                 Err(failed(io::Error::new(io::ErrorKind::Unsupported, "the kernel has no cgroup.kill (Linux 5.14)")))
             }
             Err(source) => {
+                // It is empty, and ours: what keeps it from being removed would have kept it from being made.
                 let _ = std::fs::remove_dir(&path);
                 Err(failed(source))
             }

@@ -164,6 +164,10 @@ fn gone() -> io::Error {
     io::Error::from_raw_os_error(libc::ESRCH)
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where a pid is signalled, on behalf of those that hold it"
+)]
 fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill touches no memory of ours.
     if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -162,6 +162,7 @@ impl Children {
         if reuse && cgroup.is_leaf_empty(&name).unwrap_or(false) {
             self.free_leaves.push(name);
         } else {
+            // Whoever removes the job's cgroup at the end removes it too.
             let _ = cgroup.remove_leaf(&name);
         }
     }

@@ -69,6 +69,7 @@ impl Team {
             Target::Leader(slot) => {
                 if let Some(leader) = hands.children.leader(slot) {
                     for signal in signals {
+                        // As said above.
                         let _ = leader.signal(*signal);
                     }
                 }
@@ -76,6 +77,7 @@ impl Team {
             Target::LeaderGroup(slot) => {
                 if let Some(leader) = hands.children.leader(slot) {
                     for signal in signals {
+                        // As said above.
                         let _ = leader.signal_group(*signal);
                     }
                 }
@@ -85,6 +87,7 @@ impl Team {
             Target::Spawning => {
                 if let Some(child) = hands.spawner.under_way() {
                     for signal in signals {
+                        // As said above.
                         let _ = child.signal(*signal);
                     }
                 }
