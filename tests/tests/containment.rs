@@ -146,6 +146,19 @@ fn a_killed_front_with_a_stopped_guard_leaves_nothing_not_even_the_guard() {
 }
 
 #[test]
+fn a_guard_that_is_stopped_after_the_death_of_the_front_is_continued_by_the_agent() {
+    for tier in Tier::available() {
+        after(tree(&[], &[], tier), LEASE + GRACE + MARGIN, |running| {
+            let guard = running.guard();
+            processes::send(running.front(), Signal::KILL);
+            // The descendants ignore SIGTERM, so that the agent has the grace to wait.
+            wait_until(MARGIN, || running.front_ended()).expect("the front is dead");
+            processes::send(guard, Signal::STOP);
+        });
+    }
+}
+
+#[test]
 fn a_stopped_agent_whose_guard_is_killed_leaves_nothing() {
     for tier in Tier::available() {
         after(tree(&[], &[], tier), LEASE + GRACE + MARGIN, |running| {

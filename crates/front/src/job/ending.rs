@@ -71,7 +71,9 @@ impl Front {
         let is_told = report::is_worth_telling(&report, &self.gang);
         let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_told);
         let now = self.now();
-        for node in &self.nodes {
+        // While a cgroup stays, since what is in it could not be killed, the directory stays too: by it `rankrun clean` finds it.
+        let has_cgroup = |node: &&NodeHandle| node.cgroup.as_deref().is_some_and(Path::exists);
+        for node in self.nodes.iter().filter(|node| !has_cgroup(node)) {
             self.delivery.files.submit(now, Task::Remove(node.places.clone()));
         }
         let unusable = directory.as_ref().and_then(|directory| self.find_unusable(directory));

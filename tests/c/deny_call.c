@@ -1,0 +1,32 @@
+/* Runs a command to which the kernel refuses a system call with EPERM, as some sandboxes do: `deny_call waitid|unlinkat COMMAND...`. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int main(int count, char **words)
+{
+    if (count < 3)
+        return 2;
+    unsigned call = strcmp(words[1], "waitid") == 0 ? SYS_waitid : SYS_unlinkat;
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {.len = sizeof code / sizeof *code, .filter = code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
+        perror("seccomp");
+        return 77;
+    }
+    execvp(words[2], words + 2);
+    perror(words[2]);
+    return 127;
+}
