@@ -1,7 +1,8 @@
-/* hang_disk MOUNT CONTROL open|read PROGRAM ARG...
+/* hang_disk MOUNT CONTROL open|read|exec PROGRAM ARG...
 
    Runs a program with a file system of its own at MOUNT, whose disk hangs at files without a name: to open one, or to read
-   one, blocks. CONTROL/hangs is made when somebody waits for the disk for the first time, and
+   one, blocks. With `exec` it hangs at every program that is to be executed
+   from there. CONTROL/hangs is made when somebody waits for the disk for the first time, and
    CONTROL/thaw, when somebody makes it, lets all go on. Ends as the program ends. Needs root. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -44,6 +45,12 @@ static int has_no_name(int fd)
     return strstr(path, " (deleted)") != NULL;
 }
 
+/* Whether the disk does not answer this request. */
+static int hangs_at(unsigned at, int fd)
+{
+    return at == FAN_OPEN_EXEC_PERM || has_no_name(fd);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 5)
@@ -52,7 +59,9 @@ int main(int argc, char **argv)
     char hangs[4096], thaw[4096];
     snprintf(hangs, sizeof hangs, "%s/hangs", argv[2]);
     snprintf(thaw, sizeof thaw, "%s/thaw", argv[2]);
-    unsigned at = strcmp(argv[3], "read") == 0 ? FAN_ACCESS_PERM : FAN_OPEN_PERM;
+    unsigned at = strcmp(argv[3], "read") == 0   ? FAN_ACCESS_PERM
+                  : strcmp(argv[3], "exec") == 0 ? FAN_OPEN_EXEC_PERM
+                                                 : FAN_OPEN_PERM;
     must(unshare(CLONE_NEWNS) == 0, "unshare");
     must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "mount /");
     mkdir(mount_point, 0700);
@@ -81,7 +90,7 @@ int main(int argc, char **argv)
         ssize_t length = read(notifications, events, sizeof events);
         struct fanotify_event_metadata *event = (void *)events;
         for (; FAN_EVENT_OK(event, length); event = FAN_EVENT_NEXT(event, length)) {
-            if (thawed || count == 64 || !has_no_name(event->fd)) {
+            if (thawed || count == 64 || !hangs_at(at, event->fd)) {
                 allow(event->fd);
                 continue;
             }

@@ -164,10 +164,12 @@ impl Leftover {
         while !groups.iter().all(GuardedCgroup::empty) && Instant::now() < bound {
             wait_for_any(&[], Duration::from_millis(5));
         }
-        groups.iter().for_each(GuardedCgroup::remove);
+        // All are tried, whatever becomes of one.
+        let removed_groups = groups.iter().filter(|group| group.remove()).count() == groups.len();
         let removed = shm::unlink_unused(self.shared_memory.clone()).len();
         let alive = processes_of(&self.job).len();
         if alive == 0
+            && removed_groups
             && let Err(error) = std::fs::remove_dir_all(&self.directory)
         {
             warn(&format!("cannot remove \"{}\": {}", self.directory.display(), reason(&error)));

@@ -263,9 +263,10 @@ impl GuardedCgroup {
         }
     }
 
-    /// Removes the job's directory with what is below it.
-    pub fn remove(&self) {
-        let _ = remove(self.parent.as_fd(), &self.name);
+    /// Removes the job's directory with what is below it. Returns whether it is gone: it stays while a process is in it, and
+    /// where the kernel refuses.
+    pub fn remove(&self) -> bool {
+        remove(self.parent.as_fd(), &self.name).unwrap_or(false)
     }
 
     /// The descriptors that must stay open in the process that uses this.

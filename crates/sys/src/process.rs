@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_reference_reaches_its_process_and_nobody_after_it_was_reaped() {
-        let child = sleeping_child();
+        let mut child = sleeping_child();
         let pid = child.id() as i32;
         let held = ProcessRef::open(pid).expect("it lives");
         assert!(held.is_alive() && held.exists());
@@ -189,7 +189,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(held.exists() && !held.is_alive(), "it is a zombie");
-        wait::reap(pid);
+        child.wait().expect("it ended");
         let error = held.signal(libc::SIGKILL).expect_err("nobody is there");
         assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
         assert_eq!(held.signal_group(libc::SIGKILL).expect_err("nobody").raw_os_error(), Some(libc::ESRCH));

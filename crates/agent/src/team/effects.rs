@@ -120,6 +120,8 @@ impl Team {
             let slot = self.slot(slot);
             slot.events = None;
             slot.stdin = None;
+            slot.awaits_start = false;
+            slot.stdin_backlog.clear();
             slot.windows.clear();
         }
         if let Some(pmi) = &mut self.pmi {

@@ -115,15 +115,16 @@ impl Remains {
         ours().next().is_none()
     }
 
-    /// Removes the shared memory that the agent noted, and the job's directories. Only after [`Remains::end`].
+    /// Removes the shared memory that the agent noted, and the job's directories. Only after [`Remains::end`]. Where the cgroup
+    /// stays, since what is in it could not be killed, the job's own directory stays too: by it `rankrun clean` finds the
+    /// cgroup when that is empty.
     pub fn tidy(&self) {
         if self.clean_shm {
             shm::unlink_unused(self.places.noted_shared_memory());
         }
-        if let Some(cgroup) = &self.cgroup {
-            cgroup.remove();
+        if self.cgroup.as_ref().is_none_or(GuardedCgroup::remove) {
+            self.places.remove();
         }
-        self.places.remove();
     }
 }
 

@@ -1,0 +1,259 @@
+//! What a rank, or a machine, does that is out of the ordinary: the job still ends at once, and with the truth.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use rankrun_tests::{
+    Job, Tier, User, compile, full_scale, monotonic, processes, rankrun, scratch, skip, slowness, wait_until,
+};
+use rustix::process::Signal;
+
+/// The longest that a job of these tests may last.
+const BOUND: Duration = Duration::from_secs(20);
+
+/// What a job that fails at once may take.
+const SOON: Duration = Duration::from_secs(3);
+
+fn program(name: &str) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{name}.c"));
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../include");
+    let include = format!("-I{}", include.display());
+    compile("cc", &["-O1", "-Wall", &include], &source, name).into_os_string().into_string().expect("a path of text")
+}
+
+#[test]
+fn an_error_file_that_is_a_fifo_does_not_hold_up_the_end() {
+    let ended = Job::new(["-n", "1", "sh", "-c", r#"mkfifo "$TORCHELASTIC_ERROR_FILE"; exit 3"#]).run();
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr_text());
+    assert!(ended.elapsed() < SOON * slowness(), "{:?}", ended.elapsed());
+}
+
+#[test]
+fn an_abort_of_a_client_whose_shell_ends_at_once_is_never_lost() {
+    let client = program("abort_42");
+    for run in 0..120 {
+        let ended = Job::new(["-n", "1", "sh", "-c", &format!("{client}; exit 0")]).run();
+        assert_eq!(ended.code, Some(42), "run {run}: {}", ended.stderr_text());
+    }
+}
+
+/// The words before rankrun's own for a job with a rank whose program lies on a disk that hangs, and the program. The names of
+/// what the disk does appear in `control`.
+fn beside_a_program_that_hangs(control: &Path) -> Option<(String, Vec<String>, String)> {
+    if !rustix::process::geteuid().is_root() {
+        skip("only root can have a disk that hangs");
+        return None;
+    }
+    let (mount, control) = (control.join("disk").display().to_string(), control.display().to_string());
+    let rankrun = rankrun().display().to_string();
+    let setup = r#"cp "$(command -v sleep)" "$0/program" && exec "$@""#;
+    let words = [&mount, &control, "exec", "sh", "-c", setup, &mount, &rankrun].map(str::to_owned);
+    Some((program("hang_disk"), words.to_vec(), format!("{mount}/program")))
+}
+
+/// A rank that fails when the other hangs, after an orphan of its own has ended.
+const FAILING: &str = r#"until [ -e "$0/hangs" ]; do sleep 0.01; done
+(sleep 0.1 &); sleep 0.3; exit 3"#;
+
+#[test]
+fn a_failure_is_noticed_at_once_although_the_program_of_another_rank_hangs() {
+    let control = tempfile::tempdir().expect("the temporary directory can be written");
+    let Some((disk, words, hangs)) = beside_a_program_that_hangs(control.path()) else { return };
+    let ranks = ["-n", "1", "--grace", "1s", "sh", "-c", FAILING];
+    let control = control.path().display().to_string();
+    let others = [control.as_str(), ":", "-n", "1", &hangs, "600"];
+    let words = words.iter().map(String::as_str).chain(ranks).chain(others);
+    let running = Job::of_program(disk, words).start();
+    let begun = wait_until(BOUND, || Path::new(&control).join("hangs").exists().then(monotonic)).expect("it hangs");
+    let ended = running.finish(BOUND);
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr_text());
+    let taken = ended.ended.saturating_sub(begun);
+    assert!(taken < SOON * slowness(), "{taken:?}: {}", ended.stderr_text());
+}
+
+#[test]
+fn a_program_that_hangs_before_its_first_instruction_ends_within_its_bound() {
+    let control = tempfile::tempdir().expect("the temporary directory can be written");
+    let Some((disk, words, hangs)) = beside_a_program_that_hangs(control.path()) else { return };
+    let ranks = ["-n", "1", "--grace", "1s", "sleep", "600", ":", "-n", "1", &hangs, "600"];
+    let running = Job::of_program(disk, words.iter().map(String::as_str).chain(ranks)).start();
+    wait_until(BOUND, || control.path().join("hangs").exists().then_some(())).expect("it hangs");
+    let waits = full_scale(true, false);
+    if !waits {
+        let front =
+            processes::children(running.front()).into_iter().find(|process| process.name.starts_with("rankrun"));
+        processes::send(front.expect("the disk has started rankrun").pid, Signal::TERM);
+    }
+    let ended = running.finish(if waits { Duration::from_secs(75) } else { BOUND });
+    let text = ended.stderr_text();
+    if waits {
+        assert!(ended.code.is_some_and(|code| code != 0) && text.contains("timed out"), "{:?}: {text}", ended.code);
+    } else {
+        assert_eq!(ended.code, Some(143), "{text}");
+    }
+}
+
+/// Busy loops beside a job, which end with this.
+struct Busy(Vec<Child>);
+
+impl Busy {
+    fn new(count: usize) -> Busy {
+        // Each in a session of its own: the kernel's autogroups give each of these as much as the agent's.
+        let words = ["sh", "-c", "while :; do :; done"];
+        let start = |_| Command::new("setsid").args(words).spawn().expect("setsid can be started");
+        Busy((0..count).map(start).collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // It cannot have ended by itself, and a test that fails has said why.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn an_agent_that_is_starved_is_not_killed() {
+    let (ranks, runs) = full_scale(("800", 10), ("200", 1));
+    for run in 0..runs {
+        let _busy = Busy::new(4);
+        // What the leader leaves is not idle, so that it is looked at all the time.
+        let rank = "(while :; do sleep 0.2; done) & exit 0";
+        let options = ["-n", ranks, "--linger", "3s", "sh", "-c", rank];
+        let ended = Job::new(options).tier(Tier::Subreaper).bound(BOUND * 6).run();
+        assert_eq!(ended.code, Some(0), "run {run}: {}", ended.stderr_text());
+    }
+}
+
+#[test]
+fn of_many_jobs_that_start_at_once_none_loses_its_agent() {
+    let (jobs, batches) = full_scale((500, 5), (100, 1));
+    let script = format!(
+        r#"for i in $(seq {jobs}); do ("$0" -n 2 echo x; echo "code $?") & done > "$RANKRUN_TEST_DIR/codes" 2>&1
+wait; sort "$RANKRUN_TEST_DIR/codes" | uniq -c"#
+    );
+    let rankrun = rankrun();
+    for tier in Tier::available() {
+        for batch in 0..batches {
+            let words = ["-c", &script, rankrun.to_str().expect("a path of text")];
+            let ended = Job::of_program("sh", words).tier(tier).bound(BOUND * 6).run();
+            let counts: Vec<String> =
+                ended.stdout_text().lines().map(|line| line.trim().replace("code ", "")).collect();
+            let all = [format!("{jobs} 0"), format!("{} x", 2 * jobs)];
+            assert_eq!(counts, all, "{tier:?}, batch {batch}");
+        }
+    }
+}
+
+/// A program that runs a command as root, whoever starts it.
+fn as_root(directory: &Path) -> String {
+    let copy = directory.join("as_root");
+    fs::copy(program("as_root"), &copy).expect("a program can be copied");
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("the directory is ours");
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).expect("the copy is ours");
+    copy.into_os_string().into_string().expect("a path of text")
+}
+
+#[test]
+fn workers_of_another_user_are_given_up_once_and_in_time() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can make programs that another user runs as root");
+    }
+    let directory = tempfile::tempdir().expect("the temporary directory can be written");
+    let as_root = as_root(directory.path());
+    let reports = scratch();
+    let options = [
+        "-n",
+        "2",
+        "--grace",
+        "1s",
+        "--report-dir",
+        reports.to_str().expect("a path of text"),
+        &as_root,
+        "sleep",
+        "600",
+    ];
+    let running = Job::new(options).user(User::Nobody).start();
+    let is_root = |process: &processes::Process| {
+        let owner = fs::metadata(format!("/proc/{}", process.pid)).map(|meta| meta.uid());
+        process.name == "sleep" && owner.is_ok_and(|owner| owner == 0)
+    };
+    let workers = || running.processes().into_iter().filter(is_root).map(|process| process.pid).collect::<Vec<i32>>();
+    let pids = wait_until(BOUND, || Some(workers()).filter(|pids| pids.len() == 2)).expect("the ranks run");
+    let told = monotonic();
+    processes::send(running.front(), Signal::TERM);
+    let front_ended = wait_until(BOUND, || running.front_ended());
+    for pid in workers() {
+        processes::send(pid, Signal::KILL);
+    }
+    let ended = running.finish(BOUND);
+    let report = fs::read_to_string(reports.join("report.json")).unwrap_or_default();
+    // Nobody is there to tell if that cannot be removed.
+    let _ = fs::remove_dir_all(&reports);
+    assert_eq!(ended.code, Some(123), "{}", ended.stderr_text());
+    let taken = front_ended.expect("the front ends").saturating_sub(told);
+    assert!(taken < Duration::from_secs(8) * slowness(), "{taken:?}: {}", ended.stderr_text());
+    let mut left = left_in(&report);
+    left.sort_unstable();
+    assert_eq!(left, pids, "{report}");
+}
+
+/// The pids that a report lists as left.
+fn left_in(report: &str) -> Vec<i32> {
+    let report: serde_json::Value = serde_json::from_str(report).unwrap_or_default();
+    let left = report["left"]["processes"].as_array().cloned().unwrap_or_default();
+    left.iter().filter_map(|process| process["pid"].as_i64()).map(|pid| pid as i32).collect()
+}
+
+/// A job in the cgroup tier whose first rank cannot be killed, since it is frozen; when the job is over, it thaws and ends, and
+/// `rankrun clean` looks for what is left. The jobs of this test have a directory of their own, so that others are not cleaned.
+const FROZEN: &str = r#"mkdir -p /tmp/rankrun-0 && mount -t tmpfs -o mode=700 none /tmp/rankrun-0 && cd "$RANKRUN_TEST_DIR" || exit 99
+freezer=/sys/fs/cgroup/freezer/rr-test-$$
+mkdir $freezer || exit 99
+trap 'echo THAWED > $freezer/freezer.state; until rmdir $freezer; do sleep 0.01; done 2> /dev/null' EXIT
+"$0" -n 2 --grace 1s --report-dir "$PWD/reports" sh -c 'echo $$ > $RANKRUN_RANK.new; mv $RANKRUN_RANK.new $RANKRUN_RANK.up; exec sleep 600' & job=$!
+until [ -e 0.up ] && [ -e 1.up ]; do sleep 0.01; done
+cat 0.up > $freezer/cgroup.procs
+echo FROZEN > $freezer/freezer.state
+until grep -q FROZEN $freezer/freezer.state; do sleep 0.01; done
+begun=$(date +%s%N)
+kill -TERM $job
+wait $job
+echo "code $?"
+echo "milliseconds $((($(date +%s%N) - begun) / 1000000))"
+echo "pid $(cat 0.up)"
+"$0" clean > first
+echo "first $(cat first)"
+echo THAWED > $freezer/freezer.state
+while [ -e /proc/$(cat 0.up) ]; do sleep 0.01; done
+echo "then $("$0" clean)"
+echo "report $(tr -d '\n' < reports/report.json)""#;
+
+#[test]
+fn the_cgroup_of_a_worker_that_could_not_be_killed_is_removed_by_clean_when_it_has_ended() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can freeze processes");
+    }
+    if !Tier::available().contains(&Tier::Cgroup) || !Path::new("/sys/fs/cgroup/freezer/tasks").exists() {
+        return skip("needs a cgroup v2 that we may write, and the freezer of version 1");
+    }
+    let rankrun = rankrun();
+    let words = ["-m", "sh", "-c", FROZEN, rankrun.to_str().expect("a path of text")];
+    let ended = Job::of_program("unshare", words).tier(Tier::Cgroup).bound(BOUND * 2).run();
+    let text = ended.stdout_text();
+    let line = |key: &str| {
+        let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+        found.unwrap_or_else(|| panic!("no {key}: {text}; {}", ended.stderr_text())).to_owned()
+    };
+    assert_eq!(line("code"), "123", "{text}; {}", ended.stderr_text());
+    let taken: u32 = line("milliseconds").parse().expect("a number");
+    assert!(taken < 8000 * slowness(), "{taken} ms: {}", ended.stderr_text());
+    assert_eq!(left_in(&line("report")), [line("pid").parse::<i32>().expect("a pid")], "{text}");
+    assert!(line("then").contains("1 cgroup "), "{text}; {}", ended.stderr_text());
+}
