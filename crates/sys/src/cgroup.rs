@@ -270,12 +270,6 @@ impl GuardedCgroup {
     pub fn remove(&self) -> bool {
         remove(self.parent.as_fd(), &self.name).unwrap_or(false)
     }
-
-    /// The descriptors that must stay open in the process that uses this.
-    pub fn descriptors(&self) -> [i32; 3] {
-        use std::os::fd::AsRawFd;
-        [self.parent.as_raw_fd(), self.kill.as_raw_fd(), self.events.as_raw_fd()]
-    }
 }
 
 #[cfg(test)]

@@ -163,7 +163,6 @@ impl Team {
             shared_memory: left.created,
             shared_memory_removed: self.spec.clean_shm == CleanShm::Job,
             shared_memory_doubtful: left.doubtful,
-            workers: self.started,
         }));
     }
 
