@@ -21,6 +21,7 @@ use crate::guard::lease::{Lease, Word};
 use crate::services::worker_socket::WorkerSocket;
 use crate::streams::Link;
 use crate::team::{Hands, Inherited, SpawnerThread};
+use crate::tidy::shm::SharedMemory;
 use crate::tidy::{Places, RuntimeDir};
 
 /// The agent of one node.
@@ -156,6 +157,8 @@ impl Setup {
         let handle = waker.handle().map_err(cannot("make an event descriptor"))?;
         let spawner = SpawnerThread::start(handle).map_err(cannot("start a thread"))?;
         let io = IoThread::start(io_handle).map_err(cannot("start a thread"))?;
+        let memory_handle = memory_waker.handle().map_err(cannot("make an event descriptor"))?;
+        let memory = SharedMemory::start(runtime.path(), memory_handle).map_err(cannot("start a thread"))?;
         let watched = (|| {
             poller.add(&signals, Token::Signals.encode(), Interest::Read)?;
             poller.add(&waker, Token::Spawner.encode(), Interest::Read)?;
@@ -173,6 +176,7 @@ impl Setup {
             spawner,
             worker_socket: WorkerSocket::default(),
             lease: self.lease,
+            memory: Some(memory),
             inherited: self.inherited,
         };
         let wakers = Wakers { spawner: waker, io: io_waker, memory: memory_waker };

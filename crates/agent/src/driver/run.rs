@@ -238,20 +238,16 @@ impl Loop {
     }
 
     fn start(&mut self, now: Duration, spec: JobSpec) {
-        let started = self.wakers.memory.handle().map_err(|source| ("make an event descriptor".to_owned(), source));
-        let started = started.and_then(|waker| {
-            Team::start(&mut self.hands, now, spec, self.runtime.path(), self.limits, waker)
-                .map_err(|error| (error.to_string(), error.source))
-        });
-        match started {
+        match Team::start(&mut self.hands, now, spec, self.runtime.path(), self.limits) {
             Ok(team) => {
                 if team.removes_shared_memory() {
                     self.hands.lease.send(Word::CleanSharedMemory);
                 }
                 self.team = Some(team);
             }
-            Err((what, source)) => {
-                self.hands.outbox.push(ToFront::Refused { what, source: source.to_string() });
+            Err(error) => {
+                let (what, source) = (error.to_string(), error.source.to_string());
+                self.hands.outbox.push(ToFront::Refused { what, source });
                 self.end = true;
             }
         }

@@ -44,6 +44,8 @@ pub(crate) struct Hands {
     pub(crate) spawner: SpawnerThread,
     pub(crate) worker_socket: WorkerSocket,
     pub(crate) lease: Lease,
+    /// The thread that watches /dev/shm, until a team takes it over.
+    pub(crate) memory: Option<SharedMemory>,
     pub(crate) inherited: Inherited,
 }
 

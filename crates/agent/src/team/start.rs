@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rankrun_core::env::{Master, NodeFacts, STDBUF_LIBRARIES};
-use rankrun_core::job::{MpiMode, StdinTarget};
+use rankrun_core::job::{CleanShm, MpiMode, StdinTarget};
 use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::worker::State;
 use rankrun_core::{JobSpec, NodeRank, Pid, Rank, Slot as SlotIndex, Stream};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::oom::OomWatch;
-use rankrun_sys::poll::{Interest, Waker};
+use rankrun_sys::poll::Interest;
 use rankrun_sys::socket;
 use rankrun_sys::spawn::{SpawnError, Step};
 use rankrun_wire::ToFront;
@@ -25,7 +25,6 @@ use super::{Ending, Hands, SharedStdin, Slot, Team};
 use crate::driver::Token;
 use crate::services::pmi::Pmi;
 use crate::streams::{Capture, Output};
-use crate::tidy::shm::SharedMemory;
 
 /// The bytes of a worker's tag before it is written in hexadecimal.
 const TAG_BYTES: usize = 16;
@@ -50,7 +49,6 @@ impl Team {
         spec: JobSpec,
         runtime: &Path,
         limits: Limits,
-        memory_waker: Waker,
     ) -> Result<Team, StartError> {
         let spec = Rc::new(spec);
         let node = NodeRank(0);
@@ -60,10 +58,9 @@ impl Team {
         let tags = new_tags(machine.size()).map_err(cannot("get random bytes"))?;
         let slots: Vec<Slot> = machine.slots().zip(tags).map(|(slot, tag)| Slot::new(machine.id(slot), tag)).collect();
         hands.children.begin(slots.iter().map(|slot| slot.tag.clone()));
-        let memory = match spec.clean_shm {
-            rankrun_core::job::CleanShm::No => None,
-            policy => Some(SharedMemory::start(policy, runtime, memory_waker).map_err(cannot("start a thread"))?),
-        };
+        // Without a job its thread does nothing until the agent ends.
+        let memory =
+            hands.memory.take().filter(|memory| spec.clean_shm != CleanShm::No && memory.begin(spec.clean_shm));
         let pmi = (spec.mpi == MpiMode::Pmi1).then(|| {
             let config = pmi1::Config {
                 group: spec.group,
@@ -111,6 +108,7 @@ impl Team {
             machine,
             spec,
         };
+        team.memory_news(hands, now);
         team.spawn_more(hands, now);
         // While the spawner is at the first ranks: no program wants too much memory in its first instructions.
         team.oom = Some(OomWatch::start());

@@ -52,6 +52,8 @@ pub(crate) const FINISH_BOUND: Duration = Duration::from_secs(5);
 
 /// What is asked of the thread.
 enum Request {
+    /// The job begins; what it leaves is to be treated so.
+    Begin(CleanShm),
     /// Everybody is about to be told to end: look at once.
     Look,
     /// All processes of the job are gone.
@@ -86,6 +88,7 @@ pub(crate) struct SharedMemory {
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            Request::Begin(_) => "Begin",
             Request::Look => "Look",
             Request::Finish => "Finish",
         })
@@ -93,8 +96,9 @@ impl std::fmt::Debug for Request {
 }
 
 impl SharedMemory {
-    /// Starts the thread. It wakes the loop through `loop_waker` for each answer; the first is [`Answer::Ready`].
-    pub(crate) fn start(policy: CleanShm, runtime_dir: &Path, loop_waker: Waker) -> io::Result<SharedMemory> {
+    /// Starts the thread. It wakes the loop through `loop_waker` for each answer; the first is [`Answer::Ready`]. What is done
+    /// with what the job leaves is said by [`SharedMemory::begin`].
+    pub(crate) fn start(runtime_dir: &Path, loop_waker: Waker) -> io::Result<SharedMemory> {
         let (requests, inbox) = sync_channel(REQUESTS);
         let (outbox, answers) = sync_channel(2);
         let waker = Waker::new()?;
@@ -104,7 +108,7 @@ impl SharedMemory {
             signal::block_all();
             // Both belong to this thread: the kernel tells whoever began to watch.
             let signals = SignalFd::new(&[watched::TOLD]).ok();
-            let mut watch = Watch::begin(policy, list);
+            let mut watch = Watch::begin(list);
             // The agent may have ended; then nobody needs to know.
             let answer = |answer| {
                 let _ = outbox.send(answer);
@@ -118,6 +122,10 @@ impl SharedMemory {
                 watch.has_news |= told;
                 loop {
                     match inbox.try_recv() {
+                        Ok(Request::Begin(policy)) => {
+                            watch.policy = policy;
+                            watch.has_news = true;
+                        }
                         Ok(Request::Look) => watch.look(true),
                         Ok(Request::Finish) => {
                             answer(Answer::Finished(watch.finish()));
@@ -131,6 +139,13 @@ impl SharedMemory {
             }
         })?;
         Ok(SharedMemory { requests, answers, waker })
+    }
+
+    /// The job begins. `false` if the thread cannot be told.
+    pub(crate) fn begin(&self, policy: CleanShm) -> bool {
+        let sent = self.requests.try_send(Request::Begin(policy)).is_ok();
+        self.waker.wake();
+        sent
     }
 
     /// Asks for a look at once: the processes of the job are about to be told to end.
@@ -183,10 +198,11 @@ struct Watch {
 }
 
 impl Watch {
-    fn begin(policy: CleanShm, list: PathBuf) -> Watch {
+    fn begin(list: PathBuf) -> Watch {
         let now = Instant::now();
         let mut watch = Watch {
-            policy,
+            // Until the job begins.
+            policy: CleanShm::No,
             user: rustix::process::geteuid().as_raw(),
             agent: std::process::id() as i32,
             // Without it the directory is read once a second.
@@ -236,6 +252,10 @@ impl Watch {
     /// Looks which names are new, and who holds them. The agent's own children are looked at first: it is mostly they who
     /// create shared memory, and a quick look can be there before whoever made it is gone. `thorough` looks at everybody at once.
     fn look(&mut self, thorough: bool) {
+        if self.policy == CleanShm::No {
+            (self.has_news, self.next_look) = (false, None);
+            return;
+        }
         let begun = Instant::now();
         self.scan();
         if !self.pending.is_empty() {
