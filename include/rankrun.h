@@ -50,7 +50,7 @@ static inline void rankrun_begin(struct rankrun_line *line, const char *type, in
 
 /* Sends a line after a greeting. Returns whether the agent has got it. */
 static inline int rankrun_send(struct rankrun_line *line) {
-    const char *path = getenv("RANKRUN_SOCKET"), *rank = getenv("RANKRUN_RANK"), *tag = getenv("RANKRUN_TAG");
+    const char *path = getenv("RANKRUN_SOCKET"), *rank = getenv("RANKRUN_RANK"), *tag = getenv("RANKRUN_WORKER");
     const struct timeval patience = {0, 250000};
     struct sockaddr_un address;
     int fd, sent = 0, length;

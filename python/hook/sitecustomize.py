@@ -209,7 +209,7 @@ class Speaker(object):
 
         program = (getattr(sys, "argv", None) or [""])[0]
         program = "".join(char if char.isprintable() and char not in '"\\' else "?" for char in program)
-        tag = os.environ.get("RANKRUN_TAG", "")
+        tag = os.environ.get("RANKRUN_WORKER", "")
         tag = tag if tag.isalnum() else ""
         hello = '{"v":1,"type":"hello","pid":%d,"rank":%d,"kind":"python","version":"%d.%d.%d","argv0":"%s","tag":"%s"}\n'
         hello %= (self.pid, int(self.rank)) + sys.version_info[:3] + (program, tag)

@@ -43,7 +43,7 @@ class _Connection:
                 "kind": "python",
                 "version": "%d.%d.%d" % sys.version_info[:3],
                 "argv0": sys.argv[0] if sys.argv else "",
-                "tag": os.environ.get("RANKRUN_TAG", ""),
+                "tag": os.environ.get("RANKRUN_WORKER", ""),
             }
         )
         return peer

@@ -50,6 +50,15 @@ fn another_rank_all_or_none_can_be_given_the_input() {
 }
 
 #[test]
+fn every_rank_gets_all_of_a_shared_input_however_late_it_starts() {
+    let ranks = 40;
+    let job = Job::new(["-n", &ranks.to_string(), "--stdin", "all", "wc", "-c"]);
+    let ended = job.stdin(Stdin::Bytes(vec![b'x'; 300_000])).bound(BOUND).run();
+    let lines: Vec<String> = ended.stdout_text().lines().map(str::to_owned).collect();
+    assert_eq!(lines, vec!["300000"; ranks], "{}", ended.stderr_text());
+}
+
+#[test]
 fn the_flags_of_the_callers_descriptor_stay_as_they_are() {
     let (reader, writer) = std::io::pipe().expect("a pipe can be made");
     let file = File::from(std::os::fd::OwnedFd::from(reader));

@@ -89,7 +89,7 @@ fn what_wall_writes_reaches_a_login_but_no_rank() {
     let message = format!("to whom it may concern {}", std::process::id());
     let status = Command::new("wall").arg(&message).status().expect("wall is installed");
     assert!(status.success());
-    let (sender, receiver) = mpsc::channel();
+    let (sender, receiver) = mpsc::sync_channel(1024);
     let wanted = message.clone();
     thread::spawn(move || {
         let (mut seen, mut buffer) = (Vec::new(), [0; 1024]);

@@ -23,6 +23,9 @@ pub(crate) fn lint() -> Result<()> {
             check_file(&file, &mut faults)?;
         }
     }
+    for file in rust_files(&workspace::root().join("crates")) {
+        check_dropped(&file, &mut faults)?;
+    }
     check_core(&mut faults)?;
     for fault in &faults {
         println!("{fault}");
@@ -69,6 +72,30 @@ fn check_file(file: &Path, faults: &mut Vec<String>) -> Result<()> {
             if uses_unsafe(line) {
                 faults.push(format!("{}:{number}: unsafe code belongs into crates/sys", name.display()));
             }
+        }
+    }
+    Ok(())
+}
+
+/// An error that is dropped says in a comment why it may be: above it, on its line, or on the next.
+fn check_dropped(file: &Path, faults: &mut Vec<String>) -> Result<()> {
+    /// How far above the comment may stand: one may speak for a short block.
+    const ABOVE: usize = 4;
+    let name = file.strip_prefix(workspace::root()).unwrap_or(file);
+    if name.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "examples"))) {
+        return Ok(());
+    }
+    let text = fs::read_to_string(file)?;
+    let lines: Vec<&str> = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).collect();
+    for (index, line) in lines.iter().enumerate() {
+        let line = line.trim_start();
+        // Formatting into a string cannot fail.
+        let drops = (line.starts_with("let _ = ") || line.starts_with("_ = "))
+            && !line.contains("write!(")
+            && !line.contains("writeln!(");
+        let around = &lines[index.saturating_sub(ABOVE)..(index + 2).min(lines.len())];
+        if drops && !around.iter().any(|line| line.contains("//")) {
+            faults.push(format!("{}:{}: say why this error may be dropped", name.display(), index + 1));
         }
     }
     Ok(())

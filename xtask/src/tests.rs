@@ -211,7 +211,7 @@ fn run_suite(selection: &[OsString], filters: &[String], scale: Scale, totals: &
 /// Runs a command, passes its stdout and stderr on, and returns their lines as well.
 fn run_and_listen(command: &mut Command) -> Result<(Vec<String>, bool)> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start cargo")?;
-    let (sender, receiver) = mpsc::channel();
+    let (sender, receiver) = mpsc::sync_channel(1024);
     let streams: [Option<Box<dyn Read + Send>>; 2] = [
         child.stdout.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>),
         child.stderr.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>),

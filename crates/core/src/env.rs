@@ -124,7 +124,7 @@ const OUTER_IDENTITY: &[&str] = &[
     "RANKRUN_NNODES",
     "RANKRUN_ATTEMPT",
     "RANKRUN_SOCKET",
-    "RANKRUN_TAG",
+    "RANKRUN_WORKER",
 ];
 
 /// MCA parameters in the environment are the user's tuning, and are kept although their prefix is on the list above.

@@ -77,6 +77,7 @@ fn answer(mut command: Command, bound: Duration) -> Option<String> {
         rustix::event::poll(&mut polled, timeout.as_ref()).is_ok_and(|ready| ready > 0)
     });
     if !in_time {
+        // It has ended meanwhile.
         let _ = child.kill();
     }
     let status = child.wait().ok()?;

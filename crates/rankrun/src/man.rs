@@ -14,6 +14,7 @@ pub(crate) fn page() -> Vec<u8> {
     let _ = man.render_title(&mut page);
     let _ = man.render_name_section(&mut page);
     let _ = man.render_synopsis_section(&mut page);
+    // As above.
     let _ = man.render_description_section(&mut page);
     let _ = man.render_options_section(&mut page);
     let mut text = String::new();

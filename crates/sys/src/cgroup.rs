@@ -86,10 +86,12 @@ impl JobCgroup {
         match open_directory(rustix::fs::CWD, &path) {
             Ok(directory) if may_kill(&directory) => Ok(JobCgroup { path, directory }),
             Ok(_) => {
+                // It is empty, and ours: what keeps it from being removed would have kept it from being made.
                 let _ = std::fs::remove_dir(&path);
                 Err(failed(io::Error::new(io::ErrorKind::Unsupported, "the kernel has no cgroup.kill (Linux 5.14)")))
             }
             Err(source) => {
+                // It is empty, and ours: what keeps it from being removed would have kept it from being made.
                 let _ = std::fs::remove_dir(&path);
                 Err(failed(source))
             }
@@ -277,12 +279,6 @@ impl GuardedCgroup {
     /// where the kernel refuses.
     pub fn remove(&self) -> bool {
         remove(self.parent.as_fd(), &self.name).unwrap_or(false)
-    }
-
-    /// The descriptors that must stay open in the process that uses this.
-    pub fn descriptors(&self) -> [i32; 3] {
-        use std::os::fd::AsRawFd;
-        [self.parent.as_raw_fd(), self.kill.as_raw_fd(), self.events.as_raw_fd()]
     }
 }
 

@@ -52,15 +52,9 @@ pub fn end_with_parent(signal: i32) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     if rustix::process::getppid() != parent {
-        crate::signal::send(std::process::id() as i32, signal)?;
+        crate::process::signal_self(signal)?;
     }
     Ok(())
-}
-
-/// The process is no longer the reaper of its orphaned descendants: those that are left go to the next one up.
-pub fn resign_as_subreaper() {
-    // SAFETY: as above.
-    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) };
 }
 
 /// A new session, without a terminal. Fails only in a process group leader, where it is not wanted.

@@ -111,36 +111,16 @@ pub fn set_ours() {
     ignore(libc::SIGXFSZ);
 }
 
-/// Ignores a signal.
-pub fn ignore(signal: i32) {
-    // SAFETY: SIG_IGN runs no code.
-    unsafe { libc::signal(signal, libc::SIG_IGN) };
-}
-
 /// Restores a signal's default disposition.
 pub fn restore(signal: i32) {
     // SAFETY: SIG_DFL runs no code of ours.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// Sends a signal to a process. Errors are returned as errno; ESRCH means that it is gone, and is also the answer for
-/// numbers that mean groups or init.
-pub fn send(pid: i32, signal: i32) -> io::Result<()> {
-    if pid <= 1 {
-        return Err(io::Error::from_raw_os_error(libc::ESRCH));
-    }
-    // SAFETY: kill touches no memory of ours.
-    if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Sends a signal to a process group.
-pub fn send_group(pgid: i32, signal: i32) -> io::Result<()> {
-    debug_assert!(pgid > 1, "a signal to group {pgid}");
-    if pgid <= 1 {
-        return Err(io::Error::from_raw_os_error(libc::ESRCH));
-    }
-    // SAFETY: kill touches no memory of ours.
-    if unsafe { libc::kill(-pgid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// Ignores a signal.
+pub fn ignore(signal: i32) {
+    // SAFETY: SIG_IGN runs no code.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
 /// Ends this process by a signal, as if it had never been caught, so that our parent sees what ended us.
@@ -152,14 +132,5 @@ pub fn die_of(signal: i32) {
         let set = set_of(&[signal]);
         libc::raise(signal);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
-    }
-}
-
-/// No core file is written for this process from now on: the one that counts is the worker's.
-pub fn no_core_dump() {
-    // SAFETY: the struct is initialised.
-    unsafe {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        libc::setrlimit(libc::RLIMIT_CORE, &none);
     }
 }

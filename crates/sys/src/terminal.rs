@@ -94,6 +94,7 @@ pub fn is_empty_group(group: i32) -> bool {
 ///
 /// `false` says that it was not stopped at all: the kernel drops these signals in an orphaned process group, where no
 /// shell could continue it. The calling thread must have SIGCONT blocked, and all threads the signal, except SIGTTOU.
+#[expect(clippy::disallowed_methods, reason = "0 is our own process group, and our own pid is ours")]
 pub fn stop_by(signal: i32, group: bool) -> bool {
     // SAFETY: the structs are initialised before their use; SIG_DFL runs no code; the former disposition and the former
     // mask are put back. kill touches no memory of ours.
@@ -121,6 +122,7 @@ pub fn stop_by(signal: i32, group: bool) -> bool {
 }
 
 /// Sends a signal to our own process group: what a key of the terminal does to the foreground.
+#[expect(clippy::disallowed_methods, reason = "0 is our own process group")]
 pub fn signal_own_group(signal: i32) {
     // SAFETY: kill touches no memory of ours.
     unsafe { libc::kill(0, signal) };

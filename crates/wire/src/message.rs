@@ -202,6 +202,4 @@ pub struct Summary {
     pub shared_memory_removed: bool,
     /// Shared memory files that the job may have created, and that were left alone.
     pub shared_memory_doubtful: Vec<OsString>,
-    /// Workers that were started.
-    pub workers: u32,
 }

@@ -20,7 +20,7 @@ pub enum Said {
         pid: i32,
         rank: Option<Rank>,
         kind: String,
-        /// What it found in `RANKRUN_TAG`: it names the worker when the process is gone before it can be looked up.
+        /// What it found in `RANKRUN_WORKER`: it names the worker when the process is gone before it can be looked up.
         tag: Option<String>,
     },
     Testimony(Testimony),

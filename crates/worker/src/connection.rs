@@ -31,7 +31,7 @@ impl Connection {
         let program = env::args_os().next().unwrap_or_default();
         let hello = Line::new("hello").number("pid", process::id().into()).number("rank", crate::rank().into());
         let hello = hello.text("kind", "rust").text("version", env!("CARGO_PKG_VERSION"));
-        let hello = hello.text("tag", &env::var("RANKRUN_TAG").unwrap_or_default());
+        let hello = hello.text("tag", &env::var("RANKRUN_WORKER").unwrap_or_default());
         let pending = hello.text("argv0", &program.to_string_lossy()).end();
         Some(Connection { pid: process::id(), stream, pending })
     }

@@ -82,6 +82,7 @@ impl Run {
         all.push(self.pid());
         for pid in all.into_iter().filter_map(Pid::from_raw) {
             // What is gone already is as it should be.
+            #[expect(clippy::disallowed_methods, reason = "a process that this program has just found below itself")]
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
         self.child.wait()?;

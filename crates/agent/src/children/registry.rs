@@ -20,7 +20,7 @@ use rankrun_wire::message::LeftProcess;
 use super::Boundary;
 
 /// The variable that carries a worker's tag.
-pub(crate) const TAG: &str = "RANKRUN_TAG";
+pub(crate) const TAG: &str = "RANKRUN_WORKER";
 /// A walk of the process table may take this part of the time at most (1 / n).
 const DUTY: u32 = 4;
 /// Walks in a row for a set of processes that must not grow while they are stopped.
@@ -162,6 +162,7 @@ impl Children {
         if reuse && cgroup.is_leaf_empty(&name).unwrap_or(false) {
             self.free_leaves.push(name);
         } else {
+            // Whoever removes the job's cgroup at the end removes it too.
             let _ = cgroup.remove_leaf(&name);
         }
     }
@@ -634,7 +635,7 @@ mod tests {
     fn an_orphan_that_was_seen_below_a_leader_is_its_whatever_it_says() {
         let mut children = registry();
         let mut leader =
-            Command::new("sh").args(["-c", "RANKRUN_TAG=tag-0 setsid sleep 60 & wait"]).spawn().expect("sh starts");
+            Command::new("sh").args(["-c", "RANKRUN_WORKER=tag-0 setsid sleep 60 & wait"]).spawn().expect("sh starts");
         children.add_leader(Slot(1), leader.id() as i32);
         let daemon = loop {
             children.read_table();

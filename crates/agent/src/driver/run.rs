@@ -205,8 +205,8 @@ impl Loop {
                 }
             }
             ToAgent::Start(spec) => self.start(now, *spec),
-            ToAgent::Stop(stop) => self.team_event(now, Event::Stop(stop)),
-            ToAgent::Kill => self.team_event(now, Event::Kill),
+            ToAgent::Stop(stop) => self.with_team(|team, hands| team.event(hands, now, Event::Stop(stop))),
+            ToAgent::Kill => self.with_team(|team, hands| team.event(hands, now, Event::Kill)),
             ToAgent::Pause => {
                 self.clock.pause();
                 self.freeze(true);
@@ -222,22 +222,18 @@ impl Loop {
                 }
             }
             ToAgent::End => self.end = true,
-            ToAgent::Signal(_)
-            | ToAgent::Stdin(_)
-            | ToAgent::StdinEnd
-            | ToAgent::Window(..)
-            | ToAgent::Collective(_) => {
-                let Some(team) = &mut self.team else { return };
-                let hands = &mut self.hands;
-                match message {
-                    ToAgent::Signal(signal) => team.signal_all(hands, signal),
-                    ToAgent::Stdin(bytes) => team.stdin_bytes(hands, Some(bytes)),
-                    ToAgent::StdinEnd => team.stdin_bytes(hands, None),
-                    ToAgent::Window(rows, columns) => team.resize(hands, (rows, columns)),
-                    ToAgent::Collective(collective) => team.collective_done(hands, now, collective),
-                    _ => {}
-                }
-            }
+            ToAgent::Signal(signal) => self.with_team(|team, hands| team.signal_all(hands, signal)),
+            ToAgent::Stdin(bytes) => self.with_team(|team, hands| team.stdin_bytes(hands, Some(bytes))),
+            ToAgent::StdinEnd => self.with_team(|team, hands| team.stdin_bytes(hands, None)),
+            ToAgent::Window(rows, columns) => self.with_team(|team, hands| team.resize(hands, (rows, columns))),
+            ToAgent::Collective(done) => self.with_team(|team, hands| team.collective_done(hands, now, done)),
+        }
+    }
+
+    /// Does something with the team, if there is one: before `Start` there is nobody that it could be about.
+    fn with_team(&mut self, action: impl FnOnce(&mut Team, &mut Hands)) {
+        if let Some(team) = &mut self.team {
+            action(team, &mut self.hands);
         }
     }
 
@@ -261,16 +257,8 @@ impl Loop {
         }
     }
 
-    fn team_event(&mut self, now: Duration, event: Event) {
-        if let Some(team) = &mut self.team {
-            team.event(&mut self.hands, now, event);
-        }
-    }
-
     fn freeze(&mut self, frozen: bool) {
-        if let Some(team) = &mut self.team {
-            team.freeze(&mut self.hands, frozen);
-        }
+        self.with_team(|team, hands| team.freeze(hands, frozen));
     }
 
     fn lose_guard(&mut self, now: Duration) {
@@ -289,9 +277,7 @@ impl Loop {
         if self.end {
             return;
         }
-        if let Some(team) = &mut self.team {
-            team.drop_output(&mut self.hands);
-        }
+        self.with_team(Team::drop_output);
         self.stop(now, StopWhy::FrontLost);
     }
 

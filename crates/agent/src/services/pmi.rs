@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::{Rank, Slot};
 use rankrun_sys::poll::{Interest, Poller, Ready};
@@ -188,7 +188,7 @@ impl Pmi {
                     client.out.pop_front();
                 }
                 Ok(count) => {
-                    let _ = bytes.split_to(count);
+                    bytes.advance(count);
                 }
                 Err(rustix::io::Errno::AGAIN) => {
                     interest = (!std::mem::replace(&mut client.awaits_room, true)).then_some(Interest::Write);

@@ -11,13 +11,34 @@ impl Team {
     /// A piece of stdin for every rank, or its end.
     pub(crate) fn stdin_bytes(&mut self, hands: &mut Hands, bytes: Option<Vec<u8>>) {
         let bytes = bytes.map(Bytes::from);
+        self.stdin_owed = true;
         for index in 0..self.slots.len() {
-            let Some(stdin) = &mut self.slots[index].stdin else { continue };
             // An empty piece in the queue is the end.
-            stdin.queue.push_back(bytes.clone().unwrap_or_default());
-            if stdin.queue.len() > 1 {
-                continue;
+            let piece = bytes.clone().unwrap_or_default();
+            let slot = &mut self.slots[index];
+            match &mut slot.stdin {
+                Some(stdin) => stdin.queue.push_back(piece),
+                // A rank that is not started yet gets it then; one that has closed its stdin, or is gone, never.
+                None if slot.awaits_start => slot.stdin_backlog.push_back(piece),
+                None => {}
             }
+            if slot.started && slot.stdin.as_ref().is_some_and(|stdin| stdin.queue.len() == 1) {
+                self.write_stdin(hands, index);
+            }
+        }
+        self.report_stdin_taken(hands);
+    }
+
+    /// A rank has been started: what came before it is for it, too.
+    pub(crate) fn stdin_started(&mut self, hands: &mut Hands, index: usize) {
+        if self.slots[index].stdin.as_ref().is_some_and(|stdin| !stdin.queue.is_empty()) {
+            self.write_stdin(hands, index);
+        }
+    }
+
+    /// Begins to write what waits for a rank.
+    fn write_stdin(&mut self, hands: &mut Hands, index: usize) {
+        if let Some(stdin) = &self.slots[index].stdin {
             match hands.poller.add(&stdin.pipe, Token::Stdin(index).encode(), Interest::Write) {
                 Ok(()) => self.stdin_ready(hands, index),
                 Err(error) => {
@@ -70,8 +91,10 @@ impl Team {
 
     /// The slowest rank decides when the front may send more.
     fn report_stdin_taken(&mut self, hands: &mut Hands) {
-        let waiting = self.slots.iter().filter_map(|slot| slot.stdin.as_ref()).any(|stdin| !stdin.queue.is_empty());
-        if !waiting {
+        let waiting = self.slots.iter().any(|slot| {
+            !slot.stdin_backlog.is_empty() || slot.stdin.as_ref().is_some_and(|stdin| !stdin.queue.is_empty())
+        });
+        if !waiting && std::mem::take(&mut self.stdin_owed) {
             hands.outbox.push(ToFront::StdinTaken(0));
         }
     }

@@ -69,6 +69,7 @@ impl Team {
             Target::Leader(slot) => {
                 if let Some(leader) = hands.children.leader(slot) {
                     for signal in signals {
+                        // As said above.
                         let _ = leader.signal(*signal);
                     }
                 }
@@ -76,6 +77,7 @@ impl Team {
             Target::LeaderGroup(slot) => {
                 if let Some(leader) = hands.children.leader(slot) {
                     for signal in signals {
+                        // As said above.
                         let _ = leader.signal_group(*signal);
                     }
                 }
@@ -85,6 +87,7 @@ impl Team {
             Target::Spawning => {
                 if let Some(child) = hands.spawner.under_way() {
                     for signal in signals {
+                        // As said above.
                         let _ = child.signal(*signal);
                     }
                 }
@@ -120,6 +123,8 @@ impl Team {
             let slot = self.slot(slot);
             slot.events = None;
             slot.stdin = None;
+            slot.awaits_start = false;
+            slot.stdin_backlog.clear();
             slot.windows.clear();
         }
         if let Some(pmi) = &mut self.pmi {

@@ -78,6 +78,8 @@ pub(crate) struct Team {
     /// Holds the port that is told to the ranks as MASTER_PORT.
     _master_port: Option<OwnedFd>,
     pub(crate) output: Output,
+    /// The front has not been told that the last piece of stdin was taken.
+    pub(crate) stdin_owed: bool,
     memory: Option<SharedMemory>,
     /// The first rank waits until it is known what was in /dev/shm before.
     memory_ready: bool,
@@ -186,7 +188,6 @@ impl Team {
             shared_memory: left.created,
             shared_memory_removed: self.spec.clean_shm == CleanShm::Job,
             shared_memory_doubtful: left.doubtful,
-            workers: self.started,
         }));
     }
 

@@ -26,6 +26,10 @@ pub(crate) struct Slot {
     pub(crate) windows: Vec<OwnedFd>,
     /// The write end of a stdin that is shared out (`--stdin all`).
     pub(crate) stdin: Option<SharedStdin>,
+    /// It is to be started, and has not been made ready.
+    pub(crate) awaits_start: bool,
+    /// Stdin that came before it was made ready.
+    pub(crate) stdin_backlog: VecDeque<Bytes>,
     /// The cgroup's events file, while the worker's end is waited for.
     pub(crate) events: Option<OwnedFd>,
 }
@@ -49,6 +53,8 @@ impl Slot {
             started: false,
             windows: Vec::new(),
             stdin: None,
+            awaits_start: true,
+            stdin_backlog: VecDeque::new(),
             events: None,
         }
     }

@@ -1,6 +1,5 @@
 //! Starting the workers of an attempt: made ready a few ahead of the spawner, registered as they come up.
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -99,6 +98,7 @@ impl Team {
             pmi,
             _master_port: held.map(|(socket, _)| socket),
             output: Output::new(runtime, spec.io.spool),
+            stdin_owed: false,
             memory_ready: memory.is_none(),
             memory,
             voices: Voices::default(),
@@ -161,7 +161,9 @@ impl Team {
         slot.captures = prepared.captures.map(|fd| fd.map(Capture::new));
         slot.closed = [slot.captures[0].is_none(), slot.captures[1].is_none()];
         slot.windows = prepared.windows;
-        slot.stdin = prepared.stdin.map(|pipe| SharedStdin { pipe, queue: VecDeque::new() });
+        let backlog = std::mem::take(&mut slot.stdin_backlog);
+        slot.stdin = prepared.stdin.map(|pipe| SharedStdin { pipe, queue: backlog });
+        slot.awaits_start = false;
         if let (Some(pmi), Some(socket)) = (&mut self.pmi, prepared.pmi) {
             pmi.prepared(index, socket);
         }
@@ -223,6 +225,7 @@ impl Team {
             let errno = error.raw_os_error().unwrap_or(0);
             self.tell_spawn_failed(hands, now, index, "watch its descriptors".to_owned(), errno);
         }
+        self.stdin_started(hands, index.index());
         if self.frozen {
             self.freeze_slot(hands, index, true);
         }
@@ -273,6 +276,7 @@ impl Team {
         let slot = self.slot(slot);
         slot.captures = [None, None];
         slot.closed = [true, true];
+        slot.stdin = None;
     }
 }
 

@@ -83,6 +83,7 @@ impl Remains {
             let mut pids = [0i32; 512];
             let count = self.children.read(&mut pids);
             for &pid in &pids[..count] {
+                // One that cannot be killed is seen by its not ending.
                 let _ = Child::unreaped(pid).signal(signal::SIGKILL);
             }
             return count > 0;
@@ -90,6 +91,7 @@ impl Remains {
         let mut any = false;
         for pid in proc::own_children().into_iter().filter(|pid| !foreign.contains(pid)) {
             any = true;
+            // As above.
             let _ = Child::unreaped(pid).signal(signal::SIGKILL);
         }
         any

@@ -317,6 +317,7 @@ impl Watch {
             lines.push(b'\n');
         }
         if let Some(file) = &mut self.file {
+            // On a full disk the agent still knows, and only a killed one leaves the file.
             let _ = file.write_all(&lines);
         }
     }

@@ -25,6 +25,8 @@ const SLOW: Duration = Duration::from_millis(50);
 const RECOVERY: Duration = Duration::from_millis(250);
 /// Batches that may wait for a file of kept output.
 const KEEPING: usize = 2;
+/// A destination that has been busy for less than this takes what it is given.
+const FRESH: Duration = Duration::from_millis(500);
 
 /// What the delivery has to say to the front.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub(crate) enum Told {
     ReaderGone,
     /// The destination has been full for longer than `--drain`, or fails otherwise: the job is to end.
     Failed,
+    /// Log files have taken nothing for longer than `--drain`, and are given up: the job is to end.
+    LogsGivenUp,
 }
 
 /// What was opened before the first rank.
@@ -87,8 +91,14 @@ pub(crate) struct Delivery {
     keeping: [Option<usize>; 2],
     /// Some of it could not be kept either.
     is_lost: bool,
+    /// The directory for it does not answer.
+    is_keep_dead: bool,
     /// When each destination became full.
     full_since: [Option<Duration>; 2],
+    /// Since when each destination has had something to write without a pause.
+    busy_since: [Duration; 2],
+    /// Bytes that have come from the ranks.
+    received: u64,
     /// When each destination was given its present batch, and when one of them last took long for one.
     given_at: [Duration; 2],
     slow_at: Option<Duration>,
@@ -131,7 +141,10 @@ impl Delivery {
             keep_in: None,
             keeping: [None, None],
             is_lost: false,
+            is_keep_dead: false,
             full_since: [None, None],
+            busy_since: [Duration::ZERO; 2],
+            received: 0,
             given_at: [Duration::ZERO; 2],
             slow_at: None,
             is_shared,
@@ -155,6 +168,7 @@ impl Delivery {
     pub(crate) fn output(&mut self, now: Duration, head: OutputHead, bytes: &[u8]) {
         self.now = now;
         let rank = head.worker.rank;
+        self.received += bytes.len() as u64;
         self.more[head.stream.index()] = head.more;
         self.unsettled[head.stream.index()] += bytes.len() as u64;
         if !self.sinks[self.sink_of(head.stream)].has_failed() {
@@ -243,7 +257,7 @@ impl Delivery {
         std::mem::swap(&mut bytes, self.presenter.pending(stream));
         let settles = self.take_unsettled(stream);
         if self.is_sink_idle(sink) {
-            self.given_at[sink] = self.now;
+            (self.given_at[sink], self.busy_since[sink]) = (self.now, self.now);
         }
         match self.keeping[sink] {
             Some(_) => self.keep(sink, bytes, settles),
@@ -388,7 +402,7 @@ impl Delivery {
                 }
             }
             Done::GivenUp | Done::Removed | Done::LogsOpened(_) | Done::JournalOpened(_) => {}
-            done @ (Done::Probed { .. } | Done::Saved { .. }) => self.answers.push(done),
+            done @ (Done::Probed(_) | Done::Saved { .. }) => self.answers.push(done),
         }
     }
 
@@ -405,7 +419,7 @@ impl Delivery {
             return;
         }
         if self.give_up_logs(now) {
-            self.told.push(Told::Failed);
+            self.told.push(Told::LogsGivenUp);
         }
     }
 
@@ -437,12 +451,15 @@ impl Delivery {
         self.told.push(Told::Note(text));
     }
 
-    /// From now on, what a destination that takes nothing was to get goes into a file of this directory.
-    pub(crate) fn salvage(&mut self, directory: Directory) {
+    /// From now on, what a destination that takes nothing was to get goes into a file of this directory. One that was at
+    /// rest a moment ago is not such a destination; a later call finds out.
+    pub(crate) fn salvage(&mut self, now: Duration, directory: Directory) {
+        self.now = now;
         self.keep_in = Some(directory);
         for index in 0..2 {
             let sink = &mut self.sinks[index];
-            if sink.is_idle() || sink.has_failed() {
+            let is_fresh = self.full_since[index].is_none() && now < self.busy_since[index] + FRESH;
+            if self.keeping[index].is_some() || sink.is_idle() || sink.has_failed() || is_fresh {
                 continue;
             }
             let (bytes, settles) = sink.abandon();
@@ -466,6 +483,28 @@ impl Delivery {
     /// Whether there is output that no destination took.
     pub(crate) fn has_kept(&self) -> bool {
         self.keeping.iter().any(Option::is_some)
+    }
+
+    /// Gives up what is to be kept and is not, and the thread that is at it: the directory does not answer.
+    pub(crate) fn give_up_kept(&mut self) {
+        if self.keeping.iter().flatten().all(|waiting| *waiting == 0) {
+            return;
+        }
+        (self.is_lost, self.is_keep_dead) = (true, true);
+        self.keeping.iter_mut().flatten().for_each(|waiting| *waiting = 0);
+        if let Err(error) = self.files.replace() {
+            self.note(format!("cannot start a thread: {}", rankrun_sys::reason(&error)));
+        }
+    }
+
+    /// Whether the directory of what is to be kept is known not to answer.
+    pub(crate) fn is_keep_dead(&self) -> bool {
+        self.is_keep_dead
+    }
+
+    /// Bytes that have come from the ranks so far.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
     }
 
     /// Whether output is lost that was to be kept.

@@ -33,8 +33,8 @@ pub(crate) enum Task {
     CloseLog { rank: Rank, stream: Stream },
     /// Write no more log files.
     GiveUpLogs,
-    /// Tell whether a directory exists.
-    Probe(PathBuf),
+    /// Tell whether a directory may be made, or is there.
+    Probe(Directory),
     /// Append to a file of output that no destination took; it is begun by the first bytes.
     Keep { stream: Stream, directory: Directory, bytes: Vec<u8>, settles: [u64; 2] },
     /// Write a whole file.
@@ -61,9 +61,7 @@ pub(crate) enum Done {
         bytes: [u64; 2],
     },
     GivenUp,
-    Probed {
-        exists: bool,
-    },
+    Probed(Result<(), Unusable>),
     Kept {
         stream: Stream,
         settles: [u64; 2],
@@ -87,13 +85,41 @@ pub(crate) struct Directory {
     pub(crate) path: PathBuf,
     /// It is made only below this directory, which must exist: that of a user who has no home is not made for them.
     pub(crate) below: Option<PathBuf>,
+    /// The user has named it. Any other is used only if it lies in no directory of another user.
+    pub(crate) is_chosen: bool,
+}
+
+/// Why a directory is not used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum Unusable {
+    #[error("\"{}\" does not exist", .0.display())]
+    NoHome(PathBuf),
+    #[error("\"{}\" belongs to another user", .0.display())]
+    OfAnother(PathBuf),
 }
 
 impl Directory {
-    fn make(&self) -> io::Result<()> {
+    fn check(&self) -> Result<(), Unusable> {
         if let Some(below) = self.below.as_deref().filter(|below| !below.is_dir()) {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("\"{}\" does not exist", below.display())));
+            return Err(Unusable::NoHome(below.to_owned()));
         }
+        if self.is_chosen { Ok(()) } else { self.check_owners() }
+    }
+
+    /// `sudo -E` and `su` leave the variables of another user to us. For root everything above must be root's: whoever
+    /// has a directory above can put another in its place. Others can write only where they are let, and so only the
+    /// directory in which ours is made counts.
+    fn check_owners(&self) -> Result<(), Unusable> {
+        use std::os::unix::fs::MetadataExt;
+        let user = rustix::process::geteuid();
+        let owned = self.path.ancestors().filter_map(|path| Some((path, std::fs::metadata(path).ok()?.uid())));
+        let counts = if user.is_root() { usize::MAX } else { 1 };
+        let other = owned.take(counts).find(|(_, owner)| ![0, user.as_raw()].contains(owner));
+        other.map_or(Ok(()), |(path, _)| Err(Unusable::OfAnother(path.to_owned())))
+    }
+
+    fn make(&self) -> io::Result<()> {
+        self.check().map_err(io::Error::other)?;
         std::fs::create_dir_all(&self.path)
     }
 }
@@ -242,9 +268,9 @@ impl Worker {
                 self.logs = None;
                 Done::GivenUp
             }
-            Task::Probe(path) => {
-                self.go_to(&path);
-                Done::Probed { exists: path.is_dir() }
+            Task::Probe(directory) => {
+                self.go_to(&directory.path);
+                Done::Probed(directory.check())
             }
             Task::Keep { stream, directory, bytes, settles } => {
                 let result = self.keep(stream, &directory, &bytes);

@@ -8,7 +8,7 @@ mod notes;
 mod sink;
 
 pub(crate) use destinations::{Delivery, Opened, Threads, Told};
-pub(crate) use files::{Directory, Done, Files, Task};
+pub(crate) use files::{Directory, Done, Files, Task, Unusable};
 pub(crate) use journal::Journal;
 pub(crate) use last_words::LastWords;
 pub(crate) use notes::Notes;

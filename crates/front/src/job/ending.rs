@@ -1,7 +1,7 @@
 //! The end of a job: the proof that nothing is left, the last output, the report.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rankrun_agent::tidy::Remains;
@@ -16,9 +16,10 @@ use rankrun_sys::proc::ChildList;
 use rankrun_sys::signal;
 use rankrun_wire::message::Containment;
 
-use crate::delivery::{Directory, Done, Files, Task};
+use crate::delivery::{Directory, Done, Files, Task, Unusable};
 use crate::job::front::{Front, Outcome};
 use crate::job::report;
+use crate::job::run::RELEASE_BOUND;
 use crate::nodes::{Act, Guard, LOOK_STEP, NodeHandle};
 
 /// How long guard and agent may take to end once all is over, beyond what a kill may take.
@@ -75,10 +76,10 @@ impl Front {
         for node in self.nodes.iter().filter(|node| !has_cgroup(node)) {
             self.delivery.files.submit(now, Task::Remove(node.places.clone()));
         }
-        let missing = directory.as_ref().and_then(|directory| self.missing_home(directory));
+        let unusable = directory.as_ref().and_then(|directory| self.find_unusable(directory));
         let home = self.plan.report.home.as_deref();
-        end.saved = match (&directory, &missing) {
-            (_, Some(home)) => Some(format!("not saved: \"{}\" does not exist; see --report-dir", home.display())),
+        end.saved = match (&directory, &unusable) {
+            (_, Some(unusable)) => Some(format!("not saved: {unusable}; see --report-dir")),
             (Some(directory), None) => Some(report::shorten_home(&directory.path.join(REPORT), home)),
             (None, None) => None,
         };
@@ -91,7 +92,7 @@ impl Front {
         let now = self.now();
         self.delivery.journal.record(now, || JobEvent::End(Box::new(end)));
         self.write_out(Some(REPORT_BOUND));
-        self.save(directory.filter(|_| missing.is_none()), &report);
+        self.save(directory.filter(|_| unusable.is_none()), &report);
         self.write_out(Some(REPORT_BOUND));
         let raise = match self.gang.outside() {
             Some(Outside::Signal(number)) if report.exit_code == ExitCode::signal(number) => Some(number),
@@ -145,6 +146,7 @@ impl Front {
                 is_written && !self.delivery.is_lost(),
                 self.delivery.has_kept(),
             ) {
+                (false, _, _) if self.has_given_up_output => OutputFate::Lost,
                 (false, _, _) => OutputFate::LostWithAgent,
                 (true, true, true) => OutputFate::KeptBesideReport,
                 (true, true, false) => OutputFate::Written,
@@ -181,7 +183,9 @@ impl Front {
                 Err(error) => self.note(cannot_write(&path, &rankrun_sys::reason(&error))),
             }
         }
-        self.wait_for_files(SAVE_BOUND, |files, _| files.is_idle());
+        // The report lies beside the output that is kept.
+        let bound = if self.is_hurried || self.delivery.is_keep_dead() { HURRIED_BOUND } else { SAVE_BOUND };
+        self.wait_for_files(bound, |files, _| files.is_idle());
         for answer in std::mem::take(&mut self.delivery.answers) {
             if let Done::Saved { path, result } = answer {
                 paths.retain(|unanswered| *unanswered != path);
@@ -190,23 +194,23 @@ impl Front {
                 }
             }
         }
-        let bound = if self.is_hurried { HURRIED_BOUND } else { SAVE_BOUND };
+        let bound = if self.is_hurried { HURRIED_BOUND } else { bound };
         for path in paths {
             let why = format!("no answer from its file system for {} s", bound.as_secs_f64());
             self.note(cannot_write(&path, &why));
         }
     }
 
-    /// The home below which a directory cannot be made, since the user has none. One that does not answer is not known to
-    /// be missing.
-    fn missing_home(&mut self, directory: &Directory) -> Option<PathBuf> {
-        let home = directory.below.clone()?;
+    /// Why the report is not saved in a directory that the user has not named. One that does not answer counts as usable.
+    fn find_unusable(&mut self, directory: &Directory) -> Option<Unusable> {
+        if directory.is_chosen && directory.below.is_none() {
+            return None;
+        }
         let now = self.now();
-        self.delivery.files.submit(now, Task::Probe(home.clone()));
-        let is_probed = |it: &Done| matches!(it, Done::Probed { .. });
-        self.wait_for_files(PROBE_BOUND, |_, answers| answers.iter().any(is_probed));
-        let is_missing = |it: &Done| matches!(it, Done::Probed { exists: false });
-        self.delivery.answers.iter().any(is_missing).then_some(home)
+        self.delivery.files.submit(now, Task::Probe(directory.clone()));
+        self.wait_for_files(PROBE_BOUND, |_, answers| answers.iter().any(|it| matches!(it, Done::Probed(_))));
+        let unusable = |it: &Done| if let Done::Probed(Err(unusable)) = it { Some(unusable.clone()) } else { None };
+        self.delivery.answers.iter().find_map(unusable)
     }
 
     /// Waits for the I/O thread. Returns whether what was waited for has come.
@@ -241,7 +245,7 @@ impl Front {
     /// Hands on what is pending until all is written or the time has passed: what is left of the drain, if none is
     /// given. Returns whether all is written.
     fn write_out(&mut self, bound: Option<Duration>) -> bool {
-        let until = match bound {
+        let mut until = match bound {
             Some(bound) => self.now() + bound,
             None => *self.drain_until.get_or_insert(self.clock.now() + self.plan.drain),
         };
@@ -261,11 +265,19 @@ impl Front {
                 }
                 if self.delivery.give_up_logs(now) {
                     self.event(gang::Event::OutputFailed);
+                    if !self.is_hurried {
+                        until = now + RELEASE_BOUND;
+                        continue;
+                    }
                 }
-                if let Some(directory) = self.directory().filter(|_| !self.delivery.is_salvaged()) {
-                    self.delivery.salvage(directory);
+                if let Some(directory) = self.directory() {
+                    self.delivery.salvage(now, directory);
                 }
-                return self.write_out(Some(REPORT_BOUND));
+                let is_written = self.write_out(Some(REPORT_BOUND));
+                if !is_written {
+                    self.delivery.give_up_kept();
+                }
+                return is_written;
             }
             let due = self.delivery.deadline().map_or(until, |due| due.min(until));
             if !self.wait_until(due) {

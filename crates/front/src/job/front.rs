@@ -27,6 +27,14 @@ pub(crate) struct Outcome {
     pub(crate) raise: Option<i32>,
 }
 
+/// How far files have come with output that no destination took.
+#[derive(Debug)]
+pub(crate) struct Salvage {
+    pub(crate) until: Duration,
+    /// Bytes that had come when it was last looked.
+    pub(crate) received: Option<u64>,
+}
+
 /// The running front.
 pub(crate) struct Front {
     pub(crate) plan: Plan,
@@ -54,6 +62,10 @@ pub(crate) struct Front {
     pub(crate) terminal: Option<FrontTerminal>,
     /// After this, a destination that takes nothing is given up.
     pub(crate) drain_until: Option<Duration>,
+    /// Output is being taken in that no destination took.
+    pub(crate) salvage: Option<Salvage>,
+    /// An agent was left that still had output.
+    pub(crate) has_given_up_output: bool,
     pub(crate) pausing: Option<Pause>,
     /// The terminal has shown `^C` at the start of the row in which we write next.
     pub(crate) key_was_pressed: bool,
@@ -129,7 +141,7 @@ impl Front {
         let place = &self.plan.report;
         let path = place.directory.clone()?;
         let below = place.home.clone().filter(|home| path.starts_with(home));
-        Some(Directory { path, below })
+        Some(Directory { path, below, is_chosen: place.is_asked_for })
     }
 
     /// A note of an agent: it may come from what a rank does thousands of times.

@@ -8,11 +8,15 @@ use rankrun_wire::{Frame, ToAgent};
 
 use crate::delivery::Told;
 use crate::job::event::{FrontEffect, FrontEvent};
-use crate::job::front::{Front, Outcome};
+use crate::job::front::{Front, Outcome, Salvage};
 use crate::nodes::Act;
 
-/// How long files may take to take in what a destination would not.
+/// How long files may take to take in what a destination would not, as long as output comes.
 const SALVAGE_BOUND: Duration = Duration::from_secs(60);
+/// How long no output may come meanwhile: then the files, or the agent's spool, do not answer.
+const SALVAGE_STEP: Duration = Duration::from_secs(3);
+/// How long the destinations have for what log files have held up.
+pub(crate) const RELEASE_BOUND: Duration = Duration::from_secs(3);
 /// How often the window is looked at while a rank has the terminal, and so is the only one to be told of changes.
 const WINDOW_STEP: Duration = Duration::from_millis(500);
 
@@ -222,6 +226,12 @@ impl Front {
                 self.event(gang::Event::OutputFailed);
                 self.drain_until = Some(self.now());
             }
+            Told::LogsGivenUp => {
+                self.event(gang::Event::OutputFailed);
+                // The destinations are well: they get what the log files have held up.
+                let until = self.now() + RELEASE_BOUND;
+                self.drain_until = self.drain_until.map(|drain| drain.max(until));
+            }
         }
     }
 
@@ -257,15 +267,32 @@ impl Front {
         }
         if self.delivery.give_up_logs(now) {
             self.event(gang::Event::OutputFailed);
-        }
-        match self.directory().filter(|_| !self.delivery.is_salvaged() && !self.is_hurried) {
-            Some(directory) => {
-                self.delivery.salvage(directory);
-                // The files take what is left at once, unless they cannot take it at all.
-                self.drain_until = self.is_over().then(|| now + SALVAGE_BOUND);
+            if !self.is_hurried {
+                self.drain_until = Some(now + RELEASE_BOUND);
+                return;
             }
-            None if self.is_over() => self.nodes.iter_mut().for_each(|node| node.link = None),
-            None => self.drain_until = None,
+        }
+        let was_salvaged = self.delivery.is_salvaged();
+        if let Some(directory) = self.directory().filter(|_| !self.is_hurried) {
+            self.delivery.salvage(now, directory);
+        }
+        if !self.is_over() {
+            self.drain_until = None;
+            return;
+        }
+        let salvage = self.salvage.get_or_insert(Salvage { until: now + SALVAGE_BOUND, received: None });
+        let received = self.delivery.received();
+        let is_progress = salvage.received.replace(received) != Some(received);
+        let may_wait = is_progress && now < salvage.until && !self.delivery.is_lost();
+        if self.delivery.is_salvaged() && !self.is_hurried && (may_wait || !was_salvaged) {
+            // The files take what is left at once, unless they cannot take it at all.
+            self.drain_until = Some(now + SALVAGE_STEP);
+            return;
+        }
+        self.event(gang::Event::OutputFailed);
+        for node in self.nodes.iter_mut().filter(|node| node.link.is_some()) {
+            node.link = None;
+            self.has_given_up_output = true;
         }
     }
 }

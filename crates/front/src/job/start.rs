@@ -29,6 +29,8 @@ use crate::terminal::{FrontTerminal, Stdin};
 
 /// How long guard and agent of a job that is refused may take to end.
 const DISMISS_BOUND: Duration = Duration::from_secs(5);
+/// What counts as `--drain` at least: no time at all would find every destination too slow.
+const DRAIN_LEAST: Duration = Duration::from_secs(1);
 
 /// Runs a job.
 pub(crate) fn run(plan: Plan) -> Outcome {
@@ -75,6 +77,7 @@ fn no_thread(source: io::Error) -> StartError {
 
 fn start(mut plan: Plan) -> Result<Front, StartError> {
     let started = Instant::now();
+    plan.drain = plan.drain.max(DRAIN_LEAST);
     plan.spec.ignored_signals = signal::ignored_at_start();
     // From here on a signal ends the job, not this process, which then could not clean up.
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
@@ -271,6 +274,8 @@ fn make(
         stdin,
         terminal,
         drain_until: None,
+        salvage: None,
+        has_given_up_output: false,
         pausing: None,
         key_was_pressed: false,
         notices: VecDeque::new(),
