@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use rankrun_tests::{
-    Job, Tier, User, compile, full_scale, monotonic, processes, rankrun, scratch, skip, slowness, wait_until,
+    Job, Tier, User, compile, full_scale, monotonic, pause, processes, rankrun, scratch, skip, slowness, wait_until,
 };
 use rustix::process::Signal;
 
@@ -228,8 +228,6 @@ wait $job
 echo "code $?"
 echo "milliseconds $((($(date +%s%N) - begun) / 1000000))"
 echo "pid $(cat 0.up)"
-"$0" clean > first
-echo "first $(cat first)"
 echo THAWED > $freezer/freezer.state
 while [ -e /proc/$(cat 0.up) ]; do sleep 0.01; done
 echo "then $("$0" clean)"
@@ -256,4 +254,49 @@ fn the_cgroup_of_a_worker_that_could_not_be_killed_is_removed_by_clean_when_it_h
     assert!(taken < 8000 * slowness(), "{taken} ms: {}", ended.stderr_text());
     assert_eq!(left_in(&line("report")), [line("pid").parse::<i32>().expect("a pid")], "{text}");
     assert!(line("then").contains("1 cgroup "), "{text}; {}", ended.stderr_text());
+}
+
+/// A rank that notes where the cgroup of its job is.
+const IN_CGROUP: &str = r#"mount=$(sed -n 's/^[^ ]* \([^ ]*\) cgroup2 .*/\1/p' /proc/self/mounts | head -n 1)
+echo "$mount$(sed -n 's/^0:://p' /proc/self/cgroup)/.." > "$RANKRUN_TEST_DIR/new"
+mv "$RANKRUN_TEST_DIR/new" "$RANKRUN_TEST_DIR/up"
+exec sleep 600"#;
+
+#[test]
+fn a_job_whose_cgroup_somebody_else_freezes_says_so_and_can_be_interrupted() {
+    if !Tier::available().contains(&Tier::Cgroup) {
+        return skip("needs a cgroup v2 that we may write");
+    }
+    let running = Job::new(["-n", "1", "--grace", "5s", "sh", "-c", IN_CGROUP]).tier(Tier::Cgroup).start();
+    let cgroup = running.wait_for_file("up");
+    fs::write(Path::new(cgroup.trim()).join("cgroup.freeze"), "1").expect("the cgroup is ours");
+    let says_so =
+        || String::from_utf8_lossy(&running.stderr_so_far()).contains("has frozen the job's cgroup").then_some(());
+    let said = wait_until(SOON * slowness(), says_so);
+    let interrupted = monotonic();
+    processes::send(running.front(), Signal::INT);
+    pause(Duration::from_millis(600));
+    processes::send(running.front(), Signal::INT);
+    let ended = running.finish(BOUND);
+    assert!(said.is_some(), "{}", ended.stderr_text());
+    assert!(ended.signal == Some(2) || ended.code == Some(130), "{}", ended.stderr_text());
+    let taken = ended.ended.saturating_sub(interrupted);
+    assert!(taken < SOON * slowness(), "{taken:?}: {}", ended.stderr_text());
+}
+
+#[test]
+fn a_job_in_a_sandbox_that_refuses_what_its_end_needs_is_refused_with_the_reason() {
+    let deny = program("deny_call");
+    let rankrun = rankrun().display().to_string();
+    for call in ["waitid", "unlinkat"] {
+        let ended = Job::of_program(&deny, [call, &rankrun, "-n", "2", "echo", "x"]).bound(BOUND).run();
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(125), "{text}");
+        assert!(
+            text.starts_with("error: cannot ") && text.contains(&format!("{call}: Operation not permitted")),
+            "{text}"
+        );
+        assert_eq!(ended.stdout_text(), "");
+        assert!(ended.elapsed() < SOON * slowness(), "{:?}", ended.elapsed());
+    }
 }

@@ -125,6 +125,20 @@ fn check_proc() -> Result<(), Problem> {
     Ok(())
 }
 
+/// Refuses to start a job where a sandbox refuses what its end needs: to wait for processes, and to remove directories.
+fn check_calls() -> Result<(), Problem> {
+    let refused = |what: &str, call: &str, error: &std::io::Error| {
+        Problem::internal(format!("cannot {what} here: {call}: {}", reason(error)))
+            .hint(format!("allow the system call {call} in the sandbox's seccomp profile"))
+    };
+    rankrun_sys::wait::check().map_err(|error| refused("wait for processes", "waitid", &error))?;
+    // There is no file without a name.
+    match rustix::fs::unlinkat(rustix::fs::CWD, "", rustix::fs::AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(error) => Err(refused("remove files", "unlinkat", &error.into())),
+    }
+}
+
 /// Makes the plan of a job, or says what is wrong with it. Nothing is started, and nothing is written.
 ///
 /// The front fills in the runtime directory and the signals that are ignored.
@@ -206,6 +220,7 @@ fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::
 /// Runs a job.
 pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
     check_proc()?;
+    check_calls()?;
     Ok(rankrun_front::run(plan))
 }
 

@@ -140,6 +140,12 @@ impl JobCgroup {
         write(self.directory.as_fd(), &format!("{name}/cgroup.freeze"), if frozen { b"1" } else { b"0" })
     }
 
+    /// Whether the job's cgroup as a whole is frozen: by somebody else, since we freeze workers' only.
+    pub fn is_frozen(&self) -> bool {
+        // A directory that is gone holds nobody.
+        has_event(self.directory.as_fd(), "cgroup.events", "frozen 1").unwrap_or(false)
+    }
+
     /// The file that has an exceptional condition (EPOLLPRI) whenever a leaf becomes populated or empty.
     pub fn leaf_events(&self, name: &str) -> io::Result<OwnedFd> {
         let path = format!("{name}/cgroup.events");
@@ -215,7 +221,11 @@ fn remove(at: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
 }
 
 fn populated(at: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
-    let path = format!("{name}/cgroup.events");
+    has_event(at, &format!("{name}/cgroup.events"), "populated 1")
+}
+
+/// Whether a `cgroup.events` file has this line. One that is gone has none.
+fn has_event(at: BorrowedFd<'_>, path: &str, wanted: &str) -> io::Result<bool> {
     let file = match rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(file) => file,
         Err(rustix::io::Errno::NOENT) => return Ok(false),
@@ -223,7 +233,7 @@ fn populated(at: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
     };
     let mut text = String::new();
     std::fs::File::from(file).read_to_string(&mut text)?;
-    Ok(text.lines().any(|line| line == "populated 1"))
+    Ok(text.lines().any(|line| line == wanted))
 }
 
 /// A job's cgroup as the guard holds it: killed and looked at through open files, without allocation.

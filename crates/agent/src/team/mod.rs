@@ -49,6 +49,9 @@ pub(crate) struct Hands {
     pub(crate) inherited: Inherited,
 }
 
+/// How often it is looked whether somebody else has frozen the job's cgroup.
+const FREEZER_STEP: Duration = Duration::from_secs(1);
+
 /// How far the end of a team has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ending {
@@ -83,6 +86,9 @@ pub(crate) struct Team {
     /// The first rank waits until it is known what was in /dev/shm before.
     memory_ready: bool,
     voices: Voices,
+    /// Somebody else has frozen the job's cgroup, and the front has been told.
+    frozen_outside: bool,
+    next_freezer_look: Duration,
     oom: Option<OomWatch>,
     frozen: bool,
     released: u32,
@@ -107,8 +113,27 @@ impl Team {
         }
     }
 
+    /// Says so when somebody else has frozen the job's cgroup: nothing else would show why the ranks stand still.
+    fn look_at_freezer(&mut self, hands: &mut Hands, now: Duration) {
+        if now < self.next_freezer_look {
+            return;
+        }
+        self.next_freezer_look = now + FREEZER_STEP;
+        let Some(cgroup) = hands.children.boundary().cgroup() else { return };
+        let is_frozen = cgroup.is_frozen();
+        if is_frozen && !self.frozen_outside {
+            let path = cgroup.path().display();
+            let text = format!(
+                "somebody else has frozen the job's cgroup: its processes stand still until 0 is written to \"{path}/cgroup.freeze\""
+            );
+            hands.outbox.push(ToFront::Note(text));
+        }
+        self.frozen_outside = is_frozen;
+    }
+
     /// All that is due.
     pub(crate) fn tick(&mut self, hands: &mut Hands, now: Duration) {
+        self.look_at_freezer(hands, now);
         self.machine.set_pace(hands.children.pace());
         self.event(hands, now, Event::Tick);
         if let Ending::Memory { until } = self.ending

@@ -99,6 +99,8 @@ impl Team {
             memory_ready: memory.is_none(),
             memory,
             voices: Voices::default(),
+            frozen_outside: false,
+            next_freezer_look: Duration::ZERO,
             oom: None,
             frozen: false,
             released: 0,
