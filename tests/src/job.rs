@@ -417,7 +417,7 @@ impl Running {
         let mut left = leftovers::of_jobs(&tag, &jobs);
         let since = self.started;
         let unheld = || leftovers::dead_directories(since);
-        if wait_until(MOMENT, || unheld().is_empty().then_some(())).is_none() {
+        if wait_until(MOMENT * slowness(), || unheld().is_empty().then_some(())).is_none() {
             left.extend(unheld());
         }
         assert!(left.is_empty(), "left behind: {left:?}; {}", self.complaint());
