@@ -156,9 +156,9 @@ fn shared_memory_that_was_there_before_the_job_survives_it() {
 
 #[test]
 fn shared_memory_that_a_rank_only_reads_survives_and_is_listed_as_doubtful() {
-    // Whoever made it is not of the job, and has closed it before the rank opens it.
+    // Whoever made it is not of the job, and has closed it before the rank opens it. The last look at a name is after a second.
     let beside = r#"until [ -e up ]; do sleep 0.01; done; echo > /dev/shm/during; touch go"#;
-    let rank = r#"touch up; until [ -e go ]; do sleep 0.01; done; exec 3</dev/shm/during; sleep 0.5; exit 3"#;
+    let rank = r#"touch up; until [ -e go ]; do sleep 0.01; done; exec 3</dev/shm/during; sleep 2; exit 3"#;
     let Some((ended, report)) = with_shared_memory_of_its_own("", beside, rank) else { return };
     assert_eq!(ended.code, Some(3), "{}", ended.stderr_text());
     assert_eq!(ended.stdout_text(), "during\n", "{}", ended.stderr_text());

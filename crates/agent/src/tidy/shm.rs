@@ -195,6 +195,10 @@ struct Watch {
     file: Option<std::fs::File>,
     next_look: Option<Instant>,
     not_before: Instant,
+    /// Noted names of which it is not known yet whether somebody outside the job holds them too. That takes a look at all
+    /// processes of the machine, so that it has a pace of its own and does not slow down the looks at the job's.
+    unchecked: HashSet<OsString>,
+    no_check_before: Instant,
 }
 
 impl Watch {
@@ -216,20 +220,30 @@ impl Watch {
             file: None,
             next_look: None,
             not_before: now,
+            unchecked: HashSet::new(),
+            no_check_before: now,
         };
         watch.next_look = watch.hint.is_none().then_some(now + UNTOLD);
         watch
     }
 
     fn due_in(&self) -> Option<Duration> {
-        let news = self.has_news.then_some(self.not_before);
-        let due = [news, self.next_look].into_iter().flatten().min()?;
+        let check = (!self.unchecked.is_empty()).then_some(self.no_check_before);
+        let due = [self.look_due(), check].into_iter().flatten().min()?;
         Some(due.saturating_duration_since(Instant::now()))
     }
 
+    fn look_due(&self) -> Option<Instant> {
+        let news = self.has_news.then_some(self.not_before);
+        [news, self.next_look].into_iter().flatten().min()
+    }
+
     fn look_if_due(&mut self) {
-        if self.due_in().is_some_and(|time| time.is_zero()) {
+        if self.look_due().is_some_and(|due| due <= Instant::now()) {
             self.look(false);
+        } else if self.no_check_before <= Instant::now() {
+            // Only when nobody of the job need be looked at: they may be gone soon.
+            self.check_outside();
         }
     }
 
@@ -297,7 +311,7 @@ impl Watch {
         created
     }
 
-    /// Notes the files, but for those that somebody outside the job holds too: they are in doubt.
+    /// Notes the files, at once: who else holds them takes a while to find out, and we may be killed meanwhile.
     fn note(&mut self, created: HashSet<OsString>) {
         for path in &created {
             self.pending.remove(path);
@@ -305,8 +319,17 @@ impl Watch {
             let Some(file) = self.seen.get(path).copied().or_else(|| shm::file_at(path)) else { continue };
             self.noted.insert(path.clone(), file);
         }
-        // At once: the look at everybody else takes a while, and we may be killed meanwhile.
         self.list("", &created);
+        self.unchecked.extend(created);
+    }
+
+    /// Strikes the noted files that somebody outside the job holds too: they are in doubt.
+    fn check_outside(&mut self) {
+        if self.unchecked.is_empty() {
+            return;
+        }
+        let begun = Instant::now();
+        let created = std::mem::take(&mut self.unchecked);
         let table = Snapshot::take();
         let job: HashSet<i32> = table.below(self.agent).iter().map(|process| process.pid).chain([self.agent]).collect();
         let outside = table.iter().filter(|process| !job.contains(&process.pid));
@@ -319,6 +342,8 @@ impl Watch {
                 self.doubtful.insert(path);
             }
         }
+        let now = Instant::now();
+        self.no_check_before = now + (now - begun) * DUTY;
     }
 
     /// Adds lines to the list, for those who remove what is on it when we cannot. Without it they remove nothing.
@@ -344,6 +369,7 @@ impl Watch {
 
     /// After the job: removes what it created and nobody holds, or only lists it.
     fn finish(&mut self) -> Left {
+        self.check_outside();
         let noted = std::mem::take(&mut self.noted);
         let created = match self.policy {
             CleanShm::Job => shm::unlink_unused(noted),
