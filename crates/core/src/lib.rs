@@ -4,27 +4,15 @@
 //! Nothing here has a clock, a process id table, a file descriptor or a socket. Time comes in as a
 //! [`std::time::Duration`] since the start of the job, and what is to be done goes out as values.
 
-pub mod env;
-pub mod event;
-pub mod evidence;
-pub mod exit;
-pub mod gang;
-pub mod ids;
-pub mod job;
-pub mod lease;
-pub mod printable;
-pub mod rankmap;
-pub mod ranks;
-pub mod report;
-pub mod status;
-pub mod stderr;
-pub mod suggest;
-pub mod team;
-pub mod testimony;
-pub mod timers;
-pub mod units;
-pub mod verdict;
-pub mod worker;
+mod conclusion;
+mod machines;
+mod record;
+mod spec;
+
+pub use conclusion::{evidence, exit, status, stderr, testimony, verdict};
+pub use machines::{gang, lease, team, timers, worker};
+pub use record::{event, printable, report, suggest};
+pub use spec::{env, ids, job, rankmap, ranks, units};
 
 pub use exit::ExitCode;
 pub use ids::{AppIndex, Attempt, GroupId, JobId, LocalRank, NodeRank, Pid, Rank, Slot, SpeakerId, Stream, WorkerId};

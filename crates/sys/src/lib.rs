@@ -8,27 +8,18 @@
 //! * **K-7** between clone and exec only async-signal-safe calls ([`spawn`]).
 #![expect(unsafe_code, reason = "this crate exists to hold it; every block says why it is sound")]
 
-pub mod cgroup;
-mod clone;
-pub mod exec;
-pub mod fork;
-pub mod limits;
-pub mod name;
-pub mod oom;
-pub mod poll;
-pub mod proc;
-pub mod process;
-pub mod pty;
-pub mod reactor;
-pub mod shared;
-pub mod shm;
-pub mod signal;
-pub mod socket;
-pub mod spawn;
-pub mod terminal;
-pub mod vitals;
-pub mod wait;
-pub mod watched;
+mod containment;
+mod events;
+mod ipc;
+mod processes;
+mod terminals;
+
+pub use containment::cgroup;
+pub use events::{poll, reactor, signal};
+pub use ipc::{shared, shm, socket, watched};
+pub(crate) use processes::clone;
+pub use processes::{exec, fork, limits, name, oom, proc, process, spawn, vitals, wait};
+pub use terminals::{pty, terminal};
 
 /// What the operating system says of an error, without Rust's "(os error 2)".
 pub fn reason(error: &std::io::Error) -> String {

@@ -1,0 +1,6 @@
+//! What is written down and shown: the events of a job, its report, and the words in them.
+
+pub mod event;
+pub mod printable;
+pub mod report;
+pub mod suggest;

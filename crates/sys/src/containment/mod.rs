@@ -1,0 +1,3 @@
+//! What holds processes together: cgroup v2.
+
+pub mod cgroup;
