@@ -7,17 +7,13 @@
 //! Nothing here has a thread or a clock. `now` is the time since the job's start, and `wall` the time since the Unix epoch.
 
 mod config;
-mod console;
-mod fold;
-mod grouped;
-mod lines;
-mod logfiles;
-mod presenter;
-mod region;
-mod spool;
-mod tag;
-mod template;
-mod time;
+mod files;
+mod screen;
+mod text;
+
+use files::{logfiles, spool};
+use screen::{presenter, region};
+use text::{console, fold, grouped, lines, tag, template, time};
 
 pub use config::{Config, Mode, Names, PARTIAL_AFTER};
 pub use console::{CONTINUED_MARK, CUT_MARK};

@@ -1,29 +1,17 @@
 //! The command line of rankrun: words as typed → settings, each with its origin → a plan → the front runs it.
 
-mod args;
-mod capacity;
-mod check;
-mod choices;
-mod clean;
-mod config;
-mod cpus;
-mod dry_run;
-mod file;
-mod inventory;
-mod invocation;
-mod man;
-mod message;
-mod plan;
-mod program;
-mod replay;
-mod report;
-mod settings;
-mod words;
+mod cli;
+mod commands;
+mod planning;
 
 use std::ffi::OsString;
 use std::io::Write as _;
 
 use rankrun_core::ExitCode;
+
+use cli::{args, choices, config, invocation, message, settings, words};
+use commands::{check, clean, inventory, man, replay, report};
+use planning::{capacity, cpus, dry_run, file, plan, program};
 
 use crate::invocation::Invocation;
 use crate::message::Problem;

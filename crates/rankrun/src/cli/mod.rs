@@ -1,0 +1,9 @@
+//! The command line: words as typed, and the settings that come of them, each with its origin.
+
+pub(crate) mod args;
+pub(crate) mod choices;
+pub(crate) mod config;
+pub(crate) mod invocation;
+pub(crate) mod message;
+pub(crate) mod settings;
+pub(crate) mod words;

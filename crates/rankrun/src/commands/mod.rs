@@ -1,0 +1,8 @@
+//! What rankrun does beside running jobs.
+
+pub(crate) mod check;
+pub(crate) mod clean;
+pub(crate) mod inventory;
+pub(crate) mod man;
+pub(crate) mod replay;
+pub(crate) mod report;
