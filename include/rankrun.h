@@ -60,7 +60,6 @@ static inline int rankrun_send(struct rankrun_line *line) {
     memset(&address, 0, sizeof address);
     address.sun_family = AF_UNIX;
     memcpy(address.sun_path, path, strlen(path));
-    /* The tag says whose we are, should we be gone before rankrun can look us up. */
     length = snprintf(hello, sizeof hello,
                       "{\"v\":1,\"type\":\"hello\",\"pid\":%ld,\"rank\":%d,\"kind\":\"c\",\"tag\":\"%.64s\"}\n",
                       (long)getpid(), rank != NULL ? atoi(rank) : 0, tag != NULL ? tag : "");

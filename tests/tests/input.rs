@@ -59,6 +59,19 @@ fn every_rank_gets_all_of_a_shared_input_however_late_it_starts() {
 }
 
 #[test]
+fn a_rank_that_cannot_be_started_keeps_no_other_from_a_shared_input() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let broken = directory.path().join("broken");
+    std::fs::write(&broken, "#!/missing/interpreter\n").expect("a script");
+    std::fs::set_permissions(&broken, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("it is ours");
+    let broken = broken.to_str().expect("a path of ours").to_owned();
+    let job = Job::new(["--stdin", "all", "--keep-going", "-n", "1", "wc", "-c", ":", "-n", "1", &broken]);
+    let ended = job.stdin(Stdin::Bytes(vec![b'x'; 300_000])).bound(BOUND).run();
+    assert_eq!(ended.stdout_text(), "300000\n", "{}", ended.stderr_text());
+    assert_eq!(ended.code, Some(127), "{}", ended.stderr_text());
+}
+
+#[test]
 fn the_flags_of_the_callers_descriptor_stay_as_they_are() {
     let (reader, writer) = std::io::pipe().expect("a pipe can be made");
     let file = File::from(std::os::fd::OwnedFd::from(reader));

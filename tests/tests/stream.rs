@@ -163,3 +163,29 @@ fn output_on_a_disk_that_hangs_for_a_while_arrives_when_it_answers_again() {
     assert_eq!(ended.code, Some(3), "{}", ended.stderr_text());
     assert_eq!(check(&output, 1, 300_000, 83, Fill::Text), Faults::default());
 }
+
+#[test]
+fn a_spool_that_cannot_be_read_again_is_reported_as_what_it_is() {
+    let (running, mut reader) = stdout_then_stderr(400_000, 1, &[]);
+    // 33 MB wait: some in pipes and memory, the rest in unlinked files of the agent.
+    let files = wait_until(BOUND, || {
+        let directory = std::fs::read_dir(format!("/proc/{}/fd", running.agent())).ok()?;
+        let links = directory.flatten().map(|entry| entry.path());
+        let is_spool = |path: &std::path::PathBuf| {
+            std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().ends_with("(deleted)"))
+                && std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() > 1 << 20)
+        };
+        let files: Vec<_> = links.filter(is_spool).collect();
+        (!files.is_empty()).then_some(files)
+    });
+    for file in files.expect("the spool is on disk") {
+        std::fs::OpenOptions::new().write(true).open(file).and_then(|file| file.set_len(0)).expect("it is cut short");
+    }
+    let mut output = Vec::new();
+    reader.read_to_end(&mut output).expect("a pipe can be read");
+    let ended = running.finish(BOUND);
+    let text = ended.stderr_text();
+    assert!(text.contains("cannot read spooled output"), "{text}");
+    assert!(!text.contains("was lost: its agent"), "{text}");
+    assert_eq!(ended.code, Some(125), "{text}");
+}

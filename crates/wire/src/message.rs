@@ -134,6 +134,8 @@ pub enum ToFront {
         worker: WorkerId,
         stream: Stream,
     },
+    /// What the ranks wrote from here on is lost on the node: its spool cannot be read.
+    OutputLost(String),
     /// So many bytes of stdin have been taken by every rank that shares it.
     StdinTaken(u64),
     /// `Pause` has been carried out: the workers and the agent's timers stand still.

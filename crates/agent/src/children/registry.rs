@@ -69,6 +69,8 @@ pub(crate) struct Children {
     /// Cgroups that nobody is in, to be used again.
     free_leaves: Vec<String>,
     next_leaf: u32,
+    /// Fallback tier: the list of children could not be read.
+    is_blind: bool,
     /// Fallback tier: children that the kernel has given to us, and whose they are.
     adopted: HashMap<ProcessId, Option<Slot>>,
     /// Fallback tier: whose the processes are that were seen below a leader.
@@ -95,6 +97,7 @@ impl Children {
             by_tag: HashMap::new(),
             free_leaves: Vec::new(),
             next_leaf: 0,
+            is_blind: false,
             adopted: HashMap::new(),
             kin: HashMap::new(),
             table: None,
@@ -193,32 +196,34 @@ impl Children {
         }
     }
 
-    /// The next child that has ended. `is_spawning` says whether a pid is that of a child whose spawn is under way: its end
-    /// is told by the spawner.
-    pub(crate) fn next_end(&mut self, is_spawning: impl Fn(i32) -> bool) -> Option<Ended> {
-        loop {
-            let Look::Found(child) = wait::peek() else { return None };
-            let status = match child.change {
-                Change::Exited { code } => WorkerStatus::Exited { code },
-                Change::Signaled { signal, core_dumped } => WorkerStatus::Signaled { signal, core_dumped },
-                Change::Stopped { .. } | Change::Continued => return None,
-            };
-            match self.roles.get(&child.pid) {
-                Some(Role::Leader(slot)) => return Some(Ended::Leader(*slot, Child::unreaped(child.pid), status)),
-                Some(Role::Helper) => {
-                    self.roles.remove(&child.pid);
-                    wait::reap(child.pid);
-                }
-                None if is_spawning(child.pid) => return None,
-                None => {
-                    if let Some(id) = ProcessId::of(child.pid) {
-                        self.adopted.remove(&id);
-                    }
-                    wait::reap(child.pid);
-                    return Some(Ended::Orphan);
+    /// A child that has ended and is not reaped. Whose it is must be found out after this look, and in this order: the
+    /// child that the spawner is at, then the results of the spawner, then [`Children::settle`]. A child that has ended is
+    /// then either still under way, or its result has been taken, or it is none of the spawner's.
+    pub(crate) fn peek_end() -> Option<(Child, WorkerStatus)> {
+        let Look::Found(child) = wait::peek() else { return None };
+        let status = match child.change {
+            Change::Exited { code } => WorkerStatus::Exited { code },
+            Change::Signaled { signal, core_dumped } => WorkerStatus::Signaled { signal, core_dumped },
+            Change::Stopped { .. } | Change::Continued => return None,
+        };
+        Some((Child::unreaped(child.pid), status))
+    }
+
+    /// Finds out what the end of a child means, and reaps all but leaders. `None`: its spawn is under way, and the spawner
+    /// tells of it.
+    pub(crate) fn settle(&mut self, child: Child, status: WorkerStatus, under_way: Option<Child>) -> Option<Ended> {
+        match self.roles.get(&child.pid()) {
+            Some(Role::Leader(slot)) => return Some(Ended::Leader(*slot, child, status)),
+            Some(Role::Helper) => drop(self.roles.remove(&child.pid())),
+            None if under_way == Some(child) => return None,
+            None => {
+                if let Some(id) = ProcessId::of(child.pid()) {
+                    self.adopted.remove(&id);
                 }
             }
         }
+        wait::reap(child.pid());
+        Some(Ended::Orphan)
     }
 
     /// Reaps a leader that has ended.
@@ -235,7 +240,7 @@ impl Children {
             (Boundary::Cgroup(_), None) => true,
             (Boundary::Subreaper { .. }, _) => {
                 self.adopt();
-                !self.adopted.values().any(|of| *of == Some(slot))
+                !self.is_blind && !self.adopted.values().any(|of| *of == Some(slot))
             }
         }
     }
@@ -248,7 +253,12 @@ impl Children {
 
     /// Finds out whose the children are that the kernel has given to us since the last look.
     fn adopt(&mut self) {
-        let adopted: Vec<i32> = proc::adopted_children();
+        // A list that cannot be read proves nothing: what was known stays, and something unknown may be there.
+        let Ok(adopted) = proc::adopted_children() else {
+            self.is_blind = true;
+            return;
+        };
+        self.is_blind = false;
         let mut gone: HashSet<ProcessId> = self.adopted.keys().copied().collect();
         for pid in adopted {
             if self.roles.contains_key(&pid) {
@@ -419,17 +429,18 @@ impl Children {
         activity(&others)
     }
 
-    /// Stops all of a worker, or lets it go on.
-    pub(crate) fn freeze(&mut self, slot: Slot, frozen: bool) {
-        let member = &self.members[slot.index()];
-        if let (Boundary::Cgroup(cgroup), Some(leaf)) = (&self.boundary, &member.leaf)
-            && cgroup.freeze_leaf(leaf, frozen).is_ok()
-        {
+    /// Stops all of these workers, or lets them go on.
+    pub(crate) fn freeze(&mut self, slots: &[Slot], frozen: bool) {
+        let is_frozen_by_cgroup = |slot: &&Slot| match (&self.boundary, &self.members[slot.index()].leaf) {
+            (Boundary::Cgroup(cgroup), Some(leaf)) => cgroup.freeze_leaf(leaf, frozen).is_ok(),
+            (Boundary::Cgroup(_) | Boundary::Subreaper { .. }, _) => false,
+        };
+        let rest: Vec<Slot> = slots.iter().filter(|slot| !is_frozen_by_cgroup(slot)).copied().collect();
+        if frozen {
+            self.stop(&rest);
             return;
         }
-        if frozen {
-            self.members[slot.index()].paused = self.stop(slot);
-        } else {
+        for slot in rest {
             for process in std::mem::take(&mut self.members[slot.index()].paused) {
                 // It has ended meanwhile.
                 let _ = process.signal(signal::SIGCONT);
@@ -437,28 +448,31 @@ impl Children {
         }
     }
 
-    /// SIGSTOP to everything of a worker. Returns whom it has stopped: not those that stood still before.
-    fn stop(&mut self, slot: Slot) -> Vec<ProcessRef> {
+    /// SIGSTOP to everything of these workers, but for those that stand still already.
+    fn stop(&mut self, slots: &[Slot]) {
         let mut seen: HashSet<ProcessId> = HashSet::new();
-        let mut stopped = Vec::new();
         for _ in 0..STOP_ROUNDS {
             self.read_table();
-            let leader = self.members[slot.index()].leader.and_then(|leader| ProcessId::of(leader.pid()));
-            let fresh: Vec<ProcessId> =
-                leader.into_iter().chain(self.others(slot)).filter(|id| seen.insert(*id)).collect();
-            // A process that has been sent the signal forks no more, so that what is new is the child of one that had not.
-            if fresh.is_empty() {
-                break;
-            }
-            for process in fresh.into_iter().filter_map(|id| self.hold(slot, id)) {
-                let is_still =
-                    proc::process(process.pid()).is_none_or(|process| matches!(process.state, 'T' | 't' | 'Z'));
-                if !is_still && process.signal(signal::SIGSTOP).is_ok() {
-                    stopped.push(process);
+            let mut is_complete = true;
+            for &slot in slots {
+                let leader = self.members[slot.index()].leader.and_then(|leader| ProcessId::of(leader.pid()));
+                let fresh: Vec<ProcessId> =
+                    leader.into_iter().chain(self.others(slot)).filter(|id| seen.insert(*id)).collect();
+                is_complete &= fresh.is_empty();
+                let held: Vec<ProcessRef> = fresh.into_iter().filter_map(|id| self.hold(slot, id)).collect();
+                for process in held {
+                    let is_still =
+                        proc::process(process.pid()).is_none_or(|process| matches!(process.state, 'T' | 't' | 'Z'));
+                    if !is_still && process.signal(signal::SIGSTOP).is_ok() {
+                        self.members[slot.index()].paused.push(process);
+                    }
                 }
             }
+            // A process that has been sent the signal forks no more, so that what is new is the child of one that had not.
+            if is_complete {
+                break;
+            }
         }
-        stopped
     }
 
     /// Lets go of what is left of a worker: it outlives the job. Returns how many processes that are.
@@ -488,9 +502,14 @@ impl Children {
         left
     }
 
-    /// Whether something that was given up is still there.
-    pub(crate) fn has_given_up(&self) -> bool {
-        !self.given_up.is_empty()
+    /// What was given up and is still there.
+    pub(crate) fn given_up(&self) -> Vec<LeftProcess> {
+        let alive =
+            |id: &ProcessId| proc::process(id.pid).is_some_and(|process| process.id() == *id && process.state != 'Z');
+        let mut left: Vec<LeftProcess> =
+            self.given_up.iter().filter(|(id, _)| alive(id)).map(|(_, left)| left.clone()).collect();
+        left.sort_by_key(|left| left.pid);
+        left
     }
 
     /// The processes of the job when every worker is gone: all below this one, without helpers and what was given up.
@@ -515,9 +534,15 @@ impl Children {
         self.roles.iter().filter(|(_, role)| **role == Role::Helper).map(|(pid, _)| *pid).collect()
     }
 
-    /// What is left when every worker is gone; `None` if that is nothing, or only what was given up. Reaps what has ended.
-    pub(crate) fn orphans_left(&mut self) -> Option<Activity> {
-        while self.next_end(|_| false).is_some() {}
+    /// What is left when every worker is gone; `None` if that is nothing, or only what was given up. Reaps what has ended,
+    /// unless the spawner may have a child that nobody knows.
+    pub(crate) fn orphans_left(&mut self, is_spawning: bool) -> Option<Activity> {
+        while !is_spawning && let Some((child, status)) = Children::peek_end() {
+            // A leader is reaped where its end is told.
+            if let Some(Ended::Leader(..)) = self.settle(child, status, None) {
+                break;
+            }
+        }
         if self.helpers().is_empty() && wait::peek() == Look::NoChildren {
             return None;
         }
@@ -529,9 +554,9 @@ impl Children {
     /// Whether there is a child that is neither a helper nor given up.
     fn has_unknown_children(&self) -> bool {
         let given_up: HashSet<i32> = self.given_up.keys().map(|id| id.pid).collect();
-        proc::own_children()
-            .into_iter()
-            .any(|pid| self.roles.get(&pid) != Some(&Role::Helper) && !given_up.contains(&pid))
+        // A list that cannot be read proves nothing.
+        let Ok(children) = proc::try_own_children() else { return true };
+        children.into_iter().any(|pid| self.roles.get(&pid) != Some(&Role::Helper) && !given_up.contains(&pid))
     }
 
     /// Sends signals to all orphans.
@@ -598,11 +623,11 @@ mod tests {
         let mut children = registry();
         let mut helper = Command::new("sleep").arg("60").spawn().expect("sleep starts");
         children.roles.insert(helper.id() as i32, Role::Helper);
-        assert_eq!(children.orphans_left(), None);
+        assert_eq!(children.orphans_left(false), None);
         let mut orphan = Command::new("sleep").arg("60").spawn().expect("sleep starts");
-        assert!(children.orphans_left().is_some());
+        assert!(children.orphans_left(false).is_some());
         children.signal_orphans(&[signal::SIGKILL]);
-        while children.orphans_left().is_some() {
+        while children.orphans_left(false).is_some() {
             std::thread::yield_now();
         }
         assert!(matches!(helper.try_wait(), Ok(None)), "it lives");

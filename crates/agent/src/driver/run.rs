@@ -294,10 +294,14 @@ impl Loop {
                 Ok(())
             }
         };
-        if let Err(error) = result {
-            report(&error);
-            let now = self.clock.now();
-            self.lose_front(now);
+        match (result, &mut self.team) {
+            (Ok(()), _) => {}
+            (Err(LinkError::Spool(error)), Some(team)) => team.lose_output(&mut self.hands, &error),
+            (Err(error), _) => {
+                report(&error);
+                let now = self.clock.now();
+                self.lose_front(now);
+            }
         }
         if let Some(team) = &mut self.team {
             team.start_io(&mut self.io);

@@ -138,21 +138,27 @@ impl WorkerSocket {
         if now >= self.window.0 + WINDOW {
             self.window = (now, 0);
         }
-        if self.window.1 >= TAKEN.max(2 * ranks)
+        let is_to_rest = self.window.1 >= TAKEN.max(2 * ranks) || {
+            let (taken, has_failed) = self.accept_some(children, poller);
+            self.window.1 += taken;
+            has_failed
+        };
+        if is_to_rest
             && let Some(listener) = &self.listener
             && poller.remove(listener).is_ok()
         {
-            self.rests_until = Some(self.window.0 + WINDOW);
-            return;
+            self.rests_until = Some(now + WINDOW);
         }
-        self.window.1 += self.accept_some(children, poller);
     }
 
-    /// Takes connections that wait, and returns how many.
-    fn accept_some(&mut self, children: &Children, poller: &Poller) -> usize {
+    /// Takes connections that wait. Returns how many, and whether one could not be taken (there are no descriptors left).
+    fn accept_some(&mut self, children: &Children, poller: &Poller) -> (usize, bool) {
         for taken in 0..ACCEPTS {
-            let Some(listener) = &self.listener else { return taken };
-            let Ok(socket) = socket::accept(listener) else { return taken };
+            let Some(listener) = &self.listener else { return (taken, false) };
+            let socket = match socket::accept(listener) {
+                Ok(socket) => socket,
+                Err(error) => return (taken, error.kind() != std::io::ErrorKind::WouldBlock),
+            };
             if self.connections.len() >= MAX_CLIENTS || socket::set_nonblocking(&socket).is_err() {
                 continue;
             }
@@ -164,7 +170,7 @@ impl WorkerSocket {
                 self.connections.insert(index, Connection { socket, client: Client::new(), pid, peer });
             }
         }
-        ACCEPTS
+        (ACCEPTS, false)
     }
 
     /// The worker that a process belongs to, and whether it may testify for it.

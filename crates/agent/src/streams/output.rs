@@ -247,6 +247,18 @@ impl Team {
         }
     }
 
+    /// What waits in the spool cannot be read again. The front is told, and what comes is read and forgotten: the ranks do not
+    /// wait for a disk that is broken.
+    pub(crate) fn lose_output(&mut self, hands: &mut Hands, error: &SpoolError) {
+        let text = format!("{error}: {}", rankrun_sys::reason(&error.source));
+        hands.outbox.push(ToFront::OutputLost(text));
+        self.drop_output(hands);
+        for slot in self.machine.slots() {
+            self.slots[slot.index()].under_way = [0, 0];
+            self.report_closed(&mut hands.outbox, slot);
+        }
+    }
+
     /// The front is lost. The ranks' output is read and forgotten, so that none of them blocks on its way out.
     pub(crate) fn drop_output(&mut self, hands: &mut Hands) {
         self.output.is_discarding = true;

@@ -90,7 +90,7 @@ impl Team {
     }
 
     /// The slowest rank decides when the front may send more.
-    fn report_stdin_taken(&mut self, hands: &mut Hands) {
+    pub(crate) fn report_stdin_taken(&mut self, hands: &mut Hands) {
         let waiting = self.slots.iter().any(|slot| {
             !slot.stdin_backlog.is_empty() || slot.stdin.as_ref().is_some_and(|stdin| !stdin.queue.is_empty())
         });

@@ -41,7 +41,7 @@ impl Team {
             Effect::LookAtBoundary(slot) => return self.look_at_boundary(hands, slot),
             Effect::LookAtSpeaker(id) => return Some(self.voices.look(id)),
             Effect::LookAtOrphans => {
-                return Some(match hands.children.orphans_left() {
+                return Some(match hands.children.orphans_left(hands.spawner.is_busy()) {
                     Some(activity) => Event::Orphans(activity),
                     // The spawner may be about to start a child: its answer is waited for, within the bound of orphans.
                     None if hands.spawner.is_busy() => Event::Orphans(Activity { sum: 0, quiet: false }),
@@ -56,7 +56,7 @@ impl Team {
             Effect::ForgetSpeaker(id) => self.voices.forget(id),
             Effect::Release(slot) => self.released += hands.children.release(slot),
             Effect::Gone(slot) => self.gone(hands, slot),
-            Effect::OrphansGivenUp => self.left.extend(hands.children.give_up_orphans()),
+            Effect::OrphansGivenUp => drop(hands.children.give_up_orphans()),
             Effect::Over => self.processes_gone(hands, now),
         }
         None
@@ -121,8 +121,13 @@ impl Team {
         let worker = self.machine.id(slot);
         {
             let slot = self.slot(slot);
-            slot.events = None;
-            slot.stdin = None;
+            // A clone that is under way has copies of them: closed here alone, they would stay in the set.
+            if let Some(events) = slot.events.take() {
+                let _ = hands.poller.remove(&events);
+            }
+            if let Some(stdin) = slot.stdin.take() {
+                let _ = hands.poller.remove(&stdin.pipe);
+            }
             slot.awaits_start = false;
             slot.stdin_backlog.clear();
             slot.windows.clear();
@@ -133,13 +138,14 @@ impl Team {
         let State::Gone { outcome, left } = *self.machine.state(slot) else { return };
         let spawning = hands.spawner.under_way().filter(|_| outcome == Outcome::Unkillable);
         let left = if left { hands.children.give_up(slot, spawning) } else { Vec::new() };
-        self.left.extend(left.iter().cloned());
         if outcome != Outcome::NeverStarted {
             let reuse = left.is_empty() && !self.to_spawn.is_empty();
             hands.children.free_leaf(slot, reuse);
         }
         hands.outbox.push(ToFront::Gone { worker, outcome, left });
         self.report_closed(&mut hands.outbox, slot);
+        // The others may have been waiting for this one to take its stdin.
+        self.report_stdin_taken(hands);
     }
 
     /// A signal for the process that speaks for each rank.
@@ -157,17 +163,17 @@ impl Team {
         if std::mem::replace(&mut self.frozen, frozen) == frozen {
             return;
         }
-        for slot in self.machine.slots() {
-            self.freeze_slot(hands, slot, frozen);
-        }
+        let slots: Vec<SlotIndex> = self.machine.slots().collect();
+        self.freeze_slots(hands, &slots, frozen);
     }
 
-    pub(super) fn freeze_slot(&mut self, hands: &mut Hands, slot: SlotIndex, frozen: bool) {
-        let is_there = !matches!(self.machine.state(slot), State::Gone { .. } | State::Pending);
-        if is_there && hands.children.leader_pid(slot).is_some() {
-            hands.children.freeze(slot, frozen);
-            hands.lease.renew();
-        }
+    pub(super) fn freeze_slots(&mut self, hands: &mut Hands, slots: &[SlotIndex], frozen: bool) {
+        let is_there = |slot: &&SlotIndex| {
+            !matches!(self.machine.state(**slot), State::Gone { .. } | State::Pending)
+                && hands.children.leader_pid(**slot).is_some()
+        };
+        let slots: Vec<SlotIndex> = slots.iter().filter(is_there).copied().collect();
+        hands.children.freeze(&slots, frozen);
     }
 
     /// The front's terminal has a new window. A rank's pty is nobody's controlling terminal, so that nobody but us tells

@@ -12,17 +12,18 @@ use rankrun_sys::wait::{self, Change, Look};
 use rankrun_wire::ToFront;
 
 use super::{Hands, Team};
-use crate::children::Ended;
+use crate::children::{Children, Ended};
 
 impl Team {
     /// Takes in what the spawner has done and what the children have come to.
     pub(crate) fn children(&mut self, hands: &mut Hands, now: Duration) {
         let mut orphan_ended = false;
-        loop {
-            // In this order: a child of the spawner's is under way, or its result can be taken.
-            let under_way = hands.spawner.under_way().map(Child::pid);
+        self.spawn_results(hands, now);
+        while let Some((child, status)) = Children::peek_end() {
+            // The order matters: see there.
+            let under_way = hands.spawner.under_way();
             self.spawn_results(hands, now);
-            match hands.children.next_end(|pid| Some(pid) == under_way) {
+            match hands.children.settle(child, status, under_way) {
                 Some(Ended::Leader(slot, leader, status)) => self.leader_ended(hands, now, slot, leader, status),
                 Some(Ended::Orphan) => orphan_ended = true,
                 None => break,

@@ -21,7 +21,7 @@ use rankrun_core::{JobSpec, Slot as SlotIndex};
 use rankrun_sys::oom::OomWatch;
 use rankrun_sys::poll::Poller;
 use rankrun_wire::ToFront;
-use rankrun_wire::message::{LeftProcess, Summary};
+use rankrun_wire::message::Summary;
 
 use crate::children::Children;
 use crate::guard::lease::Lease;
@@ -93,7 +93,6 @@ pub(crate) struct Team {
     frozen: bool,
     released: u32,
     started: u32,
-    left: Vec<LeftProcess>,
     ending: Ending,
 }
 
@@ -161,6 +160,10 @@ impl Team {
         if self.memory.as_ref().is_some_and(SharedMemory::finish) {
             self.ending = Ending::Memory { until: now + FINISH_BOUND };
         } else {
+            if self.memory.is_some() {
+                let text = "could not look through /dev/shm: what the job left there stays";
+                hands.outbox.push(ToFront::Note(text.to_owned()));
+            }
             self.over(hands, shm::Left::default());
         }
     }
@@ -181,11 +184,12 @@ impl Team {
 
     fn over(&mut self, hands: &mut Hands, left: shm::Left) {
         self.ending = Ending::Over;
-        if hands.children.has_given_up() {
+        let given_up = hands.children.given_up();
+        if !given_up.is_empty() {
             hands.lease.send(crate::guard::lease::Word::GivenUp);
         }
         hands.outbox.push(ToFront::Over(Summary {
-            left: self.left.clone(),
+            left: given_up,
             released: self.released,
             shared_memory: left.created,
             shared_memory_removed: self.spec.clean_shm == CleanShm::Job,

@@ -105,7 +105,6 @@ impl Team {
             frozen: false,
             released: 0,
             started: 0,
-            left: Vec::new(),
             ending: Ending::No,
             machine,
             spec,
@@ -225,7 +224,7 @@ impl Team {
         }
         self.stdin_started(hands, index.index());
         if self.frozen {
-            self.freeze_slot(hands, index, true);
+            self.freeze_slots(hands, &[index], true);
         }
     }
 

@@ -65,7 +65,7 @@ impl Judge {
     /// One tick: whether the agent has renewed its lease since the last one, and how it is. `None` where the kernel did not
     /// say, which is held for no sign of life.
     pub fn tick(&mut self, renewed: bool, vitals: Option<Vitals>) -> Option<Lapse> {
-        let is_stopped = vitals.is_some_and(|vitals| matches!(vitals.state, b'T' | b't'));
+        let is_stopped = !renewed && vitals.is_some_and(|vitals| matches!(vitals.state, b'T' | b't'));
         self.stopped = if is_stopped { self.stopped + 1 } else { 0 };
         // Two looks in a row: at least a second.
         if self.stopped >= 2 {
@@ -111,7 +111,8 @@ mod tests {
     #[test]
     fn a_stopped_agent_has_a_second() {
         let mut judge = Judge::new(PATIENCE);
-        assert_eq!(ticks_until(|_| judge.tick(true, vitals(b'T', 5, 0))), Some((2, Lapse::Stopped)));
+        judge.tick(true, vitals(b'T', 5, 0));
+        assert_eq!(ticks_until(|_| judge.tick(false, vitals(b'T', 5, 0))), Some((2, Lapse::Stopped)));
         let mut judge = Judge::new(PATIENCE);
         assert_eq!(judge.tick(false, vitals(b'T', 5, 0)), None);
         assert_eq!(judge.tick(false, vitals(b'S', 5, 0)), None, "it was continued");

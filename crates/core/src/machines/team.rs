@@ -174,6 +174,8 @@ pub struct Team {
     next_speaker: u32,
     /// Workers whose commands the spawner has, in its order: it is at the first.
     spawning: VecDeque<Slot>,
+    /// The worker whose child was killed because it did not come to its exec.
+    exec_killed: Option<Slot>,
     orphans: Option<(Worker, Idleness)>,
     stop: Option<Stop>,
     /// Workers that are not gone.
@@ -206,6 +208,7 @@ impl Team {
             speakers: BTreeMap::new(),
             next_speaker: 0,
             spawning: VecDeque::new(),
+            exec_killed: None,
             orphans: None,
             stop: None,
             timers: Timers::default(),
@@ -239,10 +242,6 @@ impl Team {
         self.members[slot.index()].worker.awaits_boundary()
     }
 
-    pub fn policy(&self) -> &StopPolicy {
-        &self.policy
-    }
-
     /// Whether nothing is left of the attempt but what was given up or let go.
     pub fn is_over(&self) -> bool {
         self.over
@@ -258,11 +257,6 @@ impl Team {
         self.pace = pace.max(IDLE_STEP);
     }
 
-    /// The worker that the spawner is at: its child may exist without anybody knowing its pid.
-    pub fn spawning(&self) -> Option<Slot> {
-        self.spawning.front().copied()
-    }
-
     /// A process that may testify for its rank. `started` is its start on a clock that all processes share.
     pub fn add_speaker(&mut self, slot: Slot, is_leader: bool, started: u64) -> SpeakerId {
         let id = SpeakerId(self.next_speaker);
@@ -276,7 +270,7 @@ impl Team {
     pub fn speaker(&mut self, id: SpeakerId, change: impl FnOnce(&mut Speaker, &Graces)) {
         if let Some(speaking) = self.speakers.get_mut(&id) {
             change(&mut speaking.speaker, &self.graces);
-            self.rearm_speaker(id, Duration::MAX);
+            self.rearm_speaker(id, None);
         }
     }
 
@@ -356,16 +350,40 @@ impl Team {
                     }
                 }
                 Timer::Speaker(id) => effects.push(Effect::LookAtSpeaker(id)),
-                Timer::Exec => {
-                    if let Some(&slot) = self.spawning.front() {
-                        effects.push(Effect::ExecTimedOut(slot));
-                        effects.push(Effect::Kill(Target::Spawning));
-                        self.worker(now, slot, worker::Event::Kill, effects);
-                    }
-                }
+                Timer::Exec => self.exec_timed_out(now, effects),
                 Timer::Orphans => self.orphans_event(now, worker::Event::Tick, effects),
                 Timer::OrphansLook => effects.push(Effect::LookAtOrphans),
             }
+        }
+    }
+
+    /// The first program that the spawner has does not come to its exec. If it cannot even be killed, the spawner does not come
+    /// back, and nobody behind it can be started.
+    fn exec_timed_out(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        let Some(&first) = self.spawning.front() else { return };
+        let is_killed_in_vain = self.exec_killed.replace(first) == Some(first);
+        let is_stuck = |slot: &Slot| match self.state(*slot) {
+            State::Pending | State::Spawning { .. } => is_killed_in_vain && *slot != first,
+            State::Running { .. }
+            | State::Stopping { .. }
+            | State::Lingering { .. }
+            | State::Terminating { .. }
+            | State::DumpingCore { .. }
+            | State::KillingLeader { .. }
+            | State::KillingAll { .. }
+            | State::Gone { .. } => false,
+        };
+        let mut failed: Vec<Slot> = self.slots().filter(is_stuck).collect();
+        if is_killed_in_vain {
+            effects.push(Effect::CancelSpawns);
+        } else {
+            failed.push(first);
+            self.timers.set(Timer::Exec, Some(now + worker::KILL_BOUND));
+            effects.push(Effect::Kill(Target::Spawning));
+        }
+        for slot in failed {
+            effects.push(Effect::ExecTimedOut(slot));
+            self.worker(now, slot, worker::Event::Kill, effects);
         }
     }
 
@@ -534,19 +552,22 @@ impl Team {
             }
             effects.push(Effect::Stuck { speaker: id, slot, place, since, is_leader });
         }
-        self.rearm_speaker(id, now);
+        self.rearm_speaker(id, Some(now));
     }
 
-    /// Sets the time of the next look at a speaker. `now` is when it was looked at, if it was just now.
-    fn rearm_speaker(&mut self, id: SpeakerId, now: Duration) {
+    /// Sets the time of the next look at a speaker. `looked` is when it was looked at, if it was just now.
+    fn rearm_speaker(&mut self, id: SpeakerId, looked: Option<Duration>) {
         let Some(speaking) = self.speakers.get(&id) else { return };
         let is_stopped = self.members[speaking.slot.index()].stopped_speaker == Some(id);
         let step = match (is_stopped, speaking.is_closed) {
-            (true, _) => now.checked_add(SPEAKER_STEP),
+            (true, _) => Some(SPEAKER_STEP),
             // The end of a leader is told by the kernel.
-            (false, true) if !speaking.is_leader => now.checked_add(CLOSED_SPEAKER_STEP),
+            (false, true) if !speaking.is_leader => Some(CLOSED_SPEAKER_STEP),
             (false, _) => None,
         };
+        // Without a look just now, the one that is due stays due.
+        let step =
+            step.and_then(|step| looked.map_or(self.timers.at(Timer::Speaker(id)), |looked| Some(looked + step)));
         let next = [step, speaking.speaker.deadline()].into_iter().flatten().min();
         self.timers.set(Timer::Speaker(id), next);
     }

@@ -173,7 +173,35 @@ fn only_the_program_that_hangs_in_its_exec_is_blamed() {
     step(&mut team, ms(40), Event::Spawned(S0, Pid(7)));
     assert_eq!(team.deadline(), Some(ms(40) + EXEC_BOUND), "the next one has its own time");
     let effects = step(&mut team, ms(40) + EXEC_BOUND, Event::Tick);
-    assert_eq!(effects, [Effect::ExecTimedOut(S1), Effect::Kill(Target::Spawning)]);
+    assert_eq!(effects, [Effect::Kill(Target::Spawning), Effect::ExecTimedOut(S1)]);
+}
+
+#[test]
+fn behind_a_program_that_can_neither_exec_nor_be_killed_nobody_waits_for_ever() {
+    let mut team = team(&[0, 1, 2]);
+    step(&mut team, ms(0), Event::SpawnBegun(S0));
+    step(&mut team, ms(0), Event::SpawnBegun(S1));
+    let mut effects = Vec::new();
+    while !team.is_over() {
+        let now = team.deadline().expect("something is waited for");
+        effects.extend(step(&mut team, now, Event::Tick));
+        if effects.contains(&Effect::LookAtOrphans) {
+            step(&mut team, now, Event::NoOrphans);
+        }
+        assert!(now < EXEC_BOUND + Duration::from_secs(15), "{effects:?}");
+    }
+    for slot in team.slots() {
+        assert!(effects.contains(&Effect::ExecTimedOut(slot)) && effects.contains(&Effect::Gone(slot)), "{slot}");
+    }
+}
+
+#[test]
+fn a_speaker_that_was_told_to_end_is_looked_at_although_it_says_something() {
+    let mut team = running(&[0]);
+    let id = team.add_speaker(S0, false, 1);
+    step(&mut team, ms(100), stop());
+    team.speaker(id, |speaker, graces| speaker.uncaught(ms(101), graces));
+    assert_eq!(team.deadline(), Some(ms(110)));
 }
 
 #[test]

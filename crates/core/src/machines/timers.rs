@@ -35,6 +35,11 @@ impl<K: Copy + Ord + Hash> Timers<K> {
         }
     }
 
+    /// The deadline of a key.
+    pub fn at(&self, key: K) -> Option<Duration> {
+        self.at.get(&key).copied()
+    }
+
     /// The earliest deadline.
     pub fn next(&self) -> Option<Duration> {
         self.order.first().map(|(at, _)| *at)

@@ -507,7 +507,12 @@ impl Delivery {
         self.received
     }
 
-    /// Whether output is lost that was to be kept.
+    /// Output was lost before it came here.
+    pub(crate) fn lose(&mut self) {
+        self.is_lost = true;
+    }
+
+    /// Whether output is lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
     }

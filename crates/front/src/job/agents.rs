@@ -107,6 +107,11 @@ impl Front {
                     stdin.want_more();
                 }
             }
+            ToFront::OutputLost(text) => {
+                self.delivery.lose();
+                self.agent_note(text);
+                self.event(gang::Event::OutputFailed);
+            }
             ToFront::Paused => self.paused(),
             ToFront::GuardLost => self.lose_guard(from),
             ToFront::Note(text) => self.agent_note(text),

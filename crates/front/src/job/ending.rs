@@ -313,6 +313,11 @@ impl Front {
         if let Guard::Ended(code) = node.guard {
             return code == ExitCode::SUCCESS.0;
         }
+        if node.is_drained && node.summary.as_ref().is_some_and(|summary| summary.released > 0) {
+            // What was let go is to live on; the agent has ended the rest.
+            node.places.remove();
+            return true;
+        }
         let remains = Remains {
             cgroup: node.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
             children: ChildList::open(),

@@ -148,6 +148,8 @@ impl Front {
             self.hand_on();
             let rest = until.saturating_duration_since(Instant::now());
             if self.delivery.is_done() || rest.is_zero() {
+                // What else has woken us is looked at by the loop.
+                self.waker.wake();
                 return;
             }
             let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) };

@@ -1,6 +1,7 @@
 //! What /proc tells. Used to find *whom* to signal, never to prove that nobody is left (K-4).
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -126,33 +127,47 @@ impl Snapshot {
     }
 }
 
-/// The children of this process that are not `except`: read from the kernel's list where it has one, else by a walk.
-pub fn own_children() -> Vec<i32> {
+/// The children of this process: read from the kernel's list where it has one, else by a walk.
+pub fn try_own_children() -> io::Result<Vec<i32>> {
     let mut children = Vec::new();
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
-        return children;
-    };
-    for task in tasks.flatten() {
-        match std::fs::read_to_string(task.path().join("children")) {
-            Ok(list) => children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok())),
+    for task in std::fs::read_dir("/proc/self/task")? {
+        match std::fs::read_to_string(task?.path().join("children")) {
+            Ok(list) => children.extend(pids(&list)),
+            // The thread has ended, and its children are another's.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
             // The kernel has no such list (CONFIG_PROC_CHILDREN).
-            Err(_) => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let me = std::process::id() as i32;
-                return all().into_iter().filter(|process| process.parent == me).map(|process| process.pid).collect();
+                return Ok(all()
+                    .into_iter()
+                    .filter(|process| process.parent == me)
+                    .map(|process| process.pid)
+                    .collect());
             }
+            Err(error) => return Err(error),
         }
     }
-    children
+    Ok(children)
+}
+
+/// The same for whoever looks again: none where they cannot be read.
+pub fn own_children() -> Vec<i32> {
+    try_own_children().unwrap_or_default()
 }
 
 /// The children that the kernel has given to this process's main thread: those whose own parent has died. Children that
 /// another thread has started are not among them.
-pub fn adopted_children() -> Vec<i32> {
+pub fn adopted_children() -> io::Result<Vec<i32>> {
     let me = std::process::id();
     match std::fs::read_to_string(format!("/proc/self/task/{me}/children")) {
-        Ok(list) => list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
-        Err(_) => own_children(),
+        Ok(list) => Ok(pids(&list).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => try_own_children(),
+        Err(error) => Err(error),
     }
+}
+
+fn pids(list: &str) -> impl Iterator<Item = i32> {
+    list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok())
 }
 
 /// A list of children read into memory of the caller, without allocation: for the guard.
