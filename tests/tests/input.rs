@@ -62,7 +62,11 @@ fn every_rank_gets_all_of_a_shared_input_however_late_it_starts() {
 fn a_rank_that_cannot_be_started_keeps_no_other_from_a_shared_input() {
     let directory = tempfile::tempdir().expect("a directory");
     let broken = directory.path().join("broken");
-    std::fs::write(&broken, "#!/missing/interpreter\n").expect("a script");
+    // A program whose dynamic linker is not there.
+    let mut program = std::fs::read("/bin/true").expect("a program");
+    let linker = program.windows(8).position(|window| window == b"ld-linux").expect("it is linked dynamically");
+    program[linker] = b'x';
+    std::fs::write(&broken, program).expect("a program");
     std::fs::set_permissions(&broken, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("it is ours");
     let broken = broken.to_str().expect("a path of ours").to_owned();
     let job = Job::new(["--stdin", "all", "--keep-going", "-n", "1", "wc", "-c", ":", "-n", "1", &broken]);

@@ -1,6 +1,7 @@
 //! Whose a process is: the leaders, what they start, and what they leave.
 
 mod boundary;
+mod looks;
 mod registry;
 
 pub(crate) use boundary::Boundary;

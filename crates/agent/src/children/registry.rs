@@ -18,6 +18,7 @@ use rankrun_sys::wait::{self, Change, Look};
 use rankrun_wire::message::LeftProcess;
 
 use super::Boundary;
+use super::looks::{activity, left_processes};
 
 /// The variable that carries a worker's tag.
 pub(crate) const TAG: &str = "RANKRUN_WORKER";
@@ -574,35 +575,6 @@ impl Children {
         let orphans = self.orphans();
         self.note_given_up(&orphans)
     }
-}
-
-/// What a set of processes did so far, and whether none of them is about to do more: asleep, stopped or dead.
-fn activity(ids: &[ProcessId]) -> Activity {
-    let mut sum = ids.len() as u64;
-    for id in ids {
-        let Some(process) = proc::process(id.pid) else { continue };
-        if !matches!(process.state, 'S' | 'I' | 'T' | 't' | 'Z') {
-            // Nothing else matters as long as one is at work.
-            return Activity { sum, quiet: false };
-        }
-        sum = sum.wrapping_add(process.started);
-        sum = sum.wrapping_add(proc::run_time(id.pid).unwrap_or(0)).wrapping_add(proc::written_bytes(id.pid));
-    }
-    Activity { sum, quiet: true }
-}
-
-/// What the report says of processes that could not be killed.
-fn left_processes(ids: &[ProcessId]) -> Vec<LeftProcess> {
-    ids.iter()
-        .filter_map(|id| proc::process(id.pid).filter(|process| process.id() == *id))
-        .filter(|process| process.state != 'Z')
-        .map(|process| LeftProcess {
-            pid: Pid(process.pid),
-            name: process.name,
-            state: process.state,
-            wait_channel: proc::wait_channel(process.pid),
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -123,9 +123,11 @@ impl Team {
             let slot = self.slot(slot);
             // A clone that is under way has copies of them: closed here alone, they would stay in the set.
             if let Some(events) = slot.events.take() {
+                // It was added when it was opened.
                 let _ = hands.poller.remove(&events);
             }
             if let Some(stdin) = slot.stdin.take() {
+                // Not in the set while nothing waits to be written.
                 let _ = hands.poller.remove(&stdin.pipe);
             }
             slot.awaits_start = false;
