@@ -51,15 +51,26 @@ impl Team {
 
     fn stop_news(&mut self, hands: &mut Hands, now: Duration) {
         while let Look::Found(child) = wait::stop_news() {
-            let Some(slot) = hands.children.slot_of_leader(child.pid) else { continue };
-            let worker = self.machine.id(slot);
-            match child.change {
-                Change::Stopped { signal } if !self.frozen => {
-                    hands.outbox.push(ToFront::Stopped { worker, signal, at: now });
-                }
-                Change::Continued if !self.frozen => hands.outbox.push(ToFront::Continued { worker, at: now }),
-                Change::Stopped { .. } | Change::Continued | Change::Exited { .. } | Change::Signaled { .. } => {}
+            // A rank may be stopped before the spawner has told of it: this news comes once.
+            let under_way = hands.spawner.under_way().map(Child::pid);
+            self.spawn_results(hands, now);
+            match hands.children.slot_of_leader(child.pid) {
+                Some(slot) => self.leader_changed(hands, now, slot, child.change),
+                None if under_way == Some(child.pid) => self.early_change = Some((child.pid, child.change)),
+                None => {}
             }
+        }
+    }
+
+    /// A leader was stopped or continued.
+    pub(super) fn leader_changed(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, change: Change) {
+        let worker = self.machine.id(slot);
+        match change {
+            Change::Stopped { signal } if !self.frozen => {
+                hands.outbox.push(ToFront::Stopped { worker, signal, at: now });
+            }
+            Change::Continued if !self.frozen => hands.outbox.push(ToFront::Continued { worker, at: now }),
+            Change::Stopped { .. } | Change::Continued | Change::Exited { .. } | Change::Signaled { .. } => {}
         }
     }
 

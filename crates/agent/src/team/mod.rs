@@ -20,6 +20,7 @@ use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::{JobSpec, Slot as SlotIndex};
 use rankrun_sys::oom::OomWatch;
 use rankrun_sys::poll::Poller;
+use rankrun_sys::wait::Change;
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Summary;
 
@@ -91,6 +92,8 @@ pub(crate) struct Team {
     next_freezer_look: Duration,
     oom: Option<OomWatch>,
     frozen: bool,
+    /// The child that was under way when it was stopped or continued, and what happened to it last.
+    early_change: Option<(i32, Change)>,
     released: u32,
     started: u32,
     ending: Ending,

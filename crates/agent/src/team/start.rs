@@ -103,6 +103,7 @@ impl Team {
             next_freezer_look: Duration::ZERO,
             oom: None,
             frozen: false,
+            early_change: None,
             released: 0,
             started: 0,
             ending: Ending::No,
@@ -221,6 +222,9 @@ impl Team {
             // A rank that is not heard could wait for ever: it has not been started as it should be.
             let errno = error.raw_os_error().unwrap_or(0);
             self.tell_spawn_failed(hands, now, index, "watch its descriptors".to_owned(), errno);
+        }
+        if let Some((_, change)) = self.early_change.take_if(|(early, _)| *early == pid) {
+            self.leader_changed(hands, now, index, change);
         }
         self.stdin_started(hands, index.index());
         if self.frozen {
