@@ -313,6 +313,12 @@ impl Loop {
         let team = self.team.as_ref();
         if team.is_some_and(Team::has_released) {
             self.hands.lease.send(Word::Leave);
+            // What was let go has been moved out of the job's cgroup.
+            if let Some(cgroup) =
+                self.hands.children.boundary().cgroup().and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok())
+            {
+                cgroup.remove();
+            }
             self.places.remove();
         } else {
             // Without the job's cgroup there is none to remove.

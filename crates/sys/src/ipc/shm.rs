@@ -53,14 +53,17 @@ pub struct Held {
     pub writable: bool,
 }
 
-/// The files of /dev/shm that a process maps or has open; `None` where we may not look.
+/// The files of our /dev/shm that a process maps or has open; `None` where we may not look. In a mount namespace of its own a
+/// process may have another /dev/shm with the same names: the device tells.
 pub fn held_by(pid: i32) -> Option<Vec<Held>> {
+    let device = std::fs::metadata(DIRECTORY).ok()?.dev();
     let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
-    let mut held: Vec<Held> = maps.split(|&byte| byte == b'\n').filter_map(mapping).collect();
+    let mut held: Vec<Held> = maps.split(|&byte| byte == b'\n').filter_map(|line| mapping(line, device)).collect();
     // A process that ends meanwhile has closed all.
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
         if let Ok(target) = std::fs::read_link(entry.path())
             && is_there(target.as_os_str().as_bytes())
+            && std::fs::metadata(entry.path()).is_ok_and(|meta| meta.dev() == device)
         {
             let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy()));
             let flags = info.ok().and_then(|info| {
@@ -74,13 +77,17 @@ pub fn held_by(pid: i32) -> Option<Vec<Held>> {
     Some(held)
 }
 
-/// A line of `/proc/PID/maps`, if it is of a file of /dev/shm.
-fn mapping(line: &[u8]) -> Option<Held> {
-    let at = line.windows(9).position(|window| window == b"/dev/shm/")?;
+/// A line of `/proc/PID/maps` (addresses, permissions, offset, device, inode, path), if it is of a file of /dev/shm.
+fn mapping(line: &[u8], device: u64) -> Option<Held> {
+    let at = line.windows(10).position(|window| window == b" /dev/shm/")? + 1;
     let path = &line[at..];
-    let permissions = line.split(|&byte| byte == b' ').nth(1)?;
+    let mut fields = line[..at].split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+    let (permissions, numbers) = (fields.nth(1)?, fields.nth(1)?);
+    let (major, minor) = std::str::from_utf8(numbers).ok()?.split_once(':')?;
+    let number = |digits| u32::from_str_radix(digits, 16).ok();
+    let own = rustix::fs::makedev(number(major)?, number(minor)?) == device;
     let writable = permissions.get(1) == Some(&b'w') && permissions.get(3) == Some(&b's');
-    is_there(path).then(|| Held { path: OsStr::from_bytes(path).to_owned(), writable })
+    (own && is_there(path)).then(|| Held { path: OsStr::from_bytes(path).to_owned(), writable })
 }
 
 fn is_there(path: &[u8]) -> bool {
@@ -132,6 +139,8 @@ mod tests {
 
     #[test]
     fn who_may_write_is_told_from_who_reads() {
+        let device = rustix::fs::makedev(0, 0x1a);
+        let mapping = |line: &[u8]| mapping(line, device);
         let line = b"7f01-7f02 rw-s 00000000 00:1a 7   /dev/shm/a b";
         assert_eq!(mapping(line), Some(Held { path: "/dev/shm/a b".into(), writable: true }));
         let line = b"7f01-7f02 r--s 00000000 00:1a 7   /dev/shm/a";
@@ -140,6 +149,8 @@ mod tests {
         assert_eq!(mapping(private).map(|held| held.writable), Some(false));
         assert_eq!(mapping(b"7f01-7f02 rw-s 00000000 00:1a 7   /dev/shm/a (deleted)"), None);
         assert_eq!(mapping(b"7f01-7f02 rw-p 00000000 00:1a 7   /usr/lib/libc.so.6"), None);
+        assert_eq!(mapping(b"7f01-7f02 rw-s 00000000 00:1b 7   /dev/shm/a"), None, "in another mount namespace");
+        assert_eq!(mapping(b"7f01-7f02 rw-s 00000000 00:1a 7   /srv/dev/shm/a"), None);
     }
 
     #[test]
