@@ -92,7 +92,7 @@ pub(crate) struct Directory {
 /// Why a directory is not used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum Unusable {
-    #[error("\"{}\" does not exist", .0.display())]
+    #[error("\"{}\" is no directory", .0.display())]
     NoHome(PathBuf),
     #[error("\"{}\" belongs to another user", .0.display())]
     OfAnother(PathBuf),

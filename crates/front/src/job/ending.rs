@@ -81,7 +81,7 @@ impl Front {
         end.saved = match (&directory, &unusable) {
             (_, Some(unusable)) => Some(format!("not saved: {unusable}; see --report-dir")),
             (Some(directory), None) => Some(report::shorten_home(&directory.path.join(REPORT), home)),
-            (None, None) => None,
+            (None, None) => Some("not saved: HOME is not set; see --report-dir".to_owned()),
         };
         if self.plan.verbosity >= 0 && is_told {
             let text = render(&report, end.saved.as_deref(), self.plan.color);
