@@ -20,6 +20,9 @@ const SUITES_WITH_PEERS: [&str; 5] = ["mpi", "seeds", "seeds_python", "failures"
 /// The black-box tests that run once more under load.
 const SUITES_UNDER_LOAD: [&str; 3] = ["containment", "output", "mpi"];
 
+/// Segments of shared memory of killed MPI programs that may be missed in a whole run.
+const MISSED_SEGMENTS: usize = 2;
+
 /// How often and how long the black-box tests do what they do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scale {
@@ -149,7 +152,11 @@ fn conclude(sound: bool, totals: Totals, before: &Leftovers) -> Result<()> {
         println!("left behind: {thing}");
     }
     println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
-    if !left.is_empty() {
+    // A file whose maker is killed before the agent's first look is missed (docs/containment.md). With many jobs of one user at
+    // once, as here, that happens now and then; more of it is a defect, and so is anything else.
+    let (segments, others): (Vec<&String>, Vec<&String>) =
+        left.iter().partition(|thing| thing.starts_with("/dev/shm/mpich_shm_"));
+    if !others.is_empty() || segments.len() > MISSED_SEGMENTS {
         bail!("the tests left {} things behind", left.len());
     }
     if totals.skipped > 0 && workspace::is_ci() {

@@ -195,6 +195,7 @@ struct Watch {
     file: Option<std::fs::File>,
     next_look: Option<Instant>,
     not_before: Instant,
+    no_walk_before: Instant,
     /// Noted names of which it is not known yet whether somebody outside the job holds them too. That takes a look at all
     /// processes of the machine, so that it has a pace of its own and does not slow down the looks at the job's.
     unchecked: HashSet<OsString>,
@@ -220,6 +221,7 @@ impl Watch {
             file: None,
             next_look: None,
             not_before: now,
+            no_walk_before: now,
             unchecked: HashSet::new(),
             no_check_before: now,
         };
@@ -272,23 +274,30 @@ impl Watch {
         }
         let begun = Instant::now();
         self.scan();
+        let mut created = HashSet::new();
         if !self.pending.is_empty() {
-            let mut created = self.held_for_writing(proc::own_children());
-            if thorough || self.pending.iter().any(|(path, looks)| *looks > 0 && !created.contains(path)) {
-                let below: Vec<i32> = Snapshot::take().below(self.agent).iter().map(|process| process.pid).collect();
-                created.extend(self.held_for_writing(below));
-            }
-            if !created.is_empty() {
-                self.note(created);
-            }
+            created = self.held_for_writing(proc::own_children());
+        }
+        let looked = Instant::now();
+        let is_open = |(path, looks): (&OsString, &usize)| *looks > 0 && !created.contains(path);
+        let is_wanted = looked >= self.no_walk_before && self.pending.iter().any(is_open);
+        if is_wanted || (thorough && !self.pending.is_empty()) {
+            let below: Vec<i32> = Snapshot::take().below(self.agent).iter().map(|process| process.pid).collect();
+            created.extend(self.held_for_writing(below));
+            let walked = Instant::now();
+            self.no_walk_before = walked + (walked - looked) * DUTY;
+        }
+        if !created.is_empty() {
+            self.note(created);
         }
         self.pending.retain(|_, looks| {
             *looks += 1;
             *looks < LOOKS.len()
         });
         let now = Instant::now();
-        // However much is new, looking must not become this machine's main work.
-        let pause = (now - begun) * DUTY;
+        // However much is new, looking must not become this machine's main work. The walk over all processes has a pace of its
+        // own: it must not keep us from the leaders, which are few, and mostly the ones who create.
+        let pause = (looked - begun) * DUTY;
         let next = self.pending.values().copied().min().map(|looks| LOOKS[looks] - LOOKS[looks - 1]);
         let untold = self.hint.is_none().then_some(UNTOLD);
         self.next_look = next.or(untold).map(|step| now + step.max(pause));
@@ -333,8 +342,15 @@ impl Watch {
         let table = Snapshot::take();
         let job: HashSet<i32> = table.below(self.agent).iter().map(|process| process.pid).chain([self.agent]).collect();
         let outside = table.iter().filter(|process| !job.contains(&process.pid));
-        let held = outside.filter_map(|process| shm::held_by(process.pid)).flatten().map(|held| held.path);
-        let shared: HashSet<OsString> = held.filter(|path| created.contains(path)).collect();
+        let mut shared: HashSet<OsString> = HashSet::new();
+        for process in outside {
+            let held = shm::held_by(process.pid).unwrap_or_default().into_iter().map(|held| held.path);
+            let held: Vec<OsString> = held.filter(|path| created.contains(path)).collect();
+            // The table was read while it changed: whose parent had just died seems to be outside.
+            if !held.is_empty() && !self.is_below_agent(process.pid) {
+                shared.extend(held);
+            }
+        }
         self.list("-", &shared);
         for path in shared {
             self.noted.remove(&path);
@@ -344,6 +360,20 @@ impl Watch {
         }
         let now = Instant::now();
         self.no_check_before = now + (now - begun) * DUTY;
+    }
+
+    /// Whether a process descends from the agent now. One that is gone is nobody's.
+    fn is_below_agent(&self, pid: i32) -> bool {
+        let mut next = pid;
+        for _ in 0..256 {
+            match proc::process(next) {
+                None => return true,
+                Some(process) if process.parent == self.agent => return true,
+                Some(process) if process.parent <= 1 => return false,
+                Some(process) => next = process.parent,
+            }
+        }
+        false
     }
 
     /// Adds lines to the list, for those who remove what is on it when we cannot. Without it they remove nothing.
