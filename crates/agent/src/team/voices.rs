@@ -10,7 +10,7 @@ use rankrun_core::team::Event;
 use rankrun_core::testimony::Testimony;
 use rankrun_core::{Pid, Slot as SlotIndex, SpeakerId};
 use rankrun_sys::proc;
-use rankrun_sys::process::{ProcessId, ProcessRef};
+use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_wire::ToFront;
 use rankrun_wireup::worker;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -26,6 +26,8 @@ const MAX_ERROR_FILE: u64 = 1 << 20;
 pub(super) struct Voices {
     held: HashMap<SpeakerId, ProcessRef>,
     ids: HashMap<ProcessId, SpeakerId>,
+    /// The child that the spawner was at when its results were last taken: a leader may speak before it is known as one.
+    under_way: Option<i32>,
 }
 
 impl Voices {
@@ -70,6 +72,8 @@ impl Team {
     }
 
     pub(super) fn heard(&mut self, hands: &mut Hands, now: Duration, heard: Vec<Heard>) {
+        self.voices.under_way = hands.spawner.under_way().map(Child::pid);
+        self.spawn_results(hands, now);
         for heard in heard {
             match heard {
                 Heard::Hello(peer) => {
@@ -97,7 +101,8 @@ impl Team {
             return Some(*id);
         }
         let held = ProcessRef::of(process)?;
-        let is_leader = hands.children.leader(peer.slot).is_some_and(|leader| leader.pid() == process.pid);
+        let is_leader = hands.children.leader(peer.slot).is_some_and(|leader| leader.pid() == process.pid)
+            || self.voices.under_way == Some(process.pid);
         let id = self.machine.add_speaker(peer.slot, is_leader, process.started);
         self.voices.held.insert(id, held);
         self.voices.ids.insert(process, id);
