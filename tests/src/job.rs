@@ -356,17 +356,33 @@ impl Running {
         self.stderr.as_ref().map(Collector::so_far).unwrap_or_default()
     }
 
-    /// Waits until a file of this name exists in the job's directory, and returns what it holds.
+    /// Waits until a file of this name exists in the job's directory. It may be empty still: see [`Running::wait_for_text`].
     ///
     /// # Panics
     /// If it does not come within the bound.
-    pub fn wait_for_file(&self, name: &str) -> String {
+    pub fn wait_for_file(&self, name: &str) {
+        self.wait_for(name, |path| path.exists().then_some(()));
+    }
+
+    /// Waits until a file of this name holds text that ends with a newline, and returns the text. A shell creates a file
+    /// before it writes to it.
+    ///
+    /// # Panics
+    /// If it does not come within the bound.
+    pub fn wait_for_text(&self, name: &str) -> String {
+        self.wait_for(name, |path| fs::read_to_string(path).ok().filter(|text| text.ends_with('\n')))
+    }
+
+    fn wait_for<T>(&self, name: &str, look: impl Fn(&Path) -> Option<T>) -> T {
         let path = self.directory.join(name);
-        let content = wait_until(BOUND, || {
-            assert!(self.field("empty", 0).is_none() || path.exists(), "the job ended early: {}", self.complaint());
-            fs::read_to_string(&path).ok()
+        let found = wait_until(BOUND, || {
+            // What the job's last process wrote is there when that process is gone.
+            let is_over = self.field("empty", 0).is_some();
+            let found = look(&path);
+            assert!(found.is_some() || !is_over, "the job ended without \"{name}\": {}", self.complaint());
+            found
         });
-        content.unwrap_or_else(|| panic!("\"{name}\" did not come: {}", self.complaint()))
+        found.unwrap_or_else(|| panic!("\"{name}\" did not come: {}", self.complaint()))
     }
 
     /// Waits until every rank's leader (of the helper `tree`) is up with all its descendants.
@@ -474,8 +490,14 @@ impl Running {
         format!("record: {record:?}\nstdout: {}\nstderr: {}", tail(self.stdout_so_far()), tail(self.stderr_so_far()))
     }
 
+    /// Kills the front, so that the rest tidies up, then whatever is left of the job.
     fn kill(&mut self) {
         let own = self.reaper.id().cast_signed();
+        if self.front_ended().is_none() {
+            processes::send(self.front, Signal::KILL);
+        }
+        // What it leaves is killed below.
+        let _ = wait_until(MOMENT, || processes::descendants(own).is_empty().then_some(()));
         let emptied = wait_until(Duration::from_secs(10), || {
             let left = processes::descendants(own);
             for process in &left {

@@ -373,7 +373,7 @@ fn a_checkpoint_that_needs_helper_processes_is_complete() {
             }
             processes::send(running.front(), Signal::TERM);
             for rank in 0..ranks {
-                let checkpoint = running.wait_for_file(&format!("{rank}.checkpoint"));
+                let checkpoint = running.wait_for_text(&format!("{rank}.checkpoint"));
                 assert_eq!(checkpoint.lines().count(), 5, "{tier:?}, run {run}, rank {rank}");
             }
             let ended = running.finish(Duration::from_secs(15));

@@ -146,7 +146,7 @@ fn what_nohup_ignores_stays_ignored_and_the_users_limits_hold() {
 fn concurrent_jobs_never_share_a_port() {
     let script = "echo $MASTER_PORT > $RANKRUN_TEST_DIR/port; while [ ! -e $RANKRUN_TEST_DIR/go ]; do sleep 0.01; done";
     let jobs: Vec<_> = (0..20).map(|_| Job::new(["-n", "1", "sh", "-c", script]).start()).collect();
-    let ports: BTreeSet<String> = jobs.iter().map(|job| job.wait_for_file("port")).collect();
+    let ports: BTreeSet<String> = jobs.iter().map(|job| job.wait_for_text("port")).collect();
     assert_eq!(ports.len(), 20, "all jobs run at once: {ports:?}");
     for job in jobs {
         job.sign("go");

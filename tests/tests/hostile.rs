@@ -268,7 +268,7 @@ fn a_job_whose_cgroup_somebody_else_freezes_says_so_and_can_be_interrupted() {
         return skip("needs a cgroup v2 that we may write");
     }
     let running = Job::new(["-n", "1", "--grace", "5s", "sh", "-c", IN_CGROUP]).tier(Tier::Cgroup).start();
-    let cgroup = running.wait_for_file("up");
+    let cgroup = running.wait_for_text("up");
     fs::write(Path::new(cgroup.trim()).join("cgroup.freeze"), "1").expect("the cgroup is ours");
     let says_so =
         || String::from_utf8_lossy(&running.stderr_so_far()).contains("has frozen the job's cgroup").then_some(());

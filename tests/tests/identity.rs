@@ -207,7 +207,7 @@ fn children_that_the_caller_had_before_survive_the_death_of_guard_and_agent() {
         running.wait_for_file("0.up");
         running.wait_for_file("1.up");
         let strangers: Vec<i32> =
-            running.wait_for_file("strangers").lines().map(|line| line.parse().expect("a pid")).collect();
+            running.wait_for_text("strangers").lines().map(|line| line.parse().expect("a pid")).collect();
         assert_eq!(strangers.len(), 100);
         let child = |parent: i32, name: &str| {
             let found = processes::children(parent).into_iter().find(|process| process.name.starts_with(name));

@@ -132,7 +132,7 @@ fn a_pause_asked_for_where_no_shell_controls_the_job_lasts_until_it_is_ended() {
     in_each_tier(|tier| {
         let script = "echo $$ > $RANKRUN_TEST_DIR/$RANKRUN_RANK.pid; exec sleep 1000";
         let running = Job::new(["-n", "2", "sh", "-c", script]).tier(tier).start();
-        let pid: i32 = wait_until(BOUND, || running.wait_for_file("1.pid").trim().parse().ok()).expect("a pid");
+        let pid: i32 = running.wait_for_text("1.pid").trim().parse().expect("a pid");
         processes::send(running.front(), Signal::TSTP);
         let pids = [pid, running.front()];
         let stopped = wait_until(BOUND, || pids.iter().all(|pid| stands_still(*pid)).then_some(()));
@@ -251,14 +251,20 @@ fn fg_of_a_running_job_gives_its_rank_the_terminal() {
             };
             session.line("PYTHON_BASIC_REPL=1 $R -n 1 python3 -q");
             session.screen.wait_for(">>>");
+            let rank = session.screen.foreground();
+            let job = [rank, front_of(rank)];
             session.screen.press("\x1a");
             session.wait_for_prompt();
-            // In the background it is stopped as soon as it wants the terminal; then it gets it back. dash takes that
-            // stop for one after the `fg`, whatever program it runs.
+            // In the background it is stopped as soon as it wants to read; with the job in the foreground, it gets the
+            // terminal then. dash, and bash where a line comes before the `fg` is carried out, take that stop for one
+            // after the `fg`, whatever program they run.
             if shell[0] == "bash" {
                 session.run("bg");
+                session.line("fg");
+                session.screen.wait("the job in the foreground", |screen| job.contains(&screen.foreground()));
+            } else {
+                session.line("fg");
             }
-            session.line("fg");
             session.line("print('six times seven is', 6 * 7)");
             session.screen.wait_for_row("six times seven is 42");
             session.interrupt_until("KeyboardInterrupt");

@@ -86,7 +86,7 @@ fn ends_from_outside_are_replayed() {
     assert!(interrupted.signal == Some(15) || interrupted.code == Some(143));
     check(Class::Stopped, &sleep, &[&tree], |running| {
         running.wait_for_ranks(2);
-        let leader = running.wait_for_file("0.leader");
+        let leader = running.wait_for_text("0.leader");
         processes::send(leader.trim().parse().expect("a pid"), Signal::STOP);
     });
     for is_guard in [false, true] {

@@ -90,7 +90,7 @@ fn a_directory_of_a_job_that_others_drove_away_is_removed_whoever_is_killed() {
     for victim in [Running::front, Running::guard, Running::agent] {
         let script = r#"echo "$RANKRUN_SOCKET" > "$RANKRUN_TEST_DIR/new"; mv "$RANKRUN_TEST_DIR/new" "$RANKRUN_TEST_DIR/up"; sleep 600"#;
         let running = where_others_were_first(&["-n", "1", "--grace", "1s", "sh", "-c", script]).start();
-        let socket = running.wait_for_file("up");
+        let socket = running.wait_for_text("up");
         let directory = Path::new(socket.trim()).parent().expect("the socket is in a directory").to_owned();
         assert!(directory.starts_with("/tmp") && directory.exists(), "{socket}");
         processes::send(victim(&running), Signal::KILL);

@@ -75,7 +75,7 @@ fn run() -> io::Result<u8> {
         }
     }
     tell(&directory, "job", &variable("RANKRUN_JOB_ID")?)?;
-    tell(&directory, &format!("{rank}.leader"), &std::process::id().to_string())?;
+    tell(&directory, &format!("{rank}.leader"), &format!("{}\n", std::process::id()))?;
     if !options.all && rank != options.fated.to_string() {
         sleep_for_ever();
     }

@@ -54,11 +54,12 @@ impl Front {
     /// The ranks stand still; now this process does, until somebody continues it.
     pub(crate) fn paused(&mut self) {
         let Some(Pause { signal: number, whose }) = self.pausing else { return };
+        self.flush_screen();
+        // As late as can be: a shell may put us into the foreground at any time.
         if whose == Whose::Rank && self.is_rank_to_go_on(number) {
             self.go_on(true);
             return;
         }
-        self.flush_screen();
         if let Some(terminal) = &mut self.terminal {
             terminal.leave();
         }
