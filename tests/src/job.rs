@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
+use rankrun_core::gang::SECOND_INTERRUPT;
 use rustix::process::Signal;
 
 use crate::environment::scratch;
@@ -18,7 +19,7 @@ use crate::helper::{helper, rankrun};
 use crate::leftovers;
 use crate::processes::{self, Process};
 use crate::skip::slowness;
-use crate::time::{monotonic, wait_until};
+use crate::time::{monotonic, pause, wait_until};
 
 /// No job of a test lasts longer, unless the test says so.
 const BOUND: Duration = Duration::from_secs(60);
@@ -344,6 +345,15 @@ impl Running {
     /// Every process of the job that exists now, the front included.
     pub fn processes(&self) -> Vec<Process> {
         processes::descendants(self.reaper.id().cast_signed())
+    }
+
+    /// Sends SIGINT twice, the second late enough to count as another one. `between` runs before the second.
+    pub fn interrupt_twice(&self, between: impl FnOnce()) {
+        processes::send(self.front, Signal::INT);
+        // Two within half a second count as one (`gang::SECOND_INTERRUPT`): only time can tell them apart.
+        pause(SECOND_INTERRUPT + Duration::from_millis(100));
+        between();
+        processes::send(self.front, Signal::INT);
     }
 
     /// What the job has written to stdout so far.

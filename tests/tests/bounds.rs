@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use rankrun_tests::{Job, Tier, User, compile, helper, pause, processes, rankrun, skip, wait_until};
+use rankrun_tests::{Job, Tier, User, compile, helper, processes, rankrun, skip, wait_until};
 use rustix::process::Signal;
 
 /// The longest that a job of these tests may last.
@@ -145,9 +145,7 @@ fn a_log_file_on_a_dead_file_system_holds_up_neither_a_failure_nor_an_interrupt(
         let running = through(&words, &[&options[..], &["sh", "-c", &script]].concat()).start();
         running.wait_for_file("up");
         if end != "exit 3" {
-            processes::send(running.front(), Signal::INT);
-            pause(Duration::from_millis(600));
-            processes::send(running.front(), Signal::INT);
+            running.interrupt_twice(|| ());
         }
         let ended = running.finish(STOPPED);
         let text = ended.stderr_text();

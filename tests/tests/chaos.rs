@@ -36,6 +36,18 @@ impl Random {
     }
 }
 
+/// After at most 2^`scale` µs, a signal to any process of the job but the file system that hangs for it.
+fn hit(random: &mut Random, notes: &mut Vec<String>, running: &Running, scale: u64, signals: &[Signal]) {
+    let scale = random.below(scale);
+    pause(Duration::from_micros(random.below(1 << scale)));
+    let present: Vec<_> = running.processes().into_iter().filter(|process| process.name != "dead_fs").collect();
+    if let Some(victim) = present.get(random.below(present.len().max(1) as u64) as usize) {
+        let signal = random.one_of(signals);
+        notes.push(format!("{signal:?} to {victim:?}, the front is {}", running.front()));
+        processes::send(victim.pid, signal);
+    }
+}
+
 /// One job, and at most two signals to any of its processes. What was done is noted for the message of a failure.
 fn misfortune(random: &mut Random, notes: &mut Vec<String>) {
     let ranks = (1 + random.below(5)).to_string();
@@ -146,14 +158,7 @@ fn want(random: &mut Random, notes: &mut Vec<String>) {
     let running = job.start();
     let is_hit = random.below(2) == 0;
     if is_hit {
-        let scale = random.below(19);
-        pause(Duration::from_micros(random.below(1 << scale)));
-        let present = running.processes();
-        if let Some(victim) = present.get(random.below(present.len().max(1) as u64) as usize) {
-            let signal = random.one_of(&[Signal::KILL, Signal::TERM]);
-            notes.push(format!("{signal:?} to {victim:?}, the front is {}", running.front()));
-            processes::send(victim.pid, signal);
-        }
+        hit(random, notes, &running, 19, &[Signal::KILL, Signal::TERM]);
     }
     let ended = running.finish(BOUND);
     notes.push(format!("{:?} {:?}: {}", ended.code, ended.signal, ended.stderr_text()));
@@ -306,14 +311,7 @@ fn exhaustion(random: &mut Random, notes: &mut Vec<String>) {
     let running = Job::of_program("setpriv", &all).env_remove("XDG_RUNTIME_DIR").start();
     let is_hit = random.below(3) == 0;
     if is_hit {
-        let scale = random.below(19);
-        pause(Duration::from_micros(random.below(1 << scale)));
-        let present = running.processes();
-        if let Some(victim) = present.get(random.below(present.len().max(1) as u64) as usize) {
-            let signal = random.one_of(&[Signal::KILL, Signal::TERM]);
-            notes.push(format!("{signal:?} to {victim:?}, the front is {}", running.front()));
-            processes::send(victim.pid, signal);
-        }
+        hit(random, notes, &running, 19, &[Signal::KILL, Signal::TERM]);
     }
     let ended = running.finish(BOUND);
     let text = ended.stderr_text();
@@ -399,14 +397,7 @@ fn hang(random: &mut Random, notes: &mut Vec<String>) {
     let running = Job::of_program("sh", &all).tier(tier).start();
     let mut is_hit = random.below(3) == 0;
     if is_hit {
-        let scale = random.below(21);
-        pause(Duration::from_micros(random.below(1 << scale)));
-        let present: Vec<_> = running.processes().into_iter().filter(|process| process.name != "dead_fs").collect();
-        if let Some(victim) = present.get(random.below(present.len().max(1) as u64) as usize) {
-            let signal = random.one_of(&[Signal::KILL, Signal::TERM, Signal::INT]);
-            notes.push(format!("{signal:?} to {victim:?}, the front is {}", running.front()));
-            processes::send(victim.pid, signal);
-        }
+        hit(random, notes, &running, 21, &[Signal::KILL, Signal::TERM, Signal::INT]);
     }
     if place == Hang::WorkingDirectory && wait_until(PATIENCE, || running.front_ended()).is_none() {
         // Its ranks have 60 s to come to their exec.

@@ -120,11 +120,8 @@ fn commands_that_cannot_run_give_126_and_127() {
 fn a_second_interrupt_kills_at_once() {
     let running = Job::new(["-n", "2", "--grace", "60s", &helper("tree")]).start();
     running.wait_for_ranks(2);
-    processes::send(running.front(), Signal::INT);
-    // Not earlier than half a second later, or it counts as the same; the daemons ignore the first.
-    rankrun_tests::pause(Duration::from_millis(700));
-    assert_eq!(running.front_ended(), None, "the grace is a minute");
-    processes::send(running.front(), Signal::INT);
+    // The daemons ignore the first.
+    running.interrupt_twice(|| assert_eq!(running.front_ended(), None, "the grace is a minute"));
     let ended = running.finish(Duration::from_secs(3));
     assert!(ended.signal == Some(2) || ended.code == Some(130), "{:?} {:?}", ended.code, ended.signal);
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use rankrun_tests::{
-    Job, Tier, User, compile, full_scale, monotonic, pause, processes, rankrun, scratch, skip, slowness, wait_until,
+    Job, Tier, User, compile, full_scale, monotonic, processes, rankrun, scratch, skip, slowness, wait_until,
 };
 use rustix::process::Signal;
 
@@ -274,9 +274,7 @@ fn a_job_whose_cgroup_somebody_else_freezes_says_so_and_can_be_interrupted() {
         || String::from_utf8_lossy(&running.stderr_so_far()).contains("has frozen the job's cgroup").then_some(());
     let said = wait_until(SOON * slowness(), says_so);
     let interrupted = monotonic();
-    processes::send(running.front(), Signal::INT);
-    pause(Duration::from_millis(600));
-    processes::send(running.front(), Signal::INT);
+    running.interrupt_twice(|| ());
     let ended = running.finish(BOUND);
     assert!(said.is_some(), "{}", ended.stderr_text());
     assert!(ended.signal == Some(2) || ended.code == Some(130), "{}", ended.stderr_text());

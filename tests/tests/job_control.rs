@@ -4,6 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
+use rankrun_core::gang::SECOND_INTERRUPT;
 use rankrun_tests::processes::{self, is_alive};
 use rankrun_tests::screen::Session;
 use rankrun_tests::{Job, Tier, monotonic, skip, wait_until};
@@ -207,7 +208,7 @@ fn a_second_interrupt_kills_at_once_what_ignores_the_first() {
         session.screen.press("\x03");
         session.screen.wait_for("press ^C again");
         // Two within half a second count as one: terminals repeat keys.
-        rankrun_tests::pause(Duration::from_millis(600));
+        rankrun_tests::pause(SECOND_INTERRUPT + Duration::from_millis(100));
         let pressed = monotonic();
         session.screen.press("\x03");
         session.wait_for_prompt();

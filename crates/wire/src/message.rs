@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use rankrun_core::evidence::MpiEvent;
+use rankrun_core::report::LeftProcess;
 use rankrun_core::testimony::{StuckIn, Testimony};
 use rankrun_core::worker::{Outcome, Stop};
 use rankrun_core::{GroupId, JobSpec, Pid, Stream, WorkerId, WorkerStatus};
@@ -180,17 +181,6 @@ impl Containment {
             Containment::Subreaper { .. } => "subreaper",
         }
     }
-}
-
-/// A process that could not be killed (K-5).
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LeftProcess {
-    pub pid: Pid,
-    pub name: String,
-    /// Its state as proc(5) has it.
-    pub state: char,
-    /// Where in the kernel it waits.
-    pub wait_channel: Option<String>,
 }
 
 /// What a node has to say at the end.

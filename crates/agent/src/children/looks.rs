@@ -1,10 +1,10 @@
 //! Looks at processes: what they do, and what there is to report of them.
 
 use rankrun_core::Pid;
+use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
 use rankrun_sys::proc;
 use rankrun_sys::process::ProcessId;
-use rankrun_wire::message::LeftProcess;
 
 /// What a set of processes did so far, and whether none of them is about to do more: asleep, stopped or dead.
 pub(super) fn activity(ids: &[ProcessId]) -> Activity {

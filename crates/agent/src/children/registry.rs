@@ -9,13 +9,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
 use rankrun_core::{JobId, Pid, Slot, WorkerStatus};
 use rankrun_sys::proc::{self, Process, Snapshot};
 use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Change, Look};
-use rankrun_wire::message::LeftProcess;
 
 use super::Boundary;
 use super::looks::{activity, left_processes};

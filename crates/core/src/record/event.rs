@@ -11,7 +11,7 @@ use crate::gang::{Effect, Event, Gang, Moment, Rules};
 use crate::ids::{JobId, Rank};
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
-use crate::report::{LeftProcess, OutputFate};
+use crate::report::Left;
 use crate::stderr::Tail;
 
 /// The version of the stream. It changes when a reader of the old one would misunderstand the new one.
@@ -89,16 +89,7 @@ pub struct End {
     /// `cgroup`, `subreaper` or `unknown`, and why not better.
     pub containment: String,
     pub containment_note: Option<String>,
-    /// It was proved that nothing is left but what is listed.
-    pub proven: bool,
-    pub processes: Vec<LeftProcess>,
-    pub released: u32,
-    pub shared_memory: Vec<String>,
-    pub shared_memory_removed: bool,
-    /// What the job may have created, and was left alone.
-    #[serde(default)]
-    pub shared_memory_doubtful: Vec<String>,
-    pub output: OutputFate,
+    pub left: Left,
     /// Why the agent is lost, where that is known.
     pub why_lost: Option<String>,
     /// Where the report is kept, as people read it.

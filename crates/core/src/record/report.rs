@@ -98,7 +98,7 @@ pub struct Left {
     pub output: OutputFate,
 }
 
-/// A process that could not be killed.
+/// A process that could not be killed (K-5).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LeftProcess {
     pub pid: Pid,

@@ -8,7 +8,7 @@ use rankrun_agent::tidy::Remains;
 use rankrun_core::event::{End, JobEvent};
 use rankrun_core::gang::{self, Outside};
 use rankrun_core::job::CleanShm;
-use rankrun_core::report::{LeftProcess, OutputFate, Report, render};
+use rankrun_core::report::{Left, OutputFate, Report, render};
 use rankrun_core::verdict::verdict;
 use rankrun_core::{ExitCode, NodeRank};
 use rankrun_sys::cgroup::GuardedCgroup;
@@ -105,9 +105,9 @@ impl Front {
     /// What is known of the end besides the gang.
     fn end(&self, proven: bool, is_written: bool) -> End {
         let took = self.started.elapsed();
-        let (mut left, mut shared_memory, mut doubtful, mut released) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let (mut processes, mut shared_memory, mut doubtful, mut released) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for summary in self.nodes.iter().filter_map(|node| node.summary.as_ref()) {
-            left.extend(summary.left.iter().cloned());
+            processes.extend(summary.left.iter().cloned());
             let text = |name: &OsString| name.to_string_lossy().into_owned();
             shared_memory.extend(summary.shared_memory.iter().map(text));
             doubtful.extend(summary.shared_memory_doubtful.iter().map(text));
@@ -124,33 +124,30 @@ impl Front {
             Some(Containment::Cgroup) => ("cgroup", None),
             None => ("unknown", None),
         };
-        let process = |process: rankrun_wire::message::LeftProcess| LeftProcess {
-            pid: process.pid,
-            name: process.name,
-            state: process.state,
-            wait_channel: process.wait_channel,
-        };
         End {
             took,
             started: now.saturating_sub(took),
             containment: containment.to_owned(),
             containment_note,
-            proven,
-            processes: left.into_iter().map(process).collect(),
-            released,
-            shared_memory,
-            shared_memory_removed: self.nodes.iter().all(is_removed),
-            shared_memory_doubtful: doubtful,
-            output: match (
-                self.nodes.iter().all(|node| node.is_drained),
-                is_written && !self.delivery.is_lost(),
-                self.delivery.has_kept(),
-            ) {
-                (false, _, _) if self.has_given_up_output => OutputFate::Lost,
-                (false, _, _) => OutputFate::LostWithAgent,
-                (true, true, true) => OutputFate::KeptBesideReport,
-                (true, true, false) => OutputFate::Written,
-                (true, false, _) => OutputFate::Lost,
+            left: Left {
+                proven,
+                workers: self.gang.ranks().iter().filter(|rank| rank.pid.is_some()).count() as u32,
+                processes,
+                released,
+                shared_memory,
+                shared_memory_removed: self.nodes.iter().all(is_removed),
+                shared_memory_doubtful: doubtful,
+                output: match (
+                    self.nodes.iter().all(|node| node.is_drained),
+                    is_written && !self.delivery.is_lost(),
+                    self.delivery.has_kept(),
+                ) {
+                    (false, _, _) if self.has_given_up_output => OutputFate::Lost,
+                    (false, _, _) => OutputFate::LostWithAgent,
+                    (true, true, true) => OutputFate::KeptBesideReport,
+                    (true, true, false) => OutputFate::Written,
+                    (true, false, _) => OutputFate::Lost,
+                },
             },
             why_lost: self.nodes.iter().find_map(NodeHandle::why_lost).map(str::to_owned),
             saved: None,

@@ -7,7 +7,7 @@ use std::path::Path;
 use rankrun_core::event::{End, JobFacts};
 use rankrun_core::evidence::{Class, shorten};
 use rankrun_core::gang::{Gang, Outside};
-use rankrun_core::report::{Culprit, Left, OutputFate, RankReport, Report, SCHEMA};
+use rankrun_core::report::{Culprit, OutputFate, RankReport, Report, SCHEMA};
 use rankrun_core::status::signal_name;
 use rankrun_core::stderr::Tail;
 use rankrun_core::verdict::{Fate, Verdict, verdict};
@@ -17,7 +17,7 @@ use rankrun_core::{ExitCode, Rank};
 /// journal.
 pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(Rank) -> Option<&'a Tail>) -> Report {
     let verdict = verdict(gang);
-    let is_empty = end.proven && end.processes.is_empty();
+    let is_empty = end.left.proven && end.left.processes.is_empty();
     let code = if is_empty { verdict.code } else { ExitCode::LEFT_BEHIND };
     let map = &facts.map;
     let node = |rank: Rank| map.place(rank).map(|place| map.node_name(place.node).to_owned()).unwrap_or_default();
@@ -51,16 +51,6 @@ pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(R
             ended_at: record.ended_at.map(|at| at.as_secs_f64()),
         })
         .collect();
-    let left = Left {
-        proven: end.proven,
-        workers: gang.ranks().iter().filter(|rank| rank.pid.is_some()).count() as u32,
-        processes: end.processes.clone(),
-        released: end.released,
-        shared_memory: end.shared_memory.clone(),
-        shared_memory_removed: end.shared_memory_removed,
-        shared_memory_doubtful: end.shared_memory_doubtful.clone(),
-        output: end.output,
-    };
     Report {
         schema: SCHEMA,
         release: facts.release.clone(),
@@ -78,7 +68,7 @@ pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(R
         left_out: gang.left_out(),
         containment: end.containment.clone(),
         containment_note: end.containment_note.clone(),
-        left,
+        left: end.left.clone(),
     }
 }
 
@@ -103,7 +93,7 @@ fn headline(verdict: &Verdict, outside: Option<Outside>, code: ExitCode, end: &E
         }
         (None, Some(Outside::GuardLost)) => format!("the guard of node {node} was killed"),
         (None, None) if code == ExitCode::LEFT_BEHIND => "processes of the job are left".to_owned(),
-        (None, None) if end.output == OutputFate::Written => "every rank succeeded".to_owned(),
+        (None, None) if end.left.output == OutputFate::Written => "every rank succeeded".to_owned(),
         (None, None) => "the job succeeded, but not all of its output could be written".to_owned(),
     }
 }
@@ -225,6 +215,7 @@ mod tests {
     use std::time::Duration;
 
     use rankrun_core::gang::{Event, Rules};
+    use rankrun_core::report::Left;
     use rankrun_core::testimony::{Exception, Testimony};
     use rankrun_core::{JobId, Pid, WorkerStatus};
 
