@@ -46,6 +46,25 @@ fn stop(pid: i32) {
     wait_until(BOUND, stopped).expect("the process is stopped");
 }
 
+/// Stops the agent and kills the guard as soon as there are both, which is before the agent has said a word.
+const EARLY: &str = r#""$0" -n 1 sleep 3 & front=$!
+while [ -z "$agent" ]; do
+  guard=; read -r guard _ < /proc/$front/task/$front/children
+  [ -n "$guard" ] && read -r agent _ < /proc/$guard/task/$guard/children
+done 2> /dev/null
+kill -STOP $agent; kill -KILL $guard; wait $front"#;
+
+#[test]
+fn an_agent_that_is_stopped_when_its_guard_is_killed_ends_the_job_however_early() {
+    for tier in Tier::available() {
+        for _ in 0..4 {
+            let job = Job::of_program("bash", ["-c", EARLY, rankrun().to_str().expect("text")]).tier(tier);
+            let ended = job.bound(STOPPED).run();
+            assert!([Some(121), Some(125)].contains(&ended.code), "{tier:?}: {}", ended.stderr_text());
+        }
+    }
+}
+
 #[test]
 fn a_job_whose_guard_and_agent_are_stopped_ends() {
     for tier in Tier::available() {

@@ -167,6 +167,16 @@ fn shared_memory_that_a_rank_only_reads_survives_and_is_listed_as_doubtful() {
 }
 
 #[test]
+fn shared_memory_that_nobody_was_seen_to_hold_is_removed_or_listed_as_doubtful() {
+    // Whoever made it is gone at once.
+    let rank = "for i in $(seq 20); do echo > /dev/shm/brief-$i; done; exit 3";
+    let Some((ended, report)) = with_shared_memory_of_its_own("", "", rank) else { return };
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr_text());
+    let there: Vec<String> = ended.stdout_text().lines().map(|name| format!("/dev/shm/{name}")).collect();
+    assert_eq!(report["left"]["shared_memory_doubtful"], serde_json::json!(there), "{report}");
+}
+
+#[test]
 fn a_daemon_that_claims_another_rank_does_not_get_that_rank_blamed() {
     let program = r#"
 import os, sys, time

@@ -41,7 +41,8 @@ const LOOKS: [Duration; 7] = [
     Duration::from_millis(100),
     Duration::from_secs(1),
 ];
-/// A look may take this part of the time at most (1 / n).
+/// The looks may take this part of a CPU at most (1 / n). Time in which others had the CPU does not count: on a busy machine
+/// the next look would come too late.
 const DUTY: u32 = 10;
 /// How often it is looked for new names where the kernel does not tell of them.
 const UNTOLD: Duration = Duration::from_secs(1);
@@ -167,6 +168,12 @@ impl SharedMemory {
     }
 }
 
+/// The CPU time that this thread has taken so far.
+fn worked() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
 fn wait(waker: &Waker, signals: Option<&SignalFd>, time: Option<Duration>) {
     let timeout = time.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) });
     let mut fds = vec![PollFd::new(waker, PollFlags::IN)];
@@ -184,6 +191,8 @@ struct Watch {
     /// Where the kernel tells of new names.
     hint: Option<Watched>,
     has_news: bool,
+    /// The files that were there before the job.
+    before: HashMap<OsString, File>,
     /// The files that were there at the last look: one that was removed and made again is new.
     seen: HashMap<OsString, File>,
     /// New files of this user, with the number of times that they were looked for.
@@ -205,15 +214,18 @@ struct Watch {
 impl Watch {
     fn begin(list: PathBuf) -> Watch {
         let now = Instant::now();
+        // Without it the directory is read once a second. What appears from here on is new.
+        let hint = Watched::new(Path::new(shm::DIRECTORY)).ok();
+        let before = shm::files();
         let mut watch = Watch {
             // Until the job begins.
             policy: CleanShm::No,
             user: rustix::process::geteuid().as_raw(),
             agent: std::process::id() as i32,
-            // Without it the directory is read once a second.
-            hint: Watched::new(Path::new(shm::DIRECTORY)).ok(),
+            hint,
             has_news: false,
-            seen: shm::files(),
+            seen: before.clone(),
+            before,
             pending: BTreeMap::new(),
             noted: HashMap::new(),
             doubtful: BTreeSet::new(),
@@ -272,20 +284,19 @@ impl Watch {
             (self.has_news, self.next_look) = (false, None);
             return;
         }
-        let begun = Instant::now();
+        let begun = worked();
         self.scan();
         let mut created = HashSet::new();
         if !self.pending.is_empty() {
             created = self.held_for_writing(proc::own_children());
         }
-        let looked = Instant::now();
+        let looked = worked();
         let is_open = |(path, looks): (&OsString, &usize)| *looks > 0 && !created.contains(path);
-        let is_wanted = looked >= self.no_walk_before && self.pending.iter().any(is_open);
+        let is_wanted = Instant::now() >= self.no_walk_before && self.pending.iter().any(is_open);
         if is_wanted || (thorough && !self.pending.is_empty()) {
             let below: Vec<i32> = Snapshot::take().below(self.agent).iter().map(|process| process.pid).collect();
             created.extend(self.held_for_writing(below));
-            let walked = Instant::now();
-            self.no_walk_before = walked + (walked - looked) * DUTY;
+            self.no_walk_before = Instant::now() + (worked() - looked) * DUTY;
         }
         if !created.is_empty() {
             self.note(created);
@@ -337,7 +348,7 @@ impl Watch {
         if self.unchecked.is_empty() {
             return;
         }
-        let begun = Instant::now();
+        let begun = worked();
         let created = std::mem::take(&mut self.unchecked);
         let table = Snapshot::take();
         let job: HashSet<i32> = table.below(self.agent).iter().map(|process| process.pid).chain([self.agent]).collect();
@@ -358,8 +369,7 @@ impl Watch {
                 self.doubtful.insert(path);
             }
         }
-        let now = Instant::now();
-        self.no_check_before = now + (now - begun) * DUTY;
+        self.no_check_before = Instant::now() + (worked() - begun) * DUTY;
     }
 
     /// Whether a process descends from the agent now. One that is gone is nobody's.
@@ -401,13 +411,24 @@ impl Watch {
     fn finish(&mut self) -> Left {
         self.check_outside();
         let noted = std::mem::take(&mut self.noted);
+        let doubtful = self.in_doubt(&noted);
         let created = match self.policy {
             CleanShm::Job => shm::unlink_unused(noted),
             CleanShm::List => shm::unused(noted),
             CleanShm::No => Vec::new(),
         };
-        let doubtful = std::mem::take(&mut self.doubtful);
-        let there = doubtful.into_iter().filter_map(|path| shm::file_at(&path).map(|file| (path, file)));
-        Left { created, doubtful: shm::unused(there.filter(|(_, file)| file.owner == self.user).collect()) }
+        Left { created, doubtful: shm::unused(doubtful) }
+    }
+
+    /// What the job may have created: what it held and others too, or only for reading, and what has appeared during the
+    /// job and was never seen to be held.
+    fn in_doubt(&self, noted: &HashMap<OsString, File>) -> HashMap<OsString, File> {
+        if self.policy == CleanShm::No {
+            return HashMap::new();
+        }
+        let files = shm::files().into_iter().filter(|(_, file)| file.owner == self.user);
+        let is_new =
+            |path: &OsString, file: &File| self.before.get(path) != Some(file) && noted.get(path) != Some(file);
+        files.filter(|(path, file)| self.doubtful.contains(path) || is_new(path, file)).take(MAX_DOUBTFUL).collect()
     }
 }

@@ -178,7 +178,7 @@ impl Front {
     /// Gives up agents and guards that do nothing any more.
     pub(crate) fn watch_nodes(&mut self, now: Duration) {
         for node in self.nodes.iter_mut().filter(|node| node.link.is_some()) {
-            if let Some(act) = node.watch(now) {
+            if let Some(act) = node.watch(now, &self.foreign) {
                 self.effects.push_back(FrontEffect::Act { node: node.rank, act });
             }
         }

@@ -9,6 +9,7 @@ use rankrun_agent::{LapseNote, Launched};
 use rankrun_core::NodeRank;
 use rankrun_core::lease::Lapse;
 use rankrun_sys::poll::Poller;
+use rankrun_sys::proc;
 use rankrun_sys::process::{Child, ProcessRef};
 use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Change, Look};
@@ -123,10 +124,10 @@ impl NodeHandle {
         self.guard == Guard::Alive && is_stopped(self.guard_child.pid())
     }
 
-    /// Decides whether guard or agent are to be given up now.
-    pub(crate) fn watch(&mut self, now: Duration) -> Option<Act> {
+    /// Decides whether guard or agent are to be given up now. `foreign` are children of the front that are not the job's.
+    pub(crate) fn watch(&mut self, now: Duration, foreign: &[i32]) -> Option<Act> {
         let mut watch = std::mem::take(&mut self.watch);
-        let act = watch.tick(now, || self.look());
+        let act = watch.tick(now, || self.look(foreign));
         self.watch = watch;
         act
     }
@@ -137,14 +138,16 @@ impl NodeHandle {
         self.watch.tick_guard(is_stopped)
     }
 
-    fn look(&mut self) -> Seen {
+    fn look(&mut self, foreign: &[i32]) -> Seen {
         let guard_stopped = self.is_guard_stopped();
         if self.agent.is_none() && guard_stopped {
             // It has not said who it is. It is the only child that the guard can have so early.
-            let guard = self.guard_child.pid();
-            let is_below = |process: &rankrun_sys::proc::Process| process.parent == guard;
-            let found = rankrun_sys::proc::all().into_iter().find(is_below);
-            self.agent = found.and_then(|process| ProcessRef::open_if(process.pid, is_below));
+            self.agent = child_of(self.guard_child.pid(), |_| true);
+        } else if self.agent.is_none() && self.guard != Guard::Alive {
+            // The kernel has given it to us, since we are the next subreaper above. It runs our own program.
+            let ours = proc::executable(std::process::id() as i32);
+            let is_agent = |pid| !foreign.contains(&pid) && ours.is_some() && proc::executable(pid) == ours;
+            self.agent = child_of(std::process::id() as i32, is_agent);
         }
         Seen {
             is_guarded: self.guard == Guard::Alive && !self.is_guard_lost,
@@ -153,6 +156,7 @@ impl NodeHandle {
         }
     }
 
+    /// Kills the agent.
     pub(crate) fn kill_agent(&self) {
         if let Some(agent) = &self.agent {
             // It has ended already if this fails, and its stream says so.
@@ -166,4 +170,11 @@ impl NodeHandle {
             let _ = self.guard_child.signal(signal::SIGKILL);
         }
     }
+}
+
+/// A child of a process, held so that it can be signalled.
+fn child_of(parent: i32, is_wanted: impl Fn(i32) -> bool) -> Option<ProcessRef> {
+    let is_child = |process: &proc::Process| process.parent == parent && is_wanted(process.pid);
+    let found = proc::all().into_iter().find(is_child)?;
+    ProcessRef::open_if(found.pid, is_child)
 }
