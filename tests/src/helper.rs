@@ -20,7 +20,7 @@ fn build_directory() -> PathBuf {
 /// A directory that every user of the machine can read, with a copy of rankrun and of the helper programs.
 ///
 /// The build directory may be below a home that other users cannot enter, and the tests run rankrun as other users
-/// too. The directory is made anew when a program is newer than its copy.
+/// too. A copy bears the time of its program, and is made anew when that has another.
 pub fn shared_directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -42,13 +42,17 @@ fn shared(file: &Path) -> PathBuf {
     let copy = shared_directory().join(name);
     let stamp = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
     let source = stamp(file).unwrap_or_else(|| panic!("{} has not been built", file.display()));
-    if stamp(&copy).is_none_or(|copied| copied < source) {
+    // Another rankrun is another program, also where it is an older one.
+    if stamp(&copy) != Some(source) {
         // Another test may be doing the same, or may be running the old copy: a rename is safe in both cases.
         let number = COPIES.fetch_add(1, Ordering::Relaxed);
         let fresh = format!("{}.{}-{number}", name.to_string_lossy(), std::process::id());
         let fresh = shared_directory().join(fresh);
         fs::copy(file, &fresh).expect("a program can be copied");
         fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).expect("the copy is ours");
+        let written = fs::File::options().write(true).open(&fresh).expect("the copy is ours");
+        written.set_modified(source).expect("the copy is ours");
+        drop(written);
         fs::rename(&fresh, &copy).expect("both are in one directory");
     }
     copy
