@@ -40,6 +40,34 @@ pub struct Verdict {
     pub culprit: Option<Finding>,
     /// The fate of every rank, by rank.
     pub fates: Vec<Fate>,
+    /// What there is to say of the end of every rank besides its fate, by rank.
+    pub endings: Vec<Ending>,
+}
+
+/// What there is to say of the end of a rank besides its fate.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Ending {
+    /// How it ended where its fate leaves that open, such as `exited 1 on SIGTERM`.
+    pub how: Option<String>,
+    /// Why it failed, if it did, in its own words where it had any.
+    pub cause: Option<String>,
+}
+
+/// Lines that a program wrote around the cause of its failure, as it wrote them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Window {
+    pub origin: Origin,
+    pub lines: Vec<String>,
+}
+
+/// Where the lines of a [`Window`] come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    Stderr,
+    Stdout,
+    /// A traceback that its program sent to rankrun itself.
+    Traceback,
 }
 
 /// What became of one rank, seen from the verdict.
@@ -73,6 +101,8 @@ pub struct Finding {
     pub exception: Option<Exception>,
     pub stuck_in: Option<StuckIn>,
     pub stuck_since: Option<Duration>,
+    /// The lines around the cause, where they are known.
+    pub window: Option<Window>,
 }
 
 /// How much a finding says of the origin of a failure. The first decides.
@@ -122,6 +152,12 @@ pub fn verdict(gang: &Gang) -> Verdict {
         (None, Some(first)) => (first.code, Some(first.class), Some(first.clone())),
         (None, None) => (ExitCode::SUCCESS, None, None),
     };
+    let endings = (0..gang.ranks().len() as u32)
+        .map(|rank| {
+            let finding = findings.iter().find(|finding| finding.rank == Rank(rank));
+            Ending { how: None, cause: finding.map(|finding| finding.cause.clone()) }
+        })
+        .collect();
     let fates = gang
         .ranks()
         .iter()
@@ -131,7 +167,7 @@ pub fn verdict(gang: &Gang) -> Verdict {
             fate(record, finding, culprit.as_ref().is_some_and(|culprit| culprit.rank == Rank(rank)))
         })
         .collect();
-    Verdict { code, class, culprit, fates }
+    Verdict { code, class, culprit, fates, endings }
 }
 
 /// What the evidence of one rank comes to; `None` if it has not failed.
@@ -167,6 +203,7 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
         exception,
         stuck_in,
         stuck_since,
+        window: None,
     })
 }
 

@@ -11,7 +11,7 @@ use crate::printable::printable;
 use crate::ranks::RankSet;
 use crate::status::WorkerStatus;
 use crate::testimony::{Exception, StuckIn};
-use crate::verdict::Fate;
+use crate::verdict::{Fate, Window};
 
 /// The version of the schema. It changes when a reader of the old one would misunderstand the new one.
 pub const SCHEMA: u32 = 1;
@@ -66,6 +66,9 @@ pub struct Culprit {
     pub stuck_for: Option<f64>,
     /// The last lines that it wrote to stderr.
     pub stderr: Vec<String>,
+    /// The lines around the cause, where they are known.
+    #[serde(default)]
+    pub window: Option<Window>,
 }
 
 /// One rank.
@@ -78,6 +81,12 @@ pub struct RankReport {
     pub status: Option<WorkerStatus>,
     pub started_at: Option<f64>,
     pub ended_at: Option<f64>,
+    /// How it ended where its fate leaves that open, such as `exited 1 on SIGTERM`.
+    #[serde(default)]
+    pub how: Option<String>,
+    /// Why it failed, if it did.
+    #[serde(default)]
+    pub cause: Option<String>,
 }
 
 /// What was left of the job.
@@ -296,6 +305,8 @@ mod tests {
             status: None,
             started_at: Some(0.01),
             ended_at: Some(0.5),
+            how: None,
+            cause: None,
         };
         let exception = Exception {
             kind: "ValueError".to_owned(),
@@ -323,6 +334,7 @@ mod tests {
                 stuck_in: Some(StuckIn::Finalize),
                 stuck_for: Some(0.5),
                 stderr: (0..30).map(|line| format!("line {line}")).collect(),
+                window: None,
             }),
             started: 1.79e9,
             seconds: 0.71,

@@ -35,13 +35,14 @@ pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(R
             Some(stop.saturating_sub(since).as_secs_f64())
         }),
         stderr: tail(finding.rank).map(Tail::lines).unwrap_or_default(),
+        window: finding.window.clone(),
     });
     let ranks = gang
         .ranks()
         .iter()
-        .zip(&verdict.fates)
+        .zip(verdict.fates.iter().zip(&verdict.endings))
         .zip(0..)
-        .map(|((record, fate), rank)| RankReport {
+        .map(|((record, (fate, ending)), rank)| RankReport {
             rank: Rank(rank),
             node: node(Rank(rank)),
             pid: record.pid,
@@ -49,6 +50,8 @@ pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(R
             status: record.status,
             started_at: record.started_at.map(|at| at.as_secs_f64()),
             ended_at: record.ended_at.map(|at| at.as_secs_f64()),
+            how: ending.how.clone(),
+            cause: ending.cause.clone(),
         })
         .collect();
     Report {
@@ -245,6 +248,8 @@ mod tests {
                 status: None,
                 started_at: Some(0.1),
                 ended_at: None,
+                how: None,
+                cause: None,
             };
             let report = Report {
                 schema: SCHEMA,
