@@ -9,7 +9,7 @@ use std::io::Write as _;
 
 use rankrun_core::ExitCode;
 
-use cli::{args, choices, config, invocation, message, settings, words};
+use cli::{args, choices, config, invocation, message, settings, texts, words};
 use commands::{check, clean, inventory, man, replay, report};
 use planning::{capacity, cpus, dry_run, file, plan, program};
 

@@ -6,4 +6,5 @@ pub(crate) mod config;
 pub(crate) mod invocation;
 pub(crate) mod message;
 pub(crate) mod settings;
+pub(crate) mod texts;
 pub(crate) mod words;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap_mangen::Man;
 
-use crate::args;
+use crate::{args, texts};
 
 /// The page in roff.
 pub(crate) fn page() -> Vec<u8> {
@@ -22,12 +22,12 @@ pub(crate) fn page() -> Vec<u8> {
         &mut text,
         "COMMANDS",
         "As the first word; a program of that name is run as ./check or after --.",
-        args::COMMANDS,
+        texts::COMMANDS,
     );
-    section(&mut text, "SETTINGS", args::SETTINGS, "");
-    section(&mut text, "EXIT STATUS", args::EXIT_CODES, args::EXIT_CODE_TABLE);
-    section(&mut text, "NOTES", args::NOTES, "");
-    section(&mut text, "EXAMPLES", "", args::EXAMPLES);
+    section(&mut text, "SETTINGS", texts::SETTINGS, "");
+    section(&mut text, "EXIT STATUS", texts::EXIT_CODES, texts::EXIT_CODE_TABLE);
+    section(&mut text, "NOTES", texts::NOTES, "");
+    section(&mut text, "EXAMPLES", "", texts::EXAMPLES);
     page.extend_from_slice(text.as_bytes());
     page
 }
