@@ -1,4 +1,4 @@
-//! Sets of ranks as people write them: `0`, `0-3,8`, `all`.
+//! Sets of ranks as people write them: `0`, `0-3,8`, `0-198/3` (every third), `all`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,6 +13,9 @@ pub enum RankSet {
     All,
     Ranges(Vec<(Rank, Rank)>),
 }
+
+/// Ranks that a step may name at most: they are kept one by one.
+const STEPS_MOST: u32 = 1 << 20;
 
 /// Why a text is no set of ranks.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -72,14 +75,26 @@ impl FromStr for RankSet {
         }
         let mut ranges = Vec::new();
         for part in text.split(',') {
+            let (part, step) = match part.split_once('/') {
+                Some((part, step)) if part.contains('-') => (part, number(step)?),
+                Some(_) => return Err(error()),
+                None => (part, 1),
+            };
             let (first, last) = match part.split_once('-') {
                 Some((first, last)) => (number(first)?, number(last)?),
                 None => (number(part)?, number(part)?),
             };
-            if first > last {
+            if first > last || step == 0 {
                 return Err(error());
             }
-            ranges.push((first, last));
+            if step == 1 {
+                ranges.push((first, last));
+                continue;
+            }
+            if (last - first) / step >= STEPS_MOST {
+                return Err(error());
+            }
+            ranges.extend((first..=last).step_by(step as usize).map(|rank| (rank, rank)));
         }
         ranges.sort_unstable();
         let mut merged: Vec<(Rank, Rank)> = Vec::new();
@@ -98,20 +113,39 @@ impl fmt::Display for RankSet {
         match self {
             RankSet::All => f.write_str("all"),
             RankSet::Ranges(ranges) => {
-                for (i, (first, last)) in ranges.iter().enumerate() {
-                    if i > 0 {
+                let mut rest = ranges.as_slice();
+                while let Some((first, last)) = rest.first() {
+                    if rest.len() < ranges.len() {
                         f.write_str(",")?;
+                    }
+                    let steps = steps(rest);
+                    if steps >= STEPS_LEAST {
+                        write!(f, "{first}-{}/{}", rest[steps - 1].0, rest[1].0.0 - first.0)?;
+                        rest = &rest[steps..];
+                        continue;
                     }
                     if first == last {
                         write!(f, "{first}")?;
                     } else {
                         write!(f, "{first}-{last}")?;
                     }
+                    rest = &rest[1..];
                 }
                 Ok(())
             }
         }
     }
+}
+
+/// So many single ranks in equal steps are written as one.
+const STEPS_LEAST: usize = 3;
+
+/// How many of the first ranges are single ranks in equal steps.
+fn steps(ranges: &[(Rank, Rank)]) -> usize {
+    let [(first, _), (second, _), ..] = ranges else { return ranges.len().min(1) };
+    let step = second.0 - first.0;
+    let singles = ranges.iter().take_while(|(first, last)| first == last).zip(0u32..);
+    singles.take_while(|((rank, _), at)| step.checked_mul(*at) == Some(rank.0 - first.0)).count()
 }
 
 #[cfg(test)]
@@ -126,16 +160,35 @@ mod tests {
         assert_eq!(set.to_string(), "0-3,8,20-21");
         assert!(set.contains(Rank(3)) && set.contains(Rank(8)) && !set.contains(Rank(9)) && !set.contains(Rank(22)));
         assert_eq!("all".parse::<RankSet>(), Ok(RankSet::All));
+        assert_eq!("0-9/3,1".parse::<RankSet>().expect("a set").to_string(), "0-1,3-9/3");
+    }
+
+    #[test]
+    fn ranks_in_equal_steps_are_written_as_one() {
+        let written = |ranks: &[u32]| RankSet::of(ranks.iter().copied().map(Rank)).to_string();
+        let thirds: Vec<u32> = (0..200).step_by(3).collect();
+        assert_eq!(written(&thirds), "0-198/3");
+        assert_eq!(written(&[0, 2, 4]), "0-4/2");
+        assert_eq!(written(&[0, 2]), "0,2", "two are no row");
+        assert_eq!(written(&[0, 2, 4, 5]), "0,2,4-5");
+        assert_eq!(written(&[1, 5, 6, 8, 10, 12, 20]), "1,5-6,8-12/2,20");
     }
 
     #[test]
     fn refuses_what_is_no_set() {
-        for text in ["", ",", "1,", "-1", "3-1", "a", "1-", "+1", "99999999999"] {
+        for text in ["", ",", "1,", "-1", "3-1", "a", "1-", "+1", "99999999999", "0-4/0", "4/2", "0-4/", "0-4/2/2", "0-4294967295/2"] {
             assert!(text.parse::<RankSet>().is_err(), "{text:?} was taken");
         }
     }
 
     proptest! {
+        #[test]
+        fn sets_with_steps_are_read_again(parts in proptest::collection::vec((0u32..50, 1u32..6, 1u32..9), 1..6)) {
+            let ranks = parts.iter().flat_map(|(first, step, count)| (0..*count).map(move |at| Rank(first + step * at)));
+            let set = RankSet::of(ranks);
+            prop_assert_eq!(set.to_string().parse::<RankSet>().expect("what we print, we read"), set);
+        }
+
         #[test]
         fn folding_and_reading_again_keeps_the_set(ranks in proptest::collection::vec(0u32..200, 1..40)) {
             let set = RankSet::of(ranks.iter().copied().map(Rank));
