@@ -16,7 +16,7 @@ use crate::tidy;
 const DIRECTORY: &str = "hook";
 const NAME: &str = "sitecustomize.py";
 /// It is laid out anew for each job, so that it fits this binary.
-const SOURCE: &str = include_str!("../../../../python/hook/sitecustomize.py");
+const SOURCE: &str = include_str!("sitecustomize.py");
 /// Python takes bytecode for that of a source by the source's size and time. The time is the same in every job; what
 /// tells one hook from another is the name of the directory.
 const TIME: Duration = Duration::from_secs(1_000_000_000);

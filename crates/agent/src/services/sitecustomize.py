@@ -1,0 +1,1 @@
+../../../../python/hook/sitecustomize.py
