@@ -9,9 +9,9 @@ use std::io::Write as _;
 
 use rankrun_core::ExitCode;
 
-use cli::{args, choices, config, invocation, message, settings, texts, words};
+use cli::{args, choices, config, habits, invocation, message, settings, spelling, texts, words};
 use commands::{check, clean, inventory, man, replay, report};
-use planning::{capacity, cpus, dry_run, file, plan, program};
+use planning::{capacity, cpus, dry_run, file, gpus, plan, program};
 
 use crate::invocation::Invocation;
 use crate::message::Problem;

@@ -98,7 +98,7 @@ fn numbers_of_ranks_that_are_none() {
     exit 2
     ");
     insta::assert_snapshot!(told(&["-np", "four", "true"]), @r#"
-    error: -n: "four" is neither a number of ranks nor "auto"
+    error: -n: "four" is not a number of ranks, and not auto, cpu or gpu
     exit 2
     "#);
     insta::assert_snapshot!(told(&["-n", "99999999999", "true"]), @"
@@ -228,12 +228,12 @@ fn commands_that_are_not_found() {
     exit 127
     "#);
     insta::assert_snapshot!(told(&["./trian.py"]), @r#"
-    error: cannot run "./trian.py": command not found
+    error: cannot run "./trian.py": no such file
     hint: did you mean "./train.py"?
     exit 127
     "#);
     insta::assert_snapshot!(told(&["./solver", ":", "-n", "2", "./sovler"]), @r#"
-    error: cannot run "./sovler": command not found
+    error: cannot run "./sovler": no such file
     hint: did you mean "./solver"?
     exit 127
     "#);

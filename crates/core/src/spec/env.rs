@@ -379,7 +379,7 @@ fn gpu_masks(spec: &JobSpec, app: &App, local_rank: LocalRank, per_rank: u32) ->
     let first = local_rank.index().saturating_mul(per_rank as usize);
     let last = first.saturating_add(per_rank as usize);
     let slice = |variable: &'static str| -> Option<GpuSlice> {
-        let mask = mask_of(spec, app, variable)?;
+        let mask = mask_of(&spec.base_env, &app.env, variable)?;
         let devices = mask
             .as_bytes()
             .split(|byte| *byte == b',')
@@ -404,17 +404,37 @@ fn gpu_masks(spec: &JobSpec, app: &App, local_rank: LocalRank, per_rank: u32) ->
     slices
 }
 
+/// A variable that says which GPUs a program may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GpuMask {
+    pub variable: &'static str,
+    /// How many it lists.
+    pub devices: u32,
+}
+
+/// The mask that ranks of an app with these edits inherit or are given, if there is one.
+pub fn gpu_mask(base_env: &[(OsString, OsString)], edits: &[EnvEdit]) -> Option<GpuMask> {
+    let names = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"];
+    names.into_iter().find_map(|variable| {
+        let mask = mask_of(base_env, edits, variable)?;
+        let devices = mask.as_bytes().split(|byte| *byte == b',').filter(|device| !device.is_empty());
+        // CUDA and HIP use what is listed before the first number that is none ("-1" hides all).
+        let devices = devices.take_while(|device| !device.starts_with(b"-")).count() as u32;
+        Some(GpuMask { variable, devices })
+    })
+}
+
 /// The mask that a rank would see if it were not sliced: the user's own edit of it, or else the inherited one.
-fn mask_of<'a>(spec: &'a JobSpec, app: &'a App, variable: &str) -> Option<&'a OsString> {
+fn mask_of<'a>(base_env: &'a [(OsString, OsString)], edits: &'a [EnvEdit], variable: &str) -> Option<&'a OsString> {
     let variable = OsStr::new(variable);
-    for edit in app.env.iter().rev() {
+    for edit in edits.iter().rev() {
         match edit {
             EnvEdit::Set { name, value } if name == variable => return Some(value),
             EnvEdit::Remove { name } if matches(name, variable) => return None,
             EnvEdit::Set { .. } | EnvEdit::Remove { .. } => {}
         }
     }
-    let inherited = spec.base_env.iter().find(|(name, _)| name == variable);
+    let inherited = base_env.iter().find(|(name, _)| name == variable);
     inherited.map(|(_, value)| value)
 }
 

@@ -81,6 +81,12 @@ pub(crate) fn whole() -> Command {
     ])
 }
 
+/// The definition of a subcommand.
+pub(crate) fn subcommand(name: &str) -> Option<Command> {
+    let all = [check(), clean(), completions(), man(), replay(), report()];
+    all.into_iter().find(|command| command.get_name() == name)
+}
+
 pub(crate) fn report() -> Command {
     Command::new("report")
         .bin_name("rankrun report")
@@ -199,9 +205,11 @@ fn rank_args() -> Vec<Arg> {
             "nproc",
             "N",
             RANKS,
-            "How many ranks run the command; \"auto\" is one for each CPU",
-            "\"auto\" counts the CPUs that rankrun may use: those of its affinity mask, and not more than the quota of its cgroup. \
-             The default is 1. -np N is taken too.",
+            "Number of ranks that run the command: a number, auto or gpu (default 1)",
+            "\"auto\" (or \"cpu\") is one rank for each CPU that rankrun may use: those of its affinity mask, and not more than \
+             the quota of its cgroup. \"gpu\" is one for each GPU: those in CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, \
+             ROCR_VISIBLE_DEVICES or ZE_AFFINITY_MASK, or else all of the machine. \"gpu-or-cpu\" is one for each GPU, or for \
+             each CPU where there is no GPU: what torchrun calls auto.",
         )
         .short('n')
         .allow_negative_numbers(true),
@@ -264,7 +272,7 @@ fn ending_args() -> Vec<Arg> {
             "DURATION",
             ENDING,
             "End the job after this time, with exit code 124",
-            "Durations are written 500ms, 5, 5s, 1m30s, 2h; 0 is no limit.",
+            "Durations are written 500ms, 5, 5s, 1m30s, 2h; 0 is no limit. MPIEXEC_TIMEOUT, in seconds, is read too.",
         ),
         option(
             "grace",

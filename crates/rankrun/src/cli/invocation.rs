@@ -1,6 +1,6 @@
 //! What was typed, taken apart: a subcommand, or the commands of a job with the options before each.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -11,6 +11,7 @@ use rankrun_core::suggest::nearest;
 
 use crate::args;
 use crate::message::Problem;
+use crate::{habits, spelling};
 
 /// What the user wants of us.
 #[derive(Debug)]
@@ -36,25 +37,11 @@ pub(crate) enum Invocation {
 /// Takes the words after the program's own name apart.
 pub(crate) fn read(words: Vec<OsString>) -> Result<Invocation, Problem> {
     let rest = words.get(1..).unwrap_or_default();
-    let invocation = match words.first().and_then(|first| first.to_str()) {
-        Some("check") => parse(args::check(), rest).map(|_| Invocation::Check),
-        Some("clean") => {
-            parse(args::clean(), rest).map(|matches| Invocation::Clean { dry_run: matches.get_flag("dry-run") })
-        }
-        Some("completions") => parse(args::completions(), rest).map(|matches| {
-            let shell = matches.get_one("shell").copied();
-            Invocation::Completions(shell.expect("clap has made sure of the argument"))
-        }),
-        Some("man") => parse(args::man(), rest).map(|_| Invocation::Man),
-        Some("report") => parse(args::report(), rest).map(|matches| {
-            let file: Option<&PathBuf> = matches.get_one("file");
-            Invocation::Report { file: file.cloned().expect("clap has made sure of the argument") }
-        }),
-        Some("replay") => parse(args::replay(), rest).map(|matches| {
-            let file: Option<&PathBuf> = matches.get_one("file");
-            Invocation::Replay { file: file.cloned().expect("clap has made sure of the argument") }
-        }),
-        _ => read_job(words),
+    let named = words.first().and_then(|first| first.to_str()).unwrap_or_default();
+    let invocation = match args::subcommand(named) {
+        Some(command) => read_subcommand(named, command, rest),
+        None if named == "help" => read_help(rest),
+        None => read_job(words),
     };
     match invocation {
         Err(Stop::Print(text)) => Ok(Invocation::Print(text)),
@@ -69,11 +56,51 @@ enum Stop {
     Problem(Problem),
 }
 
+fn read_subcommand(name: &str, command: Command, words: &[OsString]) -> Result<Invocation, Stop> {
+    // None of them takes single letters together, and "-hosts" must never be read as "-h".
+    if let Some(word) = words.iter().find(|word| matches!(word.as_bytes(), [b'-', other, _, ..] if *other != b'-')) {
+        let problem = Problem::usage(format!("unknown option \"{}\"", word.display()));
+        return Err(Stop::Problem(problem.hint(format!("\"rankrun {name} --help\" lists the options"))));
+    }
+    let matches = parse(command, words)?;
+    let file = || matches.get_one::<PathBuf>("file").cloned().expect("clap has made sure of the argument");
+    Ok(match name {
+        "check" => Invocation::Check,
+        "clean" => Invocation::Clean { dry_run: matches.get_flag("dry-run") },
+        "completions" => {
+            let shell = matches.get_one("shell").copied();
+            Invocation::Completions(shell.expect("clap has made sure of the argument"))
+        }
+        "man" => Invocation::Man,
+        "report" => Invocation::Report { file: file() },
+        _ => Invocation::Replay { file: file() },
+    })
+}
+
+/// `rankrun help`, and `rankrun help check`.
+fn read_help(words: &[OsString]) -> Result<Invocation, Stop> {
+    let command = match words {
+        [] => args::job(),
+        [name] => args::subcommand(&name.to_string_lossy()).ok_or_else(|| {
+            let names: Vec<&str> = args::SUBCOMMANDS.iter().map(|(name, _)| *name).collect();
+            let problem = Problem::usage(format!("there is no help on \"{}\"", name.display()));
+            Stop::Problem(
+                problem.hint(format!("there is on {}; \"rankrun help\" is about all options", names.join(", "))),
+            )
+        })?,
+        [_, extra, ..] => {
+            return Err(Stop::Problem(Problem::usage(format!("\"{}\" is one argument too many", extra.display()))));
+        }
+    };
+    parse(command, &["--help".into()]).map(|_| Invocation::Print(String::new()))
+}
+
 fn read_job(words: Vec<OsString>) -> Result<Invocation, Stop> {
     let mut segments = Vec::new();
-    for (i, words) in words.split(|word| word == ":").enumerate() {
+    let commands: Vec<&[OsString]> = words.split(|word| word == ":").collect();
+    for (i, words) in commands.iter().enumerate() {
         let command = args::job();
-        let words = spell_np(&command, words);
+        let words = spelling::spell(&command, words, commands.len() == 1).map_err(Stop::Problem)?;
         let matches = parse(command, &words)?;
         if i > 0 {
             refuse_job_wide(&matches).map_err(Stop::Problem)?;
@@ -81,30 +108,6 @@ fn read_job(words: Vec<OsString>) -> Result<Invocation, Stop> {
         segments.push(matches);
     }
     Ok(Invocation::Job(segments))
-}
-
-/// Rewrites `-np`, which every MPI launcher takes and no parser of short options does.
-fn spell_np(command: &Command, words: &[OsString]) -> Vec<OsString> {
-    let mut spelt = words.to_vec();
-    let mut at = 0;
-    while let Some(word) = spelt.get(at) {
-        if word == "-np" || word == "-nproc" {
-            spelt[at] = "--nproc".into();
-        } else if let Some(value) = word.as_bytes().strip_prefix(b"-np") {
-            let value = OsStr::from_bytes(value.strip_prefix(b"=").unwrap_or(value)).to_owned();
-            spelt[at] = "--nproc=".into();
-            spelt[at].push(value);
-        }
-        let typed = spelt[at].to_string_lossy();
-        if !typed.starts_with('-') || typed == "--" || typed == "-" {
-            break;
-        }
-        at += match args::takes_next_word(command, &typed) {
-            Some(true) => 2,
-            Some(false) | None => 1,
-        };
-    }
-    spelt
 }
 
 /// Options of the whole job are written before the first command, so that nobody takes them for the second's alone.
@@ -164,8 +167,14 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
                 _ => Vec::new(),
             };
             let near = nearest(value, words.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
-            Problem::usage(format!("{}: \"{value}\" is none of {}", option.trim_matches(angles), words.join(", ")))
-                .hint_if(near)
+            let problem =
+                Problem::usage(format!("{}: \"{value}\" is none of {}", option.trim_matches(angles), words.join(", ")));
+            // The word may be one that the option takes elsewhere.
+            let theirs = habits::named(option);
+            match (&theirs[..], near) {
+                ([], near) | (_, near @ Some(_)) if option != "--mpi" => problem.hint_if(near),
+                _ => theirs.iter().fold(problem, |problem, row| problem.hint(row.advice(&[]))),
+            }
         }
         ErrorKind::TooManyValues | ErrorKind::WrongNumberOfValues => Problem::usage(format!("{option} takes no value")),
         ErrorKind::ArgumentConflict => {
@@ -180,23 +189,6 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn spelt(words: &[&str]) -> Vec<String> {
-        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        let spelt = spell_np(&args::job(), &words);
-        spelt.iter().map(|word| word.to_string_lossy().into_owned()).collect()
-    }
-
-    #[test]
-    fn np_is_taken_where_options_are_and_left_alone_elsewhere() {
-        assert_eq!(spelt(&["-np", "2", "./a", "-np", "3"]), ["--nproc", "2", "./a", "-np", "3"]);
-        assert_eq!(spelt(&["-np=2", "./a"]), ["--nproc=2", "./a"]);
-        assert_eq!(spelt(&["-np2", "./a"]), ["--nproc=2", "./a"]);
-        assert_eq!(spelt(&["-nproc", "2", "./a"]), ["--nproc", "2", "./a"]);
-        assert_eq!(spelt(&["--wdir", "-np", "-np", "2", "a"]), ["--wdir", "-np", "--nproc", "2", "a"]);
-        assert_eq!(spelt(&["-vl", "-np", "2", "a"]), ["-vl", "--nproc", "2", "a"], "-l takes no word after it");
-        assert_eq!(spelt(&["--", "-np", "2"]), ["--", "-np", "2"]);
-    }
 
     #[test]
     fn a_subcommand_is_one_only_as_the_first_word() {

@@ -3,8 +3,10 @@
 pub(crate) mod args;
 pub(crate) mod choices;
 pub(crate) mod config;
+pub(crate) mod habits;
 pub(crate) mod invocation;
 pub(crate) mod message;
 pub(crate) mod settings;
+pub(crate) mod spelling;
 pub(crate) mod texts;
 pub(crate) mod words;

@@ -65,7 +65,12 @@ impl Given {
 /// How many ranks a command has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Nproc {
+    /// One for each CPU.
     Auto,
+    /// One for each GPU.
+    Gpus,
+    /// One for each GPU, or for each CPU where there is no GPU: torchrun's `auto`.
+    GpusOrCpus,
     Count(u32),
 }
 
@@ -243,7 +248,15 @@ impl<'a> Sources<'a> {
         if let Some((_, text)) = self.env.iter().find(|(have, text)| *have == name && !text.is_empty()) {
             return Some(given(text.clone(), Origin::Variable(name)));
         }
-        self.filed(key).pop()
+        self.mpiexec_timeout(key).or_else(|| self.filed(key).pop())
+    }
+
+    /// The time limit of mpiexec and mpirun, in seconds; a negative one is none, as Hydra reads it.
+    fn mpiexec_timeout(&self, key: &'static str) -> Option<Given> {
+        let name = OsString::from("MPIEXEC_TIMEOUT");
+        let (_, text) = self.env.iter().find(|(have, text)| key == "timeout" && *have == name && !text.is_empty())?;
+        let text = if text.as_bytes().starts_with(b"-") { OsString::from("0") } else { text.clone() };
+        Some(Given { key, text, origin: Origin::Variable(name) })
     }
 
     fn is_typed(&self, key: &str) -> bool {
@@ -428,14 +441,17 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn read_nproc(text: &str) -> Result<Nproc, String> {
-    if text == "auto" {
-        return Ok(Nproc::Auto);
+    match text {
+        "auto" | "cpu" => return Ok(Nproc::Auto),
+        "gpu" => return Ok(Nproc::Gpus),
+        "gpu-or-cpu" => return Ok(Nproc::GpusOrCpus),
+        _ => {}
     }
     match text.parse::<i64>() {
         Ok(0) => Err("a job needs at least 1 rank".to_owned()),
         Ok(count) if count < 0 => Err(format!("{count} is not a number of ranks, 1 or more")),
         Ok(count) => Ok(Nproc::Count(u32::try_from(count).map_err(|_| format!("{count} ranks are too many"))?)),
-        Err(_) => Err(format!("\"{text}\" is neither a number of ranks nor \"auto\"")),
+        Err(_) => Err(format!("\"{text}\" is not a number of ranks, and not auto, cpu or gpu")),
     }
 }
 
@@ -568,6 +584,10 @@ mod tests {
         let bare = resolved(&[], &["true"]);
         assert_eq!((bare.grace, bare.tag, bare.timeout), (None, None, None));
         assert_eq!(resolved(&[("RANKRUN_TIMEOUT", "1h")], &["--timeout", "0", "true"]).timeout, None);
+        assert_eq!(resolved(&[("MPIEXEC_TIMEOUT", "90")], &["true"]).timeout, Some(Duration::from_secs(90)));
+        assert_eq!(resolved(&[("MPIEXEC_TIMEOUT", "-1")], &["true"]).timeout, None);
+        let both = [("MPIEXEC_TIMEOUT", "90"), ("RANKRUN_TIMEOUT", "1s")];
+        assert_eq!(resolved(&both, &["true"]).timeout, Some(Duration::from_secs(1)));
         let given = resolved(&[("RANKRUN_TAG", "yes")], &["--grace", "3s", "--grace=500ms", "true"]);
         assert_eq!(given.grace, Some(Duration::from_millis(500)), "the last one counts");
         assert_eq!(given.tag.map(|tag| tag.text), Some(OsString::new()));

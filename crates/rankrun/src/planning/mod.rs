@@ -4,5 +4,6 @@ pub(crate) mod capacity;
 pub(crate) mod cpus;
 pub(crate) mod dry_run;
 pub(crate) mod file;
+pub(crate) mod gpus;
 pub(crate) mod plan;
 pub(crate) mod program;

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus};
+use rankrun_core::env::{GpuMask, NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus, gpu_mask};
 use rankrun_core::job::{App, Buffer, IoPolicy, MpiMode, StdinTarget, StdioKind, StopPolicy, TtyGrant};
 use rankrun_core::{AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream};
 use rankrun_front::{Plan, ReportPlace};
@@ -28,6 +28,8 @@ pub(crate) struct Surroundings {
     pub(crate) host: String,
     /// CPUs that the job may use, once somebody has asked.
     pub(crate) cpus: OnceCell<u32>,
+    /// GPUs of this machine, once somebody has asked.
+    pub(crate) gpus: OnceCell<u32>,
     /// Whether stdin, stdout and stderr are terminals.
     pub(crate) terminals: [bool; 3],
     /// We are in the foreground of our terminal.
@@ -50,6 +52,7 @@ impl Surroundings {
             cwd,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             cpus: OnceCell::new(),
+            gpus: OnceCell::new(),
             terminals: [
                 rankrun_sys::terminal::is_terminal(&stdin),
                 rankrun_sys::terminal::is_terminal(&stdout),
@@ -66,6 +69,11 @@ impl Surroundings {
     /// CPUs that the job may use. Finding out takes a noticeable part of a launch, and most launches need not know.
     pub(crate) fn cpus(&self) -> u32 {
         *self.cpus.get_or_init(crate::cpus::allowed)
+    }
+
+    /// GPUs of this machine, whether or not a mask leaves some out.
+    fn gpus(&self) -> u32 {
+        *self.gpus.get_or_init(crate::gpus::installed)
     }
 
     fn variable(&self, name: &str) -> Option<&OsStr> {
@@ -143,7 +151,8 @@ fn check_calls() -> Result<(), Problem> {
 ///
 /// The front fills in the runtime directory and the signals that are ignored.
 pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, Problem> {
-    let sizes: Vec<u32> = settings.apps.iter().map(|app| size(app, around)).collect();
+    let sizes: Result<Vec<u32>, Problem> = settings.apps.iter().map(|app| size(app, around)).collect();
+    let sizes = sizes?;
     let world: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
     crate::capacity::check(world)?;
     let world = u32::try_from(world).map_err(|_| Problem::usage(format!("{world} ranks are too many")))?;
@@ -171,10 +180,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         clean_shm: settings.clean_shm,
         ignored_signals: Vec::new(),
     };
-    check_gpus(&spec, NodeRank(0)).map_err(|error| {
-        Problem::usage(error.to_string())
-            .hint("ask for fewer GPUs or fewer ranks, or let every rank see all GPUs: --gpus-per-rank none")
-    })?;
+    check_gpu_masks(&spec, around)?;
     check_programs(&spec, around)?;
     Ok(Plan {
         output: output(settings, world, around)?,
@@ -229,10 +235,52 @@ fn known_facts() -> NodeFacts {
     NodeFacts { node: NodeRank(0), cpus: 1, master: None, stdbuf: None, socket: None, hook: None, runtime_dir: None }
 }
 
-fn size(app: &AppSettings, around: &Surroundings) -> u32 {
+fn size(app: &AppSettings, around: &Surroundings) -> Result<u32, Problem> {
+    let gpus = || gpu_mask(&around.env, &app.env).map_or_else(|| around.gpus(), |mask| mask.devices);
     match app.nproc {
-        Nproc::Auto => around.cpus(),
-        Nproc::Count(count) => count,
+        Nproc::Count(count) => Ok(count),
+        Nproc::Auto => Ok(around.cpus()),
+        Nproc::GpusOrCpus => Ok(Some(gpus()).filter(|count| *count > 0).unwrap_or_else(|| around.cpus())),
+        Nproc::Gpus => match gpus() {
+            0 => Err(no_gpus("-n gpu", gpu_mask(&around.env, &app.env))
+                .hint("write -n auto for one rank on each CPU, or a number")),
+            count => Ok(count),
+        },
+    }
+}
+
+fn no_gpus(option: &str, mask: Option<GpuMask>) -> Problem {
+    Problem::usage(match mask {
+        Some(mask) => format!("{option}: {} lists no GPU", mask.variable),
+        None => format!("{option}: this machine has no GPU that rankrun can see"),
+    })
+}
+
+/// Refuses to give ranks GPUs of their own where there are too few of them.
+fn check_gpu_masks(spec: &JobSpec, around: &Surroundings) -> Result<(), Problem> {
+    const HINT: &str = "ask for fewer GPUs or fewer ranks, or let every rank see all GPUs: --gpus-per-rank none";
+    check_gpus(spec, NodeRank(0)).map_err(|error| Problem::usage(error.to_string()).hint(HINT))?;
+    let Some(each) = spec.gpus_per_rank else {
+        return Ok(());
+    };
+    // Without a mask, devices are counted from 0 on.
+    if spec.apps.iter().all(|app| gpu_mask(&spec.base_env, &app.env).is_some()) {
+        return Ok(());
+    }
+    let (ranks, have) = (spec.map.world_size(), around.gpus());
+    match have {
+        0 => Err(no_gpus("--gpus-per-rank", None)
+            .hint("leave it out, or say which devices there are: -x CUDA_VISIBLE_DEVICES=0,1")),
+        _ if u64::from(ranks) * u64::from(each) > u64::from(have) => {
+            let count = |n: u32, one: &str, more: &str| crate::clean::count(n as usize, one, more);
+            Err(Problem::usage(format!(
+                "--gpus-per-rank: this machine has {}, too few for {} with {each} each",
+                count(have, "GPU", "GPUs"),
+                count(ranks, "rank", "ranks"),
+            ))
+            .hint(HINT))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -430,6 +478,7 @@ mod tests {
             cwd: "/".into(),
             host: "vm".to_owned(),
             cpus: OnceCell::from(3),
+            gpus: OnceCell::from(0),
             terminals,
             foreground: terminals.contains(&true),
             same_destination: false,
@@ -444,6 +493,14 @@ mod tests {
         };
         let settings = crate::settings::resolve(&segments, &around.env).expect("good settings");
         make(&settings, around).expect("a good plan")
+    }
+
+    fn refused(words: &[&str], around: &Surroundings) -> Problem {
+        let Ok(Invocation::Job(segments)) = read(words.iter().map(OsString::from).collect()) else {
+            panic!("{words:?} is a job");
+        };
+        let settings = crate::settings::resolve(&segments, &around.env).expect("good settings");
+        make(&settings, around).expect_err("a job that is refused")
     }
 
     const NONE: [bool; 3] = [false; 3];
@@ -511,6 +568,43 @@ mod tests {
         let plan = plan(&["-n", "1", "true", ":", "-n", "auto", "true"], &around(NONE, &[]));
         assert_eq!(plan.spec.map.world_size(), 4);
         assert_eq!(plan.output.world_size, 4);
+    }
+
+    #[test]
+    fn ranks_are_counted_by_gpus_where_that_is_asked_for() {
+        let machine = |gpus, env: &[(&str, &str)]| Surroundings { gpus: OnceCell::from(gpus), ..around(NONE, env) };
+        let size = |words: &[&str], around: &Surroundings| plan(words, around).spec.map.world_size();
+        let problem = |words: &[&str], around: &Surroundings| refused(words, around).to_string();
+        assert_eq!(size(&["-n", "gpu", "true"], &machine(2, &[])), 2);
+        assert_eq!(size(&["-n", "gpu", "true"], &machine(8, &[("CUDA_VISIBLE_DEVICES", "GPU-1,GPU-2,GPU-3")])), 3);
+        assert_eq!(size(&["-n", "gpu", "-x", "CUDA_VISIBLE_DEVICES=4", "true"], &machine(8, &[])), 1);
+        assert_eq!(size(&["--nproc-per-node", "auto", "true"], &machine(2, &[])), 2);
+        assert_eq!(size(&["--nproc-per-node", "auto", "true"], &machine(0, &[])), 3);
+        insta::assert_snapshot!(problem(&["-n", "gpu", "true"], &machine(0, &[])), @"
+        error: -n gpu: this machine has no GPU that rankrun can see
+        hint: write -n auto for one rank on each CPU, or a number
+        ");
+        insta::assert_snapshot!(problem(&["-n", "gpu", "true"], &machine(4, &[("CUDA_VISIBLE_DEVICES", "")])), @"
+        error: -n gpu: CUDA_VISIBLE_DEVICES lists no GPU
+        hint: write -n auto for one rank on each CPU, or a number
+        ");
+    }
+
+    #[test]
+    fn ranks_are_given_gpus_only_where_there_are_any() {
+        let words = ["-n", "2", "--gpus-per-rank", "2", "true"];
+        let machine = |gpus| Surroundings { gpus: OnceCell::from(gpus), ..around(NONE, &[]) };
+        assert_eq!(plan(&words, &machine(4)).spec.gpus_per_rank, Some(2));
+        insta::assert_snapshot!(refused(&words, &machine(0)), @"
+        error: --gpus-per-rank: this machine has no GPU that rankrun can see
+        hint: leave it out, or say which devices there are: -x CUDA_VISIBLE_DEVICES=0,1
+        ");
+        insta::assert_snapshot!(refused(&words, &machine(3)), @"
+        error: --gpus-per-rank: this machine has 3 GPUs, too few for 2 ranks with 2 each
+        hint: ask for fewer GPUs or fewer ranks, or let every rank see all GPUs: --gpus-per-rank none
+        ");
+        let masked = Surroundings { gpus: OnceCell::from(0), ..around(NONE, &[("CUDA_VISIBLE_DEVICES", "0,1,2,3")]) };
+        assert_eq!(plan(&words, &masked).spec.gpus_per_rank, Some(2), "the mask is believed");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use rankrun_core::suggest::nearest;
 use rankrun_sys::exec::{ResolveError, resolve};
 
 use crate::message::Problem;
+use crate::words::{quote, split};
 use rankrun_sys::reason;
 
 /// Finds the file that a command runs, as the ranks will: by the PATH of their environment, from their directory.
@@ -25,10 +26,14 @@ pub(crate) fn find(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Result
 }
 
 fn not_found(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Problem {
-    let shown = command.display();
-    let problem = Problem::usage(format!("cannot run \"{shown}\": command not found")).code(ExitCode::NOT_FOUND);
     let text = command.to_string_lossy();
-    let hint = if command.as_bytes().contains(&b'/') {
+    let is_path = command.as_bytes().contains(&b'/');
+    let why = if is_path { "no such file" } else { "command not found" };
+    let problem = Problem::usage(format!("cannot run \"{text}\": {why}")).code(ExitCode::NOT_FOUND);
+    if let Some(hint) = not_a_program(&text, path, wdir) {
+        return problem.hint(hint);
+    }
+    let hint = if is_path {
         near_file(&text, wdir).map(|near| format!("did you mean \"{near}\"?"))
     } else if wdir.join(command).is_file() {
         Some(how_to_run(&format!("./{text}"), &wdir.join(command)))
@@ -43,6 +48,45 @@ fn not_found(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Problem {
         }
     };
     problem.hint_if(hint)
+}
+
+/// What only a shell can run.
+const SHELL_WORDS: &[&str] = &[
+    "cd", "source", ".", "export", "unset", "set", "alias", "eval", "exec", "ulimit", "umask", "if", "for", "while",
+    "time",
+];
+
+/// What the first word may be in place of a program's name, and how that is written.
+fn not_a_program(text: &str, path: Option<&OsStr>, wdir: &Path) -> Option<String> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
+        return Some(format!("the number of ranks is written -n {text}"));
+    }
+    if text == "version" {
+        return Some("the version is printed by \"rankrun --version\"".to_owned());
+    }
+    let words = split(OsStr::new(text)).unwrap_or_default();
+    let [first, others @ ..] = &words[..] else { return None };
+    let is_variable = |(name, _): (&str, &str)| {
+        let mut letters = name.bytes();
+        letters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
+            && letters.all(|letter| letter.is_ascii_alphanumeric() || letter == b'_')
+    };
+    if others.is_empty() {
+        return match text.split_once('=') {
+            Some(parts) if is_variable(parts) => Some(format!("a variable of the ranks is written -x {text}")),
+            _ if SHELL_WORDS.contains(&text) => {
+                Some(format!("only a shell knows \"{text}\": write bash -c '{text} ...'"))
+            }
+            _ => None,
+        };
+    }
+    let has_operators = text.contains(['|', '&', ';', '<', '>', '$', '`']) || text.contains('=');
+    let is_found = resolve(first, path, wdir).is_ok() || SHELL_WORDS.iter().any(|word| first == word);
+    match (has_operators, is_found) {
+        (true, _) => Some(format!("a command for a shell is written bash -c {}", quote(OsStr::new(text)))),
+        (false, true) => Some(format!("leave out the quotes around the command: {text}")),
+        (false, false) => None,
+    }
 }
 
 /// A hint for a file that exists: itself if it can be executed, or else with its interpreter.
@@ -66,6 +110,9 @@ fn not_executable(command: &OsStr, file: &Path, source: &std::io::Error) -> Prob
     let shown = command.display();
     let problem = Problem::usage(format!("cannot run \"{shown}\": {}", lower_first(&reason(source))));
     let problem = problem.code(ExitCode::NOT_EXECUTABLE);
+    if file.is_dir() {
+        return problem.hint_if(in_directory(&shown.to_string(), file));
+    }
     if source.kind() != std::io::ErrorKind::PermissionDenied || !file.is_file() {
         return problem;
     }
@@ -77,6 +124,22 @@ fn not_executable(command: &OsStr, file: &Path, source: &std::io::Error) -> Prob
             if named { shown.to_string() } else { file.display().to_string() }
         ),
     })
+}
+
+/// What may be meant in a directory: the package that it is, or the only program in it.
+fn in_directory(shown: &str, directory: &Path) -> Option<String> {
+    if directory.join("__main__.py").is_file() {
+        return Some(format!("did you mean \"python3 {shown}\"?"));
+    }
+    let is_program = |name: &&String| {
+        let file = directory.join(name);
+        file.is_file() && rustix::fs::access(&file, rustix::fs::Access::EXEC_OK).is_ok()
+    };
+    let names = names_in(directory);
+    match &names.iter().filter(is_program).collect::<Vec<_>>()[..] {
+        [only] => Some(format!("did you mean \"{}/{only}\"?", shown.trim_end_matches('/'))),
+        _ => None,
+    }
 }
 
 /// "Permission denied" in the middle of a sentence.
@@ -197,7 +260,7 @@ mod tests {
         exit 127
         "#);
         insta::assert_snapshot!(told("./trian.py"), @r#"
-        error: cannot run "./trian.py": command not found
+        error: cannot run "./trian.py": no such file
         hint: did you mean "./train.py"?
         exit 127
         "#);
@@ -208,6 +271,44 @@ mod tests {
         "#);
         insta::assert_snapshot!(told("no-such-thing"), @r#"
         error: cannot run "no-such-thing": command not found
+        exit 127
+        "#);
+    }
+
+    #[test]
+    fn what_is_no_program_at_all_is_told_how_to_be_written() {
+        insta::assert_snapshot!(told("4"), @r#"
+        error: cannot run "4": command not found
+        hint: the number of ranks is written -n 4
+        exit 127
+        "#);
+        insta::assert_snapshot!(told("FOO=1"), @r#"
+        error: cannot run "FOO=1": command not found
+        hint: a variable of the ranks is written -x FOO=1
+        exit 127
+        "#);
+        insta::assert_snapshot!(told("solver --steps 3"), @r#"
+        error: cannot run "solver --steps 3": command not found
+        hint: leave out the quotes around the command: solver --steps 3
+        exit 127
+        "#);
+        insta::assert_snapshot!(told("cd /tmp && solver"), @r#"
+        error: cannot run "cd /tmp && solver": no such file
+        hint: a command for a shell is written bash -c 'cd /tmp && solver'
+        exit 127
+        "#);
+        insta::assert_snapshot!(told("source"), @r#"
+        error: cannot run "source": command not found
+        hint: only a shell knows "source": write bash -c 'source ...'
+        exit 127
+        "#);
+        insta::assert_snapshot!(told("no such thing"), @r#"
+        error: cannot run "no such thing": command not found
+        exit 127
+        "#);
+        insta::assert_snapshot!(told("./bin/solvr"), @r#"
+        error: cannot run "./bin/solvr": no such file
+        hint: did you mean "./bin/solver"?
         exit 127
         "#);
     }

@@ -1,0 +1,597 @@
+//! The options of other launchers, and what each is here: the parser takes or refuses them by this table, and
+//! docs/from-other-launchers.md shows it.
+//!
+//! An option is taken silently only where it means the same here, or asks for what is so in any case. Every other one is
+//! refused before anything is started, with what to write in its place.
+//!
+//! Read from Hydra's `options.c` (MPICH 5), Intel's "Hydra Options" (2021.1x), mpirun(1) of Open MPI 4.1 and 5,
+//! torchrun 2.15's `run.py`, srun(1) of Slurm 22.05, parallel(1) and xargs(1).
+
+use std::fmt;
+
+/// Who has the option.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Launcher {
+    Mpiexec,
+    Mpirun,
+    Torchrun,
+    Srun,
+    Parallel,
+}
+
+use Launcher::{Mpiexec, Mpirun, Parallel, Srun, Torchrun};
+
+impl Launcher {
+    #[cfg(test)]
+    pub(crate) const ALL: [Launcher; 5] = [Mpiexec, Mpirun, Torchrun, Srun, Parallel];
+
+    /// The heading of its table.
+    #[cfg(test)]
+    pub(crate) fn heading(self) -> &'static str {
+        match self {
+            Mpiexec => "From mpiexec (Hydra: MPICH, Intel MPI, MVAPICH)",
+            Mpirun => "From mpirun (Open MPI)",
+            Torchrun => "From torchrun (also accelerate and deepspeed)",
+            Srun => "From srun",
+            Parallel => "From GNU parallel and xargs",
+        }
+    }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mpiexec => "mpiexec",
+            Mpirun => "mpirun",
+            Torchrun => "torchrun",
+            Srun => "srun",
+            Parallel => "parallel",
+        })
+    }
+}
+
+/// What an option of another launcher is here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Here {
+    /// These words of ours; `{}` stands for its value, `{1}` and `{2}` for the two words of a name and a value.
+    Same(&'static [&'static str]),
+    /// The same, if the job has one command; of several, ours would concern only the first.
+    SameForOne(&'static [&'static str]),
+    /// It asks for what is so in any case, for the reason given.
+    Already(&'static str),
+    /// With one of these values it asks for what is so in any case; else refused, with the advice.
+    Only(&'static [&'static str], &'static str),
+    /// Refused, with the advice.
+    Refused(&'static str),
+}
+
+use Here::{Already, Only, Refused, Same, SameForOne};
+
+/// One option of other launchers, in all its spellings.
+#[derive(Debug)]
+pub(crate) struct Habit {
+    pub(crate) launchers: &'static [Launcher],
+    pub(crate) names: &'static [&'static str],
+    /// What its value is called: empty if it takes none, `[=X]` if the value needs an equals sign and may be left out, two
+    /// words if it takes two.
+    pub(crate) value: &'static str,
+    pub(crate) here: Here,
+}
+
+/// How many of the words after an option belong to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arity {
+    None,
+    AfterEquals,
+    One,
+    Two,
+}
+
+impl Habit {
+    pub(crate) fn arity(&self) -> Arity {
+        match self.value {
+            "" => Arity::None,
+            value if value.starts_with("[=") => Arity::AfterEquals,
+            value if value.contains(' ') => Arity::Two,
+            _ => Arity::One,
+        }
+    }
+
+    /// Our words, with its values as typed, or with their names.
+    pub(crate) fn written(&self, text: &str, values: &[String]) -> String {
+        let (name, value) = self.value.split_once(' ').unwrap_or((self.value, ""));
+        let get = |index: usize, otherwise: &str| values.get(index).map_or(otherwise.to_owned(), Clone::clone);
+        let text = text.replace("{1}", &get(0, name)).replace("{2}", &get(1, value)).replace("{}", &get(0, self.value));
+        text.replace("--nproc=", "-n ")
+    }
+
+    /// What to write in its place, for these values.
+    pub(crate) fn advice(&self, values: &[String]) -> String {
+        match self.here {
+            Same(words) => format!("write {}", self.written(&words.join(" "), values)),
+            SameForOne(words) => format!("write {} before each command", self.written(&words.join(" "), values)),
+            Already(why) => format!("leave it out: {why}"),
+            Only(_, advice) | Refused(advice) => self.written(advice, values),
+        }
+    }
+}
+
+/// All rows that a name, as typed, may mean. Long names may have one dash or two, and `_` for `-`, as their launchers take
+/// them.
+pub(crate) fn named(typed: &str) -> Vec<&'static Habit> {
+    let typed_key = key(typed);
+    TABLE.iter().filter(|habit| habit.names.iter().any(|name| key(name) == typed_key)).collect()
+}
+
+/// Whether rows ask for different things, so that nobody can tell what is meant.
+pub(crate) fn disagree(rows: &[&Habit]) -> bool {
+    rows.iter().any(|row| row.here != rows[0].here || row.arity() != rows[0].arity())
+}
+
+fn key(name: &str) -> String {
+    let bare = name.trim_start_matches('-');
+    if bare.chars().count() < 2 { name.to_owned() } else { bare.replace('_', "-") }
+}
+
+const NODES: &str = "rankrun starts ranks on this machine only: leave it out";
+const HOSTS: &str = "rankrun starts ranks on this machine only, and reads no list of hosts: leave it out";
+const PER_NODE: &str = "there is one machine: write -n N, the number of all ranks";
+const BINDING: &str = "rankrun does not bind ranks to CPUs: leave it out, or write --wrap 'taskset -c {local_rank}'";
+const REMOTE: &str = "rankrun starts ranks on this machine only, without ssh: leave it out";
+const LEAVE: &str = "there is no such setting here: leave it out";
+const MEETING: &str = "rankrun gives the ranks MASTER_ADDR and a MASTER_PORT that is free: leave it out";
+const LOCAL: &[&str] = &["localhost", "127.0.0.1"];
+const FILES: &str = "write --log-dir DIR: a file for each rank and stream, DIR may have {job} in it";
+const NO_RESTARTS: &str = "rankrun does not restart ranks: leave it out";
+const ALLOCATION: &str = "rankrun asks no resource manager for anything: give it to sbatch or salloc";
+const TASKS: &str = "rankrun runs one command on all ranks at once, and queues nothing: write -n {} for {} ranks";
+const NO_LISTS: &str = "rankrun reads no list of arguments: write -n N for N ranks of one command";
+const TIME: &str = "write --timeout DURATION, such as 90s, 10m or 1h30m";
+const DEBUGGER: &str = "write --tty 0 --wrap '0:gdb --args' for the rank that you want to debug";
+
+const fn row(launchers: &'static [Launcher], names: &'static [&'static str], value: &'static str, here: Here) -> Habit {
+    Habit { launchers, names, value, here }
+}
+
+/// Every option that we know of others, and that is not ours in name and meaning.
+pub(crate) const TABLE: &[Habit] = &[
+    // How many ranks.
+    row(&[Mpiexec, Mpirun], &["-np", "--np"], "N", Same(&["--nproc={}"])),
+    row(&[Mpirun], &["--n"], "N", Same(&["--nproc={}"])),
+    row(&[Mpirun], &["-c"], "N", Same(&["--nproc={}"])),
+    row(&[Srun], &["--ntasks"], "N", Same(&["--nproc={}"])),
+    row(&[Torchrun], &["--nproc-per-node"], "N|gpu|cpu", Same(&["--nproc={}"])),
+    row(&[Torchrun], &["--num-processes", "--num-gpus"], "N", Same(&["--nproc={}"])),
+    row(&[Mpiexec], &["-ppn", "-perhost", "-grr", "-rr"], "N", Refused(PER_NODE)),
+    row(&[Mpirun], &["-N", "--npernode", "--npersocket"], "N", Refused(PER_NODE)),
+    row(&[Mpirun], &["--pernode"], "", Refused(PER_NODE)),
+    row(&[Srun], &["--ntasks-per-node"], "N", Refused(PER_NODE)),
+    row(&[Srun], &["-N", "--nodes"], "N", Only(&["1"], NODES)),
+    row(&[Torchrun], &["--nnodes", "--num-machines", "--num-nodes"], "N", Only(&["1", "1:1"], NODES)),
+    row(&[Torchrun], &["--node-rank", "--machine-rank"], "N", Only(&["0"], NODES)),
+    row(
+        &[Mpirun],
+        &["--oversubscribe", "--allow-run-as-root"],
+        "",
+        Already("ranks may outnumber CPUs, and root may start them"),
+    ),
+    row(&[Mpirun], &["--nooversubscribe"], "", Refused("write -n auto: one rank for each CPU")),
+    row(&[Srun], &["-O", "--overcommit"], "", Already("ranks may outnumber CPUs")),
+    row(&[Mpirun], &["--use-hwthread-cpus"], "", Refused("-n auto counts hardware threads: leave it out")),
+    // Where they run.
+    row(&[Mpiexec], &["-hosts", "-host"], "HOSTS", Only(LOCAL, HOSTS)),
+    row(&[Mpirun], &["-H", "--host"], "HOSTS", Only(LOCAL, HOSTS)),
+    row(
+        &[Mpiexec, Mpirun],
+        &["-f", "-hostfile", "-machinefile", "-machine", "--default-hostfile"],
+        "FILE",
+        Refused(HOSTS),
+    ),
+    row(&[Mpiexec], &["-hosts-group"], "HOSTS", Refused(HOSTS)),
+    row(&[Mpiexec], &["-configfile"], "FILE", Refused("write the commands on one line, separated by \":\"")),
+    row(&[Mpirun], &["--app"], "FILE", Refused("write the commands on one line, separated by \":\"")),
+    row(&[Srun], &["--multi-prog"], "", Refused("write the commands on one line: rankrun -n 1 ./a : -n 3 ./b")),
+    row(&[Srun], &["-w", "--nodelist", "--exclude"], "HOSTS", Refused(HOSTS)),
+    row(&[Mpiexec], &["-launcher", "-bootstrap"], "KIND", Only(&["fork"], REMOTE)),
+    row(&[Mpiexec], &["-launcher-exec", "-bootstrap-exec", "-rmk", "-branch-count"], "VALUE", Refused(REMOTE)),
+    row(&[Mpiexec], &["-iface"], "NAME", Refused("ranks on one machine need no network interface: leave it out")),
+    row(&[Mpiexec], &["-nolocal"], "", Refused(NODES)),
+    row(&[Mpirun], &["--prefix"], "DIR", Refused(REMOTE)),
+    row(&[Mpirun], &["--nolocal", "--preload-binary"], "", Refused(NODES)),
+    // Which CPUs and GPUs.
+    row(&[Mpiexec, Mpirun], &["-bind-to", "-binding"], "WHAT", Only(&["none"], BINDING)),
+    row(&[Mpiexec, Mpirun], &["-map-by", "-rank-by", "-rankmap", "-membind"], "WHAT", Refused(BINDING)),
+    row(&[Mpirun], &["--bind-to-core", "--bind-to-socket", "--bycore", "--byslot", "--bynode"], "", Refused(BINDING)),
+    row(&[Mpirun], &["--bind-to-none"], "", Already("ranks are not bound")),
+    row(&[Mpirun], &["--cpus-per-proc", "--cpus-per-rank", "--cpu-set", "--cpu-list"], "N", Refused(BINDING)),
+    row(&[Mpirun], &["-rf", "--rankfile"], "FILE", Refused(BINDING)),
+    row(&[Mpiexec, Mpirun], &["-report-bindings"], "", Refused("rankrun does not bind ranks to CPUs: leave it out")),
+    row(
+        &[Mpirun],
+        &["--display-map", "--display-allocation", "--do-not-launch"],
+        "",
+        Refused("write --dry-run: it prints what would be started where"),
+    ),
+    row(&[Mpirun], &["--display"], "WHAT", Refused("write --dry-run: it prints what would be started where")),
+    row(
+        &[Torchrun],
+        &["--numa-binding"],
+        "KIND",
+        Refused("rankrun does not bind ranks: write --wrap 'numactl --cpunodebind={local_rank}'"),
+    ),
+    row(&[Srun], &["--cpu-bind", "--mem-bind", "--distribution"], "WHAT", Only(&["none"], BINDING)),
+    row(&[Srun], &["-m"], "WHAT", Refused(BINDING)),
+    row(
+        &[Srun],
+        &["-c", "--cpus-per-task"],
+        "N",
+        Refused("rankrun does not bind ranks to CPUs: write -x OMP_NUM_THREADS={} for {} threads in each"),
+    ),
+    row(&[Mpiexec], &["-gpus-per-proc"], "N", Same(&["--gpus-per-rank={}"])),
+    row(&[Srun], &["--gpus-per-task"], "N", Same(&["--gpus-per-rank={}"])),
+    row(
+        &[Srun],
+        &["-G", "--gpus", "--gpus-per-node", "--gres"],
+        "N",
+        Refused("write --gpus-per-rank N: the GPUs of each rank"),
+    ),
+    row(&[Srun], &["--gpu-bind"], "WHAT", Refused("write --gpus-per-rank 1: each rank sees a GPU of its own")),
+    row(&[Torchrun], &["--virtual-local-rank"], "", Refused("write --gpus-per-rank 1 -x LOCAL_RANK=0")),
+    row(&[Torchrun], &["--multi-gpu"], "", Refused("write -n gpu: one rank for each GPU")),
+    // The environment and the directory.
+    row(&[Mpiexec], &["-genv"], "NAME VALUE", SameForOne(&["-x", "{1}={2}"])),
+    row(&[Mpiexec], &["-env"], "NAME VALUE", Same(&["-x", "{1}={2}"])),
+    row(&[Mpiexec], &["-genvall", "-envall"], "", Already("ranks have the whole environment")),
+    row(&[Mpiexec], &["-genvnone", "-envnone"], "", Refused("write --env-remove '*' -x PATH")),
+    row(
+        &[Mpiexec],
+        &["-genvlist", "-envlist", "-genvexcl", "-envexcl"],
+        "NAMES",
+        Refused("write --env-remove '*' -x A -x B to keep A and B, --env-remove A to remove one"),
+    ),
+    row(
+        &[Srun],
+        &["--export"],
+        "NAMES",
+        Only(&["ALL"], "ranks have the whole environment: write -x NAME=VALUE for more, --env-remove '*' for none"),
+    ),
+    row(
+        &[Mpirun],
+        &["-mca", "-gmca", "-pmixmca", "-prtemca"],
+        "NAME VALUE",
+        Refused("write -x OMPI_MCA_{1}={2}; but Open MPI programs are not supported yet: run them by mpirun"),
+    ),
+    row(&[Mpirun], &["-am", "--tune"], "FILE", Refused("Open MPI programs are not supported yet: run them by mpirun")),
+    row(&[Mpirun], &["-wd"], "DIR", Same(&["--wdir={}"])),
+    row(&[Srun], &["-D", "--chdir"], "DIR", Same(&["--wdir={}"])),
+    row(&[Parallel], &["--workdir", "--wd"], "DIR", Same(&["--wdir={}"])),
+    row(&[Mpiexec], &["-path"], "DIR", Refused("write -x PATH={}:$PATH")),
+    row(&[Mpirun], &["--path"], "DIR", Refused("write -x PATH={}:$PATH")),
+    // What is run.
+    row(&[Torchrun], &["-m", "--module"], "MODULE", Refused("write python -m {}")),
+    row(&[Torchrun], &["--no-python"], "", Already("the command is run as it is")),
+    row(&[Torchrun], &["--run-path"], "", Refused("write python before the script")),
+    row(&[Torchrun], &["--use-env"], "", Already("ranks read LOCAL_RANK from the environment")),
+    row(&[Srun], &["--pty"], "", Refused("write --tty 0: rank 0 gets the terminal (a single rank has it anyway)")),
+    row(&[Mpiexec, Mpirun], &["-gdb", "-tv", "--debug"], "", Refused(DEBUGGER)),
+    row(
+        &[Mpiexec],
+        &["-gtool", "-gtoolfile"],
+        "VALUE",
+        Refused("write --wrap 'RANKS:COMMAND', such as --wrap '0:valgrind'"),
+    ),
+    row(&[Mpirun], &["-xterm"], "RANKS", Refused("write --tty {} to put one rank on the terminal")),
+    // Output.
+    row(&[Mpiexec], &["-prepend-rank"], "", Same(&["--tag"])),
+    row(&[Mpirun], &["--tag-output"], "", Same(&["--tag"])),
+    row(&[Srun], &["--label"], "", Same(&["--tag"])),
+    row(&[Mpirun], &["--timestamp-output"], "", Same(&["--timestamps"])),
+    row(&[Mpiexec], &["-prepend-pattern"], "TEXT", Refused("write --tag='{rank}: '; --help lists its fields")),
+    row(&[Mpiexec], &["-ordered-output"], "", Same(&["--output=line"])),
+    row(&[Mpiexec], &["-outfile-pattern", "-errfile-pattern"], "FILE", Refused(FILES)),
+    row(&[Mpiexec], &["-output-from"], "RANK", Same(&["--only={}"])),
+    row(&[Mpirun], &["--output-filename", "--output-directory", "--output-proctable"], "FILE", Refused(FILES)),
+    row(
+        &[Mpirun],
+        &["--output"],
+        "WHAT",
+        Refused("for mpirun's tag write --tag, for timestamp --timestamps, for dir= and file= --log-dir DIR"),
+    ),
+    row(&[Mpirun], &["--merge-stderr-to-stdout"], "", Refused("write 2>&1 behind the command line")),
+    row(&[Mpirun], &["--xml"], "", Refused("write --report-dir DIR for a report as JSON")),
+    row(&[Mpirun], &["--stream-buffering"], "N", Refused("write --buffer none, line or program")),
+    row(
+        &[Torchrun],
+        &["-r", "--redirects"],
+        "MASK",
+        Refused("write --log-dir DIR --output none: files, and nothing on the terminal"),
+    ),
+    row(&[Torchrun], &["-t", "--tee"], "MASK", Refused("write --log-dir DIR: files, and the terminal too")),
+    row(&[Torchrun], &["--local-ranks-filter"], "RANKS", Same(&["--only={}"])),
+    row(
+        &[Torchrun],
+        &["--log-line-prefix-template"],
+        "TEXT",
+        Refused("write --tag='{rank}: '; --help lists its fields"),
+    ),
+    row(
+        &[Torchrun],
+        &["--duplicate-stdout-filters", "--duplicate-stderr-filters", "--logs-specs"],
+        "TEXT",
+        Refused("write --log-dir DIR, and search the files"),
+    ),
+    row(&[Srun], &["--output", "-o", "-e", "--error"], "FILE", Refused(FILES)),
+    row(
+        &[Srun],
+        &["-u", "--unbuffered"],
+        "",
+        Refused("write --output raw: bytes as they come, or --buffer none: libc does not hold them back"),
+    ),
+    row(
+        &[Srun],
+        &["-i", "--input"],
+        "FILE",
+        Refused("write --stdin RANK, none or all, and < FILE behind the command line"),
+    ),
+    row(&[Mpiexec], &["-s"], "RANKS", Refused("write --stdin RANK, none or all")),
+    row(&[Parallel], &["--line-buffer", "--linebuffer", "--lb"], "", Same(&["--output=line"])),
+    row(&[Parallel], &["-u", "--ungroup"], "", Same(&["--output=raw"])),
+    row(&[Parallel], &["-k", "--keep-order", "--group"], "", Same(&["--output=grouped"])),
+    row(&[Parallel], &["--tagstring"], "TEXT", Refused("write --tag='{rank}: '; --help lists its fields")),
+    row(&[Parallel], &["--results"], "DIR", Refused(FILES)),
+    row(&[Parallel], &["--bar", "--eta", "--progress"], "", Refused("there is no such display: leave it out")),
+    // How the job ends.
+    row(
+        &[Mpiexec],
+        &["-disable-auto-cleanup"],
+        "",
+        Refused("write --keep-going: the other ranks run on when one fails"),
+    ),
+    row(&[Mpiexec], &["-cleanup"], "", Already("nothing of a job is ever left")),
+    row(
+        &[Mpiexec],
+        &["-print-all-exitcodes"],
+        "",
+        Refused("the report of a failure has every exit code (--report-dir DIR keeps it): leave it out"),
+    ),
+    row(&[Mpiexec], &["-silent-abort"], "", Refused("write -q: no report")),
+    row(&[Mpirun], &["--abort-on-non-zero-status"], "", Already("a rank that fails ends the job")),
+    row(
+        &[Mpirun],
+        &["--enable-recovery", "--continuous"],
+        "",
+        Refused("write --keep-going: the other ranks run on when one fails"),
+    ),
+    row(&[Mpirun], &["--with-ft"], "KIND", Refused("write --keep-going: the other ranks run on when one fails")),
+    row(
+        &[Mpirun],
+        &["--report-state-on-timeout", "--get-stack-traces"],
+        "",
+        Refused("the report says what each rank was doing: leave it out"),
+    ),
+    row(&[Mpirun, Torchrun], &["--max-restarts"], "N", Only(&["0"], NO_RESTARTS)),
+    row(&[Mpirun], &["--forward-signals"], "SIGNALS", Refused("rankrun passes signals on: leave it out")),
+    row(&[Torchrun], &["--signals-to-handle"], "SIGNALS", Refused("rankrun passes signals on: leave it out")),
+    row(
+        &[Torchrun],
+        &["--shutdown-timeout"],
+        "SECONDS",
+        Refused("write --grace DURATION: the time from the first signal to SIGKILL"),
+    ),
+    row(
+        &[Torchrun],
+        &["--monitor-interval"],
+        "SECONDS",
+        Already("rankrun does not poll: it learns of an exit at once"),
+    ),
+    row(
+        &[Srun],
+        &["-K", "--kill-on-bad-exit"],
+        "[=0|1]",
+        Only(&["", "1"], "write --keep-going: the other ranks run on when one fails"),
+    ),
+    row(&[Srun], &["-k", "--no-kill"], "", Refused("write --keep-going: the other ranks run on when one fails")),
+    row(
+        &[Srun],
+        &["-W", "--wait"],
+        "SECONDS",
+        Refused("a rank that fails ends the job at once, and one that succeeds is no reason to end it: leave it out"),
+    ),
+    row(&[Srun], &["-t", "--time"], "TIME", Refused(TIME)),
+    row(&[Srun], &["--signal"], "SIGNAL", Refused(LEAVE)),
+    row(
+        &[Parallel],
+        &["--halt", "--halt-on-error"],
+        "WHEN",
+        Only(&["now,fail=1", "2"], "the first failure ends the job; write --keep-going to let the others run on"),
+    ),
+    row(&[Parallel], &["--retries"], "N", Refused(NO_RESTARTS)),
+    // How torch's ranks find each other.
+    row(&[Torchrun], &["--standalone"], "", Already("every job has a rendezvous of its own")),
+    row(&[Torchrun], &["--rdzv-backend"], "KIND", Only(&["c10d", "static"], MEETING)),
+    row(&[Torchrun], &["--rdzv-endpoint"], "HOST[:PORT]", Only(&["localhost", "localhost:0", "127.0.0.1:0"], MEETING)),
+    row(&[Torchrun], &["--rdzv-conf", "--local-addr"], "VALUE", Refused(MEETING)),
+    row(&[Torchrun], &["--rdzv-id"], "NAME", SameForOne(&["-x", "TORCHELASTIC_RUN_ID={}"])),
+    row(&[Torchrun], &["--master-addr", "--main-process-ip"], "HOST", Only(LOCAL, MEETING)),
+    row(&[Torchrun], &["--master-port", "--main-process-port"], "PORT", SameForOne(&["-x", "MASTER_PORT={}"])),
+    row(&[Torchrun], &["--role"], "NAME", SameForOne(&["-x", "ROLE_NAME={}"])),
+    row(&[Torchrun], &["--start-method", "--event-log-handler"], "NAME", Refused(LEAVE)),
+    row(
+        &[Torchrun],
+        &["--config-file"],
+        "FILE",
+        Refused("write the options of rankrun, on the command line or in a file for --config"),
+    ),
+    row(
+        &[Torchrun],
+        &["--mixed-precision"],
+        "KIND",
+        Refused("set it in the program, or write -x ACCELERATE_MIXED_PRECISION={}"),
+    ),
+    // MPI.
+    row(
+        &[Srun],
+        &["--mpi"],
+        "pmix|pmi2|openmpi",
+        Refused(
+            "MPICH, Intel MPI and MVAPICH need no option; PMI-2, PMIx and Open MPI are not supported yet: run Open MPI programs by its mpirun",
+        ),
+    ),
+    // Slurm's allocation.
+    row(
+        &[Srun],
+        &[
+            "-p",
+            "--partition",
+            "-A",
+            "--account",
+            "-J",
+            "--job-name",
+            "--qos",
+            "-C",
+            "--constraint",
+            "--reservation",
+            "--jobid",
+            "--mem",
+            "--mem-per-cpu",
+            "-d",
+            "--dependency",
+        ],
+        "VALUE",
+        Refused(ALLOCATION),
+    ),
+    row(&[Srun], &["--exclusive", "--overlap", "--exact"], "", Refused(ALLOCATION)),
+    row(
+        &[Srun],
+        &["--hint", "--threads-per-core", "--ntasks-per-core", "--ntasks-per-socket"],
+        "VALUE",
+        Refused(BINDING),
+    ),
+    // Queues of jobs.
+    row(&[Parallel], &["-j", "--jobs", "-P", "--max-procs"], "N", Refused(TASKS)),
+    row(
+        &[Parallel],
+        &["-a", "--arg-file", "-I", "--max-args", "-S", "--sshlogin", "--colsep", "--delay", "--nice"],
+        "VALUE",
+        Refused(NO_LISTS),
+    ),
+    row(&[Parallel], &["--pipe", "-X", "-0", "--null"], "", Refused(NO_LISTS)),
+    row(
+        &[Parallel],
+        &["--joblog"],
+        "FILE",
+        Refused("write --journal {} (events as JSON) or --report-dir DIR (the report)"),
+    ),
+    row(&[Parallel], &["--dryrun"], "", Same(&["--dry-run"])),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::path::Path;
+
+    use super::*;
+    use crate::args;
+
+    #[test]
+    fn every_row_stands_for_options_of_ours() {
+        let command = args::job();
+        let is_ours = |name: &str| command.get_arguments().any(|arg| arg.get_long() == Some(name));
+        for habit in TABLE {
+            let (Same(words) | SameForOne(words)) = habit.here else { continue };
+            let option = words[0].strip_prefix("--").map_or("env", |long| long.split('=').next().unwrap_or(long));
+            assert!(is_ours(option), "{:?} is said to be {words:?}", habit.names);
+        }
+    }
+
+    #[test]
+    fn options_that_are_named_in_advice_exist() {
+        let command = args::job();
+        let known = args::long_names(&command);
+        for habit in TABLE {
+            let advice = habit.advice(&[]);
+            for word in advice.split([' ', '=', ':', ',', ')', '\'']).filter(|word| word.starts_with("--")) {
+                let of_another = ["--args", "--cpunodebind"].contains(&word);
+                assert!(of_another || known.iter().any(|name| name == word), "{:?}: {advice}", habit.names);
+            }
+        }
+    }
+
+    #[test]
+    fn an_option_of_ours_is_in_the_table_only_for_its_values() {
+        let command = args::job();
+        for habit in TABLE {
+            for name in habit.names.iter().filter_map(|name| name.strip_prefix("--")) {
+                let ours = command.get_arguments().any(|arg| arg.get_long() == Some(name));
+                assert!(!ours || matches!(habit.here, Refused(_)), "--{name} is ours");
+            }
+        }
+    }
+
+    /// A text in a cell of a table; what stands between backquotes is code already.
+    fn cell(text: &str) -> String {
+        text.replace('|', "\\|").replace("'*'", "'\\*'")
+    }
+
+    /// One table for each launcher, in the order of the rows.
+    fn page() -> String {
+        let mut page = String::from(
+            "# Coming from another launcher\n\n\
+             <!-- Written by `RANKRUN_UPDATE_DOCS=1 cargo test -p rankrun --bin rankrun the_page`. -->\n\n\
+             An option of another launcher is *taken* where it means the same here, or asks for what is so in any case.\n\
+             Every other one is refused: exit code 2, nothing is started, and the message says what to write in its place.\n\
+             Long options may be written with one dash or two, and with `_` for `-`. What two launchers mean differently by the\n\
+             same letter (`-N`, `-t`, `-c`) is refused, with both meanings. Options that are spelt alike and mean the same here\n\
+             (`-n`, `-x`, `-l`, `--wdir`, `--timeout`, `--stdin`) are not listed.\n",
+        );
+        for launcher in Launcher::ALL {
+            // Writing into a string does not fail.
+            let _ = writeln!(page, "\n## {}\n\n| option | here |\n|---|---|", launcher.heading());
+            for habit in TABLE.iter().filter(|habit| habit.launchers.contains(&launcher)) {
+                let (clear, unclear): (Vec<&str>, Vec<&str>) =
+                    habit.names.iter().partition(|name| !disagree(&named(name)));
+                let here = match habit.here {
+                    Same(words) => format!("taken: `{}`", habit.written(&words.join(" "), &[])),
+                    SameForOne(words) => {
+                        format!(
+                            "taken: `{}`; of several commands, write it before each",
+                            habit.written(&words.join(" "), &[])
+                        )
+                    }
+                    Already(why) => format!("taken, nothing to do: {why}"),
+                    Only(values, advice) => {
+                        let quote =
+                            |value: &&str| if value.is_empty() { "no value".to_owned() } else { format!("`{value}`") };
+                        let values: Vec<String> = values.iter().map(quote).collect();
+                        format!(
+                            "taken with {}, nothing to do; else refused: {}",
+                            values.join(" or "),
+                            habit.written(advice, &[])
+                        )
+                    }
+                    Refused(advice) => format!("refused: {}", habit.written(advice, &[])),
+                };
+                let unclear_here = format!("refused, since it has another meaning elsewhere: {}", habit.advice(&[]));
+                for (names, here) in
+                    [(clear, here), (unclear, unclear_here)].iter().filter(|(names, _)| !names.is_empty())
+                {
+                    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+                    let value = if habit.value.is_empty() { String::new() } else { format!(" *{}*", habit.value) };
+                    // As above.
+                    let _ = writeln!(page, "| {}{} | {} |", names.join(", "), value.replace('|', "\\|"), cell(here));
+                }
+            }
+        }
+        page
+    }
+
+    #[test]
+    fn the_page_shows_the_table() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/other-launchers.md");
+        if std::env::var_os("RANKRUN_UPDATE_DOCS").is_some() {
+            std::fs::write(&file, page()).expect("the page can be written");
+        }
+        let have = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(have == page(), "docs/other-launchers.md is not up to date: see the comment in it");
+    }
+}
