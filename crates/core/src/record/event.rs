@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::core_dump::CoreDump;
 use crate::gang::{Effect, Event, Gang, Moment, Rules};
 use crate::ids::{JobId, Rank};
 use crate::rankmap::RankMap;
@@ -94,6 +95,12 @@ pub struct End {
     pub why_lost: Option<String>,
     /// Where the report is kept, as people read it.
     pub saved: Option<String>,
+    /// Where the core of the rank that failed first went.
+    #[serde(default)]
+    pub core: Option<CoreDump>,
+    /// What the rank that failed first wrote stands right above the report.
+    #[serde(default)]
+    pub is_quoted_above: bool,
 }
 
 /// What the end of a rank's stderr says to the gang.

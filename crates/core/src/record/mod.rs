@@ -1,6 +1,9 @@
 //! What is written down and shown: the events of a job, its report, and the words in them.
 
+pub mod advice;
+pub mod core_dump;
 pub mod event;
 pub mod printable;
 pub mod report;
 pub mod suggest;
+pub mod text;

@@ -65,6 +65,36 @@ fn color(text: &str) -> Option<usize> {
     parameters[end..].starts_with('m').then_some(2 + end + 1)
 }
 
+/// The columns that a character takes: 0 for those that combine, 2 for those of East Asia and for emoji. Roughly, by
+/// block: where it errs, a row is a little short or a little long.
+pub fn columns(character: char) -> usize {
+    match u32::from(character) {
+        0x0300..=0x036F | 0x1AB0..=0x1AFF | 0x1DC0..=0x1DFF | 0x200B..=0x200F | 0x20D0..=0x20FF => 0,
+        0xFE00..=0xFE0F | 0xFE20..=0xFE2F => 0,
+        0x1100..=0x115F | 0x2E80..=0x303E | 0x3041..=0xA4CF | 0xA960..=0xA97F | 0xAC00..=0xD7A3 => 2,
+        0xF900..=0xFAFF | 0xFE30..=0xFE6F | 0xFF00..=0xFF60 | 0xFFE0..=0xFFE6 => 2,
+        0x1F300..=0x1F64F | 0x1F680..=0x1F6FF | 0x1F900..=0x1FAFF | 0x20000..=0x3FFFD => 2,
+        _ => 1,
+    }
+}
+
+/// As much of a text as fits in so many columns, with `…` where it was cut. A tab counts as the 8 that it takes at most.
+pub fn fit(text: &str, most: usize) -> Cow<'_, str> {
+    let width = |character| if character == '\t' { 8 } else { columns(character) };
+    let (mut used, mut kept) = (0, 0);
+    for (at, character) in text.char_indices() {
+        // What is kept leaves a column for the mark.
+        if used < most {
+            kept = at;
+        }
+        used += width(character);
+        if used > most {
+            return Cow::Owned(format!("{}…", &text[..kept]));
+        }
+    }
+    Cow::Borrowed(text)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -102,7 +132,24 @@ mod tests {
         assert!(matches!(printable_lines("a\nb"), Cow::Borrowed(_)));
     }
 
+    #[test]
+    fn a_text_is_cut_by_columns() {
+        assert_eq!(fit("abcdef", 6), "abcdef");
+        assert_eq!(fit("abcdef", 4), "abc…");
+        assert_eq!(fit("日本語", 5), "日本…");
+        assert_eq!(fit("日本語", 6), "日本語");
+        assert_eq!(fit("a\tb", 9), "a…");
+    }
+
     proptest! {
+        #[test]
+        fn a_cut_text_is_never_wider_than_it_may_be(text in any::<String>(), most in 1usize..40) {
+            let text = printable(&text);
+            let cut = fit(&text, most);
+            let width: usize = cut.chars().map(|character| if character == '\t' { 8 } else { columns(character) }).sum();
+            prop_assert!(width <= most, "{cut:?} is {width} wide");
+        }
+
         #[test]
         fn nothing_is_obeyed_afterwards_and_nothing_more_happens_to_it(text in any::<String>()) {
             let once = printable(&text).into_owned();

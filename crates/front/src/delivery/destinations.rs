@@ -7,12 +7,13 @@ use std::io;
 use std::time::Duration;
 
 use rankrun_core::{Stream, WorkerId};
-use rankrun_output::{LogError, Presenter};
+use rankrun_output::{Config, LogError, Presenter};
 use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
 
 use crate::delivery::files::{Directory, Done, Files, Task};
 use crate::delivery::journal::Journal;
+use crate::delivery::shown::Shown;
 use crate::delivery::sink::{News, Sink};
 
 /// The size from which a batch is handed on before the loop looks at anything else.
@@ -80,6 +81,8 @@ pub(crate) struct Delivery {
     pub(crate) presenter: Presenter,
     pub(crate) files: Files,
     pub(crate) journal: Journal,
+    /// What was shown last.
+    pub(crate) shown: Shown,
     /// There are log files.
     logs: bool,
     log_failed_since: Option<Duration>,
@@ -109,7 +112,7 @@ pub(crate) struct Delivery {
     /// Bytes that were taken and not yet given to a destination, by stream.
     unsettled: [u64; 2],
     /// Bytes that a destination has taken and that are not settled, because a log file has not.
-    shown: [u64; 2],
+    taken: [u64; 2],
     memory: [Vec<u8>; 2],
     drain: Duration,
     /// The time of the present turn of the loop.
@@ -125,7 +128,7 @@ impl Delivery {
         presenter: Presenter,
         threads: Threads,
         opened: Opened,
-        is_shared: bool,
+        output: &Config,
         drain: Duration,
     ) -> Delivery {
         let Threads { files, sinks } = threads;
@@ -134,6 +137,7 @@ impl Delivery {
             presenter,
             files,
             journal,
+            shown: Shown::new(output),
             logs,
             log_failed_since: None,
             unlogged: [0, 0],
@@ -147,10 +151,10 @@ impl Delivery {
             received: 0,
             given_at: [Duration::ZERO; 2],
             slow_at: None,
-            is_shared,
+            is_shared: output.same_destination,
             more: [false, false],
             unsettled: [0, 0],
-            shown: [0, 0],
+            taken: [0, 0],
             memory: [Vec::new(), Vec::new()],
             drain,
             now: Duration::ZERO,
@@ -173,6 +177,7 @@ impl Delivery {
         self.unsettled[head.stream.index()] += bytes.len() as u64;
         if !self.sinks[self.sink_of(head.stream)].has_failed() {
             self.presenter.output(now, head.at, rank, head.stream, bytes);
+            self.shown.output(rank, head.stream, bytes);
         }
         if self.logs {
             self.unlogged[head.stream.index()] += bytes.len() as u64;
@@ -276,15 +281,15 @@ impl Delivery {
 
     /// A destination has taken so many bytes, or there is none for them.
     fn settle(&mut self, settles: [u64; 2]) {
-        for (shown, bytes) in self.shown.iter_mut().zip(settles) {
-            *shown += bytes;
+        for (taken, bytes) in self.taken.iter_mut().zip(settles) {
+            *taken += bytes;
         }
         for stream in Stream::ALL {
             let index = stream.index();
             // Which bytes of a stream are on the screen and not in their file does not matter, only how many.
-            let bytes = self.shown[index].saturating_sub(if self.logs { self.unlogged[index] } else { 0 });
+            let bytes = self.taken[index].saturating_sub(if self.logs { self.unlogged[index] } else { 0 });
             if bytes > 0 {
-                self.shown[index] -= bytes;
+                self.taken[index] -= bytes;
                 self.told.push(Told::Settled { stream, bytes });
             }
         }
@@ -402,7 +407,7 @@ impl Delivery {
                 }
             }
             Done::GivenUp | Done::Removed | Done::LogsOpened(_) | Done::JournalOpened(_) => {}
-            done @ (Done::Probed(_) | Done::Saved { .. }) => self.answers.push(done),
+            done @ (Done::Probed(_) | Done::Saved { .. } | Done::CoreFound(_)) => self.answers.push(done),
         }
     }
 

@@ -13,9 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rankrun_agent::tidy::Places;
-use rankrun_core::{Rank, Stream};
+use rankrun_core::core_dump::CoreDump;
+use rankrun_core::{Pid, Rank, Stream};
 use rankrun_output::{LogError, LogFiles};
 use rankrun_sys::poll::Waker;
+
+use crate::delivery::core_file;
 
 /// Tasks that are given to the thread at a time. When it has so many, the others wait on the loop's side.
 const TASKS: usize = 64;
@@ -45,6 +48,8 @@ pub(crate) enum Task {
     Journal(Vec<u8>),
     /// Remove the directories of the job.
     Remove(Places),
+    /// Look for the core of a process that ran in `directory`, in a job that `took` so long.
+    FindCore { pid: Pid, signal: i32, directory: PathBuf, took: Duration },
 }
 
 /// What became of a task.
@@ -77,6 +82,7 @@ pub(crate) enum Done {
         result: io::Result<()>,
     },
     Removed,
+    CoreFound(Option<CoreDump>),
 }
 
 /// A directory that is made when it is needed.
@@ -299,6 +305,10 @@ impl Worker {
                 self.go_to(Path::new("/tmp"));
                 places.remove();
                 Done::Removed
+            }
+            Task::FindCore { pid, signal, directory, took } => {
+                self.go_to(&directory);
+                Done::CoreFound(core_file::find(pid, signal, &directory, took))
             }
         }
     }

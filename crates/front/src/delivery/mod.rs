@@ -1,10 +1,12 @@
 //! Where what ranks and rankrun itself have to say goes: screen, log files, report.
 
+mod core_file;
 mod destinations;
 mod files;
 mod journal;
 mod last_words;
 mod notes;
+mod shown;
 mod sink;
 
 pub(crate) use destinations::{Delivery, Opened, Threads, Told};

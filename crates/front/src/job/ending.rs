@@ -5,12 +5,14 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rankrun_agent::tidy::Remains;
+use rankrun_core::core_dump::CoreDump;
 use rankrun_core::event::{End, JobEvent};
 use rankrun_core::gang::{self, Outside};
 use rankrun_core::job::CleanShm;
-use rankrun_core::report::{Left, OutputFate, Report, render};
-use rankrun_core::verdict::verdict;
-use rankrun_core::{ExitCode, NodeRank};
+use rankrun_core::report::{Left, OutputFate, Report};
+use rankrun_core::text::{Look, lines_below, render};
+use rankrun_core::verdict::{Origin, verdict};
+use rankrun_core::{ExitCode, NodeRank, Stream, WorkerStatus};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::signal;
@@ -32,6 +34,9 @@ const PROBE_BOUND: Duration = Duration::from_millis(200);
 const HURRIED_BOUND: Duration = Duration::from_millis(200);
 /// How long a file system may take to keep the report, after it has been printed.
 const SAVE_BOUND: Duration = Duration::from_secs(5);
+
+/// So many lines above the report stand right above it: on the smallest terminal they are seen together.
+const ABOVE: u64 = 10;
 
 /// The report's own name in its directory.
 const REPORT: &str = "report.json";
@@ -67,7 +72,9 @@ impl Front {
         self.tell_withheld_notes(None);
         self.hear_last_words();
         let mut end = self.end(proven, is_written);
+        end.core = self.find_core();
         let report = self.report(&end);
+        end.is_quoted_above = self.is_quoted_above(&report);
         let is_told = report::is_worth_telling(&report, &self.gang);
         let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_told);
         let now = self.now();
@@ -84,7 +91,9 @@ impl Front {
             (None, None) => Some("not saved: HOME is not set; see --report-dir".to_owned()),
         };
         if self.plan.verbosity >= 0 && is_told {
-            let text = render(&report, end.saved.as_deref(), self.plan.color);
+            let look =
+                Look { saved: end.saved.as_deref(), color: self.plan.color, is_quoted_above: end.is_quoted_above };
+            let text = render(&report, look);
             let now = self.now();
             let text = format!("{}{}", self.over_key(), text.trim_end_matches('\n'));
             self.delivery.presenter.notice(now, &text);
@@ -151,7 +160,37 @@ impl Front {
             },
             why_lost: self.nodes.iter().find_map(NodeHandle::why_lost).map(str::to_owned),
             saved: None,
+            core: None,
+            is_quoted_above: false,
         }
+    }
+
+    /// Whether what the report would quote of the culprit stands right above it.
+    fn is_quoted_above(&self, report: &Report) -> bool {
+        let Some(culprit) = &report.culprit else { return false };
+        let is_stdout = culprit.window.as_ref().is_some_and(|window| window.origin == Origin::Stdout);
+        let (stream, below) = match is_stdout {
+            true => (Stream::Stdout, Some(0)),
+            false => (Stream::Stderr, lines_below(culprit)),
+        };
+        let distance = self.delivery.shown.lines_since(culprit.rank, stream);
+        matches!((below, distance), (Some(below), Some(distance)) if below as u64 + distance <= ABOVE)
+    }
+
+    /// Where the core of the culprit went, if it left one.
+    fn find_core(&mut self) -> Option<CoreDump> {
+        let rank = verdict(&self.gang).culprit?.rank;
+        let record = self.gang.ranks().get(rank.index())?;
+        let Some(WorkerStatus::Signaled { signal, core_dumped: true }) = record.status else { return None };
+        let pid = record.pid?;
+        let place = self.plan.spec.map.place(rank)?;
+        let directory = self.plan.spec.app(place.app).wdir.as_ref().unwrap_or(&self.plan.spec.cwd);
+        let task = Task::FindCore { pid, signal, directory: directory.into(), took: self.started.elapsed() };
+        let now = self.now();
+        self.delivery.files.submit(now, task);
+        self.wait_for_files(PROBE_BOUND, |_, answers| answers.iter().any(|it| matches!(it, Done::CoreFound(_))));
+        let found = |it: &Done| if let Done::CoreFound(core) = it { core.clone() } else { None };
+        self.delivery.answers.iter().find_map(found)
     }
 
     fn report(&self, end: &End) -> Report {

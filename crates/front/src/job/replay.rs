@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rankrun_core::event::{Entry, Replay, ReplayError};
-use rankrun_core::report::render;
+use rankrun_core::text::{Look, render};
 
 use crate::job::report;
 
@@ -59,5 +59,6 @@ pub fn replay(path: &Path, color: bool) -> Result<Replayed, JournalError> {
     if !replay.is_faithful() {
         warnings.push("the gang decides otherwise now than it did then".to_owned());
     }
-    Ok(Replayed { text: render(&report, end.saved.as_deref(), color), warnings })
+    let look = Look { saved: end.saved.as_deref(), color, is_quoted_above: end.is_quoted_above };
+    Ok(Replayed { text: render(&report, look), warnings })
 }

@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 
+use rankrun_core::advice::advice;
 use rankrun_core::event::{End, JobFacts};
 use rankrun_core::evidence::{Class, shorten};
 use rankrun_core::gang::{Gang, Outside};
 use rankrun_core::report::{Culprit, OutputFate, RankReport, Report, SCHEMA};
 use rankrun_core::status::signal_name;
 use rankrun_core::stderr::Tail;
-use rankrun_core::verdict::{Fate, Verdict, verdict};
+use rankrun_core::verdict::{Fate, Verdict, Window, verdict};
 use rankrun_core::{ExitCode, Rank};
 
 /// The report of a job that has ended. `tail` has the last lines of a rank's stderr. A pure function of what is in the
@@ -34,8 +35,12 @@ pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(R
             let stop = gang.stop_ordered()?;
             Some(stop.saturating_sub(since).as_secs_f64())
         }),
-        stderr: tail(finding.rank).map(Tail::lines).unwrap_or_default(),
-        window: finding.window.clone(),
+        stderr: tail(finding.rank).map(Tail::lines).unwrap_or_default().into_iter().map(bounded).collect(),
+        window: finding
+            .window
+            .clone()
+            .map(|window| Window { lines: window.lines.into_iter().map(bounded).collect(), ..window }),
+        core: end.core.clone(),
     });
     let ranks = gang
         .ranks()
@@ -54,7 +59,7 @@ pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(R
             cause: ending.cause.clone(),
         })
         .collect();
-    Report {
+    let mut report = Report {
         schema: SCHEMA,
         release: facts.release.clone(),
         job: facts.job.clone(),
@@ -72,7 +77,21 @@ pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(R
         containment: end.containment.clone(),
         containment_note: end.containment_note.clone(),
         left: end.left.clone(),
+        next: Vec::new(),
+    };
+    report.next = advice(&report, facts.commands.len());
+    report
+}
+
+/// Bytes of a line of a program's output, at most.
+const LINE_KEPT: usize = 1000;
+
+/// A line, cut to the length that a report may hold. What is no UTF-8 has become three bytes for each.
+fn bounded(mut line: String) -> String {
+    if line.len() > LINE_KEPT {
+        line.truncate((0..=LINE_KEPT).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(0));
     }
+    line
 }
 
 /// Whether people are to be told: not of a success, nor of a reader that has gone away (`| head`).
@@ -225,6 +244,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_line_of_a_program_is_cut_between_characters() {
+        assert_eq!(bounded("x".repeat(1000)).len(), 1000);
+        assert_eq!(bounded("\u{fffd}".repeat(1000)), "\u{fffd}".repeat(333));
+    }
+
+    #[test]
     fn a_report_of_many_long_exceptions_is_short_enough() {
         for (ranks, text, times) in [(48u32, "\u{1}x", 12), (5_000, "x", 1)] {
             let rules =
@@ -269,6 +294,7 @@ mod tests {
                 containment: String::new(),
                 containment_note: None,
                 left: Left::default(),
+                next: Vec::new(),
             };
             let json = to_json(&report).expect("plain data");
             assert!(json.len() <= JSON_MOST, "{} bytes", json.len());

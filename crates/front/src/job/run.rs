@@ -154,6 +154,7 @@ impl Front {
         let now = self.now();
         while let Some(text) = self.notices.pop_front() {
             self.delivery.presenter.notice(now, &text);
+            self.delivery.shown.notice(&text);
         }
         self.suit_terminal();
         self.delivery.hand_on(now);

@@ -252,7 +252,7 @@ fn make(
     };
     let early = std::mem::take(&mut opened.signals);
     let presenter = Presenter::new(plan.output.clone(), names);
-    let mut delivery = Delivery::new(presenter, threads, opened, plan.output.same_destination, plan.drain);
+    let mut delivery = Delivery::new(presenter, threads, opened, &plan.output, plan.drain);
     let facts = facts(&plan, rules.clone());
     delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(facts.clone())));
     Ok(Front {

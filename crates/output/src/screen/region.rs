@@ -7,6 +7,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use rankrun_core::printable::columns;
+
 use crate::console::{Console, Row, Source};
 
 /// Between two redraws: 15 a second.
@@ -166,7 +168,7 @@ impl Region {
 }
 
 /// Appends as much of a text as fits in so many columns. Colours are kept, other control sequences are left out.
-fn clip(text: &[u8], columns: usize, out: &mut Vec<u8>) {
+fn clip(text: &[u8], most: usize, out: &mut Vec<u8>) {
     let text = String::from_utf8_lossy(text);
     let mut characters = text.chars();
     let mut used = 0;
@@ -180,8 +182,8 @@ fn clip(text: &[u8], columns: usize, out: &mut Vec<u8>) {
             continue;
         }
         let character = if character == '\t' { ' ' } else { character };
-        let width = width(character);
-        if used + width > columns {
+        let width = columns(character);
+        if used + width > most {
             break;
         }
         if !character.is_control() {
@@ -212,19 +214,6 @@ fn skip_escape<'a>(characters: &mut std::str::Chars<'a>) -> Option<String> {
             None
         }
         _ => None,
-    }
-}
-
-/// The columns that a character takes: 0 for those that combine, 2 for those of East Asia and for emoji. Roughly, by
-/// block: where it errs, a row of the region is a little short or a little long.
-fn width(character: char) -> usize {
-    match u32::from(character) {
-        0x0300..=0x036F | 0x1AB0..=0x1AFF | 0x1DC0..=0x1DFF | 0x200B..=0x200F | 0x20D0..=0x20FF => 0,
-        0xFE00..=0xFE0F | 0xFE20..=0xFE2F => 0,
-        0x1100..=0x115F | 0x2E80..=0x303E | 0x3041..=0xA4CF | 0xA960..=0xA97F | 0xAC00..=0xD7A3 => 2,
-        0xF900..=0xFAFF | 0xFE30..=0xFE6F | 0xFF00..=0xFF60 | 0xFFE0..=0xFFE6 => 2,
-        0x1F300..=0x1F64F | 0x1F680..=0x1F6FF | 0x1F900..=0x1FAFF | 0x20000..=0x3FFFD => 2,
-        _ => 1,
     }
 }
 

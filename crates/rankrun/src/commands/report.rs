@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use rankrun_core::report::{Report, SCHEMA, render};
+use rankrun_core::report::{Report, SCHEMA};
+use rankrun_core::text::{Look, render};
 use serde::Deserialize;
 
 use crate::file;
@@ -36,7 +37,7 @@ pub(crate) fn read(named: &Path, color: bool) -> Result<String, Problem> {
         .hint("print it with the rankrun that wrote it"));
     }
     let report: Report = serde_json::from_slice(&json).map_err(no_report)?;
-    let mut text = render(&report, Some(&shown.to_string()), color);
+    let mut text = render(&report, Look { saved: Some(&shown.to_string()), color, is_quoted_above: false });
     text.push('\n');
     Ok(text)
 }
