@@ -178,7 +178,7 @@ fn the_interrupt_key_ends_every_rank_and_the_loop_around_them() {
         session.screen.wait_for_row("code 130");
         assert_eq!(session.screen.rows().iter().filter(|row| *row == "up").count(), 4, "{}", session.screen.text());
         // Our own words start in the first column, over the ^C of the terminal.
-        let ours = session.screen.rows().iter().filter(|row| row.starts_with("rankrun: SIGINT: stopping")).count();
+        let ours = session.screen.rows().iter().filter(|row| row.starts_with("rankrun: interrupt: stopping")).count();
         assert_eq!(ours, 1, "{}", session.screen.text());
         session.finish();
     });
@@ -206,7 +206,7 @@ fn a_second_interrupt_kills_at_once_what_ignores_the_first() {
         session.line("$R -n 4 sh -c 'trap \"\" TERM INT; echo up; while :; do sleep 1; done'");
         session.screen.wait("four ranks", |screen| screen.rows().iter().filter(|row| *row == "up").count() == 4);
         session.screen.press("\x03");
-        session.screen.wait_for("press ^C again");
+        session.screen.wait_for("^C again kills now");
         // Two within half a second count as one: terminals repeat keys.
         rankrun_tests::pause(SECOND_INTERRUPT + Duration::from_millis(100));
         let pressed = monotonic();

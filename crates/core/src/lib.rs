@@ -10,7 +10,7 @@ mod record;
 mod spec;
 
 pub use conclusion::{evidence, exit, status, stderr, testimony, verdict};
-pub use machines::{gang, lease, team, timers, worker};
+pub use machines::{gang, grace, lease, team, timers, worker};
 pub use record::{advice, core_dump, event, printable, report, suggest, text};
 pub use spec::{env, ids, job, rankmap, ranks, units};
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use rankrun_core::evidence::MpiEvent;
+use rankrun_core::grace::StopRecord;
 use rankrun_core::report::LeftProcess;
 use rankrun_core::testimony::{StuckIn, Testimony};
 use rankrun_core::worker::{Outcome, Stop};
@@ -86,6 +87,8 @@ pub enum ToFront {
     Ended {
         worker: WorkerId,
         status: WorkerStatus,
+        /// What was done to end it before.
+        stop: StopRecord,
         at: Duration,
     },
     /// A worker is gone. What it wrote may still be under way: `Closed` follows it.

@@ -1,6 +1,10 @@
 //! Looks at processes: what they do, and what there is to report of them.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use rankrun_core::Pid;
+use rankrun_core::grace::Progress;
 use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
 use rankrun_sys::proc;
@@ -19,6 +23,54 @@ pub(super) fn activity(ids: &[ProcessId]) -> Activity {
         sum = sum.wrapping_add(proc::run_time(id.pid).unwrap_or(0)).wrapping_add(proc::written_bytes(id.pid));
     }
     Activity { sum, quiet: true }
+}
+
+/// What the processes of a worker have done, added up from look to look: a process that ends takes nothing back.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    known: HashMap<ProcessId, Known>,
+    total: Progress,
+}
+
+/// One process, as it was at the last look.
+#[derive(Debug, Default)]
+struct Known {
+    written: u64,
+    ran: Duration,
+    positions: HashMap<(i32, u64), u64>,
+}
+
+impl Account {
+    /// Looks at all processes of a worker.
+    ///
+    /// `write_bytes` counts what will go to a disk, also through `mmap`. A file system in memory, and some that are made for
+    /// clusters, are not in it: there the positions of open files tell.
+    pub(super) fn look(&mut self, ids: &[ProcessId]) -> Progress {
+        let mut before = std::mem::take(&mut self.known);
+        self.total.waits_for_disk = false;
+        for id in ids {
+            let Some(process) = proc::process(id.pid).filter(|process| process.id() == *id) else { continue };
+            let last = before.remove(id);
+            let mut now = Known {
+                written: proc::written_bytes(id.pid),
+                ran: process.cpu_time(),
+                positions: proc::written_positions(id.pid),
+            };
+            self.total.waits_for_disk |= process.state == 'D';
+            // A new process may have inherited files: how far they are written is not its doing.
+            let last = last.unwrap_or_else(|| Known { positions: now.positions.clone(), ..Known::default() });
+            now.written = now.written.max(last.written);
+            now.ran = now.ran.max(last.ran);
+            self.total.written += now.written - last.written;
+            self.total.ran += now.ran - last.ran;
+            for (file, position) in &now.positions {
+                let from = last.positions.get(file).copied().unwrap_or(0);
+                self.total.written += position.saturating_sub(from);
+            }
+            self.known.insert(*id, now);
+        }
+        self.total
+    }
 }
 
 /// What the report says of processes that could not be killed.

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rankrun_core::grace::Progress;
 use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
 use rankrun_core::{JobId, Pid, Slot, WorkerStatus};
@@ -18,7 +19,7 @@ use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Change, Look};
 
 use super::Boundary;
-use super::looks::{activity, left_processes};
+use super::looks::{Account, activity, left_processes};
 
 /// The variable that carries a worker's tag.
 pub(crate) const TAG: &str = "RANKRUN_WORKER";
@@ -55,6 +56,7 @@ struct Member {
     leaf: Option<String>,
     /// The processes that a pause has stopped.
     paused: Vec<ProcessRef>,
+    account: Account,
 }
 
 /// The registry.
@@ -428,6 +430,13 @@ impl Children {
     pub(crate) fn activity(&mut self, slot: Slot) -> Activity {
         let others = self.others(slot);
         activity(&others)
+    }
+
+    /// What all processes of a worker have done so far.
+    pub(crate) fn progress(&mut self, slot: Slot) -> Progress {
+        let mut ids = self.others(slot);
+        ids.extend(self.members[slot.index()].leader.and_then(|leader| ProcessId::of(leader.pid())));
+        self.members[slot.index()].account.look(&ids)
     }
 
     /// Stops all of these workers, or lets them go on.

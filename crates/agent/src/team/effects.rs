@@ -20,7 +20,7 @@ impl Team {
     /// Performs one effect. Some are questions: the answer is fed back to the machine.
     pub(super) fn perform(&mut self, hands: &mut Hands, now: Duration, effect: Effect) -> Option<Event> {
         match effect {
-            Effect::Terminate(target) => self.signal(hands, target, &[signal::SIGTERM, signal::SIGCONT]),
+            Effect::Terminate(target, signal) => self.signal(hands, target, &[signal, signal::SIGCONT]),
             Effect::Kill(Target::Boundary(slot)) => hands.children.kill(slot),
             Effect::Kill(target) => self.signal(hands, target, &[signal::SIGKILL]),
             Effect::KillLeader(slot) => {
@@ -39,6 +39,9 @@ impl Team {
             }
             Effect::ExecTimedOut(slot) => self.tell_spawn_failed(hands, now, slot, Step::Exec.to_string(), TIMED_OUT),
             Effect::LookAtBoundary(slot) => return self.look_at_boundary(hands, slot),
+            Effect::LookAtWork(slot) => {
+                return Some(Event::Progress(slot, hands.children.progress(slot)));
+            }
             Effect::LookAtSpeaker(id) => return Some(self.voices.look(id)),
             Effect::LookAtOrphans => {
                 return Some(match hands.children.orphans_left(hands.spawner.is_busy()) {

@@ -83,7 +83,8 @@ impl Team {
         if !status.success() {
             self.read_error_file(hands, now, slot, Pid(leader.pid()));
         }
-        hands.outbox.push(ToFront::Ended { worker: self.machine.id(slot), status, at: now });
+        let stop = self.machine.stop_record(slot).clone();
+        hands.outbox.push(ToFront::Ended { worker: self.machine.id(slot), status, stop, at: now });
         hands.children.reap(slot, leader);
         self.event(hands, now, Event::LeaderEnded(slot, status));
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::evidence::{Class, Evidence, Fact, Source, shorten};
 use crate::exit::ExitCode;
-use crate::gang::{Gang, Outside, RankRecord, explained_by_our_signals};
+use crate::gang::{Gang, Outside, RankRecord};
 use crate::ids::{Pid, Rank};
 use crate::status::{WorkerStatus, signal_name};
 use crate::stderr::tells_of_a_lost_peer;
@@ -220,7 +220,7 @@ fn is_survived(record: &RankRecord, stop: Option<Duration>, told: &Evidence, fac
     });
     // A leader that waited for it sees our SIGKILL then, not its own code.
     let is_killed = facts.iter().filter(of_teller).any(|evidence| matches!(evidence.fact, Fact::Stuck { .. }));
-    let is_ours = record.stop_ordered_before_end && record.status.is_some_and(explained_by_our_signals);
+    let is_ours = record.is_ended_by_our_signals();
     let end = if is_ours { stop } else { record.ended_at };
     let contradicts = match (record.status, exiting) {
         _ if is_ours || is_killed => false,
@@ -247,9 +247,11 @@ fn told<'a>(facts: &[&'a Evidence]) -> Option<&'a Evidence> {
 fn cut_short<'a>(record: &RankRecord, facts: &[&'a Evidence]) -> Option<(Class, &'a Evidence)> {
     let evidence = told(facts)?;
     let Fact::Exception { exception, .. } = &evidence.fact else { return None };
-    let is_ours = record.stop_ordered_before_end && record.status.is_some_and(explained_by_our_signals);
+    // What is raised because of our own signal, as `KeyboardInterrupt`, is no failure.
+    let is_before = record.stop.signals.first().is_none_or(|(_, sent)| evidence.at < *sent);
+    let is_ours = record.is_ended_by_our_signals();
     let class = if is_plain_exit(exception) { Class::ExitCode } else { Class::Exception };
-    is_ours.then_some((class, evidence))
+    (is_ours && is_before).then_some((class, evidence))
 }
 
 /// The exception of a rank, from the best source that there is.
@@ -462,7 +464,7 @@ fn fate(record: &RankRecord, finding: Option<&Finding>, culprit: bool) -> Fate {
     }
     match (record.status, record.outcome) {
         (Some(status), _) if status.success() => Fate::Succeeded,
-        (Some(status), _) if record.stop_ordered_before_end && explained_by_our_signals(status) => Fate::EndedByRankrun,
+        (Some(_), _) if record.is_ended_by_our_signals() => Fate::EndedByRankrun,
         (Some(WorkerStatus::Exited { .. } | WorkerStatus::Signaled { .. }), _) => Fate::FailedToo,
         (None, Some(Outcome::NeverStarted | Outcome::SpawnFailed)) => Fate::NeverStarted,
         (None, _) => Fate::Unknown,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::evidence::{Evidence, Fact, LeftOut, MpiEvent, Source};
 use crate::exit::ExitCode;
+use crate::grace::{SIGINT, SIGKILL, SIGTERM, StopRecord};
 use crate::ids::{Pid, Rank};
 use crate::status::WorkerStatus;
 use crate::testimony::{Exception, StuckIn, Testimony};
@@ -53,6 +54,24 @@ pub struct RankRecord {
     pub passed_barrier: bool,
     /// Its end came after it had been told to stop.
     pub stop_ordered_before_end: bool,
+    /// What was done to end it, until its leader ended.
+    pub stop: StopRecord,
+}
+
+impl RankRecord {
+    /// The last signal that it was sent to end, if it ended after that.
+    pub fn stopped_with(&self) -> Option<i32> {
+        self.stop.last()
+    }
+
+    /// Whether its status may come from a signal of ours.
+    pub fn is_ended_by_our_signals(&self) -> bool {
+        self.stop_ordered_before_end
+            && self.status.is_some_and(|status| {
+                explained_by_our_signals(status)
+                    || self.stop.signals.iter().any(|(signal, _)| is_of_signal(status, *signal))
+            })
+    }
 }
 
 /// How far a rank has come in MPI.
@@ -77,6 +96,11 @@ pub enum Event {
         error: String,
         command: String,
         not_found: Option<ExitCode>,
+    },
+    /// What was done to end a rank until its leader ended; the end follows.
+    Signalled {
+        rank: Rank,
+        record: StopRecord,
     },
     /// A leader has ended.
     Ended {
@@ -271,6 +295,11 @@ impl Gang {
                 self.spawn_code = self.spawn_code.or(not_found);
                 self.fact(moment, rank, Fact::SpawnFailed { step, error, command }, effects);
             }
+            Event::Signalled { rank, record } => {
+                if let Some(rank) = self.ranks.get_mut(rank.index()) {
+                    rank.stop = record;
+                }
+            }
             Event::Ended { rank, status } => self.ended(moment, rank, status, effects),
             Event::Gone { rank, outcome } => {
                 if let Some(record) = self.ranks.get_mut(rank.index()) {
@@ -315,7 +344,7 @@ impl Gang {
         record.stop_ordered_before_end = stopping;
         let mpi = record.mpi;
         if !status.success() {
-            if !(stopping && explained_by_our_signals(status)) {
+            if !record.is_ended_by_our_signals() {
                 self.fact(moment, rank, Fact::Ended { status }, effects);
             }
             return;
@@ -368,7 +397,6 @@ impl Gang {
     }
 
     fn signal(&mut self, now: Duration, signal: i32, effects: &mut Vec<Effect>) {
-        const SIGINT: i32 = 2;
         match self.outside {
             Some((Outside::Signal(first), at)) => {
                 if first == SIGINT && signal == SIGINT && now >= at + SECOND_INTERRUPT && self.killed_at.is_none() {
@@ -511,10 +539,13 @@ impl Gang {
 
 /// Whether a status may come from our own SIGTERM or SIGKILL: the signal itself, or the code that a shell makes of it.
 pub fn explained_by_our_signals(status: WorkerStatus) -> bool {
-    const OURS: [i32; 2] = [9, 15];
+    [SIGKILL, SIGTERM].iter().any(|signal| is_of_signal(status, *signal))
+}
+
+fn is_of_signal(status: WorkerStatus, ours: i32) -> bool {
     match status {
-        WorkerStatus::Signaled { signal, .. } => OURS.contains(&signal),
-        WorkerStatus::Exited { code } => OURS.iter().any(|signal| i32::from(code) == 128 + signal),
+        WorkerStatus::Signaled { signal, .. } => signal == ours,
+        WorkerStatus::Exited { code } => i32::from(code) == 128 + ours,
     }
 }
 

@@ -8,15 +8,19 @@
 //! * what becomes of processes that belong to no worker, once every worker is gone (K-4);
 //! * how long a program may take to come to its exec (K-5).
 
+mod speakers;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
+use crate::grace::{Progress, SIGKILL, SIGTERM, StopRecord};
 use crate::ids::{Attempt, GroupId, Pid, Rank, Slot, SpeakerId, WorkerId};
 use crate::job::{Descendants, StopPolicy, StopScope};
 use crate::status::WorkerStatus;
-use crate::testimony::{Graces, Speaker, StuckIn};
+use crate::testimony::{Graces, StuckIn};
 use crate::timers::Timers;
 use crate::worker::{self, State, Stop, StopWhy, Worker};
+use speakers::Speaking;
 
 /// How long what a leader has left must have been idle before it counts as not ending by itself.
 pub const IDLE_FOR: Duration = Duration::from_millis(100);
@@ -58,6 +62,8 @@ pub enum Event {
     SpeakerSeen(SpeakerId, u64),
     /// Its connection is closed.
     SpeakerClosed(SpeakerId),
+    /// The agent looked: what a worker's processes have done.
+    Progress(Slot, Progress),
     /// The agent looked: this process has no child left but helpers of its own.
     NoOrphans,
     /// The agent looked: processes of the job are left that belong to no worker.
@@ -87,8 +93,8 @@ pub enum Target {
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// SIGTERM, then SIGCONT, so that a stopped process can act on it.
-    Terminate(Target),
+    /// This signal, then SIGCONT, so that a stopped process can act on it.
+    Terminate(Target, i32),
     /// SIGKILL.
     Kill(Target),
     /// SIGKILL to a leader, unless its core is being written: then `CoreDumpSeen` is to follow.
@@ -99,6 +105,8 @@ pub enum Effect {
     ExecTimedOut(Slot),
     /// Look at what is left of a worker; `BoundaryEmpty` or `BoundaryHeld` is to follow.
     LookAtBoundary(Slot),
+    /// Look at what a worker's processes have done; `Progress` is to follow.
+    LookAtWork(Slot),
     /// `SpeakerEnded` or `SpeakerSeen` is to follow.
     LookAtSpeaker(SpeakerId),
     /// `NoOrphans` or `Orphans` is to follow.
@@ -149,18 +157,9 @@ struct Member {
     id: WorkerId,
     worker: Worker,
     idle: Idleness,
-    /// A speaker that was told to end before its leader is.
-    stopped_speaker: Option<SpeakerId>,
-}
-
-#[derive(Debug)]
-struct Speaking {
-    slot: Slot,
-    is_leader: bool,
-    /// Its start, on a clock that all processes of the node share: of several, the last one speaks.
-    started: u64,
-    speaker: Speaker,
-    is_closed: bool,
+    /// A speaker that was signalled to end before its leader is, and the signal.
+    stopped_speaker: Option<(SpeakerId, i32)>,
+    record: StopRecord,
 }
 
 /// The team.
@@ -196,8 +195,13 @@ impl Team {
         graces: Graces,
     ) -> Team {
         let id = |rank| WorkerId { group, rank, attempt };
-        let member =
-            |rank| Member { id: id(rank), worker: Worker::default(), idle: Idleness::default(), stopped_speaker: None };
+        let member = |rank| Member {
+            id: id(rank),
+            worker: Worker::default(),
+            idle: Idleness::default(),
+            stopped_speaker: None,
+            record: StopRecord::default(),
+        };
         let members: Vec<Member> = ranks.into_iter().map(member).collect();
         Team {
             policy,
@@ -237,6 +241,11 @@ impl Team {
         self.members[slot.index()].worker.state()
     }
 
+    /// What was done to end a worker, until its leader ended.
+    pub fn stop_record(&self, slot: Slot) -> &StopRecord {
+        &self.members[slot.index()].record
+    }
+
     /// Whether a worker's leader is gone and the rest is waited for.
     pub fn awaits_boundary(&self, slot: Slot) -> bool {
         self.members[slot.index()].worker.awaits_boundary()
@@ -255,35 +264,6 @@ impl Team {
     /// How long the agent wants between two looks at what is left.
     pub fn set_pace(&mut self, pace: Duration) {
         self.pace = pace.max(IDLE_STEP);
-    }
-
-    /// A process that may testify for its rank. `started` is its start on a clock that all processes share.
-    pub fn add_speaker(&mut self, slot: Slot, is_leader: bool, started: u64) -> SpeakerId {
-        let id = SpeakerId(self.next_speaker);
-        self.next_speaker += 1;
-        let speaking = Speaking { slot, is_leader, started, speaker: Speaker::default(), is_closed: false };
-        self.speakers.insert(id, speaking);
-        id
-    }
-
-    /// What a speaker says of its own failure; the deadline of its end follows.
-    pub fn speaker(&mut self, id: SpeakerId, change: impl FnOnce(&mut Speaker, &Graces)) {
-        if let Some(speaking) = self.speakers.get_mut(&id) {
-            change(&mut speaking.speaker, &self.graces);
-            self.rearm_speaker(id, None);
-        }
-    }
-
-    /// Who gets a signal that is meant for a rank: the process that speaks for it, else its leader.
-    pub fn voice(&self, slot: Slot) -> Target {
-        self.speaker_of(slot).map_or(Target::Leader(slot), Target::Speaker)
-    }
-
-    /// The process that speaks for a rank, if it is another than the leader: the one that was started last.
-    fn speaker_of(&self, slot: Slot) -> Option<SpeakerId> {
-        let of_slot = self.speakers.iter().filter(|(_, speaking)| speaking.slot == slot);
-        let last = of_slot.max_by_key(|(_, speaking)| speaking.started)?;
-        (!last.1.is_leader).then_some(*last.0)
     }
 
     /// Takes one event; what is to be done is appended to `effects`.
@@ -311,6 +291,7 @@ impl Team {
             Event::CoreDumpSeen(slot) => self.worker(now, slot, worker::Event::CoreDumpSeen, effects),
             Event::BoundaryEmpty(slot) => self.worker(now, slot, worker::Event::BoundaryEmpty, effects),
             Event::BoundaryHeld(slot, activity) => self.boundary_held(now, slot, activity, effects),
+            Event::Progress(slot, progress) => self.worker(now, slot, worker::Event::Progress(progress), effects),
             Event::SpeakerEnded(id) => self.speaker_ended(id, effects),
             Event::SpeakerSeen(id, written) => self.speaker_seen(now, id, written, effects),
             Event::SpeakerClosed(id) => {
@@ -393,17 +374,28 @@ impl Team {
         let member = &mut self.members[slot.index()];
         member.worker.handle(now, event, &self.policy, &mut wanted);
         self.timers.set(Timer::Worker(slot), member.worker.deadline());
+        if let Some(grace) = member.worker.grace().filter(|_| member.worker.leader().is_some()) {
+            member.record.work = grace.work();
+        }
         for effect in wanted {
             match effect {
-                worker::Effect::Terminate(scope) => self.terminate(slot, scope, now, effects),
-                worker::Effect::TerminateRest => effects.push(Effect::Terminate(Target::Rest(slot))),
+                worker::Effect::Terminate(scope, signal) => self.terminate(slot, scope, signal, now, effects),
+                worker::Effect::TerminateRest => effects.push(Effect::Terminate(Target::Rest(slot), SIGTERM)),
+                worker::Effect::LookAtWork => effects.push(Effect::LookAtWork(slot)),
                 worker::Effect::KillSpawning => {
                     // Those behind it are cancelled, and not there to be killed.
                     if self.spawning.front() == Some(&slot) {
                         effects.push(Effect::Kill(Target::Spawning));
                     }
                 }
-                worker::Effect::KillLeader => effects.push(Effect::KillLeader(slot)),
+                worker::Effect::KillLeader => {
+                    let signals = &mut self.members[slot.index()].record.signals;
+                    // A core dump is waited for, and the order is repeated.
+                    if signals.last().is_none_or(|(signal, _)| *signal != SIGKILL) {
+                        signals.push((SIGKILL, now));
+                    }
+                    effects.push(Effect::KillLeader(slot));
+                }
                 worker::Effect::KillAll => effects.push(Effect::Kill(Target::Boundary(slot))),
                 worker::Effect::LookAtBoundary => effects.push(Effect::LookAtBoundary(slot)),
                 worker::Effect::Release => effects.push(Effect::Release(slot)),
@@ -412,21 +404,22 @@ impl Team {
         }
     }
 
-    fn terminate(&mut self, slot: Slot, scope: StopScope, now: Duration, effects: &mut Vec<Effect>) {
+    fn terminate(&mut self, slot: Slot, scope: StopScope, signal: i32, now: Duration, effects: &mut Vec<Effect>) {
+        self.members[slot.index()].record.signals.push((signal, now));
         match scope {
             // The leader may be a shell that would go on to its next command, or end without its child.
             StopScope::Leader => match self.speaker_of(slot) {
                 Some(id) => {
-                    effects.push(Effect::Terminate(Target::Speaker(id)));
-                    self.members[slot.index()].stopped_speaker = Some(id);
+                    effects.push(Effect::Terminate(Target::Speaker(id), signal));
+                    self.members[slot.index()].stopped_speaker = Some((id, signal));
                     self.timers.set(Timer::Speaker(id), Some(now + SPEAKER_STEP));
                 }
-                None => effects.push(Effect::Terminate(Target::Leader(slot))),
+                None => effects.push(Effect::Terminate(Target::Leader(slot), signal)),
             },
-            StopScope::Group => effects.push(Effect::Terminate(Target::LeaderGroup(slot))),
+            StopScope::Group => effects.push(Effect::Terminate(Target::LeaderGroup(slot), signal)),
             StopScope::Tree => {
-                effects.push(Effect::Terminate(Target::Leader(slot)));
-                effects.push(Effect::Terminate(Target::Rest(slot)));
+                effects.push(Effect::Terminate(Target::Leader(slot), signal));
+                effects.push(Effect::Terminate(Target::Rest(slot), signal));
             }
         }
     }
@@ -506,7 +499,7 @@ impl Team {
         let is_left = matches!(worker.state(), State::Gone { left: true, .. });
         for effect in wanted {
             match effect {
-                worker::Effect::TerminateRest => effects.push(Effect::Terminate(Target::Orphans)),
+                worker::Effect::TerminateRest => effects.push(Effect::Terminate(Target::Orphans, SIGTERM)),
                 worker::Effect::KillAll => effects.push(Effect::Kill(Target::Orphans)),
                 worker::Effect::LookAtBoundary => effects.push(Effect::LookAtOrphans),
                 worker::Effect::Gone => {
@@ -516,7 +509,9 @@ impl Team {
                     self.end_of_all(effects);
                 }
                 // There is no leader, and nothing that could be let go.
-                worker::Effect::Terminate(_)
+                worker::Effect::Terminate(..)
+                // Nobody is given more time for what belongs to no worker.
+                | worker::Effect::LookAtWork
                 | worker::Effect::KillLeader
                 | worker::Effect::KillSpawning
                 | worker::Effect::Release => {}
@@ -528,59 +523,6 @@ impl Team {
         self.over = true;
         self.timers = Timers::default();
         effects.push(Effect::Over);
-    }
-
-    fn speaker_ended(&mut self, id: SpeakerId, effects: &mut Vec<Effect>) {
-        let Some(speaking) = self.speakers.remove(&id) else { return };
-        self.timers.set(Timer::Speaker(id), None);
-        effects.push(Effect::ForgetSpeaker(id));
-        let member = &mut self.members[speaking.slot.index()];
-        if member.stopped_speaker == Some(id) {
-            // A leader whose speaker was told to end is told too, when the speaker is gone.
-            member.stopped_speaker = None;
-            effects.push(Effect::Terminate(Target::Leader(speaking.slot)));
-        }
-    }
-
-    fn speaker_seen(&mut self, now: Duration, id: SpeakerId, written: u64, effects: &mut Vec<Effect>) {
-        let Some(speaking) = self.speakers.get_mut(&id) else { return };
-        if let Some((place, since)) = speaking.speaker.tick(now, &self.graces, written) {
-            let (slot, is_leader) = (speaking.slot, speaking.is_leader);
-            if !is_leader {
-                // Its leader waits for it, and decides what its end means.
-                effects.push(Effect::Kill(Target::Speaker(id)));
-            }
-            effects.push(Effect::Stuck { speaker: id, slot, place, since, is_leader });
-        }
-        self.rearm_speaker(id, Some(now));
-    }
-
-    /// Sets the time of the next look at a speaker. `looked` is when it was looked at, if it was just now.
-    fn rearm_speaker(&mut self, id: SpeakerId, looked: Option<Duration>) {
-        let Some(speaking) = self.speakers.get(&id) else { return };
-        let is_stopped = self.members[speaking.slot.index()].stopped_speaker == Some(id);
-        let step = match (is_stopped, speaking.is_closed) {
-            (true, _) => Some(SPEAKER_STEP),
-            // The end of a leader is told by the kernel.
-            (false, true) if !speaking.is_leader => Some(CLOSED_SPEAKER_STEP),
-            (false, _) => None,
-        };
-        // Without a look just now, the one that is due stays due.
-        let step =
-            step.and_then(|step| looked.map_or(self.timers.at(Timer::Speaker(id)), |looked| Some(looked + step)));
-        let next = [step, speaking.speaker.deadline()].into_iter().flatten().min();
-        self.timers.set(Timer::Speaker(id), next);
-    }
-
-    fn forget_speakers(&mut self, effects: &mut Vec<Effect>, is_to_go: impl Fn(&Speaking) -> bool) {
-        self.speakers.retain(|id, speaking| {
-            let goes = is_to_go(speaking);
-            if goes {
-                self.timers.set(Timer::Speaker(*id), None);
-                effects.push(Effect::ForgetSpeaker(*id));
-            }
-            !goes
-        });
     }
 }
 

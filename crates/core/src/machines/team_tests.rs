@@ -53,16 +53,16 @@ fn the_speaker_gets_the_signal_before_the_leader_and_the_leader_when_it_is_gone(
     let shell = team.add_speaker(S0, true, 10);
     let python = team.add_speaker(S0, false, 20);
     let effects = step(&mut team, ms(100), stop());
-    assert!(effects.contains(&Effect::Terminate(Target::Speaker(python))));
-    assert!(!effects.contains(&Effect::Terminate(Target::Leader(S0))));
-    assert!(effects.contains(&Effect::Terminate(Target::Leader(S1))), "rank 1 has no speaker but its leader");
+    assert!(effects.contains(&Effect::Terminate(Target::Speaker(python), SIGTERM)));
+    assert!(!effects.contains(&Effect::Terminate(Target::Leader(S0), SIGTERM)));
+    assert!(effects.contains(&Effect::Terminate(Target::Leader(S1), SIGTERM)), "rank 1 has no speaker but its leader");
     assert_eq!(team.deadline(), Some(ms(110)));
     assert_eq!(step(&mut team, ms(110), Event::Tick), [Effect::LookAtSpeaker(python)]);
     assert_eq!(step(&mut team, ms(110), Event::SpeakerSeen(python, 0)), []);
     assert_eq!(team.deadline(), Some(ms(120)), "it is looked at again");
     assert_eq!(
         step(&mut team, ms(120), Event::SpeakerEnded(python)),
-        [Effect::ForgetSpeaker(python), Effect::Terminate(Target::Leader(S0))]
+        [Effect::ForgetSpeaker(python), Effect::Terminate(Target::Leader(S0), SIGTERM)]
     );
     let effects = step(&mut team, ms(130), ended(S0));
     assert_eq!(effects, [Effect::ForgetSpeaker(shell), Effect::LookAtBoundary(S0)]);
@@ -119,7 +119,10 @@ fn what_is_left_after_a_stop_and_idle_is_told_to_end_early() {
         assert_eq!(step(&mut team, ms(at), Event::BoundaryHeld(S0, QUIET)), []);
     }
     step(&mut team, ms(126), Event::Tick);
-    assert_eq!(step(&mut team, ms(126), Event::BoundaryHeld(S0, QUIET)), [Effect::Terminate(Target::Rest(S0))]);
+    assert_eq!(
+        step(&mut team, ms(126), Event::BoundaryHeld(S0, QUIET)),
+        [Effect::Terminate(Target::Rest(S0), SIGTERM)]
+    );
 }
 
 #[test]
@@ -147,9 +150,12 @@ fn orphans_end_with_the_attempt() {
         effects.extend(step(&mut team, now, Event::Orphans(QUIET)));
         effects.extend(step(&mut team, now, Event::Tick));
     }
-    for wanted in
-        [Effect::Terminate(Target::Orphans), Effect::Kill(Target::Orphans), Effect::OrphansGivenUp, Effect::Over]
-    {
+    for wanted in [
+        Effect::Terminate(Target::Orphans, SIGTERM),
+        Effect::Kill(Target::Orphans),
+        Effect::OrphansGivenUp,
+        Effect::Over,
+    ] {
         assert!(effects.contains(&wanted), "{wanted:?} in {effects:?}");
     }
     assert_eq!(team.deadline(), None);
@@ -217,10 +223,11 @@ fn answered(team: &mut Team, now: Duration, event: Event) -> Vec<Effect> {
     while let Some(event) = events.pop() {
         for effect in step(team, now, event) {
             match effect {
+                Effect::LookAtWork(slot) => events.push(Event::Progress(slot, Progress::default())),
                 Effect::LookAtBoundary(slot) => events.push(Event::BoundaryHeld(slot, QUIET)),
                 Effect::LookAtSpeaker(id) => events.push(Event::SpeakerSeen(id, 0)),
                 Effect::LookAtOrphans => events.push(Event::Orphans(QUIET)),
-                Effect::Terminate(_)
+                Effect::Terminate(..)
                 | Effect::Kill(_)
                 | Effect::KillLeader(_)
                 | Effect::CancelSpawns

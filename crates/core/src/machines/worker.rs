@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::grace::{Due, Grace, Progress, SIGTERM};
 use crate::ids::Pid;
 use crate::job::{Descendants, StopPolicy, StopScope};
 use crate::status::WorkerStatus;
@@ -48,7 +49,7 @@ pub enum StopWhy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Stop {
     pub why: StopWhy,
-    /// From SIGTERM to SIGKILL.
+    /// From the first signal to SIGKILL.
     pub grace: Duration,
 }
 
@@ -80,26 +81,25 @@ pub enum State {
         pid: Pid,
         since: Duration,
     },
-    /// The leader has been told to end.
+    /// The leader has been signalled to end.
     Stopping {
         pid: Pid,
-        stop: Stop,
-        since: Duration,
-        until: Duration,
+        grace: Grace,
     },
     /// The leader is gone; what it left may end by itself until `until` (for ever if `None`).
     Lingering {
         status: WorkerStatus,
-        stop: Option<Stop>,
         since: Duration,
         until: Option<Duration>,
-        kill_at: Option<Duration>,
+        /// The worker has been ordered to stop.
+        stopped: bool,
+        grace: Option<Grace>,
     },
-    /// The leader is gone; what it left has been told to end.
+    /// The leader is gone; what it left has been sent SIGTERM.
     Terminating {
         status: WorkerStatus,
         since: Duration,
-        until: Duration,
+        grace: Grace,
     },
     /// The kernel is writing the leader's core file; it is not killed before it is done.
     DumpingCore {
@@ -140,6 +140,8 @@ pub enum Event {
     BoundaryEmpty,
     /// What is left of the worker neither runs nor writes: it will not end by itself soon.
     BoundaryIdle,
+    /// The answer to [`Effect::LookAtWork`].
+    Progress(Progress),
     Stop(Stop),
     /// Kill at once.
     Kill,
@@ -152,10 +154,12 @@ pub enum Event {
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// SIGTERM, then SIGCONT, to whom the scope says.
-    Terminate(StopScope),
+    /// This signal, then SIGCONT, to whom the scope says.
+    Terminate(StopScope, i32),
     /// SIGTERM and SIGCONT to all that the leader left.
     TerminateRest,
+    /// Look at what the worker's processes have done; `Progress` is to follow.
+    LookAtWork,
     /// SIGKILL to the child that is still on its way to its exec.
     KillSpawning,
     /// SIGKILL to the leader, unless its core is being written: then `CoreDumpSeen` is to follow.
@@ -238,7 +242,22 @@ impl Worker {
 
     /// Whether it matters that what is left is idle.
     pub fn awaits_idle(&self) -> bool {
-        matches!(self.state, State::Lingering { stop: Some(_), .. })
+        matches!(self.state, State::Lingering { stopped: true, .. })
+    }
+
+    /// The time that it has to end, once it has been ordered to stop.
+    pub fn grace(&self) -> Option<&Grace> {
+        match &self.state {
+            State::Stopping { grace, .. } | State::Terminating { grace, .. } => Some(grace),
+            State::Lingering { grace, .. } => grace.as_ref(),
+            State::Pending
+            | State::Spawning { .. }
+            | State::Running { .. }
+            | State::DumpingCore { .. }
+            | State::KillingLeader { .. }
+            | State::KillingAll { .. }
+            | State::Gone { .. } => None,
+        }
     }
 
     /// When `Tick` is due.
@@ -246,10 +265,11 @@ impl Worker {
         match self.state {
             State::Pending | State::Running { .. } | State::Gone { .. } => None,
             State::Spawning { until, .. } => until,
-            State::Stopping { until, .. } | State::Terminating { until, .. } | State::KillingLeader { until, .. } => {
-                Some(until)
+            State::Stopping { grace, .. } | State::Terminating { grace, .. } => Some(grace.deadline()),
+            State::KillingLeader { until, .. } => Some(until),
+            State::Lingering { until, grace, .. } => {
+                [until, grace.and_then(|grace| grace.next_look())].into_iter().flatten().min()
             }
-            State::Lingering { until, .. } => until,
             State::DumpingCore { next, until, .. } | State::KillingAll { next, until, .. } => Some(next.min(until)),
         }
     }
@@ -274,6 +294,7 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::LeaderEnded(_)
             | Event::BoundaryEmpty
             | Event::BoundaryIdle
+            | Event::Progress(_)
             | Event::CoreDumpSeen
             | Event::Tick => state,
         },
@@ -307,6 +328,7 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::LeaderEnded(_)
             | Event::BoundaryEmpty
             | Event::BoundaryIdle
+            | Event::Progress(_)
             | Event::CoreDumpSeen
             | Event::Tick => state,
         },
@@ -319,39 +341,63 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::SpawnFailed
             | Event::BoundaryEmpty
             | Event::BoundaryIdle
+            | Event::Progress(_)
             | Event::CoreDumpSeen
             | Event::Tick => state,
         },
-        State::Stopping { pid, stop, since, until } => match event {
+        State::Stopping { pid, mut grace } => match event {
             Event::LeaderEnded(status) => {
                 effects.push(Effect::LookAtBoundary);
-                let linger = (now + policy.linger).min(until);
-                State::Lingering { status, stop: Some(stop), since: now, until: Some(linger), kill_at: Some(until) }
+                let until = Some((now + policy.linger).min(grace.until));
+                State::Lingering { status, since: now, until, stopped: true, grace: Some(grace.without_leader()) }
             }
-            // A later order can only shorten the grace.
-            Event::Stop(later) => State::Stopping { pid, stop, since, until: until.min(now + later.grace) },
+            Event::Stop(later) => State::Stopping { pid, grace: grace.and(now, later, policy) },
             Event::Kill => kill_leader(now, pid, effects),
-            Event::Tick if now >= until => kill_leader(now, pid, effects),
+            Event::Progress(progress) => {
+                grace.seen(now, progress);
+                State::Stopping { pid, grace }
+            }
+            Event::Tick => match grace.tick(now) {
+                Due::Kill => kill_leader(now, pid, effects),
+                due @ (Due::Nothing | Due::Look | Due::Terminate) => {
+                    effects.extend(match due {
+                        Due::Look => Some(Effect::LookAtWork),
+                        Due::Terminate => Some(Effect::Terminate(policy.scope, SIGTERM)),
+                        Due::Nothing | Due::Kill => None,
+                    });
+                    State::Stopping { pid, grace }
+                }
+            },
             Event::SpawnBegun
             | Event::Spawned(_)
             | Event::SpawnFailed
             | Event::BoundaryEmpty
             | Event::BoundaryIdle
-            | Event::CoreDumpSeen
-            | Event::Tick => state,
+            | Event::CoreDumpSeen => state,
         },
-        State::Lingering { status, stop, since, until, kill_at } => match event {
+        State::Lingering { status, since, until, stopped, mut grace } => match event {
             Event::BoundaryEmpty => State::Gone { outcome: Outcome::Ended(status), left: false },
-            Event::BoundaryIdle if stop.is_some() => terminate_rest(now, status, kill_at, policy, effects),
+            Event::BoundaryIdle if stopped => terminate_rest(now, status, grace, policy, effects),
             Event::Tick if until.is_some_and(|until| now >= until) => {
-                terminate_rest(now, status, kill_at, policy, effects)
+                terminate_rest(now, status, grace, policy, effects)
+            }
+            Event::Tick => {
+                look_at_work(now, &mut grace, effects);
+                State::Lingering { status, since, until, stopped, grace }
+            }
+            Event::Progress(progress) => {
+                if let Some(grace) = &mut grace {
+                    grace.seen(now, progress);
+                }
+                State::Lingering { status, since, until, stopped, grace }
             }
             Event::Stop(stop) => {
-                let end = now + stop.grace;
-                let kill_at = kill_at.map_or(end, |kill_at| kill_at.min(end));
-                let linger = (now + policy.linger).min(kill_at);
-                let until = until.map_or(linger, |until| until.min(linger));
-                State::Lingering { status, stop: Some(stop), since, until: Some(until), kill_at: Some(kill_at) }
+                let grace = grace
+                    .map_or_else(|| Grace::of(now, stop, policy), |grace| grace.and(now, stop, policy))
+                    .without_leader();
+                let linger = (now + policy.linger).min(grace.until);
+                let until = Some(until.map_or(linger, |until| until.min(linger)));
+                State::Lingering { status, since, until, stopped: true, grace: Some(grace) }
             }
             Event::Kill => kill_all(now, Some(status), effects),
             Event::SpawnBegun
@@ -359,21 +405,29 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::SpawnFailed
             | Event::LeaderEnded(_)
             | Event::BoundaryIdle
-            | Event::CoreDumpSeen
-            | Event::Tick => state,
+            | Event::CoreDumpSeen => state,
         },
-        State::Terminating { status, since, until } => match event {
+        State::Terminating { status, since, mut grace } => match event {
             Event::BoundaryEmpty => State::Gone { outcome: Outcome::Ended(status), left: false },
-            Event::Stop(stop) => State::Terminating { status, since, until: until.min(now + stop.grace) },
+            Event::Stop(stop) => State::Terminating { status, since, grace: grace.and(now, stop, policy) },
             Event::Kill => kill_all(now, Some(status), effects),
-            Event::Tick if now >= until => kill_all(now, Some(status), effects),
+            Event::Progress(progress) => {
+                grace.seen(now, progress);
+                State::Terminating { status, since, grace }
+            }
+            Event::Tick => match grace.tick(now) {
+                Due::Kill => kill_all(now, Some(status), effects),
+                due @ (Due::Nothing | Due::Look | Due::Terminate) => {
+                    effects.extend((due == Due::Look).then_some(Effect::LookAtWork));
+                    State::Terminating { status, since, grace }
+                }
+            },
             Event::SpawnBegun
             | Event::Spawned(_)
             | Event::SpawnFailed
             | Event::LeaderEnded(_)
             | Event::BoundaryIdle
-            | Event::CoreDumpSeen
-            | Event::Tick => state,
+            | Event::CoreDumpSeen => state,
         },
         State::DumpingCore { pid, since, next, until } => match event {
             Event::LeaderEnded(status) => {
@@ -394,6 +448,7 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::SpawnFailed
             | Event::BoundaryEmpty
             | Event::BoundaryIdle
+            | Event::Progress(_)
             | Event::Tick => state,
         },
         State::KillingLeader { pid, status, since, until } => match event {
@@ -413,6 +468,7 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::Spawned(_)
             | Event::SpawnFailed
             | Event::BoundaryIdle
+            | Event::Progress(_)
             | Event::Stop(_)
             | Event::Kill
             | Event::Tick => state,
@@ -438,6 +494,7 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::Spawned(_)
             | Event::SpawnFailed
             | Event::BoundaryIdle
+            | Event::Progress(_)
             | Event::Stop(_)
             | Event::Kill
             | Event::CoreDumpSeen
@@ -454,6 +511,7 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::LeaderEnded(_)
             | Event::BoundaryEmpty
             | Event::BoundaryIdle
+            | Event::Progress(_)
             | Event::Stop(_)
             | Event::Kill
             | Event::CoreDumpSeen
@@ -463,8 +521,8 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
 }
 
 fn stop_leader(now: Duration, pid: Pid, stop: Stop, policy: &StopPolicy, effects: &mut Vec<Effect>) -> State {
-    effects.push(Effect::Terminate(policy.scope));
-    State::Stopping { pid, stop, since: now, until: now + stop.grace }
+    effects.push(Effect::Terminate(policy.scope, stop.first_signal(policy)));
+    State::Stopping { pid, grace: Grace::of(now, stop, policy) }
 }
 
 /// The leader has ended by itself.
@@ -476,13 +534,13 @@ fn leader_left(now: Duration, status: WorkerStatus, policy: &StopPolicy, effects
         }
         Descendants::Wait => {
             effects.push(Effect::LookAtBoundary);
-            State::Lingering { status, stop: None, since: now, until: None, kill_at: None }
+            State::Lingering { status, since: now, until: None, stopped: false, grace: None }
         }
         Descendants::End => {
             effects.push(Effect::LookAtBoundary);
-            let kill_at = now + policy.grace_failure;
-            let until = (now + policy.linger).min(kill_at);
-            State::Lingering { status, stop: None, since: now, until: Some(until), kill_at: Some(kill_at) }
+            let grace = Grace::of_rest(now, policy);
+            let until = (now + policy.linger).min(grace.until);
+            State::Lingering { status, since: now, until: Some(until), stopped: false, grace: Some(grace) }
         }
     }
 }
@@ -490,12 +548,21 @@ fn leader_left(now: Duration, status: WorkerStatus, policy: &StopPolicy, effects
 fn terminate_rest(
     now: Duration,
     status: WorkerStatus,
-    kill_at: Option<Duration>,
+    grace: Option<Grace>,
     policy: &StopPolicy,
     effects: &mut Vec<Effect>,
 ) -> State {
     effects.push(Effect::TerminateRest);
-    State::Terminating { status, since: now, until: kill_at.unwrap_or(now + policy.grace_failure) }
+    State::Terminating { status, since: now, grace: grace.unwrap_or_else(|| Grace::of_rest(now, policy)) }
+}
+
+/// In the linger SIGKILL is not due: what is left gets SIGTERM before.
+fn look_at_work(now: Duration, grace: &mut Option<Grace>, effects: &mut Vec<Effect>) {
+    if let Some(grace) = grace
+        && grace.tick(now) == Due::Look
+    {
+        effects.push(Effect::LookAtWork);
+    }
 }
 
 fn kill_leader(now: Duration, pid: Pid, effects: &mut Vec<Effect>) -> State {

@@ -3,12 +3,21 @@ use std::fmt::Write;
 use proptest::prelude::*;
 
 use super::*;
+use crate::grace::{SIGINT, SIGKILL};
 
 const NOW: Duration = Duration::from_secs(100);
 
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
 fn states() -> Vec<State> {
     let (pid, since, until) = (Pid(7), Duration::from_secs(90), Duration::from_secs(99));
+    let policy = StopPolicy::default();
     let stop = Stop { why: StopWhy::GangFailed, grace: Duration::from_secs(5) };
+    let gentle = Stop { why: StopWhy::Signal(2), grace: Duration::from_secs(25) };
+    let [grace, begun] = [since, NOW - Duration::from_secs(2)].map(|since| Grace::of(since, stop, &policy));
+    let rest = Grace::of_rest(since, &policy);
     let status = WorkerStatus::Exited { code: 0 };
     vec![
         State::Pending,
@@ -16,10 +25,14 @@ fn states() -> Vec<State> {
         State::Spawning { since, stop: Some(stop), killed: None, until: Some(until) },
         State::Spawning { since, stop: None, killed: Some(until), until: Some(until) },
         State::Running { pid, since },
-        State::Stopping { pid, stop, since, until },
-        State::Lingering { status, stop: None, since, until: Some(until), kill_at: Some(until) },
-        State::Lingering { status, stop: Some(stop), since, until: Some(until), kill_at: Some(until) },
-        State::Terminating { status, since, until },
+        State::Stopping { pid, grace },
+        State::Stopping { pid, grace: begun },
+        State::Stopping { pid, grace: Grace::of(NOW - Duration::from_millis(500), gentle, &policy) },
+        State::Lingering { status, since, until: Some(until), stopped: false, grace: Some(rest) },
+        State::Lingering { status, since, until: Some(until), stopped: true, grace: Some(grace) },
+        State::Lingering { status, since, until: None, stopped: false, grace: None },
+        State::Terminating { status, since, grace },
+        State::Terminating { status, since, grace: begun },
         State::DumpingCore { pid, since, next: until, until: NOW + Duration::from_secs(1) },
         State::KillingLeader { pid, status: None, since, until },
         State::KillingLeader { pid, status: Some(status), since, until },
@@ -37,6 +50,7 @@ fn events() -> Vec<Event> {
         Event::LeaderEnded(WorkerStatus::Exited { code: 3 }),
         Event::BoundaryEmpty,
         Event::BoundaryIdle,
+        Event::Progress(Progress::default()),
         Event::Stop(Stop { why: StopWhy::Signal(15), grace: Duration::from_secs(25) }),
         Event::Kill,
         Event::CoreDumpSeen,
@@ -73,7 +87,7 @@ fn an_obedient_leader_with_an_idle_rest_is_gone_without_waiting_for_the_linger()
     worker.handle(NOW, Event::BoundaryEmpty, &policy, &mut effects);
     assert_eq!(
         effects,
-        [Effect::Terminate(StopScope::Leader), Effect::LookAtBoundary, Effect::TerminateRest, Effect::Gone]
+        [Effect::Terminate(StopScope::Leader, SIGTERM), Effect::LookAtBoundary, Effect::TerminateRest, Effect::Gone]
     );
 }
 
@@ -86,6 +100,34 @@ fn what_a_successful_leader_leaves_has_its_linger_even_when_idle() {
     worker.handle(NOW, Event::BoundaryIdle, &policy, &mut effects);
     assert_eq!(worker.deadline(), Some(NOW + policy.linger));
     assert!(!effects.contains(&Effect::TerminateRest));
+}
+
+#[test]
+fn an_interrupted_worker_gets_sigterm_when_sigint_has_had_its_time() {
+    let policy = StopPolicy::default();
+    for (grace, expected) in [(ms(25_000), ms(2_000)), (ms(1_000), ms(500))] {
+        let mut worker = Worker { state: State::Running { pid: Pid(7), since: NOW } };
+        let mut sent = Vec::new();
+        let mut now = NOW;
+        let mut event = Event::Stop(Stop { why: StopWhy::Signal(SIGINT), grace });
+        while worker.leader().is_some() && sent.len() < 3 {
+            let mut effects = Vec::new();
+            worker.handle(now, event, &policy, &mut effects);
+            event = Event::Tick;
+            for effect in effects {
+                match effect {
+                    Effect::Terminate(_, signal) => sent.push((signal, now - NOW)),
+                    Effect::KillLeader => sent.push((SIGKILL, now - NOW)),
+                    Effect::LookAtWork => event = Event::Progress(Progress::default()),
+                    other => panic!("{other:?}"),
+                }
+            }
+            if event == Event::Tick {
+                now = now.max(worker.deadline().expect("it has a bound"));
+            }
+        }
+        assert_eq!(sent, [(SIGINT, ms(0)), (SIGTERM, expected), (SIGKILL, grace)]);
+    }
 }
 
 fn any_event() -> impl Strategy<Value = Event> {

@@ -90,9 +90,11 @@ impl JobSpec {
 /// How workers are stopped (K-3).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StopPolicy {
-    /// From SIGTERM to SIGKILL, after a failure.
+    /// The first signal of every stop. `None`: the one that rankrun received, else SIGTERM.
+    pub signal: Option<i32>,
+    /// From the first signal to SIGKILL, after a failure.
     pub grace_failure: Duration,
-    /// From SIGTERM to SIGKILL, when the stop comes from outside.
+    /// From the first signal to SIGKILL, when the stop comes from outside.
     pub grace_outside: Duration,
     /// What a leader left behind may take to end by itself before it gets SIGTERM.
     pub linger: Duration,
@@ -103,6 +105,7 @@ pub struct StopPolicy {
 impl Default for StopPolicy {
     fn default() -> Self {
         StopPolicy {
+            signal: None,
             grace_failure: Duration::from_secs(5),
             grace_outside: Duration::from_secs(25),
             linger: Duration::from_secs(2),
@@ -112,7 +115,7 @@ impl Default for StopPolicy {
     }
 }
 
-/// Who gets the first SIGTERM of a stop.
+/// Who gets the first signals of a stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum StopScope {
     /// The process that speaks for the rank; its helpers stay, so that a checkpoint can use them.

@@ -70,8 +70,14 @@ impl Front {
                 };
                 self.node_event(from, at, event);
             }
-            ToFront::Ended { worker, status, at } => {
+            ToFront::Ended { worker, status, mut stop, at } => {
                 self.last_words.settle(worker.rank);
+                if !stop.signals.is_empty() {
+                    let now = self.now();
+                    let clock = &mut self.nodes[from.index()].clock;
+                    stop.signals.iter_mut().for_each(|(_, sent)| *sent = clock.moment(now, *sent).at);
+                    self.node_event(from, at, gang::Event::Signalled { rank: worker.rank, record: stop });
+                }
                 self.rank_ended(from, worker.rank, status, at);
             }
             ToFront::Gone { worker, outcome, .. } => self.event(gang::Event::Gone { rank: worker.rank, outcome }),

@@ -67,6 +67,8 @@ pub(crate) struct Front {
     /// An agent was left that still had output.
     pub(crate) has_given_up_output: bool,
     pub(crate) pausing: Option<Pause>,
+    /// When the ranks that a signal has not ended are to be named.
+    pub(crate) alive_due: Option<Duration>,
     /// The terminal has shown `^C` at the start of the row in which we write next.
     pub(crate) key_was_pressed: bool,
     pub(crate) notices: VecDeque<String>,

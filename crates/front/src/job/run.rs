@@ -77,7 +77,7 @@ impl Front {
         }
         let now = self.now();
         let window = self.must_watch_window().then(|| now + WINDOW_STEP);
-        let waits = [self.last_words.deadline(), self.drain_until, window, self.notes.deadline()];
+        let waits = [self.last_words.deadline(), self.drain_until, window, self.notes.deadline(), self.alive_due];
         let linked = self.nodes.iter().filter(|node| node.link.is_some());
         let waits = waits.into_iter().chain(linked.map(|node| node.watch.deadline()));
         let deadlines = waits.chain([self.gang.deadline(), self.delivery.deadline()]);
@@ -246,6 +246,7 @@ impl Front {
         }
         self.watch_nodes(now);
         self.suspect(now);
+        self.tell_alive(now);
         self.tell_withheld_notes(Some(now));
         self.delivery.tick(now, quiet);
         if self.must_watch_window() {

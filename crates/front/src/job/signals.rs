@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use rankrun_core::gang;
+use rankrun_core::gang::{self, Outside, RankRecord};
+use rankrun_core::status::signal_name;
+use rankrun_core::worker::{Stop, StopWhy};
+use rankrun_core::{Rank, RankSet};
 use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 
@@ -10,6 +13,8 @@ use crate::job::front::Front;
 
 /// A signal that comes so long after the order to kill everything is meant for an agent that does not do it.
 const IMPATIENCE: Duration = Duration::from_secs(1);
+/// How long the ranks may take, after the last signal before SIGKILL, until those that are alive are named.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Front {
     /// A signal has arrived.
@@ -48,14 +53,50 @@ impl Front {
         }
     }
 
+    /// Says what happens now, and when.
     fn tell_stopping(&mut self, number: i32, by_key: bool) {
-        let name = rankrun_core::status::signal_name(number);
-        let grace = self.plan.spec.stop.grace_outside.as_secs_f64();
-        let again = if number == signal::SIGINT { "; press ^C again to kill at once" } else { "" };
-        let ranks = self.plan.spec.map.world_size();
-        let ranks = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
+        let policy = &self.plan.spec.stop;
+        let stop = Stop { why: StopWhy::Signal(number), grace: policy.grace_outside };
+        let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
+        let first = signal_name(stop.first_signal(policy));
+        let kill = format!("SIGKILL after {}", seconds(stop.grace));
+        let steps = match stop.terminates_after(policy) {
+            Some(after) => format!("{first}, then SIGTERM after {}, {kill}", seconds(after)),
+            None => format!("{first}, then {kill}"),
+        };
+        let name = if number == signal::SIGINT { "interrupt".to_owned() } else { signal_name(number) };
+        let again = if number == signal::SIGINT { "; ^C again kills now" } else { "" };
+        let ranks = match self.alive().len() {
+            1 => "1 rank".to_owned(),
+            ranks => format!("{ranks} ranks"),
+        };
         let over_key = if by_key { self.over_key() } else { "" };
-        self.notices.push_back(format!("{over_key}rankrun: {name}: stopping {ranks}, with {grace} s to end{again}"));
+        self.notices.push_back(format!("{over_key}rankrun: {name}: stopping {ranks} ({steps}){again}"));
+        self.alive_due = Some(self.now() + stop.terminates_after(policy).unwrap_or_default() + PATIENCE);
+    }
+
+    /// Says once who has not ended, some time after a signal asked for the end.
+    pub(crate) fn tell_alive(&mut self, now: Duration) {
+        if self.alive_due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.alive_due = None;
+        let alive = self.alive();
+        let Some(stop) = self.gang.stop_ordered().filter(|_| !alive.is_empty()) else { return };
+        let left = (stop + self.plan.spec.stop.grace_outside).saturating_sub(now).as_secs_f64().round();
+        let noun = if alive.len() == 1 { "rank" } else { "ranks" };
+        let is_key = self.gang.outside() == Some(Outside::Signal(signal::SIGINT));
+        let again = if is_key { "; ^C kills now" } else { "" };
+        if self.gang.killed_at().is_none() && left > 0.0 {
+            self.note(format!("still alive: {noun} {}; SIGKILL in {left} s{again}", RankSet::of(alive)));
+        }
+    }
+
+    /// The ranks that have not ended.
+    fn alive(&self) -> Vec<Rank> {
+        let ranks = self.gang.ranks().iter().zip(0..);
+        let is_alive = |record: &RankRecord| record.status.is_none() && record.outcome.is_none();
+        ranks.filter(|(record, _)| is_alive(record)).map(|(_, rank)| Rank(rank)).collect()
     }
 
     /// What a message begins with so as not to stand behind the `^C` that the terminal has shown.

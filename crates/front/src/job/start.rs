@@ -277,6 +277,7 @@ fn make(
         salvage: None,
         has_given_up_output: false,
         pausing: None,
+        alive_due: None,
         key_was_pressed: false,
         notices: VecDeque::new(),
         notes: Notes::default(),

@@ -155,7 +155,13 @@ pub(crate) fn man() -> Command {
 }
 
 /// An option that takes a value, kept as typed.
-fn option(id: &'static str, value: &'static str, heading: &'static str, help: &'static str, more: &str) -> Arg {
+pub(crate) fn option(
+    id: &'static str,
+    value: &'static str,
+    heading: &'static str,
+    help: &'static str,
+    more: &str,
+) -> Arg {
     let arg = Arg::new(id);
     let arg = match REPEATED.contains(&id) {
         true => arg.action(ArgAction::Append),
@@ -278,7 +284,7 @@ fn ending_args() -> Vec<Arg> {
             "grace",
             "DURATION",
             ENDING,
-            "Time from SIGTERM to SIGKILL when ranks are ended",
+            "Time from the first signal to SIGKILL when ranks are ended",
             "By default 5s after a failure or --timeout, and 25s when a signal asks rankrun to stop.",
         ),
         option(
@@ -324,7 +330,7 @@ fn ending_args() -> Vec<Arg> {
             "stop-scope",
             "SCOPE",
             ENDING,
-            "Who gets the first SIGTERM",
+            "Who gets the first signals",
             "After --grace, SIGKILL goes to every process in any case.",
             choices::STOP_SCOPE,
         ),
@@ -345,6 +351,7 @@ fn ending_args() -> Vec<Arg> {
             choices::CLEAN_SHM,
         ),
     ];
+    args.extend(crate::stopping::args(ENDING));
     args.extend(switch(
         "keep-going",
         "no-keep-going",

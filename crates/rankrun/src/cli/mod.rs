@@ -8,5 +8,6 @@ pub(crate) mod invocation;
 pub(crate) mod message;
 pub(crate) mod settings;
 pub(crate) mod spelling;
+pub(crate) mod stopping;
 pub(crate) mod texts;
 pub(crate) mod words;

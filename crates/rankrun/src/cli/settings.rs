@@ -19,6 +19,7 @@ use crate::args;
 use crate::choices::{self, Output, Stdio, When, choose};
 use crate::config::{self, Config};
 use crate::message::Problem;
+use crate::stopping;
 use crate::words;
 
 /// Where a setting comes from.
@@ -92,6 +93,7 @@ pub(crate) struct Settings {
     pub(crate) mpi: MpiMode,
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Option<Duration>,
+    pub(crate) stop_signal: Option<i32>,
     pub(crate) linger: Option<Duration>,
     pub(crate) graces: Graces,
     /// End a rank whose stderr ends with a traceback, instead of warning of it.
@@ -164,6 +166,7 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
         mpi: sources.choice("mpi", choices::MPI)?.unwrap_or_default(),
         timeout: sources.get("timeout", duration)?.filter(|timeout| !timeout.is_zero()),
         grace: sources.get("grace", duration)?,
+        stop_signal: sources.get("stop-signal", stopping::read_signal)?,
         linger: sources.get("linger", duration)?,
         graces: graces(sources.get("finalize-grace", duration)?, sources.get("exit-grace", duration)?),
         end_suspects: sources.choice("on-suspect", choices::ON_SUSPECT)?.unwrap_or(false),
@@ -347,6 +350,7 @@ const KEYS: &[&str] = &[
     "stop-scope",
     "descendants",
     "clean-shm",
+    "stop-signal",
     "keep-going",
     "die-with-parent",
     "output",

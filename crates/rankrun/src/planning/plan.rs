@@ -378,6 +378,7 @@ fn check_programs(spec: &JobSpec, around: &Surroundings) -> Result<(), Problem> 
 fn stop_policy(settings: &Settings) -> StopPolicy {
     let default = StopPolicy::default();
     StopPolicy {
+        signal: settings.stop_signal,
         grace_failure: settings.grace.unwrap_or(default.grace_failure),
         grace_outside: settings.grace.unwrap_or(default.grace_outside),
         linger: settings.linger.unwrap_or(default.linger),

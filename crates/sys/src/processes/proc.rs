@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// One process, as `/proc/PID/stat` tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,6 +27,12 @@ impl Process {
     /// Its identity.
     pub fn id(&self) -> crate::process::ProcessId {
         crate::process::ProcessId { pid: self.pid, started: self.started }
+    }
+
+    /// CPU time of all its threads so far.
+    pub fn cpu_time(&self) -> Duration {
+        // USER_HZ, the unit of proc(5), is 100 on every architecture that matters.
+        Duration::from_millis(self.cpu_ticks * 10)
     }
 }
 
@@ -252,6 +260,42 @@ pub fn written_bytes(pid: i32) -> u64 {
     text.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok()).unwrap_or(0)
 }
 
+/// Descriptors of a process that are looked at in [`written_positions`].
+const MAX_DESCRIPTORS: usize = 256;
+
+/// How far a process has come in each file that it has open to write, by descriptor and inode. Log files (those that it
+/// appends to, stdout and stderr) and what is no file are left out. No file system is asked: one may not answer.
+pub fn written_positions(pid: i32) -> HashMap<(i32, u64), u64> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return HashMap::new() };
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let of_files = numbers.filter(|fd| *fd > 2).take(MAX_DESCRIPTORS).filter(|fd| {
+        std::fs::read_link(format!("/proc/{pid}/fd/{fd}"))
+            .is_ok_and(|path| may_be_saved_to(path.as_os_str().as_bytes()))
+    });
+    of_files
+        .filter_map(|fd| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+            parse_position(&text).map(|(inode, position)| ((fd, inode), position))
+        })
+        .collect()
+}
+
+/// Whether what a descriptor is called may be a file that somebody wants to keep.
+fn may_be_saved_to(path: &[u8]) -> bool {
+    let is_special = [&b"/dev/"[..], b"/memfd:", b"/proc/", b"/sys/"].iter().any(|special| path.starts_with(special));
+    path.starts_with(b"/") && (!is_special || path.starts_with(b"/dev/shm/"))
+}
+
+/// Inode and position, from the fdinfo of a descriptor that is open for writing, but not for appending.
+fn parse_position(fdinfo: &str) -> Option<(u64, u64)> {
+    let field = |name: &str| fdinfo.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
+    let is_written = flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_APPEND == 0;
+    // Linux 5.14 and newer tell the inode.
+    let inode = field("ino:").and_then(|inode| inode.parse().ok()).unwrap_or(0);
+    is_written.then_some((inode, field("pos:")?.parse().ok()?))
+}
+
 /// Whether the kernel is writing a core dump of this process.
 pub fn dumping_core(pid: i32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -277,6 +321,27 @@ mod tests {
             (process.name.as_str(), process.state, process.cpu_ticks, process.started),
             ("a) b (c", 'S', 12, 12345)
         );
+    }
+
+    #[test]
+    fn the_position_in_a_file_that_is_written_is_seen_and_logs_are_not() {
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("checkpoint");
+        let mut file = std::fs::File::create(&path).expect("a file");
+        let mut log =
+            std::fs::OpenOptions::new().append(true).create(true).open(directory.path().join("log")).expect("a log");
+        let position = |fd: i32| {
+            let positions = written_positions(std::process::id() as i32);
+            positions.iter().find(|((number, _), _)| *number == fd).map(|(_, position)| *position)
+        };
+        log.write_all(&[0; 500]).expect("a line");
+        file.write_all(&[0; 5000]).expect("a part");
+        assert_eq!((position(log.as_raw_fd()), position(file.as_raw_fd())), (None, Some(5000)));
+        assert!(!may_be_saved_to(b"pipe:[1]") && !may_be_saved_to(b"/dev/null") && may_be_saved_to(b"/dev/shm/a"));
+        assert_eq!(parse_position("pos:\t7\nflags:\t0100001\nmnt_id:\t9\nino:\t12\n"), Some((12, 7)));
+        assert_eq!(parse_position("pos:\t7\nflags:\t0100000\n"), None);
     }
 
     #[test]

@@ -1,0 +1,232 @@
+//! The time that a worker has from the first signal of a stop to SIGKILL, and how it is divided (docs/signals.md).
+//!
+//! * The first signal is the one that rankrun received, or `--stop-signal`. SIGTERM follows after [`GENTLE`].
+//! * A worker that is writing files is not disturbed: SIGTERM waits, and after a failure SIGKILL waits too, up to
+//!   `--grace-saving`. One that merely ignores signals gets neither.
+//!
+//! The agent looks at what the worker's processes have done; this decides what that means.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::StopPolicy;
+use crate::worker::{Stop, StopWhy};
+
+pub const SIGHUP: i32 = 1;
+pub const SIGINT: i32 = 2;
+pub const SIGKILL: i32 = 9;
+pub const SIGTERM: i32 = 15;
+
+/// How long a first signal other than SIGTERM may take to work. A Python rank handles SIGINT at its next bytecode; one that
+/// is blocked in an MPI call never does, and must not keep whoever pressed ^C waiting.
+pub const GENTLE: Duration = Duration::from_secs(2);
+/// How often a worker that has been told to end is looked at, in a grace that is long enough.
+pub const LOOK_STEP: Duration = Duration::from_secs(1);
+/// The same in the shortest grace.
+const LOOK_STEP_LEAST: Duration = Duration::from_millis(20);
+/// Looks that a short grace has room for.
+const LOOKS: u32 = 5;
+/// A worker counts as saving for so many looks after one that saw it write: serialising the next part takes time.
+const PAUSES: u32 = 3;
+
+/// What the processes of a worker have done since it was started. Neither number ever decreases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// Bytes written to files.
+    pub written: u64,
+    /// CPU time.
+    pub ran: Duration,
+    /// One of them waits for a disk (state D), as in `fsync`.
+    pub waits_for_disk: bool,
+}
+
+/// What a worker was doing when it was last looked at before its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// There were not two looks to compare.
+    #[default]
+    Unknown,
+    Idle,
+    /// It used CPU time, which may be no more than a loop that waits for a message.
+    Busy,
+    /// It wrote files.
+    Saving,
+}
+
+/// What rankrun did to end a worker, until its leader ended.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct StopRecord {
+    /// The signals that its leader, or the process that speaks for it, was sent, and when, on the clock of the node.
+    pub signals: Vec<(i32, Duration)>,
+    pub work: Work,
+}
+
+impl StopRecord {
+    pub fn has_sent(&self, signal: i32) -> bool {
+        self.signals.iter().any(|(sent, _)| *sent == signal)
+    }
+
+    /// The last signal that was sent.
+    pub fn last(&self) -> Option<i32> {
+        self.signals.last().map(|(signal, _)| *signal)
+    }
+
+    /// The time that the worker had from the first signal to SIGKILL, if it came to that.
+    pub fn killed_after(&self) -> Option<Duration> {
+        let (_, first) = self.signals.first()?;
+        let (_, killed) = self.signals.iter().find(|(signal, _)| *signal == SIGKILL)?;
+        Some(killed.saturating_sub(*first))
+    }
+}
+
+impl Stop {
+    /// The first signal of a stop.
+    pub fn first_signal(&self, policy: &StopPolicy) -> i32 {
+        policy.signal.unwrap_or(match self.why {
+            StopWhy::Signal(signal @ (SIGHUP | SIGINT)) => signal,
+            StopWhy::Signal(_)
+            | StopWhy::GangFailed
+            | StopWhy::OutputFailed
+            | StopWhy::Timeout
+            | StopWhy::FrontLost
+            | StopWhy::GuardLost
+            | StopWhy::Over => SIGTERM,
+        })
+    }
+
+    /// When SIGTERM follows a first signal that is another, counted from that.
+    pub fn terminates_after(&self, policy: &StopPolicy) -> Option<Duration> {
+        (self.first_signal(policy) != SIGTERM).then(|| GENTLE.min(self.grace / 2))
+    }
+}
+
+/// What is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    Nothing,
+    /// Look at what the worker does.
+    Look,
+    Terminate,
+    Kill,
+}
+
+/// The grace of one worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grace {
+    pub stop: Stop,
+    pub since: Duration,
+    /// When SIGTERM follows a first signal that was another.
+    terminate_at: Option<Duration>,
+    /// When SIGKILL is due.
+    pub until: Duration,
+    next_look: Option<Duration>,
+    /// The agent has been asked for a look, and has not answered.
+    is_looking: bool,
+    step: Duration,
+    /// The last look.
+    last: Option<(Duration, Progress)>,
+    /// When it was last seen to have written.
+    wrote_at: Option<Duration>,
+    work: Work,
+}
+
+impl Grace {
+    /// A stop begins: its first signal is being sent.
+    pub fn of(now: Duration, stop: Stop, policy: &StopPolicy) -> Grace {
+        let step = (stop.grace / LOOKS).clamp(LOOK_STEP_LEAST, LOOK_STEP);
+        Grace {
+            stop,
+            since: now,
+            terminate_at: stop.terminates_after(policy).map(|after| now + after),
+            until: now + stop.grace,
+            next_look: Some(now + step),
+            is_looking: false,
+            step,
+            last: None,
+            wrote_at: None,
+            work: Work::Unknown,
+        }
+    }
+
+    /// What a leader that ended by itself has left: it has the grace of a failure.
+    pub fn of_rest(now: Duration, policy: &StopPolicy) -> Grace {
+        let stop = Stop { why: StopWhy::Over, grace: policy.grace_failure };
+        Grace { terminate_at: None, next_look: None, ..Grace::of(now, stop, policy) }
+    }
+
+    /// Another order to stop: it can only shorten the grace.
+    pub fn and(self, now: Duration, later: Stop, policy: &StopPolicy) -> Grace {
+        let gentle = later.terminates_after(policy).unwrap_or(GENTLE);
+        Grace {
+            until: self.until.min(now + later.grace),
+            terminate_at: self.terminate_at.map(|at| at.min(now + gentle)),
+            next_look: self.next_look.or(Some(now + self.step)),
+            ..self
+        }
+    }
+
+    /// The leader is gone: the rest gets SIGTERM after the linger.
+    pub fn without_leader(self) -> Grace {
+        Grace { terminate_at: None, ..self }
+    }
+
+    /// What the worker was doing when it was last looked at.
+    pub fn work(&self) -> Work {
+        self.work
+    }
+
+    /// When something is due.
+    pub fn deadline(&self) -> Duration {
+        // Whether the worker is writing decides on SIGTERM: the answer comes first.
+        let terminate_at = self.terminate_at.filter(|_| !self.is_looking);
+        [terminate_at, self.next_look].into_iter().flatten().fold(self.until, Duration::min)
+    }
+
+    /// When the next look is due.
+    pub fn next_look(&self) -> Option<Duration> {
+        self.next_look
+    }
+
+    pub fn tick(&mut self, now: Duration) -> Due {
+        if now >= self.until {
+            return Due::Kill;
+        }
+        if self.next_look.is_some_and(|at| now >= at) {
+            self.next_look = Some(now + self.step);
+            self.is_looking = true;
+            return Due::Look;
+        }
+        match self.terminate_at {
+            Some(at) if now >= at && !self.is_looking => {
+                // Of the grace, a part is left for what SIGTERM brings about.
+                let is_to_wait = self.is_saving(now) && now < self.since + self.stop.grace / 5 * 4;
+                self.terminate_at = is_to_wait.then_some(now + self.step);
+                if is_to_wait { Due::Nothing } else { Due::Terminate }
+            }
+            Some(_) | None => Due::Nothing,
+        }
+    }
+
+    /// The agent has looked.
+    pub fn seen(&mut self, now: Duration, progress: Progress) {
+        self.is_looking = false;
+        if let Some((looked_at, before)) = self.last.replace((now, progress)) {
+            let is_flushing = progress.waits_for_disk && self.wrote_at.is_some();
+            let has_run = progress.ran.saturating_sub(before.ran) * 20 >= now.saturating_sub(looked_at);
+            self.work = match (progress.written > before.written || is_flushing, has_run) {
+                (true, _) => Work::Saving,
+                (false, true) => Work::Busy,
+                (false, false) => Work::Idle,
+            };
+            if self.work == Work::Saving {
+                self.wrote_at = Some(now);
+            }
+        }
+    }
+
+    fn is_saving(&self, now: Duration) -> bool {
+        self.wrote_at.is_some_and(|at| now < at + self.step * PAUSES)
+    }
+}

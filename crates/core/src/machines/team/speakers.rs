@@ -1,0 +1,100 @@
+//! The processes that speak for the ranks: who gets a signal for a rank, and which of them are stuck.
+
+use std::time::Duration;
+
+use super::{CLOSED_SPEAKER_STEP, Effect, SPEAKER_STEP, Target, Team, Timer};
+use crate::ids::{Slot, SpeakerId};
+use crate::testimony::{Graces, Speaker};
+
+#[derive(Debug)]
+pub(super) struct Speaking {
+    pub(super) slot: Slot,
+    pub(super) is_leader: bool,
+    /// Its start, on a clock that all processes of the node share: of several, the last one speaks.
+    started: u64,
+    speaker: Speaker,
+    pub(super) is_closed: bool,
+}
+
+impl Team {
+    /// A process that may testify for its rank. `started` is its start on a clock that all processes share.
+    pub fn add_speaker(&mut self, slot: Slot, is_leader: bool, started: u64) -> SpeakerId {
+        let id = SpeakerId(self.next_speaker);
+        self.next_speaker += 1;
+        let speaking = Speaking { slot, is_leader, started, speaker: Speaker::default(), is_closed: false };
+        self.speakers.insert(id, speaking);
+        id
+    }
+
+    /// What a speaker says of its own failure; the deadline of its end follows.
+    pub fn speaker(&mut self, id: SpeakerId, change: impl FnOnce(&mut Speaker, &Graces)) {
+        if let Some(speaking) = self.speakers.get_mut(&id) {
+            change(&mut speaking.speaker, &self.graces);
+            self.rearm_speaker(id, None);
+        }
+    }
+
+    /// Who gets a signal that is meant for a rank: the process that speaks for it, else its leader.
+    pub fn voice(&self, slot: Slot) -> Target {
+        self.speaker_of(slot).map_or(Target::Leader(slot), Target::Speaker)
+    }
+
+    /// The process that speaks for a rank, if it is another than the leader: the one that was started last.
+    pub(super) fn speaker_of(&self, slot: Slot) -> Option<SpeakerId> {
+        let of_slot = self.speakers.iter().filter(|(_, speaking)| speaking.slot == slot);
+        let last = of_slot.max_by_key(|(_, speaking)| speaking.started)?;
+        (!last.1.is_leader).then_some(*last.0)
+    }
+
+    pub(super) fn speaker_ended(&mut self, id: SpeakerId, effects: &mut Vec<Effect>) {
+        let Some(speaking) = self.speakers.remove(&id) else { return };
+        self.timers.set(Timer::Speaker(id), None);
+        effects.push(Effect::ForgetSpeaker(id));
+        let member = &mut self.members[speaking.slot.index()];
+        if let Some((_, signal)) = member.stopped_speaker.take_if(|(stopped, _)| *stopped == id) {
+            // A leader whose speaker was signalled is signalled too, when the speaker is gone.
+            effects.push(Effect::Terminate(Target::Leader(speaking.slot), signal));
+        }
+    }
+
+    pub(super) fn speaker_seen(&mut self, now: Duration, id: SpeakerId, written: u64, effects: &mut Vec<Effect>) {
+        let Some(speaking) = self.speakers.get_mut(&id) else { return };
+        if let Some((place, since)) = speaking.speaker.tick(now, &self.graces, written) {
+            let (slot, is_leader) = (speaking.slot, speaking.is_leader);
+            if !is_leader {
+                // Its leader waits for it, and decides what its end means.
+                effects.push(Effect::Kill(Target::Speaker(id)));
+            }
+            effects.push(Effect::Stuck { speaker: id, slot, place, since, is_leader });
+        }
+        self.rearm_speaker(id, Some(now));
+    }
+
+    /// Sets the time of the next look at a speaker. `looked` is when it was looked at, if it was just now.
+    fn rearm_speaker(&mut self, id: SpeakerId, looked: Option<Duration>) {
+        let Some(speaking) = self.speakers.get(&id) else { return };
+        let is_stopped = self.members[speaking.slot.index()].stopped_speaker.is_some_and(|(stopped, _)| stopped == id);
+        let step = match (is_stopped, speaking.is_closed) {
+            (true, _) => Some(SPEAKER_STEP),
+            // The end of a leader is told by the kernel.
+            (false, true) if !speaking.is_leader => Some(CLOSED_SPEAKER_STEP),
+            (false, _) => None,
+        };
+        // Without a look just now, the one that is due stays due.
+        let step =
+            step.and_then(|step| looked.map_or(self.timers.at(Timer::Speaker(id)), |looked| Some(looked + step)));
+        let next = [step, speaking.speaker.deadline()].into_iter().flatten().min();
+        self.timers.set(Timer::Speaker(id), next);
+    }
+
+    pub(super) fn forget_speakers(&mut self, effects: &mut Vec<Effect>, is_to_go: impl Fn(&Speaking) -> bool) {
+        self.speakers.retain(|id, speaking| {
+            let goes = is_to_go(speaking);
+            if goes {
+                self.timers.set(Timer::Speaker(*id), None);
+                effects.push(Effect::ForgetSpeaker(*id));
+            }
+            !goes
+        });
+    }
+}

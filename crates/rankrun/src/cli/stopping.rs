@@ -1,0 +1,48 @@
+//! The options that say with which signals ranks are ended, and what each of their values means.
+
+use clap::Arg;
+use rankrun_core::status::signal_name;
+
+use crate::args::option;
+
+/// The options, for the help under `heading`.
+pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
+    vec![option(
+        "stop-signal",
+        "SIGNAL",
+        heading,
+        "The first signal when ranks are ended, such as INT or USR1",
+        "By default the signal that rankrun received (INT, TERM or HUP), and TERM after a failure or --timeout. TERM follows \
+             after 2s or half the grace, KILL at the end of the grace.",
+    )]
+}
+
+/// Reads the name or number of a signal that a program can handle.
+pub(crate) fn read_signal(text: &str) -> Result<i32, String> {
+    const LAST: i32 = 64;
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let by_name = || (1..=LAST).find(|number| signal_name(*number).strip_prefix("SIG") == Some(name));
+    let number = text.parse().ok().filter(|number| (1..=LAST).contains(number)).or_else(by_name);
+    match number {
+        Some(9 | 19) => Err(format!("\"{text}\" cannot be handled by a program: use --grace 0 to kill at once")),
+        // libc uses them for its own threads.
+        Some(32 | 33) | None => Err(format!("\"{text}\" is no signal: write INT, USR1 or 10")),
+        Some(number) => Ok(number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_read_by_name_and_number() {
+        for (text, number) in [("INT", 2), ("sigint", 2), ("SIGUSR1", 10), ("15", 15), ("RTMIN+1", 35), ("64", 64)] {
+            assert_eq!(read_signal(text), Ok(number), "{text}");
+        }
+        for text in ["", "KILL", "9", "STOP", "0", "65", "32", "-1", "SIG", "signal 33", "TERMINATE"] {
+            assert!(read_signal(text).is_err(), "{text}");
+        }
+    }
+}
