@@ -85,6 +85,53 @@ const ENVIRONMENTS: [Environment; 5] = [
     },
 ];
 
+/// The environments of tools, which are made when they are named: `cargo xtask dist` and `cargo xtask docs` do.
+const TOOLS: [Environment; 2] = [
+    Environment {
+        name: "dist",
+        pins: &["maturin==1.16.0", "ziglang==0.17.1", "wheel==0.48.0", "packaging==26.3"],
+        bare_pins: &[],
+        finish: None,
+        proof: "import ziglang, wheel",
+    },
+    Environment {
+        name: "docs",
+        pins: &[
+            "mkdocs-material==9.8.1",
+            "mkdocs==1.6.1",
+            "babel==2.18.0",
+            "backrefs==8.3",
+            "certifi==2026.10.18",
+            "charset-normalizer==3.5.2",
+            "click==8.5.1",
+            "colorama==0.4.6",
+            "ghp-import==2.1.0",
+            "idna==3.20",
+            "Jinja2==3.1.6",
+            "Markdown==3.11.3",
+            "MarkupSafe==3.0.4",
+            "mergedeep==1.3.4",
+            "mkdocs-get-deps==0.2.2",
+            "mkdocs-material-extensions==1.3.1",
+            "packaging==26.3",
+            "paginate==0.5.7",
+            "pathspec==1.1.1",
+            "platformdirs==4.14.7",
+            "Pygments==2.21.0",
+            "pymdown-extensions==13.1",
+            "python-dateutil==4.0.0",
+            "PyYAML==6.0.3",
+            "pyyaml_env_tag==1.1",
+            "requests==2.34.2",
+            "urllib3==2.8.0",
+            "watchdog==7.1.0",
+        ],
+        bare_pins: &[],
+        finish: None,
+        proof: "import material, mkdocs",
+    },
+];
+
 /// The name of the file that says which pins an environment was made with.
 const STAMP: &str = "rankrun-pins";
 
@@ -107,20 +154,24 @@ pub(crate) fn existing(name: &str) -> Option<PathBuf> {
     environment.is_made(&path).then_some(path)
 }
 
-/// Makes the named environments, or all of them.
+/// Makes the named environments, or all of those that tests use.
 pub(crate) fn create(names: &[String]) -> Result<()> {
-    if let Some(name) = names.iter().find(|name| !ENVIRONMENTS.iter().any(|known| known.name == *name)) {
-        let known: Vec<&str> = ENVIRONMENTS.iter().map(|environment| environment.name).collect();
+    let all = || ENVIRONMENTS.iter().chain(&TOOLS);
+    if let Some(name) = names.iter().find(|name| !all().any(|known| known.name == *name)) {
+        let known: Vec<&str> = all().map(|environment| environment.name).collect();
         bail!("no environment is called \"{name}\"; there are: {}", known.join(", "));
     }
     let directory = directory()?;
     fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    for environment in &ENVIRONMENTS {
-        if names.is_empty() || names.iter().any(|name| name == environment.name) {
-            environment
-                .create(&directory)
-                .with_context(|| format!("cannot create the Python environment \"{}\"", environment.name))?;
-        }
+    let is_wanted = |environment: &&Environment| names.iter().any(|name| name == environment.name);
+    let wanted: Vec<&Environment> = match names {
+        [] => ENVIRONMENTS.iter().collect(),
+        _ => all().filter(is_wanted).collect(),
+    };
+    for environment in wanted {
+        environment
+            .create(&directory)
+            .with_context(|| format!("cannot create the Python environment \"{}\"", environment.name))?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
+use crate::dist::manifests;
 use crate::{process, workspace};
 
 /// The longest a source file may be, without its tests.
@@ -27,6 +28,7 @@ pub(crate) fn lint() -> Result<()> {
         check_dropped(&file, &mut faults)?;
     }
     check_core(&mut faults)?;
+    manifests::check(&mut faults)?;
     for fault in &faults {
         println!("{fault}");
     }

@@ -1,4 +1,4 @@
-//! Debian packages that the tests need beside Rust.
+//! Debian packages that xtask needs beside Rust.
 
 use std::process::Command;
 
@@ -30,6 +30,13 @@ const NEEDS: [Need; 10] = [
     Need { what: What::Program("gdb"), package: "gdb" },
 ];
 
+/// What the checks of `cargo xtask dist` need besides.
+const DIST_NEEDS: [Need; 3] = [
+    Need { what: What::Program("man"), package: "man-db" },
+    Need { what: What::Program("unshare"), package: "util-linux" },
+    Need { what: What::Program("dpkg-deb"), package: "dpkg" },
+];
+
 impl Need {
     fn is_met(&self) -> bool {
         match self.what {
@@ -41,15 +48,24 @@ impl Need {
     }
 }
 
-/// Installs what is missing by apt-get if we may, else says what to install.
+/// Installs what the tests need and is missing by apt-get if we may, else says what to install.
 pub(crate) fn install_missing() -> Result<()> {
-    let missing: Vec<&str> = NEEDS.iter().filter(|need| !need.is_met()).map(|need| need.package).collect();
+    install(&NEEDS)
+}
+
+/// The same for the checks of `cargo xtask dist`.
+pub(crate) fn install_for_dist() -> Result<()> {
+    install(&DIST_NEEDS)
+}
+
+fn install(needs: &[Need]) -> Result<()> {
+    let missing: Vec<&str> = needs.iter().filter(|need| !need.is_met()).map(|need| need.package).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let list = missing.join(" ");
     if !rustix::process::geteuid().is_root() || workspace::find_program("apt-get").is_none() {
-        bail!("the tests need these packages: {list}\nhint: sudo apt-get install {list}");
+        bail!("these packages are missing: {list}\nhint: sudo apt-get install {list}");
     }
     println!("installing {list} by apt-get");
     process::run(Command::new("apt-get").args(["-qq", "update"]))?;
