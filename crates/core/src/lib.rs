@@ -12,7 +12,7 @@ mod spec;
 pub use conclusion::{evidence, exit, status, stderr, testimony, verdict};
 pub use machines::{gang, grace, lease, team, timers, worker};
 pub use record::{advice, core_dump, event, printable, report, suggest, text};
-pub use spec::{env, ids, job, rankmap, ranks, units};
+pub use spec::{env, ids, job, rankmap, ranks, template, units};
 
 pub use exit::ExitCode;
 pub use ids::{AppIndex, Attempt, GroupId, JobId, LocalRank, NodeRank, Pid, Rank, Slot, SpeakerId, Stream, WorkerId};
@@ -20,3 +20,4 @@ pub use job::{App, JobSpec};
 pub use rankmap::RankMap;
 pub use ranks::RankSet;
 pub use status::WorkerStatus;
+pub use template::Template;

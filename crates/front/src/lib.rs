@@ -20,8 +20,8 @@ pub struct Plan {
     /// The job. Its ignored signals are filled in here.
     pub spec: JobSpec,
     pub output: rankrun_output::Config,
-    /// A directory for a file per rank and stream.
-    pub log_dir: Option<PathBuf>,
+    /// Where a file per rank and stream goes.
+    pub log_dir: Option<rankrun_output::LogDirs>,
     pub report: ReportPlace,
     /// Where the events of the job are written.
     pub journal: Option<PathBuf>,

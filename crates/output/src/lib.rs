@@ -18,7 +18,7 @@ use text::{console, fold, grouped, lines, tag, template, time};
 pub use config::{Config, Mode, Names, PARTIAL_AFTER};
 pub use console::{CONTINUED_MARK, CUT_MARK};
 pub use lines::MAX_LINE;
-pub use logfiles::{LogError, LogFiles};
+pub use logfiles::{LogDirs, LogError, LogFiles};
 pub use presenter::Presenter;
 pub use spool::{Completion, Full, Record, Request, SPOOL_MEMORY, Spool, SpoolError};
 pub use template::{Template, TemplateError};

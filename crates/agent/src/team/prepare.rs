@@ -5,7 +5,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rankrun_core::env::{NodeFacts, app_environment, rank_environment};
@@ -53,7 +53,6 @@ impl Inherited {
 struct AppParts {
     env: Arc<[CString]>,
     path: Option<OsString>,
-    wdir: PathBuf,
 }
 
 /// Makes the commands of one attempt.
@@ -120,7 +119,8 @@ impl Preparer {
         let words = spec.command(rank);
         self.app_parts(spec, app)?;
         let parts = &self.apps[&app];
-        let wdir = (parts.wdir != Path::new(&spec.cwd)).then(|| c_string(parts.wdir.as_os_str())).transpose()?;
+        let directory = spec.directory(rank);
+        let wdir = (directory != spec.cwd).then(|| c_string(&directory)).transpose()?;
         let (pmi, keep) = match spec.mpi {
             MpiMode::Pmi1 => {
                 let (ours, theirs) = socket::pair().map_err(io_error("make a PMI socket"))?;
@@ -155,7 +155,7 @@ impl Preparer {
             limits: self.limits,
             parent: self.parent,
         };
-        let program = Program { word: words[0].clone(), app, path: parts.path.clone(), directory: parts.wdir.clone() };
+        let program = Program { word: words[0].clone(), app, path: parts.path.clone(), directory: directory.into() };
         Ok(Prepared { command, program, captures: streams.ours, pmi, windows: streams.windows, stdin: streams.stdin })
     }
 
@@ -164,13 +164,9 @@ impl Preparer {
             return Ok(());
         }
         let env = app_environment(spec, &self.facts, app);
-        let wdir = match &spec.app(app).wdir {
-            Some(wdir) => Path::new(&spec.cwd).join(wdir),
-            None => PathBuf::from(&spec.cwd),
-        };
         let path = env.get(OsStr::new("PATH")).cloned();
         let env = env.iter().map(|(name, value)| variable(name, value)).collect::<Result<Vec<_>, _>>()?;
-        self.apps.insert(app, AppParts { env: env.into(), path, wdir });
+        self.apps.insert(app, AppParts { env: env.into(), path });
         Ok(())
     }
 

@@ -191,6 +191,10 @@ pub fn app_environment(spec: &JobSpec, facts: &NodeFacts, app: AppIndex) -> BTre
             EnvEdit::Set { name, value } => {
                 env.insert(name.clone(), value.clone());
             }
+            // `rank_environment` has it.
+            EnvEdit::Fill { name, .. } => {
+                env.remove(name);
+            }
             EnvEdit::Remove { name } => env.retain(|have, _| !matches(name, have)),
         }
     }
@@ -199,15 +203,18 @@ pub fn app_environment(spec: &JobSpec, facts: &NodeFacts, app: AppIndex) -> BTre
     }
     preload_stdbuf(&mut env, spec.io.buffer, facts);
     if let Some(hook) = &facts.hook {
-        let path = env.entry("PYTHONPATH".into()).or_default();
-        // An empty element of PYTHONPATH would be the working directory: none is added.
-        let rest = std::mem::replace(path, hook.clone());
-        if !rest.is_empty() {
-            path.push(":");
-            path.push(rest);
-        }
+        prepend_hook(env.entry("PYTHONPATH".into()).or_default(), hook);
     }
     env
+}
+
+fn prepend_hook(path: &mut OsString, hook: &OsStr) {
+    // An empty element of PYTHONPATH would be the working directory: none is added.
+    let rest = std::mem::replace(path, hook.to_owned());
+    if !rest.is_empty() {
+        path.push(":");
+        path.push(rest);
+    }
 }
 
 /// The variables that are the rank's own, to be laid over its app's.
@@ -258,7 +265,40 @@ pub fn rank_environment(
             (slice.variable.into(), OsString::from_vec(devices))
         }));
     }
+    let filled = fill(spec, facts, app, rank, &env);
+    env.extend(filled);
     env
+}
+
+/// The variables that the user gave each rank a value of its own of. The last edit of a name counts, and `own` of what is
+/// protected.
+fn fill(
+    spec: &JobSpec,
+    facts: &NodeFacts,
+    app: &App,
+    rank: Rank,
+    own: &[(OsString, OsString)],
+) -> Vec<(OsString, OsString)> {
+    let mut filled = Vec::new();
+    for (i, edit) in app.env.iter().enumerate() {
+        let EnvEdit::Fill { name, value } = edit else { continue };
+        let is_ours = || {
+            let shared = shared_variables(spec, facts, 1);
+            own.iter().any(|(have, _)| have == name) || shared.iter().any(|(have, _)| *have == *name)
+        };
+        if edits(&app.env[i + 1..], name) || (name.to_str().is_some_and(is_protected) && is_ours()) {
+            continue;
+        }
+        let mut value = value.expand(spec, rank);
+        if let (true, Some(hook)) = (name == "PYTHONPATH", &facts.hook) {
+            prepend_hook(&mut value, hook);
+        }
+        if let (true, Some(library)) = (name == "LD_PRELOAD" && spec.io.buffer != Buffer::Program, &facts.stdbuf) {
+            append_stdbuf(&mut value, library);
+        }
+        filled.push((name.clone(), value));
+    }
+    filled
 }
 
 /// Where torch's `@record` writes the exception of a rank.
@@ -313,8 +353,12 @@ fn is_protected(name: &str) -> bool {
 
 /// Whether the user said anything of a variable, be it to set or to remove it.
 fn is_edited(app: &App, variable: &OsStr) -> bool {
-    app.env.iter().any(|edit| match edit {
-        EnvEdit::Set { name, .. } => name == variable,
+    edits(&app.env, variable)
+}
+
+fn edits(edits: &[EnvEdit], variable: &OsStr) -> bool {
+    edits.iter().any(|edit| match edit {
+        EnvEdit::Set { name, .. } | EnvEdit::Fill { name, .. } => name == variable,
         EnvEdit::Remove { name } => matches(name, variable),
     })
 }
@@ -329,14 +373,17 @@ fn preload_stdbuf(env: &mut BTreeMap<OsString, OsString>, buffer: Buffer, facts:
     let Some(library) = &facts.stdbuf else {
         return;
     };
-    let preload = env.entry("LD_PRELOAD".into()).or_default();
+    append_stdbuf(env.entry("LD_PRELOAD".into()).or_default(), library);
+    env.insert("_STDBUF_O".into(), mode.into());
+    env.insert("_STDBUF_E".into(), mode.into());
+}
+
+fn append_stdbuf(preload: &mut OsString, library: &OsStr) {
     // Last, as stdbuf(1) puts it: a library that must be the first, such as a sanitizer's, stays the first.
     if !preload.is_empty() {
         preload.push(":");
     }
     preload.push(library);
-    env.insert("_STDBUF_O".into(), mode.into());
-    env.insert("_STDBUF_E".into(), mode.into());
 }
 
 /// `--gpus-per-rank` asks for more devices than a mask lists.
@@ -404,7 +451,11 @@ fn gpu_masks(spec: &JobSpec, app: &App, local_rank: LocalRank, per_rank: u32) ->
     slices
 }
 
-/// A variable that says which GPUs a program may use.
+/// The variables that say which GPUs a program may use.
+pub const GPU_MASKS: [&str; 4] =
+    ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"];
+
+/// One of them, with what it says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GpuMask {
     pub variable: &'static str,
@@ -414,8 +465,7 @@ pub struct GpuMask {
 
 /// The mask that ranks of an app with these edits inherit or are given, if there is one.
 pub fn gpu_mask(base_env: &[(OsString, OsString)], edits: &[EnvEdit]) -> Option<GpuMask> {
-    let names = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"];
-    names.into_iter().find_map(|variable| {
+    GPU_MASKS.into_iter().find_map(|variable| {
         let mask = mask_of(base_env, edits, variable)?;
         let devices = mask.as_bytes().split(|byte| *byte == b',').filter(|device| !device.is_empty());
         // CUDA and HIP use what is listed before the first number that is none ("-1" hides all).
@@ -431,7 +481,8 @@ fn mask_of<'a>(base_env: &'a [(OsString, OsString)], edits: &'a [EnvEdit], varia
         match edit {
             EnvEdit::Set { name, value } if name == variable => return Some(value),
             EnvEdit::Remove { name } if matches(name, variable) => return None,
-            EnvEdit::Set { .. } | EnvEdit::Remove { .. } => {}
+            // What is filled for each rank is no mask to be shared out.
+            EnvEdit::Set { .. } | EnvEdit::Fill { .. } | EnvEdit::Remove { .. } => {}
         }
     }
     let inherited = base_env.iter().find(|(name, _)| name == variable);
@@ -444,6 +495,7 @@ mod tests {
     use crate::ids::{Attempt, GroupId, JobId};
     use crate::job::{CleanShm, IoPolicy, MpiMode, StopPolicy};
     use crate::rankmap::RankMap;
+    use crate::template::Template;
 
     fn spec(size: u32, base: &[(&str, &str)], edits: Vec<EnvEdit>) -> JobSpec {
         JobSpec {
@@ -629,6 +681,35 @@ mod tests {
         assert_eq!(get(&env, "WORLD_SIZE"), Some("mine"));
         assert_eq!(get(&env, "TORCHELASTIC_RUN_ID"), None);
         assert_eq!(get(&env, "OMP_NUM_THREADS"), None);
+    }
+
+    #[test]
+    fn a_value_with_fields_differs_from_rank_to_rank() {
+        let fill =
+            |name: &str, value: &str| EnvEdit::Fill { name: name.into(), value: Template::lenient(value.as_ref()) };
+        let edits = vec![
+            fill("OUT", "o.{rank}.{job}"),
+            fill("GONE", "{rank}"),
+            remove("GO*"),
+            fill("RANK", "r{rank}"),
+            fill("PYTHONPATH", "/lib/{node}"),
+            fill("RANKRUN_RANK", "7{rank}"),
+            fill("TWICE", "{rank}"),
+            set("TWICE", "plain"),
+        ];
+        let mut facts = facts();
+        facts.hook = Some("/hook".into());
+        let spec = spec(2, &[("OUT", "outer"), ("PYTHONPATH", "/outer")], edits);
+        let mut env = app_environment(&spec, &facts, AppIndex(0));
+        assert!(!env.contains_key(OsStr::new("OUT")), "it is the rank's own");
+        env.extend(rank_environment(&spec, &facts, Rank(1), None));
+        let get = |name: &str| env.get(OsStr::new(name)).and_then(|value| value.to_str());
+        assert_eq!(get("OUT"), Some("o.1.7f3a91c2"));
+        assert_eq!(get("GONE"), None);
+        assert_eq!(get("RANK"), Some("r1"));
+        assert_eq!(get("PYTHONPATH"), Some("/hook:/lib/vm"));
+        assert_eq!(get("RANKRUN_RANK"), Some("1"), "it ties the rank to its agent");
+        assert_eq!(get("TWICE"), Some("plain"));
     }
 
     #[test]

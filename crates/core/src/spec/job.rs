@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{AppIndex, Attempt, GroupId, JobId, Rank};
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
+use crate::template::Template;
 use crate::testimony::Graces;
 
 /// One command of a job. Most jobs have one; `rankrun -n 1 ./a : -n 7 ./b` has two.
@@ -20,7 +21,7 @@ pub struct App {
     /// Changes to the environment, in the order given.
     pub env: Vec<EnvEdit>,
     /// The working directory, if it is not the one of the front. Absolute.
-    pub wdir: Option<OsString>,
+    pub wdir: Option<Template>,
     /// Commands to put in front of the program of some ranks; the first given is outermost.
     pub wraps: Vec<Wrap>,
 }
@@ -31,6 +32,11 @@ pub enum EnvEdit {
     Set {
         name: OsString,
         value: OsString,
+    },
+    /// The value differs from rank to rank.
+    Fill {
+        name: OsString,
+        value: Template,
     },
     /// `name` may end in `*`, which stands for any rest.
     Remove {
@@ -43,7 +49,7 @@ pub enum EnvEdit {
 pub struct Wrap {
     pub ranks: RankSet,
     /// The words of the command. Never empty.
-    pub command: Vec<OsString>,
+    pub command: Vec<Template>,
 }
 
 /// What one agent needs to start, hold and stop its part of a job.
@@ -83,7 +89,13 @@ impl JobSpec {
         };
         let app = self.app(place.app);
         let wraps = app.wraps.iter().filter(|wrap| wrap.ranks.contains(rank)).flat_map(|wrap| &wrap.command);
-        wraps.chain(&app.command).cloned().collect()
+        wraps.map(|word| word.expand(self, rank)).chain(app.command.iter().cloned()).collect()
+    }
+
+    /// The working directory of a rank. Absolute.
+    pub fn directory(&self, rank: Rank) -> OsString {
+        let wdir = self.map.place(rank).and_then(|place| self.app(place.app).wdir.as_ref());
+        wdir.map_or_else(|| self.cwd.clone(), |wdir| wdir.expand(self, rank))
     }
 }
 

@@ -5,4 +5,5 @@ pub mod ids;
 pub mod job;
 pub mod rankmap;
 pub mod ranks;
+pub mod template;
 pub mod units;

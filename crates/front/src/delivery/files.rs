@@ -15,7 +15,7 @@ use std::time::Duration;
 use rankrun_agent::tidy::Places;
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::{Pid, Rank, Stream};
-use rankrun_output::{LogError, LogFiles};
+use rankrun_output::{LogDirs, LogError, LogFiles};
 use rankrun_sys::poll::Waker;
 
 use crate::delivery::core_file;
@@ -29,7 +29,7 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Make the directory of the log files.
-    OpenLogs { directory: PathBuf, world_size: u32 },
+    OpenLogs { directories: LogDirs, world_size: u32 },
     /// Append to a log file.
     Log { rank: Rank, stream: Stream, bytes: Vec<u8> },
     /// A stream has ended: write its last line and close its file.
@@ -260,9 +260,9 @@ impl Worker {
 
     fn perform(&mut self, task: Task) -> Done {
         match task {
-            Task::OpenLogs { directory, world_size } => {
-                self.go_to(&directory);
-                let opened = LogFiles::create(directory, world_size);
+            Task::OpenLogs { directories, world_size } => {
+                self.go_to(directories.first());
+                let opened = LogFiles::create(directories, world_size);
                 Done::LogsOpened(opened.map(|logs| self.logs = Some(logs)))
             }
             Task::Log { rank, stream, bytes } => {

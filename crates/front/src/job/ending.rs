@@ -183,8 +183,7 @@ impl Front {
         let record = self.gang.ranks().get(rank.index())?;
         let Some(WorkerStatus::Signaled { signal, core_dumped: true }) = record.status else { return None };
         let pid = record.pid?;
-        let place = self.plan.spec.map.place(rank)?;
-        let directory = self.plan.spec.app(place.app).wdir.as_ref().unwrap_or(&self.plan.spec.cwd);
+        let directory = self.plan.spec.directory(rank);
         let task = Task::FindCore { pid, signal, directory: directory.into(), took: self.started.elapsed() };
         let now = self.now();
         self.delivery.files.submit(now, task);

@@ -116,10 +116,10 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
         |what: &str, source| StartError { code: ExitCode::USAGE, ..StartError::new(what.to_owned(), Some(source)) };
     let (logs, journal) = (plan.log_dir.take(), plan.journal.take());
     let mut what = Vec::new();
-    if let Some(directory) = &logs {
-        what.push(format!("cannot write log files to \"{}\"", directory.display()));
+    if let Some(directories) = &logs {
+        what.push(format!("cannot write log files to \"{}\"", directories.first().display()));
         let world_size = plan.spec.map.world_size();
-        files.submit(Duration::ZERO, Task::OpenLogs { directory: directory.clone(), world_size });
+        files.submit(Duration::ZERO, Task::OpenLogs { directories: directories.clone(), world_size });
     }
     if let Some(path) = &journal {
         what.push(format!("cannot write the journal to \"{}\"", path.display()));
@@ -132,7 +132,7 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
             let failure = match done {
                 Done::LogsOpened(result) => {
                     opened.logs = true;
-                    result.err().map(|error| match Some(&error.path) == logs.as_ref() {
+                    result.err().map(|error| match logs.as_ref().is_some_and(|logs| logs.first() == error.path) {
                         true => error.source,
                         false => io::Error::other(format!("{error}: {}", rankrun_sys::reason(&error.source))),
                     })

@@ -1,6 +1,6 @@
 //! A file for each rank and stream.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -42,14 +42,45 @@ fn wrong_kind(kind: FileType) -> Option<WrongKind> {
     }
 }
 
-/// The files `rank-0007.stdout` and `rank-0007.stderr` of each rank, in one directory.
+/// Where the files go: one directory for all ranks, or one for each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogDirs(Vec<PathBuf>);
+
+impl LogDirs {
+    /// The directory of each rank, in order.
+    pub fn each(dirs: Vec<PathBuf>) -> LogDirs {
+        LogDirs(dirs)
+    }
+
+    /// The directory of a rank.
+    pub fn of(&self, rank: Rank) -> &Path {
+        self.0.get(rank.index()).map_or(self.first(), PathBuf::as_path)
+    }
+
+    /// The directory of rank 0.
+    pub fn first(&self) -> &Path {
+        self.0.first().map_or(Path::new("."), PathBuf::as_path)
+    }
+
+    fn distinct(&self) -> BTreeSet<&PathBuf> {
+        self.0.iter().collect()
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for LogDirs {
+    fn from(dir: P) -> LogDirs {
+        LogDirs(vec![dir.into()])
+    }
+}
+
+/// The files `rank-0007.stdout` and `rank-0007.stderr` of each rank.
 ///
 /// Each holds the bytes that its rank wrote, except that of a line that overwrites itself with `\r`, as progress bars
 /// do, only the last state is kept. A file is begun when its rank first writes, and what an earlier job left in it goes.
 /// The unterminated end of a stream is written when more comes, or when the stream is closed.
 #[derive(Debug)]
 pub struct LogFiles {
-    dir: PathBuf,
+    dirs: LogDirs,
     rank_width: usize,
     capacity: usize,
     logs: HashMap<Source, Log>,
@@ -79,30 +110,36 @@ struct Log {
     unwritten: Vec<u8>,
 }
 
+/// Makes a directory for log files.
+fn prepare(dir: &Path) -> Result<(), LogError> {
+    let failed = |action, source| LogError { action, path: dir.to_owned(), source };
+    std::fs::create_dir_all(dir).map_err(|source| failed("create", source))?;
+    tempfile::tempfile_in(dir).map_err(|source| failed("write", source))?;
+    for entry in std::fs::read_dir(dir).map_err(|source| failed("read", source))? {
+        let entry = entry.map_err(|source| failed("read", source))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_log = name.starts_with("rank-") && Stream::ALL.iter().any(|end| name.ends_with(&format!(".{end}")));
+        if is_log && let Some(wrong) = entry.file_type().ok().and_then(wrong_kind) {
+            return Err(LogError { action: "open", path: entry.path(), source: io::Error::other(wrong) });
+        }
+    }
+    Ok(())
+}
+
 impl LogFiles {
-    /// Makes the directory, with those above it, and proves that files can be made in it and that nothing that is no
+    /// Makes each directory, with those above it, and proves that files can be made in it and that nothing that is no
     /// regular file stands in the place of one.
-    pub fn create(dir: impl Into<PathBuf>, world_size: u32) -> Result<LogFiles, LogError> {
-        LogFiles::with_capacity(dir.into(), world_size, OPEN_FILES)
+    pub fn create(dirs: impl Into<LogDirs>, world_size: u32) -> Result<LogFiles, LogError> {
+        LogFiles::with_capacity(dirs.into(), world_size, OPEN_FILES)
     }
 
-    fn with_capacity(dir: PathBuf, world_size: u32, capacity: usize) -> Result<LogFiles, LogError> {
-        let failed = |action, source| LogError { action, path: dir.clone(), source };
-        std::fs::create_dir_all(&dir).map_err(|source| failed("create", source))?;
-        tempfile::tempfile_in(&dir).map_err(|source| failed("write", source))?;
-        for entry in std::fs::read_dir(&dir).map_err(|source| failed("read", source))? {
-            let entry = entry.map_err(|source| failed("read", source))?;
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let is_log = name.starts_with("rank-") && Stream::ALL.iter().any(|end| name.ends_with(&format!(".{end}")));
-            if is_log && let Some(wrong) = entry.file_type().ok().and_then(wrong_kind) {
-                return Err(LogError { action: "open", path: entry.path(), source: io::Error::other(wrong) });
-            }
-        }
+    fn with_capacity(dirs: LogDirs, world_size: u32, capacity: usize) -> Result<LogFiles, LogError> {
+        dirs.distinct().into_iter().try_for_each(|dir| prepare(dir))?;
         Ok(LogFiles {
             unwritten: 0,
             rank_width: world_size.saturating_sub(1).to_string().len(),
-            dir,
+            dirs,
             capacity,
             logs: HashMap::new(),
             open: HashMap::new(),
@@ -112,12 +149,7 @@ impl LogFiles {
 
     /// The file of a stream.
     pub fn path(&self, rank: Rank, stream: Stream) -> PathBuf {
-        self.dir.join(format!("rank-{:0width$}.{stream}", rank.0, width = self.rank_width))
-    }
-
-    /// The directory of the files.
-    pub fn dir(&self) -> &Path {
-        &self.dir
+        self.dirs.of(rank).join(format!("rank-{:0width$}.{stream}", rank.0, width = self.rank_width))
     }
 
     /// A rank wrote these bytes.
@@ -317,8 +349,19 @@ mod tests {
 
     fn logs(world_size: u32, capacity: usize) -> (tempfile::TempDir, LogFiles) {
         let dir = tempfile::tempdir().expect("a directory");
-        let logs = LogFiles::with_capacity(dir.path().join("a/b"), world_size, capacity).expect("it can be made");
+        let logs =
+            LogFiles::with_capacity(dir.path().join("a/b").into(), world_size, capacity).expect("it can be made");
         (dir, logs)
+    }
+
+    #[test]
+    fn each_rank_may_have_a_directory_of_its_own() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let dirs = LogDirs::each(vec![dir.path().join("0"), dir.path().join("1")]);
+        let mut logs = LogFiles::create(dirs, 2).expect("they can be made");
+        logs.write(Rank(1), Stream::Stdout, b"one\n").expect("it can be written");
+        assert_eq!(std::fs::read(dir.path().join("1/rank-1.stdout")).expect("the file is there"), b"one\n");
+        assert!(dir.path().join("0").is_dir());
     }
 
     #[test]
@@ -382,7 +425,7 @@ mod tests {
 
     #[test]
     fn what_may_block_is_no_log_file() {
-        let (_dir, mut logs) = logs(1, 8);
+        let (dir, mut logs) = logs(1, 8);
         let path = logs.path(Rank(0), Stream::Stdout);
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("it can be made");
@@ -393,7 +436,7 @@ mod tests {
             .expect("it can be read");
         let error = logs.retry().expect_err("it is a FIFO still");
         assert_eq!((error.source.to_string().as_str(), logs.unwritten()), (told, 5));
-        let error = LogFiles::create(logs.dir(), 1).expect_err("a FIFO is in the place of a log file");
+        let error = LogFiles::create(dir.path().join("a/b"), 1).expect_err("a FIFO is in the place of a log file");
         assert_eq!((error.path, error.source.to_string().as_str()), (path, told));
     }
 

@@ -224,7 +224,7 @@ fn rank_args() -> Vec<Arg> {
             "DIR",
             RANKS,
             "Run the command in this directory",
-            "A command such as ./solver is looked for there. --log-dir and other paths of rankrun's own start from the directory in which rankrun was called.",
+            "A command such as ./solver is looked for there. {rank}, {local_rank}, {job}, {attempt} and {node} are replaced. --log-dir and other paths of rankrun's own start from the directory in which rankrun was called.",
         )
         .value_hint(clap::ValueHint::DirPath),
         option(
@@ -234,7 +234,8 @@ fn rank_args() -> Vec<Arg> {
             "Set a variable in the ranks' environment [repeatable]",
             "The ranks have the whole environment of rankrun, except for what an outer launcher said about itself (SLURM_PROCID, \
              PMI_*, OMPI_*, ...). NAME alone passes such a variable on; a final * stands for any rest. What is set here wins over \
-             what rankrun sets, except for PMI_* and RANKRUN_*.",
+             what rankrun sets, except for PMI_* and RANKRUN_*. In a VALUE, {rank}, {local_rank}, {job}, {attempt} and {node} are \
+             replaced; other braces stay.",
         )
         .short('x'),
         option(
@@ -249,8 +250,8 @@ fn rank_args() -> Vec<Arg> {
             "[RANKS:]COMMAND",
             RANKS,
             "Put a command in front of some ranks' program [repeatable]",
-            "The command is split into words as a shell does, quotes respected: --wrap '0:gdb --args', --wrap 'nsys profile -o %p'. \
-             Without RANKS all ranks are wrapped. The first one given is outermost.",
+            "The command is split into words as a shell does, quotes respected: --wrap '0:gdb --args', --wrap 'perf record -o perf.{rank}'. \
+             {rank}, {local_rank}, {job}, {attempt} and {node} are replaced. Without RANKS all ranks are wrapped. The first one given is outermost.",
         ),
         option(
             "gpus-per-rank",
@@ -405,7 +406,7 @@ fn output_args() -> Vec<Arg> {
             "DIR",
             OUTPUT,
             "Also write a file for each rank and stream into this directory",
-            "The directory is made if it is missing.",
+            "The directory is made if it is missing. {rank}, {local_rank}, {job}, {attempt} and {node} in it are replaced: --log-dir logs/{job}.",
         )
         .value_hint(clap::ValueHint::DirPath),
         choice(

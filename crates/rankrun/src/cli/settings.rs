@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use rankrun_core::job::{Buffer, CleanShm, Descendants, EnvEdit, MpiMode, StdinTa
 use rankrun_core::suggest::nearest;
 use rankrun_core::testimony::Graces;
 use rankrun_core::units::{parse_duration, parse_size};
-use rankrun_core::{Rank, RankSet};
+use rankrun_core::{Rank, RankSet, Template};
 
 use crate::args;
 use crate::choices::{self, Output, Stdio, When, choose};
@@ -81,7 +81,7 @@ pub(crate) struct AppSettings {
     pub(crate) command: Vec<OsString>,
     pub(crate) nproc: Nproc,
     pub(crate) env: Vec<EnvEdit>,
-    pub(crate) wdir: Option<PathBuf>,
+    pub(crate) wdir: Option<Template>,
     pub(crate) wraps: Vec<Wrap>,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct Settings {
     pub(crate) timestamps: bool,
     pub(crate) only: Option<RankSet>,
     pub(crate) color: When,
-    pub(crate) log_dir: Option<PathBuf>,
+    pub(crate) log_dir: Option<Template>,
     pub(crate) stdio: Stdio,
     pub(crate) buffer: Buffer,
     pub(crate) spool: u64,
@@ -185,7 +185,7 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
         only: sources
             .get("only", |text| text.parse::<RankSet>().map_err(|error| format!("{error}: write 0, 0-3,8 or all")))?,
         color: sources.choice("color", choices::WHEN)?.unwrap_or(When::Auto),
-        log_dir: sources.one("log-dir").map(|given| given.text.into()),
+        log_dir: sources.one("log-dir").map(|given| template(&given, &given.text)).transpose()?,
         stdio: sources.choice("stdio", choices::STDIO)?.unwrap_or(Stdio::Auto),
         buffer: sources.choice("buffer", choices::BUFFER)?.unwrap_or_default(),
         spool: sources
@@ -395,7 +395,7 @@ fn app(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<AppSettings,
         command,
         nproc: sources.get("nproc", read_nproc)?.unwrap_or(Nproc::Count(1)),
         env,
-        wdir: sources.one("wdir").map(|given| given.text.into()),
+        wdir: sources.one("wdir").map(|given| template(&given, &given.text)).transpose()?,
         wraps: wraps?,
     })
 }
@@ -406,7 +406,13 @@ fn env_edits(given: &Given, env: &[(OsString, OsString)], warnings: &mut Vec<Str
     let set = |(name, value): (OsString, OsString)| EnvEdit::Set { name, value };
     if let Some(equals) = text.iter().position(|byte| *byte == b'=') {
         let name = variable_name(given, &text[..equals])?;
-        return Ok(vec![set((name, OsString::from_vec(text[equals + 1..].to_vec())))]);
+        let value = Template::lenient(OsStr::from_bytes(&text[equals + 1..]));
+        return Ok(vec![match value.fixed() {
+            Some(fixed) => EnvEdit::Set { name, value: fixed.to_owned() },
+            // The programs of all ranks are found by it before any is started.
+            None if name == "PATH" => return Err(given.problem("PATH is the same for all ranks, and takes no fields")),
+            None => EnvEdit::Fill { name, value },
+        }]);
     }
     let pattern = variable_name(given, text)?;
     let passed: Vec<_> = env.iter().filter(|(name, _)| name_matches(&pattern, name)).cloned().collect();
@@ -437,7 +443,16 @@ fn wrap(given: &Given) -> Result<Wrap, Problem> {
     if command.is_empty() {
         return Err(given.problem(format!("\"{}\" names no command", given.text.display())));
     }
-    Ok(Wrap { ranks, command })
+    let command: Result<Vec<Template>, Problem> = command.iter().map(|word| template(given, word)).collect();
+    Ok(Wrap { ranks, command: command? })
+}
+
+/// A text that may differ from rank to rank, and in which an unknown field is a mistake.
+fn template(given: &Given, text: &OsStr) -> Result<Template, Problem> {
+    Template::strict(text).map_err(|error| {
+        let literally = format!("write {{{{{}}}}} for that text itself", error.name);
+        given.problem(error).hint(literally)
+    })
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -542,7 +557,7 @@ mod tests {
         assert_eq!(b.command, ["./b", "-n", "3"], "options end at the command");
         let set = |name: &str, value: &str| EnvEdit::Set { name: name.into(), value: value.into() };
         assert_eq!((&a.env[..], &b.env[..]), (&[set("A", "1")][..], &[set("B", "2")][..]));
-        assert_eq!((a.wdir.as_deref(), b.wdir.as_deref()), (None, Some(std::path::Path::new("/"))));
+        assert_eq!((&a.wdir, &b.wdir), (&None, &Some(Template::literal("/"))));
     }
 
     #[test]

@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::PathBuf;
 
 use rankrun_core::env::{Master, NodeFacts, app_environment, rank_environment};
 use rankrun_core::job::MpiMode;
 use rankrun_core::rankmap::Place;
-use rankrun_core::{JobId, JobSpec, NodeRank, Rank, RankSet};
+use rankrun_core::{JobId, JobSpec, NodeRank, Rank, RankSet, Template};
 use rankrun_front::Plan;
 
 use crate::program;
@@ -90,8 +90,18 @@ fn blocks(spec: &JobSpec) -> Vec<Vec<Place>> {
 fn describe_block(spec: &JobSpec, facts: &NodeFacts, places: &[Place], whole: bool) -> Block {
     let app_index = places[0].app;
     let app = spec.app(app_index);
-    let command = spec.command(places[0].rank);
-    let directory = Path::new(app.wdir.as_ref().unwrap_or(&spec.cwd));
+    let first = places[0].rank;
+    let program = spec.command(first).swap_remove(0);
+    let own_directory = PathBuf::from(spec.directory(first));
+    // What differs within a block is shown by its name.
+    let (command, directory) = match places {
+        [_] => (spec.command(first), own_directory.clone()),
+        _ => {
+            let wraps = app.wraps.iter().filter(|wrap| wrap.ranks.contains(first)).flat_map(|wrap| &wrap.command);
+            let command = wraps.map(Template::shown).chain(app.command.iter().cloned()).collect();
+            (command, app.wdir.as_ref().map_or_else(|| spec.cwd.clone(), Template::shown).into())
+        }
+    };
     let shared = app_environment(spec, facts, app_index);
     let own: Vec<Env> = places.iter().map(|place| rank_variables(spec, facts, place.rank)).collect();
     let path = shared.get(OsStr::new("PATH")).map(OsString::as_os_str);
@@ -100,7 +110,7 @@ fn describe_block(spec: &JobSpec, facts: &NodeFacts, places: &[Place], whole: bo
         format!("{} {ranks}", if places.len() == 1 { "rank" } else { "ranks" }),
         format!("  command    {}", quote_all(&command)),
     ];
-    if let Ok(program) = program::find(&command[0], path, directory) {
+    if let Ok(program) = program::find(&program, path, &own_directory) {
         lines.push(format!("  program    {}", program.display()));
     }
     lines.push(format!("  directory  {}", directory.display()));

@@ -1,16 +1,22 @@
 //! From settings to the plan that the front runs: the only place that knows the types of the front and of the output.
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rankrun_core::env::{GpuMask, NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus, gpu_mask};
-use rankrun_core::job::{App, Buffer, IoPolicy, MpiMode, StdinTarget, StdioKind, StopPolicy, TtyGrant};
-use rankrun_core::{AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream};
+use rankrun_core::env::{GPU_MASKS, GpuMask, NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus, gpu_mask};
+use rankrun_core::job::{App, Buffer, EnvEdit, IoPolicy, MpiMode, StdinTarget, StdioKind, StopPolicy, TtyGrant, Wrap};
+use rankrun_core::rankmap::Place;
+use rankrun_core::template::Field;
+use rankrun_core::{
+    AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template,
+};
 use rankrun_front::{Plan, ReportPlace};
-use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template};
+use rankrun_output::{Config, LogDirs, Mode, PARTIAL_AFTER, Template as Tag};
 
 use crate::capacity::Descriptors;
 use crate::check::variable;
@@ -157,8 +163,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     crate::capacity::check(world)?;
     let world = u32::try_from(world).map_err(|_| Problem::usage(format!("{world} ranks are too many")))?;
     check_ranks(settings, world)?;
-    let apps: Result<Vec<App>, Problem> =
-        settings.apps.iter().zip(&sizes).map(|(app, size)| plan_app(app, *size, around)).collect();
+    let apps: Vec<App> = settings.apps.iter().zip(&sizes).map(|(app, size)| plan_app(app, *size, around)).collect();
     check_buffer(settings)?;
     let io = io_policy(settings, world, around)?;
     crate::capacity::check_descriptors(descriptors(settings, world, &io))?;
@@ -166,7 +171,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         job: JobId(random_name()?),
         group: GroupId(0),
         attempt: Attempt(0),
-        apps: apps?,
+        apps,
         map: RankMap::single_node(&around.host, &sizes),
         // A rankrun below a rank has another job, and must not write over this one's journal.
         base_env: around.env.iter().filter(|(name, _)| name != "RANKRUN_JOURNAL").cloned().collect(),
@@ -181,10 +186,10 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         ignored_signals: Vec::new(),
     };
     check_gpu_masks(&spec, around)?;
-    check_programs(&spec, around)?;
+    check_programs(&spec)?;
     Ok(Plan {
         output: output(settings, world, around)?,
-        log_dir: settings.log_dir.as_ref().map(|directory| around.cwd.join(directory)),
+        log_dir: settings.log_dir.as_ref().map(|directory| log_dirs(directory, &spec, around)),
         report: report_place(settings, around, &spec.job),
         journal: settings.journal.as_ref().map(|file| around.cwd.join(file)),
         error_file: around.variable("TORCHELASTIC_ERROR_FILE").map(|path| around.cwd.join(path)),
@@ -199,6 +204,16 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         color: around.colors(settings.color, around.terminals[2]),
         spec,
     })
+}
+
+/// Where log files go: one directory, or one for each rank.
+fn log_dirs(directory: &Template, spec: &JobSpec, around: &Surroundings) -> LogDirs {
+    let of_rank = |rank| around.cwd.join(directory.expand(spec, rank));
+    let differs = |field| matches!(field, Field::Rank | Field::LocalRank | Field::Node);
+    match directory.fields().any(differs) {
+        true => LogDirs::each(spec.map.places().iter().map(|place| of_rank(place.rank)).collect()),
+        false => of_rank(Rank(0)).into(),
+    }
 }
 
 /// Where the report goes: where the user says, else below their state directory.
@@ -258,6 +273,15 @@ fn no_gpus(option: &str, mask: Option<GpuMask>) -> Problem {
 
 /// Refuses to give ranks GPUs of their own where there are too few of them.
 fn check_gpu_masks(spec: &JobSpec, around: &Surroundings) -> Result<(), Problem> {
+    let edits = spec.apps.iter().flat_map(|app| &app.env);
+    let filled = edits.filter_map(|edit| match edit {
+        EnvEdit::Fill { name, .. } => GPU_MASKS.into_iter().find(|mask| name == mask),
+        EnvEdit::Set { .. } | EnvEdit::Remove { .. } => None,
+    });
+    if let Some(mask) = filled.into_iter().next().filter(|_| spec.gpus_per_rank.is_some()) {
+        return Err(Problem::usage(format!("--gpus-per-rank and a {mask} with fields exclude each other"))
+            .hint("leave one of them out: both say which GPUs each rank has"));
+    }
     const HINT: &str = "ask for fewer GPUs or fewer ranks, or let every rank see all GPUs: --gpus-per-rank none";
     check_gpus(spec, NodeRank(0)).map_err(|error| Problem::usage(error.to_string()).hint(HINT))?;
     let Some(each) = spec.gpus_per_rank else {
@@ -331,18 +355,23 @@ fn check_ranks(settings: &Settings, world: u32) -> Result<(), Problem> {
     Ok(())
 }
 
-fn plan_app(app: &AppSettings, size: u32, around: &Surroundings) -> Result<App, Problem> {
-    let wdir = app.wdir.as_ref().map(|directory| around.cwd.join(directory));
-    if let Some(directory) = &wdir {
-        check_directory(directory)?;
-    }
-    Ok(App {
+fn plan_app(app: &AppSettings, size: u32, around: &Surroundings) -> App {
+    App {
         command: app.command.clone(),
         size,
         env: app.env.clone(),
-        wdir: wdir.map(PathBuf::into_os_string),
+        wdir: app.wdir.clone().map(|directory| below(&around.cwd, directory)),
         wraps: app.wraps.clone(),
-    })
+    }
+}
+
+/// The directory, seen from the working directory if it is relative.
+fn below(cwd: &Path, directory: Template) -> Template {
+    // A field has no slash at its start.
+    match directory.shown().as_bytes().starts_with(b"/") {
+        true => directory,
+        false => directory.prefixed(cwd.join("")),
+    }
 }
 
 fn check_directory(directory: &Path) -> Result<(), Problem> {
@@ -354,21 +383,27 @@ fn check_directory(directory: &Path) -> Result<(), Problem> {
     rustix::fs::access(directory, rustix::fs::Access::EXEC_OK).map_err(|error| problem(reason(&error.into())))
 }
 
-/// Makes sure that the program of every rank can be executed.
-fn check_programs(spec: &JobSpec, around: &Surroundings) -> Result<(), Problem> {
+/// Makes sure that every rank has its directory, and that its program can be executed.
+fn check_programs(spec: &JobSpec) -> Result<(), Problem> {
+    let directory = |place: &Place| PathBuf::from(spec.directory(place.rank));
+    let directories: BTreeSet<PathBuf> = spec.map.places().iter().map(directory).collect();
+    for directory in directories.iter().filter(|directory| *directory != Path::new(&spec.cwd)) {
+        check_directory(directory)?;
+    }
     for (app, index) in spec.apps.iter().zip(0..) {
         let env = app_environment(spec, &known_facts(), AppIndex(index));
         let path = env.get(OsStr::new("PATH")).map(OsString::as_os_str);
-        let wdir = app.wdir.as_deref().map_or(around.cwd.as_path(), Path::new);
-        let ranks = || spec.map.places().iter().filter(|place| place.app == AppIndex(index));
-        let is_wrapped = |rank: Rank| app.wraps.iter().any(|wrap| wrap.ranks.contains(rank));
-        // What a wrapped rank runs is for its wrap to find: it may be no program at all, as after "sh -c".
-        if ranks().any(|place| !is_wrapped(place.rank)) {
-            program::find(&app.command[0], path, wdir)?;
-        }
-        for wrap in &app.wraps {
-            if ranks().any(|place| wrap.ranks.contains(place.rank)) {
-                program::find(&wrap.command[0], path, wdir)?;
+        let mut found: BTreeSet<(OsString, PathBuf)> = BTreeSet::new();
+        for place in spec.map.places().iter().filter(|place| place.app == AppIndex(index)) {
+            let wraps: Vec<&Wrap> = app.wraps.iter().filter(|wrap| wrap.ranks.contains(place.rank)).collect();
+            // What a wrapped rank runs is for its wrap to find: it may be no program at all, as after "sh -c".
+            let own = wraps.is_empty().then(|| app.command[0].clone());
+            for word in own.into_iter().chain(wraps.iter().map(|wrap| wrap.command[0].expand(spec, place.rank))) {
+                let program = (word, directory(place));
+                if !found.contains(&program) {
+                    program::find(&program.0, path, &program.1)?;
+                    found.insert(program);
+                }
             }
         }
     }
@@ -437,8 +472,8 @@ fn io_policy(settings: &Settings, world: u32, around: &Surroundings) -> Result<I
 
 fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Config, Problem> {
     let tag = settings.tag.as_ref().map(|given| match given.text.to_str() {
-        Some("") => Ok(Template::default()),
-        Some(text) => text.parse::<Template>().map_err(|error| given.problem(error)),
+        Some("") => Ok(Tag::default()),
+        Some(text) => text.parse::<Tag>().map_err(|error| given.problem(error)),
         None => Err(given.problem("the template is not UTF-8 text")),
     });
     let [_, stdout, stderr] = around.terminals;
