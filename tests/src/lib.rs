@@ -11,6 +11,7 @@ mod helper;
 mod job;
 mod leftovers;
 pub mod lines;
+pub mod matrix;
 pub mod processes;
 mod pty;
 pub mod screen;

@@ -23,7 +23,7 @@ struct Environment {
     proof: &'static str,
 }
 
-const ENVIRONMENTS: [Environment; 5] = [
+const ENVIRONMENTS: [Environment; 6] = [
     Environment {
         name: "mpich",
         pins: &["mpich==5.0.2", "mpi4py==4.1.2", "cloudpickle==3.1.2"],
@@ -82,6 +82,21 @@ const ENVIRONMENTS: [Environment; 5] = [
         bare_pins: &["torch==2.15.0", "nvidia-cuda-runtime==13.5.37", "nvidia-cuda-cupti==13.4.92"],
         finish: Some(include_str!("torch_standins.py")),
         proof: "import torch, torch.distributed as d; assert d.is_gloo_available()",
+    },
+    // What Python programs report their errors with: the matrix has a case of each.
+    Environment {
+        name: "tools",
+        pins: &[
+            "click==8.5.1",
+            "coverage==7.17.3",
+            "hydra-core==1.3.8",
+            "loguru==0.7.3",
+            "pytest==9.2.0",
+            "tqdm==4.70.1",
+        ],
+        bare_pins: &[],
+        finish: None,
+        proof: "import click, coverage, hydra, loguru, pytest, tqdm",
     },
 ];
 

@@ -17,7 +17,7 @@ enum What {
     PythonModule(&'static str),
 }
 
-const NEEDS: [Need; 10] = [
+const NEEDS: [Need; 18] = [
     Need { what: What::Program("cc"), package: "gcc" },
     Need { what: What::Program("c++"), package: "g++" },
     Need { what: What::Program("readelf"), package: "binutils" },
@@ -28,6 +28,15 @@ const NEEDS: [Need; 10] = [
     Need { what: What::Program("wall"), package: "bsdutils" },
     Need { what: What::Program("vi"), package: "vim-tiny" },
     Need { what: What::Program("gdb"), package: "gdb" },
+    // The languages of the matrix.
+    Need { what: What::Program("gfortran"), package: "gfortran" },
+    Need { what: What::Program("go"), package: "golang-go" },
+    Need { what: What::Program("javac"), package: "default-jdk-headless" },
+    Need { what: What::Program("node"), package: "nodejs" },
+    Need { what: What::Program("perl"), package: "perl" },
+    Need { what: What::Program("Rscript"), package: "r-base-core" },
+    Need { what: What::Program("strace"), package: "strace" },
+    Need { what: What::Program("mount"), package: "mount" },
 ];
 
 /// What the checks of `cargo xtask dist` need besides.

@@ -15,10 +15,10 @@ use crate::load::Load;
 use crate::{environments, packages, process, workspace};
 
 /// The black-box tests that need a Python environment; `--fast` leaves them out.
-const SUITES_WITH_PEERS: [&str; 5] = ["mpi", "seeds", "seeds_python", "failures", "chainermn"];
+const SUITES_WITH_PEERS: [&str; 6] = ["mpi", "seeds", "seeds_python", "failures", "chainermn", "matrix"];
 
 /// The black-box tests that run once more under load.
-const SUITES_UNDER_LOAD: [&str; 3] = ["containment", "output", "mpi"];
+const SUITES_UNDER_LOAD: [&str; 4] = ["containment", "output", "mpi", "matrix"];
 
 /// Segments of shared memory of killed MPI programs that may be missed in a whole run.
 const MISSED_SEGMENTS: usize = 2;

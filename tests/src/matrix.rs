@@ -1,0 +1,247 @@
+//! The cases of the matrix (`tests/matrix/*.cases`): programs that fail or succeed, and what must be said of them.
+//!
+//! A file is one language. Its form, line by line:
+//!
+//! ```text
+//! # a comment, outside of files
+//! env: mpich                what stands before the first case holds for every case of the file
+//! --- shared.py             a file that every case gets
+//! === name_of_the_case
+//! about: why this is expected, where it is not plain
+//! ranks: 2                  -n of the first command (2)
+//! env: mpich                the Python environment whose programs come first on the PATH
+//! needs: gfortran root      programs that must be there, and "root"
+//! build: cc -o main main.c  a shell command, run once for these files; its products are beside the files in every run
+//! options: --timeout {2s}   {2s} is two seconds, and more on a loaded machine
+//! set: NAME=VALUE           a variable in the environment of rankrun
+//! run: ./main 'one word'    the command, in a directory with the files
+//! culprit: 1                or 0|1, or none (1)
+//! class: exception          or exception|exit-code
+//! code: 1                   the exit code of rankrun
+//! says: ValueError: no      the headline has this; once for each text
+//! says-not: Connection      the headline has not
+//! fates: 0=victim 2=succeeded|ended-by-rankrun    (of the other ranks: ended-by-rankrun)
+//! how: 0 exited 1           how rank 0 ended has this
+//! prints: done              a line of stdout; once for each
+//! notes: rankrun: a rank    a healthy job is told of by this, and nothing else
+//! within: 10                seconds from the failure to the end of the job at most (10)
+//! loaded: yes               the case runs under `cargo xtask test --loaded` too
+//! --- main.c                a file; one that begins with "#!" may be executed
+//! ```
+//!
+//! A case with `healthy: yes` is a job that succeeds: exit code 0, every rank succeeded, no word from rankrun.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One program and what must be said of it.
+#[derive(Clone, Debug, Default)]
+pub struct Case {
+    /// `language::name`.
+    pub name: String,
+    pub ranks: u32,
+    pub environment: Option<String>,
+    pub needs: Vec<String>,
+    pub build: Option<String>,
+    pub options: Vec<String>,
+    pub variables: Vec<(String, String)>,
+    pub run: Vec<String>,
+    pub files: BTreeMap<String, String>,
+    pub healthy: bool,
+    pub loaded: bool,
+    /// Ranks, or `none`.
+    pub culprit: Vec<String>,
+    pub class: Vec<String>,
+    pub code: Vec<i32>,
+    pub says: Vec<String>,
+    pub says_not: Vec<String>,
+    /// By rank; the fate of a rank that is not here is that of the rule for all.
+    pub fates: BTreeMap<u32, Vec<String>>,
+    pub how: Vec<(u32, String)>,
+    pub prints: Vec<String>,
+    pub notes: Vec<String>,
+    /// Seconds.
+    pub within: u32,
+}
+
+/// The cases of every file of a directory, by name.
+///
+/// # Panics
+/// If a file is not in the form above, or two cases have one name: they are ours.
+pub fn cases(directory: &Path) -> Vec<Case> {
+    let entries = fs::read_dir(directory).expect("the cases are in the repository");
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "cases"));
+    paths.sort();
+    let mut cases: Vec<Case> = Vec::new();
+    for path in paths {
+        let language = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).expect("a file of cases can be read");
+        let read = parse(&language, &text).unwrap_or_else(|error| panic!("{}:{error}", path.display()));
+        cases.extend(read);
+    }
+    let mut names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+    names.sort_unstable();
+    let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+    assert!(twice.is_none(), "two cases are called {twice:?}");
+    cases
+}
+
+/// The cases of one file; else the line and what is wrong with it.
+fn parse(language: &str, text: &str) -> Result<Vec<Case>, String> {
+    let mut common = Case { ranks: 2, within: 10, ..Case::default() };
+    let mut cases: Vec<(usize, Case)> = Vec::new();
+    let mut file: Option<String> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        if let Some(name) = line.strip_prefix("=== ") {
+            file = None;
+            let case = Case { name: format!("{language}::{}", name.trim()), ..common.clone() };
+            cases.push((number, case));
+            continue;
+        }
+        let case = match cases.last_mut() {
+            Some((_, case)) => case,
+            None => &mut common,
+        };
+        if let Some(name) = line.strip_prefix("--- ") {
+            case.files.insert(name.trim().to_owned(), String::new());
+            file = Some(name.trim().to_owned());
+        } else if let Some(file) = &file {
+            let content = case.files.entry(file.clone()).or_default();
+            content.push_str(line);
+            content.push('\n');
+        } else if !line.trim().is_empty() && !line.starts_with('#') {
+            let (key, value) = line.split_once(':').ok_or_else(|| format!("{number}: no \"key: value\""))?;
+            set(case, key, value.trim()).map_err(|error| format!("{number}: {error}"))?;
+        }
+    }
+    cases.into_iter().map(|(number, case)| finish(case).map_err(|error| format!("{number}: {error}"))).collect()
+}
+
+fn set(case: &mut Case, key: &str, value: &str) -> Result<(), String> {
+    let some = |value: &str| Some(value.to_owned()).filter(|value| value != "none");
+    let number = |value: &str| value.parse::<u32>().map_err(|error| format!("\"{value}\": {error}"));
+    let any_of = |value: &str| value.split('|').map(str::to_owned).collect::<Vec<String>>();
+    match key {
+        "about" => {}
+        "ranks" => case.ranks = number(value)?,
+        "env" => case.environment = some(value),
+        "needs" => case.needs = value.split_whitespace().map(str::to_owned).collect(),
+        "build" => case.build = some(value),
+        "options" => case.options = words(value),
+        "set" => {
+            let (name, value) = value.split_once('=').ok_or("no NAME=VALUE")?;
+            case.variables.push((name.to_owned(), value.to_owned()));
+        }
+        "run" => case.run = words(value),
+        "healthy" => case.healthy = value == "yes",
+        "loaded" => case.loaded = value == "yes",
+        "culprit" => case.culprit = any_of(value),
+        "class" => case.class = any_of(value),
+        "code" => {
+            let codes = any_of(value).into_iter().map(|code| code.parse().map_err(|error| format!("{code}: {error}")));
+            case.code = codes.collect::<Result<_, String>>()?;
+        }
+        "says" => case.says.push(value.to_owned()),
+        "says-not" => case.says_not.push(value.to_owned()),
+        "fates" => {
+            for word in value.split_whitespace() {
+                let (rank, fates) = word.split_once('=').ok_or("no RANK=FATE")?;
+                case.fates.insert(number(rank)?, any_of(fates));
+            }
+        }
+        "how" => {
+            let (rank, text) = value.split_once(' ').ok_or("no RANK TEXT")?;
+            case.how.push((number(rank)?, text.to_owned()));
+        }
+        "prints" => case.prints.push(value.to_owned()),
+        "notes" => case.notes.push(value.to_owned()),
+        "within" => case.within = number(value)?,
+        _ => return Err(format!("\"{key}\" is no key")),
+    }
+    Ok(())
+}
+
+/// Fills in what goes without saying, and refuses a case that asserts too little.
+fn finish(mut case: Case) -> Result<Case, String> {
+    if case.run.is_empty() {
+        return Err("nothing is run".to_owned());
+    }
+    if case.healthy {
+        case.culprit = vec!["none".to_owned()];
+        case.class = vec!["none".to_owned()];
+        case.code = vec![0];
+    } else {
+        if case.culprit.is_empty() {
+            case.culprit = vec!["1".to_owned()];
+        }
+        if case.class.is_empty() || case.code.is_empty() || case.says.is_empty() {
+            return Err("a failure needs class, code and says".to_owned());
+        }
+    }
+    Ok(case)
+}
+
+/// The words of a command, as a shell splits them: quotes hold them together. `{2s}` is a time.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    for letter in line.chars() {
+        match (quote, letter) {
+            (Some(open), _) if open == letter => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (None, ' ') => words.extend(word.take()),
+            (Some(_) | None, _) => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// A word in which `{2s}` has become a time that fits the machine's load.
+pub fn with_times(word: &str, slowness: u32) -> String {
+    match word.strip_prefix('{').and_then(|rest| rest.strip_suffix("s}")).and_then(|time| time.parse::<u32>().ok()) {
+        Some(seconds) => format!("{}s", seconds * slowness),
+        None => word.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn a_case_has_what_its_file_has_and_its_own() {
+        let text = "env: mpich\n--- a.py\nimport os\n=== one\nrun: sh 'a b'  c\nclass: exit-code\ncode: 3|4\nsays: x: y\n\
+                    fates: 0=victim|succeeded 2=unknown\n--- b.sh\nexit 3\n=== two\nhealthy: yes\nrun: true\n";
+        let cases = parse("shell", text).expect("it is in the form");
+        let [one, two] = &cases[..] else { panic!("{cases:?}") };
+        assert_eq!((one.name.as_str(), one.environment.as_deref()), ("shell::one", Some("mpich")));
+        assert_eq!(one.run, ["sh", "a b", "c"]);
+        assert_eq!((one.code.clone(), one.says.clone()), (vec![3, 4], vec!["x: y".to_owned()]));
+        assert_eq!(one.culprit, ["1"]);
+        assert_eq!(one.fates[&0], ["victim", "succeeded"]);
+        assert_eq!(one.files.keys().collect::<Vec<_>>(), ["a.py", "b.sh"]);
+        assert_eq!(two.files.keys().collect::<Vec<_>>(), ["a.py"]);
+        assert_eq!((two.culprit[0].as_str(), two.code[0]), ("none", 0));
+    }
+
+    #[test]
+    fn a_failure_that_asserts_too_little_is_refused() {
+        assert_eq!(
+            parse("c", "=== one\nrun: true\ncode: 1\n").err().as_deref(),
+            Some("1: a failure needs class, code and says")
+        );
+        assert_eq!(parse("c", "=== one\ncolour: red\n").err().as_deref(), Some("2: \"colour\" is no key"));
+    }
+
+    #[test]
+    fn times_grow_with_the_load() {
+        assert_eq!((with_times("{2s}", 5).as_str(), with_times("{rank}", 5).as_str()), ("10s", "{rank}"));
+    }
+}

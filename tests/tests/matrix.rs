@@ -1,0 +1,254 @@
+//! The matrix: programs in many languages that fail as programs do, and healthy ones that must be left alone.
+//!
+//! Each case (`tests/matrix/*.cases`, form in `tests/src/matrix.rs`) is a small program and what is true of it, which was
+//! written down by looking at the program and not at rankrun: who failed, the class, the program's words that the headline
+//! must have, what became of the others, the exit code. Beside that every failure is told of in at most 20 lines, with a
+//! headline that fits into one, and within seconds; and of no job a process is left. Of a healthy job rankrun says nothing, and
+//! nothing of it is killed or missing.
+//!
+//! One test for each case, `language::name`. A case whose toolchain is not there is skipped by name. Under load
+//! (`cargo xtask test --loaded`) the cases run that are marked `loaded`, and all with `RANKRUN_TEST_SCALE=full`.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use rankrun_tests::matrix::{Case, cases, with_times};
+use rankrun_tests::{Ended, Environment, Job, full_scale, scratch, skip, slowness};
+use rustix::fs::FlockOperation;
+use serde_json::Value;
+
+/// Of a report, and of a job's end on stderr.
+const MAX_LINES: usize = 20;
+const MAX_COLUMNS: usize = 200;
+
+/// The matrix shall never become smaller than this.
+const FAILURES: usize = 120;
+const HEALTHY: usize = 40;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let all = cases(&Path::new(env!("CARGO_MANIFEST_DIR")).join("matrix"));
+    let healthy = all.iter().filter(|case| case.healthy).count();
+    let failures = all.len() - healthy;
+    let loaded = slowness() > 1 && !full_scale(true, false);
+    let chosen = all.into_iter().filter(|case| case.loaded || !loaded);
+    let mut trials: Vec<Trial> = chosen
+        .map(|case| {
+            let name = case.name.clone();
+            Trial::test(name.clone(), move || in_thread(&name, move || run(&case)))
+        })
+        .collect();
+    trials.push(Trial::test("the_matrix_has_its_size", move || {
+        let enough = failures >= FAILURES && healthy >= HEALTHY;
+        if enough { Ok(()) } else { Err(Failed::from(format!("{failures} failures, {healthy} healthy programs"))) }
+    }));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Runs a test in a thread of its name, as the usual harness does: a skip is noted by that name.
+fn in_thread(name: &str, test: impl FnOnce() -> Result<(), String> + Send + 'static) -> Result<(), Failed> {
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(test).map_err(Failed::from)?;
+    match thread.join() {
+        Ok(result) => result.map_err(Failed::from),
+        // What it said of it is on stderr.
+        Err(_) => Err(Failed::from("the test panicked")),
+    }
+}
+
+fn run(case: &Case) -> Result<(), String> {
+    let environment = match case.environment.as_deref() {
+        Some(name) => match Environment::find(name) {
+            Some(environment) => Some(environment),
+            None => return Ok(()),
+        },
+        None => None,
+    };
+    let inherited = env::var("PATH").unwrap_or_default();
+    let path = match &environment {
+        Some(environment) => format!("{}:{inherited}", environment.program("")),
+        None => inherited,
+    };
+    for need in &case.needs {
+        let met = match need.as_str() {
+            "root" => rustix::process::geteuid().is_root(),
+            program => env::split_paths(&path).any(|directory| directory.join(program).exists()),
+        };
+        if !met {
+            skip(&format!("\"{need}\" is not there"));
+            return Ok(());
+        }
+    }
+    let directory = scratch();
+    let result = run_in(case, &path, &directory);
+    fs::remove_dir_all(&directory).expect("the directory is ours");
+    result
+}
+
+fn run_in(case: &Case, path: &str, directory: &Path) -> Result<(), String> {
+    let (work, reports) = (directory.join("work"), directory.join("report"));
+    fs::create_dir(&work).expect("the directory is ours");
+    match &case.build {
+        Some(build) => {
+            let built = built(build, path, &case.files);
+            for entry in fs::read_dir(&built).expect("it has been made").flatten() {
+                let to = work.join(entry.file_name());
+                std::os::unix::fs::symlink(entry.path(), to).expect("the directory is ours");
+            }
+        }
+        None => write_files(&work, &case.files),
+    }
+    let mut words = vec!["--report-dir".to_owned(), reports.display().to_string()];
+    words.extend(["-n".to_owned(), case.ranks.to_string()]);
+    words.extend(case.options.iter().map(|word| with_times(word, slowness())));
+    words.extend(case.run.iter().cloned());
+    let mut job = Job::new(words).current_dir(&work).env("PATH", path).env("PYTHONDONTWRITEBYTECODE", "1");
+    for (name, value) in &case.variables {
+        job = job.env(name, value);
+    }
+    let ended = job.run();
+    let report = fs::read_to_string(reports.join("report.json")).ok();
+    let report: Value = report.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let faults = faults(case, &ended, &report);
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let stderr = ended.stderr_text();
+    let tail = stderr.char_indices().rev().nth(3000).map_or(0, |(index, _)| index);
+    let headline = report["summary"].as_str().unwrap_or("(no report)");
+    Err(format!("{}\n  headline: {headline}\n{}", faults.join("\n"), &stderr[tail..]))
+}
+
+fn write_files(directory: &Path, files: &BTreeMap<String, String>) {
+    for (name, content) in files {
+        let path = directory.join(name);
+        fs::create_dir_all(path.parent().expect("it is in the directory")).expect("the directory is ours");
+        fs::write(&path, content).expect("the directory is ours");
+        if content.starts_with("#!") {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+        }
+    }
+}
+
+/// The directory with these files and what the command makes of them. It is made once, for all cases with the same files and
+/// command, and for later runs.
+fn built(command: &str, path: &str, files: &BTreeMap<String, String>) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    (command, files).hash(&mut hasher);
+    let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("matrix");
+    fs::create_dir_all(&all).expect("the build directory can be written");
+    let directory = all.join(format!("{:016x}", hasher.finish()));
+    let lock = File::create(directory.with_extension("lock")).expect("the build directory can be written");
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive).expect("it is a file");
+    if !directory.exists() {
+        let fresh = directory.with_extension("new");
+        // One is there if an earlier run was killed.
+        let _ = fs::remove_dir_all(&fresh);
+        fs::create_dir(&fresh).expect("the build directory can be written");
+        write_files(&fresh, files);
+        let output = Command::new("sh").args(["-c", command]).current_dir(&fresh).env("PATH", path).output();
+        let output = output.expect("there is a shell");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command}: {said}");
+        fs::rename(&fresh, &directory).expect("both are in one directory");
+    }
+    directory
+}
+
+/// What is said or done otherwise than it must.
+fn faults(case: &Case, ended: &Ended, report: &Value) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut check = |what: &str, is: String, allowed: &[String]| {
+        if !allowed.contains(&is) {
+            faults.push(format!("{what} is {is}, must be {}", allowed.join(" or ")));
+        }
+    };
+    let named = |value: &Value| value.as_str().map_or_else(|| "none".to_owned(), str::to_owned);
+    let codes: Vec<String> = case.code.iter().map(i32::to_string).collect();
+    let code = ended.code.map_or_else(|| format!("signal {:?}", ended.signal), |code| code.to_string());
+    check("exit code", code, &codes);
+    check("reported code", report["exit_code"].to_string(), &codes);
+    check("class", named(&report["class"]), &case.class);
+    let culprit = report["culprit"]["rank"].as_u64();
+    check("culprit", culprit.map_or_else(|| "none".to_owned(), |rank| rank.to_string()), &case.culprit);
+    let left = &report["left"];
+    let left = format!("{} {}", left["proven"], left["processes"]);
+    check("left", left, &["true []".to_owned()]);
+    let rule = [if case.healthy { "succeeded" } else { "ended-by-rankrun" }.to_owned()];
+    for rank in report["ranks"].as_array().into_iter().flatten() {
+        let number = rank["rank"].as_u64().unwrap_or_default();
+        let allowed = match case.fates.get(&(number as u32)) {
+            Some(fates) => fates,
+            None if culprit == Some(number) => &["culprit".to_owned()][..],
+            None => &rule[..],
+        };
+        check(&format!("fate of rank {number}"), named(&rank["fate"]), allowed);
+    }
+    let lines: Vec<String> = ended.stdout_text().lines().map(str::to_owned).collect();
+    for line in &case.prints {
+        if !lines.contains(line) {
+            faults.push(format!("stdout has no line \"{line}\": {:?}", &lines[..lines.len().min(20)]));
+        }
+    }
+    for (rank, text) in &case.how {
+        let how = named(&report["ranks"][*rank as usize]["how"]);
+        if !how.contains(text) {
+            faults.push(format!("how rank {rank} ended is \"{how}\", must have \"{text}\""));
+        }
+    }
+    faults.extend(if case.healthy { faults_of_words(case, ended) } else { faults_of_report(case, ended, report) });
+    faults
+}
+
+/// Of a healthy job nothing is said but what the case names.
+fn faults_of_words(case: &Case, ended: &Ended) -> Vec<String> {
+    let stderr = ended.stderr_text();
+    let ours = stderr.lines().filter(|line| line.contains("rankrun"));
+    let unexpected = ours.filter(|line| !case.notes.iter().any(|note| line.contains(note)));
+    let mut faults: Vec<String> = unexpected.map(|line| format!("it is warned: {line}")).collect();
+    let missing = case.notes.iter().filter(|note| !stderr.contains(note.as_str()));
+    faults.extend(missing.map(|note| format!("it is not said: {note}")));
+    faults
+}
+
+fn faults_of_report(case: &Case, ended: &Ended, report: &Value) -> Vec<String> {
+    let mut faults = Vec::new();
+    let summary = report["summary"].as_str().unwrap_or_default();
+    for text in case.says.iter().filter(|text| !summary.contains(text.as_str())) {
+        faults.push(format!("the headline has no \"{text}\""));
+    }
+    for text in case.says_not.iter().filter(|text| summary.contains(text.as_str())) {
+        faults.push(format!("the headline has \"{text}\""));
+    }
+    if summary.chars().count() > MAX_COLUMNS || summary.chars().any(char::is_control) {
+        faults.push(format!("the headline is no single line: {summary:?}"));
+    }
+    let stderr = ended.stderr_text();
+    let told: Vec<&str> = match stderr.rfind("rankrun: ").filter(|_| !summary.is_empty()) {
+        Some(_) => stderr.lines().skip_while(|line| !is_headline(line, summary)).collect(),
+        None => Vec::new(),
+    };
+    if !(1..=MAX_LINES).contains(&told.len()) {
+        faults.push(format!("the report has {} lines", told.len()));
+    }
+    if let Some(at) = report["culprit"]["at"].as_f64() {
+        let took = Duration::from_secs_f64((report["seconds"].as_f64().unwrap_or_default() - at).max(0.0));
+        if took > Duration::from_secs(case.within.into()) * slowness() {
+            faults.push(format!("it ended {took:?} after the failure"));
+        }
+    }
+    faults
+}
+
+/// Whether the report begins here. What cannot be printed is escaped, so that only the beginning is compared.
+fn is_headline(line: &str, summary: &str) -> bool {
+    let beginning: String = summary.chars().take_while(|letter| letter.is_ascii_graphic() || *letter == ' ').collect();
+    line.starts_with("rankrun: ") && line["rankrun: ".len()..].starts_with(&beginning)
+}
