@@ -1,4 +1,4 @@
-//! `cargo xtask lint`: formatting, clippy, and the rules of the tree that no other tool knows.
+//! `cargo xtask lint`: formatting, clippy, the manifests, links between pages, and the rules of the tree that no other tool knows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::dist::manifests;
+use crate::docs::links;
 use crate::{process, workspace};
 
 /// The longest a source file may be, without its tests.
@@ -29,6 +30,7 @@ pub(crate) fn lint() -> Result<()> {
     }
     check_core(&mut faults)?;
     manifests::check(&mut faults)?;
+    links::check(&mut faults)?;
     for fault in &faults {
         println!("{fault}");
     }

@@ -7,11 +7,13 @@
 //! | `bench` | measures rankrun beside the launchers that are installed |
 //! | `soak` | the black-box tests with their full counts, again and again |
 //! | `env` | creates the Python environments that the black-box tests use |
+//! | `docs` | builds the site from the pages in `docs/` |
 //! | `dist` | builds what people install: wheel, tarball, Debian package, checksums |
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this program talks to the person who started it")]
 
 mod bench;
 mod dist;
+mod docs;
 mod environments;
 mod leftovers;
 mod lint;
@@ -64,6 +66,8 @@ enum Command {
         /// Run only the tests whose names contain one of these
         filters: Vec<String>,
     },
+    /// Build the site from the pages in docs/ into target/site
+    Docs,
     /// Build the wheel, the tarball and the Debian package into target/dist
     Dist {
         /// Also install each in a fresh place, run jobs there, and check what crates.io asks for
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         Command::Lint => lint::lint(),
         Command::Bench { runs, rows } => bench::bench(runs, &rows),
         Command::Soak { minutes, filters } => tests::soak(Duration::from_secs(60 * minutes), &filters),
+        Command::Docs => docs::docs(),
         Command::Dist { check } => dist::dist(check),
         Command::Env { names } => environments::create(&names),
     };
