@@ -2,6 +2,10 @@
 
 use std::fs;
 
+use std::path::Path;
+use std::process::{Command, Output};
+
+use rankrun_core::evidence::Class;
 use rankrun_core::report::Report;
 use rankrun_tests::{Job, rankrun, scratch, skip};
 
@@ -54,5 +58,72 @@ fn the_core_of_a_rank_that_crashed_is_named() {
     let json = fs::read_to_string(report.join("report.json")).expect("a report is written");
     let kept: Report = serde_json::from_str(&json).expect("the report has our form");
     assert_eq!(kept.next.len(), 2, "{:?}", kept.next);
+    fs::remove_dir_all(&directory).expect("the directory is ours");
+}
+
+/// `rankrun report` of a user whose reports are below this directory.
+fn report(state: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(rankrun());
+    command.arg("report").args(words).env("XDG_STATE_HOME", state).output().expect("rankrun can be started")
+}
+
+fn text(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).into_owned()
+}
+
+#[test]
+fn the_last_report_any_one_and_a_list_are_printed_and_old_ones_go() {
+    let state = scratch();
+    let none = report(&state, &[]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(text(&none.stderr).starts_with("error: no report is kept in "), "{}", text(&none.stderr));
+    let mut ids = Vec::new();
+    for code in 1..=4 {
+        let script = format!("exit {code}");
+        let job = Job::new(["--keep-reports", "3", "sh", "-c", &script]).env("XDG_STATE_HOME", &state);
+        assert_eq!(job.run().code, Some(code));
+        let last = report(&state, &["--json"]);
+        let last: Report = serde_json::from_slice(&last.stdout).expect("the report has our form");
+        assert_eq!(i32::from(last.exit_code.0), code, "the newest is printed");
+        ids.push(last.job.0);
+    }
+    assert!(text(&report(&state, &[]).stdout).starts_with("rankrun: rank 0 failed: exited with code 4"));
+    assert_eq!(report(&state, &[&ids[0]]).status.code(), Some(2), "the first was the oldest of four");
+    for (id, code) in ids.iter().zip(1..).skip(1) {
+        let path = state.join("rankrun").join(id);
+        let whole = path.join("report.json");
+        for named in [id.as_str(), &id[..7], path.to_str().expect("text"), whole.to_str().expect("text")] {
+            let printed = text(&report(&state, &[named]).stdout);
+            assert!(printed.starts_with(&format!("rankrun: rank 0 failed: exited with code {code}")), "{printed}");
+        }
+    }
+    let list = text(&report(&state, &["--list"]).stdout);
+    let listed: Vec<&str> = list.lines().skip(1).map(|line| &line[..8]).collect();
+    assert_eq!(listed, ids[1..].iter().rev().collect::<Vec<_>>(), "{list}");
+    let list: serde_json::Value = serde_json::from_slice(&report(&state, &["--list", "--json"]).stdout).expect("JSON");
+    assert_eq!((list.as_array().map(Vec::len), &list[0]["exit_code"]), (Some(3), &4.into()), "{list}");
+    let unknown = report(&state, &["zzz"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    fs::remove_dir_all(&state).expect("the directory is ours");
+}
+
+#[test]
+fn a_job_that_is_refused_leaves_a_report_where_one_is_asked_for() {
+    let directory = scratch();
+    let place = directory.join("report").display().to_string();
+    for (words, code) in [
+        (&["-n", "2", "no-such-program"][..], 127),
+        (&["-n", "10000000", "true"], 2),
+        (&["--log-dir", "/proc/logs", "true"], 2),
+    ] {
+        let ended = Job::new(["--report-dir", &place].iter().chain(words)).run();
+        assert_eq!(ended.code, Some(code), "{}", ended.stderr_text());
+        let json = fs::read(directory.join("report/report.json")).expect("a report is written");
+        let report: Report = serde_json::from_slice(&json).expect("the report has our form");
+        assert_eq!((i32::from(report.exit_code.0), report.class), (code, Some(Class::Refused)));
+        let first = ended.stderr_text().lines().next().map(str::to_owned);
+        assert_eq!(first, Some(format!("error: {}", report.summary)));
+        fs::remove_dir_all(directory.join("report")).expect("the directory is ours");
+    }
     fs::remove_dir_all(&directory).expect("the directory is ours");
 }

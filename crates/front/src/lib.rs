@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rankrun_core::{ExitCode, JobSpec};
 
-pub use job::{JournalError, Replayed, replay};
+pub use job::{JournalError, Refusal, Replayed, replay};
 
 /// What is to be run, with everything resolved.
 #[derive(Clone, Debug)]
@@ -52,6 +52,8 @@ pub struct ReportPlace {
     pub is_asked_for: bool,
     /// The user's home, which is written `~`. A directory below it is made only if the home exists.
     pub home: Option<PathBuf>,
+    /// How many reports stay in the default place.
+    pub keep: u32,
 }
 
 /// Runs the job to its end. The calling process must have one thread.

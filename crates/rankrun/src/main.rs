@@ -11,7 +11,7 @@ use rankrun_core::ExitCode;
 
 use cli::{args, choices, config, habits, invocation, message, settings, spelling, stopping, texts, words};
 use commands::{check, clean, inventory, man, replay, report};
-use planning::{capacity, cpus, dry_run, file, gpus, plan, program};
+use planning::{capacity, cpus, dry_run, file, gpus, plan, program, refusal};
 
 use crate::invocation::Invocation;
 use crate::message::Problem;
@@ -36,12 +36,13 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
                 settings.warnings.iter().for_each(|warning| message::warn(warning));
             }
             let around = Surroundings::gather(env)?;
-            let plan = plan::make(&settings, &around)?;
+            let plan =
+                plan::make(&settings, &around).inspect_err(|problem| refusal::save(&settings, &around, problem))?;
             if settings.dry_run {
                 let text = dry_run::describe(&plan, &settings.given, around.cpus(), settings.verbosity > 0);
                 return print(text.as_bytes());
             }
-            plan::run(plan)
+            plan::run(plan).inspect_err(|problem| refusal::save(&settings, &around, problem))
         }
         Invocation::Print(text) => print(text.as_bytes()),
         Invocation::Completions(shell) => {
@@ -56,9 +57,10 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
             print(text.as_bytes())?;
             Ok(code)
         }
-        Invocation::Report { file } => {
+        Invocation::Report { job, list, json } => {
             let color = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
-            print(report::read(&file, color)?.as_bytes())
+            let reports = report::Reports::of_user(std::env::vars_os());
+            print(if list { reports.list(json)? } else { reports.read(job.as_deref(), json, color)? }.as_bytes())
         }
         Invocation::Replay { file } => {
             let color = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;

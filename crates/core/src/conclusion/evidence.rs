@@ -249,4 +249,6 @@ pub enum Class {
     Interrupted,
     LauncherLost,
     OutputFailed,
+    /// The job could not begin: no rank was started.
+    Refused,
 }

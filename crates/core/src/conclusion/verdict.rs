@@ -356,7 +356,8 @@ fn weight(
         | Class::Timeout
         | Class::Interrupted
         | Class::LauncherLost
-        | Class::OutputFailed => Weight::Missing,
+        | Class::OutputFailed
+        | Class::Refused => Weight::Missing,
     }
 }
 

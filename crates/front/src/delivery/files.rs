@@ -18,7 +18,7 @@ use rankrun_core::{Pid, Rank, Stream};
 use rankrun_output::{LogDirs, LogError, LogFiles};
 use rankrun_sys::poll::Waker;
 
-use crate::delivery::core_file;
+use crate::delivery::{core_file, prune};
 
 /// Tasks that are given to the thread at a time. When it has so many, the others wait on the loop's side.
 const TASKS: usize = 64;
@@ -48,6 +48,8 @@ pub(crate) enum Task {
     Journal(Vec<u8>),
     /// Remove the directories of the job.
     Remove(Places),
+    /// Remove old reports: those beside this directory, until so many are left.
+    Prune { own: PathBuf, keep: u32 },
     /// Look for the core of a process that ran in `directory`, in a job that `took` so long.
     FindCore { pid: Pid, signal: i32, directory: PathBuf, took: Duration },
 }
@@ -306,6 +308,11 @@ impl Worker {
                 places.remove();
                 Done::Removed
             }
+            Task::Prune { own, keep } => {
+                self.go_to(&own);
+                prune::prune(&own, keep);
+                Done::Removed
+            }
             Task::FindCore { pid, signal, directory, took } => {
                 self.go_to(&directory);
                 Done::CoreFound(core_file::find(pid, signal, &directory, took))
@@ -365,6 +372,7 @@ fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn save(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes a file as a whole.
+pub(crate) fn save(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create(path)?.write_all(bytes)
 }

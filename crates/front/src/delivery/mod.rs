@@ -6,11 +6,12 @@ mod files;
 mod journal;
 mod last_words;
 mod notes;
+mod prune;
 mod shown;
 mod sink;
 
 pub(crate) use destinations::{Delivery, Opened, Threads, Told};
-pub(crate) use files::{Directory, Done, Files, Task, Unusable};
+pub(crate) use files::{Directory, Done, Files, Task, Unusable, save};
 pub(crate) use journal::Journal;
 pub(crate) use last_words::LastWords;
 pub(crate) use notes::Notes;

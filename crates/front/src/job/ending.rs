@@ -20,6 +20,7 @@ use rankrun_wire::message::Containment;
 
 use crate::delivery::{Directory, Done, Files, Task, Unusable};
 use crate::job::front::{Front, Outcome};
+use crate::job::refusal::Refusal;
 use crate::job::report;
 use crate::job::run::RELEASE_BOUND;
 use crate::nodes::{Act, Guard, LOOK_STEP, NodeHandle};
@@ -33,15 +34,16 @@ const PROBE_BOUND: Duration = Duration::from_millis(200);
 /// How long any of it may take when whoever waits for the end has lost patience.
 const HURRIED_BOUND: Duration = Duration::from_millis(200);
 /// How long a file system may take to keep the report, after it has been printed.
-const SAVE_BOUND: Duration = Duration::from_secs(5);
+pub(crate) const SAVE_BOUND: Duration = Duration::from_secs(5);
 
 /// So many lines above the report stand right above it: on the smallest terminal they are seen together.
 const ABOVE: u64 = 10;
 
 /// The report's own name in its directory.
-const REPORT: &str = "report.json";
+pub(crate) const REPORT: &str = "report.json";
 
-fn cannot_write(path: &Path, why: &str) -> String {
+/// What is said where a file could not be written.
+pub(crate) fn cannot_write(path: &Path, why: &str) -> String {
     let what = if path.ends_with(REPORT) { "cannot write the report to" } else { "cannot write" };
     format!("{what} \"{}\": {why}", path.display())
 }
@@ -58,6 +60,12 @@ impl Front {
         }
         if let Some((what, source)) = &self.refused {
             report::error(self.plan.color, what, Some(source), None);
+            if let Some((directory, refusal)) = Refusal::of(&self.plan) {
+                let text = format!("{what}: {}", rankrun_sys::reason(source));
+                if let Err(text) = (Refusal { text, ..refusal }).save(&directory) {
+                    report::error(self.plan.color, &text, None, None);
+                }
+            }
             return Outcome { code: ExitCode::INTERNAL, raise: None };
         }
         let mut is_written = true;
@@ -199,9 +207,10 @@ impl Front {
     /// Has the report written, and where torchrun would leave the cause, and says what could not be written. Neither
     /// changes the exit code.
     fn save(&mut self, directory: Option<Directory>, report: &Report) {
-        let mut files = Vec::new();
+        let (mut files, mut prune) = (Vec::new(), None);
         if let Some(directory) = directory {
             let path = directory.path.join(REPORT);
+            prune = (!self.plan.report.is_asked_for).then(|| directory.path.clone());
             files.push((Some(directory), path, report::to_json(report)));
         }
         if let (Some(path), Some(json)) = (self.plan.error_file.clone(), report::error_file(report)) {
@@ -217,6 +226,9 @@ impl Front {
                 }
                 Err(error) => self.note(cannot_write(&path, &rankrun_sys::reason(&error))),
             }
+        }
+        if let Some(own) = prune {
+            self.delivery.files.submit(now, Task::Prune { own, keep: self.plan.report.keep });
         }
         // The report lies beside the output that is kept.
         let bound = if self.is_hurried || self.delivery.is_keep_dead() { HURRIED_BOUND } else { SAVE_BOUND };

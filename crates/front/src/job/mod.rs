@@ -8,11 +8,13 @@ mod ending;
 mod event;
 mod front;
 mod pause;
+mod refusal;
 mod replay;
 mod report;
 mod run;
 mod signals;
 mod start;
 
+pub use refusal::Refusal;
 pub use replay::{JournalError, Replayed, replay};
 pub(crate) use start::run;

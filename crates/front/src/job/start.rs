@@ -22,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::Plan;
 use crate::delivery::{Delivery, Done, Files, Journal, LastWords, Notes, Opened, Task, Threads};
 use crate::job::front::{Front, Outcome};
+use crate::job::refusal::Refusal;
 use crate::job::report;
 use crate::job::run::Token;
 use crate::nodes::{Bootstrap, Local, NodeHandle};
@@ -35,11 +36,19 @@ const DRAIN_LEAST: Duration = Duration::from_secs(1);
 /// Runs a job.
 pub(crate) fn run(plan: Plan) -> Outcome {
     let color = plan.color;
+    let refusal = Refusal::of(&plan);
     match start(plan) {
         Ok(front) => front.run_to_end(),
         Err(error) => {
             if error.raise.is_none() {
                 report::error(color, &error.to_string(), error.source.as_ref(), error.hint.as_deref());
+                if let Some((directory, refusal)) = refusal {
+                    let source = error.source.as_ref().map(|source| format!(": {}", rankrun_sys::reason(source)));
+                    let text = format!("{error}{}", source.unwrap_or_default());
+                    if let Err(text) = (Refusal { text, code: error.code, ..refusal }).save(&directory) {
+                        report::error(color, &text, None, None);
+                    }
+                }
             }
             Outcome { code: error.code, raise: error.raise }
         }

@@ -93,16 +93,17 @@ pub(crate) fn report() -> Command {
         .about(SUBCOMMANDS[4].1)
         .long_about(
             "Prints, as rankrun did when the job ended, what failed first and why, what became of the other ranks and what \
-             was left. FILE is a report.json, or the directory that holds one.",
+             was left. Without JOB it is the newest report of yours.",
         )
         .arg(
-            Arg::new("file")
-                .value_name("FILE")
-                .required(true)
+            Arg::new("job")
+                .value_name("JOB")
                 .value_parser(ValueParser::path_buf())
                 .value_hint(clap::ValueHint::AnyPath)
-                .help("The report.json of the job, or its directory"),
+                .help("The id of the job or the beginning of it; or its report.json, or the directory that holds one"),
         )
+        .arg(Arg::new("list").long("list").help("List your reports, the newest first").action(ArgAction::SetTrue).conflicts_with("job"))
+        .arg(Arg::new("json").long("json").help("Print JSON").action(ArgAction::SetTrue))
 }
 
 pub(crate) fn check() -> Command {
@@ -489,6 +490,13 @@ fn general_args() -> Vec<Arg> {
             "The default is a directory of the job below $XDG_STATE_HOME/rankrun or ~/.local/state/rankrun.",
         )
         .value_hint(clap::ValueHint::DirPath),
+        option(
+            "keep-reports",
+            "N",
+            GENERAL,
+            "How many reports are kept (default 100)",
+            "When a job has saved its report in the default place, older ones there are removed, the oldest first.",
+        ),
         option(
             "journal",
             "FILE",

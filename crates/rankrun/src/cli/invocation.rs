@@ -25,7 +25,10 @@ pub(crate) enum Invocation {
     Completions(clap_complete::Shell),
     Man,
     Report {
-        file: PathBuf,
+        /// Its id or the beginning of it, or a path.
+        job: Option<PathBuf>,
+        list: bool,
+        json: bool,
     },
     Replay {
         file: PathBuf,
@@ -72,7 +75,11 @@ fn read_subcommand(name: &str, command: Command, words: &[OsString]) -> Result<I
             Invocation::Completions(shell.expect("clap has made sure of the argument"))
         }
         "man" => Invocation::Man,
-        "report" => Invocation::Report { file: file() },
+        "report" => Invocation::Report {
+            job: matches.get_one::<PathBuf>("job").cloned(),
+            list: matches.get_flag("list"),
+            json: matches.get_flag("json"),
+        },
         _ => Invocation::Replay { file: file() },
     })
 }

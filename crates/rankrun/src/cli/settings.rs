@@ -119,6 +119,7 @@ pub(crate) struct Settings {
     pub(crate) stdin: Option<StdinTarget>,
     pub(crate) tty: Option<Rank>,
     pub(crate) report_dir: Option<PathBuf>,
+    pub(crate) keep_reports: u32,
     pub(crate) journal: Option<PathBuf>,
     /// -1 quiet, 0, 1, 2.
     pub(crate) verbosity: i8,
@@ -131,6 +132,8 @@ pub(crate) struct Settings {
 
 /// How much output may wait on disk, unless told otherwise.
 const SPOOL: u64 = 1 << 30;
+/// How many reports are kept, unless told otherwise.
+const KEEP_REPORTS: u32 = 100;
 /// How long output may be written after the job's end, unless told otherwise.
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -195,12 +198,17 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
         stdin: sources.get("stdin", read_stdin)?,
         tty: sources.get("tty", read_rank)?,
         report_dir: sources.one("report-dir").map(|given| given.text.into()),
+        keep_reports: sources.get("keep-reports", read_count)?.unwrap_or(KEEP_REPORTS),
         journal: sources.one("journal").map(|given| given.text.into()),
         verbosity: if quiet { -1 } else { verbose },
         dry_run: first.get_flag("dry-run"),
         given,
         warnings,
     })
+}
+
+fn read_count(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| format!("\"{text}\" is not a number from 1"))
 }
 
 fn no_command() -> Problem {
@@ -367,6 +375,7 @@ const KEYS: &[&str] = &[
     "tty",
     "config",
     "report-dir",
+    "keep-reports",
     "journal",
     "verbose",
     "quiet",

@@ -14,7 +14,7 @@ pub(crate) const COMMANDS: &str = "  rankrun check              Say what this ma
   rankrun clean              End and remove what dead jobs left behind
   rankrun completions SHELL  Print the completions of a shell
   rankrun man                Print the man page
-  rankrun report FILE        Print the report of a job that failed
+  rankrun report [JOB]       Print the report of a job: the last, or the one named
   rankrun replay FILE        Print the report that a journal comes to";
 
 pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              four ranks
@@ -35,7 +35,6 @@ pub(crate) const EXIT_CODE_TABLE: &str = "  0    every rank exited with 0
   1    a rank failed although it left with 0: it called no MPI_Finalize, for instance
   2    usage error: nothing was started
   121  a node was lost
-  122  a hang was detected
   123  processes of the job could not be killed
   124  --timeout passed
   125  rankrun itself failed

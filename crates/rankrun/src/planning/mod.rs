@@ -7,3 +7,4 @@ pub(crate) mod file;
 pub(crate) mod gpus;
 pub(crate) mod plan;
 pub(crate) mod program;
+pub(crate) mod refusal;

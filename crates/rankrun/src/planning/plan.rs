@@ -222,9 +222,14 @@ fn report_place(settings: &Settings, around: &Surroundings, job: &JobId) -> Repo
     let home = set("HOME");
     let asked = settings.report_dir.as_ref().map(|directory| around.cwd.join(directory));
     let is_asked_for = asked.is_some();
-    let state = || set("XDG_STATE_HOME").or_else(|| home.as_ref().map(|home| home.join(".local/state")));
-    let directory = asked.or_else(|| state().map(|state| state.join("rankrun").join(&job.0)));
-    ReportPlace { directory, is_asked_for, home }
+    let directory = asked.or_else(|| reports_directory(set).map(|reports| reports.join(&job.0)));
+    ReportPlace { directory, is_asked_for, home, keep: settings.keep_reports }
+}
+
+/// Where reports are kept, unless told otherwise. `variable` is a path in the environment.
+pub(crate) fn reports_directory(variable: impl Fn(&'static str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let state = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")));
+    state.map(|state| state.join("rankrun"))
 }
 
 /// How the agent is to be. The two variables are for tests (docs/containment.md).
@@ -493,7 +498,7 @@ fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Conf
 }
 
 /// Eight hexadecimal digits.
-fn random_name() -> Result<String, Problem> {
+pub(crate) fn random_name() -> Result<String, Problem> {
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Problem::internal(format!("cannot get random bytes: {error}")))?;

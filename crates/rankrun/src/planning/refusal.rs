@@ -1,0 +1,24 @@
+//! The report of a job that is refused before it is planned, where the user has named a place for it.
+
+use rankrun_core::JobId;
+use rankrun_front::Refusal;
+
+use crate::message::{self, Problem};
+use crate::plan::{self, Surroundings};
+use crate::settings::Settings;
+
+/// Saves the report. Where that cannot be done, a line says so; the exit code is that of the problem.
+pub(crate) fn save(settings: &Settings, around: &Surroundings, problem: &Problem) {
+    let Some(directory) = settings.report_dir.as_ref().filter(|_| !settings.dry_run) else { return };
+    let command = settings.apps.first().map(|app| app.command.as_slice()).unwrap_or_default();
+    let refusal = Refusal {
+        job: JobId(plan::random_name().unwrap_or_default()),
+        world_size: 0,
+        command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        text: problem.text.clone(),
+        code: problem.code,
+    };
+    if let Err(text) = refusal.save(&around.cwd.join(directory)) {
+        message::warn(&text);
+    }
+}
