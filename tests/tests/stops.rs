@@ -131,3 +131,49 @@ fn a_rank_that_is_still_alive_is_named_once_after_a_while() {
     let named = text.lines().filter(|line| line.starts_with("rankrun: still alive: ranks 0-1; SIGKILL in ")).count();
     assert_eq!(named, 1, "{text}");
 }
+
+/// A job whose rank 0 fails when rank 1 is up, and rank 1 runs the program in this mode.
+fn failing(tier: Tier, options: &[&str], mode: &[&str]) -> (Ended, Report) {
+    let program = program();
+    let mut arguments = options.to_vec();
+    arguments.extend(["-n", "1", "python3", &program, "fail", ":", "-n", "1", "python3", &program]);
+    arguments.extend(mode);
+    Reported::start(tier, &arguments, &[]).finish()
+}
+
+#[test]
+fn after_a_failure_a_rank_that_saves_has_longer_than_one_that_ignores_the_signal() {
+    let disk = scratch();
+    let memory = Path::new("/dev/shm").join(disk.file_name().expect("it has one"));
+    fs::create_dir(&memory).expect("/dev/shm can be written");
+    for tier in Tier::available() {
+        for directory in [&disk, &memory] {
+            let mode = ["save", directory.to_str().expect("text"), "5"];
+            let (ended, report) = failing(tier, &["--grace", "2s"], &mode);
+            let text = ended.stderr_text();
+            assert_eq!(ended.code, Some(3), "{text}");
+            assert_eq!(said(&ended, 1), ["saved"], "{}: {text}", directory.display());
+            assert_ne!(report.ranks[1].fate, Fate::EndedByRankrun, "it has exited with 0: {text}");
+            assert!(
+                text.contains("rankrun: rank 1 is still writing files, for 27 s at most (--grace-saving)"),
+                "{text}"
+            );
+        }
+    }
+    for directory in [disk, memory] {
+        fs::remove_dir_all(directory).expect("it is ours");
+    }
+    let (ended, report) = failing(Tier::available()[0], &["--grace", "2s", "--output", "none"], &["chatter"]);
+    assert_eq!(report.ranks[1].fate, Fate::EndedByRankrun, "{}", ended.stderr_text());
+    assert!(!ended.stderr_text().contains("writing files"), "{}", ended.stderr_text());
+}
+
+#[test]
+fn nobody_has_longer_where_no_grace_for_saving_is_given() {
+    let directory = scratch();
+    let mode = ["save", directory.to_str().expect("text"), "600"];
+    let (ended, report) = failing(Tier::available()[0], &["--grace", "1s", "--grace-saving", "0"], &mode);
+    fs::remove_dir_all(directory).expect("it is ours");
+    assert_eq!(report.ranks[1].fate, Fate::EndedByRankrun, "{}", ended.stderr_text());
+    assert_eq!(said(&ended, 1), [""; 0]);
+}

@@ -96,6 +96,21 @@ impl Stop {
         })
     }
 
+    /// The longest that a worker may have from the first signal to SIGKILL: as long as it is saving, after a failure. A
+    /// scheduler that asks for the end has a limit of its own, and an agent that has lost its front must end.
+    pub fn longest(&self, policy: &StopPolicy) -> Duration {
+        match self.why {
+            StopWhy::GangFailed | StopWhy::Timeout if !self.grace.is_zero() => self.grace.max(policy.grace_saving),
+            StopWhy::GangFailed
+            | StopWhy::Timeout
+            | StopWhy::Signal(_)
+            | StopWhy::OutputFailed
+            | StopWhy::FrontLost
+            | StopWhy::GuardLost
+            | StopWhy::Over => self.grace,
+        }
+    }
+
     /// When SIGTERM follows a first signal that is another, counted from that.
     pub fn terminates_after(&self, policy: &StopPolicy) -> Option<Duration> {
         (self.first_signal(policy) != SIGTERM).then(|| GENTLE.min(self.grace / 2))
@@ -121,6 +136,8 @@ pub struct Grace {
     terminate_at: Option<Duration>,
     /// When SIGKILL is due.
     pub until: Duration,
+    /// How far that may be put off.
+    longest: Duration,
     next_look: Option<Duration>,
     /// The agent has been asked for a look, and has not answered.
     is_looking: bool,
@@ -141,6 +158,7 @@ impl Grace {
             since: now,
             terminate_at: stop.terminates_after(policy).map(|after| now + after),
             until: now + stop.grace,
+            longest: now + stop.longest(policy),
             next_look: Some(now + step),
             is_looking: false,
             step,
@@ -161,6 +179,7 @@ impl Grace {
         let gentle = later.terminates_after(policy).unwrap_or(GENTLE);
         Grace {
             until: self.until.min(now + later.grace),
+            longest: self.longest.min(now + later.longest(policy)),
             terminate_at: self.terminate_at.map(|at| at.min(now + gentle)),
             next_look: self.next_look.or(Some(now + self.step)),
             ..self
@@ -222,11 +241,117 @@ impl Grace {
             };
             if self.work == Work::Saving {
                 self.wrote_at = Some(now);
+                self.until = self.until.max(self.longest.min(now + self.step * PAUSES));
             }
         }
     }
 
     fn is_saving(&self, now: Duration) -> bool {
         self.wrote_at.is_some_and(|at| now < at + self.step * PAUSES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const POLICY: StopPolicy = StopPolicy {
+        signal: None,
+        grace_failure: Duration::from_secs(5),
+        grace_outside: Duration::from_secs(25),
+        grace_saving: Duration::from_secs(30),
+        linger: Duration::from_secs(2),
+        scope: crate::job::StopScope::Leader,
+        descendants: crate::job::Descendants::End,
+    };
+
+    /// Lives through a stop. `work` is what a look at this time finds. Returns when SIGTERM and SIGKILL were sent.
+    fn live(stop: Stop, work: impl Fn(Duration) -> Progress) -> (Option<Duration>, Duration, Work) {
+        let mut grace = Grace::of(Duration::ZERO, stop, &POLICY);
+        let (mut now, mut terminated) = (Duration::ZERO, None);
+        loop {
+            match grace.tick(now) {
+                Due::Kill => return (terminated, now, grace.work()),
+                Due::Terminate => terminated = Some(now),
+                Due::Look => grace.seen(now, work(now)),
+                Due::Nothing => {}
+            }
+            now = now.max(grace.deadline());
+        }
+    }
+
+    fn failed(seconds: u64) -> Stop {
+        Stop { why: StopWhy::GangFailed, grace: Duration::from_secs(seconds) }
+    }
+
+    fn interrupted(seconds: u64) -> Stop {
+        Stop { why: StopWhy::Signal(SIGINT), grace: Duration::from_secs(seconds) }
+    }
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn written(bytes: u64) -> Progress {
+        Progress { written: bytes, ..Progress::default() }
+    }
+
+    #[test]
+    fn after_a_failure_a_worker_that_saves_has_longer_and_one_that_is_merely_busy_has_not() {
+        let busy = |now| Progress { ran: now, ..Progress::default() };
+        assert_eq!(live(failed(5), |_| written(7)), (None, s(5), Work::Idle));
+        assert_eq!(live(failed(5), busy), (None, s(5), Work::Busy));
+        assert_eq!(live(failed(5), |now| written(now.as_secs())), (None, s(30), Work::Saving), "and no longer");
+        // The last part is written at 9 s.
+        let part = |now: Duration| written(now.as_secs().min(9));
+        assert_eq!(live(failed(5), part), (None, s(12), Work::Idle));
+        // It waits for a disk when all is written.
+        let flushing = |now: Duration| Progress { waits_for_disk: now < s(20), ..part(now) };
+        assert_eq!(live(failed(5), flushing).1, s(22));
+        let stuck = |_| Progress { waits_for_disk: true, ..Progress::default() };
+        assert_eq!(live(failed(5), stuck).1, s(5), "it has never written");
+    }
+
+    #[test]
+    fn a_stop_from_outside_is_not_made_longer() {
+        let saving = |now: Duration| written(now.as_secs());
+        let stop = Stop { why: StopWhy::Signal(SIGTERM), grace: s(25) };
+        assert_eq!(live(stop, saving), (None, s(25), Work::Saving));
+        assert_eq!(live(failed(0), saving).1, s(0));
+    }
+
+    #[test]
+    fn sigterm_waits_for_a_worker_that_saves_and_leaves_it_some_time() {
+        assert_eq!(live(interrupted(25), |_| written(7)), (Some(s(2)), s(25), Work::Idle));
+        assert_eq!(live(interrupted(25), |now| written(now.as_secs())), (Some(s(20)), s(25), Work::Saving));
+        assert_eq!(live(interrupted(25), |now| written(now.as_secs().min(6))).0, Some(s(9)));
+        let explicit = StopPolicy { signal: Some(10), ..POLICY };
+        assert_eq!((failed(5).first_signal(&explicit), failed(5).terminates_after(&explicit)), (10, Some(s(2))));
+        assert_eq!(failed(5).terminates_after(&POLICY), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_worker_does_it_is_killed_between_the_grace_and_the_longest(
+            looks in proptest::collection::vec((0u64..3, 0u64..2000, any::<bool>()), 1..40),
+            grace in 0u64..40_000,
+            why in prop_oneof![Just(StopWhy::GangFailed), Just(StopWhy::Signal(SIGINT)), Just(StopWhy::Timeout)],
+        ) {
+            let stop = Stop { why, grace: Duration::from_millis(grace) };
+            let seen = std::cell::RefCell::new((looks.into_iter().cycle(), Progress::default()));
+            let (terminated, killed, _) = live(stop, |_| {
+                let (looks, progress) = &mut *seen.borrow_mut();
+                let (written, ran, waits_for_disk) = looks.next().expect("it cycles");
+                progress.written += written;
+                progress.ran += Duration::from_millis(ran);
+                progress.waits_for_disk = waits_for_disk;
+                *progress
+            });
+            prop_assert!(killed >= stop.grace && killed <= stop.longest(&POLICY), "killed after {killed:?}");
+            prop_assert!(grace == 0 || (why == StopWhy::Signal(SIGINT)) == terminated.is_some());
+            prop_assert!(terminated.is_none_or(|at| at < killed));
+        }
     }
 }

@@ -108,6 +108,8 @@ pub struct StopPolicy {
     pub grace_failure: Duration,
     /// From the first signal to SIGKILL, when the stop comes from outside.
     pub grace_outside: Duration,
+    /// The same after a failure, as long as the worker is seen to write files.
+    pub grace_saving: Duration,
     /// What a leader left behind may take to end by itself before it gets SIGTERM.
     pub linger: Duration,
     pub scope: StopScope,
@@ -120,6 +122,7 @@ impl Default for StopPolicy {
             signal: None,
             grace_failure: Duration::from_secs(5),
             grace_outside: Duration::from_secs(25),
+            grace_saving: Duration::from_secs(30),
             linger: Duration::from_secs(2),
             scope: StopScope::Leader,
             descendants: Descendants::End,

@@ -114,7 +114,8 @@ impl Front {
             self.delivery.journal.record(now, || JobEvent::Decision(effect));
             let message = match effect {
                 Effect::Stop(stop) => {
-                    self.expect_end(now + stop.grace + END_BOUND);
+                    self.expect_end(now + stop.longest(&self.plan.spec.stop) + END_BOUND);
+                    self.await_ends(now, stop);
                     ToAgent::Stop(stop)
                 }
                 Effect::Kill => {

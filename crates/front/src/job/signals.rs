@@ -15,6 +15,8 @@ use crate::job::front::Front;
 const IMPATIENCE: Duration = Duration::from_secs(1);
 /// How long the ranks may take, after the last signal before SIGKILL, until those that are alive are named.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// By when after the grace a rank that was killed is gone, and known to be.
+const KILLED_BY: Duration = Duration::from_secs(1);
 
 impl Front {
     /// A signal has arrived.
@@ -35,6 +37,7 @@ impl Front {
             number => {
                 self.key_was_pressed |= by_key;
                 let first = self.gang.outside().is_none();
+                let is_stopping = self.gang.stop_ordered().is_some();
                 let now = self.now();
                 if self.gang.killed_at().is_some_and(|at| now >= at + IMPATIENCE) {
                     // The agent has had its chance to kill them; without it the guard does.
@@ -42,7 +45,7 @@ impl Front {
                 }
                 self.event(gang::Event::Signal(number));
                 if first && !self.gang.over() && self.plan.verbosity >= 0 {
-                    self.tell_stopping(number, by_key);
+                    self.tell_stopping(number, by_key, is_stopping);
                 }
                 if !first && (self.is_over() || !self.is_linked()) {
                     // Nothing is left but our own waiting: for output that nobody takes, for a file system.
@@ -54,13 +57,14 @@ impl Front {
     }
 
     /// Says what happens now, and when.
-    fn tell_stopping(&mut self, number: i32, by_key: bool) {
+    fn tell_stopping(&mut self, number: i32, by_key: bool, is_stopping: bool) {
         let policy = &self.plan.spec.stop;
         let stop = Stop { why: StopWhy::Signal(number), grace: policy.grace_outside };
         let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
         let first = signal_name(stop.first_signal(policy));
         let kill = format!("SIGKILL after {}", seconds(stop.grace));
         let steps = match stop.terminates_after(policy) {
+            _ if is_stopping => "they have been signalled before".to_owned(),
             Some(after) => format!("{first}, then SIGTERM after {}, {kill}", seconds(after)),
             None => format!("{first}, then {kill}"),
         };
@@ -72,24 +76,46 @@ impl Front {
         };
         let over_key = if by_key { self.over_key() } else { "" };
         self.notices.push_back(format!("{over_key}rankrun: {name}: stopping {ranks} ({steps}){again}"));
-        self.alive_due = Some(self.now() + stop.terminates_after(policy).unwrap_or_default() + PATIENCE);
     }
 
-    /// Says once who has not ended, some time after a signal asked for the end.
+    /// A stop has been ordered: after some time those who have not ended are to be named.
+    pub(crate) fn await_ends(&mut self, now: Duration, stop: Stop) {
+        let policy = &self.plan.spec.stop;
+        self.alive_due = match stop.why {
+            StopWhy::Signal(_) => Some(now + stop.terminates_after(policy).unwrap_or_default() + PATIENCE),
+            // Only a rank that is saving is left then.
+            _ if stop.longest(policy) > stop.grace => Some(now + stop.grace + KILLED_BY),
+            _ => None,
+        };
+    }
+
+    /// Says once who has not ended, some time after the order to stop.
     pub(crate) fn tell_alive(&mut self, now: Duration) {
         if self.alive_due.is_none_or(|due| due > now) {
             return;
         }
         self.alive_due = None;
         let alive = self.alive();
-        let Some(stop) = self.gang.stop_ordered().filter(|_| !alive.is_empty()) else { return };
-        let left = (stop + self.plan.spec.stop.grace_outside).saturating_sub(now).as_secs_f64().round();
-        let noun = if alive.len() == 1 { "rank" } else { "ranks" };
-        let is_key = self.gang.outside() == Some(Outside::Signal(signal::SIGINT));
-        let again = if is_key { "; ^C kills now" } else { "" };
-        if self.gang.killed_at().is_none() && left > 0.0 {
-            self.note(format!("still alive: {noun} {}; SIGKILL in {left} s{again}", RankSet::of(alive)));
-        }
+        let Some(stop) = self.gang.stop_ordered().filter(|_| !alive.is_empty() && self.gang.killed_at().is_none())
+        else {
+            return;
+        };
+        let policy = &self.plan.spec.stop;
+        let left = |longest: Duration| (stop + longest).saturating_sub(now).as_secs_f64().round();
+        let (noun, are) = if alive.len() == 1 { ("rank", "is") } else { ("ranks", "are") };
+        let may_interrupt = self.gang.outside() == Some(Outside::Signal(signal::SIGINT));
+        let (ranks, again) = (RankSet::of(alive), if may_interrupt { "; ^C kills now" } else { "" });
+        let text = match self.gang.outside() {
+            Some(Outside::Signal(_)) if left(policy.grace_outside) > 0.0 => {
+                format!("still alive: {noun} {ranks}; SIGKILL in {} s{again}", left(policy.grace_outside))
+            }
+            None | Some(Outside::Timeout) if left(policy.grace_saving) > 0.0 => {
+                let left = left(policy.grace_saving);
+                format!("{noun} {ranks} {are} still writing files, for {left} s at most (--grace-saving)")
+            }
+            Some(_) | None => return,
+        };
+        self.note(text);
     }
 
     /// The ranks that have not ended.

@@ -7,14 +7,24 @@ use crate::args::option;
 
 /// The options, for the help under `heading`.
 pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
-    vec![option(
-        "stop-signal",
-        "SIGNAL",
-        heading,
-        "The first signal when ranks are ended, such as INT or USR1",
-        "By default the signal that rankrun received (INT, TERM or HUP), and TERM after a failure or --timeout. TERM follows \
+    vec![
+        option(
+            "grace-saving",
+            "DURATION",
+            heading,
+            "Time for a rank that is writing files after a failure (default 30s)",
+            "It takes the place of a shorter --grace as long as what the rank has written grows; a rank that merely ignores \
+             SIGTERM has --grace. 0 gives nobody more.",
+        ),
+        option(
+            "stop-signal",
+            "SIGNAL",
+            heading,
+            "The first signal when ranks are ended, such as INT or USR1",
+            "By default the signal that rankrun received (INT, TERM or HUP), and TERM after a failure or --timeout. TERM follows \
              after 2s or half the grace, KILL at the end of the grace.",
-    )]
+        ),
+    ]
 }
 
 /// Reads the name or number of a signal that a program can handle.

@@ -421,6 +421,7 @@ fn stop_policy(settings: &Settings) -> StopPolicy {
         signal: settings.stop_signal,
         grace_failure: settings.grace.unwrap_or(default.grace_failure),
         grace_outside: settings.grace.unwrap_or(default.grace_outside),
+        grace_saving: settings.grace_saving.unwrap_or(default.grace_saving),
         linger: settings.linger.unwrap_or(default.linger),
         scope: settings.stop_scope,
         descendants: settings.descendants,
