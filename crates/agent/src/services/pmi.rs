@@ -7,6 +7,8 @@ use bytes::{Buf, Bytes};
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::{Rank, Slot};
 use rankrun_sys::poll::{Interest, Poller, Ready};
+use rankrun_sys::process::ProcessId;
+use rankrun_sys::socket;
 use rankrun_wire::message::Collective;
 use rankrun_wireup::pmi1;
 
@@ -40,6 +42,8 @@ struct Member {
     client: Option<Client>,
     /// The front has been told that the rank came out of a barrier of its present program.
     passed_barrier: bool,
+    /// The process that has inited MPI, if the kernel names it.
+    process: Option<ProcessId>,
 }
 
 /// The server and its clients.
@@ -58,6 +62,8 @@ impl Pmi {
 
     /// A rank's socket, made before its start.
     pub(crate) fn prepared(&mut self, slot: Slot, socket: OwnedFd) {
+        // Without it the process that is in MPI is not known.
+        let _ = socket::name_senders(&socket);
         self.members[slot.index()].client = Some(Client { socket, out: VecDeque::new(), awaits_room: false });
     }
 
@@ -72,6 +78,11 @@ impl Pmi {
     /// Whether a rank has inited MPI and not finalized.
     pub(crate) fn is_in_mpi(&self, slot: Slot) -> bool {
         matches!(self.server.lifecycle(self.ranks[slot.index()]), pmi1::Lifecycle::Inited { .. })
+    }
+
+    /// The process of a rank that inited MPI last.
+    pub(crate) fn process(&self, slot: Slot) -> Option<ProcessId> {
+        self.members[slot.index()].process
     }
 
     /// A socket is ready.
@@ -103,14 +114,21 @@ impl Pmi {
             }
             let rank = self.ranks[slot.index()];
             let mut effects = Vec::new();
-            match rustix::io::read(&client.socket, &mut bytes) {
-                Ok(count) if count > 0 => self.server.received(rank, &bytes[..count], &mut effects),
+            let mut sender = None;
+            match socket::receive_from(&client.socket, &mut bytes) {
+                Ok((count, from)) if count > 0 => {
+                    sender = from;
+                    self.server.received(rank, &bytes[..count], &mut effects);
+                }
                 Err(rustix::io::Errno::AGAIN) => return,
                 Err(rustix::io::Errno::INTR) => continue,
                 Ok(_) | Err(_) => {
                     self.server.closed(rank, &mut effects);
                     self.close(slot, poller);
                 }
+            }
+            if effects.iter().any(|effect| matches!(effect, pmi1::Effect::Inited { .. })) {
+                self.members[slot.index()].process = sender.and_then(ProcessId::of);
             }
             self.perform(effects, poller, news);
         }

@@ -56,6 +56,11 @@ impl Team {
                 let worker = self.machine.id(slot);
                 hands.outbox.push(ToFront::Stuck { worker, pid, place, since, is_leader, at: now });
             }
+            Effect::WaitsForHandlers { slot, left } => {
+                let (rank, left) = (self.machine.id(slot).rank, left.as_secs_f64().round());
+                let text = format!("rank {rank}: waiting for its exit handlers, for {left} s at most (--exit-grace)");
+                hands.outbox.push(ToFront::Note(text));
+            }
             Effect::ForgetSpeaker(id) => self.voices.forget(id),
             Effect::Release(slot) => self.released += hands.children.release(slot),
             Effect::Gone(slot) => self.gone(hands, slot),

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use rankrun_core::evidence::MpiEvent;
 use rankrun_core::job::CleanShm;
 use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::{JobSpec, Slot as SlotIndex};
@@ -258,6 +259,9 @@ impl Team {
 
     fn pmi_news(&mut self, hands: &mut Hands, now: Duration, news: Vec<News>) {
         for news in news {
+            if let News::Mpi(slot, MpiEvent::Inited | MpiEvent::Finalized) = &news {
+                self.mpi_changed(*slot);
+            }
             hands.outbox.push(match news {
                 News::Mpi(slot, event) => ToFront::Mpi { worker: self.machine.id(slot), event, at: now },
                 News::Note(text) => ToFront::Note(text),

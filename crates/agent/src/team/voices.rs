@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rankrun_core::env::error_file;
 use rankrun_core::team::Event;
-use rankrun_core::testimony::Testimony;
+use rankrun_core::testimony::{Standing, Testimony};
 use rankrun_core::{Pid, Slot as SlotIndex, SpeakerId};
 use rankrun_sys::proc;
 use rankrun_sys::process::{Child, ProcessId, ProcessRef};
@@ -106,14 +106,67 @@ impl Team {
         let id = self.machine.add_speaker(peer.slot, is_leader, process.started);
         self.voices.held.insert(id, held);
         self.voices.ids.insert(process, id);
+        self.mpi_changed(peer.slot);
         Some(id)
+    }
+
+    /// A rank has inited MPI or finalized it, or another of its processes has become known.
+    pub(super) fn mpi_changed(&mut self, slot: SlotIndex) {
+        let Some(pmi) = &self.pmi else { return };
+        if let Some(id) = pmi.process(slot).and_then(|process| self.voices.ids.get(&process)) {
+            self.machine.set_in_mpi(*id, pmi.is_in_mpi(slot));
+        }
+    }
+
+    /// What a process that reports its failure is to its rank.
+    fn standing(&self, hands: &Hands, peer: Peer) -> Standing {
+        let leader = hands.children.leader(peer.slot).map(|leader| leader.pid());
+        let in_mpi = self.pmi.as_ref().filter(|pmi| pmi.is_in_mpi(peer.slot));
+        if let Some(pmi) = in_mpi {
+            match (pmi.process(peer.slot), peer.process) {
+                (Some(known), Some(process)) if known == process => return Standing::InMpi,
+                // The kernel has not named it: a rank has one, as a rule.
+                (None, _) => return Standing::InMpi,
+                (Some(known), _)
+                    if leader != Some(peer.pid.0) && proc::process(known.pid).is_some_and(|it| it.id() == known) =>
+                {
+                    return Standing::Helps;
+                }
+                (Some(_), _) => {}
+            }
+        }
+        if leader == Some(peer.pid.0) || self.voices.under_way == Some(peer.pid.0) || self.is_below_silent(leader, peer)
+        {
+            Standing::Leads
+        } else {
+            Standing::Helps
+        }
+    }
+
+    /// Whether no process between this one and its leader, the leader included, reports its own failures: a shell that waits
+    /// for a program leaves it to that to say how the rank fares.
+    fn is_below_silent(&self, leader: Option<i32>, peer: Peer) -> bool {
+        let mut next = proc::process(peer.pid.0).map(|process| process.parent);
+        // Long enough for any tree; a table that changes under our eyes may show a circle.
+        for _ in 0..256 {
+            let Some(parent) = next.and_then(proc::process) else { return false };
+            if self.voices.ids.contains_key(&parent.id()) {
+                return false;
+            }
+            if Some(parent.pid) == leader {
+                return true;
+            }
+            next = (parent.pid > 1).then_some(parent.parent);
+        }
+        false
     }
 
     fn testimony(&mut self, hands: &mut Hands, now: Duration, peer: Peer, testimony: Testimony) {
         match &testimony {
             Testimony::Uncaught(_) => {
+                let standing = self.standing(hands, peer);
                 if let Some(id) = self.speaker(hands, peer) {
-                    self.machine.speaker(id, |speaker, graces| speaker.uncaught(now, graces));
+                    self.machine.speaker(id, |speaker, graces| speaker.uncaught(now, graces, standing));
                 }
             }
             Testimony::Exiting { code: 0 } => {
@@ -122,10 +175,10 @@ impl Team {
                 }
             }
             Testimony::Exiting { .. } => {
-                let in_mpi = self.pmi.as_ref().is_some_and(|pmi| pmi.is_in_mpi(peer.slot));
+                let standing = self.standing(hands, peer);
                 let written = proc::written_bytes(peer.pid.0);
                 if let Some(id) = self.speaker(hands, peer) {
-                    self.machine.speaker(id, |speaker, graces| speaker.exiting(now, graces, in_mpi, written));
+                    self.machine.speaker(id, |speaker, graces| speaker.exiting(now, graces, standing, written));
                 }
             }
             Testimony::Note { .. } | Testimony::Aside { .. } => {

@@ -90,6 +90,21 @@ impl Default for Graces {
     }
 }
 
+/// What a process is to its rank. Graces are for those whose end the rank's end depends on: a helper that fails is the
+/// business of the process that has started it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It has inited MPI and not finalized: its peers wait for it.
+    InMpi,
+    /// It is the leader, or what a leader that reports nothing, such as a shell, has started.
+    Leads,
+    /// Another process of the rank that reports its failures has started it, or another one is in MPI.
+    Helps,
+}
+
+/// How long exit handlers may take before somebody is told what is waited for.
+pub const HANDLERS_NOTE: Duration = Duration::from_secs(2);
+
 /// One speaking process, from its first word of a failure until it ends or is found stuck.
 #[derive(Clone, Debug, Default)]
 pub struct Speaker {
@@ -105,6 +120,8 @@ enum SpeakerState {
     Failing {
         until: Duration,
         since: Duration,
+        /// It has been told what is waited for.
+        told: bool,
     },
     /// Only finalizers remain.
     Finalizing {
@@ -118,21 +135,24 @@ enum SpeakerState {
 
 impl Speaker {
     /// It has told of an uncaught exception.
-    pub fn uncaught(&mut self, now: Duration, graces: &Graces) {
-        if self.state == SpeakerState::Well {
-            self.state = SpeakerState::Failing { until: now + graces.handlers, since: now };
+    pub fn uncaught(&mut self, now: Duration, graces: &Graces, standing: Standing) {
+        if self.state == SpeakerState::Well && standing != Standing::Helps {
+            self.state = SpeakerState::Failing { until: now + graces.handlers, since: now, told: false };
         }
     }
 
-    /// It has told that it is exiting with failure. `in_mpi`: it has inited MPI and not finalized; `written`: bytes that it
-    /// has written so far.
-    pub fn exiting(&mut self, now: Duration, graces: &Graces, in_mpi: bool, written: u64) {
+    /// It has told that it is exiting with failure. `written`: bytes that it has written so far.
+    pub fn exiting(&mut self, now: Duration, graces: &Graces, standing: Standing, written: u64) {
         let since = match self.state {
             SpeakerState::Well => now,
             SpeakerState::Failing { since, .. } => since,
             SpeakerState::Finalizing { .. } | SpeakerState::Stuck => return,
         };
-        let (grace, most) = if in_mpi { (graces.finalize, graces.finalize_most) } else { (graces.exit, graces.exit) };
+        let (grace, most) = match standing {
+            Standing::InMpi => (graces.finalize, graces.finalize_most),
+            Standing::Leads => (graces.exit, graces.exit),
+            Standing::Helps => return,
+        };
         self.state = SpeakerState::Finalizing { until: now + grace, since, most: now + most.max(grace), written };
     }
 
@@ -152,14 +172,29 @@ impl Speaker {
     pub fn deadline(&self) -> Option<Duration> {
         match self.state {
             SpeakerState::Well | SpeakerState::Stuck => None,
+            SpeakerState::Failing { until, since, told: false } => Some(until.min(since + HANDLERS_NOTE)),
             SpeakerState::Failing { until, .. } | SpeakerState::Finalizing { until, .. } => Some(until),
+        }
+    }
+
+    /// Whether its exit handlers take so long that somebody is to be told. Returns once, until when they are waited for.
+    pub fn waits_for_handlers(&mut self, now: Duration) -> Option<Duration> {
+        match &mut self.state {
+            SpeakerState::Failing { until, since, told: told @ false } if now >= *since + HANDLERS_NOTE => {
+                *told = true;
+                Some(*until)
+            }
+            SpeakerState::Well
+            | SpeakerState::Failing { .. }
+            | SpeakerState::Finalizing { .. }
+            | SpeakerState::Stuck => None,
         }
     }
 
     /// The process is alive at `now`, and has written this many bytes. Says once that it is stuck, where, and since when.
     pub fn tick(&mut self, now: Duration, graces: &Graces, bytes: u64) -> Option<(StuckIn, Duration)> {
         match &mut self.state {
-            SpeakerState::Failing { until, since } if now >= *until => {
+            SpeakerState::Failing { until, since, .. } if now >= *until => {
                 let stuck = (StuckIn::ExitHandlers, *since);
                 self.state = SpeakerState::Stuck;
                 Some(stuck)
@@ -196,9 +231,9 @@ mod tests {
     #[test]
     fn a_speaker_in_mpi_is_stuck_half_a_second_after_its_exit_work() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
-        speaker.uncaught(ms(100), &graces);
-        assert_eq!(speaker.deadline(), Some(ms(30_100)));
-        speaker.exiting(ms(110), &graces, true, 0);
+        speaker.uncaught(ms(100), &graces, Standing::InMpi);
+        assert_eq!(speaker.deadline(), Some(ms(2_100)));
+        speaker.exiting(ms(110), &graces, Standing::InMpi, 0);
         assert_eq!(speaker.deadline(), Some(ms(610)));
         assert_eq!(speaker.tick(ms(609), &graces, 0), None);
         assert_eq!(speaker.tick(ms(610), &graces, 0), Some((StuckIn::Finalize, ms(100))));
@@ -208,7 +243,7 @@ mod tests {
     #[test]
     fn a_speaker_that_flushes_files_has_longer_but_not_for_ever() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
-        speaker.exiting(ms(0), &graces, true, 10);
+        speaker.exiting(ms(0), &graces, Standing::InMpi, 10);
         let mut now = ms(0);
         let mut bytes = 10;
         let stuck = loop {
@@ -224,7 +259,7 @@ mod tests {
     #[test]
     fn outside_mpi_the_grace_is_that_of_a_stop() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
-        speaker.exiting(ms(0), &graces, false, 0);
+        speaker.exiting(ms(0), &graces, Standing::Leads, 0);
         assert_eq!(speaker.deadline(), Some(graces.exit));
     }
 
@@ -233,9 +268,27 @@ mod tests {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
         speaker.note(ms(0), &graces);
         assert_eq!(speaker.deadline(), None, "a note alone is no failure");
-        speaker.uncaught(ms(0), &graces);
+        speaker.uncaught(ms(0), &graces, Standing::Leads);
         speaker.note(ms(20_000), &graces);
         assert_eq!(speaker.tick(ms(30_000), &graces, 0), None);
         assert_eq!(speaker.tick(ms(50_000), &graces, 0), Some((StuckIn::ExitHandlers, ms(0))));
+    }
+
+    #[test]
+    fn a_helper_has_all_the_time_that_it_needs() {
+        let (mut speaker, graces) = (Speaker::default(), Graces::default());
+        speaker.uncaught(ms(0), &graces, Standing::Helps);
+        speaker.exiting(ms(10), &graces, Standing::Helps, 0);
+        assert_eq!(speaker.deadline(), None);
+        assert_eq!(speaker.tick(ms(600_000), &graces, 0), None);
+    }
+
+    #[test]
+    fn exit_handlers_that_take_long_are_told_of_once() {
+        let (mut speaker, graces) = (Speaker::default(), Graces::default());
+        speaker.uncaught(ms(100), &graces, Standing::Leads);
+        assert_eq!(speaker.waits_for_handlers(ms(2_099)), None);
+        assert_eq!(speaker.waits_for_handlers(ms(2_100)), Some(ms(30_100)));
+        assert_eq!((speaker.waits_for_handlers(ms(3_000)), speaker.deadline()), (None, Some(ms(30_100))));
     }
 }

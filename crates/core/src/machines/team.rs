@@ -113,6 +113,8 @@ pub enum Effect {
     LookAtOrphans,
     /// A process that has failed cannot end. One that is not the leader has been told to be killed.
     Stuck { speaker: SpeakerId, slot: Slot, place: StuckIn, since: Duration, is_leader: bool },
+    /// The exit handlers of a process that has failed take long. Said once.
+    WaitsForHandlers { slot: Slot, left: Duration },
     /// Nothing is to be known of a speaker any more.
     ForgetSpeaker(SpeakerId),
     /// Let go of what is left of a worker: it outlives the job.

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::testimony::Standing;
 
 const S0: Slot = Slot(0);
 const S1: Slot = Slot(1);
@@ -74,15 +75,21 @@ fn of_several_speakers_the_last_one_started_speaks_and_a_leader_started_last_is_
     team.add_speaker(S0, false, 30);
     let last = team.add_speaker(S0, false, 31);
     assert_eq!(team.voice(S0), Target::Speaker(last));
-    team.add_speaker(S0, true, 32);
+    let leader = team.add_speaker(S0, true, 32);
     assert_eq!(team.voice(S0), Target::Leader(S0), "the leader has executed an interpreter itself");
+    team.set_in_mpi(last, true);
+    assert_eq!(team.voice(S0), Target::Speaker(last));
+    team.set_in_mpi(last, false);
+    team.set_in_mpi(leader, true);
+    team.add_speaker(S0, false, 40);
+    assert_eq!(team.voice(S0), Target::Leader(S0), "what a process in MPI has started is its helper");
 }
 
 #[test]
 fn a_stuck_process_that_is_not_the_leader_is_killed_alone() {
     let mut team = running(&[0]);
     let helper = team.add_speaker(S0, false, 1);
-    team.speaker(helper, |speaker, graces| speaker.exiting(ms(0), graces, true, 0));
+    team.speaker(helper, |speaker, graces| speaker.exiting(ms(0), graces, Standing::InMpi, 0));
     assert_eq!(team.deadline(), Some(ms(500)));
     assert_eq!(step(&mut team, ms(500), Event::Tick), [Effect::LookAtSpeaker(helper)]);
     assert_eq!(
@@ -206,7 +213,7 @@ fn a_speaker_that_was_told_to_end_is_looked_at_although_it_says_something() {
     let mut team = running(&[0]);
     let id = team.add_speaker(S0, false, 1);
     step(&mut team, ms(100), stop());
-    team.speaker(id, |speaker, graces| speaker.uncaught(ms(101), graces));
+    team.speaker(id, |speaker, graces| speaker.uncaught(ms(101), graces, Standing::Leads));
     assert_eq!(team.deadline(), Some(ms(110)));
 }
 
@@ -233,6 +240,7 @@ fn answered(team: &mut Team, now: Duration, event: Event) -> Vec<Effect> {
                 | Effect::CancelSpawns
                 | Effect::ExecTimedOut(_)
                 | Effect::Stuck { .. }
+                | Effect::WaitsForHandlers { .. }
                 | Effect::ForgetSpeaker(_)
                 | Effect::Release(_)
                 | Effect::Gone(_)
@@ -274,7 +282,7 @@ proptest! {
         let mut all = Vec::new();
         for (slot, is_leader) in [(S0, true), (S0, false), (S1, false)] {
             let id = team.add_speaker(slot, is_leader, 5);
-            team.speaker(id, |speaker, graces| speaker.uncaught(ms(0), graces));
+            team.speaker(id, |speaker, graces| speaker.uncaught(ms(0), graces, Standing::Leads));
         }
         let mut now = ms(0);
         for (event, later) in before {

@@ -1,10 +1,13 @@
 //! Sockets and pipes: all close-on-exec.
 
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
 use rustix::pipe::PipeFlags;
 
 /// A pipe: (read end, write end).
@@ -42,6 +45,26 @@ pub fn peer_pid(socket: &OwnedFd) -> Option<i32> {
     rustix::net::sockopt::socket_peercred(socket).ok().map(|credentials| credentials.pid.as_raw_pid())
 }
 
+/// Has the kernel say who sends what arrives on a Unix socket, for [`receive_from`].
+pub fn name_senders(socket: &OwnedFd) -> io::Result<()> {
+    Ok(rustix::net::sockopt::set_socket_passcred(socket, true)?)
+}
+
+/// Reads, and says which process has sent it. A descriptor may be shared by many; what several of them have sent is not
+/// mixed in one read.
+pub fn receive_from(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Option<i32>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let into = &mut [IoSliceMut::new(bytes)];
+    let received = rustix::net::recvmsg(socket, into, &mut ancillary, RecvFlags::empty())?;
+    let sender = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials.pid.as_raw_pid()),
+        _ => None,
+    });
+    // The end of the stream is nobody's, and who is in another pid namespace has no name here.
+    Ok((received.bytes, sender.filter(|pid| *pid > 0)))
+}
+
 /// Binds a TCP port that the kernel picks, and holds it without listening: with SO_REUSEADDR a later listener of the job
 /// can have it, while the kernel gives it to nobody else (README, "In place of torchrun").
 pub fn hold_port() -> io::Result<(OwnedFd, u16)> {
@@ -62,4 +85,24 @@ pub fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
 /// Asks for a larger pipe; the kernel may say no.
 pub fn widen_pipe(fd: &OwnedFd, bytes: usize) {
     let _ = rustix::pipe::fcntl_setpipe_size(fd, bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sender_is_named_and_not_the_process_that_made_the_socket() {
+        let (ours, theirs) = pair().expect("a pair");
+        name_senders(&ours).expect("a Unix socket");
+        let mut bytes = [0; 64];
+        rustix::io::write(&theirs, b"a").expect("there is room");
+        let me = std::process::id() as i32;
+        assert_eq!(receive_from(&ours, &mut bytes), Ok((1, Some(me))));
+        let mut child =
+            std::process::Command::new("echo").arg("hello").stdout(theirs).spawn().expect("echo can be started");
+        assert_eq!(receive_from(&ours, &mut bytes), Ok((6, Some(child.id() as i32))));
+        child.wait().expect("it ends");
+        assert_eq!(receive_from(&ours, &mut bytes), Ok((0, None)));
+    }
 }

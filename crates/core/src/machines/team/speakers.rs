@@ -14,6 +14,7 @@ pub(super) struct Speaking {
     started: u64,
     speaker: Speaker,
     pub(super) is_closed: bool,
+    in_mpi: bool,
 }
 
 impl Team {
@@ -21,7 +22,8 @@ impl Team {
     pub fn add_speaker(&mut self, slot: Slot, is_leader: bool, started: u64) -> SpeakerId {
         let id = SpeakerId(self.next_speaker);
         self.next_speaker += 1;
-        let speaking = Speaking { slot, is_leader, started, speaker: Speaker::default(), is_closed: false };
+        let speaking =
+            Speaking { slot, is_leader, started, speaker: Speaker::default(), is_closed: false, in_mpi: false };
         self.speakers.insert(id, speaking);
         id
     }
@@ -39,10 +41,17 @@ impl Team {
         self.speaker_of(slot).map_or(Target::Leader(slot), Target::Speaker)
     }
 
-    /// The process that speaks for a rank, if it is another than the leader: the one that was started last.
+    /// A speaker is in MPI, or is no longer. It speaks for its rank, whatever else the rank starts.
+    pub fn set_in_mpi(&mut self, id: SpeakerId, in_mpi: bool) {
+        if let Some(speaking) = self.speakers.get_mut(&id) {
+            speaking.in_mpi = in_mpi;
+        }
+    }
+
+    /// The process that speaks for a rank, if it is another than the leader: the one that is in MPI, or else was started last.
     pub(super) fn speaker_of(&self, slot: Slot) -> Option<SpeakerId> {
         let of_slot = self.speakers.iter().filter(|(_, speaking)| speaking.slot == slot);
-        let last = of_slot.max_by_key(|(_, speaking)| speaking.started)?;
+        let last = of_slot.max_by_key(|(_, speaking)| (speaking.in_mpi, speaking.started))?;
         (!last.1.is_leader).then_some(*last.0)
     }
 
@@ -66,6 +75,11 @@ impl Team {
                 effects.push(Effect::Kill(Target::Speaker(id)));
             }
             effects.push(Effect::Stuck { speaker: id, slot, place, since, is_leader });
+        }
+        if let Some(speaking) = self.speakers.get_mut(&id)
+            && let Some(until) = speaking.speaker.waits_for_handlers(now)
+        {
+            effects.push(Effect::WaitsForHandlers { slot: speaking.slot, left: until.saturating_sub(now) });
         }
         self.rearm_speaker(id, Some(now));
     }

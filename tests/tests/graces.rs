@@ -1,0 +1,65 @@
+//! Whose failures the graces are for: the process that is in MPI or leads the rank, and nobody else (docs/failures.md).
+
+use std::path::Path;
+use std::time::Duration;
+
+use rankrun_tests::{Ended, Environment, Job, Tier};
+
+const BOUND: Duration = Duration::from_secs(60);
+
+fn helper() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/stops/helper.py").display().to_string()
+}
+
+fn run(tier: Tier, arguments: &[&str]) -> Ended {
+    Job::new(arguments).tier(tier).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND).run()
+}
+
+fn assert_fine(ended: &Ended, ranks: usize) {
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    assert_eq!(ended.stdout_text().lines().filter(|line| *line == "fine").count(), ranks, "{}", ended.stderr_text());
+    assert_eq!(ended.stderr_text(), "");
+}
+
+#[test]
+fn a_helper_of_a_rank_in_mpi_that_fails_slowly_is_left_alone() {
+    for name in ["mpich", "impi-rt"] {
+        let Some(environment) = Environment::find(name) else { continue };
+        let python = environment.program("python");
+        let ended = run(Tier::available()[0], &["-n", "2", "--exit-grace", "500ms", &python, &helper(), "mpi", "1.5"]);
+        assert_fine(&ended, 2);
+    }
+}
+
+#[test]
+fn a_helper_of_any_python_rank_that_fails_slowly_is_left_alone() {
+    for tier in Tier::available() {
+        let options = ["-n", "2", "--exit-grace", "500ms"];
+        assert_fine(&run(tier, &[&options[..], &["python3", &helper(), "plain", "1.5"]].concat()), 2);
+        // A shell reports nothing; what it starts leads the rank, and what that starts does not.
+        let script = format!("python3 {} plain 1.5; exit $?", helper());
+        assert_fine(&run(tier, &[&options[..], &["sh", "-c", &script]].concat()), 2);
+    }
+}
+
+const STUCK: &str = "import atexit, time; atexit.register(time.sleep, 600); raise ValueError('bad rate')";
+
+#[test]
+fn a_program_that_leads_its_rank_below_a_shell_is_not_left_alone() {
+    for tier in Tier::available() {
+        let script = format!("python3 -c \"{STUCK}\"; exit $?");
+        let ended = run(tier, &["-n", "2", "--exit-grace", "1s", "sh", "-c", &script]);
+        let text = ended.stderr_text();
+        assert!(text.contains("ValueError: bad rate"), "{text}");
+        assert!(text.contains("could not end after its failure, and was killed"), "{text}");
+    }
+}
+
+#[test]
+fn exit_handlers_that_are_waited_for_are_told_of_once() {
+    let ended = run(Tier::available()[0], &["-n", "1", "--exit-grace", "4s", "python3", "-c", STUCK]);
+    let text = ended.stderr_text();
+    let told = "rankrun: rank 0: waiting for its exit handlers, for 2 s at most (--exit-grace)";
+    assert_eq!(text.lines().filter(|line| *line == told).count(), 1, "{text}");
+    assert_eq!(ended.code, Some(1), "{text}");
+}
