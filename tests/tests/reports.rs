@@ -4,10 +4,12 @@ use std::fs;
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use rankrun_core::evidence::Class;
 use rankrun_core::report::Report;
-use rankrun_tests::{Job, rankrun, scratch, skip};
+use rankrun_tests::{Job, helper, processes, rankrun, scratch, skip, wait_until};
+use rustix::process::Signal;
 
 /// A rank that prints its failure and ends; the others wait.
 const FAIL: &str = r#"test $RANKRUN_RANK = 1 || exec sleep 100; printf 'a line\nValueError: no data\n' >&2; exit 3"#;
@@ -125,5 +127,68 @@ fn a_job_that_is_refused_leaves_a_report_where_one_is_asked_for() {
         assert_eq!(first, Some(format!("error: {}", report.summary)));
         fs::remove_dir_all(directory.join("report")).expect("the directory is ours");
     }
+    fs::remove_dir_all(&directory).expect("the directory is ours");
+}
+
+/// What the lines say, without their times.
+fn without_times(text: &str) -> String {
+    let mut words = Vec::new();
+    for word in text.split_whitespace() {
+        let number = word.trim_end_matches([',', ';']);
+        match number.parse::<f64>() {
+            Ok(_) if number.contains('.') => words.push(word.replace(number, "N")),
+            _ => words.push(word.to_owned()),
+        }
+    }
+    words.join(" ")
+}
+
+#[test]
+fn a_timeout_says_where_the_ranks_were() {
+    let talk = helper("talk");
+    let script = r#"
+        case $RANKRUN_RANK in
+            0) echo epoch 3; "$0" note 3 0;;
+            1) echo; ;;
+            2) exit 0;;
+            *) echo "step of rank $RANKRUN_RANK";;
+        esac
+        exec sleep 100"#;
+    let ended = Job::new(["-n", "6", "--timeout", "4s", "--output", "none", "sh", "-c", script, &talk]).run();
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(124), "{text}");
+    let states =
+        text.lines().skip_while(|line| !line.starts_with("  state")).take_while(|it| !it.starts_with("  others"));
+    let states: Vec<String> = states.map(without_times).collect();
+    assert_eq!(
+        states,
+        [
+            "state rank 0 silent N s; note: \"step 3\"; last line: \"epoch 3\"",
+            "rank 1 silent N s",
+            "rank 2 ended N s ago (exit 0)",
+            "ranks 3-5 silent N s; last line of rank 3: \"step of rank 3\"",
+        ],
+        "{text}"
+    );
+}
+
+#[test]
+fn sigquit_says_where_the_ranks_are_and_the_job_goes_on() {
+    let directory = scratch();
+    let go = directory.join("go").display().to_string();
+    let script = r#"echo waiting; while test ! -e "$0"; do sleep 0.05; done; echo done"#;
+    let running = Job::new(["-n", "3", "sh", "-c", script, &go]).start();
+    let has_written = |what: &[u8], bytes: Vec<u8>| bytes.windows(what.len()).filter(|it| *it == what).count();
+    let bound = Duration::from_secs(60);
+    let waiting = || (has_written(b"waiting", running.stdout_so_far()) == 3).then_some(());
+    wait_until(bound, waiting).expect("the ranks run");
+    processes::send(running.front(), Signal::QUIT);
+    let told = || (has_written(b"last line", running.stderr_so_far()) == 1).then_some(());
+    wait_until(bound, told).expect("the lines are printed");
+    fs::write(&go, "").expect("the directory is ours");
+    let ended = running.finish(bound);
+    assert_eq!((ended.code, ended.stdout_text().matches("done").count()), (Some(0), 3));
+    let text = ended.stderr_text();
+    assert_eq!(without_times(&text), "rankrun: after N s: ranks 0-2 silent N s; last line: \"waiting\"");
     fs::remove_dir_all(&directory).expect("the directory is ours");
 }

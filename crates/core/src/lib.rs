@@ -11,7 +11,7 @@ mod spec;
 
 pub use conclusion::{evidence, exit, status, stderr, testimony, verdict};
 pub use machines::{gang, grace, lease, team, timers, worker};
-pub use record::{advice, core_dump, event, printable, report, suggest, text};
+pub use record::{advice, core_dump, event, printable, report, standing, suggest, text};
 pub use spec::{env, ids, job, rankmap, ranks, template, units};
 
 pub use exit::ExitCode;

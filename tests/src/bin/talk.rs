@@ -5,6 +5,7 @@
 //! * `talk exiting COUNT CODE` tells of an exception, and then that it is exiting with CODE, and does not end. COUNT is not
 //!   used.
 //! * `talk abort COUNT CODE` asks for the end of the job with CODE, and does not end.
+//! * `talk note COUNT CODE` notes "step 1" to "step COUNT", and does not end.
 //! * `talk thread COUNT CODE` tells as often of such an exception that has ended a thread.
 
 use std::env;
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> io::Result<u8> {
-    let usage = || io::Error::other("usage: talk garbage|uncaught|exiting|abort|thread COUNT CODE");
+    let usage = || io::Error::other("usage: talk garbage|uncaught|exiting|abort|note|thread COUNT CODE");
     let words: Vec<String> = env::args().skip(1).collect();
     let [what, count, code] = &words[..] else { return Err(usage()) };
     let count: u32 = count.parse().map_err(|_| usage())?;
@@ -46,6 +47,13 @@ fn run() -> io::Result<u8> {
                 .write_all(b"{\"v\":1,\"type\":\"uncaught\",\"exception\":\"ValueError\",\"message\":\"no data\"}\n")?;
         }
         stream.write_all(format!("{{\"v\":1,\"type\":\"{what}\",\"code\":{code}}}\n").as_bytes())?;
+        pause(Duration::from_secs(100));
+    }
+    if what == "note" {
+        let mut stream = UnixStream::connect(&socket)?;
+        for number in 1..=count {
+            stream.write_all(format!("{{\"v\":1,\"type\":\"note\",\"text\":\"step {number}\"}}\n").as_bytes())?;
+        }
         pause(Duration::from_secs(100));
     }
     let text = "x".repeat(29_900);

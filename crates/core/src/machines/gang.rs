@@ -51,6 +51,8 @@ pub struct RankRecord {
     /// The boundary is empty, or what is left has been given up.
     pub outcome: Option<Outcome>,
     pub mpi: MpiLife,
+    /// When it last went further in MPI.
+    pub mpi_since: Option<Duration>,
     pub passed_barrier: bool,
     /// Its end came after it had been told to stop.
     pub stop_ordered_before_end: bool,
@@ -366,11 +368,20 @@ impl Gang {
         match event {
             MpiEvent::Inited => {
                 record.mpi = MpiLife::Inited;
+                record.mpi_since = Some(moment.at);
                 record.passed_barrier = false;
                 self.judge_exits_before_init(moment.now, effects);
             }
-            MpiEvent::PassedBarrier => record.passed_barrier = true,
-            MpiEvent::Finalized => record.mpi = MpiLife::Finalized,
+            MpiEvent::PassedBarrier => {
+                if !record.passed_barrier {
+                    record.mpi_since = Some(moment.at);
+                }
+                record.passed_barrier = true;
+            }
+            MpiEvent::Finalized => {
+                record.mpi = MpiLife::Finalized;
+                record.mpi_since = Some(moment.at);
+            }
             MpiEvent::Aborted { code, message } => self.fact(moment, rank, Fact::Aborted { code, message }, effects),
             MpiEvent::Malformed { reason } => self.fact(moment, rank, Fact::Malformed { reason }, effects),
         }

@@ -13,6 +13,7 @@ use crate::ids::{JobId, Rank};
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
 use crate::report::Left;
+use crate::standing::Standing;
 use crate::stderr::Tail;
 
 /// The version of the stream. It changes when a reader of the old one would misunderstand the new one.
@@ -95,6 +96,9 @@ pub struct End {
     pub why_lost: Option<String>,
     /// Where the report is kept, as people read it.
     pub saved: Option<String>,
+    /// Where the ranks were when the job was ended from outside.
+    #[serde(default)]
+    pub standings: Vec<Standing>,
     /// Where the core of the rank that failed first went.
     #[serde(default)]
     pub core: Option<CoreDump>,

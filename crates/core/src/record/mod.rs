@@ -5,5 +5,6 @@ pub mod core_dump;
 pub mod event;
 pub mod printable;
 pub mod report;
+pub mod standing;
 pub mod suggest;
 pub mod text;

@@ -6,6 +6,7 @@ use crate::core_dump::CoreDump;
 use crate::evidence::{Class, Evidence, LeftOut};
 use crate::exit::ExitCode;
 use crate::ids::{JobId, Pid, Rank};
+use crate::standing::Standing;
 use crate::status::WorkerStatus;
 use crate::testimony::{Exception, StuckIn};
 use crate::verdict::{Fate, Window};
@@ -39,6 +40,9 @@ pub struct Report {
     pub containment: String,
     pub containment_note: Option<String>,
     pub left: Left,
+    /// Where the ranks were when the job was ended from outside.
+    #[serde(default)]
+    pub standings: Vec<Standing>,
     /// What can be done about the failure, a line each.
     #[serde(default)]
     pub next: Vec<String>,

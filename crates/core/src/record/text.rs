@@ -8,6 +8,7 @@ use crate::ids::Rank;
 use crate::printable::{fit, printable};
 use crate::ranks::RankSet;
 use crate::report::{Culprit, OutputFate, Report};
+use crate::standing;
 use crate::testimony::StuckIn;
 use crate::verdict::{Fate, Origin};
 
@@ -70,6 +71,7 @@ pub fn render(report: &Report, look: Look<'_>) -> String {
         }
         text.lines("note", last_note(report, culprit));
     }
+    text.lines("state", standing::lines(&report.standings));
     text.lines("others", others(report));
     text.lines("also", causes(report));
     left(report, &mut text);
@@ -367,6 +369,7 @@ mod tests {
             containment: "cgroup".to_owned(),
             containment_note: None,
             left: Left { proven: true, workers: 5, shared_memory_removed: true, ..Left::default() },
+            standings: Vec::new(),
             next: Vec::new(),
         }
     }

@@ -50,6 +50,22 @@ impl RankSet {
         }
     }
 
+    /// How many ranks are named, if they are.
+    pub fn count(&self) -> Option<usize> {
+        match self {
+            RankSet::All => None,
+            RankSet::Ranges(ranges) => Some(ranges.iter().map(|(first, last)| (last.0 - first.0) as usize + 1).sum()),
+        }
+    }
+
+    /// The least rank named, if the set names any.
+    pub fn min(&self) -> Option<Rank> {
+        match self {
+            RankSet::All => None,
+            RankSet::Ranges(ranges) => ranges.first().map(|(first, _)| *first),
+        }
+    }
+
     /// The greatest rank named, if the set names any.
     pub fn max(&self) -> Option<Rank> {
         match self {

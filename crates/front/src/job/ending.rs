@@ -168,6 +168,7 @@ impl Front {
             },
             why_lost: self.nodes.iter().find_map(NodeHandle::why_lost).map(str::to_owned),
             saved: None,
+            standings: self.standings.clone(),
             core: None,
             is_quoted_above: false,
         }

@@ -7,14 +7,19 @@ use std::time::{Duration, Instant};
 use rankrun_agent::Clock;
 use rankrun_core::event::{JobEvent, JobFacts};
 use rankrun_core::gang::{self, Effect, Gang, Moment};
-use rankrun_core::printable::printable;
+use rankrun_core::printable::{fit, printable};
+use rankrun_core::standing::{self, Standing, Voice, standings};
+use rankrun_core::stderr::Tail;
+use rankrun_core::text::WIDTH;
+use rankrun_core::worker::StopWhy;
 use rankrun_core::{ExitCode, NodeRank};
 use rankrun_sys::poll::{Poller, Waker};
 use rankrun_sys::signal::SignalFd;
+use rankrun_sys::terminal;
 use rankrun_wire::ToAgent;
 
 use crate::Plan;
-use crate::delivery::{Delivery, Directory, LastWords, Notes};
+use crate::delivery::{Delivery, Directory, LastWords, Notes, Voices};
 use crate::job::event::FrontEffect;
 use crate::job::pause::Pause;
 use crate::nodes::{END_BOUND, KILLING_BOUND, NodeHandle};
@@ -58,6 +63,9 @@ pub(crate) struct Front {
     pub(crate) gang: Gang,
     pub(crate) delivery: Delivery,
     pub(crate) last_words: LastWords,
+    pub(crate) voices: Voices,
+    /// Where the ranks were when the job was ended from outside.
+    pub(crate) standings: Vec<Standing>,
     pub(crate) stdin: Option<Stdin>,
     pub(crate) terminal: Option<FrontTerminal>,
     /// After this, a destination that takes nothing is given up.
@@ -114,6 +122,9 @@ impl Front {
             self.delivery.journal.record(now, || JobEvent::Decision(effect));
             let message = match effect {
                 Effect::Stop(stop) => {
+                    if let StopWhy::Signal(_) | StopWhy::Timeout = stop.why {
+                        self.standings = self.standings_at(now);
+                    }
                     self.expect_end(now + stop.longest(&self.plan.spec.stop) + END_BOUND);
                     self.await_ends(now, stop);
                     ToAgent::Stop(stop)
@@ -125,6 +136,29 @@ impl Front {
             };
             self.say(message);
         }
+    }
+
+    /// Where the ranks are.
+    fn standings_at(&self, now: Duration) -> Vec<Standing> {
+        standings(&self.gang, now, |rank| {
+            let (at, line) = self.voices.last(rank);
+            let tail = self.last_words.of(rank).filter(|tail| tail.ends_with_traceback());
+            Voice { at, line, traceback: tail.and_then(Tail::exception).map(|exception| exception.headline()) }
+        })
+    }
+
+    /// Somebody wants to know where the ranks are (SIGQUIT). The job goes on.
+    pub(crate) fn tell_standings(&mut self, by_key: bool) {
+        let now = self.now();
+        let mut text = format!("rankrun: after {:.1} s:", self.started.elapsed().as_secs_f64());
+        for line in standing::lines(&self.standings_at(now)) {
+            text.push_str("\n  ");
+            text.push_str(&fit(&printable(&line), WIDTH));
+        }
+        self.delivery.journal.record(now, || JobEvent::Note(text.clone()));
+        // The terminal has shown `^\`.
+        let over_key = if by_key && terminal::is_terminal(rustix::stdio::stderr()) { "\r" } else { "" };
+        self.notices.push_back(format!("{over_key}{text}"));
     }
 
     /// The agents have until then to say that all is over.

@@ -82,6 +82,7 @@ impl Refusal {
             containment: "unknown".to_owned(),
             containment_note: None,
             left: Left { proven: true, shared_memory_removed: true, ..Left::default() },
+            standings: Vec::new(),
             next: Vec::new(),
         }
     }

@@ -77,6 +77,7 @@ pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(R
         containment: end.containment.clone(),
         containment_note: end.containment_note.clone(),
         left: end.left.clone(),
+        standings: end.standings.clone(),
         next: Vec::new(),
     };
     report.next = advice(&report, facts.commands.len());
@@ -294,6 +295,7 @@ mod tests {
                 containment: String::new(),
                 containment_note: None,
                 left: Left::default(),
+                standings: Vec::new(),
                 next: Vec::new(),
             };
             let json = to_json(&report).expect("plain data");

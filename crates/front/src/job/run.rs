@@ -129,6 +129,7 @@ impl Front {
                     if head.stream == Stream::Stderr {
                         self.last_words.write(now, head.worker.rank, bytes);
                     }
+                    self.voices.write(now, head.worker.rank, head.stream, bytes);
                     self.delivery.output(now, head, bytes);
                 }
                 Ok(Some(Frame::Message(message))) => {

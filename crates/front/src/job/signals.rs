@@ -22,13 +22,14 @@ impl Front {
     /// A signal has arrived.
     pub(crate) fn signal(&mut self, number: i32, sender: i32) {
         // What the kernel sends by itself comes from a key of the terminal.
-        let by_key = sender == 0 && [signal::SIGINT, signal::SIGTSTP].contains(&number);
+        let by_key = sender == 0 && [signal::SIGINT, signal::SIGTSTP, signal::SIGQUIT].contains(&number);
         if by_key && self.pass_on(number) {
             return;
         }
         match number {
             signal::SIGCHLD => self.look_at_guards(),
             signal::SIGTSTP => self.stopped(by_key),
+            signal::SIGQUIT => self.tell_standings(by_key),
             signal::SIGCONT => self.continued(),
             signal::SIGWINCH => self.resized(),
             signal::SIGUSR1 | signal::SIGUSR2 => self.say(ToAgent::Signal(number)),

@@ -20,7 +20,7 @@ use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Plan;
-use crate::delivery::{Delivery, Done, Files, Journal, LastWords, Notes, Opened, Task, Threads};
+use crate::delivery::{Delivery, Done, Files, Journal, LastWords, Notes, Opened, Task, Threads, Voices};
 use crate::job::front::{Front, Outcome};
 use crate::job::refusal::Refusal;
 use crate::job::report;
@@ -181,7 +181,7 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
 }
 
 fn receive_signals(ignored: &[i32]) -> io::Result<SignalFd> {
-    let mut wanted = vec![signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGTSTP];
+    let mut wanted = vec![signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGTSTP, signal::SIGQUIT];
     wanted.extend([signal::SIGUSR1, signal::SIGUSR2, signal::SIGWINCH, signal::SIGCONT]);
     wanted.retain(|number| !ignored.contains(number));
     wanted.push(signal::SIGCHLD);
@@ -269,6 +269,8 @@ fn make(
         facts,
         delivery,
         last_words: LastWords::default(),
+        voices: Voices::default(),
+        standings: Vec::new(),
         plan,
         is_hurried: false,
         started,

@@ -1,0 +1,68 @@
+//! When each rank last wrote, and its last line.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rankrun_core::{Rank, Stream};
+
+/// Bytes that are kept of each stream of a rank: the end of a line tells as much as the whole.
+const KEPT: usize = 256;
+
+/// The ends of the ranks' outputs.
+#[derive(Debug, Default)]
+pub(crate) struct Voices {
+    ranks: HashMap<Rank, [End; 2]>,
+}
+
+#[derive(Debug, Default)]
+struct End {
+    at: Option<Duration>,
+    bytes: Vec<u8>,
+}
+
+impl Voices {
+    /// A rank wrote these bytes.
+    pub(crate) fn write(&mut self, now: Duration, rank: Rank, stream: Stream, bytes: &[u8]) {
+        let end = &mut self.ranks.entry(rank).or_default()[stream.index()];
+        end.at = Some(now);
+        end.bytes.extend_from_slice(&bytes[bytes.len().saturating_sub(KEPT)..]);
+        if end.bytes.len() > 2 * KEPT {
+            end.bytes.drain(..end.bytes.len() - KEPT);
+        }
+    }
+
+    /// When the rank last wrote, and the last line that is not empty.
+    pub(crate) fn last(&self, rank: Rank) -> (Option<Duration>, Option<String>) {
+        let Some(ends) = self.ranks.get(&rank) else { return (None, None) };
+        let last = ends.iter().filter(|end| end.at.is_some()).max_by_key(|end| end.at);
+        let line = |end: &End| {
+            let text = String::from_utf8_lossy(&end.bytes).into_owned();
+            let line = text.split(['\n', '\r']).rev().find(|line| !line.trim().is_empty());
+            line.map(str::to_owned)
+        };
+        (last.and_then(|end| end.at), last.and_then(line))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_the_one_that_was_written_last() {
+        let mut voices = Voices::default();
+        let s = Duration::from_secs;
+        voices.write(s(1), Rank(0), Stream::Stdout, b"epoch 1\nepoch 2\n\n");
+        voices.write(s(2), Rank(0), Stream::Stderr, b"10%\r20%");
+        assert_eq!(voices.last(Rank(0)), (Some(s(2)), Some("20%".to_owned())));
+        voices.write(s(3), Rank(0), Stream::Stdout, b"epo");
+        voices.write(s(4), Rank(0), Stream::Stdout, b"ch 3\n");
+        assert_eq!(voices.last(Rank(0)), (Some(s(4)), Some("epoch 3".to_owned())));
+        assert_eq!(voices.last(Rank(1)), (None, None));
+        for _ in 0..100 {
+            voices.write(s(5), Rank(1), Stream::Stdout, &[b'x'; 1000]);
+        }
+        let (_, line) = voices.last(Rank(1));
+        assert!(line.is_some_and(|line| (KEPT..=2 * KEPT).contains(&line.len())));
+    }
+}
