@@ -101,12 +101,12 @@ fn a_guard_that_is_stopped_before_it_has_an_agent_ends_the_job() {
 #[test]
 fn a_fifo_among_the_log_files_is_refused_before_anything_starts() {
     let logs = tempfile::tempdir().expect("the temporary directory can be written");
-    let fifo = logs.path().join("rank-0.stdout");
+    let fifo = logs.path().join("rank-0000.stdout");
     make_fifo(&fifo);
     let ended = Job::new(["-n", "2", "--log-dir", logs.path().to_str().expect("text"), "echo", "x"]).run();
     assert_eq!(ended.code, Some(2), "{}", ended.stderr_text());
     let text = ended.stderr_text();
-    assert!(text.contains("rank-0.stdout") && text.contains("FIFO"), "{text}");
+    assert!(text.contains("rank-0000.stdout") && text.contains("FIFO"), "{text}");
     assert_eq!(ended.stdout_text(), "");
 }
 
@@ -117,7 +117,7 @@ fn a_fifo_that_appears_as_a_log_file_holds_up_neither_a_failure_nor_an_interrupt
         let directory = logs.path().to_str().expect("text");
         let end = if interrupted { "exec sleep 100" } else { "exit 3" };
         let script = format!(
-            "if test $RANKRUN_RANK = 0; then mkfifo {directory}/rank-0.stdout; echo x; touch $RANKRUN_TEST_DIR/up; sleep 0.2; {end}; fi; exec sleep 100"
+            "if test $RANKRUN_RANK = 0; then mkfifo {directory}/rank-0000.stdout; echo x; touch $RANKRUN_TEST_DIR/up; sleep 0.2; {end}; fi; exec sleep 100"
         );
         let job = Job::new(["-n", "2", "--drain", "2s", "--grace", "1s", "--log-dir", directory, "sh", "-c", &script]);
         let running = job.start();
@@ -132,7 +132,7 @@ fn a_fifo_that_appears_as_a_log_file_holds_up_neither_a_failure_nor_an_interrupt
         } else {
             assert_eq!(ended.code, Some(3), "{text}");
         }
-        assert!(text.contains("rank-0.stdout") && text.contains("FIFO"), "{text}");
+        assert!(text.contains("rank-0000.stdout") && text.contains("FIFO"), "{text}");
         assert_eq!(ended.stdout_text(), "x\n");
     }
 }
@@ -154,7 +154,7 @@ fn a_log_file_on_a_dead_file_system_holds_up_neither_a_failure_nor_an_interrupt(
     for end in ["exit 3", "exec sleep 100"] {
         let logs = directory.path().join("logs");
         fs::create_dir_all(&logs).expect("the directory is ours");
-        let link = logs.join("rank-0.stdout");
+        let link = logs.join("rank-0000.stdout");
         if !link.is_symlink() {
             std::os::unix::fs::symlink(dead.join("x"), &link).expect("the directory is ours");
         }

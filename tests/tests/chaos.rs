@@ -387,7 +387,7 @@ fn hang(random: &mut Random, notes: &mut Vec<String>) {
     let dead_fs = dead_fs();
     let script = format!(
         r#"DEAD="$RANKRUN_TEST_DIR/dead"; mkdir "$DEAD" "$RANKRUN_TEST_DIR/logs" &&
-        ln -s "$DEAD/x" "$RANKRUN_TEST_DIR/logs/rank-0.stdout" && exec {dead_fs} "$DEAD" {} "$@""#,
+        ln -s "$DEAD/x" "$RANKRUN_TEST_DIR/logs/rank-0000.stdout" && exec {dead_fs} "$DEAD" {} "$@""#,
         place.words()
     );
     let (rankrun, number, command) = (rankrun().display().to_string(), ranks.to_string(), writing(lines, rest, code));

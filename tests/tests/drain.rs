@@ -129,7 +129,7 @@ fn a_reader_that_reads_nothing_and_a_dead_report_directory_end_the_job_in_time()
     }
     let (reader, writer) = std::io::pipe().expect("a pipe can be made");
     let rankrun = rankrun().display().to_string();
-    let script = r#"mkdir "$RANKRUN_TEST_DIR/logs" && ln -s "$1/x" "$RANKRUN_TEST_DIR/logs/rank-0.stdout" &&
+    let script = r#"mkdir "$RANKRUN_TEST_DIR/logs" && ln -s "$1/x" "$RANKRUN_TEST_DIR/logs/rank-0000.stdout" &&
         exec "$0" "$1" "$2" --log-dir "$RANKRUN_TEST_DIR/logs" --report-dir "$1" -n 2 --drain 1s --output line seq 100000"#;
     let ended = Job::of_program("sh", ["-c", script, &dead_fs, dead, &rankrun]).stdout(writer).start().finish(BOUND);
     drop(reader);

@@ -151,7 +151,7 @@ fn each_rank_and_stream_has_its_log_file() {
     succeeded(&ended);
     for rank in 0..3 {
         let expected: Vec<u8> = (0..500).flat_map(|number| line(rank, number, 83, Fill::Text)).collect();
-        let content = fs::read(logs.join(format!("rank-{rank}.stdout"))).expect("the log was written");
+        let content = fs::read(logs.join(format!("rank-{rank:04}.stdout"))).expect("the log was written");
         assert!(content == expected, "rank {rank}");
     }
 }

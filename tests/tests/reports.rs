@@ -192,3 +192,14 @@ fn sigquit_says_where_the_ranks_are_and_the_job_goes_on() {
     assert_eq!(without_times(&text), "rankrun: after N s: ranks 0-2 silent N s; last line: \"waiting\"");
     fs::remove_dir_all(&directory).expect("the directory is ours");
 }
+
+#[test]
+fn notes_are_lines_where_that_is_asked_for_and_the_last_is_in_the_report() {
+    let talk = helper("talk");
+    let running = Job::new(["-v", "-n", "1", &talk, "note", "3", "0"]).start();
+    let has_noted = || String::from_utf8_lossy(&running.stderr_so_far()).contains("rank 0: step 3").then_some(());
+    wait_until(Duration::from_secs(60), has_noted).expect("the note is printed");
+    processes::send(running.front(), Signal::TERM);
+    let text = running.finish(Duration::from_secs(60)).stderr_text();
+    assert!(text.contains("\n  state     rank 0  has written nothing; note: \"step 3\"\n"), "{text}");
+}

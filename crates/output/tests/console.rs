@@ -272,6 +272,17 @@ fn a_folded_line_waits_for_a_second_at_most_and_a_prompt_for_nothing() {
 }
 
 #[test]
+fn ranks_in_equal_steps_share_a_short_tag() {
+    let mut job = Job::new(Config::new(Mode::Folded, 200));
+    for rank in 0..200 {
+        job.out(rank, if rank % 3 == 0 { "third\n" } else { "other\n" });
+    }
+    job.pass(200);
+    let text = job.stdout();
+    assert!(text.starts_with("[0-198/3] third\n[1-2,4-5,7-8,"), "{text}");
+}
+
+#[test]
 fn folded_tags_may_be_chosen() {
     let template = "{node}.{local_rank}[{rank}]: ".parse().expect("a template");
     let config = Config { tag: Some(template), ..Config::new(Mode::Folded, 8) };

@@ -283,3 +283,41 @@ fn folded_lines_stand_above_the_region() {
     [2] 2%|
     ");
 }
+
+#[test]
+fn the_last_note_of_each_rank_stands_below_the_bars_and_the_same_ones_share_a_row() {
+    let mut terminal = Terminal::new(10, 4);
+    for (rank, text) in [(0, "epoch 1"), (1, "epoch 1"), (3, "epoch 1"), (2, "sav\x1b[2Jing"), (0, "epoch 2")] {
+        assert!(terminal.job.presenter.note(terminal.job.now, rankrun_core::Rank(rank), text));
+    }
+    terminal.job.out(1, "line\n").err(2, "\r5%").pass(100);
+    insta::assert_snapshot!(terminal.picture(), @r"
+    [1] line
+    [2] 5%
+    [0] epoch 2
+    [1,3] epoch 1
+    [2] sav\x1b[2Jing|
+    ");
+    terminal.job.presenter.ended(terminal.job.now, rankrun_core::Rank(2));
+    terminal.job.close(2).pass(100);
+    insta::assert_snapshot!(terminal.picture(), @r"
+    [1] line
+    [2] 5%
+    [0] epoch 2
+    [1,3] epoch 1|
+    ");
+    terminal.job.finish();
+    insta::assert_snapshot!(terminal.picture(), @r"
+    [1] line
+    [2] 5%
+    |
+    ");
+}
+
+#[test]
+fn without_a_region_notes_are_left_to_others() {
+    let mut job = Job::new(Config::new(Mode::Line, 2));
+    assert!(!job.presenter.note(job.now, rankrun_core::Rank(0), "epoch 1"));
+    job.pass(100);
+    assert_eq!((job.stdout(), job.stderr()), (String::new(), String::new()));
+}

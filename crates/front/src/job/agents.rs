@@ -71,6 +71,8 @@ impl Front {
                 self.node_event(from, at, event);
             }
             ToFront::Ended { worker, status, mut stop, at } => {
+                let now = self.now();
+                self.delivery.presenter.ended(now, worker.rank);
                 self.last_words.settle(worker.rank);
                 if !stop.signals.is_empty() {
                     let now = self.now();
@@ -89,6 +91,9 @@ impl Front {
             ToFront::Testimony { worker, pid, testimony, at } => {
                 if let Testimony::Uncaught(_) | Testimony::Exiting { .. } = testimony {
                     self.last_words.settle(worker.rank);
+                }
+                if let Testimony::Note { text } = &testimony {
+                    self.show_note(worker.rank, text);
                 }
                 self.node_event(from, at, gang::Event::Testimony { rank: worker.rank, pid, testimony });
             }
@@ -134,6 +139,14 @@ impl Front {
                 // The agent ends by itself now.
                 self.nodes[from.index()].link = None;
             }
+        }
+    }
+
+    /// A rank noted how far it is: for the status region, or a line where that was asked for.
+    fn show_note(&mut self, rank: Rank, text: &str) {
+        let now = self.now();
+        if self.plan.verbosity >= 0 && !self.delivery.presenter.note(now, rank, text) && self.plan.verbosity > 0 {
+            self.agent_note(format!("rank {rank}: {text}"));
         }
     }
 

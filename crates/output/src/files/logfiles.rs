@@ -20,7 +20,7 @@ const HELD_LINE: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} \"{}\"", path.display())]
 pub struct LogError {
-    /// `create`, `open`, `read` or `write`.
+    /// `create`, `open`, `read`, `use` or `write`.
     pub action: &'static str,
     pub path: PathBuf,
     pub source: io::Error,
@@ -76,7 +76,7 @@ impl<P: Into<PathBuf>> From<P> for LogDirs {
 /// The files `rank-0007.stdout` and `rank-0007.stderr` of each rank.
 ///
 /// Each holds the bytes that its rank wrote, except that of a line that overwrites itself with `\r`, as progress bars
-/// do, only the last state is kept. A file is begun when its rank first writes, and what an earlier job left in it goes.
+/// do, only the last state is kept. A file is begun when its rank first writes.
 /// The unterminated end of a stream is written when more comes, or when the stream is closed.
 #[derive(Debug)]
 pub struct LogFiles {
@@ -110,6 +110,14 @@ struct Log {
     unwritten: Vec<u8>,
 }
 
+/// The digits of a rank in the name of its file, at least: names of jobs of different sizes are the same.
+const RANK_WIDTH: usize = 4;
+
+/// What is in the directory of an earlier job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("it holds log files of an earlier job; --log-dir 'DIR/{{job}}' gives each job a directory")]
+struct NotEmpty;
+
 /// Makes a directory for log files.
 fn prepare(dir: &Path) -> Result<(), LogError> {
     let failed = |action, source| LogError { action, path: dir.to_owned(), source };
@@ -120,6 +128,9 @@ fn prepare(dir: &Path) -> Result<(), LogError> {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         let is_log = name.starts_with("rank-") && Stream::ALL.iter().any(|end| name.ends_with(&format!(".{end}")));
+        if is_log && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            return Err(failed("use", io::Error::other(NotEmpty)));
+        }
         if is_log && let Some(wrong) = entry.file_type().ok().and_then(wrong_kind) {
             return Err(LogError { action: "open", path: entry.path(), source: io::Error::other(wrong) });
         }
@@ -128,8 +139,8 @@ fn prepare(dir: &Path) -> Result<(), LogError> {
 }
 
 impl LogFiles {
-    /// Makes each directory, with those above it, and proves that files can be made in it and that nothing that is no
-    /// regular file stands in the place of one.
+    /// Makes each directory, with those above it, and proves that files can be made in it, that it holds none of an earlier
+    /// job, and that nothing that is no regular file stands in the place of one.
     pub fn create(dirs: impl Into<LogDirs>, world_size: u32) -> Result<LogFiles, LogError> {
         LogFiles::with_capacity(dirs.into(), world_size, OPEN_FILES)
     }
@@ -138,7 +149,7 @@ impl LogFiles {
         dirs.distinct().into_iter().try_for_each(|dir| prepare(dir))?;
         Ok(LogFiles {
             unwritten: 0,
-            rank_width: world_size.saturating_sub(1).to_string().len(),
+            rank_width: world_size.saturating_sub(1).to_string().len().max(RANK_WIDTH),
             dirs,
             capacity,
             logs: HashMap::new(),
@@ -355,12 +366,25 @@ mod tests {
     }
 
     #[test]
+    fn the_files_of_an_earlier_job_are_never_mixed_with_ours() {
+        let dir = tempfile::tempdir().expect("a directory for the test");
+        let mut logs = LogFiles::create(dir.path(), 12).expect("it is empty");
+        logs.write(Rank(11), Stream::Stderr, b"old\n").expect("there is room");
+        let error = LogFiles::create(dir.path(), 2).expect_err("a log of rank 11 is there");
+        assert_eq!((error.action, error.path.as_path()), ("use", dir.path()));
+        assert!(error.source.to_string().contains("an earlier job"), "{}", error.source);
+        std::fs::remove_file(logs.path(Rank(11), Stream::Stderr)).expect("it is ours");
+        std::fs::write(dir.path().join("rank-sums.txt"), "").expect("it is ours");
+        LogFiles::create(dir.path(), 2).expect("other files are no obstacle");
+    }
+
+    #[test]
     fn each_rank_may_have_a_directory_of_its_own() {
         let dir = tempfile::tempdir().expect("a directory");
         let dirs = LogDirs::each(vec![dir.path().join("0"), dir.path().join("1")]);
         let mut logs = LogFiles::create(dirs, 2).expect("they can be made");
         logs.write(Rank(1), Stream::Stdout, b"one\n").expect("it can be written");
-        assert_eq!(std::fs::read(dir.path().join("1/rank-1.stdout")).expect("the file is there"), b"one\n");
+        assert_eq!(std::fs::read(dir.path().join("1/rank-0001.stdout")).expect("the file is there"), b"one\n");
         assert!(dir.path().join("0").is_dir());
     }
 

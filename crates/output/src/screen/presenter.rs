@@ -125,6 +125,21 @@ impl Presenter {
         self.settle(now, index);
     }
 
+    /// A rank noted how far it is. Where there is a status region its last note is shown there, until it ends: returns
+    /// whether there is one.
+    pub fn note(&mut self, now: Duration, rank: Rank, text: &str) -> bool {
+        let Some(region) = self.region.as_mut().filter(|_| self.config.mode != Mode::Raw) else { return false };
+        region.note(now, rank, Some(text));
+        true
+    }
+
+    /// A rank has ended: what it noted is not shown any more.
+    pub fn ended(&mut self, now: Duration, rank: Rank) {
+        if let Some(region) = &mut self.region {
+            region.note(now, rank, None);
+        }
+    }
+
     /// Somebody else is about to write to the terminal, such as a shell to which a stopped job gives it back: takes the
     /// status region off the screen until its next redraw. An unfinished line that is shown will be shown anew.
     pub fn withdraw(&mut self, now: Duration) {

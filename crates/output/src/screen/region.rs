@@ -4,10 +4,11 @@
 //! finished lines wait for its next redraw (at most [`INTERVAL`]), so that one write takes it away, prints them and draws
 //! it again, and nothing flickers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rankrun_core::printable::columns;
+use rankrun_core::printable::{columns, printable};
+use rankrun_core::{Rank, RankSet};
 
 use crate::console::{Console, Row, Source};
 
@@ -27,6 +28,8 @@ pub(crate) struct Region {
     columns: u16,
     /// Whose unfinished lines are shown.
     entries: BTreeSet<Source>,
+    /// The last note of each rank, below them.
+    notes: BTreeMap<Rank, String>,
     /// The height of what is on the screen, in rows, and its bytes.
     drawn_rows: usize,
     drawn: Vec<u8>,
@@ -36,7 +39,16 @@ pub(crate) struct Region {
 
 impl Region {
     pub(crate) fn new((rows, columns): (u16, u16)) -> Region {
-        Region { rows, columns, entries: BTreeSet::new(), drawn_rows: 0, drawn: Vec::new(), redrawn: None, due: None }
+        Region {
+            rows,
+            columns,
+            entries: BTreeSet::new(),
+            notes: BTreeMap::new(),
+            drawn_rows: 0,
+            drawn: Vec::new(),
+            redrawn: None,
+            due: None,
+        }
     }
 
     pub(crate) fn resize(&mut self, now: Duration, (rows, columns): (u16, u16)) {
@@ -47,7 +59,30 @@ impl Region {
 
     /// Whether there is, or soon will be, anything in the region.
     pub(crate) fn is_in_use(&self) -> bool {
-        !self.entries.is_empty()
+        !self.entries.is_empty() || !self.notes.is_empty()
+    }
+
+    /// The last note of a rank; `None` if it is not to be shown any more.
+    pub(crate) fn note(&mut self, now: Duration, rank: Rank, text: Option<&str>) {
+        let was = match text {
+            Some(text) => self.notes.insert(rank, printable(text).into_owned()),
+            None => self.notes.remove(&rank),
+        };
+        if was.as_deref() != text {
+            self.schedule(now);
+        }
+    }
+
+    /// Ranks with the same note share a row.
+    fn note_rows(&self) -> Vec<String> {
+        let mut rows: Vec<(&str, Vec<Rank>)> = Vec::new();
+        for (rank, text) in &self.notes {
+            match rows.iter_mut().find(|(known, _)| known == text) {
+                Some((_, ranks)) => ranks.push(*rank),
+                None => rows.push((text, vec![*rank])),
+            }
+        }
+        rows.into_iter().map(|(text, ranks)| format!("[{}] {text}", RankSet::of(ranks))).collect()
     }
 
     pub(crate) fn contains(&self, source: Source) -> bool {
@@ -69,6 +104,7 @@ impl Region {
 
     pub(crate) fn hide_all(&mut self) {
         self.entries.clear();
+        self.notes.clear();
     }
 
     /// Takes the region off the screen. It comes back, wherever the cursor is then.
@@ -107,7 +143,8 @@ impl Region {
         let height = ROWS.min(usize::from(self.rows).saturating_sub(1)).max(1);
         // The last column stays free: some terminals wrap as soon as it is written.
         let width = usize::from(self.columns).saturating_sub(1);
-        let count = self.entries.len();
+        let notes = self.note_rows();
+        let count = self.entries.len() + notes.len();
         let shown = if count <= height { count } else { height - 1 };
         let mut picture = Vec::new();
         let mut text = Vec::new();
@@ -115,6 +152,10 @@ impl Region {
             text.clear();
             line(*source, &mut text);
             clip(&text, width, &mut picture);
+            picture.extend_from_slice(b"\r\n");
+        }
+        for note in notes.iter().take(shown.saturating_sub(self.entries.len())) {
+            clip(note.as_bytes(), width, &mut picture);
             picture.extend_from_slice(b"\r\n");
         }
         if shown < count {
