@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::num::NonZero;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -72,6 +72,11 @@ impl Screen {
             }
         });
         screen
+    }
+
+    /// The end of the programs on it.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     fn set_window(&self, rows: u16, columns: u16) {

@@ -17,7 +17,7 @@ enum What {
     PythonModule(&'static str),
 }
 
-const NEEDS: [Need; 18] = [
+const NEEDS: [Need; 20] = [
     Need { what: What::Program("cc"), package: "gcc" },
     Need { what: What::Program("c++"), package: "g++" },
     Need { what: What::Program("readelf"), package: "binutils" },
@@ -28,6 +28,9 @@ const NEEDS: [Need; 18] = [
     Need { what: What::Program("wall"), package: "bsdutils" },
     Need { what: What::Program("vi"), package: "vim-tiny" },
     Need { what: What::Program("gdb"), package: "gdb" },
+    // The shells whose completions are tested.
+    Need { what: What::Program("zsh"), package: "zsh" },
+    Need { what: What::Program("fish"), package: "fish" },
     // The languages of the matrix.
     Need { what: What::Program("gfortran"), package: "gfortran" },
     Need { what: What::Program("go"), package: "golang-go" },

@@ -10,7 +10,7 @@ use std::io::Write as _;
 use rankrun_core::ExitCode;
 
 use cli::{args, choices, config, habits, invocation, message, settings, spelling, stopping, texts, words};
-use commands::{check, clean, inventory, man, replay, report};
+use commands::{check, clean, completions, inventory, man, replay, report};
 use planning::{capacity, cpus, dry_run, file, gpus, plan, program, refusal};
 
 use crate::invocation::Invocation;
@@ -45,11 +45,7 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
             plan::run(plan).inspect_err(|problem| refusal::save(&settings, &around, problem))
         }
         Invocation::Print(text) => print(text.as_bytes()),
-        Invocation::Completions(shell) => {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut args::whole(), "rankrun", &mut text);
-            print(&text)
-        }
+        Invocation::Completions(shell) => print(completions::script(shell).as_bytes()),
         Invocation::Man => print(&man::page()),
         Invocation::Check => {
             let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();

@@ -165,7 +165,7 @@ fn values_that_are_none() {
     exit 2
     ");
     insta::assert_snapshot!(told(&["completions", "tcsh"]), @r#"
-    error: SHELL: "tcsh" is none of bash, elvish, fish, powershell, zsh
+    error: SHELL: "tcsh" is none of bash, fish, zsh
     exit 2
     "#);
 }

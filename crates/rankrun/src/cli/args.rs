@@ -7,6 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
 use clap::{Arg, ArgAction, Command};
 
 use crate::choices::{self, Choice};
+use crate::completions::Shell;
 use crate::texts;
 
 const RANKS: &str = "Ranks";
@@ -148,7 +149,7 @@ pub(crate) fn completions() -> Command {
     Command::new("completions")
         .bin_name("rankrun completions")
         .about(SUBCOMMANDS[2].1)
-        .arg(shell.value_parser(clap::value_parser!(clap_complete::Shell)).help("Whose completions"))
+        .arg(shell.value_parser(PossibleValuesParser::new(Shell::NAMES)).help("The shell"))
 }
 
 pub(crate) fn man() -> Command {

@@ -10,6 +10,7 @@ use clap::{ArgMatches, Command};
 use rankrun_core::suggest::nearest;
 
 use crate::args;
+use crate::completions::Shell;
 use crate::message::Problem;
 use crate::{habits, spelling};
 
@@ -22,7 +23,7 @@ pub(crate) enum Invocation {
     Clean {
         dry_run: bool,
     },
-    Completions(clap_complete::Shell),
+    Completions(Shell),
     Man,
     Report {
         /// Its id or the beginning of it, or a path.
@@ -71,7 +72,7 @@ fn read_subcommand(name: &str, command: Command, words: &[OsString]) -> Result<I
         "check" => Invocation::Check,
         "clean" => Invocation::Clean { dry_run: matches.get_flag("dry-run") },
         "completions" => {
-            let shell = matches.get_one("shell").copied();
+            let shell = matches.get_one::<String>("shell").and_then(|name| Shell::named(name));
             Invocation::Completions(shell.expect("clap has made sure of the argument"))
         }
         "man" => Invocation::Man,

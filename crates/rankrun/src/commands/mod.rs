@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod clean;
+pub(crate) mod completions;
 pub(crate) mod inventory;
 pub(crate) mod man;
 pub(crate) mod replay;
