@@ -403,8 +403,11 @@ fn a_dry_run_shows_what_two_ranks_get() {
                  LOCAL_WORLD_SIZE=2
                  MASTER_ADDR=127.0.0.1
                  MASTER_PORT=<port>
+                 MPIR_CVAR_PMI_VERSION=1
                  MPI_LOCALNRANKS=2
                  MPI_LOCALRANKID=<local rank>
+                 OMPI_MCA_ess_singleton_server=file:rankrun-cannot-wire-up-open-mpi-yet
+                 PMIX_NAMESPACE=rankrun-cannot-wire-up-open-mpi-yet
                  PMI_FD=<descriptor>
                  PMI_RANK=<rank>
                  PMI_SIZE=2

@@ -107,11 +107,11 @@ fn a_dry_run_shows_a_rank_as_it_is_and_several_by_the_names_of_their_fields() {
     rank 0
       command    env A=0 env B=0 true
       directory  HOME/d0
-      set        OWN=o.0
+                 OWN=o.0
     rank 1
       command    env B=1 true
       directory  HOME/d1
-      set        OWN=o.1
+                 OWN=o.1
     ");
     insta::assert_snapshot!(shown(&[&["--dry-run", "-n", "2"], &words[2..]].concat()), @"
       env = 'OWN=o.{rank}'   # command line

@@ -2,6 +2,7 @@
 
 pub mod evidence;
 pub mod exit;
+pub mod open_mpi;
 pub mod status;
 pub mod stderr;
 pub mod testimony;

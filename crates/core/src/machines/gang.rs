@@ -11,6 +11,7 @@ use crate::evidence::{Evidence, Fact, LeftOut, MpiEvent, Source};
 use crate::exit::ExitCode;
 use crate::grace::{SIGINT, SIGKILL, SIGTERM, StopRecord};
 use crate::ids::{Pid, Rank};
+use crate::open_mpi;
 use crate::status::WorkerStatus;
 use crate::testimony::{Exception, StuckIn, Testimony};
 use crate::worker::{Outcome, Stop, StopWhy};
@@ -140,6 +141,10 @@ pub enum Event {
     OutOfMemory {
         rank: Rank,
         detail: String,
+    },
+    /// A rank has failed in `MPI_Init` of Open MPI, told after its end.
+    OpenMpi {
+        rank: Rank,
     },
     /// A rank's stderr ends with a traceback, and it lives on; `end`: it is to be ended for it.
     Suspect {
@@ -315,6 +320,10 @@ impl Gang {
                 self.fact_of(moment, rank, Some(pid), Fact::Stuck { place, since, leader }, effects);
             }
             Event::OutOfMemory { rank, detail } => self.fact(moment, rank, Fact::OutOfMemory { detail }, effects),
+            Event::OpenMpi { rank } => {
+                let exception = Exception { message: open_mpi::CAUSE.to_owned(), ..Exception::default() };
+                self.fact(moment, rank, Fact::Exception { source: Source::Program, exception }, effects);
+            }
             Event::Suspect { rank, exception, end } => {
                 self.fact(moment, rank, Fact::Suspect { exception, ended: end }, effects);
             }

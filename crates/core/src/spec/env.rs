@@ -137,6 +137,8 @@ const OPEN_MPI_PARAMETERS: &[&str] = &["OMPI_MCA_*", "PMIX_MCA_*", "PRTE_MCA_*"]
 const OPEN_MPI_IDENTITY: &[&str] = &[
     "OMPI_MCA_ess",
     "OMPI_MCA_ess_base_*",
+    // Ours: see `NOT_ALONE`.
+    "OMPI_MCA_ess_singleton_server",
     "OMPI_MCA_initial_wdir",
     "OMPI_MCA_num_procs",
     "OMPI_MCA_orte_*",
@@ -258,6 +260,10 @@ pub fn rank_environment(
         set("PMI_RANK", rank.0.into());
         set("PMI_SIZE", spec.map.world_size().into());
     }
+    if pmi_fd.is_some() && spec.map.world_size() > 1 {
+        let fresh = NOT_ALONE.iter().filter(|(name, _)| !is_edited(app, OsStr::new(name)));
+        env.extend(fresh.map(|(name, value)| (name.into(), value.into())));
+    }
     if let Some(per_rank) = spec.gpus_per_rank {
         debug_assert_eq!(place.node, facts.node, "a rank is started on its own node");
         env.extend(gpu_masks(spec, app, place.local_rank, per_rank).into_iter().map(|slice| {
@@ -300,6 +306,18 @@ fn fill(
     }
     filled
 }
+
+/// What keeps a rank of Open MPI from believing that it is the only one, since we cannot wire it up: `MPI_Init` then fails,
+/// and nothing else does. Neither a program that never calls it nor Open MPI's own `mpiexec` in a rank is concerned:
+/// `mpiexec` sets the first for its ranks, and they do not look at the second.
+const NOT_ALONE: &[(&str, &str)] = &[
+    // Open MPI 5: PMIx_Init finds a namespace and no rank in it, which is no singleton.
+    ("PMIX_NAMESPACE", "rankrun-cannot-wire-up-open-mpi-yet"),
+    // Open MPI 1.7 to 4: ess/singleton looks for the contact information of its server in this file.
+    ("OMPI_MCA_ess_singleton_server", "file:rankrun-cannot-wire-up-open-mpi-yet"),
+    // MPICH 5 asks to be told which one to use when it finds both a PMI-1 server and a namespace.
+    ("MPIR_CVAR_PMI_VERSION", "1"),
+];
 
 /// Where torch's `@record` writes the exception of a rank.
 const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
@@ -550,6 +568,22 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_of_open_mpi_is_not_alone_unless_it_is_meant_to_be() {
+        let names = |spec: &JobSpec, pmi_fd| -> Vec<String> {
+            let env = whole(spec, 0, pmi_fd);
+            NOT_ALONE.iter().filter(|(name, _)| env.contains_key(*name)).map(|(name, _)| (*name).to_owned()).collect()
+        };
+        assert_eq!(names(&spec(2, &[], vec![]), Some(9)).len(), NOT_ALONE.len());
+        assert_eq!(names(&spec(1, &[], vec![]), Some(9)), [""; 0], "it is alone");
+        assert_eq!(names(&spec(2, &[], vec![]), None), [""; 0], "--mpi none");
+        let edited = spec(2, &[], vec![remove("PMIX_*"), set("MPIR_CVAR_PMI_VERSION", "2")]);
+        assert_eq!(names(&edited, Some(9)), ["OMPI_MCA_ess_singleton_server", "MPIR_CVAR_PMI_VERSION"]);
+        assert_eq!(get(&whole(&edited, 0, Some(9)), "MPIR_CVAR_PMI_VERSION"), Some("2"));
+        let outer: Vec<(&str, &str)> = NOT_ALONE.to_vec();
+        assert_eq!(names(&spec(2, &outer, vec![]), None), ["MPIR_CVAR_PMI_VERSION"], "an inner job with --mpi none");
+    }
+
+    #[test]
     fn a_rank_is_told_who_it_is_in_every_dialect() {
         let env = whole(&spec(8, &[("PATH", "/bin")], vec![]), 5, Some(9));
         let lines: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -561,10 +595,13 @@ mod tests {
         LOCAL_WORLD_SIZE=8
         MASTER_ADDR=127.0.0.1
         MASTER_PORT=41000
+        MPIR_CVAR_PMI_VERSION=1
         MPI_LOCALNRANKS=8
         MPI_LOCALRANKID=5
+        OMPI_MCA_ess_singleton_server=file:rankrun-cannot-wire-up-open-mpi-yet
         OMP_NUM_THREADS=2
         PATH=/bin
+        PMIX_NAMESPACE=rankrun-cannot-wire-up-open-mpi-yet
         PMI_FD=9
         PMI_RANK=5
         PMI_SIZE=8

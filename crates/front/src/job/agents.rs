@@ -4,8 +4,10 @@ use std::io;
 use std::time::Duration;
 
 use rankrun_core::event::{JobEvent, last_words};
-use rankrun_core::gang;
-use rankrun_core::job::StdinTarget;
+use rankrun_core::gang::{self, MpiLife};
+use rankrun_core::job::{MpiMode, StdinTarget};
+use rankrun_core::open_mpi::has_failed_to_init;
+use rankrun_core::stderr::Tail;
 use rankrun_core::testimony::Testimony;
 use rankrun_core::{ExitCode, NodeRank, Rank, WorkerStatus};
 use rankrun_sys::process::ProcessRef;
@@ -245,11 +247,22 @@ impl Front {
             .collect();
         for rank in failed {
             let Some(tail) = self.last_words.of(rank) else { continue };
+            if self.is_refused_by_open_mpi(rank, tail) {
+                self.event(gang::Event::OpenMpi { rank });
+            }
+            let Some(tail) = self.last_words.of(rank) else { continue };
             let (now, event) = (self.clock.now(), last_words(rank, tail));
             self.delivery.journal.record(now, || JobEvent::Stderr { rank, tail: tail.clone() });
             // It follows from the event that has just been recorded, and orders nothing any more.
             self.gang.handle(now, event, &mut Vec::new());
         }
+    }
+
+    /// Whether a rank has failed since Open MPI was not to run alone in it.
+    fn is_refused_by_open_mpi(&self, rank: Rank, tail: &Tail) -> bool {
+        let spec = &self.plan.spec;
+        let is_guarded = spec.mpi == MpiMode::Pmi1 && spec.map.world_size() > 1;
+        is_guarded && self.gang.ranks()[rank.index()].mpi == MpiLife::NotInited && has_failed_to_init(&tail.lines())
     }
 }
 

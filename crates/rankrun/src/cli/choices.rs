@@ -100,7 +100,11 @@ pub(crate) const DESCENDANTS: &[Choice<Descendants>] = &[
 pub(crate) const MPI: &[Choice<MpiMode>] = &[
     choice("auto", MpiMode::Pmi1, "PMI-1, which costs nothing to offer"),
     choice("pmi1", MpiMode::Pmi1, "what MPICH, Intel MPI and MVAPICH speak"),
-    choice("none", MpiMode::None, "the ranks are no MPI programs, or find each other by themselves"),
+    choice(
+        "none",
+        MpiMode::None,
+        "the ranks are no MPI programs, find each other by themselves, or are each alone (Open MPI)",
+    ),
 ];
 
 pub(crate) const CLEAN_SHM: &[Choice<CleanShm>] = &[
