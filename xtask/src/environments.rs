@@ -100,14 +100,21 @@ const ENVIRONMENTS: [Environment; 6] = [
     },
 ];
 
-/// The environments of tools, which are made when they are named: `cargo xtask dist` and `cargo xtask docs` do.
-const TOOLS: [Environment; 2] = [
+/// The environments of tools, which are made when they are named: `cargo xtask dist`, `docs` and `screens` do.
+const TOOLS: [Environment; 3] = [
     Environment {
         name: "dist",
         pins: &["maturin==1.16.0", "ziglang==0.17.1", "wheel==0.48.0", "packaging==26.3"],
         bare_pins: &[],
         finish: None,
         proof: "import ziglang, wheel",
+    },
+    Environment {
+        name: "screens",
+        pins: &["mpich==5.0.2", "mpi4py==4.1.2", "tqdm==4.70.1", "rich==15.0.0"],
+        bare_pins: &[],
+        finish: None,
+        proof: "import mpi4py, tqdm, rich",
     },
     Environment {
         name: "docs",

@@ -8,6 +8,7 @@
 //! | `soak` | the black-box tests with their full counts, again and again |
 //! | `env` | creates the Python environments that the black-box tests use |
 //! | `docs` | builds the site from the pages in `docs/` |
+//! | `screens` | records the screens and the picture that the pages show |
 //! | `dist` | builds what people install: wheel, tarball, Debian package, checksums |
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this program talks to the person who started it")]
 
@@ -68,6 +69,8 @@ enum Command {
     },
     /// Build the site from the pages in docs/ into target/site
     Docs,
+    /// Record the screens and the picture that the pages show
+    Screens,
     /// Build the wheel, the tarball and the Debian package into target/dist
     Dist {
         /// Also install each in a fresh place, run jobs there, and check what crates.io asks for
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::Bench { runs, rows } => bench::bench(runs, &rows),
         Command::Soak { minutes, filters } => tests::soak(Duration::from_secs(60 * minutes), &filters),
         Command::Docs => docs::docs(),
+        Command::Screens => docs::screens(),
         Command::Dist { check } => dist::dist(check),
         Command::Env { names } => environments::create(&names),
     };

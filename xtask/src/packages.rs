@@ -70,6 +70,11 @@ pub(crate) fn install_for_dist() -> Result<()> {
     install(&DIST_NEEDS)
 }
 
+/// The same for `cargo xtask screens`.
+pub(crate) fn install_for_screens() -> Result<()> {
+    install(&[Need { what: What::Program("tmux"), package: "tmux" }])
+}
+
 fn install(needs: &[Need]) -> Result<()> {
     let missing: Vec<&str> = needs.iter().filter(|need| !need.is_met()).map(|need| need.package).collect();
     if missing.is_empty() {

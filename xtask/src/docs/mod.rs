@@ -1,4 +1,5 @@
-//! `cargo xtask docs`: the pages in `docs/` as a site that can be searched, in `target/site`.
+//! `cargo xtask docs`: the pages in `docs/` as a site that can be searched, in `target/site`; and `cargo xtask screens`: the
+//! pictures in them.
 
 pub(crate) mod links;
 
@@ -6,7 +7,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{environments, process, workspace};
+use crate::{environments, packages, process, workspace};
 
 /// Builds the site. Everything that mkdocs warns of is an error: a link or an anchor that leads nowhere, a page that is not in
 /// the table of contents. (`--quiet` would silence the warnings, and they would then not count.)
@@ -23,4 +24,18 @@ pub(crate) fn docs() -> Result<()> {
     )?;
     println!("{}", site.join("index.html").display());
     Ok(())
+}
+
+/// Records the screens and the picture of the README anew, with the release build.
+pub(crate) fn screens() -> Result<()> {
+    let names = ["screens", "mpich"].map(str::to_owned);
+    environments::create(&names)?;
+    packages::install_for_screens()?;
+    let mut build = Command::new(workspace::cargo());
+    process::run(build.current_dir(workspace::root()).args(["build", "--release", "--package", "rankrun"]))?;
+    let binary = workspace::release().join("rankrun");
+    let python = environments::directory()?.join("screens/bin/python");
+    let images = workspace::root().join("docs/images");
+    process::run(Command::new("python3").arg(images.join("screens.py")).arg(&binary).arg(&python))?;
+    process::run(Command::new("python3").arg(images.join("record.py")).arg(&binary))
 }
