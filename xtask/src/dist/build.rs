@@ -58,7 +58,7 @@ pub(super) fn wheel(dist: &Dist) -> Result<PathBuf> {
     Ok(dist.output.join(name))
 }
 
-/// What the binary says of itself: man page and completions.
+/// Writes the man page and the completions that the binary prints.
 fn stage(dist: &Dist) -> Result<()> {
     fs::write(dist.stage.join("rankrun.1"), process::read(Command::new(dist.binary()).arg("man"))?)?;
     for (shell, name) in COMPLETIONS {

@@ -60,7 +60,7 @@ pub(super) fn check(dist: &Dist, files: &[PathBuf; 3]) -> Result<()> {
         ("cargo publish accepts the crates", &manifests::dry_run),
     ];
     for (name, check) in checks {
-        check().with_context(|| format!("not so: {name}"))?;
+        check().with_context(|| format!("check failed: {name}"))?;
         println!("ok: {name}");
     }
     println!("{} passed, 0 failed", checks.len());
@@ -76,7 +76,7 @@ fn checksums(dist: &Dist) -> Result<()> {
     ]))
 }
 
-/// groff warns of what a reader of the page would miss.
+/// groff warns about text that it cannot show.
 fn man_page(file: &Path) -> Result<()> {
     let output = Command::new("man")
         .args(["--warnings", "--local-file"])
@@ -172,7 +172,7 @@ fn run_jobs(dist: &Dist, binary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A command that gets nothing from the environment of whoever runs us.
+/// A command with a minimal environment, so that nothing of the developer's is used.
 fn fresh(dist: &Dist, program: &Path) -> Command {
     let mut command = Command::new(program);
     command
