@@ -57,7 +57,7 @@ pub(super) fn check(dist: &Dist, files: &[PathBuf; 3]) -> Result<()> {
         ("the wheel runs jobs in a fresh environment", &|| check_wheel(dist, wheel)),
         ("the tarball runs jobs where it is unpacked", &|| check_tarball(dist, tarball)),
         ("the Debian package is installed, runs jobs, and is removed", &|| check_package(dist, package)),
-        ("cargo publish accepts the crates", &manifests::dry_run),
+        ("cargo publish accepts the crates, and what it packs compiles", &|| manifests::dry_run(&dist.scratch)),
     ];
     for (name, check) in checks {
         check().with_context(|| format!("check failed: {name}"))?;

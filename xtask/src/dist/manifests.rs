@@ -1,27 +1,38 @@
 //! What crates.io asks of a crate, so that `cargo publish` does not fail on the day of a release.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::{process, workspace};
 
 /// Adds what is missing in the manifests of the crates that can be published. Needs no network.
 pub(crate) fn check(faults: &mut Vec<String>) -> Result<()> {
-    let mut command = Command::new(workspace::cargo());
-    let text = process::read(command.current_dir(workspace::root()).args([
-        "metadata",
-        "--no-deps",
-        "--offline",
-        "--format-version",
-        "1",
-    ]))?;
-    let metadata: Value = serde_json::from_str(&text).context("cargo metadata wrote no JSON")?;
-    for package in metadata["packages"].as_array().into_iter().flatten().filter(|package| is_published(package)) {
+    for package in packages()?.iter().filter(|package| is_published(package)) {
         check_package(package, faults);
     }
     Ok(())
+}
+
+/// The names of the crates that can be published.
+fn published() -> Result<Vec<String>> {
+    let packages = packages()?;
+    let published = packages.iter().filter(|package| is_published(package));
+    Ok(published.filter_map(|package| package["name"].as_str().map(str::to_owned)).collect())
+}
+
+fn packages() -> Result<Vec<Value>> {
+    let mut command = Command::new(workspace::cargo());
+    command.current_dir(workspace::root()).args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    let text = process::read(&mut command)?;
+    let mut metadata: Value = serde_json::from_str(&text).context("cargo metadata wrote no JSON")?;
+    match metadata["packages"].take() {
+        Value::Array(packages) => Ok(packages),
+        _ => bail!("cargo metadata lists no packages"),
+    }
 }
 
 /// `publish = false` is an empty list of registries.
@@ -48,11 +59,30 @@ fn check_package(package: &Value, faults: &mut Vec<String>) {
     }
 }
 
-/// Packs the crates as `cargo publish` does, and builds what was packed: a file outside a crate is found missing here.
-pub(crate) fn dry_run() -> Result<()> {
+/// Packs the crates as `cargo publish` does, and checks that what was packed compiles: a file outside a crate is missing there.
+///
+/// cargo's own verification is not used: it keeps the unpacked crates of an earlier dry run as long as the version is the same.
+pub(crate) fn dry_run(scratch: &Path) -> Result<()> {
     let mut command = Command::new(workspace::cargo());
-    command.current_dir(workspace::root()).args(["publish", "--workspace", "--dry-run", "--quiet", "--allow-dirty"]);
-    process::run(&mut command)
+    command.current_dir(workspace::root()).args(["publish", "--workspace", "--dry-run", "--no-verify"]);
+    process::run(command.args(["--quiet", "--allow-dirty"]))?;
+    let place = scratch.join("crates");
+    fs::create_dir_all(&place)?;
+    let mut patches = String::new();
+    for name in published()? {
+        let package = format!("{name}-{}", env!("CARGO_PKG_VERSION"));
+        let file = workspace::target().join(format!("package/{package}.crate"));
+        // With the time of unpacking: all files of a package bear one date, and cargo would take changed ones for built.
+        process::run(Command::new("tar").arg("-xmzf").arg(file).arg("-C").arg(&place))?;
+        patches.push_str(&format!("{name} = {{ path = \"{package}\" }}\n"));
+    }
+    // Each crate finds the others as it would on crates.io, but here.
+    let workspace = format!("[workspace]\nresolver = \"3\"\nmembers = [\"*\"]\n\n[patch.crates-io]\n{patches}");
+    fs::write(place.join("Cargo.toml"), workspace)?;
+    fs::copy(workspace::root().join("Cargo.lock"), place.join("Cargo.lock"))?;
+    let mut command = Command::new(workspace::cargo());
+    command.current_dir(&place).args(["check", "--quiet", "--workspace", "--offline"]);
+    process::run(command.env("CARGO_TARGET_DIR", workspace::target().join("publish")))
 }
 
 #[cfg(test)]
