@@ -26,7 +26,7 @@ const CASES: &[(&str, &[&str])] = &[
     ("rankrun --config mine/dat\t true", &["--config", "mine/data-file.txt", "true"]),
     ("rankrun -x MARKED_V\t true", &["-x", "MARKED_VARIABLE", "true"]),
     ("rankrun --wrap marked-t\t true", &["--wrap", "marked-tool", "true"]),
-    ("rankrun --keep-\t -l ./mine/sol\t", &["--keep-going", "-l", "./mine/solver"]),
+    ("rankrun --keep-g\t -l ./mine/sol\t", &["--keep-going", "-l", "./mine/solver"]),
     // After a command another begins.
     (
         "rankrun -n 1 marked-t\t : --wd\t mine marked-t\t mine/dat\t",

@@ -152,7 +152,7 @@ fn mistakes_in_fields_are_refused() {
     exit 2
     ");
     insta::assert_snapshot!(told(&["--gpus-per-rank", "1", "-x", "CUDA_VISIBLE_DEVICES={rank}", "true"]), @"
-    error: --gpus-per-rank and a CUDA_VISIBLE_DEVICES with fields exclude each other
+    error: --gpus-per-rank cannot be used with fields in CUDA_VISIBLE_DEVICES
     hint: leave one of them out: both say which GPUs each rank has
     exit 2
     ");

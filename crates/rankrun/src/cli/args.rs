@@ -31,14 +31,39 @@ pub(crate) const REPEATED: &[&str] = &["env", "env-remove", "wrap"];
 /// Options without a value.
 pub(crate) const SWITCHES: &[&str] = &["keep-going", "die-with-parent", "timestamps", "dry-run"];
 
+/// The options that the short help shows; the long one shows all.
+const COMMON: &[&str] = &[
+    "nproc",
+    "wdir",
+    "env",
+    "wrap",
+    "gpus-per-rank",
+    "timeout",
+    "grace",
+    "keep-going",
+    "output",
+    "tag",
+    "only",
+    "log-dir",
+    "timestamps",
+    "stdin",
+    "tty",
+    "config",
+    "dry-run",
+    "verbose",
+    "quiet",
+    "help",
+    "version",
+];
+
 /// The words that are commands of rankrun when they come first, with what each does.
 pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
-    ("check", "Say what this machine offers to jobs, and what is amiss"),
-    ("clean", "End and remove what dead jobs left behind"),
-    ("completions", "Print the completions of a shell"),
+    ("check", "Diagnose this machine"),
+    ("clean", "Remove what crashed jobs left behind"),
+    ("completions", "Print the completion script of a shell"),
     ("man", "Print the man page"),
-    ("report", "Print the report of a job that failed"),
-    ("replay", "Print the report that a journal comes to"),
+    ("report", "Print the report of a job"),
+    ("replay", "Print the report of a journal"),
 ];
 
 /// The command line of a job.
@@ -46,10 +71,10 @@ pub(crate) fn job() -> Command {
     Command::new("rankrun")
         .bin_name("rankrun")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Start the ranks of a distributed job, watch them, end them all, say what failed")
+        .about("Run a distributed job: start its ranks, stop all when one fails, report why")
         .long_about(texts::LONG_ABOUT)
         .override_usage("rankrun [OPTIONS] COMMAND [ARG]... [: [OPTIONS] COMMAND [ARG]...]...")
-        .after_help(texts::after_help())
+        .after_help(texts::AFTER_HELP)
         .after_long_help(texts::after_long_help())
         .disable_help_flag(true)
         .disable_version_flag(true)
@@ -68,6 +93,10 @@ pub(crate) fn job() -> Command {
                 .hide(true)
                 .help("The program that every rank runs, with its arguments"),
         )
+        .mut_args(|arg| {
+            let is_common = COMMON.contains(&arg.get_id().as_str());
+            arg.hide_short_help(!is_common)
+        })
 }
 
 /// The same with the subcommands, as the man page and the completions show it.
@@ -93,8 +122,8 @@ pub(crate) fn report() -> Command {
         .bin_name("rankrun report")
         .about(SUBCOMMANDS[4].1)
         .long_about(
-            "Prints, as rankrun did when the job ended, what failed first and why, what became of the other ranks and what \
-             was left. Without JOB it is the newest report of yours.",
+            "Prints the report as rankrun printed it when the job ended: what failed first and why, how the other ranks ended, and \
+             what was left. Without JOB, prints your newest report.",
         )
         .arg(
             Arg::new("job")
@@ -109,8 +138,8 @@ pub(crate) fn report() -> Command {
 
 pub(crate) fn check() -> Command {
     Command::new("check").bin_name("rankrun check").about(SUBCOMMANDS[0].1).long_about(
-        "Says, one line each, what this machine offers to jobs: how ranks are contained, pseudo-terminals, tracing, limits, \
-         MPI libraries, GPUs and Python. What is amiss comes with a hint. The exit code is 1 if jobs cannot run.",
+        "Prints one line for each thing that jobs need: cgroups, pseudo-terminals, ptrace, limits, shared memory, MPI libraries, \
+         GPUs, Python. Problems come with a hint. The exit code is 1 if jobs cannot run.",
     )
 }
 
@@ -119,8 +148,8 @@ pub(crate) fn replay() -> Command {
         .bin_name("rankrun replay")
         .about(SUBCOMMANDS[5].1)
         .long_about(
-            "Feeds the events of a job, as --journal wrote them, to the verdict again, and prints the report. A report that \
-             differs from that of the job's end is a change of the verdict.",
+            "Reads the events of a job, as --journal wrote them, and prints the report that this version of rankrun makes of them. \
+             For tests, and for bug reports.",
         )
         .arg(
             Arg::new("file")
@@ -128,7 +157,7 @@ pub(crate) fn replay() -> Command {
                 .required(true)
                 .value_parser(ValueParser::path_buf())
                 .value_hint(clap::ValueHint::FilePath)
-                .help("The journal of a job"),
+                .help("A file that --journal wrote"),
         )
 }
 
@@ -138,10 +167,10 @@ pub(crate) fn clean() -> Command {
         .bin_name("rankrun clean")
         .about(SUBCOMMANDS[1].1)
         .long_about(
-            "Ends the processes, and removes the cgroups, the shared memory and the private directories, of jobs of yours on \
-             this machine whose front, agent and guard are all gone. A job that is alive is never touched.",
+            "Kills the processes, and removes the cgroups, the shared memory and the private directories of your jobs on this \
+             machine whose rankrun processes are all gone. Running jobs are never touched.",
         )
-        .arg(dry_run.help("Only list what would be done"))
+        .arg(dry_run.help("List what would be removed, and exit"))
 }
 
 pub(crate) fn completions() -> Command {
@@ -213,11 +242,12 @@ fn rank_args() -> Vec<Arg> {
             "nproc",
             "N",
             RANKS,
-            "Number of ranks that run the command: a number, auto or gpu (default 1)",
-            "\"auto\" (or \"cpu\") is one rank for each CPU that rankrun may use: those of its affinity mask, and not more than \
-             the quota of its cgroup. \"gpu\" is one for each GPU: those in CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, \
-             ROCR_VISIBLE_DEVICES or ZE_AFFINITY_MASK, or else all of the machine. \"gpu-or-cpu\" is one for each GPU, or for \
-             each CPU where there is no GPU: what torchrun calls auto.",
+            "Number of ranks: N, auto (CPUs) or gpu (GPUs)",
+            "\"auto\" (or \"cpu\") starts one rank for each CPU that rankrun may use: the CPUs of its affinity \
+             mask, limited by the quota of its cgroup. \"gpu\" starts one rank for each GPU: those listed in \
+             CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES or ZE_AFFINITY_MASK, or else all of \
+             the machine. \"gpu-or-cpu\" is one for each GPU, or for each CPU where there is no GPU (torchrun's \
+             auto). The default is 1.",
         )
         .short('n')
         .allow_negative_numbers(true),
@@ -225,18 +255,21 @@ fn rank_args() -> Vec<Arg> {
             "wdir",
             "DIR",
             RANKS,
-            "Run the command in this directory",
-            "A command such as ./solver is looked for there. {rank}, {local_rank}, {job}, {attempt} and {node} are replaced. --log-dir and other paths of rankrun's own start from the directory in which rankrun was called.",
+            "Working directory of the ranks",
+            "Programs such as ./solver are looked up there. Relative paths in other options, such as --log-dir, \
+             start at the directory where rankrun was started. The fields {rank}, {local_rank}, {job}, {attempt} \
+             and {node} are replaced.",
         )
         .value_hint(clap::ValueHint::DirPath),
         option(
             "env",
             "NAME[=VALUE]",
             RANKS,
-            "Set a variable in the ranks' environment [repeatable]",
-            "The ranks have the whole environment of rankrun, except for what an outer launcher said about itself (SLURM_PROCID, \
-             PMI_*, OMPI_*, ...). NAME alone passes such a variable on; a final * stands for any rest. What is set here wins over \
-             what rankrun sets, except for PMI_* and RANKRUN_*. In a VALUE, {rank}, {local_rank}, {job}, {attempt} and {node} are \
+            "Set a variable for the ranks [repeatable]",
+            "Ranks inherit the whole environment of rankrun, except variables that describe a rank of an outer \
+             launcher (SLURM_PROCID, PMI_*, OMPI_*, ...). NAME alone passes such a variable on; NAME* passes on \
+             all variables that begin with NAME. Values set here override those that rankrun sets, except for \
+             PMI_* and RANKRUN_*. In VALUE the fields {rank}, {local_rank}, {job}, {attempt} and {node} are \
              replaced; other braces stay.",
         )
         .short('x'),
@@ -244,31 +277,34 @@ fn rank_args() -> Vec<Arg> {
             "env-remove",
             "NAME",
             RANKS,
-            "Remove a variable from the ranks' environment [repeatable]",
-            "A final * stands for any rest, as in 'NCCL_*'. Edits are made in the order given, those of a configuration file first.",
+            "Unset a variable for the ranks [repeatable]",
+            "NAME* unsets all variables that begin with NAME. -x and --env-remove apply in the order given, after \
+             those of the configuration file.",
         ),
         option(
             "wrap",
             "[RANKS:]COMMAND",
             RANKS,
-            "Put a command in front of some ranks' program [repeatable]",
-            "The command is split into words as a shell does, quotes respected: --wrap '0:gdb --args', --wrap 'perf record -o perf.{rank}'. \
-             {rank}, {local_rank}, {job}, {attempt} and {node} are replaced. Without RANKS all ranks are wrapped. The first one given is outermost.",
+            "Prefix the program, as in 'gdb --args'",
+            "For some ranks only: --wrap '0:gdb --args', --wrap '2-3:valgrind'. The command is split into words \
+             as a shell does it, with quotes. The fields {rank}, {local_rank}, {job}, {attempt} and {node} are \
+             replaced: --wrap 'perf record -o perf.{rank}'. Repeatable; the first one given is outermost.",
         ),
         option(
             "gpus-per-rank",
             "N",
             RANKS,
-            "Show each rank N GPUs of its own; \"none\" (default) shows all",
-            "Slices CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES, and ZE_AFFINITY_MASK, by local rank. Where \
-             there is no such mask, devices are counted from 0. By default every rank sees all GPUs, and programs pick one by \
-             their local rank.",
+            "Give each rank N GPUs of its own",
+            "Sets CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES, and ZE_AFFINITY_MASK to a \
+             part of what they list, by local rank. Without such a variable, devices are counted from 0. By \
+             default (\"none\") every rank sees all GPUs, and programs choose one by their local rank.",
         ),
         choice(
-            "mpi", "KIND",
+            "mpi",
+            "KIND",
             RANKS,
-            "Which MPI wire-up the ranks are offered",
-            "MPI libraries find each other over a socket that each rank inherits.",
+            "How MPI libraries connect",
+            "MPI libraries find each other through a socket that each rank inherits.",
             choices::MPI,
         ),
     ]
@@ -280,61 +316,63 @@ fn ending_args() -> Vec<Arg> {
             "timeout",
             "DURATION",
             ENDING,
-            "End the job after this time, with exit code 124",
-            "Durations are written 500ms, 5, 5s, 1m30s, 2h; 0 is no limit. MPIEXEC_TIMEOUT, in seconds, is read too.",
+            "Stop the job after this time; exit code 124",
+            "Durations are written 500ms, 5, 5s, 1m30s, 2h; 0 means no limit. MPIEXEC_TIMEOUT (in seconds) is \
+             read too.",
         ),
         option(
             "grace",
             "DURATION",
             ENDING,
-            "Time from the first signal to SIGKILL when ranks are ended",
-            "By default 5s after a failure or --timeout, and 25s when a signal asks rankrun to stop.",
+            "Time from the first signal to SIGKILL",
+            "The default is 5s after a failure or --timeout, and 25s when rankrun receives a signal.",
         ),
         option(
             "linger",
             "DURATION",
             ENDING,
-            "Time for what a rank leaves behind to end (default 2s)",
-            "When the first process of a rank is gone and others of its tree are alive, they have this long before SIGTERM.",
+            "Time for leftover processes to exit (default 2s)",
+            "When the first process of a rank has exited and processes that it started are still running, they \
+             have this long before they get SIGTERM.",
         ),
         option(
             "finalize-grace",
             "DURATION",
             ENDING,
-            "Time for MPI_Finalize after an uncaught exception (default 500ms)",
-            "When Python's own exit work is done after a failure, and MPI was initialised, the rank has this long to end; up \
-             to 10s while it writes files.",
+            "Time for MPI_Finalize after an exception (default 500ms)",
+            "Counts from the end of Python's exit handlers after an uncaught exception, in a process that called \
+             MPI_Init; up to 10s while it is writing files.",
         ),
         option(
             "exit-grace",
             "DURATION",
             ENDING,
-            "Time for exit handlers after an uncaught exception (default 30s)",
-            "An exception that reached the top may be followed by atexit handlers, threads and children that take their \
-             time. A note of the rank begins this time anew.",
+            "Time for exit handlers after an exception (default 30s)",
+            "After an uncaught exception, Python still runs atexit handlers and waits for threads and child \
+             processes. Each note() of the rank restarts this time.",
         ),
         choice(
             "on-suspect",
             "WHAT",
             ENDING,
-            "A rank whose stderr ends with a traceback and that lives on for 10s",
-            "For ranks that cannot be asked how they end: python -I, a script that sets PYTHONPATH.",
+            "What to do with a rank that keeps running for 10s after a traceback on stderr",
+            "Applies only to ranks without the Python hook: python -I, or a script that sets PYTHONPATH.",
             choices::ON_SUSPECT,
         ),
         choice(
             "hook",
             "WHAT",
             ENDING,
-            "How uncaught exceptions of Python are learnt of",
-            "The hook is a sitecustomize module at the front of PYTHONPATH; the program is not changed.",
+            "Detect uncaught Python exceptions",
+            "The hook is a sitecustomize module, found through PYTHONPATH. The program itself is not changed.",
             choices::HOOK,
         ),
         choice(
             "stop-scope",
             "SCOPE",
             ENDING,
-            "Who gets the first signals",
-            "After --grace, SIGKILL goes to every process in any case.",
+            "Which processes of a rank get the first signals",
+            "After --grace, every process gets SIGKILL.",
             choices::STOP_SCOPE,
         ),
         choice(
@@ -342,15 +380,16 @@ fn ending_args() -> Vec<Arg> {
             "WHAT",
             ENDING,
             "Processes that a rank leaves behind",
-            "A rank that exits by itself may have started servers or loggers.",
+            "What to do when a rank exits while processes that it started are still running, such as servers or \
+             loggers.",
             choices::DESCENDANTS,
         ),
         choice(
             "clean-shm",
             "WHAT",
             ENDING,
-            "Shared memory that the job leaves",
-            "Only files in /dev/shm that processes of this job mapped are ever touched.",
+            "Shared memory that the job leaves behind",
+            "Only files in /dev/shm that processes of this job created are removed.",
             choices::CLEAN_SHM,
         ),
     ];
@@ -359,15 +398,15 @@ fn ending_args() -> Vec<Arg> {
         "keep-going",
         "no-keep-going",
         ENDING,
-        "Let the other ranks run on when one fails",
-        "The ranks are independent of each other. The exit code is that of the first failure.",
+        "Do not stop the other ranks when one fails",
+        "The exit code is that of the first failure.",
     ));
     args.extend(switch(
         "die-with-parent",
         "no-die-with-parent",
         ENDING,
-        "End the job when whoever started rankrun is gone",
-        "As if SIGTERM had been sent to rankrun. For programs that start rankrun and may themselves be killed.",
+        "Stop the job when the parent process exits",
+        "As if rankrun had received SIGTERM. For programs that start rankrun and may be killed.",
     ));
     args
 }
@@ -378,76 +417,70 @@ fn output_args() -> Vec<Arg> {
             "output",
             "MODE",
             OUTPUT,
-            "How the ranks' output is put together",
-            "The default is raw for one rank, if none of --tag, --timestamps and --only is given, and line otherwise.",
+            "Output mode",
+            "The default is raw for one rank without --tag, --timestamps and --only, and line otherwise.",
             choices::OUTPUT,
         ),
         option(
             "tag",
             "TEMPLATE",
             OUTPUT,
-            "Put the rank in front of each line",
-            "The default template is \"[{rank}] \". A template of your own follows an equals sign, \
-             as in --tag='{node}:{rank}: '. Its fields are {rank}, {local_rank}, {node}, {app}, {stream} and {time}.",
+            "Prefix each line with its rank",
+            "The default template is \"[{rank}] \". Write another one after an equals sign: --tag='{node}:{rank}: \
+             '. Its fields are {rank}, {local_rank}, {node}, {app}, {stream} and {time}.",
         )
         .short('l')
         .num_args(0..=1)
         .require_equals(true)
         .default_missing_value(""),
-        option("only", "RANKS", OUTPUT, "Show only these ranks, such as 0-3,8", "Log files still have all ranks."),
-        choice(
-            "color",
-            "WHEN",
-            OUTPUT,
-            "When to use colours",
-            "Colours mark tags, and rankrun's own messages.",
-            choices::WHEN,
-        ),
+        option("only", "RANKS", OUTPUT, "Show only these ranks, such as 0-3,8", "Log files still contain all ranks."),
+        choice("color", "WHEN", OUTPUT, "Use colours", "For tags and for rankrun's own messages.", choices::WHEN),
         option(
             "log-dir",
             "DIR",
             OUTPUT,
-            "Also write a file for each rank and stream into this directory",
-            "The directory is made if it is missing. {rank}, {local_rank}, {job}, {attempt} and {node} in it are replaced: --log-dir logs/{job}.",
+            "Also write a file per rank and stream here",
+            "The directory is created if needed. The fields {rank}, {local_rank}, {job}, {attempt} and {node} are \
+             replaced: --log-dir 'logs/{job}'.",
         )
         .value_hint(clap::ValueHint::DirPath),
         choice(
             "stdio",
             "KIND",
             OUTPUT,
-            "What carries the ranks' output",
-            "Programs buffer less, and use colours, when they write to a terminal.",
+            "Connect the ranks' output to pipes or pseudo-terminals",
+            "Programs that write to a terminal buffer less, and use colours.",
             choices::STDIO,
         ),
         choice(
             "buffer",
             "MODE",
             OUTPUT,
-            "How the ranks buffer their output",
-            "\"line\" and \"none\" preload coreutils' stdbuf library, which programs built with sanitizers do not bear.",
+            "Output buffering in the ranks",
+            "\"line\" and \"none\" preload the library of coreutils' stdbuf, which does not work with sanitizers.",
             choices::BUFFER,
         ),
         option(
             "spool",
             "SIZE",
             OUTPUT,
-            "How much output may wait on disk (default 1GiB)",
-            "Beyond that the ranks are slowed down; nothing is ever dropped. Sizes are written 64K, 1GiB.",
+            "Output to hold on disk while the reader is slow (default 1GiB)",
+            "When it is full, the ranks wait. No output is dropped. Sizes are written 64K, 100M, 1GiB.",
         ),
         option(
             "drain",
             "DURATION",
             OUTPUT,
-            "Time for slow output after the job's end (default 30s)",
-            "Output that its destination has not taken by then goes to the report directory, and rankrun says so.",
+            "Time to write remaining output after the job (default 30s)",
+            "What could not be written by then is saved in the report directory, with a message.",
         ),
     ];
     args.extend(switch(
         "timestamps",
         "no-timestamps",
         OUTPUT,
-        "Put the time in front of each line",
-        "The time is that at which the line began.",
+        "Prefix each line with the time",
+        "The time at which the line began, in UTC.",
     ));
     args
 }
@@ -458,15 +491,16 @@ fn input_args() -> Vec<Arg> {
             "stdin",
             "none|RANK|all",
             INPUT,
-            "Who reads rankrun's stdin (default: rank 0)",
-            "A single rank gets the descriptor itself, so that not a byte more is read than the rank reads.",
+            "Who reads stdin (default 0, the first rank)",
+            "A single rank reads rankrun's stdin directly, so that input which it does not read is left for the \
+             next program.",
         ),
         option(
             "tty",
             "RANK",
             INPUT,
-            "Put one rank on the terminal, for a debugger",
-            "The rank gets rankrun's own terminal, and --timeout does not count meanwhile: rankrun -n 4 --tty 3 --wrap '3:gdb --args' ./a",
+            "Give one rank the terminal, for a debugger",
+            "--timeout does not apply while it runs. Example: rankrun -n 4 --tty 3 --wrap '3:gdb --args' ./a",
         ),
     ]
 }
@@ -478,41 +512,43 @@ fn general_args() -> Vec<Arg> {
             "config",
             "FILE",
             GENERAL,
-            "Read settings from this TOML file",
-            "Its keys are the long names of the options: grace = \"10s\", tag = true, env = { A = \"1\" }, wrap = [\"0:gdb --args\"]. The \
-             command line wins over the environment, which wins over the file.",
+            "Read settings from a TOML file",
+            "Keys are the long names of the options: grace = \"10s\", tag = true, env = { A = \"1\" }, wrap = \
+             [\"0:gdb --args\"]. The command line overrides environment variables, which override the file.",
         )
         .value_hint(clap::ValueHint::FilePath),
         option(
             "report-dir",
             "DIR",
             GENERAL,
-            "Where the report is written",
-            "The default is a directory of the job below $XDG_STATE_HOME/rankrun or ~/.local/state/rankrun.",
+            "Directory for the report",
+            "The default is a directory for each job below $XDG_STATE_HOME/rankrun or ~/.local/state/rankrun. \
+             With this option, jobs that succeed write a report too.",
         )
         .value_hint(clap::ValueHint::DirPath),
         option(
             "keep-reports",
             "N",
             GENERAL,
-            "How many reports are kept (default 100)",
-            "When a job has saved its report in the default place, older ones there are removed, the oldest first.",
+            "Number of reports to keep (default 100)",
+            "After a job has saved its report in the default place, the oldest ones there are removed.",
         ),
         option(
             "journal",
             "FILE",
             GENERAL,
-            "Write the events of the job to this file",
-            "Each is a line of JSON. \"rankrun replay FILE\" makes the report from them again. The file holds what the \
-             ranks said of their failures and the last lines of their stderr, and not the environment.",
+            "Write the events of the job to a file",
+            "One JSON object per line. \"rankrun replay FILE\" prints the report for these events. The file \
+             contains the failures that ranks reported and the last lines of their stderr, but not the \
+             environment.",
         )
         .value_hint(clap::ValueHint::FilePath),
-        flag("dry-run", "Print what would be started, and start nothing")
+        flag("dry-run", "Print what would be started, and exit")
             .action(ArgAction::SetTrue)
-            .long_help("Print what would be started, and start nothing.\n\nThe rank map, and the command, the directory and the changed variables of each rank; with -v the whole environment."),
-        flag("verbose", "Say more; twice, say still more").short('v').action(ArgAction::Count),
-        flag("quiet", "Say nothing but errors of rankrun itself").short('q').action(ArgAction::SetTrue).conflicts_with("verbose"),
-        flag("help", "Print help; -h is short, --help is long").short('h').action(ArgAction::Help),
+            .long_help("Print what would be started, and exit.\n\nShows the ranks, and for each the command, the directory and the variables that change; with -v the whole environment. Every setting is shown with its origin."),
+        flag("verbose", "Print more; -vv prints even more").short('v').action(ArgAction::Count),
+        flag("quiet", "Print only errors of rankrun itself").short('q').action(ArgAction::SetTrue).conflicts_with("verbose"),
+        flag("help", "Print help: -h the common options, --help all").short('h').action(ArgAction::Help),
         flag("version", "Print the version").short('V').action(ArgAction::Version),
     ]
 }

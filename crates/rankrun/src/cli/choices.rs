@@ -19,7 +19,7 @@ pub(crate) fn choose<T: Copy>(choices: &[Choice<T>], word: &str) -> Result<T, St
     let found = choices.iter().find(|choice| choice.word == word);
     found.map(|choice| choice.value).ok_or_else(|| {
         let words: Vec<&str> = choices.iter().map(|choice| choice.word).collect();
-        format!("\"{word}\" is none of {}", words.join(", "))
+        format!("\"{word}\" is not one of {}", words.join(", "))
     })
 }
 
@@ -50,65 +50,61 @@ pub(crate) enum Stdio {
 }
 
 pub(crate) const OUTPUT: &[Choice<Output>] = &[
-    choice("line", Output::Line, "whole lines, never torn, as they come (default for several ranks)"),
-    choice("raw", Output::Raw, "every byte as it comes (default for one rank)"),
-    choice("grouped", Output::Grouped, "rank by rank, at the end"),
-    choice("folded", Output::Folded, "identical lines of several ranks once, as \"[0-63] ...\""),
+    choice("line", Output::Line, "whole lines, in order of arrival (default for several ranks)"),
+    choice("raw", Output::Raw, "bytes, in order of arrival (default for one rank)"),
+    choice("grouped", Output::Grouped, "all output of one rank after the other, at the end"),
+    choice("folded", Output::Folded, "identical lines of several ranks once: \"[0-63] ...\""),
     choice("none", Output::None, "nothing; log files are still written"),
 ];
 
 pub(crate) const WHEN: &[Choice<When>] = &[
     choice("auto", When::Auto, "on terminals, unless NO_COLOR or CLICOLOR=0 is set"),
-    choice("always", When::Always, "everywhere"),
-    choice("never", When::Never, "nowhere"),
+    choice("always", When::Always, "always"),
+    choice("never", When::Never, "never"),
 ];
 
 pub(crate) const STDIO: &[Choice<Stdio>] = &[
-    choice("auto", Stdio::Auto, "a pseudo-terminal for stdout if rankrun's own stdout is a terminal, else pipes"),
+    choice("auto", Stdio::Auto, "a pseudo-terminal for stdout if rankrun's stdout is a terminal, else pipes"),
     choice("pipe", Stdio::Pipe, "pipes"),
     choice("pty", Stdio::Pty, "pseudo-terminals for stdout and stderr"),
 ];
 
 pub(crate) const BUFFER: &[Choice<Buffer>] = &[
-    choice("program", Buffer::Program, "as the program itself does (Python is asked not to)"),
-    choice("line", Buffer::Line, "libc is asked for whole lines"),
-    choice("none", Buffer::None, "libc is asked not to buffer"),
+    choice("program", Buffer::Program, "the program decides (PYTHONUNBUFFERED=1 is set)"),
+    choice("line", Buffer::Line, "libc writes whole lines"),
+    choice("none", Buffer::None, "libc does not buffer"),
 ];
 
 pub(crate) const STOP_SCOPE: &[Choice<StopScope>] = &[
-    choice("leader", StopScope::Leader, "the process that speaks for the rank; its helpers stay until it is gone"),
+    choice("leader", StopScope::Leader, "the main process of the rank; its children are signalled when it is gone"),
     choice("group", StopScope::Group, "the rank's process group"),
     choice("tree", StopScope::Tree, "every process of the rank"),
 ];
 
 pub(crate) const ON_SUSPECT: &[Choice<bool>] = &[
-    choice("warn", false, "say so, and let it be"),
-    choice("kill", true, "end the job, with the exception as its cause"),
+    choice("warn", false, "print a warning, and wait"),
+    choice("kill", true, "stop the job, and report the exception as the cause"),
 ];
 
 pub(crate) const HOOK: &[Choice<bool>] = &[
-    choice("auto", true, "tell every Python interpreter to say how it ends"),
-    choice("none", false, "leave Python alone; its failures are then known by exit codes and stderr only"),
+    choice("auto", true, "every Python interpreter reports how it exits"),
+    choice("none", false, "off; failures are known from exit codes and stderr only"),
 ];
 
 pub(crate) const DESCENDANTS: &[Choice<Descendants>] = &[
-    choice("end", Descendants::End, "end them after the linger"),
-    choice("wait", Descendants::Wait, "wait until they end by themselves"),
-    choice("leave", Descendants::Leave, "let them outlive the job"),
+    choice("end", Descendants::End, "stop them after --linger"),
+    choice("wait", Descendants::Wait, "wait until they exit"),
+    choice("leave", Descendants::Leave, "let them run on after the job"),
 ];
 
 pub(crate) const MPI: &[Choice<MpiMode>] = &[
-    choice("auto", MpiMode::Pmi1, "PMI-1, which costs nothing to offer"),
-    choice("pmi1", MpiMode::Pmi1, "what MPICH, Intel MPI and MVAPICH speak"),
-    choice(
-        "none",
-        MpiMode::None,
-        "the ranks are no MPI programs, find each other by themselves, or are each alone (Open MPI)",
-    ),
+    choice("auto", MpiMode::Pmi1, "PMI-1"),
+    choice("pmi1", MpiMode::Pmi1, "PMI-1, for MPICH, Intel MPI and MVAPICH"),
+    choice("none", MpiMode::None, "no wire-up: no MPI, another one, or each rank alone (Open MPI)"),
 ];
 
 pub(crate) const CLEAN_SHM: &[Choice<CleanShm>] = &[
-    choice("job", CleanShm::Job, "remove what the job's processes mapped, once nobody maps it"),
-    choice("list", CleanShm::List, "only list it in the report"),
-    choice("no", CleanShm::No, "leave it alone"),
+    choice("job", CleanShm::Job, "remove files that the job created and nobody uses"),
+    choice("list", CleanShm::List, "list them in the report"),
+    choice("no", CleanShm::No, "ignore them"),
 ];

@@ -78,7 +78,7 @@ fn parse(path: &Path, text: &str) -> Result<Config, Problem> {
                 _ => "a string or a number",
             };
             let found = value.get_ref().type_str();
-            Problem::usage(format!("{}: \"{key}\" takes {wanted}, and not this {found}", at(line)))
+            Problem::usage(format!("{}: \"{key}\" must be {wanted} (found: {found})", at(line)))
         })?;
         values.insert(key.to_owned(), read);
     }
@@ -157,9 +157,9 @@ mod tests {
         "#);
         insta::assert_snapshot!(error("nproc = 4\ngrace = \n"), @"error: rankrun.toml:2: string values must be quoted, expected literal string");
         insta::assert_snapshot!(error("nproc = 4\nnproc = 5\n"), @"error: rankrun.toml:2: duplicate key");
-        insta::assert_snapshot!(error("[grace]\nx = 1\n"), @r#"error: rankrun.toml:1: "grace" takes a string or a number, and not this table"#);
-        insta::assert_snapshot!(error("keep-going = 1\n"), @r#"error: rankrun.toml:1: "keep-going" takes true or false, and not this integer"#);
-        insta::assert_snapshot!(error("env = \"A=1\"\n"), @r#"error: rankrun.toml:1: "env" takes a table of strings, and not this string"#);
+        insta::assert_snapshot!(error("[grace]\nx = 1\n"), @r#"error: rankrun.toml:1: "grace" must be a string or a number (found: table)"#);
+        insta::assert_snapshot!(error("keep-going = 1\n"), @r#"error: rankrun.toml:1: "keep-going" must be true or false (found: integer)"#);
+        insta::assert_snapshot!(error("env = \"A=1\"\n"), @r#"error: rankrun.toml:1: "env" must be a table of strings (found: string)"#);
         insta::assert_snapshot!(error("dry-run = true\n"), @r#"
         error: rankrun.toml:1: unknown key "dry-run"
         hint: the keys are the long names of the options, as "rankrun --help" lists them

@@ -91,13 +91,13 @@ fn read_help(words: &[OsString]) -> Result<Invocation, Stop> {
         [] => args::job(),
         [name] => args::subcommand(&name.to_string_lossy()).ok_or_else(|| {
             let names: Vec<&str> = args::SUBCOMMANDS.iter().map(|(name, _)| *name).collect();
-            let problem = Problem::usage(format!("there is no help on \"{}\"", name.display()));
+            let problem = Problem::usage(format!("there is no help for \"{}\"", name.display()));
             Stop::Problem(
-                problem.hint(format!("there is on {}; \"rankrun help\" is about all options", names.join(", "))),
+                problem.hint(format!("the commands are {}; \"rankrun help\" describes all options", names.join(", "))),
             )
         })?,
         [_, extra, ..] => {
-            return Err(Stop::Problem(Problem::usage(format!("\"{}\" is one argument too many", extra.display()))));
+            return Err(Stop::Problem(Problem::usage(format!("\"{}\" is an extra argument", extra.display()))));
         }
     };
     parse(command, &["--help".into()]).map(|_| Invocation::Print(String::new()))
@@ -124,7 +124,7 @@ fn refuse_job_wide(matches: &ArgMatches) -> Result<(), Problem> {
         let typed = matches.value_source(id) == Some(ValueSource::CommandLine);
         if typed && id != args::COMMAND && !args::PER_COMMAND.contains(&id) {
             return Err(Problem::usage(format!(
-                "--{id} concerns the whole job, and is given after the first \":\""
+                "--{id} applies to the whole job, but comes after the first \":\""
             ))
             .hint(format!(
                 "write --{id} before the first command; only -n, -x, --env-remove, --wdir and --wrap may follow \":\""
@@ -165,7 +165,7 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
                 None => format!("\"{} --help\" lists the options", command.get_bin_name().unwrap_or("rankrun")),
             })
         }
-        ErrorKind::UnknownArgument => Problem::usage(format!("\"{arg}\" is one argument too many")),
+        ErrorKind::UnknownArgument => Problem::usage(format!("\"{arg}\" is an extra argument")),
         ErrorKind::InvalidValue if value.is_empty() => {
             Problem::usage(format!("{option} needs a value")).hint(format!("it is written {arg}"))
         }
@@ -175,8 +175,11 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
                 _ => Vec::new(),
             };
             let near = nearest(value, words.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
-            let problem =
-                Problem::usage(format!("{}: \"{value}\" is none of {}", option.trim_matches(angles), words.join(", ")));
+            let problem = Problem::usage(format!(
+                "{}: \"{value}\" is not one of {}",
+                option.trim_matches(angles),
+                words.join(", ")
+            ));
             // The word may be one that the option takes elsewhere.
             let theirs = habits::named(option);
             match (&theirs[..], near) {

@@ -233,7 +233,7 @@ fn misspelt_variables(env: &[(OsString, OsString)]) -> Vec<String> {
             // Only the part that is the setting's own is compared: the prefix is right already.
             let settings = known.iter().filter_map(|known| known.strip_prefix("RANKRUN_"));
             let near = nearest(name.strip_prefix("RANKRUN_")?, settings)?;
-            Some(format!("{name} is no setting; did you mean RANKRUN_{near}?"))
+            Some(format!("{name} is not a setting; did you mean RANKRUN_{near}?"))
         })
         .collect()
 }
@@ -437,7 +437,7 @@ fn env_edits(given: &Given, env: &[(OsString, OsString)], warnings: &mut Vec<Str
 fn variable_name(given: &Given, name: &[u8]) -> Result<OsString, Problem> {
     if name.is_empty() || name.contains(&b'=') {
         let text = given.text.display();
-        return Err(given.problem(format!("\"{text}\" does not begin with the name of a variable")));
+        return Err(given.problem(format!("\"{text}\" does not start with the name of a variable")));
     }
     Ok(OsStr::from_bytes(name).to_owned())
 }
@@ -453,7 +453,7 @@ fn wrap(given: &Given) -> Result<Wrap, Problem> {
     let command = words::split(OsStr::from_bytes(command))
         .ok_or_else(|| given.problem(format!("a quote is not closed in \"{}\"", given.text.display())))?;
     if command.is_empty() {
-        return Err(given.problem(format!("\"{}\" names no command", given.text.display())));
+        return Err(given.problem(format!("\"{}\" contains no command", given.text.display())));
     }
     let command: Result<Vec<Template>, Problem> = command.iter().map(|word| template(given, word)).collect();
     Ok(Wrap { ranks, command: command? })
@@ -480,9 +480,9 @@ fn read_nproc(text: &str) -> Result<Nproc, String> {
     }
     match text.parse::<i64>() {
         Ok(0) => Err("a job needs at least 1 rank".to_owned()),
-        Ok(count) if count < 0 => Err(format!("{count} is not a number of ranks, 1 or more")),
+        Ok(count) if count < 0 => Err(format!("{count} is not a number of ranks")),
         Ok(count) => Ok(Nproc::Count(u32::try_from(count).map_err(|_| format!("{count} ranks are too many"))?)),
-        Err(_) => Err(format!("\"{text}\" is not a number of ranks, and not auto, cpu or gpu")),
+        Err(_) => Err(format!("\"{text}\" is not a number of ranks, auto, cpu or gpu")),
     }
 }
 
@@ -495,9 +495,7 @@ fn read_stdin(text: &str) -> Result<StdinTarget, String> {
     match text {
         "none" => Ok(StdinTarget::None),
         "all" => Ok(StdinTarget::All),
-        _ => {
-            read_rank(text).map(StdinTarget::Rank).map_err(|_| format!("\"{text}\" is neither a rank nor none nor all"))
-        }
+        _ => read_rank(text).map(StdinTarget::Rank).map_err(|_| format!("\"{text}\" is not a rank, none or all")),
     }
 }
 
@@ -509,11 +507,9 @@ fn read_gpus(text: &str) -> Result<Option<u32>, String> {
     match text {
         "none" => Ok(None),
         _ => match text.parse::<u32>() {
-            Ok(count) if count > MOST_GPUS => {
-                Err(format!("\"{text}\" GPUs for each rank are more than any machine has (at most {MOST_GPUS})"))
-            }
+            Ok(count) if count > MOST_GPUS => Err(format!("{text} GPUs per rank are too many (at most {MOST_GPUS})")),
             Ok(count) if count > 0 => Ok(Some(count)),
-            _ => Err(format!("\"{text}\" is neither a number of GPUs nor \"none\"")),
+            _ => Err(format!("\"{text}\" is not a number of GPUs or none")),
         },
     }
 }
@@ -522,7 +518,7 @@ fn read_bool(text: &str) -> Result<bool, String> {
     match text {
         "yes" | "true" | "1" | "on" => Ok(true),
         "no" | "false" | "0" | "off" => Ok(false),
-        _ => Err(format!("\"{text}\" is neither yes nor no")),
+        _ => Err(format!("\"{text}\" is not yes or no")),
     }
 }
 
@@ -607,7 +603,7 @@ mod tests {
     fn a_misspelt_variable_is_a_warning_and_others_are_not() {
         let env =
             [("RANKRUN_GRCAE", "3s"), ("RANKRUN_RANK", "1"), ("RANKRUN_MY_OWN_THING", "1"), ("RANKRUN_GRACE", "1s")];
-        assert_eq!(resolved(&env, &["true"]).warnings, ["RANKRUN_GRCAE is no setting; did you mean RANKRUN_GRACE?"]);
+        assert_eq!(resolved(&env, &["true"]).warnings, ["RANKRUN_GRCAE is not a setting; did you mean RANKRUN_GRACE?"]);
     }
 
     #[test]

@@ -12,17 +12,17 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "grace-saving",
             "DURATION",
             heading,
-            "Time for a rank that is writing files after a failure (default 30s)",
-            "It takes the place of a shorter --grace as long as what the rank has written grows; a rank that merely ignores \
-             SIGTERM has --grace. 0 gives nobody more.",
+            "Time for a rank that is still writing files (default 30s)",
+            "After a failure, a rank has this long instead of a shorter --grace while the number of bytes that it has written \
+             grows. A rank that only ignores SIGTERM has --grace. 0 turns this off.",
         ),
         option(
             "stop-signal",
             "SIGNAL",
             heading,
-            "The first signal when ranks are ended, such as INT or USR1",
-            "By default the signal that rankrun received (INT, TERM or HUP), and TERM after a failure or --timeout. TERM follows \
-             after 2s or half the grace, KILL at the end of the grace.",
+            "First signal to stop the ranks, such as INT or USR1",
+            "The default is the signal that rankrun received (INT, TERM or HUP), and TERM after a failure or --timeout. TERM \
+             follows after 2s or half of --grace, KILL at the end of --grace.",
         ),
     ]
 }
@@ -37,7 +37,7 @@ pub(crate) fn read_signal(text: &str) -> Result<i32, String> {
     match number {
         Some(9 | 19) => Err(format!("\"{text}\" cannot be handled by a program: use --grace 0 to kill at once")),
         // libc uses them for its own threads.
-        Some(32 | 33) | None => Err(format!("\"{text}\" is no signal: write INT, USR1 or 10")),
+        Some(32 | 33) | None => Err(format!("\"{text}\" is not a signal: write INT, USR1 or 10")),
         Some(number) => Ok(number),
     }
 }

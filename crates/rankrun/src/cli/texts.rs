@@ -1,21 +1,22 @@
 //! The texts around the list of options: what --help and the man page say first and last.
 
 pub(crate) const LONG_ABOUT: &str = "\
-Start the ranks of a distributed job, watch them, end them all, say what failed.
+Run a distributed job: start its ranks, stop all when one fails, report why.
 
-When one rank fails, all others are ended, and when rankrun returns, nothing of the job is left: no grandchild, no daemon, no \
-shared memory. MPI programs (MPICH, Intel MPI, MVAPICH) and torch programs find each other without further help.
+When a rank fails, rankrun stops all others. When rankrun returns, no process of the job is running and no shared memory \
+is left. MPI programs (MPICH, Intel MPI, MVAPICH) and torch programs need no further options to connect.
 
-Options end at the first word of the command. Commands are separated by a word \":\", each with its own -n, -x, --env-remove, \
---wdir and --wrap; all other options concern the whole job and are written before the first command.";
+Options end at the first word of the command. A word \":\" separates commands; each has its own -n, -x, --env-remove, --wdir and \
+--wrap. All other options apply to the whole job and come before the first command.";
 
 /// What may stand in the place of a command, for the end of the help.
-pub(crate) const COMMANDS: &str = "  rankrun check              Say what this machine offers to jobs, and what is amiss
-  rankrun clean              End and remove what dead jobs left behind
-  rankrun completions SHELL  Print the completions of a shell
+pub(crate) const COMMANDS: &str = "  rankrun check              Diagnose this machine
+  rankrun clean              Remove what crashed jobs left behind
+  rankrun completions SHELL  Print the completion script of bash, fish or zsh
+  rankrun help [COMMAND]     Print help
   rankrun man                Print the man page
-  rankrun report [JOB]       Print the report of a job: the last, or the one named
-  rankrun replay FILE        Print the report that a journal comes to";
+  rankrun report [JOB]       Print the report of a job (default: the newest)
+  rankrun replay FILE        Print the report of a journal";
 
 pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              four ranks
   rankrun -n auto -l ./solver input.dat     one for each CPU, lines tagged with the rank
@@ -25,32 +26,36 @@ pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              f
 
 pub(crate) const SETTINGS: &str = "\
 Every option that has a value or a switch can also be given as an environment variable, RANKRUN_GRACE=10s for --grace 10s, \
-or in a TOML file (--config FILE or RANKRUN_CONFIG), grace = \"10s\". The command line wins over the environment, the \
-environment over the file. What a switch says is taken back by --no-keep-going, --no-die-with-parent, --no-timestamps.";
+or in a TOML file (--config FILE or RANKRUN_CONFIG), grace = \"10s\". The command line overrides the environment, which \
+overrides the file. --no-keep-going, --no-die-with-parent and --no-timestamps turn a switch off.";
 
 pub(crate) const EXIT_CODES: &str = "\
 The code of the rank that failed first, or 128 + n if signal n ended it. Also:";
 
 pub(crate) const EXIT_CODE_TABLE: &str = "  0    every rank exited with 0
-  1    a rank failed although it left with 0: it called no MPI_Finalize, for instance
-  2    usage error: nothing was started
+  1    a rank failed with exit code 0: it did not call MPI_Finalize, for instance
+  2    usage error; nothing was started
   121  a node was lost
   123  processes of the job could not be killed
   124  --timeout passed
   125  rankrun itself failed
-  126  the command could not be executed
-  127  the command was not found";
+  126  the program cannot be executed
+  127  the program was not found";
 
-pub(crate) const NOTES: &str = "Files that are executable but have no #! line are run by /bin/sh, as shells do.";
+pub(crate) const NOTES: &str = "An executable file without a #! line is run by /bin/sh, as shells do it.";
 
 /// The end of the short help.
-pub(crate) fn after_help() -> String {
-    let commands = "Other commands (as the first word; a program of that name is run as ./check or after --):";
-    format!("{commands}\n{COMMANDS}\n\nExamples:\n{EXAMPLES}")
-}
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  rankrun -n 4 python train.py
+  rankrun -n 1 ./master : -n 7 ./worker        two programs in one world
+  rankrun -n 4 --tty 3 --wrap '3:gdb --args' ./solver
+
+rankrun --help lists all options, and the commands check, clean and report.";
 
 /// The end of the long help.
 pub(crate) fn after_long_help() -> String {
-    let start = after_help();
+    let commands = "Other commands (as the first word; write ./check or -- check for a program of that name):";
+    let start = format!("{commands}\n{COMMANDS}\n\nExamples:\n{EXAMPLES}");
     format!("{start}\n\nSettings:\n  {SETTINGS}\n\nExit codes:\n  {EXIT_CODES}\n{EXIT_CODE_TABLE}\n\n{NOTES}")
 }

@@ -1,4 +1,4 @@
-//! `rankrun check`: what this machine offers to jobs, one line each, with a hint where something is amiss.
+//! `rankrun check`: a diagnosis of this machine, one line for each thing that jobs need, with a hint where there is a problem.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -86,8 +86,7 @@ fn render(findings: &[Finding]) -> String {
 /// Which tier holds the processes of a rank together (K-1), found by doing it.
 fn containment(env: &[(OsString, OsString)]) -> Finding {
     const TOPIC: &str = "containment";
-    const HINT: &str =
-        "jobs run all the same; for a cgroup of your own: systemd-run --user --scope -p Delegate=yes rankrun ...";
+    const HINT: &str = "jobs run without it; to get a cgroup: systemd-run --user --scope -p Delegate=yes rankrun ...";
     let fallback = |why: String| Finding::note(TOPIC, format!("process trees (session and subreaper): {why}"), HINT);
     let name = format!("check-{}", std::process::id());
     match JobCgroup::create(&name) {
@@ -99,9 +98,9 @@ fn containment(env: &[(OsString, OsString)]) -> Finding {
             let _ = std::fs::remove_dir(&path);
             let above = path.parent().unwrap_or(&path).display();
             match placed {
-                Ok(()) => Finding::fine(TOPIC, format!("cgroup v2: each rank in a cgroup of its own below {above}")),
+                Ok(()) => Finding::fine(TOPIC, format!("cgroup v2: each rank runs in a cgroup below {above}")),
                 Err(error) => fallback(format!(
-                    "a cgroup can be made in {above}, but no process placed in it: {}",
+                    "a cgroup can be created in {above}, but no process can be moved into it: {}",
                     reason(&error)
                 )),
             }
@@ -140,9 +139,7 @@ fn runtime_directory() -> Finding {
     }
     let usual = bases[0].display();
     match made {
-        Ok(directory) if directory.path().starts_with(&bases[0]) => {
-            Finding::fine(TOPIC, format!("{usual} is ours alone"))
-        }
+        Ok(directory) if directory.path().starts_with(&bases[0]) => Finding::fine(TOPIC, format!("{usual} is private")),
         Ok(directory) => Finding::note(
             TOPIC,
             match tidy::check(&bases[0]) {
@@ -151,7 +148,7 @@ fn runtime_directory() -> Finding {
                 }
                 Ok(()) | Err(_) => format!("{usual} cannot be used; jobs use {}", directory.path().display()),
             },
-            "somebody else made it, or /tmp cannot be written: ask them or the administrator to remove it",
+            "another user created it, or /tmp is not writable: ask the administrator to remove it",
         ),
         Err(error) => {
             Finding::bad(TOPIC, format!("{error}: {}", reason(&error.source)), "/tmp must be writable and sticky")
@@ -163,8 +160,13 @@ fn processes() -> Finding {
     const TOPIC: &str = "processes";
     match capacity::bounds(u64::MAX).into_iter().min_by_key(capacity::Bound::left) {
         Some(bound) => {
-            let text =
-                format!("room for {} more: {} is {}, {} in use", bound.left(), bound.name, bound.limit, bound.used);
+            let text = format!(
+                "{} more can be started: {} is {}, {} in use",
+                bound.left(),
+                bound.name,
+                bound.limit,
+                bound.used
+            );
             match bound.left() {
                 0..32 => Finding::bad(TOPIC, text, bound.remedy),
                 32..1024 => Finding::note(TOPIC, text, bound.remedy),
@@ -178,7 +180,7 @@ fn processes() -> Finding {
 fn cpu_count() -> Finding {
     let online = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let online = online.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count();
-    Finding::fine("cpus", format!("{} of {online} may be used (-n auto)", cpus::allowed()))
+    Finding::fine("cpus", format!("{} of {online} can be used (-n auto)", cpus::allowed()))
 }
 
 fn pty() -> Finding {
@@ -188,11 +190,11 @@ fn pty() -> Finding {
         unlockpt(&pty)
     });
     match made {
-        Ok(()) => Finding::fine("pty", "pseudo-terminals can be made (--stdio pty)"),
+        Ok(()) => Finding::fine("pty", "pseudo-terminals are available (--stdio pty)"),
         Err(error) => Finding::note(
             "pty",
             format!("no pseudo-terminals: {}", reason(&error.into())),
-            "ranks get pipes instead; mount devpts at /dev/pts, with a larger max= if they are used up",
+            "ranks get pipes instead; mount devpts at /dev/pts, with a larger max= if all are in use",
         ),
     }
 }
@@ -201,15 +203,15 @@ fn pty() -> Finding {
 fn tracing() -> Finding {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
-        "" | "0" => Finding::fine("ptrace", "debuggers may attach to any process of yours"),
+        "" | "0" => Finding::fine("ptrace", "debuggers can attach to your processes"),
         "1" => Finding::note(
             "ptrace",
-            "debuggers may attach only to what they started (kernel.yama.ptrace_scope is 1)",
-            "put the debugger in front of a rank: --tty 3 --wrap '3:gdb --args'",
+            "debuggers can attach only to processes that they started (kernel.yama.ptrace_scope is 1)",
+            "start the rank in the debugger: --tty 3 --wrap '3:gdb --args'",
         ),
         other => Finding::note(
             "ptrace",
-            format!("debuggers may not attach (kernel.yama.ptrace_scope is {other})"),
+            format!("debuggers cannot attach (kernel.yama.ptrace_scope is {other})"),
             "the administrator can allow it with \"sysctl kernel.yama.ptrace_scope=1\"",
         ),
     }
@@ -223,7 +225,7 @@ fn limits() -> Vec<Finding> {
         Some(hard) if hard < 4096 => Finding::note(
             "nofile",
             text,
-            "enough for some hundred ranks; \"nofile\" in /etc/security/limits.conf raises it",
+            "enough for a few hundred ranks; raise \"nofile\" in /etc/security/limits.conf for more",
         ),
         _ => Finding::fine("nofile", text),
     };
@@ -231,10 +233,10 @@ fn limits() -> Vec<Finding> {
     let core = match (soft, hard) {
         (Some(0), Some(0)) => Finding::note(
             "core",
-            "no core dumps, and no right to ask for them",
-            "\"core\" in /etc/security/limits.conf allows them",
+            "no core dumps, and they cannot be enabled",
+            "raise \"core\" in /etc/security/limits.conf",
         ),
-        (Some(0), _) => Finding::note("core", "no core dumps", "\"ulimit -c unlimited\" before rankrun turns them on"),
+        (Some(0), _) => Finding::note("core", "no core dumps", "enable them with \"ulimit -c unlimited\""),
         (soft, _) => Finding::fine("core", format!("core dumps, {} bytes", show(soft))),
     };
     let (soft, _) = rankrun_sys::limits::locked_memory();
@@ -254,7 +256,7 @@ fn shared_memory() -> Option<Finding> {
     /// What a container gets by default (docker, podman: 64 MiB) is too little for several ranks of any MPI.
     const LITTLE: u64 = 256 << 20;
     let Ok(stat) = rustix::fs::statvfs("/dev/shm") else {
-        return Some(Finding::note(TOPIC, "there is no /dev/shm", "MPI and torch need it: mount a tmpfs there"));
+        return Some(Finding::note(TOPIC, "/dev/shm does not exist", "MPI and torch need it: mount a tmpfs there"));
     };
     let mebibytes = |blocks: u64| (blocks * stat.f_frsize) >> 20;
     let text = format!("/dev/shm has {} MiB, {} MiB free", mebibytes(stat.f_blocks), mebibytes(stat.f_bavail));
@@ -262,11 +264,11 @@ fn shared_memory() -> Option<Finding> {
     Some(match stat.f_bavail * stat.f_frsize {
         _ if unused > 0 => {
             let files = clean::count(unused, "file", "files");
-            let text = format!("{text}; {files} of yours in it that no process maps");
+            let text = format!("{text}; {files} of yours that no process uses");
             Finding::note(
                 TOPIC,
                 text,
-                "left by jobs of other launchers, perhaps: \"ls -l /dev/shm\" shows them, rm removes them",
+                "probably left by other launchers: list them with \"ls -l /dev/shm\", remove them with rm",
             )
         }
         free if free < LITTLE => Finding::note(TOPIC, text, "in a container, give it more: --shm-size=8g"),
@@ -284,13 +286,13 @@ fn unused_shared_memory() -> usize {
 fn left_over() -> Finding {
     const TOPIC: &str = "leftovers";
     match clean::survey() {
-        Ok(jobs) if jobs.is_empty() => Finding::fine(TOPIC, "nothing is left of dead jobs"),
+        Ok(jobs) if jobs.is_empty() => Finding::fine(TOPIC, "no crashed jobs left anything"),
         Ok(jobs) => {
             let processes: usize = jobs.iter().map(clean::Leftover::process_count).sum();
-            let dead = clean::count(jobs.len(), "dead job", "dead jobs");
+            let dead = clean::count(jobs.len(), "crashed job", "crashed jobs");
             let alive = clean::count(processes, "process", "processes");
-            let text = format!("{dead} left something behind, with {alive} still alive");
-            Finding::note(TOPIC, text, "\"rankrun clean\" removes it")
+            let text = format!("{dead} left something behind, {alive} still running");
+            Finding::note(TOPIC, text, "remove it with \"rankrun clean\"")
         }
         Err(problem) => Finding::note(TOPIC, problem.text, "see the line \"directory\""),
     }

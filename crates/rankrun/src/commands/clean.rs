@@ -51,12 +51,12 @@ pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
         }
         let alive = leftover.remove(&mut text);
         if alive > 0 {
-            warn(&format!("{} of job {} could not be ended", count(alive, "process", "processes"), leftover.job));
+            warn(&format!("{} of job {} could not be killed", count(alive, "process", "processes"), leftover.job));
             code = ExitCode::LEFT_BEHIND;
         }
     }
     if text.is_empty() {
-        text.push_str("nothing is left of dead jobs\n");
+        text.push_str("no crashed jobs left anything\n");
     }
     Ok((text, code))
 }

@@ -89,11 +89,7 @@ fn answer(mut command: Command, bound: Duration) -> Option<String> {
 
 fn python_finding(python: Option<&Python>) -> Finding {
     let Some(python) = python else {
-        return Finding::note(
-            "python",
-            "no python3 on the PATH, or it does not start",
-            "needed for Python programs only",
-        );
+        return Finding::note("python", "no python3 on PATH, or it does not start", "needed only for Python programs");
     };
     let package = |name: &str, version: &str| match version {
         "" => format!("no {name}"),
@@ -202,21 +198,23 @@ fn mpi_findings(libraries: &[Library], python: Option<&Python>) -> Vec<Finding> 
     let describe = |library: &Library| {
         let path = library.path.display();
         match library.kind {
-            Kind::Mpich => Finding::fine("mpi", format!("MPICH or a relative: {path}")),
+            Kind::Mpich => Finding::fine("mpi", format!("MPICH or a derivative: {path}")),
             Kind::Intel => Finding::fine("mpi", format!("Intel MPI: {path}")),
             Kind::OpenMpi => Finding::note(
                 "mpi",
                 format!("Open MPI: {path}"),
-                "its ranks do not find each other yet: Open MPI needs PMIx, and rankrun offers PMI-1",
+                "not supported yet: run Open MPI programs with its mpirun",
             ),
         }
     };
     if libraries.is_empty() {
         let wanted = python.is_some_and(|python| !python.mpi4py.is_empty());
         return vec![match wanted {
-            true => {
-                Finding::note("mpi", "no MPI library found, but mpi4py wants one", "\"pip install mpich\" brings one")
-            }
+            true => Finding::note(
+                "mpi",
+                "no MPI library found, but mpi4py needs one",
+                "install one with \"pip install mpich\"",
+            ),
             false => Finding::fine("mpi", "no MPI library on the usual paths"),
         }];
     }
@@ -240,8 +238,8 @@ fn gpu_finding() -> Finding {
     match used.iter().find(|device| !usable(device)) {
         Some(device) => Finding::note(
             TOPIC,
-            format!("{text}, but {} may not be used", device.display()),
-            "become a member of its group: \"ls -l\" says which; usually render or video",
+            format!("{text}, but {} is not accessible", device.display()),
+            "add yourself to its group (see \"ls -l\"; usually render or video)",
         ),
         None => Finding::fine(TOPIC, text),
     }

@@ -44,7 +44,7 @@ fn refuse(ranks: u64, bounds: Vec<Bound>) -> Result<(), Problem> {
     }
     let Bound { name, limit, used, remedy } = tightest;
     Err(Problem::usage(format!(
-        "cannot start {ranks} ranks: {name} is {limit}, of which {used} are in use, so that at most {room} ranks can be started"
+        "cannot start {ranks} ranks: {name} is {limit}, {used} are in use, so at most {room} ranks can be started"
     ))
     .hint(remedy))
 }
@@ -100,7 +100,7 @@ fn refuse_descriptors(wanted: Descriptors, open: u64, soft: u64, hard: u64) -> R
         }
     };
     Err(Problem::usage(format!(
-        "cannot start {ranks}: that takes up to {needed} open files, and the limit on them (RLIMIT_NOFILE, \"ulimit -n\") is {limit}"
+        "cannot start {ranks}: they need up to {needed} open files, and the limit (RLIMIT_NOFILE, \"ulimit -n\") is {limit}"
     ))
     .hint(remedy))
 }
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(refuse(84, bounds.clone()), Ok(()));
         let problem = refuse(85, bounds).expect_err("100 - 16 are left");
         insta::assert_snapshot!(problem, @"
-        error: cannot start 85 ranks: b is 2000, of which 1900 are in use, so that at most 84 ranks can be started
+        error: cannot start 85 ranks: b is 2000, 1900 are in use, so at most 84 ranks can be started
         hint: raise b
         ");
     }
@@ -208,11 +208,11 @@ mod tests {
         let check = |soft, hard| refuse_descriptors(wanted, 10, soft, hard);
         assert_eq!(check(98, 250), Ok(()));
         insta::assert_snapshot!(check(98, 249).expect_err("too few for the agent"), @r#"
-        error: cannot start 32 ranks: that takes up to 250 open files, and the limit on them (RLIMIT_NOFILE, "ulimit -n") is 249
+        error: cannot start 32 ranks: they need up to 250 open files, and the limit (RLIMIT_NOFILE, "ulimit -n") is 249
         hint: only the administrator can raise it: "nofile" in /etc/security/limits.conf, or LimitNOFILE of the unit
         "#);
         insta::assert_snapshot!(check(97, 1000).expect_err("too few for the front"), @r#"
-        error: cannot start 32 ranks: that takes up to 98 open files, and the limit on them (RLIMIT_NOFILE, "ulimit -n") is 97
+        error: cannot start 32 ranks: they need up to 98 open files, and the limit (RLIMIT_NOFILE, "ulimit -n") is 97
         hint: raise it with "ulimit -n 98"
         "#);
         let largest = Descriptors { ranks: u32::MAX, each: u32::MAX, logs: u32::MAX };

@@ -109,8 +109,8 @@ fn no_working_directory(error: &std::io::Error) -> Problem {
     let name = std::fs::read_link("/proc/self/cwd").unwrap_or_default().to_string_lossy().into_owned();
     match name.strip_suffix(" (deleted)") {
         Some(name) => Problem::usage(format!("the working directory \"{name}\" has been removed"))
-            .hint("change to a directory that exists: ranks start in the working directory"),
-        None => Problem::usage(format!("cannot tell the working directory: {}", reason(error))),
+            .hint("change to a directory that exists"),
+        None => Problem::usage(format!("cannot determine the working directory: {}", reason(error))),
     }
 }
 
@@ -142,7 +142,7 @@ fn check_proc() -> Result<(), Problem> {
 /// Refuses to start a job where a sandbox refuses what its end needs: to wait for processes, and to remove directories.
 fn check_calls() -> Result<(), Problem> {
     let refused = |what: &str, call: &str, error: &std::io::Error| {
-        Problem::internal(format!("cannot {what} here: {call}: {}", reason(error)))
+        Problem::internal(format!("cannot {what}: {call}: {}", reason(error)))
             .hint(format!("allow the system call {call} in the sandbox's seccomp profile"))
     };
     rankrun_sys::wait::check().map_err(|error| refused("wait for processes", "waitid", &error))?;
@@ -284,7 +284,7 @@ fn check_gpu_masks(spec: &JobSpec, around: &Surroundings) -> Result<(), Problem>
         EnvEdit::Set { .. } | EnvEdit::Remove { .. } => None,
     });
     if let Some(mask) = filled.into_iter().next().filter(|_| spec.gpus_per_rank.is_some()) {
-        return Err(Problem::usage(format!("--gpus-per-rank and a {mask} with fields exclude each other"))
+        return Err(Problem::usage(format!("--gpus-per-rank cannot be used with fields in {mask}"))
             .hint("leave one of them out: both say which GPUs each rank has"));
     }
     const HINT: &str = "ask for fewer GPUs or fewer ranks, or let every rank see all GPUs: --gpus-per-rank none";
@@ -354,7 +354,7 @@ fn check_ranks(settings: &Settings, world: u32) -> Result<(), Problem> {
                 1 => "the job has only rank 0".to_owned(),
                 _ => format!("the job has ranks 0 to {}", world - 1),
             };
-            return Err(Problem::usage(format!("{option} names rank {rank}, but {have}")));
+            return Err(Problem::usage(format!("{option}: there is no rank {rank}; {have}")));
         }
     }
     Ok(())
@@ -451,7 +451,7 @@ fn io_policy(settings: &Settings, world: u32, around: &Surroundings) -> Result<I
     let untouched = mode(settings, world) == Mode::Raw && settings.log_dir.is_none() && settings.stdio == Stdio::Auto;
     let tty = match settings.tty {
         Some(_) if !around.terminals.contains(&true) => {
-            return Err(Problem::usage("--tty needs a terminal, but stdin, stdout and stderr are none"));
+            return Err(Problem::usage("--tty needs a terminal, but stdin, stdout and stderr are not terminals"));
         }
         Some(rank) => Some(grant(rank)),
         // A single rank that nobody looks at on the way gets the terminal as it would without us: job control, window

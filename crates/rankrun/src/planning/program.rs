@@ -75,7 +75,7 @@ fn not_a_program(text: &str, path: Option<&OsStr>, wdir: &Path) -> Option<String
         return match text.split_once('=') {
             Some(parts) if is_variable(parts) => Some(format!("a variable of the ranks is written -x {text}")),
             _ if SHELL_WORDS.contains(&text) => {
-                Some(format!("only a shell knows \"{text}\": write bash -c '{text} ...'"))
+                Some(format!("\"{text}\" is a shell builtin: write bash -c '{text} ...'"))
             }
             _ => None,
         };
@@ -95,7 +95,7 @@ fn how_to_run(shown: &str, file: &Path) -> String {
     match interpreter_for(file).filter(|_| !executable) {
         Some(interpreter) => format!("did you mean \"{interpreter} {}\"?", shown.trim_start_matches("./")),
         None if executable => format!("did you mean \"{shown}\"?"),
-        None => format!("\"{shown}\" is there, but not executable: chmod +x {shown}"),
+        None => format!("\"{shown}\" exists, but is not executable: chmod +x {shown}"),
     }
 }
 
@@ -151,10 +151,10 @@ fn lower_first(text: &str) -> String {
 fn missing_interpreter(command: &OsStr, interpreter: &OsStr) -> Problem {
     let shown = command.display();
     let problem = match interpreter.as_bytes().strip_suffix(b"\r") {
-        Some(_) => Problem::usage(format!("cannot run \"{shown}\": its first line ends as on Windows"))
-            .hint(format!("\"sed -i 's/\\r$//' {shown}\" mends it")),
+        Some(_) => Problem::usage(format!("cannot run \"{shown}\": its first line has a Windows line end (CR LF)"))
+            .hint(format!("remove it with \"sed -i 's/\\r$//' {shown}\"")),
         None => Problem::usage(format!(
-            "cannot run \"{shown}\": its first line asks for \"{}\", which does not exist",
+            "cannot run \"{shown}\": its interpreter \"{}\" does not exist",
             interpreter.display()
         )),
     };
@@ -266,7 +266,7 @@ mod tests {
         "#);
         insta::assert_snapshot!(told("data"), @r#"
         error: cannot run "data": command not found
-        hint: "./data" is there, but not executable: chmod +x ./data
+        hint: "./data" exists, but is not executable: chmod +x ./data
         exit 127
         "#);
         insta::assert_snapshot!(told("no-such-thing"), @r#"
@@ -299,7 +299,7 @@ mod tests {
         "#);
         insta::assert_snapshot!(told("source"), @r#"
         error: cannot run "source": command not found
-        hint: only a shell knows "source": write bash -c 'source ...'
+        hint: "source" is a shell builtin: write bash -c 'source ...'
         exit 127
         "#);
         insta::assert_snapshot!(told("no such thing"), @r#"
@@ -330,12 +330,12 @@ mod tests {
         exit 126
         "#);
         insta::assert_snapshot!(told("./crlf"), @r#"
-        error: cannot run "./crlf": its first line ends as on Windows
-        hint: "sed -i 's/\r$//' ./crlf" mends it
+        error: cannot run "./crlf": its first line has a Windows line end (CR LF)
+        hint: remove it with "sed -i 's/\r$//' ./crlf"
         exit 126
         "#);
         insta::assert_snapshot!(told("./elsewhere"), @r#"
-        error: cannot run "./elsewhere": its first line asks for "/no/such/python3", which does not exist
+        error: cannot run "./elsewhere": its interpreter "/no/such/python3" does not exist
         exit 126
         "#);
     }
