@@ -380,6 +380,16 @@ fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
 }
 
 #[test]
+fn the_time_limit_of_mpiexec_is_shown_with_its_origin() {
+    let told = dry_run(&[("MPIEXEC_TIMEOUT", "90")], &["true"]);
+    assert!(told.contains("  timeout = 90  # environment variable MPIEXEC_TIMEOUT\n"), "{told}");
+    insta::assert_snapshot!(told_with(&[("MPIEXEC_TIMEOUT", "soon")], &["true"]), @r#"
+    error: MPIEXEC_TIMEOUT: "soon" is not a duration: write 500ms, 5s, 1m30s or 2h
+    exit 2
+    "#);
+}
+
+#[test]
 fn a_dry_run_shows_what_two_ranks_get() {
     let told =
         dry_run(&[("PMI_RANK", "7"), ("OMP_NUM_THREADS", "3")], &["-n", "2", "-x", "A=b c", "./solver", "in put"]);
