@@ -328,4 +328,42 @@ mod tests {
         let help = [OsString::from("--help")];
         assert!(spell(&args::job(), &help, false).is_err(), "another command follows");
     }
+
+    #[test]
+    fn every_row_is_taken_or_refused_as_the_table_says() {
+        for habit in habits::TABLE {
+            for name in habit.names {
+                let ours = args::long_names(&args::job());
+                if ours.iter().any(|long| long == name) {
+                    continue;
+                }
+                let mut words = match habit.arity() {
+                    Arity::None | Arity::AfterEquals => vec![*name],
+                    Arity::One => vec![name, "7"],
+                    Arity::Two => vec![name, "A", "7"],
+                };
+                words.push("./a");
+                let taken = match habit.here {
+                    Here::Same(_) | Here::SameForOne(_) | Here::Already(_) => true,
+                    Here::Only(values, _) => habit.arity() == Arity::AfterEquals && values.contains(&""),
+                    Here::Refused(_) => false,
+                };
+                let is_clear = !habits::disagree(&habits::named(name));
+                assert_eq!(told(&words).is_ok(), taken && is_clear, "{words:?}: {:?}", told(&words));
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_word_but_those_that_ask_for_a_text_prints_one(word in "-{1,2}[a-zA-Z]{1,6}(=[a-z]{0,2})?") {
+            let words = [OsString::from(&word), "./a".into()];
+            let is_printed = |words: &[OsString]| {
+                matches!(crate::invocation::read(words.to_vec()), Ok(crate::invocation::Invocation::Print(_)))
+            };
+            proptest::prop_assert!(!is_printed(&words));
+            let asks = ["-h", "--help", "-help", "-V", "--version", "-version"].contains(&word.as_str());
+            proptest::prop_assert_eq!(is_printed(&words[..1]), asks);
+        }
+    }
 }
