@@ -64,7 +64,10 @@ impl Nodes {
                     assert!(!ended, "a conversation ended twice");
                 }
                 Effect::Collective(part) => self.contribute(node, part),
-                Effect::Inited { .. } | Effect::Finalized { .. } | Effect::BarrierBroken { .. } => {}
+                Effect::Inited { .. }
+                | Effect::Finalized { .. }
+                | Effect::BarrierBroken { .. }
+                | Effect::Refused { .. } => {}
             }
         }
     }

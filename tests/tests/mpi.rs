@@ -131,3 +131,16 @@ fn concurrent_torch_jobs_do_not_take_each_others_port() {
         assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
     }
 }
+
+#[test]
+fn a_spawn_is_refused_with_one_line_that_says_what_to_do_instead() {
+    let Some(environment) = Environment::find("mpich") else {
+        return;
+    };
+    let code = "import sys\nfrom mpi4py import MPI\nfor _ in range(2):\n    try:\n        MPI.COMM_SELF.Spawn(sys.executable, maxprocs=2)\n    except MPI.Exception:\n        print('refused')";
+    let ended = Job::new(["-n", "2", &environment.program("python"), "-c", code]).bound(BOUND).run();
+    each_rank_prints(&ended, 4, "refused");
+    let text = ended.stderr_text();
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("MPI_Comm_spawn")).collect();
+    assert!(matches!(lines[..], [line] if line.contains("(2 of ") && line.contains("mpi4py.futures")), "{text}");
+}

@@ -158,7 +158,7 @@ impl World {
                 _ = self.streams[rank.index()].shutdown(Shutdown::Both);
                 self.end(1);
             }
-            Effect::BarrierBroken { .. } | Effect::Collective(_) => self.show(&effect),
+            Effect::Refused { .. } | Effect::BarrierBroken { .. } | Effect::Collective(_) => self.show(&effect),
             Effect::Inited { .. } | Effect::Finalized { .. } | Effect::Closed { .. } => {
                 if self.verbose {
                     self.show(&effect);

@@ -168,6 +168,10 @@ impl Pmi {
                     members: collective.members,
                     payloads: vec![collective.payload.to_vec()],
                 })),
+                pmi1::Effect::Refused { rank, call, detail } => {
+                    let event = MpiEvent::Refused { call: call.to_owned(), detail };
+                    news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, event)));
+                }
                 pmi1::Effect::Malformed { rank, reason } => {
                     let Some(slot) = self.slot_of(rank) else { continue };
                     news.push(News::Mpi(slot, MpiEvent::Malformed { reason }));

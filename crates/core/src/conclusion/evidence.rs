@@ -19,6 +19,8 @@ pub enum MpiEvent {
     Finalized,
     /// It called `MPI_Abort`.
     Aborted { code: i32, message: Option<String> },
+    /// It asked for something that is not offered, such as `MPI_Comm_spawn`, and got an error.
+    Refused { call: String, detail: Option<String> },
     /// It spoke nonsense; its connection was closed.
     Malformed { reason: String },
 }
@@ -83,6 +85,8 @@ pub enum Fact {
     Suspect { exception: Exception, ended: bool },
     /// It said this of itself.
     Note { text: String },
+    /// It called a function of MPI that is not offered, and got an error.
+    Refused { call: String, detail: Option<String> },
     /// It spoke nonsense to the wire-up.
     Malformed { reason: String },
 }
@@ -148,6 +152,7 @@ impl Fact {
             | Fact::PeerLost { .. }
             | Fact::Suspect { .. }
             | Fact::Note { .. }
+            | Fact::Refused { .. }
             | Fact::Malformed { .. } => true,
             Fact::Ended { .. }
             | Fact::Stuck { leader: true, .. }
@@ -172,6 +177,10 @@ impl Fact {
             | Fact::PeerLost { line: text }
             | Fact::Note { text }
             | Fact::Malformed { reason: text } => vec![(text, TEXT_KEPT)],
+            Fact::Refused { call, detail } => {
+                let detail = detail.as_mut().map(|detail| (detail, TEXT_KEPT));
+                std::iter::once((call, LITTLE_KEPT)).chain(detail).collect()
+            }
             Fact::SpawnFailed { step, error, command } => {
                 vec![(step, LITTLE_KEPT), (error, TEXT_KEPT), (command, TEXT_KEPT)]
             }
@@ -217,6 +226,7 @@ impl Fact {
             | Fact::Suspect { ended: false, .. }
             | Fact::PeerLost { .. }
             | Fact::Note { .. }
+            | Fact::Refused { .. }
             | Fact::Malformed { .. } => false,
         }
     }

@@ -308,6 +308,7 @@ fn class_of(fact: &Fact, has_exception: bool) -> Option<Class> {
         | Fact::Suspect { ended: false, .. }
         | Fact::PeerLost { .. }
         | Fact::Note { .. }
+        | Fact::Refused { .. }
         | Fact::Malformed { .. } => return None,
     })
 }
@@ -392,6 +393,7 @@ fn code(gang: &Gang, evidence: &Evidence, facts: &[&Evidence]) -> ExitCode {
         | Fact::ExitBeforeInit
         | Fact::PeerLost { .. }
         | Fact::Note { .. }
+        | Fact::Refused { .. }
         | Fact::Malformed { .. } => exiting.map_or(ExitCode::FAILURE, own),
     }
 }
@@ -433,6 +435,7 @@ fn cause(fact: &Fact, exception: Option<&Exception>, exit: ExitCode) -> String {
         Fact::Exiting { code } => format!("exiting with code {code}"),
         Fact::PeerLost { line } => line.clone(),
         Fact::Note { text } => text.clone(),
+        Fact::Refused { call, .. } => format!("called {call}, which is not offered"),
         Fact::Malformed { reason } => format!("broke the PMI protocol: {reason}"),
     }
 }

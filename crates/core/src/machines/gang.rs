@@ -392,7 +392,18 @@ impl Gang {
                 record.mpi_since = Some(moment.at);
             }
             MpiEvent::Aborted { code, message } => self.fact(moment, rank, Fact::Aborted { code, message }, effects),
+            MpiEvent::Refused { call, detail } => self.refused(moment, rank, call, detail, effects),
             MpiEvent::Malformed { reason } => self.fact(moment, rank, Fact::Malformed { reason }, effects),
+        }
+    }
+
+    /// Kept once for each rank: a program may try again and again.
+    fn refused(&mut self, moment: Moment, rank: Rank, call: String, detail: Option<String>, effects: &mut Vec<Effect>) {
+        let is_known = |evidence: &Evidence| {
+            evidence.rank == rank && matches!(&evidence.fact, Fact::Refused { call: known, .. } if *known == call)
+        };
+        if !self.evidence.iter().any(is_known) {
+            self.fact(moment, rank, Fact::Refused { call, detail }, effects);
         }
     }
 

@@ -90,7 +90,7 @@ pub fn standings(gang: &Gang, now: Duration, voice: impl Fn(Rank) -> Voice) -> V
     let mut known: HashMap<String, usize> = HashMap::new();
     for (record, rank) in gang.ranks().iter().zip((0..).map(Rank)) {
         let voice = voice(rank);
-        let (phase, since) = phase(record, is_mpi);
+        let (phase, since) = phase(record, is_mpi, gang.ranks().len() == 1);
         let phase_for = since.map(ago);
         let note = notes.get(&rank).map(|note| short(note));
         let last_line = voice.line.as_deref().map(short);
@@ -116,13 +116,14 @@ pub fn standings(gang: &Gang, now: Duration, voice: impl Fn(Rank) -> Voice) -> V
     groups.into_iter().map(|(standing, ranks)| Standing { ranks: RankSet::of(ranks), ..standing }).collect()
 }
 
-fn phase(record: &RankRecord, is_mpi: bool) -> (Phase, Option<Duration>) {
+/// A rank that is alone waits for nobody in `MPI_Init`.
+fn phase(record: &RankRecord, is_mpi: bool, is_alone: bool) -> (Phase, Option<Duration>) {
     match (record.status, record.mpi) {
         (Some(status), _) => (Phase::Ended(status), record.ended_at),
         (None, _) if record.pid.is_none() => (Phase::NotStarted, None),
         (None, MpiLife::NotInited) if is_mpi => (Phase::BeforeInit, record.started_at),
         (None, MpiLife::NotInited) => (Phase::Running, None),
-        (None, MpiLife::Inited) if record.passed_barrier => (Phase::InMpi, record.mpi_since),
+        (None, MpiLife::Inited) if record.passed_barrier || is_alone => (Phase::InMpi, record.mpi_since),
         (None, MpiLife::Inited) => (Phase::InInit, record.mpi_since),
         (None, MpiLife::Finalized) => (Phase::Finalizing, record.mpi_since),
     }

@@ -3,7 +3,9 @@
 use std::io;
 use std::time::Duration;
 
+use rankrun_core::advice::refusal;
 use rankrun_core::event::{JobEvent, last_words};
+use rankrun_core::evidence::MpiEvent;
 use rankrun_core::gang::{self, MpiLife};
 use rankrun_core::job::{MpiMode, StdinTarget};
 use rankrun_core::open_mpi::has_failed_to_init;
@@ -88,6 +90,11 @@ impl Front {
             ToFront::Stopped { worker, signal, at } => self.rank_stopped(from, worker.rank, signal, at),
             ToFront::Continued { .. } | ToFront::Collective(_) => {}
             ToFront::Mpi { worker, event, at } => {
+                if let MpiEvent::Refused { call, detail } = &event
+                    && self.refused_calls.insert(call.clone())
+                {
+                    self.note(refusal(worker.rank, call, detail.as_deref()));
+                }
                 self.node_event(from, at, gang::Event::Mpi { rank: worker.rank, event })
             }
             ToFront::Testimony { worker, pid, testimony, at } => {

@@ -1,6 +1,6 @@
 //! The front: what it holds, and what is common to all that it handles.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -81,6 +81,8 @@ pub(crate) struct Front {
     pub(crate) key_was_pressed: bool,
     pub(crate) notices: VecDeque<String>,
     pub(crate) notes: Notes,
+    /// The calls of MPI that were refused, of which each is named once.
+    pub(crate) refused_calls: BTreeSet<String>,
     /// Why the agent cannot serve.
     pub(crate) refused: Option<(String, io::Error)>,
 }

@@ -1,6 +1,6 @@
 //! The start of a job: everything that it needs is acquired before its first rank, or the job is refused.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -292,6 +292,7 @@ fn make(
         key_was_pressed: false,
         notices: VecDeque::new(),
         notes: Notes::default(),
+        refused_calls: BTreeSet::new(),
         refused: None,
     })
 }

@@ -42,6 +42,9 @@ pub(super) struct MultiLine {
     /// How many blocks the whole request has, and which this is, from 1.
     pub(super) total: i64,
     pub(super) so_far: i64,
+    /// Of the first block: how many processes of which program it wants.
+    pub(super) processes: Option<i64>,
+    pub(super) program: Option<String>,
 }
 
 #[derive(Debug)]

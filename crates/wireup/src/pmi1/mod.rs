@@ -121,6 +121,9 @@ pub enum Effect {
     Collective(Collective),
     /// The rank's end was closed. Evidence only: children of the rank may have held the socket open longer.
     Closed { rank: Rank, lifecycle: Lifecycle },
+    /// The rank asked for an operation of MPI that is not served, such as `MPI_Comm_spawn`, and got an error. `detail`: what
+    /// it wanted, as far as it said so.
+    Refused { rank: Rank, call: &'static str, detail: Option<String> },
     /// The client spoke nonsense, or exceeded a bound. Its connection is to be closed, and nothing that it sends
     /// afterwards counts; the reason belongs in the report.
     Malformed { rank: Rank, reason: String },

@@ -27,13 +27,15 @@ const PUT_RESERVED: &[u8] = b"cmd=put_result rc=1 msg=key_is_reserved\n";
 const NOT_FOUND: &[u8] = b"cmd=get_result rc=1 msg=key_not_found\n";
 const FINALIZED: &[u8] = b"cmd=finalize_ack rc=0\n";
 
-/// Answers to what is not supported, by command.
-const UNSUPPORTED: [(&[u8], &[u8]); 4] = [
-    (b"spawn", b"cmd=spawn_result rc=1 msg=spawn_is_not_supported\n"),
-    (b"publish_name", b"cmd=publish_result rc=1 msg=publish_is_not_supported\n"),
-    (b"unpublish_name", b"cmd=unpublish_result rc=1 msg=unpublish_is_not_supported\n"),
-    (b"lookup_name", b"cmd=lookup_result rc=1 msg=lookup_is_not_supported\n"),
+/// What is not supported: the command, what MPI calls it, and the answer.
+const UNSUPPORTED: [(&[u8], &str, &[u8]); 4] = [
+    (b"spawn", "MPI_Comm_spawn", b"cmd=spawn_result rc=1 msg=spawn_is_not_supported\n"),
+    (b"publish_name", "MPI_Publish_name", b"cmd=publish_result rc=1 msg=publish_is_not_supported\n"),
+    (b"unpublish_name", "MPI_Unpublish_name", b"cmd=unpublish_result rc=1 msg=unpublish_is_not_supported\n"),
+    (b"lookup_name", "MPI_Lookup_name", b"cmd=lookup_result rc=1 msg=lookup_is_not_supported\n"),
 ];
+/// Bytes of the name of a program that is kept for people.
+const PROGRAM_MAX: usize = 256;
 
 /// The server of the ranks that one node has of a group.
 #[derive(Debug)]
@@ -220,7 +222,7 @@ impl Server {
                 if self.clients[slot].in_barrier {
                     epoch?;
                 }
-                self.unsupported(slot, name, effects)?;
+                self.unsupported(slot, name, None, effects)?;
             }
         }
         Ok(())
@@ -420,7 +422,8 @@ impl Server {
     fn begin_multi_line(&mut self, slot: usize, name: &[u8]) -> Result<(), Violation> {
         self.clients[slot].epoch(name)?;
         check_name(name)?;
-        self.clients[slot].multi_line = Some(MultiLine { name: name.to_vec(), total: 1, so_far: 1 });
+        self.clients[slot].multi_line =
+            Some(MultiLine { name: name.to_vec(), total: 1, so_far: 1, processes: None, program: None });
         Ok(())
     }
 
@@ -433,20 +436,37 @@ impl Server {
             request.total = number(total).unwrap_or(1);
         } else if let Some(so_far) = line.strip_prefix(b"spawnssofar=") {
             request.so_far = number(so_far).unwrap_or(1);
+        } else if let Some(processes) = line.strip_prefix(b"nprocs=") {
+            request.processes = request.processes.or(number(processes));
+        } else if let Some(program) = line.strip_prefix(b"execname=") {
+            let name = program.rsplit(|byte| *byte == b'/').next().unwrap_or(program);
+            let text = || String::from_utf8_lossy(&name[..name.len().min(PROGRAM_MAX)]).into_owned();
+            request.program.get_or_insert_with(text);
         } else if line == b"endcmd" {
             let request = self.clients[slot].multi_line.take();
             if let Some(request) = request.filter(|request| request.so_far >= request.total) {
-                self.unsupported(slot, &request.name, effects)?;
+                let program = request.program.as_deref();
+                let wanted = program.map(|program| format!("{} of {program}", request.processes.unwrap_or(1)));
+                self.unsupported(slot, &request.name, wanted, effects)?;
             }
         }
         Ok(())
     }
 
     /// Answers a command that is not served, so that its client fails instead of waiting.
-    fn unsupported(&mut self, slot: usize, name: &[u8], effects: &mut Vec<Effect>) -> Result<(), Violation> {
+    fn unsupported(
+        &mut self,
+        slot: usize,
+        name: &[u8],
+        detail: Option<String>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Violation> {
         check_name(name)?;
-        match UNSUPPORTED.iter().find(|(command, _)| *command == name) {
-            Some((_, reply)) => self.reply(slot, *reply, effects),
+        match UNSUPPORTED.iter().find(|(command, ..)| *command == name) {
+            Some((_, call, reply)) => {
+                self.reply(slot, *reply, effects);
+                effects.push(Effect::Refused { rank: self.clients[slot].rank, call, detail });
+            }
             None => {
                 let text = [b"cmd=", name, b"_result rc=-1 msg=unknown_command\n"].concat();
                 self.reply(slot, text, effects);

@@ -104,6 +104,27 @@ fn what_is_not_served_is_answered_so_that_clients_fail_instead_of_waiting() {
 }
 
 #[test]
+fn a_call_that_is_refused_is_told_of_once_with_what_it_wanted() {
+    let refusals = |effects: Vec<Effect>| {
+        let refused = |effect| match effect {
+            Effect::Refused { rank, call, detail } => Some((rank.0, call, detail)),
+            _ => None,
+        };
+        effects.into_iter().filter_map(refused).collect::<Vec<_>>()
+    };
+    let mut world = World::inited(2);
+    let block = |so_far: usize| {
+        let program = ["/usr/bin/python", "./other"][so_far - 1];
+        format!("mcmd=spawn\nnprocs={}\nexecname={program}\ntotspawns=2\nspawnssofar={so_far}\nendcmd", so_far + 2)
+    };
+    assert_eq!(refusals(world.say(1, &block(1))), []);
+    let wanted = Some("4 of other".to_owned());
+    assert_eq!(refusals(world.say(1, &block(2))), [(1, "MPI_Comm_spawn", wanted)]);
+    assert_eq!(refusals(world.say(0, "cmd=lookup_name service=x")), [(0, "MPI_Lookup_name", None)]);
+    assert_eq!(refusals(world.say(0, "cmd=get_ranks2hosts")), []);
+}
+
+#[test]
 fn abort_tells_code_and_message_in_either_dialect() {
     for (line, code, message) in [
         ("cmd=abort exitcode=7", 7, None),
