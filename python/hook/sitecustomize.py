@@ -8,13 +8,17 @@ place. What stays behind are two trip wires that nothing touches while the progr
   replaced that. Something lies there already, and is freed by the store.
 * CPython reads `SystemExit.code` from C, with no Python frame on the stack, only when the process is about to end.
 
-The last `atexit` handler then tells that only the finalizers of C libraries remain. The protocol is in
+The last `atexit` handler then tells that only the finalizers of C libraries remain. No frame of this file is in a
+traceback, and its functions belong to no file that a debugger, a profiler or coverage would look for. The protocol is in
 docs/worker-socket.md, the reasons are in docs/adr/0020-interpreter-hook.md. The file must parse in every Python since
 2.7; it acts in CPython from 3.6 on.
 """
 
 import os
 import sys
+
+# Tools take code for a file's by its name, and leave names in angle brackets alone.
+CODE_NAME = "<rankrun>"
 
 # Most ranks never have anything to tell, and compiling how would cost each of them 3 ms.
 TELLING = r'''
@@ -24,6 +28,8 @@ import sys
 MAX_LINE = 65536
 MAX_MESSAGE = 8192
 MAX_FRAMES = 300
+# rankrun keeps so much of a traceback, and cuts the middle out of a longer one, where a cause could be.
+MAX_TRACEBACK = 14000
 # Of threads and finalizers that fail by the thousand, the first ones tell the story.
 MAX_EVIDENCE = 16
 
@@ -33,6 +39,8 @@ class Telling(object):
 
     def __init__(self, speaker):
         self.speaker = speaker
+        # When what is told has happened: to describe it may take long.
+        self.time = 0
         self.code = 0
         self.told = False
         self.evidence_left = MAX_EVIDENCE
@@ -56,7 +64,7 @@ class Telling(object):
 
     def tell(self, error):
         self.told = True
-        fields = describe(error, error.__traceback__)
+        fields = describe(error, traceback_at_top(error))
         self.say("uncaught", fields + [("code", self.code), ("thread", "MainThread")])
 
     def exiting(self):
@@ -78,7 +86,7 @@ class Telling(object):
             self.say("evidence", [("what", what)] + describe(error, traceback) + more)
 
     def say(self, kind, fields):
-        self.speaker.say(line(kind, [("time", self.speaker.monotonic())] + fields))
+        self.speaker.say(line(kind, [("time", self.time)] + fields))
 
 
 def line(kind, fields):
@@ -115,6 +123,24 @@ def quote(text, limit):
         keep = min(keep - 1, keep * (limit - 64) // len(quoted))
 
 
+def traceback_at_top(error):
+    """The traceback of an exception that has reached the top.
+
+    Before 3.12 it is not on a `SystemExit` then, but in the hands of C. It is the youngest one that begins at the bottom
+    of the stack.
+    """
+    if sys.version_info >= (3, 12) or not isinstance(error, SystemExit):
+        return error.__traceback__
+    import gc
+    from types import TracebackType
+
+    for generation in [(0,), (1,), (2,)] if sys.version_info >= (3, 8) else [()]:
+        for entry in reversed(gc.get_objects(*generation)):
+            if type(entry) is TracebackType and entry.tb_frame.f_back is None:
+                return entry
+    return error.__traceback__
+
+
 def describe(error, traceback):
     """The fields that say what an exception is and where it was raised."""
     kind = type(error)
@@ -129,14 +155,12 @@ def describe(error, traceback):
     entries, entry = [], traceback
     while entry is not None:
         code = entry.tb_frame.f_code
-        if code.co_filename != __file__:
-            entries.append((code.co_filename, entry.tb_lineno, code.co_name))
+        entries.append((code.co_filename, entry.tb_lineno, code.co_name))
         entry = entry.tb_next
     if isinstance(error, SyntaxError) and error.filename and isinstance(error.lineno, int):
         fields += [("file", str(error.filename)), ("line", error.lineno)]
-    else:
-        raised_at = entries[-1] if entries else getattr(error, "_rankrun_raised_at", ())
-        fields += zip(("file", "line", "function"), raised_at)
+    elif entries:
+        fields += zip(("file", "line", "function"), entries[-1])
     text = format_traceback(error, traceback, len(entries))
     if text is None:
         lines = ['  File "%s", line %d, in %s\n' % entry for entry in entries[-MAX_FRAMES:]]
@@ -145,18 +169,22 @@ def describe(error, traceback):
 
 
 def format_traceback(error, traceback, depth):
-    """The traceback as Python prints it, with source, causes and notes, or `None` where that cannot be had."""
+    """The traceback as Python prints it, with source, causes and notes, or `None` where that cannot be had.
+
+    Of each exception the outer frames are left out where all of them would be too long, so that no cause is.
+    """
     if isinstance(error, KeyboardInterrupt):
         # CPython ends by SIGINT then, unless a string is evaluated before; importing `collections` does that.
         return None
     try:
-        from traceback import StackSummary, TracebackException
+        from traceback import TracebackException
 
-        limit = -MAX_FRAMES if depth > MAX_FRAMES else None
-        told = TracebackException(type(error), error, traceback, limit=limit)
-        told.stack = StackSummary.from_list([frame for frame in told.stack if frame.filename != __file__])
-        left_out = "[... %d outer frames left out by rankrun ...]\n" % (depth - MAX_FRAMES) if limit else ""
-        return left_out + "".join(told.format())
+        for frames in (MAX_FRAMES, 100, 30, 10):
+            text = "".join(TracebackException(type(error), error, traceback, limit=-frames).format())
+            if len(text) <= MAX_TRACEBACK:
+                break
+        left_out = "[... %d outer frames left out by rankrun ...]\n" % (depth - frames) if depth > frames else ""
+        return left_out + text
     except BaseException:
         return None
 
@@ -166,221 +194,246 @@ def is_interactive():
     return sys.flags.interactive or sys.flags.inspect or hasattr(sys, "ps1") or os.environ.get("PYTHONINSPECT")
 '''
 
-# The agent always reads, unless it is stopped: then the program must not wait for it.
-SEND_TIMEOUT_US = 250000
+def hook():
+    """All that stays behind. It runs in a namespace of its own, which names no file."""
+    import os
+    import sys
+
+    # The agent always reads, unless it is stopped: then the program must not wait for it.
+    SEND_TIMEOUT_US = 250000
+
+    class Speaker(object):
+        """Speaks for this process, as long as it is the one that the interpreter was started in."""
+
+        def __init__(self, path):
+            from _thread import get_ident
+            from time import monotonic
+
+            self.path = path
+            self.rank = os.environ.get("RANKRUN_RANK", "")
+            self.telling = None
+            # They are called when the interpreter may already have emptied its modules.
+            self.getpid = os.getpid
+            self.get_ident = get_ident
+            self.monotonic = monotonic
+            self.pid = os.getpid()
+            self.main_thread = get_ident()
+
+        def is_top(self, frame):
+            """Whether no Python code has called this frame, in the main thread of what is not a forked child."""
+            return frame.f_back is None and self.get_ident() == self.main_thread and self.getpid() == self.pid
+
+        def tell(self, what, *details):
+            """Calls a method of `Telling`. Whatever goes wrong there is none of the program's business."""
+            try:
+                if self.getpid() == self.pid:
+                    now = self.monotonic()
+                    if self.telling is None:
+                        namespace = {"__name__": __name__}
+                        exec(compile(TELLING, __name__, "exec"), namespace)
+                        self.telling = namespace["Telling"](self)
+                    self.telling.time = now
+                    getattr(self.telling, what)(*details)
+            except Exception:
+                pass
+
+        def say(self, message=b""):
+            """Sends on a connection of its own: a descriptor that stays open would be inherited, closed or reused."""
+            import _socket as api
+
+            program = (getattr(sys, "argv", None) or [""])[0]
+            program = "".join(char if char.isprintable() and char not in '"\\' else "?" for char in program)
+            tag = os.environ.get("RANKRUN_WORKER", "")
+            tag = tag if tag.isalnum() else ""
+            hello = '{"v":1,"type":"hello","pid":%d,"rank":%d,"kind":"python","version":"%d.%d.%d","argv0":"%s","tag":"%s"}\n'
+            hello %= (self.pid, int(self.rank)) + sys.version_info[:3] + (program, tag)
+            socket = api.socket(api.AF_UNIX, api.SOCK_STREAM)
+            try:
+                socket.settimeout(None)
+                width = 8 if sys.maxsize > 2**32 else 4
+                timeval = (0).to_bytes(width, sys.byteorder) + SEND_TIMEOUT_US.to_bytes(width, sys.byteorder)
+                # It bounds connect too, which thus can wait for a place in the agent's backlog.
+                socket.setsockopt(api.SOL_SOCKET, api.SO_SNDTIMEO, timeval)
+                socket.connect(self.path)
+                socket.sendall(hello.encode() + message, api.MSG_NOSIGNAL)
+            finally:
+                socket.close()
+
+    class TripWire(object):
+        """Lies in `sys.last_value` until something else is stored there."""
+
+        def __init__(self, speaker):
+            self.speaker = speaker
+
+        def __del__(self):
+            try:
+                error = getattr(sys, "last_value", None)
+                if self.speaker.getpid() != self.speaker.pid:
+                    # A forked child, or the interpreter is being taken down.
+                    return
+                if isinstance(error, BaseException) and self.speaker.is_top(sys._getframe()):
+                    self.speaker.tell("uncaught", error)
+                else:
+                    # A test runner, a debugger or a console keeps its own exceptions there from now on.
+                    watch_hook(self.speaker)
+            except Exception:
+                pass
+
+    def watch_hook(speaker):
+        """The second best way to see an exception at the top: programs may replace this hook."""
+        original = sys.excepthook
+        if original is not sys.__excepthook__:
+            # Whoever has set it may look whether it is still there.
+            return
+
+        def excepthook(kind, error, traceback):
+            if speaker.is_top(sys._getframe()):
+                speaker.tell("uncaught", error)
+            return original(kind, error, traceback)
+
+        sys.excepthook = sys.__excepthook__ = excepthook
+
+    def watch_exit(speaker):
+        """Makes `SystemExit.code` a property, and returns what undoes it.
+
+        Built-in types refuse assignment, so that it goes into the type's own dictionary. An attribute that was looked up
+        earlier may be remembered elsewhere: then the wire is never tripped, and nothing else changes.
+        """
+        import gc
+
+        members = gc.get_referents(SystemExit.__dict__)[0]
+        member = members["code"]
+        get_frame = sys._getframe
+
+        def code(self):
+            value = member.__get__(self)
+            if speaker.is_top(get_frame()):
+                speaker.tell("leaving", self, value)
+            return value
+
+        members["code"] = property(code, member.__set__, member.__delete__, member.__doc__)
+
+        def undo():
+            members["code"] = member
+
+        return undo
+
+    def raise_exits():
+        """Before 3.12 an exception raised in C is a pair of type and value, with no attribute that could be read.
+
+        It becomes one exception at once where another is being handled, and where a generator is told to raise it. One
+        that has ended raises without a frame of its own. No Python function may do that, since it would be in the
+        traceback.
+        """
+        builtin = sys.exit
+
+        def ended():
+            yield
+
+        generator = ended()
+        generator.close()
+
+        def call(self):
+            return throw if sys.exc_info()[1] is None else builtin
+
+        from _functools import partial
+
+        throw = partial(generator.throw, SystemExit)
+        # All that a program can ask of it but its type, it answers as the function in C does.
+        answers = {
+            "__call__": property(call),
+            "__class__": type(builtin),
+            "__doc__": builtin.__doc__,
+            "__getattr__": partial(getattr, builtin),
+            "__module__": "sys",
+            "__reduce_ex__": builtin.__reduce_ex__,
+            "__repr__": builtin.__repr__,
+        }
+        sys.exit = type("builtin_function_or_method", (), answers)()
+
+    def watch_threads(speaker):
+        """Tells of exceptions that end a thread, or that nobody can catch, and returns what undoes it."""
+        import _thread
+
+        thread_hook = _thread._excepthook
+        unraisable_hook = sys.unraisablehook
+        unraisable_hooks = [name for name in ("unraisablehook", "__unraisablehook__") if getattr(sys, name) is unraisable_hook]
+
+        def excepthook(args):
+            speaker.tell("thread", args)
+            return thread_hook(args)
+
+        def unraisablehook(args):
+            speaker.tell("unraisable", args)
+            return unraisable_hook(args)
+
+        # `threading` takes its hook from here when it is imported.
+        _thread._excepthook = excepthook
+        threading = sys.modules.get("threading")
+        if threading is not None and threading.excepthook is thread_hook:
+            threading.excepthook = excepthook
+        # Whether a hook is Python's own is asked by comparing the two.
+        for name in unraisable_hooks:
+            setattr(sys, name, unraisablehook)
+
+        def undo():
+            for name in unraisable_hooks:
+                if getattr(sys, name) is unraisablehook:
+                    setattr(sys, name, unraisable_hook)
+
+        return undo
+
+    def interpreter_arguments():
+        """The whole command line, or nothing where another program embeds Python and survives its exceptions."""
+        if sys.version_info >= (3, 10):
+            return sys.orig_argv
+        if "python" not in os.path.basename(os.readlink("/proc/self/exe")):
+            return []
+        with open("/proc/self/cmdline", "rb") as file:
+            return os.fsdecode(file.read()).split("\0")
+
+    def is_helper(argument):
+        """Whether this interpreter serves another, which sees its exceptions: multiprocessing, loky, torch's compiler."""
+        if "from multiprocessing." in argument:
+            return "spawn_main" in argument or "forkserver import main" in argument or "_tracker import main" in argument
+        return argument.endswith((".popen_loky_posix", "/_inductor/compile_worker/__main__.py"))
+
+    def install():
+        arguments = interpreter_arguments()
+        # The type has been changed already where this is a second interpreter in the process.
+        if not arguments or any(map(is_helper, arguments)) or isinstance(SystemExit.__dict__["code"], property):
+            return
+        import atexit
+
+        speaker = Speaker(os.environ["RANKRUN_SOCKET"])
+        undo = [watch_exit(speaker)]
+        if sys.version_info < (3, 12):
+            raise_exits()
+        if sys.version_info >= (3, 8):
+            undo.append(watch_threads(speaker))
+        sys.last_value = TripWire(speaker)
+
+        def last():
+            if speaker.telling is not None:
+                speaker.tell("exiting")
+            speaker.pid = None
+            for step in undo:
+                step()
+
+        # What is registered first runs last.
+        atexit.register(last)
+        speaker.say()
+
+    install()
 
 
-class Speaker(object):
-    """Speaks for this process, as long as it is the one that the interpreter was started in."""
-
-    def __init__(self, path):
-        from _thread import get_ident
-        from time import monotonic
-
-        self.path = path
-        self.rank = os.environ.get("RANKRUN_RANK", "")
-        self.telling = None
-        # They are called when the interpreter may already have emptied its modules.
-        self.getpid = os.getpid
-        self.get_ident = get_ident
-        self.monotonic = monotonic
-        self.pid = os.getpid()
-        self.main_thread = get_ident()
-
-    def is_top(self, frame):
-        """Whether no Python code has called this frame, in the main thread of what is not a forked child."""
-        return frame.f_back is None and self.get_ident() == self.main_thread and self.getpid() == self.pid
-
-    def tell(self, what, *details):
-        """Calls a method of `Telling`. Whatever goes wrong there is none of the program's business."""
-        try:
-            if self.getpid() == self.pid:
-                if self.telling is None:
-                    namespace = {"__name__": __name__, "__file__": __file__}
-                    exec(compile(TELLING, __file__, "exec"), namespace)
-                    self.telling = namespace["Telling"](self)
-                getattr(self.telling, what)(*details)
-        except Exception:
-            pass
-
-    def say(self, message=b""):
-        """Sends on a connection of its own: a descriptor that stays open would be inherited, closed or reused."""
-        import _socket as api
-
-        program = (getattr(sys, "argv", None) or [""])[0]
-        program = "".join(char if char.isprintable() and char not in '"\\' else "?" for char in program)
-        tag = os.environ.get("RANKRUN_WORKER", "")
-        tag = tag if tag.isalnum() else ""
-        hello = '{"v":1,"type":"hello","pid":%d,"rank":%d,"kind":"python","version":"%d.%d.%d","argv0":"%s","tag":"%s"}\n'
-        hello %= (self.pid, int(self.rank)) + sys.version_info[:3] + (program, tag)
-        socket = api.socket(api.AF_UNIX, api.SOCK_STREAM)
-        try:
-            socket.settimeout(None)
-            width = 8 if sys.maxsize > 2**32 else 4
-            timeval = (0).to_bytes(width, sys.byteorder) + SEND_TIMEOUT_US.to_bytes(width, sys.byteorder)
-            # It bounds connect too, which thus can wait for a place in the agent's backlog.
-            socket.setsockopt(api.SOL_SOCKET, api.SO_SNDTIMEO, timeval)
-            socket.connect(self.path)
-            socket.sendall(hello.encode() + message, api.MSG_NOSIGNAL)
-        finally:
-            socket.close()
-
-
-class TripWire(object):
-    """Lies in `sys.last_value` until something else is stored there."""
-
-    def __init__(self, speaker):
-        self.speaker = speaker
-
-    def __del__(self):
-        try:
-            error = getattr(sys, "last_value", None)
-            if self.speaker.getpid() != self.speaker.pid:
-                # A forked child, or the interpreter is being taken down.
-                return
-            if isinstance(error, BaseException) and self.speaker.is_top(sys._getframe()):
-                self.speaker.tell("uncaught", error)
-            else:
-                # A test runner, a debugger or a console keeps its own exceptions there from now on.
-                watch_hook(self.speaker)
-        except Exception:
-            pass
-
-
-def watch_hook(speaker):
-    """The second best way to see an exception at the top: programs may replace this hook."""
-    original = sys.excepthook
-
-    def excepthook(kind, error, traceback):
-        if speaker.is_top(sys._getframe()):
-            speaker.tell("uncaught", error)
-        return original(kind, error, traceback)
-
-    sys.excepthook = excepthook
-
-
-def watch_exit(speaker):
-    """Makes `SystemExit.code` a property, and returns what undoes it.
-
-    Built-in types refuse assignment, so that it goes into the type's own dictionary. An attribute that was looked up
-    earlier may be remembered elsewhere: then the wire is never tripped, and nothing else changes.
-    """
-    import gc
-
-    members = gc.get_referents(SystemExit.__dict__)[0]
-    member = members["code"]
-    get_frame = sys._getframe
-
-    def code(self):
-        value = member.__get__(self)
-        if speaker.is_top(get_frame()):
-            speaker.tell("leaving", self, value)
-        return value
-
-    members["code"] = property(code, member.__set__, member.__delete__, member.__doc__)
-
-    def undo():
-        members["code"] = member
-
-    return undo
-
-
-def raise_exits():
-    """Before 3.12 an exception raised in C is a pair of type and value, with no attribute that could be read."""
-    get_frame = sys._getframe
-
-    def exit(status=None):
-        """Exit the interpreter by raising SystemExit(status)."""
-        if isinstance(status, SystemExit):
-            error = status
-        else:
-            error = SystemExit(*(status if isinstance(status, tuple) else () if status is None else (status,)))
-        caller = get_frame(1)
-        # The traceback is not on the exception yet when it reaches the top.
-        error._rankrun_raised_at = (caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name)
-        try:
-            raise error
-        finally:
-            # The frame must not keep the exception alive, which keeps the frame.
-            del error, caller
-
-    sys.exit = exit
-
-
-def watch_threads(speaker):
-    """Tells of exceptions that end a thread, or that nobody can catch, and returns what undoes it."""
-    import _thread
-
-    thread_hook = _thread._excepthook
-    unraisable_hook = sys.unraisablehook
-
-    def excepthook(args):
-        speaker.tell("thread", args)
-        return thread_hook(args)
-
-    def unraisablehook(args):
-        speaker.tell("unraisable", args)
-        return unraisable_hook(args)
-
-    # `threading` takes its hook from here when it is imported.
-    _thread._excepthook = excepthook
-    threading = sys.modules.get("threading")
-    if threading is not None and threading.excepthook is thread_hook:
-        threading.excepthook = excepthook
-    sys.unraisablehook = unraisablehook
-
-    def undo():
-        if sys.unraisablehook is unraisablehook:
-            sys.unraisablehook = unraisable_hook
-
-    return undo
-
-
-def interpreter_arguments():
-    """The whole command line, or nothing where another program embeds Python and survives its exceptions."""
-    if sys.version_info >= (3, 10):
-        return sys.orig_argv
-    if "python" not in os.path.basename(os.readlink("/proc/self/exe")):
-        return []
-    with open("/proc/self/cmdline", "rb") as file:
-        return os.fsdecode(file.read()).split("\0")
-
-
-def is_helper(argument):
-    """Whether this interpreter serves another, which sees its exceptions: multiprocessing, loky, torch's compiler."""
-    if argument.startswith("from "):
-        return "spawn_main" in argument or "forkserver import main" in argument or "_tracker import main" in argument
-    return argument.endswith((".popen_loky_posix", "/_inductor/compile_worker/__main__.py"))
-
-
-def install():
-    path = os.environ.get("RANKRUN_SOCKET")
-    if not path or sys.version_info < (3, 6) or sys.implementation.name != "cpython":
-        return
-    arguments = interpreter_arguments()
-    # The type has been changed already where this is a second interpreter in the process.
-    if not arguments or any(map(is_helper, arguments)) or isinstance(SystemExit.__dict__["code"], property):
-        return
-    import atexit
-
-    speaker = Speaker(path)
-    undo = [watch_exit(speaker)]
-    if sys.version_info < (3, 12):
-        raise_exits()
-    if sys.version_info >= (3, 8):
-        undo.append(watch_threads(speaker))
-    sys.last_value = TripWire(speaker)
-
-    def last():
-        if speaker.telling is not None:
-            speaker.tell("exiting")
-        speaker.pid = None
-        for step in undo:
-            step()
-
-    # What is registered first runs last.
-    atexit.register(last)
-    speaker.say()
+def unnamed(code):
+    """The code, and all that is within it, without the name of this file."""
+    if not hasattr(code, "replace"):
+        # Before Python 3.8.
+        return code
+    constants = tuple(unnamed(item) if isinstance(item, type(code)) else item for item in code.co_consts)
+    return code.replace(co_filename=CODE_NAME, co_consts=constants)
 
 
 def step_aside():
@@ -394,7 +447,8 @@ def step_aside():
 
 
 try:
-    install()
+    if os.environ.get("RANKRUN_SOCKET") and sys.version_info >= (3, 6) and sys.implementation.name == "cpython":
+        exec(unnamed(hook.__code__), {"__name__": CODE_NAME, "TELLING": TELLING})
 except Exception:
     # Whatever is unforeseen here must not cost the program its start.
     pass
