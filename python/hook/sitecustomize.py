@@ -370,8 +370,9 @@ def hook():
         # `threading` takes its hook from here when it is imported.
         _thread._excepthook = excepthook
         threading = sys.modules.get("threading")
-        if threading is not None and threading.excepthook is thread_hook:
-            threading.excepthook = excepthook
+        for name in ("excepthook", "__excepthook__"):
+            if getattr(threading, name, None) is thread_hook:
+                setattr(threading, name, excepthook)
         # Whether a hook is Python's own is asked by comparing the two.
         for name in unraisable_hooks:
             setattr(sys, name, unraisablehook)

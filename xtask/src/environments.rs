@@ -23,7 +23,7 @@ struct Environment {
     proof: &'static str,
 }
 
-const ENVIRONMENTS: [Environment; 6] = [
+const ENVIRONMENTS: [Environment; 8] = [
     Environment {
         name: "mpich",
         pins: &["mpich==5.0.2", "mpi4py==4.1.2", "cloudpickle==3.1.2"],
@@ -65,6 +65,28 @@ const ENVIRONMENTS: [Environment; 6] = [
         bare_pins: &["chainer==7.8.1"],
         finish: None,
         proof: "import chainermn; chainermn.create_communicator('naive')",
+    },
+    Environment {
+        name: "jax",
+        pins: &[
+            "jax==0.10.2",
+            "jaxlib==0.10.2",
+            "ml-dtypes==0.6.0",
+            "numpy==2.4.6",
+            "opt-einsum==3.4.0",
+            "scipy==1.17.1",
+        ],
+        bare_pins: &[],
+        finish: None,
+        proof: "import jax; assert jax.device_count() == 1",
+    },
+    // What looks at a program while it runs, and must not see the interpreter hook.
+    Environment {
+        name: "tools",
+        pins: &["coverage==7.17.3", "ipython==9.18.1", "ipykernel==7.4.0", "nbconvert==7.17.2"],
+        bare_pins: &[],
+        finish: None,
+        proof: "import coverage, IPython, ipykernel, nbconvert",
     },
     // The wheel of torch is linked to 3 GB of CUDA libraries that a machine without a GPU never calls. Two small ones
     // run at load time and are installed; `torch_standins.py` puts empty libraries in the place of the others.
