@@ -133,6 +133,14 @@ pub enum ToFront {
         detail: String,
         at: Duration,
     },
+    /// The kernel killed another process of a worker than its leader for want of memory.
+    HelperKilledForMemory {
+        worker: WorkerId,
+        pid: Pid,
+        name: String,
+        detail: String,
+        at: Duration,
+    },
     /// All bytes that a worker wrote to this stream have been sent.
     Closed {
         worker: WorkerId,

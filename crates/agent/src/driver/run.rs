@@ -159,13 +159,15 @@ impl Loop {
             | Token::Stdin(_)
             | Token::Boundary(_)
             | Token::WorkerSocket
-            | Token::WorkerClient(_) => {}
+            | Token::WorkerClient(_)
+            | Token::KernelLog => {}
         }
         let Some(team) = &mut self.team else { return Ok(()) };
         let hands = &mut self.hands;
         match token {
             Token::Signals | Token::Spawner => team.children(hands, now),
             Token::Memory => team.memory_news(hands, now),
+            Token::KernelLog => team.look_for_killed_helpers(hands, now),
             Token::Output(slot, stream) => team.read_output(hands, Slot(slot as u32), stream),
             Token::Pmi(slot) => team.pmi_ready(hands, now, Slot(slot as u32), event),
             Token::Stdin(slot) => team.stdin_ready(hands, slot),

@@ -18,6 +18,7 @@ pub(crate) enum Token {
     Boundary(usize),
     WorkerSocket,
     WorkerClient(usize),
+    KernelLog,
 }
 
 impl Token {
@@ -36,6 +37,7 @@ impl Token {
             Token::WorkerClient(client) => (10, client),
             Token::Memory => (11, 0),
             Token::Io => (12, 0),
+            Token::KernelLog => (13, 0),
         };
         (kind << 32) | slot as u64
     }
@@ -55,6 +57,7 @@ impl Token {
             9 => Token::WorkerSocket,
             10 => Token::WorkerClient(slot),
             11 => Token::Memory,
+            13 => Token::KernelLog,
             _ => Token::Io,
         }
     }

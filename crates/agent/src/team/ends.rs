@@ -5,7 +5,8 @@ use std::time::Duration;
 use rankrun_core::team::Event;
 use rankrun_core::worker::State;
 use rankrun_core::{Pid, Slot as SlotIndex, WorkerStatus};
-use rankrun_sys::oom::OomKill;
+use rankrun_sys::oom::{OomKill, OomWatch, Victim};
+use rankrun_sys::proc;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Change, Look};
@@ -74,11 +75,31 @@ impl Team {
         }
     }
 
+    /// The kernel's log has news: which processes of the ranks were killed for want of memory? They are looked up at once, since
+    /// their parents reap them.
+    pub(crate) fn look_for_killed_helpers(&mut self, hands: &mut Hands, now: Duration) {
+        let victims = self.oom.as_mut().map(OomWatch::victims).unwrap_or_default();
+        for Victim { pid, line } in victims {
+            let Some(process) = proc::process(pid) else { continue };
+            let Some(slot) = hands.children.slot_of(&process) else { continue };
+            // The end of a leader is looked up when it has ended.
+            if hands.children.slot_of_leader(pid).is_some() {
+                continue;
+            }
+            self.killed_helpers.insert(slot, line.clone());
+            let (worker, name) = (self.machine.id(slot), process.name);
+            hands.outbox.push(ToFront::HelperKilledForMemory { worker, pid: Pid(pid), name, detail: line, at: now });
+        }
+    }
+
     fn leader_ended(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, leader: Child, status: WorkerStatus) {
         // What it asked of the wire-up, and said of itself, before its end counts before its end.
         let news = self.pmi.as_mut().map(|pmi| pmi.read_last(slot, &hands.poller));
         self.pmi_news(hands, now, news.unwrap_or_default());
         self.hear_last(hands, now, slot);
+        if !status.success() {
+            self.look_for_killed_helpers(hands, now);
+        }
         self.look_for_oom(hands, now, slot, leader, status);
         if !status.success() {
             self.read_error_file(hands, now, slot, Pid(leader.pid()));
@@ -99,7 +120,10 @@ impl Team {
         let ours = !matches!(self.machine.state(slot), State::Running { .. });
         let Some(oom) = self.oom.as_mut().filter(|_| killed && !ours) else { return };
         let worker = self.machine.id(slot);
+        let helper = self.killed_helpers.remove(&slot);
         let detail = match oom.look(leader.pid()) {
+            // A shell exits with the status of its program.
+            OomKill::Counted { .. } | OomKill::No | OomKill::Unknown if helper.is_some() => helper.unwrap_or_default(),
             OomKill::Logged { line } => line,
             OomKill::Counted { cgroup, kills } => format!("{kills} out-of-memory kills in the cgroup {cgroup}"),
             OomKill::No => return,

@@ -9,7 +9,7 @@ mod spawner;
 mod start;
 mod voices;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -92,6 +92,8 @@ pub(crate) struct Team {
     frozen_outside: bool,
     next_freezer_look: Duration,
     oom: Option<OomWatch>,
+    /// What the kernel's log says of the last process of a worker, other than its leader, that was killed for want of memory.
+    killed_helpers: HashMap<SlotIndex, String>,
     frozen: bool,
     /// The child that was under way when it was stopped or continued, and what happened to it last.
     early_change: Option<(i32, Change)>,

@@ -1,5 +1,6 @@
 //! Starting the workers of an attempt: made ready a few ahead of the spawner, registered as they come up.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -102,6 +103,7 @@ impl Team {
             frozen_outside: false,
             next_freezer_look: Duration::ZERO,
             oom: None,
+            killed_helpers: HashMap::new(),
             frozen: false,
             early_change: None,
             released: 0,
@@ -113,7 +115,12 @@ impl Team {
         team.memory_news(hands, now);
         team.spawn_more(hands, now);
         // While the spawner is at the first ranks: no program wants too much memory in its first instructions.
-        team.oom = Some(OomWatch::start());
+        let oom = OomWatch::start();
+        if let Some(log) = oom.log() {
+            // Without it only the ends of leaders are looked up.
+            let _ = hands.poller.add(&log, Token::KernelLog.encode(), Interest::Read);
+        }
+        team.oom = Some(oom);
         Ok(team)
     }
 

@@ -69,6 +69,8 @@ pub enum Fact {
     },
     /// The kernel killed it for want of memory.
     OutOfMemory { detail: String },
+    /// The kernel killed another process of it than the leader for want of memory. That ends nothing by itself.
+    HelperOutOfMemory { name: String, detail: String },
     /// It called `MPI_Abort`, or asked for the end of the job otherwise.
     Aborted { code: i32, message: Option<String> },
     /// It exited with 0, had called `MPI_Init` and not `MPI_Finalize`, and a sibling was still in MPI a second later.
@@ -151,6 +153,7 @@ impl Fact {
             | Fact::Stopped { .. }
             | Fact::PeerLost { .. }
             | Fact::Suspect { .. }
+            | Fact::HelperOutOfMemory { .. }
             | Fact::Note { .. }
             | Fact::Refused { .. }
             | Fact::Malformed { .. } => true,
@@ -181,6 +184,7 @@ impl Fact {
                 let detail = detail.as_mut().map(|detail| (detail, TEXT_KEPT));
                 std::iter::once((call, LITTLE_KEPT)).chain(detail).collect()
             }
+            Fact::HelperOutOfMemory { name, detail } => vec![(name, LITTLE_KEPT), (detail, TEXT_KEPT)],
             Fact::SpawnFailed { step, error, command } => {
                 vec![(step, LITTLE_KEPT), (error, TEXT_KEPT), (command, TEXT_KEPT)]
             }
@@ -225,6 +229,7 @@ impl Fact {
             | Fact::Stuck { leader: false, .. }
             | Fact::Suspect { ended: false, .. }
             | Fact::PeerLost { .. }
+            | Fact::HelperOutOfMemory { .. }
             | Fact::Note { .. }
             | Fact::Refused { .. }
             | Fact::Malformed { .. } => false,

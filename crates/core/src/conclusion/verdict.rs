@@ -191,6 +191,9 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
     };
     let code = code(gang, evidence, &facts);
     let mut cause = cause(&evidence.fact, exception.as_ref(), code);
+    if let Some(killed) = killed_helper(&facts).filter(|_| class != Class::OutOfMemory) {
+        cause = format!("{cause} ({killed})");
+    }
     shorten(&mut cause, CAUSE_KEPT);
     Some(Finding {
         rank,
@@ -204,6 +207,17 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
         stuck_in,
         stuck_since,
         window: None,
+    })
+}
+
+/// The last process of a rank, other than the leader, that the kernel killed for want of memory.
+fn killed_helper(facts: &[&Evidence]) -> Option<String> {
+    facts.iter().rev().find_map(|evidence| match &evidence.fact {
+        Fact::HelperOutOfMemory { name, .. } => {
+            let pid = evidence.pid.map(|pid| format!(", pid {pid},")).unwrap_or_default();
+            Some(format!("its process {name}{pid} was killed by the kernel: out of memory"))
+        }
+        _ => None,
     })
 }
 
@@ -307,6 +321,7 @@ fn class_of(fact: &Fact, has_exception: bool) -> Option<Class> {
         | Fact::Stuck { leader: false, .. }
         | Fact::Suspect { ended: false, .. }
         | Fact::PeerLost { .. }
+        | Fact::HelperOutOfMemory { .. }
         | Fact::Note { .. }
         | Fact::Refused { .. }
         | Fact::Malformed { .. } => return None,
@@ -392,6 +407,7 @@ fn code(gang: &Gang, evidence: &Evidence, facts: &[&Evidence]) -> ExitCode {
         | Fact::ExitWithoutFinalize
         | Fact::ExitBeforeInit
         | Fact::PeerLost { .. }
+        | Fact::HelperOutOfMemory { .. }
         | Fact::Note { .. }
         | Fact::Refused { .. }
         | Fact::Malformed { .. } => exiting.map_or(ExitCode::FAILURE, own),
@@ -434,6 +450,7 @@ fn cause(fact: &Fact, exception: Option<&Exception>, exit: ExitCode) -> String {
         }
         Fact::Exiting { code } => format!("exiting with code {code}"),
         Fact::PeerLost { line } => line.clone(),
+        Fact::HelperOutOfMemory { name, .. } => format!("its process {name} was killed by the kernel: out of memory"),
         Fact::Note { text } => text.clone(),
         Fact::Refused { call, .. } => format!("called {call}, which is not offered"),
         Fact::Malformed { reason } => format!("broke the PMI protocol: {reason}"),

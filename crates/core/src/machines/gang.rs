@@ -142,6 +142,13 @@ pub enum Event {
         rank: Rank,
         detail: String,
     },
+    /// The kernel killed another process of a rank than its leader for want of memory.
+    HelperOutOfMemory {
+        rank: Rank,
+        pid: Pid,
+        name: String,
+        detail: String,
+    },
     /// A rank has failed in `MPI_Init` of Open MPI, told after its end.
     OpenMpi {
         rank: Rank,
@@ -320,6 +327,9 @@ impl Gang {
                 self.fact_of(moment, rank, Some(pid), Fact::Stuck { place, since, leader }, effects);
             }
             Event::OutOfMemory { rank, detail } => self.fact(moment, rank, Fact::OutOfMemory { detail }, effects),
+            Event::HelperOutOfMemory { rank, pid, name, detail } => {
+                self.fact_of(moment, rank, Some(pid), Fact::HelperOutOfMemory { name, detail }, effects);
+            }
             Event::OpenMpi { rank } => {
                 let exception = Exception { message: open_mpi::CAUSE.to_owned(), ..Exception::default() };
                 self.fact(moment, rank, Fact::Exception { source: Source::Program, exception }, effects);

@@ -118,6 +118,10 @@ impl Front {
             ToFront::KilledForMemory { worker, detail, at } => {
                 self.node_event(from, at, gang::Event::OutOfMemory { rank: worker.rank, detail });
             }
+            ToFront::HelperKilledForMemory { worker, pid, name, detail, at } => {
+                let event = gang::Event::HelperOutOfMemory { rank: worker.rank, pid, name, detail };
+                self.node_event(from, at, event);
+            }
             ToFront::Closed { worker, stream } => {
                 let now = self.now();
                 self.delivery.closed(now, worker, stream);

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -25,8 +25,17 @@ pub enum OomKill {
 pub struct OomWatch {
     log: Option<OwnedFd>,
     own: Option<(PathBuf, u64)>,
-    /// Lines about kills that were read and not asked for yet.
+    /// Lines about kills that were read.
     seen: Vec<String>,
+    /// How many of them [`OomWatch::victims`] has returned.
+    told: usize,
+}
+
+/// A process that the kernel has killed for want of memory, by its log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Victim {
+    pub pid: i32,
+    pub line: String,
 }
 
 /// Lines that are kept at most: a machine short of memory kills many.
@@ -42,7 +51,30 @@ impl OomWatch {
             .and_then(|mut file| file.seek(SeekFrom::End(0)).map(|_| file))
             .ok();
         let own = memory_cgroup(std::process::id() as i32).and_then(|path| kills(&path).map(|count| (path, count)));
-        OomWatch { log: log.map(OwnedFd::from), own, seen: Vec::new() }
+        OomWatch { log: log.map(OwnedFd::from), own, seen: Vec::new(), told: 0 }
+    }
+
+    /// The kernel's log, to wait for news; `None` where it cannot be read.
+    pub fn log(&self) -> Option<BorrowedFd<'_>> {
+        self.log.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The processes whose ends were logged since the last call.
+    pub fn victims(&mut self) -> Vec<Victim> {
+        self.read_log();
+        let fresh = &self.seen[self.told..];
+        self.told = self.seen.len();
+        let mut victims: Vec<Victim> = Vec::new();
+        for line in fresh {
+            // The kernel writes two lines about each.
+            match victim(line) {
+                Some(pid) if victims.iter().all(|known| known.pid != pid) => {
+                    victims.push(Victim { pid, line: line.clone() });
+                }
+                Some(_) | None => {}
+            }
+        }
+        victims
     }
 
     /// What is known of the end of a process that was killed by SIGKILL. It must not have been reaped yet: its cgroup is
@@ -76,7 +108,11 @@ impl OomWatch {
                 Ok(count) => {
                     let text = String::from_utf8_lossy(&record[..count]);
                     let line = text.split_once(';').map_or("", |(_, line)| line).lines().next().unwrap_or_default();
-                    if (line.contains("Killed process") || line.contains("oom-kill:")) && self.seen.len() < MAX_SEEN {
+                    if victim(line).is_some() {
+                        if self.seen.len() >= MAX_SEEN {
+                            self.seen.remove(0);
+                            self.told = self.told.saturating_sub(1);
+                        }
                         self.seen.push(line.to_owned());
                     }
                 }
@@ -86,6 +122,17 @@ impl OomWatch {
             }
         }
     }
+}
+
+/// Whom a line of the kernel's log names: `Killed process 12 (name) total-vm:...` or `oom-kill:...,task=name,pid=12,uid=0`
+/// (mm/oom_kill.c).
+fn victim(line: &str) -> Option<i32> {
+    let number = |text: &str| {
+        let digits = text.len() - text.trim_start_matches(|digit: char| digit.is_ascii_digit()).len();
+        text[..digits].parse().ok()
+    };
+    let killed = line.split_once("Killed process ").and_then(|(_, rest)| number(rest));
+    killed.or_else(|| line.strip_prefix("oom-kill:")?.rsplit_once(",pid=").and_then(|(_, rest)| number(rest)))
 }
 
 /// The directory of a process's memory cgroup: of the v1 controller where there is one, else of v2.
@@ -121,4 +168,21 @@ fn kills(cgroup: &Path) -> Option<u64> {
     let file = File::open(cgroup.join("memory.events")).or_else(|_| File::open(cgroup.join("memory.oom_control")));
     file.ok()?.read_to_string(&mut text).ok()?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_lines_of_the_kernel_name_the_victim() {
+        // Linux 6.18.
+        let lines = [
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,pid=b,task_memcg=/a,task=python3,pid=4711,uid=0",
+            "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:214480kB, anon-rss:65024kB, file-rss:9496kB",
+            "Out of memory: Killed process 4711 (a) b (c) total-vm:1kB",
+        ];
+        assert_eq!(lines.map(victim), [Some(4711); 3]);
+        assert_eq!(victim("oom_reaper: reaped process 4711 (python3), now anon-rss:0kB"), None);
+    }
 }
