@@ -63,3 +63,25 @@ fn exit_handlers_that_are_waited_for_are_told_of_once() {
     assert_eq!(text.lines().filter(|line| *line == told).count(), 1, "{text}");
     assert_eq!(ended.code, Some(1), "{text}");
 }
+
+/// Prints a traceback that is survived, and is silent for longer than it takes to be suspected.
+const SURVIVED: &str = "import time, traceback\ntry: raise TimeoutError('slow')\nexcept TimeoutError: traceback.print_exc()\ntime.sleep(12)\n";
+
+#[test]
+fn a_python_whose_hook_is_present_is_never_suspected() {
+    let ended = run(Tier::available()[0], &["-n", "2", "--on-suspect", "kill", "python3", "-c", SURVIVED]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    assert!(!ended.stderr_text().contains("rankrun:"), "{}", ended.stderr_text());
+}
+
+#[test]
+fn a_python_without_its_hook_is_suspected_also_after_one_that_had_it() {
+    let ended = run(Tier::available()[0], &["-n", "1", "--on-suspect", "kill", "python3", "-I", "-c", SURVIVED]);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr_text());
+    assert!(ended.stderr_text().contains("TimeoutError: slow"), "{}", ended.stderr_text());
+    let script = "python3 -c pass; python3 -I -c \"$0\"";
+    let ended = run(Tier::available()[0], &["-n", "1", "sh", "-c", script, SURVIVED]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    let text = ended.stderr_text();
+    assert!(text.contains("rankrun: rank 0 has written a traceback (TimeoutError: slow) and lives on"), "{text}");
+}

@@ -127,6 +127,11 @@ pub enum ToFront {
         is_leader: bool,
         at: Duration,
     },
+    /// Whether the process on which the rank depends reports its own failures: Python with its hook, another client.
+    Reports {
+        worker: WorkerId,
+        reports: bool,
+    },
     /// What is known of a SIGKILL that was not ours.
     KilledForMemory {
         worker: WorkerId,

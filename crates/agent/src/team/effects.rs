@@ -61,7 +61,10 @@ impl Team {
                 let text = format!("rank {rank}: waiting for its exit handlers, for {left} s at most (--exit-grace)");
                 hands.outbox.push(ToFront::Note(text));
             }
-            Effect::ForgetSpeaker(id) => self.voices.forget(id),
+            Effect::ForgetSpeaker { speaker, slot } => {
+                self.voices.forget(speaker);
+                self.tell_reports(hands, slot);
+            }
             Effect::Release(slot) => self.released += hands.children.release(slot),
             Effect::Gone(slot) => self.gone(hands, slot),
             Effect::OrphansGivenUp => drop(hands.children.give_up_orphans()),

@@ -263,6 +263,7 @@ impl Team {
         for news in news {
             if let News::Mpi(slot, MpiEvent::Inited | MpiEvent::Finalized) = &news {
                 self.mpi_changed(*slot);
+                self.tell_reports(hands, *slot);
             }
             hands.outbox.push(match news {
                 News::Mpi(slot, event) => ToFront::Mpi { worker: self.machine.id(slot), event, at: now },

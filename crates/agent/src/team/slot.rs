@@ -22,6 +22,8 @@ pub(crate) struct Slot {
     pub(crate) closed: [bool; 2],
     /// It has been started.
     pub(crate) started: bool,
+    /// The front has been told that its process reports its own failures.
+    pub(crate) reports: bool,
     /// The masters of ptys, for changes of the window.
     pub(crate) windows: Vec<OwnedFd>,
     /// The write end of a stdin that is shared out (`--stdin all`).
@@ -51,6 +53,7 @@ impl Slot {
             // Nothing is open before the spawn.
             closed: [true, true],
             started: false,
+            reports: false,
             windows: Vec::new(),
             stdin: None,
             awaits_start: true,

@@ -95,7 +95,7 @@ impl Team {
     }
 
     /// The speaker that a client is; `None` for one that is gone.
-    fn speaker(&mut self, hands: &Hands, peer: Peer) -> Option<SpeakerId> {
+    fn speaker(&mut self, hands: &mut Hands, peer: Peer) -> Option<SpeakerId> {
         let process = peer.process?;
         if let Some(id) = self.voices.ids.get(&process) {
             return Some(*id);
@@ -107,7 +107,21 @@ impl Team {
         self.voices.held.insert(id, held);
         self.voices.ids.insert(process, id);
         self.mpi_changed(peer.slot);
+        self.tell_reports(hands, peer.slot);
         Some(id)
+    }
+
+    /// Tells the front whether the process on which a rank depends reports its own failures, if that has changed: the one that is
+    /// in MPI, or else any of the rank that has spoken and lives.
+    pub(super) fn tell_reports(&mut self, hands: &mut Hands, slot: SlotIndex) {
+        let in_mpi = self.pmi.as_ref().filter(|pmi| pmi.is_in_mpi(slot)).and_then(|pmi| pmi.process(slot));
+        let reports = match in_mpi {
+            Some(process) => self.voices.ids.contains_key(&process),
+            None => self.machine.has_speakers(slot),
+        };
+        if std::mem::replace(&mut self.slot(slot).reports, reports) != reports {
+            hands.outbox.push(ToFront::Reports { worker: self.machine.id(slot), reports });
+        }
     }
 
     /// A rank has inited MPI or finalized it, or another of its processes has become known.

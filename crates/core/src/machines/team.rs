@@ -116,7 +116,7 @@ pub enum Effect {
     /// The exit handlers of a process that has failed take long. Said once.
     WaitsForHandlers { slot: Slot, left: Duration },
     /// Nothing is to be known of a speaker any more.
-    ForgetSpeaker(SpeakerId),
+    ForgetSpeaker { speaker: SpeakerId, slot: Slot },
     /// Let go of what is left of a worker: it outlives the job.
     Release(Slot),
     /// A worker is gone. Said once.

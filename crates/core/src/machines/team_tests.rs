@@ -63,10 +63,10 @@ fn the_speaker_gets_the_signal_before_the_leader_and_the_leader_when_it_is_gone(
     assert_eq!(team.deadline(), Some(ms(120)), "it is looked at again");
     assert_eq!(
         step(&mut team, ms(120), Event::SpeakerEnded(python)),
-        [Effect::ForgetSpeaker(python), Effect::Terminate(Target::Leader(S0), SIGTERM)]
+        [Effect::ForgetSpeaker { speaker: python, slot: S0 }, Effect::Terminate(Target::Leader(S0), SIGTERM)]
     );
     let effects = step(&mut team, ms(130), ended(S0));
-    assert_eq!(effects, [Effect::ForgetSpeaker(shell), Effect::LookAtBoundary(S0)]);
+    assert_eq!(effects, [Effect::ForgetSpeaker { speaker: shell, slot: S0 }, Effect::LookAtBoundary(S0)]);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_speaker_whose_connection_is_closed_is_looked_at_until_it_is_gone() {
     step(&mut team, ms(10), Event::SpeakerSeen(id, 0));
     assert_eq!(team.deadline(), Some(ms(1010)));
     assert_eq!(step(&mut team, ms(1010), Event::Tick), [Effect::LookAtSpeaker(id)]);
-    assert_eq!(step(&mut team, ms(1010), Event::SpeakerEnded(id)), [Effect::ForgetSpeaker(id)]);
+    assert_eq!(step(&mut team, ms(1010), Event::SpeakerEnded(id)), [Effect::ForgetSpeaker { speaker: id, slot: S0 }]);
     assert_eq!(team.deadline(), None);
 }
 
@@ -241,7 +241,7 @@ fn answered(team: &mut Team, now: Duration, event: Event) -> Vec<Effect> {
                 | Effect::ExecTimedOut(_)
                 | Effect::Stuck { .. }
                 | Effect::WaitsForHandlers { .. }
-                | Effect::ForgetSpeaker(_)
+                | Effect::ForgetSpeaker { .. }
                 | Effect::Release(_)
                 | Effect::Gone(_)
                 | Effect::OrphansGivenUp

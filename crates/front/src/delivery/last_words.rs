@@ -22,6 +22,10 @@ struct Words {
     tail: Tail,
     /// When the rank is to be suspected, if it says nothing more.
     suspect_at: Option<Duration>,
+    /// Its process reports its own failures: a traceback that it prints is one that it has survived, or will report.
+    reports: bool,
+    /// It has reported a failure, or has ended.
+    is_settled: bool,
 }
 
 impl LastWords {
@@ -31,13 +35,23 @@ impl LastWords {
         words.tail.write(bytes);
         // Only what ends a line can end a traceback.
         let ends = bytes.last() == Some(&b'\n') && words.tail.ends_with_traceback();
-        words.suspect_at = ends.then_some(now + SUSPECT_AFTER);
+        words.suspect_at = (ends && !words.reports).then_some(now + SUSPECT_AFTER);
+    }
+
+    /// Whether the rank's process reports its own failures has changed.
+    pub(crate) fn reports(&mut self, now: Duration, rank: Rank, reports: bool) {
+        let words = self.ranks.entry(rank).or_default();
+        words.reports = reports;
+        // The end of a process is known late: what was written since may be of another one, that does not report.
+        let is_open = !reports && !words.is_settled && words.tail.ends_with_traceback();
+        words.suspect_at = is_open.then_some(now + SUSPECT_AFTER);
     }
 
     /// The rank has ended, or has told of its failure itself: there is nothing to suspect.
     pub(crate) fn settle(&mut self, rank: Rank) {
         if let Some(words) = self.ranks.get_mut(&rank) {
             words.suspect_at = None;
+            words.is_settled = true;
         }
     }
 

@@ -115,6 +115,10 @@ impl Front {
                 let since = self.nodes[from.index()].clock.moment(now, since).at;
                 self.node_event(from, at, gang::Event::Stuck { rank, pid, place, since, leader: is_leader });
             }
+            ToFront::Reports { worker, reports } => {
+                let now = self.now();
+                self.last_words.reports(now, worker.rank, reports);
+            }
             ToFront::KilledForMemory { worker, detail, at } => {
                 self.node_event(from, at, gang::Event::OutOfMemory { rank: worker.rank, detail });
             }

@@ -36,6 +36,11 @@ impl Team {
         }
     }
 
+    /// Whether a process of a worker that has spoken is not known to have ended.
+    pub fn has_speakers(&self, slot: Slot) -> bool {
+        self.speakers.values().any(|speaking| speaking.slot == slot)
+    }
+
     /// Who gets a signal that is meant for a rank: the process that speaks for it, else its leader.
     pub fn voice(&self, slot: Slot) -> Target {
         self.speaker_of(slot).map_or(Target::Leader(slot), Target::Speaker)
@@ -58,7 +63,7 @@ impl Team {
     pub(super) fn speaker_ended(&mut self, id: SpeakerId, effects: &mut Vec<Effect>) {
         let Some(speaking) = self.speakers.remove(&id) else { return };
         self.timers.set(Timer::Speaker(id), None);
-        effects.push(Effect::ForgetSpeaker(id));
+        effects.push(Effect::ForgetSpeaker { speaker: id, slot: speaking.slot });
         let member = &mut self.members[speaking.slot.index()];
         if let Some((_, signal)) = member.stopped_speaker.take_if(|(stopped, _)| *stopped == id) {
             // A leader whose speaker was signalled is signalled too, when the speaker is gone.
@@ -106,7 +111,7 @@ impl Team {
             let goes = is_to_go(speaking);
             if goes {
                 self.timers.set(Timer::Speaker(*id), None);
-                effects.push(Effect::ForgetSpeaker(*id));
+                effects.push(Effect::ForgetSpeaker { speaker: *id, slot: speaking.slot });
             }
             !goes
         });
