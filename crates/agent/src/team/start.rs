@@ -118,7 +118,7 @@ impl Team {
         let oom = OomWatch::start();
         if let Some(log) = oom.log() {
             // Without it only the ends of leaders are looked up.
-            let _ = hands.poller.add(&log, Token::KernelLog.encode(), Interest::Read);
+            let _ = hands.poller.add(log, Token::KernelLog.encode(), Interest::Read);
         }
         team.oom = Some(oom);
         Ok(team)
