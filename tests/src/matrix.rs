@@ -20,7 +20,7 @@
 //! code: 1                   the exit code of rankrun
 //! says: ValueError: no      the headline has this; once for each text
 //! says-not: Connection      the headline has not
-//! fates: 0=victim 2=succeeded|ended-by-rankrun    (of the other ranks: ended-by-rankrun)
+//! fates: 0=victim *=succeeded|ended-by-rankrun    of the others: * is the rest (ended-by-rankrun)
 //! how: 0 exited 1           how rank 0 ended has this
 //! prints: done              a line of stdout; once for each
 //! notes: rankrun: a rank    a healthy job is told of by this, and nothing else
@@ -56,8 +56,10 @@ pub struct Case {
     pub code: Vec<i32>,
     pub says: Vec<String>,
     pub says_not: Vec<String>,
-    /// By rank; the fate of a rank that is not here is that of the rule for all.
+    /// What may have become of a rank that is not the culprit, by rank.
     pub fates: BTreeMap<u32, Vec<String>>,
+    /// The same for all other ranks.
+    pub rest: Vec<String>,
     pub how: Vec<(u32, String)>,
     pub prints: Vec<String>,
     pub notes: Vec<String>,
@@ -148,7 +150,10 @@ fn set(case: &mut Case, key: &str, value: &str) -> Result<(), String> {
         "fates" => {
             for word in value.split_whitespace() {
                 let (rank, fates) = word.split_once('=').ok_or("no RANK=FATE")?;
-                case.fates.insert(number(rank)?, any_of(fates));
+                match rank {
+                    "*" => case.rest = any_of(fates),
+                    _ => drop(case.fates.insert(number(rank)?, any_of(fates))),
+                }
             }
         }
         "how" => {
@@ -167,6 +172,9 @@ fn set(case: &mut Case, key: &str, value: &str) -> Result<(), String> {
 fn finish(mut case: Case) -> Result<Case, String> {
     if case.run.is_empty() {
         return Err("nothing is run".to_owned());
+    }
+    if case.rest.is_empty() {
+        case.rest = vec![if case.healthy { "succeeded" } else { "ended-by-rankrun" }.to_owned()];
     }
     if case.healthy {
         case.culprit = vec!["none".to_owned()];
@@ -218,14 +226,17 @@ mod unit {
     #[test]
     fn a_case_has_what_its_file_has_and_its_own() {
         let text = "env: mpich\n--- a.py\nimport os\n=== one\nrun: sh 'a b'  c\nclass: exit-code\ncode: 3|4\nsays: x: y\n\
-                    fates: 0=victim|succeeded 2=unknown\n--- b.sh\nexit 3\n=== two\nhealthy: yes\nrun: true\n";
+                    fates: 0=victim|succeeded *=unknown\n--- b.sh\nexit 3\n=== two\nhealthy: yes\nrun: true\n";
         let cases = parse("shell", text).expect("it is in the form");
         let [one, two] = &cases[..] else { panic!("{cases:?}") };
         assert_eq!((one.name.as_str(), one.environment.as_deref()), ("shell::one", Some("mpich")));
         assert_eq!(one.run, ["sh", "a b", "c"]);
         assert_eq!((one.code.clone(), one.says.clone()), (vec![3, 4], vec!["x: y".to_owned()]));
         assert_eq!(one.culprit, ["1"]);
-        assert_eq!(one.fates[&0], ["victim", "succeeded"]);
+        assert_eq!(
+            (&one.fates[&0][..], &one.rest[..]),
+            (&["victim".into(), "succeeded".into()][..], &["unknown".into()][..])
+        );
         assert_eq!(one.files.keys().collect::<Vec<_>>(), ["a.py", "b.sh"]);
         assert_eq!(two.files.keys().collect::<Vec<_>>(), ["a.py"]);
         assert_eq!((two.culprit[0].as_str(), two.code[0]), ("none", 0));

@@ -172,7 +172,9 @@ fn faults(case: &Case, ended: &Ended, report: &Value) -> Vec<String> {
     };
     let named = |value: &Value| value.as_str().map_or_else(|| "none".to_owned(), str::to_owned);
     let codes: Vec<String> = case.code.iter().map(i32::to_string).collect();
-    let code = ended.code.map_or_else(|| format!("signal {:?}", ended.signal), |code| code.to_string());
+    // What an interrupt ends, ends by that signal; a shell sees 128 and the signal.
+    let code = ended.code.or(ended.signal.filter(|_| report["class"] == "interrupted").map(|signal| 128 + signal));
+    let code = code.map_or_else(|| format!("signal {:?}", ended.signal), |code| code.to_string());
     check("exit code", code, &codes);
     check("reported code", report["exit_code"].to_string(), &codes);
     check("class", named(&report["class"]), &case.class);
@@ -181,13 +183,13 @@ fn faults(case: &Case, ended: &Ended, report: &Value) -> Vec<String> {
     let left = &report["left"];
     let left = format!("{} {}", left["proven"], left["processes"]);
     check("left", left, &["true []".to_owned()]);
-    let rule = [if case.healthy { "succeeded" } else { "ended-by-rankrun" }.to_owned()];
+    let of_culprit = ["culprit".to_owned()];
     for rank in report["ranks"].as_array().into_iter().flatten() {
         let number = rank["rank"].as_u64().unwrap_or_default();
         let allowed = match case.fates.get(&(number as u32)) {
-            Some(fates) => fates,
-            None if culprit == Some(number) => &["culprit".to_owned()][..],
-            None => &rule[..],
+            _ if culprit == Some(number) => &of_culprit,
+            Some(fates) => &fates[..],
+            None => &case.rest,
         };
         check(&format!("fate of rank {number}"), named(&rank["fate"]), allowed);
     }
