@@ -63,15 +63,23 @@ fn check_package(package: &Value, faults: &mut Vec<String>) {
 ///
 /// cargo's own verification is not used: it keeps the unpacked crates of an earlier dry run as long as the version is the same.
 pub(crate) fn dry_run(scratch: &Path) -> Result<()> {
-    let mut command = Command::new(workspace::cargo());
-    command.current_dir(workspace::root()).args(["publish", "--workspace", "--dry-run", "--no-verify"]);
-    process::run(command.args(["--quiet", "--allow-dirty"]))?;
+    let in_root = |words: &[&str]| {
+        let mut command = Command::new(workspace::cargo());
+        command.current_dir(workspace::root()).args(words).args(["--no-verify", "--quiet", "--allow-dirty"]);
+        command
+    };
+    process::run(&mut in_root(&["publish", "--workspace", "--dry-run"]))?;
+    let names = published()?;
+    // The dry run leaves no package in a known place; this does.
+    let packed = scratch.join("packed");
+    let options = names.iter().flat_map(|name| ["--package", name.as_str()]);
+    process::run(in_root(&["package"]).args(options).arg("--target-dir").arg(&packed))?;
     let place = scratch.join("crates");
     fs::create_dir_all(&place)?;
     let mut patches = String::new();
-    for name in published()? {
+    for name in &names {
         let package = format!("{name}-{}", env!("CARGO_PKG_VERSION"));
-        let file = workspace::target().join(format!("package/{package}.crate"));
+        let file = packed.join(format!("package/{package}.crate"));
         // With the time of unpacking: all files of a package bear one date, and cargo would take changed ones for built.
         process::run(Command::new("tar").arg("-xmzf").arg(file).arg("-C").arg(&place))?;
         patches.push_str(&format!("{name} = {{ path = \"{package}\" }}\n"));
