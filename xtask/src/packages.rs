@@ -42,8 +42,15 @@ const NEEDS: [Need; 20] = [
     Need { what: What::Program("mount"), package: "mount" },
 ];
 
-/// What the checks of `cargo xtask dist` need besides.
-const DIST_NEEDS: [Need; 3] = [
+/// What every Python environment is made with.
+const PYTHON_NEEDS: [Need; 2] = [
+    Need { what: What::Program("python3"), package: "python3" },
+    Need { what: What::PythonModule("ensurepip"), package: "python3-venv" },
+];
+
+/// What `cargo xtask dist` and its checks need besides.
+const DIST_NEEDS: [Need; 4] = [
+    Need { what: What::Program("cc"), package: "gcc" },
     Need { what: What::Program("man"), package: "man-db" },
     Need { what: What::Program("unshare"), package: "util-linux" },
     Need { what: What::Program("dpkg-deb"), package: "dpkg" },
@@ -65,13 +72,20 @@ pub(crate) fn install_missing() -> Result<()> {
     install(&NEEDS)
 }
 
-/// The same for the checks of `cargo xtask dist`.
+/// The same for `cargo xtask docs`.
+pub(crate) fn install_for_docs() -> Result<()> {
+    install(&PYTHON_NEEDS)
+}
+
+/// The same for `cargo xtask dist`.
 pub(crate) fn install_for_dist() -> Result<()> {
+    install(&PYTHON_NEEDS)?;
     install(&DIST_NEEDS)
 }
 
 /// The same for `cargo xtask screens`.
 pub(crate) fn install_for_screens() -> Result<()> {
+    install(&PYTHON_NEEDS)?;
     install(&[Need { what: What::Program("tmux"), package: "tmux" }])
 }
 

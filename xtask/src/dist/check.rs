@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{COMPLETIONS, Dist, VERSION, manifests};
-use crate::{packages, process, workspace};
+use crate::{process, workspace};
 
 /// What an environment with the wheel must be able to do. A function of `__main__` would not need the installed package.
 const LAUNCH: &str = "\
@@ -49,7 +49,6 @@ dpkg --purge rankrun
 "#;
 
 pub(super) fn check(dist: &Dist, files: &[PathBuf; 3]) -> Result<()> {
-    packages::install_for_dist()?;
     let [wheel, tarball, package] = files;
     let checks: [(&str, &dyn Fn() -> Result<()>); 6] = [
         ("the checksums are those of the files", &|| checksums(dist)),

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::{environments, process, workspace};
+use crate::{environments, packages, process, workspace};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -34,6 +34,7 @@ struct Dist {
 }
 
 pub(crate) fn dist(with_check: bool) -> Result<()> {
+    packages::install_for_dist()?;
     environments::create(&["dist".to_owned()])?;
     let dist = Dist::prepare()?;
     let wheel = build::wheel(&dist)?;

@@ -12,6 +12,7 @@ use crate::{environments, packages, process, workspace};
 /// Builds the site. Everything that mkdocs warns of is an error: a link or an anchor that leads nowhere, a page that is not in
 /// the table of contents. (`--quiet` would silence the warnings, and they would then not count.)
 pub(crate) fn docs() -> Result<()> {
+    packages::install_for_docs()?;
     environments::create(&["docs".to_owned()])?;
     let site = workspace::target().join("site");
     process::run(
@@ -28,9 +29,8 @@ pub(crate) fn docs() -> Result<()> {
 
 /// Records the screens and the picture of the README anew, with the release build.
 pub(crate) fn screens() -> Result<()> {
-    let names = ["screens", "mpich"].map(str::to_owned);
-    environments::create(&names)?;
     packages::install_for_screens()?;
+    environments::create(&["screens", "mpich"].map(str::to_owned))?;
     let mut build = Command::new(workspace::cargo());
     process::run(build.current_dir(workspace::root()).args(["build", "--release", "--package", "rankrun"]))?;
     let binary = workspace::release().join("rankrun");
