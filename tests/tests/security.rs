@@ -157,7 +157,8 @@ fn what_a_rank_said_is_quoted_so_that_no_terminal_obeys_it() {
     for command in NASTY {
         let reports = tempfile::tempdir().expect("the temporary directory can be written");
         let directory = reports.path().display().to_string();
-        let options = ["-n", "1", "--color", "never", "--report-dir", &directory];
+        // What was just printed is not quoted again.
+        let options = ["-n", "1", "--color", "never", "--output", "none", "--report-dir", &directory];
         let ended = Job::new(options.iter().chain(&command)).run();
         let text = ended.stderr_text();
         let (_, ours) = text.split_once("rankrun: rank 0 failed").unwrap_or_else(|| panic!("no report: {text}"));
