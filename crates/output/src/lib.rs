@@ -13,7 +13,7 @@ mod text;
 
 use files::{logfiles, spool};
 use screen::{presenter, region};
-use text::{console, fold, grouped, lines, tag, template, time};
+use text::{block, console, fold, grouped, lines, tag, template, time};
 
 pub use config::{Config, Mode, Names, PARTIAL_AFTER};
 pub use console::{CONTINUED_MARK, CUT_MARK};

@@ -17,6 +17,9 @@ use crate::tag::Tagger;
 /// While this many bytes wait for a destination, unfinished lines are not shown: the quiet is the destination's.
 const BEHIND: usize = 64 * 1024;
 
+/// How long rows that may be drawn anew are kept when all of them are ended: bars are drawn several times a second.
+const ENDED_AFTER: Duration = Duration::from_secs(2);
+
 /// Turns the output of all ranks into the bytes of the front's stdout and stderr.
 ///
 /// `now` is always the time since the job's start, and never goes back; `wall` is the time since the Unix epoch.
@@ -32,6 +35,8 @@ pub struct Presenter {
     folds: [Fold; 2],
     groups: Groups,
     region: Option<Region>,
+    /// Sources with several rows that are all ended, and when these become lines.
+    ended_rows: HashMap<Source, Duration>,
 }
 
 /// What is known of one stream of one rank.
@@ -63,6 +68,7 @@ impl Presenter {
             folds: [Fold::new(all), Fold::new(all)],
             groups: Groups::new(config.temp_dir.clone()),
             region: config.status.map(Region::new),
+            ended_rows: HashMap::new(),
             config,
         }
     }
@@ -110,6 +116,7 @@ impl Presenter {
             return;
         }
         self.pass(now, source, |line, sink| line.close(sink));
+        self.ended_rows.remove(&source);
         if let Some(region) = &mut self.region {
             region.hide(now, source);
         }
@@ -165,6 +172,7 @@ impl Presenter {
     /// has been written: while the destination is behind, the quiet of a rank means nothing.
     pub fn tick(&mut self, now: Duration) {
         self.show_quiet_lines(now);
+        self.end_rows(now);
         for stream in Stream::ALL {
             while let Some(folded) = self.folds[stream.index()].pop_due(now) {
                 self.print_folded(stream, &folded);
@@ -181,7 +189,8 @@ impl Presenter {
         let quiet = self.quiet.peek().map(|Reverse((due, _))| *due);
         let folds = self.folds.iter().filter_map(Fold::due).min();
         let region = self.region.as_ref().and_then(Region::due);
-        [quiet, folds, region].into_iter().flatten().min()
+        let ended = self.ended_rows.values().min().copied();
+        [quiet, folds, region, ended].into_iter().flatten().min()
     }
 
     /// The job is over and every stream closed: hands out what was kept for the end.
@@ -262,7 +271,11 @@ impl Presenter {
         };
         state.grew = now;
         let console = &mut self.consoles[console_of(&self.config, source.1)];
-        let is_empty = state.line.text().is_empty();
+        let is_empty = state.line.is_empty();
+        match state.line.has_ended_rows() {
+            true => self.ended_rows.insert(source, now + ENDED_AFTER),
+            false => self.ended_rows.remove(&source),
+        };
         if let Some(region) = self.region.as_mut().filter(|_| has_region(&self.config, source.1)) {
             let is_kept = region.contains(source) && !has_ended;
             if !is_empty && (state.line.is_progress() || is_kept) {
@@ -286,6 +299,19 @@ impl Presenter {
                     state.is_watched = true;
                     self.quiet.push(Reverse((now + after, source)));
                 }
+            }
+        }
+    }
+
+    /// Rows that were ended some time ago become lines.
+    fn end_rows(&mut self, now: Duration) {
+        let due: Vec<Source> =
+            self.ended_rows.iter().filter(|(_, due)| **due <= now).map(|(source, _)| *source).collect();
+        for source in due {
+            self.ended_rows.remove(&source);
+            self.pass(now, source, |line, sink| line.end_block(sink));
+            if self.config.mode != Mode::Grouped {
+                self.follow(now, source, true);
             }
         }
     }
@@ -353,11 +379,9 @@ impl Presenter {
             return;
         }
         let sources = &self.sources;
-        region.redraw(now, console, |source, out| {
-            if let Some(state) = sources.get(&source) {
-                out.extend_from_slice(&state.prefix);
-                out.extend_from_slice(state.line.text());
-            }
+        region.redraw(now, console, |source| {
+            let Some(state) = sources.get(&source) else { return Vec::new() };
+            state.line.rows().into_iter().map(|row| [&state.prefix, row].concat()).collect()
         });
     }
 }

@@ -136,26 +136,28 @@ impl Region {
         self.due = Some(now + INTERVAL);
     }
 
-    /// Prints the finished lines that waited, and draws the region anew. `line` appends the tag and the text of an
-    /// unfinished line.
-    pub(crate) fn redraw(&mut self, now: Duration, console: &mut Console, line: impl Fn(Source, &mut Vec<u8>)) {
+    /// Prints the finished lines that waited, and draws the region anew. `rows` gives what is to be shown of a
+    /// source, row by row.
+    pub(crate) fn redraw(&mut self, now: Duration, console: &mut Console, rows: impl Fn(Source) -> Vec<Vec<u8>>) {
         self.due = None;
         let height = ROWS.min(usize::from(self.rows).saturating_sub(1)).max(1);
         // The last column stays free: some terminals wrap as soon as it is written.
         let width = usize::from(self.columns).saturating_sub(1);
         let notes = self.note_rows();
-        let count = self.entries.len() + notes.len();
+        // Of sources that cannot be shown any more the rows are not asked for.
+        let (mut lines, mut more): (Vec<Vec<u8>>, usize) = (Vec::new(), 0);
+        for source in &self.entries {
+            match lines.len() <= height {
+                true => lines.extend(rows(*source)),
+                false => more += 1,
+            }
+        }
+        lines.extend(notes.into_iter().map(String::into_bytes));
+        let count = lines.len() + more;
         let shown = if count <= height { count } else { height - 1 };
         let mut picture = Vec::new();
-        let mut text = Vec::new();
-        for source in self.entries.iter().take(shown) {
-            text.clear();
-            line(*source, &mut text);
-            clip(&text, width, &mut picture);
-            picture.extend_from_slice(b"\r\n");
-        }
-        for note in notes.iter().take(shown.saturating_sub(self.entries.len())) {
-            clip(note.as_bytes(), width, &mut picture);
+        for text in lines.iter().take(shown) {
+            clip(text, width, &mut picture);
             picture.extend_from_slice(b"\r\n");
         }
         if shown < count {

@@ -5,6 +5,8 @@
 
 use memchr::{memchr, memchr_iter, memrchr};
 
+use crate::block::{self, Block, Control, Found, ROW_MOST};
+
 /// The longest line that is never cut, without its newline, in bytes. A longer one would have to be held in memory as a
 /// whole, of every rank at once.
 pub const MAX_LINE: usize = 1 << 20;
@@ -49,6 +51,10 @@ pub(crate) struct LineBuffer {
     progress: bool,
     continued: bool,
     shown: Option<usize>,
+    /// Rows that overwrite themselves, in the place of the text.
+    block: Option<Box<Block>>,
+    /// The beginning of a control sequence.
+    sequence: Vec<u8>,
 }
 
 impl LineBuffer {
@@ -59,7 +65,28 @@ impl LineBuffer {
 
     /// Whether the unfinished line overwrites itself, as progress bars do.
     pub(crate) fn is_progress(&self) -> bool {
-        self.progress || self.returned
+        self.progress || self.returned || self.block.is_some()
+    }
+
+    /// Whether nothing is to be shown of it.
+    pub(crate) fn is_empty(&self) -> bool {
+        match &self.block {
+            Some(block) => block.rows().next().is_none(),
+            None => self.text.is_empty(),
+        }
+    }
+
+    /// What a terminal shows of it, row by row.
+    pub(crate) fn rows(&self) -> Vec<&[u8]> {
+        match &self.block {
+            Some(block) => block.rows().collect(),
+            None => vec![&self.text],
+        }
+    }
+
+    /// Whether it has several rows, all of which are ended.
+    pub(crate) fn has_ended_rows(&self) -> bool {
+        self.block.as_ref().is_some_and(|block| block.is_ended())
     }
 
     pub(crate) fn is_continued(&self) -> bool {
@@ -78,6 +105,66 @@ impl LineBuffer {
 
     /// Takes what the stream gave.
     pub(crate) fn feed(&mut self, bytes: &[u8], sink: &mut (impl LineSink + ?Sized)) {
+        if self.block.is_none() && self.sequence.is_empty() && memchr(0x1b, bytes).is_none() {
+            return self.feed_lines(bytes, sink);
+        }
+        let joined;
+        let mut bytes = bytes;
+        if !self.sequence.is_empty() {
+            joined = [std::mem::take(&mut self.sequence).as_slice(), bytes].concat();
+            bytes = &joined;
+        }
+        loop {
+            match block::find(bytes, self.block.is_some()) {
+                Found::Nothing => return self.feed_text(bytes, sink),
+                Found::Incomplete(at) => {
+                    self.feed_text(&bytes[..at], sink);
+                    self.sequence.extend_from_slice(&bytes[at..]);
+                    return;
+                }
+                Found::Control(at, length, control) => {
+                    self.feed_text(&bytes[..at], sink);
+                    self.control(control, sink);
+                    bytes = &bytes[at + length..];
+                }
+            }
+        }
+    }
+
+    /// Takes text without control sequences that concern blocks.
+    fn feed_text(&mut self, bytes: &[u8], sink: &mut (impl LineSink + ?Sized)) {
+        match &mut self.block {
+            None => self.feed_lines(bytes, sink),
+            Some(block) => {
+                if block.write(bytes, sink) {
+                    self.end_block(sink);
+                }
+            }
+        }
+    }
+
+    fn control(&mut self, control: Control, sink: &mut (impl LineSink + ?Sized)) {
+        if self.block.is_none() {
+            if self.continued || self.shown.is_some() || self.text.len() > ROW_MOST {
+                // It is partly in a row already.
+                self.end(End::Newline, sink);
+            }
+            let block = Block::new(std::mem::take(&mut self.text), std::mem::take(&mut self.returned));
+            self.block = Some(Box::new(block));
+        }
+        if self.block.as_mut().is_some_and(|block| block.control(control)) {
+            self.end_block(sink);
+        }
+    }
+
+    /// The rows become lines; the last of them is the unfinished line.
+    pub(crate) fn end_block(&mut self, sink: &mut (impl LineSink + ?Sized)) {
+        if let Some((text, returned)) = self.block.take().and_then(|block| block.end(sink)) {
+            (self.text, self.returned) = (text, returned);
+        }
+    }
+
+    fn feed_lines(&mut self, bytes: &[u8], sink: &mut (impl LineSink + ?Sized)) {
         let Some(last) = memrchr(b'\n', bytes) else {
             self.push(bytes, sink);
             return;
@@ -107,6 +194,9 @@ impl LineBuffer {
 
     /// The stream has ended: hands out the unterminated last line, if there is one.
     pub(crate) fn close(&mut self, sink: &mut (impl LineSink + ?Sized)) {
+        let sequence = std::mem::take(&mut self.sequence);
+        self.feed_text(&sequence, sink);
+        self.end_block(sink);
         if !self.text.is_empty() {
             self.end(End::Closed, sink);
         }

@@ -1,5 +1,6 @@
 //! Lines, their tags and times, and how many of them become one.
 
+pub(crate) mod block;
 pub(crate) mod console;
 pub(crate) mod fold;
 pub(crate) mod grouped;
