@@ -9,7 +9,8 @@ mod machines;
 mod record;
 mod spec;
 
-pub use conclusion::{evidence, exit, open_mpi, status, stderr, testimony, verdict};
+pub(crate) use conclusion::{causes, endings, recognisers};
+pub use conclusion::{evidence, exit, headline, open_mpi, order, peers, status, stderr, testimony, verdict, window};
 pub use machines::{gang, grace, lease, team, timers, worker};
 pub use record::{advice, core_dump, event, printable, report, standing, suggest, text};
 pub use spec::{env, ids, job, rankmap, ranks, template, units};

@@ -46,6 +46,8 @@ pub enum Source {
     ErrorFile,
     /// The last lines of stderr.
     Stderr,
+    /// The last lines of stdout.
+    Stdout,
 }
 
 /// The fact.
@@ -83,6 +85,8 @@ pub enum Fact {
     Stopped { signal: i32 },
     /// Its stderr says that a peer is gone.
     PeerLost { line: String },
+    /// The last line of its stderr, where it ended of its own decision.
+    LastLine { line: String },
     /// Its stderr ends with a traceback, and it lives on.
     Suspect { exception: Exception, ended: bool },
     /// It said this of itself.
@@ -152,6 +156,7 @@ impl Fact {
             | Fact::Stuck { leader: false, .. }
             | Fact::Stopped { .. }
             | Fact::PeerLost { .. }
+            | Fact::LastLine { .. }
             | Fact::Suspect { .. }
             | Fact::HelperOutOfMemory { .. }
             | Fact::Note { .. }
@@ -178,6 +183,7 @@ impl Fact {
             Fact::Aborted { message: Some(text), .. }
             | Fact::OutOfMemory { detail: text }
             | Fact::PeerLost { line: text }
+            | Fact::LastLine { line: text }
             | Fact::Note { text }
             | Fact::Malformed { reason: text } => vec![(text, TEXT_KEPT)],
             Fact::Refused { call, detail } => {
@@ -229,6 +235,7 @@ impl Fact {
             | Fact::Stuck { leader: false, .. }
             | Fact::Suspect { ended: false, .. }
             | Fact::PeerLost { .. }
+            | Fact::LastLine { .. }
             | Fact::HelperOutOfMemory { .. }
             | Fact::Note { .. }
             | Fact::Refused { .. }
@@ -259,6 +266,8 @@ pub enum Class {
     StuckInExitHandlers,
     ExitWithoutFinalize,
     ExitBeforeInit,
+    /// It exited with 0, and others then lost it.
+    LeftEarly,
     Stopped,
     Timeout,
     Interrupted,

@@ -1,190 +1,214 @@
-//! The last lines that a rank wrote to stderr, and what they say of its failure where nothing better does.
-
-use std::collections::VecDeque;
+//! The last lines that a rank wrote to stderr and to stdout, and what they say of its failure where nothing better does.
 
 use serde::{Deserialize, Serialize};
 
+use crate::causes::is_plain_exit;
+use crate::evidence::{Fact, Source};
+use crate::gang::Gang;
+use crate::ids::Rank;
+use crate::peers::{is_mild, loss_in};
+use crate::recognisers::{self, End, abort_banner, choose};
 use crate::testimony::Exception;
 
-/// Lines that are kept of each rank.
+/// Lines that the report shows of each rank.
 pub const LINES: usize = 50;
-/// Bytes that are kept of each line.
+/// Bytes that are shown of each line.
 const LINE_BYTES: usize = 1000;
+/// Bytes that are kept of each stream of each rank: a cause must not be lost behind the words of a clean-up.
+const KEPT: usize = 16 * 1024;
+/// Lines at the end, of which one that tells of a lost peer makes a victim of a rank that says nothing better.
+const LAST: usize = 3;
 
-/// The tail of one rank's stderr.
+/// The tail of one stream of one rank.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(from = "Stored", into = "Stored")]
 pub struct Tail {
-    lines: VecDeque<String>,
+    bytes: Vec<u8>,
+}
+
+/// The form in which a tail is written to the journal: whole lines, and what follows the last of them.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    lines: Vec<String>,
     partial: Vec<u8>,
+}
+
+impl From<Tail> for Stored {
+    fn from(tail: Tail) -> Stored {
+        let end = tail.bytes.iter().rposition(|&byte| byte == b'\n');
+        let (whole, partial) = tail.bytes.split_at(end.map_or(0, |end| end + 1));
+        let lines = whole.strip_suffix(b"\n").map(|whole| whole.split(|&byte| byte == b'\n'));
+        let lines = lines.into_iter().flatten().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
+        Stored { lines, partial: partial.to_vec() }
+    }
+}
+
+impl From<Stored> for Tail {
+    fn from(stored: Stored) -> Tail {
+        let mut bytes: Vec<u8> = stored.lines.iter().flat_map(|line| line.bytes().chain([b'\n'])).collect();
+        bytes.extend(stored.partial);
+        Tail { bytes }
+    }
 }
 
 impl Tail {
     /// Bytes that the rank wrote.
     pub fn write(&mut self, bytes: &[u8]) {
-        // Of a flood only the end counts.
-        let bytes = &bytes[bytes.len().saturating_sub(LINES * LINE_BYTES)..];
-        for piece in bytes.split_inclusive(|&b| b == b'\n') {
-            let (text, ends) = match piece.strip_suffix(b"\n") {
-                Some(text) => (text, true),
-                None => (piece, false),
-            };
-            let room = LINE_BYTES.saturating_sub(self.partial.len());
-            self.partial.extend_from_slice(&text[..text.len().min(room)]);
-            if ends {
-                let line = String::from_utf8_lossy(&self.partial).trim_end_matches('\r').to_owned();
-                self.partial.clear();
-                if self.lines.len() == LINES {
-                    self.lines.pop_front();
-                }
-                self.lines.push_back(line);
+        let bytes = &bytes[bytes.len().saturating_sub(KEPT)..];
+        // What is too much goes in large pieces, so that each byte is moved once or twice.
+        if self.bytes.len() + bytes.len() > 2 * KEPT {
+            let kept = self.bytes.len().min(KEPT - bytes.len());
+            self.bytes.drain(..self.bytes.len() - kept);
+            // Half a line is none.
+            if let Some(end) = self.bytes.iter().position(|&byte| byte == b'\n') {
+                self.bytes.drain(..=end);
             }
         }
+        self.bytes.extend_from_slice(bytes);
     }
 
-    /// The lines, the unterminated last one included.
+    /// The last lines, the unterminated last one included, as a terminal would have shown them.
     pub fn lines(&self) -> Vec<String> {
-        let partial = (!self.partial.is_empty()).then(|| String::from_utf8_lossy(&self.partial).into_owned());
-        self.lines.iter().cloned().chain(partial).collect()
+        let text = String::from_utf8_lossy(&self.bytes);
+        let lines: Vec<&str> = text.lines().map(shown).collect();
+        lines[lines.len().saturating_sub(LINES)..].iter().map(|line| cut(line).to_owned()).collect()
     }
 
-    /// The lines as the program meant them: torch puts `[rank3]: ` before those of a traceback.
+    /// All lines that are kept, as the program meant them: without colours, and without the `[rank3]: ` that torch puts
+    /// before those of a traceback.
     fn bare(&self) -> Vec<String> {
-        self.lines().into_iter().map(|line| without_rank(&line).to_owned()).collect()
+        let text = String::from_utf8_lossy(&self.bytes);
+        text.lines().map(|line| without_rank(&without_escapes(cut(shown(line)))).to_owned()).collect()
     }
 
-    /// The last failure that the text tells of: a Python traceback, a Rust panic, an uncaught C++ exception, a failed
-    /// assertion.
-    pub fn exception(&self) -> Option<Exception> {
+    /// The traceback that the text ends with, if nothing was written after the exception's own line.
+    pub fn last_traceback(&self) -> Option<Exception> {
+        // Most writes end otherwise, and this is asked of each.
+        let whole = self.bytes.strip_suffix(b"\n")?;
+        let last = whole.iter().rposition(|&byte| byte == b'\n')?;
+        if whole[last + 1..].first().is_none_or(|byte| *byte == b' ') {
+            return None;
+        }
         let lines = self.bare();
-        let found = [traceback(&lines), panic(&lines), terminate(&lines), assertion(&lines)];
-        // A bare `std::terminate` after something else is how that brought the process down: torch's threads do it.
-        let telling = |exception: &Exception| exception.kind != TERMINATE;
-        found.into_iter().flatten().max_by_key(|(at, told)| (telling(told), *at)).map(|(_, exception)| exception)
+        recognisers::ends_with_traceback(&lines.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Whether the text ends with a whole traceback: nothing was written after the exception's own line.
-    pub fn ends_with_traceback(&self) -> bool {
-        let lines = self.bare();
-        self.partial.is_empty() && traceback(&lines).is_some_and(|(at, _)| at + 1 == lines.len())
-    }
-
-    /// The line that says that a peer is gone, if there is one: this rank is then rather a victim.
-    pub fn peer_lost(&self) -> Option<String> {
-        self.lines().into_iter().rev().find(|line| tells_of_a_lost_peer(line))
+    /// Whose `MPI_Abort` the text tells of last, by the rank in `MPI_COMM_WORLD`, and with which code.
+    pub fn aborted(&self) -> Option<(u32, i32)> {
+        let mark = b"Abort(";
+        let has_mark = self.bytes.windows(mark.len()).any(|window| window == mark);
+        self.bare().iter().rev().filter(|_| has_mark).find_map(|line| abort_banner(line))
     }
 }
 
-/// What gloo, NCCL, MPI libraries, torch's store and Python's sockets say when the other end is gone.
-const PEER_LOST: [&str; 26] = [
-    "connection closed by peer",
-    "connection reset by peer",
-    "connectionreseterror",
-    "connectionabortederror",
-    "brokenpipeerror",
-    "broken pipe",
-    "connection refused",
-    "connectionrefusederror",
-    "connection was reset",
-    "socket closed",
-    "socket timeout",
-    "failed to recv, got 0 bytes",
-    "recvvalue failed",
-    "sendbytes failed",
-    "recvbytes failed",
-    "remote process exited or there was a network error",
-    "ncclremoteerror",
-    "nccl communicator was aborted",
-    "watchdog caught collective operation timeout",
-    "process group watchdog thread terminated",
-    "mpi_err_proc_failed",
-    "mpix_err_proc_failed",
-    "communication error with rank",
-    "readline failed",
-    "distnetworkerror",
-    "diststoreerror",
-];
+/// What the ends of the output of a rank that has ended say.
+pub fn words(gang: &Gang, rank: Rank, stderr: &Tail, stdout: &Tail) -> Words {
+    let mut of_rank = gang.evidence().iter().filter(|evidence| evidence.rank == rank);
+    let record = gang.ranks().get(rank.index());
+    let leader = record.and_then(|record| record.pid);
+    let leaves = |fact: &Fact| matches!(fact, Fact::Exception { source: Source::Program, exception } if is_plain_exit(exception));
+    let end = End {
+        status: record.and_then(|record| record.status),
+        has_aborted: of_rank.clone().any(|evidence| matches!(evidence.fact, Fact::Aborted { .. })),
+        has_left: of_rank.any(|evidence| evidence.pid == leader && leaves(&evidence.fact)),
+    };
+    Tails { stderr: Some(stderr), stdout: Some(stdout) }.words(rank.0, end)
+}
 
-/// Whether a line of text says that a peer is gone.
-pub fn tells_of_a_lost_peer(text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
-    PEER_LOST.iter().any(|phrase| text.contains(phrase))
+/// The last lines of both streams of a rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tails<'a> {
+    pub(crate) stderr: Option<&'a Tail>,
+    pub(crate) stdout: Option<&'a Tail>,
+}
+
+/// What the last lines say.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Words {
+    /// The failure, and the stream that told of it.
+    pub failure: Option<(Source, Exception)>,
+    /// The line that says that a peer is gone, where nothing names the failure.
+    pub peer_lost: Option<String>,
+    /// The code of an `MPI_Abort` that the rank itself called.
+    pub aborted: Option<i32>,
+    /// The last line of stderr, where the rank ended of its own decision: the program's own words, though what they mean is
+    /// not known.
+    #[serde(default)]
+    pub last_line: Option<String>,
+}
+
+impl Tails<'_> {
+    /// What they say of the end of rank `rank`.
+    pub(crate) fn words(self, rank: u32, end: End) -> Words {
+        let bare = |tail: Option<&Tail>| tail.map(Tail::bare).unwrap_or_default();
+        let (stderr, stdout) = (bare(self.stderr), bare(self.stdout));
+        let is_silent = stderr.iter().all(|line| line.trim().is_empty());
+        let read = |lines: &[String]| choose(&lines.iter().map(String::as_str).collect::<Vec<_>>(), end);
+        let on_stderr = read(&stderr);
+        let on_stdout = || read(&stdout).filter(|cause| is_silent || cause.is_marked());
+        let failure = match on_stderr {
+            Some(cause) if cause.is_marked() => Some((Source::Stderr, cause.exception)),
+            weak => on_stdout()
+                .map(|cause| (Source::Stdout, cause.exception))
+                .or(weak.map(|cause| (Source::Stderr, cause.exception))),
+        };
+        let last = stderr.iter().rev().filter(|line| !line.trim().is_empty()).take(LAST);
+        let peer_lost = last.filter(|line| !is_mild(line)).find(|line| loss_in(line).is_some()).cloned();
+        let aborted = self.stderr.and_then(Tail::aborted).filter(|(of, _)| *of == rank).map(|(_, code)| code);
+        let last_line = stderr.iter().rev().find(|line| !line.trim().is_empty() && abort_banner(line).is_none());
+        let last_line = last_line.filter(|_| end.is_deliberate()).map(|line| line.trim().to_owned());
+        Words { failure, peer_lost: peer_lost.filter(|_| end.is_deliberate()), aborted, last_line }
+    }
+}
+
+/// What a terminal shows of a line at its end: a carriage return begins it anew.
+fn shown(line: &str) -> &str {
+    let line = line.trim_end_matches('\r');
+    line.rsplit('\r').find(|part| !part.trim().is_empty()).unwrap_or(line)
+}
+
+fn cut(line: &str) -> &str {
+    match (0..=LINE_BYTES).rev().find(|&at| line.is_char_boundary(at)) {
+        Some(end) if line.len() > LINE_BYTES => &line[..end],
+        Some(_) | None => line,
+    }
 }
 
 fn without_rank(line: &str) -> &str {
-    let rest = line.strip_prefix("[rank").and_then(|rest| rest.split_once("]: "));
-    rest.filter(|(rank, _)| rank.parse::<u32>().is_ok()).map_or(line, |(_, text)| text)
+    let rest = line.strip_prefix("[rank").and_then(|rest| rest.split_once("]:"));
+    let bare = rest.filter(|(rank, _)| rank.parse::<u32>().is_ok()).map_or(line, |(_, text)| text);
+    if bare.len() == line.len() { line } else { bare.strip_prefix(' ').unwrap_or(bare) }
 }
 
-/// A Python traceback: the index of its last line, and what it says.
-fn traceback(lines: &[String]) -> Option<(usize, Exception)> {
-    let start = lines.iter().rposition(|line| line.starts_with("Traceback (most recent call last):"))?;
-    let end = (start + 1..lines.len()).find(|&at| !lines[at].starts_with(' ') && !lines[at].is_empty())?;
-    let (kind, message) = lines[end].split_once(": ").unwrap_or((lines[end].as_str(), ""));
-    let is_name = |c: char| c.is_alphanumeric() || c == '.' || c == '_';
-    if kind.is_empty() || !kind.chars().all(is_name) {
-        return None;
+/// A line without control sequences (ECMA-48, 5.4) and titles of a terminal.
+fn without_escapes(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.find('\x1b') {
+        out.push_str(&rest[..at]);
+        let sequence = &rest[at + 1..];
+        rest = match sequence.chars().next() {
+            Some('[') => {
+                let end = sequence[1..].find(|c: char| ('@'..='~').contains(&c)).map(|end| end + 2);
+                &sequence[end.unwrap_or(sequence.len())..]
+            }
+            Some(']') => {
+                let end =
+                    sequence.find('\x07').map(|end| end + 1).or_else(|| sequence.find("\x1b\\").map(|end| end + 2));
+                &sequence[end.unwrap_or(sequence.len())..]
+            }
+            Some(other) => &sequence[other.len_utf8()..],
+            None => "",
+        };
     }
-    let frame = lines[start..end].iter().rev().find_map(|line| frame(line));
-    let (file, line, function) =
-        frame.map_or((None, None, None), |(file, line, name)| (Some(file), Some(line), Some(name)));
-    let kind = kind.rsplit('.').next().unwrap_or(kind).to_owned();
-    let traceback = lines[start..=end].join("\n");
-    Some((end, Exception { kind, message: message.to_owned(), traceback, file, line, function }))
-}
-
-/// `  File "a.py", line 5, in func`
-fn frame(line: &str) -> Option<(String, u32, String)> {
-    let rest = line.trim_start().strip_prefix("File \"")?;
-    let (file, rest) = rest.split_once("\", line ")?;
-    let (number, function) = match rest.split_once(", in ") {
-        Some((number, function)) => (number, function),
-        None => (rest, ""),
-    };
-    Some((file.to_owned(), number.trim().parse().ok()?, function.to_owned()))
-}
-
-/// `thread 'main' panicked at src/main.rs:5:9:`, and the message on the next line (Rust 1.73).
-fn panic(lines: &[String]) -> Option<(usize, Exception)> {
-    let at = lines.iter().rposition(|line| line.starts_with("thread '") && line.contains(" panicked at "))?;
-    let (_, place) = lines[at].split_once(" panicked at ")?;
-    let message = lines.get(at + 1).cloned().unwrap_or_default();
-    let mut parts = place.trim_end_matches(':').split(':');
-    let (file, line) = (parts.next().map(str::to_owned), parts.next().and_then(|line| line.parse().ok()));
-    let traceback = lines[at..].join("\n");
-    Some((at, Exception { kind: "panic".to_owned(), message, traceback, file, line, function: None }))
-}
-
-/// What stands for the type where a program was terminated without an exception.
-const TERMINATE: &str = "std::terminate";
-
-/// libstdc++'s and libc++abi's last words.
-fn terminate(lines: &[String]) -> Option<(usize, Exception)> {
-    const THROWING: &str = "terminate called after throwing an instance of '";
-    let at = lines.iter().rposition(|line| line.contains("terminate called") || line.contains("terminating due to"))?;
-    let kind = match lines[at].split_once(THROWING) {
-        Some((_, rest)) => rest.trim_end_matches('\'').to_owned(),
-        None => TERMINATE.to_owned(),
-    };
-    let what = lines.get(at + 1).and_then(|line| line.trim_start().strip_prefix("what():"));
-    let message = what.map(|what| what.trim().to_owned()).unwrap_or_default();
-    Some((at, Exception { kind, message, traceback: lines[at..].join("\n"), ..Exception::default() }))
-}
-
-/// glibc's `prog: file.c:5: func: Assertion `x' failed.`
-fn assertion(lines: &[String]) -> Option<(usize, Exception)> {
-    let at = lines.iter().rposition(|line| line.contains(": Assertion `") && line.contains("' failed"))?;
-    let (before, after) = lines[at].split_once(": Assertion `")?;
-    let mut parts = before.split(": ").nth(1).unwrap_or_default().split(':');
-    let (file, line) = (parts.next().map(str::to_owned), parts.next().and_then(|line| line.parse().ok()));
-    let message = format!("Assertion `{after}").trim_end_matches('.').to_owned();
-    let exception =
-        Exception { kind: String::new(), message, traceback: lines[at].clone(), file, line, function: None };
-    Some((at, exception))
+    out.push_str(rest);
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::WorkerStatus;
 
     fn tail(text: &str) -> Tail {
         let mut tail = Tail::default();
@@ -192,60 +216,112 @@ mod tests {
         tail
     }
 
+    fn exited(code: u8) -> End {
+        End { status: Some(WorkerStatus::Exited { code }), ..End::default() }
+    }
+
+    fn headline(stderr: &str, stdout: &str, end: End) -> Option<(Source, String)> {
+        let (stderr, stdout) = (tail(stderr), tail(stdout));
+        let words = Tails { stderr: Some(&stderr), stdout: Some(&stdout) }.words(0, end);
+        words.failure.map(|(source, exception)| (source, exception.headline()))
+    }
+
     const SEED: &str = "starting\nTraceback (most recent call last):\n  File \"/x/test.py\", line 11, in <module>\n    func()\n  \
         File \"/x/test.py\", line 6, in func\n    raise ValueError('failure!')\nValueError: failure!\n";
 
     #[test]
-    fn a_traceback_names_the_exception_and_its_place() {
-        let exception = tail(SEED).exception().expect("a traceback");
+    fn a_traceback_at_the_end_is_known_as_one() {
+        let exception = tail(SEED).last_traceback().expect("a traceback");
         assert_eq!(exception.headline(), "ValueError: failure!");
         assert_eq!((exception.file.as_deref(), exception.line), (Some("/x/test.py"), Some(6)));
         assert_eq!(exception.function.as_deref(), Some("func"));
-        assert!(tail(SEED).ends_with_traceback());
-        assert!(!tail(&format!("{SEED}caught, going on\n")).ends_with_traceback());
-    }
-
-    #[test]
-    fn a_traceback_with_torchs_prefix_is_read_as_well() {
+        assert_eq!(tail(&format!("{SEED}caught, going on\n")).last_traceback(), None);
+        assert_eq!(tail(SEED.trim_end()).last_traceback(), None, "its line may not be whole");
         let torch: String = SEED.lines().map(|line| format!("[rank1]: {line}\n")).collect();
-        assert_eq!(tail(&torch).exception(), tail(SEED).exception());
-        assert!(tail(&torch).ends_with_traceback());
+        assert_eq!(tail(&torch).last_traceback(), Some(exception));
     }
 
     #[test]
-    fn other_languages_last_words_are_understood() {
-        let panic = tail("\nthread 'main' panicked at src/main.rs:5:9:\nindex out of bounds\nnote: run with\n");
-        let exception = panic.exception().expect("a panic");
-        assert_eq!((exception.headline().as_str(), exception.line), ("panic: index out of bounds", Some(5)));
-        let thrown = tail("terminate called after throwing an instance of 'std::runtime_error'\n  what():  boom\n");
-        assert_eq!(thrown.exception().expect("thrown").headline(), "std::runtime_error: boom");
-        let plain = tail("terminate called without an active exception\n");
-        assert_eq!(plain.exception().expect("terminated").headline(), "std::terminate");
-        let after = tail(&format!("{SEED}terminate called without an active exception\n"));
-        assert_eq!(after.exception().expect("both").headline(), "ValueError: failure!");
-        let assert = tail("a.out: a.c:7: main: Assertion `x == 1' failed.\n");
-        let exception = assert.exception().expect("an assertion");
-        assert_eq!((exception.headline().as_str(), exception.line), ("Assertion `x == 1' failed", Some(7)));
-        assert_eq!(tail("all is well\n").exception(), None);
+    fn sixty_lines_of_a_clean_up_do_not_hide_the_cause_and_a_survived_one_is_none() {
+        let cleanup: String =
+            (0..60).map(|at| format!("removing temporary file {at} of the run, please wait\n")).collect();
+        let expected = Some((Source::Stderr, "ValueError: failure!".to_owned()));
+        assert_eq!(headline(&format!("{SEED}{cleanup}"), "", exited(1)), expected);
+        let left = End { has_left: true, ..exited(1) };
+        assert_eq!(headline(&format!("{SEED}{cleanup}"), "", left), None, "it was caught, and much came after it");
+        assert_eq!(headline(&format!("{SEED}giving up\n"), "", left), expected);
+        let killed = End { status: Some(WorkerStatus::Signaled { signal: 9, core_dumped: false }), ..End::default() };
+        assert_eq!(headline(&format!("{SEED}{cleanup}"), "", killed), None);
     }
 
     #[test]
-    fn victims_are_known_by_what_their_libraries_say() {
-        let gloo = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711\n";
-        assert!(tail(gloo).peer_lost().is_some());
-        assert!(tail(SEED).peer_lost().is_none());
+    fn what_a_progress_bar_or_a_colour_stands_in_front_of_is_found() {
+        let expected = Some((Source::Stderr, "ValueError: failure!".to_owned()));
+        assert_eq!(headline(&format!("\r 0%|   |\r80%|## |{}", &SEED[9..]), "", exited(1)), expected);
+        let colored =
+            SEED.replace("Traceback", "\x1b[1;31mTraceback").replace("ValueError:", "\x1b[31mValueError\x1b[0m:");
+        assert_eq!(headline(&colored, "", exited(1)), expected);
+        assert_eq!(tail("\r10%\r20%\r\nok\r\n").lines(), ["20%", "ok"]);
     }
 
     #[test]
-    fn only_the_last_lines_are_kept_and_a_long_line_is_cut() {
+    fn stdout_is_heard_where_stderr_says_nothing() {
+        let stdout = "step 12\nERROR: temperature out of range: -4 K\n";
+        let expected = "ERROR: temperature out of range: -4 K".to_owned();
+        assert_eq!(headline("", stdout, exited(3)), Some((Source::Stdout, expected.clone())));
+        assert_eq!(headline("a warning\n", stdout, exited(3)), Some((Source::Stdout, expected)));
+        assert_eq!(
+            headline("FATAL: no mesh\n", stdout, exited(3)),
+            Some((Source::Stderr, "FATAL: no mesh".to_owned()))
+        );
+        assert_eq!(headline("", "step 12\nstep 13\n", exited(3)), None);
+    }
+
+    #[test]
+    fn a_lost_peer_counts_in_the_last_lines_of_a_rank_that_gave_up_for_it() {
+        let lost = |text: &str, end| {
+            let tail = tail(text);
+            Tails { stderr: Some(&tail), stdout: None }.words(0, end).peer_lost
+        };
+        let gloo = "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711";
+        assert_eq!(lost(&format!("{gloo}\n"), exited(1)).as_deref(), Some(gloo));
+        assert_eq!(lost(&format!("{gloo}\na\nb\nc\n"), exited(1)), None, "it was long ago");
+        assert_eq!(lost("W: Connection refused, retrying\n", exited(1)), None, "it is no failure");
+        let segv = End { status: Some(WorkerStatus::Signaled { signal: 11, core_dumped: false }), ..End::default() };
+        assert_eq!(lost(&format!("{gloo}\n"), segv), None, "that does not crash a program");
+    }
+
+    #[test]
+    fn the_banner_of_an_abort_counts_for_the_rank_that_it_names() {
+        let banner =
+            "Abort(8) on node 1 (rank 1 in comm 480): application called MPI_Abort(comm=0x84000003, 8) - process 1\n";
+        let tail = tail(banner);
+        assert_eq!(Tails { stderr: Some(&tail), stdout: None }.words(1, End::default()).aborted, Some(8));
+        assert_eq!(Tails { stderr: Some(&tail), stdout: None }.words(0, End::default()).aborted, None);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_report_has_the_last_lines_each_cut() {
         let mut tail = Tail::default();
-        for number in 0..200 {
+        for number in 0..20_000 {
             tail.write(format!("line {number}\n").as_bytes());
+            assert!(tail.bytes.len() <= 2 * KEPT);
         }
-        tail.write(&[b'x'; 5000]);
+        tail.write(&[b'\xff'; 5000]);
         let lines = tail.lines();
-        assert_eq!(lines.len(), LINES + 1);
-        assert_eq!(lines[0], "line 150");
-        assert_eq!(lines[LINES].len(), LINE_BYTES);
+        assert_eq!((lines.len(), lines[0].as_str()), (LINES, "line 19951"));
+        assert!((LINE_BYTES - 3..=LINE_BYTES).contains(&lines[LINES - 1].len()));
+        tail.write(&[b'x'; 1 << 20]);
+        assert!(tail.bytes.len() <= 2 * KEPT);
+    }
+
+    #[test]
+    fn a_tail_is_read_from_a_journal_as_it_was_written() {
+        for text in ["", "a", "a\n", "a\n\nb\r\nc", "\n"] {
+            let tail = tail(text);
+            let json = serde_json::to_string(&tail).expect("plain data");
+            assert_eq!(serde_json::from_str::<Tail>(&json).expect("our own"), tail, "{json}");
+        }
+        assert_eq!(serde_json::to_string(&tail("a\nb")).expect("plain data"), r#"{"lines":["a"],"partial":[98]}"#);
     }
 }

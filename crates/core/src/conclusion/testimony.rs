@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::recognisers::{exception_line, first_of_group};
+
 /// An exception as the program put it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Exception {
@@ -18,15 +20,37 @@ pub struct Exception {
 }
 
 impl Exception {
-    /// `ValueError: failure!`, on one line.
+    /// `ValueError: failure!`, on one line. Where the message holds the traceback of another process, that one's last line is
+    /// the cause; of a group, its first exception is named.
     pub fn headline(&self) -> String {
-        let first = self.message.lines().next().unwrap_or_default();
-        match (self.kind.as_str(), first) {
-            ("", message) => message.to_owned(),
+        let first = self.message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+        let of_group = || first_of_group(&self.traceback).filter(|_| self.kind.ends_with("Group"));
+        let said = match (embedded(&self.message), of_group()) {
+            (Some(cause), _) if cause != first => {
+                let first = first.trim_start_matches("-- ").trim_end_matches(['.', ':']);
+                format!("{first}: {cause}")
+            }
+            (None, Some(cause)) if !first.ends_with(&cause) => format!("{first}, first {cause}"),
+            (_, _) => first.to_owned(),
+        };
+        match (self.kind.as_str(), said.as_str()) {
+            // Python prints the text of `sys.exit("no data")` alone.
+            ("" | "SystemExit", said) if !said.is_empty() => said.to_owned(),
             (kind, "") => kind.to_owned(),
-            (kind, message) => format!("{kind}: {message}"),
+            (kind, said) => format!("{kind}: {said}"),
         }
     }
+}
+
+/// The last line of the traceback that a message holds, such as that of torch's DataLoader and of `mp.spawn`.
+fn embedded(message: &str) -> Option<&str> {
+    let (_, traceback) = message.split_once("Traceback (most recent call last):")?;
+    traceback
+        .lines()
+        .skip(1)
+        .filter(|line| !line.starts_with([' ', '\t']))
+        .filter(|line| exception_line(line).is_some())
+        .last()
 }
 
 /// One statement.

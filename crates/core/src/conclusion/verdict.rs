@@ -8,28 +8,23 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::{Class, Evidence, Fact, Source, shorten};
+use crate::causes::{
+    CAUSE_WIDTH, Chosen, Said, choose, is_plain_exit, is_survived, of_child, one_line, plain_exit, text, told,
+};
+use crate::endings::{fate, how, seconds};
+use crate::evidence::{Class, Evidence, Fact, Source};
 use crate::exit::ExitCode;
-use crate::gang::{Gang, Outside, RankRecord};
+use crate::gang::{Gang, MpiLife, Outside, RankRecord};
 use crate::ids::{Pid, Rank};
-use crate::status::{WorkerStatus, signal_name};
-use crate::stderr::tells_of_a_lost_peer;
+use crate::order::{SETTLE, Weight, began, weight};
+use crate::peers::{Loss, loss_of};
+use crate::recognisers::place;
+use crate::status::WorkerStatus;
 use crate::testimony::{Exception, StuckIn};
-use crate::worker::Outcome;
+use crate::window::{is_library, window};
 
-/// How long after the stop was ordered a failure may still be the one that caused it: what was under way then, on a busy
-/// machine. Later ones may come from our own SIGTERM.
-pub const SETTLE: Duration = Duration::from_millis(100);
-
-/// How long before its rank's end another process than the leader may have told of the failure that is its cause. What
-/// is older has been survived: `python a.py || true; python b.py`.
-const RECENT: Duration = Duration::from_secs(10);
-
-/// How long after the exit work of a process its leader may end by it with another code: `python a.py || exit 2`.
-const FOLLOWS: Duration = Duration::from_secs(2);
-
-/// Bytes of a cause: it is a headline.
-const CAUSE_KEPT: usize = 300;
+/// How long before a lost connection, which may be to anything, a rank may have left whose loss that is.
+const LEFT_RECENTLY: Duration = Duration::from_secs(5);
 
 /// The conclusion.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -105,24 +100,6 @@ pub struct Finding {
     pub window: Option<Window>,
 }
 
-/// How much a finding says of the origin of a failure. The first decides.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Weight {
-    /// An own cause: an exception, a crash, an abort, want of memory.
-    Own,
-    /// A failure without a word.
-    Silent,
-    /// A rank that is missed by others.
-    Missing,
-    /// An own cause, told so late that it may come from our stop.
-    LateOwn,
-    /// The rank says that a peer was lost.
-    Victim,
-    /// Silent, and late.
-    Late,
-}
-
 /// The classes of a rank's facts, strongest first. What a rank did besides is told, and does not decide.
 const CLASSES: [Class; 11] = [
     Class::SpawnFailed,
@@ -140,8 +117,10 @@ const CLASSES: [Class; 11] = [
 
 /// Concludes. A pure function of what the gang has seen.
 pub fn verdict(gang: &Gang) -> Verdict {
-    let findings: Vec<Finding> = (0..gang.ranks().len() as u32).filter_map(|rank| finding(gang, Rank(rank))).collect();
-    let first = findings.iter().min_by_key(|finding| (finding.weight, finding.at, finding.rank));
+    let mut findings: Vec<Finding> =
+        (0..gang.ranks().len() as u32).filter_map(|rank| finding(gang, Rank(rank))).collect();
+    findings.extend(left_early(gang, &findings));
+    let first = first(&findings);
     let outside = gang.outside().filter(|_| {
         // A stop from outside explains all that came after it.
         let began = gang.evidence().iter().find(|evidence| evidence.fact.ends_the_gang()).map(|evidence| evidence.at);
@@ -152,22 +131,25 @@ pub fn verdict(gang: &Gang) -> Verdict {
         (None, Some(first)) => (first.code, Some(first.class), Some(first.clone())),
         (None, None) => (ExitCode::SUCCESS, None, None),
     };
-    let endings = (0..gang.ranks().len() as u32)
-        .map(|rank| {
-            let finding = findings.iter().find(|finding| finding.rank == Rank(rank));
-            Ending { how: None, cause: finding.map(|finding| finding.cause.clone()) }
-        })
-        .collect();
-    let fates = gang
-        .ranks()
-        .iter()
-        .zip(0..)
-        .map(|(record, rank)| {
-            let finding = findings.iter().find(|finding| finding.rank == Rank(rank));
-            fate(record, finding, culprit.as_ref().is_some_and(|culprit| culprit.rank == Rank(rank)))
-        })
-        .collect();
+    let (mut fates, mut endings) = (Vec::new(), Vec::new());
+    for (record, rank) in gang.ranks().iter().zip((0..).map(Rank)) {
+        let finding = findings.iter().find(|finding| finding.rank == rank);
+        let is_culprit = culprit.as_ref().is_some_and(|culprit| culprit.rank == rank);
+        let fate = fate(gang, record, finding, is_culprit);
+        fates.push(fate);
+        let cause =
+            finding.filter(|it| it.pid == record.pid || fate != Fate::EndedByRankrun).map(|it| it.cause.clone());
+        endings.push(Ending { how: how(gang, rank, record, fate), cause });
+    }
     Verdict { code, class, culprit, fates, endings }
+}
+
+/// The finding that decides: that with the most weight, and of these the earliest. A rank that failed without a word well
+/// before it comes first all the same: with `--keep-going` no stop parts the two.
+fn first(findings: &[Finding]) -> Option<&Finding> {
+    let strongest = findings.iter().min_by_key(|finding| (finding.weight, finding.at, finding.rank))?;
+    let before = |finding: &&Finding| finding.weight == Weight::Silent && finding.at + SETTLE < strongest.at;
+    Some(findings.iter().filter(before).min_by_key(|finding| (finding.at, finding.rank)).unwrap_or(strongest))
 }
 
 /// What the evidence of one rank comes to; `None` if it has not failed.
@@ -176,37 +158,69 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
     let record = gang.ranks().get(rank.index())?;
     let is_survived = |evidence: &Evidence| is_survived(record, gang.stop_ordered(), evidence, &all);
     let facts: Vec<&Evidence> = all.iter().copied().filter(|evidence| !is_survived(evidence)).collect();
-    let exception = exception_of(&facts);
+    let chosen = choose(record, &facts);
+    let is_exception = chosen.as_ref().is_some_and(Chosen::is_exception);
     let deciding = facts
         .iter()
-        .filter_map(|evidence| class_of(&evidence.fact, exception.is_some()).map(|class| (class, *evidence)))
+        .filter_map(|evidence| class_of(&evidence.fact, is_exception).map(|class| (class, *evidence)))
         .min_by_key(|(class, _)| CLASSES.iter().position(|known| known == class))
         .or_else(|| cut_short(record, &facts));
     let (class, evidence) = deciding?;
-    let told_at = told(&facts).map(|evidence| evidence.at);
+    // What its leader told of itself, or else what was chosen, began it.
+    let told_at = told(record, &facts).filter(|it| it.pid == record.pid).map(|evidence| evidence.at);
+    let told_at = told_at.or(chosen.as_ref().and_then(|chosen| chosen.at));
     let at = told_at.unwrap_or(evidence.at).min(evidence.at);
     let (stuck_in, stuck_since) = match evidence.fact {
         Fact::Stuck { place, since, .. } => (Some(place), Some(since)),
         _ => (None, None),
     };
     let code = code(gang, evidence, &facts);
-    let mut cause = cause(&evidence.fact, exception.as_ref(), code);
+    let mut said = Said::of(&facts);
+    said.peer_lost = said.peer_lost.filter(|_| chosen.is_none());
+    let is_victim = match &chosen {
+        Some(chosen) => loss_of(&chosen.exception).is_some(),
+        None => said.peer_lost.is_some(),
+    };
+    let mut cause = match (&chosen, &evidence.fact) {
+        (Some(Chosen { exception, pid: Some(pid), .. }), Fact::Ended { status: WorkerStatus::Exited { code } })
+            if *code <= 128
+                && record.pid.is_some_and(|leader| leader != *pid)
+                && exits_otherwise(&facts, *pid, *code) =>
+        {
+            of_child(exception, *code, said.last_line)
+        }
+        _ => text(&evidence.fact, chosen.as_ref().map(|chosen| &chosen.exception), said, code),
+    };
     if let Some(killed) = killed_helper(&facts).filter(|_| class != Class::OutOfMemory) {
-        cause = format!("{cause} ({killed})");
+        cause = one_line(&format!("{cause} ({killed})"), CAUSE_WIDTH);
     }
-    shorten(&mut cause, CAUSE_KEPT);
+    let when = began(gang, record, at, told_at.is_some());
+    let is_of_leader = !matches!(evidence.fact, Fact::Exception { .. }) || evidence.pid == record.pid;
+    let weight = match weight(class, when, is_victim, chosen.is_some()) {
+        // What only a child told, and our stop ended, may have been survived.
+        Weight::Own | Weight::UnderWay if !is_of_leader => Weight::Doubtful,
+        weight => weight,
+    };
+    let window = chosen.as_ref().and_then(|chosen| {
+        let origin = match chosen.source {
+            Source::Stderr => Origin::Stderr,
+            Source::Stdout => Origin::Stdout,
+            Source::Program | Source::ErrorFile => Origin::Traceback,
+        };
+        window(origin, &chosen.exception.traceback)
+    });
     Some(Finding {
         rank,
         class,
-        weight: weight(gang, class, at, evidence, &facts, exception.as_ref()),
+        weight,
         at,
         pid: evidence.pid,
         cause,
         code,
-        exception,
+        exception: chosen.map(|chosen| with_own_place(chosen.exception)),
         stuck_in,
         stuck_since,
-        window: None,
+        window,
     })
 }
 
@@ -221,83 +235,75 @@ fn killed_helper(facts: &[&Evidence]) -> Option<String> {
     })
 }
 
-/// Whether an exception that another process than the leader told of did not bring the rank down: a leader that ends
-/// otherwise than that process did, or long after it told, has survived it.
-fn is_survived(record: &RankRecord, stop: Option<Duration>, told: &Evidence, facts: &[&Evidence]) -> bool {
-    if !is_told(told) || told.pid == record.pid {
-        return false;
+/// Whether a process of a rank reported that it exits with another code than its leader did.
+fn exits_otherwise(facts: &[&Evidence], pid: Pid, leader: u8) -> bool {
+    facts.iter().any(|evidence| match evidence.fact {
+        Fact::Exiting { code } => evidence.pid == Some(pid) && code & 0xff != i32::from(leader),
+        _ => false,
+    })
+}
+
+/// An exception that was raised in a library, with the place of the program's own from which that was called.
+fn with_own_place(mut exception: Exception) -> Exception {
+    let own = || place(exception.traceback.lines()).filter(|(file, ..)| !is_library(file));
+    if exception.file.as_deref().is_some_and(is_library)
+        && let Some((file, line, function)) = own()
+    {
+        (exception.file, exception.line, exception.function) = (Some(file), Some(line), Some(function));
     }
-    let of_teller = |evidence: &&&Evidence| evidence.pid == told.pid;
-    let exiting = facts.iter().filter(of_teller).find_map(|evidence| match evidence.fact {
-        Fact::Exiting { code } => Some((evidence.at, code)),
-        _ => None,
-    });
-    // A leader that waited for it sees our SIGKILL then, not its own code.
-    let is_killed = facts.iter().filter(of_teller).any(|evidence| matches!(evidence.fact, Fact::Stuck { .. }));
-    let is_ours = record.is_ended_by_our_signals();
-    let end = if is_ours { stop } else { record.ended_at };
-    let contradicts = match (record.status, exiting) {
-        _ if is_ours || is_killed => false,
-        (Some(WorkerStatus::Signaled { .. }), _) => true,
-        (Some(WorkerStatus::Exited { code: own }), Some((at, code))) => {
-            code & 0xff != i32::from(own) && end.is_some_and(|end| at + FOLLOWS < end)
-        }
-        (Some(WorkerStatus::Exited { .. }), None) | (None, _) => false,
+    exception
+}
+
+/// Where others say that they lost a peer and none failed of its own, the rank that had left before with 0.
+fn left_early(gang: &Gang, findings: &[Finding]) -> Option<Finding> {
+    let first = findings.iter().min_by_key(|finding| (finding.weight, finding.at, finding.rank))?;
+    if first.weight != Weight::Victim {
+        return None;
+    }
+    let is_peer = first.exception.as_ref().is_some_and(|exception| loss_of(exception) == Some(Loss::Peer));
+    let left = |rank: &Rank| {
+        let record = gang.ranks().get(rank.index())?;
+        let ended = record.ended_at.filter(|_| record.status.is_some_and(WorkerStatus::success))?;
+        let is_before = ended <= first.at + SETTLE && (is_peer || first.at <= ended + LEFT_RECENTLY);
+        is_before.then_some((ended, *rank))
     };
-    contradicts || end.is_some_and(|end| told.at + RECENT < end)
-}
-
-fn is_told(evidence: &Evidence) -> bool {
-    matches!(evidence.fact, Fact::Exception { source: Source::Program, .. })
-}
-
-/// The exception that a rank told of itself first.
-fn told<'a>(facts: &[&'a Evidence]) -> Option<&'a Evidence> {
-    facts.iter().copied().find(|evidence| is_told(evidence))
+    let all = (0..gang.ranks().len() as u32).map(Rank);
+    let (ended, rank) = all.filter_map(|rank| left(&rank)).max()?;
+    let record = gang.ranks().get(rank.index())?;
+    let others = match findings.iter().filter(|finding| finding.weight == Weight::Victim).count() {
+        1 => format!("rank {}", first.rank),
+        _ => "the others".to_owned(),
+    };
+    let before = match first.at.saturating_sub(ended) {
+        time if time < Duration::from_millis(50) => format!("just before {others} lost it"),
+        time => format!("{} before {others} lost it", seconds(time)),
+    };
+    let hidden = how(gang, rank, record, Fate::Succeeded).map(|how| format!("; it {how}")).unwrap_or_default();
+    Some(Finding {
+        rank,
+        class: if record.mpi == MpiLife::Inited { Class::ExitWithoutFinalize } else { Class::LeftEarly },
+        weight: Weight::Missing,
+        at: ended,
+        pid: record.pid,
+        cause: format!("left with code 0, {before}{hidden}"),
+        code: ExitCode::FAILURE,
+        exception: None,
+        stuck_in: None,
+        stuck_since: None,
+        window: None,
+    })
 }
 
 /// The failure of a rank that told of it and was still on its way out when our stop ended it: its peers may have failed
 /// for it, and ended, before.
 fn cut_short<'a>(record: &RankRecord, facts: &[&'a Evidence]) -> Option<(Class, &'a Evidence)> {
-    let evidence = told(facts)?;
+    let evidence = told(record, facts)?;
     let Fact::Exception { exception, .. } = &evidence.fact else { return None };
     // What is raised because of our own signal, as `KeyboardInterrupt`, is no failure.
     let is_before = record.stop.signals.first().is_none_or(|(_, sent)| evidence.at < *sent);
     let is_ours = record.is_ended_by_our_signals();
     let class = if is_plain_exit(exception) { Class::ExitCode } else { Class::Exception };
     (is_ours && is_before).then_some((class, evidence))
-}
-
-/// The exception of a rank, from the best source that there is.
-fn exception_of(facts: &[&Evidence]) -> Option<Exception> {
-    let from = |wanted: Source| {
-        let of_source = facts.iter().copied().find(|evidence| match evidence.fact {
-            Fact::Exception { source, .. } => source == wanted,
-            _ => false,
-        });
-        match &(if wanted == Source::Program { told(facts) } else { of_source })?.fact {
-            Fact::Exception { exception, .. } => Some(exception.clone()),
-            _ => None,
-        }
-    };
-    let suspected = || {
-        facts.iter().find_map(|evidence| match &evidence.fact {
-            Fact::Suspect { exception, .. } => Some(exception.clone()),
-            _ => None,
-        })
-    };
-    let told = from(Source::Program).or_else(|| from(Source::ErrorFile)).or_else(|| from(Source::Stderr));
-    told.or_else(suspected).filter(|exception| !is_plain_exit(exception))
-}
-
-/// `sys.exit(3)` is an exit with a code, not an exception that anybody meant to raise; `sys.exit("no data")` has a cause.
-fn is_plain_exit(exception: &Exception) -> bool {
-    plain_exit(exception).is_some()
-}
-
-fn plain_exit(exception: &Exception) -> Option<i64> {
-    let code = exception.message.parse::<i64>().ok();
-    code.filter(|_| exception.kind == "SystemExit")
 }
 
 /// The class that a fact gives its rank; `None` if it is no failure by itself.
@@ -321,6 +327,7 @@ fn class_of(fact: &Fact, has_exception: bool) -> Option<Class> {
         | Fact::Stuck { leader: false, .. }
         | Fact::Suspect { ended: false, .. }
         | Fact::PeerLost { .. }
+        | Fact::LastLine { .. }
         | Fact::HelperOutOfMemory { .. }
         | Fact::Note { .. }
         | Fact::Refused { .. }
@@ -328,60 +335,20 @@ fn class_of(fact: &Fact, has_exception: bool) -> Option<Class> {
     })
 }
 
-fn weight(
-    gang: &Gang,
-    class: Class,
-    at: Duration,
-    deciding: &Evidence,
-    facts: &[&Evidence],
-    exception: Option<&Exception>,
-) -> Weight {
-    // A program says at once that it has raised; what it says after the stop may be raised by its handler of SIGTERM.
-    let settle = if told(facts).is_some() { Duration::ZERO } else { SETTLE };
-    let leader = gang.ranks().get(deciding.rank.index()).and_then(|record| record.pid);
-    let is_uncertain = matches!(deciding.fact, Fact::Exception { .. }) && deciding.pid != leader;
-    let late = is_uncertain || gang.stop_ordered().is_some_and(|stop| at > stop + settle);
-    let tells_of_peer = match exception {
-        Some(exception) => tells_of_a_lost_peer(&exception.headline()),
-        None => facts.iter().any(|evidence| matches!(evidence.fact, Fact::PeerLost { .. })),
-    };
-    match class {
-        Class::SpawnFailed | Class::OutOfMemory => Weight::Own,
-        Class::Abort
-        | Class::Exception
-        | Class::StuckInFinalize
-        | Class::StuckInExitHandlers
-        | Class::Signal
-        | Class::ExitCode
-            if tells_of_peer =>
-        {
-            Weight::Victim
-        }
-        Class::Abort | Class::Exception | Class::StuckInFinalize | Class::StuckInExitHandlers | Class::Signal => {
-            if late { Weight::LateOwn } else { Weight::Own }
-        }
-        Class::ExitCode | Class::Stopped => {
-            if late {
-                Weight::Late
-            } else {
-                Weight::Silent
-            }
-        }
-        Class::ExitWithoutFinalize
-        | Class::ExitBeforeInit
-        | Class::Timeout
-        | Class::Interrupted
-        | Class::LauncherLost
-        | Class::OutputFailed
-        | Class::Refused => Weight::Missing,
-    }
-}
-
 fn code(gang: &Gang, evidence: &Evidence, facts: &[&Evidence]) -> ExitCode {
     let exiting = facts.iter().find_map(|evidence| match evidence.fact {
         Fact::Exiting { code } => Some(code),
         _ => None,
     });
+    // A process that is stuck in its exit handlers has said no more than that it leaves.
+    let left_with = || {
+        facts.iter().find_map(|it| match &it.fact {
+            Fact::Exception { exception, source: Source::Program } if it.pid == evidence.pid => {
+                plain_exit(exception).map(|code| (code & 0xff) as i32)
+            }
+            _ => None,
+        })
+    };
     let own = |code: i32| match code & 0xff {
         0 => ExitCode::FAILURE,
         code => ExitCode(code as u8),
@@ -407,53 +374,11 @@ fn code(gang: &Gang, evidence: &Evidence, facts: &[&Evidence]) -> ExitCode {
         | Fact::ExitWithoutFinalize
         | Fact::ExitBeforeInit
         | Fact::PeerLost { .. }
+        | Fact::LastLine { .. }
         | Fact::HelperOutOfMemory { .. }
         | Fact::Note { .. }
         | Fact::Refused { .. }
-        | Fact::Malformed { .. } => exiting.map_or(ExitCode::FAILURE, own),
-    }
-}
-
-/// The cause, in the program's own words where it had any.
-fn cause(fact: &Fact, exception: Option<&Exception>, exit: ExitCode) -> String {
-    let told = exception.map(Exception::headline).filter(|headline| !headline.is_empty());
-    let with = |what: String| match &told {
-        Some(told) => format!("{told} ({what})"),
-        None => what,
-    };
-    match fact {
-        Fact::Ended { status: WorkerStatus::Exited { code } } => {
-            told.clone().unwrap_or_else(|| format!("exited with code {code}"))
-        }
-        Fact::Ended { status: WorkerStatus::Signaled { signal, core_dumped } } => {
-            let core = if *core_dumped { ", core dumped" } else { "" };
-            with(format!("killed by {}{core}", signal_name(*signal)))
-        }
-        Fact::OutOfMemory { .. } => "out of memory: killed by the kernel".to_owned(),
-        Fact::Aborted { code, message } => {
-            with(match message.as_deref().filter(|message| !["", "abort"].contains(message)) {
-                Some(message) => format!("abort with code {code}: {message}"),
-                None => format!("abort with code {code}"),
-            })
-        }
-        Fact::Stuck { place, .. } => told.clone().unwrap_or_else(|| match place {
-            StuckIn::Finalize => format!("exited with code {}", exit.0),
-            StuckIn::ExitHandlers => "failed, and its exit handlers did not end".to_owned(),
-        }),
-        Fact::ExitWithoutFinalize => "exited with code 0 without MPI_Finalize, while others were in MPI".to_owned(),
-        Fact::ExitBeforeInit => "exited with code 0 before MPI_Init, while others waited for it there".to_owned(),
-        Fact::SpawnFailed { step, error, command } => format!("cannot {step} \"{command}\": {error}"),
-        Fact::Stopped { signal } => format!("stopped by {}, which rankrun did not send", signal_name(*signal)),
-        Fact::Exception { exception, .. } if is_plain_exit(exception) => format!("exited with code {}", exit.0),
-        Fact::Suspect { exception, .. } | Fact::Exception { exception, .. } | Fact::Aside { exception, .. } => {
-            exception.headline()
-        }
-        Fact::Exiting { code } => format!("exiting with code {code}"),
-        Fact::PeerLost { line } => line.clone(),
-        Fact::HelperOutOfMemory { name, .. } => format!("its process {name} was killed by the kernel: out of memory"),
-        Fact::Note { text } => text.clone(),
-        Fact::Refused { call, .. } => format!("called {call}, which is not offered"),
-        Fact::Malformed { reason } => format!("broke the PMI protocol: {reason}"),
+        | Fact::Malformed { .. } => exiting.or_else(left_with).map_or(ExitCode::FAILURE, own),
     }
 }
 
@@ -473,22 +398,6 @@ fn outside_class(outside: Outside) -> Class {
         Outside::Timeout => Class::Timeout,
         Outside::OutputFailed => Class::OutputFailed,
         Outside::AgentLost | Outside::GuardLost => Class::LauncherLost,
-    }
-}
-
-fn fate(record: &RankRecord, finding: Option<&Finding>, culprit: bool) -> Fate {
-    if culprit {
-        return Fate::Culprit;
-    }
-    if let Some(finding) = finding {
-        return if finding.weight == Weight::Victim { Fate::Victim } else { Fate::FailedToo };
-    }
-    match (record.status, record.outcome) {
-        (Some(status), _) if status.success() => Fate::Succeeded,
-        (Some(_), _) if record.is_ended_by_our_signals() => Fate::EndedByRankrun,
-        (Some(WorkerStatus::Exited { .. } | WorkerStatus::Signaled { .. }), _) => Fate::FailedToo,
-        (None, Some(Outcome::NeverStarted | Outcome::SpawnFailed)) => Fate::NeverStarted,
-        (None, _) => Fate::Unknown,
     }
 }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::evidence::MpiEvent;
 use crate::gang::{Event, Rules};
+use crate::stderr::Words;
 use crate::testimony::Testimony;
 
 /// The leader of rank r has the pid 100 + r.
@@ -55,7 +56,9 @@ fn raises(rank: u32, exception: Exception) -> Event {
 }
 
 fn words(rank: u32, exception: Option<Exception>, peer_lost: Option<&str>) -> Event {
-    Event::LastWords { rank: Rank(rank), exception, peer_lost: peer_lost.map(str::to_owned) }
+    let failure = exception.map(|exception| (Source::Stderr, exception));
+    let words = Words { failure, peer_lost: peer_lost.map(str::to_owned), aborted: None, last_line: None };
+    Event::LastWords { rank: Rank(rank), words }
 }
 
 fn stuck(rank: u32, place: StuckIn) -> Event {
@@ -220,7 +223,10 @@ fn what_a_process_has_survived_is_not_held_against_its_rank() {
     assert_eq!(conclude(other).0, told(1, Class::ExitCode, "exited with code 3", 3));
     let [uncaught, exiting] = child(1);
     let handed_on = vec![(10, uncaught), (11, exiting), (100, exit(1, 2))];
-    assert_eq!(conclude(handed_on).0, told(1, Class::Exception, "ValueError: boom", 2));
+    assert_eq!(
+        conclude(handed_on).0,
+        told(1, Class::Exception, "ValueError: boom (in a child process; then the rank exited with code 2)", 2)
+    );
     let [uncaught, exiting] = child(1);
     let alone = Event::Stuck {
         rank: Rank(1),

@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::evidence::{Evidence, Fact, LeftOut, MpiEvent, Source};
 use crate::exit::ExitCode;
-use crate::grace::{SIGINT, SIGKILL, SIGTERM, StopRecord};
+use crate::grace::{SIGINT, SIGTERM, StopRecord};
 use crate::ids::{Pid, Rank};
 use crate::open_mpi;
 use crate::status::WorkerStatus;
+use crate::stderr::Words;
 use crate::testimony::{Exception, StuckIn, Testimony};
 use crate::worker::{Outcome, Stop, StopWhy};
 
@@ -71,7 +72,8 @@ impl RankRecord {
     pub fn is_ended_by_our_signals(&self) -> bool {
         self.stop_ordered_before_end
             && self.status.is_some_and(|status| {
-                explained_by_our_signals(status)
+                // SIGTERM may have come from us before its sending was recorded. SIGKILL never comes first.
+                (self.stop.signals.is_empty() && is_of_signal(status, SIGTERM))
                     || self.stop.signals.iter().any(|(signal, _)| is_of_signal(status, *signal))
             })
     }
@@ -159,11 +161,10 @@ pub enum Event {
         exception: Exception,
         end: bool,
     },
-    /// What the last lines of a rank's stderr say, told after its end.
+    /// What the last lines of a rank's output say, told after its end.
     LastWords {
         rank: Rank,
-        exception: Option<Exception>,
-        peer_lost: Option<String>,
+        words: Words,
     },
     /// rankrun itself received a signal that asks it to end.
     Signal(i32),
@@ -245,6 +246,10 @@ impl Gang {
 
     pub fn ranks(&self) -> &[RankRecord] {
         &self.ranks
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     pub fn evidence(&self) -> &[Evidence] {
@@ -337,14 +342,7 @@ impl Gang {
             Event::Suspect { rank, exception, end } => {
                 self.fact(moment, rank, Fact::Suspect { exception, ended: end }, effects);
             }
-            Event::LastWords { rank, exception, peer_lost } => {
-                if let Some(exception) = exception {
-                    self.fact(moment, rank, Fact::Exception { source: Source::Stderr, exception }, effects);
-                }
-                if let Some(line) = peer_lost {
-                    self.fact(moment, rank, Fact::PeerLost { line }, effects);
-                }
-            }
+            Event::LastWords { rank, words } => self.last_words(moment, rank, words, effects),
             Event::Signal(signal) => self.signal(now, signal, effects),
             Event::OutputGone => self.end_from_outside(now, Outside::OutputGone, self.rules.grace_failure, effects),
             Event::OutputFailed => self.end_from_outside(now, Outside::OutputFailed, self.rules.grace_failure, effects),
@@ -508,6 +506,36 @@ impl Gang {
         self.fact_of(moment, rank, Some(pid), fact, effects);
     }
 
+    fn last_words(&mut self, moment: Moment, rank: Rank, words: Words, effects: &mut Vec<Effect>) {
+        if let Some((source, exception)) = words.failure {
+            self.fact(moment, rank, Fact::Exception { source, exception }, effects);
+        }
+        if let Some(line) = words.peer_lost {
+            self.fact(moment, rank, Fact::PeerLost { line }, effects);
+        }
+        if let Some(line) = words.last_line {
+            self.fact(moment, rank, Fact::LastLine { line }, effects);
+        }
+        if let Some(code) = words.aborted {
+            self.aborted_in_words(rank, code);
+        }
+    }
+
+    /// A rank that printed the banner of its `MPI_Abort` and told nobody else: on an intercommunicator, libraries only end
+    /// its members. Its end or that of the first whom it took along is its time.
+    fn aborted_in_words(&mut self, rank: Rank, code: i32) {
+        let is_known = |known: &Evidence| known.rank == rank && matches!(known.fact, Fact::Aborted { .. });
+        let Some(record) = self.ranks.get(rank.index()).filter(|record| record.mpi == MpiLife::Inited) else { return };
+        if self.evidence.iter().any(is_known) {
+            return;
+        }
+        let taken_along = WorkerStatus::Exited { code: (code & 0xff) as u8 };
+        let others = self.evidence.iter().filter(|it| it.fact == Fact::Ended { status: taken_along }).map(|it| it.at);
+        let Some(at) = others.chain(record.ended_at).min() else { return };
+        let pid = record.pid;
+        self.record(Evidence { rank, at, pid, fact: Fact::Aborted { code, message: None } });
+    }
+
     /// Of what a rank says in passing, the last is kept.
     fn forget_old_notes(&mut self, rank: Rank) {
         let passing = |evidence: &Evidence| {
@@ -578,11 +606,7 @@ impl Gang {
     }
 }
 
-/// Whether a status may come from our own SIGTERM or SIGKILL: the signal itself, or the code that a shell makes of it.
-pub fn explained_by_our_signals(status: WorkerStatus) -> bool {
-    [SIGKILL, SIGTERM].iter().any(|signal| is_of_signal(status, *signal))
-}
-
+/// Whether a status comes from this signal: by the signal itself, or by the code that a shell makes of it.
 fn is_of_signal(status: WorkerStatus, ours: i32) -> bool {
     match status {
         WorkerStatus::Signaled { signal, .. } => signal == ours,

@@ -46,6 +46,9 @@ fn the_first_failure_stops_the_gang_and_its_code_is_the_jobs() {
     let effects = feed(&mut gang, 10, exit(1, 3));
     assert!(matches!(effects[..], [Effect::Stop(Stop { why: StopWhy::GangFailed, .. })]));
     assert_eq!(feed(&mut gang, 12, killed(0, 15)), []);
+    let signals = vec![(15, Duration::from_millis(11)), (9, Duration::from_millis(11))];
+    let record = StopRecord { signals, ..StopRecord::default() };
+    assert_eq!(feed(&mut gang, 12, Event::Signalled { rank: Rank(2), record }), []);
     assert_eq!(feed(&mut gang, 12, killed(2, 9)), []);
     let verdict = verdict(&gang);
     assert_eq!((verdict.code, culprit(&verdict)), (ExitCode(3), Some(Rank(1))));

@@ -14,7 +14,7 @@ use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
 use crate::report::Left;
 use crate::standing::Standing;
-use crate::stderr::Tail;
+use crate::stderr::{Tail, words};
 
 /// The version of the stream. It changes when a reader of the old one would misunderstand the new one.
 pub const VERSION: u32 = 1;
@@ -51,8 +51,13 @@ pub enum JobEvent {
     Decision(Effect),
     /// A line that was printed.
     Note(String),
-    /// The end of a rank's stderr, after its end.
-    Stderr { rank: Rank, tail: Tail },
+    /// The end of a rank's stderr, after its end, and that of its stdout.
+    Stderr {
+        rank: Rank,
+        tail: Tail,
+        #[serde(default)]
+        stdout: Tail,
+    },
     /// So many events before this one are missing.
     Gap { events: u64 },
     /// The last event: what was found and done after the gang's end.
@@ -107,9 +112,9 @@ pub struct End {
     pub is_quoted_above: bool,
 }
 
-/// What the end of a rank's stderr says to the gang.
-pub fn last_words(rank: Rank, tail: &Tail) -> Event {
-    Event::LastWords { rank, exception: tail.exception(), peer_lost: tail.peer_lost() }
+/// What the ends of a rank's output say to the gang.
+pub fn last_words(gang: &Gang, rank: Rank, stderr: &Tail, stdout: &Tail) -> Event {
+    Event::LastWords { rank, words: words(gang, rank, stderr, stdout) }
 }
 
 /// A stream of events, taken in again.
@@ -170,8 +175,9 @@ impl Replay {
                 self.gang.handle_of(Moment { now, at: happened }, *event, &mut self.decides);
             }
             JobEvent::Decision(effect) => self.decided.push(effect),
-            JobEvent::Stderr { rank, tail } => {
-                self.gang.handle(now, last_words(rank, &tail), &mut self.decides);
+            JobEvent::Stderr { rank, tail, stdout } => {
+                let event = last_words(&self.gang, rank, &tail, &stdout);
+                self.gang.handle(now, event, &mut self.decides);
                 self.tails.push((rank, tail));
             }
             JobEvent::Gap { events } => self.missing += events,

@@ -1,17 +1,17 @@
-//! The tails of the ranks' stderr: their last words for the verdict, and the suspicion that a rank is as good as gone
+//! The tails of the ranks' output: their last words for the verdict, and the suspicion that a rank is as good as gone
 //! although it has not said so.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rankrun_core::Rank;
 use rankrun_core::stderr::Tail;
 use rankrun_core::testimony::Exception;
+use rankrun_core::{Rank, Stream};
 
 /// How long a rank may live on in silence after a traceback before it is suspected.
 const SUSPECT_AFTER: Duration = Duration::from_secs(10);
 
-/// What is known of each rank that has written to stderr.
+/// What is known of each rank that has written anything.
 #[derive(Debug, Default)]
 pub(crate) struct LastWords {
     ranks: HashMap<Rank, Words>,
@@ -20,6 +20,7 @@ pub(crate) struct LastWords {
 #[derive(Debug, Default)]
 struct Words {
     tail: Tail,
+    stdout: Tail,
     /// When the rank is to be suspected, if it says nothing more.
     suspect_at: Option<Duration>,
     /// Its process reports its own failures: a traceback that it prints is one that it has survived, or will report.
@@ -29,13 +30,16 @@ struct Words {
 }
 
 impl LastWords {
-    /// A rank wrote to stderr.
-    pub(crate) fn write(&mut self, now: Duration, rank: Rank, bytes: &[u8]) {
+    /// A rank wrote.
+    pub(crate) fn write(&mut self, now: Duration, rank: Rank, stream: Stream, bytes: &[u8]) {
         let words = self.ranks.entry(rank).or_default();
+        if stream == Stream::Stdout {
+            words.stdout.write(bytes);
+            return;
+        }
         words.tail.write(bytes);
-        // Only what ends a line can end a traceback.
-        let ends = bytes.last() == Some(&b'\n') && words.tail.ends_with_traceback();
-        words.suspect_at = (ends && !words.reports).then_some(now + SUSPECT_AFTER);
+        let is_suspect = !words.reports && words.tail.last_traceback().is_some();
+        words.suspect_at = is_suspect.then_some(now + SUSPECT_AFTER);
     }
 
     /// Whether the rank's process reports its own failures has changed.
@@ -43,7 +47,7 @@ impl LastWords {
         let words = self.ranks.entry(rank).or_default();
         words.reports = reports;
         // The end of a process is known late: what was written since may be of another one, that does not report.
-        let is_open = !reports && !words.is_settled && words.tail.ends_with_traceback();
+        let is_open = !reports && !words.is_settled && words.tail.last_traceback().is_some();
         words.suspect_at = is_open.then_some(now + SUSPECT_AFTER);
     }
 
@@ -55,9 +59,19 @@ impl LastWords {
         }
     }
 
-    /// The last words of a rank, if it has written any.
+    /// The last words of a rank on stderr, if it has written any.
     pub(crate) fn of(&self, rank: Rank) -> Option<&Tail> {
         self.ranks.get(&rank).map(|words| &words.tail)
+    }
+
+    /// The last words of a rank on stderr and stdout.
+    pub(crate) fn both(&self, rank: Rank) -> Option<(&Tail, &Tail)> {
+        self.ranks.get(&rank).map(|words| (&words.tail, &words.stdout))
+    }
+
+    /// Whether the rank has printed that it ends the job by `MPI_Abort`.
+    pub(crate) fn has_aborted(&self, rank: Rank) -> bool {
+        self.of(rank).and_then(Tail::aborted).is_some_and(|(aborting, _)| aborting == rank.0)
     }
 
     /// When [`LastWords::due`] has something to say.
@@ -71,7 +85,7 @@ impl LastWords {
         for (rank, words) in &mut self.ranks {
             if words.suspect_at.is_some_and(|at| at <= now) {
                 words.suspect_at = None;
-                due.extend(words.tail.exception().map(|exception| (*rank, exception)));
+                due.extend(words.tail.last_traceback().map(|exception| (*rank, exception)));
             }
         }
         due.sort_by_key(|(rank, _)| *rank);

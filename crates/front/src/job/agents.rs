@@ -254,20 +254,25 @@ impl Front {
         }
     }
 
-    /// Before the verdict: what the last lines of stderr say of the ranks that failed.
+    /// Before the verdict: what the last lines of their output say of the ranks that failed, or printed that they abort.
     pub(crate) fn hear_last_words(&mut self) {
+        let is_in_evidence = |rank: Rank| self.gang.evidence().iter().any(|evidence| evidence.rank == rank);
         let failed: Vec<Rank> = (0..self.plan.spec.map.world_size())
             .map(Rank)
-            .filter(|rank| self.gang.evidence().iter().any(|evidence| evidence.rank == *rank))
+            .filter(|rank| is_in_evidence(*rank) || self.last_words.has_aborted(*rank))
             .collect();
         for rank in failed {
-            let Some(tail) = self.last_words.of(rank) else { continue };
-            if self.is_refused_by_open_mpi(rank, tail) {
+            let Some((stderr, _)) = self.last_words.both(rank) else { continue };
+            if self.is_refused_by_open_mpi(rank, stderr) {
                 self.event(gang::Event::OpenMpi { rank });
             }
-            let Some(tail) = self.last_words.of(rank) else { continue };
-            let (now, event) = (self.clock.now(), last_words(rank, tail));
-            self.delivery.journal.record(now, || JobEvent::Stderr { rank, tail: tail.clone() });
+            let Some((stderr, stdout)) = self.last_words.both(rank) else { continue };
+            let (now, event) = (self.clock.now(), last_words(&self.gang, rank, stderr, stdout));
+            self.delivery.journal.record(now, || JobEvent::Stderr {
+                rank,
+                tail: stderr.clone(),
+                stdout: stdout.clone(),
+            });
             // It follows from the event that has just been recorded, and orders nothing any more.
             self.gang.handle(now, event, &mut Vec::new());
         }

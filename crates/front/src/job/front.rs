@@ -144,8 +144,8 @@ impl Front {
     fn standings_at(&self, now: Duration) -> Vec<Standing> {
         standings(&self.gang, now, |rank| {
             let (at, line) = self.voices.last(rank);
-            let tail = self.last_words.of(rank).filter(|tail| tail.ends_with_traceback());
-            Voice { at, line, traceback: tail.and_then(Tail::exception).map(|exception| exception.headline()) }
+            let traceback = self.last_words.of(rank).and_then(Tail::last_traceback);
+            Voice { at, line, traceback: traceback.map(|exception| exception.headline()) }
         })
     }
 

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use rankrun_core::advice::advice;
 use rankrun_core::event::{End, JobFacts};
-use rankrun_core::evidence::{Class, shorten};
+use rankrun_core::evidence::shorten;
 use rankrun_core::gang::{Gang, Outside};
+use rankrun_core::headline::{Circumstances, headline};
 use rankrun_core::report::{Culprit, OutputFate, RankReport, Report, SCHEMA};
-use rankrun_core::status::signal_name;
 use rankrun_core::stderr::Tail;
-use rankrun_core::verdict::{Fate, Verdict, Window, verdict};
+use rankrun_core::verdict::{Fate, Window, verdict};
 use rankrun_core::{ExitCode, Rank};
 
 /// The report of a job that has ended. `tail` has the last lines of a rank's stderr. A pure function of what is in the
@@ -63,7 +63,11 @@ pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(R
         schema: SCHEMA,
         release: facts.release.clone(),
         job: facts.job.clone(),
-        summary: headline(&verdict, gang.outside(), code, end, &node(Rank(0))),
+        summary: headline(
+            &verdict,
+            gang,
+            Circumstances { code, output: end.left.output, node: &node(Rank(0)), why_lost: end.why_lost.as_deref() },
+        ),
         exit_code: code,
         class: verdict.class,
         culprit,
@@ -99,26 +103,6 @@ fn bounded(mut line: String) -> String {
 pub(crate) fn is_worth_telling(report: &Report, gang: &Gang) -> bool {
     let failed = report.exit_code != ExitCode::SUCCESS;
     (failed && gang.outside() != Some(Outside::OutputGone)) || report.left.output != OutputFate::Written
-}
-
-fn headline(verdict: &Verdict, outside: Option<Outside>, code: ExitCode, end: &End, node: &str) -> String {
-    match (&verdict.culprit, outside) {
-        (Some(culprit), _) if culprit.class == Class::SpawnFailed => {
-            format!("rank {} could not be started: {}", culprit.rank, culprit.cause)
-        }
-        (Some(culprit), _) => format!("rank {} failed: {}", culprit.rank, culprit.cause),
-        (None, Some(Outside::Signal(signal))) => format!("ended by {}", signal_name(signal)),
-        (None, Some(Outside::OutputFailed)) => "could not write output for longer than --drain".to_owned(),
-        (None, Some(Outside::Timeout)) => "ended by --timeout".to_owned(),
-        (None, Some(Outside::OutputGone)) => "nobody reads the output any more".to_owned(),
-        (None, Some(Outside::AgentLost)) => {
-            format!("node {node} was lost: {}", end.why_lost.as_deref().unwrap_or("its agent was killed or stopped"))
-        }
-        (None, Some(Outside::GuardLost)) => format!("the guard of node {node} was killed"),
-        (None, None) if code == ExitCode::LEFT_BEHIND => "processes of the job are left".to_owned(),
-        (None, None) if end.left.output == OutputFate::Written => "every rank succeeded".to_owned(),
-        (None, None) => "the job succeeded, but not all of its output could be written".to_owned(),
-    }
 }
 
 /// A path as people write it, with `~` for their home.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rankrun_core::{NodeRank, Stream, gang};
+use rankrun_core::{NodeRank, gang};
 use rankrun_sys::poll::Ready;
 use rankrun_wire::{Frame, ToAgent};
 
@@ -126,9 +126,7 @@ impl Front {
             match link.next() {
                 Ok(Some(Frame::Output(head, bytes))) => {
                     let now = self.clock.now();
-                    if head.stream == Stream::Stderr {
-                        self.last_words.write(now, head.worker.rank, bytes);
-                    }
+                    self.last_words.write(now, head.worker.rank, head.stream, bytes);
                     self.voices.write(now, head.worker.rank, head.stream, bytes);
                     self.delivery.output(now, head, bytes);
                 }

@@ -221,12 +221,29 @@ unsafe extern "C" fn child_main(raw: *mut c_void) -> ! {
         }
         libc::execve(shared.program, shared.argv, shared.env);
         let mut errno = *libc::__errno_location();
-        if errno == libc::ENOEXEC {
+        if errno == libc::ENOEXEC && is_text(shared.program) {
             errno = exec_by_shell(shared);
         }
         shared.failed = Some((Step::Exec, errno));
         libc::_exit(127);
     }
+}
+
+/// Whether a file begins as text does. A program of another machine must not be read as a script; bash decides alike.
+unsafe fn is_text(path: *const c_char) -> bool {
+    let mut first = [0u8; 128];
+    // SAFETY: `path` is a string that ends with a null, and `first` has room for what is read.
+    let count = unsafe {
+        let file = libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return false;
+        }
+        let count = libc::read(file, first.as_mut_ptr().cast(), first.len());
+        libc::close(file);
+        count
+    };
+    let first = &first[..usize::try_from(count).unwrap_or(0)];
+    !first.iter().take_while(|byte| **byte != b'\n').any(|byte| *byte == 0)
 }
 
 /// A text file without `#!` is run by /bin/sh, as `execvp` and every shell do. Returns the errno if that fails too.

@@ -1,0 +1,239 @@
+//! Why a rank failed: which of the things that were said of it is the cause, and its text.
+
+use std::time::Duration;
+
+use crate::evidence::{Evidence, Fact, Source};
+use crate::exit::ExitCode;
+use crate::gang::RankRecord;
+use crate::ids::Pid;
+use crate::peers::loss_of;
+use crate::printable::{fit, printable};
+use crate::status::{WorkerStatus, signal_name};
+use crate::testimony::{Exception, StuckIn};
+
+/// How long before its rank's end another process than the leader may have told of the failure that is its cause. What
+/// is older has been survived: `python a.py || true; python b.py`.
+const RECENT: Duration = Duration::from_secs(10);
+
+/// How long after the exit work of a process its leader may end by it with another code: `python a.py || exit 2`.
+const FOLLOWS: Duration = Duration::from_secs(2);
+
+/// Columns of a cause: it is a headline.
+pub(crate) const CAUSE_WIDTH: usize = 180;
+
+/// Codes above this are a library's own numbers for its errors, of which its words say more.
+const CODE_OF_A_PROGRAM: i32 = 0xffff;
+
+/// An exception that is the cause of a failure.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Chosen {
+    pub(crate) exception: Exception,
+    pub(crate) source: Source,
+    /// When it was reported, if its program did so as it happened.
+    pub(crate) at: Option<Duration>,
+    /// The process that reported it.
+    pub(crate) pid: Option<Pid>,
+}
+
+impl Chosen {
+    fn of(evidence: &Evidence) -> Option<Chosen> {
+        let (exception, source) = match &evidence.fact {
+            Fact::Exception { exception, source } => (exception.clone(), *source),
+            Fact::Suspect { exception, .. } => (exception.clone(), Source::Stderr),
+            _ => return None,
+        };
+        let (at, pid) = if is_told(evidence) { (Some(evidence.at), evidence.pid) } else { (None, None) };
+        Some(Chosen { exception, source, at, pid })
+    }
+
+    /// Whether an exception reached the top of the program, and it did not merely print a line about its failure.
+    pub(crate) fn is_exception(&self) -> bool {
+        !self.exception.kind.is_empty() || matches!(self.source, Source::Program | Source::ErrorFile)
+    }
+}
+
+/// Whether an exception that another process than the leader told of did not bring the rank down: a leader that ends
+/// otherwise than that process did, or long after it told, has survived it.
+pub(crate) fn is_survived(record: &RankRecord, stop: Option<Duration>, told: &Evidence, facts: &[&Evidence]) -> bool {
+    if !is_told(told) || told.pid == record.pid {
+        return false;
+    }
+    let of_teller = |evidence: &&&Evidence| evidence.pid == told.pid;
+    let exiting = facts.iter().filter(of_teller).find_map(|evidence| match evidence.fact {
+        Fact::Exiting { code } => Some((evidence.at, code)),
+        _ => None,
+    });
+    // A leader that waited for it sees our SIGKILL then, not its own code.
+    let is_killed = facts.iter().filter(of_teller).any(|evidence| matches!(evidence.fact, Fact::Stuck { .. }));
+    let is_ours = record.is_ended_by_our_signals();
+    let end = if is_ours { stop } else { record.ended_at };
+    let contradicts = match (record.status, exiting) {
+        _ if is_ours || is_killed => false,
+        (Some(WorkerStatus::Signaled { .. }), _) => true,
+        (Some(WorkerStatus::Exited { code: own }), Some((at, code))) => {
+            code & 0xff != i32::from(own) && end.is_some_and(|end| at + FOLLOWS < end)
+        }
+        (Some(WorkerStatus::Exited { .. }), None) | (None, _) => false,
+    };
+    // A leader that speaks for itself has another reason, unless it hands the code of that process on.
+    let is_handed_on = facts.iter().filter(|evidence| evidence.pid == record.pid && is_told(evidence)).all(|leaving| {
+        let Fact::Exception { exception, .. } = &leaving.fact else { return true };
+        let same = |code: i32| plain_exit(exception) == Some(i64::from(code));
+        exiting.is_some_and(|(at, code)| same(code) && leaving.at <= at + FOLLOWS)
+    });
+    contradicts || !is_handed_on || end.is_some_and(|end| told.at + RECENT < end)
+}
+
+pub(crate) fn is_told(evidence: &Evidence) -> bool {
+    matches!(evidence.fact, Fact::Exception { source: Source::Program, .. })
+}
+
+/// What a rank told of its failure first: its leader, else another process, of which one that lost no peer comes first.
+pub(crate) fn told<'a>(record: &RankRecord, facts: &[&'a Evidence]) -> Option<&'a Evidence> {
+    let all = || facts.iter().copied().filter(|evidence| is_told(evidence));
+    let of_leader = all().find(|evidence| evidence.pid == record.pid);
+    let is_own = |evidence: &&Evidence| match &evidence.fact {
+        Fact::Exception { exception, .. } => loss_of(exception).is_none(),
+        _ => false,
+    };
+    of_leader.or_else(|| all().find(is_own)).or_else(|| all().next())
+}
+
+/// The exception that is the cause, from the best source that there is: what the program told itself, unless that is a plain
+/// `sys.exit`, which says nothing; torch's error file; what it wrote.
+pub(crate) fn choose(record: &RankRecord, facts: &[&Evidence]) -> Option<Chosen> {
+    let is_telling = |evidence: &&&Evidence| match &evidence.fact {
+        Fact::Exception { exception, .. } => !is_plain_exit(exception),
+        _ => false,
+    };
+    let of_leader = facts.iter().filter(|it| is_told(it) && it.pid == record.pid).find(is_telling);
+    let from = |wanted: Source| {
+        let of_source = |it: &&&Evidence| matches!(it.fact, Fact::Exception { source, .. } if source == wanted);
+        facts.iter().filter(of_source).find(is_telling)
+    };
+    let of_child = || {
+        let children: Vec<&Evidence> = facts.iter().filter(|it| is_told(it)).filter(is_telling).copied().collect();
+        told(record, &children)
+    };
+    let suspected = || facts.iter().find(|evidence| matches!(evidence.fact, Fact::Suspect { .. }));
+    let evidence = of_leader
+        .or_else(|| from(Source::ErrorFile))
+        .copied()
+        .or_else(of_child)
+        .or_else(|| from(Source::Stderr).or_else(|| from(Source::Stdout)).or_else(suspected).copied())?;
+    Chosen::of(evidence)
+}
+
+/// `sys.exit(3)` is an exit with a code, not an exception that anybody meant to raise; `sys.exit("no data")` has a cause.
+pub(crate) fn is_plain_exit(exception: &Exception) -> bool {
+    plain_exit(exception).is_some()
+}
+
+/// The code of a plain `sys.exit`.
+pub(crate) fn plain_exit(exception: &Exception) -> Option<i64> {
+    let code = match exception.message.as_str() {
+        "True" => Some(1),
+        "" | "None" | "False" => Some(0),
+        text => text.parse::<i64>().ok(),
+    };
+    code.filter(|_| exception.kind == "SystemExit")
+}
+
+/// What a rank wrote itself, besides an exception.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Said<'a> {
+    pub(crate) peer_lost: Option<&'a str>,
+    pub(crate) last_line: Option<&'a str>,
+}
+
+impl<'a> Said<'a> {
+    pub(crate) fn of(facts: &[&'a Evidence]) -> Said<'a> {
+        let find = |wanted: fn(&Fact) -> Option<&str>| facts.iter().find_map(|evidence| wanted(&evidence.fact));
+        Said {
+            peer_lost: find(|fact| match fact {
+                Fact::PeerLost { line } => Some(line),
+                _ => None,
+            }),
+            last_line: find(|fact| match fact {
+                Fact::LastLine { line } => Some(line),
+                _ => None,
+            }),
+        }
+    }
+}
+
+/// The exception of a child, after which its rank went on to end with a code of its own: the exception may be the cause, or
+/// it was tolerated, and the last line says more.
+pub(crate) fn of_child(exception: &Exception, code: u8, last_line: Option<&str>) -> String {
+    let is_new = |line: &&str| !exception.traceback.contains(*line) && !exception.message.contains(*line);
+    let after = match last_line.filter(is_new) {
+        Some(line) => format!(" (in a child process; then the rank exited with code {code}: {})", one_line(line, 80)),
+        None => format!(" (in a child process; then the rank exited with code {code})"),
+    };
+    format!("{}{after}", one_line(&exception.headline(), CAUSE_WIDTH.saturating_sub(after.len())))
+}
+
+/// The cause on one line, in the program's own words where it had any.
+pub(crate) fn text(fact: &Fact, exception: Option<&Exception>, said: Said<'_>, exit: ExitCode) -> String {
+    let told = exception.map(Exception::headline).filter(|headline| !headline.is_empty());
+    let told = told.or_else(|| said.peer_lost.map(str::to_owned));
+    // Where nothing is known to be the cause, the last line may be.
+    let or_last_line = |what: String| match said.last_line.filter(|_| told.is_none()) {
+        Some(line) => format!("{what}; last line of stderr: {line}"),
+        None => what,
+    };
+    let with = |what: String| match &told {
+        Some(told) => {
+            let what = format!(" ({what})");
+            format!("{}{what}", one_line(told, CAUSE_WIDTH.saturating_sub(what.len())))
+        }
+        None => what,
+    };
+    let text = match fact {
+        Fact::Ended { status: WorkerStatus::Exited { code } } => {
+            told.clone().unwrap_or_else(|| or_last_line(format!("exited with code {code}")))
+        }
+        Fact::Ended { status: WorkerStatus::Signaled { signal, core_dumped } } => {
+            let core = if *core_dumped { ", core dumped" } else { "" };
+            or_last_line(with(format!("killed by {}{core}", signal_name(*signal))))
+        }
+        Fact::OutOfMemory { .. } => "out of memory: killed by the kernel".to_owned(),
+        Fact::Aborted { code, message } => {
+            match message.as_deref().filter(|message| !["", "abort"].contains(message)) {
+                Some(message) => with(format!("abort with code {code}: {message}")),
+                None if told.is_some() && *code > CODE_OF_A_PROGRAM => told.clone().unwrap_or_default(),
+                None => or_last_line(with(format!("abort with code {code}"))),
+            }
+        }
+        Fact::Stuck { place, .. } => told.clone().unwrap_or_else(|| match place {
+            StuckIn::Finalize => format!("exited with code {}", exit.0),
+            StuckIn::ExitHandlers if exit == ExitCode::FAILURE => {
+                "failed, and its exit handlers did not end".to_owned()
+            }
+            StuckIn::ExitHandlers => format!("exited with code {}, and its exit handlers did not end", exit.0),
+        }),
+        Fact::ExitWithoutFinalize => "exited with code 0 without MPI_Finalize, while others were in MPI".to_owned(),
+        Fact::ExitBeforeInit => "exited with code 0 before MPI_Init, while others waited for it there".to_owned(),
+        Fact::SpawnFailed { step, error, command } => format!("cannot {step} \"{command}\": {error}"),
+        Fact::Stopped { signal } => format!("stopped by {}, which rankrun did not send", signal_name(*signal)),
+        Fact::Exception { exception, .. } if is_plain_exit(exception) => {
+            told.clone().unwrap_or_else(|| format!("exited with code {}", exit.0))
+        }
+        Fact::Suspect { exception, .. } | Fact::Exception { exception, .. } | Fact::Aside { exception, .. } => {
+            exception.headline()
+        }
+        Fact::Exiting { code } => format!("exiting with code {code}"),
+        Fact::PeerLost { line } | Fact::LastLine { line } => line.clone(),
+        Fact::HelperOutOfMemory { name, .. } => format!("its process {name} was killed by the kernel: out of memory"),
+        Fact::Note { text } => text.clone(),
+        Fact::Refused { call, .. } => format!("called {call}, which is not offered"),
+        Fact::Malformed { reason } => format!("broke the PMI protocol: {reason}"),
+    };
+    one_line(&text, CAUSE_WIDTH)
+}
+
+/// A text on one line of at most so many columns, as it can be printed.
+pub(crate) fn one_line(text: &str, most: usize) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    fit(&printable(&line), most).into_owned()
+}

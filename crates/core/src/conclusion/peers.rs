@@ -1,0 +1,146 @@
+//! How a failure tells that it comes from the loss of another rank.
+
+use crate::recognisers::{exception_line, frame, is_header};
+use crate::testimony::Exception;
+
+/// What was lost.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Loss {
+    /// The other end of a connection, which may be anything.
+    Connection,
+    /// A rank: only libraries for ranks speak like that.
+    Peer,
+}
+
+/// What gloo, NCCL, torch's store and MPI libraries say when a rank is gone, or does not answer.
+const PEER: [&str; 26] = [
+    "connection closed by peer [",
+    "gloo/transport/",
+    "recvvalue failed",
+    "sendbytes failed",
+    "recvbytes failed",
+    "failed to recv, got 0 bytes",
+    "remote process exited or there was a network error",
+    "ncclremoteerror",
+    "nccl communicator was aborted",
+    "watchdog caught collective operation timeout",
+    "process group watchdog thread terminated",
+    "failed to pass monitoredbarrier",
+    "ranks failed to pass monitoredbarrier",
+    "for recv operation to complete",
+    "for send operation to complete",
+    "clients joined",
+    "wait timeout after",
+    "collectivefingerprint",
+    "mpi_err_proc_failed",
+    "mpix_err_proc_failed",
+    "communication error with rank",
+    "readline failed",
+    "distnetworkerror",
+    "diststoreerror",
+    "distbackenderror",
+    "socket closed by remote peer",
+];
+
+/// What sockets and pipes say, in Python and elsewhere.
+const CONNECTION: [&str; 13] = [
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection was reset",
+    "connectionreseterror",
+    "connectionabortederror",
+    "connectionrefusederror",
+    "connection refused",
+    "brokenpipeerror",
+    "broken pipe",
+    "socket closed",
+    "socket timeout",
+    "eoferror: ran out of input from peer",
+    "connection timed out",
+];
+
+/// What a line of text says to be lost.
+pub fn loss_in(text: &str) -> Option<Loss> {
+    let text = text.to_ascii_lowercase();
+    let has = |phrases: &[&str]| phrases.iter().any(|phrase| text.contains(phrase));
+    if has(&PEER) { Some(Loss::Peer) } else { has(&CONNECTION).then_some(Loss::Connection) }
+}
+
+/// What an exception says to be lost: in its own words, all lines of them, or in those of an exception that it comes from. The
+/// source lines of a traceback are no words of it.
+pub fn loss_of(exception: &Exception) -> Option<Loss> {
+    let own = loss_in(&format!("{}: {}", exception.kind, exception.message));
+    let causes = exception
+        .traceback
+        .lines()
+        .filter(|line| !line.starts_with([' ', '\t']) && !is_header(line) && frame(line).is_none())
+        .filter(|line| exception_line(line).is_some_and(|(kind, _)| is_exception(kind)))
+        .filter_map(loss_in)
+        .max();
+    own.max(causes)
+}
+
+/// Whether a word is the name of a type of exceptions.
+fn is_exception(kind: &str) -> bool {
+    let name = kind.rsplit('.').next().unwrap_or(kind);
+    ["Error", "Exception", "Timeout", "Warning", "Interrupt", "Exit"].iter().any(|end| name.ends_with(end))
+}
+
+/// Whether a line is about something that is tried again, or only a warning.
+pub(crate) fn is_mild(line: &str) -> bool {
+    let lower = line.to_ascii_lowercase();
+    let begins = lower.split_whitespace().take(5).any(|word| {
+        let word = word.trim_matches(|c: char| !c.is_alphanumeric());
+        ["w", "warn", "warning", "info", "debug", "notice"].contains(&word)
+    });
+    begins || ["retry", "reconnect", "trying again", "will continue", "ignored"].iter().any(|word| lower.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exception(kind: &str, message: &str, traceback: &str) -> Exception {
+        Exception {
+            kind: kind.to_owned(),
+            message: message.to_owned(),
+            traceback: traceback.to_owned(),
+            ..Exception::default()
+        }
+    }
+
+    #[test]
+    fn victims_are_known_by_their_whole_message_and_by_what_it_comes_from() {
+        let gloo = "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711";
+        let barrier =
+            "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 1000 ms\n Original exception: \n[x] Timed out";
+        let late = "all_reduce failed\n[gloo] Timed out waiting 2000ms for recv operation to complete";
+        let wrapped = "Traceback (most recent call last):\n  File \"a.py\", line 3, in f\n    c.recv(1)\n\
+            ConnectionResetError: [Errno 104] Connection reset by peer\n\nThe above exception was the direct cause of the \
+            following exception:\n\nTraceback (most recent call last):\n  File \"a.py\", line 5, in f\nRuntimeError: failed\n";
+        for (found, expected) in [
+            (exception("RuntimeError", gloo, ""), Some(Loss::Peer)),
+            (exception("RuntimeError", barrier, ""), Some(Loss::Peer)),
+            (exception("RuntimeError", late, ""), Some(Loss::Peer)),
+            (exception("RuntimeError", "failed", wrapped), Some(Loss::Connection)),
+            (exception("ConnectionResetError", "", ""), Some(Loss::Connection)),
+            (exception("ValueError", "boom", ""), None),
+        ] {
+            assert_eq!(loss_of(&found), expected, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn the_source_of_a_frame_is_no_word_of_an_exception() {
+        let handler = "Traceback (most recent call last):\n  File \"a.py\", line 3, in f\n    except ConnectionResetError:\n\
+            ValueError: boom\n";
+        assert_eq!(loss_of(&exception("ValueError", "boom", handler)), None);
+    }
+
+    #[test]
+    fn a_warning_is_no_failure() {
+        assert!(is_mild("W: Connection refused, retrying"));
+        assert!(is_mild("2026-01-01 12:00:00 WARNING connection reset by peer"));
+        assert!(!is_mild("connect: Connection refused"));
+    }
+}

@@ -1,0 +1,224 @@
+//! What the last lines of a program's output say of its failure: recognisers, one table for each family of programs.
+//!
+//! A recogniser finds the last message of its kind in a tail of lines. Which of several messages is the cause is decided
+//! by [`choose`]: a message that accounts for how the process ended comes before one that merely stands at the end, and of
+//! equals the last one counts. What was written long before the end, and does not account for it, has been survived.
+
+mod languages;
+mod logs;
+mod mpi;
+mod native;
+mod python;
+mod shell;
+mod test_tools;
+
+use std::ops::Range;
+
+use crate::status::WorkerStatus;
+use crate::testimony::Exception;
+
+pub(crate) use mpi::abort_banner;
+pub(crate) use python::{ends_with_traceback, exception_line, first_of_group, frame, is_header, place};
+
+/// Lines that may follow a message that does not account for the end of its process: a word of farewell.
+const NEAR: usize = 3;
+/// The same for a line that calls itself fatal.
+const NEAR_FATAL: usize = 10;
+/// Lines before a message of one line that are shown with it, and after it.
+const CONTEXT: (usize, usize) = (4, 2);
+
+/// What is known of the end of the process that wrote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct End {
+    pub(crate) status: Option<WorkerStatus>,
+    /// It asked for the end of the job, as by `MPI_Abort`.
+    pub(crate) has_aborted: bool,
+    /// Its interpreter reported a plain `sys.exit`: no exception reached the top.
+    pub(crate) has_left: bool,
+}
+
+impl End {
+    /// Whether it ended by its own decision, as a process does that has noticed its failure.
+    pub(crate) fn is_deliberate(self) -> bool {
+        self.has_aborted
+            || match self.status {
+                Some(WorkerStatus::Exited { .. }) | None => true,
+                Some(WorkerStatus::Signaled { signal, .. }) => signal == SIGABRT,
+            }
+    }
+}
+
+const SIGABRT: i32 = 6;
+
+/// Which ends of a process a message accounts for, however long before them it was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Accounts {
+    /// An exception that reaches the top of its program, and makes this exit code.
+    Uncaught(&'static [u8]),
+    /// One of these codes.
+    Codes(&'static [u8]),
+    /// `abort()`, whether the status of the process or of its child was handed on.
+    Abort,
+    /// Any signal.
+    Signal,
+    /// Any failure.
+    Any,
+    /// None: it counts only near the end.
+    Nothing,
+}
+
+impl Accounts {
+    fn cover(self, end: End) -> bool {
+        let code = end.status.map(WorkerStatus::shell_code);
+        let is_code = |codes: &[u8]| code.is_some_and(|code| codes.contains(&code));
+        match self {
+            Accounts::Uncaught(codes) => is_code(codes) && !end.has_left,
+            Accounts::Codes(codes) => is_code(codes),
+            Accounts::Abort => code == Some(128 + SIGABRT as u8),
+            Accounts::Signal => code.is_some_and(|code| code > 128),
+            Accounts::Any => true,
+            Accounts::Nothing => false,
+        }
+    }
+}
+
+/// How much a message says.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Strength {
+    /// How the process came down, and not why.
+    Manner,
+    /// A line that reads like a complaint.
+    Complaint,
+    /// A line that calls itself an error.
+    Error,
+    /// A line that calls itself fatal.
+    Fatal,
+    /// The message of a runtime: it names the failure.
+    Named,
+}
+
+/// One kind of message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recogniser {
+    pub(super) strength: Strength,
+    pub(super) accounts: Accounts,
+    /// The last message of this kind.
+    pub(super) find: fn(&[&str]) -> Option<Message>,
+}
+
+/// A message that was found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Message {
+    /// Its lines.
+    pub(super) lines: Range<usize>,
+    /// What is said, without the text around it: [`choose`] adds that.
+    pub(super) said: Exception,
+    /// Only how the process came down, although others of its kind name the failure.
+    pub(super) is_manner: bool,
+}
+
+impl Message {
+    /// A message without a type.
+    fn words(lines: Range<usize>, message: impl Into<String>) -> Message {
+        Message::of(lines, "", message)
+    }
+
+    fn of(lines: Range<usize>, kind: &str, message: impl Into<String>) -> Message {
+        let said = Exception { kind: kind.to_owned(), message: message.into(), ..Exception::default() };
+        Message { lines, said, is_manner: false }
+    }
+
+    fn at(mut self, place: Option<(String, Option<u32>)>) -> Message {
+        if let Some((file, line)) = place {
+            (self.said.file, self.said.line) = (Some(file), line);
+        }
+        self
+    }
+}
+
+/// All of them.
+const FAMILIES: [&[Recogniser]; 7] =
+    [python::ALL, native::ALL, languages::ALL, mpi::ALL, shell::ALL, test_tools::ALL, logs::ALL];
+
+/// What was found to be the cause.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Cause {
+    pub(crate) exception: Exception,
+    strength: Strength,
+}
+
+impl Cause {
+    /// Whether it was named by a runtime, or by a line that calls itself an error: what stdout says counts only then, where
+    /// something else stands on stderr.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.strength >= Strength::Error
+    }
+}
+
+/// The cause of the end of a process, as its last lines tell it. The lines are without colours, and without what a
+/// carriage return overwrote.
+pub(crate) fn choose(lines: &[&str], end: End) -> Option<Cause> {
+    let found: Vec<(Strength, Accounts, Message)> = FAMILIES
+        .into_iter()
+        .flatten()
+        .filter_map(|recogniser| {
+            let message = (recogniser.find)(lines)?;
+            let strength = if message.is_manner { Strength::Manner } else { recogniser.strength };
+            Some((strength, recogniser.accounts, message))
+        })
+        .collect();
+    // What other messages take up is no line of the program's own that follows.
+    let follows = |after: usize| {
+        let is_own = |at: &usize| {
+            let taken = |message: &Message| message.lines.contains(at);
+            !lines[*at].trim().is_empty() && !found.iter().any(|(.., message)| taken(message))
+        };
+        (after..lines.len()).filter(is_own).count()
+    };
+    let (strength, _, message) = found
+        .iter()
+        .filter_map(|candidate| {
+            let (strength, accounts, message) = candidate;
+            let following = follows(message.lines.end);
+            let is_covered = accounts.cover(end) && (!matches!(accounts, Accounts::Any) || end.is_deliberate());
+            let score = match strength {
+                Strength::Named if is_covered => 5,
+                Strength::Named if following <= NEAR => 4,
+                Strength::Fatal if end.is_deliberate() && following <= NEAR_FATAL => 5,
+                Strength::Error if end.is_deliberate() && following <= NEAR => 4,
+                Strength::Complaint if end.is_deliberate() && following == 0 => 3,
+                Strength::Manner if is_covered => 2,
+                _ => return None,
+            };
+            Some((score, message.lines.end, candidate))
+        })
+        .max_by_key(|(score, end, _)| (*score, *end))?
+        .2;
+    let mut exception = message.said.clone();
+    let shown = match message.lines.len() {
+        1 => message.lines.start.saturating_sub(CONTEXT.0)..(message.lines.end + CONTEXT.1).min(lines.len()),
+        _ => message.lines.clone(),
+    };
+    exception.traceback = lines[shown].join("\n").trim_matches('\n').to_owned();
+    Some(Cause { exception, strength: *strength })
+}
+
+/// The last line for which this holds.
+fn last(lines: &[&str], is: impl Fn(&str) -> bool) -> Option<usize> {
+    lines.iter().rposition(|line| is(line))
+}
+
+/// `/a/b.c:5` or `/a/b.c:5:9`, as it stands at the end of a text.
+fn file_and_line(text: &str) -> Option<(String, Option<u32>)> {
+    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '(' || c == ')');
+    let (before, last) = text.rsplit_once(':')?;
+    let last = last.parse::<u32>().ok()?;
+    match before.rsplit_once(':') {
+        Some((file, line)) if line.parse::<u32>().is_ok() => Some((file.to_owned(), line.parse().ok())),
+        _ => Some((before.to_owned(), Some(last))),
+    }
+    .filter(|(file, _)| !file.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

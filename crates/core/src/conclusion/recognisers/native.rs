@@ -1,0 +1,161 @@
+//! Programs in C, C++ and Fortran: glibc, libstdc++ and libc++, the sanitizers, the runtimes of gfortran, ifx and flang,
+//! and the dynamic linker.
+
+use super::{Accounts, Message, Recogniser, Strength, file_and_line, last};
+
+pub(super) const ALL: &[Recogniser] = &[
+    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: glibc },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: terminate },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: assertion },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Any, find: sanitizer },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1]), find: undefined },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Any, find: fortran },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1, 127]), find: linker },
+    Recogniser { strength: Strength::Manner, accounts: Accounts::Signal, find: fortran_signal },
+];
+
+/// How glibc's allocator and its checks begin their last line (malloc/malloc.c, debug/fortify_fail.c, 2.36).
+const GLIBC: [&str; 16] = [
+    "double free or corruption",
+    "free(): ",
+    "malloc(): ",
+    "malloc_consolidate(): ",
+    "realloc(): ",
+    "munmap_chunk(): ",
+    "mremap_chunk(): ",
+    "corrupted size vs. prev_size",
+    "corrupted double-linked list",
+    "break adjusted to free malloc space",
+    "sysmalloc: ",
+    "*** stack smashing detected ***",
+    "*** buffer overflow detected ***",
+    "*** %n in writable segment",
+    "*** longjmp causes uninitialized stack frame ***",
+    "Fatal glibc error: ",
+];
+
+fn glibc(lines: &[&str]) -> Option<Message> {
+    let at = last(lines, |line| GLIBC.iter().any(|text| line.starts_with(text)))?;
+    Some(Message::words(at..at + 1, lines[at]))
+}
+
+/// What stands for the type where a program was terminated without an exception.
+const TERMINATE: &str = "std::terminate";
+
+/// libstdc++'s and libc++abi's last words.
+fn terminate(lines: &[&str]) -> Option<Message> {
+    let is_end = |line: &str| line.contains("terminate called") || line.starts_with("libc++abi: terminating");
+    let at = last(lines, is_end)?;
+    let previous = at.checked_sub(1).map(|at| lines[at]).unwrap_or_default();
+    if previous == "pure virtual method called" || previous == "deleted virtual method called" {
+        return Some(Message::words(at - 1..at + 1, previous));
+    }
+    if let Some((_, rest)) = lines[at].split_once("terminate called after throwing an instance of '") {
+        let kind = rest.trim_end_matches('\'');
+        let what = lines.get(at + 1).and_then(|line| line.trim_start().strip_prefix("what():"));
+        return Some(Message::of(at..at + 1 + usize::from(what.is_some()), kind, what.unwrap_or_default().trim()));
+    }
+    // `terminating due to uncaught exception of type std::runtime_error: boom`; before LLVM 16 it is `with`.
+    if let Some((_, rest)) = lines[at].split_once(" uncaught exception of type ") {
+        let (kind, what) = rest.split_once(": ").unwrap_or((rest, ""));
+        return Some(Message::of(at..at + 1, kind, what));
+    }
+    // After something else it is how that brought the process down: torch's threads do it.
+    Some(Message { is_manner: lines[at].contains("terminate called"), ..Message::of(at..at + 1, TERMINATE, "") })
+}
+
+/// glibc's `prog: file.c:5: func: Assertion `x' failed.`, musl's `Assertion failed: x (file.c: func: 5)`.
+fn assertion(lines: &[&str]) -> Option<Message> {
+    let at = last(lines, |line| {
+        (line.contains(": Assertion `") || line.contains(": Assertion '")) && line.contains("' failed")
+            || line.starts_with("Assertion failed: ")
+    })?;
+    let Some((before, after)) = lines[at].split_once(": Assertion ") else {
+        return Some(Message::words(at..at + 1, lines[at]));
+    };
+    let message = format!("Assertion {}", after.trim_end_matches('.'));
+    // The function may have colons of its own.
+    let place = before.split(": ").find_map(file_and_line);
+    Some(Message::words(at..at + 1, message).at(place))
+}
+
+/// `==1==ERROR: AddressSanitizer: heap-buffer-overflow on address …` up to its summary, which has the place.
+fn sanitizer(lines: &[&str]) -> Option<Message> {
+    let is_start = |line: &str| {
+        line.split_once("==ERROR: ")
+            .is_some_and(|(_, rest)| rest.split(':').next().is_some_and(|it| it.ends_with("Sanitizer")))
+            || line.starts_with("WARNING: ThreadSanitizer: ")
+            || line.contains("==WARNING: MemorySanitizer: ")
+    };
+    let start = lines.iter().position(|line| is_start(line))?;
+    let (_, text) = lines[start].split_once("Sanitizer: ")?;
+    let kind = lines[start][..lines[start].len() - text.len() - 2].rsplit([' ', ':']).next()?;
+    let summary = (start..lines.len()).find(|&at| lines[at].starts_with("SUMMARY: "));
+    let (message, place) = match summary.and_then(|at| lines[at].split_once("Sanitizer: ")) {
+        // `heap-buffer-overflow /a/b.c:2 in get`
+        // `1000 byte(s) leaked in 1 allocation(s).` has neither a kind nor a place.
+        Some((_, told)) if told.contains(" leaked in ") => (format!("{text}: {told}"), None),
+        Some((_, told)) => (told.to_owned(), told.split_whitespace().find_map(file_and_line)),
+        None => (text.split(" on address ").next().unwrap_or(text).to_owned(), None),
+    };
+    Some(Message::of(start..summary.map_or(start, |at| at) + 1, kind, message).at(place))
+}
+
+/// `ub.c:1:45: runtime error: signed integer overflow: …`
+fn undefined(lines: &[&str]) -> Option<Message> {
+    let at = last(lines, |line| line.contains(": runtime error: "))?;
+    let (place, message) = lines[at].split_once(": runtime error: ")?;
+    let place = file_and_line(place)?;
+    Some(Message::of(at..at + 1, "runtime error", message).at(Some(place)))
+}
+
+/// The runtimes' own lines: gfortran (libgfortran/runtime/error.c), ifx (`forrtl`), flang.
+fn fortran(lines: &[&str]) -> Option<Message> {
+    let at = last(lines, |line| {
+        line.starts_with("Fortran runtime error: ")
+            || line.starts_with("ERROR STOP")
+            || line.starts_with("Fortran ERROR STOP")
+            || line.starts_with("fatal Fortran runtime error(")
+            // What ifx says of our own SIGTERM is no cause.
+            || (line.starts_with("forrtl: ") && !line.contains("SIGTERM") && !line.contains("SIGINT"))
+    })?;
+    let backtrace = |line: &&&str| {
+        let line = line.trim_start();
+        line.is_empty() || line.starts_with("Error termination.") || line.starts_with('#') || line.starts_with("at ")
+    };
+    let end = at + 1 + lines[at + 1..].iter().take_while(backtrace).count();
+    // gfortran: `At line 4 of file a.f90 (unit = 10)` before it; ifx: `…, file /a/b.f90, line 4` in it.
+    let before = at.checked_sub(1).and_then(|at| lines[at].strip_prefix("At line "));
+    let place = before.and_then(|text| {
+        let (line, file) = text.split_once(" of file ")?;
+        let file = file.split(" (unit").next().unwrap_or(file);
+        Some((file.to_owned(), line.parse().ok()))
+    });
+    let traced = || lines[at..end].iter().find_map(|line| file_and_line(line.trim_start().strip_prefix("at ")?));
+    let start = at - usize::from(before.is_some());
+    Some(Message::words(start..end, lines[at]).at(place.or_else(traced)))
+}
+
+/// `Program received signal SIGSEGV: Segmentation fault - invalid memory reference.`, with gfortran's backtrace.
+fn fortran_signal(lines: &[&str]) -> Option<Message> {
+    let at = last(lines, |line| line.starts_with("Program received signal SIG") && !line.contains("SIGTERM"))?;
+    let (_, text) = lines[at].split_once(": ")?;
+    let is_backtrace = |line: &&&str| {
+        line.is_empty() || line.starts_with("Backtrace for") || line.starts_with('#') || line.starts_with("\tat ")
+    };
+    let end = at + 1 + lines[at + 1..].iter().take_while(is_backtrace).count();
+    let is_own = |line: &&&str| !line.contains("/sysdeps/");
+    let place = lines[at..end].iter().filter(is_own).find_map(|line| file_and_line(line.strip_prefix("\tat ")?));
+    Some(Message::words(at..end, text.trim_end_matches('.')).at(place))
+}
+
+/// The dynamic linker.
+fn linker(lines: &[&str]) -> Option<Message> {
+    let at = last(lines, |line| {
+        line.contains(": error while loading shared libraries: ")
+            || line.contains(": symbol lookup error: ")
+            || (line.contains(": version `") && line.contains("' not found (required by "))
+    })?;
+    let from = lines[at].find("error while").or_else(|| lines[at].find("symbol lookup")).unwrap_or(0);
+    Some(Message::words(at..at + 1, &lines[at][from..]))
+}

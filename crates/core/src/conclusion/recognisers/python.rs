@@ -1,0 +1,204 @@
+//! CPython's tracebacks, also as loguru and rich print them, its fatal errors, and what it says before it runs a program.
+
+use super::{Accounts, Message, Recogniser, Strength, last};
+use crate::testimony::Exception;
+
+pub(super) const ALL: &[Recogniser] = &[
+    Recogniser { strength: Strength::Named, accounts: Accounts::Uncaught(&[1]), find: traceback },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Uncaught(&[1]), find: group },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Uncaught(&[1]), find: rich },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1]), find: syntax_error },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Signal, find: fatal_error },
+    Recogniser { strength: Strength::Fatal, accounts: Accounts::Codes(&[1, 2]), find: not_found },
+    Recogniser { strength: Strength::Error, accounts: Accounts::Codes(&[1]), find: hydra },
+];
+
+const HEADER: &str = "Traceback (most recent call last):";
+
+/// Whether a traceback begins here. A progress bar may stand before it, on the same line.
+pub(crate) fn is_header(line: &str) -> bool {
+    line.ends_with(HEADER) && !line.contains(GROUP_HEADER) && !line.starts_with(' ')
+}
+
+/// What links the tracebacks of an exception and its cause.
+fn is_link(line: &str) -> bool {
+    line.starts_with("During handling of the above exception") || line.starts_with("The above exception was the direct")
+}
+
+/// `ValueError: failure!`, as it ends a traceback.
+pub(crate) fn exception_line(line: &str) -> Option<(&str, &str)> {
+    let (kind, message) = line.split_once(": ").unwrap_or((line.trim_end_matches(':'), ""));
+    let is_name = |c: char| c.is_alphanumeric() || c == '.' || c == '_' || c == '<' || c == '>';
+    let fits = kind.chars().all(is_name) && kind.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_');
+    fits.then_some((kind, message))
+}
+
+/// `  File "a.py", line 5, in func`; loguru marks one with `> `, and faulthandler has no comma.
+pub(crate) fn frame(line: &str) -> Option<(String, u32, String)> {
+    let rest = line.trim_start_matches([' ', '>', '|']).strip_prefix("File \"")?;
+    let (file, rest) = rest.split_once("\", line ")?;
+    let (number, function) = match rest.split_once(" in ") {
+        Some((number, function)) => (number.trim_end_matches(','), function),
+        None => (rest, ""),
+    };
+    Some((file.to_owned(), number.trim().parse().ok()?, function.to_owned()))
+}
+
+/// The frame of a traceback that says most: the last one of the program's own, else the last.
+pub(crate) fn place<'a>(lines: impl Iterator<Item = &'a str>) -> Option<(String, u32, String)> {
+    let frames: Vec<_> = lines.filter_map(frame).collect();
+    let own = frames.iter().rev().find(|(file, ..)| !crate::window::is_library(file));
+    own.or(frames.last()).cloned()
+}
+
+fn with_place(mut message: Message, place: Option<(String, u32, String)>) -> Message {
+    if let Some((file, line, function)) = place {
+        (message.said.file, message.said.line, message.said.function) = (Some(file), Some(line), Some(function));
+    }
+    message
+}
+
+/// The line of a traceback's exception.
+fn end_of(lines: &[&str], header: usize) -> Option<usize> {
+    let is_inside = |line: &str| line.starts_with([' ', '\t']) || line.starts_with("> File \"") || line.is_empty();
+    (header + 1..lines.len()).find(|&at| !is_inside(lines[at]))
+}
+
+fn traceback(lines: &[&str]) -> Option<Message> {
+    let mut aside = None;
+    for header in (0..lines.len()).rev().filter(|&at| is_header(lines[at])) {
+        let Some(end) = end_of(lines, header) else { continue };
+        let Some((kind, _)) = exception_line(lines[end]) else { continue };
+        let kind = kind.rsplit('.').next().unwrap_or(kind);
+        let message = lines[end].split_once(": ").map(|(_, message)| message).unwrap_or_default();
+        // The message may have more lines; another traceback, a note of a tool or a blank line ends it.
+        let more = lines[end + 1..].iter().take_while(|line| {
+            line.starts_with([' ', '\t']) || (message.trim().is_empty() && exception_line(line).is_none())
+        });
+        let whole = end + 1 + if message.trim().is_empty() { more.count() } else { 0 };
+        let whole = embedded(lines, end, whole);
+        // An exception and its causes are one message.
+        let mut start = header;
+        while start >= 2
+            && let Some(link) = (0..start).rev().find(|&at| !lines[at].is_empty()).filter(|&at| is_link(lines[at]))
+            && let Some(before) = (0..link).rev().find(|&at| is_header(lines[at]))
+        {
+            start = before;
+        }
+        let text = std::iter::once(message).chain(lines[end + 1..whole].iter().copied());
+        let said = Message::of(start..whole, kind, text.collect::<Vec<_>>().join("\n"));
+        let said = with_place(said, place(lines[header..end].iter().copied()));
+        let title = header.checked_sub(1).map(|at| lines[at]).unwrap_or_default();
+        if title.starts_with("Exception in thread") || title.starts_with("Exception ignored") {
+            // It ended a thread or nothing, and counts only where nothing else is said.
+            aside.get_or_insert(Message { is_manner: title.starts_with("Exception ignored"), ..said });
+        } else {
+            return Some(said);
+        }
+    }
+    aside
+}
+
+/// The end of a message that holds the traceback of another process, as torch's do.
+fn embedded(lines: &[&str], end: usize, whole: usize) -> usize {
+    let is_embedded = |line: &str| line.contains("Original Traceback") || line.starts_with("-- Process ");
+    let Some(inner) = (end + 1..lines.len().min(end + 5)).find(|&at| is_embedded(lines[at])) else { return whole };
+    let header = if is_header(lines[inner]) { inner } else { inner + 1 };
+    end_of(lines, header).map_or(whole, |at| at + 1)
+}
+
+/// An exception group: its own line, and in it the first of its exceptions.
+fn group(lines: &[&str]) -> Option<Message> {
+    let start = last(lines, |line| line.ends_with(GROUP_HEADER))?;
+    let is_inside = |line: &&&str| line.trim_start().starts_with(['|', '+']);
+    let end = start + 1 + lines[start + 1..].iter().take_while(is_inside).count();
+    let inside = || lines[start + 1..end].iter().map(|line| within_group(line));
+    let said = inside().find_map(|line| exception_line(line).filter(|(kind, _)| kind.ends_with("Group")))?;
+    Some(with_place(Message::of(start..end, said.0, said.1), place(inside())))
+}
+
+const GROUP_HEADER: &str = "Exception Group Traceback (most recent call last):";
+
+fn within_group(line: &str) -> &str {
+    line.trim_start_matches([' ', '|', '+'])
+}
+
+/// The first exception of a group, by the group's traceback.
+pub(crate) fn first_of_group(traceback: &str) -> Option<String> {
+    let (_, inside) = traceback.split_once(GROUP_HEADER)?;
+    let mut lines = inside.lines().skip_while(|line| !within_group(line).starts_with("---------------- 1 -")).skip(1);
+    let is_frame = |line: &str| line.starts_with("    |   ") || line.contains("Traceback (most recent call last):");
+    let found = lines.find(|line| !is_frame(line) && exception_line(within_group(line)).is_some())?;
+    Some(within_group(found).to_owned())
+}
+
+/// `╭──── Traceback (most recent call last) ────╮`, as rich prints it.
+fn rich(lines: &[&str]) -> Option<Message> {
+    let start = last(lines, |line| line.contains("─ Traceback (most recent call last) ─"))?;
+    let bottom = (start + 1..lines.len()).find(|&at| lines[at].starts_with('╰'))?;
+    let (kind, message) = exception_line(lines.get(bottom + 1)?)?;
+    let places = lines[start..bottom].iter().filter_map(|line| {
+        let (place, function) = line.trim_matches(['│', ' ']).rsplit_once(" in ")?;
+        let (file, number) = place.rsplit_once(':')?;
+        Some((file.to_owned(), number.parse().ok()?, function.to_owned()))
+    });
+    let places: Vec<(String, u32, String)> = places.collect();
+    let own = places.iter().rev().find(|(file, ..)| !crate::window::is_library(file)).or(places.last()).cloned();
+    Some(with_place(Message::of(start..bottom + 2, kind, message), own))
+}
+
+/// A program that cannot be compiled has no frames.
+fn syntax_error(lines: &[&str]) -> Option<Message> {
+    let is_one =
+        |line: &str| ["SyntaxError: ", "IndentationError: ", "TabError: "].iter().any(|it| line.starts_with(it));
+    let end = last(lines, is_one)?;
+    let start = (end.saturating_sub(5)..end).rev().find(|&at| frame(lines[at]).is_some())?;
+    let (kind, message) = exception_line(lines[end])?;
+    Some(with_place(Message::of(start..end + 1, kind, message), frame(lines[start])))
+}
+
+/// What faulthandler and the interpreter itself say on their way down, most recent call first.
+fn fatal_error(lines: &[&str]) -> Option<Message> {
+    let start = last(lines, |line| line.starts_with("Fatal Python error: "))?;
+    let (kind, message) = lines[start].split_once(": ")?;
+    let thread = (start..lines.len()).find(|&at| lines[at].contains("(most recent call first)")).unwrap_or(start);
+    let frames = lines[thread + 1..].iter().take_while(|line| frame(line).is_some()).count();
+    let mut inside: Vec<&str> = lines[thread + 1..thread + 1 + frames].to_vec();
+    inside.reverse();
+    Some(with_place(Message::of(start..thread + 1 + frames, kind, message), place(inside.into_iter())))
+}
+
+/// `python3: can't open file 'a.py': [Errno 2] No such file or directory`, `python3: No module named nosuch`.
+fn not_found(lines: &[&str]) -> Option<Message> {
+    let at = last(lines, |line| {
+        let Some((program, text)) = line.split_once(": ") else { return false };
+        program.rsplit('/').next().is_some_and(|name| name.starts_with("python"))
+            && (text.starts_with("can't open file")
+                || text.starts_with("No module named")
+                || text.contains("Error while"))
+    })?;
+    let (_, text) = lines[at].split_once(": ")?;
+    Some(Message::words(at..at + 1, text))
+}
+
+/// Hydra says what is wrong with its configuration, and then how to see more.
+fn hydra(lines: &[&str]) -> Option<Message> {
+    let end = last(lines, |line| line.starts_with("Set the environment variable HYDRA_FULL_ERROR=1"))?;
+    let start = lines[..end].iter().rposition(|line| {
+        ["Could not override ", "In '", "Cannot find primary config", "Error merging ", "Could not append "]
+            .iter()
+            .any(|it| line.starts_with(it))
+    })?;
+    let key = lines[start + 1..end].iter().find(|line| line.starts_with("Key '"));
+    let message = match key {
+        Some(key) => format!("{} {key}", lines[start]),
+        None => lines[start].to_owned(),
+    };
+    Some(Message::words(start..end + 1, message))
+}
+
+/// Whether the lines end with a whole traceback: nothing was written after the exception's own line.
+pub(crate) fn ends_with_traceback(lines: &[&str]) -> Option<Exception> {
+    let message = traceback(lines).filter(|message| message.lines.end == lines.len())?;
+    Some(Exception { traceback: lines[message.lines.clone()].join("\n"), ..message.said })
+}
