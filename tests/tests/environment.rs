@@ -89,6 +89,73 @@ fn the_users_variables_are_set_and_removed() {
     }
 }
 
+/// Of a name that comes twice, C sees the first value and a shell the last.
+#[test]
+fn no_variable_comes_twice_and_a_shell_sees_what_c_sees() {
+    let masks = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"];
+    // What the kernel was given for the shell, what the shell made of it, and what a program below it is given.
+    let script = "printf 'rank\\0'; cat /proc/$$/environ; printf 'shell\\0'; env -0";
+    let edits = [
+        "RANKRUN_RANK=9",
+        "RANKRUN_WORKER=mine",
+        "RANKRUN_WORLD_SIZE=9{rank}",
+        "PMI_RANK=7",
+        "PMI_FD=7{rank}",
+        "RANK=r{rank}",
+        "LOCAL_RANK=mine",
+        "PMIX_NAMESPACE=mine",
+        "TORCHELASTIC_ERROR_FILE=/error.{rank}",
+        "PYTHONPATH=/lib/{rank}",
+        "LD_PRELOAD=",
+        "_STDBUF_O=L",
+        "OMP_NUM_THREADS=1{rank}",
+        "OUTER=new{rank}",
+        "OUTER=newer{rank}",
+    ];
+    for more in [&["--gpus-per-rank", "1", "--buffer", "line"][..], &["--gpus-per-rank", "1", "--mpi", "none"], &[]] {
+        let mut words = vec!["-n", "2", "--output", "grouped"];
+        words.extend(more);
+        edits.iter().for_each(|edit| words.extend(["-x", edit]));
+        words.extend(["sh", "-c", script]);
+        let mut job = Job::new(&words).env("OUTER", "outer").env("LD_PRELOAD", "");
+        for mask in masks {
+            job = job.env(mask, "4,5");
+        }
+        let ended = job.run();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+        let text = ended.stdout_text();
+        let ranks: Vec<&str> = text.split("rank\0").skip(1).collect();
+        assert_eq!(ranks.len(), 2, "{text:?}");
+        for rank in ranks {
+            let (given, shells) = rank.split_once("shell\0").expect("both were written");
+            let pairs = |text: &str| -> Vec<(String, String)> {
+                let pairs = text.split_terminator('\0').filter_map(|pair| pair.trim_start().split_once('='));
+                pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+            };
+            let mut seen = BTreeMap::new();
+            for (name, value) in pairs(given) {
+                assert_eq!(seen.insert(name.clone(), value), None, "{name} comes twice with {more:?}");
+            }
+            let number = seen["RANKRUN_RANK"].clone();
+            let shells = pairs(shells);
+            let is_given = |name: &str| seen.contains_key(name) && !["_", "PWD", "OLDPWD", "SHLVL"].contains(&name);
+            for (name, value) in shells.into_iter().filter(|(name, _)| is_given(name)) {
+                assert_eq!(seen[&name], value, "a shell sees another {name} in rank {number}");
+            }
+            let get = |name: &str| seen.get(name).cloned().unwrap_or_default();
+            assert!(["0", "1"].contains(&number.as_str()), "it is ours, not {number}");
+            assert_eq!(get("RANKRUN_WORLD_SIZE"), "2");
+            assert_ne!(get("RANKRUN_WORKER"), "mine");
+            assert_eq!(get("PMI_RANK"), if more.contains(&"none") { "7".to_owned() } else { number.clone() });
+            assert_eq!((get("RANK"), get("LOCAL_RANK")), (format!("r{number}"), "mine".to_owned()));
+            assert_eq!(get("OUTER"), format!("newer{number}"));
+            let is_sliced = more.contains(&"--gpus-per-rank");
+            let device = if number == "0" { "4" } else { "5" };
+            assert_eq!(get("CUDA_VISIBLE_DEVICES"), if is_sliced { device } else { "4,5" });
+        }
+    }
+}
+
 /// What `fdcheck` says of each rank. Without rankrun it tells what this test itself was given to inherit.
 fn surroundings(job: Job) -> Vec<Value> {
     let ended = job.run();

@@ -1,6 +1,7 @@
 //! From a job's description to the command of one rank, with its descriptors.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,8 +50,13 @@ impl Inherited {
     }
 }
 
+type Variables = BTreeMap<OsString, OsString>;
+
 /// What is the same for all ranks of an app on this node.
 struct AppParts {
+    /// The names that its ranks have of their own, in order.
+    own: Vec<OsString>,
+    /// Its variables, without those names. Of a name that comes twice, C sees the first value, and a shell the last.
     env: Arc<[CString]>,
     path: Option<OsString>,
 }
@@ -117,8 +123,6 @@ impl Preparer {
         let rank = worker.rank();
         let app = spec.map.place(rank).map_or(AppIndex(0), |place| place.app);
         let words = spec.command(rank);
-        self.app_parts(spec, app)?;
-        let parts = &self.apps[&app];
         let directory = spec.directory(rank);
         let wdir = (directory != spec.cwd).then(|| c_string(&directory)).transpose()?;
         let (pmi, keep) = match spec.mpi {
@@ -129,10 +133,11 @@ impl Preparer {
             }
             MpiMode::None => (None, None),
         };
-        let own_env = rank_environment(spec, &self.facts, rank, keep.is_some().then_some(PMI_FD));
-        let tag = (OsString::from(TAG), OsString::from(&worker.tag));
-        let env = own_env.into_iter().chain([tag]);
-        let env = env.map(|(name, value)| variable(&name, &value)).collect::<Result<_, _>>()?;
+        let mut own = rank_environment(spec, &self.facts, rank, keep.is_some().then_some(PMI_FD));
+        own.insert(TAG.into(), OsString::from(&worker.tag));
+        let parts = self.app_parts(spec, app, &own)?;
+        let (shared_env, path) = (Arc::clone(&parts.env), parts.path.clone());
+        let env = own.iter().map(|(name, value)| variable(name, value)).collect::<Result<_, _>>()?;
         let streams = self.streams(spec, rank, inherited).map_err(io_error("set up stdio"))?;
         let cgroup = cgroup().map_err(io_error("make a cgroup"))?;
         let session = match spec.io.tty {
@@ -145,7 +150,7 @@ impl Preparer {
             program: CString::default(),
             argv: words.iter().map(|word| c_string(word)).collect::<Result<_, _>>()?,
             env,
-            shared_env: Arc::clone(&parts.env),
+            shared_env,
             wdir,
             stdio: streams.theirs,
             keep,
@@ -155,19 +160,23 @@ impl Preparer {
             limits: self.limits,
             parent: self.parent,
         };
-        let program = Program { word: words[0].clone(), app, path: parts.path.clone(), directory: directory.into() };
+        let program = Program { word: words[0].clone(), app, path, directory: directory.into() };
         Ok(Prepared { command, program, captures: streams.ours, pmi, windows: streams.windows, stdin: streams.stdin })
     }
 
-    fn app_parts(&mut self, spec: &JobSpec, app: AppIndex) -> Result<(), PrepareError> {
-        if self.apps.contains_key(&app) {
-            return Ok(());
-        }
-        let env = app_environment(spec, &self.facts, app);
+    /// The parts of an app, which go with the variables of a rank of it. Ranks of one app have variables of the same names,
+    /// so that they are made once.
+    fn app_parts(&mut self, spec: &JobSpec, app: AppIndex, own: &Variables) -> Result<&AppParts, PrepareError> {
+        let parts = match self.apps.entry(app) {
+            Entry::Occupied(entry) if entry.get().own.iter().eq(own.keys()) => return Ok(entry.into_mut()),
+            entry => entry,
+        };
+        let mut env = app_environment(spec, &self.facts, app);
+        env.retain(|name, _| !own.contains_key(name));
         let path = env.get(OsStr::new("PATH")).cloned();
         let env = env.iter().map(|(name, value)| variable(name, value)).collect::<Result<Vec<_>, _>>()?;
-        self.apps.insert(app, AppParts { env: env.into(), path });
-        Ok(())
+        let made = AppParts { own: own.keys().cloned().collect(), env: env.into(), path };
+        Ok(parts.insert_entry(made).into_mut())
     }
 
     fn streams(&self, spec: &JobSpec, rank: Rank, inherited: &Inherited) -> io::Result<Streams> {

@@ -219,7 +219,7 @@ fn prepend_hook(path: &mut OsString, hook: &OsStr) {
     }
 }
 
-/// The variables that are the rank's own, to be laid over its app's.
+/// The variables that are the rank's own: they stand in place of its app's of the same names.
 ///
 /// `pmi_fd` is the descriptor of the PMI socket in the rank, `None` where PMI is off. A rank beyond the world has none.
 /// A GPU mask that is too short for the rank is cut short or empty; [`check_gpus`] tells before anything starts.
@@ -228,48 +228,41 @@ pub fn rank_environment(
     facts: &NodeFacts,
     rank: Rank,
     pmi_fd: Option<i32>,
-) -> Vec<(OsString, OsString)> {
+) -> BTreeMap<OsString, OsString> {
+    let mut env = BTreeMap::new();
     let Some(place) = spec.map.place(rank) else {
-        return Vec::new();
+        return env;
     };
     let app = spec.app(place.app);
-    let mut env: Vec<(OsString, OsString)> = Vec::with_capacity(14);
-    let mut set = |name: &str, value: u64| {
+    let mut set = |name: &str, value: OsString| {
         if is_protected(name) || !is_edited(app, OsStr::new(name)) {
-            env.push((name.into(), value.to_string().into()));
+            env.insert(name.into(), value);
         }
     };
-    set("RANKRUN_RANK", rank.0.into());
-    set("RANKRUN_LOCAL_RANK", place.local_rank.0.into());
-    set("MPI_LOCALRANKID", place.local_rank.0.into());
-    set("RANK", rank.0.into());
-    set("LOCAL_RANK", place.local_rank.0.into());
-    set("ROLE_RANK", rank.0.into());
-    if let Some(directory) = &facts.runtime_dir
-        && !is_edited(app, OsStr::new(ERROR_FILE))
-    {
-        env.push((ERROR_FILE.into(), error_file(directory, rank)));
+    let number = |n: u32| OsString::from(n.to_string());
+    set("RANKRUN_RANK", number(rank.0));
+    set("RANKRUN_LOCAL_RANK", number(place.local_rank.0));
+    set("MPI_LOCALRANKID", number(place.local_rank.0));
+    set("RANK", number(rank.0));
+    set("LOCAL_RANK", number(place.local_rank.0));
+    set("ROLE_RANK", number(rank.0));
+    if let Some(directory) = &facts.runtime_dir {
+        set(ERROR_FILE, error_file(directory, rank));
     }
-    let mut set = |name: &str, value: u64| {
-        if is_protected(name) || !is_edited(app, OsStr::new(name)) {
-            env.push((name.into(), value.to_string().into()));
-        }
-    };
     if let Some(fd) = pmi_fd {
-        set("PMI_FD", fd.unsigned_abs().into());
-        set("PMI_RANK", rank.0.into());
-        set("PMI_SIZE", spec.map.world_size().into());
+        set("PMI_FD", number(fd.unsigned_abs()));
+        set("PMI_RANK", number(rank.0));
+        set("PMI_SIZE", number(spec.map.world_size()));
     }
     if pmi_fd.is_some() && spec.map.world_size() > 1 {
-        let fresh = NOT_ALONE.iter().filter(|(name, _)| !is_edited(app, OsStr::new(name)));
-        env.extend(fresh.map(|(name, value)| (name.into(), value.into())));
+        NOT_ALONE.iter().for_each(|(name, value)| set(name, value.into()));
     }
     if let Some(per_rank) = spec.gpus_per_rank {
         debug_assert_eq!(place.node, facts.node, "a rank is started on its own node");
-        env.extend(gpu_masks(spec, app, place.local_rank, per_rank).into_iter().map(|slice| {
+        for slice in gpu_masks(spec, app, place.local_rank, per_rank) {
             let devices = slice.devices.join(&b","[..]);
-            (slice.variable.into(), OsString::from_vec(devices))
-        }));
+            env.insert(slice.variable.into(), OsString::from_vec(devices));
+        }
     }
     let filled = fill(spec, facts, app, rank, &env);
     env.extend(filled);
@@ -283,14 +276,14 @@ fn fill(
     facts: &NodeFacts,
     app: &App,
     rank: Rank,
-    own: &[(OsString, OsString)],
+    own: &BTreeMap<OsString, OsString>,
 ) -> Vec<(OsString, OsString)> {
     let mut filled = Vec::new();
     for (i, edit) in app.env.iter().enumerate() {
         let EnvEdit::Fill { name, value } = edit else { continue };
         let is_ours = || {
             let shared = shared_variables(spec, facts, 1);
-            own.iter().any(|(have, _)| have == name) || shared.iter().any(|(have, _)| *have == *name)
+            own.contains_key(name) || shared.iter().any(|(have, _)| *have == *name)
         };
         if edits(&app.env[i + 1..], name) || (name.to_str().is_some_and(is_protected) && is_ours()) {
             continue;

@@ -175,7 +175,7 @@ fn rank_variables(spec: &JobSpec, facts: &NodeFacts, rank: Rank) -> Env {
         MpiMode::Pmi1 => Some(i32::MAX),
         MpiMode::None => None,
     };
-    rank_environment(spec, facts, rank, pmi_fd).into_iter().collect()
+    rank_environment(spec, facts, rank, pmi_fd)
 }
 
 /// A value of one rank after another, as one text.
