@@ -2,9 +2,13 @@
 
 /// The candidate nearest to what was typed, if any is near enough to be what was meant.
 ///
-/// Near is an edit distance (with transpositions) of at most a third of the length of what was typed, and at least 1.
+/// Near is an edit distance (with transpositions) of at most a third of the length of what was typed: nothing is near to a
+/// word of one or two letters, since every other such word would be.
 pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (typed.chars().count() / 3).max(1);
+    let limit = typed.chars().count() / 3;
+    if limit == 0 {
+        return None;
+    }
     candidates
         .into_iter()
         .filter(|candidate| *candidate != typed)
@@ -52,5 +56,8 @@ mod tests {
         assert_eq!(nearest("ab", ["cd", "xyz"]), None);
         assert_eq!(nearest("solver", ["python", "gcc"]), None);
         assert_eq!(nearest("ls", ["ls"]), None, "what was typed is no hint");
+        for short in ["", "-", "m", "mx"] {
+            assert_eq!(nearest(short, ["R", "mv", "m4"]), None, "{short}");
+        }
     }
 }

@@ -9,6 +9,7 @@ use rankrun_core::ExitCode;
 use rankrun_core::suggest::nearest;
 use rankrun_sys::exec::{ResolveError, resolve};
 
+use crate::args;
 use crate::message::Problem;
 use crate::words::{quote, split};
 use rankrun_sys::reason;
@@ -33,14 +34,17 @@ fn not_found(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Problem {
     if let Some(hint) = not_a_program(&text, path, wdir) {
         return problem.hint(hint);
     }
+    let own = if is_path { None } else { own_command(&text) };
     let hint = if is_path {
         near_file(&text, wdir).map(|near| format!("did you mean \"{near}\"?"))
     } else if wdir.join(command).is_file() {
         Some(how_to_run(&format!("./{text}"), &wdir.join(command)))
+    } else if let Some(own) = own {
+        Some(own)
     } else {
         let programs = programs(path, wdir);
         let files = names_in(wdir);
-        match nearest(&text, programs.iter().map(String::as_str)) {
+        match nearest(&text, programs.iter().map(String::as_str).filter(|name| !is_dangerous(name))) {
             Some(near) => Some(format!("did you mean \"{near}\"?")),
             None => nearest(&text, files.iter().map(String::as_str))
                 .filter(|near| wdir.join(near).is_file())
@@ -48,6 +52,30 @@ fn not_found(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Problem {
         }
     };
     problem.hint_if(hint)
+}
+
+/// Programs that do harm when somebody follows a guess: they are never suggested.
+const DANGEROUS: &[&str] = &[
+    "chmod", "chown", "dd", "fdisk", "halt", "init", "kill", "killall", "mv", "parted", "pkill", "poweroff", "reboot",
+    "rm", "rmdir", "sfdisk", "shred", "shutdown", "telinit", "truncate", "unlink", "userdel", "wipefs",
+];
+
+fn is_dangerous(name: &str) -> bool {
+    DANGEROUS.contains(&name) || name.starts_with("mkfs")
+}
+
+/// The command of rankrun that may be meant. Such a command is one only as the first word, in small letters.
+fn own_command(text: &str) -> Option<String> {
+    let lower = text.to_lowercase();
+    let names = || args::SUBCOMMANDS.iter().map(|(name, _)| *name).chain(["help"]);
+    let is_form = |name: &&str| {
+        lower == *name || lower.strip_suffix('s') == Some(*name) || name.strip_suffix('s') == Some(&*lower)
+    };
+    let own = names().find(is_form).or_else(|| nearest(&lower, names()))?;
+    Some(match text == own {
+        true => format!("\"{own}\" is a command of rankrun only as the first word: write rankrun {own}"),
+        false => format!("did you mean \"rankrun {own}\"?"),
+    })
 }
 
 /// What only a shell can run.
@@ -60,6 +88,12 @@ const SHELL_WORDS: &[&str] = &[
 fn not_a_program(text: &str, path: Option<&OsStr>, wdir: &Path) -> Option<String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
         return Some(format!("the number of ranks is written -n {text}"));
+    }
+    if text.starts_with('-') && text.len() > 1 {
+        return Some("options come before the command: what follows \"--\" is the command".to_owned());
+    }
+    if ["run", "launch"].contains(&text) {
+        return Some(format!("leave out \"{text}\": the command follows the options"));
     }
     if text == "version" {
         return Some("the version is printed by \"rankrun --version\"".to_owned());
@@ -273,6 +307,46 @@ mod tests {
         error: cannot run "no-such-thing": command not found
         exit 127
         "#);
+    }
+
+    #[test]
+    fn a_command_of_rankrun_is_meant_rather_than_another_program() {
+        for (typed, hint) in [
+            ("reprot", "did you mean \"rankrun report\"?"),
+            ("report", "\"report\" is a command of rankrun only as the first word: write rankrun report"),
+            ("Report", "did you mean \"rankrun report\"?"),
+            ("reports", "did you mean \"rankrun report\"?"),
+            ("checks", "did you mean \"rankrun check\"?"),
+            ("completion", "did you mean \"rankrun completions\"?"),
+            ("halp", "did you mean \"rankrun help\"?"),
+        ] {
+            assert_eq!(hint_of(typed).as_deref(), Some(hint), "{typed}");
+        }
+    }
+
+    #[test]
+    fn no_harmful_program_and_nothing_for_a_letter_is_suggested() {
+        for typed in ["rebot", "haltt", "powerof", "shutdwn", "mkfs.ext5", "", "-", "m", "r"] {
+            assert_eq!(hint_of(typed), None, "{typed}");
+        }
+    }
+
+    #[test]
+    fn a_word_that_other_launchers_want_is_left_out() {
+        assert_eq!(hint_of("run").as_deref(), Some("leave out \"run\": the command follows the options"));
+        let after = "options come before the command: what follows \"--\" is the command";
+        assert_eq!(hint_of("-n").as_deref(), Some(after));
+    }
+
+    /// The hint for a command that is not there, where there are programs that nobody should be led to.
+    fn hint_of(command: &str) -> Option<String> {
+        let directory = directory();
+        let path = directory.path().join("bin");
+        for name in ["reboot", "halt", "poweroff", "shutdown", "mkfs.ext4", "R", "rm", "rev"] {
+            std::fs::copy(path.join("solver"), path.join(name)).expect("a program");
+        }
+        let problem = find(command.as_ref(), Some(path.as_os_str()), directory.path()).expect_err("no such program");
+        problem.hints.into_iter().next()
     }
 
     #[test]
