@@ -1,7 +1,7 @@
 //! One node of a job: the guard, and the agent that starts, holds and ends the workers.
 //!
 //! The agent is one loop ([`driver`]), one thread that spawns, and one that watches /dev/shm. Each source of the loop becomes
-//! an event; what to do about the workers is decided by `rankrun_core::team`, and this crate does it. It keeps:
+//! an event; `rankrun_core::team` decides what to do, and this crate does it. It keeps:
 //! * **K-2** peek, signal, reap: the agent is the only one that waits for children, and a leader is reaped after the
 //!   signals that its end calls for ([`team`]).
 //! * **K-4** a worker is gone only when its boundary is empty ([`children`]).

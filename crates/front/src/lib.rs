@@ -14,7 +14,7 @@ use rankrun_core::{ExitCode, JobSpec};
 
 pub use job::{JournalError, Refusal, Replayed, replay};
 
-/// What is to be run, with everything resolved.
+/// The job to run, with all settings resolved.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The job. Its ignored signals are filled in here.
@@ -25,19 +25,19 @@ pub struct Plan {
     pub report: ReportPlace,
     /// Where the events of the job are written.
     pub journal: Option<PathBuf>,
-    /// Where torchrun would leave the cause (`TORCHELASTIC_ERROR_FILE`).
+    /// Where torchrun would write the cause (`TORCHELASTIC_ERROR_FILE`).
     pub error_file: Option<PathBuf>,
     pub timeout: Option<Duration>,
     pub keep_going: bool,
-    /// How the agent of this node is to be.
+    /// The settings of the agent of this node.
     pub node: rankrun_agent::Options,
     /// Whether the job ends when our parent does.
     pub die_with_parent: bool,
-    /// Whether a rank whose stderr ends with a traceback, and that lives on, is ended (or only named).
+    /// Whether a rank that lives on after a traceback on stderr is ended (or only noted).
     pub end_suspects: bool,
-    /// How long a blocked destination may hold us up after the end.
+    /// How long we wait for a blocked destination after the end.
     pub drain: Duration,
-    /// -1 is quiet, 0 as usual, 1 and more tell what is going on.
+    /// -1 is quiet, 0 is the default, 1 and more print progress.
     pub verbosity: i8,
     /// Whether our own messages are coloured.
     pub color: bool,
@@ -48,17 +48,17 @@ pub struct Plan {
 pub struct ReportPlace {
     /// The directory of `report.json`; `None` where the user has no home.
     pub directory: Option<PathBuf>,
-    /// The user has named it: a report is written there also if the job succeeds.
+    /// The user has named it: the report is then written also if the job succeeds.
     pub is_asked_for: bool,
     /// The user's home, which is written `~`. A directory below it is made only if the home exists.
     pub home: Option<PathBuf>,
-    /// How many reports stay in the default place.
+    /// How many reports are kept in the default place.
     pub keep: u32,
 }
 
 /// Runs the job to its end. The calling process must have one thread.
 ///
-/// If rankrun was asked to end by a signal, this ends the process by that signal, so that a shell loop stops too.
+/// If a signal asked rankrun to end, this ends the process by that signal, so that a shell loop stops too.
 pub fn run(plan: Plan) -> ExitCode {
     let outcome = job::run(plan);
     if let Some(signal) = outcome.raise {

@@ -18,23 +18,23 @@ const READ: usize = 256 * 1024;
 pub(crate) struct Link(rankrun_wire::Link);
 
 impl Link {
-    /// A link to an agent of this machine: nobody could connect the socket again, so nothing is retained.
+    /// A link to an agent of this machine: the socket cannot be reconnected, so nothing is kept for sending again.
     pub(crate) fn new(registry: &Registry, token: u64, socket: OwnedFd, session: NonZeroU64) -> io::Result<Link> {
         let conn = Conn::of_socket(registry, token, socket)?;
         Ok(Link(rankrun_wire::Link::new(conn, Session::new(session, Retain::No), READ)))
     }
 
-    /// Sends a message: at once, as far as the socket takes it, and the rest when it takes more.
-    pub(crate) fn say(&mut self, message: &ToAgent) -> Result<(), LinkError> {
+    /// Sends a message: now as far as the socket has room, the rest later.
+    pub(crate) fn send(&mut self, message: &ToAgent) -> Result<(), LinkError> {
         self.0.send(message)
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends what waits, as far as the socket has room.
     pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
         self.0.flush()
     }
 
-    /// Reads once. What has arrived is then taken with [`Link::next`], also before an error is acted upon.
+    /// Reads once. Then take the frames with [`Link::next`], also before handling an error.
     pub(crate) fn fill(&mut self) -> Result<(), LinkError> {
         self.0.fill()
     }

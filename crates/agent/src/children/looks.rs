@@ -1,4 +1,4 @@
-//! Looks at processes: what they do, and what there is to report of them.
+//! Looks at processes: what they do, and what the report says about them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rankrun_core::team::Activity;
 use rankrun_sys::proc;
 use rankrun_sys::process::ProcessId;
 
-/// What a set of processes did so far, and whether none of them is about to do more: asleep, stopped or dead.
+/// What a set of processes did so far, and whether all of them are idle: asleep, stopped or dead.
 pub(super) fn activity(ids: &[ProcessId]) -> Activity {
     let mut sum = ids.len() as u64;
     for id in ids {
@@ -43,8 +43,8 @@ struct Known {
 impl Account {
     /// Looks at all processes of a worker.
     ///
-    /// `write_bytes` counts what will go to a disk, also through `mmap`. A file system in memory, and some that are made for
-    /// clusters, are not in it: there the positions of open files tell.
+    /// `write_bytes` counts what will go to a disk, also through `mmap`. It does not count writes to file systems in memory
+    /// and to some cluster file systems: for those, the positions of open files are read.
     pub(super) fn look(&mut self, ids: &[ProcessId]) -> Progress {
         let mut before = std::mem::take(&mut self.known);
         self.total.waits_for_disk = false;
@@ -57,7 +57,7 @@ impl Account {
                 positions: proc::written_positions(id.pid),
             };
             self.total.waits_for_disk |= process.state == 'D';
-            // A new process may have inherited files: how far they are written is not its doing.
+            // A new process may have inherited files: it did not write what is in them already.
             let last = last.unwrap_or_else(|| Known { positions: now.positions.clone(), ..Known::default() });
             now.written = now.written.max(last.written);
             now.ran = now.ran.max(last.ran);
@@ -73,7 +73,7 @@ impl Account {
     }
 }
 
-/// What the report says of processes that could not be killed.
+/// The report's text about processes that could not be killed.
 pub(super) fn left_processes(ids: &[ProcessId]) -> Vec<LeftProcess> {
     ids.iter()
         .filter_map(|id| proc::process(id.pid).filter(|process| process.id() == *id))

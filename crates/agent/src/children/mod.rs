@@ -1,4 +1,4 @@
-//! Whose a process is: the leaders, what they start, and what they leave.
+//! Which rank a process belongs to: leaders, their descendants, and orphans.
 
 mod boundary;
 mod looks;

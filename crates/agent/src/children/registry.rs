@@ -1,8 +1,8 @@
-//! Every child of this process, in its role, and every process of the job that can be told to belong to a worker.
+//! Every child of this process, with its role, and every process of the job that can be attributed to a worker.
 //!
-//! In the cgroup tier a process belongs to the worker in whose cgroup it is. In the fallback tier it belongs to the worker from
-//! whose leader it descends, was once seen to descend, whose process group it is in, or whose tag its environment has, in
-//! this order: a program can change the last by accident, and the first not at all.
+//! In the cgroup tier a process belongs to the worker in whose cgroup it is. In the fallback tier these are tried in this
+//! order: it descends from the worker's leader, it was once seen to descend from it, it is in the leader's process group, it
+//! has the worker's tag in its environment. A program can change the last by accident, and cannot change the first.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -28,7 +28,7 @@ const DUTY: u32 = 4;
 /// Walks in a row for a set of processes that must not grow while they are stopped.
 const STOP_ROUNDS: usize = 16;
 
-/// What a child of this process is to it.
+/// The role of a child of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
     Leader(Slot),
@@ -41,7 +41,7 @@ enum Role {
 pub(crate) enum Ended {
     /// It is not reaped yet.
     Leader(Slot, Child, WorkerStatus),
-    /// Something that a worker left. It has been reaped.
+    /// An orphan of a worker. It has been reaped.
     Orphan,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Ended {
 struct Member {
     /// The leader, until it is reaped.
     leader: Option<Child>,
-    /// The pid of the leader, also after its end: its process group bears this number.
+    /// The pid of the leader, also after its end: its process group has this number.
     group: Option<i32>,
     /// The name of its cgroup.
     leaf: Option<String>,
@@ -69,14 +69,14 @@ pub(crate) struct Children {
     members: Vec<Member>,
     by_leaf: HashMap<String, Slot>,
     by_tag: HashMap<Vec<u8>, Slot>,
-    /// Cgroups that nobody is in, to be used again.
+    /// Empty cgroups, to be used again.
     free_leaves: Vec<String>,
     next_leaf: u32,
     /// Fallback tier: the list of children could not be read.
     is_blind: bool,
-    /// Fallback tier: children that the kernel has given to us, and whose they are.
+    /// Fallback tier: children that the kernel has given to us, with their workers.
     adopted: HashMap<ProcessId, Option<Slot>>,
-    /// Fallback tier: whose the processes are that were seen below a leader.
+    /// Fallback tier: the workers of the processes that were seen below a leader.
     kin: HashMap<ProcessId, Slot>,
     /// The process table, if it was read in this turn or not long ago.
     table: Option<Snapshot>,
@@ -84,7 +84,7 @@ pub(crate) struct Children {
     turn_has_table: bool,
     /// What the last walk cost.
     cost: Duration,
-    /// Processes that could not be killed: nobody waits for them again.
+    /// Processes that could not be killed: they are not waited for again.
     given_up: HashMap<ProcessId, LeftProcess>,
 }
 
@@ -115,7 +115,7 @@ impl Children {
         &self.boundary
     }
 
-    /// No process may be placed in a cgroup here after all. Only before the first worker.
+    /// Switches to the fallback tier: this machine lets no process into a cgroup. Called only before the first worker.
     pub(crate) fn fall_back(&mut self, why: String) {
         self.boundary = Boundary::Subreaper { why };
     }
@@ -129,12 +129,12 @@ impl Children {
         self.kin.clear();
     }
 
-    /// A new turn of the loop: the process table is read anew when it is asked for.
+    /// A new turn of the loop: the next use of the process table reads it again.
     pub(crate) fn turn(&mut self) {
         self.turn_has_table = false;
     }
 
-    /// How long to leave between two looks, by what they cost.
+    /// The pause between two looks, according to their cost.
     pub(crate) fn pace(&self) -> Duration {
         self.cost * (2 * DUTY)
     }
@@ -159,8 +159,8 @@ impl Children {
         Ok(Some(directory))
     }
 
-    /// A worker's cgroup is not needed any more. `reuse`: others will want one. An error leaves it to whoever removes the job's
-    /// cgroup at the end.
+    /// A worker's cgroup is not needed any more. `reuse`: other workers will need one. After an error it is removed together
+    /// with the job's cgroup.
     pub(crate) fn free_leaf(&mut self, slot: Slot, reuse: bool) {
         let Some(name) = self.members[slot.index()].leaf.take() else { return };
         self.by_leaf.remove(&name);
@@ -168,7 +168,7 @@ impl Children {
         if reuse && cgroup.is_leaf_empty(&name).unwrap_or(false) {
             self.free_leaves.push(name);
         } else {
-            // Whoever removes the job's cgroup at the end removes it too.
+            // It is removed with the job's cgroup at the end.
             let _ = cgroup.remove_leaf(&name);
         }
     }
@@ -199,9 +199,9 @@ impl Children {
         }
     }
 
-    /// A child that has ended and is not reaped. Whose it is must be found out after this look, and in this order: the
-    /// child that the spawner is at, then the results of the spawner, then [`Children::settle`]. A child that has ended is
-    /// then either still under way, or its result has been taken, or it is none of the spawner's.
+    /// A child that has ended and is not reaped. After this call, read in this order: the spawner's child under way, the
+    /// spawner's results, then call [`Children::handle_end`]. In this order, a child that has ended is either still under
+    /// way, or its result has been read, or the spawner did not start it.
     pub(crate) fn peek_end() -> Option<(Child, WorkerStatus)> {
         let Look::Found(child) = wait::peek() else { return None };
         let status = match child.change {
@@ -212,9 +212,9 @@ impl Children {
         Some((Child::unreaped(child.pid), status))
     }
 
-    /// Finds out what the end of a child means, and reaps all but leaders. `None`: its spawn is under way, and the spawner
-    /// tells of it.
-    pub(crate) fn settle(&mut self, child: Child, status: WorkerStatus, under_way: Option<Child>) -> Option<Ended> {
+    /// Handles the end of a child by its role, and reaps it unless it is a leader. `None`: its spawn is under way, and the
+    /// spawner will send its result.
+    pub(crate) fn handle_end(&mut self, child: Child, status: WorkerStatus, under_way: Option<Child>) -> Option<Ended> {
         match self.roles.get(&child.pid()) {
             Some(Role::Leader(slot)) => return Some(Ended::Leader(*slot, child, status)),
             Some(Role::Helper) => drop(self.roles.remove(&child.pid())),
@@ -236,7 +236,7 @@ impl Children {
         wait::reap(leader.pid());
     }
 
-    /// Whether nothing of a worker whose leader has been reaped is alive.
+    /// Whether no process of a worker is alive. Its leader has been reaped.
     pub(crate) fn is_empty(&mut self, slot: Slot) -> bool {
         match (&self.boundary, &self.members[slot.index()].leaf) {
             (Boundary::Cgroup(cgroup), Some(leaf)) => cgroup.is_leaf_empty(leaf).unwrap_or(false),
@@ -248,13 +248,13 @@ impl Children {
         }
     }
 
-    /// A file that has an exceptional condition when a worker's cgroup becomes empty. Without it the agent looks now and then.
+    /// A file that has an exceptional condition when a worker's cgroup becomes empty. Without it the agent polls.
     pub(crate) fn events(&self, slot: Slot) -> Option<OwnedFd> {
         let leaf = self.members[slot.index()].leaf.as_ref()?;
         self.boundary.cgroup()?.leaf_events(leaf).ok()
     }
 
-    /// Finds out whose the children are that the kernel has given to us since the last look.
+    /// Attributes the children that the kernel has given to us since the last look to their workers.
     fn adopt(&mut self) {
         // A list that cannot be read proves nothing: what was known stays, and something unknown may be there.
         let Ok(adopted) = proc::adopted_children() else {
@@ -269,7 +269,7 @@ impl Children {
             }
             let Some(process) = proc::process(pid).filter(|process| process.state != 'Z') else { continue };
             gone.remove(&process.id());
-            // In the middle of an exec a process has no environment: what could not be told is asked again.
+            // During an exec a process has no environment: try again at the next look.
             if self.adopted.get(&process.id()).copied().flatten().is_none() {
                 let slot = self.attribute(&process);
                 self.adopted.insert(process.id(), slot);
@@ -278,7 +278,7 @@ impl Children {
         self.adopted.retain(|id, _| !gone.contains(id));
     }
 
-    /// Whose an orphan is.
+    /// The worker of an orphan.
     fn attribute(&self, process: &Process) -> Option<Slot> {
         if let Some(slot) = self.kin.get(&process.id()) {
             return Some(*slot);
@@ -286,7 +286,7 @@ impl Children {
         self.of_group(process.group).or_else(|| self.of_tag(process.pid))
     }
 
-    /// The worker whose process group this is. A group keeps its number as long as somebody is in it.
+    /// The worker of this process group. A group keeps its number as long as a process is in it.
     fn of_group(&self, group: i32) -> Option<Slot> {
         if let Some(slot) = self.slot_of_leader(group) {
             return Some(slot);
@@ -387,11 +387,11 @@ impl Children {
         found
     }
 
-    /// A worker's process, held so that nobody else can get the signal that is meant for it.
+    /// A worker's process, held by a pidfd: a signal cannot reach another process that got its pid.
     fn hold(&self, slot: Slot, id: ProcessId) -> Option<ProcessRef> {
         let process = ProcessRef::of(id)?;
         match &self.boundary {
-            // The number may have been read before another process had it: what counts is where it is now.
+            // Another process may have got this pid since it was read: check its worker again.
             Boundary::Cgroup(_) => {
                 let leaf = proc::cgroup_leaf(id.pid, &format!("rankrun-{}", self.job))?;
                 (self.members[slot.index()].leaf == Some(leaf)).then_some(process)
@@ -400,7 +400,7 @@ impl Children {
         }
     }
 
-    /// Sends signals to all of a worker but its leader.
+    /// Sends signals to all processes of a worker except its leader.
     pub(crate) fn signal_others(&mut self, slot: Slot, signals: &[i32]) {
         for id in self.others(slot) {
             let Some(process) = self.hold(slot, id) else { continue };
@@ -411,7 +411,7 @@ impl Children {
         }
     }
 
-    /// SIGKILL to everything of a worker.
+    /// Sends SIGKILL to all processes of a worker.
     pub(crate) fn kill(&mut self, slot: Slot) {
         let member = &self.members[slot.index()];
         if let (Boundary::Cgroup(cgroup), Some(leaf)) = (&self.boundary, &member.leaf)
@@ -420,19 +420,19 @@ impl Children {
             return;
         }
         if let Some(leader) = member.leader {
-            // What cannot be killed is still there at the bound, and is reported.
+            // What cannot be killed is still there at the time limit, and is reported.
             let _ = leader.signal(signal::SIGKILL);
         }
         self.signal_others(slot, &[signal::SIGKILL]);
     }
 
-    /// What the processes of a worker did so far.
+    /// The work that the processes of a worker have done so far.
     pub(crate) fn activity(&mut self, slot: Slot) -> Activity {
         let others = self.others(slot);
         activity(&others)
     }
 
-    /// What all processes of a worker have done so far.
+    /// The work that all processes of a worker have done so far, ended ones included.
     pub(crate) fn progress(&mut self, slot: Slot) -> Progress {
         let mut ids = self.others(slot);
         ids.extend(self.members[slot.index()].leader.and_then(|leader| ProcessId::of(leader.pid())));
@@ -458,7 +458,7 @@ impl Children {
         }
     }
 
-    /// SIGSTOP to everything of these workers, but for those that stand still already.
+    /// Sends SIGSTOP to all processes of these workers that are not stopped already.
     fn stop(&mut self, slots: &[Slot]) {
         let mut seen: HashSet<ProcessId> = HashSet::new();
         for _ in 0..STOP_ROUNDS {
@@ -478,14 +478,15 @@ impl Children {
                     }
                 }
             }
-            // A process that has been sent the signal forks no more, so that what is new is the child of one that had not.
+            // A process that has the signal pending cannot fork. A new process is therefore the child of one that had not
+            // got it yet.
             if is_complete {
                 break;
             }
         }
     }
 
-    /// Lets go of what is left of a worker: it outlives the job. Returns how many processes that are.
+    /// Releases what is left of a worker: it outlives the job. Returns the number of processes.
     pub(crate) fn release(&mut self, slot: Slot) -> u32 {
         let others = self.others(slot).len() as u32;
         if let (Boundary::Cgroup(cgroup), Some(leaf)) = (&self.boundary, &self.members[slot.index()].leaf) {
@@ -496,8 +497,8 @@ impl Children {
         others
     }
 
-    /// What the report says of a worker's processes that could not be killed, with a child that could not come to its exec.
-    /// Nobody waits for them again.
+    /// The report's text about a worker's processes that could not be killed, including a child that did not reach its
+    /// exec. They are not waited for again.
     pub(crate) fn give_up(&mut self, slot: Slot, spawning: Option<Child>) -> Vec<LeftProcess> {
         let mut ids = self.others(slot);
         let children = self.members[slot.index()].leader.into_iter().chain(spawning);
@@ -512,7 +513,7 @@ impl Children {
         left
     }
 
-    /// What was given up and is still there.
+    /// The processes that were given up and still exist.
     pub(crate) fn given_up(&self) -> Vec<LeftProcess> {
         let alive =
             |id: &ProcessId| proc::process(id.pid).is_some_and(|process| process.id() == *id && process.state != 'Z');
@@ -522,7 +523,8 @@ impl Children {
         left
     }
 
-    /// The processes of the job when every worker is gone: all below this one, without helpers and what was given up.
+    /// The processes of the job when every worker is gone: all descendants of this process except helpers and processes
+    /// that were given up.
     fn orphans(&mut self) -> Vec<ProcessId> {
         let (own, helpers) = (self.own, self.helpers());
         self.read_table();
@@ -545,11 +547,11 @@ impl Children {
     }
 
     /// What is left when every worker is gone; `None` if that is nothing, or only what was given up. Reaps what has ended,
-    /// unless the spawner may have a child that nobody knows.
+    /// unless the spawner may have a child that is not registered yet.
     pub(crate) fn orphans_left(&mut self, is_spawning: bool) -> Option<Activity> {
         while !is_spawning && let Some((child, status)) = Children::peek_end() {
-            // A leader is reaped where its end is told.
-            if let Some(Ended::Leader(..)) = self.settle(child, status, None) {
+            // A leader is reaped where its end is reported.
+            if let Some(Ended::Leader(..)) = self.handle_end(child, status, None) {
                 break;
             }
         }
@@ -557,7 +559,7 @@ impl Children {
             return None;
         }
         let orphans = self.orphans();
-        // A child that is about to be adopted is a grandchild still: it is below us all the same.
+        // A child that will be given to us next is still a grandchild: it is among our descendants too.
         (!orphans.is_empty() || self.has_unknown_children()).then(|| activity(&orphans))
     }
 
@@ -613,7 +615,7 @@ mod tests {
         }
         assert!(matches!(helper.try_wait(), Ok(None)), "it lives");
         helper.kill().expect("it can be killed");
-        // The registry has reaped the one; whoever reaps the other does not matter here.
+        // The registry has reaped the first. Who reaps the second does not matter here.
         let _ = (orphan.wait(), helper.wait());
     }
 

@@ -1,4 +1,4 @@
-//! Setting an agent up: everything that it needs is there before it says that it is ready.
+//! Sets an agent up: it acquires all it needs before it reports that it is ready.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -42,7 +42,7 @@ impl std::fmt::Debug for Agent {
     }
 }
 
-/// Why an agent cannot serve.
+/// Why an agent cannot start.
 struct Refusal {
     what: String,
     source: io::Error,
@@ -63,7 +63,7 @@ impl Agent {
     ) -> io::Result<Agent> {
         fork::become_subreaper()?;
         if options.lends_terminal {
-            // Only a process of the terminal's session can give it to a rank. ^C is for the front.
+            // Only a process of the terminal's session can make it a rank's terminal. ^C is for the front.
             fork::new_process_group()?;
         } else {
             // The ranks share it (docs/adr/0010-one-session.md).
@@ -87,17 +87,18 @@ impl Agent {
             session,
             lease,
             inherited: Inherited::take()?,
-            // Without more of them there is room for fewer ranks.
+            // If the limit cannot be raised, fewer ranks fit.
             limits: limits::raise_open_files().unwrap_or_default(),
             containment: options.containment,
         })
     }
 
-    /// Runs until the front has said good-bye, or is lost and nothing of the job is left. Returns the exit code.
+    /// Runs until the front sends `End`, or the front is lost and no process of the job is left. Returns the exit
+    /// code.
     pub(crate) fn run(self) -> u8 {
         match self.serve() {
             Ok(()) => ExitCode::SUCCESS.0,
-            // There is no stream to say it on.
+            // There is no stream to report it on.
             Err(_) => ExitCode::INTERNAL.0,
         }
     }

@@ -1,8 +1,8 @@
-//! Time since the start of the job, which stands still while the job is paused.
+//! Time since the start of the job. It stops while the job is paused.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A clock that can be paused (SIGTSTP): all graces and time-outs stand still with the ranks.
+/// A clock that can be paused (SIGTSTP): all graces and time-outs stop with the ranks.
 #[derive(Clone, Debug)]
 pub struct Clock {
     start: Instant,

@@ -10,9 +10,9 @@ use rankrun_output::{Completion, Request};
 use rankrun_sys::poll::Waker;
 use rankrun_sys::signal;
 
-/// Jobs that may be under way. The spool has a read and a write of each stream, and a few closes. When all places
-/// are taken, whoever has a job keeps it and comes again after the next result ([`IoThread::has_room`]): the spool then
-/// fills up in memory, the captures are left alone, and the ranks wait. Nothing is dropped.
+/// Jobs that may be under way: the spool needs a read and a write of each stream, and a few closes. When the queue is
+/// full, the caller keeps its job and tries again after the next result ([`IoThread::has_room`]): the spool then fills
+/// up in memory, captures are no longer read, and the ranks wait. Nothing is dropped.
 const QUEUE: usize = 32;
 
 /// Something that touches files.
@@ -46,7 +46,7 @@ pub(crate) struct IoThread {
 
 impl IoThread {
     /// Starts the thread. It wakes the loop through `waker` whenever a job is done. To be called before the first rank
-    /// starts, so that a job that cannot have the thread is refused.
+    /// starts, so that a job is refused if the thread cannot be started.
     pub(crate) fn start(waker: Waker) -> io::Result<IoThread> {
         let (jobs, inbox) = sync_channel::<Job>(QUEUE);
         // Never full: a job is taken only when there is a place for its result.
@@ -63,12 +63,12 @@ impl IoThread {
         Ok(IoThread { jobs, results, outstanding: 0 })
     }
 
-    /// Whether a job would be taken.
+    /// Whether there is room for a job.
     pub(crate) fn has_room(&self) -> bool {
         self.outstanding < QUEUE
     }
 
-    /// Gives a job to the thread, or gives it back.
+    /// Sends a job to the thread. Returns it if there is no room.
     pub(crate) fn submit(&mut self, job: Job) -> Result<(), Job> {
         if !self.has_room() {
             return Err(job);
@@ -82,7 +82,7 @@ impl IoThread {
 
     /// A job that has been done.
     pub(crate) fn next_result(&mut self) -> Option<Done> {
-        // Nothing yet, or, which cannot be while we hold its inbox, nothing any more.
+        // Nothing yet. The thread cannot have ended while we hold its inbox.
         let done = self.results.try_recv().ok()?;
         self.outstanding -= 1;
         Some(done)

@@ -1,4 +1,4 @@
-//! The agent's own life: its set-up, and its loop, which turns what its sources tell into events of the team.
+//! The agent: its set-up, and its loop, which translates what its sources report into events of the team.
 
 mod agent;
 mod clock;

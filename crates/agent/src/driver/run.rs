@@ -32,16 +32,16 @@ pub(super) struct Loop {
     runtime: RuntimeDir,
     limits: Limits,
     clock: Clock,
-    /// The workers, once the front has said which.
+    /// The workers, once the front has sent `Start`.
     team: Option<Team>,
     /// `None` once the front is lost.
     link: Option<Link>,
-    /// The front has said good-bye.
+    /// The front has sent `End`.
     end: bool,
     guard_lost: bool,
 }
 
-/// By what the threads wake the loop.
+/// The threads wake the loop through it.
 pub(super) struct Wakers {
     pub(super) spawner: Waker,
     /// The thread that touches files.
@@ -102,13 +102,13 @@ impl Loop {
             }
         }
         self.tidy();
-        // The kernel closes and frees faster than we could.
+        // The kernel closes and frees faster than our destructors.
         fork::exit_now(ExitCode::SUCCESS.0)
     }
 
     fn is_done(&self) -> bool {
         match &self.link {
-            // After the last word there is nothing that the front could still want.
+            // After the last message the front needs nothing more.
             Some(link) => (self.end || self.team.as_ref().is_some_and(Team::is_drained)) && !link.wants_write(),
             None => self.team.as_ref().is_none_or(Team::is_over),
         }
@@ -126,7 +126,7 @@ impl Loop {
 
     fn dispatch(&mut self, event: Ready) -> io::Result<()> {
         if !self.hands.poller.is_current(event) {
-            // Its descriptor was closed in this turn, and its number may be another's by now.
+            // Its descriptor was closed in this turn, and another one may have its number by now.
             return Ok(());
         }
         let now = self.clock.now();
@@ -181,7 +181,7 @@ impl Loop {
 
     fn receive(&mut self, now: Duration) {
         let Some(link) = &mut self.link else { return };
-        self.hands.lease.front_heard();
+        self.hands.lease.front_is_alive();
         let mut messages = Vec::new();
         let alive = link.receive(&mut messages);
         for message in messages {
@@ -232,7 +232,7 @@ impl Loop {
         }
     }
 
-    /// Does something with the team, if there is one: before `Start` there is nobody that it could be about.
+    /// Runs `action` on the team. Before `Start` there is none.
     fn with_team(&mut self, action: impl FnOnce(&mut Team, &mut Hands)) {
         if let Some(team) = &mut self.team {
             action(team, &mut self.hands);
@@ -260,14 +260,14 @@ impl Loop {
     }
 
     fn lose_guard(&mut self, now: Duration) {
-        // The end of the lease is told again and again while it is in the set.
+        // The poller would report the end of the lease again and again while it is in the set.
         let _ = self.hands.poller.remove(&self.hands.lease);
         self.guard_lost = true;
         self.hands.outbox.push(ToFront::GuardLost);
         self.stop(now, StopWhy::GuardLost);
     }
 
-    /// Nobody is left to report to: the workers end, and then we do.
+    /// The front is lost: end the workers, then the agent.
     fn lose_front(&mut self, now: Duration) {
         self.link = None;
         self.clock.resume();
@@ -286,7 +286,7 @@ impl Loop {
         }
     }
 
-    /// Sends what there is to send.
+    /// Sends the pending messages.
     fn flush(&mut self) {
         let result = match (&mut self.link, &mut self.team) {
             (Some(link), Some(team)) => team.send(&mut self.hands, link),
@@ -310,12 +310,13 @@ impl Loop {
         }
     }
 
-    /// Removes what the job has on this node besides processes. Guard and front look after us, if they live so long.
+    /// Removes what the job has on this node besides processes. Guard and front do the same after us, if they are
+    /// alive.
     fn tidy(&self) {
         let team = self.team.as_ref();
         if team.is_some_and(Team::has_released) {
             self.hands.lease.send(Word::Leave);
-            // What was let go has been moved out of the job's cgroup.
+            // Released processes have been moved out of the job's cgroup.
             if let Some(cgroup) =
                 self.hands.children.boundary().cgroup().and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok())
             {
@@ -323,24 +324,24 @@ impl Loop {
             }
             self.places.remove();
         } else {
-            // Without the job's cgroup there is none to remove.
+            // If it cannot be opened, there is none to remove.
             let cgroup = self.hands.children.boundary().cgroup();
             let cgroup = cgroup.and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok());
             let clean_shm = team.is_some_and(Team::removes_shared_memory);
             Remains { cgroup, children: ChildList::open(), places: self.places.clone(), clean_shm }.tidy();
         }
         if self.link.is_none() && !self.guard_lost {
-            // A guard that somebody has stopped would stay for ever, with no front to end it. It is our parent, or gone.
+            // A stopped guard would stay for ever: no front is left to end it. It is our parent, or gone.
             let _ = process::signal_parent(signal::SIGCONT);
         }
     }
 }
 
-/// The front cannot be told any more; the agent's stderr is the front's.
+/// The front can no longer receive it. The agent's stderr is the front's.
 fn report(error: &LinkError) {
     use std::io::Write;
     if !matches!(error, LinkError::Wire(rankrun_wire::LinkError::Io(_))) {
-        // Nobody is left to be told that nobody can be told.
+        // There is nowhere left to report that stderr failed.
         let _ = writeln!(std::io::stderr(), "rankrun: agent: {error}");
     }
 }

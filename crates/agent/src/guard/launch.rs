@@ -18,10 +18,10 @@ use crate::guard::lease::Lease;
 use crate::guard::watch::Guard;
 use crate::tidy::Places;
 
-/// How an agent is to be.
+/// An agent's settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// A rank is to get the terminal of the front, which only a process of the terminal's session can give it.
+    /// A rank gets the terminal of the front. Only a process of the terminal's session can give it.
     pub lends_terminal: bool,
     /// The tier of containment to use instead of the best one: `subreaper`.
     pub containment: Option<String>,
@@ -29,7 +29,7 @@ pub struct Options {
     pub patience: Duration,
 }
 
-/// What the front holds of a node that it has started.
+/// The front's handles to a node that it has started.
 #[derive(Debug)]
 pub struct Launched {
     /// The guard, a child of the front.
@@ -44,7 +44,7 @@ pub struct Launched {
     pub lapse: LapseNote,
 }
 
-/// Where a guard that ends its agent leaves the reason. It outlives both.
+/// Shared memory in which a guard that ends its agent leaves the reason. It outlives both.
 #[derive(Debug)]
 pub struct LapseNote(SharedNumber);
 
@@ -64,7 +64,7 @@ impl LapseNote {
 pub fn launch(job: &JobId, options: Options) -> io::Result<Launched> {
     let (stream, agents_end) = socket::pair()?;
     let session = random()?;
-    // Without a cgroup of our own there is none for the job: the agent says why.
+    // If we have no cgroup, the job gets none: the agent reports why.
     let cgroup = cgroup::own_directory().ok().map(|own| own.join(format!("rankrun-{job}")));
     let places = Places::of(job);
     let lapse = LapseNote(SharedNumber::new()?);
@@ -82,7 +82,7 @@ pub fn launch(job: &JobId, options: Options) -> io::Result<Launched> {
     }
 }
 
-/// The guard's life, after its fork.
+/// Runs the guard, after its fork.
 fn become_guard(
     job: &JobId,
     stream: (OwnedFd, NonZeroU64),
@@ -104,7 +104,7 @@ fn become_guard(
             let agent = Child::unreaped(child);
             let job = job.0.clone();
             let guard = Guard { agent, lease: guards_end, cgroup, places, job, lapse, patience: options.patience };
-            // Descriptors of this frame are closed by the guard, behind the backs of their owners: it never comes back.
+            // The guard closes the descriptors of this frame although their owners still exist: it never returns.
             fork::exit_now(guard.run())
         }
     }

@@ -1,4 +1,4 @@
-//! What the agent tells the guard: records over a pipe that ends with either of them.
+//! What the agent sends to the guard: records over a pipe. When one of the two ends, the pipe is closed.
 
 use std::cell::Cell;
 use std::io;
@@ -14,11 +14,11 @@ pub(crate) const RECORD: usize = 8;
 /// What a record says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Word {
-    /// The agent's loop turns; it last heard from the front so long ago.
+    /// The agent's loop is running; the time since the last message from the front.
     Alive { front_silent: Duration },
-    /// What is left when the agent ends was let go (`--descendants leave`).
+    /// Processes that are left when the agent ends were released (`--descendants leave`).
     Leave,
-    /// What is left when the agent ends could not be killed, and its bound has passed.
+    /// Processes that are left when the agent ends could not be killed within the time limit.
     GivenUp,
     /// The job's cgroup has been made under the name that was agreed on.
     Cgroup,
@@ -39,7 +39,7 @@ impl Word {
         [kind, 0, 0, 0, a, b, c, d]
     }
 
-    /// `None` for what no agent says.
+    /// `None` for anything that no agent sends.
     pub(crate) fn decode(record: &[u8]) -> Option<Word> {
         let [kind, 0, 0, 0, a, b, c, d] = *record.first_chunk::<RECORD>()? else { return None };
         match kind {
@@ -61,7 +61,7 @@ impl Word {
 pub(crate) struct Lease {
     pipe: OwnedFd,
     next: Cell<Instant>,
-    front_heard: Cell<Instant>,
+    last_from_front: Cell<Instant>,
 }
 
 impl Lease {
@@ -71,14 +71,14 @@ impl Lease {
         socket::set_nonblocking(&agent)?;
         socket::set_nonblocking(&guard)?;
         let now = Instant::now();
-        Ok((Lease { pipe: agent, next: Cell::new(now), front_heard: Cell::new(now) }, guard))
+        Ok((Lease { pipe: agent, next: Cell::new(now), last_from_front: Cell::new(now) }, guard))
     }
 
-    /// Renews the lease if that is due. Cheap: called in every turn of the loop, and inside what may take long.
+    /// Renews the lease if that is due. Cheap: called in every turn of the loop, and inside long operations.
     pub(crate) fn renew(&self) {
         let now = Instant::now();
         if now >= self.next.get() {
-            self.send(Word::Alive { front_silent: now.duration_since(self.front_heard.get()) });
+            self.send(Word::Alive { front_silent: now.duration_since(self.last_from_front.get()) });
             self.next.set(now + TICK);
         }
     }
@@ -88,13 +88,13 @@ impl Lease {
         self.next.get().saturating_duration_since(Instant::now())
     }
 
-    /// The front has sent something.
-    pub(crate) fn front_heard(&self) {
-        self.front_heard.set(Instant::now());
+    /// The front has sent a message: it is alive.
+    pub(crate) fn front_is_alive(&self) {
+        self.last_from_front.set(Instant::now());
     }
 
     pub(crate) fn send(&self, word: Word) {
-        // A full pipe means that the guard does not read: it has a thousand renewals to read, or is gone.
+        // A full pipe means that the guard is stopped with a thousand renewals unread, or gone.
         let _ = rustix::io::write(&self.pipe, &word.encode());
     }
 }

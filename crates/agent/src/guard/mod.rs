@@ -1,4 +1,4 @@
-//! The guard, and how it watches the agent: they are one another's parent and child, and share a lease.
+//! The guard watches the agent: it is the agent's parent, and the agent renews a lease with it.
 
 mod launch;
 pub(crate) mod lease;

@@ -1,10 +1,10 @@
 //! The guard: the agent's parent, which outlives it and cleans up after it.
 //!
-//! It ignores every signal that can be ignored, holds no stream, and bears a name of its own, so that whoever kills
-//! "rankrun" leaves it alive. Its exit code is the proof: 0 when nothing is left, 123 otherwise.
+//! It ignores every signal that can be ignored, holds no stream, and has another process name, so that `pkill rankrun`
+//! does not kill it. Its exit code is 0 when nothing of the job is left, 123 otherwise.
 //!
-//! When the agent does not renew its lease, the guard looks how it is ([`rankrun_core::lease`]): an agent that is stopped or
-//! stuck is ended, one that is only starved is not.
+//! When the agent does not renew its lease, the guard checks its state ([`rankrun_core::lease`]): it ends an agent that is
+//! stopped or stuck, and waits for one that only gets no CPU.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -38,16 +38,16 @@ pub(crate) struct Guard {
     pub(crate) patience: Duration,
 }
 
-/// What the agent has said so far.
+/// What the agent has sent so far.
 #[derive(Default)]
-struct Heard {
+struct Received {
     renewed: bool,
     leave: bool,
     given_up: bool,
     clean_shm: bool,
     /// The job's cgroup, opened when the agent has made it.
     cgroup: Option<GuardedCgroup>,
-    /// The agent's end is closed: it is on its way out, and SIGCHLD tells when it is there.
+    /// The agent's end is closed: it is exiting. SIGCHLD will report its exit.
     closed: bool,
 }
 
@@ -55,23 +55,23 @@ impl Guard {
     /// Runs until the agent is gone and nothing of the job is left. Returns the exit code.
     pub(crate) fn run(self) -> u8 {
         let vitals = Vitals::open(self.agent.pid());
-        let signals = self.settle(vitals.as_ref());
+        let signals = self.detach(vitals.as_ref());
         let children = ChildList::open();
-        let heard = self.watch(signals.as_ref(), vitals.as_ref());
-        if heard.leave {
+        let received = self.watch(signals.as_ref(), vitals.as_ref());
+        if received.leave {
             self.places.remove();
             return ExitCode::SUCCESS.0;
         }
-        // An agent that was killed may not have come to say that it had made a cgroup.
-        let cgroup = heard.cgroup.or_else(|| self.open_cgroup());
-        let remains = Remains { cgroup, children, places: self.places.clone(), clean_shm: heard.clean_shm };
-        let empty = if heard.given_up { remains.end_given_up() } else { remains.end(&[]) };
+        // The agent may have been killed before it could report that it had made a cgroup.
+        let cgroup = received.cgroup.or_else(|| self.open_cgroup());
+        let remains = Remains { cgroup, children, places: self.places.clone(), clean_shm: received.clean_shm };
+        let empty = if received.given_up { remains.end_given_up() } else { remains.end(&[]) };
         remains.tidy();
         if empty { ExitCode::SUCCESS.0 } else { ExitCode::LEFT_BEHIND.0 }
     }
 
-    /// Becomes what the module says. What fails here makes the guard easier to kill by accident, and no worse otherwise.
-    fn settle(&self, vitals: Option<&Vitals>) -> Option<SignalFd> {
+    /// Makes this process hard to kill by accident, as the module describes. A failure here has no other effect.
+    fn detach(&self, vitals: Option<&Vitals>) -> Option<SignalFd> {
         let _ = fork::new_session();
         let _ = name::set("rr-guard", &format!("rr-guard {}", self.job));
         for number in (1..=31).filter(|number| {
@@ -79,7 +79,7 @@ impl Guard {
         }) {
             signal::ignore(number);
         }
-        // Without a signal descriptor the ticks alone must do.
+        // Without a signal descriptor the guard polls at each tick.
         let signals = SignalFd::new(&[signal::SIGCHLD]).ok();
         let mut keep = vec![self.lease.as_raw_fd()];
         keep.extend(signals.as_ref().map(|signals| signals.as_fd().as_raw_fd()));
@@ -90,30 +90,30 @@ impl Guard {
         signals
     }
 
-    /// Opens the job's cgroup. Where there is none, the children are all there is.
+    /// Opens the job's cgroup. Without one, only the children are known.
     fn open_cgroup(&self) -> Option<GuardedCgroup> {
         self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok())
     }
 
     /// Watches until the agent is gone.
-    fn watch(&self, signals: Option<&SignalFd>, vitals: Option<&Vitals>) -> Heard {
-        let mut heard = Heard::default();
+    fn watch(&self, signals: Option<&SignalFd>, vitals: Option<&Vitals>) -> Received {
+        let mut received = Received::default();
         let mut judge = Judge::new(self.patience);
         let mut next_tick = Instant::now() + TICK;
         loop {
-            self.wait(signals, !heard.closed, next_tick.saturating_duration_since(Instant::now()));
+            self.wait(signals, !received.closed, next_tick.saturating_duration_since(Instant::now()));
             if let Some(signals) = signals {
                 while signals.next().is_some() {}
             }
-            self.listen(&mut heard);
+            self.receive(&mut received);
             match wait::peek_at(self.agent.pid()) {
                 Look::Found(_) => {
                     wait::reap(self.agent.pid());
-                    // What the agent said in its last moment counts.
-                    self.listen(&mut heard);
-                    return heard;
+                    // Read what the agent sent just before its end.
+                    self.receive(&mut received);
+                    return received;
                 }
-                Look::NoChildren => return heard,
+                Look::NoChildren => return received,
                 Look::Nothing => {}
             }
             let now = Instant::now();
@@ -126,31 +126,32 @@ impl Guard {
                 ran: reading.ran,
                 delayed: reading.delayed,
             });
-            if let Some(lapse) = judge.tick(std::mem::take(&mut heard.renewed), reading) {
+            if let Some(lapse) = judge.tick(std::mem::take(&mut received.renewed), reading) {
                 self.lapse.leave(lapse);
-                // It is our child and has not been reaped. That it cannot be killed is seen by its not ending.
+                // It is our child and has not been reaped. If it cannot be killed, it does not end, and the next tick
+                // tries again.
                 let _ = self.agent.signal(signal::SIGKILL);
             }
         }
     }
 
-    /// Takes in what the agent has said.
-    fn listen(&self, heard: &mut Heard) {
+    /// Receives the agent's records.
+    fn receive(&self, received: &mut Received) {
         let mut bytes = [0u8; 64 * RECORD];
         while let Ok(count) = rustix::io::read(&self.lease, &mut bytes) {
             if count == 0 {
-                heard.closed = true;
+                received.closed = true;
                 break;
             }
-            // A record is written at once, and read at once.
+            // A record is smaller than PIPE_BUF: it is never read in part.
             for word in bytes[..count].chunks_exact(RECORD).filter_map(Word::decode) {
-                heard.renewed = true;
+                received.renewed = true;
                 match word {
                     Word::Alive { .. } => {}
-                    Word::Leave => heard.leave = true,
-                    Word::GivenUp => heard.given_up = true,
-                    Word::Cgroup => heard.cgroup = self.open_cgroup(),
-                    Word::CleanSharedMemory => heard.clean_shm = true,
+                    Word::Leave => received.leave = true,
+                    Word::GivenUp => received.given_up = true,
+                    Word::Cgroup => received.cgroup = self.open_cgroup(),
+                    Word::CleanSharedMemory => received.clean_shm = true,
                 }
             }
         }
@@ -160,7 +161,7 @@ impl Guard {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
         let lease = PollFd::new(&self.lease, PollFlags::IN);
-        // An interrupted wait is a short one.
+        // An interrupted wait is only shorter.
         let _ = match (signals, lease_open) {
             (Some(signals), true) => poll(&mut [lease, PollFd::new(signals, PollFlags::IN)], Some(&timeout)),
             (Some(signals), false) => poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&timeout)),

@@ -1,7 +1,7 @@
 //! The interpreter hook, laid out in the job's directory (docs/adr/0020-interpreter-hook.md).
 //!
 //! Python compiles it at its first start, which takes longer than all else that the hook does, and would do so in every
-//! job. The place where it keeps the result is therefore shared by the jobs of a user that have the same hook.
+//! job. All jobs of a user with the same hook therefore share one bytecode directory.
 
 use std::fs::{DirBuilder, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,8 +17,8 @@ const DIRECTORY: &str = "hook";
 const NAME: &str = "sitecustomize.py";
 /// It is laid out anew for each job, so that it fits this binary.
 const SOURCE: &str = include_str!("sitecustomize.py");
-/// Python takes bytecode for that of a source by the source's size and time. The time is the same in every job; what
-/// tells one hook from another is the name of the directory.
+/// Python takes bytecode for that of a source by the source's size and time. The time is the same in every job;
+/// different hooks have different directory names.
 const TIME: Duration = Duration::from_secs(1_000_000_000);
 
 /// Lays the hook out. Returns its directory.
@@ -28,14 +28,15 @@ pub(crate) fn lay_out(runtime_dir: &Path) -> io::Result<PathBuf> {
     let mut file = File::create_new(directory.join(NAME))?;
     file.write_all(SOURCE.as_bytes())?;
     file.set_modified(SystemTime::UNIX_EPOCH + TIME)?;
-    // Without it Python compiles more often, and that is all.
+    // Without it Python only compiles more often.
     let _ = share_bytecode(runtime_dir, &directory);
     Ok(directory)
 }
 
 fn share_bytecode(runtime_dir: &Path, hook: &Path) -> io::Result<()> {
     let Some(base) = runtime_dir.parent() else { return Ok(()) };
-    // A job that found no base of ours lies beside everybody's directories: bytecode there could be anybody's.
+    // Without a base directory of ours the job's directory is in one that everybody can write to: anybody could plant
+    // bytecode there.
     tidy::check(base)?;
     let mut hasher = DefaultHasher::new();
     SOURCE.hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! What the ranks speak to: the wire-up of MPI, and the worker socket.
+//! What the ranks connect to: the PMI server, and the worker socket.
 
 mod hook;
 pub(crate) mod pmi;

@@ -1,4 +1,4 @@
-//! The ranks' PMI connections, between their sockets and the sans-IO server.
+//! The ranks' PMI connections: moves bytes between their sockets and the sans-IO server.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -14,13 +14,13 @@ use rankrun_wireup::pmi1;
 
 use crate::driver::Token;
 
-/// Bytes read from a client at a time: more than a request has, so that a flood is seen as one.
+/// Bytes read from a client at a time: more than a request has, so that a flood is recognised.
 const READ: usize = 4096;
-/// Requests taken from a rank per wake-up. Its next one is often there as soon as the last one is answered; a rank that never
-/// stops asking waits for the others.
+/// Requests taken from a rank per wake-up. Its next one is often there as soon as the last one is answered; a rank that sends
+/// without pause waits for the others.
 const READS: usize = 64;
 
-/// What becomes known of the ranks through their wire-up.
+/// What the server learns about the ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum News {
     Mpi(Slot, MpiEvent),
@@ -33,16 +33,16 @@ pub(crate) enum News {
 struct Client {
     socket: OwnedFd,
     out: VecDeque<Bytes>,
-    /// It is polled for room to write to, and not read before.
+    /// It is polled for room to write, and not read until its replies are sent.
     awaits_room: bool,
 }
 
 #[derive(Debug, Default)]
 struct Member {
     client: Option<Client>,
-    /// The front has been told that the rank came out of a barrier of its present program.
+    /// The front was sent that the rank left a barrier of its present program.
     passed_barrier: bool,
-    /// The process that has inited MPI, if the kernel names it.
+    /// The process that has inited MPI, if the kernel gives its pid.
     process: Option<ProcessId>,
 }
 
@@ -62,12 +62,12 @@ impl Pmi {
 
     /// A rank's socket, made before its start.
     pub(crate) fn prepared(&mut self, slot: Slot, socket: OwnedFd) {
-        // Without it the process that is in MPI is not known.
+        // Without credentials the process that is in MPI is not known.
         let _ = socket::name_senders(&socket);
         self.members[slot.index()].client = Some(Client { socket, out: VecDeque::new(), awaits_room: false });
     }
 
-    /// The rank runs: it is listened to.
+    /// The rank runs: reads its socket from now on.
     pub(crate) fn started(&self, slot: Slot, poller: &Poller) -> std::io::Result<()> {
         match &self.members[slot.index()].client {
             Some(client) => poller.add(&client.socket, Token::Pmi(slot.index()).encode(), Interest::Read),
@@ -97,7 +97,7 @@ impl Pmi {
         news
     }
 
-    /// What a rank asked before its end counts before its end.
+    /// Reads the pending requests of a rank that has ended.
     pub(crate) fn read_last(&mut self, slot: Slot, poller: &Poller) -> Vec<News> {
         let mut news = Vec::new();
         self.read(slot, poller, &mut news);
@@ -108,7 +108,7 @@ impl Pmi {
         let mut bytes = [0u8; READ];
         for _ in 0..READS {
             let Some(client) = &self.members[slot.index()].client else { return };
-            // A client that does not read its replies is not read either.
+            // Read no requests from a client that does not read its replies.
             if !client.out.is_empty() {
                 return;
             }
@@ -228,7 +228,7 @@ impl Pmi {
         if let Some(interest) = interest
             && poller.change(&client.socket, Token::Pmi(slot.index()).encode(), interest).is_err()
         {
-            // Without being told it would wait for ever; its peers see that it is gone.
+            // Without a reply it would wait for ever. Close it; its peers see that it is gone.
             self.close(slot, poller);
         }
     }

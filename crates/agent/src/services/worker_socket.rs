@@ -1,8 +1,9 @@
-//! The worker socket's connections: who has connected, for which worker, and what was said (docs/failures.md).
+//! The worker socket's connections: who has connected, for which worker, and what was received (docs/failures.md).
 //!
-//! Who a client is, the kernel says: the peer's pid, and the worker that the process belongs to. A client that is gone before
-//! it can be looked up is known by the tag that it names, which is in the environment of one worker alone. A process that was
-//! forked from another speaker, or started by `multiprocessing`, is a helper of its rank and does not testify for it.
+//! A client is identified by the kernel: by the peer's pid, and the worker of that process. A client that is gone before it
+//! can be looked up is identified by the tag that it sends, which only one worker has in its environment. A process that was
+//! forked from another speaker, or started by `multiprocessing`, is a helper of its rank: its messages do not count for the
+//! rank.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -27,15 +28,15 @@ const MAX_CLIENTS: usize = 8192;
 /// Connections taken per wake-up, for the same reason as [`READ`].
 const ACCEPTS: usize = 32;
 /// Connections taken in a time, at least; two of each rank may come at once, when all fail together. A rank that makes one
-/// for each of its thousands of notes then waits in the backlog, where it costs nobody anything, and never as long as a
-/// client is patient (0.25 s).
+/// for each of its thousands of notes then waits in the backlog, at no cost to others, and for less than the time-out of a
+/// client (0.25 s).
 const TAKEN: usize = 40;
 const WINDOW: Duration = Duration::from_millis(20);
-/// Bytes taken from a client per wake-up: a rank that floods us waits for the others.
+/// Bytes read from a client per wake-up: a rank that floods us waits for the others.
 const READ: usize = 64 * 1024;
-/// Reads of a client whose rank has ended: what it sent before its end.
+/// Reads of a client after its rank has ended: what it sent before its end.
 const LAST_READS: usize = 8;
-/// Notes, asides and complaints of a rank that are handed on each second; the rest is dropped here.
+/// Notes, asides and complaints of a rank that are passed on each second; the rest is dropped here.
 const NOTES_PER_SECOND: u32 = 20;
 
 /// Who a client is.
@@ -48,12 +49,12 @@ pub(crate) struct Peer {
     pub(crate) may_testify: bool,
 }
 
-/// What was heard.
+/// What was received.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     Hello(Peer),
     Testimony(Peer, Testimony),
-    /// It sent what is no line of the protocol.
+    /// It sent a line that is not part of the protocol.
     Nonsense(Peer, String),
     Closed(Peer),
 }
@@ -62,7 +63,7 @@ struct Connection {
     socket: OwnedFd,
     client: Client,
     pid: i32,
-    /// `None` until it names a worker, for a process that could not be looked up.
+    /// For a process that could not be looked up, `None` until it names a worker.
     peer: Option<Peer>,
 }
 
@@ -76,7 +77,7 @@ pub(crate) struct WorkerSocket {
     window: (Duration, usize),
     /// The listener is out of the poll set until then.
     rests_until: Option<Duration>,
-    /// What was found out of clients: a client may make a connection for each word that it says.
+    /// Looked-up clients: a client may make a connection for each message.
     known: HashMap<ProcessId, (Slot, bool)>,
     /// Notes handed on in the present second, by slot.
     notes: HashMap<Slot, (u64, u32)>,
@@ -87,7 +88,7 @@ pub(crate) struct WorkerSocket {
 pub(crate) struct Opened {
     pub(crate) socket: Option<PathBuf>,
     pub(crate) hook: Option<PathBuf>,
-    /// Why there is no socket or no hook. It is not worth a job: the ranks are silent then, and still watched.
+    /// Why there is no socket or no hook. The job runs without: the ranks report nothing then, and are still watched.
     pub(crate) complaint: Option<String>,
 }
 
@@ -173,7 +174,7 @@ impl WorkerSocket {
         (ACCEPTS, false)
     }
 
-    /// The worker that a process belongs to, and whether it may testify for it.
+    /// The worker that a process belongs to, and whether it may report for it.
     fn identify(&mut self, pid: i32, children: &Children) -> Option<Peer> {
         let process = proc::process(pid).filter(|process| process.state != 'Z')?;
         let id = process.id();
@@ -192,14 +193,14 @@ impl WorkerSocket {
     }
 
     /// A connection is readable.
-    pub(crate) fn read(&mut self, index: usize, now: Duration, children: &Children, poller: &Poller) -> Vec<Heard> {
+    pub(crate) fn read(&mut self, index: usize, now: Duration, children: &Children, poller: &Poller) -> Vec<Received> {
         let mut bytes = [0u8; READ];
         let Some(connection) = self.connections.get_mut(&index) else { return Vec::new() };
-        let (mut said, mut heard) = (Vec::new(), Vec::new());
+        let (mut messages, mut received) = (Vec::new(), Vec::new());
         let mut nonsense = None;
         let open = match rustix::io::read(&connection.socket, &mut bytes) {
             Ok(0) => false,
-            Ok(count) => match connection.client.received(&bytes[..count], &mut said) {
+            Ok(count) => match connection.client.received(&bytes[..count], &mut messages) {
                 Ok(()) => true,
                 Err(error) => {
                     nonsense = Some(error);
@@ -209,62 +210,67 @@ impl WorkerSocket {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
             Err(_) => false,
         };
-        for said in said {
-            match said {
+        for message in messages {
+            match message {
                 Said::Hello { tag, .. } => {
                     if connection.peer.is_none() {
                         let slot = tag.and_then(|tag| children.slot_of_tag(&tag));
                         connection.peer =
                             slot.map(|slot| Peer { slot, process: None, pid: Pid(connection.pid), may_testify: false });
                     }
-                    heard.extend(connection.peer.filter(|peer| peer.may_testify).map(Heard::Hello));
+                    received.extend(connection.peer.filter(|peer| peer.may_testify).map(Received::Hello));
                 }
                 Said::Testimony(testimony) => {
-                    let peer = connection.peer.filter(|peer| may_say(*peer, &testimony));
-                    heard.extend(peer.map(|peer| Heard::Testimony(peer, testimony)));
+                    let peer = connection.peer.filter(|peer| may_send(*peer, &testimony));
+                    received.extend(peer.map(|peer| Received::Testimony(peer, testimony)));
                 }
             }
         }
         let peer = connection.peer;
-        heard.extend(
-            peer.zip(nonsense).map(|(peer, error): (Peer, ClientError)| Heard::Nonsense(peer, error.to_string())),
+        received.extend(
+            peer.zip(nonsense).map(|(peer, error): (Peer, ClientError)| Received::Nonsense(peer, error.to_string())),
         );
         if !open && let Some(connection) = self.connections.remove(&index) {
             // Closing it takes it out of the set, too.
             let _ = poller.remove(&connection.socket);
-            heard.extend(peer.map(Heard::Closed));
+            received.extend(peer.map(Received::Closed));
         }
-        heard.retain(|heard| match heard {
-            Heard::Testimony(peer, Testimony::Note { .. } | Testimony::Aside { .. }) | Heard::Nonsense(peer, _) => {
-                self.notes.entry(peer.slot).or_default().is_within(now)
-            }
-            Heard::Hello(_) | Heard::Testimony(..) | Heard::Closed(_) => true,
+        received.retain(|received| match received {
+            Received::Testimony(peer, Testimony::Note { .. } | Testimony::Aside { .. })
+            | Received::Nonsense(peer, _) => self.notes.entry(peer.slot).or_default().is_within(now),
+            Received::Hello(_) | Received::Testimony(..) | Received::Closed(_) => true,
         });
-        heard
+        received
     }
 
-    /// All that a worker's processes said before its end.
-    pub(crate) fn read_last(&mut self, slot: Slot, now: Duration, children: &Children, poller: &Poller) -> Vec<Heard> {
+    /// All that a worker's processes sent before its end.
+    pub(crate) fn read_last(
+        &mut self,
+        slot: Slot,
+        now: Duration,
+        children: &Children,
+        poller: &Poller,
+    ) -> Vec<Received> {
         self.accept_some(children, poller);
-        // One whose process could not be looked up may be of this worker.
+        // One that could not be looked up may belong to this worker.
         let may_be = |connection: &Connection| connection.peer.is_none_or(|peer| peer.slot == slot);
         let of_slot = self.connections.iter().filter(|(_, connection)| may_be(connection));
         let indices: Vec<usize> = of_slot.map(|(index, _)| *index).collect();
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         for index in indices {
             for _ in 0..LAST_READS {
                 let more = self.read(index, now, children, poller);
                 if more.is_empty() {
                     break;
                 }
-                heard.extend(more);
+                received.extend(more);
             }
         }
-        heard
+        received
     }
 }
 
-/// A counter of what is handed on in a second.
+/// Counts what is passed on in a second.
 trait Throttle {
     fn is_within(&mut self, now: Duration) -> bool;
 }
@@ -279,8 +285,8 @@ impl Throttle for (u64, u32) {
     }
 }
 
-/// Whether a client may say this for its worker.
-fn may_say(peer: Peer, testimony: &Testimony) -> bool {
+/// Whether a client may send this for its worker.
+fn may_send(peer: Peer, testimony: &Testimony) -> bool {
     match testimony {
         Testimony::Uncaught(_) | Testimony::Exiting { .. } | Testimony::Aside { .. } => peer.may_testify,
         Testimony::Abort { .. } | Testimony::Note { .. } | Testimony::ErrorFile(_) => true,

@@ -1,4 +1,4 @@
-//! Carrying out what the machine has decided.
+//! Performs the effects that the machine has decided.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use rankrun_wire::ToFront;
 use super::{Hands, Team};
 use crate::driver::Token;
 
-/// ETIMEDOUT: what is said of a program that does not come to its exec.
+/// ETIMEDOUT: reported when a child does not reach its exec.
 const TIMED_OUT: i32 = 110;
 
 impl Team {
@@ -33,26 +33,26 @@ impl Team {
             Effect::CancelSpawns => {
                 hands.spawner.cancel();
                 if let Some(memory) = &self.memory {
-                    // Before they are gone, and without waiting for it.
+                    // Before the processes are gone. The loop does not wait for it.
                     memory.look();
                 }
             }
-            Effect::ExecTimedOut(slot) => self.tell_spawn_failed(hands, now, slot, Step::Exec.to_string(), TIMED_OUT),
+            Effect::ExecTimedOut(slot) => self.report_spawn_failed(hands, now, slot, Step::Exec.to_string(), TIMED_OUT),
             Effect::LookAtBoundary(slot) => return self.look_at_boundary(hands, slot),
             Effect::LookAtWork(slot) => {
                 return Some(Event::Progress(slot, hands.children.progress(slot)));
             }
-            Effect::LookAtSpeaker(id) => return Some(self.voices.look(id)),
+            Effect::LookAtSpeaker(id) => return Some(self.speakers.look(id)),
             Effect::LookAtOrphans => {
                 return Some(match hands.children.orphans_left(hands.spawner.is_busy()) {
                     Some(activity) => Event::Orphans(activity),
-                    // The spawner may be about to start a child: its answer is waited for, within the bound of orphans.
+                    // The spawner may be about to start a child: wait for its result, within the time limit of orphans.
                     None if hands.spawner.is_busy() => Event::Orphans(Activity { sum: 0, quiet: false }),
                     None => Event::NoOrphans,
                 });
             }
             Effect::Stuck { speaker, slot, place, since, is_leader } => {
-                let pid = self.voices.pid(speaker)?;
+                let pid = self.speakers.pid(speaker)?;
                 let worker = self.machine.id(slot);
                 hands.outbox.push(ToFront::Stuck { worker, pid, place, since, is_leader, at: now });
             }
@@ -62,8 +62,8 @@ impl Team {
                 hands.outbox.push(ToFront::Note(text));
             }
             Effect::ForgetSpeaker { speaker, slot } => {
-                self.voices.forget(speaker);
-                self.tell_reports(hands, slot);
+                self.speakers.forget(speaker);
+                self.send_reports(hands, slot);
             }
             Effect::Release(slot) => self.released += hands.children.release(slot),
             Effect::Gone(slot) => self.gone(hands, slot),
@@ -73,8 +73,8 @@ impl Team {
         None
     }
 
-    /// Sends signals. Whoever is gone meanwhile gets none; whoever may not be signalled (another user's) is still there at the
-    /// bound, and is reported.
+    /// Sends signals. A process that has ended meanwhile gets none. One that may not be signalled (another user's) is still
+    /// there at the time limit, and is reported.
     fn signal(&mut self, hands: &mut Hands, target: Target, signals: &[i32]) {
         match target {
             Target::Leader(slot) => {
@@ -93,7 +93,7 @@ impl Team {
                     }
                 }
             }
-            Target::Speaker(id) => self.voices.signal(id, signals),
+            Target::Speaker(id) => self.speakers.signal(id, signals),
             Target::Rest(slot) | Target::Boundary(slot) => hands.children.signal_others(slot, signals),
             Target::Spawning => {
                 if let Some(child) = hands.spawner.under_way() {
@@ -107,7 +107,7 @@ impl Team {
         }
     }
 
-    /// Looks whether anything of a worker is left.
+    /// Checks whether any process of a worker is left.
     fn look_at_boundary(&mut self, hands: &mut Hands, slot: SlotIndex) -> Option<Event> {
         if !self.machine.awaits_boundary(slot) || hands.children.leader(slot).is_some() {
             return None;
@@ -115,8 +115,8 @@ impl Team {
         if hands.children.is_empty(slot) {
             return Some(Event::BoundaryEmpty(slot));
         }
-        // From now on the kernel tells of every change: by the events file, or by the end of an adopted orphan. Without the
-        // file the looks by time must do.
+        // From now on the kernel reports every change: by the events file, or by the end of an adopted orphan. Without the
+        // file the agent polls.
         if self.slot(slot).events.is_none()
             && let Some(file) = hands.children.events(slot)
             && hands.poller.add(&file, Token::Boundary(slot.index()).encode(), Interest::Exception).is_ok()
@@ -126,13 +126,13 @@ impl Team {
         Some(Event::BoundaryHeld(slot, hands.children.activity(slot)))
     }
 
-    /// Nothing of the worker is left, or what is left is given up. What it wrote is taken in, and then its end is told.
+    /// No process of the worker is left, or what is left is given up. Reads what it wrote, then reports its end.
     fn gone(&mut self, hands: &mut Hands, slot: SlotIndex) {
         self.drain(hands, slot);
         let worker = self.machine.id(slot);
         {
             let slot = self.slot(slot);
-            // A clone that is under way has copies of them: closed here alone, they would stay in the set.
+            // A clone that is under way has copies of them: closing ours alone would leave them in the set.
             if let Some(events) = slot.events.take() {
                 // It was added when it was opened.
                 let _ = hands.poller.remove(&events);
@@ -189,8 +189,8 @@ impl Team {
         hands.children.freeze(&slots, frozen);
     }
 
-    /// The front's terminal has a new window. A rank's pty is nobody's controlling terminal, so that nobody but us tells
-    /// the rank.
+    /// The front's terminal has a new window. A rank's pty is not a controlling terminal, so that the kernel sends no
+    /// SIGWINCH: we do.
     pub(crate) fn resize(&mut self, hands: &mut Hands, window: (u16, u16)) {
         for slot in self.machine.slots() {
             let windows = &self.slots[slot.index()].windows;
@@ -198,7 +198,7 @@ impl Team {
                 continue;
             }
             for master in windows {
-                // A pty whose rank is gone has no window.
+                // The rank may be gone.
                 let _ = rankrun_sys::pty::resize(master, window);
             }
             self.signal(hands, Target::LeaderGroup(slot), &[signal::SIGWINCH]);

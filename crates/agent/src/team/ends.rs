@@ -1,4 +1,4 @@
-//! What the children come to: spawned, ended, stopped, continued.
+//! Handles the changes of children: spawned, ended, stopped, continued.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use super::{Hands, Team};
 use crate::children::{Children, Ended};
 
 impl Team {
-    /// Takes in what the spawner has done and what the children have come to.
+    /// Reads the spawner's results and the changes of children.
     pub(crate) fn children(&mut self, hands: &mut Hands, now: Duration) {
         let mut orphan_ended = false;
         self.spawn_results(hands, now);
         while let Some((child, status)) = Children::peek_end() {
-            // The order matters: see there.
+            // The order matters: see `peek_end`.
             let under_way = hands.spawner.under_way();
             self.spawn_results(hands, now);
-            match hands.children.settle(child, status, under_way) {
+            match hands.children.handle_end(child, status, under_way) {
                 Some(Ended::Leader(slot, leader, status)) => self.leader_ended(hands, now, slot, leader, status),
                 Some(Ended::Orphan) => orphan_ended = true,
                 None => break,
@@ -33,7 +33,7 @@ impl Team {
         }
         self.stop_news(hands, now);
         if orphan_ended && hands.children.boundary().cgroup().is_none() {
-            // The boundaries that are waited for may be empty now.
+            // The boundaries that we wait for may be empty now.
             for slot in self.machine.slots() {
                 if self.machine.awaits_boundary(slot) {
                     self.boundary_changed(hands, now, slot);
@@ -52,7 +52,7 @@ impl Team {
 
     fn stop_news(&mut self, hands: &mut Hands, now: Duration) {
         while let Look::Found(child) = wait::stop_news() {
-            // A rank may be stopped before the spawner has told of it: this news comes once.
+            // A rank may be stopped before the spawner has sent its result, and the kernel reports a stop only once.
             let under_way = hands.spawner.under_way().map(Child::pid);
             self.spawn_results(hands, now);
             match hands.children.slot_of_leader(child.pid) {
@@ -75,8 +75,8 @@ impl Team {
         }
     }
 
-    /// The kernel's log has news: which processes of the ranks were killed for want of memory? They are looked up at once, since
-    /// their parents reap them.
+    /// The kernel's log has news: which processes of the ranks were killed for want of memory? Look them up at once: their
+    /// parents reap them.
     pub(crate) fn look_for_killed_helpers(&mut self, hands: &mut Hands, now: Duration) {
         let victims = self.oom.as_mut().map(OomWatch::victims).unwrap_or_default();
         for Victim { pid, line } in victims {
@@ -93,10 +93,10 @@ impl Team {
     }
 
     fn leader_ended(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, leader: Child, status: WorkerStatus) {
-        // What it asked of the wire-up, and said of itself, before its end counts before its end.
+        // Read pending PMI requests and reports before reporting the exit.
         let news = self.pmi.as_mut().map(|pmi| pmi.read_last(slot, &hands.poller));
         self.pmi_news(hands, now, news.unwrap_or_default());
-        self.hear_last(hands, now, slot);
+        self.read_last_messages(hands, now, slot);
         if !status.success() {
             self.look_for_killed_helpers(hands, now);
         }
@@ -114,7 +114,7 @@ impl Team {
     fn look_for_oom(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, leader: Child, status: WorkerStatus) {
         let killed = match status {
             WorkerStatus::Signaled { signal, .. } => signal == signal::SIGKILL,
-            // A shell's word for it.
+            // How a shell reports it.
             WorkerStatus::Exited { code } => code == 128 + signal::SIGKILL as u8,
         };
         let ours = !matches!(self.machine.state(slot), State::Running { .. });

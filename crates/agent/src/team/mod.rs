@@ -1,13 +1,13 @@
-//! One group of ranks in one attempt, as this node holds it: the machine that decides ([`rankrun_core::team`]), and what it
-//! needs to be carried out.
+//! One group of ranks in one attempt on this node: the machine that decides ([`rankrun_core::team`]), and what is needed to
+//! perform its effects.
 
 mod effects;
 mod ends;
 mod prepare;
 mod slot;
 mod spawner;
+mod speakers;
 mod start;
-mod voices;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -35,9 +35,9 @@ use crate::tidy::shm::{self, FINISH_BOUND, SharedMemory};
 pub(crate) use prepare::{Inherited, Preparer};
 pub(crate) use slot::{SharedStdin, Slot};
 pub(crate) use spawner::SpawnerThread;
-use voices::Voices;
+use speakers::Speakers;
 
-/// What a team works with, and what outlives it.
+/// What a team uses and does not own: it outlives the team.
 pub(crate) struct Hands {
     pub(crate) poller: Poller,
     /// Messages to the front, in order.
@@ -46,25 +46,25 @@ pub(crate) struct Hands {
     pub(crate) spawner: SpawnerThread,
     pub(crate) worker_socket: WorkerSocket,
     pub(crate) lease: Lease,
-    /// The thread that watches /dev/shm, until a team takes it over.
+    /// The thread that watches /dev/shm, until a team takes it.
     pub(crate) memory: Option<SharedMemory>,
     pub(crate) inherited: Inherited,
 }
 
-/// How often it is looked whether somebody else has frozen the job's cgroup.
+/// How often to check whether somebody else has frozen the job's cgroup.
 const FREEZER_STEP: Duration = Duration::from_secs(1);
 
 /// How far the end of a team has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ending {
     No,
-    /// No process is left; /dev/shm is being looked at, at most until then.
+    /// No process is left; /dev/shm is being checked, at most until then.
     Memory {
         until: Duration,
     },
-    /// The front has been told that all is over.
+    /// The front was sent that all ranks have ended.
     Over,
-    /// And that all output has been sent.
+    /// And that no output follows.
     Drained,
 }
 
@@ -79,20 +79,20 @@ pub(crate) struct Team {
     /// Slots that are still to be spawned.
     to_spawn: VecDeque<SlotIndex>,
     pmi: Option<Pmi>,
-    /// Holds the port that is told to the ranks as MASTER_PORT.
+    /// Reserves the port that the ranks get as MASTER_PORT.
     _master_port: Option<OwnedFd>,
     pub(crate) output: Output,
-    /// The front has not been told that the last piece of stdin was taken.
+    /// The front was not yet sent that the last piece of stdin was written.
     pub(crate) stdin_owed: bool,
     memory: Option<SharedMemory>,
-    /// The first rank waits until it is known what was in /dev/shm before.
+    /// The first rank is not started until the present content of /dev/shm is known.
     memory_ready: bool,
-    voices: Voices,
-    /// Somebody else has frozen the job's cgroup, and the front has been told.
+    speakers: Speakers,
+    /// Somebody else has frozen the job's cgroup, and the front was sent a note.
     frozen_outside: bool,
     next_freezer_look: Duration,
     oom: Option<OomWatch>,
-    /// What the kernel's log says of the last process of a worker, other than its leader, that was killed for want of memory.
+    /// By slot: the line of the kernel's log about the last helper that was killed for want of memory.
     killed_helpers: HashMap<SlotIndex, String>,
     frozen: bool,
     /// The child that was under way when it was stopped or continued, and what happened to it last.
@@ -103,7 +103,7 @@ pub(crate) struct Team {
 }
 
 impl Team {
-    /// Feeds the machine, and performs what follows until nothing more does.
+    /// Feeds the machine, and performs its effects until there are none.
     pub(crate) fn event(&mut self, hands: &mut Hands, now: Duration, event: Event) {
         let mut effects = Vec::new();
         self.machine.handle(now, event, &mut effects);
@@ -118,7 +118,7 @@ impl Team {
         }
     }
 
-    /// Says so when somebody else has frozen the job's cgroup: nothing else would show why the ranks stand still.
+    /// Sends a note when somebody else has frozen the job's cgroup: nothing else shows why the ranks make no progress.
     fn look_at_freezer(&mut self, hands: &mut Hands, now: Duration) {
         if now < self.next_freezer_look {
             return;
@@ -136,7 +136,7 @@ impl Team {
         self.frozen_outside = is_frozen;
     }
 
-    /// All that is due.
+    /// Does all that is due.
     pub(crate) fn tick(&mut self, hands: &mut Hands, now: Duration) {
         self.look_at_freezer(hands, now);
         self.machine.set_pace(hands.children.pace());
@@ -161,7 +161,7 @@ impl Team {
         [self.machine.deadline(), memory].into_iter().flatten().min()
     }
 
-    /// No process is left but what was given up or let go: what is left in /dev/shm?
+    /// No process is left but what was given up or released: check what is left in /dev/shm.
     fn processes_gone(&mut self, hands: &mut Hands, now: Duration) {
         if self.memory.as_ref().is_some_and(SharedMemory::finish) {
             self.ending = Ending::Memory { until: now + FINISH_BOUND };
@@ -203,7 +203,7 @@ impl Team {
         }));
     }
 
-    /// After the end: tells the front once that no output is left here.
+    /// After the end: sends the front once that no output is left here.
     pub(crate) fn report_drained(&mut self, outbox: &mut Vec<ToFront>) {
         if self.ending == Ending::Over && self.slots.iter().all(|slot| slot.closed == [true, true]) {
             self.ending = Ending::Drained;
@@ -216,12 +216,12 @@ impl Team {
         matches!(self.ending, Ending::Over | Ending::Drained)
     }
 
-    /// Whether the front has been told all that there is to tell.
+    /// Whether everything has been reported to the front.
     pub(crate) fn is_drained(&self) -> bool {
         self.ending == Ending::Drained
     }
 
-    /// Whether processes were let go, and so are to be left alone when the agent ends.
+    /// Whether processes were released, and must not be killed when the agent ends.
     pub(crate) fn has_released(&self) -> bool {
         self.released > 0
     }
@@ -231,7 +231,7 @@ impl Team {
         self.spec.clean_shm == CleanShm::Job
     }
 
-    /// From SIGTERM to SIGKILL, in a stop that nobody outside asked for.
+    /// The time from SIGTERM to SIGKILL, in a stop that no signal from outside started.
     pub(crate) fn grace(&self) -> Duration {
         self.spec.stop.grace_failure
     }
@@ -263,7 +263,7 @@ impl Team {
         for news in news {
             if let News::Mpi(slot, MpiEvent::Inited | MpiEvent::Finalized) = &news {
                 self.mpi_changed(*slot);
-                self.tell_reports(hands, *slot);
+                self.send_reports(hands, *slot);
             }
             hands.outbox.push(match news {
                 News::Mpi(slot, event) => ToFront::Mpi { worker: self.machine.id(slot), event, at: now },

@@ -1,4 +1,4 @@
-//! From a job's description to the command of one rank, with its descriptors.
+//! Makes the command of one rank, with its descriptors, from the job's description.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -23,7 +23,7 @@ use crate::children::TAG;
 
 /// The descriptor under which a rank finds its PMI socket.
 pub(crate) const PMI_FD: i32 = 3;
-/// A larger pipe saves wake-ups of the ranks and of us; for many ranks the kernel's limit for a user would be reached.
+/// A larger pipe saves wake-ups of the ranks and of us; with many ranks the kernel's limit for a user would be reached.
 const PIPE_BYTES: usize = 256 * 1024;
 const WIDE_PIPES_UP_TO: u32 = 64;
 
@@ -36,7 +36,7 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// Takes the front's stdio out of the agent's own places, so that the agent holds no stream by accident.
+    /// Moves the front's stdio away from descriptors 0 to 2, so that the agent holds no stream by accident.
     pub(crate) fn take() -> io::Result<Inherited> {
         let stdio = Inherited {
             stdin: Some(duplicate(rustix::stdio::stdin())?),
@@ -70,7 +70,7 @@ pub(crate) struct Preparer {
     parent: i32,
 }
 
-/// A program that is to be found: in a file system of the user's, which may not answer. The spawner does it.
+/// A program that the spawner looks up: the file system may not answer, and the loop must not wait for it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Program {
     word: OsString,
@@ -87,7 +87,7 @@ impl Program {
     }
 }
 
-/// A command, and our ends of its descriptors.
+/// A command (without its program), and our ends of its descriptors.
 pub(crate) struct Prepared {
     /// Without its program.
     pub(crate) command: Command,
@@ -142,7 +142,7 @@ impl Preparer {
         let cgroup = cgroup().map_err(io_error("make a cgroup"))?;
         let session = match spec.io.tty {
             Some(grant) if grant.rank == rank => Session::Shared { foreground: grant.foreground },
-            // The terminal's session is no place for the other ranks: they could read what is typed.
+            // The other ranks get a session of their own: in the terminal's they could read what is typed.
             Some(_) => Session::Own,
             None => Session::Shared { foreground: false },
         };

@@ -1,4 +1,4 @@
-//! What the agent holds of one worker on its side: streams, window, stdin.
+//! The agent's side of one worker: streams, window, stdin.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -11,28 +11,28 @@ use crate::streams::Capture;
 /// One worker.
 pub(crate) struct Slot {
     pub(crate) id: WorkerId,
-    /// What its processes name themselves by, on the worker socket and in their environment.
+    /// Its processes have it in their environment and send it on the worker socket.
     pub(crate) tag: String,
     pub(crate) captures: [Option<Capture>; 2],
     /// Whether a capture is in the poll set now.
     pub(crate) polled: [bool; 2],
-    /// Output that is on its way to the front: records, by stream.
+    /// Records on the way to the front, by stream.
     pub(crate) under_way: [u32; 2],
-    /// The end of a stream has been told to the front.
+    /// The end of a stream was sent to the front.
     pub(crate) closed: [bool; 2],
     /// It has been started.
     pub(crate) started: bool,
-    /// The front has been told that its process reports its own failures.
+    /// The front was sent that its process reports its own failures.
     pub(crate) reports: bool,
     /// The masters of ptys, for changes of the window.
     pub(crate) windows: Vec<OwnedFd>,
-    /// The write end of a stdin that is shared out (`--stdin all`).
+    /// The write end of a stdin that is copied to all (`--stdin all`).
     pub(crate) stdin: Option<SharedStdin>,
-    /// It is to be started, and has not been made ready.
+    /// It has not been prepared for its start yet.
     pub(crate) awaits_start: bool,
-    /// Stdin that came before it was made ready.
+    /// Stdin that was received before it was prepared.
     pub(crate) stdin_backlog: VecDeque<Bytes>,
-    /// The cgroup's events file, while the worker's end is waited for.
+    /// The cgroup's events file, while the agent waits for the worker's end.
     pub(crate) events: Option<OwnedFd>,
 }
 

@@ -18,7 +18,7 @@ use rankrun_sys::spawn::{Command, SpawnError, Spawner, UnderWay};
 
 use super::prepare::Program;
 
-/// Ranks that are made ready ahead of the spawner. Each holds descriptors, which every clone copies.
+/// Ranks that are prepared ahead of the spawner. Each holds descriptors, which every clone copies.
 pub(crate) const AHEAD: usize = 16;
 
 /// The result of one spawn.
@@ -51,7 +51,7 @@ struct Request {
 pub(crate) struct SpawnerThread {
     requests: SyncSender<Request>,
     results: Receiver<Spawned>,
-    /// Spawns that were asked for and not yet answered.
+    /// Requested spawns without a result.
     outstanding: usize,
     generation: Arc<AtomicU64>,
     under_way: Arc<UnderWay>,
@@ -85,19 +85,20 @@ impl SpawnerThread {
                         Err(NotSpawned::Cancelled)
                     }
                 });
-                // The child has its descriptors; ours must be closed before the loop hears of it, or the end of a
-                // stream would be missed.
+                // The child has its descriptors; close ours before the loop gets the result, or it would miss the end
+                // of a stream.
                 drop(command);
-                // There is room: no more is asked for than there is room for results.
+                // There is room: requests are limited to the capacity of the results.
                 let sent = outbox.send(Spawned { slot, result }).is_ok();
-                // From here on the loop knows the child by its result.
+                // From here on the loop finds the child in the results.
                 spawner.under_way().clear();
                 if !sent {
                     break;
                 }
                 waker.wake();
             }
-            // The agent is ending. Leaving the thread would end the workers that it lets go; the process ends it.
+            // The agent is ending. Returning would kill the released workers (parent-death signal), so the thread lasts
+            // until the process exits.
             loop {
                 std::thread::park();
             }
@@ -105,12 +106,12 @@ impl SpawnerThread {
         Ok(SpawnerThread { requests, results, outstanding: 0, generation, under_way })
     }
 
-    /// Whether another command would be taken.
+    /// Whether there is room for another command.
     pub(crate) fn has_room(&self) -> bool {
         self.outstanding < AHEAD
     }
 
-    /// Gives the spawner a command. `false` if it cannot take it: [`SpawnerThread::has_room`] was not asked.
+    /// Sends the spawner a command. `false` if there was no room: check [`SpawnerThread::has_room`] first.
     pub(crate) fn spawn(&mut self, slot: Slot, program: Program, command: Command) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
         match self.requests.try_send(Request { slot, program, command, generation }) {
@@ -123,7 +124,7 @@ impl SpawnerThread {
         }
     }
 
-    /// What was asked for and not begun is not to be started any more.
+    /// Cancels requests that have not begun.
     pub(crate) fn cancel(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
@@ -134,13 +135,13 @@ impl SpawnerThread {
         Some(spawned)
     }
 
-    /// The child that was cloned and whose result has not been taken. Read before the results: a child that is neither
-    /// here nor among the results is none of the spawner's.
+    /// The child that was cloned and has no result yet. Read it before the results: a child that is in neither was not
+    /// started by the spawner.
     pub(crate) fn under_way(&self) -> Option<Child> {
         self.under_way.child()
     }
 
-    /// Whether a child may exist that the loop has not been told of.
+    /// Whether a child may exist that the loop does not know yet.
     pub(crate) fn is_busy(&self) -> bool {
         self.outstanding > 0
     }

@@ -1,4 +1,4 @@
-//! Starting the workers of an attempt: made ready a few ahead of the spawner, registered as they come up.
+//! Starts the workers of an attempt: prepares a few ahead of the spawner, and registers each when it is spawned.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,7 +21,7 @@ use rankrun_wireup::pmi1;
 
 use super::prepare::{PrepareError, Preparer};
 use super::spawner::{NotSpawned, Spawned};
-use super::voices::Voices;
+use super::speakers::Speakers;
 use super::{Ending, Hands, SharedStdin, Slot, Team};
 use crate::driver::Token;
 use crate::services::pmi::Pmi;
@@ -43,7 +43,7 @@ fn cannot(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
 }
 
 impl Team {
-    /// Everything that the ranks of this node need is acquired, before the first of them is started.
+    /// Acquires all that the ranks of this node need, before the first of them is started.
     pub(crate) fn start(
         hands: &mut Hands,
         now: Duration,
@@ -99,7 +99,7 @@ impl Team {
             stdin_owed: false,
             memory_ready: memory.is_none(),
             memory,
-            voices: Voices::default(),
+            speakers: Speakers::default(),
             frozen_outside: false,
             next_freezer_look: Duration::ZERO,
             oom: None,
@@ -114,17 +114,17 @@ impl Team {
         };
         team.memory_news(hands, now);
         team.spawn_more(hands, now);
-        // While the spawner is at the first ranks: no program wants too much memory in its first instructions.
+        // Opened while the spawner starts the first ranks: no program runs out of memory in its first instructions.
         let oom = OomWatch::start();
         if let Some(log) = oom.log() {
-            // Without it only the ends of leaders are looked up.
+            // Without it only ended leaders are checked.
             let _ = hands.poller.add(log, Token::KernelLog.encode(), Interest::Read);
         }
         team.oom = Some(oom);
         Ok(team)
     }
 
-    /// Keeps the spawner busy, and not more.
+    /// Prepares as many workers as the spawner has room for.
     pub(crate) fn spawn_more(&mut self, hands: &mut Hands, now: Duration) {
         while self.memory_ready
             && hands.spawner.has_room()
@@ -173,7 +173,7 @@ impl Team {
             pmi.prepared(index, socket);
         }
         if spec.io.stdin == StdinTarget::Rank(self.machine.id(index).rank) {
-            // From here on the rank alone holds the front's stdin.
+            // From here on only the rank holds the front's stdin.
             inherited.stdin = None;
         }
         match hands.spawner.spawn(index, prepared.program, prepared.command) {
@@ -206,7 +206,7 @@ impl Team {
         let is_stalled = Stream::ALL.map(|stream| self.output.is_stalled(stream));
         let slot = self.slot(index);
         slot.started = true;
-        let mut unheard = None;
+        let mut unwatched = None;
         for stream in Stream::ALL {
             if let Some(capture) = &slot.captures[stream.index()]
                 && !is_stalled[stream.index()]
@@ -214,21 +214,21 @@ impl Team {
                 let token = Token::Output(index.index(), stream).encode();
                 match hands.poller.add(capture, token, Interest::Read) {
                     Ok(()) => slot.polled[stream.index()] = true,
-                    Err(error) => unheard = Some(error),
+                    Err(error) => unwatched = Some(error),
                 }
             }
         }
         if let Some(pmi) = &self.pmi
             && let Err(error) = pmi.started(index, &hands.poller)
         {
-            unheard = Some(error);
+            unwatched = Some(error);
         }
         hands.outbox.push(ToFront::Started { worker: self.machine.id(index), pid: Pid(pid), at: now });
         self.event(hands, now, Event::Spawned(index, Pid(pid)));
-        if let Some(error) = unheard {
-            // A rank that is not heard could wait for ever: it has not been started as it should be.
+        if let Some(error) = unwatched {
+            // A rank that is not polled could wait for ever: treat it as not started.
             let errno = error.raw_os_error().unwrap_or(0);
-            self.tell_spawn_failed(hands, now, index, "watch its descriptors".to_owned(), errno);
+            self.report_spawn_failed(hands, now, index, "watch its descriptors".to_owned(), errno);
         }
         if let Some((_, change)) = self.early_change.take_if(|(early, _)| *early == pid) {
             self.leader_changed(hands, now, index, change);
@@ -262,11 +262,11 @@ impl Team {
 
     fn spawn_failed(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, step: String, errno: i32) {
         self.close_streams(slot);
-        self.tell_spawn_failed(hands, now, slot, step, errno);
+        self.report_spawn_failed(hands, now, slot, step, errno);
         self.event(hands, now, Event::SpawnFailed(slot));
     }
 
-    pub(super) fn tell_spawn_failed(
+    pub(super) fn report_spawn_failed(
         &mut self,
         hands: &mut Hands,
         now: Duration,
@@ -298,7 +298,7 @@ fn new_tags(count: usize) -> io::Result<Vec<String>> {
     }
     let hex = |bytes: &[u8]| {
         bytes.iter().fold(String::new(), |mut tag, byte| {
-            // A string takes all that is written to it.
+            // Writing to a string cannot fail.
             let _ = write!(tag, "{byte:02x}");
             tag
         })

@@ -1,4 +1,4 @@
-//! What a job leaves on a node besides processes, and who removes it: directories, shared memory, cgroups.
+//! Removes what a job leaves on a node besides processes: directories, shared memory, cgroups.
 
 mod remains;
 mod runtime;

@@ -1,6 +1,7 @@
-//! Ending all that is left below this process, and proving that nothing is (K-4, K-5).
+//! Ends all that is left of the job below this process, and proves that nothing is (K-4, K-5).
 //!
-//! Used by the guard when its agent is gone, and by the front when both are. The guard allocates nothing until all is dead.
+//! Used by the guard when its agent is gone, and by the front when both are. The guard allocates no memory until all
+//! processes are dead.
 
 use std::time::Duration;
 
@@ -13,16 +14,16 @@ use rustix::event::{PollFd, Timespec, poll};
 
 use super::Places;
 
-/// How long what was killed may take to be gone before it counts as left behind.
+/// How long killed processes may take to end before they count as left behind.
 const BOUND_STEPS: u32 = 5000;
-/// The same for what somebody else has waited for in vain already.
+/// The same for processes for which the agent has waited in vain already.
 const GIVEN_UP_STEPS: u32 = 100;
-/// How long what is ending by itself may take.
+/// How long an agent that is exiting may take.
 const PATIENCE_STEPS: u32 = 1000;
 /// One step of waiting.
 const STEP: Duration = Duration::from_millis(1);
 
-/// What remains to be done when nobody else is left to do it.
+/// What remains to be done when the agent is gone.
 #[derive(Debug)]
 pub struct Remains {
     /// The job's cgroup, if it has one.
@@ -41,14 +42,14 @@ impl Remains {
         self.end_within(BOUND_STEPS, foreign)
     }
 
-    /// The same where the agent has already waited for what could not be killed.
+    /// The same, if the agent has already waited for processes that could not be killed.
     pub fn end_given_up(&self) -> bool {
         self.end_within(GIVEN_UP_STEPS, &[])
     }
 
     fn end_within(&self, steps: u32, foreign: &[i32]) -> bool {
         for step in 0..steps {
-            // SIGKILL is repeated now and then, since orphans arrive one generation after the other.
+            // Repeat SIGKILL: orphans arrive one generation after the other.
             if let Some(cgroup) = &self.cgroup
                 && step % 16 == 0
                 && !cgroup.empty()
@@ -66,7 +67,7 @@ impl Remains {
         false
     }
 
-    /// Lets what is ending by itself do so: an agent that has said that all is over is tidying up.
+    /// Waits for an agent that has reported the end and is cleaning up.
     pub fn let_end(&self, foreign: &[i32]) {
         for _ in 0..PATIENCE_STEPS {
             if self.reap(foreign) {
@@ -76,14 +77,14 @@ impl Remains {
         }
     }
 
-    /// SIGKILL to the children of the job. Returns whether there was one. They are this process's own and not reaped; one
-    /// that cannot be killed is still there at the end, and is reported.
+    /// Sends SIGKILL to the children that belong to the job. Returns whether there was one. They are our children and not
+    /// reaped; one that cannot be killed is still there at the end, and is reported.
     fn kill_children(&self, foreign: &[i32]) -> bool {
         if foreign.is_empty() {
             let mut pids = [0i32; 512];
             let count = self.children.read(&mut pids);
             for &pid in &pids[..count] {
-                // One that cannot be killed is seen by its not ending.
+                // If it cannot be killed, it does not end, and is reported.
                 let _ = Child::unreaped(pid).signal(signal::SIGKILL);
             }
             return count > 0;
@@ -118,8 +119,8 @@ impl Remains {
     }
 
     /// Removes the shared memory that the agent noted, and the job's directories. Only after [`Remains::end`]. Where the cgroup
-    /// stays, since what is in it could not be killed, the job's own directory stays too: by it `rankrun clean` finds the
-    /// cgroup when that is empty.
+    /// stays because a process in it could not be killed, the job's directory stays too: `rankrun clean` needs it to find the
+    /// cgroup later.
     pub fn tidy(&self) {
         if self.clean_shm {
             shm::unlink_unused(self.places.noted_shared_memory());
@@ -134,6 +135,6 @@ impl Remains {
 fn pause(time: Duration) {
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
     let mut none: [PollFd<'_>; 0] = [];
-    // Interrupted, it is a shorter pause.
+    // An interrupted pause is only shorter.
     let _ = poll(&mut none, Some(&timeout));
 }

@@ -1,10 +1,11 @@
 //! The private directory of a job on a node: `/tmp/rankrun-UID/JOB`, for its socket, its hook, its notes and its spool.
 //!
-//! The agent makes it, once guard and front are there too: whichever two of them are killed, the third removes it. The
-//! agent holds a lock on it as long as it lives, and so `rankrun clean` knows the directories of dead jobs.
+//! The agent makes it after guard and front have started: if any two of them are killed, the third removes it. The
+//! agent holds a lock on it as long as it lives; `rankrun clean` recognises the directories of dead jobs by the missing
+//! lock.
 //!
-//! Names below `/tmp` belong to whoever makes them first. Where somebody else has made `/tmp/rankrun-UID`, a job has a
-//! directory of its own beside it, `/tmp/rankrun-UID-JOB`: a job's id is random, so nobody can be there first.
+//! Any user can make any name below `/tmp`. If another user has made `/tmp/rankrun-UID`, a job makes
+//! `/tmp/rankrun-UID-JOB` instead: a job's id is random, so that nobody can make it first.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -19,7 +20,7 @@ use rankrun_core::JobId;
 use rankrun_sys::shm;
 use rustix::fs::FlockOperation;
 
-/// How often a directory is made anew that `rankrun clean` has removed before it was locked.
+/// How often to make a directory again if `rankrun clean` has removed it before it was locked.
 const TRIES: u32 = 10;
 /// Symbolic links that are followed on the way to a directory, as many as the kernel follows.
 const MAX_LINKS: u32 = 40;
@@ -43,7 +44,7 @@ pub fn lone_directories() -> Vec<(String, PathBuf)> {
     let prefix = format!("rankrun-{}-", rustix::process::geteuid().as_raw());
     let mut found = Vec::new();
     for public in PUBLIC {
-        // What cannot be read holds nothing that we could have made.
+        // We could have made nothing in a directory that we cannot read.
         for entry in std::fs::read_dir(public).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if let Some(job) = name.strip_prefix(&prefix).filter(|_| check_owner(&entry.path()).is_ok()) {
@@ -54,11 +55,11 @@ pub fn lone_directories() -> Vec<(String, PathBuf)> {
     found
 }
 
-/// Where a job's directory can be. Known before it is made, so that all who may have to remove it know where to look.
+/// Where a job's directory can be. Known before it is made, so that guard and front know what to remove.
 #[derive(Clone, Debug)]
 pub struct Places {
     bases: Vec<PathBuf>,
-    /// The job's directories where no base can be had.
+    /// The job's directories if no base can be made.
     lone: Vec<PathBuf>,
     job: JobId,
 }
@@ -71,7 +72,7 @@ impl Places {
         Places { bases: bases(), lone: lone.into(), job: job.clone() }
     }
 
-    /// Makes the directory in the first place that will have it.
+    /// Makes the directory in the first place where that works.
     pub fn create(&self) -> Result<RuntimeDir, RuntimeDirError> {
         let mut refusals = Vec::new();
         let in_bases = self.bases.iter().map(|base| (base, RuntimeDir::create(base, &self.job)));
@@ -95,8 +96,8 @@ impl Places {
     /// Removes the directory, wherever it is. It holds only what rankrun made there.
     pub fn remove(&self) {
         for directory in self.existing() {
-            // Two of us may be at it at once: what the one has just removed is an error to the other, which then goes
-            // through the rest again.
+            // Two of us may remove it at the same time: each gets an error for what the other has just removed, and
+            // then tries the rest again.
             for _ in 0..TRIES {
                 if std::fs::remove_dir_all(&directory).is_ok() || !directory.exists() {
                     break;
@@ -112,7 +113,7 @@ impl Places {
     }
 }
 
-/// Why no job may use a directory as a base, if so: it belongs to somebody else, or somebody else could exchange it.
+/// Why a directory must not be used as a base, if so: it belongs to another user, or another user could replace it.
 pub fn check(base: &Path) -> io::Result<()> {
     check_owner(base)?;
     base.parent().map_or(Ok(()), check_way)
@@ -126,14 +127,14 @@ fn check_owner(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes sure that nobody else can put another directory in the place of this one: all on the way to it must belong to
-/// us or to root, and others may write only where a sticky bit keeps them from what is ours.
+/// Checks that no other user can replace this directory: every directory on its path must belong to us or to root, and
+/// others may write to it only if it is sticky.
 fn check_way(path: &Path) -> io::Result<()> {
     let refuse = |path: &Path, why: &str| {
         let text = format!("\"{}\" {why}", path.display());
         Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     };
-    // In a user namespace root's directories show another owner. Whoever owns "/" can exchange everything anyway.
+    // In a user namespace root's directories show another owner. The owner of "/" can replace everything anyway.
     let owners = [0, rustix::process::geteuid().as_raw(), std::fs::symlink_metadata("/")?.uid()];
     let mut links = 0;
     let mut done = PathBuf::from("/");
@@ -202,7 +203,7 @@ pub struct RuntimeDir {
     _lock: OwnedFd,
 }
 
-/// Why no directory can be had.
+/// Why no directory could be made.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make a private directory for the job in {}", list(tried))]
 pub struct RuntimeDirError {
@@ -227,7 +228,7 @@ impl RuntimeDir {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
-        // Others may have been here first: in a directory of theirs our socket would be theirs to replace.
+        // Another user may have made it: then that user could replace our socket.
         check_owner(base)?;
         if std::fs::symlink_metadata(base)?.permissions().mode() & 0o077 != 0 {
             std::fs::set_permissions(base, std::fs::Permissions::from_mode(0o700))?;
@@ -242,7 +243,7 @@ impl RuntimeDir {
             std::fs::DirBuilder::new().mode(0o700).create(path)?;
             match lock(path) {
                 Ok(Some(lock)) => return Ok(RuntimeDir { path: path.to_owned(), _lock: lock }),
-                // `rankrun clean` saw it before it was locked.
+                // `rankrun clean` removed it before it was locked.
                 Ok(None) => {}
                 Err(error) => {
                     // It is empty, and the job is refused with the reason why it could not be locked.

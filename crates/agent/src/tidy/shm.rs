@@ -1,9 +1,10 @@
 //! The shared memory that the workers create (K-8): noted while they live, since a dead process maps nothing.
 //!
 //! A thread of its own does it: it reads much of /proc, and a process that does not let us read its maps must not hold up
-//! the agent. The kernel tells it when a name appears in /dev/shm; who holds the file is looked up soon after. A file is
-//! the job's if it appeared during the job, belongs to its user, is held for writing by a process of the job, and by
-//! nobody outside it. What is in doubt is listed and never removed (docs/adr/0007-whose-shared-memory-it-is.md).
+//! the agent. The kernel tells it when a name appears in /dev/shm; the thread then looks up which processes have the file
+//! open. A file is the job's if it appeared during the job, belongs to its user, is held for writing by a process of the
+//! job, and by nobody outside it. Doubtful files are listed and never removed
+//! (docs/adr/0007-whose-shared-memory-it-is.md).
 //!
 //! What was found is also written to the job's directory, for the guard and for `rankrun clean`.
 
@@ -25,13 +26,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::runtime::SHARED_MEMORY;
 
-/// Names that may wait for somebody who holds them. A job that makes more at a time (a DataLoader that makes and removes
-/// thousands) loses the oldest, which it has most likely removed itself.
+/// New names for which no holder has been found yet. A job that makes more at a time (a DataLoader that makes and
+/// removes thousands) loses the oldest, which it has most likely removed itself.
 const MAX_PENDING: usize = 1024;
-/// Names that are kept of what is in doubt.
+/// Doubtful names that are kept.
 const MAX_DOUBTFUL: usize = 64;
-/// When a new name is looked for, after it appeared: at once, since whoever made it has it open, and again, since it may
-/// be mapped by others later or the first look may have come before the `open` returned.
+/// When the holders of a new name are looked up, after it appeared: at once, since its creator has it open, and again,
+/// since others may map it later and the first look may come before the `open` has returned.
 const LOOKS: [Duration; 7] = [
     Duration::ZERO,
     Duration::from_millis(1),
@@ -41,30 +42,30 @@ const LOOKS: [Duration; 7] = [
     Duration::from_millis(100),
     Duration::from_secs(1),
 ];
-/// The looks may take this part of a CPU at most (1 / n). Time in which others had the CPU does not count: on a busy machine
-/// the next look would come too late.
+/// The looks may take this part of a CPU at most (1 / n). Only CPU time counts: on a busy machine wall time would delay the
+/// next look too much.
 const DUTY: u32 = 10;
-/// How often it is looked for new names where the kernel does not tell of them.
-const UNTOLD: Duration = Duration::from_secs(1);
-/// Requests that may wait for the thread: a look is as good as two, and the end comes once.
+/// How often to look for new names if the kernel does not notify us.
+const UNHINTED: Duration = Duration::from_secs(1);
+/// Requests that may wait for the thread. One pending look is enough, and the end is requested once.
 const REQUESTS: usize = 4;
 /// How long the end of the job waits for the last look.
 pub(crate) const FINISH_BOUND: Duration = Duration::from_secs(5);
 
-/// What is asked of the thread.
+/// A request to the thread.
 enum Request {
-    /// The job begins; what it leaves is to be treated so.
+    /// The job begins; the policy for what it leaves.
     Begin(CleanShm),
-    /// Everybody is about to be told to end: look at once.
+    /// The processes are about to be signalled: look at once.
     Look,
     /// All processes of the job are gone.
     Finish,
 }
 
-/// What the thread answers.
+/// An answer of the thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// It knows what was there before the first rank.
+    /// It has read the directory before the first rank.
     Ready,
     Finished(Left),
 }
@@ -74,7 +75,7 @@ pub(crate) enum Answer {
 pub(crate) struct Left {
     /// What it had created: removed, or under `--clean-shm list` only listed.
     pub(crate) created: Vec<OsString>,
-    /// What it may have created. It was left alone.
+    /// What it may have created. It was not removed.
     pub(crate) doubtful: Vec<OsString>,
 }
 
@@ -97,8 +98,8 @@ impl std::fmt::Debug for Request {
 }
 
 impl SharedMemory {
-    /// Starts the thread. It wakes the loop through `loop_waker` for each answer; the first is [`Answer::Ready`]. What is done
-    /// with what the job leaves is said by [`SharedMemory::begin`].
+    /// Starts the thread. It wakes the loop through `loop_waker` for each answer; the first is [`Answer::Ready`].
+    /// [`SharedMemory::begin`] sets what is done with what the job leaves.
     pub(crate) fn start(runtime_dir: &Path, loop_waker: Waker) -> io::Result<SharedMemory> {
         let (requests, inbox) = sync_channel(REQUESTS);
         let (outbox, answers) = sync_channel(2);
@@ -107,10 +108,10 @@ impl SharedMemory {
         let list = runtime_dir.join(SHARED_MEMORY);
         std::thread::Builder::new().name("shm".to_owned()).stack_size(256 * 1024).spawn(move || {
             signal::block_all();
-            // Both belong to this thread: the kernel tells whoever began to watch.
+            // Both must be made on this thread: the kernel notifies the thread that began to watch.
             let signals = SignalFd::new(&[watched::TOLD]).ok();
             let mut watch = Watch::begin(list);
-            // The agent may have ended; then nobody needs to know.
+            // The agent may have ended.
             let answer = |answer| {
                 let _ = outbox.send(answer);
                 loop_waker.wake();
@@ -119,8 +120,9 @@ impl SharedMemory {
             loop {
                 wait(&own_waker, signals.as_ref(), watch.due_in());
                 own_waker.clear();
-                let told = signals.as_ref().is_some_and(|signals| std::iter::from_fn(|| signals.next()).count() > 0);
-                watch.has_news |= told;
+                let notified =
+                    signals.as_ref().is_some_and(|signals| std::iter::from_fn(|| signals.next()).count() > 0);
+                watch.has_news |= notified;
                 loop {
                     match inbox.try_recv() {
                         Ok(Request::Begin(policy)) => {
@@ -142,21 +144,22 @@ impl SharedMemory {
         Ok(SharedMemory { requests, answers, waker })
     }
 
-    /// The job begins. `false` if the thread cannot be told.
+    /// The job begins. `false` if the request could not be sent.
     pub(crate) fn begin(&self, policy: CleanShm) -> bool {
         let sent = self.requests.try_send(Request::Begin(policy)).is_ok();
         self.waker.wake();
         sent
     }
 
-    /// Asks for a look at once: the processes of the job are about to be told to end.
+    /// Requests a look at once: the processes of the job are about to be signalled.
     pub(crate) fn look(&self) {
-        // Full: a look is already asked for.
+        // Full: a look is already requested.
         let _ = self.requests.try_send(Request::Look);
         self.waker.wake();
     }
 
-    /// Asks for the last look; [`Answer::Finished`] follows. `false` if it cannot be asked: the thread is held up.
+    /// Requests the last look; [`Answer::Finished`] follows. `false` if the request could not be sent: the thread
+    /// hangs.
     pub(crate) fn finish(&self) -> bool {
         let sent = self.requests.try_send(Request::Finish).is_ok();
         self.waker.wake();
@@ -168,7 +171,7 @@ impl SharedMemory {
     }
 }
 
-/// The CPU time that this thread has taken so far.
+/// The CPU time that this thread has used so far.
 fn worked() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
@@ -178,24 +181,24 @@ fn wait(waker: &Waker, signals: Option<&SignalFd>, time: Option<Duration>) {
     let timeout = time.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) });
     let mut fds = vec![PollFd::new(waker, PollFlags::IN)];
     fds.extend(signals.map(|signals| PollFd::new(signals, PollFlags::IN)));
-    // An interrupted wait is a short one.
+    // An interrupted wait is only shorter.
     let _ = poll(&mut fds, timeout.as_ref());
 }
 
-/// What the thread knows.
+/// The state of the thread.
 #[derive(Debug)]
 struct Watch {
     policy: CleanShm,
     user: u32,
     agent: i32,
-    /// Where the kernel tells of new names.
+    /// The kernel's notification of new names.
     hint: Option<Watched>,
     has_news: bool,
     /// The files that were there before the job.
     before: HashMap<OsString, File>,
     /// The files that were there at the last look: one that was removed and made again is new.
     seen: HashMap<OsString, File>,
-    /// New files of this user, with the number of times that they were looked for.
+    /// New files of this user, with the number of looks at their holders.
     pending: BTreeMap<OsString, usize>,
     noted: HashMap<OsString, File>,
     doubtful: BTreeSet<OsString>,
@@ -205,8 +208,8 @@ struct Watch {
     next_look: Option<Instant>,
     not_before: Instant,
     no_walk_before: Instant,
-    /// Noted names of which it is not known yet whether somebody outside the job holds them too. That takes a look at all
-    /// processes of the machine, so that it has a pace of its own and does not slow down the looks at the job's.
+    /// Noted names that have not been checked for holders outside the job. The check walks over all processes of the
+    /// machine, so it has its own pace and does not delay the looks at the job's processes.
     unchecked: HashSet<OsString>,
     no_check_before: Instant,
 }
@@ -237,7 +240,7 @@ impl Watch {
             unchecked: HashSet::new(),
             no_check_before: now,
         };
-        watch.next_look = watch.hint.is_none().then_some(now + UNTOLD);
+        watch.next_look = watch.hint.is_none().then_some(now + UNHINTED);
         watch
     }
 
@@ -256,7 +259,7 @@ impl Watch {
         if self.look_due().is_some_and(|due| due <= Instant::now()) {
             self.look(false);
         } else if self.no_check_before <= Instant::now() {
-            // Only when nobody of the job need be looked at: they may be gone soon.
+            // Only when no look at the job's processes is due: they may end soon.
             self.check_outside();
         }
     }
@@ -277,8 +280,8 @@ impl Watch {
         self.seen = files;
     }
 
-    /// Looks which names are new, and who holds them. The agent's own children are looked at first: it is mostly they who
-    /// create shared memory, and a quick look can be there before whoever made it is gone. `thorough` looks at everybody at once.
+    /// Finds new names and their holders. It checks the agent's children first: mostly these create shared memory, and a quick
+    /// look can find them before they end. `thorough` checks all processes at once.
     fn look(&mut self, thorough: bool) {
         if self.policy == CleanShm::No {
             (self.has_news, self.next_look) = (false, None);
@@ -306,12 +309,12 @@ impl Watch {
             *looks < LOOKS.len()
         });
         let now = Instant::now();
-        // However much is new, looking must not become this machine's main work. The walk over all processes has a pace of its
-        // own: it must not keep us from the leaders, which are few, and mostly the ones who create.
+        // Limit the CPU time of the looks, however much is new. The walk over all processes has its own pace, so that it does
+        // not delay the looks at the leaders: they are few, and mostly the creators.
         let pause = (looked - begun) * DUTY;
         let next = self.pending.values().copied().min().map(|looks| LOOKS[looks] - LOOKS[looks - 1]);
-        let untold = self.hint.is_none().then_some(UNTOLD);
-        self.next_look = next.or(untold).map(|step| now + step.max(pause));
+        let unhinted = self.hint.is_none().then_some(UNHINTED);
+        self.next_look = next.or(unhinted).map(|step| now + step.max(pause));
         self.not_before = now + pause;
     }
 
@@ -331,7 +334,7 @@ impl Watch {
         created
     }
 
-    /// Notes the files, at once: who else holds them takes a while to find out, and we may be killed meanwhile.
+    /// Notes the files at once: the search for other holders takes time, and we may be killed meanwhile.
     fn note(&mut self, created: HashSet<OsString>) {
         for path in &created {
             self.pending.remove(path);
@@ -343,7 +346,7 @@ impl Watch {
         self.unchecked.extend(created);
     }
 
-    /// Strikes the noted files that somebody outside the job holds too: they are in doubt.
+    /// Takes back the noted files that a process outside the job holds too: they are doubtful.
     fn check_outside(&mut self) {
         if self.unchecked.is_empty() {
             return;
@@ -357,7 +360,7 @@ impl Watch {
         for process in outside {
             let held = shm::held_by(process.pid).unwrap_or_default().into_iter().map(|held| held.path);
             let held: Vec<OsString> = held.filter(|path| created.contains(path)).collect();
-            // The table was read while it changed: whose parent had just died seems to be outside.
+            // The table changed while it was read: a process that has just lost its parent seems to be outside.
             if !held.is_empty() && !self.is_below_agent(process.pid) {
                 shared.extend(held);
             }
@@ -372,7 +375,7 @@ impl Watch {
         self.no_check_before = Instant::now() + (worked() - begun) * DUTY;
     }
 
-    /// Whether a process descends from the agent now. One that is gone is nobody's.
+    /// Whether a process descends from the agent now. `false` for one that is gone.
     fn is_below_agent(&self, pid: i32) -> bool {
         let mut next = pid;
         for _ in 0..256 {
@@ -386,7 +389,7 @@ impl Watch {
         false
     }
 
-    /// Adds lines to the list, for those who remove what is on it when we cannot. Without it they remove nothing.
+    /// Adds lines to the list. If the agent is killed, guard, front and `rankrun clean` remove what is on it.
     fn list(&mut self, mark: &str, paths: &HashSet<OsString>) {
         if self.policy != CleanShm::Job || paths.is_empty() {
             return;
@@ -402,7 +405,7 @@ impl Watch {
             lines.push(b'\n');
         }
         if let Some(file) = &mut self.file {
-            // On a full disk the agent still knows, and only a killed one leaves the file.
+            // On a full disk the agent still knows the file; it is left only if the agent is killed.
             let _ = file.write_all(&lines);
         }
     }

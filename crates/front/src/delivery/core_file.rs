@@ -10,7 +10,8 @@ use rankrun_core::core_dump::{CoreDump, CorePattern};
 /// File systems date files by the last tick of the kernel.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Where the core of a process went, which ran in `directory` in a job that `took` so long; `None` if there is none.
+/// The path of the core file of a process that ran in `directory`, in a job that `took` so long; `None` if there is
+/// none.
 pub(crate) fn find(pid: Pid, signal: i32, directory: &Path, took: Duration) -> Option<CoreDump> {
     let read = |name: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(name)).ok();
     let uses_pid = read("core_uses_pid").is_some_and(|text| text.trim() != "0");

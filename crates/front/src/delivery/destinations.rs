@@ -1,6 +1,7 @@
-//! The ranks' output on its last hop: shown, logged, written, and settled with the agent, which may send as much again.
+//! The last hop of the ranks' output: shows it, logs it, writes it, and returns credit to the agent, which may then
+//! send as much again.
 //!
-//! Bytes are settled when they have found their place both on the screen and in the log files. What waits here is
+//! The credit for bytes is returned when they are both on the screen and in the log files. The bytes that wait here are
 //! therefore bounded by the credit of the streams.
 
 use std::io;
@@ -16,33 +17,33 @@ use crate::delivery::journal::Journal;
 use crate::delivery::shown::Shown;
 use crate::delivery::sink::{News, Sink};
 
-/// The size from which a batch is handed on before the loop looks at anything else.
+/// A batch of this size is handed to its sink before the loop handles other events.
 pub(crate) const EAGER: usize = 64 * 1024;
-/// Memory of a batch that is kept for the next one.
+/// The memory of a written batch up to this size is used again for the next one.
 const KEPT: usize = 512 * 1024;
-/// A destination that takes longer than this for a batch holds the ranks up.
+/// A destination that needs longer than this for a batch slows the ranks down.
 const SLOW: Duration = Duration::from_millis(50);
-/// So long after that, the quiet of a rank may still come from having been held up.
+/// For so long after that, a rank may be silent because it was slowed down.
 const RECOVERY: Duration = Duration::from_millis(250);
 /// Batches that may wait for a file of kept output.
 const KEEPING: usize = 2;
-/// A destination that has been busy for less than this takes what it is given.
+/// A destination that has been busy for less than this counts as working.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// What the delivery has to say to the front.
+/// What the delivery reports to the front.
 #[derive(Debug)]
-pub(crate) enum Told {
-    /// So many bytes of a stream have found their place.
-    Settled {
+pub(crate) enum DeliveryEvent {
+    /// So many bytes of a stream were written: the agent may send as many more.
+    Credit {
         stream: Stream,
         bytes: u64,
     },
     Note(String),
-    /// Nobody reads any more: the job is to end as SIGPIPE would end it.
+    /// The reader is gone: the job ends as SIGPIPE would end it.
     ReaderGone,
-    /// The destination has been full for longer than `--drain`, or fails otherwise: the job is to end.
+    /// The destination has been full for longer than `--drain`, or failed otherwise: the job ends.
     Failed,
-    /// Log files have taken nothing for longer than `--drain`, and are given up: the job is to end.
+    /// Log files could not be written for longer than `--drain`, and are given up: the job ends.
     LogsGivenUp,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Opened {
     pub(crate) signals: Vec<(i32, i32)>,
 }
 
-/// The threads that write: they are started before the first rank, since ranks may use up all processes that are allowed.
+/// The threads that write: they are started before the first rank, since ranks may use up the limit on processes.
 #[derive(Debug)]
 pub(crate) struct Threads {
     pub(crate) files: Files,
@@ -89,41 +90,41 @@ pub(crate) struct Delivery {
     /// Bytes that were given to the log files and are not written, by stream.
     unlogged: [u64; 2],
     sinks: [Sink; 2],
-    /// Where the output of a destination goes that took nothing, and how many batches wait for it there.
+    /// By destination, if it failed to take output: the file that gets its output, and how many batches wait for that.
     keep_in: Option<Directory>,
     keeping: [Option<usize>; 2],
-    /// Some of it could not be kept either.
+    /// Some of that output could not be written to its file either.
     is_lost: bool,
     /// The directory for it does not answer.
     is_keep_dead: bool,
     /// When each destination became full.
     full_since: [Option<Duration>; 2],
-    /// Since when each destination has had something to write without a pause.
+    /// Since when each destination has been busy without a pause.
     busy_since: [Duration; 2],
-    /// Bytes that have come from the ranks.
+    /// Bytes received from the ranks.
     received: u64,
-    /// When each destination was given its present batch, and when one of them last took long for one.
+    /// When each destination got its present batch, and when one of them was last slow.
     given_at: [Duration; 2],
     slow_at: Option<Duration>,
-    /// Both streams have one destination: all goes through the first sink.
+    /// Both streams have the same destination: the first sink writes all.
     is_shared: bool,
     /// The agent holds more of a stream.
     more: [bool; 2],
-    /// Bytes that were taken and not yet given to a destination, by stream.
-    unsettled: [u64; 2],
-    /// Bytes that a destination has taken and that are not settled, because a log file has not.
+    /// Bytes received and not yet handed to a destination, by stream.
+    uncredited: [u64; 2],
+    /// Bytes that a destination has written, without credit returned, because a log file has not written them.
     taken: [u64; 2],
     memory: [Vec<u8>; 2],
     drain: Duration,
     /// The time of the present turn of the loop.
     now: Duration,
-    told: Vec<Told>,
+    events: Vec<DeliveryEvent>,
     /// Answers of the I/O thread that concern the end of the job.
     pub(crate) answers: Vec<Done>,
 }
 
 impl Delivery {
-    /// `threads` are those that write.
+    /// `threads` are the ones that write.
     pub(crate) fn new(
         presenter: Presenter,
         threads: Threads,
@@ -153,19 +154,19 @@ impl Delivery {
             slow_at: None,
             is_shared: output.same_destination,
             more: [false, false],
-            unsettled: [0, 0],
+            uncredited: [0, 0],
             taken: [0, 0],
             memory: [Vec::new(), Vec::new()],
             drain,
             now: Duration::ZERO,
-            told: Vec::new(),
+            events: Vec::new(),
             answers: Vec::new(),
         }
     }
 
-    /// What has to be said since the last call.
-    pub(crate) fn told(&mut self) -> Vec<Told> {
-        std::mem::take(&mut self.told)
+    /// The events since the last call.
+    pub(crate) fn take_events(&mut self) -> Vec<DeliveryEvent> {
+        std::mem::take(&mut self.events)
     }
 
     /// A rank wrote these bytes.
@@ -174,7 +175,7 @@ impl Delivery {
         let rank = head.worker.rank;
         self.received += bytes.len() as u64;
         self.more[head.stream.index()] = head.more;
-        self.unsettled[head.stream.index()] += bytes.len() as u64;
+        self.uncredited[head.stream.index()] += bytes.len() as u64;
         if !self.sinks[self.sink_of(head.stream)].has_failed() {
             self.presenter.output(now, head.at, rank, head.stream, bytes);
             self.shown.output(rank, head.stream, bytes);
@@ -201,7 +202,7 @@ impl Delivery {
         if self.is_shared { 0 } else { stream.index() }
     }
 
-    /// Whether the destinations have written what they were given.
+    /// Whether the destinations have written all that they got.
     pub(crate) fn is_idle(&self) -> bool {
         (0..2).all(|index| self.is_sink_idle(index))
     }
@@ -226,12 +227,12 @@ impl Delivery {
             && Stream::ALL.iter().all(|stream| self.presenter.pending(*stream).is_empty())
     }
 
-    /// Whether log files have not taken all that they are to hold.
+    /// Whether log files have unwritten bytes.
     fn is_logging(&self) -> bool {
         self.logs && (!self.files.is_idle() || self.log_failed_since.is_some())
     }
 
-    /// Gives what is ready to the destinations, and settles what needs no destination.
+    /// Hands what is ready to the destinations, and returns the credit for what needs none.
     pub(crate) fn hand_on(&mut self, now: Duration) {
         self.now = now;
         self.journal.hand_on(now, &mut self.files);
@@ -246,11 +247,11 @@ impl Delivery {
             self.presenter.pending(stream).clear();
         }
         if self.presenter.pending(stream).is_empty() {
-            // What the presenter keeps is bounded by the presenter. A shared destination is settled in the order of what
-            // was written to it.
+            // The presenter bounds what it keeps. The credit of a shared destination is returned in the order of its
+            // writes.
             if !self.is_shared || self.is_sink_idle(0) {
-                let settles = self.take_unsettled(stream);
-                self.settle(settles);
+                let credits = self.take_uncredited(stream);
+                self.return_credit(credits);
             }
             return;
         }
@@ -260,45 +261,45 @@ impl Delivery {
         let mut bytes = std::mem::take(&mut self.memory[sink]);
         bytes.clear();
         std::mem::swap(&mut bytes, self.presenter.pending(stream));
-        let settles = self.take_unsettled(stream);
+        let credits = self.take_uncredited(stream);
         if self.is_sink_idle(sink) {
             (self.given_at[sink], self.busy_since[sink]) = (self.now, self.now);
         }
         match self.keeping[sink] {
-            Some(_) => self.keep(sink, bytes, settles),
-            None => self.sinks[sink].write(bytes, settles),
+            Some(_) => self.keep(sink, bytes, credits),
+            None => self.sinks[sink].write(bytes, credits),
         }
     }
 
-    fn take_unsettled(&mut self, stream: Stream) -> [u64; 2] {
+    fn take_uncredited(&mut self, stream: Stream) -> [u64; 2] {
         if self.is_shared {
-            return std::mem::take(&mut self.unsettled);
+            return std::mem::take(&mut self.uncredited);
         }
-        let mut settles = [0, 0];
-        settles[stream.index()] = std::mem::take(&mut self.unsettled[stream.index()]);
-        settles
+        let mut credits = [0, 0];
+        credits[stream.index()] = std::mem::take(&mut self.uncredited[stream.index()]);
+        credits
     }
 
-    /// A destination has taken so many bytes, or there is none for them.
-    fn settle(&mut self, settles: [u64; 2]) {
-        for (taken, bytes) in self.taken.iter_mut().zip(settles) {
+    /// A destination has written so many bytes, or there is no destination for them.
+    fn return_credit(&mut self, credits: [u64; 2]) {
+        for (taken, bytes) in self.taken.iter_mut().zip(credits) {
             *taken += bytes;
         }
         for stream in Stream::ALL {
             let index = stream.index();
-            // Which bytes of a stream are on the screen and not in their file does not matter, only how many.
+            // It only matters how many bytes of a stream are on the screen and not in their file, not which.
             let bytes = self.taken[index].saturating_sub(if self.logs { self.unlogged[index] } else { 0 });
             if bytes > 0 {
                 self.taken[index] -= bytes;
-                self.told.push(Told::Settled { stream, bytes });
+                self.events.push(DeliveryEvent::Credit { stream, bytes });
             }
         }
     }
 
-    /// Takes in what the destinations have to say.
-    pub(crate) fn hear(&mut self, now: Duration) {
+    /// Receives the results of the destinations.
+    pub(crate) fn receive(&mut self, now: Duration) {
         while let Some(done) = self.files.next(now) {
-            self.hear_files(now, done);
+            self.handle_file_done(now, done);
         }
         for index in 0..2 {
             if self.keeping[index].is_some() {
@@ -307,7 +308,7 @@ impl Delivery {
             let name = Stream::ALL[index];
             while let Some(news) = self.sinks[index].next_news() {
                 match news {
-                    News::Written { settles, memory } => {
+                    News::Written { credits, memory } => {
                         if now > self.given_at[index] + SLOW {
                             self.slow_at = Some(now);
                         }
@@ -315,7 +316,7 @@ impl Delivery {
                         if let Some(memory) = memory.filter(|memory| memory.capacity() <= KEPT) {
                             self.memory[index] = memory;
                         }
-                        self.settle(settles);
+                        self.return_credit(credits);
                     }
                     News::Full(error) => {
                         self.full_since[index] = Some(now);
@@ -326,18 +327,18 @@ impl Delivery {
                         self.note(format!("{name} takes output again"));
                     }
                     News::Failed(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                        self.told.push(Told::ReaderGone);
+                        self.events.push(DeliveryEvent::ReaderGone);
                     }
                     News::Failed(error) => {
                         self.note(format!("cannot write to {name}: {}", rankrun_sys::reason(&error)));
-                        self.told.push(Told::Failed);
+                        self.events.push(DeliveryEvent::Failed);
                     }
                 }
             }
         }
     }
 
-    /// All that is due; what waits for quiet only if there is `quiet` now.
+    /// Does all that is due. Unfinished lines are shown only if there is `quiet` now.
     pub(crate) fn tick(&mut self, now: Duration, quiet: bool) {
         if quiet && self.may_be_quiet() && self.slow_at.is_none_or(|slow| now >= slow + RECOVERY) {
             self.presenter.tick(now);
@@ -346,12 +347,12 @@ impl Delivery {
         for index in 0..2 {
             if self.full_since[index].is_some_and(|since| now >= since + self.drain) {
                 self.full_since[index] = None;
-                self.told.push(Told::Failed);
+                self.events.push(DeliveryEvent::Failed);
             }
         }
     }
 
-    /// Whether silence of the ranks would be seen: nothing is on its way from them.
+    /// Whether silence of the ranks is real: no output of theirs is on its way.
     fn may_be_quiet(&self) -> bool {
         self.is_idle() && self.more == [false; 2]
     }
@@ -364,13 +365,13 @@ impl Delivery {
         full.chain(presenter).chain(self.log_deadline()).min()
     }
 
-    /// When log files that take nothing are given up.
+    /// When log files that cannot be written are given up.
     fn log_deadline(&self) -> Option<Duration> {
         let since = [self.log_failed_since, self.files.busy_since()].into_iter().flatten().min();
         since.filter(|_| self.logs).map(|since| since + self.drain)
     }
 
-    fn hear_files(&mut self, now: Duration, done: Done) {
+    fn handle_file_done(&mut self, now: Duration, done: Done) {
         match done {
             Done::Logged { bytes, failure } => {
                 self.logged(bytes);
@@ -388,7 +389,7 @@ impl Delivery {
                     self.note("the log directory takes output again".to_owned());
                 }
             }
-            Done::Kept { stream, settles, result } => {
+            Done::Kept { stream, credits, result } => {
                 let index = stream.index();
                 self.keeping[index] = self.keeping[index].map(|waiting| waiting.saturating_sub(1));
                 if let Err(error) = result
@@ -399,7 +400,7 @@ impl Delivery {
                     let reason = rankrun_sys::reason(&error);
                     self.note(format!("cannot keep the output that is left in \"{directory}\": {reason}"));
                 }
-                self.settle(settles);
+                self.return_credit(credits);
             }
             Done::Journaled { bytes, result } => {
                 if let Some(text) = self.journal.written(bytes, result) {
@@ -415,20 +416,20 @@ impl Delivery {
         for (unlogged, bytes) in self.unlogged.iter_mut().zip(bytes) {
             *unlogged = unlogged.saturating_sub(bytes);
         }
-        self.settle([0, 0]);
+        self.return_credit([0, 0]);
     }
 
-    /// Gives up log files that have taken nothing for longer than `--drain`.
+    /// Gives up log files that could not be written for longer than `--drain`.
     fn check_logs(&mut self, now: Duration) {
         if self.log_deadline().is_none_or(|deadline| deadline > now) {
             return;
         }
         if self.give_up_logs(now) {
-            self.told.push(Told::LogsGivenUp);
+            self.events.push(DeliveryEvent::LogsGivenUp);
         }
     }
 
-    /// Writes no more log files if they do not hold all that they should, and says so. Returns whether that is so.
+    /// If log files have unwritten bytes: gives them up, and notes it. Returns whether it did.
     pub(crate) fn give_up_logs(&mut self, now: Duration) -> bool {
         if !self.is_logging() {
             return false;
@@ -448,16 +449,16 @@ impl Delivery {
             }
         }
         self.logs = false;
-        self.settle([0, 0]);
+        self.return_credit([0, 0]);
         true
     }
 
     fn note(&mut self, text: String) {
-        self.told.push(Told::Note(text));
+        self.events.push(DeliveryEvent::Note(text));
     }
 
-    /// From now on, what a destination that takes nothing was to get goes into a file of this directory. One that was at
-    /// rest a moment ago is not such a destination; a later call finds out.
+    /// From now on the output for a destination that does not take it goes into a file in this directory. A destination
+    /// that was idle a moment ago counts as working; a later call checks it again.
     pub(crate) fn salvage(&mut self, now: Duration, directory: Directory) {
         self.now = now;
         self.keep_in = Some(directory);
@@ -467,20 +468,20 @@ impl Delivery {
             if self.keeping[index].is_some() || sink.is_idle() || sink.has_failed() || is_fresh {
                 continue;
             }
-            let (bytes, settles) = sink.abandon();
+            let (bytes, credits) = sink.abandon();
             self.keeping[index] = Some(0);
             self.full_since[index] = None;
-            self.keep(index, bytes, settles);
+            self.keep(index, bytes, credits);
         }
     }
 
-    fn keep(&mut self, index: usize, bytes: Vec<u8>, settles: [u64; 2]) {
+    fn keep(&mut self, index: usize, bytes: Vec<u8>, credits: [u64; 2]) {
         let Some(directory) = self.keep_in.clone() else { return };
         self.keeping[index] = self.keeping[index].map(|waiting| waiting + 1);
-        self.files.submit(self.now, Task::Keep { stream: Stream::ALL[index], directory, bytes, settles });
+        self.files.submit(self.now, Task::Keep { stream: Stream::ALL[index], directory, bytes, credits });
     }
 
-    /// Whether output was kept, or was to be kept, that no destination took.
+    /// Whether output that no destination took was kept, or should have been.
     pub(crate) fn is_salvaged(&self) -> bool {
         self.keep_in.is_some()
     }
@@ -490,7 +491,7 @@ impl Delivery {
         self.keeping.iter().any(Option::is_some)
     }
 
-    /// Gives up what is to be kept and is not, and the thread that is at it: the directory does not answer.
+    /// The directory does not answer: gives up the output that could not be kept, and the blocked thread.
     pub(crate) fn give_up_kept(&mut self) {
         if self.keeping.iter().flatten().all(|waiting| *waiting == 0) {
             return;
@@ -502,17 +503,17 @@ impl Delivery {
         }
     }
 
-    /// Whether the directory of what is to be kept is known not to answer.
+    /// Whether the directory for kept output does not answer.
     pub(crate) fn is_keep_dead(&self) -> bool {
         self.is_keep_dead
     }
 
-    /// Bytes that have come from the ranks so far.
+    /// Bytes received from the ranks so far.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }
 
-    /// Output was lost before it came here.
+    /// Output was lost before it reached the front.
     pub(crate) fn lose(&mut self) {
         self.is_lost = true;
     }

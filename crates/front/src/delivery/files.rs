@@ -1,8 +1,8 @@
-//! The front's I/O thread: the one place that touches file systems while a job runs. A file system that does not answer
-//! blocks this thread, never the loop, which gives each of its tasks a bound and names the path that did not answer.
+//! The front's I/O thread: the only one that uses file systems while a job runs. A file system that does not answer
+//! blocks this thread, never the loop. The loop sets a time limit for each task and names the path that did not answer.
 //!
-//! The loop hands over [`Task`]s, in order, and gets one [`Done`] for each. Tasks that wait are bounded by their
-//! sources: bytes of the ranks by the credit that is granted only when they are written, the others by their number.
+//! The loop hands over [`Task`]s, in order, and gets one [`Done`] for each. The sources bound the waiting tasks: the
+//! ranks' bytes by their credit, which is returned only when they are written, the others by their number.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -20,12 +20,12 @@ use rankrun_sys::poll::Waker;
 
 use crate::delivery::{core_file, prune};
 
-/// Tasks that are given to the thread at a time. When it has so many, the others wait on the loop's side.
+/// Tasks that the thread may have at a time. When it has so many, the others wait on the loop's side.
 const TASKS: usize = 64;
-/// How often log files that take nothing are tried again.
+/// How often writing to full log files is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What the thread is to do.
+/// A task of the thread.
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Make the directory of the log files.
@@ -36,10 +36,10 @@ pub(crate) enum Task {
     CloseLog { rank: Rank, stream: Stream },
     /// Write no more log files.
     GiveUpLogs,
-    /// Tell whether a directory may be made, or is there.
+    /// Check whether a directory exists or may be made.
     Probe(Directory),
-    /// Append to a file of output that no destination took; it is begun by the first bytes.
-    Keep { stream: Stream, directory: Directory, bytes: Vec<u8>, settles: [u64; 2] },
+    /// Append to a file of output that no destination took; the first bytes create it.
+    Keep { stream: Stream, directory: Directory, bytes: Vec<u8>, credits: [u64; 2] },
     /// Write a whole file.
     Save { directory: Option<Directory>, path: PathBuf, bytes: Vec<u8> },
     /// Begin the journal.
@@ -48,22 +48,22 @@ pub(crate) enum Task {
     Journal(Vec<u8>),
     /// Remove the directories of the job.
     Remove(Places),
-    /// Remove old reports: those beside this directory, until so many are left.
+    /// Remove the oldest reports beside this directory until so many are left.
     Prune { own: PathBuf, keep: u32 },
     /// Look for the core of a process that ran in `directory`, in a job that `took` so long.
     FindCore { pid: Pid, signal: i32, directory: PathBuf, took: Duration },
 }
 
-/// What became of a task.
+/// The result of a task.
 #[derive(Debug)]
 pub(crate) enum Done {
     LogsOpened(Result<(), LogError>),
-    /// A write to log files: so many bytes of each stream have found their place now.
+    /// A write to log files: so many bytes of each stream are written now.
     Logged {
         bytes: [u64; 2],
         failure: Option<LogError>,
     },
-    /// All that could not be written before is written. No answer to a task: the thread has tried by itself.
+    /// All that could not be written before is written. Not the result of a task: the thread tries again by itself.
     Recovered {
         bytes: [u64; 2],
     },
@@ -71,7 +71,7 @@ pub(crate) enum Done {
     Probed(Result<(), Unusable>),
     Kept {
         stream: Stream,
-        settles: [u64; 2],
+        credits: [u64; 2],
         result: io::Result<()>,
     },
     Saved {
@@ -91,9 +91,9 @@ pub(crate) enum Done {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Directory {
     pub(crate) path: PathBuf,
-    /// It is made only below this directory, which must exist: that of a user who has no home is not made for them.
+    /// It is made only below this directory, which must exist: a missing home is not made.
     pub(crate) below: Option<PathBuf>,
-    /// The user has named it. Any other is used only if it lies in no directory of another user.
+    /// The user has named it. Any other is used only if no directory above it belongs to another user.
     pub(crate) is_chosen: bool,
 }
 
@@ -114,9 +114,9 @@ impl Directory {
         if self.is_chosen { Ok(()) } else { self.check_owners() }
     }
 
-    /// `sudo -E` and `su` leave the variables of another user to us. For root everything above must be root's: whoever
-    /// has a directory above can put another in its place. Others can write only where they are let, and so only the
-    /// directory in which ours is made counts.
+    /// With `sudo -E` and `su` we get the variables of another user. For root, all directories above must be root's:
+    /// the owner of one can replace what is in it. For other users only the parent directory is checked: they cannot
+    /// write elsewhere anyway.
     fn check_owners(&self) -> Result<(), Unusable> {
         use std::os::unix::fs::MetadataExt;
         let user = rustix::process::geteuid();
@@ -141,9 +141,9 @@ pub(crate) struct Files {
     waiting: VecDeque<Task>,
     /// Tasks without an answer, the waiting ones included.
     outstanding: usize,
-    /// When the thread last answered, or was given something to do after a rest.
+    /// When the thread last answered, or got a task after a rest.
     progress: Duration,
-    /// The path that it is at.
+    /// The path that it works on.
     at: Arc<Mutex<PathBuf>>,
     waker: Waker,
 }
@@ -152,7 +152,7 @@ impl Files {
     /// Starts the thread, which wakes the loop through `waker`.
     pub(crate) fn start(waker: Waker) -> io::Result<Files> {
         let (tasks, inbox) = sync_channel(TASKS);
-        // A thread that waits here has finished its task: the loop always reads.
+        // This may wait for room: the task is finished, and the loop always reads.
         let (outbox, done) = sync_channel(TASKS);
         let at = Arc::new(Mutex::new(PathBuf::new()));
         let handle = waker.handle()?;
@@ -161,7 +161,7 @@ impl Files {
             waker: handle,
             at: Arc::clone(&at),
             logs: None,
-            unsettled: [0, 0],
+            uncredited: [0, 0],
             kept: [None, None],
             journal: None,
         };
@@ -172,7 +172,7 @@ impl Files {
         Ok(Files { tasks, done, waiting: VecDeque::new(), outstanding: 0, progress: Duration::ZERO, at, waker })
     }
 
-    /// Leaves a thread that is blocked, with all that it was to do, and starts another for what comes.
+    /// Abandons a blocked thread with all its tasks, and starts another for new tasks.
     pub(crate) fn replace(&mut self) -> io::Result<()> {
         *self = Files::start(self.waker.handle()?)?;
         Ok(())
@@ -201,7 +201,7 @@ impl Files {
 
     /// The next answer.
     pub(crate) fn next(&mut self, now: Duration) -> Option<Done> {
-        // A thread that has panicked is one that never answers.
+        // A thread that has panicked never answers.
         let done = self.done.try_recv().ok()?;
         if !matches!(done, Done::Recovered { .. }) {
             self.outstanding = self.outstanding.saturating_sub(1);
@@ -220,7 +220,7 @@ impl Files {
         self.outstanding == 0
     }
 
-    /// The path that the thread is at.
+    /// The path that the thread works on.
     pub(crate) fn at(&self) -> PathBuf {
         self.at.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -231,8 +231,8 @@ struct Worker {
     waker: Waker,
     at: Arc<Mutex<PathBuf>>,
     logs: Option<LogFiles>,
-    /// Bytes for log files that are not all written, by stream.
-    unsettled: [u64; 2],
+    /// Bytes for log files without credit returned, by stream.
+    uncredited: [u64; 2],
     kept: [Option<File>; 2],
     journal: Option<(PathBuf, File)>,
 }
@@ -268,7 +268,7 @@ impl Worker {
                 Done::LogsOpened(opened.map(|logs| self.logs = Some(logs)))
             }
             Task::Log { rank, stream, bytes } => {
-                self.unsettled[stream.index()] += bytes.len() as u64;
+                self.uncredited[stream.index()] += bytes.len() as u64;
                 self.log(rank, stream, |logs| logs.write(rank, stream, &bytes))
             }
             Task::CloseLog { rank, stream } => self.log(rank, stream, |logs| logs.close(rank, stream)),
@@ -280,9 +280,9 @@ impl Worker {
                 self.go_to(&directory.path);
                 Done::Probed(directory.check())
             }
-            Task::Keep { stream, directory, bytes, settles } => {
+            Task::Keep { stream, directory, bytes, credits } => {
                 let result = self.keep(stream, &directory, &bytes);
-                Done::Kept { stream, settles, result }
+                Done::Kept { stream, credits, result }
             }
             Task::Save { directory, path, bytes } => {
                 self.go_to(&path);
@@ -331,15 +331,15 @@ impl Worker {
         self.logged(logs, failure)
     }
 
-    /// Tries the rest again. A failure is known already.
+    /// Tries to write the rest again. A failure was reported already.
     fn retry(&mut self) -> Option<Done> {
         let logs = self.logs.as_mut()?;
         logs.retry().ok()?;
-        Some(Done::Recovered { bytes: std::mem::take(&mut self.unsettled) })
+        Some(Done::Recovered { bytes: std::mem::take(&mut self.uncredited) })
     }
 
     fn logged(&mut self, logs: LogFiles, failure: Option<LogError>) -> Done {
-        let bytes = if logs.unwritten() == 0 { std::mem::take(&mut self.unsettled) } else { [0, 0] };
+        let bytes = if logs.unwritten() == 0 { std::mem::take(&mut self.uncredited) } else { [0, 0] };
         self.logs = Some(logs);
         Done::Logged { bytes, failure }
     }
@@ -356,7 +356,7 @@ impl Worker {
     }
 }
 
-/// Opens a file that is written from its start. What may block is no file for us.
+/// Opens a file that is written from its start. Refuses what may block.
 fn create(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
     let mut options = File::options();

@@ -9,8 +9,8 @@ use rankrun_core::event::{Entry, JobEvent};
 
 use crate::delivery::files::{Files, Task};
 
-/// Bytes that may wait for the file. Events that come when there are so many are counted and left out: a journal is
-/// never the reason why a job waits.
+/// Bytes that may wait for the file. With so many waiting, events are left out and counted: a job never waits for its
+/// journal.
 const WAITING: usize = 16 << 20;
 
 /// The journal, seen from the loop.
@@ -20,7 +20,7 @@ pub(crate) struct Journal {
     lines: Vec<u8>,
     /// Bytes that were handed over and are not written.
     waiting: usize,
-    /// Events that were left out since the last that was not.
+    /// Events left out since the last one that was recorded.
     missing: u64,
 }
 
@@ -30,7 +30,7 @@ impl Journal {
         Journal { path, ..Journal::default() }
     }
 
-    /// Takes an event in. It is made only if somebody wants it.
+    /// Records an event. It is made only if there is a journal.
     pub(crate) fn record(&mut self, at: Duration, event: impl FnOnce() -> JobEvent) {
         if self.path.is_none() {
             return;
@@ -51,7 +51,7 @@ impl Journal {
         match serde_json::to_writer(&mut self.lines, entry) {
             Ok(()) => self.lines.push(b'\n'),
             Err(_) => {
-                // Such as a path that is no text: the rest can be read without it.
+                // Such as a path that is not UTF-8: the rest can be read without it.
                 self.lines.truncate(length);
                 self.missing += 1;
             }
@@ -67,7 +67,7 @@ impl Journal {
         }
     }
 
-    /// So many bytes were written, or could not be. Returns what is to be said of that.
+    /// So many bytes were written, or could not be. Returns the message about a failure.
     pub(crate) fn written(&mut self, bytes: usize, result: io::Result<()>) -> Option<String> {
         self.waiting = self.waiting.saturating_sub(bytes);
         let error = result.err()?;

@@ -1,4 +1,4 @@
-//! Notes of agents, as many of them as a person can read: a rank that sends garbage to its socket causes thousands.
+//! Limits the notes of agents to what a person can read: a rank that sends garbage to its socket causes thousands.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ const OF_ALL: u32 = 20;
 /// Ranks whose notes are counted one by one. Those of others are counted together.
 const COUNTED: usize = 16;
 
-/// What was printed of late, and what was not.
+/// What was printed lately, and what was not.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// When the present time began; `None` if nothing was noted since the last.
@@ -46,12 +46,12 @@ impl Notes {
         true
     }
 
-    /// When [`Notes::withheld`] may have something to say.
+    /// When [`Notes::withheld`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         self.since.map(|since| since + WINDOW)
     }
 
-    /// How many notes were not printed, if the time is over at `now`, or in any case.
+    /// How many notes were not printed. With `now`: only if the period is over.
     pub(crate) fn withheld(&mut self, now: Option<Duration>) -> Vec<String> {
         if self.deadline().is_none_or(|deadline| now.is_some_and(|now| now < deadline)) {
             return Vec::new();
@@ -69,10 +69,10 @@ impl Notes {
     }
 }
 
-/// Those who are not counted one by one.
+/// All ranks that are not counted one by one.
 const OTHERS: &str = "others";
 
-/// Whom a note is about: it begins with `rank 3`, or is about the node.
+/// The subject of a note: the rank, if it begins with `rank 3`, otherwise the node.
 fn subject(text: &str) -> &str {
     let digits = text.strip_prefix("rank ").map(|rest| rest.bytes().take_while(u8::is_ascii_digit).count());
     match digits {

@@ -1,8 +1,7 @@
 //! Removes old reports.
 //!
-//! Only what rankrun has made itself: a directory that is named like a job, belongs to us, and holds a report and output
-//! that could not be written, and nothing else. One without a report belongs to a job that is being ended, or whose end
-//! was cut off; it is left alone.
+//! Removes only what rankrun has made itself: a directory that is named like a job, belongs to us, and holds nothing but
+//! a report and kept output. One without a report belongs to a job that is ending or was killed at its end; it stays.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,10 +11,11 @@ use std::time::SystemTime;
 /// What a job writes in the directory of its report.
 const REPORT: &str = "report.json";
 const FILES: [&str; 3] = ["unwritten.stdout", "unwritten.stderr", REPORT];
-/// Directories that are removed after one job: its end is not to take long.
+/// Directories that are removed after one job: its end must not take long.
 const MOST: usize = 1000;
 
-/// Removes the oldest reports beside `own` until `keep` are left, that in `own` included. What cannot be removed stays.
+/// Removes the oldest reports beside `own` until `keep` are left, the one in `own` included. What cannot be removed
+/// stays.
 pub(crate) fn prune(own: &Path, keep: u32) {
     let Some(entries) = own.parent().and_then(|reports| fs::read_dir(reports).ok()) else { return };
     let others = entries.flatten().map(|entry| entry.path()).filter(|path| path != own);
@@ -24,7 +24,7 @@ pub(crate) fn prune(own: &Path, keep: u32) {
     others.sort_unstable();
     let surplus = (others.len() + 1).saturating_sub(keep as usize);
     for (_, directory) in others.into_iter().take(surplus.min(MOST)) {
-        // The report goes last: by it whoever is next knows the directory. Another job may be faster.
+        // The report is removed last: a later run recognises the directory by it. Another job may remove it first.
         for file in FILES {
             let _ = fs::remove_file(directory.join(file));
         }
@@ -32,7 +32,7 @@ pub(crate) fn prune(own: &Path, keep: u32) {
     }
 }
 
-/// When the report in a directory was written; `None` if it is no directory of ours.
+/// When the report in a directory was written; `None` if rankrun did not make the directory.
 fn written(directory: &Path) -> Option<SystemTime> {
     let name = directory.file_name()?.to_str()?;
     let is_named = name.len() == 8 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));

@@ -1,4 +1,4 @@
-//! How far above the end of our stderr the last words of a rank stand, so that the report does not print them again.
+//! How many lines above the end of our stderr the last output of a rank is, so that the report does not print it again.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use rankrun_output::{Config, Mode};
 /// Counts the lines that were shown where our stderr goes.
 #[derive(Debug)]
 pub(crate) struct Shown {
-    /// Whether what ranks write is shown as it comes.
+    /// Whether the ranks' output is shown as it comes.
     is_shown: bool,
     only: RankSet,
     /// Stdout is shown in the same place.

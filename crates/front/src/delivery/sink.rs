@@ -13,32 +13,32 @@ use rankrun_sys::poll::Waker;
 
 /// Batches that may wait for the thread. One is being written while the next is made; a third would only add memory.
 const BATCHES: usize = 2;
-/// News that may wait for the loop, which always reads them. The thread waits for it when there are so many.
+/// News that may wait for the loop. When there are so many, the thread waits; the loop always reads them.
 const NEWS: usize = 16;
 /// How often a full disk is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Bytes for a destination, and how many bytes of the ranks' output they settle, by stream.
+/// Bytes for a destination, and the credit to return when they are written, by stream.
 #[derive(Clone, Debug)]
 struct Batch {
     bytes: Arc<Vec<u8>>,
-    settles: [u64; 2],
+    credits: [u64; 2],
 }
 
-/// What a destination has to say.
+/// What a destination reports.
 #[derive(Debug)]
 pub(crate) enum News {
     /// A batch has been written; its memory may be used again.
-    Written { settles: [u64; 2], memory: Option<Vec<u8>> },
-    /// The destination is full, or a limit is reached; it is tried again every second.
+    Written { credits: [u64; 2], memory: Option<Vec<u8>> },
+    /// The destination is full, or a limit is reached; writing is tried again every second.
     Full(io::Error),
     /// It takes bytes again.
     Recovered,
-    /// Nobody reads it any more, or it fails otherwise. Nothing more is written.
+    /// Its reader is gone, or it fails otherwise. Nothing more is written.
     Failed(io::Error),
 }
 
-enum Told {
+enum Progress {
     Written,
     Full(io::Error),
     Recovered,
@@ -49,41 +49,41 @@ enum Told {
 #[derive(Debug)]
 pub(crate) struct Sink {
     batches: SyncSender<Batch>,
-    told: Receiver<Told>,
-    /// What the thread has been given and has not written; the first is under way.
+    progress: Receiver<Progress>,
+    /// What the thread has got and not written; the first is under way.
     waiting: VecDeque<Batch>,
     /// How much of the first has been written.
     written: Arc<AtomicUsize>,
     failed: bool,
 }
 
-impl std::fmt::Debug for Told {
+impl std::fmt::Debug for Progress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Told::Written => "Written",
-            Told::Full(_) => "Full",
-            Told::Recovered => "Recovered",
-            Told::Failed(_) => "Failed",
+            Progress::Written => "Written",
+            Progress::Full(_) => "Full",
+            Progress::Recovered => "Recovered",
+            Progress::Failed(_) => "Failed",
         })
     }
 }
 
 impl Sink {
-    /// A destination whose thread will write to a duplicate of `fd`, and wake the loop through `waker`.
+    /// Starts the thread. It writes to a duplicate of `fd`, and wakes the loop through `waker`.
     pub(crate) fn new(name: &str, fd: impl AsFd, waker: Waker) -> io::Result<Sink> {
         let fd = fd.as_fd().try_clone_to_owned()?;
         let (batches, inbox) = sync_channel::<Batch>(BATCHES);
-        let (outbox, told) = sync_channel(NEWS);
+        let (outbox, progress) = sync_channel(NEWS);
         let written = Arc::new(AtomicUsize::new(0));
         let writer = Writer { fd, outbox, waker, written: Arc::clone(&written) };
         std::thread::Builder::new().name(name.to_owned()).stack_size(128 * 1024).spawn(move || {
             rankrun_sys::signal::block_all();
             writer.run(&inbox);
         })?;
-        Ok(Sink { batches, told, waiting: VecDeque::new(), written, failed: false })
+        Ok(Sink { batches, progress, waiting: VecDeque::new(), written, failed: false })
     }
 
-    /// Whether a batch would be taken without waiting.
+    /// Whether there is room for a batch.
     pub(crate) fn has_room(&self) -> bool {
         self.waiting.len() < BATCHES
     }
@@ -98,9 +98,9 @@ impl Sink {
         self.failed
     }
 
-    /// Gives a batch to the thread. To be called only where [`Sink::has_room`].
-    pub(crate) fn write(&mut self, bytes: Vec<u8>, settles: [u64; 2]) {
-        let batch = Batch { bytes: Arc::new(bytes), settles };
+    /// Sends a batch to the thread. Call it only if [`Sink::has_room`].
+    pub(crate) fn write(&mut self, bytes: Vec<u8>, credits: [u64; 2]) {
+        let batch = Batch { bytes: Arc::new(bytes), credits };
         // There is room, and the thread ends only with us.
         match self.batches.try_send(batch.clone()) {
             Ok(()) => self.waiting.push_back(batch),
@@ -109,44 +109,44 @@ impl Sink {
     }
 
     pub(crate) fn next_news(&mut self) -> Option<News> {
-        Some(match self.told.try_recv().ok()? {
-            Told::Written => {
+        Some(match self.progress.try_recv().ok()? {
+            Progress::Written => {
                 let batch = self.waiting.pop_front()?;
-                News::Written { settles: batch.settles, memory: Arc::try_unwrap(batch.bytes).ok() }
+                News::Written { credits: batch.credits, memory: Arc::try_unwrap(batch.bytes).ok() }
             }
-            Told::Full(error) => News::Full(error),
-            Told::Recovered => News::Recovered,
-            Told::Failed(error) => {
+            Progress::Full(error) => News::Full(error),
+            Progress::Recovered => News::Recovered,
+            Progress::Failed(error) => {
                 self.failed = true;
                 News::Failed(error)
             }
         })
     }
 
-    /// Gives up on the destination: returns what it has not taken, as far as is known, and what that settles. What a
-    /// write that is under way has already placed may be among it.
+    /// Gives up the destination: returns the bytes that it has not taken, as far as is known, and their credit. They
+    /// may include what a write under way has already written.
     pub(crate) fn abandon(&mut self) -> (Vec<u8>, [u64; 2]) {
-        let (mut bytes, mut settles) = (Vec::new(), [0, 0]);
-        let mut add = |more: [u64; 2]| settles.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        let (mut bytes, mut credits) = (Vec::new(), [0, 0]);
+        let mut add = |more: [u64; 2]| credits.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         while let Some(news) = self.next_news() {
-            if let News::Written { settles, .. } = news {
-                add(settles);
+            if let News::Written { credits, .. } = news {
+                add(credits);
             }
         }
         let mut skip = self.written.load(Ordering::Acquire);
         for batch in self.waiting.drain(..) {
             bytes.extend_from_slice(&batch.bytes[skip.min(batch.bytes.len())..]);
-            add(batch.settles);
+            add(batch.credits);
             skip = 0;
         }
-        (bytes, settles)
+        (bytes, credits)
     }
 }
 
 #[derive(Debug)]
 struct Writer {
     fd: OwnedFd,
-    outbox: SyncSender<Told>,
+    outbox: SyncSender<Progress>,
     waker: Waker,
     written: Arc<AtomicUsize>,
 }
@@ -157,12 +157,12 @@ impl Writer {
         for Batch { bytes, .. } in inbox {
             if !failed && let Err(error) = self.write(&bytes) {
                 failed = true;
-                self.tell(Told::Failed(error));
+                self.report(Progress::Failed(error));
             }
-            // After a failure the rest is taken and forgotten, so that the loop does not wait for it.
+            // After a failure the rest is received and dropped, so that the loop does not wait for it.
             drop(bytes);
             self.written.store(0, Ordering::Release);
-            self.tell(Told::Written);
+            self.report(Progress::Written);
         }
     }
 
@@ -175,7 +175,7 @@ impl Writer {
                     at += count;
                     self.written.store(at, Ordering::Release);
                     if std::mem::take(&mut full) {
-                        self.tell(Told::Recovered);
+                        self.report(Progress::Recovered);
                     }
                 }
                 Err(rustix::io::Errno::INTR) => {}
@@ -184,7 +184,7 @@ impl Writer {
                 // A file size limit (EFBIG) can be raised from outside as a quota can.
                 Err(error @ (rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT | rustix::io::Errno::FBIG)) => {
                     if !std::mem::replace(&mut full, true) {
-                        self.tell(Told::Full(error.into()));
+                        self.report(Progress::Full(error.into()));
                     }
                     self.wait(Some(RETRY));
                 }
@@ -194,7 +194,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until the destination can be written, or for a time.
+    /// Waits until the destination is writable, or for a time.
     fn wait(&self, time: Option<Duration>) {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         match time {
@@ -210,9 +210,9 @@ impl Writer {
         }
     }
 
-    fn tell(&self, told: Told) {
-        // The loop may have ended; then nobody needs to know.
-        let _ = self.outbox.send(told);
+    fn report(&self, progress: Progress) {
+        // The loop may have ended.
+        let _ = self.outbox.send(progress);
         self.waker.wake();
     }
 }

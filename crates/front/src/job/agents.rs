@@ -1,4 +1,4 @@
-//! What the agent says, and what follows from it.
+//! Handles the messages of agents.
 
 use std::io;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::link::LinkError;
 use crate::nodes::Guard;
 
 impl Front {
-    /// An agent has said something.
+    /// An agent has sent a message.
     pub(crate) fn message(&mut self, from: NodeRank, message: ToFront) {
         match message {
             ToFront::Hello(hello) if hello.version != rankrun_wire::VERSION => {
@@ -159,7 +159,7 @@ impl Front {
         }
     }
 
-    /// A rank noted how far it is: for the status region, or a line where that was asked for.
+    /// A rank sent a progress note: for the status region, or with `-v` a line.
     fn show_note(&mut self, rank: Rank, text: &str) {
         let now = self.now();
         if self.plan.verbosity >= 0 && !self.delivery.presenter.note(now, rank, text) && self.plan.verbosity > 0 {
@@ -167,7 +167,7 @@ impl Front {
         }
     }
 
-    /// The stream to an agent has ended, or cannot be understood.
+    /// The stream to an agent has ended, or cannot be decoded.
     pub(crate) fn lose_agent(&mut self, node: NodeRank, error: &LinkError) {
         let node = &mut self.nodes[node.index()];
         let had_said_all = node.is_drained;
@@ -190,7 +190,7 @@ impl Front {
         if let Guard::Ended(_) = node.guard {
             return;
         }
-        // That an agent says so, and that the guard is reaped, is one loss.
+        // The agent's message and the reaped guard are the same loss: count it once.
         let was_lost = std::mem::replace(&mut node.is_guard_lost, true);
         if !was_lost && node.summary.is_none() {
             node.watch.begin(now);
@@ -211,7 +211,7 @@ impl Front {
         }
     }
 
-    /// Gives up agents and guards that do nothing any more.
+    /// Gives up agents and guards that hang.
     pub(crate) fn watch_nodes(&mut self, now: Duration) {
         for node in self.nodes.iter_mut().filter(|node| node.link.is_some()) {
             if let Some(act) = node.watch(now, &self.foreign) {
@@ -224,12 +224,12 @@ impl Front {
     fn rank_ended(&mut self, from: NodeRank, rank: Rank, status: WorkerStatus, at: Duration) {
         if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank)) {
             let was_lent = terminal.ended(status.success());
-            // ^C went to the rank alone; what it ended, it was meant to end.
+            // ^C went to the rank only: ending it was meant.
             if matches!(status, WorkerStatus::Signaled { signal: signal::SIGINT, .. }) {
                 self.key_was_pressed = true;
                 self.event(gang::Event::Signal(signal::SIGINT));
                 if was_lent {
-                    // A script that runs us goes on unless it has seen the key too.
+                    // A script that runs us goes on unless it gets the signal too.
                     terminal::signal_own_group(signal::SIGINT);
                 }
             }
@@ -237,7 +237,7 @@ impl Front {
         self.node_event(from, at, gang::Event::Ended { rank, status });
     }
 
-    /// Ranks whose stderr ends with a traceback, and that live on in silence.
+    /// Handles ranks that are alive and silent after a traceback on stderr.
     pub(crate) fn suspect(&mut self, now: Duration) {
         if self.last_words.deadline().is_none_or(|due| due > now) {
             return;
@@ -254,8 +254,8 @@ impl Front {
         }
     }
 
-    /// Before the verdict: what the last lines of their output say of the ranks that failed, or printed that they abort.
-    pub(crate) fn hear_last_words(&mut self) {
+    /// Before the verdict: reads the last lines of output of the ranks that failed, or printed that they abort.
+    pub(crate) fn read_last_words(&mut self) {
         let is_in_evidence = |rank: Rank| self.gang.evidence().iter().any(|evidence| evidence.rank == rank);
         let failed: Vec<Rank> = (0..self.plan.spec.map.world_size())
             .map(Rank)
@@ -273,12 +273,12 @@ impl Front {
                 tail: stderr.clone(),
                 stdout: stdout.clone(),
             });
-            // It follows from the event that has just been recorded, and orders nothing any more.
+            // It follows from the event that has just been recorded, and has no effects.
             self.gang.handle(now, event, &mut Vec::new());
         }
     }
 
-    /// Whether a rank has failed since Open MPI was not to run alone in it.
+    /// Whether a rank has failed because we refused Open MPI as a singleton.
     fn is_refused_by_open_mpi(&self, rank: Rank, tail: &Tail) -> bool {
         let spec = &self.plan.spec;
         let is_guarded = spec.mpi == MpiMode::Pmi1 && spec.map.world_size() > 1;
@@ -286,10 +286,10 @@ impl Front {
     }
 }
 
-/// The rank alone holds the front's stdin from now on.
+/// From now on only the rank holds the front's stdin.
 fn leave_stdin() {
     if let Ok(null) = std::fs::File::open("/dev/null") {
-        // Where that fails, the rank and we share the descriptor, and we read none of it.
+        // If that fails, the rank and we share the descriptor, and we do not read it.
         let _ = rustix::stdio::dup2_stdin(&null);
     }
 }

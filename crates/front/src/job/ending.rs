@@ -25,33 +25,33 @@ use crate::job::report;
 use crate::job::run::RELEASE_BOUND;
 use crate::nodes::{Act, Guard, LOOK_STEP, NodeHandle};
 
-/// How long guard and agent may take to end once all is over, beyond what a kill may take.
+/// How long guard and agent may take to end after the ranks, beyond the time of a kill.
 const GUARD_BOUND: Duration = Duration::from_secs(15);
 /// How long the report itself may wait for a destination that still took the ranks' output.
 const REPORT_BOUND: Duration = Duration::from_secs(1);
-/// How long the home may take to say whether it is there, before the report is printed.
+/// How long to wait for the check of the home directory before the report is printed.
 const PROBE_BOUND: Duration = Duration::from_millis(200);
-/// How long any of it may take when whoever waits for the end has lost patience.
+/// The limit for each of these after a second signal.
 const HURRIED_BOUND: Duration = Duration::from_millis(200);
-/// How long a file system may take to keep the report, after it has been printed.
+/// How long a file system may take to save the report, after it was printed.
 pub(crate) const SAVE_BOUND: Duration = Duration::from_secs(5);
 
-/// So many lines above the report stand right above it: on the smallest terminal they are seen together.
+/// Lines this close above the report need no repetition: the smallest terminal shows both together.
 const ABOVE: u64 = 10;
 
 /// The report's own name in its directory.
 pub(crate) const REPORT: &str = "report.json";
 
-/// What is said where a file could not be written.
+/// The message about a file that could not be written.
 pub(crate) fn cannot_write(path: &Path, why: &str) -> String {
     let what = if path.ends_with(REPORT) { "cannot write the report to" } else { "cannot write" };
     format!("{what} \"{}\": {why}", path.display())
 }
 
 impl Front {
-    /// The ranks are gone, or nobody holds them any more: proof, output, report.
+    /// The ranks have ended, or their agent is lost: proof, output, report.
     pub(crate) fn finish(mut self) -> Outcome {
-        // A pause that nobody can answer any more is over.
+        // No agent can answer a pause any more: it is over.
         self.pausing = None;
         self.clock.resume();
         let proven = self.await_guards();
@@ -77,16 +77,17 @@ impl Front {
                 break;
             }
         }
-        self.tell_withheld_notes(None);
-        self.hear_last_words();
+        self.print_withheld_notes(None);
+        self.read_last_words();
         let mut end = self.end(proven, is_written);
         end.core = self.find_core();
         let report = self.report(&end);
         end.is_quoted_above = self.is_quoted_above(&report);
-        let is_told = report::is_worth_telling(&report, &self.gang);
-        let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_told);
+        let is_printed = report::is_worth_telling(&report, &self.gang);
+        let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_printed);
         let now = self.now();
-        // While a cgroup stays, since what is in it could not be killed, the directory stays too: by it `rankrun clean` finds it.
+        // Where a cgroup stays because a process in it could not be killed, the directory stays too: `rankrun clean` needs it to
+        // find the cgroup.
         let has_cgroup = |node: &&NodeHandle| node.cgroup.as_deref().is_some_and(Path::exists);
         for node in self.nodes.iter().filter(|node| !has_cgroup(node)) {
             self.delivery.files.submit(now, Task::Remove(node.places.clone()));
@@ -98,7 +99,7 @@ impl Front {
             (Some(directory), None) => Some(report::shorten_home(&directory.path.join(REPORT), home)),
             (None, None) => Some("not saved: HOME is not set; see --report-dir".to_owned()),
         };
-        if self.plan.verbosity >= 0 && is_told {
+        if self.plan.verbosity >= 0 && is_printed {
             let look =
                 Look { saved: end.saved.as_deref(), color: self.plan.color, is_quoted_above: end.is_quoted_above };
             let text = render(&report, look);
@@ -133,7 +134,7 @@ impl Front {
         // Without a summary the guard has cleaned up, by the agent's notes.
         let is_removed = |node: &NodeHandle| node.summary.as_ref().is_none_or(|summary| summary.shared_memory_removed);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // One word for all: the weakest.
+        // One value for all nodes: the weakest.
         let weak = self.nodes.iter().find(|node| !matches!(node.containment, Some(Containment::Cgroup)));
         let node = weak.or(self.nodes.first());
         let (containment, containment_note) = match node.and_then(|node| node.containment.as_ref()) {
@@ -174,7 +175,7 @@ impl Front {
         }
     }
 
-    /// Whether what the report would quote of the culprit stands right above it.
+    /// Whether the lines that the report would quote were just printed above it.
     fn is_quoted_above(&self, report: &Report) -> bool {
         let Some(culprit) = &report.culprit else { return false };
         let is_stdout = culprit.window.as_ref().is_some_and(|window| window.origin == Origin::Stdout);
@@ -186,7 +187,7 @@ impl Front {
         matches!((below, distance), (Some(below), Some(distance)) if below as u64 + distance <= ABOVE)
     }
 
-    /// Where the core of the culprit went, if it left one.
+    /// The path of the culprit's core file, if there is one.
     fn find_core(&mut self) -> Option<CoreDump> {
         let rank = verdict(&self.gang).culprit?.rank;
         let record = self.gang.ranks().get(rank.index())?;
@@ -205,8 +206,8 @@ impl Front {
         report::make(&self.facts, &self.gang, end, |rank| self.last_words.of(rank))
     }
 
-    /// Has the report written, and where torchrun would leave the cause, and says what could not be written. Neither
-    /// changes the exit code.
+    /// Writes the report, and the error file of torchrun, and notes what could not be written. Neither changes the exit
+    /// code.
     fn save(&mut self, directory: Option<Directory>, report: &Report) {
         let (mut files, mut prune) = (Vec::new(), None);
         if let Some(directory) = directory {
@@ -249,7 +250,7 @@ impl Front {
         }
     }
 
-    /// Why the report is not saved in a directory that the user has not named. One that does not answer counts as usable.
+    /// Why the report is not saved in the default directory, if so. A directory that does not answer counts as usable.
     fn find_unusable(&mut self, directory: &Directory) -> Option<Unusable> {
         if directory.is_chosen && directory.below.is_none() {
             return None;
@@ -261,13 +262,13 @@ impl Front {
         self.delivery.answers.iter().find_map(unusable)
     }
 
-    /// Waits for the I/O thread. Returns whether what was waited for has come.
+    /// Waits for the I/O thread. Returns whether the awaited answer came.
     fn wait_for_files(&mut self, bound: Duration, has_come: impl Fn(&Files, &[Done]) -> bool) -> bool {
         let was_hurried = self.is_hurried;
         let until = self.now() + if was_hurried { HURRIED_BOUND.min(bound) } else { bound };
         loop {
             let now = self.now();
-            self.delivery.hear(now);
+            self.delivery.receive(now);
             if has_come(&self.delivery.files, &self.delivery.answers) {
                 return true;
             }
@@ -277,7 +278,7 @@ impl Front {
         }
     }
 
-    /// Waits for events up to a time, and takes them in. Returns whether that was possible.
+    /// Waits for events up to a time, and handles them. Returns whether that was possible.
     fn wait_until(&mut self, until: Duration) -> bool {
         let mut ready = Vec::new();
         let rest = until.saturating_sub(self.now());
@@ -290,8 +291,8 @@ impl Front {
         true
     }
 
-    /// Hands on what is pending until all is written or the time has passed: what is left of the drain, if none is
-    /// given. Returns whether all is written.
+    /// Writes what is pending until the time has passed (default: the rest of `--drain`). Returns whether all is
+    /// written.
     fn write_out(&mut self, bound: Option<Duration>) -> bool {
         let mut until = match bound {
             Some(bound) => self.now() + bound,
@@ -334,7 +335,7 @@ impl Front {
         }
     }
 
-    /// Waits for the guard's word that nothing is left; where there is no guard any more, does its work.
+    /// Waits for the guard's exit code, which says whether nothing is left; if the guard is gone, does its work.
     fn await_guards(&mut self) -> bool {
         let bound = self.now() + GUARD_BOUND;
         loop {
@@ -355,14 +356,14 @@ impl Front {
         (0..self.nodes.len() as u32).map(NodeRank).all(|node| self.prove(node))
     }
 
-    /// Whether nothing is left on a node: by its guard's word; where there is no guard any more, by its work.
+    /// Whether nothing is left on a node: by its guard's exit code, or, if the guard is gone, by doing its work.
     fn prove(&self, node: NodeRank) -> bool {
         let node = &self.nodes[node.index()];
         if let Guard::Ended(code) = node.guard {
             return code == ExitCode::SUCCESS.0;
         }
         if node.is_drained && node.summary.as_ref().is_some_and(|summary| summary.released > 0) {
-            // What was let go is to live on; the agent has ended the rest.
+            // Released processes live on; the agent has ended the rest.
             node.places.remove();
             return true;
         }

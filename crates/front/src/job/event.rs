@@ -1,30 +1,30 @@
-//! What happens to the front, and what it has done about it.
+//! The events that the front handles, and the effects that it orders.
 
 use rankrun_core::NodeRank;
 use rankrun_wire::{ToAgent, ToFront};
 
-use crate::delivery::Told;
+use crate::delivery::DeliveryEvent;
 use crate::link::LinkError;
 use crate::nodes::Act;
 
-/// What happens to the front. Output is no event: its bytes go from the stream to the destinations as they are.
+/// An event. Output is not one: its bytes go directly from the stream to the destinations.
 #[derive(Debug)]
 pub(crate) enum FrontEvent {
-    /// An agent has said something.
+    /// An agent has sent a message.
     Agent { node: NodeRank, message: ToFront },
-    /// An agent can no longer be heard.
+    /// The connection to an agent is lost.
     AgentLost { node: NodeRank, error: LinkError },
     /// A signal has arrived from the process `sender`; 0 is the kernel.
     Signal { number: i32, sender: i32 },
-    /// A destination has something to say.
-    Delivery(Told),
+    /// A destination has reported something.
+    Delivery(DeliveryEvent),
     /// Bytes of our stdin, or its end.
     Stdin(Option<Vec<u8>>),
     /// Time has passed. `quiet`: no output has come.
     Tick { quiet: bool },
 }
 
-/// What is to be done.
+/// An effect for the loop to perform.
 #[derive(Debug)]
 pub(crate) enum FrontEffect {
     /// Send a message to a node, or to all.

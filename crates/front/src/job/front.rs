@@ -1,4 +1,4 @@
-//! The front: what it holds, and what is common to all that it handles.
+//! The front's state, and what all its event handlers share.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -19,31 +19,31 @@ use rankrun_sys::terminal;
 use rankrun_wire::ToAgent;
 
 use crate::Plan;
-use crate::delivery::{Delivery, Directory, LastWords, Notes, Voices};
+use crate::delivery::{Delivery, Directory, LastLines, LastWords, Notes};
 use crate::job::event::FrontEffect;
 use crate::job::pause::Pause;
 use crate::nodes::{END_BOUND, KILLING_BOUND, NodeHandle};
 use crate::terminal::{FrontTerminal, Stdin};
 
-/// What came of it.
+/// How the job ended.
 pub(crate) struct Outcome {
     pub(crate) code: ExitCode,
     /// The signal to end this process by.
     pub(crate) raise: Option<i32>,
 }
 
-/// How far files have come with output that no destination took.
+/// The progress of writing the output that no destination took.
 #[derive(Debug)]
 pub(crate) struct Salvage {
     pub(crate) until: Duration,
-    /// Bytes that had come when it was last looked.
+    /// Bytes received at the last check.
     pub(crate) received: Option<u64>,
 }
 
 /// The running front.
 pub(crate) struct Front {
     pub(crate) plan: Plan,
-    /// Whoever waits for the end does not want to wait any more: every wait of ours is over.
+    /// The user wants to wait no longer: all our waits end.
     pub(crate) is_hurried: bool,
     pub(crate) started: Instant,
     pub(crate) clock: Clock,
@@ -52,38 +52,38 @@ pub(crate) struct Front {
     pub(crate) waker: Waker,
     /// The nodes, by rank.
     pub(crate) nodes: Vec<NodeHandle>,
-    /// What has been decided and not yet done.
+    /// Effects that are decided and not yet performed.
     pub(crate) effects: VecDeque<FrontEffect>,
-    /// Signals that arrived before the loop did.
+    /// Signals that arrived before the loop started.
     pub(crate) early: Vec<(i32, i32)>,
     /// Children of this process that are not the job's.
     pub(crate) foreign: Vec<i32>,
-    /// What the report says of the job itself.
+    /// The report's data about the job itself.
     pub(crate) facts: JobFacts,
     pub(crate) gang: Gang,
     pub(crate) delivery: Delivery,
     pub(crate) last_words: LastWords,
-    pub(crate) voices: Voices,
+    pub(crate) last_lines: LastLines,
     /// Where the ranks were when the job was ended from outside.
     pub(crate) standings: Vec<Standing>,
     pub(crate) stdin: Option<Stdin>,
     pub(crate) terminal: Option<FrontTerminal>,
-    /// After this, a destination that takes nothing is given up.
+    /// After this time, a destination that does not take its output is given up.
     pub(crate) drain_until: Option<Duration>,
-    /// Output is being taken in that no destination took.
+    /// Output that no destination took is being written to files.
     pub(crate) salvage: Option<Salvage>,
-    /// An agent was left that still had output.
+    /// An agent was given up while it still had output.
     pub(crate) has_given_up_output: bool,
     pub(crate) pausing: Option<Pause>,
-    /// When the ranks that a signal has not ended are to be named.
+    /// When to name the ranks that a signal has not ended.
     pub(crate) alive_due: Option<Duration>,
-    /// The terminal has shown `^C` at the start of the row in which we write next.
+    /// The terminal has shown `^C` at the start of the row that we write next.
     pub(crate) key_was_pressed: bool,
     pub(crate) notices: VecDeque<String>,
     pub(crate) notes: Notes,
-    /// The calls of MPI that were refused, of which each is named once.
+    /// The MPI calls that were refused: each is noted once.
     pub(crate) refused_calls: BTreeSet<String>,
-    /// Why the agent cannot serve.
+    /// Why the agent cannot start.
     pub(crate) refused: Option<(String, io::Error)>,
 }
 
@@ -92,12 +92,12 @@ impl Front {
         self.clock.now()
     }
 
-    /// Whether every agent has said that all is over.
+    /// Whether every agent has reported the end.
     pub(crate) fn is_over(&self) -> bool {
         self.nodes.iter().all(|node| node.summary.is_some())
     }
 
-    /// Whether any agent can be heard.
+    /// Whether any agent is connected.
     pub(crate) fn is_linked(&self) -> bool {
         self.nodes.iter().any(|node| node.link.is_some())
     }
@@ -136,21 +136,21 @@ impl Front {
                     ToAgent::Kill
                 }
             };
-            self.say(message);
+            self.send(message);
         }
     }
 
-    /// Where the ranks are.
+    /// The state of each rank.
     fn standings_at(&self, now: Duration) -> Vec<Standing> {
         standings(&self.gang, now, |rank| {
-            let (at, line) = self.voices.last(rank);
+            let (at, line) = self.last_lines.last(rank);
             let traceback = self.last_words.of(rank).and_then(Tail::last_traceback);
             Voice { at, line, traceback: traceback.map(|exception| exception.headline()) }
         })
     }
 
-    /// Somebody wants to know where the ranks are (SIGQUIT). The job goes on.
-    pub(crate) fn tell_standings(&mut self, by_key: bool) {
+    /// Prints the state of the ranks (SIGQUIT). The job goes on.
+    pub(crate) fn print_standings(&mut self, by_key: bool) {
         let now = self.now();
         let mut text = format!("rankrun: after {:.1} s:", self.started.elapsed().as_secs_f64());
         for line in standing::lines(&self.standings_at(now)) {
@@ -163,7 +163,7 @@ impl Front {
         self.notices.push_back(format!("{over_key}{text}"));
     }
 
-    /// The agents have until then to say that all is over.
+    /// The agents must report the end by then.
     pub(crate) fn expect_end(&mut self, by: Duration) {
         for node in self.nodes.iter_mut().filter(|node| node.summary.is_none()) {
             node.watch.expect_end(by);
@@ -171,11 +171,11 @@ impl Front {
     }
 
     /// Sends a message to all nodes.
-    pub(crate) fn say(&mut self, message: ToAgent) {
+    pub(crate) fn send(&mut self, message: ToAgent) {
         self.effects.push_back(FrontEffect::Send { to: None, message });
     }
 
-    /// Where report and salvaged output go.
+    /// The directory for the report and for output that no destination took.
     pub(crate) fn directory(&self) -> Option<Directory> {
         let place = &self.plan.report;
         let path = place.directory.clone()?;
@@ -183,7 +183,7 @@ impl Front {
         Some(Directory { path, below, is_chosen: place.is_asked_for })
     }
 
-    /// A note of an agent: it may come from what a rank does thousands of times.
+    /// Prints a note of an agent, within limits: a rank may cause thousands.
     pub(crate) fn agent_note(&mut self, text: String) {
         let now = self.now();
         if self.plan.verbosity >= 0 && self.notes.take(now, &text) {
@@ -191,8 +191,8 @@ impl Front {
         }
     }
 
-    /// Says how many notes were not printed: those whose time is over, or all.
-    pub(crate) fn tell_withheld_notes(&mut self, now: Option<Duration>) {
+    /// Prints how many notes were not printed: those of periods that are over, or all.
+    pub(crate) fn print_withheld_notes(&mut self, now: Option<Duration>) {
         for text in self.notes.withheld(now) {
             self.note(text);
         }

@@ -1,7 +1,7 @@
 //! The job: its loop, what is decided, how it ends.
 //!
-//! Each source (`run`) becomes a [`event::FrontEvent`]; what handles it decides, and queues [`event::FrontEffect`]s, which
-//! the loop performs.
+//! Each source (`run`) is translated to [`event::FrontEvent`]s; their handlers decide, and queue [`event::FrontEffect`]s,
+//! which the loop performs.
 
 mod agents;
 mod ending;

@@ -1,5 +1,5 @@
-//! Job control: the whole job is stopped by ^Z or SIGTSTP, goes on with `fg` or `bg`, and the one rank on the terminal
-//! stands in for the front in the eyes of the shell (docs/signals.md).
+//! Job control: ^Z or SIGTSTP stops the whole job, `fg` or `bg` continues it. A rank that has the terminal is what the
+//! shell sees instead of the front (docs/signals.md).
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use rankrun_wire::ToAgent;
 use crate::job::front::Front;
 use crate::terminal::{FrontTerminal, is_job_control};
 
-/// How long a destination may hold up a stop.
+/// How long a destination may delay a stop.
 const FLUSH_BOUND: Duration = Duration::from_millis(300);
 
 /// A stop that is being carried out.
@@ -23,11 +23,11 @@ pub(crate) struct Pause {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Whose {
-    /// A key: the kernel has sent the signal to the whole foreground.
+    /// A key: the kernel has sent the signal to the whole foreground group.
     Key,
-    /// Somebody asked for it, who will also continue us.
+    /// Another process sent it, and will also continue us.
     Asked,
-    /// The rank on the terminal was stopped. The rest of our process group was in the background, and did not get it.
+    /// The rank that has the terminal was stopped. Our process group was in the background, and did not get the signal.
     Rank,
 }
 
@@ -38,20 +38,20 @@ impl Front {
         self.pause(Pause { signal: signal::SIGTSTP, whose });
     }
 
-    /// Ranks and timers stand still first.
+    /// First stops the ranks and the timers.
     fn pause(&mut self, pause: Pause) {
         if self.pausing.is_some() {
             return;
         }
         self.pausing = Some(pause);
         self.clock.pause();
-        self.say(ToAgent::Pause);
+        self.send(ToAgent::Pause);
         if !self.is_linked() {
             self.paused();
         }
     }
 
-    /// The ranks stand still; now this process does, until somebody continues it.
+    /// The ranks are stopped: now stops this process, until it is continued.
     pub(crate) fn paused(&mut self) {
         let Some(Pause { signal: number, whose }) = self.pausing else { return };
         self.flush_screen();
@@ -65,15 +65,15 @@ impl Front {
         }
         let mut stopped = terminal::stop_by(number, whose == Whose::Rank);
         if !stopped && whose == Whose::Asked {
-            // No shell controls us (a scheduler does, perhaps), so that the kernel has dropped the milder signal.
+            // No shell controls us (a scheduler may), so that the kernel has dropped the signal: use SIGSTOP.
             stopped = process::signal_self(signal::SIGSTOP).is_ok();
         }
         self.go_on(stopped);
     }
 
     /// Whether a rank that has stopped on the terminal is not to stop the job: the job is being ended, and a shell's
-    /// `kill` must not wait for an `fg`; or the rank wanted the terminal, which has come to us without a word (`fg` of a
-    /// running job).
+    /// `kill` must not wait for an `fg`; or the rank wanted the terminal, which the shell has given to us without a
+    /// signal (`fg` of a running job).
     fn is_rank_to_go_on(&self, number: i32) -> bool {
         let has_come = self.terminal.as_ref().is_some_and(FrontTerminal::in_foreground);
         self.gang.stop_ordered().is_some() || (has_come && [signal::SIGTTIN, signal::SIGTTOU].contains(&number))
@@ -87,15 +87,16 @@ impl Front {
         if let Some(terminal) = &mut self.terminal {
             terminal.enter();
         }
-        self.say(ToAgent::Resume);
+        self.send(ToAgent::Resume);
         if let Some(terminal) = &self.terminal
             && let Some(group) = terminal.group()
         {
             if !stopped && number != signal::SIGTSTP {
-                // It asks for a terminal that it can never get: the kernel's end for a stopped group without a shell.
+                // It waits for a terminal that it can never get: end it as the kernel ends a stopped group without a
+                // shell.
                 let _ = group.signal_group(signal::SIGHUP);
             }
-            // It fails, as above, if the rank has ended, which is all that was wanted.
+            // It fails if the rank has ended, which is fine.
             let _ = group.signal_group(signal::SIGCONT);
         }
         self.resized();
@@ -104,7 +105,7 @@ impl Front {
     /// SIGCONT: we were continued, or brought into the foreground while running.
     pub(crate) fn continued(&mut self) {
         if self.pausing.is_some() {
-            // It came before the stop could be carried out, and takes it back.
+            // It arrived before the stop was carried out, and cancels it.
             self.go_on(true);
         } else if let Some(terminal) = &mut self.terminal {
             terminal.enter();
@@ -113,7 +114,7 @@ impl Front {
     }
 
     /// A key was pressed (^C, ^Z) while our own group is in the foreground, although a rank is to have the terminal:
-    /// the shell has put us there without a word (`fg` of a running job). Returns whether the rank has got it now.
+    /// the shell has put us there without a signal (`fg` of a running job). Returns whether the rank has got it now.
     pub(crate) fn pass_on(&mut self, number: i32) -> bool {
         let Some(terminal) = &mut self.terminal else { return false };
         if terminal.group().is_none() || !terminal.in_foreground() {
@@ -123,7 +124,7 @@ impl Front {
         terminal.group().is_some_and(|group| group.signal_group(number).is_ok())
     }
 
-    /// A rank was stopped, and not by us.
+    /// A rank was stopped by somebody else.
     pub(crate) fn rank_stopped(&mut self, from: NodeRank, rank: Rank, number: i32, at: Duration) {
         let is_single = self.plan.spec.map.world_size() == 1;
         match &self.terminal {
@@ -139,7 +140,7 @@ impl Front {
         }
     }
 
-    /// Takes the status region off the screen and lets what is ready be written, before the shell writes its own.
+    /// Removes the status region and writes what is ready, before the shell writes its prompt.
     fn flush_screen(&mut self) {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let now = self.now();
@@ -149,21 +150,20 @@ impl Front {
             self.hand_on();
             let rest = until.saturating_duration_since(Instant::now());
             if self.delivery.is_done() || rest.is_zero() {
-                // What else has woken us is looked at by the loop.
+                // The loop handles all other events.
                 self.waker.wake();
                 return;
             }
             let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) };
-            // A wait that fails shows at the end of the bound.
+            // A failed wait ends at the time limit.
             let _ = poll(&mut [PollFd::new(&self.waker, PollFlags::IN)], Some(&timeout));
             self.waker.clear();
-            self.delivery.hear(now);
+            self.delivery.receive(now);
             self.take_news();
         }
     }
 
-    /// A rank that the terminal is lent to may make it raw at any time: what we write to it must itself return to the
-    /// first column.
+    /// A rank that has the terminal may make it raw at any time: our own text must then contain the `\r`.
     pub(crate) fn suit_terminal(&mut self) {
         if !self.terminal.as_ref().is_some_and(FrontTerminal::is_lent) {
             return;

@@ -1,4 +1,4 @@
-//! The report of a job that was refused: no rank of it was started.
+//! The report of a job that was refused before its first rank.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Of a job that was planned; `None` if the user has not named a place for its report.
+    /// If the job was planned, and the user has named a place for its report.
     pub(crate) fn of(plan: &Plan) -> Option<(PathBuf, Refusal)> {
         let directory = plan.report.directory.clone().filter(|_| plan.report.is_asked_for)?;
         let words = plan.spec.command(Rank(0));
@@ -41,7 +41,7 @@ impl Refusal {
         Some((directory, refusal))
     }
 
-    /// Writes the report in this directory. What keeps it from being written is returned in words.
+    /// Writes the report in this directory. On failure returns the message.
     pub fn save(&self, directory: &Path) -> Result<(), String> {
         let path = directory.join(REPORT);
         let json = report::to_json(&self.report()).map_err(|error| cannot_write(&path, &error.to_string()))?;
@@ -50,7 +50,7 @@ impl Refusal {
         // The file system may never answer.
         let write = move || {
             let result = std::fs::create_dir_all(directory).and_then(|()| save(&file, &json));
-            // Nobody waits any more where it took too long.
+            // The receiver is gone if it took too long.
             let _ = answer.send(result);
         };
         let thread = std::thread::Builder::new().name("report".to_owned()).spawn(write);

@@ -1,4 +1,4 @@
-//! A journal is taken in again, and makes the report that it made then.
+//! Replays a journal, and makes its report again.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use rankrun_core::text::{Look, render};
 
 use crate::job::report;
 
-/// What a journal comes to.
+/// The result of a replay.
 #[derive(Debug)]
 pub struct Replayed {
     /// The report as it was printed at the end of the job, without its line end.
     pub text: String,
-    /// What is wrong with the journal, or with us: it does not come to what it came to then.
+    /// Differences to the recorded result: the journal or this program is wrong.
     pub warnings: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The loop: sources become events, what handles them decides, and what was decided is done.
+//! The loop: translates sources to events, handles them, and performs the effects.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use rankrun_core::{NodeRank, gang};
 use rankrun_sys::poll::Ready;
 use rankrun_wire::{Frame, ToAgent};
 
-use crate::delivery::Told;
+use crate::delivery::DeliveryEvent;
 use crate::job::event::{FrontEffect, FrontEvent};
 use crate::job::front::{Front, Outcome, Salvage};
 use crate::nodes::Act;
 
-/// How long files may take to take in what a destination would not, as long as output comes.
+/// How long writing the output that a destination did not take may last, as long as output comes.
 const SALVAGE_BOUND: Duration = Duration::from_secs(60);
-/// How long no output may come meanwhile: then the files, or the agent's spool, do not answer.
+/// Without output for so long meanwhile, the files or the agent's spool do not answer.
 const SALVAGE_STEP: Duration = Duration::from_secs(3);
-/// How long the destinations have for what log files have held up.
+/// How long the destinations have for output that waited for log files.
 pub(crate) const RELEASE_BOUND: Duration = Duration::from_secs(3);
-/// How often the window is looked at while a rank has the terminal, and so is the only one to be told of changes.
+/// How often to check the window size while a rank has the terminal: the kernel then sends SIGWINCH only to the rank.
 const WINDOW_STEP: Duration = Duration::from_millis(500);
 
-/// What a descriptor of the loop is.
+/// The token of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Token {
     Signals,
@@ -48,7 +48,7 @@ impl Token {
 }
 
 impl Front {
-    /// Runs until the agents are gone, or have said good-bye, and then ends the job.
+    /// Runs until all agents have ended or are lost, and then ends the job.
     pub(crate) fn run_to_end(mut self) -> Outcome {
         let mut ready = Vec::new();
         for (number, sender) in std::mem::take(&mut self.early) {
@@ -61,7 +61,7 @@ impl Front {
                 self.note(format!("cannot wait for events: {error}"));
                 break;
             }
-            // While output keeps coming, the quiet of a rank is only that of a busy machine.
+            // While output keeps coming, a silent rank may only be slow.
             let quiet = !ready.iter().any(|event| matches!(Token::decode(event.token), Token::Node(_)));
             for &event in &ready {
                 self.dispatch(event);
@@ -84,7 +84,7 @@ impl Front {
         deadlines.flatten().min().map(|deadline| deadline.saturating_sub(now))
     }
 
-    /// A source is ready: takes from it what it has.
+    /// A source is ready: reads it.
     pub(crate) fn dispatch(&mut self, ready: Ready) {
         if !self.poller.is_current(ready) {
             return;
@@ -109,7 +109,7 @@ impl Front {
             Token::Waker => {
                 self.waker.clear();
                 let now = self.now();
-                self.delivery.hear(now);
+                self.delivery.receive(now);
                 self.take_news();
                 if let Some(piece) = self.stdin.as_ref().and_then(|stdin| stdin.next()) {
                     self.take(FrontEvent::Stdin(piece));
@@ -118,7 +118,7 @@ impl Front {
         }
     }
 
-    /// What has arrived from an agent: output goes to its destinations, each message is an event.
+    /// Handles what an agent has sent: output goes to its destinations, each message is an event.
     fn read_node(&mut self, node: NodeRank) {
         let Some(mut link) = self.nodes[node.index()].link.take() else { return };
         let filled = link.fill();
@@ -127,7 +127,7 @@ impl Front {
                 Ok(Some(Frame::Output(head, bytes))) => {
                     let now = self.clock.now();
                     self.last_words.write(now, head.worker.rank, head.stream, bytes);
-                    self.voices.write(now, head.worker.rank, head.stream, bytes);
+                    self.last_lines.write(now, head.worker.rank, head.stream, bytes);
                     self.delivery.output(now, head, bytes);
                 }
                 Ok(Some(Frame::Message(message))) => {
@@ -148,7 +148,7 @@ impl Front {
         }
     }
 
-    /// Gives what is ready to the destinations, our own notices among it.
+    /// Hands what is ready to the destinations, our own notices included.
     pub(crate) fn hand_on(&mut self) {
         let now = self.now();
         while let Some(text) = self.notices.pop_front() {
@@ -160,14 +160,14 @@ impl Front {
         self.take_news();
     }
 
-    /// The news of the destinations.
+    /// Handles the events of the destinations.
     pub(crate) fn take_news(&mut self) {
-        for told in self.delivery.told() {
-            self.take(FrontEvent::Delivery(told));
+        for event in self.delivery.take_events() {
+            self.take(FrontEvent::Delivery(event));
         }
     }
 
-    /// Takes an event: it is handled, and what was decided is done, until nothing follows from it any more.
+    /// Handles an event and performs the effects, until there are none.
     pub(crate) fn take(&mut self, event: FrontEvent) {
         self.handle(event);
         while let Some(effect) = self.effects.pop_front() {
@@ -177,20 +177,20 @@ impl Front {
         }
     }
 
-    /// Decides.
+    /// Handles an event: decides only.
     fn handle(&mut self, event: FrontEvent) {
         match event {
             FrontEvent::Agent { node, message } => self.message(node, message),
             FrontEvent::AgentLost { node, error } => self.lose_agent(node, &error),
             FrontEvent::Signal { number, sender } => self.signal(number, sender),
-            FrontEvent::Delivery(told) => self.delivered(told),
-            FrontEvent::Stdin(Some(bytes)) => self.say(ToAgent::Stdin(bytes)),
-            FrontEvent::Stdin(None) => self.say(ToAgent::StdinEnd),
+            FrontEvent::Delivery(event) => self.delivered(event),
+            FrontEvent::Stdin(Some(bytes)) => self.send(ToAgent::Stdin(bytes)),
+            FrontEvent::Stdin(None) => self.send(ToAgent::StdinEnd),
             FrontEvent::Tick { quiet } => self.tick(quiet),
         }
     }
 
-    /// Does what was decided. What goes wrong is an event.
+    /// Performs an effect. A failure is an event.
     fn perform(&mut self, effect: FrontEffect) -> Option<FrontEvent> {
         match effect {
             FrontEffect::Send { to, message } => {
@@ -216,19 +216,19 @@ impl Front {
         }
     }
 
-    fn delivered(&mut self, told: Told) {
-        match told {
-            Told::Settled { stream, bytes } => self.say(ToAgent::Credit { stream, bytes }),
-            Told::Note(text) => self.note(text),
-            Told::ReaderGone if !self.is_over() => self.event(gang::Event::OutputGone),
-            Told::ReaderGone => {}
-            Told::Failed => {
+    fn delivered(&mut self, event: DeliveryEvent) {
+        match event {
+            DeliveryEvent::Credit { stream, bytes } => self.send(ToAgent::Credit { stream, bytes }),
+            DeliveryEvent::Note(text) => self.note(text),
+            DeliveryEvent::ReaderGone if !self.is_over() => self.event(gang::Event::OutputGone),
+            DeliveryEvent::ReaderGone => {}
+            DeliveryEvent::Failed => {
                 self.event(gang::Event::OutputFailed);
                 self.drain_until = Some(self.now());
             }
-            Told::LogsGivenUp => {
+            DeliveryEvent::LogsGivenUp => {
                 self.event(gang::Event::OutputFailed);
-                // The destinations are well: they get what the log files have held up.
+                // The destinations work: they get the output that waited for the log files.
                 let until = self.now() + RELEASE_BOUND;
                 self.drain_until = self.drain_until.map(|drain| drain.max(until));
             }
@@ -245,8 +245,8 @@ impl Front {
         }
         self.watch_nodes(now);
         self.suspect(now);
-        self.tell_alive(now);
-        self.tell_withheld_notes(Some(now));
+        self.note_alive(now);
+        self.print_withheld_notes(Some(now));
         self.delivery.tick(now, quiet);
         if self.must_watch_window() {
             self.resized();
@@ -256,12 +256,12 @@ impl Front {
         }
     }
 
-    /// The rank on the terminal is told of a new window by the kernel, and nobody else is.
+    /// The kernel sends SIGWINCH only to the rank that has the terminal.
     fn must_watch_window(&self) -> bool {
         self.plan.spec.map.world_size() > 1 && self.terminal.as_ref().is_some_and(|terminal| terminal.group().is_some())
     }
 
-    /// A destination takes nothing, and has had its time: what it was to get is kept beside the report.
+    /// A destination has not taken its output in time: the output is kept beside the report.
     fn give_up_on_destinations(&mut self, now: Duration) {
         if self.delivery.is_full() {
             self.event(gang::Event::OutputFailed);
@@ -286,7 +286,7 @@ impl Front {
         let is_progress = salvage.received.replace(received) != Some(received);
         let may_wait = is_progress && now < salvage.until && !self.delivery.is_lost();
         if self.delivery.is_salvaged() && !self.is_hurried && (may_wait || !was_salvaged) {
-            // The files take what is left at once, unless they cannot take it at all.
+            // Writing the rest to files takes no time, unless they do not answer.
             self.drain_until = Some(now + SALVAGE_STEP);
             return;
         }

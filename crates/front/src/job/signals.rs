@@ -11,17 +11,17 @@ use rankrun_wire::ToAgent;
 
 use crate::job::front::Front;
 
-/// A signal that comes so long after the order to kill everything is meant for an agent that does not do it.
+/// A signal that comes so long after SIGKILL was ordered means that the agent has not done it.
 const IMPATIENCE: Duration = Duration::from_secs(1);
-/// How long the ranks may take, after the last signal before SIGKILL, until those that are alive are named.
+/// How long after the last signal before SIGKILL the ranks that are alive are named.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// By when after the grace a rank that was killed is gone, and known to be.
+/// How long after the grace the end of a killed rank is known.
 const KILLED_BY: Duration = Duration::from_secs(1);
 
 impl Front {
     /// A signal has arrived.
     pub(crate) fn signal(&mut self, number: i32, sender: i32) {
-        // What the kernel sends by itself comes from a key of the terminal.
+        // A signal that the kernel sends comes from a key of the terminal.
         let by_key = sender == 0 && [signal::SIGINT, signal::SIGTSTP, signal::SIGQUIT].contains(&number);
         if by_key && self.pass_on(number) {
             return;
@@ -29,11 +29,11 @@ impl Front {
         match number {
             signal::SIGCHLD => self.look_at_guards(),
             signal::SIGTSTP => self.stopped(by_key),
-            signal::SIGQUIT => self.tell_standings(by_key),
+            signal::SIGQUIT => self.print_standings(by_key),
             signal::SIGCONT => self.continued(),
             signal::SIGWINCH => self.resized(),
-            signal::SIGUSR1 | signal::SIGUSR2 => self.say(ToAgent::Signal(number)),
-            // We have sent it to our whole group, on behalf of a key.
+            signal::SIGUSR1 | signal::SIGUSR2 => self.send(ToAgent::Signal(number)),
+            // We have sent it ourselves to our whole group, for a key.
             signal::SIGINT if sender == std::process::id() as i32 => {}
             number => {
                 self.key_was_pressed |= by_key;
@@ -46,10 +46,10 @@ impl Front {
                 }
                 self.event(gang::Event::Signal(number));
                 if first && !self.gang.over() && self.plan.verbosity >= 0 {
-                    self.tell_stopping(number, by_key, is_stopping);
+                    self.note_stopping(number, by_key, is_stopping);
                 }
                 if !first && (self.is_over() || !self.is_linked()) {
-                    // Nothing is left but our own waiting: for output that nobody takes, for a file system.
+                    // Only our own waits are left: for output that is not read, for a file system.
                     self.is_hurried = true;
                     self.drain_until = Some(self.now());
                 }
@@ -57,8 +57,8 @@ impl Front {
         }
     }
 
-    /// Says what happens now, and when.
-    fn tell_stopping(&mut self, number: i32, by_key: bool, is_stopping: bool) {
+    /// Prints what happens now, and when.
+    fn note_stopping(&mut self, number: i32, by_key: bool, is_stopping: bool) {
         let policy = &self.plan.spec.stop;
         let stop = Stop { why: StopWhy::Signal(number), grace: policy.grace_outside };
         let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
@@ -79,19 +79,19 @@ impl Front {
         self.notices.push_back(format!("{over_key}rankrun: {name}: stopping {ranks} ({steps}){again}"));
     }
 
-    /// A stop has been ordered: after some time those who have not ended are to be named.
+    /// A stop was ordered: sets when to name the ranks that have not ended.
     pub(crate) fn await_ends(&mut self, now: Duration, stop: Stop) {
         let policy = &self.plan.spec.stop;
         self.alive_due = match stop.why {
             StopWhy::Signal(_) => Some(now + stop.terminates_after(policy).unwrap_or_default() + PATIENCE),
-            // Only a rank that is saving is left then.
+            // After that only a rank that is saving is left.
             _ if stop.longest(policy) > stop.grace => Some(now + stop.grace + KILLED_BY),
             _ => None,
         };
     }
 
-    /// Says once who has not ended, some time after the order to stop.
-    pub(crate) fn tell_alive(&mut self, now: Duration) {
+    /// Prints once which ranks have not ended, some time after the stop was ordered.
+    pub(crate) fn note_alive(&mut self, now: Duration) {
         if self.alive_due.is_none_or(|due| due > now) {
             return;
         }
@@ -126,7 +126,7 @@ impl Front {
         ranks.filter(|(record, _)| is_alive(record)).map(|(_, rank)| Rank(rank)).collect()
     }
 
-    /// What a message begins with so as not to stand behind the `^C` that the terminal has shown.
+    /// The start of a message after the terminal has shown `^C`: a new line.
     pub(crate) fn over_key(&self) -> &'static str {
         if self.key_was_pressed && terminal::is_terminal(rustix::stdio::stderr()) { "\r" } else { "" }
     }
@@ -139,6 +139,6 @@ impl Front {
         self.plan.spec.io.window = window;
         let now = self.now();
         self.delivery.presenter.resize(now, (rows, columns));
-        self.say(ToAgent::Window(rows, columns));
+        self.send(ToAgent::Window(rows, columns));
     }
 }

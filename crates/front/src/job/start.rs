@@ -1,4 +1,4 @@
-//! The start of a job: everything that it needs is acquired before its first rank, or the job is refused.
+//! Starts a job: acquires all it needs before its first rank, or refuses the job.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -20,7 +20,7 @@ use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Plan;
-use crate::delivery::{Delivery, Done, Files, Journal, LastWords, Notes, Opened, Task, Threads, Voices};
+use crate::delivery::{Delivery, Done, Files, Journal, LastLines, LastWords, Notes, Opened, Task, Threads};
 use crate::job::front::{Front, Outcome};
 use crate::job::refusal::Refusal;
 use crate::job::report;
@@ -30,7 +30,7 @@ use crate::terminal::{FrontTerminal, Stdin};
 
 /// How long guard and agent of a job that is refused may take to end.
 const DISMISS_BOUND: Duration = Duration::from_secs(5);
-/// What counts as `--drain` at least: no time at all would find every destination too slow.
+/// The least `--drain`: with none, every destination would be too slow.
 const DRAIN_LEAST: Duration = Duration::from_secs(1);
 
 /// Runs a job.
@@ -63,7 +63,7 @@ struct StartError {
     source: Option<io::Error>,
     hint: Option<String>,
     code: ExitCode,
-    /// It was interrupted by this signal.
+    /// This signal interrupted the start.
     raise: Option<i32>,
 }
 
@@ -77,7 +77,7 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::new(format!("cannot {what}"), Some(source))
 }
 
-/// A thread could not be started: names the limit that is the usual reason.
+/// A thread could not be started: the message names the usual reason, a limit.
 fn no_thread(source: io::Error) -> StartError {
     let limit = limits::processes().0.filter(|_| source.kind() == io::ErrorKind::WouldBlock);
     let hint = limit.map(|limit| format!("the user may have {limit} processes and threads (ulimit -u)"));
@@ -107,18 +107,17 @@ fn dismiss(guard: Child) {
     let bound = Instant::now() + DISMISS_BOUND;
     while let Look::Nothing = wait::reap(guard.pid()) {
         if Instant::now() >= bound {
-            // It cannot be our own doing that it has not ended; the agent below it sees that both of us are gone. An
-            // error means that it has ended.
+            // Somebody else has stopped it. The agent ends when both of us are gone. An error means that it has ended.
             let _ = guard.signal(signal::SIGKILL);
             return;
         }
         let step = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        // A wait that is cut short is made again.
+        // An interrupted wait is repeated.
         let _ = rustix::event::poll(&mut [], Some(&step));
     }
 }
 
-/// Waits until log files and journal are open; a signal that asks us to end is obeyed meanwhile.
+/// Waits until log files and journal are open. A signal to end interrupts the wait.
 fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &SignalFd) -> Result<Opened, StartError> {
     let mut opened = Opened::default();
     let refused =
@@ -136,7 +135,7 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
     }
     let until = Instant::now() + plan.drain;
     loop {
-        // Answers come in the order of the tasks.
+        // Results come in the order of the tasks.
         while let Some(done) = files.next(Duration::ZERO) {
             let failure = match done {
                 Done::LogsOpened(result) => {
@@ -174,7 +173,7 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
             return Err(refused(what, io::Error::new(io::ErrorKind::TimedOut, text)));
         }
         let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
-        // A wait that fails shows at the end of the bound.
+        // A failed wait ends at the time limit.
         let _ = poll(&mut [PollFd::new(waker, PollFlags::IN), PollFd::new(signals, PollFlags::IN)], Some(&timeout));
         waker.clear();
     }
@@ -188,7 +187,7 @@ fn receive_signals(ignored: &[i32]) -> io::Result<SignalFd> {
     SignalFd::new(&wanted)
 }
 
-/// What the report says of the job itself.
+/// The report's data about the job itself.
 fn facts(plan: &Plan, rules: Rules) -> JobFacts {
     let map = &plan.spec.map;
     let mut commands: Vec<(Vec<String>, Vec<Rank>)> = Vec::new();
@@ -209,7 +208,7 @@ fn facts(plan: &Plan, rules: Rules) -> JobFacts {
     }
 }
 
-/// Makes the front of a job whose first node has been started.
+/// Makes the front, after its first node was started.
 fn make(
     mut plan: Plan,
     signals: SignalFd,
@@ -220,7 +219,7 @@ fn make(
     let waker = Waker::new().map_err(failed("make an event descriptor"))?;
     let poller = Poller::new().map_err(failed("make an epoll set"))?;
     let handle = || waker.handle().map_err(failed("make an event descriptor"));
-    // A rank may use up all processes and threads that the user may have. What we need is started before the first.
+    // Ranks may use up the user's limit on processes and threads: start our own threads before the first rank.
     let mut threads = Threads::start(&waker).map_err(no_thread)?;
     let mut opened = open_files(&mut plan, &mut threads.files, &waker, &signals)?;
     let token = Token::Node(NodeRank(0)).encode();
@@ -232,11 +231,12 @@ fn make(
     if let Some(grant) = &mut plan.spec.io.tty {
         grant.foreground = terminal.is_some() && !is_behind;
         if plan.spec.map.world_size() > 1 {
-            // Bars would move the cursor from where the rank on the terminal believes it to be.
+            // The status region would move the cursor while the rank uses the terminal.
             plan.output.status = None;
         }
     } else if is_behind && terminal::is_terminal(rustix::stdio::stdin()) {
-        // A rank in a session of its own is not kept from the terminal: it would take what is typed for the shell.
+        // A rank in a session of its own could still read the terminal in the background, and take what is typed for
+        // the shell.
         plan.spec.io.stdin = StdinTarget::None;
     }
     let stdin = match plan.spec.io.stdin {
@@ -269,7 +269,7 @@ fn make(
         facts,
         delivery,
         last_words: LastWords::default(),
-        voices: Voices::default(),
+        last_lines: LastLines::default(),
         standings: Vec::new(),
         plan,
         is_hurried: false,

@@ -1,4 +1,4 @@
-//! How guard and agent come to a node.
+//! Starts guard and agent on a node.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use rankrun_core::JobId;
 
 /// A way to start guard and agent on a node, and to reach the agent.
 pub(crate) trait Bootstrap {
-    /// Starts both, and returns the stream to the agent, and what the front must know to do the guard's work if that is
+    /// Starts both. Returns the stream to the agent, and what the front needs to do the guard's work if the guard is
     /// lost.
     fn start(&mut self, job: &JobId) -> io::Result<Launched>;
 }
@@ -15,7 +15,7 @@ pub(crate) trait Bootstrap {
 /// On this machine: both are forked. The calling process must have one thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Local {
-    /// How the agent is to be.
+    /// The settings of the agent.
     pub(crate) options: Options,
 }
 

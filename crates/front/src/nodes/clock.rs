@@ -6,8 +6,8 @@ use rankrun_core::gang::Moment;
 
 /// How a node's clock differs from the front's.
 ///
-/// Each message shows that the difference is at most what it arrives later than it was sent. The least of these is taken:
-/// it is wrong by the shortest time that any message has been under way.
+/// Each message gives an upper bound of the difference: its arrival time less its sending time. The least of these is
+/// used: its error is the shortest transit time of all messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NodeClock {
     /// Front's time less node's time, in nanoseconds.
@@ -15,7 +15,7 @@ pub(crate) struct NodeClock {
 }
 
 impl NodeClock {
-    /// The time on the front's clock of what happened `at` on the node's, and is known `now`.
+    /// Converts `at` on the node's clock to the front's clock. `now` is the front's time.
     pub(crate) fn moment(&mut self, now: Duration, at: Duration) -> Moment {
         let seen = nanos(now) - nanos(at);
         let offset = self.offset.map_or(seen, |offset| offset.min(seen));
@@ -24,7 +24,7 @@ impl NodeClock {
         Moment { now, at: Duration::from_nanos(at).min(now) }
     }
 
-    /// The job was paused: both clocks stood still, and not for the same time.
+    /// The job was paused: both clocks were stopped, for different times.
     pub(crate) fn forget(&mut self) {
         self.offset = None;
     }

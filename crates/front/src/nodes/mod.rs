@@ -1,4 +1,4 @@
-//! The nodes of the job, as the front holds them: one today, this machine.
+//! The front's side of the job's nodes: today one, this machine.
 
 mod bootstrap;
 mod clock;

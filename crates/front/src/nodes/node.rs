@@ -20,7 +20,7 @@ use crate::link::{Link, LinkError};
 use crate::nodes::clock::NodeClock;
 use crate::nodes::watch::{Act, Seen, Watch, is_stopped};
 
-/// What became of a guard.
+/// The state of a guard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Guard {
     /// It has not been reaped.
@@ -31,7 +31,7 @@ pub(crate) enum Guard {
     Lost,
 }
 
-/// A node, as the front holds it.
+/// The front's side of a node.
 #[derive(Debug)]
 pub(crate) struct NodeHandle {
     pub(crate) rank: NodeRank,
@@ -51,9 +51,9 @@ pub(crate) struct NodeHandle {
     pub(crate) clock: NodeClock,
     pub(crate) watch: Watch,
     pub(crate) containment: Option<Containment>,
-    /// The agent's word that all is over.
+    /// The agent's summary, sent at the end.
     pub(crate) summary: Option<Summary>,
-    /// All output of the node has come.
+    /// All output of the node was received.
     pub(crate) is_drained: bool,
 }
 
@@ -80,9 +80,9 @@ impl NodeHandle {
         })
     }
 
-    /// Sends a message, if there is anybody to send it to.
+    /// Sends a message, if the agent is connected.
     pub(crate) fn send(&mut self, message: &ToAgent) -> Result<(), LinkError> {
-        self.link.as_mut().map_or(Ok(()), |link| link.say(message))
+        self.link.as_mut().map_or(Ok(()), |link| link.send(message))
     }
 
     /// Sends what the stream had no room for.
@@ -90,7 +90,7 @@ impl NodeHandle {
         self.link.as_mut().map_or(Ok(()), Link::flush)
     }
 
-    /// Why the agent is lost, where that is known: by what the guard has noted, or by what we have done ourselves.
+    /// Why the agent is lost, if known: from the guard's note, or because we killed it.
     pub(crate) fn why_lost(&self) -> Option<&'static str> {
         let noted = self.lapse.lapse().map(|lapse| match lapse {
             Lapse::Stopped => "its agent was stopped by somebody, and ended by its guard",
@@ -100,7 +100,7 @@ impl NodeHandle {
         noted.or(self.watch.why)
     }
 
-    /// Looks whether the guard has ended, and reaps it. Returns whether it was lost now.
+    /// Checks whether the guard has ended, and reaps it. Returns whether it was lost now.
     pub(crate) fn reap_guard(&mut self) -> bool {
         if self.guard != Guard::Alive {
             return false;
@@ -141,10 +141,10 @@ impl NodeHandle {
     fn look(&mut self, foreign: &[i32]) -> Seen {
         let guard_stopped = self.is_guard_stopped();
         if self.agent.is_none() && guard_stopped {
-            // It has not said who it is. It is the only child that the guard can have so early.
+            // It has not sent its pid yet. It is the only child that the guard can have so early.
             self.agent = child_of(self.guard_child.pid(), |_| true);
         } else if self.agent.is_none() && self.guard != Guard::Alive {
-            // The kernel has given it to us, since we are the next subreaper above. It runs our own program.
+            // The kernel has given it to us: we are the next subreaper above. It runs our own program.
             let ours = proc::executable(std::process::id() as i32);
             let is_agent = |pid| !foreign.contains(&pid) && ours.is_some() && proc::executable(pid) == ours;
             self.agent = child_of(std::process::id() as i32, is_agent);
@@ -159,14 +159,14 @@ impl NodeHandle {
     /// Kills the agent.
     pub(crate) fn kill_agent(&self) {
         if let Some(agent) = &self.agent {
-            // It has ended already if this fails, and its stream says so.
+            // If this fails it has ended already, and its stream ends.
             let _ = agent.signal(signal::SIGKILL);
         }
     }
 
     pub(crate) fn kill_guard(&self) {
         if self.guard == Guard::Alive {
-            // It has not been reaped: if this fails it is another user's, and the bound of the wait for it counts.
+            // It has not been reaped: if this fails it is another user's, and the wait for it times out.
             let _ = self.guard_child.signal(signal::SIGKILL);
         }
     }

@@ -1,41 +1,41 @@
-//! When guard and agent of a node are given up (K-5): stopped by somebody, or without an end.
+//! Decides when guard and agent of a node are given up (K-5): they were stopped, or do not end.
 //!
-//! The guard watches the agent; where there is no guard any more, or it is itself stopped, the front does it. A process
-//! is judged by its state, not by its silence: one that is only slow is left alone.
+//! The guard watches the agent; if the guard is gone or stopped, the front does. A process is judged by its state, not
+//! by its silence: one that is only slow is not given up.
 
 use std::time::Duration;
 
 use rankrun_sys::proc;
 
-/// How often it is looked whether a process is stopped.
+/// How often to check whether a process is stopped.
 pub(crate) const LOOK_STEP: Duration = Duration::from_millis(250);
-/// Looks in a row that find a process stopped before it is given up: a second.
+/// A process is given up after so many checks in a row that find it stopped: a second.
 const LOOKS: u32 = 4;
 /// How long the agent may take beyond the grace of a stop: 60 s for a process that dumps core, 30 s for one that still
-/// saves, and what it takes to kill and to look.
+/// saves, and the time to kill and to check.
 pub(crate) const END_BOUND: Duration = Duration::from_secs(120);
 /// How long it may take to kill all workers, and to find that some cannot be killed.
 pub(crate) const KILLING_BOUND: Duration = Duration::from_secs(30);
-/// How long an agent that was killed may take to be gone. Then it cannot be killed, and is left.
+/// How long a killed agent may take to end. After that it cannot be killed, and is given up.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 
 /// What is known of guard and agent, and when to look again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watch {
-    /// Looks in a row that found the process stopped.
+    /// Checks in a row that found the process stopped.
     guard: u32,
     agent: u32,
-    /// When to look; `None` while nothing is wrong.
+    /// When to check next; `None` while nothing is wrong.
     next: Option<Duration>,
-    /// When the agent must have said that all is over.
+    /// By when the agent must report the end.
     end_by: Option<Duration>,
-    /// When the agent was killed by us.
+    /// When we killed the agent.
     killed_at: Option<Duration>,
-    /// Why the agent is lost, where we know.
+    /// Why the agent is lost, if known.
     pub(crate) why: Option<&'static str>,
 }
 
-/// What can be seen of guard and agent.
+/// The state of guard and agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
     /// The guard has not ended.
@@ -60,17 +60,17 @@ impl Watch {
         [self.next, self.end_by, gone_by].into_iter().flatten().min()
     }
 
-    /// The guard is stopped, or gone: from now on guard and agent are looked at.
+    /// The guard is stopped, or gone: from now on both are checked.
     pub(crate) fn begin(&mut self, now: Duration) {
         self.next.get_or_insert(now + LOOK_STEP);
     }
 
-    /// The agent has been told to end its workers, and has until then.
+    /// The agent was sent the order to end its workers, and has until then.
     pub(crate) fn expect_end(&mut self, by: Duration) {
         self.end_by = Some(self.end_by.map_or(by, |end| end.min(by)));
     }
 
-    /// The agent has said that all is over.
+    /// The agent has reported the end.
     pub(crate) fn is_over(&mut self) {
         self.end_by = None;
     }
@@ -102,7 +102,7 @@ impl Watch {
                 is_due.then(|| self.kill(now, "its agent was stopped by somebody"))
             }
             None if self.guard >= LOOKS => {
-                // Nothing has been started yet. The end of the guard is that of its end of the stream.
+                // No rank was started yet.
                 self.why = Some("its guard was stopped by somebody before it had started the agent");
                 Some(Act::KillGuard)
             }
@@ -110,7 +110,7 @@ impl Watch {
         }
     }
 
-    /// At the end: decides whether a guard that somebody has stopped, and so cannot say that nothing is left, is ended.
+    /// At the end: decides whether to kill a guard that was stopped and so cannot exit.
     pub(crate) fn tick_guard(&mut self, is_stopped: bool) -> Option<Act> {
         self.guard = count(self.guard, is_stopped);
         (self.guard >= LOOKS).then_some(Act::KillGuard)
@@ -142,7 +142,7 @@ mod tests {
         Seen { guard_stopped, agent_stopped, ..WELL }
     }
 
-    /// Looks whenever it is due for `time`, and returns what was done, and when.
+    /// Checks whenever it is due for `time`, and returns the acts with their times.
     fn run(watch: &mut Watch, time: Duration, look: impl Fn(Duration) -> Seen) -> Vec<(Duration, Act)> {
         let mut done = Vec::new();
         while let Some(now) = watch.deadline().filter(|deadline| *deadline <= time) {

@@ -17,7 +17,7 @@ pub(crate) struct Stdin {
 }
 
 impl Stdin {
-    /// Starts the thread; it reads one piece, and each further one when asked.
+    /// Starts the thread. It reads one piece, and each further one on request.
     pub(crate) fn start(waker: Waker) -> io::Result<Stdin> {
         let (outbox, pieces) = sync_channel(1);
         let (more, wanted) = sync_channel(1);
@@ -51,9 +51,9 @@ impl Stdin {
         self.pieces.try_recv().ok()
     }
 
-    /// The ranks have taken the last piece.
+    /// The ranks have read the last piece.
     pub(crate) fn want_more(&self) {
-        // A thread that has seen the end is gone, and a wish that waits already is enough.
+        // The thread has ended at the end of stdin, or a request is pending already.
         let _ = self.more.try_send(());
     }
 }

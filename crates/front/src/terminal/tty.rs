@@ -1,5 +1,5 @@
-//! The terminal that the front was started on: lent to one rank, which then feels as if it had been run directly, and
-//! left as it was found whenever the job stops or ends.
+//! The terminal that the front was started on: lent to one rank, which then works as if run directly. It is restored
+//! whenever the job stops or ends.
 
 use rankrun_core::job::IoPolicy;
 use rankrun_core::{Pid, Rank};
@@ -11,15 +11,15 @@ use rankrun_sys::{proc, signal};
 #[derive(Debug)]
 pub(crate) struct FrontTerminal {
     terminal: ControllingTerminal,
-    /// The modes that we found, and leave behind. Not known before we have been in the foreground: until then, they are
-    /// those of the shell's own line editor.
+    /// The modes at the start, restored at the end. Not known before we were in the foreground: until then the modes
+    /// are those of the shell's line editor.
     found: Option<Modes>,
     /// The modes that the job had when it was stopped.
     suspended: Option<Modes>,
     /// The rank that the terminal is lent to, until it ends, and its process group once it has been started.
     rank: Option<Rank>,
     group: Option<i32>,
-    /// The leader of that group, if it has not ended: to it alone can signals be sent.
+    /// The leader of that group, if it has not ended: signals can be sent only to it.
     leader: Option<ProcessRef>,
 }
 
@@ -72,7 +72,7 @@ impl FrontTerminal {
         self.leader = ProcessRef::open(pid.0);
     }
 
-    /// The job is about to be stopped: the terminal goes back to whoever had it before, as it was.
+    /// The job is about to be stopped: gives the terminal back, with its modes restored.
     pub(crate) fn leave(&mut self) {
         self.suspended = None;
         if self.is_ours() {
@@ -81,7 +81,7 @@ impl FrontTerminal {
         }
     }
 
-    /// We have been continued: where this was in the foreground (`fg`), the rank gets the terminal again.
+    /// We were continued: after `fg` the rank gets the terminal again.
     pub(crate) fn enter(&mut self) {
         if !self.terminal.in_foreground() {
             return;
@@ -133,8 +133,8 @@ impl FrontTerminal {
         }
     }
 
-    /// Whether the foreground is ours to move: it is held by us, by something that the job has started, or by nobody.
-    /// Otherwise the shell has it, or another of its jobs (`bg`).
+    /// Whether we may change the foreground group: it is ours, one that the job has started, or empty. Otherwise the
+    /// shell has it, or another of its jobs (`bg`).
     fn is_ours(&self) -> bool {
         let Some(holder) = self.terminal.foreground() else { return false };
         self.terminal.in_foreground()

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use rankrun_core::{Rank, Stream};
 
-/// Bytes that are kept of each stream of a rank: the end of a line tells as much as the whole.
+/// Bytes that are kept of each stream of a rank: the end of a long line is enough.
 const KEPT: usize = 256;
 
 /// The ends of the ranks' outputs.
 #[derive(Debug, Default)]
-pub(crate) struct Voices {
+pub(crate) struct LastLines {
     ranks: HashMap<Rank, [End; 2]>,
 }
 
@@ -20,7 +20,7 @@ struct End {
     bytes: Vec<u8>,
 }
 
-impl Voices {
+impl LastLines {
     /// A rank wrote these bytes.
     pub(crate) fn write(&mut self, now: Duration, rank: Rank, stream: Stream, bytes: &[u8]) {
         let end = &mut self.ranks.entry(rank).or_default()[stream.index()];
@@ -50,19 +50,19 @@ mod tests {
 
     #[test]
     fn the_last_line_is_the_one_that_was_written_last() {
-        let mut voices = Voices::default();
+        let mut last_lines = LastLines::default();
         let s = Duration::from_secs;
-        voices.write(s(1), Rank(0), Stream::Stdout, b"epoch 1\nepoch 2\n\n");
-        voices.write(s(2), Rank(0), Stream::Stderr, b"10%\r20%");
-        assert_eq!(voices.last(Rank(0)), (Some(s(2)), Some("20%".to_owned())));
-        voices.write(s(3), Rank(0), Stream::Stdout, b"epo");
-        voices.write(s(4), Rank(0), Stream::Stdout, b"ch 3\n");
-        assert_eq!(voices.last(Rank(0)), (Some(s(4)), Some("epoch 3".to_owned())));
-        assert_eq!(voices.last(Rank(1)), (None, None));
+        last_lines.write(s(1), Rank(0), Stream::Stdout, b"epoch 1\nepoch 2\n\n");
+        last_lines.write(s(2), Rank(0), Stream::Stderr, b"10%\r20%");
+        assert_eq!(last_lines.last(Rank(0)), (Some(s(2)), Some("20%".to_owned())));
+        last_lines.write(s(3), Rank(0), Stream::Stdout, b"epo");
+        last_lines.write(s(4), Rank(0), Stream::Stdout, b"ch 3\n");
+        assert_eq!(last_lines.last(Rank(0)), (Some(s(4)), Some("epoch 3".to_owned())));
+        assert_eq!(last_lines.last(Rank(1)), (None, None));
         for _ in 0..100 {
-            voices.write(s(5), Rank(1), Stream::Stdout, &[b'x'; 1000]);
+            last_lines.write(s(5), Rank(1), Stream::Stdout, &[b'x'; 1000]);
         }
-        let (_, line) = voices.last(Rank(1));
+        let (_, line) = last_lines.last(Rank(1));
         assert!(line.is_some_and(|line| (KEPT..=2 * KEPT).contains(&line.len())));
     }
 }

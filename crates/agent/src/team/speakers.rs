@@ -1,4 +1,4 @@
-//! The processes that speak for the ranks, as they were found on the worker socket.
+//! The processes that report for the ranks over the worker socket ("speakers").
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -16,26 +16,26 @@ use rankrun_wireup::worker;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::{Hands, Team};
-use crate::services::worker_socket::{Heard, Peer};
+use crate::services::worker_socket::{Peer, Received};
 
 /// Bytes of an error file that are read.
 const MAX_ERROR_FILE: u64 = 1 << 20;
 
-/// Who they are.
+/// The speakers by id and by process.
 #[derive(Debug, Default)]
-pub(super) struct Voices {
+pub(super) struct Speakers {
     held: HashMap<SpeakerId, ProcessRef>,
     ids: HashMap<ProcessId, SpeakerId>,
-    /// The child that the spawner was at when its results were last taken: a leader may speak before it is known as one.
+    /// The spawner's child under way when its results were last read: a leader may send before it is known as a leader.
     under_way: Option<i32>,
 }
 
-impl Voices {
+impl Speakers {
     pub(super) fn pid(&self, id: SpeakerId) -> Option<Pid> {
         self.held.get(&id).map(|process| Pid(process.pid()))
     }
 
-    /// Looks how a speaker is.
+    /// Checks a speaker.
     pub(super) fn look(&self, id: SpeakerId) -> Event {
         match self.held.get(&id) {
             Some(process) if process.is_alive() => Event::SpeakerSeen(id, proc::written_bytes(process.pid())),
@@ -67,26 +67,26 @@ impl Team {
 
     /// A client of the worker socket is readable.
     pub(crate) fn client_ready(&mut self, hands: &mut Hands, now: Duration, client: usize) {
-        let heard = hands.worker_socket.read(client, now, &hands.children, &hands.poller);
-        self.heard(hands, now, heard);
+        let received = hands.worker_socket.read(client, now, &hands.children, &hands.poller);
+        self.handle_received(hands, now, received);
     }
 
-    pub(super) fn heard(&mut self, hands: &mut Hands, now: Duration, heard: Vec<Heard>) {
-        self.voices.under_way = hands.spawner.under_way().map(Child::pid);
+    pub(super) fn handle_received(&mut self, hands: &mut Hands, now: Duration, received: Vec<Received>) {
+        self.speakers.under_way = hands.spawner.under_way().map(Child::pid);
         self.spawn_results(hands, now);
-        for heard in heard {
-            match heard {
-                Heard::Hello(peer) => {
+        for received in received {
+            match received {
+                Received::Hello(peer) => {
                     self.speaker(hands, peer);
                 }
-                Heard::Testimony(peer, testimony) => self.testimony(hands, now, peer, testimony),
-                Heard::Nonsense(peer, reason) => {
+                Received::Testimony(peer, testimony) => self.testimony(hands, now, peer, testimony),
+                Received::Nonsense(peer, reason) => {
                     let rank = self.machine.id(peer.slot).rank;
                     let text = format!("rank {rank}, pid {}: worker socket: {reason}", peer.pid);
                     hands.outbox.push(ToFront::Note(text));
                 }
-                Heard::Closed(peer) => {
-                    if let Some(id) = peer.process.and_then(|process| self.voices.ids.get(&process).copied()) {
+                Received::Closed(peer) => {
+                    if let Some(id) = peer.process.and_then(|process| self.speakers.ids.get(&process).copied()) {
                         self.event(hands, now, Event::SpeakerClosed(id));
                     }
                 }
@@ -94,29 +94,29 @@ impl Team {
         }
     }
 
-    /// The speaker that a client is; `None` for one that is gone.
+    /// The speaker of a client; `None` for a process that is gone.
     fn speaker(&mut self, hands: &mut Hands, peer: Peer) -> Option<SpeakerId> {
         let process = peer.process?;
-        if let Some(id) = self.voices.ids.get(&process) {
+        if let Some(id) = self.speakers.ids.get(&process) {
             return Some(*id);
         }
         let held = ProcessRef::of(process)?;
         let is_leader = hands.children.leader(peer.slot).is_some_and(|leader| leader.pid() == process.pid)
-            || self.voices.under_way == Some(process.pid);
+            || self.speakers.under_way == Some(process.pid);
         let id = self.machine.add_speaker(peer.slot, is_leader, process.started);
-        self.voices.held.insert(id, held);
-        self.voices.ids.insert(process, id);
+        self.speakers.held.insert(id, held);
+        self.speakers.ids.insert(process, id);
         self.mpi_changed(peer.slot);
-        self.tell_reports(hands, peer.slot);
+        self.send_reports(hands, peer.slot);
         Some(id)
     }
 
-    /// Tells the front whether the process on which a rank depends reports its own failures, if that has changed: the one that is
-    /// in MPI, or else any of the rank that has spoken and lives.
-    pub(super) fn tell_reports(&mut self, hands: &mut Hands, slot: SlotIndex) {
+    /// Sends the front whether the process on which a rank depends reports its own failures, if that has changed. That is the
+    /// process in MPI, or else any live speaker of the rank.
+    pub(super) fn send_reports(&mut self, hands: &mut Hands, slot: SlotIndex) {
         let in_mpi = self.pmi.as_ref().filter(|pmi| pmi.is_in_mpi(slot)).and_then(|pmi| pmi.process(slot));
         let reports = match in_mpi {
-            Some(process) => self.voices.ids.contains_key(&process),
+            Some(process) => self.speakers.ids.contains_key(&process),
             None => self.machine.has_speakers(slot),
         };
         if std::mem::replace(&mut self.slot(slot).reports, reports) != reports {
@@ -127,19 +127,19 @@ impl Team {
     /// A rank has inited MPI or finalized it, or another of its processes has become known.
     pub(super) fn mpi_changed(&mut self, slot: SlotIndex) {
         let Some(pmi) = &self.pmi else { return };
-        if let Some(id) = pmi.process(slot).and_then(|process| self.voices.ids.get(&process)) {
+        if let Some(id) = pmi.process(slot).and_then(|process| self.speakers.ids.get(&process)) {
             self.machine.set_in_mpi(*id, pmi.is_in_mpi(slot));
         }
     }
 
-    /// What a process that reports its failure is to its rank.
+    /// The standing in its rank of a process that reports its failure.
     fn standing(&self, hands: &Hands, peer: Peer) -> Standing {
         let leader = hands.children.leader(peer.slot).map(|leader| leader.pid());
         let in_mpi = self.pmi.as_ref().filter(|pmi| pmi.is_in_mpi(peer.slot));
         if let Some(pmi) = in_mpi {
             match (pmi.process(peer.slot), peer.process) {
                 (Some(known), Some(process)) if known == process => return Standing::InMpi,
-                // The kernel has not named it: a rank has one, as a rule.
+                // The kernel gave no pid: a rank usually has one process in MPI.
                 (None, _) => return Standing::InMpi,
                 (Some(known), _)
                     if leader != Some(peer.pid.0) && proc::process(known.pid).is_some_and(|it| it.id() == known) =>
@@ -149,7 +149,9 @@ impl Team {
                 (Some(_), _) => {}
             }
         }
-        if leader == Some(peer.pid.0) || self.voices.under_way == Some(peer.pid.0) || self.is_below_silent(leader, peer)
+        if leader == Some(peer.pid.0)
+            || self.speakers.under_way == Some(peer.pid.0)
+            || self.is_below_silent(leader, peer)
         {
             Standing::Leads
         } else {
@@ -157,14 +159,14 @@ impl Team {
         }
     }
 
-    /// Whether no process between this one and its leader, the leader included, reports its own failures: a shell that waits
-    /// for a program leaves it to that to say how the rank fares.
+    /// Whether no process from this one's parent up to the leader reports its own failures: a shell only waits for its
+    /// program, so the program reports for the rank.
     fn is_below_silent(&self, leader: Option<i32>, peer: Peer) -> bool {
         let mut next = proc::process(peer.pid.0).map(|process| process.parent);
-        // Long enough for any tree; a table that changes under our eyes may show a circle.
+        // Long enough for any tree. The process table changes while we read it, and may show a cycle.
         for _ in 0..256 {
             let Some(parent) = next.and_then(proc::process) else { return false };
-            if self.voices.ids.contains_key(&parent.id()) {
+            if self.speakers.ids.contains_key(&parent.id()) {
                 return false;
             }
             if Some(parent.pid) == leader {
@@ -196,7 +198,7 @@ impl Team {
                 }
             }
             Testimony::Note { .. } | Testimony::Aside { .. } => {
-                let known = peer.process.and_then(|process| self.voices.ids.get(&process).copied());
+                let known = peer.process.and_then(|process| self.speakers.ids.get(&process).copied());
                 if let Some(id) = known {
                     self.machine.speaker(id, |speaker, graces| speaker.note(now, graces));
                 }
@@ -207,14 +209,14 @@ impl Team {
         hands.outbox.push(ToFront::Testimony { worker, pid: peer.pid, testimony, at: now });
     }
 
-    /// All that a worker's processes said before its end.
-    pub(super) fn hear_last(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex) {
-        let heard = hands.worker_socket.read_last(slot, now, &hands.children, &hands.poller);
-        self.heard(hands, now, heard);
+    /// Handles all that a worker's processes sent before its end.
+    pub(super) fn read_last_messages(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex) {
+        let received = hands.worker_socket.read_last(slot, now, &hands.children, &hands.poller);
+        self.handle_received(hands, now, received);
     }
 
-    /// A rank has failed: what torch may have written of it. The file lies in the job's own directory; what the rank may have
-    /// put in its place is not waited for.
+    /// Reads the error file that torch may have written for a failed rank. The rank may have replaced it by something that
+    /// blocks (a FIFO): the read never waits.
     pub(super) fn read_error_file(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, pid: Pid) {
         let worker = self.machine.id(slot);
         let path = error_file(self.runtime.as_os_str(), worker.rank);
