@@ -130,7 +130,7 @@ impl Team {
             OomKill::Unknown => {
                 let rank = worker.rank;
                 hands.outbox.push(ToFront::Note(format!(
-                    "whether rank {rank} was killed for want of memory cannot be known here"
+                    "cannot tell whether the kernel killed rank {rank} for lack of memory: neither its log nor the memory cgroup is readable"
                 )));
                 return;
             }

@@ -129,7 +129,7 @@ impl Team {
         if is_frozen && !self.frozen_outside {
             let path = cgroup.path().display();
             let text = format!(
-                "somebody else has frozen the job's cgroup: its processes stand still until 0 is written to \"{path}/cgroup.freeze\""
+                "another program has frozen the job's cgroup: its processes are stopped until 0 is written to \"{path}/cgroup.freeze\""
             );
             hands.outbox.push(ToFront::Note(text));
         }

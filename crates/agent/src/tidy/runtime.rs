@@ -123,7 +123,7 @@ fn check_owner(directory: &Path) -> io::Result<()> {
     let meta = std::fs::symlink_metadata(directory)?;
     match meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw() {
         true => Ok(()),
-        false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to somebody else")),
+        false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user")),
     }
 }
 
@@ -153,7 +153,7 @@ fn check_way(path: &Path) -> io::Result<()> {
                 let next = done.join(name);
                 let meta = std::fs::symlink_metadata(&next)?;
                 if !owners.contains(&meta.uid()) {
-                    return refuse(&next, "belongs to somebody else");
+                    return refuse(&next, "belongs to another user");
                 }
                 if meta.is_symlink() {
                     links += 1;

@@ -398,7 +398,7 @@ impl Delivery {
                     let directory = self.keep_in.as_ref().map(|keep| keep.path.display().to_string());
                     let directory = directory.unwrap_or_default();
                     let reason = rankrun_sys::reason(&error);
-                    self.note(format!("cannot keep the output that is left in \"{directory}\": {reason}"));
+                    self.note(format!("cannot save the remaining output in \"{directory}\": {reason}"));
                 }
                 self.return_credit(credits);
             }
@@ -436,14 +436,11 @@ impl Delivery {
         }
         let left = self.unlogged[0] + self.unlogged[1];
         if self.log_failed_since.take().is_some() {
-            self.note(format!("log files are given up: {left} bytes are not in them"));
+            self.note(format!("gave up log files: {left} bytes were not written"));
             self.files.submit(now, Task::GiveUpLogs);
         } else {
             let at = self.files.at();
-            self.note(format!(
-                "no answer from \"{}\": log files are given up, {left} bytes are not in them",
-                at.display()
-            ));
+            self.note(format!("no answer from \"{}\": gave up log files, {left} bytes were not written", at.display()));
             if let Err(error) = self.files.replace() {
                 self.note(format!("cannot start a thread: {}", rankrun_sys::reason(&error)));
             }

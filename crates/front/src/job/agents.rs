@@ -109,7 +109,7 @@ impl Front {
             ToFront::Stuck { worker, pid, place, since, is_leader, at } => {
                 let rank = worker.rank;
                 if !is_leader {
-                    self.note(format!("rank {rank}: process {pid} could not end after its failure, and was killed"));
+                    self.note(format!("rank {rank}: process {pid} did not end after its failure, and was killed"));
                 }
                 let now = self.now();
                 let since = self.nodes[from.index()].clock.moment(now, since).at;
@@ -247,7 +247,7 @@ impl Front {
             if !end {
                 let headline = exception.headline();
                 self.note(format!(
-                    "rank {rank} has written a traceback ({headline}) and lives on; --on-suspect kill would end the job"
+                    "rank {rank} wrote a traceback ({headline}) and is still running; --on-suspect kill would end the job"
                 ));
             }
             self.event(gang::Event::Suspect { rank, exception, end });

@@ -91,7 +91,7 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
     // From here on a signal ends the job, not this process, which then could not clean up.
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
     if plan.die_with_parent {
-        fork::end_with_parent(signal::SIGTERM).map_err(failed("be told of the end of the parent"))?;
+        fork::end_with_parent(signal::SIGTERM).map_err(failed("watch for the end of the parent"))?;
     }
     let foreign: Vec<i32> = proc::own_children();
     fork::become_subreaper().map_err(failed("become a subreaper"))?;

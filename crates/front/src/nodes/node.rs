@@ -93,9 +93,9 @@ impl NodeHandle {
     /// Why the agent is lost, if known: from the guard's note, or because we killed it.
     pub(crate) fn why_lost(&self) -> Option<&'static str> {
         let noted = self.lapse.lapse().map(|lapse| match lapse {
-            Lapse::Stopped => "its agent was stopped by somebody, and ended by its guard",
-            Lapse::Stuck => "its agent neither ran nor could have run, and was ended by its guard",
-            Lapse::Spinning => "its agent did not come to the end of a turn of its loop, and was ended by its guard",
+            Lapse::Stopped => "another process stopped its agent, and its guard killed it",
+            Lapse::Stuck => "its agent hung without running, and its guard killed it",
+            Lapse::Spinning => "its agent ran in an endless loop, and its guard killed it",
         });
         noted.or(self.watch.why)
     }

@@ -99,11 +99,11 @@ impl Watch {
             Some(is_stopped) => {
                 self.agent = count(self.agent, is_stopped);
                 let is_due = self.agent >= LOOKS && self.killed_at.is_none();
-                is_due.then(|| self.kill(now, "its agent was stopped by somebody"))
+                is_due.then(|| self.kill(now, "another process stopped its agent"))
             }
             None if self.guard >= LOOKS => {
                 // No rank was started yet.
-                self.why = Some("its guard was stopped by somebody before it had started the agent");
+                self.why = Some("another process stopped its guard before it had started the agent");
                 Some(Act::KillGuard)
             }
             None => None,

@@ -118,7 +118,7 @@ fn read(file: &File, at: u64, end: u64) -> io::Result<(Vec<Record>, u64)> {
         taken = end;
     }
     if records.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the file was changed by somebody else"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "another program has changed the file"));
     }
     Ok((records, taken as u64))
 }
