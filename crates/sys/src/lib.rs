@@ -1,6 +1,6 @@
-//! The only unsafe code of rankrun: what the kernel offers for starting, holding and ending processes.
+//! The only unsafe code of rankrun: the kernel's calls for starting, holding and ending processes.
 //!
-//! Everything here is mechanism. Who is signalled, when, and why is decided in `rankrun-core`.
+//! This crate is only mechanism. `rankrun-core` decides which process is signalled, when, and why.
 //!
 //! Invariants kept here (docs/architecture.md):
 //! * **K-1** a worker is in its cgroup before its first instruction ([`spawn`], [`cgroup`]).
@@ -21,7 +21,7 @@ pub(crate) use processes::clone;
 pub use processes::{exec, fork, limits, name, oom, proc, process, spawn, vitals, wait};
 pub use terminals::{pty, terminal};
 
-/// What the operating system says of an error, without Rust's "(os error 2)".
+/// The operating system's text for an error, without Rust's "(os error 2)".
 pub fn reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error ") {

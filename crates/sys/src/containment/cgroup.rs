@@ -77,8 +77,8 @@ pub struct JobCgroup {
 }
 
 impl JobCgroup {
-    /// Makes the directory `rankrun-<name>` in our own cgroup. That it can be made is not yet proof that a process may be
-    /// placed in it: the first spawn shows.
+    /// Makes the directory `rankrun-<name>` in our own cgroup. Making it does not prove that a process may be placed in
+    /// it: the first spawn shows that.
     pub fn create(name: &str) -> Result<JobCgroup, Unavailable> {
         let path = own_directory()?.join(format!("rankrun-{name}"));
         let failed = |source: io::Error| Unavailable::NotWritable { path: path.clone(), source };
@@ -142,7 +142,7 @@ impl JobCgroup {
 
     /// Whether the job's cgroup as a whole is frozen: by somebody else, since we freeze workers' only.
     pub fn is_frozen(&self) -> bool {
-        // A directory that is gone holds nobody.
+        // A directory that is gone is empty.
         has_event(self.directory.as_fd(), "cgroup.events", "frozen 1").unwrap_or(false)
     }
 
@@ -236,7 +236,7 @@ fn has_event(at: BorrowedFd<'_>, path: &str, wanted: &str) -> io::Result<bool> {
     Ok(text.lines().any(|line| line == wanted))
 }
 
-/// A job's cgroup as the guard holds it: killed and looked at through open files, without allocation.
+/// The guard's handle to a job's cgroup: it kills and checks through open files, without allocation.
 #[derive(Debug)]
 pub struct GuardedCgroup {
     parent: OwnedFd,

@@ -1,3 +1,3 @@
-//! What holds processes together: cgroup v2.
+//! Containment of processes: cgroup v2.
 
 pub mod cgroup;

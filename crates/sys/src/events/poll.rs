@@ -1,9 +1,9 @@
-//! The one thing that a loop of ours waits on: a set of descriptors, each under a token.
+//! A loop waits on one set of descriptors, each with a token.
 //!
-//! A loop takes several events at once and handles them one after the other. An event that is handled early may close a
-//! descriptor for which another event is already there, and the next descriptor that is opened may get the same number.
-//! So each entry of the set has a generation. The kernel returns it with the event, and [`Poller::is_current`] says
-//! whether the event still belongs to the entry that is in the set now.
+//! A loop receives several events at once and handles them one after the other. Handling one may close a descriptor
+//! that has another event pending, and the next descriptor that is opened may get the same number. So each entry of the
+//! set has a generation. The kernel returns it with the event, and [`Poller::is_current`] says whether the event still
+//! belongs to the entry that is in the set now.
 
 use std::cell::RefCell;
 use std::io;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
-/// What a loop is told when its descriptor is ready.
+/// A descriptor is ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
     pub token: u64,
@@ -25,7 +25,7 @@ pub struct Ready {
     entry: Entry,
 }
 
-/// One stay of one descriptor in a set.
+/// One descriptor in a set, from its addition to its removal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
     fd: u32,
@@ -42,7 +42,7 @@ impl Entry {
     }
 }
 
-/// What a loop wants to know of a descriptor.
+/// What a loop waits for on a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interest {
     Read,
@@ -54,7 +54,7 @@ pub enum Interest {
     Exception,
 }
 
-/// The entries of a level-triggered epoll set. Clones share the set: a connection keeps one, to say itself what it waits
+/// The entries of a level-triggered epoll set. Clones share the set: a connection keeps one, to set itself what it waits
 /// for.
 #[derive(Clone, Debug)]
 pub struct Registry {
@@ -63,7 +63,7 @@ pub struct Registry {
     rows: Rc<RefCell<Vec<Row>>>,
 }
 
-/// What is known of a descriptor's number.
+/// The state of a descriptor's number.
 #[derive(Clone, Copy, Default, Debug)]
 struct Row {
     /// That of its last entry.
@@ -86,7 +86,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Changes what is waited for, and under which token.
+    /// Changes the interest and the token of a descriptor.
     pub fn change(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         let number = fd.as_fd().as_raw_fd() as usize;
         let mut rows = self.rows.borrow_mut();
@@ -97,7 +97,7 @@ impl Registry {
         Ok(())
     }
 
-    /// A descriptor that is closed leaves the set by itself only if no duplicate of it is open anywhere.
+    /// Closing a descriptor removes it from the set only if no duplicate of it is open anywhere.
     pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
         if let Some(row) = self.rows.borrow_mut().get_mut(fd.as_fd().as_raw_fd() as usize) {
             row.token = None;
@@ -151,8 +151,8 @@ impl Poller {
         self.registry.remove(fd)
     }
 
-    /// Whether the descriptor of an event is still in the set. To be asked when the event's turn has come: an event
-    /// before it may have taken the descriptor out, and may have put another one in its place.
+    /// Whether the descriptor of an event is still in the set. Call it just before handling the event: an earlier event
+    /// may have removed the descriptor, and added another one with its number.
     pub fn is_current(&self, ready: Ready) -> bool {
         self.registry.token(ready.entry).is_some()
     }
@@ -162,7 +162,7 @@ impl Poller {
         ready.clear();
         self.events.clear();
         let timeout = timeout.map(|timeout| {
-            // Rounded up to a microsecond, so that a timer is never early by a hair and the loop does not spin.
+            // Rounded up to a microsecond, so that a timer is never slightly early and the loop does not spin.
             let rounded = timeout + Duration::from_micros(1);
             Timespec { tv_sec: rounded.as_secs().min(1 << 30) as i64, tv_nsec: i64::from(rounded.subsec_nanos()) }
         });
@@ -216,7 +216,7 @@ impl Waker {
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
-    /// Forgets the wake-ups so far.
+    /// Clears the wake-ups so far.
     pub fn clear(&self) {
         let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
     }
@@ -248,7 +248,7 @@ mod tests {
         assert!(poller.is_current(stale) && stale.token == 7);
         poller.remove(&first).expect("it is in the set");
         assert!(!poller.is_current(stale));
-        // Another descriptor gets the number, and comes under the same token.
+        // Another descriptor gets the number, with the same token.
         let second = Waker::new().expect("a waker");
         let second = in_place_of(first, &second);
         poller.add(&second, 7, Interest::Read).expect("it can be added");

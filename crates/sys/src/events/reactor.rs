@@ -1,6 +1,6 @@
 //! A connection of a loop: bytes out and in over one socket, or over two descriptors such as the stdio of `ssh`.
 //!
-//! The connection says itself what it waits for. Bytes that the kernel does not take stay in it, and from then on the
+//! The connection sets itself what it waits for. It keeps bytes for which the kernel has no room, and from then on the
 //! loop is woken when there is room. No caller can forget that.
 
 use std::collections::VecDeque;
@@ -32,8 +32,8 @@ pub enum Incoming {
 
 /// A connection in a poll set. It leaves the set when it is dropped.
 ///
-/// A peer that is gone is no error of a write: the last words of the peer may still be there to be read, and behind them
-/// is the end. SIGPIPE must be ignored, as Rust's runtime has it from the start of a program on.
+/// Writing to a peer that is gone is not an error: its last messages may still be unread, followed by the end of the
+/// stream. SIGPIPE must be ignored, as Rust's runtime has it from the start of a program on.
 #[derive(Debug)]
 pub struct Conn {
     registry: Registry,
@@ -52,7 +52,7 @@ enum Watch {
     Nothing,
     /// Room for what is unsent.
     Room,
-    /// Nobody reads what is written. The loop is woken at once, to read the end.
+    /// The reader is gone. The loop is woken at once, to read the end.
     Broken,
 }
 
@@ -92,7 +92,7 @@ impl Conn {
         }
     }
 
-    /// Sends these pieces after all others, as far as the kernel takes them now. The rest waits here.
+    /// Sends these pieces after all others, as far as the kernel has room now. The rest waits here.
     pub fn send(&mut self, pieces: impl IntoIterator<Item = Bytes>) -> io::Result<()> {
         for piece in pieces {
             if !piece.is_empty() {
@@ -103,7 +103,7 @@ impl Conn {
         self.flush()
     }
 
-    /// Sends what waits here, as far as the kernel takes it now. To be called when the loop says that there is room.
+    /// Sends what waits here, as far as the kernel has room now. Call it when the descriptor is writable.
     pub fn flush(&mut self) -> io::Result<()> {
         let mut budget = WRITE_BUDGET;
         while self.unsent > 0 && budget > 0 {
@@ -169,7 +169,7 @@ impl Conn {
             }
             Some(writer) => match (self.watch, watch) {
                 (Watch::Nothing, Watch::Room) => self.registry.add(writer, self.token, Interest::Write)?,
-                // A pipe without a reader is reported whatever is asked for.
+                // A pipe without a reader is reported with any interest.
                 (Watch::Nothing, _) => self.registry.add(writer, self.token, Interest::Hangup)?,
                 (_, Watch::Nothing) => self.registry.remove(writer)?,
                 (_, Watch::Room) => self.registry.change(writer, self.token, Interest::Write)?,
@@ -190,7 +190,7 @@ impl AsFd for Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        // Both are in the set, and are closed now: an error could only say that they are out of it already.
+        // Both are in the set, and are closed now. An error only means that they were removed already.
         drop(self.registry.remove(&self.reader));
         if let Some(writer) = self.writer.as_ref().filter(|_| self.watch != Watch::Nothing) {
             drop(self.registry.remove(writer));

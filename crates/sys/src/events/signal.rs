@@ -94,17 +94,17 @@ extern "C" fn read_dispositions() {
     IGNORED_AT_START.store(ignored, Ordering::Relaxed);
 }
 
-/// The signals that whoever started this program had ignored. The ranks start with the same.
+/// The signals that were ignored when this program was started. The ranks start with the same.
 pub fn ignored_at_start() -> Vec<i32> {
     let ignored = IGNORED_AT_START.load(Ordering::Relaxed);
     (1..=31).filter(|signal| ignored >> signal & 1 == 1).collect()
 }
 
-/// Sets the dispositions that rankrun relies on, whatever its caller had set. Called at the start of `main`, so that all
+/// Sets the dispositions that rankrun needs, whatever its caller had set. Called at the start of `main`, so that all
 /// forks and threads have them; ranks get those of [`ignored_at_start`] back.
 ///
-/// * SIGCHLD has its default: where it is ignored, children vanish and nobody can learn how they ended (wait(2)).
-/// * SIGPIPE and SIGXFSZ are ignored: a reader that is gone, or a limit on the size of files, is an error of the write.
+/// * SIGCHLD has its default: if it is ignored, children vanish without an exit status (wait(2)).
+/// * SIGPIPE and SIGXFSZ are ignored: a missing reader, or the limit on file size, is then an error of the write.
 pub fn set_ours() {
     restore(SIGCHLD);
     ignore(SIGPIPE);
@@ -123,7 +123,7 @@ pub fn ignore(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Ends this process by a signal, as if it had never been caught, so that our parent sees what ended us.
+/// Ends this process by a signal, as if it had never been caught, so that our parent sees the signal in the status.
 pub fn die_of(signal: i32) {
     // SAFETY: restores the default, unblocks the signal in this thread and raises it. Where the default is not to end
     // the process, this returns.

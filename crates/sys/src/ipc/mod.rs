@@ -1,4 +1,4 @@
-//! What processes share: sockets, pipes, memory, and directories that are watched.
+//! What processes share: sockets, pipes, memory, and watched directories.
 
 pub mod shared;
 pub mod shm;

@@ -1,4 +1,4 @@
-//! A number that processes share which were forked from one another. It outlives each of them as long as one lives.
+//! A number in memory that forked processes share. It lasts as long as one of them lives.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -23,7 +23,7 @@ pub struct File {
 /// What is there now, by path.
 pub fn files() -> HashMap<OsString, File> {
     let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
-    // What has been removed between the two looks is not there any more.
+    // It was removed between the two calls.
     entries.filter_map(|entry| Some((entry.path().into_os_string(), file(&entry.metadata().ok()?)))).collect()
 }
 
@@ -49,12 +49,12 @@ fn file(meta: &Metadata) -> File {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
     pub path: OsString,
-    /// It may write to it: whoever creates a file can, and most who merely read it cannot.
+    /// It may write to it: the creator of a file can, and most processes that only read it cannot.
     pub writable: bool,
 }
 
-/// The files of our /dev/shm that a process maps or has open; `None` where we may not look. In a mount namespace of its own a
-/// process may have another /dev/shm with the same names: the device tells.
+/// The files of our /dev/shm that a process maps or has open; `None` where we may not look. In another mount namespace a
+/// process may have another /dev/shm with the same names: the device number differs.
 pub fn held_by(pid: i32) -> Option<Vec<Held>> {
     let device = std::fs::metadata(DIRECTORY).ok()?.dev();
     let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;

@@ -35,7 +35,7 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes a connection.
+/// Accepts a connection.
 pub fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?)
 }
@@ -45,13 +45,13 @@ pub fn peer_pid(socket: &OwnedFd) -> Option<i32> {
     rustix::net::sockopt::socket_peercred(socket).ok().map(|credentials| credentials.pid.as_raw_pid())
 }
 
-/// Has the kernel say who sends what arrives on a Unix socket, for [`receive_from`].
+/// Makes the kernel add the sender's pid to what arrives on a Unix socket, for [`receive_from`].
 pub fn name_senders(socket: &OwnedFd) -> io::Result<()> {
     Ok(rustix::net::sockopt::set_socket_passcred(socket, true)?)
 }
 
-/// Reads, and says which process has sent it. A descriptor may be shared by many; what several of them have sent is not
-/// mixed in one read.
+/// Reads, and returns the pid of the sender. Many processes may share a descriptor; one read never mixes what several
+/// have sent.
 pub fn receive_from(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Option<i32>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -61,12 +61,12 @@ pub fn receive_from(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(u
         RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials.pid.as_raw_pid()),
         _ => None,
     });
-    // The end of the stream is nobody's, and who is in another pid namespace has no name here.
+    // The end of the stream has no sender, and a process in another pid namespace has no pid here.
     Ok((received.bytes, sender.filter(|pid| *pid > 0)))
 }
 
 /// Binds a TCP port that the kernel picks, and holds it without listening: with SO_REUSEADDR a later listener of the job
-/// can have it, while the kernel gives it to nobody else (README, "In place of torchrun").
+/// can bind it, while the kernel gives it to no other process (README, "In place of torchrun").
 pub fn hold_port() -> io::Result<(OwnedFd, u16)> {
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -82,7 +82,7 @@ pub fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     Ok(rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?)
 }
 
-/// Asks for a larger pipe; the kernel may say no.
+/// Requests a larger pipe; the kernel may refuse.
 pub fn widen_pipe(fd: &OwnedFd, bytes: usize) {
     let _ = rustix::pipe::fcntl_setpipe_size(fd, bytes);
 }

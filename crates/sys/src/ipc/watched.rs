@@ -1,7 +1,7 @@
-//! Being told when a name appears in a directory (`F_NOTIFY`, fcntl(2)).
+//! Notification of new names in a directory (`F_NOTIFY`, fcntl(2)).
 //!
-//! inotify tells more, but its descriptor takes 10 ms and more to close: the kernel waits for a grace period, and so does
-//! whoever waits for the process that had it. This descriptor is closed like any other.
+//! inotify reports more, but its descriptor takes 10 ms and more to close: the kernel waits for an RCU grace period, and
+//! so do those who wait for the process that had it. This descriptor is closed like any other.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,14 +9,14 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-/// The signal that tells. It goes to the thread that watches, which must have it blocked, and reads it from a
-/// [`crate::signal::SignalFd`]. It says that there is something new in one of its directories, not what.
+/// The signal of a notification. It goes to the watching thread, which must have it blocked, and reads it from a
+/// [`crate::signal::SignalFd`]. It means that a name is new in one of its directories, not which.
 pub const TOLD: i32 = libc::SIGIO;
 
 /// Made in the directory, or moved to where it is (`linux/fcntl.h`).
 const DN_CREATE: i32 = 0x4;
 const DN_MULTISHOT: i32 = i32::MIN;
-/// Who gets the signal is a thread (`asm-generic/fcntl.h`).
+/// The receiver of the signal is a thread (`asm-generic/fcntl.h`).
 const F_SETOWN_EX: i32 = 15;
 const F_OWNER_TID: i32 = 0;
 
@@ -65,17 +65,17 @@ mod tests {
         std::fs::create_dir(&watched).expect("a directory");
         std::fs::write(top.path().join("outside"), "").expect("a file");
         let signals = SignalFd::new(&[TOLD]).expect("a descriptor");
-        let told = || std::iter::from_fn(|| signals.next()).any(|(number, _)| number == TOLD);
+        let notified = || std::iter::from_fn(|| signals.next()).any(|(number, _)| number == TOLD);
         let watch = Watched::new(&watched).expect("a watch");
-        assert!(!told());
+        assert!(!notified());
         std::fs::write(watched.join("made"), "").expect("a file");
-        assert!(told());
+        assert!(notified());
         std::fs::rename(top.path().join("outside"), watched.join("moved")).expect("moved");
-        assert!(told());
+        assert!(notified());
         std::fs::remove_file(watched.join("made")).expect("removed");
-        assert!(!told());
+        assert!(!notified());
         drop(watch);
         std::fs::write(watched.join("late"), "").expect("a file");
-        assert!(!told());
+        assert!(!notified());
     }
 }

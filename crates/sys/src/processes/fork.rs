@@ -10,7 +10,8 @@ pub enum Side {
     Child,
 }
 
-/// Forks. The child must end through [`exit_now`], so that nothing of the parent's is run or flushed twice.
+/// Forks. The child must end through [`exit_now`], so that none of the parent's exit handlers and buffers run or are
+/// flushed twice.
 ///
 /// # Panics
 /// If the process has more than one thread: the child would inherit locks that nobody releases.
@@ -30,7 +31,7 @@ pub fn exit_now(code: u8) -> ! {
     unsafe { libc::_exit(i32::from(code)) }
 }
 
-/// Threads of this process; 1 where /proc cannot be read, since then nothing speaks against a fork.
+/// Threads of this process; 1 where /proc cannot be read: the fork is then tried.
 fn thread_count() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
 }
@@ -57,7 +58,7 @@ pub fn end_with_parent(signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// A new session, without a terminal. Fails only in a process group leader, where it is not wanted.
+/// A new session, without a terminal. Fails only in a process group leader.
 pub fn new_session() -> io::Result<()> {
     rustix::process::setsid()?;
     Ok(())

@@ -1,5 +1,4 @@
-//! What a process is called in `ps`. The guard must not be found by the name `rankrun`, so that `pkill rankrun` leaves
-//! it to clean up.
+//! The name of a process in `ps`. The guard must not be named `rankrun`: it must survive `pkill rankrun`, to clean up.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! Whether the kernel killed a process for want of memory: its log says so by pid, where it can be read; else the
-//! counters of the process's memory cgroup give a hint.
+//! Finds out whether the kernel killed a process for lack of memory: from its log, which has the pid, if it is
+//! readable; otherwise from the counters of the process's memory cgroup, which are only a hint.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -14,9 +14,9 @@ pub enum OomKill {
     Logged { line: String },
     /// The process's memory cgroup has killed since the job's start, or is not ours and has killed at all.
     Counted { cgroup: String, kills: u64 },
-    /// The log could be read, and does not name it.
+    /// The log was readable, and does not name it.
     No,
-    /// Neither can be known here.
+    /// Neither is readable here.
     Unknown,
 }
 
@@ -28,7 +28,7 @@ pub struct OomWatch {
     /// Lines about kills that were read.
     seen: Vec<String>,
     /// How many of them [`OomWatch::victims`] has returned.
-    told: usize,
+    returned: usize,
 }
 
 /// A process that the kernel has killed for want of memory, by its log.
@@ -42,7 +42,7 @@ pub struct Victim {
 const MAX_SEEN: usize = 256;
 
 impl OomWatch {
-    /// Begins with what happens from now on.
+    /// Starts now: earlier kills are ignored.
     pub fn start() -> OomWatch {
         let log = std::fs::OpenOptions::new()
             .read(true)
@@ -51,7 +51,7 @@ impl OomWatch {
             .and_then(|mut file| file.seek(SeekFrom::End(0)).map(|_| file))
             .ok();
         let own = memory_cgroup(std::process::id() as i32).and_then(|path| kills(&path).map(|count| (path, count)));
-        OomWatch { log: log.map(OwnedFd::from), own, seen: Vec::new(), told: 0 }
+        OomWatch { log: log.map(OwnedFd::from), own, seen: Vec::new(), returned: 0 }
     }
 
     /// The kernel's log, to wait for news; `None` where it cannot be read.
@@ -62,8 +62,8 @@ impl OomWatch {
     /// The processes whose ends were logged since the last call.
     pub fn victims(&mut self) -> Vec<Victim> {
         self.read_log();
-        let fresh = &self.seen[self.told..];
-        self.told = self.seen.len();
+        let fresh = &self.seen[self.returned..];
+        self.returned = self.seen.len();
         let mut victims: Vec<Victim> = Vec::new();
         for line in fresh {
             // The kernel writes two lines about each.
@@ -111,7 +111,7 @@ impl OomWatch {
                     if victim(line).is_some() {
                         if self.seen.len() >= MAX_SEEN {
                             self.seen.remove(0);
-                            self.told = self.told.saturating_sub(1);
+                            self.returned = self.returned.saturating_sub(1);
                         }
                         self.seen.push(line.to_owned());
                     }
@@ -124,8 +124,8 @@ impl OomWatch {
     }
 }
 
-/// Whom a line of the kernel's log names: `Killed process 12 (name) total-vm:...` or `oom-kill:...,task=name,pid=12,uid=0`
-/// (mm/oom_kill.c).
+/// The pid that a line of the kernel's log names: `Killed process 12 (name) total-vm:...` or
+/// `oom-kill:...,task=name,pid=12,uid=0` (mm/oom_kill.c).
 fn victim(line: &str) -> Option<i32> {
     let number = |text: &str| {
         let digits = text.len() - text.trim_start_matches(|digit: char| digit.is_ascii_digit()).len();

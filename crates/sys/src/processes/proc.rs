@@ -1,4 +1,4 @@
-//! What /proc tells. Used to find *whom* to signal, never to prove that nobody is left (K-4).
+//! Reads /proc. Used to find processes to signal, never to prove that none is left (K-4).
 
 use std::collections::HashMap;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// One process, as `/proc/PID/stat` tells.
+/// One process, from `/proc/PID/stat`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
     pub pid: i32,
@@ -18,7 +18,7 @@ pub struct Process {
     pub state: char,
     /// Clock ticks of user and system time so far.
     pub cpu_ticks: u64,
-    /// Clock ticks from boot to the start of the process: with the pid, an identity that is not reused.
+    /// Clock ticks from boot to the start of the process: with the pid, a unique identity.
     pub started: u64,
     pub name: String,
 }
@@ -80,7 +80,7 @@ pub fn descendants(root: i32) -> Vec<Process> {
     Snapshot::take().below(root).into_iter().cloned().collect()
 }
 
-/// The process table as it was at one moment: one walk of /proc, for all who have a question.
+/// A snapshot of the process table: one walk of /proc for several queries.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     processes: HashMap<i32, Process>,
@@ -124,7 +124,7 @@ impl Snapshot {
         let mut queue = vec![root];
         while let Some(parent) = queue.pop() {
             for pid in self.children.get(&parent).into_iter().flatten() {
-                // A table that was read while it changed may hold a circle.
+                // The table changes while it is read, and may contain a cycle.
                 if let Some(process) = self.processes.get(pid).filter(|_| *pid != root && found.len() < self.len()) {
                     queue.push(*pid);
                     found.push(process);
@@ -158,7 +158,7 @@ pub fn try_own_children() -> io::Result<Vec<i32>> {
     Ok(children)
 }
 
-/// The same for whoever looks again: none where they cannot be read.
+/// The same for callers that try again: none if they cannot be read.
 pub fn own_children() -> Vec<i32> {
     try_own_children().unwrap_or_default()
 }
@@ -209,7 +209,7 @@ impl ChildList {
             if byte.is_ascii_digit() {
                 number = number * 10 + i32::from(byte - b'0');
             } else if number > 0 {
-                // A number that the end of the buffer cuts is not taken: the next look has it.
+                // A number that the end of the buffer cuts is left out: the next call reads it.
                 if count < pids.len() {
                     pids[count] = number;
                     count += 1;
@@ -263,8 +263,8 @@ pub fn written_bytes(pid: i32) -> u64 {
 /// Descriptors of a process that are looked at in [`written_positions`].
 const MAX_DESCRIPTORS: usize = 256;
 
-/// How far a process has come in each file that it has open to write, by descriptor and inode. Log files (those that it
-/// appends to, stdout and stderr) and what is no file are left out. No file system is asked: one may not answer.
+/// The position of a process in each file that it has open for writing, by descriptor and inode. Log files (those that
+/// it appends to, stdout and stderr) and non-files are left out. No file system is accessed: it may not answer.
 pub fn written_positions(pid: i32) -> HashMap<(i32, u64), u64> {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return HashMap::new() };
     let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -280,7 +280,7 @@ pub fn written_positions(pid: i32) -> HashMap<(i32, u64), u64> {
         .collect()
 }
 
-/// Whether what a descriptor is called may be a file that somebody wants to keep.
+/// Whether the name of a descriptor may be that of a file worth keeping.
 fn may_be_saved_to(path: &[u8]) -> bool {
     let is_special = [&b"/dev/"[..], b"/memfd:", b"/proc/", b"/sys/"].iter().any(|special| path.starts_with(special));
     path.starts_with(b"/") && (!is_special || path.starts_with(b"/dev/shm/"))
@@ -302,7 +302,7 @@ pub fn dumping_core(pid: i32) -> bool {
     text.lines().any(|line| line.strip_prefix("CoreDumping:").is_some_and(|value| value.trim() == "1"))
 }
 
-/// Where in the kernel a process waits, if that can be read.
+/// The kernel function in which a process waits, if that can be read.
 pub fn wait_channel(pid: i32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/wchan")).ok()?;
     (!text.is_empty() && text != "0").then_some(text)

@@ -1,9 +1,9 @@
-//! Who a process is, and sending signals to it.
+//! The identity of a process, and sending signals to it.
 //!
-//! A pid alone is no identity: the kernel gives the number to somebody else once the process has been reaped. What may
-//! be signalled is therefore one of two things:
-//! * a [`Child`] of ours that we have not reaped: its pid, and its process group as far as it leads one, stay its own;
-//! * a [`ProcessRef`]: pid and start time, held by a pidfd where the kernel lets us have one.
+//! A pid alone is no identity: the kernel reuses the number once the process has been reaped. A signal can therefore
+//! only be sent to one of these:
+//! * a [`Child`] of ours that we have not reaped: its pid, and its process group if it leads one, stay its own;
+//! * a [`ProcessRef`]: pid and start time, held by a pidfd if the kernel gives us one.
 //!
 //! Nothing else in rankrun can send a signal to a pid.
 
@@ -27,7 +27,8 @@ impl ProcessId {
     }
 }
 
-/// A process that may be signalled, however long ago it was found: if it has ended, the signal reaches nobody.
+/// A process that can be signalled safely, however long ago it was found: if it has ended, no other process gets the
+/// signal.
 #[derive(Debug)]
 pub struct ProcessRef {
     id: ProcessId,
@@ -36,20 +37,20 @@ pub struct ProcessRef {
 }
 
 impl ProcessRef {
-    /// Takes hold of the process that has this pid now.
+    /// A reference to the process that has this pid now.
     pub fn open(pid: i32) -> Option<ProcessRef> {
         ProcessRef::open_if(pid, |_| true)
     }
 
-    /// Takes hold of a process that was seen before, if it still lives.
+    /// A reference to a process that was seen before, if it still exists.
     pub fn of(id: ProcessId) -> Option<ProcessRef> {
         ProcessRef::open_if(id.pid, |process| process.id() == id)
     }
 
-    /// Takes hold of the process that has this pid now, if it is the right one by its entry in the process table.
+    /// A reference to the process that has this pid now, if its entry in the process table matches.
     ///
-    /// The descriptor is opened first. Should the process end and its pid be given away before the entry is read, the
-    /// descriptor belongs to the one that has ended, and reaches nobody.
+    /// The descriptor is opened first. If the process ends and its pid is reused before the entry is read, the
+    /// descriptor belongs to the ended process, and signals reach no process.
     pub fn open_if(pid: i32, is_right: impl FnOnce(&proc::Process) -> bool) -> Option<ProcessRef> {
         if pid <= 1 {
             return None;
@@ -112,12 +113,12 @@ impl ProcessRef {
     }
 }
 
-/// A child that this process has started or adopted and has not reaped, so that nobody else can have its pid.
+/// A child that this process has started or adopted and has not reaped, so that no other process can have its pid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Child(i32);
 
 impl Child {
-    /// `pid` is that of a child of this process. Whoever reaps it drops every copy of this first.
+    /// `pid` is that of a child of this process. Drop every copy of this before reaping it.
     pub fn unreaped(pid: i32) -> Child {
         debug_assert!(pid > 1, "a child with pid {pid}");
         Child(pid)

@@ -25,7 +25,7 @@ pub struct Command {
     pub shared_env: Arc<[CString]>,
     /// The working directory, if it is not ours.
     pub wdir: Option<CString>,
-    /// What becomes descriptors 0, 1 and 2.
+    /// The child's descriptors 0, 1 and 2.
     pub stdio: [OwnedFd; 3],
     /// A descriptor that the child keeps, under the number given.
     pub keep: Option<(OwnedFd, i32)>,
@@ -37,7 +37,7 @@ pub struct Command {
     pub ignored: Vec<i32>,
     /// Limits to put back: what the user had before we raised ours.
     pub limits: Limits,
-    /// The process that must still be our parent when the child looks: ours.
+    /// Our pid: the child checks that this is still its parent.
     pub parent: i32,
 }
 
@@ -46,11 +46,11 @@ pub struct Command {
 pub enum Session {
     /// A session of its own, without a terminal.
     Own,
-    /// Our session, in a process group of its own, which is put into the foreground of the terminal if that is wished.
+    /// Our session, in a process group of its own, which becomes the foreground group of the terminal if requested.
     Shared { foreground: bool },
 }
 
-/// What was being done when a spawn failed.
+/// The step at which a spawn failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Step {
@@ -84,11 +84,11 @@ pub struct SpawnError {
     pub step: Step,
     #[source]
     pub source: io::Error,
-    /// The child that was cloned and has ended, if it came that far. It must still be reaped.
+    /// The child that was cloned and has ended, if there was one. It must still be reaped.
     pub pid: Option<i32>,
 }
 
-/// How children can be cloned here. Found out by the first spawn, kept for the rest.
+/// How children can be cloned here. The first spawn finds out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Clone3,
@@ -104,13 +104,12 @@ pub struct Spawner {
     under_way: Arc<UnderWay>,
 }
 
-/// The child that a spawner is at: its pid is known from the clone on, long before the spawner, which waits for the exec, can
-/// tell of it.
+/// The child that a spawner is starting. Its pid is known from the clone on, while the spawner waits for the exec.
 #[derive(Debug, Default)]
 pub struct UnderWay(AtomicI32);
 
 impl UnderWay {
-    /// The child that was cloned and whose result has not been told.
+    /// The child that was cloned, and has no result yet.
     pub fn child(&self) -> Option<Child> {
         match self.0.load(Ordering::Acquire) {
             pid if pid > 1 => Some(Child::unreaped(pid)),
@@ -118,13 +117,13 @@ impl UnderWay {
         }
     }
 
-    /// To be called after the result has been handed on.
+    /// Call it after the result was sent.
     pub fn clear(&self) {
         self.0.store(0, Ordering::Release);
     }
 }
 
-/// What the child reads, and where it leaves its error: memory shared with the parent, which waits.
+/// Memory shared with the waiting parent: the child reads its settings there, and writes its error.
 struct Shared {
     program: *const c_char,
     argv: *const *const c_char,
@@ -145,7 +144,7 @@ impl Spawner {
         Ok(Spawner { stack: ChildStack::new()?, way: Way::Clone3, under_way: Arc::default() })
     }
 
-    /// Tells other threads of the child that this spawner is at.
+    /// Shows other threads the child that this spawner is starting.
     pub fn under_way(&self) -> Arc<UnderWay> {
         Arc::clone(&self.under_way)
     }
@@ -189,7 +188,7 @@ impl Spawner {
                 result => return result,
             }
         }
-        // The argument is rewritten, so its pointer is taken anew.
+        // The argument was changed: take its pointer again.
         shared.enter_cgroup = cgroup.unwrap_or(-1);
         let argument: *mut c_void = (&raw mut *shared).cast();
         // SAFETY: as above.
@@ -197,7 +196,7 @@ impl Spawner {
     }
 }
 
-/// Whether the kernel or a seccomp filter does not want `clone3` as such; other errors are the spawn's own.
+/// Whether the kernel or a seccomp filter refuses `clone3` as such; other errors belong to this spawn.
 fn refused(error: &io::Error, with_cgroup: bool) -> bool {
     match error.raw_os_error() {
         Some(libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::E2BIG) => true,
@@ -352,7 +351,7 @@ const OURS: [i32; 12] = [
     libc::SIGXFSZ,
 ];
 
-/// Default dispositions but for those to be ignored, and an empty mask.
+/// Sets default dispositions, except for signals to be ignored, and an empty mask.
 unsafe fn reset_signals(ignored: &[i32]) {
     // SAFETY: the child's handler table is its own (CLONE_SIGHAND is not set); the set is initialised before its use.
     unsafe {

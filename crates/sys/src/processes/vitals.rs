@@ -1,10 +1,10 @@
-//! How a process is, by the scheduler's own account: read without allocation, through files that were opened before.
+//! The state of a process and its scheduler statistics: read without allocation, through files that were opened before.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// What the kernel says of the main thread of a process (proc(5)).
+/// The kernel's data about the main thread of a process (proc(5)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reading {
     /// `R`, `S`, `D`, `T` and so on.
@@ -19,7 +19,7 @@ pub struct Reading {
 #[derive(Debug)]
 pub struct Vitals {
     stat: OwnedFd,
-    /// Missing where the kernel has no such account; the state and the ticks of `stat` must do.
+    /// Missing if the kernel has no such statistics; then only the state and the ticks of `stat` are used.
     schedstat: Option<OwnedFd>,
 }
 

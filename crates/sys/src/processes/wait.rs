@@ -1,4 +1,4 @@
-//! Peek, then reap (K-2). One place of a process reaps all its children: whoever calls these must be that place.
+//! Peek, then reap (K-2). Only one place in a process may call these: it reaps all children.
 
 use std::io;
 
@@ -22,7 +22,7 @@ pub struct Child {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Look {
     Found(Child),
-    /// There are children, and none has anything to tell.
+    /// There are children, and none has changed.
     Nothing,
     /// There is no child at all: the proof of emptiness in the fallback tier (K-4).
     NoChildren,
@@ -45,18 +45,18 @@ pub fn check() -> io::Result<()> {
     }
 }
 
-/// Looks for a child that has ended, and leaves it as it is: its pid and process group stay its own. The same child is
+/// Looks for a child that has ended, without reaping it: its pid and process group stay its own. The same child is
 /// found again until it is reaped.
 pub fn peek() -> Look {
     look(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL)
 }
 
-/// Looks whether this child has ended, and leaves it as it is.
+/// Checks whether this child has ended, without reaping it.
 pub fn peek_at(pid: i32) -> Look {
     look(libc::P_PID, pid as libc::id_t, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL)
 }
 
-/// Takes the next news of a child that was stopped or continued.
+/// The next child that was stopped or continued. Each change is reported once.
 pub fn stop_news() -> Look {
     look(libc::P_ALL, 0, libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG)
 }

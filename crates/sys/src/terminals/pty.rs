@@ -32,7 +32,7 @@ pub fn open(window: Option<(u16, u16)>) -> io::Result<Pty> {
     Ok(Pty { master, slave })
 }
 
-/// Tells the programs on a pty its new window (rows, columns).
+/// Sets the window of a pty (rows, columns).
 pub fn resize(master: &OwnedFd, (rows, columns): (u16, u16)) -> io::Result<()> {
     let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     Ok(rustix::termios::tcsetwinsize(master, size)?)

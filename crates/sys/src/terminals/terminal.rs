@@ -72,7 +72,7 @@ impl ControllingTerminal {
         rustix::termios::tcgetattr(&self.terminal).ok().map(Modes)
     }
 
-    /// Sets the modes at once: output that is held up (^S) must not hold us up.
+    /// Sets the modes at once: output stopped by ^S must not block us.
     pub fn set_modes(&self, modes: &Modes) {
         let _ = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Now, &modes.0);
     }
@@ -112,7 +112,7 @@ pub fn stop_by(signal: i32, group: bool) -> bool {
         // Sent while it is blocked, the signal is pending for the process; the kernel forgets an earlier SIGCONT with it.
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut mask);
         libc::kill(if group { 0 } else { libc::getpid() }, signal);
-        // Here we stand still.
+        // The process is stopped here.
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
         libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
         libc::sigaction(signal, &former, std::ptr::null_mut());
