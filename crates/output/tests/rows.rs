@@ -61,9 +61,9 @@ fn in_a_file_the_last_state_of_every_row_is_left() {
 fn bars_with_positions_leave_their_first_state_and_their_last() {
     for piece in (1..40).chain([TQDM.len()]) {
         let lines = in_file(Mode::Line, TQDM, piece);
-        let told: Vec<&str> = lines.iter().map(String::as_str).filter(|line| !line.is_empty()).collect();
+        let printed: Vec<&str> = lines.iter().map(String::as_str).filter(|line| !line.is_empty()).collect();
         assert_eq!(
-            told,
+            printed,
             ["outer:   0%|          | 0/2", "outer: 100%|##########| 2/2", "after", "more"],
             "{piece} bytes at a time"
         );

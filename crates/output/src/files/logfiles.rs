@@ -10,7 +10,7 @@ use rankrun_core::{Rank, Stream};
 
 use crate::console::Source;
 
-/// How many files are open at once: each costs a descriptor, of which a process commonly has 1,024.
+/// How many files are open at once: each costs a descriptor, and a process commonly may have 1,024.
 const OPEN_FILES: usize = 256;
 
 /// An unterminated line of this many bytes is written although a `\r` may still follow.
@@ -26,13 +26,13 @@ pub struct LogError {
     pub source: io::Error,
 }
 
-/// Why something in the place of a log file is not written to.
+/// Why an existing file is not used as a log file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("it is {0}, not a regular file")]
 struct WrongKind(&'static str);
 
-/// What kind of file may block whoever opens or writes it, and so is none for us. A character device (`/dev/null`) is
-/// accepted.
+/// The kind of a file that may block us when it is opened or written, and so is refused. A character device
+/// (`/dev/null`) is accepted.
 fn wrong_kind(kind: FileType) -> Option<WrongKind> {
     match kind {
         kind if kind.is_fifo() => Some(WrongKind("a FIFO")),
@@ -75,9 +75,9 @@ impl<P: Into<PathBuf>> From<P> for LogDirs {
 
 /// The files `rank-0007.stdout` and `rank-0007.stderr` of each rank.
 ///
-/// Each holds the bytes that its rank wrote, except that of a line that overwrites itself with `\r`, as progress bars
-/// do, only the last state is kept. A file is begun when its rank first writes.
-/// The unterminated end of a stream is written when more comes, or when the stream is closed.
+/// Each holds the bytes that its rank wrote. Of a line that overwrites itself with `\r`, as progress bars do, only the
+/// last state is kept. A file is created when its rank first writes. The unterminated end of a stream is written when
+/// more comes, or when the stream is closed.
 #[derive(Debug)]
 pub struct LogFiles {
     dirs: LogDirs,
@@ -100,7 +100,7 @@ struct OpenFile {
 /// One file, open or not.
 #[derive(Debug, Default)]
 struct Log {
-    /// It was begun, so that it is only appended to.
+    /// It was created by us: from now on it is appended to.
     is_begun: bool,
     /// The unfinished line, as far as it may still be overwritten.
     line: Vec<u8>,
@@ -110,10 +110,10 @@ struct Log {
     unwritten: Vec<u8>,
 }
 
-/// The digits of a rank in the name of its file, at least: names of jobs of different sizes are the same.
+/// The least number of digits of a rank in the name of its file: jobs of different sizes use the same names.
 const RANK_WIDTH: usize = 4;
 
-/// What is in the directory of an earlier job.
+/// What an earlier job left in the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("it holds log files of an earlier job; --log-dir 'DIR/{{job}}' gives each job a directory")]
 struct NotEmpty;
@@ -140,7 +140,7 @@ fn prepare(dir: &Path) -> Result<(), LogError> {
 
 impl LogFiles {
     /// Makes each directory, with those above it, and proves that files can be made in it, that it holds none of an earlier
-    /// job, and that nothing that is no regular file stands in the place of one.
+    /// job, and that no file name is taken by something other than a regular file.
     pub fn create(dirs: impl Into<LogDirs>, world_size: u32) -> Result<LogFiles, LogError> {
         LogFiles::with_capacity(dirs.into(), world_size, OPEN_FILES)
     }
@@ -229,7 +229,7 @@ impl LogFiles {
                 self.open.remove(&oldest);
             }
             let mut options = OpenOptions::new();
-            // A FIFO that nobody reads must not hold us up.
+            // A FIFO without a reader must not block us.
             options.create(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
             if log.is_begun {
                 options.append(true);
@@ -256,7 +256,7 @@ impl LogFiles {
     }
 }
 
-/// Opens a file that can be written without waiting for anybody.
+/// Opens a file that can be written without blocking.
 fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
     let file = options.open(path).map_err(|error| {
         let found = std::fs::metadata(path).ok().and_then(|found| wrong_kind(found.file_type()));
@@ -453,15 +453,15 @@ mod tests {
         let path = logs.path(Rank(0), Stream::Stdout);
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("it can be made");
-        let told = "it is a FIFO, not a regular file";
+        let reason = "it is a FIFO, not a regular file";
         let error = logs.write(Rank(0), Stream::Stdout, b"kept\n").expect_err("nobody reads the FIFO");
-        assert_eq!((error.action, error.source.to_string().as_str()), ("open", told));
+        assert_eq!((error.action, error.source.to_string().as_str()), ("open", reason));
         let _reader = rustix::fs::open(&path, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK, mode)
             .expect("it can be read");
         let error = logs.retry().expect_err("it is a FIFO still");
-        assert_eq!((error.source.to_string().as_str(), logs.unwritten()), (told, 5));
+        assert_eq!((error.source.to_string().as_str(), logs.unwritten()), (reason, 5));
         let error = LogFiles::create(dir.path().join("a/b"), 1).expect_err("a FIFO is in the place of a log file");
-        assert_eq!((error.path, error.source.to_string().as_str()), (path, told));
+        assert_eq!((error.path, error.source.to_string().as_str()), (path, reason));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is kept in files: logs, and what waits.
+//! What is kept in files: logs, and spooled output.
 
 pub(crate) mod logfiles;
 pub(crate) mod spool;

@@ -1,12 +1,12 @@
-//! Output that its destination cannot take yet: for each stream first in, first out.
+//! Holds output that its destination cannot take yet: for each stream first in, first out.
 //!
-//! The oldest records of a stream are in memory, newer ones in a row of unlinked files, each of which goes as soon as it has
-//! been read to its end, and the newest in memory again, until there is enough of them for a write. So the space on disk
+//! The oldest records of a stream are in memory, newer ones in a series of unlinked files, and the newest in memory again,
+//! until there is enough of them for a write. A file is closed as soon as it was read to its end. So the space on disk
 //! follows what waits, also when a long and slow job never drains the spool.
 //!
 //! The spool itself touches no file. It makes [`Request`]s, which a thread of the caller's runs, one after the other, and it
-//! takes their [`Completion`]s. A disk that hangs holds up the records that are on it, and the ranks once the memory is
-//! full, but not the caller. Records that are being written are still in memory, and come out if they are the oldest.
+//! takes their [`Completion`]s. A disk that hangs blocks the records that are on it, and the ranks once the memory is full,
+//! but not the caller. Records that are being written are still in memory, and can be read if they are the oldest.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -25,8 +25,8 @@ mod tests;
 pub use file::{Completion, Request};
 use file::{Job, Outcome};
 
-/// What waits in memory at most, in bytes. Each stream has half of it for itself, so that neither can be held up by the
-/// other. Front, guard and agent together have 20 MiB (docs/architecture.md).
+/// What waits in memory at most, in bytes. Each stream has half of it, so that neither can block the other. Front,
+/// guard and agent together have 20 MiB (docs/architecture.md).
 pub const SPOOL_MEMORY: u64 = 4 << 20;
 /// What is in front of the files of a stream at most: enough to keep a fast destination busy while the disk is read.
 const HEAD: u64 = SPOOL_MEMORY / 4;
@@ -49,13 +49,12 @@ const HEADER: usize = 4 + 4 + 4 + 1 + 8 + 4 + 4;
 pub struct Record {
     pub worker: WorkerId,
     pub stream: Stream,
-    /// When it was read. What it counts from is the caller's affair.
+    /// When it was read. The caller chooses the origin.
     pub time: Duration,
     pub bytes: Bytes,
 }
 
-/// The spool has no room for a record now; it comes back here, so that nothing is lost. The ranks are to be slowed down
-/// until [`Spool::has_room`].
+/// The spool has no room for this record now, and returns it. Read no more output until [`Spool::has_room`].
 #[derive(Debug, thiserror::Error)]
 #[error("no room in the spool")]
 pub struct Full {
@@ -79,24 +78,24 @@ pub struct Spool {
     queues: [Queue; 2],
     /// Bytes that the files take, with what is being written.
     on_disk: u64,
-    /// A file could not be written, and nothing was taken out since.
+    /// Writing a file failed, and no record was read since.
     is_stuck: bool,
-    /// Files that are read to their end. To close one is to free its space, which the disk may make a long affair.
+    /// Files that were read to their end. Closing one frees its space, which may take the disk long.
     to_close: Vec<Arc<File>>,
-    /// Rises with each [`Spool::clear`]: what was asked for before is of no interest.
+    /// Rises with each [`Spool::clear`]: results of earlier requests are ignored.
     era: u64,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// The oldest records. They come directly here while there is nothing behind them.
+    /// The oldest records. New ones are added here while nothing is behind them.
     head: VecDeque<Record>,
     head_size: u64,
-    /// Newer ones. All but the last have something that is still to be read.
+    /// Newer ones. All but the last have unread records.
     segments: VecDeque<Segment>,
     is_reading: bool,
-    /// The records that are being written to the last segment, but for those that were taken out meanwhile, and the bytes
-    /// of these.
+    /// The records that are being written to the last segment, except those that were read meanwhile, and the bytes of
+    /// those.
     writing: VecDeque<Record>,
     writing_size: u64,
     writing_taken: u64,
@@ -104,7 +103,7 @@ struct Queue {
     /// The newest.
     tail: VecDeque<Record>,
     tail_size: u64,
-    /// Bytes of output in the segments that are still to be read.
+    /// Unread bytes of output in the segments.
     in_files: u64,
     error: Option<io::Error>,
 }
@@ -132,7 +131,7 @@ impl Spool {
         }
     }
 
-    /// Takes a record, or gives it back. An empty queue takes a record of any size.
+    /// Adds a record, or returns it. An empty queue takes a record of any size.
     pub fn push(&mut self, record: Record) -> Result<(), Full> {
         let queue = &mut self.queues[record.stream.index()];
         let size = size_of(&record);
@@ -148,7 +147,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Whether a record of 64 KiB of this stream would be taken.
+    /// Whether there is room for a record of 64 KiB of this stream.
     pub fn has_room(&self, stream: Stream) -> bool {
         const FRAME: u64 = (64 << 10) + HEADER as u64;
         let queue = &self.queues[stream.index()];
@@ -159,7 +158,7 @@ impl Spool {
     ///
     /// # Errors
     ///
-    /// What is in the file cannot be read. The record stays, and is asked for again.
+    /// The file cannot be read. The record stays, and the next call tries again.
     pub fn pop(&mut self, stream: Stream) -> Result<Option<Record>, SpoolError> {
         let queue = &mut self.queues[stream.index()];
         if queue.head.is_empty()
@@ -197,8 +196,8 @@ impl Spool {
         self.era += 1;
     }
 
-    /// The next thing to be done with files, if there is one. A read and a write of each stream may be under way at a
-    /// time, and closes: no more than there are results.
+    /// The next request, if there is one. A read and a write of each stream may be under way at a time, and some
+    /// closes.
     pub fn next_request(&mut self) -> Option<Request> {
         let era = self.era;
         for stream in Stream::ALL {
@@ -217,7 +216,7 @@ impl Spool {
         Some(Request { era, stream: Stream::Stdout, job: Job::Close(std::mem::take(&mut self.to_close)) })
     }
 
-    /// What has come of a request.
+    /// The result of a request.
     pub fn complete(&mut self, completion: Completion) {
         let Completion { era, stream, outcome } = completion;
         if era != self.era {
@@ -246,7 +245,7 @@ impl Spool {
             }
             Outcome::Written(Ok(file)) => queue.written(file),
             Outcome::Written(Err(_)) => {
-                // The limit of the disk is reached before ours: the records stay where they are, in memory.
+                // The disk is full before our limit: the records stay in memory.
                 self.is_stuck = true;
                 self.on_disk -= queue.writing_size + queue.writing_taken;
                 queue.not_written();
@@ -334,7 +333,7 @@ impl Queue {
         Some(record)
     }
 
-    /// With nothing between them, the tail moves up to the head, and there is room behind.
+    /// With nothing on disk between them, the tail is moved to the head.
     fn advance(&mut self) {
         while !self.has_unread()
             && self.writing.is_empty()
@@ -361,7 +360,7 @@ impl Queue {
 
     fn written(&mut self, file: Arc<File>) {
         if let Some(last) = self.segments.back_mut() {
-            // What was taken out while it was being written was the oldest: everything before it has been read.
+            // Records read while they were being written were the oldest: everything before them has been read.
             if self.writing_taken > 0 {
                 last.read = last.written + self.writing_taken;
             }
@@ -394,7 +393,7 @@ impl Queue {
     }
 }
 
-/// What a record counts for, in memory and on disk: an empty one is not free.
+/// The size of a record, in memory and on disk: an empty one has a header.
 fn size_of(record: &Record) -> u64 {
     (HEADER + record.bytes.len()) as u64
 }

@@ -14,10 +14,10 @@ use crate::lines::{End, Line, LineBuffer, LineSink};
 use crate::region::Region;
 use crate::tag::Tagger;
 
-/// While this many bytes wait for a destination, unfinished lines are not shown: the quiet is the destination's.
+/// While this many bytes wait for a destination, unfinished lines are not shown: the destination is slow, not the rank.
 const BEHIND: usize = 64 * 1024;
 
-/// How long rows that may be drawn anew are kept when all of them are ended: bars are drawn several times a second.
+/// How long rows that may be redrawn are kept when all of them have ended: bars are redrawn several times a second.
 const ENDED_AFTER: Duration = Duration::from_secs(2);
 
 /// Turns the output of all ranks into the bytes of the front's stdout and stderr.
@@ -53,8 +53,8 @@ struct SourceState {
 }
 
 impl Presenter {
-    /// `names` says what a rank is called; it is asked once for each stream of a rank, or each time that it writes if
-    /// its tag holds the time.
+    /// `names` returns the names of a rank; it is called once for each stream of a rank, or for each write if the tag
+    /// has the time.
     pub fn new(config: Config, names: impl Fn(Rank) -> Names + Send + 'static) -> Presenter {
         let all = match &config.only {
             RankSet::All => config.world_size as usize,
@@ -129,26 +129,26 @@ impl Presenter {
         console.start_row();
         console.out().extend_from_slice(text.as_bytes());
         console.out().push(b'\n');
-        self.settle(now, index);
+        self.schedule_redraw(now, index);
     }
 
-    /// A rank noted how far it is. Where there is a status region its last note is shown there, until it ends: returns
-    /// whether there is one.
+    /// A rank sent a progress note. If there is a status region, it shows the last note of the rank until the rank
+    /// ends. Returns whether there is one.
     pub fn note(&mut self, now: Duration, rank: Rank, text: &str) -> bool {
         let Some(region) = self.region.as_mut().filter(|_| self.config.mode != Mode::Raw) else { return false };
         region.note(now, rank, Some(text));
         true
     }
 
-    /// A rank has ended: what it noted is not shown any more.
+    /// A rank has ended: its note is removed.
     pub fn ended(&mut self, now: Duration, rank: Rank) {
         if let Some(region) = &mut self.region {
             region.note(now, rank, None);
         }
     }
 
-    /// Somebody else is about to write to the terminal, such as a shell to which a stopped job gives it back: takes the
-    /// status region off the screen until its next redraw. An unfinished line that is shown will be shown anew.
+    /// Another program is about to write to the terminal, such as the shell of a stopped job: removes the status region
+    /// until its next redraw. An unfinished line on the screen will be shown again.
     pub fn withdraw(&mut self, now: Duration) {
         if let Some(region) = &mut self.region {
             region.withdraw(now, &mut self.consoles[console_of(&self.config, self.config.status_on)]);
@@ -169,7 +169,7 @@ impl Presenter {
     /// that have waited, and the status region.
     ///
     /// To be called at [`next_deadline`](Self::next_deadline), or at any other time, but only when what was taken before
-    /// has been written: while the destination is behind, the quiet of a rank means nothing.
+    /// has been written: while the destination is behind, the silence of a rank means nothing.
     pub fn tick(&mut self, now: Duration) {
         self.show_quiet_lines(now);
         self.end_rows(now);
@@ -177,14 +177,14 @@ impl Presenter {
             while let Some(folded) = self.folds[stream.index()].pop_due(now) {
                 self.print_folded(stream, &folded);
             }
-            self.settle(now, console_of(&self.config, stream));
+            self.schedule_redraw(now, console_of(&self.config, stream));
         }
         if self.region.as_ref().and_then(Region::due).is_some_and(|due| due <= now) {
             self.redraw(now);
         }
     }
 
-    /// When [`tick`](Self::tick) has something to do, if it has.
+    /// When [`tick`](Self::tick) is due, if it is.
     pub fn next_deadline(&self) -> Option<Duration> {
         let quiet = self.quiet.peek().map(|Reverse((due, _))| *due);
         let folds = self.folds.iter().filter_map(Fold::due).min();
@@ -193,10 +193,10 @@ impl Presenter {
         [quiet, folds, region, ended].into_iter().flatten().min()
     }
 
-    /// The job is over and every stream closed: hands out what was kept for the end.
+    /// The job is over and every stream closed: returns what was kept for the end.
     ///
-    /// Returns whether there is more: then what is pending is to be written and `finish` to be called again, so that
-    /// grouped output, which may be large, never has to be in memory as a whole.
+    /// Returns whether there is more: then write what is pending and call `finish` again, so that large grouped output
+    /// is never in memory as a whole.
     #[must_use = "there may be more to come"]
     pub fn finish(&mut self, now: Duration) -> bool {
         for stream in Stream::ALL {
@@ -228,13 +228,13 @@ impl Presenter {
         true
     }
 
-    /// The bytes that are ready for the front's own stdout or stderr. Whoever writes them takes them, with
-    /// [`std::mem::swap`] and an empty vector, whose capacity is then used again.
+    /// The bytes that are ready for the front's own stdout or stderr. To write them, [`std::mem::swap`] them with an
+    /// empty vector; its capacity is then used again.
     pub fn pending(&mut self, stream: Stream) -> &mut Vec<u8> {
         &mut self.consoles[stream.index()].pending
     }
 
-    /// Gives the lines of a source to wherever the mode wants them.
+    /// Passes the lines of a source on according to the mode.
     fn pass(&mut self, now: Duration, source: Source, give: impl FnOnce(&mut LineBuffer, &mut dyn LineSink)) {
         let Some(state) = self.sources.get_mut(&source) else {
             return;
@@ -261,7 +261,7 @@ impl Presenter {
                 give(&mut state.line, &mut Rows { console, source, prefix });
             }
         }
-        self.settle(now, index);
+        self.schedule_redraw(now, index);
     }
 
     /// Looks after the unfinished line of a source that has just written; `has_ended` says whether a line has ended.
@@ -303,7 +303,7 @@ impl Presenter {
         }
     }
 
-    /// Rows that were ended some time ago become lines.
+    /// Turns rows that ended some time ago into lines.
     fn end_rows(&mut self, now: Duration) {
         let due: Vec<Source> =
             self.ended_rows.iter().filter(|(_, due)| **due <= now).map(|(source, _)| *source).collect();
@@ -362,10 +362,10 @@ impl Presenter {
         console.out().push(b'\n');
     }
 
-    /// Bytes were given to a console: sees to it that they come out below no region.
-    fn settle(&mut self, now: Duration, index: usize) {
+    /// A console got bytes: schedules the redraw that prints them above the region.
+    fn schedule_redraw(&mut self, now: Duration, index: usize) {
         if let Some(region) = &mut self.region {
-            region.settle(now, &mut self.consoles[index]);
+            region.schedule_redraw(now, &mut self.consoles[index]);
         }
     }
 
@@ -405,7 +405,7 @@ impl LineSink for FoldedRows<'_> {
     }
 
     fn line(&mut self, line: Line<'_>) {
-        // A line whose beginning stands in the open row ends there: it cannot be folded any more.
+        // The open row shows the beginning of this line: the line ends there, and is not folded.
         if self.console.finish_row(self.source, true, line) {
             return;
         }

@@ -1,8 +1,8 @@
 //! The status region: unfinished lines that overwrite themselves, at the bottom of a terminal.
 //!
-//! The region stands below the last row of the console, with the cursor at the end of its own last row. While it stands,
-//! finished lines wait for its next redraw (at most [`INTERVAL`]), so that one write takes it away, prints them and draws
-//! it again, and nothing flickers.
+//! The region is below the last row of the console, with the cursor at the end of its own last row. While it is shown,
+//! finished lines wait for its next redraw (at most [`INTERVAL`]), so that one write removes it, prints them and draws it
+//! again without flicker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,7 +26,7 @@ const HELD: usize = 64 * 1024;
 pub(crate) struct Region {
     rows: u16,
     columns: u16,
-    /// Whose unfinished lines are shown.
+    /// The sources of the unfinished lines that are shown.
     entries: BTreeSet<Source>,
     /// The last note of each rank, below them.
     notes: BTreeMap<Rank, String>,
@@ -62,7 +62,7 @@ impl Region {
         !self.entries.is_empty() || !self.notes.is_empty()
     }
 
-    /// The last note of a rank; `None` if it is not to be shown any more.
+    /// The last note of a rank; `None` removes it.
     pub(crate) fn note(&mut self, now: Duration, rank: Rank, text: Option<&str>) {
         let was = match text {
             Some(text) => self.notes.insert(rank, printable(text).into_owned()),
@@ -95,7 +95,7 @@ impl Region {
         self.schedule(now);
     }
 
-    /// The unfinished line of this source is none of the region's any more.
+    /// The unfinished line of this source is removed from the region.
     pub(crate) fn hide(&mut self, now: Duration, source: Source) {
         if self.entries.remove(&source) {
             self.schedule(now);
@@ -107,7 +107,7 @@ impl Region {
         self.notes.clear();
     }
 
-    /// Takes the region off the screen. It comes back, wherever the cursor is then.
+    /// Removes the region from the screen. The next redraw shows it again, wherever the cursor is then.
     pub(crate) fn withdraw(&mut self, now: Duration, console: &mut Console) {
         self.erase(console);
         self.drawn.clear();
@@ -120,8 +120,8 @@ impl Region {
         self.due
     }
 
-    /// Bytes were given to the console: sees to it that they come out.
-    pub(crate) fn settle(&mut self, now: Duration, console: &mut Console) {
+    /// The console got bytes: schedules the redraw that prints them.
+    pub(crate) fn schedule_redraw(&mut self, now: Duration, console: &mut Console) {
         if !console.is_held || console.held.is_empty() {
             return;
         }
@@ -131,20 +131,19 @@ impl Region {
         self.schedule(now);
     }
 
-    /// Not now: the destination is behind.
+    /// Postpones the redraw: the destination is behind.
     pub(crate) fn postpone(&mut self, now: Duration) {
         self.due = Some(now + INTERVAL);
     }
 
-    /// Prints the finished lines that waited, and draws the region anew. `rows` gives what is to be shown of a
-    /// source, row by row.
+    /// Prints the finished lines that waited, and draws the region again. `rows` returns the rows of a source.
     pub(crate) fn redraw(&mut self, now: Duration, console: &mut Console, rows: impl Fn(Source) -> Vec<Vec<u8>>) {
         self.due = None;
         let height = ROWS.min(usize::from(self.rows).saturating_sub(1)).max(1);
-        // The last column stays free: some terminals wrap as soon as it is written.
+        // The last column stays empty: some terminals wrap as soon as it is written.
         let width = usize::from(self.columns).saturating_sub(1);
         let notes = self.note_rows();
-        // Of sources that cannot be shown any more the rows are not asked for.
+        // The rows of sources that do not fit are not requested.
         let (mut lines, mut more): (Vec<Vec<u8>>, usize) = (Vec::new(), 0);
         for source in &self.entries {
             match lines.len() <= height {
@@ -186,7 +185,7 @@ impl Region {
         self.redrawn = Some(now);
     }
 
-    /// Takes the region off the screen and prints what waited for it.
+    /// Removes the region from the screen and prints the lines that waited.
     fn erase(&mut self, console: &mut Console) {
         if !console.is_held {
             return;

@@ -1,8 +1,8 @@
 //! Several rows that overwrite themselves: the bars of programs that move the cursor up (rich, tqdm with positions).
 //!
 //! A program that hides the cursor, or moves it up, is about to draw such rows. From then on its rows are kept as a
-//! terminal would show them, and become lines when the program cannot reach them any more: they are above where it has
-//! begun to draw anew, it shows the cursor again, it has ended, or it goes on writing without moving up.
+//! terminal would show them. They become lines when the program cannot reach them any more: it redraws only rows below
+//! them, shows the cursor again, has ended, or goes on writing without moving up.
 
 use memchr::{memchr, memchr_iter};
 
@@ -12,7 +12,7 @@ use crate::lines::{End, Line, LineSink};
 const ROWS: usize = 64;
 /// Bytes of a row: a longer one is no bar.
 pub(crate) const ROW_MOST: usize = 4096;
-/// A program that has ended so many more lines than it ever went up by draws no bars any more.
+/// A program that has ended so many more lines than it ever moved up draws no bars any more.
 const LINES: usize = 16;
 /// Bytes of a control sequence whose end may still come.
 const SEQUENCE_MOST: usize = 16;
@@ -25,9 +25,9 @@ pub(crate) struct Block {
     at: usize,
     /// The cursor is hidden, so that every row may still be drawn anew.
     is_hidden: bool,
-    /// By how many rows the program has gone up at most.
+    /// The largest number of rows by which the program has moved up.
     reach: usize,
-    /// It has just gone up, and not written since.
+    /// It has just moved up, and not written since.
     is_rising: bool,
     /// Lines that have ended since it last went up.
     lines: usize,
@@ -120,7 +120,7 @@ impl Block {
         self.at + 1 == self.rows.len() && !self.rows[self.at].is_written()
     }
 
-    /// Does what a control sequence says. Returns whether the block ends with it.
+    /// Applies a control sequence. Returns whether the block ends with it.
     pub(crate) fn control(&mut self, control: Control) -> bool {
         match control {
             Control::Up(count) => {
@@ -138,7 +138,7 @@ impl Block {
             Control::Return => self.rows[self.at].returned = true,
             Control::EraseRow => {
                 let row = &mut self.rows[self.at];
-                // What stands before the cursor stays when the rest is erased.
+                // The text before the cursor stays when the rest is erased.
                 if row.returned && row.text.is_some() {
                     row.text = Some(Vec::new());
                 }
@@ -153,7 +153,7 @@ impl Block {
         false
     }
 
-    /// Takes text. Returns whether the block ends with it, since it is none.
+    /// Adds text. Returns whether the block ends, since this is not one.
     pub(crate) fn write(&mut self, bytes: &[u8], sink: &mut (impl LineSink + ?Sized)) -> bool {
         let mut begin = 0;
         for end in memchr_iter(b'\n', bytes) {
@@ -198,7 +198,7 @@ impl Block {
         self.commit(self.rows.len().saturating_sub(most), sink);
     }
 
-    /// The first rows cannot be reached any more.
+    /// The program cannot reach the first rows any more.
     fn commit(&mut self, count: usize, sink: &mut (impl LineSink + ?Sized)) {
         for row in self.rows.drain(..count) {
             row.line(End::Newline, sink);

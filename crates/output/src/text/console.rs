@@ -3,16 +3,16 @@
 //! A row is finished (the cursor is at the start of the next), *open* (it shows the beginning of a line that its rank has
 //! not ended yet, such as a prompt), or *dangling* (it is whole but has no newline, because its stream ended without one).
 //!
-//! When another line comes while a row is open, the open row is given up: ` […]` and a newline end it, and the line that
-//! it began is shown again, whole, when it ends. So every line stands whole in exactly one row, and a row that ends in
-//! ` […]` was only a preview of a line to come. The one exception is a line longer than [`MAX_LINE`](crate::MAX_LINE): it
-//! is cut into rows of which each but the last ends in ` […]` and each but the first begins with `[…] `.
+//! When another line comes while a row is open, ` […]` and a newline end the open row, and its line is shown again as a
+//! whole when it ends. So every line is whole in exactly one row, and a row that ends in ` […]` was only a preview of a
+//! line to come. The one exception is a line longer than [`MAX_LINE`](crate::MAX_LINE): it is cut into rows; all but the
+//! last end in ` […]`, and all but the first begin with `[…] `.
 
 use rankrun_core::{Rank, Stream};
 
 use crate::lines::{End, Line, LineSink};
 
-/// Ends a row that does not hold its whole line.
+/// The end of a row that does not have its whole line.
 pub const CUT_MARK: &str = " […]";
 /// Begins a row that goes on where a cut row ended.
 pub const CONTINUED_MARK: &str = "[…] ";

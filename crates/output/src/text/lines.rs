@@ -1,14 +1,14 @@
 //! Lines out of chunks.
 //!
 //! A [`LineBuffer`] takes the bytes of one stream as they come and hands out whole lines. What a `\r` overwrites is
-//! forgotten, as a terminal would show it: `10%\r20%\r100%\n` is the line `100%`. `\r\n` is an ordinary end of line.
+//! dropped, as on a terminal: `10%\r20%\r100%\n` is the line `100%`. `\r\n` is an ordinary end of line.
 
 use memchr::{memchr, memchr_iter, memrchr};
 
 use crate::block::{self, Block, Control, Found, ROW_MOST};
 
-/// The longest line that is never cut, without its newline, in bytes. A longer one would have to be held in memory as a
-/// whole, of every rank at once.
+/// The longest line that is never cut, without its newline, in bytes. A longer one would have to be in memory as a
+/// whole, for every rank at once.
 pub const MAX_LINE: usize = 1 << 20;
 
 /// Takes the lines of one stream.
@@ -51,7 +51,7 @@ pub(crate) struct LineBuffer {
     progress: bool,
     continued: bool,
     shown: Option<usize>,
-    /// Rows that overwrite themselves, in the place of the text.
+    /// Rows that overwrite themselves, instead of the text.
     block: Option<Box<Block>>,
     /// The beginning of a control sequence.
     sequence: Vec<u8>,
@@ -103,7 +103,7 @@ impl LineBuffer {
         self.shown = Some(self.text.len());
     }
 
-    /// Takes what the stream gave.
+    /// Adds bytes of the stream.
     pub(crate) fn feed(&mut self, bytes: &[u8], sink: &mut (impl LineSink + ?Sized)) {
         if self.block.is_none() && self.sequence.is_empty() && memchr(0x1b, bytes).is_none() {
             return self.feed_lines(bytes, sink);
@@ -131,7 +131,7 @@ impl LineBuffer {
         }
     }
 
-    /// Takes text without control sequences that concern blocks.
+    /// Adds text without control sequences that concern blocks.
     fn feed_text(&mut self, bytes: &[u8], sink: &mut (impl LineSink + ?Sized)) {
         match &mut self.block {
             None => self.feed_lines(bytes, sink),
@@ -192,7 +192,7 @@ impl LineBuffer {
         self.push(rest, sink);
     }
 
-    /// The stream has ended: hands out the unterminated last line, if there is one.
+    /// The stream has ended: returns the unterminated last line, if there is one.
     pub(crate) fn close(&mut self, sink: &mut (impl LineSink + ?Sized)) {
         let sequence = std::mem::take(&mut self.sequence);
         self.feed_text(&sequence, sink);
@@ -239,7 +239,7 @@ impl LineBuffer {
 
     fn cut(&mut self, sink: &mut (impl LineSink + ?Sized)) {
         let is_inside = |at: usize| self.text.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
-        // A UTF-8 sequence has at most three bytes after its first; anything longer is no text, and is cut anywhere.
+        // A UTF-8 sequence has at most three bytes after its first; anything longer is not UTF-8, and is cut anywhere.
         let start = (MAX_LINE - 4..MAX_LINE).rev().find(|at| !is_inside(*at)).unwrap_or(MAX_LINE);
         let is_whole = std::str::from_utf8(&self.text[start..]).is_ok();
         let shown = self.shown.unwrap_or(0);

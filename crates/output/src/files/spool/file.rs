@@ -1,4 +1,4 @@
-//! What the spool asks to be done with files, and how it is done: on a thread that may be blocked.
+//! The spool's requests for files, and how a thread that may block runs them.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use rankrun_core::{Attempt, GroupId, Rank, Stream, WorkerId};
 
 use super::{BATCH, HEADER, Record};
 
-/// Something to be done with a file of the spool.
+/// A request for a file of the spool.
 #[derive(Debug)]
 pub struct Request {
     pub(super) era: u64,
@@ -29,7 +29,7 @@ pub(super) enum Job {
         at: u64,
         records: Vec<Record>,
     },
-    /// Reads records from a place on: one batch, and nothing beyond `end`.
+    /// Reads one batch of records from an offset, not beyond `end`.
     Read {
         file: Arc<File>,
         at: u64,
@@ -38,7 +38,7 @@ pub(super) enum Job {
     Close(Vec<Arc<File>>),
 }
 
-/// What has come of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub struct Completion {
     pub(super) era: u64,
@@ -55,7 +55,7 @@ pub(super) enum Outcome {
 }
 
 impl Request {
-    /// Does what is asked for. This may block as long as the disk pleases. Requests are to be run in their order.
+    /// Runs the request. This may block as long as the disk does. Run the requests in their order.
     pub fn run(self) -> Completion {
         let Request { era, stream, job } = self;
         let outcome = match job {
@@ -69,7 +69,7 @@ impl Request {
         Completion { era, stream, outcome }
     }
 
-    /// There is nobody to run it: as if the disk had failed.
+    /// No thread runs it: as if the disk had failed.
     pub fn refuse(self) -> Completion {
         let failed = || io::Error::from(io::ErrorKind::BrokenPipe);
         let outcome = match self.job {
@@ -143,7 +143,7 @@ fn decode(header: &[u8; HEADER]) -> (Record, usize) {
     let [stream] = fields.take();
     let stream = if stream == 0 { Stream::Stdout } else { Stream::Stderr };
     let seconds = u64::from_le_bytes(fields.take());
-    // Beyond a second it was not written by us, and must not overflow the sum.
+    // A value beyond a second was not written by us. It must not overflow the sum.
     let time = Duration::from_secs(seconds).saturating_add(Duration::from_nanos(fields.u32().into()));
     let length = fields.u32() as usize;
     (Record { worker, stream, time, bytes: Bytes::new() }, length)

@@ -17,14 +17,14 @@ fn of_stream(stream: Stream, number: u32, length: usize) -> Record {
 }
 
 /// Does all that the spool asks for.
-fn settle(spool: &mut Spool) {
+fn run_requests(spool: &mut Spool) {
     while let Some(request) = spool.next_request() {
         spool.complete(request.run());
     }
 }
 
 fn pop(spool: &mut Spool) -> Option<Record> {
-    settle(spool);
+    run_requests(spool);
     spool.pop(Stream::Stdout).expect("the file can be read")
 }
 
@@ -32,7 +32,7 @@ fn pop(spool: &mut Spool) -> Option<Record> {
 fn fill(spool: &mut Spool, from: u32, length: usize) -> (u32, Record) {
     let mut number = from;
     loop {
-        settle(spool);
+        run_requests(spool);
         match spool.push(record(number, length)) {
             Ok(()) => number += 1,
             Err(full) => return (number, full.record),
@@ -69,7 +69,7 @@ fn the_limit_bounds_what_is_on_disk_and_the_space_comes_back() {
     while u64::from(pushed) * 60_000 < 100 * limit {
         while spool.has_room(Stream::Stdout) {
             spool.push(record(pushed, 60_000)).expect("there is room");
-            settle(&mut spool);
+            run_requests(&mut spool);
             pushed += 1;
         }
         assert!(spool.on_disk <= limit);
@@ -85,7 +85,7 @@ fn the_limit_bounds_what_is_on_disk_and_the_space_comes_back() {
         assert_eq!(pop(&mut spool), Some(record(popped, 60_000)));
         popped += 1;
     }
-    settle(&mut spool);
+    run_requests(&mut spool);
     assert!(spool.is_empty() && spool.on_disk == 0 && spool.to_close.is_empty());
 }
 
@@ -109,13 +109,13 @@ fn a_stream_that_is_full_leaves_the_other_its_memory() {
     let mut number = 0;
     while spool.has_room(Stream::Stderr) {
         spool.push(of_stream(Stream::Stderr, number, 60_000)).expect("there is room");
-        settle(&mut spool);
+        run_requests(&mut spool);
         number += 1;
     }
     assert!(u64::from(number) * 60_000 > HEAD + TAIL - 200_000, "{number}");
     for popped in 0..number {
         assert_eq!(spool.pop(Stream::Stderr).expect("no file"), Some(of_stream(Stream::Stderr, popped, 60_000)));
-        settle(&mut spool);
+        run_requests(&mut spool);
     }
     assert_eq!(pop(&mut spool), Some(record(0, 60_000)));
 }
@@ -136,7 +136,7 @@ fn a_disk_that_hangs_at_the_first_write_holds_nothing_up_that_is_in_memory() {
     spool.push(record(pushed, 10)).expect("it is empty");
     spool.complete(hanging.run());
     assert_eq!(spool.pop(Stream::Stdout).expect("no file"), Some(record(pushed, 10)));
-    settle(&mut spool);
+    run_requests(&mut spool);
     assert!(spool.is_empty() && spool.on_disk == 0 && spool.bytes() == 0);
 }
 
@@ -146,7 +146,7 @@ fn a_file_that_cannot_be_read_is_an_error_and_asked_for_again() {
     let mut spool = Spool::new(dir.path(), 1 << 30);
     for number in 0..60 {
         spool.push(record(number, 60_000)).expect("there is room");
-        settle(&mut spool);
+        run_requests(&mut spool);
     }
     let segment = spool.queues[0].segments.front().expect("a file");
     let file = Arc::clone(segment.file.as_ref().expect("a file"));
@@ -154,13 +154,13 @@ fn a_file_that_cannot_be_read_is_an_error_and_asked_for_again() {
     file.set_len(0).expect("it is ours");
     let failed = loop {
         match spool.pop(Stream::Stdout) {
-            Ok(_) => settle(&mut spool),
+            Ok(_) => run_requests(&mut spool),
             Err(error) => break error,
         }
     };
     assert_eq!(failed.source.kind(), io::ErrorKind::UnexpectedEof);
     file.set_len(length).expect("it is ours");
-    settle(&mut spool);
+    run_requests(&mut spool);
     // The bytes are gone, so that what comes back is not what was written; but it does not panic.
     while let Ok(Some(_)) = spool.pop(Stream::Stdout) {}
 }
@@ -172,7 +172,7 @@ fn a_cleared_spool_is_as_new() {
     for number in 0..75 {
         assert!(spool.push(record(number, 50_000)).is_ok(), "there is room");
         if number < 60 {
-            settle(&mut spool);
+            run_requests(&mut spool);
         }
     }
     let (first, second) = (spool.next_request(), spool.next_request());
@@ -283,11 +283,11 @@ proptest! {
         }
         for (stream, model) in Stream::ALL.into_iter().zip(model) {
             for expected in model {
-                settle(&mut spool);
+                run_requests(&mut spool);
                 prop_assert_eq!(spool.pop(stream).expect("the files can be read"), Some(expected));
             }
         }
-        settle(&mut spool);
+        run_requests(&mut spool);
         prop_assert!(spool.is_empty());
         prop_assert_eq!(spool.on_disk, 0);
     }
