@@ -1,6 +1,7 @@
-//! The state machine of the job, on the front's side: when the gang is stopped, and what it all comes to.
+//! The state machine of the job, on the front's side: decides when the gang is stopped, and collects the evidence for
+//! the verdict.
 //!
-//! Stop is ordered on the first failing event; evidence keeps coming in until every worker is gone.
+//! The first failing event orders the stop; evidence is collected until every worker is gone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,19 +23,19 @@ pub const FINALIZE_PATIENCE: Duration = Duration::from_secs(1);
 /// A second SIGINT kills at once if it comes at least this long after the first: a terminal may send two for one key.
 pub const SECOND_INTERRUPT: Duration = Duration::from_millis(500);
 
-/// By so much an end may be dated too early: agents date what they see by the turn of their loop.
+/// The time of an end may be early by this much: agents use the time at the start of their loop's turn.
 const END_MARGIN: Duration = Duration::from_millis(50);
 
 /// Notes and asides that are kept of each rank.
 const NOTES_KEPT: usize = 10;
-/// What is kept of each rank of what it says, the notes included.
+/// Testimonies that are kept of each rank, the notes included.
 const WORDS_KEPT: u32 = 32;
-/// Bytes of text that are kept of all ranks at full length. What comes after is kept in short.
+/// Bytes of text of all ranks that are kept in full. Later texts are shortened.
 const BYTES_KEPT: usize = 2 << 20;
-/// Bytes of text from which on no rank that has said something is heard further.
+/// After this many bytes of text, more testimony of a rank that already has some is dropped.
 const BYTES_MOST: usize = 4 << 20;
 
-/// By which rules a gang is stopped.
+/// The rules for stopping a gang.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Rules {
     pub grace_failure: Duration,
@@ -43,7 +44,7 @@ pub struct Rules {
     pub keep_going: bool,
 }
 
-/// What a rank has come to, as far as the front knows.
+/// The state of a rank, as far as the front knows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RankRecord {
     pub pid: Option<Pid>,
@@ -53,17 +54,17 @@ pub struct RankRecord {
     /// The boundary is empty, or what is left has been given up.
     pub outcome: Option<Outcome>,
     pub mpi: MpiLife,
-    /// When it last went further in MPI.
+    /// When its MPI phase last changed.
     pub mpi_since: Option<Duration>,
     pub passed_barrier: bool,
-    /// Its end came after it had been told to stop.
+    /// It ended after the order to stop.
     pub stop_ordered_before_end: bool,
     /// What was done to end it, until its leader ended.
     pub stop: StopRecord,
 }
 
 impl RankRecord {
-    /// The last signal that it was sent to end, if it ended after that.
+    /// The last signal of the stop that it was sent, if it ended after that.
     pub fn stopped_with(&self) -> Option<i32> {
         self.stop.last()
     }
@@ -79,7 +80,7 @@ impl RankRecord {
     }
 }
 
-/// How far a rank has come in MPI.
+/// The MPI phase of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MpiLife {
     #[default]
@@ -88,7 +89,7 @@ pub enum MpiLife {
     Finalized,
 }
 
-/// What happens to a gang.
+/// An event of a gang.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
     Started {
@@ -112,7 +113,7 @@ pub enum Event {
         rank: Rank,
         status: WorkerStatus,
     },
-    /// Nothing of the worker is left, or what is left is given up.
+    /// No process of the worker is left, or what is left is given up.
     Gone {
         rank: Rank,
         outcome: Outcome,
@@ -125,13 +126,13 @@ pub enum Event {
         rank: Rank,
         signal: i32,
     },
-    /// A process of a rank has said something of itself.
+    /// A process of a rank has sent testimony about itself.
     Testimony {
         rank: Rank,
         pid: Pid,
         testimony: Testimony,
     },
-    /// A process that had failed could not end.
+    /// A process that had failed did not end.
     Stuck {
         rank: Rank,
         pid: Pid,
@@ -151,38 +152,38 @@ pub enum Event {
         name: String,
         detail: String,
     },
-    /// A rank has failed in `MPI_Init` of Open MPI, told after its end.
+    /// A rank has failed in `MPI_Init` of Open MPI. Found out after its end.
     OpenMpi {
         rank: Rank,
     },
-    /// A rank's stderr ends with a traceback, and it lives on; `end`: it is to be ended for it.
+    /// A rank is still running after a traceback on stderr; `end`: end it for that.
     Suspect {
         rank: Rank,
         exception: Exception,
         end: bool,
     },
-    /// What the last lines of a rank's output say, told after its end.
+    /// The last lines of a rank's output, read after its end.
     LastWords {
         rank: Rank,
         words: Words,
     },
     /// rankrun itself received a signal that asks it to end.
     Signal(i32),
-    /// Nobody reads our output any more: end as SIGPIPE would.
+    /// The reader of our output is gone: end as SIGPIPE would.
     OutputGone,
     /// Output could not be written for longer than `--drain`.
     OutputFailed,
-    /// The agent is gone, without having said that all is over.
+    /// The agent is gone, and has not reported the end.
     AgentLost,
     /// The guard is gone.
     GuardLost,
     Tick,
 }
 
-/// When something happened, and when it became known here. Both are times on the front's clock.
+/// When something happened, and when the front received it. Both are times on the front's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Moment {
-    /// When the front learnt of it: from now on waits are counted.
+    /// When the front received it: waits are counted from then on.
     pub now: Duration,
     /// When it happened on its node.
     pub at: Duration,
@@ -214,16 +215,16 @@ pub struct Gang {
     rules: Rules,
     ranks: Vec<RankRecord>,
     evidence: Vec<Evidence>,
-    /// How many words of each rank are in the evidence, and how many bytes of text are in all.
+    /// The number of testimonies of each rank in the evidence, and the bytes of text in all.
     words: Vec<u32>,
     bytes: usize,
     left_out: LeftOut,
-    /// The exit code that a failed spawn asks for (126, 127).
+    /// The exit code for a failed spawn (126, 127).
     spawn_code: Option<ExitCode>,
     outside: Option<(Outside, Duration)>,
     stop_at: Option<Duration>,
     killed_at: Option<Duration>,
-    /// Ranks whose exit without finalize is to be judged, by time.
+    /// Ranks that exited without finalize, by the time when to judge that.
     to_judge: BTreeMap<Duration, Vec<Rank>>,
 }
 
@@ -256,7 +257,7 @@ impl Gang {
         &self.evidence
     }
 
-    /// What was observed, and is not in the evidence.
+    /// Observations that are not evidence.
     pub fn left_out(&self) -> LeftOut {
         self.left_out
     }
@@ -274,7 +275,7 @@ impl Gang {
         self.stop_at
     }
 
-    /// When everything was ordered to be killed, if it was.
+    /// When the kill was ordered, if it was.
     pub fn killed_at(&self) -> Option<Duration> {
         self.killed_at
     }
@@ -291,15 +292,16 @@ impl Gang {
         [timeout, judge].into_iter().flatten().min()
     }
 
-    /// Takes one event of the front's own; what is to be done is appended to `effects`.
+    /// Handles one event of the front itself; appends to `effects`.
     pub fn handle(&mut self, now: Duration, event: Event, effects: &mut Vec<Effect>) {
         self.handle_of(Moment { now, at: now }, event, effects);
     }
 
-    /// Takes one event that happened at another time than that at which it became known.
+    /// Handles one event of a node, which happened before it was received.
     pub fn handle_of(&mut self, mut moment: Moment, event: Event, effects: &mut Vec<Effect>) {
         if let (Some(Outside::GuardLost | Outside::AgentLost), Some(stop)) = (self.outside(), self.stop_at) {
-            // An agent stops its workers before we know why: what becomes known after that loss comes from it.
+            // The agent stops its workers before the front knows of the loss: what is received after it is an effect of
+            // it.
             moment.at = moment.at.max(stop + Duration::from_nanos(1));
         }
         let now = moment.now;
@@ -353,7 +355,7 @@ impl Gang {
     }
 
     fn ended(&mut self, moment: Moment, rank: Rank, status: WorkerStatus, effects: &mut Vec<Effect>) {
-        // A stop that was ordered after its end has nothing to do with it.
+        // It ended before the stop was ordered.
         let stopping = self.stop_at.is_some_and(|stop| stop <= moment.at + END_MARGIN);
         let Some(record) = self.ranks.get_mut(rank.index()) else {
             return;
@@ -481,7 +483,7 @@ impl Gang {
 
     fn testimony(&mut self, moment: Moment, rank: Rank, pid: Pid, testimony: Testimony, effects: &mut Vec<Effect>) {
         if testimony == (Testimony::Exiting { code: 0 }) {
-            // The program's own hook has dealt with the exception: it is no cause of anything.
+            // The program's own hook has handled the exception: it is not a cause.
             let is_retracted = |evidence: &Evidence| {
                 evidence.pid == Some(pid)
                     && evidence.rank == rank
@@ -521,8 +523,8 @@ impl Gang {
         }
     }
 
-    /// A rank that printed the banner of its `MPI_Abort` and told nobody else: on an intercommunicator, libraries only end
-    /// its members. Its end or that of the first whom it took along is its time.
+    /// A rank that printed the banner of its `MPI_Abort` and did not report it: on an intercommunicator, libraries only
+    /// end its members. Its time is its own end, or that of the first rank that it ended.
     fn aborted_in_words(&mut self, rank: Rank, code: i32) {
         let is_known = |known: &Evidence| known.rank == rank && matches!(known.fact, Fact::Aborted { .. });
         let Some(record) = self.ranks.get(rank.index()).filter(|record| record.mpi == MpiLife::Inited) else { return };
@@ -536,7 +538,7 @@ impl Gang {
         self.record(Evidence { rank, at, pid, fact: Fact::Aborted { code, message: None } });
     }
 
-    /// Of what a rank says in passing, the last is kept.
+    /// Of a rank's asides, the last one is kept.
     fn forget_old_notes(&mut self, rank: Rank) {
         let passing = |evidence: &Evidence| {
             evidence.rank == rank && matches!(evidence.fact, Fact::Note { .. } | Fact::Aside { .. })
@@ -558,14 +560,14 @@ impl Gang {
         }
     }
 
-    /// Takes a fact into the evidence, as far as there is room for it.
+    /// Adds a fact to the evidence, as far as there is room.
     fn record(&mut self, mut evidence: Evidence) {
         let rank = evidence.rank;
         let said = self.words.get(rank.index()).copied().unwrap_or_default();
         self.left_out.bytes += evidence.fact.shorten(self.bytes >= BYTES_KEPT) as u64;
         if evidence.fact.is_word() && (said >= WORDS_KEPT || (said > 0 && self.bytes >= BYTES_MOST)) {
             self.left_out.facts += 1;
-            // The leader's own words, and what was read at the end, decide more than what its children said last.
+            // The leader's testimony, and what was read at the end, count more than the last testimony of its children.
             let leader = self.ranks.get(rank.index()).and_then(|record| record.pid);
             let is_child = |known: &Evidence| known.rank == rank && known.fact.is_word() && known.pid != leader;
             let newest = self.evidence.iter().rposition(is_child).filter(|_| evidence.pid == leader);
@@ -585,11 +587,11 @@ impl Gang {
         self.fact_of(moment, rank, None, fact, effects);
     }
 
-    /// A fact about a rank, by the process that it is about: the leader, if none is named.
+    /// A fact about a rank, with the process that it is about: the leader, if none is given.
     fn fact_of(&mut self, moment: Moment, rank: Rank, pid: Option<Pid>, fact: Fact, effects: &mut Vec<Effect>) {
         let ends = fact.ends_the_gang();
         let pid = pid.or_else(|| self.ranks.get(rank.index()).and_then(|record| record.pid));
-        // One more rank that could not be started for the same reason adds nothing.
+        // Further ranks that could not be started for the same reason add nothing.
         let repeated = matches!(fact, Fact::SpawnFailed { .. })
             && self.evidence.iter().any(|known| matches!(known.fact, Fact::SpawnFailed { .. }));
         if !repeated {
@@ -606,7 +608,7 @@ impl Gang {
     }
 }
 
-/// Whether a status comes from this signal: by the signal itself, or by the code that a shell makes of it.
+/// Whether a status comes from this signal: the signal itself, or a shell's code for it.
 fn is_of_signal(status: WorkerStatus, ours: i32) -> bool {
     match status {
         WorkerStatus::Signaled { signal, .. } => signal == ours,

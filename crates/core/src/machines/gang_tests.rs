@@ -140,9 +140,9 @@ fn a_timeout_is_124_even_if_the_ranks_then_exit_with_zero() {
 fn an_exception_that_the_program_takes_back_is_no_cause() {
     let mut gang = gang(2);
     let exception = Exception { kind: "ValueError".to_owned(), ..Exception::default() };
-    let tell = |testimony| Event::Testimony { rank: Rank(0), pid: Pid(100), testimony };
-    feed(&mut gang, 5, tell(Testimony::Uncaught(exception)));
-    feed(&mut gang, 6, tell(Testimony::Exiting { code: 0 }));
+    let event = |testimony| Event::Testimony { rank: Rank(0), pid: Pid(100), testimony };
+    feed(&mut gang, 5, event(Testimony::Uncaught(exception)));
+    feed(&mut gang, 6, event(Testimony::Exiting { code: 0 }));
     feed(&mut gang, 7, exit(0, 0));
     feed(&mut gang, 9, exit(1, 4));
     let verdict = verdict(&gang);

@@ -1,10 +1,10 @@
 //! The time that a worker has from the first signal of a stop to SIGKILL, and how it is divided (docs/signals.md).
 //!
 //! * The first signal is the one that rankrun received, or `--stop-signal`. SIGTERM follows after [`GENTLE`].
-//! * A worker that is writing files is not disturbed: SIGTERM waits, and after a failure SIGKILL waits too, up to
+//! * A worker that is writing files gets more time: SIGTERM waits, and after a failure SIGKILL waits too, up to
 //!   `--grace-saving`. One that merely ignores signals gets neither.
 //!
-//! The agent looks at what the worker's processes have done; this decides what that means.
+//! The agent measures what the worker's processes have done; this decides what that means.
 
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ pub const SIGKILL: i32 = 9;
 pub const SIGTERM: i32 = 15;
 
 /// How long a first signal other than SIGTERM may take to work. A Python rank handles SIGINT at its next bytecode; one that
-/// is blocked in an MPI call never does, and must not keep whoever pressed ^C waiting.
+/// is blocked in an MPI call never does, and the user who pressed ^C must not wait for it.
 pub const GENTLE: Duration = Duration::from_secs(2);
-/// How often a worker that has been told to end is looked at, in a grace that is long enough.
+/// How often a stopping worker is checked, in a grace that is long enough.
 pub const LOOK_STEP: Duration = Duration::from_secs(1);
 /// The same in the shortest grace.
 const LOOK_STEP_LEAST: Duration = Duration::from_millis(20);
-/// Looks that a short grace has room for.
+/// Checks in a short grace.
 const LOOKS: u32 = 5;
-/// A worker counts as saving for so many looks after one that saw it write: serialising the next part takes time.
+/// A worker counts as saving for so many checks after it was last seen to write: serialising the next part takes time.
 const PAUSES: u32 = 3;
 
 /// What the processes of a worker have done since it was started. Neither number ever decreases.
@@ -41,11 +41,11 @@ pub struct Progress {
     pub waits_for_disk: bool,
 }
 
-/// What a worker was doing when it was last looked at before its end.
+/// What a worker was doing at the last check before its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
-    /// There were not two looks to compare.
+    /// There were not two checks to compare.
     #[default]
     Unknown,
     Idle,
@@ -73,7 +73,7 @@ impl StopRecord {
         self.signals.last().map(|(signal, _)| *signal)
     }
 
-    /// The time that the worker had from the first signal to SIGKILL, if it came to that.
+    /// The time that the worker had from the first signal to SIGKILL, if it was killed.
     pub fn killed_after(&self) -> Option<Duration> {
         let (_, first) = self.signals.first()?;
         let (_, killed) = self.signals.iter().find(|(signal, _)| *signal == SIGKILL)?;
@@ -97,7 +97,7 @@ impl Stop {
     }
 
     /// The longest that a worker may have from the first signal to SIGKILL: as long as it is saving, after a failure. A
-    /// scheduler that asks for the end has a limit of its own, and an agent that has lost its front must end.
+    /// scheduler that stops the job has its own limit, and an agent that has lost its front must end.
     pub fn longest(&self, policy: &StopPolicy) -> Duration {
         match self.why {
             StopWhy::GangFailed | StopWhy::Timeout if !self.grace.is_zero() => self.grace.max(policy.grace_saving),
@@ -136,13 +136,13 @@ pub struct Grace {
     terminate_at: Option<Duration>,
     /// When SIGKILL is due.
     pub until: Duration,
-    /// How far that may be put off.
+    /// The latest time for SIGKILL.
     longest: Duration,
     next_look: Option<Duration>,
-    /// The agent has been asked for a look, and has not answered.
+    /// A check was requested, and the agent has not answered.
     is_looking: bool,
     step: Duration,
-    /// The last look.
+    /// The last check.
     last: Option<(Duration, Progress)>,
     /// When it was last seen to have written.
     wrote_at: Option<Duration>,
@@ -168,7 +168,7 @@ impl Grace {
         }
     }
 
-    /// What a leader that ended by itself has left: it has the grace of a failure.
+    /// The grace of what a leader has left that ended by itself: that of a failure.
     pub fn of_rest(now: Duration, policy: &StopPolicy) -> Grace {
         let stop = Stop { why: StopWhy::Over, grace: policy.grace_failure };
         Grace { terminate_at: None, next_look: None, ..Grace::of(now, stop, policy) }
@@ -191,7 +191,7 @@ impl Grace {
         Grace { terminate_at: None, ..self }
     }
 
-    /// What the worker was doing when it was last looked at.
+    /// What the worker was doing at the last check.
     pub fn work(&self) -> Work {
         self.work
     }
@@ -219,7 +219,7 @@ impl Grace {
         }
         match self.terminate_at {
             Some(at) if now >= at && !self.is_looking => {
-                // Of the grace, a part is left for what SIGTERM brings about.
+                // A part of the grace is left for the effect of SIGTERM.
                 let is_to_wait = self.is_saving(now) && now < self.since + self.stop.grace / 5 * 4;
                 self.terminate_at = is_to_wait.then_some(now + self.step);
                 if is_to_wait { Due::Nothing } else { Due::Terminate }
@@ -228,7 +228,7 @@ impl Grace {
         }
     }
 
-    /// The agent has looked.
+    /// The agent has checked.
     pub fn seen(&mut self, now: Duration, progress: Progress) {
         self.is_looking = false;
         if let Some((looked_at, before)) = self.last.replace((now, progress)) {

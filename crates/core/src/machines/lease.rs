@@ -1,24 +1,24 @@
-//! Whether an agent that does not renew its lease is to be ended: judged by its state, never by the clock alone.
+//! Decides whether to end an agent that does not renew its lease: by its state, never by time alone.
 //!
-//! On a busy machine an agent may not run for a minute. It is well all the same: it is runnable, or was delayed by others, and
-//! renews its lease when it gets to run. An agent that is stopped, or that waits for something that does not come, renews
-//! nothing and never will. The guard looks at its agent once a tick (a second), and this decides.
+//! On a busy machine an agent may not run for a minute. It still works: it is runnable, or was delayed by others, and renews
+//! its lease when it gets a CPU. An agent that is stopped, or that waits for something that never happens, will never renew
+//! it. The guard checks its agent once a tick (a second), and this decides.
 //!
-//! Ticks are counted, not time: a machine that slept, or a frozen container, costs no job.
+//! Ticks are counted, not time: a machine that slept, or a frozen container, does not end a job.
 
 use std::time::Duration;
 
 /// How long one tick is.
 pub const TICK: Duration = Duration::from_secs(1);
 
-/// What the kernel says of the agent's loop (proc(5)).
+/// The kernel's data about the agent's loop (proc(5)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vitals {
     /// `R`, `S`, `D`, `T` and so on.
     pub state: u8,
     /// How long it has run so far.
     pub ran: Duration,
-    /// How long it has been ready to run and has not been given a CPU, as far as that is known.
+    /// How long it has been runnable without a CPU, if known.
     pub delayed: Duration,
 }
 
@@ -30,7 +30,7 @@ pub enum Lapse {
     Stopped = 1,
     /// It neither ran nor could have run.
     Stuck = 2,
-    /// It ran, and did not come to the end of one turn.
+    /// It ran, and did not finish one turn of its loop.
     Spinning = 3,
 }
 
@@ -51,19 +51,19 @@ pub struct Judge {
     /// Ticks in a row in which it was found stopped.
     stopped: u32,
     last: Option<Vitals>,
-    /// What it had run when it renewed its lease last.
+    /// Its run time when it last renewed its lease.
     ran_at_renewal: Option<Duration>,
 }
 
 impl Judge {
-    /// `patience` is how long an agent may do nothing at all: 30 s unless a test says otherwise.
+    /// `patience` is how long an agent may do nothing at all: 30 s by default.
     pub fn new(patience: Duration) -> Judge {
         let ticks = patience.as_millis().div_ceil(TICK.as_millis()).clamp(2, u128::from(u32::MAX)) as u32;
         Judge { patience: ticks, idle: 0, stopped: 0, last: None, ran_at_renewal: None }
     }
 
-    /// One tick: whether the agent has renewed its lease since the last one, and how it is. `None` where the kernel did not
-    /// say, which is held for no sign of life.
+    /// One tick: whether the agent has renewed its lease since the last one, and its state. `None` if the kernel's data
+    /// could not be read: counts as doing nothing.
     pub fn tick(&mut self, renewed: bool, vitals: Option<Vitals>) -> Option<Lapse> {
         let is_stopped = !renewed && vitals.is_some_and(|vitals| matches!(vitals.state, b'T' | b't'));
         self.stopped = if is_stopped { self.stopped + 1 } else { 0 };
@@ -88,7 +88,7 @@ impl Judge {
             return Some(Lapse::Stuck);
         }
         let ran = vitals.zip(self.ran_at_renewal).map(|(vitals, before)| vitals.ran.saturating_sub(before));
-        // So much CPU time of its own without one turn is no busy machine: it is a loop that does not end.
+        // So much CPU time without finishing a turn is not a busy machine: it is an endless loop.
         (ran? >= 2 * self.patience * TICK).then_some(Lapse::Spinning)
     }
 }
@@ -130,10 +130,10 @@ mod tests {
 
     #[test]
     fn a_starved_agent_is_never_ended() {
-        // Runnable and never run: its delay is booked only when it runs.
+        // Runnable and never run: the kernel adds its delay only when it runs.
         let mut judge = Judge::new(PATIENCE);
         assert_eq!(ticks_until(|_| judge.tick(false, vitals(b'R', 5, 0))), None);
-        // It was seen asleep each time, and had waited for a CPU in between.
+        // It was asleep at each check, and had waited for a CPU in between.
         let mut judge = Judge::new(PATIENCE);
         assert_eq!(ticks_until(|count| judge.tick(false, vitals(b'S', 5, u64::from(count / 20)))), None);
         // It runs a little now and then.

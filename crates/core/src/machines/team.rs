@@ -1,12 +1,12 @@
-//! The workers that one agent holds of one group in one attempt, as a machine: what happens to them goes in, what is to be done
-//! comes out. The agent performs it, and feeds back what it finds.
+//! The state machine of the workers that one agent has of one group in one attempt: events in, effects out. The agent performs
+//! the effects, and feeds back the results.
 //!
 //! Beyond the machine of each worker ([`crate::worker`]) it decides:
-//! * who gets the signal of a stop: the process that speaks for a rank before its leader (K-3);
-//! * which processes that have failed are stuck;
-//! * when what a leader has left counts as idle, so that its linger ends early (docs/adr/0005);
-//! * what becomes of processes that belong to no worker, once every worker is gone (K-4);
-//! * how long a program may take to come to its exec (K-5).
+//! * which process gets the signal of a stop first: a rank's speaker before its leader (K-3);
+//! * which failed processes are stuck;
+//! * when the processes that a leader has left count as idle, so that their linger ends early (docs/adr/0005);
+//! * what to do with processes that belong to no worker, once every worker is gone (K-4);
+//! * how long a program may take to reach its exec (K-5).
 
 mod speakers;
 
@@ -22,13 +22,13 @@ use crate::timers::Timers;
 use crate::worker::{self, State, Stop, StopWhy, Worker};
 use speakers::Speaking;
 
-/// How long what a leader has left must have been idle before it counts as not ending by itself.
+/// After so long without activity, what a leader has left is expected not to end by itself.
 pub const IDLE_FOR: Duration = Duration::from_millis(100);
-/// How often it is looked at, at most.
+/// How often it is checked, at most.
 pub const IDLE_STEP: Duration = Duration::from_millis(25);
-/// How often the agent looks whether a speaker that was told to end is gone.
+/// How often the agent checks whether a signalled speaker is gone.
 pub const SPEAKER_STEP: Duration = Duration::from_millis(10);
-/// How often it looks for the end of a speaker whose connection is closed.
+/// How often it checks for the end of a speaker after its connection was closed.
 pub const CLOSED_SPEAKER_STEP: Duration = Duration::from_secs(1);
 /// How long a program may take from its clone to its exec: it may lie on a file system that does not answer.
 pub const EXEC_BOUND: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ pub struct Activity {
     pub quiet: bool,
 }
 
-/// What happens to a team.
+/// An event of a team.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The spawner was given the worker's command.
@@ -50,7 +50,7 @@ pub enum Event {
     Spawned(Slot, Pid),
     SpawnFailed(Slot),
     LeaderEnded(Slot, WorkerStatus),
-    /// The leader could not be killed now: its core is being written.
+    /// The leader was not killed: its core is being written.
     CoreDumpSeen(Slot),
     /// The agent looked: nothing of a worker whose leader is gone is left.
     BoundaryEmpty(Slot),
@@ -74,17 +74,17 @@ pub enum Event {
     Tick,
 }
 
-/// Who gets a signal.
+/// The target of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     Leader(Slot),
     LeaderGroup(Slot),
     Speaker(SpeakerId),
-    /// All of a worker but its leader.
+    /// All processes of a worker except its leader.
     Rest(Slot),
     /// A worker's whole boundary.
     Boundary(Slot),
-    /// The child that is on its way to its exec.
+    /// The child that has not reached its exec.
     Spawning,
     /// All processes of the job that belong to no worker.
     Orphans,
@@ -99,9 +99,9 @@ pub enum Effect {
     Kill(Target),
     /// SIGKILL to a leader, unless its core is being written: then `CoreDumpSeen` is to follow.
     KillLeader(Slot),
-    /// Workers that the spawner has not begun are not to be started any more.
+    /// Cancel the workers that the spawner has not begun.
     CancelSpawns,
-    /// A program did not come to its exec within [`EXEC_BOUND`].
+    /// A program did not reach its exec within [`EXEC_BOUND`].
     ExecTimedOut(Slot),
     /// Look at what is left of a worker; `BoundaryEmpty` or `BoundaryHeld` is to follow.
     LookAtBoundary(Slot),
@@ -111,19 +111,19 @@ pub enum Effect {
     LookAtSpeaker(SpeakerId),
     /// `NoOrphans` or `Orphans` is to follow.
     LookAtOrphans,
-    /// A process that has failed cannot end. One that is not the leader has been told to be killed.
+    /// A process that has failed does not end. If it is not the leader, its kill was ordered.
     Stuck { speaker: SpeakerId, slot: Slot, place: StuckIn, since: Duration, is_leader: bool },
-    /// The exit handlers of a process that has failed take long. Said once.
+    /// The exit handlers of a process that has failed take long. Emitted once.
     WaitsForHandlers { slot: Slot, left: Duration },
-    /// Nothing is to be known of a speaker any more.
+    /// Forget a speaker.
     ForgetSpeaker { speaker: SpeakerId, slot: Slot },
-    /// Let go of what is left of a worker: it outlives the job.
+    /// Release what is left of a worker: it outlives the job.
     Release(Slot),
-    /// A worker is gone. Said once.
+    /// A worker is gone. Emitted once.
     Gone(Slot),
     /// What is left of the orphans could not be killed.
     OrphansGivenUp,
-    /// Every worker is gone, and nothing else is left but what was given up or let go. Said once.
+    /// Every worker is gone, and nothing else is left but what was given up or released. Emitted once.
     Over,
 }
 
@@ -137,12 +137,12 @@ enum Timer {
     OrphansLook,
 }
 
-/// Since when what is left of something has done nothing.
+/// Since when the processes that are left have been idle.
 #[derive(Clone, Copy, Default, Debug)]
 struct Idleness(Option<(Duration, u64)>);
 
 impl Idleness {
-    /// Takes one look. Returns whether all has been idle for long enough.
+    /// Adds one check. Returns whether all have been idle for long enough.
     fn seen(&mut self, now: Duration, activity: Activity) -> bool {
         match self.0 {
             Some((since, before)) if activity.quiet && before == activity.sum => now >= since + IDLE_FOR,
@@ -159,7 +159,7 @@ struct Member {
     id: WorkerId,
     worker: Worker,
     idle: Idleness,
-    /// A speaker that was signalled to end before its leader is, and the signal.
+    /// A speaker that was signalled before its leader, and the signal.
     stopped_speaker: Option<(SpeakerId, i32)>,
     record: StopRecord,
 }
@@ -173,16 +173,16 @@ pub struct Team {
     by_rank: HashMap<Rank, Slot>,
     speakers: BTreeMap<SpeakerId, Speaking>,
     next_speaker: u32,
-    /// Workers whose commands the spawner has, in its order: it is at the first.
+    /// Workers that the spawner has the commands of, in order: it is starting the first.
     spawning: VecDeque<Slot>,
-    /// The worker whose child was killed because it did not come to its exec.
+    /// The worker that had its child killed because it did not reach its exec.
     exec_killed: Option<Slot>,
     orphans: Option<(Worker, Idleness)>,
     stop: Option<Stop>,
     /// Workers that are not gone.
     alive: usize,
     timers: Timers<Timer>,
-    /// How long the agent should leave between two looks: more than [`IDLE_STEP`] where a look is dear.
+    /// The least pause between two checks: more than [`IDLE_STEP`] if a check is expensive.
     pace: Duration,
     over: bool,
 }
@@ -248,12 +248,12 @@ impl Team {
         &self.members[slot.index()].record
     }
 
-    /// Whether a worker's leader is gone and the rest is waited for.
+    /// Whether a worker's leader is gone and other processes are left.
     pub fn awaits_boundary(&self, slot: Slot) -> bool {
         self.members[slot.index()].worker.awaits_boundary()
     }
 
-    /// Whether nothing is left of the attempt but what was given up or let go.
+    /// Whether nothing is left of the attempt but what was given up or released.
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -263,12 +263,12 @@ impl Team {
         self.timers.next()
     }
 
-    /// How long the agent wants between two looks at what is left.
+    /// Sets the least pause between two checks of what is left.
     pub fn set_pace(&mut self, pace: Duration) {
         self.pace = pace.max(IDLE_STEP);
     }
 
-    /// Takes one event; what is to be done is appended to `effects`.
+    /// Handles one event; appends to `effects`.
     pub fn handle(&mut self, now: Duration, event: Event, effects: &mut Vec<Effect>) {
         match event {
             Event::SpawnBegun(slot) => {
@@ -340,8 +340,8 @@ impl Team {
         }
     }
 
-    /// The first program that the spawner has does not come to its exec. If it cannot even be killed, the spawner does not come
-    /// back, and nobody behind it can be started.
+    /// The first program of the spawner does not reach its exec. If it cannot be killed either, the spawner stays blocked, and
+    /// no worker behind it can be started.
     fn exec_timed_out(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         let Some(&first) = self.spawning.front() else { return };
         let is_killed_in_vain = self.exec_killed.replace(first) == Some(first);
@@ -370,7 +370,7 @@ impl Team {
         }
     }
 
-    /// Feeds one event to a worker, and turns what it wants into effects of the team.
+    /// Feeds one event to a worker, and translates its effects into effects of the team.
     fn worker(&mut self, now: Duration, slot: Slot, event: worker::Event, effects: &mut Vec<Effect>) {
         let mut wanted = Vec::new();
         let member = &mut self.members[slot.index()];
@@ -385,14 +385,14 @@ impl Team {
                 worker::Effect::TerminateRest => effects.push(Effect::Terminate(Target::Rest(slot), SIGTERM)),
                 worker::Effect::LookAtWork => effects.push(Effect::LookAtWork(slot)),
                 worker::Effect::KillSpawning => {
-                    // Those behind it are cancelled, and not there to be killed.
+                    // Those behind it are cancelled: they have no process to kill.
                     if self.spawning.front() == Some(&slot) {
                         effects.push(Effect::Kill(Target::Spawning));
                     }
                 }
                 worker::Effect::KillLeader => {
                     let signals = &mut self.members[slot.index()].record.signals;
-                    // A core dump is waited for, and the order is repeated.
+                    // It waits for the core dump, and repeats the order.
                     if signals.last().is_none_or(|(signal, _)| *signal != SIGKILL) {
                         signals.push((SIGKILL, now));
                     }
@@ -434,7 +434,7 @@ impl Team {
         self.look_for_orphans(effects);
     }
 
-    /// After the last worker: is there anything left that belongs to none of them?
+    /// After the last worker: checks for processes that belong to no worker.
     fn look_for_orphans(&mut self, effects: &mut Vec<Effect>) {
         if self.alive > 0 || self.over {
             return;
@@ -510,9 +510,9 @@ impl Team {
                     }
                     self.end_of_all(effects);
                 }
-                // There is no leader, and nothing that could be let go.
+                // There is no leader, and nothing that could be released.
                 worker::Effect::Terminate(..)
-                // Nobody is given more time for what belongs to no worker.
+                // Processes that belong to no worker get no extra time.
                 | worker::Effect::LookAtWork
                 | worker::Effect::KillLeader
                 | worker::Effect::KillSpawning

@@ -274,8 +274,8 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever happened before: once told to stop, a team that is only ticked, and whose looks are answered with "still
-    /// there", is over within a bound (K-5), and says so once.
+    /// Whatever happened before: after the order to stop, a team that is only ticked, and whose looks are answered with
+    /// "still there", is over within a bound (K-5), and says so once.
     #[test]
     fn a_stopped_team_is_over_within_a_bound(before in proptest::collection::vec((any_event(), 0u64..500), 0..40)) {
         let mut team = running(&[0, 1, 2]);

@@ -18,7 +18,7 @@ impl<K> Default for Timers<K> {
 }
 
 impl<K: Copy + Ord + Hash> Timers<K> {
-    /// Sets the deadline of a key, in place of the one that it had; `None` removes it.
+    /// Sets or replaces the deadline of a key; `None` removes it.
     pub fn set(&mut self, key: K, at: Option<Duration>) {
         let before = match at {
             Some(at) => self.at.insert(key, at),
@@ -45,7 +45,7 @@ impl<K: Copy + Ord + Hash> Timers<K> {
         self.order.first().map(|(at, _)| *at)
     }
 
-    /// Takes out a key whose deadline has passed, the earliest first.
+    /// Removes and returns a key with a passed deadline, the earliest first.
     pub fn pop_due(&mut self, now: Duration) -> Option<K> {
         let (at, key) = *self.order.first()?;
         if at > now {

@@ -1,8 +1,8 @@
-//! The state machine of a worker, from its spawn until nothing of it is alive (docs/architecture.md).
+//! The state machine of a worker, from its spawn until none of its processes is alive (docs/architecture.md).
 //!
 //! The agent feeds it events and performs its effects; it has neither clock nor process table. It keeps:
 //! * **K-3** a stop is top-down: first the leader, so that what it needs for a checkpoint stays alive; then, when it is
-//!   gone, what it left; SIGKILL in two strokes.
+//!   gone, what it left; SIGKILL in two steps.
 //! * **K-4** a worker is gone only when its boundary is empty.
 //! * **K-5** every wait has a bound: each state but `Running` (and a wait that the user asked for) has a deadline.
 
@@ -15,7 +15,8 @@ use crate::ids::Pid;
 use crate::job::{Descendants, StopPolicy, StopScope};
 use crate::status::WorkerStatus;
 
-/// From the SIGKILL of a leader to that of the rest: what ends on EOF (Python's resource tracker) can clean up.
+/// The time from the SIGKILL of a leader to that of the rest: processes that end on EOF (Python's resource tracker) can
+/// clean up.
 pub const STROKE_GAP: Duration = Duration::from_millis(200);
 /// How often SIGKILL is repeated while a boundary is not empty: forks may have slipped through a walk.
 pub const KILL_REPEAT: Duration = Duration::from_millis(20);
@@ -23,7 +24,7 @@ pub const KILL_REPEAT: Duration = Duration::from_millis(20);
 pub const KILL_BOUND: Duration = Duration::from_secs(5);
 /// How long a core dump may take before it is cut off.
 pub const CORE_DUMP_BOUND: Duration = Duration::from_secs(60);
-/// How often a core dump is looked at.
+/// How often a core dump is checked.
 pub const CORE_DUMP_STEP: Duration = Duration::from_millis(250);
 
 /// Why a worker is stopped.
@@ -33,7 +34,7 @@ pub enum StopWhy {
     GangFailed,
     /// rankrun was asked to stop by this signal.
     Signal(i32),
-    /// The job's output has found no place for longer than `--drain`.
+    /// Output could not be written for longer than `--drain`.
     OutputFailed,
     /// `--timeout` passed.
     Timeout,
@@ -41,7 +42,7 @@ pub enum StopWhy {
     FrontLost,
     /// The guard is gone.
     GuardLost,
-    /// The job is over, and this is what was left.
+    /// The job is over: stops what was left.
     Over,
 }
 
@@ -49,11 +50,11 @@ pub enum StopWhy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Stop {
     pub why: StopWhy,
-    /// From the first signal to SIGKILL.
+    /// The time from the first signal to SIGKILL.
     pub grace: Duration,
 }
 
-/// How a worker came to its end.
+/// How a worker ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
     /// It was stopped before it was started.
@@ -64,7 +65,7 @@ pub enum Outcome {
     Unkillable,
 }
 
-/// Where a worker is in its life: what it does, since when, until when, and why.
+/// The state of a worker: what it does, since when, until when, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     Pending,
@@ -72,21 +73,21 @@ pub enum State {
         since: Duration,
         /// A stop that came while the spawn was under way.
         stop: Option<Stop>,
-        /// Since when the child that is being started is to be killed: it may itself be stopped, or hang before its exec.
+        /// When the kill of the child that is being started was ordered: it may be stopped, or hang before its exec.
         killed: Option<Duration>,
-        /// When that is to happen, or to be repeated.
+        /// When to kill it, or to repeat that.
         until: Option<Duration>,
     },
     Running {
         pid: Pid,
         since: Duration,
     },
-    /// The leader has been signalled to end.
+    /// The leader was sent the stop signal.
     Stopping {
         pid: Pid,
         grace: Grace,
     },
-    /// The leader is gone; what it left may end by itself until `until` (for ever if `None`).
+    /// The leader is gone; what it left has until `until` to end by itself (`None`: no limit).
     Lingering {
         status: WorkerStatus,
         since: Duration,
@@ -101,21 +102,21 @@ pub enum State {
         since: Duration,
         grace: Grace,
     },
-    /// The kernel is writing the leader's core file; it is not killed before it is done.
+    /// The kernel is writing the leader's core file; the leader is killed after that.
     DumpingCore {
         pid: Pid,
         since: Duration,
         next: Duration,
         until: Duration,
     },
-    /// First stroke: the leader has been killed.
+    /// First step: the leader has been killed.
     KillingLeader {
         pid: Pid,
         status: Option<WorkerStatus>,
         since: Duration,
         until: Duration,
     },
-    /// Second stroke: everything has been killed.
+    /// Second step: everything has been killed.
     KillingAll {
         status: Option<WorkerStatus>,
         since: Duration,
@@ -129,23 +130,23 @@ pub enum State {
     },
 }
 
-/// What happens to a worker.
+/// An event of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     SpawnBegun,
     Spawned(Pid),
     SpawnFailed,
     LeaderEnded(WorkerStatus),
-    /// Nothing of the worker is alive (K-4).
+    /// No process of the worker is alive (K-4).
     BoundaryEmpty,
-    /// What is left of the worker neither runs nor writes: it will not end by itself soon.
+    /// What is left of the worker is idle: it will not end by itself soon.
     BoundaryIdle,
     /// The answer to [`Effect::LookAtWork`].
     Progress(Progress),
     Stop(Stop),
     /// Kill at once.
     Kill,
-    /// The leader could not be killed now: its core is being written.
+    /// The leader was not killed: its core is being written.
     CoreDumpSeen,
     /// The deadline may have passed.
     Tick,
@@ -154,7 +155,7 @@ pub enum Event {
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// This signal, then SIGCONT, to whom the scope says.
+    /// Send this signal, then SIGCONT, to the processes of the scope.
     Terminate(StopScope, i32),
     /// SIGTERM and SIGCONT to all that the leader left.
     TerminateRest,
@@ -166,11 +167,11 @@ pub enum Effect {
     KillLeader,
     /// SIGKILL to the whole boundary.
     KillAll,
-    /// Look whether the boundary is empty, and say so.
+    /// Check whether the boundary is empty; an event with the answer follows.
     LookAtBoundary,
-    /// Let go of what is left: it outlives the job.
+    /// Release what is left: it outlives the job.
     Release,
-    /// The worker is gone. Said once.
+    /// The worker is gone. Emitted once.
     Gone,
 }
 
@@ -187,7 +188,8 @@ impl Default for Worker {
 }
 
 impl Worker {
-    /// What is left after all workers are gone and cannot be told to belong to one of them, as if a leader had left it.
+    /// Processes that are left after all workers are gone, and that belong to no worker: treated as if a leader had
+    /// left them.
     pub fn orphans(now: Duration, policy: &StopPolicy, stop: Option<Stop>) -> Worker {
         let mut worker = Worker { state: State::Running { pid: Pid(0), since: now } };
         let mut ignored = Vec::new();
@@ -223,7 +225,7 @@ impl Worker {
         }
     }
 
-    /// Whether the leader is gone and the rest is waited for.
+    /// Whether the leader is gone and other processes are left.
     pub fn awaits_boundary(&self) -> bool {
         match self.state {
             State::Lingering { .. }
@@ -240,12 +242,12 @@ impl Worker {
         }
     }
 
-    /// Whether it matters that what is left is idle.
+    /// Whether idleness of what is left matters.
     pub fn awaits_idle(&self) -> bool {
         matches!(self.state, State::Lingering { stopped: true, .. })
     }
 
-    /// The time that it has to end, once it has been ordered to stop.
+    /// Its grace, once it was ordered to stop.
     pub fn grace(&self) -> Option<&Grace> {
         match &self.state {
             State::Stopping { grace, .. } | State::Terminating { grace, .. } => Some(grace),
@@ -274,7 +276,7 @@ impl Worker {
         }
     }
 
-    /// Takes one event; what is to be done is appended to `effects`.
+    /// Handles one event; appends to `effects`.
     pub fn handle(&mut self, now: Duration, event: Event, policy: &StopPolicy, effects: &mut Vec<Effect>) {
         let before = self.is_gone();
         self.state = next(self.state, now, event, policy, effects);
@@ -314,7 +316,7 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
                 let killed = Some(killed.unwrap_or(now));
                 State::Spawning { since, stop, killed, until: Some(now + KILL_REPEAT) }
             }
-            // Neither does it come to its exec nor can it be killed.
+            // It neither reaches its exec nor can be killed.
             Event::Tick if killed.is_some_and(|killed| now >= killed + KILL_BOUND) => {
                 State::Gone { outcome: Outcome::Unkillable, left: true }
             }
@@ -434,7 +436,7 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
                 effects.push(Effect::LookAtBoundary);
                 State::KillingLeader { pid, status: Some(status), since, until: now + STROKE_GAP }
             }
-            // Past the bound the dump is cut off with everything else.
+            // After the time limit the dump is cut off with everything else.
             Event::Tick if now >= until => kill_all(now, None, effects),
             Event::Tick if now >= next => {
                 effects.push(Effect::KillLeader);
@@ -501,7 +503,7 @@ fn next(state: State, now: Duration, event: Event, policy: &StopPolicy, effects:
             | Event::Tick => state,
         },
         State::Gone { .. } => match event {
-            // It was given up, and came to its exec after all.
+            // It was given up, and reached its exec later.
             Event::Spawned(_) => {
                 effects.push(Effect::KillAll);
                 state
@@ -556,7 +558,7 @@ fn terminate_rest(
     State::Terminating { status, since: now, grace: grace.unwrap_or_else(|| Grace::of_rest(now, policy)) }
 }
 
-/// In the linger SIGKILL is not due: what is left gets SIGTERM before.
+/// In the linger SIGKILL is not due: what is left gets SIGTERM first.
 fn look_at_work(now: Duration, grace: &mut Option<Grace>, effects: &mut Vec<Effect>) {
     if let Some(grace) = grace
         && grace.tick(now) == Due::Look

@@ -167,8 +167,8 @@ fn a_child_that_can_neither_exec_nor_be_killed_is_given_up_and_killed_if_it_come
 }
 
 proptest! {
-    /// Whatever happens in whatever order: once told to stop, a worker that is only ticked is gone within the grace and
-    /// the bounds, provided that its leader's end is seen after a SIGKILL (K-5).
+    /// Whatever happens in whatever order: after the order to stop, a worker that is only ticked is gone within the
+    /// grace and the bounds, provided that its leader's end is seen after a SIGKILL (K-5).
     #[test]
     fn every_wait_is_bounded(before in proptest::collection::vec((any_event(), 0u64..3000), 0..30)) {
         let policy = StopPolicy::default();

@@ -1,4 +1,4 @@
-//! What can be done about a failure: a debugger on the rank that crashed, its core, more time.
+//! Advice after a failure: a debugger on the rank that crashed, its core, more time.
 
 use crate::core_dump::CoreDump;
 use crate::evidence::{Evidence, Fact};
@@ -13,7 +13,7 @@ const CRASHES: [i32; 7] = [4, 5, 6, 7, 8, 11, 31];
 /// The debuggers that a command may begin with.
 const DEBUGGERS: [&str; 5] = ["gdb", "lldb", "rr", "valgrind", "cuda-gdb"];
 
-/// What to do next, a line each. `commands`: of how many commands the job is.
+/// What to do next, a line each. `commands`: the number of commands of the job.
 pub fn advice(report: &Report, commands: usize) -> Vec<String> {
     let mut lines: Vec<String> = refused(&report.evidence).into_iter().collect();
     if let Some(culprit) = &report.culprit {
@@ -58,7 +58,7 @@ fn debug(culprit: &Culprit, world_size: u32, commands: usize) -> Option<String> 
     })
 }
 
-/// A call of MPI that is not offered, and what to do instead.
+/// An MPI call that is not supported, and what to do instead.
 pub fn refusal(rank: Rank, call: &str, detail: Option<&str>) -> String {
     let wanted = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
     format!("rank {rank} called {call}{wanted}, which rankrun does not offer: {}", instead_of(call, detail))
@@ -93,7 +93,7 @@ fn more_time(ranks: &[RankReport]) -> Option<String> {
     (!cut_off.is_empty()).then(|| format!("a longer --grace gives {noun} {} time to end", RankSet::of(cut_off)))
 }
 
-/// A word as a shell takes it.
+/// A word, quoted for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |character: char| character.is_alphanumeric() || "_-./:=@%+,".contains(character);
     match !word.is_empty() && word.chars().all(is_plain) {

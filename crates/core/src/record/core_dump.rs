@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::Pid;
 
-/// Where a core went.
+/// The destination of a core.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CoreDump {
@@ -23,7 +23,7 @@ pub enum CorePattern {
     File(CoreFile),
 }
 
-/// The names that the file of a core may have: some of their parts cannot be known from outside.
+/// The possible names of a core file: some parts are only known to the kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CoreFile {
     /// The directory, absolute or below that of the process.

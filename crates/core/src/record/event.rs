@@ -1,7 +1,7 @@
-//! The events of a job, as the front sees them and decides: one stream, from which the report can be made again.
+//! The events of a job in the front, and its decisions: one stream, from which the report can be made again.
 //!
-//! Of the ranks' output it holds what the verdict needs: the last lines of the stderr of ranks that failed. The
-//! environment of the job is not in it.
+//! It contains the part of the ranks' output that the verdict needs: the last lines of stderr of ranks that failed. It
+//! does not contain the environment.
 
 use std::time::Duration;
 
@@ -41,13 +41,13 @@ impl Entry {
 pub enum JobEvent {
     /// The first event: what the job is.
     Job(Box<JobFacts>),
-    /// Something that the gang takes, and when it happened on its node.
+    /// An event of the gang, and when it happened on its node.
     Gang {
         #[serde(with = "nanoseconds")]
         happened: Duration,
         event: Box<Event>,
     },
-    /// What the gang wants to be done.
+    /// An effect of the gang.
     Decision(Effect),
     /// A line that was printed.
     Note(String),
@@ -60,11 +60,11 @@ pub enum JobEvent {
     },
     /// So many events before this one are missing.
     Gap { events: u64 },
-    /// The last event: what was found and done after the gang's end.
+    /// The last event: the results after the gang's end.
     End(Box<End>),
 }
 
-/// What a job is, as far as its report is concerned.
+/// The data about a job that its report needs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobFacts {
     /// The version of rankrun.
@@ -93,31 +93,31 @@ pub struct End {
     /// When it started, since the Unix epoch.
     #[serde(with = "nanoseconds")]
     pub started: Duration,
-    /// `cgroup`, `subreaper` or `unknown`, and why not better.
+    /// `cgroup`, `subreaper` or `unknown`, and why not `cgroup`.
     pub containment: String,
     pub containment_note: Option<String>,
     pub left: Left,
     /// Why the agent is lost, where that is known.
     pub why_lost: Option<String>,
-    /// Where the report is kept, as people read it.
+    /// The path of the report, as printed.
     pub saved: Option<String>,
-    /// Where the ranks were when the job was ended from outside.
+    /// The state of the ranks when the job was ended from outside.
     #[serde(default)]
     pub standings: Vec<Standing>,
-    /// Where the core of the rank that failed first went.
+    /// The core of the rank that failed first.
     #[serde(default)]
     pub core: Option<CoreDump>,
-    /// What the rank that failed first wrote stands right above the report.
+    /// The output of the rank that failed first is right above the report.
     #[serde(default)]
     pub is_quoted_above: bool,
 }
 
-/// What the ends of a rank's output say to the gang.
+/// The gang event for the ends of a rank's output.
 pub fn last_words(gang: &Gang, rank: Rank, stderr: &Tail, stdout: &Tail) -> Event {
     Event::LastWords { rank, words: words(gang, rank, stderr, stdout) }
 }
 
-/// A stream of events, taken in again.
+/// A stream of events, replayed.
 #[derive(Clone, Debug)]
 pub struct Replay {
     pub facts: JobFacts,
@@ -127,12 +127,12 @@ pub struct Replay {
     pub end: Option<End>,
     /// Events that are missing.
     pub missing: u64,
-    /// Decisions that were recorded, and those that the gang has taken now.
+    /// The recorded decisions, and those of the replay.
     decided: Vec<Effect>,
     decides: Vec<Effect>,
 }
 
-/// Why a stream cannot be taken in.
+/// Why a stream cannot be replayed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReplayError {
     #[error("event has version {0}, and this is version {VERSION}")]
@@ -186,7 +186,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Whether the gang has decided now what it had decided then.
+    /// Whether the replay made the recorded decisions.
     pub fn is_faithful(&self) -> bool {
         self.decided == self.decides
     }

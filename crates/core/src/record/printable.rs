@@ -1,16 +1,16 @@
-//! Text of programs, made safe to print on a terminal.
+//! Makes text of programs safe to print on a terminal.
 //!
-//! What a rank writes to its stdout and stderr is its own business. What rankrun prints in its own name (headlines, quoted
-//! lines, names of processes and files) must not move the cursor, set the clipboard, or show in another order than it has.
+//! A rank's stdout and stderr are passed on unchanged. In text that rankrun prints itself (headlines, quoted lines, names
+//! of processes and files), nothing may move the cursor, set the clipboard, or reorder the text.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The text with everything that a terminal would obey written as an escape, such as `\x1b` or `\u{202e}`.
+/// The text with control characters written as escapes, such as `\x1b` or `\u{202e}`.
 ///
-/// Colours (SGR sequences) are left out: they are common in what programs write, and of no meaning in a quotation.
+/// Colours (SGR sequences) are left out: programs use them often, and a quotation does not need them.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(is_obeyed) {
+    if !text.chars().any(is_control) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 16);
@@ -25,7 +25,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
         let _ = match character {
             '\n' => out.write_str("\\n"),
             '\r' => out.write_str("\\r"),
-            _ if !is_obeyed(character) => out.write_char(character),
+            _ if !is_control(character) => out.write_char(character),
             _ if character.is_ascii() => write!(out, "\\x{:02x}", u32::from(character)),
             _ => write!(out, "\\u{{{:x}}}", u32::from(character)),
         };
@@ -33,17 +33,17 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The same for a text of several lines: their ends are kept.
+/// The same for a text of several lines: newlines are kept.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(|character| character != '\n' && is_obeyed(character)) {
+    if !text.chars().any(|character| character != '\n' && is_control(character)) {
         return Cow::Borrowed(text);
     }
     let lines: Vec<Cow<'_, str>> = text.split('\n').map(printable).collect();
     Cow::Owned(lines.join("\n"))
 }
 
-/// Whether a character does something, or changes how others are shown.
-fn is_obeyed(character: char) -> bool {
+/// Whether a character controls the terminal, or changes how others are shown.
+fn is_control(character: char) -> bool {
     match character {
         '\t' => false,
         // C0, DEL and C1.
@@ -65,8 +65,8 @@ fn color(text: &str) -> Option<usize> {
     parameters[end..].starts_with('m').then_some(2 + end + 1)
 }
 
-/// The columns that a character takes: 0 for those that combine, 2 for those of East Asia and for emoji. Roughly, by
-/// block: where it errs, a row is a little short or a little long.
+/// The columns that a character takes: 0 for those that combine, 2 for those of East Asia and for emoji. Approximate,
+/// by block: an error makes a row slightly short or long.
 pub fn columns(character: char) -> usize {
     match u32::from(character) {
         0x0300..=0x036F | 0x1AB0..=0x1AFF | 0x1DC0..=0x1DFF | 0x200B..=0x200F | 0x20D0..=0x20FF => 0,
@@ -78,12 +78,12 @@ pub fn columns(character: char) -> usize {
     }
 }
 
-/// As much of a text as fits in so many columns, with `…` where it was cut. A tab counts as the 8 that it takes at most.
+/// As much of a text as fits in so many columns, with `…` where it was cut. A tab counts as 8 columns, its maximum.
 pub fn fit(text: &str, most: usize) -> Cow<'_, str> {
     let width = |character| if character == '\t' { 8 } else { columns(character) };
     let (mut used, mut kept) = (0, 0);
     for (at, character) in text.char_indices() {
-        // What is kept leaves a column for the mark.
+        // Leave a column for the mark.
         if used < most {
             kept = at;
         }
@@ -153,7 +153,7 @@ mod tests {
         #[test]
         fn nothing_is_obeyed_afterwards_and_nothing_more_happens_to_it(text in any::<String>()) {
             let once = printable(&text).into_owned();
-            prop_assert!(!once.chars().any(is_obeyed));
+            prop_assert!(!once.chars().any(is_control));
             prop_assert_eq!(printable(&once), once.as_str());
         }
     }

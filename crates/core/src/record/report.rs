@@ -1,4 +1,4 @@
-//! The report of a job, as it is kept as JSON (docs/report.md). [`text`](crate::text) makes the lines that a person reads.
+//! The report of a job, saved as JSON (docs/report.md). [`text`](crate::text) makes the lines that a person reads.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ use crate::verdict::{Fate, Window};
 /// The version of the schema. It changes when a reader of the old one would misunderstand the new one.
 pub const SCHEMA: u32 = 1;
 
-/// Everything that is said of a job. Times are seconds since its start.
+/// Everything about a job. Times are seconds since its start.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Report {
     pub schema: u32,
@@ -33,14 +33,14 @@ pub struct Report {
     pub command: Vec<String>,
     pub ranks: Vec<RankReport>,
     pub evidence: Vec<Evidence>,
-    /// What is not in the lists above, because it would be too much.
+    /// What the lists above leave out to stay short.
     #[serde(default)]
     pub left_out: LeftOut,
-    /// How the workers were held, and why not better.
+    /// How the workers were contained, and why not in cgroups.
     pub containment: String,
     pub containment_note: Option<String>,
     pub left: Left,
-    /// Where the ranks were when the job was ended from outside.
+    /// The state of the ranks when the job was ended from outside.
     #[serde(default)]
     pub standings: Vec<Standing>,
     /// What can be done about the failure, a line each.
@@ -54,7 +54,7 @@ pub struct Culprit {
     pub rank: Rank,
     pub node: String,
     pub pid: Option<Pid>,
-    /// In the program's own words where it had any.
+    /// In the program's own words, if there are any.
     pub cause: String,
     pub command: Vec<String>,
     pub at: f64,
@@ -67,7 +67,7 @@ pub struct Culprit {
     /// The lines around the cause, where they are known.
     #[serde(default)]
     pub window: Option<Window>,
-    /// Where its memory was written, if the kernel dumped its core.
+    /// The core, if the kernel dumped one.
     #[serde(default)]
     pub core: Option<CoreDump>,
 }
@@ -82,7 +82,7 @@ pub struct RankReport {
     pub status: Option<WorkerStatus>,
     pub started_at: Option<f64>,
     pub ended_at: Option<f64>,
-    /// How it ended where its fate leaves that open, such as `exited 1 on SIGTERM`.
+    /// How it ended, if its fate does not say that, such as `exited 1 on SIGTERM`.
     #[serde(default)]
     pub how: Option<String>,
     /// Why it failed, if it did.
@@ -93,16 +93,16 @@ pub struct RankReport {
 /// What was left of the job.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Left {
-    /// Whether it was proved that nothing is left but what is listed.
+    /// Whether it is proved that nothing else is left.
     pub proven: bool,
     /// Workers that had been started.
     pub workers: u32,
     pub processes: Vec<LeftProcess>,
-    /// Processes that were let go (`--descendants leave`).
+    /// Processes that were released (`--descendants leave`).
     pub released: u32,
     pub shared_memory: Vec<String>,
     pub shared_memory_removed: bool,
-    /// What the job may have created, and was left alone.
+    /// Files that the job may have created, and that were not removed.
     #[serde(default)]
     pub shared_memory_doubtful: Vec<String>,
     pub output: OutputFate,
@@ -115,20 +115,20 @@ pub struct LeftProcess {
     pub name: String,
     /// As proc(5) has it.
     pub state: char,
-    /// Where in the kernel it waits.
+    /// The kernel function in which it waits.
     pub wait_channel: Option<String>,
 }
 
-/// What became of the ranks' output.
+/// The state of the ranks' output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OutputFate {
     #[default]
     Written,
-    /// What no destination took is kept beside the report.
+    /// Some could not be written, and is kept beside the report.
     KeptBesideReport,
-    /// Some of it found no place.
+    /// Some could be written nowhere.
     Lost,
-    /// The agent was lost with what it had not sent yet.
+    /// The agent was lost with unsent output.
     LostWithAgent,
 }

@@ -1,7 +1,7 @@
-//! Where the ranks are: said when the job is ended from outside (`--timeout`, ^C), and on SIGQUIT.
+//! The state of the ranks: printed when the job is ended from outside (`--timeout`, ^C), and on SIGQUIT.
 //!
-//! Ranks in the same state share a line. Two last lines count as the same if they differ in numbers only: ranks like to
-//! write their own.
+//! Ranks in the same state share a line. Two last lines count as the same if they differ only in numbers: ranks often
+//! print their own number.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::ids::Rank;
 use crate::ranks::RankSet;
 use crate::status::WorkerStatus;
 
-/// Groups that are told of one by one.
+/// Groups that get a line each.
 const GROUPS: usize = 8;
 /// Bytes that are kept of a line, a note, an exception.
 const TEXT_KEPT: usize = 200;
@@ -25,9 +25,9 @@ pub struct Standing {
     #[serde(with = "written")]
     pub ranks: RankSet,
     pub phase: Phase,
-    /// For how long they have been in this phase: the longest, in seconds.
+    /// How long they have been in this phase: the longest, in seconds.
     pub phase_for: Option<f64>,
-    /// For how long they have written nothing: the shortest and the longest, in seconds. `None` if they never wrote.
+    /// How long they have written nothing: the shortest and the longest, in seconds. `None` if they never wrote.
     pub silent: Option<(f64, f64)>,
     /// The last line that the first of them wrote.
     pub last_line: Option<String>,
@@ -35,16 +35,16 @@ pub struct Standing {
     pub note: Option<String>,
     /// Exceptions that ended threads.
     pub dead_threads: Vec<String>,
-    /// The traceback that they wrote and lived on after.
+    /// The traceback that they wrote before they went on running.
     pub suspect: Option<String>,
 }
 
-/// How far a rank has come.
+/// The phase of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     NotStarted,
-    /// It runs, and no rank of the job has said that it is an MPI program.
+    /// It runs, and no rank of the job has called `MPI_Init`.
     Running,
     /// It runs, and others have called `MPI_Init`.
     BeforeInit,
@@ -65,7 +65,7 @@ pub struct Voice {
     pub traceback: Option<String>,
 }
 
-/// Where all ranks are at `now`, the odd ones first.
+/// The state of all ranks at `now`, the exceptional ones first.
 pub fn standings(gang: &Gang, now: Duration, voice: impl Fn(Rank) -> Voice) -> Vec<Standing> {
     let mut notes: BTreeMap<Rank, &str> = BTreeMap::new();
     let mut threads: BTreeMap<Rank, Vec<String>> = BTreeMap::new();
@@ -116,7 +116,7 @@ pub fn standings(gang: &Gang, now: Duration, voice: impl Fn(Rank) -> Voice) -> V
     groups.into_iter().map(|(standing, ranks)| Standing { ranks: RankSet::of(ranks), ..standing }).collect()
 }
 
-/// A rank that is alone waits for nobody in `MPI_Init`.
+/// A single rank does not wait for others in `MPI_Init`.
 fn phase(record: &RankRecord, is_mpi: bool, is_alone: bool) -> (Phase, Option<Duration>) {
     match (record.status, record.mpi) {
         (Some(status), _) => (Phase::Ended(status), record.ended_at),
@@ -131,23 +131,23 @@ fn phase(record: &RankRecord, is_mpi: bool, is_alone: bool) -> (Phase, Option<Du
 
 /// The lines for people: at most one for each of some groups, and one for the rest.
 pub fn lines(standings: &[Standing]) -> Vec<String> {
-    let (told, rest) = standings.split_at(standings.len().min(GROUPS));
-    let names: Vec<String> = told.iter().map(Standing::name).collect();
+    let (shown, rest) = standings.split_at(standings.len().min(GROUPS));
+    let names: Vec<String> = shown.iter().map(Standing::name).collect();
     let width = names.iter().map(String::len).filter(|length| *length <= 16).max().unwrap_or(0);
-    let lines = told.iter().zip(&names).map(|(standing, name)| format!("{name:<width$}  {}", standing.state()));
+    let lines = shown.iter().zip(&names).map(|(standing, name)| format!("{name:<width$}  {}", standing.state()));
     let more: usize = rest.iter().map(|standing| standing.ranks.count().unwrap_or(0)).sum();
     lines.chain((more > 0).then(|| format!("and {more} more in {} other states", rest.len()))).collect()
 }
 
 impl Standing {
-    /// What two ranks that stand in the same place have in common.
+    /// The key of a group of ranks in the same state.
     fn key(&self) -> String {
         let Standing { ranks: _, phase, phase_for: _, silent, last_line, note, dead_threads, suspect } = self;
         without_numbers(&format!("{last_line:?} {note:?} {dead_threads:?} {suspect:?}"))
             + &format!(" {phase:?} {}", silent.is_some())
     }
 
-    /// Takes another rank in, which stands in the same place.
+    /// Adds another rank in the same state.
     fn join(&mut self, other: &Standing) {
         self.phase_for = self.phase_for.zip(other.phase_for).map(|(one, other)| one.max(other));
         self.silent = self.silent.zip(other.silent).map(|(one, other)| (one.0.min(other.0), one.1.max(other.1)));
@@ -158,7 +158,7 @@ impl Standing {
         format!("{noun} {}", self.ranks)
     }
 
-    /// Where they are, in words.
+    /// Their state, in words.
     fn state(&self) -> String {
         let time = self.phase_for.map(seconds).unwrap_or_default();
         let phase = match self.phase {
@@ -184,12 +184,12 @@ impl Standing {
             threads => format!("{threads} threads died, the last: {last}"),
         });
         let suspect = self.suspect.as_ref().map(|it| format!("its stderr ends with a traceback ({it})"));
-        let is_told = |line: &&String| {
-            let mut told = self.dead_threads.iter().chain(&self.suspect);
-            told.any(|it| it.starts_with(line.as_str()))
+        let is_shown = |line: &&String| {
+            let mut shown = self.dead_threads.iter().chain(&self.suspect);
+            shown.any(|it| it.starts_with(line.as_str()))
         };
-        let last = self.last_line.as_ref().filter(|line| !is_told(line));
-        // Where they write their numbers, the line is that of one of them.
+        let last = self.last_line.as_ref().filter(|line| !is_shown(line));
+        // If the lines differ in numbers, this is the line of one rank.
         let is_shared = self.ranks.count() == Some(1) || !last.is_some_and(|it| it.contains(char::is_numeric));
         let last_line = match self.ranks.min().filter(|_| !is_shared) {
             Some(rank) => quoted(&format!("last line of rank {rank}"), last),

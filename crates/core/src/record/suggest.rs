@@ -1,6 +1,6 @@
 //! Near matches for what was mistyped.
 
-/// The candidate nearest to what was typed, if any is near enough to be what was meant.
+/// The candidate nearest to what was typed, if it is near enough.
 ///
 /// Near is an edit distance (with transpositions) of at most a third of the length of what was typed: nothing is near to a
 /// word of one or two letters, since every other such word would be.

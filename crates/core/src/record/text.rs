@@ -16,13 +16,13 @@ use crate::verdict::{Fate, Origin};
 pub const MAX_LINES: usize = 20;
 /// Columns of a line at most.
 pub const WIDTH: usize = 200;
-/// Of these lines, those that the culprit wrote itself, and the line that says so.
+/// Of these lines, those that quote the culprit, including their title.
 const MAX_OWN_LINES: usize = 11;
 /// Columns of a line that the culprit wrote.
 const OWN_WIDTH: usize = 150;
 /// Processes left behind that are named one by one.
 const MAX_LEFT: usize = 3;
-/// Causes of other ranks that are given one by one.
+/// Causes of other ranks that get a line each.
 const MAX_CAUSES: usize = 3;
 /// Things to do next.
 const MAX_NEXT: usize = 3;
@@ -30,10 +30,10 @@ const MAX_NEXT: usize = 3;
 /// Where and how the text is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Look<'a> {
-    /// Where the report is kept.
+    /// The path of the report.
     pub saved: Option<&'a str>,
     pub color: bool,
-    /// The culprit's own lines stand right above.
+    /// The culprit's own lines are right above.
     pub is_quoted_above: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct Look<'a> {
 struct Text(Vec<String>);
 
 impl Text {
-    /// A line with a name; one without belongs to the line before.
+    /// A line with a name. One without continues the line before.
     fn line(&mut self, name: &str, value: &str) {
         self.0.push(fit(&format!("  {name:<9} {}", printable(value)), WIDTH).into_owned());
     }
@@ -56,8 +56,7 @@ impl Text {
 
 /// The report for a person.
 ///
-/// Much of it is in the words of programs, or comes from a file that anybody may have written: no value reaches the text
-/// but through [`printable`].
+/// Much of it is text of programs, or from a file that anybody may have written: every value goes through [`printable`].
 pub fn render(report: &Report, look: Look<'_>) -> String {
     let mut text = Text(vec![headline(report, look.color)]);
     if let Some(culprit) = &report.culprit {
@@ -113,7 +112,7 @@ fn headline(report: &Report, color: bool) -> String {
     format!("{} {}{rest}", paint("1;31", NAME), paint("1", &summary))
 }
 
-/// The culprit's own lines, under a line that says so: those around the cause, else its last ones.
+/// The culprit's own lines, with a title: those around the cause, otherwise its last ones.
 fn own_words(report: &Report, room: usize, text: &mut Text) {
     let Some(culprit) = report.culprit.as_ref().filter(|_| room > 1) else { return };
     let traceback = culprit.exception.as_ref().map(|it| it.traceback.lines().map(str::to_owned).collect::<Vec<_>>());
@@ -138,7 +137,8 @@ fn own_words(report: &Report, room: usize, text: &mut Text) {
     text.0.extend(kept.iter().map(|line| format!("    | {}", fit(&printable(line), OWN_WIDTH))));
 }
 
-/// How many lines the culprit wrote to stderr after those that [`render`] quotes; `None` if these were not written there.
+/// How many lines the culprit wrote to stderr after those that [`render`] quotes; `None` if the quoted lines are not from
+/// stderr.
 pub fn lines_below(culprit: &Culprit) -> Option<usize> {
     let last = |lines: &[String]| lines.iter().rev().find(|line| !line.trim().is_empty()).cloned();
     let quoted = match &culprit.window {
@@ -152,7 +152,7 @@ pub fn lines_below(culprit: &Culprit) -> Option<usize> {
 
 fn place(culprit: &Culprit) -> String {
     let mut text = format!("node {}", culprit.node);
-    // Writing into a string does not fail, here and below.
+    // Writing into a string cannot fail, here and below.
     if let Some(pid) = culprit.pid {
         let _ = write!(text, ", pid {pid}");
     }
@@ -173,7 +173,7 @@ fn place(culprit: &Culprit) -> String {
     text
 }
 
-/// The last thing that the culprit said of itself before it failed.
+/// The culprit's last note before it failed.
 fn last_note(report: &Report, culprit: &Culprit) -> Option<String> {
     let notes = report.evidence.iter().rev().filter(|evidence| evidence.rank == culprit.rank);
     let mut notes = notes.filter_map(|evidence| match &evidence.fact {
@@ -192,7 +192,7 @@ fn named(ranks: Vec<Rank>) -> String {
     format!("{noun} {}", RankSet::of(ranks))
 }
 
-/// Puts ranks together that have something in common, in the order of the first of each.
+/// Groups ranks by a key, in the order of the first rank of each group.
 fn grouped<K: PartialEq>(ranks: impl Iterator<Item = (Rank, K)>) -> Vec<(K, Vec<Rank>)> {
     let mut groups: Vec<(K, Vec<Rank>)> = Vec::new();
     for (rank, key) in ranks {
@@ -204,7 +204,7 @@ fn grouped<K: PartialEq>(ranks: impl Iterator<Item = (Rank, K)>) -> Vec<(K, Vec<
     groups
 }
 
-/// What became of the others.
+/// The fates of the others.
 fn others(report: &Report) -> Option<String> {
     const FATES: [(Fate, &str); 6] = [
         (Fate::Victim, "lost a peer and failed"),
@@ -216,7 +216,7 @@ fn others(report: &Report) -> Option<String> {
     ];
     let mut parts = Vec::new();
     for (fate, words) in FATES {
-        // Those that failed with a cause have lines of their own.
+        // Ranks that failed with a cause are listed separately.
         let of_fate =
             report.ranks.iter().filter(|rank| rank.fate == fate && (fate != Fate::FailedToo || rank.cause.is_none()));
         for (how, ranks) in grouped(of_fate.map(|rank| (rank.rank, rank.how.as_deref()))) {
@@ -241,7 +241,7 @@ fn causes(report: &Report) -> Vec<String> {
     lines.chain(rest).collect()
 }
 
-/// What is left of the job, or was.
+/// What is or was left of the job.
 fn left(report: &Report, text: &mut Text) {
     let left = &report.left;
     let workers = if left.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", left.workers) };
@@ -384,7 +384,7 @@ mod tests {
         text
     }
 
-    /// A rank that crashed, and no exception of it is known.
+    /// A rank that crashed without a known exception.
     fn crash(signal: i32, core_dumped: bool) -> Report {
         let mut report = report();
         let culprit = report.culprit.as_mut().expect("there is one");

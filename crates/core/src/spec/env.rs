@@ -4,9 +4,9 @@
 //!
 //! 1. the environment of the front, without the identities that an outer launcher gave it ([`is_outer_identity`]);
 //! 2. defaults that only fill what is unset (`OMP_NUM_THREADS`, `PYTHONUNBUFFERED`, …);
-//! 3. what rankrun tells every rank of an app ([`app_environment`]) and each rank alone ([`rank_environment`]);
-//! 4. the user's `-x` and `--env-remove`, in the order given, except that they cannot touch the `PMI_*` and
-//!    `RANKRUN_*` variables that rankrun sets itself: without those the rank would be a stranger to its agent.
+//! 3. what rankrun sets for every rank of an app ([`app_environment`]) and for a single rank ([`rank_environment`]);
+//! 4. the user's `-x` and `--env-remove`, in the order given, except that they cannot touch the `PMI_*` and `RANKRUN_*`
+//!    variables that rankrun sets itself: the agent could not identify the rank without them.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,14 +15,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use crate::ids::{AppIndex, LocalRank, NodeRank, Rank};
 use crate::job::{App, Buffer, EnvEdit, JobSpec};
 
-/// Where rank 0 of a torch job is met (`MASTER_ADDR`, `MASTER_PORT`).
+/// The rendezvous of a torch job (`MASTER_ADDR`, `MASTER_PORT`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Master {
     pub addr: String,
     pub port: u16,
 }
 
-/// What the agent of a node knows of it when it starts ranks there.
+/// What the agent of a node knows about the node when it starts ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeFacts {
     pub node: NodeRank,
@@ -43,10 +43,10 @@ pub struct NodeFacts {
 pub const STDBUF_LIBRARIES: &[&str] =
     &["/usr/libexec/coreutils/libstdbuf.so", "/usr/lib/coreutils/libstdbuf.so", "/usr/lib64/coreutils/libstdbuf.so"];
 
-/// Variables that say who a process is in somebody else's job. A `*` stands for any rest.
+/// Variables that identify a process in another launcher's job. A `*` stands for any rest.
 ///
-/// What describes the whole allocation (`SLURM_JOB_ID`, `SLURM_JOB_NODELIST`, `SLURM_CPUS_PER_TASK`) is not here, nor is
-/// what tunes a library (`I_MPI_FABRICS`, `MPIR_CVAR_*`, `UCX_*`).
+/// Variables that describe the whole allocation (`SLURM_JOB_ID`, `SLURM_JOB_NODELIST`, `SLURM_CPUS_PER_TASK`) or tune a
+/// library (`I_MPI_FABRICS`, `MPIR_CVAR_*`, `UCX_*`) are not listed.
 const OUTER_IDENTITY: &[&str] = &[
     // Slurm: srun sets these per step and per task (srun(1), "OUTPUT ENVIRONMENT VARIABLES").
     "SLURM_PROCID",
@@ -82,7 +82,8 @@ const OUTER_IDENTITY: &[&str] = &[
     // These make Intel MPI speak to another launcher's PMI library instead of our socket.
     "I_MPI_PMI_LIBRARY",
     "I_MPI_PMI",
-    // Open MPI: what mpirun tells ranks, and the MCA parameters by which it tells them (see `OPEN_MPI_PARAMETERS`).
+    // Open MPI: the variables that mpirun sets for ranks, and the MCA parameters among them (see
+    // `OPEN_MPI_PARAMETERS`).
     "OMPI_*",
     "ORTE_*",
     "OPAL_JOBID",
@@ -114,7 +115,7 @@ const OUTER_IDENTITY: &[&str] = &[
     "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_ERROR_FILE",
     "TORCHELASTIC_TIMER_FILE",
-    // An outer rankrun. Its settings (RANKRUN_GRACE and the like) are no identity and stay.
+    // An outer rankrun. Its settings (RANKRUN_GRACE and the like) are kept: they do not identify a process.
     "RANKRUN_JOB_ID",
     "RANKRUN_RANK",
     "RANKRUN_WORLD_SIZE",
@@ -130,10 +131,10 @@ const OUTER_IDENTITY: &[&str] = &[
 /// MCA parameters in the environment are the user's tuning, and are kept although their prefix is on the list above.
 const OPEN_MPI_PARAMETERS: &[&str] = &["OMPI_MCA_*", "PMIX_MCA_*", "PRTE_MCA_*"];
 
-/// MCA parameters that mpirun (Open MPI 4 and 5) itself exports to tell a rank who it is and whom to call.
+/// MCA parameters that mpirun (Open MPI 4 and 5) itself exports: a rank's identity and the address of its daemon.
 ///
-/// The rest cannot be told from what the user exported, since mpirun passes both on under the same prefix. A parameter
-/// that was given to an outer `mpirun --mca` is therefore seen by ranks of an inner rankrun too.
+/// The rest cannot be distinguished from what the user exported: mpirun passes both on with the same prefix. The ranks
+/// of an inner rankrun therefore get the parameters of an outer `mpirun --mca` too.
 const OPEN_MPI_IDENTITY: &[&str] = &[
     "OMPI_MCA_ess",
     "OMPI_MCA_ess_base_*",
@@ -152,7 +153,7 @@ const OPEN_MPI_IDENTITY: &[&str] = &[
     "PMIX_MCA_mca_base_component_show_load_errors",
 ];
 
-/// Whether a variable says who this process is in an outer job, and so must not reach a rank of ours.
+/// Whether a variable identifies this process in an outer job, and so must not reach our ranks.
 pub fn is_outer_identity(name: &OsStr) -> bool {
     let listed = |patterns: &[&str]| patterns.iter().any(|pattern| matches(OsStr::new(pattern), name));
     listed(OUTER_IDENTITY) && (!listed(OPEN_MPI_PARAMETERS) || listed(OPEN_MPI_IDENTITY))
@@ -221,8 +222,9 @@ fn prepend_hook(path: &mut OsString, hook: &OsStr) {
 
 /// The variables that are the rank's own: they stand in place of its app's of the same names.
 ///
-/// `pmi_fd` is the descriptor of the PMI socket in the rank, `None` where PMI is off. A rank beyond the world has none.
-/// A GPU mask that is too short for the rank is cut short or empty; [`check_gpus`] tells before anything starts.
+/// `pmi_fd` is the descriptor of the PMI socket in the rank, `None` where PMI is off. Empty for a rank beyond the
+/// world. If a GPU mask is too short for the rank, its part is short or empty; [`check_gpus`] reports that before the
+/// start.
 pub fn rank_environment(
     spec: &JobSpec,
     facts: &NodeFacts,
@@ -269,8 +271,8 @@ pub fn rank_environment(
     env
 }
 
-/// The variables that the user gave each rank a value of its own of. The last edit of a name counts, and `own` of what is
-/// protected.
+/// The variables that the user set to a different value for each rank. The last edit of a name counts; for protected
+/// names `own` counts.
 fn fill(
     spec: &JobSpec,
     facts: &NodeFacts,
@@ -300,15 +302,15 @@ fn fill(
     filled
 }
 
-/// What keeps a rank of Open MPI from believing that it is the only one, since we cannot wire it up: `MPI_Init` then fails,
-/// and nothing else does. Neither a program that never calls it nor Open MPI's own `mpiexec` in a rank is concerned:
-/// `mpiexec` sets the first for its ranks, and they do not look at the second.
+/// Prevents ranks of Open MPI from running as singletons, since we cannot wire them up: `MPI_Init` then fails. It does not
+/// affect programs that never call `MPI_Init`, nor Open MPI's own `mpiexec` in a rank: `mpiexec` sets the first variable
+/// for its ranks, and they do not read the second.
 const NOT_ALONE: &[(&str, &str)] = &[
-    // Open MPI 5: PMIx_Init finds a namespace and no rank in it, which is no singleton.
+    // Open MPI 5: PMIx_Init finds a namespace without a rank, so that it is not a singleton.
     ("PMIX_NAMESPACE", "rankrun-cannot-wire-up-open-mpi-yet"),
     // Open MPI 1.7 to 4: ess/singleton looks for the contact information of its server in this file.
     ("OMPI_MCA_ess_singleton_server", "file:rankrun-cannot-wire-up-open-mpi-yet"),
-    // MPICH 5 asks to be told which one to use when it finds both a PMI-1 server and a namespace.
+    // MPICH 5 needs to know which one to use when it finds both a PMI-1 server and a namespace.
     ("MPIR_CVAR_PMI_VERSION", "1"),
 ];
 
@@ -322,7 +324,7 @@ pub fn error_file(runtime_dir: &OsStr, rank: Rank) -> OsString {
     path
 }
 
-/// What rankrun tells all ranks of a node alike.
+/// What rankrun sets for all ranks of a node alike.
 fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(&'static str, OsString)> {
     let number = |n: u32| OsString::from(n.to_string());
     let world = spec.map.world_size();
@@ -337,7 +339,7 @@ fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(
         ("MPI_LOCALNRANKS", number(local_size)),
         ("WORLD_SIZE", number(world)),
         ("LOCAL_WORLD_SIZE", number(local_size)),
-        // For torchrun a group is an agent, that is, a node; and there is one role, whose name is "default".
+        // For torchrun a group is an agent, that is, a node. There is one role, named "default".
         ("GROUP_RANK", number(facts.node.0)),
         ("GROUP_WORLD_SIZE", number(nodes)),
         ("ROLE_WORLD_SIZE", number(world)),
@@ -357,12 +359,12 @@ fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(
     shared
 }
 
-/// Whether the user's edits yield to rankrun's value of this name.
+/// Whether rankrun's value of this name overrides the user's edits.
 fn is_protected(name: &str) -> bool {
     name.starts_with("PMI_") || name.starts_with("RANKRUN_")
 }
 
-/// Whether the user said anything of a variable, be it to set or to remove it.
+/// Whether the user sets or removes a variable.
 fn is_edited(app: &App, variable: &OsStr) -> bool {
     edits(&app.env, variable)
 }
@@ -374,7 +376,7 @@ fn edits(edits: &[EnvEdit], variable: &OsStr) -> bool {
     })
 }
 
-/// Asks libc, through coreutils' preloaded library, for the buffering that the user wants.
+/// Sets the buffering that the user wants in libc, through coreutils' preloaded library.
 fn preload_stdbuf(env: &mut BTreeMap<OsString, OsString>, buffer: Buffer, facts: &NodeFacts) {
     let mode = match buffer {
         Buffer::Program => return,
@@ -390,14 +392,14 @@ fn preload_stdbuf(env: &mut BTreeMap<OsString, OsString>, buffer: Buffer, facts:
 }
 
 fn append_stdbuf(preload: &mut OsString, library: &OsStr) {
-    // Last, as stdbuf(1) puts it: a library that must be the first, such as a sanitizer's, stays the first.
+    // Last, as stdbuf(1) does: a library that must be first, such as a sanitizer's, stays first.
     if !preload.is_empty() {
         preload.push(":");
     }
     preload.push(library);
 }
 
-/// `--gpus-per-rank` asks for more devices than a mask lists.
+/// `--gpus-per-rank` needs more devices than a mask lists.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{variable} lists too few GPUs: rank {rank} needs {needed}, and {available} are left for it")]
 pub struct GpuMaskError {
@@ -462,11 +464,11 @@ fn gpu_masks(spec: &JobSpec, app: &App, local_rank: LocalRank, per_rank: u32) ->
     slices
 }
 
-/// The variables that say which GPUs a program may use.
+/// The variables that select the GPUs of a program.
 pub const GPU_MASKS: [&str; 4] =
     ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"];
 
-/// One of them, with what it says.
+/// One of them, with its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GpuMask {
     pub variable: &'static str,
@@ -474,25 +476,25 @@ pub struct GpuMask {
     pub devices: u32,
 }
 
-/// The mask that ranks of an app with these edits inherit or are given, if there is one.
+/// The mask that the ranks of an app with these edits get, if there is one.
 pub fn gpu_mask(base_env: &[(OsString, OsString)], edits: &[EnvEdit]) -> Option<GpuMask> {
     GPU_MASKS.into_iter().find_map(|variable| {
         let mask = mask_of(base_env, edits, variable)?;
         let devices = mask.as_bytes().split(|byte| *byte == b',').filter(|device| !device.is_empty());
-        // CUDA and HIP use what is listed before the first number that is none ("-1" hides all).
+        // CUDA and HIP use the entries before the first invalid number ("-1" hides all).
         let devices = devices.take_while(|device| !device.starts_with(b"-")).count() as u32;
         Some(GpuMask { variable, devices })
     })
 }
 
-/// The mask that a rank would see if it were not sliced: the user's own edit of it, or else the inherited one.
+/// The mask of a rank before slicing: the user's edit, otherwise the inherited one.
 fn mask_of<'a>(base_env: &'a [(OsString, OsString)], edits: &'a [EnvEdit], variable: &str) -> Option<&'a OsString> {
     let variable = OsStr::new(variable);
     for edit in edits.iter().rev() {
         match edit {
             EnvEdit::Set { name, value } if name == variable => return Some(value),
             EnvEdit::Remove { name } if matches(name, variable) => return None,
-            // What is filled for each rank is no mask to be shared out.
+            // A value that differs for each rank is not sliced.
             EnvEdit::Set { .. } | EnvEdit::Fill { .. } | EnvEdit::Remove { .. } => {}
         }
     }

@@ -56,11 +56,11 @@ number!(
     Slot(u32)
 );
 number!(
-    /// A process that speaks for its rank, as its agent counts them.
+    /// A process that reports for its rank, numbered by its agent.
     SpeakerId(u32)
 );
 
-/// A process id, as the kernel of that process's node counts.
+/// A process id on the node of that process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Pid(pub i32);

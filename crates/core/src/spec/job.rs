@@ -1,4 +1,4 @@
-//! What is to be started, and by which rules it is stopped: everything that an agent must know of its job.
+//! What to start, and how to stop it: everything that an agent must know about its job.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct App {
     pub size: u32,
     /// Changes to the environment, in the order given.
     pub env: Vec<EnvEdit>,
-    /// The working directory, if it is not the one of the front. Absolute.
+    /// The working directory, if not the front's. Absolute.
     pub wdir: Option<Template>,
     /// Commands to put in front of the program of some ranks; the first given is outermost.
     pub wraps: Vec<Wrap>,
@@ -67,7 +67,7 @@ pub struct JobSpec {
     pub stop: StopPolicy,
     /// How long a process that has failed may take to end.
     pub graces: Graces,
-    /// Whether Python interpreters are given the hook that tells how they end.
+    /// Whether Python interpreters get the hook that reports how they end.
     pub hook: bool,
     pub io: IoPolicy,
     pub mpi: MpiMode,
@@ -104,13 +104,13 @@ impl JobSpec {
 pub struct StopPolicy {
     /// The first signal of every stop. `None`: the one that rankrun received, else SIGTERM.
     pub signal: Option<i32>,
-    /// From the first signal to SIGKILL, after a failure.
+    /// The time from the first signal to SIGKILL, after a failure.
     pub grace_failure: Duration,
-    /// From the first signal to SIGKILL, when the stop comes from outside.
+    /// The time from the first signal to SIGKILL, when the stop comes from outside.
     pub grace_outside: Duration,
-    /// The same after a failure, as long as the worker is seen to write files.
+    /// The same after a failure, for a worker that is writing files.
     pub grace_saving: Duration,
-    /// What a leader left behind may take to end by itself before it gets SIGTERM.
+    /// How long the processes that a leader left may take to end by themselves before they get SIGTERM.
     pub linger: Duration,
     pub scope: StopScope,
     pub descendants: Descendants,
@@ -130,10 +130,10 @@ impl Default for StopPolicy {
     }
 }
 
-/// Who gets the first signals of a stop.
+/// The targets of the first signals of a stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum StopScope {
-    /// The process that speaks for the rank; its helpers stay, so that a checkpoint can use them.
+    /// The process that reports for the rank; its helpers stay, so that a checkpoint can use them.
     #[default]
     Leader,
     /// The leader's process group.
@@ -142,15 +142,15 @@ pub enum StopScope {
     Tree,
 }
 
-/// What becomes of the processes that a leader leaves alive when it exits by itself.
+/// What happens to the processes that a leader leaves alive when it exits by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Descendants {
-    /// They have the linger, then they are ended.
+    /// They may run for the linger, then they are ended.
     #[default]
     End,
     /// The worker lasts until they end by themselves.
     Wait,
-    /// They are let go, and outlive the job.
+    /// They are released, and outlive the job.
     Leave,
 }
 
@@ -160,7 +160,7 @@ pub struct IoPolicy {
     pub stdin: StdinTarget,
     pub stdout: StdioKind,
     pub stderr: StdioKind,
-    /// The rank that is given the front's own terminal, with the descriptors (0, 1, 2) that are terminals there.
+    /// The rank that gets the front's terminal, with the descriptors (0, 1, 2) that are terminals there.
     pub tty: Option<TtyGrant>,
     pub buffer: Buffer,
     /// Bytes of output that may wait in a file on each node before the ranks are slowed down.
@@ -225,10 +225,10 @@ pub enum MpiMode {
     None,
 }
 
-/// What is done with the shared memory that a job leaves (K-8).
+/// The policy for shared memory that a job leaves (K-8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum CleanShm {
-    /// Names that the job's processes mapped are unlinked once nobody maps them.
+    /// Names that the job's processes mapped are unlinked once no process maps them.
     #[default]
     Job,
     /// They are only listed.

@@ -51,7 +51,7 @@ impl Field {
     }
 }
 
-/// A name between braces that is no field, in a text where it would hardly be anything else.
+/// An unknown name between braces, in a text where it is most likely a mistyped field.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("unknown field \"{{{name}}}\"; the fields are {{rank}}, {{local_rank}}, {{job}}, {{attempt}} and {{node}}")]
 pub struct UnknownField {
@@ -77,12 +77,12 @@ impl Template {
         Template { pieces: vec![Piece::Literal(text.into())] }
     }
 
-    /// Reads a text in which a name between braces that is no field is text too: a value of a variable may be anything.
+    /// Parses a text in which unknown names between braces are literal text: the value of a variable may be anything.
     pub fn lenient(text: &OsStr) -> Template {
         parse(text, &mut |_| Ok(())).unwrap_or_else(|_| Template::literal(text))
     }
 
-    /// Reads a text in which such a name, if it is of lower-case letters, is taken for a mistake. It is written `{{name}}`.
+    /// Parses a text in which such a name in lower-case letters is an error. The literal is written `{{name}}`.
     pub fn strict(text: &OsStr) -> Result<Template, UnknownField> {
         parse(text, &mut |name| match name.iter().all(|byte| byte.is_ascii_lowercase() || *byte == b'_') {
             true => Err(UnknownField { name: String::from_utf8_lossy(name).into_owned() }),
@@ -125,7 +125,7 @@ impl Template {
         self.fill(|field| spec.map.place(rank).map_or_else(String::new, |place| field.value(spec, place)))
     }
 
-    /// The text for people: `<rank>` where the rank is to stand.
+    /// The text for people: `<rank>` in place of the rank.
     pub fn shown(&self) -> OsString {
         self.fill(|field| format!("<{}>", field.name().replace('_', " ")))
     }
@@ -141,7 +141,7 @@ impl Template {
     }
 }
 
-/// Takes a text apart; `refuse` judges names between braces that are no field.
+/// Parses a text; `refuse` decides about unknown names between braces.
 fn parse(text: &OsStr, refuse: &mut dyn FnMut(&[u8]) -> Result<(), UnknownField>) -> Result<Template, UnknownField> {
     let mut pieces = Vec::new();
     let mut literal: Vec<u8> = Vec::new();

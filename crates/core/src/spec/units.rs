@@ -93,7 +93,7 @@ fn read_size(text: &str) -> Option<u64> {
     (bytes < 9e18).then_some(bytes as u64)
 }
 
-/// Writes a size with the largest unit that loses nothing: `64 KiB`, `1 GiB`, `1000 bytes`.
+/// Writes a size with the largest exact unit: `64 KiB`, `1 GiB`, `1000 bytes`.
 pub fn format_size(bytes: u64) -> String {
     for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes > 0 && bytes.trailing_zeros() >= shift {

@@ -1,4 +1,4 @@
-//! The processes that speak for the ranks: who gets a signal for a rank, and which of them are stuck.
+//! The processes that report for the ranks ("speakers"): which one gets a rank's signal, and which are stuck.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::testimony::{Graces, Speaker};
 pub(super) struct Speaking {
     pub(super) slot: Slot,
     pub(super) is_leader: bool,
-    /// Its start, on a clock that all processes of the node share: of several, the last one speaks.
+    /// Its start, on a clock that all processes of the node share: of several, the last one started is used.
     started: u64,
     speaker: Speaker,
     pub(super) is_closed: bool,
@@ -28,7 +28,7 @@ impl Team {
         id
     }
 
-    /// What a speaker says of its own failure; the deadline of its end follows.
+    /// A speaker reports its own failure; sets the deadline of its end.
     pub fn speaker(&mut self, id: SpeakerId, change: impl FnOnce(&mut Speaker, &Graces)) {
         if let Some(speaking) = self.speakers.get_mut(&id) {
             change(&mut speaking.speaker, &self.graces);
@@ -36,12 +36,12 @@ impl Team {
         }
     }
 
-    /// Whether a process of a worker that has spoken is not known to have ended.
+    /// Whether a worker has a speaker that is not known to have ended.
     pub fn has_speakers(&self, slot: Slot) -> bool {
         self.speakers.values().any(|speaking| speaking.slot == slot)
     }
 
-    /// Who gets a signal that is meant for a rank: the process that speaks for it, else its leader.
+    /// The process that gets a rank's signal: its speaker, otherwise its leader.
     pub fn voice(&self, slot: Slot) -> Target {
         self.speaker_of(slot).map_or(Target::Leader(slot), Target::Speaker)
     }
@@ -76,7 +76,7 @@ impl Team {
         if let Some((place, since)) = speaking.speaker.tick(now, &self.graces, written) {
             let (slot, is_leader) = (speaking.slot, speaking.is_leader);
             if !is_leader {
-                // Its leader waits for it, and decides what its end means.
+                // Its leader waits for it, and handles its end.
                 effects.push(Effect::Kill(Target::Speaker(id)));
             }
             effects.push(Effect::Stuck { speaker: id, slot, place, since, is_leader });
@@ -89,17 +89,17 @@ impl Team {
         self.rearm_speaker(id, Some(now));
     }
 
-    /// Sets the time of the next look at a speaker. `looked` is when it was looked at, if it was just now.
+    /// Sets the time of the next check of a speaker. `looked` is the time of a check just now, if there was one.
     fn rearm_speaker(&mut self, id: SpeakerId, looked: Option<Duration>) {
         let Some(speaking) = self.speakers.get(&id) else { return };
         let is_stopped = self.members[speaking.slot.index()].stopped_speaker.is_some_and(|(stopped, _)| stopped == id);
         let step = match (is_stopped, speaking.is_closed) {
             (true, _) => Some(SPEAKER_STEP),
-            // The end of a leader is told by the kernel.
+            // The kernel reports the end of a leader.
             (false, true) if !speaking.is_leader => Some(CLOSED_SPEAKER_STEP),
             (false, _) => None,
         };
-        // Without a look just now, the one that is due stays due.
+        // Without a check just now, the one that is due stays due.
         let step =
             step.and_then(|step| looked.map_or(self.timers.at(Timer::Speaker(id)), |looked| Some(looked + step)));
         let next = [step, speaking.speaker.deadline()].into_iter().flatten().min();
