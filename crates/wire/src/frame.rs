@@ -1,5 +1,4 @@
-//! Frames: cut from a byte stream, made for one. The order of frames, and what becomes of them when the byte stream
-//! breaks, is the affair of [`crate::session`].
+//! Encodes and decodes frames. [`crate::session`] handles their order, and broken byte streams.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ pub const MAX_FRAME: usize = 64 * 1024 * 1024;
 /// The most output that one frame carries.
 pub const MAX_OUTPUT: usize = 64 * 1024;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Message = 0,
@@ -35,7 +34,7 @@ impl Kind {
     }
 }
 
-/// Why a byte stream is not ours to understand.
+/// Why a byte stream cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     #[error("frame of {length} bytes is beyond the limit of {MAX_FRAME}")]
@@ -62,24 +61,24 @@ pub enum WireError {
     OutOfPlace { kind: u8 },
 }
 
-/// Session, sequence and acknowledgement of a frame: what a broken connection needs to be taken up again.
+/// Session, sequence and acknowledgement of a frame: needed to resume after a broken connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Header {
     pub session: u64,
     /// The number of this frame in its direction, from 1.
     pub seq: u64,
-    /// The last frame of the other direction that the sender has taken in.
+    /// The last frame of the other direction that the sender has received.
     pub ack: u64,
 }
 
-/// Where the bytes of an output frame come from.
+/// The source of the bytes of an output frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OutputHead {
     pub worker: WorkerId,
     pub stream: Stream,
     /// When the agent read them, since the Unix epoch.
     pub at: Duration,
-    /// The agent holds more of this stream: that nothing comes for a while does not mean that the ranks are quiet.
+    /// The agent has more of this stream: a pause does not mean that the ranks are silent.
     pub more: bool,
 }
 
@@ -90,7 +89,7 @@ pub enum Frame<'a, M> {
     Output(OutputHead, &'a [u8]),
 }
 
-/// Makes a frame in `out`, which is cleared. `follows` bytes are to come after it on the stream, and belong to it.
+/// Makes a frame in `out`, which is cleared. `follows` bytes come after it on the stream, and belong to it.
 pub(crate) fn encode<M: Serialize>(
     kind: Kind,
     header: Header,
@@ -111,7 +110,7 @@ pub(crate) fn encode<M: Serialize>(
     Ok(())
 }
 
-/// A frame as it was cut out: its body is not looked at yet.
+/// A frame before its body is decoded.
 #[derive(Debug)]
 pub(crate) struct Cut {
     pub(crate) kind: Kind,
@@ -126,12 +125,12 @@ pub(crate) struct Cut {
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     buffer: Vec<u8>,
-    /// What has arrived and was not cut yet.
+    /// Received bytes that are not decoded yet.
     start: usize,
     end: usize,
 }
 
-/// A buffer that was needed for a large frame is given back when it is beyond this size.
+/// A buffer that grew beyond this size for a large frame is freed.
 const KEPT: usize = 1 << 20;
 
 impl Decoder {
@@ -156,7 +155,7 @@ impl Decoder {
         self.end = (self.end + read).min(self.buffer.len());
     }
 
-    /// Forgets what has arrived.
+    /// Drops what was received.
     pub(crate) fn clear(&mut self) {
         *self = Decoder::default();
     }
@@ -183,7 +182,7 @@ impl Decoder {
         Ok(Some(Cut { kind, header, body, length: 4 + length }))
     }
 
-    /// What a frame carries that is a message or output. To be called before anything else is read or cut.
+    /// The message or output in a frame. Call it before reading or decoding anything else.
     pub(crate) fn open<M: DeserializeOwned>(&self, cut: &Cut) -> Result<Frame<'_, M>, WireError> {
         let body = &self.buffer[cut.body.clone()];
         match cut.kind {

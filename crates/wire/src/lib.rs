@@ -1,9 +1,9 @@
-//! What front and agent say to each other: typed messages, one stream, a version handshake first.
+//! The protocol between front and agent: typed messages over one stream, after a version handshake.
 //!
 //! A frame is a length (u32, little-endian, of what follows), a kind (a byte), a header with session, sequence and
-//! acknowledgement, and a message in `postcard`. Output travels in frames of its own kind, whose bytes are neither encoded
-//! nor copied. [`Session`] numbers the frames, and lets them go on over another byte stream when one has broken; it does
-//! no I/O. [`Link`] is a session over a connection of a loop.
+//! acknowledgement, and a message in `postcard`. Output has a kind of its own: its bytes are neither encoded nor copied.
+//! [`Session`] numbers the frames, and can resume on another byte stream when one has broken; it does no I/O. [`Link`] is
+//! a session over a connection of a loop.
 
 pub mod frame;
 pub mod link;
@@ -15,6 +15,6 @@ pub use link::{Link, LinkError};
 pub use message::{ToAgent, ToFront};
 pub use session::{Retain, Session};
 
-/// The version of the wire format. Peers of different versions refuse each other, by name, in the handshake: the frame
-/// that carries `Hello` must keep its form.
+/// The version of the wire format. Peers of different versions refuse each other in the handshake: the frame that
+/// carries `Hello` must keep its form.
 pub const VERSION: u32 = 2;

@@ -1,4 +1,4 @@
-//! A session over a connection: what front and agent have in common.
+//! A session over a connection, for front and agent.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::frame::{Frame, OutputHead, WireError};
 use crate::session::Session;
 
-/// Why a stream is of no use any more.
+/// Why a stream failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     #[error("the stream between front and agent has ended")]
@@ -37,23 +37,23 @@ impl Link {
         Link { conn: Some(conn), session, budget }
     }
 
-    /// Sends a message, as far as the kernel takes it now.
+    /// Sends a message, as far as the kernel has room now.
     pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), LinkError> {
         self.message(message)?;
         self.flush()
     }
 
-    /// Makes a message ready to be sent with the next [`Link::flush`].
+    /// Queues a message for the next [`Link::flush`].
     pub fn message<M: Serialize>(&mut self, message: &M) -> Result<(), LinkError> {
         Ok(self.session.message(message)?)
     }
 
-    /// Makes output ready to be sent with the next [`Link::flush`].
+    /// Queues output for the next [`Link::flush`].
     pub fn output(&mut self, head: OutputHead, bytes: Bytes) -> Result<(), LinkError> {
         Ok(self.session.output(head, bytes)?)
     }
 
-    /// Sends what is ready, as far as the kernel takes it now. The connection has the loop woken for the rest.
+    /// Sends what is queued, as far as the kernel has room now. The connection wakes the loop for the rest.
     pub fn flush(&mut self) -> Result<(), LinkError> {
         match &mut self.conn {
             Some(conn) => conn.send(self.session.pieces()).map_err(LinkError::Io),
@@ -61,7 +61,7 @@ impl Link {
         }
     }
 
-    /// Bytes that the kernel has not taken.
+    /// Bytes for which the kernel had no room.
     pub fn unsent(&self) -> usize {
         self.conn.as_ref().map_or(0, Conn::unsent)
     }
@@ -71,7 +71,7 @@ impl Link {
         self.conn.is_some() && self.session.has_room()
     }
 
-    /// Reads once. What has arrived is then taken with [`Link::next_frame`], also before an error is acted upon.
+    /// Reads once. Then take the frames with [`Link::next_frame`], also before handling an error.
     pub fn fill(&mut self) -> Result<(), LinkError> {
         let Some(conn) = &mut self.conn else { return Ok(()) };
         match conn.read(self.session.room(self.budget)) {
@@ -83,7 +83,7 @@ impl Link {
         Ok(())
     }
 
-    /// The next frame that has arrived. At the end of what has arrived, acknowledgements are sent.
+    /// The next received frame. After the last one, acknowledgements are sent.
     pub fn next_frame<M: DeserializeOwned>(&mut self) -> Result<Option<Frame<'_, M>>, LinkError> {
         let Some(cut) = self.session.advance()? else {
             self.flush()?;
@@ -92,14 +92,14 @@ impl Link {
         Ok(Some(self.session.open(&cut)?))
     }
 
-    /// Closes the connection, and keeps the session for another one. False: the session ends with it.
+    /// Closes the connection, and keeps the session for another one. `false`: the session ends with it.
     pub fn suspend(&mut self) -> bool {
         self.conn = None;
         self.session.suspend();
         self.session.can_resume()
     }
 
-    /// Goes on over another connection.
+    /// Resumes over another connection.
     pub fn resume(&mut self, conn: Conn) -> Result<(), LinkError> {
         self.session.resume()?;
         self.conn = Some(conn);

@@ -61,12 +61,12 @@ pub enum ToAgent {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToFront {
     Hello(Hello),
-    /// The agent cannot serve at all, and ends.
+    /// The agent cannot start, and ends.
     Refused {
         what: String,
         source: String,
     },
-    /// The agent is ready, and how it holds its workers.
+    /// The agent is ready; how it contains its workers.
     Ready {
         pid: Pid,
         containment: Containment,
@@ -91,7 +91,7 @@ pub enum ToFront {
         stop: StopRecord,
         at: Duration,
     },
-    /// A worker is gone. What it wrote may still be under way: `Closed` follows it.
+    /// A worker is gone. Its output may still be under way: `Closed` follows it.
     Gone {
         worker: WorkerId,
         outcome: Outcome,
@@ -111,14 +111,15 @@ pub enum ToFront {
         event: MpiEvent,
         at: Duration,
     },
-    /// A process of a rank has said something of itself.
+    /// A process of a rank has sent testimony about itself.
     Testimony {
         worker: WorkerId,
         pid: Pid,
         testimony: Testimony,
         at: Duration,
     },
-    /// A process that had failed could not end. If it was the leader, the rank has failed; else it was killed alone.
+    /// A process that had failed did not end. If it was the leader, the rank has failed; otherwise only this process
+    /// was killed.
     Stuck {
         worker: WorkerId,
         pid: Pid,
@@ -151,21 +152,21 @@ pub enum ToFront {
         worker: WorkerId,
         stream: Stream,
     },
-    /// What the ranks wrote from here on is lost on the node: its spool cannot be read.
+    /// The ranks' output from here on is lost on the node: its spool cannot be read.
     OutputLost(String),
-    /// So many bytes of stdin have been taken by every rank that shares it.
+    /// Every rank that shares stdin has read so many bytes of it.
     StdinTaken(u64),
-    /// `Pause` has been carried out: the workers and the agent's timers stand still.
+    /// `Pause` has been carried out: the workers and the agent's timers are stopped.
     Paused,
     /// The local part of a collective.
     Collective(Collective),
     /// The guard of this node is gone.
     GuardLost,
-    /// Something that people should know and that is no failure.
+    /// A message for the user that is not a failure.
     Note(String),
     /// Every worker is gone and nothing of the attempt is left but what is listed.
     Over(Summary),
-    /// After `Over`: all output has been sent. The agent's last word.
+    /// After `Over`: all output has been sent. The agent's last message.
     Drained,
 }
 
@@ -179,7 +180,7 @@ pub struct Collective {
     pub payloads: Vec<Vec<u8>>,
 }
 
-/// How an agent holds its workers (K-1).
+/// How an agent contains its workers (K-1).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Containment {
     Cgroup,
@@ -190,7 +191,7 @@ pub enum Containment {
 }
 
 impl Containment {
-    /// The word that the report uses.
+    /// Its name in the report.
     pub fn name(&self) -> &'static str {
         match self {
             Containment::Cgroup => "cgroup",
@@ -199,15 +200,15 @@ impl Containment {
     }
 }
 
-/// What a node has to say at the end.
+/// A node's data at the end.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
     pub left: Vec<LeftProcess>,
-    /// Processes that were let go (`--descendants leave`).
+    /// Processes that were released (`--descendants leave`).
     pub released: u32,
     /// Shared memory files that were removed, or would have been.
     pub shared_memory: Vec<OsString>,
     pub shared_memory_removed: bool,
-    /// Shared memory files that the job may have created, and that were left alone.
+    /// Shared memory files that the job may have created, and that were not removed.
     pub shared_memory_doubtful: Vec<OsString>,
 }

@@ -1,12 +1,12 @@
 //! One conversation between front and agent, over one byte stream or over several that follow each other.
 //!
-//! Each side numbers its messages and output from 1, and each frame says which frame of the other side was the last to be
-//! taken in. Where the byte stream may break and be replaced (`ssh`, a front that comes back), both sides keep what they
-//! have sent until it is acknowledged. On the next byte stream each first says what it has received, with a `Resume`
-//! frame. Then each sends again what the other lacks. Nothing is lost, and nothing arrives twice.
+//! Each side numbers its messages and output from 1, and each frame acknowledges the last received frame of the other
+//! side. Where the byte stream may break and be replaced (`ssh`, a front that reconnects), both sides keep what they have
+//! sent until it is acknowledged. On the next byte stream each first sends a `Resume` frame with the last number that it
+//! has received. Then each sends again what the other lacks. Nothing is lost, and nothing arrives twice.
 //!
-//! The session does no I/O. Bytes that arrive are put into [`Session::room`], frames are taken with
-//! [`Session::next_frame`]; what is to be sent is taken with [`Session::pieces`], and is never copied if it is large.
+//! The session does no I/O. The caller reads into [`Session::room`], takes frames from [`Session::next_frame`], and
+//! writes [`Session::pieces`], which are never copied if they are large.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -19,22 +19,22 @@ use crate::frame::{Cut, Decoder, Frame, Header, Kind, OutputHead, WireError, enc
 
 /// Output of at most this size is copied, together with the frames around it: a piece of its own costs more.
 const COPIED: usize = 8 * 1024;
-/// Memory for frames that are put together is taken in blocks of this size.
+/// Memory for encoded frames is allocated in blocks of this size.
 const BLOCK: usize = 64 * 1024;
-/// What a retained frame counts for beside its bytes.
+/// The overhead of a retained frame.
 const FRAME_COST: usize = 96;
-/// Messages may go so far beyond what is retained of output: they are small, and they cannot wait.
+/// Messages may exceed the limit for retained output by this much: they are small, and cannot wait.
 const MESSAGES: usize = 16 << 20;
 
-/// Whether sent frames are kept until they are acknowledged. Both sides must have chosen the same.
+/// Whether sent frames are kept until they are acknowledged. Both sides must choose the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Retain {
     /// The end of the byte stream is the end of the session: a pair of sockets between two processes of one machine,
-    /// which nobody could connect again. No acknowledgements are sent but those in the headers.
+    /// which cannot be reconnected. No acknowledgements are sent but those in the headers.
     No,
-    /// The session may go on over another byte stream. About so many bytes are kept. At this bound [`Session::has_room`]
-    /// is false, and output is to wait. Messages do not wait. If they, unacknowledged, come to 16 MiB more, all that was
-    /// kept is dropped: the session goes on, but cannot be resumed any more.
+    /// The session may go on over another byte stream. About so many bytes are kept. At this limit [`Session::has_room`]
+    /// is false, and output must wait. Messages do not wait. If unacknowledged messages exceed the limit by 16 MiB, all
+    /// that was kept is dropped: the session goes on, but cannot be resumed any more.
     UpTo(usize),
 }
 
@@ -43,7 +43,7 @@ enum State {
     Open,
     /// There is no byte stream.
     Suspended,
-    /// There is a new byte stream, and the peer has not said yet what it has received.
+    /// There is a new byte stream, and the peer has not sent `Resume` yet.
     Resuming,
 }
 
@@ -62,9 +62,9 @@ pub struct Session {
     /// Frames that the peer may lack were not kept.
     is_final: bool,
     decoder: Decoder,
-    /// The last frame that was taken in.
+    /// The last frame that was received.
     received: u64,
-    /// Bytes of frames that were taken in since the last acknowledgement left.
+    /// Bytes of frames received since the last acknowledgement was sent.
     unacknowledged: usize,
     out: VecDeque<Bytes>,
     tail: BytesMut,
@@ -97,7 +97,7 @@ impl Session {
         self.frame(Kind::Message, message, Bytes::new())
     }
 
-    /// Sends output. It is to wait while there is no room ([`Session::has_room`]).
+    /// Sends output. Call it only if [`Session::has_room`].
     pub fn output(&mut self, head: OutputHead, bytes: Bytes) -> Result<(), WireError> {
         self.frame(Kind::Output, &head, bytes)
     }
@@ -131,8 +131,8 @@ impl Session {
         self.decoder.filled(read);
     }
 
-    /// The next frame, if it has arrived whole. With the next call it counts as taken in, and may be acknowledged; so
-    /// there may be something to send after that.
+    /// The next complete frame. The next call counts it as received, and may acknowledge it; so there may be something
+    /// to send after that.
     pub fn next_frame<M: DeserializeOwned>(&mut self) -> Result<Option<Frame<'_, M>>, WireError> {
         match self.advance()? {
             Some(cut) => self.open(&cut).map(Some),
@@ -140,17 +140,18 @@ impl Session {
         }
     }
 
-    /// What a frame carries. To be called before anything else is read.
+    /// The content of a frame. Call it before reading anything else.
     pub(crate) fn open<M: DeserializeOwned>(&self, cut: &Cut) -> Result<Frame<'_, M>, WireError> {
         self.decoder.open(cut)
     }
 
-    /// Cuts the next frame that carries something, and does what the others ask for.
+    /// Decodes the next frame with content, and handles the others.
     pub(crate) fn advance(&mut self) -> Result<Option<Cut>, WireError> {
         self.acknowledge()?;
         while let Some(cut) = self.decoder.cut()? {
             let Header { session, seq, ack } = cut.header;
-            // The first frame of all is the greeting. It passes, so that peers that do not fit can say so.
+            // The first frame is `Hello`. It is always accepted, so that peers of different versions can refuse each
+            // other.
             let is_greeting = cut.kind == Kind::Message && self.received == 0 && seq == 1;
             if session != self.id && !is_greeting {
                 return Err(WireError::OtherSession { expected: self.id, got: session });
@@ -180,7 +181,7 @@ impl Session {
         Ok(None)
     }
 
-    /// The byte stream is gone. Messages and output are still taken, as far as they are retained.
+    /// The byte stream is gone. Messages and output are still accepted, as far as they are retained.
     pub fn suspend(&mut self) {
         self.state = State::Suspended;
         // Half a frame may have arrived, or have left.
@@ -189,7 +190,7 @@ impl Session {
         self.tail.clear();
     }
 
-    /// Goes on over a new byte stream.
+    /// Resumes over a new byte stream.
     pub fn resume(&mut self) -> Result<(), WireError> {
         self.suspend();
         if self.is_final {
@@ -232,7 +233,7 @@ impl Session {
         Ok(())
     }
 
-    /// A frame that has no number and that nobody retains.
+    /// A frame that has no number and is not retained.
     fn bare(&mut self, kind: Kind) -> Result<(), WireError> {
         let header = self.header();
         encode(kind, header, &(), 0, &mut self.scratch)?;
@@ -260,7 +261,7 @@ impl Session {
         }
     }
 
-    /// Sends an acknowledgement alone, if nothing has carried one for long: the peer must not come to its bound.
+    /// Sends a separate acknowledgement if no frame has carried one for long: the peer must not reach its limit.
     fn acknowledge(&mut self) -> Result<(), WireError> {
         match self.retain {
             Retain::UpTo(limit) if self.state == State::Open && self.unacknowledged > limit / 4 => self.bare(Kind::Ack),
@@ -268,7 +269,7 @@ impl Session {
         }
     }
 
-    /// The peer has taken in everything up to `ack`. A frame that was sent again bears an old acknowledgement.
+    /// The peer has received everything up to `ack`. A frame that was sent again has an old acknowledgement.
     fn acknowledged(&mut self, ack: u64) -> Result<(), WireError> {
         if ack > self.sent {
             return Err(WireError::AckOfUnsent { sent: self.sent, got: ack });

@@ -65,18 +65,18 @@ fn main() -> io::Result<ExitCode> {
         for (child, rank) in children.iter_mut().zip(0..) {
             let status = child.wait()?;
             let lifecycle = lock(&world.server).lifecycle(Rank(rank));
-            world.tell(&format!("rank {rank}: {status}, {lifecycle:?}"));
+            world.print(&format!("rank {rank}: {status}, {lifecycle:?}"));
             if !status.success() {
                 world.end(status.code().unwrap_or(1));
             }
         }
-        // What a rank left behind may hold its end open; nobody waits for it here.
+        // A process that the rank left may hold its end open: do not wait for it.
         for stream in &world.streams {
             _ = stream.shutdown(Shutdown::Both);
         }
         io::Result::Ok(())
     })?;
-    world.tell(&format!("{size} ranks in {:.3} s", started.elapsed().as_secs_f64()));
+    world.print(&format!("{size} ranks in {:.3} s", started.elapsed().as_secs_f64()));
     let code = lock(&world.code).unwrap_or(0);
     Ok(ExitCode::from(code as u8))
 }
@@ -96,7 +96,7 @@ fn config(size: u32) -> Config {
 
 fn spawn(program: &OsString, arguments: &[OsString], rank: u32, size: u32) -> io::Result<Worker> {
     let (stream, theirs) = UnixStream::pair()?;
-    // The one descriptor of ours that the child is to inherit. It is closed here before the next child starts.
+    // The only descriptor of ours that the child inherits. It is closed here before the next child starts.
     fcntl_setfd(&theirs, FdFlags::empty())?;
     let child = Command::new(program)
         .args(arguments)
@@ -128,7 +128,7 @@ impl World {
                 server.closed(rank, &mut effects);
             } else {
                 if self.verbose {
-                    self.tell(&format!("rank {rank} -> {}", bytes[..count].escape_ascii()));
+                    self.print(&format!("rank {rank} -> {}", bytes[..count].escape_ascii()));
                 }
                 server.received(rank, &bytes[..count], &mut effects);
             }
@@ -144,9 +144,9 @@ impl World {
         match effect {
             Effect::Reply { rank, bytes } => {
                 if self.verbose {
-                    self.tell(&format!("rank {rank} <- {}", bytes.escape_ascii()));
+                    self.print(&format!("rank {rank} <- {}", bytes.escape_ascii()));
                 }
-                // A client that is gone tells so by its exit.
+                // The exit of the client shows that it is gone.
                 _ = (&self.streams[rank.index()]).write_all(&bytes);
             }
             Effect::Abort { code, .. } => {
@@ -182,7 +182,7 @@ impl World {
         _ = writeln!(io::stderr(), "pmi_serve: {effect:?}");
     }
 
-    fn tell(&self, text: &str) {
+    fn print(&self, text: &str) {
         if self.verbose {
             _ = writeln!(io::stderr(), "pmi_serve: {text}");
         }

@@ -1,4 +1,4 @@
-//! The protocols that ranks speak to find each other, as servers without I/O.
+//! Servers without I/O for the protocols that ranks use to find each other.
 //!
 //! A server here owns no socket, clock or thread. Bytes from a rank go in, [effects](pmi1::Effect) come out, and a
 //! driver performs them. What a client sends can end its own connection and nothing else: it never panics the server,

@@ -1,8 +1,8 @@
-//! The worker socket: what processes of a rank say of themselves, one JSON object a line.
+//! The worker socket: processes of a rank report about themselves, one JSON object a line.
 //!
-//! Sans-IO like the rest. A client is never answered; what it may cost is bounded: a line, a number of lines between two
-//! looks, and nothing else is kept. What is not understood is passed over, so that clients may be newer than we are;
-//! only bytes that are no lines of JSON end a connection.
+//! Sans-IO like the rest. A client gets no replies. Its cost is bounded: one line, and a number of lines between two
+//! reads; nothing else is kept. Unknown types and fields are ignored, so that clients may be newer than we are; only
+//! bytes that are not lines of JSON end a connection.
 
 use memchr::memchr;
 use rankrun_core::Rank;
@@ -12,10 +12,10 @@ use serde::Deserialize;
 /// The longest line that is taken, in bytes without its newline: a traceback of 64 KiB with room for its escapes.
 pub const MAX_LINE: usize = 256 * 1024;
 
-/// What a client has said.
+/// What a client has sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Said {
-    /// Who it is, in its own words.
+    /// Its own description.
     Hello {
         pid: i32,
         rank: Option<Rank>,
@@ -26,7 +26,7 @@ pub enum Said {
     Testimony(Testimony),
 }
 
-/// Why a client is not listened to any more.
+/// Why a client is disconnected.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("a line is longer than {MAX_LINE} bytes")]
@@ -76,11 +76,11 @@ impl Client {
         Client::default()
     }
 
-    /// Bytes arrived; they may begin and end anywhere in a line. What was said is appended.
+    /// Bytes arrived; they may begin and end anywhere in a line. Appends the messages.
     ///
     /// # Errors
     ///
-    /// The client is to be disconnected; what it said before counts.
+    /// Disconnect the client; what it sent before counts.
     pub fn received(&mut self, mut bytes: &[u8], said: &mut Vec<Said>) -> Result<(), ClientError> {
         while let Some(end) = memchr(b'\n', bytes) {
             let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
@@ -126,7 +126,7 @@ fn parse(line: &[u8]) -> Result<Option<Said>, ClientError> {
     Ok(Some(match line.kind.as_str() {
         "hello" => Said::Hello {
             pid: i32::try_from(line.pid).unwrap_or(0),
-            // Outside a job a client may say -1.
+            // Outside a job a client may send -1.
             rank: line.rank.and_then(|rank| u32::try_from(rank).ok()).map(Rank),
             kind: line.program,
             tag: line.tag,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::line::Line;
 
-/// How long an end is told to an agent that does not read: it is stopped then, and the process ends all the same.
+/// The time-out for sending to an agent that does not read (it is stopped): the process then ends anyway.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The connection that notes go over, made with the first of them.
@@ -20,7 +20,7 @@ static NOTES: Mutex<Option<Connection>> = Mutex::new(None);
 struct Connection {
     pid: u32,
     stream: UnixStream,
-    /// What the agent has not taken in yet of a line that was begun.
+    /// The unsent rest of a line that was begun.
     pending: Vec<u8>,
 }
 
@@ -51,11 +51,11 @@ impl Connection {
     }
 }
 
-/// Says how far this rank is. While notes come, a rank that is busy exiting does not count as stuck.
+/// Sends a progress note. While notes come, a rank that is busy exiting does not count as stuck.
 ///
-/// It never waits: what rankrun cannot take in at once is dropped, and so is everything where there is no rankrun.
+/// It never waits: what cannot be sent at once is dropped. Without rankrun it does nothing.
 pub fn note(text: &str) {
-    // Another thread, or the function that a signal handler has interrupted, is saying something: this is dropped.
+    // Another thread, or the function that a signal handler has interrupted, is sending: drop this note.
     let mut notes = match NOTES.try_lock() {
         Ok(notes) => notes,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -86,8 +86,8 @@ pub fn note(text: &str) {
 /// No destructor runs. The exit code of the job is `code`, where that is in 1..=255, and else 1, since a job that was
 /// aborted has not succeeded.
 pub fn abort(code: i32, message: &str) -> ! {
-    if !tell(Line::new("abort").number("code", code.into()).text("message", message)) {
-        // Where nobody listens, the terminal is the only place to say it.
+    if !send(Line::new("abort").number("code", code.into()).text("message", message)) {
+        // Without a connection, print it on stderr.
         let _ = writeln!(std::io::stderr(), "rankrun: rank {} aborted: {message}", crate::rank());
     }
     #[expect(clippy::disallowed_methods, clippy::exit, reason = "ending the process is what this function is for")]
@@ -95,7 +95,7 @@ pub fn abort(code: i32, message: &str) -> ! {
 }
 
 /// Sends a line on a connection of its own, after a hello. Returns whether the agent has it.
-pub(crate) fn tell(line: Line) -> bool {
+pub(crate) fn send(line: Line) -> bool {
     let Some(mut connection) = Connection::open() else { return false };
     connection.pending.extend(line.end());
     connection.stream.set_write_timeout(Some(PATIENCE)).is_ok() && connection.flush().unwrap_or(false)

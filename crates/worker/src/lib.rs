@@ -1,7 +1,7 @@
 //! For Rust programs that [rankrun](https://github.com/rankrun/rankrun) starts.
 //!
-//! A Rust program that uses MPI has the same trouble as one in Python: when it panics, unwinding drops what stands for MPI,
-//! `MPI_Finalize` waits for ranks that will never come, and the job hangs. [`install`] tells rankrun of the panic, which then
+//! A Rust program that uses MPI has the same problem as one in Python: when it panics, unwinding drops the MPI environment,
+//! `MPI_Finalize` waits for ranks that never call it, and the job hangs. [`install`] reports the panic to rankrun, which then
 //! ends the job and names the panic as its cause:
 //!
 //! ```
@@ -12,8 +12,8 @@
 //! println!("{} of {}", rankrun_worker::rank(), rankrun_worker::world_size());
 //! ```
 //!
-//! Everything here works without rankrun too: such a process is the only rank of its world, and nobody is told anything.
-//! The protocol is in `docs/worker-socket.md`.
+//! Everything here works without rankrun too: such a process is the only rank of its world, and nothing is sent. The
+//! protocol is in `docs/worker-socket.md`.
 
 mod connection;
 mod line;
@@ -37,7 +37,7 @@ pub fn local_rank() -> u32 {
     number("RANKRUN_LOCAL_RANK", 0)
 }
 
-/// How often the job has been started again: 0 in its first life.
+/// How often the job has been restarted: 0 in the first attempt.
 pub fn attempt() -> u32 {
     number("RANKRUN_ATTEMPT", 0)
 }

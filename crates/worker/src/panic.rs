@@ -4,7 +4,7 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::{self, PanicHookInfo};
 use std::thread;
 
-use crate::connection::{abort, tell};
+use crate::connection::{abort, send};
 use crate::line::Line;
 
 /// What a panic does, after it has been printed.
@@ -15,12 +15,12 @@ pub enum OnPanic {
     ///
     /// This is for programs that do not catch panics in their main thread.
     Tell,
-    /// The whole job is ended at once with code 101, whichever thread has panicked. No destructor runs: nothing can get
+    /// End the whole job at once with code 101, whichever thread has panicked. No destructor runs: nothing can get
     /// stuck in `MPI_Finalize`.
     Abort,
 }
 
-/// Makes panics known to rankrun. Call it at the beginning of `main`; the hook that was there before still runs first.
+/// Reports panics to rankrun. Call it at the beginning of `main`; the previous hook still runs first.
 pub fn install(on_panic: OnPanic) {
     let main = thread::current().id();
     let previous = panic::take_hook();
@@ -29,9 +29,9 @@ pub fn install(on_panic: OnPanic) {
         match on_panic {
             OnPanic::Abort => abort(101, &format!("panic: {}", message(info))),
             OnPanic::Tell if thread::current().id() == main => {
-                tell(describe(Line::new("uncaught").number("code", 101), info))
+                send(describe(Line::new("uncaught").number("code", 101), info))
             }
-            OnPanic::Tell => tell(describe(Line::new("evidence").text("what", "thread"), info)),
+            OnPanic::Tell => send(describe(Line::new("evidence").text("what", "thread"), info)),
         };
     }));
 }

@@ -56,7 +56,7 @@ fn example(how: &str, socket: Option<&Path>) -> Output {
 }
 
 /// The types of the lines, and those that are not greetings and the example's first note.
-fn told(lines: &[String]) -> Vec<&str> {
+fn received(lines: &[String]) -> Vec<&str> {
     let greeting = |line: &&str| line.contains("\"type\":\"hello\"") || line.contains("the program starts");
     lines.iter().map(String::as_str).filter(|line| !greeting(line)).collect()
 }
@@ -69,12 +69,12 @@ fn a_panic_of_the_main_thread_is_uncaught() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("failure!"), "the usual message is printed");
     let lines = agent.lines();
     assert!(lines[0].contains("\"type\":\"hello\"") && lines[0].contains("\"rank\":5,\"kind\":\"rust\""), "{lines:?}");
-    let told = told(&lines);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].starts_with(
+    let received = received(&lines);
+    assert_eq!(received.len(), 1, "{received:?}");
+    assert!(received[0].starts_with(
         "{\"v\":1,\"type\":\"uncaught\",\"code\":101,\"exception\":\"panic\",\"message\":\"failure!\",\"thread\":\"main\",\"file\":\""
     ));
-    assert!(told[0].contains("examples/panics.rs\",\"line\":"), "{told:?}");
+    assert!(received[0].contains("examples/panics.rs\",\"line\":"), "{received:?}");
 }
 
 #[test]
@@ -82,13 +82,13 @@ fn a_panic_of_another_thread_is_evidence() {
     let agent = Agent::new();
     assert_eq!(agent.run("thread").status.code(), Some(0));
     let lines = agent.lines();
-    let told = told(&lines);
-    assert_eq!(told.len(), 1, "{told:?}");
+    let received = received(&lines);
+    assert_eq!(received.len(), 1, "{received:?}");
     assert!(
-        told[0].starts_with("{\"v\":1,\"type\":\"evidence\",\"what\":\"thread\",\"exception\":\"panic\""),
-        "{told:?}"
+        received[0].starts_with("{\"v\":1,\"type\":\"evidence\",\"what\":\"thread\",\"exception\":\"panic\""),
+        "{received:?}"
     );
-    assert!(told[0].contains("\"thread\":\"helper\""), "{told:?}");
+    assert!(received[0].contains("\"thread\":\"helper\""), "{received:?}");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn an_abort_ends_the_process_with_its_code() {
     let agent = Agent::new();
     assert_eq!(agent.run("abort").status.code(), Some(3));
     let lines = agent.lines();
-    assert_eq!(told(&lines), ["{\"v\":1,\"type\":\"abort\",\"code\":3,\"message\":\"no good\"}"]);
+    assert_eq!(received(&lines), ["{\"v\":1,\"type\":\"abort\",\"code\":3,\"message\":\"no good\"}"]);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_panic_can_abort_the_job() {
     let agent = Agent::new();
     assert_eq!(agent.run("abort-on-panic").status.code(), Some(101));
     let lines = agent.lines();
-    assert_eq!(told(&lines), ["{\"v\":1,\"type\":\"abort\",\"code\":101,\"message\":\"panic: failure!\"}"]);
+    assert_eq!(received(&lines), ["{\"v\":1,\"type\":\"abort\",\"code\":101,\"message\":\"panic: failure!\"}"]);
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! Where the barriers of a group stand. It counts; who is answered is the server's part.
+//! The state of a group's barriers. It only counts; the server sends the replies.
 
 use rankrun_core::Rank;
 
 use super::Epoch;
 
-/// The barrier that is gathering. There is one at most: see the module's text on epochs.
+/// The barrier that ranks are entering. There is one at most: see the module's text on epochs.
 #[derive(Debug)]
 pub(super) struct Barrier {
     /// The lowest epoch that no rank is known to have left, the only one whose barriers can complete.
@@ -13,9 +13,9 @@ pub(super) struct Barrier {
     entered: u32,
     /// How many barriers of that epoch this node has contributed to.
     contributed: u32,
-    /// The barrier whose result has yet to come from the other nodes.
+    /// The barrier that waits for the other nodes.
     awaiting: Option<u64>,
-    /// Who was the first to leave the last epoch, if it is known.
+    /// The first rank that left the last epoch, if known.
     last_left: Option<Rank>,
     /// Epochs below this have had their broken barrier reported.
     reported: u32,

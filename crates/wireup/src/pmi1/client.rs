@@ -1,11 +1,11 @@
-//! What the server holds of one rank.
+//! The server's state of one rank.
 
 use rankrun_core::Rank;
 
 use super::payload::append_pair;
 use super::{Epoch, KEYLEN_MAX, Lifecycle, MAX_KVS_BYTES, MAX_LINE, VALLEN_MAX};
 
-/// What a pair costs beside its bytes, in the store.
+/// The overhead of a pair in the store.
 const PAIR_OVERHEAD: usize = 96;
 
 /// How a client broke the protocol. The texts go into the report.
@@ -39,7 +39,7 @@ pub(super) enum Violation {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct MultiLine {
     pub(super) name: Vec<u8>,
-    /// How many blocks the whole request has, and which this is, from 1.
+    /// The number of blocks in the request, and the number of this one, from 1.
     pub(super) total: i64,
     pub(super) so_far: i64,
     /// Of the first block: how many processes of which program it wants.
@@ -119,7 +119,7 @@ impl Client {
         Ok(())
     }
 
-    /// Ends the conversation, and frees what it held.
+    /// Ends the connection, and frees its memory.
     pub(super) fn shut(&mut self) {
         self.shut = true;
         self.line = Vec::new();

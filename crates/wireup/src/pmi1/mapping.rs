@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use rankrun_core::{NodeRank, RankMap};
 
-/// The longest mapping that is told; with the words of its reply it stays below [`super::MAX_REPLY`].
+/// The longest mapping that is sent: the whole reply stays below [`super::MAX_REPLY`].
 const MAX_MAPPING: usize = 900;
 
 /// `count` nodes from `first` on, with `ranks` consecutive ranks on each.

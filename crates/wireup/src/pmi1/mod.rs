@@ -6,18 +6,19 @@
 //! **Epochs.** A rank may be a wrapper that runs several MPI programs one after the other. Each `init` of a rank opens
 //! its next [`Epoch`], and ranks that are in the same epoch share a KVS and its barriers; the KVS of each epoch has a
 //! name of its own. A barrier needs every rank of the group, so once any rank has left an epoch, by `finalize` or by
-//! the `init` of its next program, no barrier of that epoch can complete any more. Whoever waits in one then, or
-//! enters one later, is told so at once (`rc=-1`) instead of hanging, and the driver hears of it by
-//! [`Effect::BarrierBroken`]. From this follows that a barrier can be gathering in one epoch only, the lowest that
-//! nobody has left, and that one store of committed pairs is enough.
+//! the `init` of its next program, no barrier of that epoch can complete any more. The server then sends an error
+//! (`rc=-1`) at once to ranks that wait in one or enter one later, instead of letting them hang, and the driver gets
+//! [`Effect::BarrierBroken`]. So ranks can be entering a barrier in one epoch only, the lowest that no rank has left,
+//! and one store of committed pairs is enough.
 //!
 //! Whether a second program gets through is up to the client of the first: MPICH 5 leaves the socket as it is, while
 //! Intel MPI 2021.18 shuts it down after `finalize`, for every process that holds it.
 //!
-//! **Several nodes.** Each node has a server for its own ranks. When all of them have entered a barrier, the server
-//! emits one [`Collective`] with their puts and waits for the [`CollectiveResult`] that holds every node's. The first rank
-//! that leaves an epoch makes its server contribute to the next barrier of that epoch, with the word that it is over; so
-//! every epoch ends with one collective to which each node contributes, and whoever waits in it is told.
+//! **Several nodes.** Each node has a server for its own ranks. When all of them have entered a barrier, the server emits
+//! one [`Collective`] with their puts and waits for the [`CollectiveResult`] that holds every node's. When the first rank
+//! leaves an epoch, its server contributes to the next barrier of that epoch, with a payload that says that the epoch is
+//! over. So every epoch ends with one collective to which each node contributes, and all ranks that wait in it get the
+//! error.
 //!
 //! **Bounds.** Of each client the server holds at most [`MAX_LINE`] bytes of an unfinished line and [`MAX_KVS_BYTES`]
 //! of puts. Every reply is shorter than [`MAX_REPLY`]. A driver bounds what it queues by reading at most a few KiB at
@@ -46,10 +47,10 @@ pub const MAX_LINE: usize = 4096;
 /// Every reply is shorter than this, in bytes with its newline: it is the line buffer of clients up to MPICH 4.1.
 pub const MAX_REPLY: usize = 1024;
 
-/// The longest name of a KVS that clients must make room for, in bytes. As Hydra says it.
+/// The longest name of a KVS that clients must make room for, in bytes. As in Hydra.
 pub const KVSNAME_MAX: usize = 256;
 
-/// The longest key, in bytes. As Hydra says it.
+/// The longest key, in bytes. As in Hydra.
 pub const KEYLEN_MAX: usize = 64;
 
 /// The longest value, in bytes. Hydra says 1024, with which the reply to `get` does not fit into the line buffer of

@@ -1,4 +1,4 @@
-//! What one node contributes to a barrier, as bytes for the servers of the other nodes.
+//! Encodes what one node contributes to a barrier, for the servers of the other nodes.
 //!
 //! The first byte tells the kind: [`PUTS`], followed by pairs (length of the key as u8, length of the value as u16
 //! little-endian, key, value), or [`BROKEN`], followed by a rank (u32 little-endian) that has left the epoch.

@@ -1,4 +1,4 @@
-//! One line of a request, read where it lies.
+//! Parses one line of a request, without copying it.
 
 use std::borrow::Cow;
 

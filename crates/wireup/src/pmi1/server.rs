@@ -27,7 +27,7 @@ const PUT_RESERVED: &[u8] = b"cmd=put_result rc=1 msg=key_is_reserved\n";
 const NOT_FOUND: &[u8] = b"cmd=get_result rc=1 msg=key_not_found\n";
 const FINALIZED: &[u8] = b"cmd=finalize_ack rc=0\n";
 
-/// What is not supported: the command, what MPI calls it, and the answer.
+/// Unsupported commands: the command, the name of its MPI function, and the reply.
 const UNSUPPORTED: [(&[u8], &str, &[u8]); 4] = [
     (b"spawn", "MPI_Comm_spawn", b"cmd=spawn_result rc=1 msg=spawn_is_not_supported\n"),
     (b"publish_name", "MPI_Publish_name", b"cmd=publish_result rc=1 msg=publish_is_not_supported\n"),
@@ -50,7 +50,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server to which nobody has spoken yet. Ranks in `local` that the group does not have are left out.
+    /// A new server. Ranks in `local` that the group does not have are left out.
     pub fn new(mut config: Config) -> Server {
         const PREFIX_MAX: usize = 64;
         let named = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -92,7 +92,7 @@ impl Server {
         effects.push(Effect::Closed { rank, lifecycle });
     }
 
-    /// Every node has contributed to a collective. Results that nobody waits for any more are passed over.
+    /// Every node has contributed to a collective. Results that no rank waits for any more are ignored.
     pub fn collective_done(&mut self, collective: &CollectiveResult, effects: &mut Vec<Effect>) {
         if collective.group != self.config.group || !self.barrier.awaits(collective.seq) {
             return;
@@ -116,8 +116,8 @@ impl Server {
         self.slot(rank).map_or(Lifecycle::NotInited, |slot| self.clients[slot].lifecycle)
     }
 
-    /// A rank that waits in a barrier which the local rank `gone` has not entered, and so for ever, if `gone` is no
-    /// more.
+    /// A rank that waits in a barrier that the local rank `gone` has not entered. If `gone` has ended, it waits for
+    /// ever.
     pub fn waits_for(&self, gone: Rank) -> Option<Rank> {
         if self.clients[self.slot(gone)?].in_barrier {
             return None;
@@ -262,7 +262,7 @@ impl Server {
         self.check_kvsname(epoch, request)?;
         let key = request.get(b"key").ok_or_else(|| missing("key"))?;
         let value = request.get(b"value").ok_or_else(|| missing("value"))?;
-        // As Hydra does: these are the server's own to tell.
+        // As Hydra does: only the server sets these keys.
         if key.starts_with(b"PMI_") {
             self.reply(slot, PUT_RESERVED, effects);
             return Ok(());
@@ -346,7 +346,7 @@ impl Server {
         }
     }
 
-    /// The barrier is complete: everyone in it may go on.
+    /// The barrier is complete: replies to all ranks in it.
     fn release(&mut self, effects: &mut Vec<Effect>) {
         self.barrier.complete();
         for client in self.clients.iter_mut().filter(|client| client.in_barrier) {
@@ -361,8 +361,8 @@ impl Server {
         }
     }
 
-    /// A rank has left an epoch, whose barriers can therefore complete no more. The first rank that leaves says so to
-    /// the other nodes too: for each, that is its last contribution to the epoch.
+    /// A rank has left an epoch, so its barriers cannot complete any more. For the first one, the server also sends
+    /// that to the other nodes: its last contribution to the epoch.
     fn leave(&mut self, rank: Rank, epoch: Epoch, effects: &mut Vec<Effect>) {
         if !self.barrier.is_open(epoch) {
             return;
@@ -376,7 +376,7 @@ impl Server {
         }
     }
 
-    /// Tells everyone in a barrier that it cannot complete; returns whether there was anyone.
+    /// Sends an error to all ranks in a barrier that cannot complete; returns whether there were any.
     fn refuse_waiting(&mut self, effects: &mut Vec<Effect>) -> bool {
         let mut any = false;
         for client in self.clients.iter_mut().filter(|client| client.in_barrier) {
@@ -390,7 +390,7 @@ impl Server {
         any
     }
 
-    /// Lets the driver know, once for each epoch, that somebody asked for a barrier that cannot complete.
+    /// Reports to the driver, once for each epoch, that a rank entered a barrier that cannot complete.
     fn report_broken(&mut self, epoch: Epoch, effects: &mut Vec<Effect>) {
         if self.barrier.report(epoch) {
             let left = self.barrier.last_left();
@@ -453,7 +453,7 @@ impl Server {
         Ok(())
     }
 
-    /// Answers a command that is not served, so that its client fails instead of waiting.
+    /// Replies to an unsupported command, so that its client fails instead of waiting.
     fn unsupported(
         &mut self,
         slot: usize,

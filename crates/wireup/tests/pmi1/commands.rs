@@ -99,8 +99,8 @@ fn what_is_not_served_is_answered_so_that_clients_fail_instead_of_waiting() {
         assert_eq!(world.ask(0, line), reply, "{line}");
     }
     // The group barrier was not counted as one.
-    world.say(1, "cmd=barrier_in");
-    assert_eq!(replies(&world.say(0, "cmd=barrier_in")).len(), 2);
+    world.send_line(1, "cmd=barrier_in");
+    assert_eq!(replies(&world.send_line(0, "cmd=barrier_in")).len(), 2);
 }
 
 #[test]
@@ -117,11 +117,11 @@ fn a_call_that_is_refused_is_told_of_once_with_what_it_wanted() {
         let program = ["/usr/bin/python", "./other"][so_far - 1];
         format!("mcmd=spawn\nnprocs={}\nexecname={program}\ntotspawns=2\nspawnssofar={so_far}\nendcmd", so_far + 2)
     };
-    assert_eq!(refusals(world.say(1, &block(1))), []);
+    assert_eq!(refusals(world.send_line(1, &block(1))), []);
     let wanted = Some("4 of other".to_owned());
-    assert_eq!(refusals(world.say(1, &block(2))), [(1, "MPI_Comm_spawn", wanted)]);
-    assert_eq!(refusals(world.say(0, "cmd=lookup_name service=x")), [(0, "MPI_Lookup_name", None)]);
-    assert_eq!(refusals(world.say(0, "cmd=get_ranks2hosts")), []);
+    assert_eq!(refusals(world.send_line(1, &block(2))), [(1, "MPI_Comm_spawn", wanted)]);
+    assert_eq!(refusals(world.send_line(0, "cmd=lookup_name service=x")), [(0, "MPI_Lookup_name", None)]);
+    assert_eq!(refusals(world.send_line(0, "cmd=get_ranks2hosts")), []);
 }
 
 #[test]
@@ -136,17 +136,17 @@ fn abort_tells_code_and_message_in_either_dialect() {
     ] {
         for mut world in [World::new(1), World::inited(1)] {
             let abort = Effect::Abort { rank: Rank(0), code, message: message.map(str::to_owned) };
-            assert_eq!(world.say(0, line), [abort], "{line}");
-            assert_eq!(world.say(0, "the rest of the message"), [], "{line}");
+            assert_eq!(world.send_line(0, line), [abort], "{line}");
+            assert_eq!(world.send_line(0, "the rest of the message"), [], "{line}");
         }
     }
 }
 
 #[test]
-fn a_rank_that_aborts_in_a_barrier_is_heard() {
+fn an_abort_in_a_barrier_is_handled() {
     let mut world = World::inited(2);
-    world.say(0, "cmd=barrier_in");
-    assert!(matches!(world.say(0, "cmd=abort exitcode=4")[..], [Effect::Abort { code: 4, .. }]));
+    world.send_line(0, "cmd=barrier_in");
+    assert!(matches!(world.send_line(0, "cmd=abort exitcode=4")[..], [Effect::Abort { code: 4, .. }]));
 }
 
 #[test]

@@ -11,7 +11,7 @@ fn play(size: u32, script: &str) -> World {
     let mut lines = script.lines().map(str::trim).filter(|line| !line.is_empty()).peekable();
     while let Some(line) = lines.next() {
         let (rank, sent) = line.split_once("> ").expect("a line that is sent");
-        let effects = world.say(rank.parse().expect("a rank"), sent);
+        let effects = world.send_line(rank.parse().expect("a rank"), sent);
         let malformed = effects.iter().find(|effect| matches!(effect, Effect::Malformed { .. }));
         assert_eq!(malformed, None, "{line}");
         let mut expected = Vec::new();

@@ -12,13 +12,13 @@ fn the_second_program_has_a_space_and_a_barrier_of_its_own() {
     let mut world = World::inited(2);
     world.ask(0, "cmd=put key=k value=old");
     world.ask(0, "cmd=put key=first value=only");
-    world.say(0, "cmd=barrier_in");
-    world.say(1, "cmd=barrier_in");
+    world.send_line(0, "cmd=barrier_in");
+    world.send_line(1, "cmd=barrier_in");
     world.ask(0, "cmd=finalize");
     world.ask(0, INIT);
     assert_eq!(world.ask(0, "cmd=get_my_kvsname"), "cmd=my_kvsname rc=0 kvsname=kvs_0_1");
     world.ask(0, "cmd=put key=k value=new");
-    assert_eq!(world.say(0, "cmd=barrier_in"), []);
+    assert_eq!(world.send_line(0, "cmd=barrier_in"), []);
 
     // The sibling is still in its first program, and sees that one's pairs.
     let old = world.ask(1, "cmd=get kvsname=kvs_0_0 key=k");
@@ -26,7 +26,7 @@ fn the_second_program_has_a_space_and_a_barrier_of_its_own() {
     world.ask(1, "cmd=finalize");
     world.ask(1, INIT);
     assert_eq!(world.ask(1, "cmd=get key=k"), "cmd=get_result rc=1 msg=key_not_found");
-    assert_eq!(replies(&world.say(1, "cmd=barrier_in")).len(), 2);
+    assert_eq!(replies(&world.send_line(1, "cmd=barrier_in")).len(), 2);
     assert_eq!(world.ask(1, "cmd=get key=k"), "cmd=get_result rc=0 msg=success value=new");
     assert_eq!(world.ask(1, "cmd=get key=first"), "cmd=get_result rc=1 msg=key_not_found");
     let lifecycle = Lifecycle::Inited { epoch: Epoch(1), passed_barrier: true };
@@ -37,11 +37,11 @@ fn the_second_program_has_a_space_and_a_barrier_of_its_own() {
 fn a_program_that_never_finalized_is_told_as_abandoned_by_the_next() {
     let mut world = World::inited(1);
     for (line, abandoned) in [(INIT, true), ("cmd=finalize", false), (INIT, false)] {
-        let told = world.say(0, line).into_iter().find_map(|effect| match effect {
+        let flag = world.send_line(0, line).into_iter().find_map(|effect| match effect {
             Effect::Inited { abandoned, .. } => Some(abandoned),
             _ => None,
         });
-        assert_eq!(told.unwrap_or(false), abandoned, "{line}");
+        assert_eq!(flag.unwrap_or(false), abandoned, "{line}");
     }
 }
 
@@ -49,13 +49,13 @@ fn a_program_that_never_finalized_is_told_as_abandoned_by_the_next() {
 fn whoever_waits_for_a_rank_that_goes_on_to_its_next_program_is_told() {
     for leaving in [&["cmd=finalize"][..], &[INIT], &["cmd=finalize", INIT]] {
         let mut world = World::inited(3);
-        world.say(1, "cmd=barrier_in");
-        let effects: Vec<Effect> = leaving.iter().flat_map(|line| world.say(0, line)).collect();
+        world.send_line(1, "cmd=barrier_in");
+        let effects: Vec<Effect> = leaving.iter().flat_map(|line| world.send_line(0, line)).collect();
         assert!(replies(&effects).contains(&(1, BROKEN.to_owned())), "{effects:?}");
         let broken = Effect::BarrierBroken { epoch: Epoch(0), left: Some(Rank(0)) };
         assert_eq!(effects.iter().filter(|effect| **effect == broken).count(), 1);
         // One that asks later is told too, but the driver has heard of it.
-        let late = world.say(2, "cmd=barrier_in");
+        let late = world.send_line(2, "cmd=barrier_in");
         assert_eq!(replies(&late), [(2, BROKEN.to_owned())]);
         assert_eq!(late.len(), 1);
     }
@@ -65,14 +65,14 @@ fn whoever_waits_for_a_rank_that_goes_on_to_its_next_program_is_told() {
 fn after_a_crash_in_the_first_program_the_second_one_works() {
     let mut world = World::inited(2);
     world.ask(1, "cmd=put key=lost value=1");
-    world.say(1, "cmd=barrier_in");
+    world.send_line(1, "cmd=barrier_in");
     // Rank 0 dies in its first program, in the middle of a line, and its wrapper starts the next.
-    world.say(0, "mcmd=spawn\nnprocs=1");
-    world.say(0, INIT);
+    world.send_line(0, "mcmd=spawn\nnprocs=1");
+    world.send_line(0, INIT);
     world.ask(1, "cmd=finalize");
     world.ask(1, INIT);
-    world.say(0, "cmd=barrier_in");
-    let effects = world.say(1, "cmd=barrier_in");
+    world.send_line(0, "cmd=barrier_in");
+    let effects = world.send_line(1, "cmd=barrier_in");
     let out = "cmd=barrier_out rc=0".to_owned();
     assert_eq!(replies(&effects), [(0, out.clone()), (1, out)]);
     assert_eq!(world.ask(1, "cmd=get key=lost"), "cmd=get_result rc=1 msg=key_not_found");
@@ -86,7 +86,7 @@ fn what_an_abandoned_program_put_is_neither_seen_nor_counted() {
         for i in 0..900 {
             world.ask(0, &format!("cmd=put key=k{i} value={value}"));
         }
-        world.say(0, INIT);
+        world.send_line(0, INIT);
     }
     world.ask(0, "cmd=barrier_in");
     assert_eq!(world.ask(0, "cmd=get key=k0"), "cmd=get_result rc=1 msg=key_not_found");
@@ -95,26 +95,26 @@ fn what_an_abandoned_program_put_is_neither_seen_nor_counted() {
 #[test]
 fn the_next_program_ends_a_request_that_the_last_one_left_unfinished() {
     let mut world = World::inited(1);
-    assert_eq!(world.say(0, "mcmd=spawn\nnprocs=1\narg1=a"), []);
-    world.say(0, INIT);
+    assert_eq!(world.send_line(0, "mcmd=spawn\nnprocs=1\narg1=a"), []);
+    world.send_line(0, INIT);
     assert!(world.refusal(0, "nprocs=1").contains("is no PMI request"));
 }
 
 #[test]
 fn a_program_that_died_in_a_barrier_is_counted_out_of_it() {
     let mut world = World::inited(2);
-    world.say(0, "cmd=barrier_in");
-    world.say(0, INIT);
-    assert_eq!(world.say(0, "cmd=barrier_in"), []);
-    world.say(1, INIT);
-    assert_eq!(replies(&world.say(1, "cmd=barrier_in")).len(), 2);
+    world.send_line(0, "cmd=barrier_in");
+    world.send_line(0, INIT);
+    assert_eq!(world.send_line(0, "cmd=barrier_in"), []);
+    world.send_line(1, INIT);
+    assert_eq!(replies(&world.send_line(1, "cmd=barrier_in")).len(), 2);
 }
 
 #[test]
 fn a_rank_that_entered_and_closed_still_counts_in_that_barrier() {
     let mut world = World::inited(2);
     world.ask(0, "cmd=put key=k value=v");
-    world.say(0, "cmd=barrier_in");
+    world.send_line(0, "cmd=barrier_in");
     world.server.closed(Rank(0), &mut Vec::new());
     assert_eq!(world.ask(1, "cmd=barrier_in"), "cmd=barrier_out rc=0");
     assert_eq!(world.ask(1, "cmd=get key=k"), "cmd=get_result rc=0 msg=success value=v");
@@ -124,12 +124,12 @@ fn a_rank_that_entered_and_closed_still_counts_in_that_barrier() {
 fn it_is_known_who_waits_for_a_rank_that_is_gone() {
     let mut world = World::inited(3);
     assert_eq!(world.server.waits_for(Rank(2)), None);
-    world.say(1, "cmd=barrier_in");
+    world.send_line(1, "cmd=barrier_in");
     assert_eq!(world.server.waits_for(Rank(2)), Some(Rank(1)));
-    world.say(2, "cmd=barrier_in");
+    world.send_line(2, "cmd=barrier_in");
     assert_eq!(world.server.waits_for(Rank(2)), None);
     assert_eq!(world.server.waits_for(Rank(0)), Some(Rank(1)));
-    world.say(0, "cmd=barrier_in");
+    world.send_line(0, "cmd=barrier_in");
     assert_eq!(world.server.waits_for(Rank(0)), None);
     assert_eq!(world.server.waits_for(Rank(9)), None);
 }

@@ -46,7 +46,7 @@ fn requests_out_of_order_are_refused() {
         assert!(world.refusal(0, request).ends_with("came after \"finalize\""), "{request}");
 
         let mut world = World::inited(2);
-        world.say(0, "cmd=barrier_in");
+        world.send_line(0, "cmd=barrier_in");
         assert!(world.refusal(0, request).ends_with("came while a barrier was unanswered"), "{request}");
     }
 }
@@ -66,7 +66,7 @@ fn keys_values_and_their_sum_are_bounded() {
     let value = "v".repeat(900);
     let mut sum = 0;
     let reason = loop {
-        let effects = world.say(0, &format!("cmd=put key=k value={value}"));
+        let effects = world.send_line(0, &format!("cmd=put key=k value={value}"));
         if let [Effect::Malformed { reason, .. }] = &effects[..] {
             break reason.clone();
         }
@@ -83,7 +83,7 @@ fn what_a_client_makes_the_server_hold_is_bounded_and_freed() {
     let mut world = World::inited(2);
     let mut most = 0;
     for i in 0.. {
-        let effects = world.say(0, &format!("cmd=put key=k{i} value={}", "v".repeat(i % 900)));
+        let effects = world.send_line(0, &format!("cmd=put key=k{i} value={}", "v".repeat(i % 900)));
         most = most.max(world.server.held(Rank(0)));
         if matches!(effects[..], [Effect::Malformed { .. }]) {
             break;
@@ -113,17 +113,17 @@ fn a_line_without_end_is_refused_when_it_exceeds_its_bound() {
 fn after_its_refusal_a_client_is_not_heard_and_the_others_go_on() {
     let mut world = World::inited(2);
     world.refusal(0, "nonsense");
-    assert_eq!(world.say(0, INIT), []);
-    assert_eq!(world.say(0, "cmd=barrier_in"), []);
+    assert_eq!(world.send_line(0, INIT), []);
+    assert_eq!(world.send_line(0, "cmd=barrier_in"), []);
     assert_eq!(world.ask(1, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=1");
-    assert_eq!(world.say(1, "cmd=barrier_in"), []);
+    assert_eq!(world.send_line(1, "cmd=barrier_in"), []);
     assert_eq!(world.server.waits_for(Rank(0)), Some(Rank(1)));
 }
 
 #[test]
 fn a_client_that_is_refused_in_a_barrier_gets_no_reply_and_holds_nobody_up() {
     let mut world = World::inited(2);
-    world.say(0, "cmd=barrier_in");
+    world.send_line(0, "cmd=barrier_in");
     world.refusal(0, "cmd=barrier_in");
     assert_eq!(world.ask(1, "cmd=barrier_in"), "cmd=barrier_out rc=0");
 }
@@ -131,9 +131,9 @@ fn a_client_that_is_refused_in_a_barrier_gets_no_reply_and_holds_nobody_up() {
 #[test]
 fn a_value_cannot_smuggle_a_line_or_a_word_into_anothers_reply() {
     let mut world = World::inited(2);
-    world.say(0, "cmd=put key=k value=v cmd=abort rc=1");
-    world.say(0, "cmd=barrier_in");
-    world.say(1, "cmd=barrier_in");
+    world.send_line(0, "cmd=put key=k value=v cmd=abort rc=1");
+    world.send_line(0, "cmd=barrier_in");
+    world.send_line(1, "cmd=barrier_in");
     assert_eq!(world.ask(1, "cmd=get key=k"), "cmd=get_result rc=0 msg=success value=v");
     assert!(world.refusal(0, "cmd=put key=k value=a\rb").contains("a\\rb"));
 }
@@ -142,17 +142,17 @@ fn a_value_cannot_smuggle_a_line_or_a_word_into_anothers_reply() {
 fn many_programs_in_one_rank_do_not_hurt_the_others() {
     let mut world = World::inited(2);
     for _ in 0..1000 {
-        world.say(0, INIT);
+        world.send_line(0, INIT);
         world.ask(0, "cmd=put key=k value=v");
-        assert_eq!(world.say(0, "cmd=barrier_in"), []);
+        assert_eq!(world.send_line(0, "cmd=barrier_in"), []);
     }
-    let effects = world.say(1, "cmd=barrier_in");
+    let effects = world.send_line(1, "cmd=barrier_in");
     assert!(replies(&effects)[0].1.starts_with("cmd=barrier_out rc=-1"));
 }
 
 #[test]
 fn a_rank_that_is_not_served_here_is_passed_over() {
     let mut world = World::inited(1);
-    assert_eq!(world.say(1, INIT), []);
+    assert_eq!(world.send_line(1, INIT), []);
     world.server.closed(Rank(1), &mut Vec::new());
 }

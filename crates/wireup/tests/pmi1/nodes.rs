@@ -27,13 +27,13 @@ impl Cluster {
     fn inited(nodes: u32, size: u32) -> Cluster {
         let mut cluster = Cluster::new(nodes, size);
         for rank in 0..size {
-            cluster.say(rank, INIT);
+            cluster.send_line(rank, INIT);
         }
         cluster
     }
 
     /// What comes of one line of a rank, on all nodes, without the collectives.
-    pub(crate) fn say(&mut self, rank: u32, line: &str) -> Vec<Effect> {
+    pub(crate) fn send_line(&mut self, rank: u32, line: &str) -> Vec<Effect> {
         let node = rank as usize % self.servers.len();
         let mut effects = Vec::new();
         self.servers[node].received(Rank(rank), format!("{line}\n").as_bytes(), &mut effects);
@@ -75,24 +75,24 @@ fn a_barrier_of_two_nodes_carries_the_puts_of_each_to_both() {
     let mut cluster = Cluster::inited(2, 4);
     for round in 0..3 {
         for rank in 0..4 {
-            cluster.say(rank, &format!("cmd=put key=card{rank} value=r{rank}.{round}"));
+            cluster.send_line(rank, &format!("cmd=put key=card{rank} value=r{rank}.{round}"));
             // Of equal keys the last node's counts, on both nodes.
-            cluster.say(rank, &format!("cmd=put key=same value=r{rank}"));
+            cluster.send_line(rank, &format!("cmd=put key=same value=r{rank}"));
         }
         for rank in 0..3 {
-            assert_eq!(cluster.say(rank, "cmd=barrier_in"), [], "rank {rank}");
+            assert_eq!(cluster.send_line(rank, "cmd=barrier_in"), [], "rank {rank}");
         }
-        let mut out = replies(&cluster.say(3, "cmd=barrier_in"));
+        let mut out = replies(&cluster.send_line(3, "cmd=barrier_in"));
         out.sort();
         let expected: Vec<(u32, String)> = (0..4).map(|rank| (rank, "cmd=barrier_out rc=0".to_owned())).collect();
         assert_eq!(out, expected);
         for (rank, peer) in (0..4).flat_map(|rank| (0..4).map(move |peer| (rank, peer))) {
-            let reply = replies(&cluster.say(rank, &format!("cmd=get key=card{peer}")));
+            let reply = replies(&cluster.send_line(rank, &format!("cmd=get key=card{peer}")));
             let value = format!("cmd=get_result rc=0 msg=success value=r{peer}.{round}");
             assert_eq!(reply, [(rank, value)]);
         }
         for rank in 0..4 {
-            assert!(replies(&cluster.say(rank, "cmd=get key=same"))[0].1.ends_with("value=r3"));
+            assert!(replies(&cluster.send_line(rank, "cmd=get key=same"))[0].1.ends_with("value=r3"));
         }
     }
 }
@@ -102,18 +102,18 @@ fn the_second_program_meets_its_siblings_on_the_other_node() {
     let mut cluster = Cluster::inited(2, 2);
     for _ in 0..2 {
         assert!(cluster.contributions.is_empty());
-        cluster.say(0, "cmd=barrier_in");
-        cluster.say(1, "cmd=barrier_in");
+        cluster.send_line(0, "cmd=barrier_in");
+        cluster.send_line(1, "cmd=barrier_in");
     }
     for rank in 0..2 {
-        cluster.say(rank, "cmd=finalize");
-        cluster.say(rank, INIT);
-        cluster.say(rank, &format!("cmd=put key=k{rank} value=second"));
+        cluster.send_line(rank, "cmd=finalize");
+        cluster.send_line(rank, INIT);
+        cluster.send_line(rank, &format!("cmd=put key=k{rank} value=second"));
     }
     assert!(cluster.contributions.is_empty(), "the front holds parts of the first program");
-    assert_eq!(cluster.say(0, "cmd=barrier_in"), []);
-    assert_eq!(replies(&cluster.say(1, "cmd=barrier_in")).len(), 2);
-    assert!(replies(&cluster.say(0, "cmd=get key=k1"))[0].1.ends_with("value=second"));
+    assert_eq!(cluster.send_line(0, "cmd=barrier_in"), []);
+    assert_eq!(replies(&cluster.send_line(1, "cmd=barrier_in")).len(), 2);
+    assert!(replies(&cluster.send_line(0, "cmd=get key=k1"))[0].1.ends_with("value=second"));
 }
 
 #[test]
@@ -123,12 +123,12 @@ fn a_rank_that_goes_on_to_its_next_program_frees_those_who_wait_on_another_node(
         let mut cluster = Cluster::inited(2, 4);
         let mut effects = Vec::new();
         if before {
-            effects.append(&mut cluster.say(0, leaving));
+            effects.append(&mut cluster.send_line(0, leaving));
         }
-        effects.append(&mut cluster.say(1, "cmd=barrier_in"));
-        effects.append(&mut cluster.say(3, "cmd=barrier_in"));
+        effects.append(&mut cluster.send_line(1, "cmd=barrier_in"));
+        effects.append(&mut cluster.send_line(3, "cmd=barrier_in"));
         if !before {
-            effects.append(&mut cluster.say(0, leaving));
+            effects.append(&mut cluster.send_line(0, leaving));
         }
         let broken: Vec<u32> = replies(&effects)
             .into_iter()
@@ -138,12 +138,12 @@ fn a_rank_that_goes_on_to_its_next_program_frees_those_who_wait_on_another_node(
         assert!(effects.contains(&Effect::BarrierBroken { epoch: Epoch(0), left: Some(Rank(0)) }));
         // In the next program all are together again.
         for rank in u32::from(leaving == INIT)..4 {
-            cluster.say(rank, INIT);
+            cluster.send_line(rank, INIT);
         }
         for rank in 0..3 {
-            cluster.say(rank, "cmd=barrier_in");
+            cluster.send_line(rank, "cmd=barrier_in");
         }
-        assert_eq!(replies(&cluster.say(3, "cmd=barrier_in")).len(), 4);
+        assert_eq!(replies(&cluster.send_line(3, "cmd=barrier_in")).len(), 4);
     }
 }
 
@@ -151,11 +151,11 @@ fn a_rank_that_goes_on_to_its_next_program_frees_those_who_wait_on_another_node(
 fn a_put_counts_in_its_own_barrier_only() {
     let mut cluster = Cluster::inited(2, 2);
     for (rank, value) in [(1, "first"), (0, "second")] {
-        cluster.say(rank, &format!("cmd=put key=k value={value}"));
-        cluster.say(0, "cmd=barrier_in");
-        cluster.say(1, "cmd=barrier_in");
+        cluster.send_line(rank, &format!("cmd=put key=k value={value}"));
+        cluster.send_line(0, "cmd=barrier_in");
+        cluster.send_line(1, "cmd=barrier_in");
         for reader in 0..2 {
-            assert!(replies(&cluster.say(reader, "cmd=get key=k"))[0].1.ends_with(value));
+            assert!(replies(&cluster.send_line(reader, "cmd=get key=k"))[0].1.ends_with(value));
         }
     }
 }
@@ -163,14 +163,14 @@ fn a_put_counts_in_its_own_barrier_only() {
 #[test]
 fn a_result_that_comes_after_its_program_has_gone_is_not_the_next_ones() {
     let mut cluster = Cluster::inited(2, 2);
-    cluster.say(0, "cmd=barrier_in");
-    cluster.say(0, INIT);
+    cluster.send_line(0, "cmd=barrier_in");
+    cluster.send_line(0, INIT);
     let mut effects = Vec::new();
     let pair = Bytes::from_static(b"\0\x01\x01\0kv");
     let late = CollectiveResult { group: GroupId(0), seq: 0, payloads: vec![pair; 2] };
     cluster.servers[0].collective_done(&late, &mut effects);
     assert_eq!(effects, []);
-    assert!(replies(&cluster.say(0, "cmd=get key=k"))[0].1.contains("key_not_found"));
+    assert!(replies(&cluster.send_line(0, "cmd=get key=k"))[0].1.contains("key_not_found"));
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_result_that_nobody_awaits_is_passed_over() {
     let mut effects = Vec::new();
     for (group, seq) in [(GroupId(0), 0), (GroupId(1), 0), (GroupId(0), 7)] {
         if group == GroupId(1) {
-            cluster.say(0, "cmd=barrier_in");
+            cluster.send_line(0, "cmd=barrier_in");
         }
         let payloads = vec![Bytes::from_static(b"\0"); 2];
         let result = CollectiveResult { group, seq, payloads };
@@ -192,7 +192,7 @@ fn a_result_that_nobody_awaits_is_passed_over() {
 fn an_unreadable_contribution_breaks_the_barrier_instead_of_hanging_it() {
     for payload in [&b""[..], b"\x07", b"\0\x01", b"\x01\x01"] {
         let mut cluster = Cluster::inited(2, 2);
-        cluster.say(0, "cmd=barrier_in");
+        cluster.send_line(0, "cmd=barrier_in");
         let result = CollectiveResult {
             group: GroupId(0),
             seq: 0,

@@ -79,18 +79,18 @@ proptest! {
         let size = 5;
         let mut cluster = Cluster::new(nodes, size);
         let mut waiting: Vec<Option<Epoch>> = vec![None; size as usize];
-        let mut heard = vec![true; size as usize];
+        let mut answered = vec![true; size as usize];
         for (rank, line) in lines {
-            let effects = cluster.say(rank, line);
+            let effects = cluster.send_line(rank, line);
             let server = &cluster.servers[(rank % nodes) as usize];
             let slot = rank as usize;
             if line == INIT {
                 waiting[slot] = None;
             }
             if effects.iter().any(|effect| matches!(effect, Effect::Malformed { .. })) {
-                heard[slot] = false;
+                answered[slot] = false;
             }
-            if let ("cmd=barrier_in", true, Lifecycle::Inited { epoch, .. }) = (line, heard[slot], server.lifecycle(Rank(rank))) {
+            if let ("cmd=barrier_in", true, Lifecycle::Inited { epoch, .. }) = (line, answered[slot], server.lifecycle(Rank(rank))) {
                 waiting[slot] = Some(epoch);
             }
             for (to, reply) in replies(&effects) {
@@ -100,14 +100,14 @@ proptest! {
             }
             let all: Vec<Lifecycle> =
                 (0..size).map(|rank| cluster.servers[(rank % nodes) as usize].lifecycle(Rank(rank))).collect();
-            for (rank, epoch) in waiting.iter().enumerate().filter(|(rank, _)| heard[*rank]) {
+            for (rank, epoch) in waiting.iter().enumerate().filter(|(rank, _)| answered[*rank]) {
                 let Some(epoch) = epoch else { continue };
                 let gone = |other: u32| left(all[other as usize], *epoch);
                 let here = |node: u32| (node..size).step_by(nodes as usize);
                 prop_assert!(!here(rank as u32 % nodes).any(gone), "rank {} waits for one that has left its node", rank);
                 // The others know when each node has nobody left to wait for.
-                let settled = |node| here(node).any(gone) || here(node).all(|other| waiting[other as usize] == Some(*epoch));
-                prop_assert!(!(0..nodes).all(settled), "rank {} waits in epoch {} for nobody", rank, epoch);
+                let has_entered = |node| here(node).any(gone) || here(node).all(|other| waiting[other as usize] == Some(*epoch));
+                prop_assert!(!(0..nodes).all(has_entered), "rank {} waits in epoch {} for nobody", rank, epoch);
             }
         }
     }

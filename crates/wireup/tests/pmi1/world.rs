@@ -36,7 +36,7 @@ impl World {
     }
 
     /// What comes of one line of a rank.
-    pub(crate) fn say(&mut self, rank: u32, line: &str) -> Vec<Effect> {
+    pub(crate) fn send_line(&mut self, rank: u32, line: &str) -> Vec<Effect> {
         self.send(rank, format!("{line}\n").as_bytes())
     }
 
@@ -49,7 +49,7 @@ impl World {
 
     /// The one reply to one line; nobody else gets any.
     pub(crate) fn ask(&mut self, rank: u32, line: &str) -> String {
-        let effects = self.say(rank, line);
+        let effects = self.send_line(rank, line);
         match &replies(&effects)[..] {
             [(to, reply)] if *to == rank => reply.clone(),
             other => panic!("\"{line}\" of rank {rank} was answered by {other:?}"),
@@ -58,7 +58,7 @@ impl World {
 
     /// The reason why a line ends the connection; nothing else comes of it.
     pub(crate) fn refusal(&mut self, rank: u32, line: &str) -> String {
-        reason(&self.say(rank, line), rank)
+        reason(&self.send_line(rank, line), rank)
     }
 }
 
