@@ -10,8 +10,9 @@ use crate::line::Line;
 /// What a panic does, after it has been printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnPanic {
-    /// rankrun is told. A panic of the thread that called [`install`] is taken to end the program: if it is still alive
-    /// after rankrun's `--exit-grace`, it is ended. One of any other thread is evidence, for the case that the rank fails.
+    /// Report the panic to rankrun. A panic of the thread that called [`install`] is expected to end the program: if it is
+    /// still alive after rankrun's `--exit-grace`, rankrun ends it. A panic of any other thread is only evidence if the
+    /// rank fails.
     ///
     /// This is for programs that do not catch panics in their main thread.
     Tell,
