@@ -70,7 +70,7 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
     }
 }
 
-/// Writes the answer to stdout. A reader that has seen enough (`| head`) is no failure.
+/// Writes the answer to stdout. A reader that closes the pipe (`| head`) is not an error.
 fn print(text: &[u8]) -> Result<ExitCode, Problem> {
     match anstream::stdout().write_all(text) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

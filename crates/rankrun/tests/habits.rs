@@ -1,5 +1,5 @@
-//! What rankrun answers to command lines as people write them for other launchers: it does what they mean, or starts nothing
-//! and says what to write.
+//! What rankrun does with command lines that people write for other launchers: it does what they mean, or starts nothing and
+//! prints what to write.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 

@@ -1,4 +1,4 @@
-//! What rankrun says when it is asked for something that it cannot do: the words, and the exit code.
+//! The messages and exit codes for command lines that rankrun refuses.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -24,7 +24,7 @@ fn home() -> tempfile::TempDir {
 }
 
 /// Runs rankrun in such a directory and returns what it wrote, with its exit code. Variables stand before the arguments.
-fn told_with(env: &[(&str, &str)], args: &[&str]) -> String {
+fn output_with(env: &[(&str, &str)], args: &[&str]) -> String {
     let home = home();
     let mut command = Command::new(env!("CARGO_BIN_EXE_rankrun"));
     command
@@ -40,23 +40,23 @@ fn told_with(env: &[(&str, &str)], args: &[&str]) -> String {
     format!("{}{}exit {}", text(&output.stdout), text(&output.stderr), output.status.code().unwrap())
 }
 
-fn told(args: &[&str]) -> String {
-    told_with(&[], args)
+fn output_of(args: &[&str]) -> String {
+    output_with(&[], args)
 }
 
 #[test]
 fn no_command() {
-    insta::assert_snapshot!(told(&[]), @r#"
+    insta::assert_snapshot!(output_of(&[]), @r#"
     error: no command given
     hint: usage: rankrun [OPTIONS] COMMAND [ARG]..., as in "rankrun -n 4 python train.py"
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["-n", "4"]), @r#"
+    insta::assert_snapshot!(output_of(&["-n", "4"]), @r#"
     error: no command given
     hint: usage: rankrun [OPTIONS] COMMAND [ARG]..., as in "rankrun -n 4 python train.py"
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["-n", "1", "./solver", ":", "-n", "2"]), @r#"
+    insta::assert_snapshot!(output_of(&["-n", "1", "./solver", ":", "-n", "2"]), @r#"
     error: no command given
     hint: usage: rankrun [OPTIONS] COMMAND [ARG]..., as in "rankrun -n 4 python train.py"
     exit 2
@@ -65,22 +65,22 @@ fn no_command() {
 
 #[test]
 fn unknown_options() {
-    insta::assert_snapshot!(told(&["--gace", "3s", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--gace", "3s", "true"]), @r#"
     error: unknown option "--gace"
     hint: did you mean "--grace"?
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--frobnicate", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--frobnicate", "true"]), @r#"
     error: unknown option "--frobnicate"
     hint: "rankrun --help" lists the options
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["-Z", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["-Z", "true"]), @r#"
     error: unknown option "-Z"
     hint: "rankrun --help" lists the options
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["clean", "--dryrun"]), @r#"
+    insta::assert_snapshot!(output_of(&["clean", "--dryrun"]), @r#"
     error: unknown option "--dryrun"
     hint: did you mean "--dry-run"?
     exit 2
@@ -89,23 +89,23 @@ fn unknown_options() {
 
 #[test]
 fn numbers_of_ranks_that_are_none() {
-    insta::assert_snapshot!(told(&["-n", "0", "true"]), @"
+    insta::assert_snapshot!(output_of(&["-n", "0", "true"]), @"
     error: -n: a job needs at least 1 rank
     exit 2
     ");
-    insta::assert_snapshot!(told(&["-n", "-1", "true"]), @"
+    insta::assert_snapshot!(output_of(&["-n", "-1", "true"]), @"
     error: -n: -1 is not a number of ranks
     exit 2
     ");
-    insta::assert_snapshot!(told(&["-np", "four", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["-np", "four", "true"]), @r#"
     error: -n: "four" is not a number of ranks, auto, cpu or gpu
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["-n", "99999999999", "true"]), @"
+    insta::assert_snapshot!(output_of(&["-n", "99999999999", "true"]), @"
     error: -n: 99999999999 ranks are too many
     exit 2
     ");
-    insta::assert_snapshot!(told(&["-n"]), @"
+    insta::assert_snapshot!(output_of(&["-n"]), @"
     error: --nproc needs a value
     hint: it is written --nproc <N>
     exit 2
@@ -115,56 +115,56 @@ fn numbers_of_ranks_that_are_none() {
 /// Which limit binds differs from machine to machine; that there is one for four thousand million ranks does not.
 #[test]
 fn more_ranks_than_the_machine_can_start_are_refused_with_the_limit() {
-    let told = told(&["-n", "4000000000", "true"]);
-    assert!(told.starts_with("error: cannot start 4000000000 ranks: "), "{told}");
-    assert!(told.contains("ranks can be started\nhint: "), "{told}");
-    assert!(told.ends_with("exit 2"), "{told}");
+    let output = output_of(&["-n", "4000000000", "true"]);
+    assert!(output.starts_with("error: cannot start 4000000000 ranks: "), "{output}");
+    assert!(output.contains("ranks can be started\nhint: "), "{output}");
+    assert!(output.ends_with("exit 2"), "{output}");
 }
 
 #[test]
 fn values_that_are_none() {
-    insta::assert_snapshot!(told(&["--output", "lines", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--output", "lines", "true"]), @r#"
     error: --output: "lines" is not one of line, raw, grouped, folded, none
     hint: did you mean "line"?
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--grace", "5x", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--grace", "5x", "true"]), @r#"
     error: --grace: "5x" is not a duration: write 500ms, 5s, 1m30s or 2h
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--spool", "lots", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--spool", "lots", "true"]), @r#"
     error: --spool: "lots" is not a size: write 64K, 100M or 1GiB
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--only", "3-1", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--only", "3-1", "true"]), @r#"
     error: --only: "3-1" is not a set of ranks: write 0, 0-3,8 or all
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--stdin", "some", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--stdin", "some", "true"]), @r#"
     error: --stdin: "some" is not a rank, none or all
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--wrap", "0:gdb 'x", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--wrap", "0:gdb 'x", "true"]), @r#"
     error: --wrap: a quote is not closed in "0:gdb 'x"
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["-x", "=1", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["-x", "=1", "true"]), @r#"
     error: -x: "=1" does not start with the name of a variable
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--gpus-per-rank", "0", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--gpus-per-rank", "0", "true"]), @r#"
     error: --gpus-per-rank: "0" is not a number of GPUs or none
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--timestamps=yes", "true"]), @"
+    insta::assert_snapshot!(output_of(&["--timestamps=yes", "true"]), @"
     error: --timestamps takes no value
     exit 2
     ");
-    insta::assert_snapshot!(told(&["-q", "-v", "true"]), @"
+    insta::assert_snapshot!(output_of(&["-q", "-v", "true"]), @"
     error: --quiet cannot be used with --verbose
     exit 2
     ");
-    insta::assert_snapshot!(told(&["completions", "tcsh"]), @r#"
+    insta::assert_snapshot!(output_of(&["completions", "tcsh"]), @r#"
     error: SHELL: "tcsh" is not one of bash, fish, zsh
     exit 2
     "#);
@@ -172,11 +172,11 @@ fn values_that_are_none() {
 
 #[test]
 fn bad_templates() {
-    insta::assert_snapshot!(told(&["--tag={rnk} ", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--tag={rnk} ", "true"]), @r#"
     error: --tag: unknown field "{rnk}" at position 1; the fields are {rank}, {local_rank}, {node}, {app}, {stream} and {time}
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--tag={rank", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--tag={rank", "true"]), @r#"
     error: --tag: the "{" at position 1 is not closed; write "{{" for a brace
     exit 2
     "#);
@@ -184,19 +184,19 @@ fn bad_templates() {
 
 #[test]
 fn ranks_that_the_job_does_not_have() {
-    insta::assert_snapshot!(told(&["-n", "4", "--stdin", "4", "true"]), @"
+    insta::assert_snapshot!(output_of(&["-n", "4", "--stdin", "4", "true"]), @"
     error: --stdin: there is no rank 4; the job has ranks 0 to 3
     exit 2
     ");
-    insta::assert_snapshot!(told(&["-n", "4", "--only", "0-7", "true"]), @"
+    insta::assert_snapshot!(output_of(&["-n", "4", "--only", "0-7", "true"]), @"
     error: --only: there is no rank 7; the job has ranks 0 to 3
     exit 2
     ");
-    insta::assert_snapshot!(told(&["--wrap", "1:gdb --args", "true"]), @"
+    insta::assert_snapshot!(output_of(&["--wrap", "1:gdb --args", "true"]), @"
     error: --wrap: there is no rank 1; the job has only rank 0
     exit 2
     ");
-    insta::assert_snapshot!(told(&["--tty", "0", "true"]), @"
+    insta::assert_snapshot!(output_of(&["--tty", "0", "true"]), @"
     error: --tty needs a terminal, but stdin, stdout and stderr are not terminals
     exit 2
     ");
@@ -204,7 +204,7 @@ fn ranks_that_the_job_does_not_have() {
 
 #[test]
 fn options_of_the_whole_job_after_the_first_command() {
-    insta::assert_snapshot!(told(&["-n", "1", "./solver", ":", "--timeout", "3s", "./solver"]), @r#"
+    insta::assert_snapshot!(output_of(&["-n", "1", "./solver", ":", "--timeout", "3s", "./solver"]), @r#"
     error: --timeout applies to the whole job, but comes after the first ":"
     hint: write --timeout before the first command; only -n, -x, --env-remove, --wdir and --wrap may follow ":"
     exit 2
@@ -213,31 +213,31 @@ fn options_of_the_whole_job_after_the_first_command() {
 
 #[test]
 fn commands_that_are_not_found() {
-    insta::assert_snapshot!(told(&["no-such-command"]), @r#"
+    insta::assert_snapshot!(output_of(&["no-such-command"]), @r#"
     error: cannot run "no-such-command": command not found
     exit 127
     "#);
-    insta::assert_snapshot!(told(&["train.py"]), @r#"
+    insta::assert_snapshot!(output_of(&["train.py"]), @r#"
     error: cannot run "train.py": command not found
     hint: did you mean "python3 train.py"?
     exit 127
     "#);
-    insta::assert_snapshot!(told(&["solver"]), @r#"
+    insta::assert_snapshot!(output_of(&["solver"]), @r#"
     error: cannot run "solver": command not found
     hint: did you mean "./solver"?
     exit 127
     "#);
-    insta::assert_snapshot!(told(&["./trian.py"]), @r#"
+    insta::assert_snapshot!(output_of(&["./trian.py"]), @r#"
     error: cannot run "./trian.py": no such file
     hint: did you mean "./train.py"?
     exit 127
     "#);
-    insta::assert_snapshot!(told(&["./solver", ":", "-n", "2", "./sovler"]), @r#"
+    insta::assert_snapshot!(output_of(&["./solver", ":", "-n", "2", "./sovler"]), @r#"
     error: cannot run "./sovler": no such file
     hint: did you mean "./solver"?
     exit 127
     "#);
-    insta::assert_snapshot!(told(&["--wrap", "no-such-debugger --args", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--wrap", "no-such-debugger --args", "true"]), @r#"
     error: cannot run "no-such-debugger": command not found
     exit 127
     "#);
@@ -245,27 +245,27 @@ fn commands_that_are_not_found() {
 
 #[test]
 fn a_word_like_a_subcommand_is_a_command_after_an_option() {
-    insta::assert_snapshot!(told(&["-n", "2", "chekc-nothing"]), @r#"
+    insta::assert_snapshot!(output_of(&["-n", "2", "chekc-nothing"]), @r#"
     error: cannot run "chekc-nothing": command not found
     exit 127
     "#);
-    assert!(told(&["-n", "2", "man-without-page"]).ends_with("exit 127"));
-    assert!(told(&["--", "completions"]).ends_with("exit 127"));
+    assert!(output_of(&["-n", "2", "man-without-page"]).ends_with("exit 127"));
+    assert!(output_of(&["--", "completions"]).ends_with("exit 127"));
 }
 
 #[test]
 fn files_that_are_not_executable() {
-    insta::assert_snapshot!(told(&["./train.py"]), @r#"
+    insta::assert_snapshot!(output_of(&["./train.py"]), @r#"
     error: cannot run "./train.py": permission denied
     hint: did you mean "python3 ./train.py"?
     exit 126
     "#);
-    insta::assert_snapshot!(told(&["./data"]), @r#"
+    insta::assert_snapshot!(output_of(&["./data"]), @r#"
     error: cannot run "./data": permission denied
     hint: make it executable with "chmod +x ./data"
     exit 126
     "#);
-    insta::assert_snapshot!(told(&["/tmp"]), @r#"
+    insta::assert_snapshot!(output_of(&["/tmp"]), @r#"
     error: cannot run "/tmp": is a directory
     exit 126
     "#);
@@ -273,11 +273,11 @@ fn files_that_are_not_executable() {
 
 #[test]
 fn directories_that_are_none() {
-    insta::assert_snapshot!(told(&["--wdir", "missing", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--wdir", "missing", "true"]), @r#"
     error: cannot run in "HOME/missing": No such file or directory
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--wdir", "data", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--wdir", "data", "true"]), @r#"
     error: cannot run in "HOME/data": it is not a directory
     exit 2
     "#);
@@ -285,11 +285,11 @@ fn directories_that_are_none() {
 
 #[test]
 fn log_directories_that_cannot_be_written() {
-    insta::assert_snapshot!(told(&["--log-dir", "data/logs", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--log-dir", "data/logs", "true"]), @r#"
     error: cannot write log files to "HOME/data/logs": Not a directory
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--log-dir", "/proc/logs", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--log-dir", "/proc/logs", "true"]), @r#"
     error: cannot write log files to "/proc/logs": No such file or directory
     exit 2
     "#);
@@ -297,24 +297,24 @@ fn log_directories_that_cannot_be_written() {
 
 #[test]
 fn configuration_files() {
-    insta::assert_snapshot!(told(&["--config", "missing.toml", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--config", "missing.toml", "true"]), @r#"
     error: cannot read the configuration file "missing.toml": No such file or directory
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--config", "/tmp", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--config", "/tmp", "true"]), @r#"
     error: cannot read the configuration file "/tmp": Is a directory
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--config", "unknown-key.toml", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--config", "unknown-key.toml", "true"]), @r#"
     error: unknown-key.toml:4: unknown key "grcae"
     hint: did you mean "grace"?
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--config", "bad-value.toml", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--config", "bad-value.toml", "true"]), @r#"
     error: bad-value.toml:2: grace: "10x" is not a duration: write 500ms, 5s, 1m30s or 2h
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--config", "bad-syntax.toml", "true"]), @"
+    insta::assert_snapshot!(output_of(&["--config", "bad-syntax.toml", "true"]), @"
     error: bad-syntax.toml:2: string values must be quoted, expected literal string
     exit 2
     ");
@@ -322,15 +322,15 @@ fn configuration_files() {
 
 #[test]
 fn variables_of_rankrun_that_are_wrong() {
-    insta::assert_snapshot!(told_with(&[("RANKRUN_GRACE", "soon")], &["true"]), @r#"
+    insta::assert_snapshot!(output_with(&[("RANKRUN_GRACE", "soon")], &["true"]), @r#"
     error: RANKRUN_GRACE: "soon" is not a duration: write 500ms, 5s, 1m30s or 2h
     exit 2
     "#);
-    insta::assert_snapshot!(told_with(&[("RANKRUN_KEEP_GOING", "maybe")], &["true"]), @r#"
+    insta::assert_snapshot!(output_with(&[("RANKRUN_KEEP_GOING", "maybe")], &["true"]), @r#"
     error: RANKRUN_KEEP_GOING: "maybe" is not yes or no
     exit 2
     "#);
-    insta::assert_snapshot!(told_with(&[("RANKRUN_CONFIG", "missing.toml")], &["true"]), @r#"
+    insta::assert_snapshot!(output_with(&[("RANKRUN_CONFIG", "missing.toml")], &["true"]), @r#"
     error: cannot read the configuration file "missing.toml": No such file or directory
     exit 2
     "#);
@@ -339,7 +339,7 @@ fn variables_of_rankrun_that_are_wrong() {
 #[test]
 fn gpu_masks_that_are_too_short() {
     let args = ["-n", "4", "--gpus-per-rank", "1", "true"];
-    insta::assert_snapshot!(told_with(&[("CUDA_VISIBLE_DEVICES", "0,1")], &args), @"
+    insta::assert_snapshot!(output_with(&[("CUDA_VISIBLE_DEVICES", "0,1")], &args), @"
     error: CUDA_VISIBLE_DEVICES lists too few GPUs: rank 2 needs 1, and 0 are left for it
     hint: ask for fewer GPUs or fewer ranks, or let every rank see all GPUs: --gpus-per-rank none
     exit 2
@@ -348,23 +348,23 @@ fn gpu_masks_that_are_too_short() {
 
 #[test]
 fn a_variable_to_pass_on_that_is_not_set_is_only_a_warning() {
-    let told = told(&["-x", "NOT_SET", "--dry-run", "true"]);
-    assert!(told.contains("warning: -x NOT_SET: no such variable is set\n"), "{told}");
-    assert!(told.ends_with("exit 0"), "{told}");
+    let output = output_of(&["-x", "NOT_SET", "--dry-run", "true"]);
+    assert!(output.contains("warning: -x NOT_SET: no such variable is set\n"), "{output}");
+    assert!(output.ends_with("exit 0"), "{output}");
 }
 
 /// The dry run of a command line, up to its list of variables, and without what differs between machines.
 fn dry_run(env: &[(&str, &str)], args: &[&str]) -> String {
     let args: Vec<&str> = ["--dry-run"].into_iter().chain(args.iter().copied()).collect();
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    told_with(env, &args).replace(&format!("  {}:", host.trim()), "  node:")
+    output_with(env, &args).replace(&format!("  {}:", host.trim()), "  node:")
 }
 
 #[test]
 fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
     let env = [("RANKRUN_CONFIG", "settings.toml"), ("RANKRUN_GRACE", "2s"), ("RANKRUN_NPROC", "3")];
-    let told = dry_run(&env, &["-n", "4", "-x", "A=typed", "true"]);
-    let from = told.lines().skip_while(|line| *line != "settings");
+    let output = dry_run(&env, &["-n", "4", "-x", "A=typed", "true"]);
+    let from = output.lines().skip_while(|line| *line != "settings");
     let settings: Vec<&str> = from.take_while(|line| !line.is_empty()).collect();
     insta::assert_snapshot!(settings.join("\n"), @"
     settings
@@ -376,14 +376,14 @@ fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
       tag = yes               # settings.toml:4
       config = settings.toml  # environment variable RANKRUN_CONFIG
     ");
-    assert!(told.contains("A=typed"), "{told}");
+    assert!(output.contains("A=typed"), "{output}");
 }
 
 #[test]
 fn the_time_limit_of_mpiexec_is_shown_with_its_origin() {
-    let told = dry_run(&[("MPIEXEC_TIMEOUT", "90")], &["true"]);
-    assert!(told.contains("  timeout = 90  # environment variable MPIEXEC_TIMEOUT\n"), "{told}");
-    insta::assert_snapshot!(told_with(&[("MPIEXEC_TIMEOUT", "soon")], &["true"]), @r#"
+    let output = dry_run(&[("MPIEXEC_TIMEOUT", "90")], &["true"]);
+    assert!(output.contains("  timeout = 90  # environment variable MPIEXEC_TIMEOUT\n"), "{output}");
+    insta::assert_snapshot!(output_with(&[("MPIEXEC_TIMEOUT", "soon")], &["true"]), @r#"
     error: MPIEXEC_TIMEOUT: "soon" is not a duration: write 500ms, 5s, 1m30s or 2h
     exit 2
     "#);
@@ -391,9 +391,9 @@ fn the_time_limit_of_mpiexec_is_shown_with_its_origin() {
 
 #[test]
 fn a_dry_run_shows_what_two_ranks_get() {
-    let told =
+    let output =
         dry_run(&[("PMI_RANK", "7"), ("OMP_NUM_THREADS", "3")], &["-n", "2", "-x", "A=b c", "./solver", "in put"]);
-    insta::assert_snapshot!(told, @"
+    insta::assert_snapshot!(output, @"
     2 ranks on 1 node
       node: 0-1
 
@@ -451,10 +451,10 @@ fn a_dry_run_shows_what_two_ranks_get() {
 #[test]
 fn a_dry_run_of_many_ranks_stays_short() {
     let args = ["-n", "1", "./solver", ":", "-n", "511", "--wrap", "2-4:env X=1", "--wdir", "/", "true"];
-    let told = dry_run(&[], &args);
-    assert!(told.lines().count() < 70, "{told}");
+    let output = dry_run(&[], &args);
+    assert!(output.lines().count() < 70, "{output}");
     let heads: Vec<&str> =
-        told.lines().filter(|line| line.starts_with("rank") || line.starts_with("  command")).collect();
+        output.lines().filter(|line| line.starts_with("rank") || line.starts_with("  command")).collect();
     insta::assert_snapshot!(heads.join("\n"), @"
     rank 0
       command    ./solver
@@ -467,19 +467,22 @@ fn a_dry_run_of_many_ranks_stays_short() {
 
 #[test]
 fn the_short_help_fits_a_screen() {
-    let told = told_with(&[("COLUMNS", "80")], &["-h"]);
-    assert!(told.lines().count() <= 45, "{} lines", told.lines().count());
-    for line in told.lines() {
+    let output = output_with(&[("COLUMNS", "80")], &["-h"]);
+    assert!(output.lines().count() <= 45, "{} lines", output.lines().count());
+    for line in output.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
     // Each option is one line.
-    assert!(told.lines().filter(|line| line.trim_start().starts_with('-')).all(|line| line.contains("  ")), "{told}");
-    insta::assert_snapshot!(told);
+    assert!(
+        output.lines().filter(|line| line.trim_start().starts_with('-')).all(|line| line.contains("  ")),
+        "{output}"
+    );
+    insta::assert_snapshot!(output);
 }
 
 #[test]
 fn help_man_page_and_completions_know_every_option() {
-    let (help, man, bash) = (told(&["--help"]), told(&["man"]), told(&["completions", "bash"]));
+    let (help, man, bash) = (output_of(&["--help"]), output_of(&["man"]), output_of(&["completions", "bash"]));
     for option in ["--nproc", "--stop-scope", "--env-remove", "--gpus-per-rank", "--report-dir", "--tag"] {
         for (place, text) in [("help", &help), ("man page", &man.replace('\\', "")), ("completions", &bash)] {
             assert!(text.contains(option), "{option} is missing in the {place}");

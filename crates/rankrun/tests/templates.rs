@@ -125,33 +125,33 @@ fn a_dry_run_shows_a_rank_as_it_is_and_several_by_the_names_of_their_fields() {
 #[test]
 fn mistakes_in_fields_are_refused() {
     let home = home();
-    let told = |args: &[&str]| {
+    let output_of = |args: &[&str]| {
         let (stdout, stderr, code) = rankrun(home.path(), args);
         format!("{stdout}{stderr}exit {code}")
     };
-    insta::assert_snapshot!(told(&["--wrap", "perf -o out.{rnk}", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--wrap", "perf -o out.{rnk}", "true"]), @r#"
     error: --wrap: unknown field "{rnk}"; the fields are {rank}, {local_rank}, {job}, {attempt} and {node}
     hint: write {{rnk}} for that text itself
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["--log-dir", "{jobid}", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["--log-dir", "{jobid}", "true"]), @r#"
     error: --log-dir: unknown field "{jobid}"; the fields are {rank}, {local_rank}, {job}, {attempt} and {node}
     hint: write {{jobid}} for that text itself
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["-n", "3", "--wdir", "d{rank}", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["-n", "3", "--wdir", "d{rank}", "true"]), @r#"
     error: cannot run in "HOME/d2": No such file or directory
     exit 2
     "#);
-    insta::assert_snapshot!(told(&["-n", "2", "--wrap", "./tool-{rank}", "true"]), @r#"
+    insta::assert_snapshot!(output_of(&["-n", "2", "--wrap", "./tool-{rank}", "true"]), @r#"
     error: cannot run "./tool-0": no such file
     exit 127
     "#);
-    insta::assert_snapshot!(told(&["-x", "PATH=/opt/{rank}", "true"]), @"
+    insta::assert_snapshot!(output_of(&["-x", "PATH=/opt/{rank}", "true"]), @"
     error: -x: PATH is the same for all ranks, and takes no fields
     exit 2
     ");
-    insta::assert_snapshot!(told(&["--gpus-per-rank", "1", "-x", "CUDA_VISIBLE_DEVICES={rank}", "true"]), @"
+    insta::assert_snapshot!(output_of(&["--gpus-per-rank", "1", "-x", "CUDA_VISIBLE_DEVICES={rank}", "true"]), @"
     error: --gpus-per-rank cannot be used with fields in CUDA_VISIBLE_DEVICES
     hint: leave one of them out: both say which GPUs each rank has
     exit 2

@@ -1,5 +1,5 @@
 //! The options of rankrun, defined once: `--help`, the man page, the completions, the keys of a configuration file and
-//! the `RANKRUN_*` variables all come from here. What was typed is kept as it is; `settings` makes sense of it.
+//! the `RANKRUN_*` variables all come from here. What was typed is kept unchanged; `settings` interprets it.
 
 use std::ffi::OsString;
 
@@ -56,7 +56,7 @@ const COMMON: &[&str] = &[
     "version",
 ];
 
-/// The words that are commands of rankrun when they come first, with what each does.
+/// The subcommands of rankrun, with what each does.
 pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
     ("check", "Diagnose this machine"),
     ("clean", "Remove what crashed jobs left behind"),
@@ -224,7 +224,7 @@ fn choice<T>(
         .hide_possible_values(true)
 }
 
-/// An option without a value, and its opposite, which takes back what a file or the environment says.
+/// An option without a value, and its opposite, which overrides a file or the environment.
 fn switch(id: &'static str, opposite: &'static str, heading: &'static str, help: &'static str, more: &str) -> [Arg; 2] {
     let yes = Arg::new(id).long(id).help_heading(heading).help(help).long_help(format!(
         "{help}.
@@ -559,7 +559,7 @@ pub(crate) fn long_names(command: &Command) -> Vec<String> {
     longs.map(|long| format!("--{long}")).collect()
 }
 
-/// Whether an option, as typed, takes the next word for its value; `None` if there is no such option.
+/// Whether an option, as typed, takes the next word as its value; `None` if there is no such option.
 pub(crate) fn takes_next_word(command: &Command, typed: &str) -> Option<bool> {
     let takes_value = |arg: &Arg| arg.get_action().takes_values() && !arg.is_require_equals_set();
     if let Some(long) = typed.strip_prefix("--") {

@@ -1,4 +1,4 @@
-//! The options that take one of a few words: each word, what it means, and what it stands for.
+//! The options that take one of a few words: each word, its help, and its value.
 
 use rankrun_core::job::{Buffer, CleanShm, Descendants, MpiMode, StopScope};
 
@@ -23,7 +23,7 @@ pub(crate) fn choose<T: Copy>(choices: &[Choice<T>], word: &str) -> Result<T, St
     })
 }
 
-/// How the ranks' output is put together. `Auto` is raw for one rank and line for more.
+/// How the ranks' output is merged. `Auto` is raw for one rank and line for more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Output {
     Line,
@@ -33,7 +33,7 @@ pub(crate) enum Output {
     None,
 }
 
-/// When something that suits terminals is done.
+/// When to use a feature for terminals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum When {
     Auto,

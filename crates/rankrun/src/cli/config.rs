@@ -25,7 +25,7 @@ impl Config {
     }
 }
 
-/// The longest that a configuration may be: many times what anybody would write.
+/// The largest configuration file: far more than anybody writes.
 const MOST: u64 = 1 << 20;
 
 pub(crate) fn read(path: &Path) -> Result<Config, Problem> {

@@ -1,15 +1,15 @@
-//! The options of other launchers, and what each is here: the parser takes or refuses them by this table, and
+//! The options of other launchers, and their equivalents here: the parser accepts or refuses them by this table, and
 //! docs/from-other-launchers.md shows it.
 //!
-//! An option is taken silently only where it means the same here, or asks for what is so in any case. Every other one is
-//! refused before anything is started, with what to write in its place.
+//! An option is accepted silently only if it means the same here, or asks for the default behaviour. Every other one is
+//! refused before anything is started, with a hint what to write instead.
 //!
 //! Read from Hydra's `options.c` (MPICH 5), Intel's "Hydra Options" (2021.1x), mpirun(1) of Open MPI 4.1 and 5,
 //! torchrun 2.15's `run.py`, srun(1) of Slurm 22.05, parallel(1) and xargs(1).
 
 use std::fmt;
 
-/// Who has the option.
+/// The launchers that have the option.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Launcher {
     Mpiexec,
@@ -50,16 +50,16 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// What an option of another launcher is here.
+/// The equivalent of another launcher's option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Here {
     /// These words of ours; `{}` stands for its value, `{1}` and `{2}` for the two words of a name and a value.
     Same(&'static [&'static str]),
-    /// The same, if the job has one command; of several, ours would concern only the first.
+    /// The same, if the job has one command; with several, our option would apply only to the first.
     SameForOne(&'static [&'static str]),
-    /// It asks for what is so in any case, for the reason given.
+    /// It asks for the default behaviour, for the given reason.
     Already(&'static str),
-    /// With one of these values it asks for what is so in any case; else refused, with the advice.
+    /// With one of these values it asks for the default behaviour; otherwise refused, with the advice.
     Only(&'static [&'static str], &'static str),
     /// Refused, with the advice.
     Refused(&'static str),
@@ -72,7 +72,7 @@ use Here::{Already, Only, Refused, Same, SameForOne};
 pub(crate) struct Habit {
     pub(crate) launchers: &'static [Launcher],
     pub(crate) names: &'static [&'static str],
-    /// What its value is called: empty if it takes none, `[=X]` if the value needs an equals sign and may be left out, two
+    /// The name of its value: empty if it takes none, `[=X]` if the value needs an equals sign and may be left out, two
     /// words if it takes two.
     pub(crate) value: &'static str,
     pub(crate) here: Here,
@@ -105,7 +105,7 @@ impl Habit {
         text.replace("--nproc=", "-n ")
     }
 
-    /// What to write in its place, for these values.
+    /// What to write instead, for these values.
     pub(crate) fn advice(&self, values: &[String]) -> String {
         match self.here {
             Same(words) => format!("write {}", self.written(&words.join(" "), values)),
@@ -123,7 +123,7 @@ pub(crate) fn named(typed: &str) -> Vec<&'static Habit> {
     TABLE.iter().filter(|habit| habit.names.iter().any(|name| key(name) == typed_key)).collect()
 }
 
-/// Whether rows ask for different things, so that nobody can tell what is meant.
+/// Whether rows ask for different things, so that the meaning is ambiguous.
 pub(crate) fn disagree(rows: &[&Habit]) -> bool {
     rows.iter().any(|row| row.here != rows[0].here || row.arity() != rows[0].arity())
 }
@@ -153,7 +153,7 @@ const fn row(launchers: &'static [Launcher], names: &'static [&'static str], val
     Habit { launchers, names, value, here }
 }
 
-/// Every option that we know of others, and that is not ours in name and meaning.
+/// Every known option of other launchers that differs from ours in name or meaning.
 pub(crate) const TABLE: &[Habit] = &[
     // How many ranks.
     row(&[Mpiexec, Mpirun], &["-np", "--np"], "N", Same(&["--nproc={}"])),
@@ -528,7 +528,7 @@ mod tests {
         }
     }
 
-    /// A text in a cell of a table; what stands between backquotes is code already.
+    /// A text in a cell of a table; text between backquotes is code already.
     fn cell(text: &str) -> String {
         text.replace('|', "\\|").replace("'*'", "'\\*'")
     }

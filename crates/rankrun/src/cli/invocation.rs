@@ -1,4 +1,4 @@
-//! What was typed, taken apart: a subcommand, or the commands of a job with the options before each.
+//! Parses the command line: a subcommand, or the commands of a job with the options before each.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ use crate::completions::Shell;
 use crate::message::Problem;
 use crate::{habits, spelling};
 
-/// What the user wants of us.
+/// What the user asks for.
 #[derive(Debug)]
 pub(crate) enum Invocation {
     /// The commands of a job; the options that concern the whole job are those of the first.
@@ -38,7 +38,7 @@ pub(crate) enum Invocation {
     Print(String),
 }
 
-/// Takes the words after the program's own name apart.
+/// Parses the words after the program's own name.
 pub(crate) fn read(words: Vec<OsString>) -> Result<Invocation, Problem> {
     let rest = words.get(1..).unwrap_or_default();
     let named = words.first().and_then(|first| first.to_str()).unwrap_or_default();
@@ -54,14 +54,14 @@ pub(crate) fn read(words: Vec<OsString>) -> Result<Invocation, Problem> {
     }
 }
 
-/// Why parsing went no further.
+/// Why parsing stopped.
 enum Stop {
     Print(String),
     Problem(Problem),
 }
 
 fn read_subcommand(name: &str, command: Command, words: &[OsString]) -> Result<Invocation, Stop> {
-    // None of them takes single letters together, and "-hosts" must never be read as "-h".
+    // None of them allows combined single letters, and "-hosts" must never be read as "-h".
     if let Some(word) = words.iter().find(|word| matches!(word.as_bytes(), [b'-', other, _, ..] if *other != b'-')) {
         let problem = Problem::usage(format!("unknown option \"{}\"", word.display()));
         return Err(Stop::Problem(problem.hint(format!("\"rankrun {name} --help\" lists the options"))));
@@ -118,7 +118,7 @@ fn read_job(words: Vec<OsString>) -> Result<Invocation, Stop> {
     Ok(Invocation::Job(segments))
 }
 
-/// Options of the whole job are written before the first command, so that nobody takes them for the second's alone.
+/// Options of the whole job must be before the first command: elsewhere they would look like options of one command.
 fn refuse_job_wide(matches: &ArgMatches) -> Result<(), Problem> {
     for id in matches.ids().map(clap::Id::as_str) {
         let typed = matches.value_source(id) == Some(ValueSource::CommandLine);
@@ -143,7 +143,7 @@ fn parse(command: Command, words: &[OsString]) -> Result<ArgMatches, Stop> {
     })
 }
 
-/// Says what clap found in our own words.
+/// Turns clap's errors into our own messages.
 fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
     let text = |kind: ContextKind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -180,7 +180,7 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
                 option.trim_matches(angles),
                 words.join(", ")
             ));
-            // The word may be one that the option takes elsewhere.
+            // The word may be valid for the option in another launcher.
             let theirs = habits::named(option);
             match (&theirs[..], near) {
                 ([], near) | (_, near @ Some(_)) if option != "--mpi" => problem.hint_if(near),

@@ -1,4 +1,4 @@
-//! What rankrun says before a job starts: errors, hints and warnings, on stderr.
+//! What rankrun prints before a job starts: errors, hints and warnings, on stderr.
 
 use std::fmt;
 use std::io::Write as _;
@@ -61,15 +61,15 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Prints a warning on stderr: something that does not keep the job from running.
+/// Prints a warning on stderr: a problem that does not prevent the job.
 pub(crate) fn warn(text: &str) {
     line("warning", AnsiColor::Yellow, text);
 }
 
 fn line(label: &str, color: AnsiColor, text: &str) {
     let style = Style::new().bold().fg_color(Some(color.into()));
-    // Names of files and lines of scripts, which others may have chosen, are quoted in it.
+    // It quotes names of files and lines of scripts, which others may have chosen.
     let text = printable_lines(text);
-    // Where stderr is closed there is nobody left to tell.
+    // If stderr is closed, there is nowhere to print.
     let _ = writeln!(anstream::stderr(), "{style}{label}:{style:#} {text}");
 }

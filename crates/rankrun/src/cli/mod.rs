@@ -1,4 +1,4 @@
-//! The command line: words as typed, and the settings that come of them, each with its origin.
+//! The command line: words as typed, and the resulting settings, each with its origin.
 
 pub(crate) mod args;
 pub(crate) mod choices;

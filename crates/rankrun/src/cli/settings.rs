@@ -1,4 +1,4 @@
-//! From what was typed, the environment and the configuration file to settings, each of which knows where it comes from.
+//! Makes the settings from the command line, the environment and the configuration file; each setting keeps its origin.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -40,7 +40,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value as somebody wrote it, by the name of its option.
+/// A value as written, with the name of its option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Given {
     pub(crate) key: &'static str,
@@ -49,7 +49,7 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// A mistake in this value, told with the place to mend it.
+    /// An error in this value, with its origin.
     pub(crate) fn problem(&self, text: impl fmt::Display) -> Problem {
         Problem::usage(match &self.origin {
             Origin::CommandLine => match self.key {
@@ -70,7 +70,7 @@ pub(crate) enum Nproc {
     Auto,
     /// One for each GPU.
     Gpus,
-    /// One for each GPU, or for each CPU where there is no GPU: torchrun's `auto`.
+    /// One for each GPU, or for each CPU if there is no GPU: torchrun's `auto`.
     GpusOrCpus,
     Count(u32),
 }
@@ -107,7 +107,8 @@ pub(crate) struct Settings {
     pub(crate) keep_going: bool,
     pub(crate) die_with_parent: bool,
     pub(crate) output: Option<Output>,
-    /// The template of the tag; empty for the default one. With its origin, since only the output crate can judge it.
+    /// The template of the tag; empty for the default one. With its origin, since only the output crate can validate
+    /// it.
     pub(crate) tag: Option<Given>,
     pub(crate) timestamps: bool,
     pub(crate) only: Option<RankSet>,
@@ -127,15 +128,15 @@ pub(crate) struct Settings {
     pub(crate) dry_run: bool,
     /// Everything that is not a default, in the order of the help.
     pub(crate) given: Vec<Given>,
-    /// What is odd, but keeps nothing from running.
+    /// Warnings: problems that do not prevent the job.
     pub(crate) warnings: Vec<String>,
 }
 
-/// How much output may wait on disk, unless told otherwise.
+/// How much output may wait on disk by default.
 const SPOOL: u64 = 1 << 30;
-/// How many reports are kept, unless told otherwise.
+/// How many reports are kept by default.
 const KEEP_REPORTS: u32 = 100;
-/// How long output may be written after the job's end, unless told otherwise.
+/// How long output may be written after the job's end by default.
 const DRAIN: Duration = Duration::from_secs(30);
 
 /// Resolves the settings of a job from its segments as typed and from `env`, rankrun's own environment.
@@ -218,7 +219,7 @@ fn no_command() -> Problem {
         .hint("usage: rankrun [OPTIONS] COMMAND [ARG]..., as in \"rankrun -n 4 python train.py\"")
 }
 
-/// Warnings of variables that look like settings, and are none.
+/// Warnings about variables that look like settings, and are not.
 fn misspelt_variables(env: &[(OsString, OsString)]) -> Vec<String> {
     let known: Vec<String> = KEYS
         .iter()
@@ -230,7 +231,7 @@ fn misspelt_variables(env: &[(OsString, OsString)]) -> Vec<String> {
         .filter(|name| name.starts_with("RANKRUN_") && !is_outer_identity(OsStr::new(name)))
         .filter(|name| !known.iter().any(|known| known == name))
         .filter_map(|name| {
-            // Only the part that is the setting's own is compared: the prefix is right already.
+            // Only the part after the prefix is compared: the prefix matches already.
             let settings = known.iter().filter_map(|known| known.strip_prefix("RANKRUN_"));
             let near = nearest(name.strip_prefix("RANKRUN_")?, settings)?;
             Some(format!("{name} is not a setting; did you mean RANKRUN_{near}?"))
@@ -238,7 +239,7 @@ fn misspelt_variables(env: &[(OsString, OsString)]) -> Vec<String> {
         .collect()
 }
 
-/// Where values are looked for, in this order: what was typed, the environment, the file.
+/// Where values are looked up, in this order: the command line, the environment, the file.
 #[derive(Clone, Copy)]
 struct Sources<'a> {
     typed: &'a ArgMatches,
@@ -247,7 +248,7 @@ struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// The value of an option, from where it is said first.
+    /// The value of an option, from the first of these that has it.
     fn one(&self, key: &'static str) -> Option<Given> {
         let given = |text: OsString, origin| Given { key, text, origin };
         if let Some(text) = self.typed_switch(key) {
@@ -299,7 +300,7 @@ impl<'a> Sources<'a> {
         config.values(key).iter().map(given).collect()
     }
 
-    /// All values of options that add up, those of the file first, those typed in the order in which they were typed.
+    /// All values of a repeatable option: those of the file first, then those of the command line in their order.
     fn every(&self, keys: &[&'static str]) -> Vec<Given> {
         let mut given: Vec<Given> = keys.iter().flat_map(|key| self.filed(key)).collect();
         let mut typed: Vec<(usize, Given)> = Vec::new();
@@ -317,7 +318,7 @@ impl<'a> Sources<'a> {
         given
     }
 
-    /// Reads the value of an option that is text.
+    /// The value of an option, which must be UTF-8.
     fn get<T>(&self, key: &'static str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, Problem> {
         let Some(given) = self.one(key) else {
             return Ok(None);
@@ -330,7 +331,7 @@ impl<'a> Sources<'a> {
         self.get(key, |word| choose(choices, word))
     }
 
-    /// Everything that somebody said, for those who want to know why.
+    /// All values that are not defaults, with their origins, for `--dry-run`.
     fn all(&self) -> Vec<Given> {
         KEYS.iter()
             .flat_map(|key| match args::REPEATED.contains(key) {
@@ -341,7 +342,7 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// The options that are listed with their origin. A test holds it against the options that there are.
+/// The options that are listed with their origin. A test compares it with all options.
 const KEYS: &[&str] = &[
     "nproc",
     "wdir",
@@ -412,7 +413,7 @@ fn app(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<AppSettings,
     })
 }
 
-/// `NAME=VALUE` sets; `NAME` and `NAME*` pass on what rankrun itself has.
+/// `NAME=VALUE` sets; `NAME` and `NAME*` pass on rankrun's own values.
 fn env_edits(given: &Given, env: &[(OsString, OsString)], warnings: &mut Vec<String>) -> Result<Vec<EnvEdit>, Problem> {
     let text = given.text.as_bytes();
     let set = |(name, value): (OsString, OsString)| EnvEdit::Set { name, value };
@@ -421,7 +422,7 @@ fn env_edits(given: &Given, env: &[(OsString, OsString)], warnings: &mut Vec<Str
         let value = Template::lenient(OsStr::from_bytes(&text[equals + 1..]));
         return Ok(vec![match value.fixed() {
             Some(fixed) => EnvEdit::Set { name, value: fixed.to_owned() },
-            // The programs of all ranks are found by it before any is started.
+            // The programs of all ranks are looked up with it before any is started.
             None if name == "PATH" => return Err(given.problem("PATH is the same for all ranks, and takes no fields")),
             None => EnvEdit::Fill { name, value },
         }]);
@@ -459,7 +460,7 @@ fn wrap(given: &Given) -> Result<Wrap, Problem> {
     Ok(Wrap { ranks, command: command? })
 }
 
-/// A text that may differ from rank to rank, and in which an unknown field is a mistake.
+/// A text that may differ from rank to rank. An unknown field in it is an error.
 fn template(given: &Given, text: &OsStr) -> Result<Template, Problem> {
     Template::strict(text).map_err(|error| {
         let literally = format!("write {{{{{}}}}} for that text itself", error.name);
@@ -499,10 +500,10 @@ fn read_stdin(text: &str) -> Result<StdinTarget, String> {
     }
 }
 
-/// The most GPUs that a rank may ask for. All their numbers go into its environment.
+/// The most GPUs of a rank. All their numbers go into its environment.
 const MOST_GPUS: u32 = 1024;
 
-/// `none`, or a number; `none` can take back what a file says.
+/// `none`, or a number; `none` overrides a file.
 fn read_gpus(text: &str) -> Result<Option<u32>, String> {
     match text {
         "none" => Ok(None),

@@ -1,9 +1,9 @@
-//! Options as people type them → options as our parser takes them. Nothing that is not understood gets through.
+//! Rewrites options as people type them to options that our parser accepts. Refuses everything else.
 //!
-//! The words up to the first of the command are read. An option of ours stays as it is, be it written with one dash, as
-//! mpiexec takes its own, or with `_` for `-`, as torchrun does. An option of another launcher is written as ours or
-//! refused, by the table in [`habits`](crate::habits). Single letters may stand together (`-vl`, `-n4`), except for those
-//! that print something instead of running a job: `-hosts` must never be read as `-h`.
+//! It reads the words before the command. Our own options are accepted also with one dash, as mpiexec does, or with `_`
+//! for `-`, as torchrun does. An option of another launcher is rewritten as ours or refused, by the table in
+//! [`habits`](crate::habits). Single letters may be combined (`-vl`, `-n4`), except for those that print something
+//! instead of running a job: `-hosts` must never be read as `-h`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,10 +15,10 @@ use crate::args;
 use crate::habits::{self, Arity, Habit, Here};
 use crate::message::Problem;
 
-/// The options that print something in place of running a job.
+/// The options that print something instead of running a job.
 const PRINTING: [&str; 4] = ["-h", "--help", "-V", "--version"];
 
-/// Writes the options before a command of a job as ours. `is_only` tells that the job has no other command.
+/// Rewrites the options before a command of a job as ours. `is_only`: the job has no other command.
 pub(crate) fn spell(command: &Command, words: &[OsString], is_only: bool) -> Result<Vec<OsString>, Problem> {
     let mut spelt = Vec::with_capacity(words.len());
     let mut rest = words;
@@ -70,9 +70,9 @@ pub(crate) fn spell(command: &Command, words: &[OsString], is_only: bool) -> Res
 /// One option as typed.
 struct Typed {
     word: OsString,
-    /// What stands before the equals sign.
+    /// The part before the equals sign.
     name: String,
-    /// What stands after it.
+    /// The part after it.
     value: Option<OsString>,
 }
 
@@ -86,7 +86,7 @@ impl Typed {
         Typed { word: word.to_owned(), name: String::from_utf8_lossy(name).into_owned(), value }
     }
 
-    /// The word as our parser takes it, if it is an option of ours.
+    /// The word as our parser accepts it, if it is an option of ours.
     fn own(&self, command: &Command) -> Option<OsString> {
         let with_value = |name: &str| match &self.value {
             Some(value) => {
@@ -142,7 +142,7 @@ impl Typed {
     }
 }
 
-/// Whether what follows a letter can be its value, and is not the rest of a word that we do not know.
+/// Whether the text after a letter can be its value, and is not the rest of an unknown word.
 fn is_value(arg: &Arg, rest: &str) -> bool {
     match arg.get_id().as_str() {
         "nproc" => is_number_of_ranks(rest.strip_prefix('=').unwrap_or(rest)),
@@ -156,7 +156,7 @@ fn is_number_of_ranks(text: &str) -> bool {
     ["auto", "gpu", "cpu"].contains(&text) || (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Writes an option of another launcher as ours, and returns how many of the words after it belong to it.
+/// Rewrites an option of another launcher as ours, and returns how many of the words after it belong to it.
 fn translate(
     option: &Typed,
     rows: &[&'static Habit],
@@ -206,7 +206,7 @@ fn translate(
     Ok(used)
 }
 
-/// A word of ours, with the values of the option in its place.
+/// One of our words, with the values of the option filled in.
 fn fill(word: &str, values: &[OsString]) -> OsString {
     let mut filled = word.as_bytes().to_vec();
     let mut replace = |place: &[u8], value: &OsString| {
@@ -215,7 +215,7 @@ fn fill(word: &str, values: &[OsString]) -> OsString {
         }
     };
     match values {
-        // The last place first: a value may look like a place itself.
+        // The last placeholder first: a value may look like a placeholder.
         [name, value] => {
             replace(b"{2}", value);
             replace(b"{1}", name);
@@ -263,7 +263,7 @@ fn list(launchers: &[habits::Launcher]) -> String {
     }
 }
 
-/// An option that nobody has, with the nearest of those that are taken.
+/// An unknown option, with the nearest known one.
 fn unknown(command: &Command, name: &str) -> Problem {
     let ours = args::long_names(command);
     let taken = habits::TABLE.iter().filter(|habit| !matches!(habit.here, Here::Refused(_)));
@@ -280,14 +280,14 @@ fn unknown(command: &Command, name: &str) -> Problem {
 mod tests {
     use super::*;
 
-    fn told(words: &[&str]) -> Result<Vec<String>, String> {
+    fn spelled(words: &[&str]) -> Result<Vec<String>, String> {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
         let spelt = spell(&args::job(), &words, true).map_err(|problem| problem.to_string())?;
         Ok(spelt.iter().map(|word| word.to_string_lossy().into_owned()).collect())
     }
 
     fn spelt(words: &[&str]) -> Vec<String> {
-        told(words).unwrap_or_else(|problem| panic!("{words:?}: {problem}"))
+        spelled(words).unwrap_or_else(|problem| panic!("{words:?}: {problem}"))
     }
 
     #[test]
@@ -315,7 +315,7 @@ mod tests {
     fn letters_stand_together_only_where_each_is_ours_and_none_prints_a_text() {
         assert_eq!(spelt(&["-vvl", "-n4", "-xA=1", "-l=x", "a"]), ["-vvl", "-n4", "-xA=1", "-l=x", "a"]);
         for word in ["-hosts", "-hn4", "-vh", "-Vl", "-xterm", "-nfoo", "-vlz", "-version1"] {
-            assert!(told(&[word, "a"]).is_err(), "{word}");
+            assert!(spelled(&[word, "a"]).is_err(), "{word}");
         }
     }
 
@@ -323,7 +323,7 @@ mod tests {
     fn a_text_is_printed_only_where_no_command_waits_to_be_run() {
         assert_eq!(spelt(&["-n", "2", "-help"]), ["-n", "2", "--help"]);
         for words in [&["-h", "./a"][..], &["--version", "-n", "2", "./a"], &["-V", "--", "./a"]] {
-            assert!(told(words).is_err(), "{words:?}");
+            assert!(spelled(words).is_err(), "{words:?}");
         }
         let help = [OsString::from("--help")];
         assert!(spell(&args::job(), &help, false).is_err(), "another command follows");
@@ -349,7 +349,7 @@ mod tests {
                     Here::Refused(_) => false,
                 };
                 let is_clear = !habits::disagree(&habits::named(name));
-                assert_eq!(told(&words).is_ok(), taken && is_clear, "{words:?}: {:?}", told(&words));
+                assert_eq!(spelled(&words).is_ok(), taken && is_clear, "{words:?}: {:?}", spelled(&words));
             }
         }
     }

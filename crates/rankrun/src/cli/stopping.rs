@@ -1,4 +1,4 @@
-//! The options that say with which signals ranks are ended, and what each of their values means.
+//! The options for the signals that end ranks, and their values.
 
 use clap::Arg;
 use rankrun_core::status::signal_name;

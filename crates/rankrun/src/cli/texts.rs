@@ -9,7 +9,7 @@ is left. MPI programs (MPICH, Intel MPI, MVAPICH) and torch programs need no fur
 Options end at the first word of the command. A word \":\" separates commands; each has its own -n, -x, --env-remove, --wdir and \
 --wrap. All other options apply to the whole job and come before the first command.";
 
-/// What may stand in the place of a command, for the end of the help.
+/// The subcommands, for the end of the help.
 pub(crate) const COMMANDS: &str = "  rankrun check              Diagnose this machine
   rankrun clean              Remove what crashed jobs left behind
   rankrun completions SHELL  Print the completion script of bash, fish or zsh

@@ -17,11 +17,11 @@ use rustix::fs::Access;
 use crate::{capacity, clean, cpus, inventory};
 use rankrun_sys::reason;
 
-/// How a finding is to be taken.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Level {
     Fine,
-    /// Jobs run, with less than there could be.
+    /// Jobs run, with limitations.
     Note,
     /// Jobs cannot run.
     Bad,
@@ -66,7 +66,7 @@ fn render(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.topic.len()).max().unwrap_or(0);
     let mut text = String::new();
     for Finding { topic, level, text: said, hint } in findings {
-        // Paths and the answers of programs are quoted in it.
+        // It quotes paths and the output of programs.
         let said = printable(said);
         let (mark, color) = match level {
             Level::Fine => ("ok  ", AnsiColor::Green),
@@ -83,7 +83,7 @@ fn render(findings: &[Finding]) -> String {
     text
 }
 
-/// Which tier holds the processes of a rank together (K-1), found by doing it.
+/// Which tier contains the processes of a rank (K-1), found by trying it.
 fn containment(env: &[(OsString, OsString)]) -> Finding {
     const TOPIC: &str = "containment";
     const HINT: &str = "jobs run without it; to get a cgroup: systemd-run --user --scope -p Delegate=yes rankrun ...";
@@ -94,7 +94,7 @@ fn containment(env: &[(OsString, OsString)]) -> Finding {
             let path = cgroup.path().to_owned();
             let placed = place_a_process(&path, env);
             drop(cgroup);
-            // A process that was placed there for a test may not be gone yet: "rankrun clean" finds the directory.
+            // The test process may not be gone yet: "rankrun clean" finds the directory.
             let _ = std::fs::remove_dir(&path);
             let above = path.parent().unwrap_or(&path).display();
             match placed {
@@ -116,7 +116,7 @@ fn containment(env: &[(OsString, OsString)]) -> Finding {
 
 /// Puts a process into a cgroup, and waits until it is gone.
 fn place_a_process(cgroup: &Path, env: &[(OsString, OsString)]) -> std::io::Result<()> {
-    // `cat` waits for us, and ends when we close its input.
+    // `cat` ends when we close its input.
     let cat = inventory::installed_program(variable(env, "PATH"), "cat").unwrap_or_else(|| "/bin/cat".into());
     let mut child = Command::new(cat).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     let placed = std::fs::write(cgroup.join("cgroup.procs"), child.id().to_string());
@@ -134,7 +134,7 @@ fn runtime_directory() -> Finding {
     let made = places.create();
     places.remove();
     for (base, _) in bases.iter().zip(existed).filter(|(_, existed)| !existed) {
-        // A job has begun in it meanwhile, or it was not made: in both cases it is not ours to remove.
+        // This fails if a job uses it by now, or if it was not made: then it must stay.
         let _ = std::fs::remove_dir(base);
     }
     let usual = bases[0].display();
@@ -253,7 +253,7 @@ fn limits() -> Vec<Finding> {
 /// MPI and torch pass messages between ranks of a node through /dev/shm.
 fn shared_memory() -> Option<Finding> {
     const TOPIC: &str = "shm";
-    /// What a container gets by default (docker, podman: 64 MiB) is too little for several ranks of any MPI.
+    /// The default of a container (docker, podman: 64 MiB) is too little for several ranks of any MPI.
     const LITTLE: u64 = 256 << 20;
     let Ok(stat) = rustix::fs::statvfs("/dev/shm") else {
         return Some(Finding::note(TOPIC, "/dev/shm does not exist", "MPI and torch need it: mount a tmpfs there"));

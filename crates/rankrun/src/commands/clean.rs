@@ -1,7 +1,7 @@
 //! `rankrun clean`: ends and removes what dead jobs left behind.
 //!
-//! A job is dead when nobody holds the lock on its directory: its agent holds it as long as it lives. The lock is kept
-//! while we clean, so that two of us do not meet.
+//! A job is dead when its directory is not locked: its agent holds the lock as long as it lives. We hold the lock while
+//! we clean, so that two cleaners do not interfere.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -24,9 +24,9 @@ use rustix::process::{PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal}
 use crate::message::{Problem, warn};
 use rankrun_sys::reason;
 
-/// From SIGTERM to SIGKILL.
+/// The time from SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// From SIGKILL to giving up on a process that the kernel cannot end.
+/// The time from SIGKILL until a process counts as unkillable.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 /// What a dead job left.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct Leftover {
     shared_memory: HashMap<OsString, shm::File>,
 }
 
-/// Cleans, or only lists, and says on stdout what it did.
+/// Cleans, or only lists, and prints on stdout what it did.
 pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
     let mut text = String::new();
     let mut code = ExitCode::SUCCESS;
@@ -73,7 +73,7 @@ pub(crate) fn survey() -> Result<Vec<Leftover>, Problem> {
     Ok(found)
 }
 
-/// The dead jobs below one directory. None are below a directory of somebody else: no job has ever used it.
+/// The dead jobs below one directory. A directory of another user has none: no job of ours uses it.
 fn survey_base(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
     if tidy::check(jobs).is_err() {
         return Ok(Vec::new());
@@ -105,7 +105,7 @@ fn examine(job: String, directory: PathBuf) -> Option<Leftover> {
     })
 }
 
-/// The living processes of ours that carry the job's name, without ourselves and those above us.
+/// Our live processes with the job's name in their environment, without this one and its ancestors.
 fn processes_of(job: &str) -> Vec<proc::Process> {
     let all = proc::all();
     let mut spared = vec![std::process::id() as i32];
@@ -122,11 +122,11 @@ fn is_of_job(pid: i32, job: &str) -> bool {
         && proc::environment_variable(pid, "RANKRUN_JOB_ID").is_some_and(|value| value == job.as_bytes())
 }
 
-/// The job's directories in the cgroup v2 hierarchy, wherever in it the job was started.
+/// The job's directories in the cgroup v2 hierarchy, at any place.
 fn cgroups_of(job: &str) -> Vec<PathBuf> {
     let wanted = OsString::from(format!("rankrun-{job}"));
     let mut found = Vec::new();
-    // The v2 hierarchy has no controller of this name in version 1, so that it alone is found.
+    // Version 1 has no controller of this name, so that only the v2 hierarchy is found.
     for (_, top) in crate::cpus::hierarchies("") {
         let mut waiting = vec![top];
         while let Some(directory) = waiting.pop() {
@@ -164,7 +164,7 @@ impl Leftover {
         while !groups.iter().all(GuardedCgroup::empty) && Instant::now() < bound {
             wait_for_any(&[], Duration::from_millis(5));
         }
-        // All are tried, whatever becomes of one.
+        // Try all, also after a failure.
         let removed_groups = groups.iter().filter(|group| group.remove()).count() == groups.len();
         let removed = shm::unlink_unused(self.shared_memory.clone()).len();
         let alive = processes_of(&self.job).len();
@@ -208,13 +208,13 @@ fn end(processes: &[proc::Process], job: &str, signal: Signal, bound: Duration) 
         let Some(pid) = rustix::process::Pid::from_raw(process.pid) else {
             continue;
         };
-        // The second look at the process is through its pidfd's eyes: if it is still of the job now, then so is what the
-        // descriptor stands for.
+        // Check the process again after opening the pidfd: if it still belongs to the job now, so does the process of
+        // the descriptor.
         let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
             continue;
         };
         if is_of_job(process.pid, job) && pidfd_send_signal(&pidfd, signal).is_ok() {
-            // What is stopped does not see SIGTERM before it goes on.
+            // A stopped process handles SIGTERM only after SIGCONT.
             let _ = pidfd_send_signal(&pidfd, Signal::CONT);
             waiting.push(pidfd);
         }
@@ -230,7 +230,7 @@ fn end(processes: &[proc::Process], job: &str, signal: Signal, bound: Duration) 
     count - waiting.len()
 }
 
-/// Waits until any of the processes has ended, and says which have.
+/// Waits until any of the processes has ended, and returns those that have.
 fn wait_for_any(pidfds: &[OwnedFd], bound: Duration) -> Vec<bool> {
     let mut polled: Vec<PollFd<'_>> = pidfds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     let timeout = Timespec::try_from(bound).ok();
@@ -244,7 +244,7 @@ pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
 }
 
 fn list(text: &mut String, leftover: &Leftover) {
-    // Processes and files were named by the job.
+    // The job chose the names of processes and files.
     let mut line = |line: String| {
         text.push_str(&printable(&line));
         text.push('\n');

@@ -1,5 +1,5 @@
-//! `rankrun completions`: what a shell needs to complete our command line. The scripts are in `completions/`; what they know of
-//! the options is filled in from their definitions.
+//! `rankrun completions`: prints a shell's completion script. The scripts are in `completions/`; the options are filled in from
+//! their definitions.
 
 use std::fmt::Write as _;
 
@@ -43,7 +43,7 @@ pub(crate) fn script(shell: Shell) -> String {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Takes {
     Nothing,
-    /// One of these words, each with its meaning; other text too, where there is more to say.
+    /// One of these words, each with its meaning, and possibly other text.
     Words(Vec<(String, String)>),
     Directory,
     File,
@@ -130,7 +130,7 @@ fn parts(command: &Command) -> (Vec<Opt>, Vec<Takes>) {
     (options, positional.into_iter().map(takes).collect())
 }
 
-/// The first part of a help text: what a menu has room for.
+/// The first part of a help text: enough for a menu.
 fn brief(help: &str) -> &str {
     help.split([':', ';']).next().unwrap_or(help)
 }

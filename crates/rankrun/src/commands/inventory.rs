@@ -10,13 +10,14 @@ use rankrun_sys::exec::resolve;
 
 use crate::check::{Finding, usable, variable};
 
-/// How long Python may take to tell about itself; a file system that hangs must not hang us.
+/// The time-out for Python; a file system that hangs must not hang us.
 const PYTHON_BOUND: Duration = Duration::from_secs(10);
 
-/// What Python tells of itself. Packages are looked up in their metadata and not imported: torch takes seconds.
+/// The data that Python prints about itself. Packages are looked up in their metadata and not imported: torch takes
+/// seconds.
 ///
-/// It runs isolated (`-I`), since Python would otherwise import modules from the working directory and from wherever
-/// PYTHONPATH says. Packages there are still found: reading metadata runs no code.
+/// It runs isolated (`-I`), since Python would otherwise import modules from the working directory and PYTHONPATH.
+/// Packages there are still found: reading metadata runs no code.
 const PYTHON_PROGRAM: &str = "\
 import os, site, sys
 from importlib import metadata
@@ -52,21 +53,20 @@ fn python(env: &[(OsString, OsString)]) -> Option<Python> {
     command.args(["-I", "-c", PYTHON_PROGRAM]).env_clear().envs(env.iter().cloned());
     // Wrappers of Python, and the dynamic linker with an empty element in LD_LIBRARY_PATH, look there.
     command.current_dir("/");
-    let told = answer(command, PYTHON_BOUND)?;
-    let mut lines = told.lines().map(str::to_owned);
+    let answered = answer(command, PYTHON_BOUND)?;
+    let mut lines = answered.lines().map(str::to_owned);
     let mut next = || lines.next().unwrap_or_default();
     Some(Python { executable, version: next(), prefix: PathBuf::from(next()), mpi4py: next(), torch: next() })
 }
 
-/// A program on the PATH. Elements that mean the working directory do not count: whoever diagnoses a machine may stand in
-/// a directory of somebody else.
+/// A program on the PATH. Elements that mean the working directory do not count: it may belong to another user.
 pub(crate) fn installed_program(path: Option<&OsStr>, name: &str) -> Option<PathBuf> {
     let directories = std::env::split_paths(path?).filter(|directory| directory.is_absolute());
     let path = std::env::join_paths(directories).ok()?;
     resolve(name.as_ref(), Some(&path), Path::new("/")).ok()
 }
 
-/// What a command writes to stdout, if it ends well in time.
+/// What a command writes to stdout, if it succeeds in time.
 fn answer(mut command: Command, bound: Duration) -> Option<String> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let stdout = child.stdout.take()?;
@@ -82,7 +82,8 @@ fn answer(mut command: Command, bound: Duration) -> Option<String> {
     }
     let status = child.wait().ok()?;
     let mut text = String::new();
-    // A few short lines fit into the pipe, and what Python may have started and left holding it cannot make us wait.
+    // A few short lines fit into the pipe, and a process that Python has started and that keeps it open cannot block
+    // us.
     stdout.take(if in_time { 4096 } else { 0 }).read_to_string(&mut text).ok()?;
     status.success().then_some(text)
 }
@@ -188,7 +189,7 @@ fn contains(file: &Path, wanted: &[u8]) -> bool {
         if window.windows(wanted.len()).any(|bytes| bytes == wanted) {
             return true;
         }
-        // What stands across two blocks is found with the next.
+        // A match across two blocks is found with the next.
         window.drain(..window.len().saturating_sub(wanted.len()));
     }
     false
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_answers_is_heard() {
+    fn the_output_of_a_command_is_returned() {
         let mut command = Command::new("echo");
         command.arg("here");
         assert_eq!(answer(command, PYTHON_BOUND).as_deref(), Some("here\n"));

@@ -48,7 +48,7 @@ fn section(text: &mut String, title: &str, paragraph: &str, lines: &str) {
     }
 }
 
-/// Keeps roff from reading text as its own (groff_char(7)): a hyphen that is typed, a quote, a line that begins with a dot.
+/// Escapes text that roff would interpret (groff_char(7)): a hyphen that is typed, a quote, a line that begins with a dot.
 fn escape(text: &str) -> String {
     let escaped = text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
     match escaped.starts_with('.') {

@@ -1,4 +1,4 @@
-//! What rankrun does beside running jobs.
+//! The subcommands of rankrun.
 
 pub(crate) mod check;
 pub(crate) mod clean;

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::message::{self, Problem};
 use rankrun_sys::reason;
 
-/// The text of the report that a journal comes to.
+/// The text of a journal's report.
 pub(crate) fn read(file: &Path, color: bool) -> Result<String, Problem> {
     let replayed = rankrun_front::replay(file, color).map_err(|error| {
         use rankrun_front::JournalError::{Event, Line, NoEnd, Read};

@@ -23,7 +23,7 @@ const LISTED: usize = 1000;
 /// The name of a report in its directory.
 const REPORT: &str = "report.json";
 
-/// What every version of the schema has.
+/// The fields that every version of the schema has.
 #[derive(Deserialize)]
 struct Version {
     schema: u32,
@@ -32,7 +32,7 @@ struct Version {
 /// The reports that are kept in the default place.
 #[derive(Debug)]
 pub(crate) struct Reports {
-    /// `None` where the user has no home.
+    /// `None` if the user has no home.
     directory: Option<PathBuf>,
 }
 
@@ -54,8 +54,8 @@ impl Reports {
         Reports { directory }
     }
 
-    /// The text of one report, or the report as it is kept: that of `job`, which is an id, the beginning of one or a path;
-    /// else the newest.
+    /// The text of one report, or its JSON: that of `job`, which is an id, the beginning of one or a path; by default the
+    /// newest.
     pub(crate) fn read(&self, job: Option<&Path>, as_json: bool, color: bool) -> Result<String, Problem> {
         let path = match job {
             Some(job) => self.find(job)?,
@@ -74,7 +74,7 @@ impl Reports {
 
     /// One line for each report, or one object, the newest first.
     pub(crate) fn list(&self, as_json: bool) -> Result<String, Problem> {
-        // What is none of ours, or is just being removed, is no reason not to list the others.
+        // Skip files that are not ours, or are just being removed.
         let kept = self.newest_first()?.into_iter().take(LISTED).filter_map(|path| read(&path).ok());
         if as_json {
             let rows: Vec<serde_json::Value> = kept.map(|kept| json(&kept)).collect();
@@ -208,7 +208,7 @@ fn table(reports: &[Report], now: f64, width: usize) -> String {
         let mut line = String::new();
         for (at, (cell, width)) in row.iter().zip(widths).enumerate() {
             let gap = " ".repeat(width - wide(cell));
-            // Numbers stand below each other by their ends. Writing into a string does not fail, here and below.
+            // Numbers are aligned to the right. Writing into a string does not fail, here and below.
             let _ = if at >= 2 { write!(line, "{gap}{cell}  ") } else { write!(line, "{cell}{gap}  ") };
         }
         line.push_str(&row[5]);

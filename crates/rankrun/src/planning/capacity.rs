@@ -1,6 +1,6 @@
-//! Whether the machine lets us start as many processes and open as many files as the job needs, and what stands in the way.
+//! Checks the limits on processes and open files against what the job needs.
 //!
-//! A job that would run out of them half-way is refused before anything is started.
+//! A job that would exceed a limit is refused before anything is started.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use crate::cpus::hierarchies;
 use crate::message::Problem;
 
-/// Front, guard and agent with their threads, and a little room for what else the user does meanwhile.
+/// Front, guard and agent with their threads, and some room for other processes of the user.
 const OWN_TASKS: u64 = 16;
 
 /// One limit on the number of processes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Bound {
-    /// What it is called, as in "the limit on processes of a user (RLIMIT_NPROC)".
+    /// Its name, as in "the limit on processes of a user (RLIMIT_NPROC)".
     pub(crate) name: String,
     pub(crate) limit: u64,
     pub(crate) used: u64,
@@ -29,7 +29,7 @@ impl Bound {
     }
 }
 
-/// Refuses a job that is larger than what is left of some limit.
+/// Refuses a job that exceeds what is left of a limit.
 pub(crate) fn check(ranks: u64) -> Result<(), Problem> {
     refuse(ranks, bounds(ranks))
 }
@@ -49,7 +49,7 @@ fn refuse(ranks: u64, bounds: Vec<Bound>) -> Result<(), Problem> {
     .hint(remedy))
 }
 
-/// What a job opens, as far as it grows with the job.
+/// The open files that grow with the job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Descriptors {
     pub(crate) ranks: u32,
@@ -63,13 +63,13 @@ pub(crate) struct Descriptors {
 const OF_THE_AGENT: u64 = 32;
 /// What the front opens for itself: poll set, signals, stream, threads, terminal.
 const OF_THE_FRONT: u64 = 24;
-/// What a rank needs until it has been started: its stdio, its PMI socket, its cgroup.
+/// What a rank needs until it is started: its stdio, its PMI socket, its cgroup.
 const EACH_AT_START: u64 = 5;
-/// Ranks that the agent makes ready at once.
+/// Ranks that the agent prepares at the same time.
 const MADE_READY: u64 = 16;
 
 impl Descriptors {
-    /// For an agent, and for a front, beside what is open already.
+    /// For an agent, and for a front, in addition to what is open already.
     fn needed(self) -> [u64; 2] {
         let ranks = u64::from(self.ranks);
         let agent = ranks * u64::from(self.each) + ranks.min(MADE_READY) * EACH_AT_START;
@@ -77,9 +77,9 @@ impl Descriptors {
     }
 }
 
-/// Refuses a job that would need more open files than it may have. The agent raises its limit as far as it may be raised.
+/// Refuses a job that would need more open files than it may have. The agent raises its soft limit to the hard one.
 pub(crate) fn check_descriptors(wanted: Descriptors) -> Result<(), Problem> {
-    // Without a name for them we hold the usual three.
+    // If they cannot be counted, assume the usual three.
     let open = std::fs::read_dir("/proc/self/fd").map_or(3, Iterator::count) as u64;
     let (soft, hard) = rankrun_sys::limits::open_files();
     refuse_descriptors(wanted, open, soft.unwrap_or(u64::MAX), hard.unwrap_or(u64::MAX))
@@ -107,7 +107,7 @@ fn refuse_descriptors(wanted: Descriptors, open: u64, soft: u64, hard: u64) -> R
 
 /// The limits on processes that concern us, for a job of so many ranks.
 ///
-/// What the user runs already is counted only where it can matter: on a large machine that takes longer than a launch.
+/// The user's running processes are counted only if that can matter: on a large machine it takes longer than a launch.
 pub(crate) fn bounds(ranks: u64) -> Vec<Bound> {
     let mut bounds = Vec::new();
     let system = system_tasks();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 pub(crate) fn allowed() -> u32 {
     let affinity = rustix::thread::sched_getaffinity(None).map(|set| set.count()).unwrap_or(1);
     let quotas = hierarchies("cpu").into_iter().flat_map(|(own, top)| quotas(&own, &top));
-    // Half a CPU more is no CPU more: a rank on it would hold up all others.
+    // Round down: a rank on half a CPU would slow down all others.
     let quota = quotas.map(|cpus| cpus.floor() as u32).min().unwrap_or(u32::MAX);
     affinity.min(quota).max(1)
 }
@@ -40,7 +40,7 @@ fn ratio(quota: &str, period: &str) -> Option<f64> {
     Some(quota as f64 / period as f64)
 }
 
-/// Where a controller's files of our own cgroup are: the directory, and the mount point at which to stop going up.
+/// The directory of a controller's files for our cgroup, and the mount point at which to stop going up.
 ///
 /// Both the v1 hierarchy of the controller and the v2 hierarchy are named, whichever are mounted.
 pub(crate) fn hierarchies(controller: &str) -> Vec<(PathBuf, PathBuf)> {

@@ -1,4 +1,4 @@
-//! `--dry-run`: what would be started, for people to read.
+//! `--dry-run`: prints what would be started.
 //!
 //! Ranks that run the same command are one block, in which a variable that differs from rank to rank is shown once.
 
@@ -24,7 +24,7 @@ type Env = BTreeMap<OsString, OsString>;
 
 /// Describes a plan. `cpus` is the number of CPUs that the job may use; `whole` shows the whole environment.
 pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> String {
-    // What is only known at the start is shown by its name.
+    // A value that is known only at the start is shown by its name.
     let spec = JobSpec { job: JobId("<job>".to_owned()), ..plan.spec.clone() };
     let facts = NodeFacts {
         node: NodeRank(0),
@@ -44,7 +44,7 @@ pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> 
     text
 }
 
-/// What is shown of ranks that run the same command.
+/// The text about ranks that run the same command.
 struct Block {
     /// The ranks, the command, the program and the directory.
     lines: Vec<String>,
@@ -93,7 +93,7 @@ fn describe_block(spec: &JobSpec, facts: &NodeFacts, places: &[Place], whole: bo
     let first = places[0].rank;
     let program = spec.command(first).swap_remove(0);
     let own_directory = PathBuf::from(spec.directory(first));
-    // What differs within a block is shown by its name.
+    // A value that differs within a block is shown by its name.
     let (command, directory) = match places {
         [_] => (spec.command(first), own_directory.clone()),
         _ => {

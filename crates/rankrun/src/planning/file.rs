@@ -1,4 +1,4 @@
-//! Reading files that the user names: regular ones only, and no more than we can hold.
+//! Reads files that the user names: only regular ones, up to a size limit.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -21,7 +21,7 @@ pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > most { Err(refused()) } else { Ok(bytes) }
 }
 
-/// Opens a regular file. Nobody may write to a FIFO, opening a device may do something, and neither has an end.
+/// Opens a regular file. A FIFO may have no writer, opening a device may have an effect, and neither has an end.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     // A device must not even be opened.
@@ -31,7 +31,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
         _ => return Err(no_regular_file()),
     }
     let file: OwnedFd = rustix::fs::open(path, flags, Mode::empty())?;
-    // It may have been exchanged meanwhile.
+    // It may have been replaced meanwhile.
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
         FileType::RegularFile => Ok(file.into()),
         _ => Err(no_regular_file()),

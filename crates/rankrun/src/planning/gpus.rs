@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The GPUs of the machine, by what its drivers show: NVIDIA's, else AMD's, else Intel's.
+/// The GPUs of the machine, from the files of its drivers: NVIDIA's, else AMD's, else Intel's.
 pub(crate) fn installed() -> u32 {
     count(Path::new("/"))
 }

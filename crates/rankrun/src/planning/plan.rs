@@ -1,4 +1,5 @@
-//! From settings to the plan that the front runs: the only place that knows the types of the front and of the output.
+//! Makes the plan that the front runs from the settings: the only module that uses the types of both the front and the
+//! output.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -26,15 +27,15 @@ use crate::program;
 use crate::settings::{AppSettings, Nproc, Settings};
 use rankrun_sys::reason;
 
-/// What rankrun finds around it when it starts.
+/// The environment in which rankrun starts.
 #[derive(Clone, Debug)]
 pub(crate) struct Surroundings {
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) cwd: PathBuf,
     pub(crate) host: String,
-    /// CPUs that the job may use, once somebody has asked.
+    /// CPUs that the job may use, once counted.
     pub(crate) cpus: OnceCell<u32>,
-    /// GPUs of this machine, once somebody has asked.
+    /// GPUs of this machine, once counted.
     pub(crate) gpus: OnceCell<u32>,
     /// Whether stdin, stdout and stderr are terminals.
     pub(crate) terminals: [bool; 3],
@@ -48,7 +49,7 @@ pub(crate) struct Surroundings {
 }
 
 impl Surroundings {
-    /// What is around this process.
+    /// The environment of this process.
     pub(crate) fn gather(env: Vec<(OsString, OsString)>) -> Result<Surroundings, Problem> {
         let cwd = std::env::current_dir().map_err(|error| no_working_directory(&error))?;
         let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
@@ -72,7 +73,7 @@ impl Surroundings {
         })
     }
 
-    /// CPUs that the job may use. Finding out takes a noticeable part of a launch, and most launches need not know.
+    /// CPUs that the job may use. Counting takes a noticeable part of a launch, and most launches do not need it.
     pub(crate) fn cpus(&self) -> u32 {
         *self.cpus.get_or_init(crate::cpus::allowed)
     }
@@ -123,10 +124,10 @@ fn is_regular_file(fd: impl AsFd) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
 }
 
-/// How long an agent may do nothing at all before its guard ends it.
+/// How long an agent may do nothing at all before its guard kills it.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Refuses to start a job where `/proc` does not show our own processes: without it, ranks could be neither watched nor
-/// found, and with that of another pid namespace strangers would be taken for them.
+/// found, and with that of another pid namespace other processes would be mistaken for them.
 fn check_proc() -> Result<(), Problem> {
     let stat = std::fs::read_to_string("/proc/self/stat").map_err(|error| {
         Problem::internal(format!("cannot read \"/proc/self/stat\": {}", reason(&error)))
@@ -139,7 +140,7 @@ fn check_proc() -> Result<(), Problem> {
     Ok(())
 }
 
-/// Refuses to start a job where a sandbox refuses what its end needs: to wait for processes, and to remove directories.
+/// Refuses to start a job if a sandbox prevents what its end needs: waiting for processes, and removing directories.
 fn check_calls() -> Result<(), Problem> {
     let refused = |what: &str, call: &str, error: &std::io::Error| {
         Problem::internal(format!("cannot {what}: {call}: {}", reason(error)))
@@ -153,7 +154,7 @@ fn check_calls() -> Result<(), Problem> {
     }
 }
 
-/// Makes the plan of a job, or says what is wrong with it. Nothing is started, and nothing is written.
+/// Makes the plan of a job, or returns the problem. Starts and writes nothing.
 ///
 /// The front fills in the runtime directory and the signals that are ignored.
 pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, Problem> {
@@ -193,7 +194,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         report: report_place(settings, around, &spec.job),
         journal: settings.journal.as_ref().map(|file| around.cwd.join(file)),
         error_file: around.variable("TORCHELASTIC_ERROR_FILE").map(|path| around.cwd.join(path)),
-        // A person at a debugger is not to be hurried.
+        // A user at a debugger needs time.
         timeout: settings.timeout.filter(|_| settings.tty.is_none()),
         keep_going: settings.keep_going,
         node: node_options(&spec, &around.env),
@@ -216,7 +217,7 @@ fn log_dirs(directory: &Template, spec: &JobSpec, around: &Surroundings) -> LogD
     }
 }
 
-/// Where the report goes: where the user says, else below their state directory.
+/// Where the report goes: the user's choice, by default below their state directory.
 fn report_place(settings: &Settings, around: &Surroundings, job: &JobId) -> ReportPlace {
     let set = |name| around.variable(name).filter(|value| !value.is_empty()).map(|path| around.cwd.join(path));
     let home = set("HOME");
@@ -226,13 +227,13 @@ fn report_place(settings: &Settings, around: &Surroundings, job: &JobId) -> Repo
     ReportPlace { directory, is_asked_for, home, keep: settings.keep_reports }
 }
 
-/// Where reports are kept, unless told otherwise. `variable` is a path in the environment.
+/// Where reports are kept by default. `variable` is a path in the environment.
 pub(crate) fn reports_directory(variable: impl Fn(&'static str) -> Option<PathBuf>) -> Option<PathBuf> {
     let state = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")));
     state.map(|state| state.join("rankrun"))
 }
 
-/// How the agent is to be. The two variables are for tests (docs/containment.md).
+/// The settings of the agent. The two variables are for tests (docs/containment.md).
 fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::Options {
     let text = |name| variable(env, name).and_then(OsStr::to_str);
     let patience = text("RANKRUN_LEASE_SECONDS").and_then(|text| text.parse().ok());
@@ -250,7 +251,7 @@ pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
     Ok(rankrun_front::run(plan))
 }
 
-/// What is known of this node before the job starts, as far as it has to do with finding programs.
+/// What is known about this node before the job starts, and matters for finding programs.
 fn known_facts() -> NodeFacts {
     NodeFacts { node: NodeRank(0), cpus: 1, master: None, stdbuf: None, socket: None, hook: None, runtime_dir: None }
 }
@@ -276,7 +277,7 @@ fn no_gpus(option: &str, mask: Option<GpuMask>) -> Problem {
     })
 }
 
-/// Refuses to give ranks GPUs of their own where there are too few of them.
+/// Refuses `--gpus-per-rank` if there are too few GPUs.
 fn check_gpu_masks(spec: &JobSpec, around: &Surroundings) -> Result<(), Problem> {
     let edits = spec.apps.iter().flat_map(|app| &app.env);
     let filled = edits.filter_map(|edit| match edit {
@@ -313,7 +314,7 @@ fn check_gpu_masks(spec: &JobSpec, around: &Surroundings) -> Result<(), Problem>
     }
 }
 
-/// Refuses a wish for libc's buffering that could only be ignored.
+/// Refuses `--buffer` if it would have no effect.
 fn check_buffer(settings: &Settings) -> Result<(), Problem> {
     let wanted = settings.buffer != Buffer::Program;
     if wanted && !STDBUF_LIBRARIES.iter().any(|library| Path::new(library).exists()) {
@@ -326,9 +327,9 @@ fn check_buffer(settings: &Settings) -> Result<(), Problem> {
 /// Log files that are open at once; the least recently used one is closed for the next.
 const LOG_FILES: u32 = 256;
 
-/// What the job opens. Granting a rank the terminal saves a few, which are not worth counting.
+/// The files that the job opens. A rank with the terminal needs a few less; they are not counted.
 fn descriptors(settings: &Settings, world: u32, io: &IoPolicy) -> Descriptors {
-    // A pty is held once more for its window's size.
+    // A pty is open once more, for its window size.
     let stream = |kind| if kind == StdioKind::Pty { 2 } else { 1 };
     let of_pmi = u32::from(settings.mpi == MpiMode::Pmi1);
     let of_stdin = u32::from(io.stdin == StdinTarget::All);
@@ -370,7 +371,7 @@ fn plan_app(app: &AppSettings, size: u32, around: &Surroundings) -> App {
     }
 }
 
-/// The directory, seen from the working directory if it is relative.
+/// The directory, relative to the working directory unless absolute.
 fn below(cwd: &Path, directory: Template) -> Template {
     // A field has no slash at its start.
     match directory.shown().as_bytes().starts_with(b"/") {
@@ -388,7 +389,7 @@ fn check_directory(directory: &Path) -> Result<(), Problem> {
     rustix::fs::access(directory, rustix::fs::Access::EXEC_OK).map_err(|error| problem(reason(&error.into())))
 }
 
-/// Makes sure that every rank has its directory, and that its program can be executed.
+/// Checks that every rank has its directory, and that its program can be executed.
 fn check_programs(spec: &JobSpec) -> Result<(), Problem> {
     let directory = |place: &Place| PathBuf::from(spec.directory(place.rank));
     let directories: BTreeSet<PathBuf> = spec.map.places().iter().map(directory).collect();
@@ -401,7 +402,7 @@ fn check_programs(spec: &JobSpec) -> Result<(), Problem> {
         let mut found: BTreeSet<(OsString, PathBuf)> = BTreeSet::new();
         for place in spec.map.places().iter().filter(|place| place.app == AppIndex(index)) {
             let wraps: Vec<&Wrap> = app.wraps.iter().filter(|wrap| wrap.ranks.contains(place.rank)).collect();
-            // What a wrapped rank runs is for its wrap to find: it may be no program at all, as after "sh -c".
+            // The wrap looks up the program of a wrapped rank: it may not be a program at all, as after "sh -c".
             let own = wraps.is_empty().then(|| app.command[0].clone());
             for word in own.into_iter().chain(wraps.iter().map(|wrap| wrap.command[0].expand(spec, place.rank))) {
                 let program = (word, directory(place));
@@ -454,8 +455,8 @@ fn io_policy(settings: &Settings, world: u32, around: &Surroundings) -> Result<I
             return Err(Problem::usage("--tty needs a terminal, but stdin, stdout and stderr are not terminals"));
         }
         Some(rank) => Some(grant(rank)),
-        // A single rank that nobody looks at on the way gets the terminal as it would without us: job control, window
-        // size and modes are its own.
+        // A single rank with unprocessed output gets the terminal as without rankrun: with job control, window size and
+        // modes.
         None if world == 1 && stdin && untouched && stdin_rank == StdinTarget::Rank(Rank(0)) => Some(grant(Rank(0))),
         None => None,
     };
@@ -491,7 +492,7 @@ fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Conf
         status: around.window.filter(|_| stdout || stderr),
         status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
         same_destination: around.same_destination,
-        // A prompt is for people; in a file a line that is not finished yet only breaks lines apart.
+        // Unfinished lines such as prompts are for people; in a file they would only split lines.
         partial_after: (!around.stdout_is_file).then_some(PARTIAL_AFTER),
         temp_dir: around.variable("TMPDIR").filter(|dir| !dir.is_empty()).map_or("/tmp".into(), PathBuf::from),
         ..Config::new(mode(settings, world), world)

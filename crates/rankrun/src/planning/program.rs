@@ -1,4 +1,4 @@
-//! Finding the program of a command before anything is started, and saying what may have been meant where there is none.
+//! Looks up the program of a command before anything is started, and suggests what may have been meant if there is none.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
@@ -14,7 +14,7 @@ use crate::message::Problem;
 use crate::words::{quote, split};
 use rankrun_sys::reason;
 
-/// Finds the file that a command runs, as the ranks will: by the PATH of their environment, from their directory.
+/// Finds the file that a command runs, as the ranks will: with the PATH of their environment, from their directory.
 pub(crate) fn find(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Result<PathBuf, Problem> {
     let file = resolve(command, path, wdir).map_err(|error| match error {
         ResolveError::NotFound => not_found(command, path, wdir),
@@ -54,7 +54,7 @@ fn not_found(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Problem {
     problem.hint_if(hint)
 }
 
-/// Programs that do harm when somebody follows a guess: they are never suggested.
+/// Programs that do harm when a user follows a wrong suggestion: they are never suggested.
 const DANGEROUS: &[&str] = &[
     "chmod", "chown", "dd", "fdisk", "halt", "init", "kill", "killall", "mv", "parted", "pkill", "poweroff", "reboot",
     "rm", "rmdir", "sfdisk", "shred", "shutdown", "telinit", "truncate", "unlink", "userdel", "wipefs",
@@ -64,7 +64,7 @@ fn is_dangerous(name: &str) -> bool {
     DANGEROUS.contains(&name) || name.starts_with("mkfs")
 }
 
-/// The command of rankrun that may be meant. Such a command is one only as the first word, in small letters.
+/// The subcommand of rankrun that may be meant. It must be the first word, in lower case.
 fn own_command(text: &str) -> Option<String> {
     let lower = text.to_lowercase();
     let names = || args::SUBCOMMANDS.iter().map(|(name, _)| *name).chain(["help"]);
@@ -78,13 +78,13 @@ fn own_command(text: &str) -> Option<String> {
     })
 }
 
-/// What only a shell can run.
+/// Commands that only a shell can run.
 const SHELL_WORDS: &[&str] = &[
     "cd", "source", ".", "export", "unset", "set", "alias", "eval", "exec", "ulimit", "umask", "if", "for", "while",
     "time",
 ];
 
-/// What the first word may be in place of a program's name, and how that is written.
+/// What the first word may be if it is not a program's name, and the correct spelling of that.
 fn not_a_program(text: &str, path: Option<&OsStr>, wdir: &Path) -> Option<String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
         return Some(format!("the number of ranks is written -n {text}"));
@@ -123,7 +123,7 @@ fn not_a_program(text: &str, path: Option<&OsStr>, wdir: &Path) -> Option<String
     }
 }
 
-/// A hint for a file that exists: itself if it can be executed, or else with its interpreter.
+/// A hint for a file that exists: the file itself if it is executable, otherwise with its interpreter.
 fn how_to_run(shown: &str, file: &Path) -> String {
     let executable = rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok();
     match interpreter_for(file).filter(|_| !executable) {
@@ -160,7 +160,7 @@ fn not_executable(command: &OsStr, file: &Path, source: &std::io::Error) -> Prob
     })
 }
 
-/// What may be meant in a directory: the package that it is, or the only program in it.
+/// What may be meant by a directory: its Python package, or the only program in it.
 fn in_directory(shown: &str, directory: &Path) -> Option<String> {
     if directory.join("__main__.py").is_file() {
         return Some(format!("did you mean \"python3 {shown}\"?"));
@@ -226,7 +226,7 @@ fn programs(path: Option<&OsStr>, wdir: &Path) -> Vec<String> {
 fn names_in(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    // The order of a directory is arbitrary, and the same mistake shall give the same hint.
+    // The order of a directory is arbitrary, and the same mistake must give the same hint.
     names.sort_unstable();
     names
 }
@@ -256,7 +256,7 @@ mod tests {
         directory
     }
 
-    fn told(command: &str) -> String {
+    fn resolved(command: &str) -> String {
         let directory = directory();
         let path = directory.path().join("bin");
         match find(command.as_ref(), Some(path.as_os_str()), directory.path()) {
@@ -270,40 +270,40 @@ mod tests {
 
     #[test]
     fn programs_are_found_on_the_path_and_by_their_name() {
-        assert_eq!(told("solver"), "found bin/solver");
-        assert_eq!(told("./run.sh"), "found run.sh");
-        assert_eq!(told("/bin/sh"), "found /bin/sh");
-        assert_eq!(told("bare"), "found bin/bare", "what has no #! line is a shell script");
+        assert_eq!(resolved("solver"), "found bin/solver");
+        assert_eq!(resolved("./run.sh"), "found run.sh");
+        assert_eq!(resolved("/bin/sh"), "found /bin/sh");
+        assert_eq!(resolved("bare"), "found bin/bare", "what has no #! line is a shell script");
     }
 
     #[test]
     fn what_is_not_found_comes_with_what_may_be_meant() {
-        insta::assert_snapshot!(told("slover"), @r#"
+        insta::assert_snapshot!(resolved("slover"), @r#"
         error: cannot run "slover": command not found
         hint: did you mean "solver"?
         exit 127
         "#);
-        insta::assert_snapshot!(told("train.py"), @r#"
+        insta::assert_snapshot!(resolved("train.py"), @r#"
         error: cannot run "train.py": command not found
         hint: did you mean "python3 train.py"?
         exit 127
         "#);
-        insta::assert_snapshot!(told("run.sh"), @r#"
+        insta::assert_snapshot!(resolved("run.sh"), @r#"
         error: cannot run "run.sh": command not found
         hint: did you mean "./run.sh"?
         exit 127
         "#);
-        insta::assert_snapshot!(told("./trian.py"), @r#"
+        insta::assert_snapshot!(resolved("./trian.py"), @r#"
         error: cannot run "./trian.py": no such file
         hint: did you mean "./train.py"?
         exit 127
         "#);
-        insta::assert_snapshot!(told("data"), @r#"
+        insta::assert_snapshot!(resolved("data"), @r#"
         error: cannot run "data": command not found
         hint: "./data" exists, but is not executable: chmod +x ./data
         exit 127
         "#);
-        insta::assert_snapshot!(told("no-such-thing"), @r#"
+        insta::assert_snapshot!(resolved("no-such-thing"), @r#"
         error: cannot run "no-such-thing": command not found
         exit 127
         "#);
@@ -351,36 +351,36 @@ mod tests {
 
     #[test]
     fn what_is_no_program_at_all_is_told_how_to_be_written() {
-        insta::assert_snapshot!(told("4"), @r#"
+        insta::assert_snapshot!(resolved("4"), @r#"
         error: cannot run "4": command not found
         hint: the number of ranks is written -n 4
         exit 127
         "#);
-        insta::assert_snapshot!(told("FOO=1"), @r#"
+        insta::assert_snapshot!(resolved("FOO=1"), @r#"
         error: cannot run "FOO=1": command not found
         hint: a variable of the ranks is written -x FOO=1
         exit 127
         "#);
-        insta::assert_snapshot!(told("solver --steps 3"), @r#"
+        insta::assert_snapshot!(resolved("solver --steps 3"), @r#"
         error: cannot run "solver --steps 3": command not found
         hint: leave out the quotes around the command: solver --steps 3
         exit 127
         "#);
-        insta::assert_snapshot!(told("cd /tmp && solver"), @r#"
+        insta::assert_snapshot!(resolved("cd /tmp && solver"), @r#"
         error: cannot run "cd /tmp && solver": no such file
         hint: a command for a shell is written bash -c 'cd /tmp && solver'
         exit 127
         "#);
-        insta::assert_snapshot!(told("source"), @r#"
+        insta::assert_snapshot!(resolved("source"), @r#"
         error: cannot run "source": command not found
         hint: "source" is a shell builtin: write bash -c 'source ...'
         exit 127
         "#);
-        insta::assert_snapshot!(told("no such thing"), @r#"
+        insta::assert_snapshot!(resolved("no such thing"), @r#"
         error: cannot run "no such thing": command not found
         exit 127
         "#);
-        insta::assert_snapshot!(told("./bin/solvr"), @r#"
+        insta::assert_snapshot!(resolved("./bin/solvr"), @r#"
         error: cannot run "./bin/solvr": no such file
         hint: did you mean "./bin/solver"?
         exit 127
@@ -389,26 +389,26 @@ mod tests {
 
     #[test]
     fn what_cannot_be_executed_says_why() {
-        insta::assert_snapshot!(told("./train.py"), @r#"
+        insta::assert_snapshot!(resolved("./train.py"), @r#"
         error: cannot run "./train.py": permission denied
         hint: did you mean "python3 ./train.py"?
         exit 126
         "#);
-        insta::assert_snapshot!(told("./data"), @r#"
+        insta::assert_snapshot!(resolved("./data"), @r#"
         error: cannot run "./data": permission denied
         hint: make it executable with "chmod +x ./data"
         exit 126
         "#);
-        insta::assert_snapshot!(told("./bin"), @r#"
+        insta::assert_snapshot!(resolved("./bin"), @r#"
         error: cannot run "./bin": is a directory
         exit 126
         "#);
-        insta::assert_snapshot!(told("./crlf"), @r#"
+        insta::assert_snapshot!(resolved("./crlf"), @r#"
         error: cannot run "./crlf": its first line has a Windows line end (CR LF)
         hint: remove it with "sed -i 's/\r$//' ./crlf"
         exit 126
         "#);
-        insta::assert_snapshot!(told("./elsewhere"), @r#"
+        insta::assert_snapshot!(resolved("./elsewhere"), @r#"
         error: cannot run "./elsewhere": its interpreter "/no/such/python3" does not exist
         exit 126
         "#);

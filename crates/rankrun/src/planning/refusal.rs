@@ -1,4 +1,4 @@
-//! The report of a job that is refused before it is planned, where the user has named a place for it.
+//! The report of a job that is refused before it is planned, if the user has named a place for it.
 
 use rankrun_core::JobId;
 use rankrun_front::Refusal;
@@ -7,7 +7,7 @@ use crate::message::{self, Problem};
 use crate::plan::{self, Surroundings};
 use crate::settings::Settings;
 
-/// Saves the report. Where that cannot be done, a line says so; the exit code is that of the problem.
+/// Saves the report. On failure prints a line; the exit code is that of the problem.
 pub(crate) fn save(settings: &Settings, around: &Surroundings, problem: &Problem) {
     let Some(directory) = settings.report_dir.as_ref().filter(|_| !settings.dry_run) else { return };
     let command = settings.apps.first().map(|app| app.command.as_slice()).unwrap_or_default();
