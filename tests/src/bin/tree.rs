@@ -61,7 +61,7 @@ fn run() -> io::Result<u8> {
         }
     }
     if let Some(role) = &options.role {
-        tell(&directory, &format!("{rank}.{role}"), &std::process::id().to_string())?;
+        write_file(&directory, &format!("{rank}.{role}"), &std::process::id().to_string())?;
         sleep_for_ever();
     }
 
@@ -74,8 +74,8 @@ fn run() -> io::Result<u8> {
             wait_for(&directory, &format!("{rank}.{role}"))?;
         }
     }
-    tell(&directory, "job", &variable("RANKRUN_JOB_ID")?)?;
-    tell(&directory, &format!("{rank}.leader"), &format!("{}\n", std::process::id()))?;
+    write_file(&directory, "job", &variable("RANKRUN_JOB_ID")?)?;
+    write_file(&directory, &format!("{rank}.leader"), &format!("{}\n", std::process::id()))?;
     if !options.all && rank != options.fated.to_string() {
         sleep_for_ever();
     }
@@ -134,7 +134,7 @@ fn spawn(role: &str, options: &Options) -> io::Result<std::process::Child> {
 }
 
 /// Makes a file at once with all that it holds.
-fn tell(directory: &std::path::Path, name: &str, content: &str) -> io::Result<()> {
+fn write_file(directory: &std::path::Path, name: &str, content: &str) -> io::Result<()> {
     let unfinished = directory.join(format!("{name}.{}", std::process::id()));
     fs::write(&unfinished, content)?;
     fs::rename(unfinished, directory.join(name))
