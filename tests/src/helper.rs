@@ -19,8 +19,8 @@ fn build_directory() -> PathBuf {
 
 /// A directory that every user of the machine can read, with a copy of rankrun and of the helper programs.
 ///
-/// The build directory may be below a home that other users cannot enter, and the tests run rankrun as other users
-/// too. A copy bears the time of its program, and is made anew when that has another.
+/// The build directory may be below a home that other users cannot enter, and the tests run rankrun as other users too.
+/// A copy has the modification time of its program, and is made again when that differs.
 pub fn shared_directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {

@@ -524,7 +524,7 @@ impl Running {
 }
 
 impl Running {
-    /// What the job was, for whoever looks for the reason why a test failed: `rankrun replay FILE`.
+    /// The journal of the job, to find out why a test failed: `rankrun replay FILE`.
     fn keep_journal(&self) {
         let kept = std::env::temp_dir().join(format!("rr-failed-{}.journal", self.tag()));
         if fs::copy(self.directory.join("journal"), &kept).is_ok() {

@@ -30,7 +30,7 @@ pub(crate) fn dead_directories(since: SystemTime) -> Vec<PathBuf> {
     dead.filter(|(job, _)| !has_processes(job)).map(|(_, path)| path).collect()
 }
 
-/// Whether a guard bears the job's name, or a process has it in its environment.
+/// Whether a guard has the job's name, or a process has it in its environment.
 fn has_processes(job: &str) -> bool {
     let holds = |pid: i32, file: &str, wanted: &str| {
         let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();

@@ -84,7 +84,7 @@ impl Screen {
         rustix::termios::tcsetwinsize(&self.master, size).expect("the terminal is ours");
     }
 
-    /// Gives the terminal another window: the programs on it are told by the kernel.
+    /// Sets the window of the terminal: the kernel sends SIGWINCH to the programs on it.
     pub fn resize(&self, rows: u16, columns: u16) {
         self.look(|shown| shown.parser.screen_mut().set_size(size(rows), size(columns)));
         self.set_window(rows, columns);

@@ -14,7 +14,7 @@ use rankrun_tests::{
 };
 use rustix::process::Signal;
 
-/// A job is told to end when it has not ended by itself for so long.
+/// A job that has not ended by itself after so long is sent a signal.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// From then on: the guard's lease, the grace, and a margin for a busy machine.

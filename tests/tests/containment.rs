@@ -333,7 +333,7 @@ fn notes_of(running: &Running) -> usize {
     lists.map(|list| list.lines().filter(|line| line.contains(&name)).count()).sum()
 }
 
-/// Makes a file in /dev/shm, works with it for a while, and ends when it is told to.
+/// Makes a file in /dev/shm, works with it for a while, and ends on request.
 const KEEPER: &str = r#"exec 3<>"/dev/shm/${RANKRUN_TEST_DIR##*/}-kept"
 sleep 0.2
 echo > "$RANKRUN_TEST_DIR/up"

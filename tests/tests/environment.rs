@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use rankrun_tests::{Ended, Job, helper, rankrun};
 
-/// The variables of each rank, by rank, as `env -0` under `--output grouped` tells them.
+/// The variables of each rank, by rank, from `env -0` under `--output grouped`.
 fn variables(ended: &Ended) -> Vec<BTreeMap<String, String>> {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
     let text = ended.stdout_text();
@@ -156,7 +156,7 @@ fn no_variable_comes_twice_and_a_shell_sees_what_c_sees() {
     }
 }
 
-/// What `fdcheck` says of each rank. Without rankrun it tells what this test itself was given to inherit.
+/// The output of `fdcheck` for each rank. Without rankrun it prints the descriptors that this test itself inherited.
 fn surroundings(job: Job) -> Vec<Value> {
     let ended = job.run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());

@@ -101,7 +101,7 @@ fn faults(case: &Case, ended: &Ended, report: &Report) -> Vec<String> {
     faults
 }
 
-/// Runs the cases of a program, and tells of all that go wrong at once.
+/// Runs the cases of a program, and reports all failures together.
 fn all_are_named(program: Program) {
     let Some(command) = command(program) else { return };
     let mut wrong = Vec::new();

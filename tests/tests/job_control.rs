@@ -319,7 +319,7 @@ fn a_job_in_the_background_takes_neither_the_terminal_nor_what_is_typed() {
                 session.screen.wait_for_row(&format!("typed 10{turn}"));
             }
             if ranks == 1 {
-                // The shell tells of its jobs only when it is asked.
+                // The shell reports its jobs only on request.
                 let stopped = wait_until(BOUND, || {
                     session.run("jobs");
                     session.screen.text().contains("Stopped").then_some(())

@@ -1,4 +1,4 @@
-//! Every line that the ranks write arrives: whole, in order, and before the job's end is told (docs/output.md).
+//! Every line that the ranks write arrives: whole, in order, and before the report of the job's end (docs/output.md).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

@@ -145,7 +145,7 @@ fn a_directory_below_one_that_others_own_or_may_write_is_not_used() {
     }
 }
 
-/// Programs that tell their end in words which a terminal would obey: on stderr, and by an exception.
+/// Programs that print control sequences when they fail: on stderr, and in an exception.
 const NASTY: [[&str; 3]; 2] = [
     ["sh", "-c", r"printf 'Error: a\033]0;title\007\033[2J\302\2331A\342\200\256b\rc\n' >&2; exit 3"],
     ["python3", "-c", r"raise ValueError('a\033]0;title\007\033[2J\x9b1A\u202eb\rc')"],

@@ -45,7 +45,7 @@ fn python(environment: &Environment, ranks: u32, modules: &[&str], name: &str) -
     run(ranks, &[], &command)
 }
 
-/// What every one of these jobs must have told; returns what decided.
+/// Asserts what each of these jobs must report; returns the culprit.
 fn named<'a>(case: &str, ended: &Ended, report: &'a Report, code: i32, cause: &str) -> &'a Culprit {
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(code), "{case}: {text}");
@@ -66,7 +66,7 @@ fn in_time(case: &str, report: &Report, culprit: &Culprit) {
     assert!(took <= MOST.as_secs_f64(), "{case}: {took:.2} s after the failure");
 }
 
-/// That the exception's place is told, in the report and on stderr.
+/// Asserts that the report and stderr contain the place of the exception.
 fn placed(case: &str, ended: &Ended, culprit: &Culprit, file: &str, line: u32) {
     let exception = culprit.exception.as_ref().unwrap_or_else(|| panic!("{case}: no exception"));
     let told = exception.file.as_deref().unwrap_or_default();

@@ -229,7 +229,7 @@ proptest! {
     #[test]
     fn raw_bytes_of_each_rank_are_all_there_in_order(steps in steps()) {
         let mut steps = steps;
-        // Each rank has letters of its own, so that they can be told apart.
+        // Each rank writes different letters, to distinguish them.
         for step in &mut steps {
             for byte in &mut step.bytes {
                 *byte = *byte % 60 * 4 + step.rank as u8;

@@ -1,12 +1,12 @@
 //! A rank that says too much to the worker socket, and then exits with CODE.
 //!
 //! * `talk garbage COUNT CODE` makes COUNT connections, and says on each what is no message.
-//! * `talk uncaught COUNT CODE` tells COUNT times of an exception of 60,000 bytes, on one connection.
-//! * `talk exiting COUNT CODE` tells of an exception, and then that it is exiting with CODE, and does not end. COUNT is not
+//! * `talk uncaught COUNT CODE` reports an exception of 60,000 bytes COUNT times, on one connection.
+//! * `talk exiting COUNT CODE` reports an exception, and then that it is exiting with CODE, and does not end. COUNT is not
 //!   used.
 //! * `talk abort COUNT CODE` asks for the end of the job with CODE, and does not end.
 //! * `talk note COUNT CODE` notes "step 1" to "step COUNT", and does not end.
-//! * `talk thread COUNT CODE` tells as often of such an exception that has ended a thread.
+//! * `talk thread COUNT CODE` reports as often such an exception that has ended a thread.
 
 use std::env;
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 //! A rank with descendants of every sort: a plain child, a child in a session of its own, and a daemonised grandchild
-//! that ignores TERM, INT and HUP. All hold stdout open. Each tells that it is up by a file `RANK.ROLE` with its pid
-//! in `$RANKRUN_TEST_DIR`; `RANK.leader` comes last.
+//! that ignores TERM, INT and HUP. All hold stdout open. Each reports that it is up with a file `RANK.ROLE` with its
+//! pid in `$RANKRUN_TEST_DIR`; `RANK.leader` comes last.
 //!
 //! `tree [--obedient] [--alone] [--all] [--on-go] [--rank R] [--exit CODE | --signal N]`
 //!

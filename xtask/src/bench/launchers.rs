@@ -1,4 +1,4 @@
-//! The launchers that are compared, and how each is told to do the same.
+//! The compared launchers, and the command line of each for the same job.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! The shared memory that the workers create (K-8): noted while they live, since a dead process maps nothing.
 //!
 //! A thread of its own does it: it reads much of /proc, and a process that does not let us read its maps must not hold up
-//! the agent. The kernel tells it when a name appears in /dev/shm; the thread then looks up which processes have the file
-//! open. A file is the job's if it appeared during the job, belongs to its user, is held for writing by a process of the
-//! job, and by nobody outside it. Doubtful files are listed and never removed
+//! the agent. The kernel notifies it when a name appears in /dev/shm; the thread then looks up which processes have the
+//! file open. A file is the job's if it appeared during the job, belongs to its user, is held for writing by a process of
+//! the job, and by nobody outside it. Doubtful files are listed and never removed
 //! (docs/adr/0007-whose-shared-memory-it-is.md).
 //!
 //! What was found is also written to the job's directory, for the guard and for `rankrun clean`.

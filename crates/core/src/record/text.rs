@@ -46,7 +46,7 @@ impl Text {
         self.0.push(fit(&format!("  {name:<9} {}", printable(value)), WIDTH).into_owned());
     }
 
-    /// Lines of which only the first has the name.
+    /// Several lines; only the first has the name.
     fn lines(&mut self, name: &str, values: impl IntoIterator<Item = String>) {
         for (value, at) in values.into_iter().zip(0..) {
             self.line(if at == 0 { name } else { "" }, &value);

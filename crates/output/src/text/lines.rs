@@ -84,7 +84,7 @@ impl LineBuffer {
         }
     }
 
-    /// Whether it has several rows, all of which are ended.
+    /// Whether it has several rows, and all have ended.
     pub(crate) fn has_ended_rows(&self) -> bool {
         self.block.as_ref().is_some_and(|block| block.is_ended())
     }

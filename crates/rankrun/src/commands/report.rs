@@ -158,7 +158,7 @@ fn read(path: &Path) -> Result<Kept, Problem> {
     let json = file::read(path, MOST)
         .map_err(|error| Problem::usage(format!("cannot read the report \"{shown}\": {}", reason(&error))))?;
     let no_report = |error: serde_json::Error| {
-        Problem::usage(format!("\"{shown}\" is no report of rankrun: {error}"))
+        Problem::usage(format!("\"{shown}\" is not a report of rankrun: {error}"))
             .hint("a job that fails prints the path of its report.json")
     };
     let Version { schema } = serde_json::from_slice(&json).map_err(no_report)?;

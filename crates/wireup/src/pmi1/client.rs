@@ -42,7 +42,7 @@ pub(super) struct MultiLine {
     /// The number of blocks in the request, and the number of this one, from 1.
     pub(super) total: i64,
     pub(super) so_far: i64,
-    /// Of the first block: how many processes of which program it wants.
+    /// From the first block: the program that it wants, and how many processes.
     pub(super) processes: Option<i64>,
     pub(super) program: Option<String>,
 }

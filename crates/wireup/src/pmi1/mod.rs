@@ -80,8 +80,8 @@ pub struct Config {
     /// Begins the names of the group's KVSs: random, and the same on all nodes. What is not a letter, a digit, `-` or
     /// `_` is left out, and so is what exceeds 64 bytes.
     pub kvs_prefix: String,
-    /// The answer to `PMI_process_mapping`, from [`process_mapping`]. Empty: clients are told that there is none, and
-    /// find out by exchanging host names.
+    /// The answer to `PMI_process_mapping`, from [`process_mapping`]. Empty: clients get the answer that there is none,
+    /// and exchange host names instead.
     pub mapping: String,
     /// The index of the command that each rank runs, by rank.
     pub appnums: Vec<u32>,

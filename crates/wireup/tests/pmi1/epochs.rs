@@ -54,7 +54,7 @@ fn whoever_waits_for_a_rank_that_goes_on_to_its_next_program_is_told() {
         assert!(replies(&effects).contains(&(1, BROKEN.to_owned())), "{effects:?}");
         let broken = Effect::BarrierBroken { epoch: Epoch(0), left: Some(Rank(0)) };
         assert_eq!(effects.iter().filter(|effect| **effect == broken).count(), 1);
-        // One that asks later is told too, but the driver has heard of it.
+        // A rank that enters later gets the error too, but the driver has had its effect.
         let late = world.send_line(2, "cmd=barrier_in");
         assert_eq!(replies(&late), [(2, BROKEN.to_owned())]);
         assert_eq!(late.len(), 1);
