@@ -265,5 +265,5 @@ fn a_log_file_beyond_the_limit_of_file_sizes_is_an_error_with_a_message() {
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(125), "{text}");
     assert!(text.contains("File too large") && text.contains("rank-"), "{text}");
-    assert!(text.contains("log files are given up"), "{text}");
+    assert!(text.contains("gave up log files"), "{text}");
 }

@@ -423,7 +423,7 @@ fn hang(random: &mut Random, notes: &mut Vec<String>) {
         Hang::LogFile => {
             assert!(ended.code == Some(125) || ended.code == Some(code as i32) && code != 0, "a log file is missing");
             assert_eq!(next[0], lines + 1);
-            assert!(text.contains("no answer from ") && text.contains("log files are given up"), "{text}");
+            assert!(text.contains("no answer from ") && text.contains("gave up log files"), "{text}");
         }
         Hang::Home | Hang::ReportDirectory | Hang::ErrorFile | Hang::WorkingDirectory => {
             assert_eq!((ended.code, next[0]), (Some(code as i32), lines + 1));

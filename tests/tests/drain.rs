@@ -36,7 +36,7 @@ fn on_a_small_disk(lines: u32, options: &[&str], has_report: bool) -> Ended {
 fn assert_complete(ended: &Ended, lines: usize) {
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(125), "{text}");
-    assert!(text.contains("log files are given up"), "{text}");
+    assert!(text.contains("gave up log files"), "{text}");
     assert!(text.contains("could not write output for longer than --drain"), "{text}");
     assert!(!text.contains("  output "), "{text}");
     // The beginning of a line that was not finished for a while is marked, and the whole line comes later.
@@ -135,6 +135,6 @@ fn a_reader_that_reads_nothing_and_a_dead_report_directory_end_the_job_in_time()
     drop(reader);
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(125), "{text}");
-    assert!(text.contains("log files are given up") && text.contains("is lost"), "{text}");
+    assert!(text.contains("gave up log files") && text.contains("is lost"), "{text}");
     assert!(text.contains("cannot write the report"), "{text}");
 }
