@@ -70,8 +70,10 @@ fn misfortune(random: &mut Random, notes: &mut Vec<String>) {
             0 => Signal::TERM,
             1 => Signal::INT,
             2 => Signal::HUP,
-            // A front that is stopped cannot return, and should not; a stopped guard has a test of its own.
-            3 if victim.pid != running.front() && victim.parent != running.front() => Signal::STOP,
+            // A front that is stopped cannot return, and should not; a stopped guard has a test of its own. When the front
+            // has been killed, the guard has nobody of the job above it: the agent continues it with its last act, and
+            // a stop that comes later stays, as it would for any program.
+            3 if victim.parent != running.front() && present.iter().any(|it| it.pid == victim.parent) => Signal::STOP,
             _ => Signal::KILL,
         };
         notes.push(format!("{signal:?} to {victim:?}, the front is {}", running.front()));
