@@ -272,6 +272,19 @@ fn a_folded_line_waits_for_a_second_at_most_and_a_prompt_for_nothing() {
 }
 
 #[test]
+fn lines_fold_behind_one_that_differs_from_rank_to_rank() {
+    let mut job = Job::new(Config::new(Mode::Folded, 8));
+    for rank in 0..8 {
+        job.out(rank, format!("rank {rank}\nloaded\nit 1\n"));
+    }
+    job.pass(99);
+    assert_eq!(job.stdout(), "");
+    job.pass(1);
+    let own: String = (0..8).map(|rank| format!("[{rank}] rank {rank}\n")).collect();
+    assert_eq!(job.stdout(), format!("{own}[0-7] loaded\n[0-7] it 1\n"));
+}
+
+#[test]
 fn ranks_in_equal_steps_share_a_short_tag() {
     let mut job = Job::new(Config::new(Mode::Folded, 200));
     for rank in 0..200 {
