@@ -1,8 +1,8 @@
 //! Ranks of Open MPI, which cannot be wired up yet: `MPI_Init` fails in them (see `env`), and what that means is said here.
 
-/// Why such a rank has failed.
-pub const CAUSE: &str = "an Open MPI program (libmpi.so.40), which rankrun cannot wire up yet: each rank would run alone as rank 0 of 1; \
-    use Open MPI's mpiexec, or --mpi none if being alone is meant";
+/// Why such a rank has failed. What to do comes first, and all of it is short enough for no view to cut it.
+pub const CAUSE: &str = "an Open MPI program: start it with mpirun (or --mpi none, if each rank is to be alone); \
+    rankrun cannot wire it up yet";
 
 /// Whether the last lines of a rank's stderr say that `MPI_Init` of Open MPI has failed. These are of Open MPI 1 to 5
 /// (`ompi/errhandler/errhandler_predefined.c`, `ompi/runtime/ompi_mpi_abort.c`).
@@ -27,6 +27,6 @@ mod tests {
             assert!(has_failed_to_init(&lines(text)), "{text}");
         }
         assert!(!has_failed_to_init(&lines("*** An error occurred in MPI_Send\n*** MPI_ERR_TRUNCATE\n")));
-        assert!(CAUSE.len() < 200, "it is a headline");
+        assert!(CAUSE.len() < 120, "it is a headline");
     }
 }

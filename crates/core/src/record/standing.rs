@@ -48,8 +48,9 @@ pub enum Phase {
     Running,
     /// It runs, and others have called `MPI_Init`.
     BeforeInit,
-    /// In `MPI_Init`, where it waits for the others.
-    InInit,
+    /// It has called `MPI_Init`, and may have left it since: MPICH 5 says nothing of that on one node.
+    #[serde(alias = "in-init")]
+    CalledInit,
     InMpi,
     Finalizing,
     Ended(WorkerStatus),
@@ -116,7 +117,7 @@ pub fn standings(gang: &Gang, now: Duration, voice: impl Fn(Rank) -> Voice) -> V
     groups.into_iter().map(|(standing, ranks)| Standing { ranks: RankSet::of(ranks), ..standing }).collect()
 }
 
-/// A single rank does not wait for others in `MPI_Init`.
+/// A single rank does not wait for others in `MPI_Init`, and one that has passed a barrier of the process manager is through.
 fn phase(record: &RankRecord, is_mpi: bool, is_alone: bool) -> (Phase, Option<Duration>) {
     match (record.status, record.mpi) {
         (Some(status), _) => (Phase::Ended(status), record.ended_at),
@@ -124,7 +125,7 @@ fn phase(record: &RankRecord, is_mpi: bool, is_alone: bool) -> (Phase, Option<Du
         (None, MpiLife::NotInited) if is_mpi => (Phase::BeforeInit, record.started_at),
         (None, MpiLife::NotInited) => (Phase::Running, None),
         (None, MpiLife::Inited) if record.passed_barrier || is_alone => (Phase::InMpi, record.mpi_since),
-        (None, MpiLife::Inited) => (Phase::InInit, record.mpi_since),
+        (None, MpiLife::Inited) => (Phase::CalledInit, record.mpi_since),
         (None, MpiLife::Finalized) => (Phase::Finalizing, record.mpi_since),
     }
 }
@@ -161,11 +162,12 @@ impl Standing {
     /// Their state, in words.
     fn state(&self) -> String {
         let time = self.phase_for.map(seconds).unwrap_or_default();
+        let have = if self.ranks.count() == Some(1) { "has" } else { "have" };
         let phase = match self.phase {
             Phase::NotStarted => Some("not started yet".to_owned()),
             Phase::Running => None,
-            Phase::BeforeInit => Some("has not called MPI_Init".to_owned()),
-            Phase::InInit => Some(format!("in MPI_Init for {time}")),
+            Phase::BeforeInit => Some(format!("{have} not called MPI_Init")),
+            Phase::CalledInit => Some(format!("called MPI_Init {time} ago")),
             Phase::InMpi => Some(format!("in MPI for {time}")),
             Phase::Finalizing => Some(format!("in MPI_Finalize for {time}")),
             Phase::Ended(status) => Some(format!("ended {time} ago ({status})")),
@@ -173,7 +175,7 @@ impl Standing {
         let is_alive = !matches!(self.phase, Phase::NotStarted | Phase::Ended(_));
         let silence = match self.silent {
             _ if !is_alive => None,
-            None => Some("has written nothing".to_owned()),
+            None => Some(format!("{have} written nothing")),
             Some((least, most)) if most - least < 1.0 => Some(format!("silent {}", seconds(most))),
             Some((least, most)) => Some(format!("silent {} to {}", seconds(least), seconds(most))),
         };
@@ -310,7 +312,7 @@ mod tests {
     fn a_job_without_mpi_has_no_phases_and_many_states_are_counted() {
         let mut gang = gang(200);
         let quiet = standings(&gang, s(7), |_| Voice::default());
-        assert_eq!(lines(&quiet), ["ranks 0-199  has written nothing"]);
+        assert_eq!(lines(&quiet), ["ranks 0-199  have written nothing"]);
         for rank in 0..20 {
             let text = "x".repeat(rank as usize + 1);
             said(&mut gang, 3, rank, Testimony::Note { text });
