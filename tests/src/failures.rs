@@ -267,8 +267,8 @@ fn expected(program: Program, failure: Failure) -> Option<Expected> {
             Mpich | IntelMpi => Some(case(1, Class::StuckInFinalize, told)),
             Torch | C | Cpp | Rust | Shell => None,
         },
-        Failure::CommandNotFound => fits(&[Shell], case(127, Class::ExitCode, "exited with code 127")),
-        Failure::ChildSegv => fits(&[Shell], case(139, Class::ExitCode, "exited with code 139")),
+        Failure::CommandNotFound => fits(&[Shell], case(127, Class::ExitCode, "rankrun-no-such-command: not found")),
+        Failure::ChildSegv => fits(&[Shell], case(139, Class::ExitCode, "Segmentation fault")),
     }
 }
 

@@ -34,7 +34,10 @@ static void meet(const char *fate) {
     if (strcmp(fate, "sigstop") == 0) stop_by_another();
     if (strcmp(fate, "exit-after-init") == 0) _exit(0);
     if (strcmp(fate, "out-of-memory") == 0) hoard();
-    if (strncmp(fate, "abort=", 6) == 0) MPI_Abort(MPI_COMM_WORLD, atoi(fate + 6));
+    if (strncmp(fate, "abort=", 6) == 0) {
+        MPI_Abort(MPI_COMM_WORLD, atoi(fate + 6));
+        for (;;) pause();
+    }
     fprintf(stderr, "unknown fate %s\n", fate);
     exit(99);
 }

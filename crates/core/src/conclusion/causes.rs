@@ -21,6 +21,10 @@ const FOLLOWS: Duration = Duration::from_secs(2);
 /// Columns of a cause: it is a headline.
 pub(crate) const CAUSE_WIDTH: usize = 180;
 
+/// The titles of Python's faulthandler for signals (Modules/faulthandler.c).
+const SIGNALS_OF_FAULTHANDLER: [&str; 5] =
+    ["Segmentation fault", "Aborted", "Bus error", "Illegal instruction", "Floating point exception"];
+
 /// Codes above this are a library's own numbers for its errors, of which its words say more.
 const CODE_OF_A_PROGRAM: i32 = 0xffff;
 
@@ -175,10 +179,13 @@ pub(crate) fn of_child(exception: &Exception, code: u8, last_line: Option<&str>)
 
 /// The cause on one line, in the program's own words where it had any.
 pub(crate) fn text(fact: &Fact, exception: Option<&Exception>, said: Said<'_>, exit: ExitCode) -> String {
-    let told = exception.map(Exception::headline).filter(|headline| !headline.is_empty());
+    // faulthandler's title says no more than the signal, whose name is shown anyway.
+    let is_title =
+        |it: &&Exception| it.kind == "Fatal Python error" && SIGNALS_OF_FAULTHANDLER.contains(&it.message.as_str());
+    let told = exception.filter(|it| !is_title(it)).map(Exception::headline).filter(|headline| !headline.is_empty());
     let told = told.or_else(|| said.peer_lost.map(str::to_owned));
     // Where nothing is known to be the cause, the last line may be.
-    let or_last_line = |what: String| match said.last_line.filter(|_| told.is_none()) {
+    let or_last_line = |what: String| match said.last_line.filter(|_| told.is_none() && exception.is_none()) {
         Some(line) => format!("{what}; last line of stderr: {line}"),
         None => what,
     };

@@ -192,7 +192,8 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
         _ => text(&evidence.fact, chosen.as_ref().map(|chosen| &chosen.exception), said, code),
     };
     if let Some(killed) = killed_helper(&facts).filter(|_| class != Class::OutOfMemory) {
-        cause = one_line(&format!("{cause} ({killed})"), CAUSE_WIDTH);
+        let killed = format!(" ({killed})");
+        cause = format!("{}{killed}", one_line(&cause, CAUSE_WIDTH.saturating_sub(killed.len())));
     }
     let when = began(gang, record, at, told_at.is_some());
     let is_of_leader = !matches!(evidence.fact, Fact::Exception { .. }) || evidence.pid == record.pid;

@@ -31,7 +31,9 @@ fn not_run(lines: &[&str]) -> Option<Message> {
     ];
     let fits = |text: &str| text.starts_with("command not found: ") || ENDS.iter().any(|end| text.ends_with(end));
     let at = last(lines, |line| said(line).is_some_and(fits) || env_not_found(line))?;
-    Some(Message::words(at..at + 1, said(lines[at]).unwrap_or(lines[at])))
+    let text = said(lines[at]).unwrap_or(lines[at]);
+    // dash says `exec: ` where the command was to replace the shell.
+    Some(Message::words(at..at + 1, text.strip_prefix("exec: ").unwrap_or(text)))
 }
 
 /// `env: ‘foo’: No such file or directory`, `exec: foo: not found`
