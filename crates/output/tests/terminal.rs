@@ -55,6 +55,42 @@ impl Terminal {
 }
 
 #[test]
+fn a_line_that_clears_its_row_keeps_its_tag() {
+    let begins =
+        ["", "\x1b[2K", "\r\x1b[2K", "\x1b[1G\x1b[K", "\x1b[G\x1b[1K", "\x1b[2K\r", "\x1b[1m\x1b[2K", "\x1b[5D\x08"];
+    for begin in begins {
+        for mode in [Mode::Line, Mode::Folded, Mode::Grouped] {
+            for piece in [1, 100] {
+                let mut terminal = Terminal::with(10, tagged(Config::new(mode, 2)));
+                let text = format!("one\n{begin}hello\n{begin}Name: ");
+                text.as_bytes().chunks(piece).for_each(|piece| {
+                    terminal.job.out(0, piece);
+                });
+                terminal.job.pass(300);
+                terminal.job.close(0).finish();
+                assert_eq!(terminal.picture(), "[0] one\n[0] hello\n[0] Name: \n|", "{begin:?} {mode:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_line_that_goes_back_to_its_first_column_keeps_its_tag() {
+    for back in ["\r", "\x1b[1G", "\x1b[0G", "\x1b[`", "\x1b[2K\x1b[1G"] {
+        let mut terminal = Terminal::new(10, 2);
+        terminal.job.out(0, format!("loading{back}\x1b[2Kdone\n")).close(0).finish();
+        assert_eq!(terminal.picture(), "[0] done\n|", "{back:?}");
+    }
+}
+
+#[test]
+fn a_prompt_that_begins_in_the_first_column_is_shown() {
+    let mut job = Job::new(tagged(Config::new(Mode::Line, 2)));
+    job.out(0, "\x1b[1G\x1b[0J> ").pass(100);
+    assert_eq!(job.stdout(), "[0] \x1b[0J> ");
+}
+
+#[test]
 fn bars_stand_below_the_lines_and_go_when_they_end() {
     let mut terminal = Terminal::new(10, 2);
     terminal.job.out(0, "hello\n").err(0, "\r 10%").err(1, "5%\r").pass(100);

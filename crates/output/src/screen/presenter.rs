@@ -7,7 +7,7 @@ use std::time::Duration;
 use rankrun_core::{Rank, RankSet, Stream};
 
 use crate::config::{Config, Mode, Names};
-use crate::console::{CONTINUED_MARK, CUT_MARK, Console, Row, Rows, Source};
+use crate::console::{CONTINUED_MARK, CUT_MARK, Console, Row, Rows, Source, write_after_tag};
 use crate::fold::{Fold, Folded};
 use crate::grouped::{GroupedRows, Groups};
 use crate::lines::{End, Line, LineBuffer, LineSink};
@@ -358,7 +358,7 @@ impl Presenter {
         let console = &mut self.consoles[console_of(&self.config, stream)];
         console.start_row();
         self.tagger.ranks(&folded.ranks, stream, folded.wall, console.out());
-        console.out().extend_from_slice(&folded.text);
+        write_after_tag(console.out(), &folded.text);
         console.out().push(b'\n');
     }
 

@@ -90,7 +90,7 @@ pub(crate) fn find(bytes: &[u8], in_block: bool) -> Found {
             (b'l', "?25") => Some(Control::HideCursor),
             (b'h', "?25") if in_block => Some(Control::ShowCursor),
             (b'B' | b'E', _) if in_block => Some(Control::Down(count())),
-            (b'G', "" | "0" | "1") if in_block => Some(Control::Return),
+            (b'G' | b'`', "" | "0" | "1") => Some(Control::Return),
             (b'K', _) if in_block => Some(Control::EraseRow),
             (b'J', "" | "0") if in_block => Some(Control::EraseBelow),
             _ => None,

@@ -68,16 +68,15 @@ impl Console {
     /// Shows the beginning of an unfinished line.
     pub(crate) fn open_row(&mut self, source: Source, prefix: &[u8], continued: bool, text: &[u8]) {
         self.start_row();
-        begin(self.out(), prefix, continued);
+        write_text(self.out(), prefix, continued, text);
         self.row = Row::Open(source);
-        self.open_width = prefix.len() + CONTINUED_MARK.len();
-        self.extend_row(text);
+        self.open_width = prefix.len() + CONTINUED_MARK.len() + width(text);
     }
 
     /// Adds to the open row.
     pub(crate) fn extend_row(&mut self, text: &[u8]) {
         self.out().extend_from_slice(text);
-        self.open_width += text.len() + TAB * memchr::memchr_iter(b'\t', text).count();
+        self.open_width += width(text);
     }
 
     /// Ends the open row of this source with the rest of its line, if the row shows the beginning of just this line.
@@ -123,24 +122,57 @@ pub(crate) fn write_block(out: &mut Vec<u8>, prefix: &[u8], lines: &[u8]) {
     }
     let mut begin = 0;
     for end in memchr::memchr_iter(b'\n', lines) {
-        out.extend_from_slice(prefix);
-        out.extend_from_slice(&lines[begin..=end]);
+        write_text(out, prefix, false, &lines[begin..=end]);
         begin = end + 1;
     }
 }
 
 /// Appends one line with its prefix and marks. An unterminated last line gets a newline only if it has a prefix.
 pub(crate) fn write_line(out: &mut Vec<u8>, prefix: &[u8], line: Line<'_>) -> Row {
-    begin(out, prefix, line.continued);
-    out.extend_from_slice(line.text);
+    write_text(out, prefix, line.continued, line.text);
     finish(out, !prefix.is_empty(), line.end)
 }
 
-fn begin(out: &mut Vec<u8>, prefix: &[u8], continued: bool) {
+/// The width of a text in columns, or more.
+fn width(text: &[u8]) -> usize {
+    text.len() + TAB * memchr::memchr_iter(b'\t', text).count()
+}
+
+fn write_text(out: &mut Vec<u8>, prefix: &[u8], continued: bool, text: &[u8]) {
     out.extend_from_slice(prefix);
     if continued {
         out.extend_from_slice(CONTINUED_MARK.as_bytes());
     }
+    match prefix.is_empty() || continued {
+        true => out.extend_from_slice(text),
+        false => write_after_tag(out, text),
+    }
+}
+
+/// Appends a line, without what it begins with to have its row empty and the cursor in the first column: its tag is there.
+pub(crate) fn write_after_tag(out: &mut Vec<u8>, text: &[u8]) {
+    let mut rest = text;
+    loop {
+        rest = match rest {
+            [b'\r' | b'\x08', after @ ..] => after,
+            [0x1b, b'[', after @ ..] => {
+                let is_parameter = |byte: &&u8| matches!(byte, b'0'..=b'9' | b';' | b'?' | b':');
+                let (parameters, after) = after.split_at(after.iter().take_while(is_parameter).count());
+                match (parameters, after) {
+                    // Erase in line; cursor to a column, by either name; cursor left (ECMA-48, 8.3.41, 9, 57 and 18).
+                    (_, [b'K' | b'D', after @ ..]) | (b"" | b"0" | b"1", [b'G' | b'`', after @ ..]) => after,
+                    // Colours and modes move nothing.
+                    (_, [b'm' | b'h' | b'l', after @ ..]) => {
+                        out.extend_from_slice(&rest[..rest.len() - after.len()]);
+                        after
+                    }
+                    _ => break,
+                }
+            }
+            _ => break,
+        };
+    }
+    out.extend_from_slice(rest);
 }
 
 fn finish(out: &mut Vec<u8>, is_tagged: bool, end: End) -> Row {

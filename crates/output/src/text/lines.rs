@@ -144,6 +144,11 @@ impl LineBuffer {
     }
 
     fn control(&mut self, control: Control, sink: &mut (impl LineSink + ?Sized)) {
+        if self.block.is_none() && control == Control::Return {
+            // As `\r`, except that a prompt may begin with it, and is no progress bar.
+            self.returned |= !self.text.is_empty();
+            return;
+        }
         if self.block.is_none() {
             if self.continued || self.shown.is_some() || self.text.len() > ROW_MOST {
                 // It is partly in a row already.
@@ -312,6 +317,7 @@ mod tests {
         expect(&[b"\r1%", b"\r2%\r"], &[("2%", 'e')]);
         expect(&[b"a\r\r\nb\r", b"\nc\n"], &[("a", 'n'), ("b", 'n'), ("c", 'n')]);
         expect(&[b"\r\n\r", b"\n"], &[("", 'n'), ("", 'n')]);
+        expect(&[b"10%\x1b[1G20%\x1b", b"[G\x1b[K30%\n"], &[("\x1b[K30%", 'n')]);
     }
 
     #[test]
