@@ -91,7 +91,12 @@ pub fn standings(gang: &Gang, now: Duration, voice: impl Fn(Rank) -> Voice) -> V
     let mut known: HashMap<String, usize> = HashMap::new();
     for (record, rank) in gang.ranks().iter().zip((0..).map(Rank)) {
         let voice = voice(rank);
-        let (phase, since) = phase(record, is_mpi, gang.ranks().len() == 1);
+        // Its words may be here before the agent's word of its start.
+        let has_spoken = voice.at.is_some() || notes.contains_key(&rank);
+        let (phase, since) = match phase(record, is_mpi, gang.ranks().len() == 1) {
+            (Phase::NotStarted, _) if has_spoken => (Phase::Running, None),
+            known => known,
+        };
         let phase_for = since.map(ago);
         let note = notes.get(&rank).map(|note| short(note));
         let last_line = voice.line.as_deref().map(short);
@@ -306,6 +311,20 @@ mod tests {
         let json = serde_json::to_string(&standings).expect("plain data");
         assert_eq!(serde_json::from_str::<Vec<Standing>>(&json).expect("our own"), standings);
         assert!(json.contains(r#""ranks":"0-2""#), "{json}");
+    }
+
+    #[test]
+    fn a_rank_that_has_spoken_has_started_whatever_else_is_known() {
+        let rules = Rules { grace_failure: s(5), grace_outside: s(25), timeout: None, keep_going: true };
+        let mut gang = Gang::new(3, rules);
+        said(&mut gang, 1, 0, Testimony::Note { text: "step 3".to_owned() });
+        let told = standings(&gang, s(2), |rank| if rank.0 == 1 { voice(1, "hello") } else { Voice::default() });
+        let expected = [
+            "rank 0  has written nothing; note: \"step 3\"",
+            "rank 1  silent 1.0 s; last line: \"hello\"",
+            "rank 2  not started yet",
+        ];
+        assert_eq!(lines(&told), expected);
     }
 
     #[test]
