@@ -21,6 +21,12 @@ const CASES: &[(&str, &[&str])] = &[
     ),
     ("rankrun --output=fol\t true", &["--output", "folded", "true"]),
     ("rankrun --mpi=no\t marked-t\t", &["--mpi", "none", "marked-tool"]),
+    (
+        "rankrun --no-k\t --no-ti\t --no-die\t true",
+        &["--no-keep-going", "--no-timestamps", "--no-die-with-parent", "true"],
+    ),
+    ("rankrun --stop-signal HU\t true", &["--stop-signal", "HUP", "true"]),
+    ("rankrun --stop-signal=QU\t true", &["--stop-signal", "QUIT", "true"]),
     ("rankrun --log-dir mine/log\t true", &["--log-dir", "mine/logs", "true"]),
     ("rankrun --log-dir=mine/log\t true", &["--log-dir", "mine/logs", "true"]),
     ("rankrun --config mine/dat\t true", &["--config", "mine/data-file.txt", "true"]),

@@ -29,7 +29,9 @@ impl Shell {
 /// The script of a shell.
 pub(crate) fn script(shell: Shell) -> String {
     let job = args::job();
-    let options: Vec<Opt> = job.get_arguments().filter(|arg| !arg.is_hide_set()).map(Opt::of).collect();
+    // The opposites of switches are hidden in the help, which would be long with them.
+    let is_offered = |arg: &&Arg| arg.get_long().is_some_and(|long| !arg.is_hide_set() || long.starts_with("no-"));
+    let options: Vec<Opt> = job.get_arguments().filter(is_offered).map(Opt::of).collect();
     let subcommands: Vec<(Command, &str)> =
         args::SUBCOMMANDS.iter().filter_map(|(name, about)| Some((args::subcommand(name)?, *about))).collect();
     match shell {
@@ -38,6 +40,16 @@ pub(crate) fn script(shell: Shell) -> String {
         Shell::Zsh => zsh(&options, &subcommands),
     }
 }
+
+/// The signals that programs handle to save their work.
+const SIGNALS: &[(&str, &str)] = &[
+    ("INT", "as by ^C"),
+    ("TERM", "the default after a failure"),
+    ("HUP", "as when a terminal closes"),
+    ("QUIT", "as by ^\\"),
+    ("USR1", "for programs that handle it"),
+    ("USR2", "for programs that handle it"),
+];
 
 /// What an option takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -104,6 +116,7 @@ fn takes(arg: &Arg) -> Takes {
     match arg.get_id().as_str() {
         "nproc" => words(&[("auto", "one rank for each CPU"), ("gpu", "one rank for each GPU")]),
         "stdin" => words(&[("none", "nobody"), ("all", "every rank"), ("0", "rank 0")]),
+        "stop-signal" => words(SIGNALS),
         "gpus-per-rank" => words(&[("none", "every rank sees all GPUs"), ("1", "one for each rank")]),
         "env" | "env-remove" => Takes::Variable,
         "wrap" => Takes::Program,
