@@ -9,7 +9,9 @@ use std::io::Write as _;
 
 use rankrun_core::ExitCode;
 
-use cli::{args, choices, config, habits, invocation, message, settings, spelling, stopping, texts, words};
+use cli::{
+    args, choices, config, habits, invocation, message, settings, slips, spelling, stopping, texts, typography, words,
+};
 use commands::{check, clean, completions, inventory, man, replay, report};
 use planning::{capacity, cpus, dry_run, file, gpus, plan, program, refusal};
 

@@ -171,6 +171,49 @@ fn values_that_are_none() {
 }
 
 #[test]
+fn names_of_files_and_directories_that_are_empty() {
+    for option in ["--wdir", "--log-dir", "--report-dir", "--journal", "--config"] {
+        assert_eq!(output_of(&[option, "", "true"]), format!("error: {option}: the name is empty\nexit 2"));
+    }
+}
+
+#[test]
+fn what_a_hint_repeats_is_quoted_for_a_shell() {
+    for (args, hint) in [
+        (["--path", "/a b", "true"], "write -x PATH='/a b':$PATH"),
+        (["--joblog", "a b", "true"], "write --journal 'a b' (events as JSON) or --report-dir DIR (the report)"),
+        (["--nice", "a b", "true"], "write --wrap 'nice -n N'"),
+        (["-module", "{1} {}", "true"], "write python -m '{1} {}'"),
+    ] {
+        let output = output_of(&args);
+        assert!(output.ends_with(&format!("\nhint: {hint}\nexit 2")), "{output}");
+    }
+}
+
+#[test]
+fn reports_that_are_not_there() {
+    let with_home = |args: &[&str]| output_with(&[("HOME", "/no/such/home")], args);
+    for word in ["nosuch", "last", "1234"] {
+        assert_eq!(
+            with_home(&["report", word]),
+            format!(
+                "error: no report of a job \"{word}\" is kept in \"/no/such/home/.local/state/rankrun\"\n\
+                 hint: \"rankrun report --list\" lists those that are; \"rankrun report\" prints the newest\nexit 2"
+            )
+        );
+    }
+    insta::assert_snapshot!(output_of(&["report", ""]), @"
+    error: JOB needs a value
+    exit 2
+    ");
+    insta::assert_snapshot!(output_of(&["report", "--list", "foo"]), @"
+    error: --list cannot be used with JOB
+    exit 2
+    ");
+    assert_eq!(with_home(&["report", "--json", "--list", "--json"]), "[]\nexit 0");
+}
+
+#[test]
 fn bad_templates() {
     insta::assert_snapshot!(output_of(&["--tag={rnk} ", "true"]), @r#"
     error: --tag: unknown field "{rnk}" at position 1; the fields are {rank}, {local_rank}, {node}, {app}, {stream} and {time}
@@ -332,6 +375,11 @@ fn variables_of_rankrun_that_are_wrong() {
     "#);
     insta::assert_snapshot!(output_with(&[("RANKRUN_CONFIG", "missing.toml")], &["true"]), @r#"
     error: cannot read the configuration file "missing.toml": No such file or directory
+    exit 2
+    "#);
+    insta::assert_snapshot!(output_with(&[("RANKRUN_CONTAINMENT", "nonsense")], &["true"]), @r#"
+    error: RANKRUN_CONTAINMENT: "nonsense" is not cgroup or subreaper
+    hint: leave it unset for cgroups where they can be used
     exit 2
     "#);
 }

@@ -78,6 +78,7 @@ pub(crate) fn job() -> Command {
         .after_long_help(texts::after_long_help())
         .disable_help_flag(true)
         .disable_version_flag(true)
+        .args_override_self(true)
         .args(rank_args())
         .args(ending_args())
         .args(output_args())
@@ -134,6 +135,7 @@ pub(crate) fn report() -> Command {
         )
         .arg(Arg::new("list").long("list").help("List your reports, the newest first").action(ArgAction::SetTrue).conflicts_with("job"))
         .arg(Arg::new("json").long("json").help("Print JSON").action(ArgAction::SetTrue))
+        .args_override_self(true)
 }
 
 pub(crate) fn check() -> Command {
@@ -171,6 +173,7 @@ pub(crate) fn clean() -> Command {
              machine whose rankrun processes are all gone. Running jobs are never touched.",
         )
         .arg(dry_run.help("List what would be removed, and exit"))
+        .args_override_self(true)
 }
 
 pub(crate) fn completions() -> Command {
@@ -296,8 +299,9 @@ fn rank_args() -> Vec<Arg> {
             RANKS,
             "Give each rank N GPUs of its own",
             "Sets CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES, and ZE_AFFINITY_MASK to a \
-             part of what they list, by local rank. Without such a variable, devices are counted from 0. By \
-             default (\"none\") every rank sees all GPUs, and programs choose one by their local rank.",
+             part of what they list, by local rank. Without such a variable, the devices that rankrun sees on the \
+             machine are counted from 0; where it sees none, the option is refused. By default (\"none\") every \
+             rank sees all GPUs, and programs choose one by their local rank.",
         ),
         choice(
             "mpi",
@@ -557,6 +561,17 @@ fn general_args() -> Vec<Arg> {
 pub(crate) fn long_names(command: &Command) -> Vec<String> {
     let longs = command.get_arguments().filter_map(Arg::get_long);
     longs.map(|long| format!("--{long}")).collect()
+}
+
+/// The id of an option of ours, as it is written for our parser.
+pub(crate) fn id_of(command: &Command, written: &str) -> Option<String> {
+    let name = written.split('=').next().unwrap_or(written);
+    let is_named = |arg: &&Arg| match name.strip_prefix("--") {
+        Some(long) => arg.get_long() == Some(long),
+        // Of several letters the last one may take a value.
+        None => name.chars().last() == arg.get_short(),
+    };
+    command.get_arguments().find(is_named).map(|arg| arg.get_id().to_string())
 }
 
 /// Whether an option, as typed, takes the next word as its value; `None` if there is no such option.

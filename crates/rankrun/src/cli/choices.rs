@@ -100,7 +100,7 @@ pub(crate) const DESCENDANTS: &[Choice<Descendants>] = &[
 pub(crate) const MPI: &[Choice<MpiMode>] = &[
     choice("auto", MpiMode::Pmi1, "PMI-1"),
     choice("pmi1", MpiMode::Pmi1, "PMI-1, for MPICH, Intel MPI and MVAPICH"),
-    choice("none", MpiMode::None, "no wire-up: no MPI, another one, or each rank alone (Open MPI)"),
+    choice("none", MpiMode::None, "do not connect the ranks; every MPI rank runs alone"),
 ];
 
 pub(crate) const CLEAN_SHM: &[Choice<CleanShm>] = &[

@@ -7,7 +7,10 @@
 //! Read from Hydra's `options.c` (MPICH 5), Intel's "Hydra Options" (2021.1x), mpirun(1) of Open MPI 4.1 and 5,
 //! torchrun 2.15's `run.py`, srun(1) of Slurm 22.05, parallel(1) and xargs(1).
 
+use std::ffi::OsStr;
 use std::fmt;
+
+use crate::words::quote;
 
 /// The launchers that have the option.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -97,12 +100,25 @@ impl Habit {
         }
     }
 
-    /// Our words, with its values as typed, or with their names.
+    /// Our words, with its values as a shell takes them, or with their names.
     pub(crate) fn written(&self, text: &str, values: &[String]) -> String {
         let (name, value) = self.value.split_once(' ').unwrap_or((self.value, ""));
-        let get = |index: usize, otherwise: &str| values.get(index).map_or(otherwise.to_owned(), Clone::clone);
-        let text = text.replace("{1}", &get(0, name)).replace("{2}", &get(1, value)).replace("{}", &get(0, self.value));
-        text.replace("--nproc=", "-n ")
+        let (mut written, mut rest) = (String::new(), text);
+        let places = [("{1}", 0, name), ("{2}", 1, value), ("{}", 0, self.value)];
+        // A value may look like a place itself, and is not looked into.
+        while let Some((at, (place, index, otherwise))) =
+            places.iter().filter_map(|place| Some((rest.find(place.0)?, place))).min_by_key(|(at, _)| *at)
+        {
+            written.push_str(&rest[..at]);
+            let quoted = values.get(*index).map(|value| quote(OsStr::new(value)));
+            // Quotes do not nest.
+            let is_within = written.matches('\'').count() % 2 == 1;
+            let shown = quoted.filter(|quoted| !is_within || !quoted.contains('\''));
+            written.push_str(shown.as_deref().unwrap_or(otherwise));
+            rest = &rest[at + place.len()..];
+        }
+        written.push_str(rest);
+        written.replace("--nproc=", "-n ")
     }
 
     /// What to write instead, for these values.
@@ -136,7 +152,7 @@ fn key(name: &str) -> String {
 const NODES: &str = "rankrun starts ranks on this machine only: leave it out";
 const HOSTS: &str = "rankrun starts ranks on this machine only, and reads no list of hosts: leave it out";
 const PER_NODE: &str = "there is one machine: write -n N, the number of all ranks";
-const BINDING: &str = "rankrun does not bind ranks to CPUs: leave it out, or write --wrap 'taskset -c {local_rank}'";
+const BINDING: &str = "rankrun does not bind ranks to CPUs: leave it out, or, while there are as many CPUs as ranks, write --wrap 'taskset -c {local_rank}'";
 const REMOTE: &str = "rankrun starts ranks on this machine only, without ssh: leave it out";
 const LEAVE: &str = "there is no such setting here: leave it out";
 const MEETING: &str = "rankrun gives the ranks MASTER_ADDR and a MASTER_PORT that is free: leave it out";
@@ -217,7 +233,9 @@ pub(crate) const TABLE: &[Habit] = &[
         &[Torchrun],
         &["--numa-binding"],
         "KIND",
-        Refused("rankrun does not bind ranks: write --wrap 'numactl --cpunodebind={local_rank}'"),
+        Refused(
+            "rankrun does not bind ranks: while there are as many NUMA nodes as ranks, write --wrap 'numactl --cpunodebind={local_rank}'",
+        ),
     ),
     row(&[Srun], &["--cpu-bind", "--mem-bind", "--distribution"], "WHAT", Only(&["none"], BINDING)),
     row(&[Srun], &["-m"], "WHAT", Refused(BINDING)),
@@ -262,6 +280,13 @@ pub(crate) const TABLE: &[Habit] = &[
         Refused("write -x OMPI_MCA_{1}={2}; but Open MPI programs are not supported yet: run them by mpirun"),
     ),
     row(&[Mpirun], &["-am", "--tune"], "FILE", Refused("Open MPI programs are not supported yet: run them by mpirun")),
+    row(&[Mpiexec], &["-tune"], "FILE", Refused("write -x I_MPI_TUNING_BIN={}")),
+    row(
+        &[Mpiexec],
+        &["-trace", "-check_mpi"],
+        "[=LIBRARY]",
+        Refused("write -x LD_PRELOAD=libVT.so to trace, -x LD_PRELOAD=libVTmc.so to check"),
+    ),
     row(&[Mpirun], &["-wd"], "DIR", Same(&["--wdir={}"])),
     row(&[Srun], &["-D", "--chdir"], "DIR", Same(&["--wdir={}"])),
     row(&[Parallel], &["--workdir", "--wd"], "DIR", Same(&["--wdir={}"])),
@@ -280,7 +305,7 @@ pub(crate) const TABLE: &[Habit] = &[
         "VALUE",
         Refused("write --wrap 'RANKS:COMMAND', such as --wrap '0:valgrind'"),
     ),
-    row(&[Mpirun], &["-xterm"], "RANKS", Refused("write --tty {} to put one rank on the terminal")),
+    row(&[Mpirun], &["-xterm"], "RANKS", Refused("write --tty RANK to put one rank on the terminal")),
     // Output.
     row(&[Mpiexec], &["-prepend-rank"], "", Same(&["--tag"])),
     row(&[Mpirun], &["--tag-output"], "", Same(&["--tag"])),
@@ -355,7 +380,12 @@ pub(crate) const TABLE: &[Habit] = &[
         Refused("the report of a failure has every exit code (--report-dir DIR keeps it): leave it out"),
     ),
     row(&[Mpiexec], &["-silent-abort"], "", Refused("write -q: no report")),
-    row(&[Mpirun], &["--abort-on-non-zero-status"], "", Already("a rank that fails ends the job")),
+    row(
+        &[Mpirun],
+        &["--abort-on-non-zero-status"],
+        "[=0|1]",
+        Only(&["", "1"], "write --keep-going: the other ranks run on when one fails"),
+    ),
     row(
         &[Mpirun],
         &["--enable-recovery", "--continuous"],
@@ -471,10 +501,12 @@ pub(crate) const TABLE: &[Habit] = &[
     row(&[Parallel], &["-j", "--jobs", "-P", "--max-procs"], "N", Refused(TASKS)),
     row(
         &[Parallel],
-        &["-a", "--arg-file", "-I", "--max-args", "-S", "--sshlogin", "--colsep", "--delay", "--nice"],
+        &["-a", "--arg-file", "-I", "--max-args", "-S", "--sshlogin", "--colsep"],
         "VALUE",
         Refused(NO_LISTS),
     ),
+    row(&[Parallel], &["--nice"], "N", Refused("write --wrap 'nice -n {}'")),
+    row(&[Parallel], &["--delay"], "SECONDS", Refused("rankrun starts all ranks at once: leave it out")),
     row(&[Parallel], &["--pipe", "-X", "-0", "--null"], "", Refused(NO_LISTS)),
     row(
         &[Parallel],
@@ -538,7 +570,7 @@ mod tests {
         let mut page = String::from(
             "# Coming from another launcher\n\n\
              <!-- Written by `RANKRUN_UPDATE_DOCS=1 cargo test -p rankrun --bin rankrun the_page`. -->\n\n\
-             An option of another launcher is *taken* where it means the same here, or asks for what is so in any case.\n\
+             An option of another launcher is *taken* where it means the same here, or asks for what rankrun does anyway.\n\
              Every other one is refused: exit code 2, nothing is started, and the message says what to write in its place.\n\
              Long options may be written with one dash or two, and with `_` for `-`. What two launchers mean differently by the\n\
              same letter (`-N`, `-t`, `-c`) is refused, with both meanings. Options that are spelt alike and mean the same here\n\

@@ -12,13 +12,14 @@ use rankrun_core::suggest::nearest;
 use crate::args;
 use crate::completions::Shell;
 use crate::message::Problem;
+use crate::spelling::LastOption;
 use crate::{habits, spelling};
 
 /// What the user asks for.
 #[derive(Debug)]
 pub(crate) enum Invocation {
     /// The commands of a job; the options that concern the whole job are those of the first.
-    Job(Vec<ArgMatches>),
+    Job(Vec<Segment>),
     Check,
     Clean {
         dry_run: bool,
@@ -36,6 +37,14 @@ pub(crate) enum Invocation {
     },
     /// Text for stdout: help or the version.
     Print(String),
+}
+
+/// One command of a job, with the options before it.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) typed: ArgMatches,
+    /// The option right before the command, by which slips are explained.
+    pub(crate) last: Option<LastOption>,
 }
 
 /// Parses the words after the program's own name.
@@ -108,12 +117,13 @@ fn read_job(words: Vec<OsString>) -> Result<Invocation, Stop> {
     let commands: Vec<&[OsString]> = words.split(|word| word == ":").collect();
     for (i, words) in commands.iter().enumerate() {
         let command = args::job();
-        let words = spelling::spell(&command, words, commands.len() == 1).map_err(Stop::Problem)?;
-        let matches = parse(command, &words)?;
+        let spelling::Spelt { words, last } =
+            spelling::spell(&command, words, commands.len() == 1).map_err(Stop::Problem)?;
+        let typed = parse(command, &words)?;
         if i > 0 {
-            refuse_job_wide(&matches).map_err(Stop::Problem)?;
+            refuse_job_wide(&typed).map_err(Stop::Problem)?;
         }
-        segments.push(matches);
+        segments.push(Segment { typed, last });
     }
     Ok(Invocation::Job(segments))
 }
@@ -152,7 +162,11 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
     };
     // clap names an argument with its value's name: `--output <WORD>`.
     let arg = text(ContextKind::InvalidArg).unwrap_or_default();
-    let bare = |arg: &'a str| arg.split([' ', '=', '[', '.']).next().unwrap_or_default();
+    let bare = |arg: &'a str| {
+        let name = |arg: &'a str| arg.split([' ', '=', '[', ']', '.']).next().unwrap_or_default();
+        // An argument that may be left out is shown between brackets.
+        name(arg.strip_prefix('[').unwrap_or(arg))
+    };
     let option = bare(arg);
     let angles = ['<', '>'];
     let value = text(ContextKind::InvalidValue).unwrap_or_default();
@@ -167,7 +181,8 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
         }
         ErrorKind::UnknownArgument => Problem::usage(format!("\"{arg}\" is an extra argument")),
         ErrorKind::InvalidValue if value.is_empty() => {
-            Problem::usage(format!("{option} needs a value")).hint(format!("it is written {arg}"))
+            let problem = Problem::usage(format!("{} needs a value", option.trim_matches(angles)));
+            problem.hint_if(option.starts_with('-').then(|| format!("it is written {arg}")))
         }
         ErrorKind::InvalidValue => {
             let words: Vec<&str> = match error.get(ContextKind::ValidValue) {
@@ -190,7 +205,11 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
         ErrorKind::TooManyValues | ErrorKind::WrongNumberOfValues => Problem::usage(format!("{option} takes no value")),
         ErrorKind::ArgumentConflict => {
             let other = text(ContextKind::PriorArg).map_or("another option", bare);
-            Problem::usage(format!("{option} cannot be used with {other}"))
+            Problem::usage(format!(
+                "{} cannot be used with {}",
+                option.trim_matches(angles),
+                other.trim_matches(angles)
+            ))
         }
         ErrorKind::MissingRequiredArgument => Problem::usage(format!("{} is missing", option.trim_matches(angles))),
         _ => Problem::usage(error.to_string().trim_start_matches("error: ").trim_end().to_owned()),

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use rankrun_core::env::{is_outer_identity, matches as name_matches};
+use rankrun_core::env::matches as name_matches;
 use rankrun_core::job::{Buffer, CleanShm, Descendants, EnvEdit, MpiMode, StdinTarget, StopScope, Wrap};
-use rankrun_core::suggest::nearest;
 use rankrun_core::testimony::Graces;
 use rankrun_core::units::{parse_duration, parse_size};
 use rankrun_core::{Rank, RankSet, Template};
@@ -18,7 +17,9 @@ use rankrun_core::{Rank, RankSet, Template};
 use crate::args;
 use crate::choices::{self, Output, Stdio, When, choose};
 use crate::config::{self, Config};
+use crate::invocation::Segment;
 use crate::message::Problem;
+use crate::slips::{misspelt_variables, no_command, slip};
 use crate::stopping;
 use crate::words;
 
@@ -83,6 +84,8 @@ pub(crate) struct AppSettings {
     pub(crate) env: Vec<EnvEdit>,
     pub(crate) wdir: Option<Template>,
     pub(crate) wraps: Vec<Wrap>,
+    /// What may have been meant if there is no such program: its name is then the value of the option before it.
+    pub(crate) slip: Option<String>,
 }
 
 /// All settings of a job. `None` is the default where the default depends on other things.
@@ -140,19 +143,21 @@ const KEEP_REPORTS: u32 = 100;
 const DRAIN: Duration = Duration::from_secs(30);
 
 /// Resolves the settings of a job from its segments as typed and from `env`, rankrun's own environment.
-pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> Result<Settings, Problem> {
-    let first = segments.first().ok_or_else(no_command)?;
+pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Result<Settings, Problem> {
+    let Segment { typed: first, .. } = segments.first().ok_or_else(|| no_command(None))?;
     let without_file = Sources { typed: first, env, config: None };
-    let file = without_file.one("config");
+    let file = without_file.path("config")?;
     let config = file.map(|given| config::read(given.text.as_ref())).transpose()?;
     let sources = Sources { config: config.as_ref(), ..without_file };
     let mut warnings = misspelt_variables(env);
-    let apps: Result<Vec<AppSettings>, Problem> =
-        segments.iter().map(|segment| app(&Sources { typed: segment, ..sources }, &mut warnings)).collect();
+    let apps: Result<Vec<AppSettings>, Problem> = segments
+        .iter()
+        .map(|segment| app(&Sources { typed: &segment.typed, ..sources }, segment, &mut warnings))
+        .collect();
     let apps = apps?;
     let mut given = sources.all();
     for segment in &segments[1..] {
-        let later = Sources { typed: segment, config: None, env: &[] };
+        let later = Sources { typed: &segment.typed, config: None, env: &[] };
         given.extend(later.all());
     }
     let switch = |key| sources.get(key, read_bool).map(|yes| yes.unwrap_or(false));
@@ -164,8 +169,7 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
         0 => switch("quiet")?,
         _ => false,
     };
-    let tag = sources.one("tag").filter(|given| given.text != "no");
-    Ok(Settings {
+    let settings = Settings {
         apps,
         gpus_per_rank: sources.get("gpus-per-rank", read_gpus)?.flatten(),
         mpi: sources.choice("mpi", choices::MPI)?.unwrap_or_default(),
@@ -183,15 +187,12 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
         keep_going: switch("keep-going")?,
         die_with_parent: switch("die-with-parent")?,
         output: sources.choice("output", choices::OUTPUT)?,
-        tag: tag.map(|given| match given.text == "yes" && !matches!(given.origin, Origin::CommandLine) {
-            true => Given { text: OsString::new(), ..given },
-            false => given,
-        }),
+        tag: sources.one("tag").and_then(read_tag),
         timestamps: switch("timestamps")?,
         only: sources
             .get("only", |text| text.parse::<RankSet>().map_err(|error| format!("{error}: write 0, 0-3,8 or all")))?,
         color: sources.choice("color", choices::WHEN)?.unwrap_or(When::Auto),
-        log_dir: sources.one("log-dir").map(|given| template(&given, &given.text)).transpose()?,
+        log_dir: sources.path("log-dir")?.map(|given| template(&given, &given.text)).transpose()?,
         stdio: sources.choice("stdio", choices::STDIO)?.unwrap_or(Stdio::Auto),
         buffer: sources.choice("buffer", choices::BUFFER)?.unwrap_or_default(),
         spool: sources
@@ -200,43 +201,37 @@ pub(crate) fn resolve(segments: &[ArgMatches], env: &[(OsString, OsString)]) -> 
         drain: sources.get("drain", duration)?.unwrap_or(DRAIN),
         stdin: sources.get("stdin", read_stdin)?,
         tty: sources.get("tty", read_rank)?,
-        report_dir: sources.one("report-dir").map(|given| given.text.into()),
+        report_dir: sources.path("report-dir")?.map(|given| given.text.into()),
         keep_reports: sources.get("keep-reports", read_count)?.unwrap_or(KEEP_REPORTS),
-        journal: sources.one("journal").map(|given| given.text.into()),
+        journal: sources.path("journal")?.map(|given| given.text.into()),
         verbosity: if quiet { -1 } else { verbose },
         dry_run: first.get_flag("dry-run"),
         given,
         warnings,
-    })
+    };
+    // After all values: one of them may be the command, by an option without its value.
+    match settings.apps.iter().zip(segments).find(|(app, _)| app.command.is_empty()) {
+        Some((_, segment)) => Err(no_command(segment.last.as_ref())),
+        None => Ok(settings),
+    }
+}
+
+/// A switch in the environment or a file; else a template. `None` takes back what a file says.
+fn read_tag(given: Given) -> Option<Given> {
+    let switch = match given.origin {
+        Origin::CommandLine if given.text == "no" => Some(false),
+        Origin::CommandLine => None,
+        Origin::Variable(_) | Origin::File { .. } => given.text.to_str().and_then(|text| read_bool(text).ok()),
+    };
+    match switch {
+        Some(false) => None,
+        Some(true) => Some(Given { text: OsString::new(), ..given }),
+        None => Some(given),
+    }
 }
 
 fn read_count(text: &str) -> Result<u32, String> {
     text.parse().ok().filter(|count| *count > 0).ok_or_else(|| format!("\"{text}\" is not a number from 1"))
-}
-
-fn no_command() -> Problem {
-    Problem::usage("no command given")
-        .hint("usage: rankrun [OPTIONS] COMMAND [ARG]..., as in \"rankrun -n 4 python train.py\"")
-}
-
-/// Warnings about variables that look like settings, and are not.
-fn misspelt_variables(env: &[(OsString, OsString)]) -> Vec<String> {
-    let known: Vec<String> = KEYS
-        .iter()
-        .filter(|key| !args::REPEATED.contains(key))
-        .map(|key| args::variable(key).to_string_lossy().into_owned())
-        .collect();
-    let names = env.iter().filter_map(|(name, _)| name.to_str());
-    names
-        .filter(|name| name.starts_with("RANKRUN_") && !is_outer_identity(OsStr::new(name)))
-        .filter(|name| !known.iter().any(|known| known == name))
-        .filter_map(|name| {
-            // Only the part after the prefix is compared: the prefix matches already.
-            let settings = known.iter().filter_map(|known| known.strip_prefix("RANKRUN_"));
-            let near = nearest(name.strip_prefix("RANKRUN_")?, settings)?;
-            Some(format!("{name} is not a setting; did you mean RANKRUN_{near}?"))
-        })
-        .collect()
 }
 
 /// Where values are looked up, in this order: the command line, the environment, the file.
@@ -271,6 +266,14 @@ impl<'a> Sources<'a> {
         let (_, text) = self.env.iter().find(|(have, text)| key == "timeout" && *have == name && !text.is_empty())?;
         let text = if text.as_bytes().starts_with(b"-") { OsString::from("0") } else { text.clone() };
         Some(Given { key, text, origin: Origin::Variable(name) })
+    }
+
+    /// The name of a file or a directory.
+    fn path(&self, key: &'static str) -> Result<Option<Given>, Problem> {
+        match self.one(key) {
+            Some(given) if given.text.is_empty() => Err(given.problem("the name is empty")),
+            given => Ok(given),
+        }
     }
 
     fn is_typed(&self, key: &str) -> bool {
@@ -343,7 +346,7 @@ impl<'a> Sources<'a> {
 }
 
 /// The options that are listed with their origin. A test compares it with all options.
-const KEYS: &[&str] = &[
+pub(crate) const KEYS: &[&str] = &[
     "nproc",
     "wdir",
     "env",
@@ -390,12 +393,10 @@ fn graces(finalize: Option<Duration>, handlers: Option<Duration>) -> Graces {
     Graces { finalize: finalize.unwrap_or(default.finalize), handlers: handlers.unwrap_or(default.handlers), ..default }
 }
 
-fn app(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<AppSettings, Problem> {
+fn app(sources: &Sources<'_>, segment: &Segment, warnings: &mut Vec<String>) -> Result<AppSettings, Problem> {
     let command = sources.typed.get_many::<OsString>(args::COMMAND);
     let command: Vec<OsString> = command.into_iter().flatten().cloned().collect();
-    if command.is_empty() {
-        return Err(no_command());
-    }
+    let slip = segment.last.as_ref().and_then(|last| slip(last, &command, sources.env)).transpose()?;
     let mut env = Vec::new();
     for given in sources.every(&["env", "env-remove"]) {
         match given.key {
@@ -408,8 +409,9 @@ fn app(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<AppSettings,
         command,
         nproc: sources.get("nproc", read_nproc)?.unwrap_or(Nproc::Count(1)),
         env,
-        wdir: sources.one("wdir").map(|given| template(&given, &given.text)).transpose()?,
+        wdir: sources.path("wdir")?.map(|given| template(&given, &given.text)).transpose()?,
         wraps: wraps?,
+        slip,
     })
 }
 
@@ -605,6 +607,15 @@ mod tests {
         let env =
             [("RANKRUN_GRCAE", "3s"), ("RANKRUN_RANK", "1"), ("RANKRUN_MY_OWN_THING", "1"), ("RANKRUN_GRACE", "1s")];
         assert_eq!(resolved(&env, &["true"]).warnings, ["RANKRUN_GRCAE is not a setting; did you mean RANKRUN_GRACE?"]);
+        let env = ["RANKRUN_WRAP", "RANKRUN_ENV", "RANKRUN_DRY_RUN", "RANKRUN_LABEL", "RANKRUN_HOSTFILE"]
+            .map(|name| (name, "1"));
+        insta::assert_snapshot!(resolved(&env, &["true"]).warnings.join("\n"), @"
+        RANKRUN_WRAP is not a setting: write --wrap on the command line, or wrap in a file for --config
+        RANKRUN_ENV is not a setting: write --env on the command line, or env in a file for --config
+        RANKRUN_DRY_RUN is not a setting: write --dry-run on the command line
+        RANKRUN_LABEL is not a setting; did you mean RANKRUN_TAG?
+        RANKRUN_HOSTFILE is not a setting: --hostfile is an option of another launcher
+        ");
     }
 
     #[test]
@@ -619,6 +630,12 @@ mod tests {
         let given = resolved(&[("RANKRUN_TAG", "yes")], &["--grace", "3s", "--grace=500ms", "true"]);
         assert_eq!(given.grace, Some(Duration::from_millis(500)), "the last one counts");
         assert_eq!(given.tag.map(|tag| tag.text), Some(OsString::new()));
+        for (text, tag) in
+            [("true", Some("")), ("1", Some("")), ("no", None), ("false", None), ("{rank}", Some("{rank}"))]
+        {
+            let given = resolved(&[("RANKRUN_TAG", text)], &["true"]).tag;
+            assert_eq!(given.map(|given| given.text), tag.map(OsString::from), "{text}");
+        }
         assert_eq!(resolved(&[], &["-l", "true"]).tag.map(|tag| tag.text), Some(OsString::new()));
         assert_eq!(resolved(&[], &["-l=x", "true"]).tag.map(|tag| tag.text), Some(OsString::from("x")));
     }

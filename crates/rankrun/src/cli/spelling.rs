@@ -2,8 +2,8 @@
 //!
 //! It reads the words before the command. Our own options are accepted also with one dash, as mpiexec does, or with `_`
 //! for `-`, as torchrun does. An option of another launcher is rewritten as ours or refused, by the table in
-//! [`habits`](crate::habits). Single letters may be combined (`-vl`, `-n4`), except for those that print something
-//! instead of running a job: `-hosts` must never be read as `-h`.
+//! [`habits`](crate::habits). Single letters may be combined in any order (`-lv`, `-vn4`), except for those that
+//! print something instead of running a job: `-hosts` must never be read as `-h`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,43 +14,76 @@ use rankrun_core::suggest::nearest;
 use crate::args;
 use crate::habits::{self, Arity, Habit, Here};
 use crate::message::Problem;
+use crate::typography;
+use crate::words::quote;
 
 /// The options that print something instead of running a job.
 const PRINTING: [&str; 4] = ["-h", "--help", "-V", "--version"];
 
+/// The option right before a command, or at the end of the words where no command follows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LastOption {
+    /// As typed, without a value behind an equals sign.
+    pub(crate) name: String,
+    /// The id of the option of ours that it is, or that it was written as.
+    pub(crate) id: Option<String>,
+    /// The words after it that it took.
+    pub(crate) values: Vec<OsString>,
+    /// Whether it was typed with a value behind an equals sign.
+    pub(crate) has_inline: bool,
+}
+
+/// The words of a command and the options before it, as our parser takes them.
+#[derive(Debug)]
+pub(crate) struct Spelt {
+    pub(crate) words: Vec<OsString>,
+    pub(crate) last: Option<LastOption>,
+}
+
 /// Rewrites the options before a command of a job as ours. `is_only`: the job has no other command.
-pub(crate) fn spell(command: &Command, words: &[OsString], is_only: bool) -> Result<Vec<OsString>, Problem> {
+pub(crate) fn spell(command: &Command, words: &[OsString], is_only: bool) -> Result<Spelt, Problem> {
     let mut spelt = Vec::with_capacity(words.len());
     let mut rest = words;
     let mut printing = None;
+    let mut last = None;
     while let [word, after @ ..] = rest {
+        typography::check_word(command, word)?;
         if !word.as_bytes().starts_with(b"-") || word == "-" {
             break;
         }
         if word == "--" {
             spelt.push(word.clone());
             rest = after;
+            last = None;
             break;
         }
         let option = Typed::of(word);
-        if let Some(own) = option.own(command) {
-            if PRINTING.iter().any(|name| own == *name) {
-                printing = Some(option.name.clone());
+        let start = spelt.len();
+        let (used, at) = match option.own(command) {
+            Some(own) => {
+                if own.iter().any(|own| PRINTING.iter().any(|name| own == *name)) {
+                    printing = Some(option.name.clone());
+                }
+                let end = own.last().map(|own| own.to_string_lossy().into_owned()).unwrap_or_default();
+                spelt.extend(own);
+                let at = spelt.len() - 1;
+                let takes_next = args::takes_next_word(command, &end).unwrap_or(false);
+                let values = if takes_next { &after[..after.len().min(1)] } else { &[] };
+                if let [value] = values {
+                    typography::check_value(&option.name, value)?;
+                }
+                spelt.extend_from_slice(values);
+                (values.len(), at)
             }
-            let takes_next = args::takes_next_word(command, &own.to_string_lossy()).unwrap_or(false);
-            spelt.push(own);
-            rest = after;
-            if let (true, [value, after @ ..]) = (takes_next, rest) {
-                spelt.push(value.clone());
-                rest = after;
-            }
-            continue;
-        }
-        let rows = habits::named(&option.name);
-        if rows.is_empty() {
-            return Err(unknown(command, &option.name));
-        }
-        let used = translate(&option, &rows, after, is_only, &mut spelt)?;
+            None => (foreign(command, &option, after, is_only, &mut spelt)?, start),
+        };
+        let written = spelt.get(at);
+        last = Some(LastOption {
+            id: written.and_then(|word| args::id_of(command, &word.to_string_lossy())),
+            values: after[..used].to_vec(),
+            has_inline: option.value.is_some(),
+            name: option.name,
+        });
         rest = &after[used..];
     }
     if let Some(name) = printing
@@ -64,7 +97,7 @@ pub(crate) fn spell(command: &Command, words: &[OsString], is_only: bool) -> Res
             .hint("every rank runs the same command, and knows its number by RANKRUN_RANK; a program that needs this word is called from a script"));
     }
     spelt.extend(rest.iter().cloned());
-    Ok(spelt)
+    Ok(Spelt { words: spelt, last })
 }
 
 /// One option as typed.
@@ -86,8 +119,8 @@ impl Typed {
         Typed { word: word.to_owned(), name: String::from_utf8_lossy(name).into_owned(), value }
     }
 
-    /// The word as our parser accepts it, if it is an option of ours.
-    fn own(&self, command: &Command) -> Option<OsString> {
+    /// The word as our parser accepts it, if it is an option of ours, or several letters of ours.
+    fn own(&self, command: &Command) -> Option<Vec<OsString>> {
         let with_value = |name: &str| match &self.value {
             Some(value) => {
                 let mut word = OsString::from(name);
@@ -100,7 +133,7 @@ impl Typed {
         let is_long = |name: &str| command.get_arguments().any(|arg| arg.get_long() == Some(name));
         if let Some(long) = self.name.strip_prefix("--") {
             let long = long.replace('_', "-");
-            return is_long(&long).then(|| with_value(&format!("--{long}")));
+            return is_long(&long).then(|| vec![with_value(&format!("--{long}"))]);
         }
         let bare = &self.name[1..];
         if bare.chars().count() > 1 {
@@ -110,35 +143,64 @@ impl Typed {
                 return None;
             }
             if is_long(&bare.replace('_', "-")) {
-                return Some(with_value(&format!("--{}", bare.replace('_', "-"))));
+                return Some(vec![with_value(&format!("--{}", bare.replace('_', "-")))]);
             }
             if !theirs.is_empty() {
                 return None;
             }
             if let Some(number) = bare.strip_prefix("np").filter(|number| is_number_of_ranks(number)) {
-                return Some(format!("--nproc={number}").into());
+                return Some(vec![format!("--nproc={number}").into()]);
             }
         }
-        self.is_cluster(command).then(|| self.word.clone())
+        self.cluster(command)
     }
 
-    /// Whether the word is one letter of ours, or several that may stand together.
-    fn is_cluster(&self, command: &Command) -> bool {
-        let text = self.word.to_string_lossy();
-        let mut letters = text[1..].chars();
-        while let Some(letter) = letters.next() {
-            let Some(arg) = command.get_arguments().find(|arg| arg.get_short() == Some(letter)) else {
-                return false;
-            };
-            let rest = letters.as_str();
-            if PRINTING.iter().any(|name| name.strip_prefix('-') == Some(letter.encode_utf8(&mut [0; 4]))) {
-                return text.chars().count() == 2;
+    /// The word, if it is one letter of ours or several that may stand together. A tag without a template ends a word of
+    /// its own, since our parser would take what follows for the template.
+    fn cluster(&self, command: &Command) -> Option<Vec<OsString>> {
+        let bytes = self.word.as_bytes();
+        let (mut words, mut start) = (Vec::new(), 1);
+        let word = |from: usize, to: usize| OsString::from_vec([b"-", &bytes[from..to]].concat());
+        for (at, letter) in bytes.iter().enumerate().skip(1) {
+            let arg = short(command, char::from(*letter))?;
+            let rest = &bytes[at + 1..];
+            if is_printing(char::from(*letter)) {
+                return (bytes.len() == 2).then(|| vec![self.word.clone()]);
             }
-            if arg.get_action().takes_values() {
-                return rest.is_empty() || is_value(arg, rest);
+            if arg.get_id() == "tag" && !rest.is_empty() && rest[0] != b'=' {
+                words.push(word(start, at + 1));
+                start = at + 1;
+            } else if arg.get_action().takes_values() {
+                let taken = rest.is_empty() || is_value(arg, &String::from_utf8_lossy(rest));
+                return taken.then(|| {
+                    words.push(word(start, bytes.len()));
+                    words
+                });
             }
         }
-        true
+        words.push(word(start, bytes.len()));
+        Some(words)
+    }
+}
+
+/// The option of ours with this letter.
+fn short(command: &Command, letter: char) -> Option<&Arg> {
+    command.get_arguments().find(|arg| arg.get_short() == Some(letter))
+}
+
+fn is_printing(letter: char) -> bool {
+    PRINTING.iter().any(|name| name.strip_prefix('-') == Some(letter.encode_utf8(&mut [0; 4])))
+}
+
+impl Typed {
+    /// An option of another launcher with its value right behind it (`-c4`), taken apart.
+    fn apart(&self) -> Option<Typed> {
+        let text = self.word.to_str()?;
+        let end = text.find(|letter: char| !letter.is_alphabetic() && !"-_".contains(letter) || letter == '=')?;
+        let (name, value) = (&text[..end], &text[end..]);
+        let takes_value = |habit: &&Habit| matches!(habit.arity(), Arity::One | Arity::AfterEquals);
+        let is_option = !name.starts_with("--") && habits::named(name).iter().any(takes_value);
+        is_option.then(|| Typed { word: self.word.clone(), name: name.to_owned(), value: Some(value.into()) })
     }
 }
 
@@ -154,6 +216,29 @@ fn is_value(arg: &Arg, rest: &str) -> bool {
 fn is_number_of_ranks(text: &str) -> bool {
     let text = text.strip_prefix('=').unwrap_or(text);
     ["auto", "gpu", "cpu"].contains(&text) || (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Takes or refuses what is no option of ours, and returns how many of the words after it belong to it.
+fn foreign(
+    command: &Command,
+    option: &Typed,
+    after: &[OsString],
+    is_only: bool,
+    spelt: &mut Vec<OsString>,
+) -> Result<usize, Problem> {
+    let rows = habits::named(&option.name);
+    if !rows.is_empty() {
+        return translate(option, &rows, after, is_only, spelt);
+    }
+    let Some(apart) = option.apart() else { return Err(unknown(command, option)) };
+    let rows = habits::named(&apart.name);
+    translate(&apart, &rows, &[], is_only, spelt)?;
+    // It would be taken with its value apart.
+    let value = apart.value.unwrap_or_default();
+    match apart.name.len() {
+        2 => Ok(0),
+        _ => Err(unknown_option(&option.name).hint(format!("write {} {}", apart.name, quote(&value)))),
+    }
 }
 
 /// Rewrites an option of another launcher as ours, and returns how many of the words after it belong to it.
@@ -175,6 +260,16 @@ fn translate(
     };
     let (values, used): (Vec<OsString>, usize) = match (first.arity(), &option.value) {
         (Arity::None, Some(_)) => return Err(Problem::usage(format!("{} takes no value", option.name))),
+        // No program is called so: it is meant for the value, which must stand behind an equals sign.
+        (Arity::AfterEquals, None) if after.first().is_some_and(|word| word == "0" || word == "1") => {
+            let value = &after[..1];
+            let taken = matches!(first.here, Here::Only(accepted, _) if accepted.iter().any(|word| value[0] == *word));
+            return Err(match taken {
+                true => Problem::usage(format!("{} takes a value only behind an equals sign", option.name))
+                    .hint(format!("leave out \"{0}\", or write {1}={0}", value[0].display(), option.name)),
+                false => refuse(option, rows, value),
+            });
+        }
         (Arity::None, None) => (Vec::new(), 0),
         (Arity::AfterEquals, None) => (vec![OsString::new()], 0),
         (Arity::AfterEquals | Arity::One, Some(value)) => (vec![value.clone()], 0),
@@ -189,6 +284,12 @@ fn translate(
             _ => return Err(missing()),
         },
     };
+    if first.value == "PORT"
+        && values[0].to_str().and_then(|port| port.parse::<u16>().ok()).is_none_or(|port| port == 0)
+    {
+        return Err(Problem::usage(format!("{}: \"{}\" is not a port", option.name, values[0].display()))
+            .hint("write a number from 1 to 65535, or leave it out: rankrun finds a port that is free"));
+    }
     let write = |spelt: &mut Vec<OsString>, ours: &[&str]| {
         spelt.extend(ours.iter().map(|word| fill(word, &values)));
     };
@@ -240,7 +341,8 @@ fn refuse(option: &Typed, rows: &[&Habit], values: &[OsString]) -> Problem {
             problem.hint(row.advice(&values))
         }
         _ => rows.iter().fold(problem, |problem, row| {
-            let meaning = row.names.iter().find(|name| name.starts_with("--")).filter(|long| *long != name);
+            let bare = |name: &str| name.trim_start_matches('-').to_owned();
+            let meaning = row.names.iter().find(|name| name.starts_with("--")).filter(|long| bare(long) != bare(name));
             let meaning = meaning.map(|long| format!(" ({long})")).unwrap_or_default();
             problem.hint(format!("for {}'s {name}{meaning}: {}", list(row.launchers), row.advice(&values)))
         }),
@@ -263,17 +365,80 @@ fn list(launchers: &[habits::Launcher]) -> String {
     }
 }
 
-/// An unknown option, with the nearest known one.
-fn unknown(command: &Command, name: &str) -> Problem {
+/// An unknown option, with what may have been meant.
+fn unknown(command: &Command, option: &Typed) -> Problem {
+    let name = &option.name;
+    let own_short = |name: &str| {
+        name.strip_prefix('-').filter(|rest| rest.len() == 1).and_then(|rest| short(command, rest.chars().next()?))
+    };
+    if let (Some(arg), Some(value)) = (own_short(name), &option.value) {
+        return match value.is_empty() {
+            _ if !arg.get_action().takes_values() => Problem::usage(format!("{name} takes no value")),
+            true => Problem::usage(format!("{name} needs a value"))
+                .hint(format!("it is written {name} {}", value_name(arg))),
+            // Of the letters with a value only -n is particular about it.
+            false => {
+                Problem::usage(format!("{name}: \"{}\" is not a number of ranks, auto, cpu or gpu", value.display()))
+            }
+        };
+    }
+    let problem = unknown_option(name);
+    let list = "\"rankrun --help\" lists the options";
+    let is_ours = |letter| short(command, letter).is_some();
+    if let Some(letters) = name.strip_prefix('-').filter(|letters| letters.chars().count() > 1)
+        && letters.chars().all(is_ours)
+    {
+        return problem.hint(apart(command, letters));
+    }
+    let bare = name.trim_start_matches('-').replace('_', "-");
+    let mut letters = bare.chars();
+    if let (Some(letter), None) = (letters.next(), letters.next()) {
+        return problem.hint(match name.starts_with("--") && short(command, letter).is_some() {
+            true => format!("did you mean \"-{letter}\"?"),
+            false => list.to_owned(),
+        });
+    }
+    if args::SUBCOMMANDS.iter().any(|(command, _)| *command == bare) {
+        return problem.hint(format!("did you mean \"rankrun {bare}\"?"));
+    }
     let ours = args::long_names(command);
-    let taken = habits::TABLE.iter().filter(|habit| !matches!(habit.here, Here::Refused(_)));
-    let theirs = taken.flat_map(|habit| habit.names.iter().copied());
-    // Every letter is near to every other.
-    let near = nearest(name, ours.iter().map(String::as_str).chain(theirs)).filter(|_| name.len() > 2);
-    Problem::usage(format!("unknown option \"{name}\"")).hint(match near {
-        Some(near) => format!("did you mean \"{near}\"?"),
-        None => "\"rankrun --help\" lists the options".to_owned(),
-    })
+    // What is taken only with some values is refused with others, and an option that is refused is no way out.
+    let taken = habits::TABLE.iter().filter(|habit| !matches!(habit.here, Here::Refused(_) | Here::Only(..)));
+    let names = ours.iter().map(String::as_str).chain(taken.flat_map(|habit| habit.names.iter().copied()));
+    // "--no-x" is the opposite of "--x", and not a slip.
+    let is_opposite = |other: &str| bare.strip_prefix("no").is_some_and(|rest| rest.trim_start_matches('-') == other);
+    let names: Vec<(&str, &str)> =
+        names.map(|name| (name.trim_start_matches('-'), name)).filter(|(other, _)| !is_opposite(other)).collect();
+    let near = nearest(&bare, names.iter().map(|(bare, _)| *bare));
+    let near = near.and_then(|near| names.iter().find(|(bare, _)| *bare == near));
+    problem.hint(near.map_or(list.to_owned(), |(_, near)| format!("did you mean \"{near}\"?")))
+}
+
+fn unknown_option(name: &str) -> Problem {
+    Problem::usage(format!("unknown option \"{name}\""))
+}
+
+fn value_name(arg: &Arg) -> String {
+    arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string).unwrap_or_default()
+}
+
+/// How letters that are all ours, but cannot stand together, are written.
+fn apart(command: &Command, letters: &str) -> String {
+    if let Some(letter) = letters.chars().find(|letter| is_printing(*letter)) {
+        return format!("-{letter} prints a text, and stands alone");
+    }
+    let takes_next = |letter: char| args::takes_next_word(command, &format!("-{letter}")) == Some(true);
+    let (last, first): (Vec<char>, Vec<char>) = letters.chars().partition(|letter| takes_next(*letter));
+    let words: Vec<String> = first
+        .iter()
+        .chain(&last)
+        .map(|letter| {
+            let value =
+                short(command, *letter).filter(|_| takes_next(*letter)).map(|arg| format!(" {}", value_name(arg)));
+            format!("-{letter}{}", value.unwrap_or_default())
+        })
+        .collect();
+    format!("a letter with a value is the last of its word: write {}", words.join(" "))
 }
 
 #[cfg(test)]
@@ -283,7 +448,7 @@ mod tests {
     fn spelled(words: &[&str]) -> Result<Vec<String>, String> {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
         let spelt = spell(&args::job(), &words, true).map_err(|problem| problem.to_string())?;
-        Ok(spelt.iter().map(|word| word.to_string_lossy().into_owned()).collect())
+        Ok(spelt.words.iter().map(|word| word.to_string_lossy().into_owned()).collect())
     }
 
     fn spelt(words: &[&str]) -> Vec<String> {

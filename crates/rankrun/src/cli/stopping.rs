@@ -22,7 +22,7 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             heading,
             "First signal to stop the ranks, such as INT or USR1",
             "The default is the signal that rankrun received (INT, TERM or HUP), and TERM after a failure or --timeout. TERM \
-             follows after 2s or half of --grace, KILL at the end of --grace.",
+             follows after 2s, or half of --grace if that is less; KILL at the end of --grace.",
         ),
     ]
 }

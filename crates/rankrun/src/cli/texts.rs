@@ -33,9 +33,9 @@ pub(crate) const EXIT_CODES: &str = "\
 The code of the rank that failed first, or 128 + n if signal n ended it. Also:";
 
 pub(crate) const EXIT_CODE_TABLE: &str = "  0    every rank exited with 0
-  1    a rank failed with exit code 0: it did not call MPI_Finalize, for instance
+  1    also: a rank exited with 0 but failed (no MPI_Finalize, MPI_Abort(0))
   2    usage error; nothing was started
-  121  a node was lost
+  121  the agent (the process that starts and watches the ranks) was lost
   123  processes of the job could not be killed
   124  --timeout passed
   125  rankrun itself failed

@@ -114,18 +114,17 @@ impl Reports {
             match found.as_slice() {
                 [one] => return Ok(one.clone()),
                 [] if job.exists() => {}
-                [] => {
-                    return Err(Problem::usage(format!(
-                        "no report of a job \"{id}\" is kept in \"{}\"",
-                        directory.display()
-                    ))
-                    .hint("\"rankrun report --list\" lists those that are"));
-                }
+                [] => return Err(no_such_job(id, directory)),
                 several => {
                     let jobs: Vec<&str> = several.iter().filter_map(|path| job_of(path)).collect();
                     return Err(Problem::usage(format!("\"{id}\" may be any of the jobs {}", jobs.join(", "))));
                 }
             }
+        }
+        if let (Some(word), Some(directory)) = (job.to_str().filter(|word| !word.contains('/')), &self.directory)
+            && !job.exists()
+        {
+            return Err(no_such_job(word, directory));
         }
         Ok(if job.is_dir() { job.join(REPORT) } else { job.to_owned() })
     }
@@ -146,6 +145,11 @@ impl Reports {
         dated.sort_unstable_by(|one, other| other.cmp(one));
         Ok(dated.into_iter().map(|(_, path)| path).collect())
     }
+}
+
+fn no_such_job(word: &str, directory: &Path) -> Problem {
+    Problem::usage(format!("no report of a job \"{word}\" is kept in \"{}\"", directory.display()))
+        .hint("\"rankrun report --list\" lists those that are; \"rankrun report\" prints the newest")
 }
 
 /// The id of the job whose report this is, in the default place.

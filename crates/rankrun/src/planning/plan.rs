@@ -166,6 +166,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     check_ranks(settings, world)?;
     let apps: Vec<App> = settings.apps.iter().zip(&sizes).map(|(app, size)| plan_app(app, *size, around)).collect();
     check_buffer(settings)?;
+    check_containment(&around.env)?;
     let io = io_policy(settings, world, around)?;
     crate::capacity::check_descriptors(descriptors(settings, world, &io))?;
     let spec = JobSpec {
@@ -187,7 +188,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         ignored_signals: Vec::new(),
     };
     check_gpu_masks(&spec, around)?;
-    check_programs(&spec)?;
+    check_programs(&spec, &settings.apps)?;
     Ok(Plan {
         output: output(settings, world, around)?,
         log_dir: settings.log_dir.as_ref().map(|directory| log_dirs(directory, &spec, around)),
@@ -233,13 +234,24 @@ pub(crate) fn reports_directory(variable: impl Fn(&'static str) -> Option<PathBu
     state.map(|state| state.join("rankrun"))
 }
 
+/// The variable that chooses the tier: `cgroup`, the default, where cgroups can be used, or `subreaper`.
+const CONTAINMENT: &str = "RANKRUN_CONTAINMENT";
+
+fn check_containment(env: &[(OsString, OsString)]) -> Result<(), Problem> {
+    match variable(env, CONTAINMENT).filter(|text| !["", "cgroup", "subreaper"].iter().any(|tier| text == tier)) {
+        Some(text) => Err(Problem::usage(format!("{CONTAINMENT}: \"{}\" is not cgroup or subreaper", text.display()))
+            .hint("leave it unset for cgroups where they can be used")),
+        None => Ok(()),
+    }
+}
+
 /// The settings of the agent. The two variables are for tests (docs/containment.md).
 fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::Options {
     let text = |name| variable(env, name).and_then(OsStr::to_str);
     let patience = text("RANKRUN_LEASE_SECONDS").and_then(|text| text.parse().ok());
     rankrun_agent::Options {
         lends_terminal: spec.io.tty.is_some(),
-        containment: text("RANKRUN_CONTAINMENT").map(str::to_owned),
+        containment: text(CONTAINMENT).map(str::to_owned),
         patience: patience.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(PATIENCE),
     }
 }
@@ -390,7 +402,7 @@ fn check_directory(directory: &Path) -> Result<(), Problem> {
 }
 
 /// Checks that every rank has its directory, and that its program can be executed.
-fn check_programs(spec: &JobSpec) -> Result<(), Problem> {
+fn check_programs(spec: &JobSpec, settings: &[AppSettings]) -> Result<(), Problem> {
     let directory = |place: &Place| PathBuf::from(spec.directory(place.rank));
     let directories: BTreeSet<PathBuf> = spec.map.places().iter().map(directory).collect();
     for directory in directories.iter().filter(|directory| *directory != Path::new(&spec.cwd)) {
@@ -407,7 +419,12 @@ fn check_programs(spec: &JobSpec) -> Result<(), Problem> {
             for word in own.into_iter().chain(wraps.iter().map(|wrap| wrap.command[0].expand(spec, place.rank))) {
                 let program = (word, directory(place));
                 if !found.contains(&program) {
-                    program::find(&program.0, path, &program.1)?;
+                    let slip = settings.get(index as usize).and_then(|app| app.slip.clone());
+                    let slip = slip.filter(|_| program.0 == app.command[0]);
+                    program::find(&program.0, path, &program.1).map_err(|problem| match slip {
+                        Some(slip) if problem.code == ExitCode::NOT_FOUND => Problem { hints: vec![slip], ..problem },
+                        _ => problem,
+                    })?;
                     found.insert(program);
                 }
             }
