@@ -64,8 +64,11 @@ class Telling(object):
 
     def tell(self, error):
         self.told = True
-        fields = describe(error, traceback_at_top(error))
-        self.say("uncaught", fields + [("code", self.code), ("thread", "MainThread")])
+        last = [("code", self.code), ("thread", "MainThread")]
+        if hasattr(type(error).__str__, "__code__"):
+            # It runs code of the program, which may take long, and the job may end meanwhile.
+            self.say("uncaught", [("exception", type_name(error))] + last)
+        self.say("uncaught", describe(error, traceback_at_top(error)) + last)
 
     def exiting(self):
         """Python's own work is done. A code of 0 takes an `uncaught` back, whose hook has called `sys.exit(0)`."""
@@ -141,12 +144,17 @@ def traceback_at_top(error):
     return error.__traceback__
 
 
+def type_name(error):
+    """The type of an exception, as a traceback has it."""
+    kind = type(error)
+    if kind.__module__ in ("builtins", "__main__"):
+        return kind.__qualname__
+    return "%s.%s" % (kind.__module__, kind.__qualname__)
+
+
 def describe(error, traceback):
     """The fields that say what an exception is and where it was raised."""
-    kind = type(error)
-    name = kind.__qualname__
-    if kind.__module__ not in ("builtins", "__main__"):
-        name = "%s.%s" % (kind.__module__, name)
+    name = type_name(error)
     try:
         message = str(error)
     except BaseException:

@@ -494,6 +494,11 @@ impl Gang {
             }
             return;
         }
+        if let Testimony::Uncaught(exception) = &testimony
+            && self.completes(rank, pid, exception)
+        {
+            return;
+        }
         let fact = match testimony {
             Testimony::Uncaught(exception) => Fact::Exception { source: Source::Program, exception },
             Testimony::ErrorFile(exception) => Fact::Exception { source: Source::ErrorFile, exception },

@@ -1,10 +1,11 @@
 //! What the last lines of a rank's output add to the evidence.
 
-use super::{Effect, Gang, Moment, MpiLife};
-use crate::evidence::{Evidence, Fact};
-use crate::ids::Rank;
+use super::{BYTES_KEPT, Effect, Gang, Moment, MpiLife};
+use crate::evidence::{Evidence, Fact, Source};
+use crate::ids::{Pid, Rank};
 use crate::status::WorkerStatus;
 use crate::stderr::Words;
+use crate::testimony::Exception;
 
 impl Gang {
     pub(super) fn last_words(&mut self, moment: Moment, rank: Rank, words: Words, effects: &mut Vec<Effect>) {
@@ -35,5 +36,20 @@ impl Gang {
         let Some(at) = others.chain(record.ended_at).min() else { return };
         let pid = record.pid;
         self.record(Evidence { rank, at, pid, fact: Fact::Aborted { code, message: None } });
+    }
+
+    /// Whether a report only completes an earlier one of the same process, which had no more than the type of the exception:
+    /// then it takes its place.
+    pub(super) fn completes(&mut self, rank: Rank, pid: Pid, exception: &Exception) -> bool {
+        let is_first = |it: &&mut Evidence| (it.rank, it.pid) == (rank, Some(pid));
+        let Some(evidence) = self.evidence.iter_mut().rfind(is_first) else { return false };
+        let Fact::Exception { source: Source::Program, exception: first } = &mut evidence.fact else { return false };
+        if first.kind != exception.kind || !first.message.is_empty() || !first.traceback.is_empty() {
+            return false;
+        }
+        *first = exception.clone();
+        self.left_out.bytes += evidence.fact.shorten(self.bytes >= BYTES_KEPT) as u64;
+        self.bytes += evidence.fact.size();
+        true
     }
 }
