@@ -153,7 +153,7 @@ fn after_a_failure_a_rank_that_saves_has_longer_than_one_that_ignores_the_signal
             let text = ended.stderr_text();
             assert_eq!(ended.code, Some(3), "{text}");
             assert_eq!(said(&ended, 1), ["saved"], "{}: {text}", directory.display());
-            assert_ne!(report.ranks[1].fate, Fate::EndedByRankrun, "it has exited with 0: {text}");
+            assert_eq!(report.ranks[1].how.as_deref(), Some("exited 0 on SIGTERM"), "{text}");
             assert!(
                 text.contains("rankrun: rank 1 is still writing files, for 27 s at most (--grace-saving)"),
                 "{text}"
