@@ -151,13 +151,11 @@ fn make_fifo(path: &Path) {
 #[test]
 fn a_log_file_on_a_dead_file_system_holds_up_neither_a_failure_nor_an_interrupt() {
     let Some((directory, dead, words)) = dead_file_system() else { return };
-    for end in ["exit 3", "exec sleep 100"] {
-        let logs = directory.path().join("logs");
+    for (logs, end) in [("failure", "exit 3"), ("interrupt", "exec sleep 100")] {
+        let logs = directory.path().join(logs);
         fs::create_dir_all(&logs).expect("the directory is ours");
         let link = logs.join("rank-0000.stdout");
-        if !link.is_symlink() {
-            std::os::unix::fs::symlink(dead.join("x"), &link).expect("the directory is ours");
-        }
+        std::os::unix::fs::symlink(dead.join("x"), &link).expect("the directory is ours");
         let script =
             format!("echo x; touch $RANKRUN_TEST_DIR/up; sleep 0.2; test $RANKRUN_RANK = 1 || {end}; exec sleep 100");
         let options = ["-n", "2", "--drain", "2s", "--grace", "1s", "--log-dir", logs.to_str().expect("text")];
