@@ -108,7 +108,10 @@ def told(messages):
     """What was told beyond the greetings, short enough to compare."""
     short = []
     for message in messages:
-        if message["type"] == "uncaught":
+        if message["type"] == "uncaught" and "message" not in message:
+            # The whole of it follows.
+            continue
+        elif message["type"] == "uncaught":
             short.append(("uncaught", message["exception"], message["message"]))
         elif message["type"] == "exiting":
             short.append(("exiting", message["code"]))
