@@ -189,16 +189,16 @@ def python_version(python):
 
 
 class Installed(Compared):
-    """Tools that are not Python's own, in one environment."""
+    """Tools that are not Python's own."""
 
-    def python(self):
-        python = mpi_python("tools")
+    def python(self, environment):
+        python = mpi_python(environment)
         if python is None:
-            self.skipTest('the Python environment "tools" is not there; cargo xtask env makes it')
+            self.skipTest('the Python environment "{}" is not there; cargo xtask env makes it'.format(environment))
         return python
 
     def test_coverage_measures_and_prints_the_same(self):
-        python = self.python()
+        python = self.python("tools")
         for name, program in (("exiting", EXITING), ("failing", FAILING), ("plain", "print('done')")):
             for options in ([], ["--branch"], ["--source", "."], ["--timid"]):
                 with self.subTest(program=name, options=options):
@@ -207,7 +207,7 @@ class Installed(Compared):
                     self.assert_same([python, "-m", "coverage", "report", "-m"])
 
     def test_ipython_runs_and_reports_the_same(self):
-        python = self.python()
+        python = self.python("notebook")
         program = "import sys\nprint(sys.excepthook)\n1/0\n"
         more = {"IPYTHONDIR": str(self.directory / "ipython"), "TERM": "dumb"}
         command = [python, "-m", "IPython", "--no-banner", "--colors=NoColor", "--no-confirm-exit"]
@@ -218,7 +218,7 @@ class Installed(Compared):
         )
 
     def test_a_notebook_is_executed(self):
-        python = self.python()
+        python = self.python("notebook")
         cells = ["import sys\nprint(sys.excepthook.__name__, sys.exit)", "sys.last_value = None\nprint('done')"]
         book = {
             "cells": [

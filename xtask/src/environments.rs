@@ -80,13 +80,12 @@ const ENVIRONMENTS: [Environment; 8] = [
         finish: None,
         proof: "import jax; assert jax.device_count() == 1",
     },
-    // What looks at a program while it runs, and must not see the interpreter hook.
     Environment {
-        name: "tools",
-        pins: &["coverage==7.17.3", "ipython==9.18.1", "ipykernel==7.4.0", "nbconvert==7.17.2"],
+        name: "notebook",
+        pins: &["ipython==9.18.1", "ipykernel==7.4.0", "nbconvert==7.17.2"],
         bare_pins: &[],
         finish: None,
-        proof: "import coverage, IPython, ipykernel, nbconvert",
+        proof: "import IPython, ipykernel, nbconvert",
     },
     // The wheel of torch is linked to 3 GB of CUDA libraries that a machine without a GPU never calls. Two small ones
     // run at load time and are installed; `torch_standins.py` puts empty libraries in the place of the others.
@@ -274,5 +273,19 @@ impl Environment {
                 .args(options)
                 .args(pins),
         )
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    /// Of two with one name each would remove the other and make itself.
+    #[test]
+    fn no_two_environments_have_one_name() {
+        let mut names: Vec<&str> = ENVIRONMENTS.iter().chain(&TOOLS).map(|environment| environment.name).collect();
+        names.sort_unstable();
+        let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+        assert_eq!(twice, None);
     }
 }
