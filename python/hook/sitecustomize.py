@@ -8,7 +8,8 @@ place. What stays behind are two trip wires that nothing touches while the progr
   replaced that. Something lies there already, and is freed by the store.
 * CPython reads `SystemExit.code` from C, with no Python frame on the stack, only when the process is about to end.
 
-The last `atexit` handler then tells that only the finalizers of C libraries remain. No frame of this file is in a
+The last `atexit` handler then tells that only the finalizers of C libraries remain. A program that imports JAX finds the
+job there as a cluster environment. No frame of this file is in a
 traceback, and its functions belong to no file that a debugger, a profiler or coverage would look for. The protocol is in
 docs/worker-socket.md, the reasons are in docs/adr/0020-interpreter-hook.md. The file must parse in every Python since
 2.7; it acts in CPython from 3.6 on.
@@ -65,15 +66,32 @@ class Telling(object):
     def tell(self, error):
         self.told = True
         last = [("code", self.code), ("thread", "MainThread")]
-        if hasattr(type(error).__str__, "__code__"):
-            # It runs code of the program, which may take long, and the job may end meanwhile.
+        if not is_quickly_described(error):
+            # The job may end meanwhile.
             self.say("uncaught", [("exception", type_name(error))] + last)
         self.say("uncaught", describe(error, traceback_at_top(error)) + last)
+        self.watch_jax()
+
+    def watch_jax(self):
+        """JAX's exit handler waits for all other ranks, as MPI_Finalize does. Tells when it begins to."""
+        state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+        if getattr(state, "client", None) is None or "shutdown" in vars(state):
+            return
+        shutdown = state.shutdown
+
+        def watched():
+            self.speaker.tell("leaving_jax")
+            return shutdown()
+
+        state.shutdown = watched
+
+    def leaving_jax(self):
+        if self.code:
+            self.say("leaving", [("code", self.code)])
 
     def exiting(self):
         """Python's own work is done. A code of 0 takes an `uncaught` back, whose hook has called `sys.exit(0)`."""
-        if self.told:
-            self.say("exiting", [("code", self.code)])
+        self.say("exiting", [("code", self.code)])
 
     def thread(self, args):
         if args.exc_type is not SystemExit:
@@ -124,6 +142,20 @@ def quote(text, limit):
         if len(quoted) <= limit - 2:
             return b'"' + quoted + b'"'
         keep = min(keep - 1, keep * (limit - 64) // len(quoted))
+
+
+def is_quickly_described(error):
+    """Whether only Python's own code makes the text of an exception, of plain values, and its traceback is short."""
+    text_of = type(error).__str__
+    if getattr(getattr(text_of, "__objclass__", None), "__module__", None) != "builtins":
+        return False
+    plain = (str, bytes, int, float, bool, type(None))
+    if not isinstance(error, SyntaxError) and not all(type(value) in plain for value in error.args):
+        return False
+    depth, entry = 0, error.__traceback__
+    while entry is not None and depth <= MAX_FRAMES:
+        depth, entry = depth + 1, entry.tb_next
+    return depth <= MAX_FRAMES
 
 
 def traceback_at_top(error):
@@ -267,6 +299,14 @@ def hook():
             finally:
                 socket.close()
 
+        def leave_mpi(self):
+            """The program ends well, and `MPI_Finalize` is left, which waits for the other ranks."""
+            try:
+                if "mpi4py.MPI" in sys.modules and self.getpid() == self.pid:
+                    self.say(b'{"v":1,"type":"exiting","time":%.6f,"code":0}\n' % self.monotonic())
+            except Exception:
+                pass
+
     class TripWire(object):
         """Lies in `sys.last_value` until something else is stored there."""
 
@@ -351,7 +391,8 @@ def hook():
         answers = {
             "__call__": property(call),
             "__class__": type(builtin),
-            "__doc__": builtin.__doc__,
+            # `getattr` gets the object as its default. A text that the type had, too, `pydoc` would not show as the object's.
+            "__doc__": property(partial(getattr, builtin, "__doc__")),
             "__getattr__": partial(getattr, builtin),
             "__module__": "sys",
             "__reduce_ex__": builtin.__reduce_ex__,
@@ -407,6 +448,41 @@ def hook():
             return "spawn_main" in argument or "forkserver import main" in argument or "_tracker import main" in argument
         return argument.endswith((".popen_loky_posix", "/_inductor/compile_worker/__main__.py"))
 
+    def watch_jax():
+        """Makes rankrun's jobs known to JAX, if the program imports it (jax_cluster.py).
+
+        The finder of one directory of JAX is made before JAX asks for it. Nothing else is looked up there, so that no other
+        import is slower. The finder is an ordinary one again once it has seen that JAX's base class is imported.
+        """
+        if "RANKRUN_JAX_COORDINATOR" not in os.environ:
+            return
+        package = "/jax/_src/clusters"
+        for directory in [entry.rstrip("/") + package for entry in sys.path if os.path.isdir(entry + package)]:
+            if directory not in sys.path_importer_cache:
+                sys.path_importer_cache[directory] = watching_finder(directory)
+
+    def watching_finder(directory):
+        # The last of these is for directories.
+        finder = sys.path_hooks[-1](directory)
+        original = finder.find_spec
+
+        def find_spec(*arguments):
+            cluster = sys.modules.get("jax._src.clusters.cluster")
+            if cluster is not None and "find_spec" in finder.__dict__:
+                del finder.find_spec
+                try:
+                    namespace = {"__name__": __name__}
+                    with open(JAX_CLUSTER, "rb") as file:
+                        exec(compile(file.read(), __name__, "exec"), namespace)
+                    namespace["register"](cluster.ClusterEnv)
+                except Exception:
+                    # JAX's insides may change, and the job's directory may be gone.
+                    pass
+            return original(*arguments)
+
+        finder.find_spec = find_spec
+        return finder
+
     def install():
         arguments = interpreter_arguments()
         # The type has been changed already where this is a second interpreter in the process.
@@ -423,8 +499,10 @@ def hook():
         sys.last_value = TripWire(speaker)
 
         def last():
-            if speaker.telling is not None:
+            if speaker.telling is not None and speaker.telling.told:
                 speaker.tell("exiting")
+            else:
+                speaker.leave_mpi()
             speaker.pid = None
             for step in undo:
                 step()
@@ -433,7 +511,10 @@ def hook():
         atexit.register(last)
         speaker.say()
 
-    install()
+    try:
+        watch_jax()
+    finally:
+        install()
 
 
 def unnamed(code):
@@ -443,6 +524,19 @@ def unnamed(code):
         return code
     constants = tuple(unnamed(item) if isinstance(item, type(code)) else item for item in code.co_consts)
     return code.replace(co_filename=CODE_NAME, co_consts=constants)
+
+
+def leave_no_bytecode():
+    """Under PYTHONPYCACHEPREFIX Python has kept our bytecode in the user's directory, below a name that no other job has."""
+    prefix = getattr(sys, "pycache_prefix", None)
+    if prefix:
+        path = __spec__.cached
+        os.unlink(path)
+        path = os.path.dirname(path)
+        while path.startswith(prefix + os.sep):
+            # Up to the first one that others use.
+            os.rmdir(path)
+            path = os.path.dirname(path)
 
 
 def step_aside():
@@ -457,8 +551,13 @@ def step_aside():
 
 try:
     if os.environ.get("RANKRUN_SOCKET") and sys.version_info >= (3, 6) and sys.implementation.name == "cpython":
-        exec(unnamed(hook.__code__), {"__name__": CODE_NAME, "TELLING": TELLING})
+        cluster = os.path.join(os.path.dirname(__file__), "jax_cluster.py")
+        exec(unnamed(hook.__code__), {"__name__": CODE_NAME, "TELLING": TELLING, "JAX_CLUSTER": cluster})
 except Exception:
     # Whatever is unforeseen here must not cost the program its start.
+    pass
+try:
+    leave_no_bytecode()
+except Exception:
     pass
 step_aside()

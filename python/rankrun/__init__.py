@@ -13,25 +13,31 @@ From the outside, `launch` runs a function in several processes and returns what
 
 From within a rank, however it was started, `rank`, `world_size`, `local_rank` and `attempt` tell who it is, `note`
 says how far it is, and `abort` ends the whole job. They need nothing but the environment, and cost nothing to import.
+In a rank, `jax.distributed.initialize()` needs no arguments once this package is imported.
 
 `python -m rankrun` is the command `rankrun`.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from rankrun.job import abort, attempt, local_rank, note, rank, world_size
 
 if TYPE_CHECKING:
-    from rankrun.errors import LaunchError, MainProcessError, RemoteTraceback, WorkerError
+    from rankrun.errors import LaunchError, MainProcessError, RemoteTraceback, StartMethodError, WorkerError
     from rankrun.launcher import launch, set_start_method
     from rankrun.ports import Port, free_port
+
+    __version__: str
 
 __all__ = [
     "LaunchError",
     "MainProcessError",
     "Port",
     "RemoteTraceback",
+    "StartMethodError",
     "WorkerError",
+    "__version__",
     "abort",
     "attempt",
     "free_port",
@@ -48,6 +54,7 @@ _HOMES = {
     "LaunchError": "rankrun.errors",
     "MainProcessError": "rankrun.errors",
     "RemoteTraceback": "rankrun.errors",
+    "StartMethodError": "rankrun.errors",
     "WorkerError": "rankrun.errors",
     "Port": "rankrun.ports",
     "free_port": "rankrun.ports",
@@ -55,16 +62,27 @@ _HOMES = {
     "set_start_method": "rankrun.launcher",
 }
 
+if "RANKRUN_JAX_COORDINATOR" in os.environ:
+    from rankrun import jax_cluster
+
+    jax_cluster.register_now_or_later()
+
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+    value: object
+    if name == "__version__":
+        from rankrun.version import find_version
 
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+        value = find_version()
+    elif name in _HOMES:
+        import importlib
+
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
 
 
 def __dir__() -> "list[str]":
-    return sorted(set(globals()) | set(_HOMES))
+    return sorted(set(globals()) | set(__all__))

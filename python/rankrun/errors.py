@@ -24,6 +24,14 @@ class LaunchError(ProcessError):
         return _restore, (LaunchError, self.args, {"exitcode": self.exitcode, "report": self.report})
 
 
+class StartMethodError(ProcessError, AssertionError, ValueError):
+    """`set_start_method` was asked for a method that does not exist, or that this platform does not have.
+
+    It is a `ValueError`, as `multiprocessing` would raise it, and an `AssertionError`, as the launchers raised it that
+    `rankrun.launch` replaces: an `except` clause for either works.
+    """
+
+
 class RemoteTraceback(Exception):
     """The traceback of an exception in another process, as text. It is the cause of a `WorkerError`."""
 

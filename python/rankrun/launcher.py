@@ -18,10 +18,12 @@ from types import FrameType
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, TypeVar, Union
 
 from rankrun.binary import find_binary
-from rankrun.errors import LaunchError, MainProcessError, RemoteTraceback, WorkerError
+from rankrun.errors import LaunchError, MainProcessError, RemoteTraceback, StartMethodError, WorkerError
 
 A = TypeVar("A")
 R = TypeVar("R")
+
+_START_METHODS = ("fork", "spawn", "forkserver")
 
 # After rankrun was told to stop, it needs its `--grace` at most; this is for a rankrun that is itself stopped or stuck.
 _LAST_RESORT = 90.0
@@ -120,13 +122,26 @@ def set_start_method(method: str) -> None:
       `"spawn"` and quicker, as long as what is preloaded into the server starts neither MPI nor CUDA. It starts with
       the first process, or by `multiprocessing.forkserver.ensure_running()`.
 
+    Call it once, before anything of `multiprocessing` is used, and below `if __name__ == "__main__":`.
+
     Raises:
-        ValueError: there is no such method.
+        StartMethodError: there is no such method, or not on this platform. It is a `ValueError` and an `AssertionError`.
         RuntimeError: a method has been chosen before.
     """
-    if method not in ("fork", "spawn", "forkserver"):
-        raise ValueError(f'start method {method!r} is none of "fork", "spawn" and "forkserver"')
-    multiprocessing.set_start_method(method)
+    if method not in _START_METHODS:
+        raise StartMethodError(f'start method {method!r} is none of "fork", "spawn" and "forkserver"')
+    available = multiprocessing.get_all_start_methods()
+    if method not in available:
+        names = " and ".join(f'"{name}"' for name in available)
+        raise StartMethodError(f'start method "{method}" does not exist on this platform, which has {names}')
+    try:
+        multiprocessing.set_start_method(method)
+    except RuntimeError:
+        chosen = multiprocessing.get_start_method()
+        raise RuntimeError(
+            f'cannot choose the start method "{method}": "{chosen}" has been chosen before, by an earlier call or by '
+            f'the first use of multiprocessing; choose once, below if __name__ == "__main__":'
+        ) from None
 
 
 def _interpreter() -> List[str]:

@@ -29,7 +29,8 @@ class Agent:
         self.path = str(self.directory / "socket")
         self.hook = self.directory / "hook"
         self.hook.mkdir()
-        shutil.copy(HOOK, self.hook)
+        for name in (HOOK.name, "jax_cluster.py"):
+            shutil.copy(HOOK.with_name(name), self.hook)
         self.messages = []
         self._changed = threading.Condition()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

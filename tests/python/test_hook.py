@@ -73,7 +73,11 @@ class HookTest(unittest.TestCase):
         return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
 
     def uncaught(self, messages):
-        return next(message for message in messages if message["type"] == "uncaught")
+        """The whole of it: a first message may have the type of the exception only, and the same time."""
+        all_of_it = [message for message in messages if message["type"] == "uncaught"]
+        self.assertEqual([m["time"] for m in all_of_it], [all_of_it[-1]["time"]] * len(all_of_it))
+        self.assertEqual([m for m in all_of_it[:-1] if "message" in m], [])
+        return all_of_it[-1]
 
 
 class Matrix(HookTest):

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ import textwrap
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from agent import BOUND, PACKAGE, ROOT, Agent, end_group, interpreters, mpi_python
 
@@ -117,8 +119,48 @@ class Alone(PackageTest):
         self.assertEqual((worker.exitcode, worker.worker_id, main.signal_no, job.exitcode), (3, 2, 15, 124))
 
     def test_set_start_method_refuses_what_is_none(self):
-        with self.assertRaises(ValueError):
-            rankrun.set_start_method("threads")
+        # What multiprocessing raises, and what the launcher raises that this one replaces: it asserts.
+        for kind in (ValueError, AssertionError, multiprocessing.ProcessError, rankrun.StartMethodError):
+            with self.assertRaises(kind) as caught:
+                rankrun.set_start_method("threads")
+        text = "start method 'threads' is none of \"fork\", \"spawn\" and \"forkserver\""
+        self.assertEqual(str(caught.exception), text)
+        copy = pickle.loads(pickle.dumps(caught.exception))
+        self.assertEqual((type(copy), str(copy)), (rankrun.StartMethodError, text))
+
+    def test_a_start_method_that_the_platform_lacks_is_named(self):
+        with mock.patch.object(multiprocessing, "get_all_start_methods", return_value=["fork", "spawn"]):
+            with self.assertRaisesRegex(rankrun.StartMethodError, '"forkserver" does not exist .* "fork" and "spawn"'):
+                rankrun.set_start_method("forkserver")
+
+    def test_a_second_choice_of_the_start_method_names_the_first(self):
+        said = self.check("""
+            import rankrun
+            rankrun.set_start_method("spawn")
+            try:
+                rankrun.set_start_method("fork")
+            except RuntimeError as error:
+                print(error)
+        """)
+        self.assertIn('cannot choose the start method "fork": "spawn" has been chosen before', said)
+
+    def test_the_version_is_that_of_the_crate(self):
+        crates = (ROOT / "Cargo.toml").read_text()
+        version = re.search(r'^version = "(.+)"$', crates, re.MULTILINE).group(1)
+        show = [sys.executable, "-c", "import rankrun; print(rankrun.__version__)"]
+        if BINARY is not None:
+            self.assertEqual(self.run_to_end(show)[1], version + "\n")
+        # Without a command, and with the metadata of another copy, nothing is made up.
+        other = self.directory / "other"
+        (other / "rankrun-9.9.dist-info").mkdir(parents=True)
+        (other / "rankrun-9.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: rankrun\nVersion: 9.9\n")
+        path = os.pathsep.join([str(PACKAGE), str(other)])
+        env = self.environment(PATH="/nonexistent", PYTHONPATH=path)
+        self.assertEqual(self.run_to_end(show, env=env)[1], "0+unknown\n")
+        # Installed, the metadata lie beside the package.
+        shutil.copytree(PACKAGE / "rankrun", other / "rankrun", ignore=shutil.ignore_patterns("__pycache__"))
+        env = self.environment(PATH="/nonexistent", PYTHONPATH=str(other))
+        self.assertEqual(self.run_to_end(show, env=env)[1], "9.9\n")
 
     def test_launch_without_a_binary_says_what_is_missing(self):
         env = self.environment(PATH="/nonexistent")

@@ -12,7 +12,8 @@ FAILING = "def func():\n    raise ValueError('failure!')\n\nfunc()"
 EXITING = "import sys\ndef func():\n    sys.exit(3)\n\nfunc()"
 # All that a program does with `sys.exit` other than call it, and where its exceptions come from.
 LOOKING = """
-import copy, inspect, pickle, sys, threading, traceback, types
+import copy, inspect, pickle, pydoc, sys, threading, traceback, types
+print(pydoc.render_doc(sys.exit, renderer=pydoc.plaintext), pydoc.render_doc(SystemExit, renderer=pydoc.plaintext))
 print(inspect.isbuiltin(sys.exit), isinstance(sys.exit, types.BuiltinFunctionType), inspect.isroutine(sys.exit))
 print(sys.exit, sys.exit.__name__, sys.exit.__qualname__, sys.exit.__module__, sys.exit.__self__ is sys)
 print(inspect.signature(sys.exit), inspect.getdoc(sys.exit), inspect.getmodule(sys.exit) is sys)
@@ -147,6 +148,37 @@ class Tools(Compared):
     def test_a_safe_path_has_the_hook_too(self, python):
         self.assert_same([python, "-P", self.script(EXITING)])
         self.assertEqual(told(self.agent.drain()), EXIT_3)
+
+    @in_each_python((3, 8))
+    def test_no_bytecode_of_ours_is_left_in_a_directory_of_the_users(self, python):
+        prefix = self.directory / "bytecode"
+        for _ in range(2):
+            self.assert_same([python, "-c", "import sys; sys.exit(3)"], more={"PYTHONPYCACHEPREFIX": str(prefix)})
+        self.assertEqual(told(self.agent.drain()), EXIT_3 * 2)
+        ours = [str(path) for path in prefix.rglob("*") if "sitecustomize" in path.name or path.name == "hook"]
+        self.assertEqual(ours, [])
+
+    @in_each_python((3, 6))
+    def test_children_of_multiprocessing_see_no_difference(self, python):
+        program = (
+            "import multiprocessing as mp, sys\n"
+            "def look(method):\n"
+            "    names = [n for n in sys.modules if 'customize' in n or 'rankrun' in n]\n"
+            "    print(method, sys.flags, sys.path, names, type(SystemExit.__dict__['code']).__name__ == 'property')\n"
+            "    print(sys.exit, sys.excepthook is sys.__excepthook__)\n"
+            "    sys.stdout.flush()\n"
+            "    sys.exit(3)\n"
+            "if __name__ == '__main__':\n"
+            "    for method in ('spawn', 'forkserver'):\n"
+            "        child = mp.get_context(method).Process(target=look, args=(method,))\n"
+            "        child.start()\n"
+            "        child.join()\n"
+            "        print(child.exitcode)\n"
+            "        sys.stdout.flush()\n"
+        )
+        _, out, _ = self.assert_same([python, "-B", self.script(program)], clean=without_times)
+        self.assertEqual(out.count("3\n"), 2, out)
+        self.assertEqual(told(self.agent.drain()), [])
 
     @in_each_python((3, 8))
     def test_the_list_of_imports_is_as_long_but_for_our_own(self, python):

@@ -5,7 +5,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::helper::shared_directory;
 use crate::skip::skip;
@@ -42,16 +44,30 @@ impl Environment {
     }
 }
 
+/// The library of Debian's Open MPI 4.1, or `None` after the calling test has been noted as skipped.
+pub fn open_mpi_4() -> Option<String> {
+    let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let library = Path::new("/usr/lib").join(triplet).join("libmpi.so.40");
+    if !library.exists() {
+        skip("Debian's package libopenmpi3 is not installed");
+        return None;
+    }
+    Some(library.display().to_string())
+}
+
 /// A new directory that every user may write, below the temporary directory. The caller removes it.
+///
+/// Its name marks what a job leaves elsewhere, such as in /dev/shm. So it never comes again, also for a process that gets the pid of
+/// one that was killed, and is no part of another such name.
 ///
 /// # Panics
 /// If it cannot be made.
 pub fn scratch() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let path = env::temp_dir().join(format!("rr-test-{}-{number}", std::process::id()));
-    // A test process of the same id, long ago, may have been killed before it could tidy up.
-    let _ = fs::remove_dir_all(&path);
+    static BEGAN: LazyLock<u64> =
+        LazyLock::new(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()));
+    let path = env::temp_dir().join(format!("rr-test-{}-{:x}-{number:05}", std::process::id(), *BEGAN));
     fs::create_dir(&path).expect("the temporary directory can be written");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("the directory is ours");
     path

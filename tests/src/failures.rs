@@ -1,6 +1,7 @@
 //! The failures that the tests bring about and docs/failures.md lists: what happens in which program, and what the
 //! report must say of it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
@@ -18,20 +19,26 @@ pub enum Program {
     Python,
     Mpich,
     IntelMpi,
+    OpenMpi,
+    OpenMpi4,
     Torch,
     C,
+    COpenMpi,
     Cpp,
     Rust,
     Shell,
 }
 
 impl Program {
-    pub const ALL: [Program; 8] = [
+    pub const ALL: [Program; 11] = [
         Program::Python,
         Program::Mpich,
         Program::IntelMpi,
+        Program::OpenMpi,
+        Program::OpenMpi4,
         Program::Torch,
         Program::C,
+        Program::COpenMpi,
         Program::Cpp,
         Program::Rust,
         Program::Shell,
@@ -40,11 +47,10 @@ impl Program {
     fn words(self) -> &'static str {
         match self {
             Program::Python => "Python",
-            Program::Mpich => "Python, mpi4py, MPICH",
-            Program::IntelMpi => "Python, mpi4py, Intel MPI",
-            Program::Torch => "Python, torch, gloo",
-            Program::C => "C, MPICH",
-            Program::Cpp => "C++, MPICH",
+            Program::Mpich | Program::IntelMpi | Program::OpenMpi | Program::OpenMpi4 => "mpi4py",
+            Program::Torch => "torch",
+            Program::C | Program::COpenMpi => "C",
+            Program::Cpp => "C++",
             Program::Rust => "Rust",
             Program::Shell => "shell",
         }
@@ -136,8 +142,7 @@ impl Failure {
             Failure::ExitAfterInit => "`_exit(0)` after `MPI_Init`, without `MPI_Finalize`",
             Failure::ExitAfterFinalize => "every rank: `_exit(0)` after `MPI_Finalize`",
             Failure::ExitBeforeInit => "`_exit(0)` before `MPI_Init`",
-            Failure::Abort(code) if program == Program::Python => return format!("`rankrun.abort({code})`"),
-            Failure::Abort(code) => return format!("`MPI_Abort` with {code}"),
+            Failure::Abort(code) => return format!("`MPI_Abort` or `rankrun.abort` with {code}"),
             Failure::StuckInFinalize => "an uncaught exception while the others are in a barrier",
             Failure::StuckInExitHandlers => "an uncaught exception, then an `atexit` handler that never ends",
             Failure::OutOfMemory => "takes more memory than its cgroup has",
@@ -150,11 +155,13 @@ impl Failure {
 }
 
 fn is_mpi(program: Program) -> bool {
-    matches!(program, Program::Mpich | Program::IntelMpi | Program::C | Program::Cpp)
+    use Program::{C, COpenMpi, Cpp, IntelMpi, Mpich, OpenMpi, OpenMpi4};
+    matches!(program, Mpich | IntelMpi | OpenMpi | OpenMpi4 | C | COpenMpi | Cpp)
 }
 
 fn is_python(program: Program) -> bool {
-    matches!(program, Program::Python | Program::Mpich | Program::IntelMpi | Program::Torch)
+    use Program::{IntelMpi, Mpich, OpenMpi, OpenMpi4, Python, Torch};
+    matches!(program, Python | Mpich | IntelMpi | OpenMpi | OpenMpi4 | Torch)
 }
 
 /// What the report must say.
@@ -199,7 +206,7 @@ const MARGIN: Duration = Duration::from_secs(5);
 
 /// What must be said; `None` where such a program cannot fail like that, or its library adds nothing to the case.
 fn expected(program: Program, failure: Failure) -> Option<Expected> {
-    use Program::{C, Cpp, IntelMpi, Mpich, Python, Rust, Shell, Torch};
+    use Program::{C, COpenMpi, Cpp, IntelMpi, Mpich, OpenMpi, OpenMpi4, Python, Rust, Shell, Torch};
     const ENDED: &[Fate] = &[Fate::EndedByRankrun];
     let told = "ValueError: failure!";
     let case = |code: u8, class: Class, cause: &str| Expected {
@@ -214,85 +221,146 @@ fn expected(program: Program, failure: Failure) -> Option<Expected> {
     match failure {
         Failure::Exception => match program {
             Python | Torch => Some(case(1, Class::Exception, told)),
-            Mpich | IntelMpi => {
+            Mpich | IntelMpi | OpenMpi | OpenMpi4 => {
                 let others = &[Fate::Succeeded, Fate::EndedByRankrun];
                 Some(Expected { others, ..case(1, Class::Exception, told) })
             }
             Cpp => Some(case(134, Class::Signal, "std::runtime_error: failure! (killed by SIGABRT)")),
             Rust => Some(case(101, Class::Exception, "panic: failure!")),
-            C | Shell => None,
+            C | COpenMpi | Shell => None,
         },
         Failure::Terminate => fits(&[Cpp], case(134, Class::Signal, "std::terminate (killed by SIGABRT)")),
         Failure::ExitCode => fits(&Program::ALL, case(3, Class::ExitCode, "exited with code 3")),
-        Failure::Segv => {
-            fits(&[Python, Mpich, IntelMpi, C, Rust, Shell], case(139, Class::Signal, "killed by SIGSEGV"))
-        }
-        Failure::Kill => {
-            fits(&[Python, Mpich, IntelMpi, Torch, C, Rust, Shell], case(137, Class::Signal, "killed by SIGKILL"))
-        }
-        Failure::Abrt => {
-            fits(&[Python, Mpich, IntelMpi, C, Rust, Shell], case(134, Class::Signal, "killed by SIGABRT"))
-        }
+        Failure::Segv => fits(
+            &[Python, Mpich, IntelMpi, OpenMpi, OpenMpi4, C, COpenMpi, Rust, Shell],
+            case(139, Class::Signal, "killed by SIGSEGV"),
+        ),
+        Failure::Kill => fits(
+            &[Python, Mpich, IntelMpi, OpenMpi, OpenMpi4, Torch, C, COpenMpi, Rust, Shell],
+            case(137, Class::Signal, "killed by SIGKILL"),
+        ),
+        Failure::Abrt => fits(
+            &[Python, Mpich, IntelMpi, OpenMpi, OpenMpi4, C, COpenMpi, Rust, Shell],
+            case(134, Class::Signal, "killed by SIGABRT"),
+        ),
         Failure::StoppedByAnother => fits(
-            &[Python, Mpich, IntelMpi, Torch, C, Rust, Shell],
+            &[Python, Mpich, IntelMpi, OpenMpi, OpenMpi4, Torch, C, COpenMpi, Rust, Shell],
             case(147, Class::Stopped, "stopped by SIGSTOP, which rankrun did not send"),
         ),
         Failure::ExitAfterInit => {
             let cause = "exited with code 0 without MPI_Finalize, while others were in MPI";
-            fits(&[Mpich, IntelMpi, C], case(1, Class::ExitWithoutFinalize, cause))
+            fits(&[Mpich, IntelMpi, OpenMpi, OpenMpi4, C, COpenMpi], case(1, Class::ExitWithoutFinalize, cause))
         }
         Failure::ExitAfterFinalize => {
             let none = Expected { class: None, others: &[Fate::Succeeded], ..case(0, Class::ExitCode, "") };
-            fits(&[Mpich, IntelMpi, C], none)
+            fits(&[Mpich, IntelMpi, OpenMpi, OpenMpi4, C, COpenMpi], none)
         }
         Failure::ExitBeforeInit => {
             let cause = "exited with code 0 before MPI_Init, while others waited for it there";
-            fits(&[Mpich, IntelMpi, C], case(1, Class::ExitBeforeInit, cause))
+            fits(&[Mpich, IntelMpi, OpenMpi, OpenMpi4, C, COpenMpi], case(1, Class::ExitBeforeInit, cause))
         }
         Failure::Abort(code) => {
             let exit = if code == 3 { 3 } else { 1 };
-            fits(&[Python, Mpich, IntelMpi, C], case(exit, Class::Abort, &format!("abort with code {code}")))
+            fits(
+                &[Python, Mpich, IntelMpi, OpenMpi, OpenMpi4, C, COpenMpi],
+                case(exit, Class::Abort, &format!("abort with code {code}")),
+            )
         }
-        Failure::StuckInFinalize => fits(&[Mpich, IntelMpi], case(1, Class::StuckInFinalize, told)),
+        Failure::StuckInFinalize => fits(&[Mpich, IntelMpi, OpenMpi, OpenMpi4], case(1, Class::StuckInFinalize, told)),
         Failure::StuckInExitHandlers => {
             let stuck = case(1, Class::StuckInExitHandlers, told);
-            fits(&[Python, Mpich, IntelMpi], Expected { within: MARGIN + Case::EXIT_GRACE, ..stuck })
+            fits(&[Python, Mpich, IntelMpi, OpenMpi, OpenMpi4], Expected { within: MARGIN + Case::EXIT_GRACE, ..stuck })
         }
         Failure::OutOfMemory => fits(
-            &[Python, Mpich, IntelMpi, C, Rust, Shell],
+            &[Python, Mpich, IntelMpi, OpenMpi, OpenMpi4, C, COpenMpi, Rust, Shell],
             case(137, Class::OutOfMemory, "out of memory: killed by the kernel"),
         ),
         Failure::FailingHook => match program {
             Python => Some(case(1, Class::Exception, told)),
-            Mpich | IntelMpi => Some(case(1, Class::StuckInFinalize, told)),
-            Torch | C | Cpp | Rust | Shell => None,
+            Mpich | IntelMpi | OpenMpi | OpenMpi4 => Some(case(1, Class::StuckInFinalize, told)),
+            Torch | C | COpenMpi | Cpp | Rust | Shell => None,
         },
         Failure::CommandNotFound => fits(&[Shell], case(127, Class::ExitCode, "rankrun-no-such-command: not found")),
         Failure::ChildSegv => fits(&[Shell], case(139, Class::ExitCode, "Segmentation fault")),
     }
 }
 
-/// The tables of docs/failures.md, one for each program.
+/// A row of docs/failures.md, and the programs of which it is true.
+type Row = (String, Vec<Program>);
+
+/// The tables of docs/failures.md: what a failure leads to in most programs, then what in others, and what becomes of the
+/// other ranks.
 pub fn table(cases: &[Case]) -> String {
-    let mut text = String::new();
-    for program in Program::ALL {
-        let _ = writeln!(text, "\n### {}\n", program.words());
-        text.push_str(
-            "| what rank 1 does | exit code | class | the report says | the others |\n|---|---|---|---|---|\n",
-        );
-        for Case { failure, expected, .. } in cases.iter().filter(|case| case.program == program) {
-            let (what, code) = (failure.words(program), expected.code);
-            let (class, says) = match expected.class {
-                Some(class) => (format!("`{}`", kebab(class)), format!("rank 1 failed: {}", expected.cause)),
-                None => ("none".to_owned(), "nothing: it is no failure".to_owned()),
-            };
-            let others: Vec<String> = expected.others.iter().map(kebab).collect();
-            let others = others.join("` or `");
-            let _ = writeln!(text, "| {what} | {code} | {class} | {says} | `{others}` |");
+    let (mut general, mut exceptions) = (Vec::new(), Vec::new());
+    for failure in Failure::ALL {
+        let mut rows: Vec<Row> = Vec::new();
+        for case in cases.iter().filter(|case| case.failure == failure) {
+            let row = row(case);
+            match rows.iter_mut().find(|(known, _)| *known == row) {
+                Some((_, programs)) => programs.push(case.program),
+                None => rows.push((row, vec![case.program])),
+            }
         }
+        // Of rows that are true of equally many programs, the first one.
+        let most = (0..rows.len()).rev().max_by_key(|at| names(&rows[*at].1).len()).expect("every failure has a case");
+        general.push(rows.remove(most));
+        exceptions.extend(rows);
+    }
+    let mut text = "\n### What a failure leads to\n\n".to_owned();
+    write_rows(&mut text, &general);
+    text.push_str("\n### Where it depends on the program\n\n");
+    write_rows(&mut text, &exceptions);
+    text.push_str("\n### The other ranks\n\nThey are `ended-by-rankrun`, except in these cases:\n\n");
+    for line in fates(cases) {
+        let _ = writeln!(text, "* {line}");
     }
     text.push('\n');
     text
+}
+
+fn row(Case { program, failure, expected }: &Case) -> String {
+    let (what, code) = (failure.words(*program), expected.code);
+    match expected.class {
+        Some(class) => format!("| {what} | {code} | `{}` | {} |", kebab(class), expected.cause),
+        None => format!("| {what} | {code} | none | it is no failure |"),
+    }
+}
+
+fn names(programs: &[Program]) -> Vec<&'static str> {
+    let mut names: Vec<&str> = programs.iter().map(|program| program.words()).collect();
+    names.dedup();
+    names
+}
+
+fn write_rows(text: &mut String, rows: &[Row]) {
+    text.push_str(
+        "| what rank 1 does | exit code | class | the cause in the report | tested in |\n|---|---|---|---|---|\n",
+    );
+    for (row, programs) in rows {
+        let tested = if programs.len() == Program::ALL.len() { "all".to_owned() } else { names(programs).join(", ") };
+        let _ = writeln!(text, "{row} {tested} |");
+    }
+}
+
+/// What becomes of the other ranks where rankrun does not end them: in all cases of a program, or in one.
+fn fates(cases: &[Case]) -> Vec<String> {
+    let shown = |fates: &[Fate]| format!("`{}`", fates.iter().map(kebab).collect::<Vec<_>>().join("` or `"));
+    let mut lines: Vec<String> = Vec::new();
+    for program in Program::ALL {
+        let of_program: Vec<&Case> = cases.iter().filter(|case| case.program == program).collect();
+        let first = of_program[0].expected.others;
+        let is_same = of_program.iter().all(|case| case.expected.others == first);
+        for case in of_program.into_iter().filter(|case| case.expected.others != [Fate::EndedByRankrun]) {
+            let fates = shown(case.expected.others);
+            lines.push(match is_same {
+                true => format!("in every case of {}: {fates}", program.words()),
+                false => format!("{}: {fates}", case.failure.words(program)),
+            });
+        }
+    }
+    let mut told = BTreeSet::new();
+    lines.retain(|line| told.insert(line.clone()));
+    lines
 }
 
 /// The name of a variant as it stands in the report.

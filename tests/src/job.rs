@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use rankrun_core::gang::SECOND_INTERRUPT;
+use rankrun_core::report::Report;
 use rustix::process::Signal;
 
 use crate::environment::scratch;
@@ -192,6 +193,21 @@ impl Job {
     pub fn run(self) -> Ended {
         let bound = self.bound;
         self.start().finish(bound)
+    }
+
+    /// The same with a report, which is written into a directory of its own. The program is rankrun, and fails.
+    ///
+    /// # Panics
+    /// As [`Job::run`], and if there is no report, or one that cannot be read with the types that it was written with.
+    pub fn run_with_report(mut self) -> (Ended, Report) {
+        let directory = scratch();
+        self.arguments.splice(..0, ["--report-dir".into(), directory.clone().into()]);
+        let ended = self.run();
+        let json = fs::read_to_string(directory.join("report.json"))
+            .unwrap_or_else(|error| panic!("no report: {error}; {}", ended.stderr_text()));
+        fs::remove_dir_all(&directory).expect("the directory is ours");
+        let report = serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error}: {json}"));
+        (ended, report)
     }
 
     /// Starts the job.

@@ -18,7 +18,7 @@ pub mod screen;
 mod skip;
 mod time;
 
-pub use environment::{Environment, compile, scratch};
+pub use environment::{Environment, compile, open_mpi_4, scratch};
 pub use helper::{helper, rankrun, shared_directory};
 pub use job::{Ended, Job, Running, Stdin, Tier, User};
 pub use pty::Pty;

@@ -22,6 +22,7 @@
 //! says-not: Connection      the headline has not
 //! fates: 0=victim *=succeeded|ended-by-rankrun    of the others: * is the rest (ended-by-rankrun)
 //! how: 0 exited 1           how rank 0 ended has this
+//! how-not: on SIGTERM       no rank ended like that; once for each text
 //! prints: done              a line of stdout; once for each
 //! notes: rankrun: a rank    a healthy job is told of by this, and nothing else
 //! within: 10                seconds from the failure to the end of the job at most (10)
@@ -61,6 +62,7 @@ pub struct Case {
     /// The same for all other ranks.
     pub rest: Vec<String>,
     pub how: Vec<(u32, String)>,
+    pub how_not: Vec<String>,
     pub prints: Vec<String>,
     pub notes: Vec<String>,
     /// Seconds.
@@ -160,6 +162,7 @@ fn set(case: &mut Case, key: &str, value: &str) -> Result<(), String> {
             let (rank, text) = value.split_once(' ').ok_or("no RANK TEXT")?;
             case.how.push((number(rank)?, text.to_owned()));
         }
+        "how-not" => case.how_not.push(value.to_owned()),
         "prints" => case.prints.push(value.to_owned()),
         "notes" => case.notes.push(value.to_owned()),
         "within" => case.within = number(value)?,

@@ -25,6 +25,7 @@ const CASES: &[(&str, &[&str])] = &[
         "rankrun --no-k\t --no-ti\t --no-die\t true",
         &["--no-keep-going", "--no-timestamps", "--no-die-with-parent", "true"],
     ),
+    ("rankrun --tf\t --no-tf\t true", &["--tf-config", "--no-tf-config", "true"]),
     ("rankrun --stop-signal HU\t true", &["--stop-signal", "HUP", "true"]),
     ("rankrun --stop-signal=QU\t true", &["--stop-signal", "QUIT", "true"]),
     ("rankrun --log-dir mine/log\t true", &["--log-dir", "mine/logs", "true"]),

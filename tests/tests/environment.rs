@@ -1,6 +1,7 @@
 //! What a rank finds itself in: variables, descriptors, signals, limits (docs/architecture.md).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -219,4 +220,37 @@ fn concurrent_jobs_never_share_a_port() {
         job.sign("go");
         assert_eq!(job.finish(std::time::Duration::from_secs(20)).code, Some(0));
     }
+}
+
+#[test]
+fn workers_of_tensorflow_listen_on_ports_that_are_held_for_them() {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/tensorflow/workers.py");
+    let command = ["python3", program.to_str().expect("text")];
+    let run = |options: &[&str]| {
+        let ended = Job::new(options.iter().chain(&command)).run();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+        let mut lines: Vec<String> = ended.stdout_text().lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let lines = run(&["-n", "3", "--tf-config"]);
+    let ports = lines[0].split_once("ports ").expect("a list").1;
+    for (index, line) in lines.iter().enumerate() {
+        assert_eq!(*line, format!("worker {index}: held True, met [0, 1, 2], ports {ports}"));
+    }
+    // Several commands are one cluster.
+    let both: Vec<&str> = ["-n", "1", "--tf-config"].into_iter().chain(command).chain([":", "-n", "1"]).collect();
+    assert_eq!(run(&both).len(), 2);
+}
+
+#[test]
+fn nobody_is_told_of_tensorflow_who_has_not_asked() {
+    let job = |options: &[&str]| Job::new(options.iter().chain(&["-n", "1", "env", "-0"])).env("TF_CONFIG", "of a pod");
+    assert!(!variables(&job(&[]).run())[0].contains_key("TF_CONFIG"));
+    let own = variables(&job(&["-x", "TF_CONFIG"]).run());
+    assert_eq!(own[0].get("TF_CONFIG").map(String::as_str), Some("of a pod"));
+    let asked = variables(&job(&[]).env("RANKRUN_TF_CONFIG", "yes").run());
+    let config: Value = serde_json::from_str(&asked[0]["TF_CONFIG"]).expect("JSON");
+    assert_eq!(config["task"], serde_json::json!({"type": "worker", "index": 0}));
+    assert_eq!(config["cluster"]["worker"].as_array().map(Vec::len), Some(1));
 }

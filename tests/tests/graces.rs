@@ -85,3 +85,26 @@ fn a_python_without_its_hook_is_suspected_also_after_one_that_had_it() {
     let text = ended.stderr_text();
     assert!(text.contains("rankrun: rank 0 wrote a traceback (TimeoutError: slow) and is still running"), "{text}");
 }
+
+/// Raises while the agent stands still, which goes on when this process has ended: the agent finds the report of a process
+/// that is no more. Nothing is printed.
+const RAISES_UNSEEN: &str = r#"
+import os, signal, time
+rank, agent = os.getpid(), os.getppid()
+os.close(2)
+os.kill(agent, signal.SIGSTOP)
+if os.fork() == 0:
+    try:
+        while open("/proc/%d/stat" % rank).read().rsplit(")")[-1].split()[0] != "Z": time.sleep(0.001)
+    finally: os.kill(agent, signal.SIGCONT); os._exit(0)
+raise ValueError("unseen")
+"#;
+
+#[test]
+fn a_report_that_is_read_after_the_end_of_its_process_counts() {
+    for tier in Tier::available() {
+        let ended = run(tier, &["-n", "1", "python3", "-c", RAISES_UNSEEN]);
+        let text = ended.stderr_text();
+        assert!(text.contains("rankrun: rank 0 failed: ValueError: unseen"), "{text}");
+    }
+}

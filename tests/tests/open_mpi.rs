@@ -1,51 +1,235 @@
-//! Programs of Open MPI cannot be wired up yet. They are never each run alone without a word.
+//! Open MPI's ranks are connected by a PMIx host that starts with the first of them, and whose loss ends the job.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Environment, Job, Tier, compile};
+use rankrun_tests::{
+    Ended, Environment, Job, Running, Tier, compile, full_scale, open_mpi_4, pause, processes, wait_until,
+};
+use rustix::process::Signal;
 
 const BOUND: Duration = Duration::from_secs(60);
 
-fn program() -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/stops/open_mpi.py").display().to_string()
+fn program(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/mpi").join(name).display().to_string()
+}
+
+fn job(arguments: &[&str]) -> Job {
+    Job::new(arguments).tier(Tier::available()[0]).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND)
 }
 
 fn run(arguments: &[&str]) -> Ended {
-    Job::new(arguments).tier(Tier::available()[0]).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND).run()
+    job(arguments).run()
 }
 
-fn assert_refused(ended: &Ended) {
-    let text = ended.stderr_text();
-    assert!(!ended.stdout_text().contains("of 1"), "a rank ran alone: {text}");
-    assert_eq!(ended.code, Some(14), "{text}");
-    let headline = text.lines().find(|line| line.starts_with("rankrun: rank "));
-    let headline = headline.unwrap_or_else(|| panic!("no headline: {text}"));
-    assert!(
-        headline
-            .contains("failed: an Open MPI program: start it with mpirun (or --mpi none, if each rank is to be alone)"),
-        "{text}"
-    );
-    assert!(headline.contains("rankrun cannot wire it up yet"), "it is cut: {text}");
+/// The word before `python` that makes mpi4py load Debian's Open MPI 4.1, or none for the environment's 5.0.
+fn versions() -> Vec<Vec<String>> {
+    let old = open_mpi_4().map(|library| vec!["env".to_owned(), format!("MPI4PY_LIBMPI={library}")]);
+    [Some(Vec::new()), old].into_iter().flatten().collect()
+}
+
+/// The command of a Python program with a version of Open MPI, after options of rankrun.
+fn command(environment: &Environment, options: &[&str], version: &[String], program: &str) -> Vec<String> {
+    let options = options.iter().map(|option| (*option).to_owned());
+    options.chain(version.iter().cloned()).chain([environment.program("python"), program.to_owned()]).collect()
+}
+
+/// The PMIx host of a running job.
+fn host(running: &Running) -> Option<i32> {
+    let is_host = |pid: &i32| {
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.starts_with(b"rankrun\0pmix-host\0"))
+    };
+    processes::children(running.agent()).into_iter().map(|child| child.pid).find(is_host)
+}
+
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines
 }
 
 #[test]
-fn ranks_of_open_mpi_are_refused_where_they_enter_mpi() {
+fn ranks_of_open_mpi_are_one_world() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    let expected = ["rank 0 of 3", "rank 1 of 3", "rank 2 of 3"];
+    for version in versions() {
+        for tier in Tier::available() {
+            let words = command(&environment, &["-n", "3"], &version, &program("alone.py"));
+            let ended = Job::new(&words).tier(tier).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND).run();
+            assert_eq!(ended.code, Some(0), "{version:?}: {}", ended.stderr_text());
+            assert_eq!(sorted(&ended.stdout_text()), expected, "{version:?}");
+            assert_eq!(ended.stderr_text(), "", "{version:?}");
+        }
+    }
+}
+
+#[test]
+fn a_program_in_c_finds_its_ranks_also_where_the_commands_differ() {
+    if open_mpi_4().is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("the temporary directory can be written");
+    let source = directory.path().join("hello.c");
+    let text = r#"
+        #include <mpi.h>
+        #include <stdio.h>
+        int main(int argc, char **argv) {
+            int rank, sum, *app, set;
+            MPI_Init(&argc, &argv);
+            MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+            MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+            MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_APPNUM, &app, &set);
+            printf("rank %d app %d sum %d\n", rank, set ? *app : -1, sum);
+            return MPI_Finalize();
+        }
+    "#;
+    fs::write(&source, text).expect("it can be written");
+    let hello = compile("mpicc.openmpi", &[], &source, "open-mpi-hello");
+    let hello = hello.to_str().expect("text");
+    let ended = run(&["-n", "1", hello, ":", "-n", "2", hello]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    assert_eq!(sorted(&ended.stdout_text()), ["rank 0 app 0 sum 3", "rank 1 app 1 sum 3", "rank 2 app 1 sum 3"]);
+}
+
+#[test]
+fn a_wrapper_runs_programs_one_after_the_other() {
     let Some(environment) = Environment::find("openmpi") else { return };
     let python = environment.program("python");
-    assert_refused(&run(&["-n", "2", &python, &program()]));
-    assert_refused(&run(&["-n", "2", "sh", "-c", &format!("{python} {}; exit $?", program())]));
+    let script = format!("{python} {0} && {python} {0}", program("alone.py"));
+    let ended = run(&["-n", "2", "sh", "-c", &script]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    assert_eq!(sorted(&ended.stdout_text()), ["rank 0 of 2", "rank 0 of 2", "rank 1 of 2", "rank 1 of 2"]);
+}
+
+#[test]
+fn names_connections_and_sessions_work_within_a_job() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    let ended = run(&["-n", "3", &environment.program("python"), &program("names.py")]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    assert_eq!(sorted(&ended.stdout_text()), ["connected to 1", "sum 3", "sum 3", "sum 3"]);
+}
+
+#[test]
+fn a_spawn_is_refused_with_what_was_asked_for() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    let text = "from mpi4py import MPI; MPI.COMM_SELF.Spawn('worker', ['-c', '1'], 1)";
+    let ended = run(&["-n", "2", &environment.program("python"), "-c", text]);
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(1), "{text}");
+    let refusals =
+        text.lines().filter(|line| line.contains("called MPI_Comm_spawn (worker), which rankrun does not offer"));
+    assert_eq!(refusals.count(), 1, "{text}");
+}
+
+#[test]
+fn a_job_without_open_mpi_has_no_host() {
+    let Some(environment) = Environment::find("mpich") else { return };
+    let running = job(&["-n", "2", &environment.program("python"), &program("waits.py")]).start();
+    for rank in 0..2 {
+        running.wait_for_file(&format!("{rank}.up"));
+    }
+    assert_eq!(host(&running), None);
+    processes::send(running.front(), Signal::TERM);
+    // rankrun ends by the signal, too.
+    assert_eq!(running.finish(BOUND).code, None);
+}
+
+#[test]
+fn a_host_that_is_lost_ends_the_job_with_the_reason() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    let waits = program("waits.py");
+    for tier in Tier::available() {
+        for (signal, reason) in [
+            (Signal::KILL, "the PMIx host was ended by SIGKILL"),
+            (Signal::STOP, "the PMIx host was stopped by signal 19"),
+            (Signal::ABORT, "the PMIx host was ended by SIGABRT"),
+        ] {
+            let words = ["-n", "2", &environment.program("python"), &waits];
+            let running = Job::new(words).tier(tier).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND).start();
+            for rank in 0..2 {
+                running.wait_for_file(&format!("{rank}.up"));
+            }
+            processes::send(host(&running).expect("the ranks are connected"), signal);
+            let ended = running.finish(BOUND);
+            let text = ended.stderr_text();
+            assert_eq!(ended.code, Some(125), "{text}");
+            assert!(text.contains(&format!("rankrun: cannot connect the ranks of Open MPI: {reason}")), "{text}");
+            assert!(text.contains("\n  left      nothing (2 workers, all processes gone"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_host_that_is_hit_at_any_moment_leaves_nothing_and_hangs_nobody() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    let python = environment.program("python");
+    for round in 0..full_scale(4, 60) {
+        let signal = if round % 2 == 0 { Signal::KILL } else { Signal::STOP };
+        let running = job(&["-n", "3", &python, &program("alone.py")]).start();
+        let found = wait_until(Duration::from_secs(20), || host(&running).or_else(|| running.front_ended().map(|_| 0)));
+        let pid = found.expect("a host, or the end");
+        if pid != 0 {
+            pause(Duration::from_millis(7 * round as u64 % 120));
+            processes::send(pid, signal);
+        }
+        // It may have come too late. What is left is looked for by `finish`.
+        let ended = running.finish(BOUND);
+        assert!(matches!(ended.code, Some(0 | 125)), "{signal:?}: {:?}: {}", ended.code, ended.stderr_text());
+    }
+}
+
+#[test]
+fn without_a_library_the_job_ends_with_what_was_tried() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    let python = environment.program("python");
+    let ended = run(&["-n", "2", "--pmix-lib", "/nonexistent/libpmix.so.2", &python, &program("alone.py")]);
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(125), "{text}");
+    assert!(text.contains("cannot load \"/nonexistent/libpmix.so.2\""), "{text}");
+    assert!(text.contains("--pmix-lib"), "{text}");
+}
+
+#[test]
+fn any_openpmix_serves_any_client() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    if open_mpi_4().is_none() {
+        return;
+    }
+    let python = environment.program("python");
+    // Debian's 4.2 serves the 5.0 of the environment.
+    let library = format!("/usr/lib/{}-linux-gnu/pmix2/lib/libpmix.so.2", std::env::consts::ARCH);
+    let ended = run(&["-n", "2", "--pmix-lib", &library, &python, &program("alone.py")]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    assert_eq!(sorted(&ended.stdout_text()), ["rank 0 of 2", "rank 1 of 2"]);
+}
+
+#[test]
+fn a_rank_that_is_not_offered_pmix_is_ended_and_not_alone() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    let python = environment.program("python");
+    for words in [
+        vec!["-n", "2", "--mpi", "pmi1", &python, &program("alone.py")],
+        vec!["-n", "2", "--mpi", "pmi1", "sh", "-c", &format!("{python} {}; exit $?", program("alone.py"))],
+    ] {
+        let ended = run(&words);
+        let text = ended.stderr_text();
+        assert!(!ended.stdout_text().contains("of 1"), "a rank ran alone: {text}");
+        assert_eq!(ended.code, Some(14), "{text}");
+        let headline = text.lines().find(|line| line.starts_with("rankrun: rank "));
+        assert!(headline.is_some_and(|line| line.contains("failed: an Open MPI program, which needs PMIx")), "{text}");
+    }
 }
 
 #[test]
 fn a_rank_that_only_loads_open_mpi_or_is_meant_to_be_alone_is_not_touched() {
     let Some(environment) = Environment::find("openmpi") else { return };
     let python = environment.program("python");
-    let ended = run(&["-n", "2", &python, &program(), "mapped"]);
+    let ended = run(&["-n", "2", &python, &program("alone.py"), "mapped"]);
     assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "fine\nfine\n"), "{}", ended.stderr_text());
-    let ended = run(&["-n", "2", "--mpi", "none", &python, &program()]);
+    let ended = run(&["-n", "2", "--mpi", "none", &python, &program("alone.py")]);
     assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "rank 0 of 1\nrank 0 of 1\n"));
-    let ended = run(&["-n", "1", &python, &program()]);
+    let ended = run(&["-n", "1", &python, &program("alone.py")]);
     assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "rank 0 of 1\n"), "{}", ended.stderr_text());
 }
 
@@ -53,27 +237,9 @@ fn a_rank_that_only_loads_open_mpi_or_is_meant_to_be_alone_is_not_touched() {
 fn the_launcher_of_open_mpi_works_in_a_rank() {
     let Some(environment) = Environment::find("openmpi") else { return };
     let (mpiexec, python) = (environment.program("mpiexec"), environment.program("python"));
-    let ended = run(&["-n", "2", &mpiexec, "--allow-run-as-root", "--oversubscribe", "-n", "2", &python, &program()]);
+    let ended =
+        run(&["-n", "2", &mpiexec, "--allow-run-as-root", "--oversubscribe", "-n", "2", &python, &program("alone.py")]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
     let text = ended.stdout_text();
     assert_eq!(text.lines().filter(|line| *line == "rank 1 of 2").count(), 2, "{text}");
-}
-
-#[test]
-fn a_program_in_c_that_ends_sooner_than_anybody_could_look_is_refused_too() {
-    let Some(environment) = Environment::find("openmpi") else { return };
-    let directory = tempfile::tempdir().expect("the temporary directory can be written");
-    let source = directory.path().join("hello.c");
-    // The wheel has no headers: these are the functions of the standard, as Open MPI defines them.
-    let text = r#"
-        #include <stdio.h>
-        int MPI_Init(int *, char ***); int MPI_Finalize(void);
-        int main(int argc, char **argv) { MPI_Init(&argc, &argv); puts("rank 0 of 1"); return MPI_Finalize(); }
-    "#;
-    std::fs::write(&source, text).expect("it can be written");
-    let libraries = environment.libraries();
-    let library = libraries.join("libmpi.so.40").display().to_string();
-    let path = format!("-Wl,-rpath,{}", libraries.display());
-    let hello = compile("gcc", &[&path, "-Wl,--no-as-needed", &library], &source, "open-mpi-hello");
-    assert_refused(&run(&["-n", "2", hello.to_str().expect("text")]));
 }

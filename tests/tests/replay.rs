@@ -79,6 +79,13 @@ fn ends_from_outside_are_replayed() {
     let sleep = ["-n", "2", "--grace", "1s"];
     let tree = helper("tree");
     check_alone(Class::Timeout, &["-n", "2", "--timeout", "300ms"], &["sleep", "100"]);
+    let ended = check(
+        Class::Timeout,
+        &["-n", "1", "--timeout", "3s"],
+        &["python3", "-I", "-c", "import time; time.sleep(100)"],
+        |_| (),
+    );
+    assert!(ended.stderr_text().contains("  hook  "), "{}", ended.stderr_text());
     let interrupted = check(Class::Interrupted, &sleep, &[&tree], |running| {
         running.wait_for_ranks(2);
         processes::send(running.front(), Signal::TERM);

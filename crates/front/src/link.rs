@@ -4,6 +4,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 
+use rankrun_core::NodeRank;
 use rankrun_sys::poll::Registry;
 use rankrun_sys::reactor::Conn;
 use rankrun_wire::{Frame, Retain, Session, ToAgent, ToFront};
@@ -42,5 +43,45 @@ impl Link {
     /// The next whole frame that has arrived.
     pub(crate) fn next(&mut self) -> Result<Option<Frame<'_, ToFront>>, LinkError> {
         self.0.next_frame()
+    }
+}
+
+/// Sends a message to all nodes: one that is lost does not keep it from the others. Returns those that were lost.
+pub(crate) fn send_to_all<'a>(
+    links: impl Iterator<Item = (NodeRank, &'a mut Link)>,
+    message: &ToAgent,
+) -> Vec<(NodeRank, LinkError)> {
+    links.filter_map(|(node, link)| Some((node, link.send(message).err()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+
+    use rankrun_sys::poll::Poller;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_lost_does_not_keep_a_message_from_those_behind_it() {
+        let poller = Poller::new().expect("a poller");
+        let session = NonZeroU64::new(7).expect("not zero");
+        let (mut links, mut agents) = (Vec::new(), Vec::new());
+        // What is sent to node 0 is refused, with an error other than that of a stream whose end is still to be read.
+        let (refused, _) = UnixDatagram::pair().expect("a pair");
+        links.push(Link::new(&poller.registry(), 0, refused.into(), session).expect("a link"));
+        for node in 1..3 {
+            let (ours, theirs) = UnixStream::pair().expect("a pair");
+            ours.set_nonblocking(true).expect("ours");
+            theirs.set_nonblocking(true).expect("theirs");
+            links.push(Link::new(&poller.registry(), node, ours.into(), session).expect("a link"));
+            agents.push(theirs);
+        }
+        let lost = send_to_all((0..).map(NodeRank).zip(&mut links), &ToAgent::StdinEnd);
+        assert!(matches!(lost[..], [(NodeRank(0), _)]), "{lost:?}");
+        for agent in &mut agents {
+            assert!(agent.read(&mut [0; 64]).is_ok_and(|count| count > 0), "the message has arrived");
+        }
     }
 }

@@ -10,7 +10,8 @@ use std::io::Write as _;
 use rankrun_core::ExitCode;
 
 use cli::{
-    args, choices, config, habits, invocation, message, settings, slips, spelling, stopping, texts, typography, words,
+    args, choices, config, frameworks, habits, invocation, message, settings, slips, spelling, stopping, texts,
+    typography, words,
 };
 use commands::{check, clean, completions, inventory, man, replay, report};
 use planning::{capacity, cpus, dry_run, file, gpus, plan, program, refusal};
@@ -19,9 +20,15 @@ use crate::invocation::Invocation;
 use crate::message::Problem;
 use crate::plan::Surroundings;
 
+/// What an agent starts as its PMIx host. Nobody types it.
+const PMIX_HOST: &str = "pmix-host";
+
 fn main() -> std::process::ExitCode {
     rankrun_sys::signal::set_ours();
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if words.first().is_some_and(|word| word == PMIX_HOST) {
+        return std::process::ExitCode::from(rankrun_agent::serve_pmix());
+    }
     let code = run(words).unwrap_or_else(|problem| {
         problem.print();
         problem.code

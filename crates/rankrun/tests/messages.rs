@@ -308,8 +308,8 @@ fn files_that_are_not_executable() {
     hint: make it executable with "chmod +x ./data"
     exit 126
     "#);
-    insta::assert_snapshot!(output_of(&["/tmp"]), @r#"
-    error: cannot run "/tmp": is a directory
+    insta::assert_snapshot!(output_of(&["/usr"]), @r#"
+    error: cannot run "/usr": is a directory
     exit 126
     "#);
 }
@@ -464,8 +464,9 @@ fn a_dry_run_shows_what_two_ranks_get() {
                  MPIR_CVAR_PMI_VERSION=1
                  MPI_LOCALNRANKS=2
                  MPI_LOCALRANKID=<local rank>
-                 OMPI_MCA_ess_singleton_server=file:rankrun-cannot-wire-up-open-mpi-yet
-                 PMIX_NAMESPACE=rankrun-cannot-wire-up-open-mpi-yet
+                 OMPI_MCA_ess=pmi
+                 OMPI_MCA_schizo='^orte'
+                 PMIX_*=<15 variables>
                  PMI_FD=<descriptor>
                  PMI_RANK=<rank>
                  PMI_SIZE=2
@@ -474,6 +475,8 @@ fn a_dry_run_shows_what_two_ranks_get() {
                  PYTHONUNBUFFERED=1
                  RANK=<rank>
                  RANKRUN_ATTEMPT=0
+                 RANKRUN_JAX_COORDINATOR=127.0.0.1:<port>
+                 RANKRUN_JAX_LOCAL_DEVICE=<local rank>
                  RANKRUN_JOB_ID=<job>
                  RANKRUN_LOCAL_RANK=<local rank>
                  RANKRUN_LOCAL_WORLD_SIZE=2
@@ -489,6 +492,7 @@ fn a_dry_run_shows_what_two_ranks_get() {
                  TORCHELASTIC_MAX_RESTARTS=0
                  TORCHELASTIC_RESTART_COUNT=0
                  TORCHELASTIC_RUN_ID=<job>
+                 TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT
                  TORCHELASTIC_USE_AGENT_STORE=False
                  TORCH_NCCL_ASYNC_ERROR_HANDLING=1
                  WORLD_SIZE=2
@@ -497,10 +501,27 @@ fn a_dry_run_shows_what_two_ranks_get() {
 }
 
 #[test]
+fn tf_config_is_set_where_it_is_asked_for() {
+    let shown = |env: &[(&str, &str)], words: &[&str]| -> Vec<String> {
+        let output = dry_run(env, words);
+        let lines = output.lines().filter(|line| line.contains("tf-config") || line.contains("TF_CONFIG"));
+        lines.map(|line| line.trim().to_owned()).collect()
+    };
+    insta::assert_snapshot!(shown(&[], &["-n", "2", "--tf-config", "true"]).join("\n"), @"
+    tf-config = yes  # command line
+    TF_CONFIG=<cluster>
+    ");
+    let on = [("RANKRUN_TF_CONFIG", "yes")];
+    assert_eq!(shown(&on, &["true"]).len(), 2);
+    assert_eq!(shown(&on, &["--no-tf-config", "true"]), ["tf-config = no  # command line"]);
+    assert_eq!(shown(&[("TF_CONFIG", "of a pod")], &["true"]), ["removed    TF_CONFIG"]);
+}
+
+#[test]
 fn a_dry_run_of_many_ranks_stays_short() {
     let args = ["-n", "1", "./solver", ":", "-n", "511", "--wrap", "2-4:env X=1", "--wdir", "/", "true"];
     let output = dry_run(&[], &args);
-    assert!(output.lines().count() < 70, "{output}");
+    assert!(output.lines().count() < 80, "{output}");
     let heads: Vec<&str> =
         output.lines().filter(|line| line.starts_with("rank") || line.starts_with("  command")).collect();
     insta::assert_snapshot!(heads.join("\n"), @"

@@ -11,12 +11,13 @@
 mod containment;
 mod events;
 mod ipc;
+pub mod pmix;
 mod processes;
 mod terminals;
 
 pub use containment::cgroup;
 pub use events::{poll, reactor, signal};
-pub use ipc::{shared, shm, socket, watched};
+pub use ipc::{diag, shared, shm, socket, watched};
 pub(crate) use processes::clone;
 pub use processes::{exec, fork, limits, name, oom, proc, process, spawn, vitals, wait};
 pub use terminals::{pty, terminal};

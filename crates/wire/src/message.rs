@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use rankrun_core::absence::Absence;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::grace::StopRecord;
 use rankrun_core::report::LeftProcess;
@@ -53,6 +54,10 @@ pub enum ToAgent {
     Window(u16, u16),
     /// The contributions of all nodes to a collective.
     Collective(Collective),
+    /// Look for ranks that run Python without the hook; `Hookless` follows if there are any.
+    LookForHooks,
+    /// `Alive` is to follow.
+    WhoIsAlive,
     /// End at once: the front does not understand this agent.
     End,
 }
@@ -133,6 +138,8 @@ pub enum ToFront {
         worker: WorkerId,
         reports: bool,
     },
+    /// Ranks that run Python without the interpreter hook, and why.
+    Hookless(Vec<(WorkerId, Absence)>),
     /// What is known of a SIGKILL that was not ours.
     KilledForMemory {
         worker: WorkerId,
@@ -156,12 +163,22 @@ pub enum ToFront {
     OutputLost(String),
     /// Every rank that shares stdin has read so many bytes of it.
     StdinTaken(u64),
+    /// The workers whose leaders have not ended, and whether each is seen to write files.
+    Alive {
+        workers: Vec<(WorkerId, bool)>,
+        at: Duration,
+    },
     /// `Pause` has been carried out: the workers and the agent's timers are stopped.
     Paused,
     /// The local part of a collective.
     Collective(Collective),
     /// The guard of this node is gone.
     GuardLost,
+    /// What connects the ranks of Open MPI on this node is gone, or cannot be started.
+    WireUpLost {
+        reason: String,
+        at: Duration,
+    },
     /// A message for the user that is not a failure.
     Note(String),
     /// Every worker is gone and nothing of the attempt is left but what is listed.

@@ -5,4 +5,5 @@
 //! never grows its memory beyond a constant for each client, and never reaches another client's conversation.
 
 pub mod pmi1;
+pub mod pmix;
 pub mod worker;

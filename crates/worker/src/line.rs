@@ -1,6 +1,7 @@
 //! One line of the protocol: a JSON object in UTF-8.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 /// The longest line, with its newline, in bytes.
 pub(crate) const MAX_LINE: usize = 65536;
@@ -22,6 +23,12 @@ impl Line {
     pub(crate) fn number(mut self, name: &str, value: i64) -> Line {
         // Writing to a String cannot fail.
         let _ = write!(self.text, ",\"{name}\":{value}");
+        self
+    }
+
+    /// How long ago it happened.
+    pub(crate) fn ago(mut self, time: Duration) -> Line {
+        let _ = write!(self.text, ",\"ago\":{:.6}", time.as_secs_f64());
         self
     }
 
@@ -92,10 +99,11 @@ mod tests {
 
     #[test]
     fn texts_are_escaped() {
-        let line = Line::new("note").number("code", -3).text("text", "\"\\\n\u{1}é\u{2028}").end();
+        let line = Line::new("note").number("code", -3).text("text", "\"\\\n\u{1}é\u{2028}");
+        let line = line.ago(Duration::from_millis(1250)).end();
         assert_eq!(
             String::from_utf8(line).unwrap(),
-            "{\"v\":1,\"type\":\"note\",\"code\":-3,\"text\":\"\\\"\\\\\\u000a\\u0001é\u{2028}\"}\n"
+            "{\"v\":1,\"type\":\"note\",\"code\":-3,\"text\":\"\\\"\\\\\\u000a\\u0001é\u{2028}\",\"ago\":1.250000}\n"
         );
     }
 

@@ -3,6 +3,7 @@
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::{self, PanicHookInfo};
 use std::thread;
+use std::time::Instant;
 
 use crate::connection::{abort, send};
 use crate::line::Line;
@@ -26,13 +27,19 @@ pub fn install(on_panic: OnPanic) {
     let main = thread::current().id();
     let previous = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
+        // Printing a backtrace and describing it may take long, and whose panic came first decides who is named.
+        let began = Instant::now();
         previous(info);
         match on_panic {
             OnPanic::Abort => abort(101, &format!("panic: {}", message(info))),
-            OnPanic::Tell if thread::current().id() == main => {
-                send(describe(Line::new("uncaught").number("code", 101), info))
+            OnPanic::Tell => {
+                let line = match thread::current().id() == main {
+                    true => Line::new("uncaught").number("code", 101),
+                    false => Line::new("evidence").text("what", "thread"),
+                };
+                let line = describe(line, info);
+                send(line.ago(began.elapsed()));
             }
-            OnPanic::Tell => send(describe(Line::new("evidence").text("what", "thread"), info)),
         };
     }));
 }

@@ -75,6 +75,7 @@ fn a_panic_of_the_main_thread_is_uncaught() {
         "{\"v\":1,\"type\":\"uncaught\",\"code\":101,\"exception\":\"panic\",\"message\":\"failure!\",\"thread\":\"main\",\"file\":\""
     ));
     assert!(received[0].contains("examples/panics.rs\",\"line\":"), "{received:?}");
+    assert!(received[0].contains(",\"ago\":0."), "{received:?}");
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl Bench {
         let programs = workspace::target().join("bench");
         fs::create_dir_all(&programs)?;
         let sources = workspace::root().join("bench");
-        for name in ["floor", "writer", "failing", "idle", "hook", "notes"] {
+        for name in ["floor", "writer", "warnings", "failing", "idle", "hook", "notes"] {
             compile(Path::new("cc"), &sources.join(format!("{name}.c")), &programs.join(name))?;
         }
         for environment in ["mpich", "openmpi"] {

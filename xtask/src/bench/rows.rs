@@ -163,6 +163,39 @@ pub(super) fn output(bench: &Bench, table: &mut Table) -> Result<()> {
             completed,
         );
     }
+    warnings(bench, table)
+}
+
+/// Lines on stderr, each with a write of its own, of ranks that say nothing of themselves: what is read of them must not grow
+/// with what came before.
+fn warnings(bench: &Bench, table: &mut Table) -> Result<()> {
+    let count = 200_000_u64;
+    let file = bench.scratch.join("warnings");
+    for size in [1, 4] {
+        let program = [bench.program("warnings").into(), (count / u64::from(size)).to_string().into()];
+        let kinds = [Kind::Floor, Kind::Rankrun, Kind::Mpich, Kind::Intel, Kind::OpenMpi];
+        let values = interleaved(&bench.choose(&kinds), bench.runs.unwrap_or(5), |launcher| {
+            let mut command = launcher.command(size, false, &program);
+            if launcher.kind == Kind::Rankrun {
+                command.env("RANKRUN_HOOK", "none");
+            }
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&file)?);
+            let ended = Run::start(&mut command)?.wait(BOUND)?;
+            let lines = fs::read_to_string(&file)?.lines().filter(|line| line.contains(": warning ")).count();
+            Ok(match ended {
+                // Some launchers join lines of two ranks.
+                Some((time, Some(0))) if size > 1 || lines as u64 == count => Value::Time(time),
+                Some((_, code)) => Value::Failed(format!("exit {code:?}, {lines} lines")),
+                None => Value::Longer(BOUND),
+            })
+        })?;
+        let ranks = if size == 1 { "1 rank" } else { "4 ranks" };
+        table.add(
+            format!("output: {ranks}, 200,000 lines on stderr, one write each, without the hook (goal: 1 x Hydra)"),
+            Kind::Mpich,
+            values,
+        );
+    }
     Ok(())
 }
 

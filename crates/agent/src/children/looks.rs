@@ -61,11 +61,12 @@ impl Account {
             let last = last.unwrap_or_else(|| Known { positions: now.positions.clone(), ..Known::default() });
             now.written = now.written.max(last.written);
             now.ran = now.ran.max(last.ran);
-            self.total.written += now.written - last.written;
-            self.total.ran += now.ran - last.ran;
+            self.total.written = self.total.written.saturating_add(now.written - last.written);
+            self.total.ran = self.total.ran.saturating_add(now.ran - last.ran);
             for (file, position) in &now.positions {
                 let from = last.positions.get(file).copied().unwrap_or(0);
-                self.total.written += position.saturating_sub(from);
+                // A process may set a position to any value.
+                self.total.written = self.total.written.saturating_add(position.saturating_sub(from));
             }
             self.known.insert(*id, now);
         }
@@ -85,4 +86,24 @@ pub(super) fn left_processes(ids: &[ProcessId]) -> Vec<LeftProcess> {
             wait_channel: proc::wait_channel(process.pid),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Seek, SeekFrom};
+
+    use super::*;
+
+    /// A process may set the position of a file to any value: in memory, up to `i64::MAX`.
+    #[test]
+    fn positions_beyond_all_files_do_not_overflow_the_sum() {
+        let me = proc::process(std::process::id() as i32).expect("it runs").id();
+        let files: Vec<_> = (0..6).map(|_| tempfile::tempfile_in("/dev/shm").expect("memory")).collect();
+        let mut account = Account::default();
+        let before = account.look(&[me]);
+        for mut file in &files {
+            file.seek(SeekFrom::Start(i64::MAX as u64)).expect("the file system allows it");
+        }
+        assert!(account.look(&[me]).written > before.written);
+    }
 }

@@ -30,7 +30,7 @@ const STOP_ROUNDS: usize = 16;
 
 /// The role of a child of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Role {
+pub(super) enum Role {
     Leader(Slot),
     /// A process of rankrun's own: never signalled with the job, and no obstacle to the proof that nothing of the job is left.
     Helper,
@@ -43,6 +43,8 @@ pub(crate) enum Ended {
     Leader(Slot, Child, WorkerStatus),
     /// An orphan of a worker. It has been reaped.
     Orphan,
+    /// A process of rankrun's own. It has been reaped.
+    Helper(WorkerStatus),
 }
 
 /// One worker, as its processes are known.
@@ -63,9 +65,9 @@ struct Member {
 #[derive(Debug)]
 pub(crate) struct Children {
     job: JobId,
-    boundary: Boundary,
-    own: i32,
-    roles: HashMap<i32, Role>,
+    pub(super) boundary: Boundary,
+    pub(super) own: i32,
+    pub(super) roles: HashMap<i32, Role>,
     members: Vec<Member>,
     by_leaf: HashMap<String, Slot>,
     by_tag: HashMap<Vec<u8>, Slot>,
@@ -85,7 +87,7 @@ pub(crate) struct Children {
     /// What the last walk cost.
     cost: Duration,
     /// Processes that could not be killed: they are not waited for again.
-    given_up: HashMap<ProcessId, LeftProcess>,
+    pub(super) given_up: HashMap<ProcessId, LeftProcess>,
 }
 
 impl Children {
@@ -204,12 +206,7 @@ impl Children {
     /// way, or its result has been read, or the spawner did not start it.
     pub(crate) fn peek_end() -> Option<(Child, WorkerStatus)> {
         let Look::Found(child) = wait::peek() else { return None };
-        let status = match child.change {
-            Change::Exited { code } => WorkerStatus::Exited { code },
-            Change::Signaled { signal, core_dumped } => WorkerStatus::Signaled { signal, core_dumped },
-            Change::Stopped { .. } | Change::Continued => return None,
-        };
-        Some((Child::unreaped(child.pid), status))
+        Some((Child::unreaped(child.pid), status_of(child.change)?))
     }
 
     /// Handles the end of a child by its role, and reaps it unless it is a leader. `None`: its spawn is under way, and the
@@ -217,7 +214,11 @@ impl Children {
     pub(crate) fn handle_end(&mut self, child: Child, status: WorkerStatus, under_way: Option<Child>) -> Option<Ended> {
         match self.roles.get(&child.pid()) {
             Some(Role::Leader(slot)) => return Some(Ended::Leader(*slot, child, status)),
-            Some(Role::Helper) => drop(self.roles.remove(&child.pid())),
+            Some(Role::Helper) => {
+                self.roles.remove(&child.pid());
+                wait::reap(child.pid());
+                return Some(Ended::Helper(status));
+            }
             None if under_way == Some(child) => return None,
             None => {
                 if let Some(id) = ProcessId::of(child.pid()) {
@@ -335,7 +336,7 @@ impl Children {
     }
 
     /// The process table: read at most once a turn, and no more often than its size allows.
-    fn table(&mut self) -> &Snapshot {
+    pub(super) fn table(&mut self) -> &Snapshot {
         let is_fresh = self.turn_has_table || self.table_until.is_some_and(|until| Instant::now() < until);
         if !is_fresh || self.table.is_none() {
             self.read_table();
@@ -343,7 +344,7 @@ impl Children {
         self.table.get_or_insert_default()
     }
 
-    fn read_table(&mut self) {
+    pub(super) fn read_table(&mut self) {
         let begun = Instant::now();
         let table = Snapshot::take();
         self.cost = begun.elapsed();
@@ -434,9 +435,15 @@ impl Children {
 
     /// The work that all processes of a worker have done so far, ended ones included.
     pub(crate) fn progress(&mut self, slot: Slot) -> Progress {
+        let ids = self.processes(slot);
+        self.members[slot.index()].account.look(&ids)
+    }
+
+    /// All processes of a worker.
+    pub(crate) fn processes(&mut self, slot: Slot) -> Vec<ProcessId> {
         let mut ids = self.others(slot);
         ids.extend(self.members[slot.index()].leader.and_then(|leader| ProcessId::of(leader.pid())));
-        self.members[slot.index()].account.look(&ids)
+        ids
     }
 
     /// Stops all of these workers, or lets them go on.
@@ -506,7 +513,7 @@ impl Children {
         self.note_given_up(&ids)
     }
 
-    fn note_given_up(&mut self, ids: &[ProcessId]) -> Vec<LeftProcess> {
+    pub(super) fn note_given_up(&mut self, ids: &[ProcessId]) -> Vec<LeftProcess> {
         let fresh: Vec<ProcessId> = ids.iter().copied().filter(|id| !self.given_up.contains_key(id)).collect();
         let left = left_processes(&fresh);
         self.given_up.extend(left.iter().filter_map(|left| Some((ProcessId::of(left.pid.0)?, left.clone()))));
@@ -522,69 +529,14 @@ impl Children {
         left.sort_by_key(|left| left.pid);
         left
     }
+}
 
-    /// The processes of the job when every worker is gone: all descendants of this process except helpers and processes
-    /// that were given up.
-    fn orphans(&mut self) -> Vec<ProcessId> {
-        let (own, helpers) = (self.own, self.helpers());
-        self.read_table();
-        let table = self.table();
-        let mut excluded: HashSet<i32> = helpers.iter().copied().collect();
-        for helper in helpers {
-            excluded.extend(table.below(helper).iter().map(|process| process.pid));
-        }
-        let below: Vec<ProcessId> = table
-            .below(own)
-            .into_iter()
-            .filter(|process| process.state != 'Z' && !excluded.contains(&process.pid))
-            .map(Process::id)
-            .collect();
-        below.into_iter().filter(|id| !self.given_up.contains_key(id)).collect()
-    }
-
-    fn helpers(&self) -> Vec<i32> {
-        self.roles.iter().filter(|(_, role)| **role == Role::Helper).map(|(pid, _)| *pid).collect()
-    }
-
-    /// What is left when every worker is gone; `None` if that is nothing, or only what was given up. Reaps what has ended,
-    /// unless the spawner may have a child that is not registered yet.
-    pub(crate) fn orphans_left(&mut self, is_spawning: bool) -> Option<Activity> {
-        while !is_spawning && let Some((child, status)) = Children::peek_end() {
-            // A leader is reaped where its end is reported.
-            if let Some(Ended::Leader(..)) = self.handle_end(child, status, None) {
-                break;
-            }
-        }
-        if self.helpers().is_empty() && wait::peek() == Look::NoChildren {
-            return None;
-        }
-        let orphans = self.orphans();
-        // A child that will be given to us next is still a grandchild: it is among our descendants too.
-        (!orphans.is_empty() || self.has_unknown_children()).then(|| activity(&orphans))
-    }
-
-    /// Whether there is a child that is neither a helper nor given up.
-    fn has_unknown_children(&self) -> bool {
-        let given_up: HashSet<i32> = self.given_up.keys().map(|id| id.pid).collect();
-        // A list that cannot be read proves nothing.
-        let Ok(children) = proc::try_own_children() else { return true };
-        children.into_iter().any(|pid| self.roles.get(&pid) != Some(&Role::Helper) && !given_up.contains(&pid))
-    }
-
-    /// Sends signals to all orphans.
-    pub(crate) fn signal_orphans(&mut self, signals: &[i32]) {
-        for process in self.orphans().into_iter().filter_map(ProcessRef::of) {
-            for signal in signals {
-                // It has ended meanwhile, or is another user's and will be reported.
-                let _ = process.signal(*signal);
-            }
-        }
-    }
-
-    /// The orphans could not be killed.
-    pub(crate) fn give_up_orphans(&mut self) -> Vec<LeftProcess> {
-        let orphans = self.orphans();
-        self.note_given_up(&orphans)
+/// The status of a child that has ended.
+pub(super) fn status_of(change: Change) -> Option<WorkerStatus> {
+    match change {
+        Change::Exited { code } => Some(WorkerStatus::Exited { code }),
+        Change::Signaled { signal, core_dumped } => Some(WorkerStatus::Signaled { signal, core_dumped }),
+        Change::Stopped { .. } | Change::Continued => None,
     }
 }
 
@@ -601,8 +553,26 @@ mod tests {
         children
     }
 
+    /// Whether this process runs no other test. Else the test runs in one of its own, and has passed there: it looks at all
+    /// children of its process, and reaps them, also those of tests that run beside it.
+    fn is_alone(test: &str) -> bool {
+        const ALONE: &str = "RANKRUN_TEST_ALONE";
+        if std::env::var_os(ALONE).is_some() {
+            return true;
+        }
+        let mut command = Command::new(std::env::current_exe().expect("the tests are a file"));
+        let name = format!("{}::{test}", module_path!().split_once("::").expect("a module of the crate").1);
+        let output = command.args(["--exact", &name, "--nocapture"]).env(ALONE, "1").output().expect("it starts again");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        false
+    }
+
     #[test]
     fn a_helper_is_neither_signalled_nor_in_the_way_of_the_proof() {
+        if !is_alone("a_helper_is_neither_signalled_nor_in_the_way_of_the_proof") {
+            return;
+        }
         let mut children = registry();
         let mut helper = Command::new("sleep").arg("60").spawn().expect("sleep starts");
         children.roles.insert(helper.id() as i32, Role::Helper);

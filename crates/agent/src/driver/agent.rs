@@ -12,10 +12,11 @@ use rankrun_sys::signal::{self, SignalFd};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Hello;
 
+use super::clock::Clock;
 use super::io::IoThread;
 use super::run::{Loop, Wakers};
 use super::token::Token;
-use crate::children::{Boundary, Children};
+use crate::children::{Boundary, Children, Interpreters};
 use crate::guard::Options;
 use crate::guard::lease::{Lease, Word};
 use crate::services::worker_socket::WorkerSocket;
@@ -154,6 +155,7 @@ impl Setup {
         let waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let io_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let io_handle = io_waker.handle().map_err(cannot("make an event descriptor"))?;
+        let interpreters = Interpreters::new(io_waker.handle().map_err(cannot("make an event descriptor"))?);
         let memory_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let handle = waker.handle().map_err(cannot("make an event descriptor"))?;
         let spawner = SpawnerThread::start(handle).map_err(cannot("start a thread"))?;
@@ -172,10 +174,12 @@ impl Setup {
         link.say(&ready).map_err(|error| Refusal { what: error.to_string(), source: io::Error::other(error) })?;
         let hands = Hands {
             poller,
+            clock: Clock::default(),
             outbox: Vec::new(),
             children: Children::new(self.job, boundary),
             spawner,
             worker_socket: WorkerSocket::default(),
+            interpreters,
             lease: self.lease,
             memory: Some(memory),
             inherited: self.inherited,

@@ -2,17 +2,29 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rankrun_sys::proc::monotonic;
+
 /// A clock that can be paused (SIGTSTP): all graces and time-outs stop with the ranks.
 #[derive(Clone, Debug)]
 pub struct Clock {
     start: Instant,
+    /// The same time on the clock that all processes of the node share.
+    started: Duration,
     paused: Duration,
     paused_since: Option<Instant>,
+    /// Begin and end of the last pause that has ended, since the start.
+    last_pause: (Duration, Duration),
 }
 
 impl Default for Clock {
     fn default() -> Self {
-        Clock { start: Instant::now(), paused: Duration::ZERO, paused_since: None }
+        Clock {
+            start: Instant::now(),
+            started: monotonic(),
+            paused: Duration::ZERO,
+            paused_since: None,
+            last_pause: (Duration::ZERO, Duration::ZERO),
+        }
     }
 }
 
@@ -21,6 +33,18 @@ impl Clock {
     pub fn now(&self) -> Duration {
         let until = self.paused_since.unwrap_or_else(Instant::now);
         until.duration_since(self.start).saturating_sub(self.paused)
+    }
+
+    /// What this clock showed at a time of `CLOCK_MONOTONIC` that another process has read; `None` before the start. What
+    /// happened before the last pause but one is dated too early.
+    pub(crate) fn at(&self, time: Duration) -> Option<Duration> {
+        let time = time.checked_sub(self.started)?;
+        if let Some(since) = self.paused_since {
+            return Some(time.min(since.duration_since(self.start)).saturating_sub(self.paused));
+        }
+        let (begin, end) = self.last_pause;
+        let of_last_pause = if time < end { end - time.max(begin) } else { Duration::ZERO };
+        Some((time + of_last_pause).saturating_sub(self.paused))
     }
 
     pub fn is_paused(&self) -> bool {
@@ -33,7 +57,9 @@ impl Clock {
 
     pub fn resume(&mut self) {
         if let Some(since) = self.paused_since.take() {
-            self.paused += since.elapsed();
+            let end = Instant::now();
+            self.paused += end.duration_since(since);
+            self.last_pause = (since.duration_since(self.start), end.duration_since(self.start));
         }
     }
 }
@@ -41,4 +67,34 @@ impl Clock {
 /// Time since the Unix epoch, for people.
 pub(crate) fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn the_time_of_another_process_is_that_of_this_clock_also_across_a_pause() {
+        let started = s(1_000);
+        let mut clock = Clock { started, ..Clock::default() };
+        assert_eq!((clock.at(s(1_005)), clock.at(s(999))), (Some(s(5)), None));
+        // 3 s in an earlier pause, and 10 s in the last one.
+        clock.last_pause = (s(20), s(30));
+        clock.paused = s(13);
+        let shown = |time: u64| clock.at(s(1_000 + time));
+        assert_eq!([19, 20, 25, 30, 31].map(shown), [16, 17, 17, 17, 18].map(|at| Some(s(at))));
+    }
+
+    #[test]
+    fn what_has_just_happened_is_now() {
+        let clock = Clock::default();
+        let before = clock.now();
+        let at = clock.at(monotonic()).expect("it has started");
+        let margin = Duration::from_millis(1);
+        assert!((before.saturating_sub(margin)..=clock.now() + margin).contains(&at), "{before:?} {at:?}");
+    }
 }

@@ -15,8 +15,8 @@ use rankrun_sys::{fork, process};
 use rankrun_wire::message::Hello;
 use rankrun_wire::{ToAgent, ToFront};
 
+use super::Token;
 use super::io::IoThread;
-use super::{Clock, Token};
 use crate::guard::lease::Word;
 use crate::streams::{Link, LinkError};
 use crate::team::{Hands, Team};
@@ -31,7 +31,6 @@ pub(super) struct Loop {
     places: Places,
     runtime: RuntimeDir,
     limits: Limits,
-    clock: Clock,
     /// The workers, once the front has sent `Start`.
     team: Option<Team>,
     /// `None` once the front is lost.
@@ -44,7 +43,7 @@ pub(super) struct Loop {
 /// The threads wake the loop through it.
 pub(super) struct Wakers {
     pub(super) spawner: Waker,
-    /// The thread that touches files.
+    /// The thread that touches files, and the one that looks at interpreters.
     pub(super) io: Waker,
     /// The thread that watches /dev/shm.
     pub(super) memory: Waker,
@@ -68,7 +67,6 @@ impl Loop {
             places,
             runtime,
             limits,
-            clock: Clock::default(),
             team: None,
             link: None,
             end: false,
@@ -93,8 +91,8 @@ impl Loop {
                 self.hands.lease.renew();
                 self.dispatch(event)?;
             }
-            if !self.clock.is_paused() {
-                let now = self.clock.now();
+            if !self.hands.clock.is_paused() {
+                let now = self.hands.clock.now();
                 self.hands.worker_socket.tick(now, &self.hands.poller);
                 if let Some(team) = &mut self.team {
                     team.tick(&mut self.hands, now);
@@ -116,12 +114,12 @@ impl Loop {
 
     fn timeout(&self) -> Duration {
         let renewal = self.hands.lease.due_in();
-        if self.clock.is_paused() {
+        if self.hands.clock.is_paused() {
             return renewal;
         }
         let team = self.team.as_ref().and_then(Team::deadline);
         let due = [team, self.hands.worker_socket.deadline()].into_iter().flatten().min();
-        due.map_or(renewal, |due| due.saturating_sub(self.clock.now()).min(renewal))
+        due.map_or(renewal, |due| due.saturating_sub(self.hands.clock.now()).min(renewal))
     }
 
     fn dispatch(&mut self, event: Ready) -> io::Result<()> {
@@ -129,7 +127,7 @@ impl Loop {
             // Its descriptor was closed in this turn, and another one may have its number by now.
             return Ok(());
         }
-        let now = self.clock.now();
+        let now = self.hands.clock.now();
         let token = Token::decode(event.token);
         match token {
             Token::Front => {
@@ -151,6 +149,7 @@ impl Loop {
                         team.io_done(done);
                     }
                 }
+                self.with_team(Team::hooks_seen);
                 return Ok(());
             }
             Token::Memory => self.wakers.memory.clear(),
@@ -160,7 +159,10 @@ impl Loop {
             | Token::Boundary(_)
             | Token::WorkerSocket
             | Token::WorkerClient(_)
-            | Token::KernelLog => {}
+            | Token::KernelLog
+            | Token::Pmix
+            | Token::PmixHost
+            | Token::PmixErrors => {}
         }
         let Some(team) = &mut self.team else { return Ok(()) };
         let hands = &mut self.hands;
@@ -168,6 +170,9 @@ impl Loop {
             Token::Signals | Token::Spawner => team.children(hands, now),
             Token::Memory => team.memory_news(hands, now),
             Token::KernelLog => team.look_for_killed_helpers(hands, now),
+            Token::Pmix => team.pmix_connected(hands, now),
+            Token::PmixHost => team.pmix_host_ready(hands, now, event),
+            Token::PmixErrors => team.pmix_errors_ready(hands, now),
             Token::Output(slot, stream) => team.read_output(hands, Slot(slot as u32), stream),
             Token::Pmi(slot) => team.pmi_ready(hands, now, Slot(slot as u32), event),
             Token::Stdin(slot) => team.stdin_ready(hands, slot),
@@ -210,12 +215,12 @@ impl Loop {
             ToAgent::Stop(stop) => self.with_team(|team, hands| team.event(hands, now, Event::Stop(stop))),
             ToAgent::Kill => self.with_team(|team, hands| team.event(hands, now, Event::Kill)),
             ToAgent::Pause => {
-                self.clock.pause();
+                self.hands.clock.pause();
                 self.freeze(true);
                 self.hands.outbox.push(ToFront::Paused);
             }
             ToAgent::Resume => {
-                self.clock.resume();
+                self.hands.clock.resume();
                 self.freeze(false);
             }
             ToAgent::Credit { stream, bytes } => {
@@ -223,11 +228,15 @@ impl Loop {
                     link.grant(stream, bytes);
                 }
             }
+            ToAgent::LookForHooks => self.with_team(Team::look_for_hooks),
             ToAgent::End => self.end = true,
             ToAgent::Signal(signal) => self.with_team(|team, hands| team.signal_all(hands, signal)),
             ToAgent::Stdin(bytes) => self.with_team(|team, hands| team.stdin_bytes(hands, Some(bytes))),
             ToAgent::StdinEnd => self.with_team(|team, hands| team.stdin_bytes(hands, None)),
             ToAgent::Window(rows, columns) => self.with_team(|team, hands| team.resize(hands, (rows, columns))),
+            ToAgent::WhoIsAlive => self.with_team(|team, hands| {
+                hands.outbox.push(ToFront::Alive { workers: team.machine.alive(now), at: now });
+            }),
             ToAgent::Collective(done) => self.with_team(|team, hands| team.collective_done(hands, now, done)),
         }
     }
@@ -270,7 +279,7 @@ impl Loop {
     /// The front is lost: end the workers, then the agent.
     fn lose_front(&mut self, now: Duration) {
         self.link = None;
-        self.clock.resume();
+        self.hands.clock.resume();
         self.freeze(false);
         if self.end {
             return;
@@ -301,7 +310,7 @@ impl Loop {
             (Err(LinkError::Spool(error)), Some(team)) => team.lose_output(&mut self.hands, &error),
             (Err(error), _) => {
                 report(&error);
-                let now = self.clock.now();
+                let now = self.hands.clock.now();
                 self.lose_front(now);
             }
         }

@@ -19,6 +19,10 @@ pub(crate) enum Token {
     WorkerSocket,
     WorkerClient(usize),
     KernelLog,
+    /// The socket that ranks of Open MPI connect to, the connection to the PMIx host, and its stderr.
+    Pmix,
+    PmixHost,
+    PmixErrors,
 }
 
 impl Token {
@@ -38,6 +42,9 @@ impl Token {
             Token::Memory => (11, 0),
             Token::Io => (12, 0),
             Token::KernelLog => (13, 0),
+            Token::Pmix => (14, 0),
+            Token::PmixHost => (15, 0),
+            Token::PmixErrors => (16, 0),
         };
         (kind << 32) | slot as u64
     }
@@ -58,6 +65,9 @@ impl Token {
             10 => Token::WorkerClient(slot),
             11 => Token::Memory,
             13 => Token::KernelLog,
+            14 => Token::Pmix,
+            15 => Token::PmixHost,
+            16 => Token::PmixErrors,
             _ => Token::Io,
         }
     }
@@ -83,6 +93,10 @@ mod tests {
             Token::Boundary(5),
             Token::WorkerSocket,
             Token::WorkerClient(6),
+            Token::KernelLog,
+            Token::Pmix,
+            Token::PmixHost,
+            Token::PmixErrors,
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

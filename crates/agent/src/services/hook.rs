@@ -17,6 +17,8 @@ const DIRECTORY: &str = "hook";
 const NAME: &str = "sitecustomize.py";
 /// It is laid out anew for each job, so that it fits this binary.
 const SOURCE: &str = include_str!("sitecustomize.py");
+/// What the hook runs when a program imports JAX, which is part of the Python package too.
+const JAX_CLUSTER: (&str, &str) = ("jax_cluster.py", include_str!("jax_cluster.py"));
 /// Python takes bytecode for that of a source by the source's size and time. The time is the same in every job;
 /// different hooks have different directory names.
 const TIME: Duration = Duration::from_secs(1_000_000_000);
@@ -28,6 +30,7 @@ pub(crate) fn lay_out(runtime_dir: &Path) -> io::Result<PathBuf> {
     let mut file = File::create_new(directory.join(NAME))?;
     file.write_all(SOURCE.as_bytes())?;
     file.set_modified(SystemTime::UNIX_EPOCH + TIME)?;
+    File::create_new(directory.join(JAX_CLUSTER.0))?.write_all(JAX_CLUSTER.1.as_bytes())?;
     // Without it Python only compiles more often.
     let _ = share_bytecode(runtime_dir, &directory);
     Ok(directory)

@@ -2,4 +2,5 @@
 
 mod hook;
 pub(crate) mod pmi;
+pub(crate) mod pmix;
 pub(crate) mod worker_socket;

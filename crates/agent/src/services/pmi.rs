@@ -26,6 +26,8 @@ pub(crate) enum News {
     Mpi(Slot, MpiEvent),
     Note(String),
     Collective(Collective),
+    /// What connects the ranks is gone.
+    WireUpLost(String),
 }
 
 /// The agent's end of a rank's connection.

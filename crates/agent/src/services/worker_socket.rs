@@ -15,7 +15,7 @@ use rankrun_core::{Pid, Slot};
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::{proc, socket};
-use rankrun_wireup::worker::{Client, ClientError, Said};
+use rankrun_wireup::worker::{Client, ClientError, Said, When};
 
 use super::hook;
 use crate::children::Children;
@@ -53,7 +53,7 @@ pub(crate) struct Peer {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Received {
     Hello(Peer),
-    Testimony(Peer, Testimony),
+    Testimony(Peer, Testimony, When),
     /// It sent a line that is not part of the protocol.
     Nonsense(Peer, String),
     Closed(Peer),
@@ -176,7 +176,11 @@ impl WorkerSocket {
 
     /// The worker that a process belongs to, and whether it may report for it.
     fn identify(&mut self, pid: i32, children: &Children) -> Option<Peer> {
-        let process = proc::process(pid).filter(|process| process.state != 'Z')?;
+        let Some(process) = proc::process(pid).filter(|process| process.state != 'Z') else {
+            // A leader is known by its pid until it is reaped, and its last report is often read after its end.
+            let slot = children.slot_of_leader(pid)?;
+            return Some(Peer { slot, process: None, pid: Pid(pid), may_testify: true });
+        };
         let id = process.id();
         let (slot, may_testify) = match self.known.get(&id) {
             Some(known) => *known,
@@ -194,10 +198,24 @@ impl WorkerSocket {
 
     /// A connection is readable.
     pub(crate) fn read(&mut self, index: usize, now: Duration, children: &Children, poller: &Poller) -> Vec<Received> {
+        let mut received = Vec::new();
+        self.read_once(index, now, children, poller, &mut received);
+        received
+    }
+
+    /// Reads a connection, and appends what was received. Returns whether there may be more to read.
+    fn read_once(
+        &mut self,
+        index: usize,
+        now: Duration,
+        children: &Children,
+        poller: &Poller,
+        all: &mut Vec<Received>,
+    ) -> bool {
         let mut bytes = [0u8; READ];
-        let Some(connection) = self.connections.get_mut(&index) else { return Vec::new() };
+        let Some(connection) = self.connections.get_mut(&index) else { return false };
         let (mut messages, mut received) = (Vec::new(), Vec::new());
-        let mut nonsense = None;
+        let (mut nonsense, mut is_empty) = (None, false);
         let open = match rustix::io::read(&connection.socket, &mut bytes) {
             Ok(0) => false,
             Ok(count) => match connection.client.received(&bytes[..count], &mut messages) {
@@ -207,7 +225,11 @@ impl WorkerSocket {
                     false
                 }
             },
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
+            Err(rustix::io::Errno::INTR) => true,
+            Err(rustix::io::Errno::AGAIN) => {
+                is_empty = true;
+                true
+            }
             Err(_) => false,
         };
         for message in messages {
@@ -220,9 +242,9 @@ impl WorkerSocket {
                     }
                     received.extend(connection.peer.filter(|peer| peer.may_testify).map(Received::Hello));
                 }
-                Said::Testimony(testimony) => {
+                Said::Testimony(testimony, when) => {
                     let peer = connection.peer.filter(|peer| may_send(*peer, &testimony));
-                    received.extend(peer.map(|peer| Received::Testimony(peer, testimony)));
+                    received.extend(peer.map(|peer| Received::Testimony(peer, testimony, when)));
                 }
             }
         }
@@ -236,11 +258,12 @@ impl WorkerSocket {
             received.extend(peer.map(Received::Closed));
         }
         received.retain(|received| match received {
-            Received::Testimony(peer, Testimony::Note { .. } | Testimony::Aside { .. })
+            Received::Testimony(peer, Testimony::Note { .. } | Testimony::Aside { .. }, _)
             | Received::Nonsense(peer, _) => self.notes.entry(peer.slot).or_default().is_within(now),
             Received::Hello(_) | Received::Testimony(..) | Received::Closed(_) => true,
         });
-        received
+        all.append(&mut received);
+        open && !is_empty
     }
 
     /// All that a worker's processes sent before its end.
@@ -259,11 +282,10 @@ impl WorkerSocket {
         let mut received = Vec::new();
         for index in indices {
             for _ in 0..LAST_READS {
-                let more = self.read(index, now, children, poller);
-                if more.is_empty() {
+                // A read may end within a line, or bring only lines that do not count.
+                if !self.read_once(index, now, children, poller, &mut received) {
                     break;
                 }
-                received.extend(more);
             }
         }
         received
@@ -288,25 +310,93 @@ impl Throttle for (u64, u32) {
 /// Whether a client may send this for its worker.
 fn may_send(peer: Peer, testimony: &Testimony) -> bool {
     match testimony {
-        Testimony::Uncaught(_) | Testimony::Exiting { .. } | Testimony::Aside { .. } => peer.may_testify,
+        Testimony::Uncaught(_) | Testimony::Exiting { .. } | Testimony::Leaving { .. } | Testimony::Aside { .. } => {
+            peer.may_testify
+        }
         Testimony::Abort { .. } | Testimony::Note { .. } | Testimony::ErrorFile(_) => true,
     }
 }
 
-/// Whether a process only helps its rank: forked from a process of the same command, or started by `multiprocessing`.
-fn is_helper(process: &proc::Process) -> bool {
+/// Bytes of a client's command line that are looked through.
+const ARGUMENTS: u64 = 1 << 16;
+
+/// Whether a process only helps its rank: forked from its parent, or started by `multiprocessing`.
+///
+/// Of the parent only what the kernel itself knows is read: its command line is in its memory, which it can lock.
+pub(crate) fn is_helper(process: &proc::Process) -> bool {
     const STARTED_AS: [&[u8]; 4] = [
         b"--multiprocessing-fork",
         b"from multiprocessing.spawn import",
         b"from multiprocessing.forkserver import",
         b"from multiprocessing.resource_tracker import",
     ];
-    let pid = process.pid;
-    let Some(command) = proc::command_line(pid) else { return false };
-    if STARTED_AS.iter().any(|mark| command.windows(mark.len()).any(|window| window == *mark)) {
-        return true;
+    proc::is_forked_from(process.pid, process.parent)
+        || proc::arguments(process.pid, ARGUMENTS)
+            .iter()
+            .any(|word| STARTED_AS.iter().any(|mark| word.windows(mark.len()).any(|window| window == *mark)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixStream;
+    use std::process::{Command, Stdio};
+
+    use rankrun_core::JobId;
+
+    use super::*;
+    use crate::children::Boundary;
+
+    #[test]
+    fn the_last_words_behind_much_that_does_not_count_are_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let poller = Poller::new().expect("a poller");
+        let boundary = Boundary::choose(&JobId("test".to_owned()), Some("subreaper"));
+        let mut children = Children::new(JobId("test".to_owned()), boundary);
+        children.begin(["tag".to_owned()]);
+        children.add_leader(Slot(0), std::process::id() as i32);
+        let mut workers = WorkerSocket::default();
+        let path = workers.open(directory.path(), false, &poller).socket.expect("a socket");
+        let mut client = UnixStream::connect(path).expect("it listens");
+        let filler = format!("{{\"type\":\"of the future\",\"x\":\"{}\"}}\n", "x".repeat(60_000));
+        client.write_all(filler.repeat(2).as_bytes()).expect("a socket takes 200 KiB");
+        client.write_all(b"{\"type\":\"abort\",\"code\":3}\n").expect("a socket takes 200 KiB");
+        let received = workers.read_last(Slot(0), Duration::ZERO, &children, &poller);
+        let abort = Testimony::Abort { code: 3, message: None };
+        assert!(matches!(&received[..], [Received::Testimony(_, testimony, _)] if *testimony == abort), "{received:?}");
     }
-    let parent = process.parent;
-    proc::executable(parent).is_some_and(|parents| Some(parents) == proc::executable(pid))
-        && proc::command_line(parent).is_some_and(|parents| parents == command)
+
+    #[test]
+    fn a_fork_is_a_helper_and_a_program_of_the_same_name_is_not() {
+        // The inner shell is a fork, the outer one was executed; both wait for a line.
+        let script = "(echo ready; read line; true); true";
+        let mut outer = Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut line = String::new();
+        BufReader::new(outer.stdout.take().expect("piped")).read_line(&mut line).expect("it is ready");
+        let pid = outer.id() as i32;
+        let inner = proc::descendants(pid).into_iter().next().expect("a fork");
+        let is_outer_helper = is_helper(&proc::process(pid).expect("it waits"));
+        let is_inner_helper = is_helper(&inner);
+        drop(outer.stdin.take());
+        outer.wait().expect("it ends");
+        assert_eq!((is_inner_helper, is_outer_helper), (true, false), "{inner:?}");
+
+        let mut spawned = Command::new("sh")
+            .args(["-c", "echo ready; read line", "--multiprocessing-fork"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        // During an exec a process has no arguments.
+        BufReader::new(spawned.stdout.take().expect("piped")).read_line(&mut line).expect("it is ready");
+        let is_spawned_helper = is_helper(&proc::process(spawned.id() as i32).expect("it waits"));
+        drop(spawned.stdin.take());
+        spawned.wait().expect("it ends");
+        assert!(is_spawned_helper);
+    }
 }

@@ -5,6 +5,6 @@ mod link;
 mod output;
 mod stdin;
 
-pub(crate) use capture::Capture;
+pub(crate) use capture::{Capture, Read};
 pub(crate) use link::{Link, LinkError};
 pub(crate) use output::Output;

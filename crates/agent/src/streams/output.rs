@@ -181,7 +181,9 @@ impl Team {
             let moved = self.output.refill();
             for (worker, stream) in sent.drain(..) {
                 let Some(slot) = self.machine.slot_of(worker.rank) else { continue };
-                self.slots[slot.index()].under_way[stream.index()] -= 1;
+                let under_way = &mut self.slots[slot.index()].under_way[stream.index()];
+                // A spool file that another program has changed may repeat a record.
+                *under_way = under_way.saturating_sub(1);
                 self.report_closed(&mut hands.outbox, slot);
             }
             self.report_drained(&mut hands.outbox);

@@ -6,6 +6,7 @@ use rankrun_core::Slot as SlotIndex;
 use rankrun_core::team::{Activity, Effect, Event, Target};
 use rankrun_core::worker::{Outcome, State};
 use rankrun_sys::poll::Interest;
+use rankrun_sys::proc::Reaction;
 use rankrun_sys::spawn::Step;
 use rankrun_sys::{proc, signal};
 use rankrun_wire::ToFront;
@@ -16,11 +17,25 @@ use crate::driver::Token;
 /// ETIMEDOUT: reported when a child does not reach its exec.
 const TIMED_OUT: i32 = 110;
 
+/// What a leader that is about to be sent a signal can do with it, if it is nothing.
+fn answer(hands: &Hands, target: Target, signal: i32) -> Option<Event> {
+    let (Target::Leader(slot) | Target::LeaderGroup(slot)) = target else { return None };
+    match proc::reaction(hands.children.leader(slot)?.pid(), signal)? {
+        Reaction::Ended => Some(Event::SignalMissed(slot)),
+        Reaction::Unnoticed => Some(Event::SignalUnnoticed(slot)),
+        Reaction::Noticed => None,
+    }
+}
+
 impl Team {
     /// Performs one effect. Some are questions: the answer is fed back to the machine.
     pub(super) fn perform(&mut self, hands: &mut Hands, now: Duration, effect: Effect) -> Option<Event> {
         match effect {
-            Effect::Terminate(target, signal) => self.signal(hands, target, &[signal, signal::SIGCONT]),
+            Effect::Terminate(target, signal) => {
+                let answer = answer(hands, target, signal);
+                self.signal(hands, target, &[signal, signal::SIGCONT]);
+                return answer;
+            }
             Effect::Kill(Target::Boundary(slot)) => hands.children.kill(slot),
             Effect::Kill(target) => self.signal(hands, target, &[signal::SIGKILL]),
             Effect::KillLeader(slot) => {

@@ -27,6 +27,10 @@ impl Team {
             match hands.children.handle_end(child, status, under_way) {
                 Some(Ended::Leader(slot, leader, status)) => self.leader_ended(hands, now, slot, leader, status),
                 Some(Ended::Orphan) => orphan_ended = true,
+                Some(Ended::Helper(status)) => {
+                    let news = self.pmix.as_mut().map(|pmix| pmix.host_ended(status));
+                    self.mpi_news(hands, now, news.unwrap_or_default());
+                }
                 None => break,
             }
             hands.lease.renew();
@@ -57,6 +61,12 @@ impl Team {
             self.spawn_results(hands, now);
             match hands.children.slot_of_leader(child.pid) {
                 Some(slot) => self.leader_changed(hands, now, slot, child.change),
+                None if hands.children.is_helper(child.pid) => {
+                    if let (Change::Stopped { signal }, Some(pmix)) = (child.change, &mut self.pmix) {
+                        let news = pmix.host_stopped(signal);
+                        self.mpi_news(hands, now, news);
+                    }
+                }
                 None if under_way == Some(child.pid) => self.early_change = Some((child.pid, child.change)),
                 None => {}
             }
@@ -93,9 +103,10 @@ impl Team {
     }
 
     fn leader_ended(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, leader: Child, status: WorkerStatus) {
+        self.look_at_pmix_host(hands, now);
         // Read pending PMI requests and reports before reporting the exit.
         let news = self.pmi.as_mut().map(|pmi| pmi.read_last(slot, &hands.poller));
-        self.pmi_news(hands, now, news.unwrap_or_default());
+        self.mpi_news(hands, now, news.unwrap_or_default());
         self.read_last_messages(hands, now, slot);
         if !status.success() {
             self.look_for_killed_helpers(hands, now);
@@ -104,7 +115,11 @@ impl Team {
         if !status.success() {
             self.read_error_file(hands, now, slot, Pid(leader.pid()));
         }
-        let stop = self.machine.stop_record(slot).clone();
+        let stop = self.machine.stop_record(slot, status);
+        if let Some(pmix) = &mut self.pmix {
+            let goes_on = matches!(self.machine.state(slot), State::Running { .. }) && !status.success();
+            pmix.rank_ended(slot, goes_on);
+        }
         hands.outbox.push(ToFront::Ended { worker: self.machine.id(slot), status, stop, at: now });
         hands.children.reap(slot, leader);
         self.event(hands, now, Event::LeaderEnded(slot, status));

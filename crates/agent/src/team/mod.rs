@@ -3,6 +3,8 @@
 
 mod effects;
 mod ends;
+mod hooks;
+mod mpi;
 mod prepare;
 mod slot;
 mod spawner;
@@ -15,7 +17,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rankrun_core::evidence::MpiEvent;
+use rankrun_core::absence::Hook;
 use rankrun_core::job::CleanShm;
 use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::{JobSpec, Slot as SlotIndex};
@@ -25,9 +27,11 @@ use rankrun_sys::wait::Change;
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Summary;
 
-use crate::children::Children;
+use crate::children::{Children, Interpreters};
+use crate::driver::Clock;
 use crate::guard::lease::Lease;
-use crate::services::pmi::{News, Pmi};
+use crate::services::pmi::Pmi;
+use crate::services::pmix::Pmix;
 use crate::services::worker_socket::WorkerSocket;
 use crate::streams::Output;
 use crate::tidy::shm::{self, FINISH_BOUND, SharedMemory};
@@ -40,11 +44,13 @@ use speakers::Speakers;
 /// What a team uses and does not own: it outlives the team.
 pub(crate) struct Hands {
     pub(crate) poller: Poller,
+    pub(crate) clock: Clock,
     /// Messages to the front, in order.
     pub(crate) outbox: Vec<ToFront>,
     pub(crate) children: Children,
     pub(crate) spawner: SpawnerThread,
     pub(crate) worker_socket: WorkerSocket,
+    pub(crate) interpreters: Interpreters,
     pub(crate) lease: Lease,
     /// The thread that watches /dev/shm, until a team takes it.
     pub(crate) memory: Option<SharedMemory>,
@@ -76,11 +82,13 @@ pub(crate) struct Team {
     preparer: Preparer,
     /// The job's directory.
     runtime: PathBuf,
+    hook: Hook,
     /// Slots that are still to be spawned.
     to_spawn: VecDeque<SlotIndex>,
     pmi: Option<Pmi>,
-    /// Reserves the port that the ranks get as MASTER_PORT.
-    _master_port: Option<OwnedFd>,
+    pmix: Option<Pmix>,
+    /// Reserve the ports at which the ranks meet.
+    _held_ports: Vec<OwnedFd>,
     pub(crate) output: Output,
     /// The front was not yet sent that the last piece of stdin was written.
     pub(crate) stdin_owed: bool,
@@ -141,6 +149,7 @@ impl Team {
         self.look_at_freezer(hands, now);
         self.machine.set_pace(hands.children.pace());
         self.event(hands, now, Event::Tick);
+        self.pmix_tick(hands, now);
         if let Ending::Memory { until } = self.ending
             && now >= until
         {
@@ -158,11 +167,15 @@ impl Team {
             Ending::Memory { until } => Some(until),
             Ending::No | Ending::Over | Ending::Drained => None,
         };
-        [self.machine.deadline(), memory].into_iter().flatten().min()
+        let pmix = self.pmix.as_ref().and_then(Pmix::deadline);
+        [self.machine.deadline(), memory, pmix].into_iter().flatten().min()
     }
 
     /// No process is left but what was given up or released: check what is left in /dev/shm.
     fn processes_gone(&mut self, hands: &mut Hands, now: Duration) {
+        if let Some(pmix) = &mut self.pmix {
+            pmix.close();
+        }
         if self.memory.as_ref().is_some_and(SharedMemory::finish) {
             self.ending = Ending::Memory { until: now + FINISH_BOUND };
         } else {
@@ -234,43 +247,6 @@ impl Team {
     /// The time from SIGTERM to SIGKILL, in a stop that no signal from outside started.
     pub(crate) fn grace(&self) -> Duration {
         self.spec.stop.grace_failure
-    }
-
-    /// A rank's PMI socket is ready.
-    pub(crate) fn pmi_ready(
-        &mut self,
-        hands: &mut Hands,
-        now: Duration,
-        slot: SlotIndex,
-        event: rankrun_sys::poll::Ready,
-    ) {
-        let news = self.pmi.as_mut().map(|pmi| pmi.ready(slot, event, &hands.poller));
-        self.pmi_news(hands, now, news.unwrap_or_default());
-    }
-
-    /// All nodes have contributed to a collective.
-    pub(crate) fn collective_done(
-        &mut self,
-        hands: &mut Hands,
-        now: Duration,
-        done: rankrun_wire::message::Collective,
-    ) {
-        let news = self.pmi.as_mut().map(|pmi| pmi.collective_done(done, &hands.poller));
-        self.pmi_news(hands, now, news.unwrap_or_default());
-    }
-
-    fn pmi_news(&mut self, hands: &mut Hands, now: Duration, news: Vec<News>) {
-        for news in news {
-            if let News::Mpi(slot, MpiEvent::Inited | MpiEvent::Finalized) = &news {
-                self.mpi_changed(*slot);
-                self.send_reports(hands, *slot);
-            }
-            hands.outbox.push(match news {
-                News::Mpi(slot, event) => ToFront::Mpi { worker: self.machine.id(slot), event, at: now },
-                News::Note(text) => ToFront::Note(text),
-                News::Collective(collective) => ToFront::Collective(collective),
-            });
-        }
     }
 
     fn slot(&mut self, slot: SlotIndex) -> &mut Slot {

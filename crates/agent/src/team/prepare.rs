@@ -80,6 +80,11 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// This binary. The path is looked up by the child itself.
+    pub(crate) fn ourselves() -> Program {
+        Program { word: "/proc/self/exe".into(), app: AppIndex(0), path: None, directory: "/".into() }
+    }
+
     /// Finds it, as `execvp` would.
     pub(crate) fn resolve(&self) -> Result<CString, ResolveError> {
         let found = exec::resolve(&self.word, self.path.as_deref(), &self.directory)?;
@@ -112,6 +117,10 @@ impl Preparer {
         Ok(Preparer { facts, apps: HashMap::new(), limits, null: null()?, parent: std::process::id() as i32 })
     }
 
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// The command of a worker, which starts in what `cgroup` gives.
     pub(crate) fn prepare(
         &mut self,
@@ -126,12 +135,12 @@ impl Preparer {
         let directory = spec.directory(rank);
         let wdir = (directory != spec.cwd).then(|| c_string(&directory)).transpose()?;
         let (pmi, keep) = match spec.mpi {
-            MpiMode::Pmi1 => {
+            MpiMode::Auto | MpiMode::Pmi1 => {
                 let (ours, theirs) = socket::pair().map_err(io_error("make a PMI socket"))?;
                 socket::set_nonblocking(&ours).map_err(io_error("make a PMI socket"))?;
                 (Some(ours), Some((theirs, PMI_FD)))
             }
-            MpiMode::None => (None, None),
+            MpiMode::Pmix | MpiMode::None => (None, None),
         };
         let mut own = rank_environment(spec, &self.facts, rank, keep.is_some().then_some(PMI_FD));
         own.insert(TAG.into(), OsString::from(&worker.tag));

@@ -21,9 +21,17 @@ use super::prepare::Program;
 /// Ranks that are prepared ahead of the spawner. Each holds descriptors, which every clone copies.
 pub(crate) const AHEAD: usize = 16;
 
+/// What is started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Job {
+    Worker(Slot),
+    /// The PMIx host: a process of rankrun's own.
+    PmixHost,
+}
+
 /// The result of one spawn.
 pub(crate) struct Spawned {
-    pub(crate) slot: Slot,
+    pub(crate) job: Job,
     pub(crate) result: Result<i32, NotSpawned>,
 }
 
@@ -40,7 +48,7 @@ pub(crate) enum NotSpawned {
 }
 
 struct Request {
-    slot: Slot,
+    job: Job,
     program: Program,
     command: Command,
     /// How many cancellations there had been.
@@ -69,7 +77,7 @@ impl SpawnerThread {
         std::thread::Builder::new().name("spawner".to_owned()).stack_size(128 * 1024).spawn(move || {
             signal::block_all();
             let mut programs: HashMap<Program, CString> = HashMap::new();
-            for Request { slot, program, mut command, generation } in inbox {
+            for Request { job, program, mut command, generation } in inbox {
                 let is_wanted = || generation == now.load(Ordering::Acquire);
                 let found = match programs.get(&program) {
                     _ if !is_wanted() => Err(NotSpawned::Cancelled),
@@ -89,7 +97,7 @@ impl SpawnerThread {
                 // of a stream.
                 drop(command);
                 // There is room: requests are limited to the capacity of the results.
-                let sent = outbox.send(Spawned { slot, result }).is_ok();
+                let sent = outbox.send(Spawned { job, result }).is_ok();
                 // From here on the loop finds the child in the results.
                 spawner.under_way().clear();
                 if !sent {
@@ -112,9 +120,9 @@ impl SpawnerThread {
     }
 
     /// Sends the spawner a command. `false` if there was no room: check [`SpawnerThread::has_room`] first.
-    pub(crate) fn spawn(&mut self, slot: Slot, program: Program, command: Command) -> bool {
+    pub(crate) fn spawn(&mut self, job: Job, program: Program, command: Command) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
-        match self.requests.try_send(Request { slot, program, command, generation }) {
+        match self.requests.try_send(Request { job, program, command, generation }) {
             Ok(()) => {
                 self.outstanding += 1;
                 true

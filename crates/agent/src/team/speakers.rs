@@ -6,13 +6,14 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rankrun_core::env::error_file;
+use rankrun_core::evidence::MpiEvent;
 use rankrun_core::team::Event;
-use rankrun_core::testimony::{Standing, Testimony};
+use rankrun_core::testimony::{Standing, Testimony, dated};
 use rankrun_core::{Pid, Slot as SlotIndex, SpeakerId};
 use rankrun_sys::proc;
 use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_wire::ToFront;
-use rankrun_wireup::worker;
+use rankrun_wireup::worker::{self, When};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::{Hands, Team};
@@ -79,7 +80,7 @@ impl Team {
                 Received::Hello(peer) => {
                     self.speaker(hands, peer);
                 }
-                Received::Testimony(peer, testimony) => self.testimony(hands, now, peer, testimony),
+                Received::Testimony(peer, testimony, when) => self.testimony(hands, now, peer, testimony, when),
                 Received::Nonsense(peer, reason) => {
                     let rank = self.machine.id(peer.slot).rank;
                     let text = format!("rank {rank}, pid {}: worker socket: {reason}", peer.pid);
@@ -114,7 +115,7 @@ impl Team {
     /// Sends the front whether the process on which a rank depends reports its own failures, if that has changed. That is the
     /// process in MPI, or else any live speaker of the rank.
     pub(super) fn send_reports(&mut self, hands: &mut Hands, slot: SlotIndex) {
-        let in_mpi = self.pmi.as_ref().filter(|pmi| pmi.is_in_mpi(slot)).and_then(|pmi| pmi.process(slot));
+        let in_mpi = self.in_mpi(slot).flatten();
         let reports = match in_mpi {
             Some(process) => self.speakers.ids.contains_key(&process),
             None => self.machine.has_speakers(slot),
@@ -126,21 +127,20 @@ impl Team {
 
     /// A rank has inited MPI or finalized it, or another of its processes has become known.
     pub(super) fn mpi_changed(&mut self, slot: SlotIndex) {
-        let Some(pmi) = &self.pmi else { return };
-        if let Some(id) = pmi.process(slot).and_then(|process| self.speakers.ids.get(&process)) {
-            self.machine.set_in_mpi(*id, pmi.is_in_mpi(slot));
+        let is_in_mpi = self.in_mpi(slot).is_some();
+        if let Some(id) = self.mpi_process(slot).and_then(|process| self.speakers.ids.get(&process)) {
+            self.machine.set_in_mpi(*id, is_in_mpi);
         }
     }
 
     /// The standing in its rank of a process that reports its failure.
     fn standing(&self, hands: &Hands, peer: Peer) -> Standing {
         let leader = hands.children.leader(peer.slot).map(|leader| leader.pid());
-        let in_mpi = self.pmi.as_ref().filter(|pmi| pmi.is_in_mpi(peer.slot));
-        if let Some(pmi) = in_mpi {
-            match (pmi.process(peer.slot), peer.process) {
-                (Some(known), Some(process)) if known == process => return Standing::InMpi,
+        if let Some(process) = self.in_mpi(peer.slot) {
+            match (process, peer.process) {
+                (Some(known), Some(process)) if known == process => return Standing::InWorld,
                 // The kernel gave no pid: a rank usually has one process in MPI.
-                (None, _) => return Standing::InMpi,
+                (None, _) => return Standing::InWorld,
                 (Some(known), _)
                     if leader != Some(peer.pid.0) && proc::process(known.pid).is_some_and(|it| it.id() == known) =>
                 {
@@ -177,7 +177,7 @@ impl Team {
         false
     }
 
-    fn testimony(&mut self, hands: &mut Hands, now: Duration, peer: Peer, testimony: Testimony) {
+    fn testimony(&mut self, hands: &mut Hands, now: Duration, peer: Peer, testimony: Testimony, when: When) {
         match &testimony {
             Testimony::Uncaught(_) => {
                 let standing = self.standing(hands, peer);
@@ -186,12 +186,16 @@ impl Team {
                 }
             }
             Testimony::Exiting { code: 0 } => {
+                self.program_is_over(hands, now, peer);
                 if let Some(id) = self.speaker(hands, peer) {
                     self.machine.speaker(id, |speaker, _| speaker.retract());
                 }
             }
-            Testimony::Exiting { .. } => {
-                let standing = self.standing(hands, peer);
+            Testimony::Exiting { .. } | Testimony::Leaving { .. } => {
+                let standing = match (self.program_is_over(hands, now, peer), &testimony) {
+                    (Standing::Leads, Testimony::Leaving { .. }) => Standing::InWorld,
+                    (standing, _) => standing,
+                };
                 let written = proc::written_bytes(peer.pid.0);
                 if let Some(id) = self.speaker(hands, peer) {
                     self.machine.speaker(id, |speaker, graces| speaker.exiting(now, graces, standing, written));
@@ -206,10 +210,29 @@ impl Team {
             Testimony::Abort { .. } | Testimony::ErrorFile(_) => {}
         }
         let worker = self.machine.id(peer.slot);
-        hands.outbox.push(ToFront::Testimony { worker, pid: peer.pid, testimony, at: now });
+        let claimed = match when {
+            When::At(time) => hands.clock.at(time),
+            When::Ago(time) => now.checked_sub(time),
+            When::Unsaid => None,
+        };
+        // A process that is gone may have been started at any time.
+        let lived = peer.process.map(|process| proc::age(process.started));
+        let earliest = lived.map_or(Duration::ZERO, |lived| now.saturating_sub(lived));
+        let at = dated(now, claimed, earliest);
+        hands.outbox.push(ToFront::Testimony { worker, pid: peer.pid, testimony, at });
     }
 
-    /// Handles all that a worker's processes sent before its end.
+    /// Only finalizers are left of a process, `MPI_Finalize` among them if it is in MPI.
+    fn program_is_over(&self, hands: &mut Hands, now: Duration, peer: Peer) -> Standing {
+        let standing = self.standing(hands, peer);
+        if standing == Standing::InWorld {
+            let worker = self.machine.id(peer.slot);
+            hands.outbox.push(ToFront::Mpi { worker, event: MpiEvent::Finalizing, at: now });
+        }
+        standing
+    }
+
+    /// Handles all that a worker's processes have sent.
     pub(super) fn read_last_messages(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex) {
         let received = hands.worker_socket.read_last(slot, now, &hands.children, &hands.poller);
         self.handle_received(hands, now, received);

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rankrun_core::env::{Master, NodeFacts, STDBUF_LIBRARIES};
-use rankrun_core::job::{CleanShm, MpiMode, StdinTarget};
+use rankrun_core::absence::Hook;
+use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES};
+use rankrun_core::job::{CleanShm, StdinTarget};
+use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::worker::State;
 use rankrun_core::{JobSpec, NodeRank, Pid, Rank, Slot as SlotIndex, Stream};
@@ -20,11 +23,12 @@ use rankrun_wire::ToFront;
 use rankrun_wireup::pmi1;
 
 use super::prepare::{PrepareError, Preparer};
-use super::spawner::{NotSpawned, Spawned};
+use super::spawner::{Job, NotSpawned, Spawned};
 use super::speakers::Speakers;
 use super::{Ending, Hands, SharedStdin, Slot, Team};
 use crate::driver::Token;
 use crate::services::pmi::Pmi;
+use crate::services::pmix::Pmix;
 use crate::streams::{Capture, Output};
 
 /// The bytes of a worker's tag before it is written in hexadecimal.
@@ -62,7 +66,10 @@ impl Team {
         // Without a job its thread does nothing until the agent ends.
         let memory =
             hands.memory.take().filter(|memory| spec.clean_shm != CleanShm::No && memory.begin(spec.clean_shm));
-        let pmi = (spec.mpi == MpiMode::Pmi1).then(|| {
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+        // Where there is no network, Open MPI cannot connect either.
+        let pmix = spec.mpi.offers_pmix().then(|| Pmix::open(&spec, node, cpus, runtime, &hands.poller).ok()).flatten();
+        let pmi = spec.mpi.offers_pmi1().then(|| {
             let config = pmi1::Config {
                 group: spec.group,
                 size: spec.map.world_size(),
@@ -74,27 +81,33 @@ impl Team {
             };
             Pmi::new(config, ranks)
         });
-        // Only torch needs it; where there is no network, there is none.
-        let held = socket::hold_port().ok();
-        let master = held.as_ref().map(|(_, port)| Master { addr: "127.0.0.1".to_owned(), port: *port });
+        let (held_ports, rendezvous) = hold_ports(&spec)?;
         let opened = hands.worker_socket.open(runtime, spec.hook, &hands.poller);
         hands.outbox.extend(opened.complaint.map(ToFront::Note));
+        let hook = match &opened.hook {
+            Some(directory) => Hook::In(directory.display().to_string()),
+            None if spec.hook => Hook::Missing,
+            None => Hook::Off,
+        };
         let facts = NodeFacts {
             node,
-            cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
-            master,
+            cpus,
+            rendezvous,
             stdbuf: stdbuf_library(),
             socket: opened.socket.map(Into::into),
             hook: opened.hook.map(Into::into),
+            pmix: pmix.as_ref().map(|pmix| pmix.facts().clone()),
             runtime_dir: Some(runtime.into()),
         };
         let mut team = Team {
             preparer: Preparer::new(facts, limits).map_err(cannot("open /dev/null"))?,
             to_spawn: machine.slots().collect(),
             runtime: runtime.to_owned(),
+            hook,
             slots,
             pmi,
-            _master_port: held.map(|(socket, _)| socket),
+            pmix,
+            _held_ports: held_ports,
             output: Output::new(runtime, spec.io.spool),
             stdin_owed: false,
             memory_ready: memory.is_none(),
@@ -176,14 +189,21 @@ impl Team {
             // From here on only the rank holds the front's stdin.
             inherited.stdin = None;
         }
-        match hands.spawner.spawn(index, prepared.program, prepared.command) {
+        match hands.spawner.spawn(Job::Worker(index), prepared.program, prepared.command) {
             true => Ok(()),
             false => Err(PrepareError::Io { what: "reach the spawner", source: io::ErrorKind::BrokenPipe.into() }),
         }
     }
 
     pub(super) fn spawn_results(&mut self, hands: &mut Hands, now: Duration) {
-        while let Some(Spawned { slot, result }) = hands.spawner.next_result() {
+        while let Some(Spawned { job, result }) = hands.spawner.next_result() {
+            let slot = match job {
+                Job::Worker(slot) => slot,
+                Job::PmixHost => {
+                    self.pmix_host_spawned(hands, now, result);
+                    continue;
+                }
+            };
             match result {
                 Ok(pid) => self.spawned(hands, now, slot, pid),
                 Err(NotSpawned::Failed(error)) => self.spawn_refused(hands, now, slot, &error),
@@ -223,6 +243,9 @@ impl Team {
         {
             unwatched = Some(error);
         }
+        let rank = self.machine.id(index).rank;
+        let news = self.pmix.as_mut().map(|pmix| pmix.leader(rank, Pid(pid)));
+        self.mpi_news(hands, now, news.unwrap_or_default());
         hands.outbox.push(ToFront::Started { worker: self.machine.id(index), pid: Pid(pid), at: now });
         self.event(hands, now, Event::Spawned(index, Pid(pid)));
         if let Some(error) = unwatched {
@@ -285,6 +308,21 @@ impl Team {
         slot.captures = [None, None];
         slot.closed = [true, true];
         slot.stdin = None;
+    }
+}
+
+/// Holds the ports at which the ranks will meet. Most jobs need none: where there is no network, only those that asked for
+/// `TF_CONFIG` are refused.
+fn hold_ports(spec: &JobSpec) -> Result<(Vec<OwnedFd>, Option<Rendezvous>), StartError> {
+    let held: io::Result<Vec<(OwnedFd, u16)>> =
+        (0..Rendezvous::port_count(spec)).map(|_| socket::hold_port()).collect();
+    match held {
+        Ok(held) => {
+            let (sockets, ports): (Vec<OwnedFd>, Vec<u16>) = held.into_iter().unzip();
+            Ok((sockets, Rendezvous::new("127.0.0.1", &ports)))
+        }
+        Err(error) if spec.tf_config => Err(cannot("reserve a port for each rank (--tf-config)")(error)),
+        Err(_) => Ok((Vec::new(), None)),
     }
 }
 

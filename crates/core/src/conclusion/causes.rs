@@ -40,7 +40,7 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    fn of(evidence: &Evidence) -> Option<Chosen> {
+    pub(crate) fn of(evidence: &Evidence) -> Option<Chosen> {
         let (exception, source) = match &evidence.fact {
             Fact::Exception { exception, source } => (exception.clone(), *source),
             Fact::Suspect { exception, .. } => (exception.clone(), Source::Stderr),
@@ -50,9 +50,14 @@ impl Chosen {
         Some(Chosen { exception, source, at, pid })
     }
 
-    /// Whether an exception reached the top of the program, and it did not merely print a line about its failure.
+    /// Whether an exception reached the top of the program: one with a type, or one that it reported itself. A message alone
+    /// (Perl's `die`, an error of R, `ERROR STOP`, `sys.exit("no data")`) goes with an exit code.
     pub(crate) fn is_exception(&self) -> bool {
-        !self.exception.kind.is_empty() || matches!(self.source, Source::Program | Source::ErrorFile)
+        match self.exception.kind.as_str() {
+            "SystemExit" => false,
+            "" => matches!(self.source, Source::Program | Source::ErrorFile),
+            _ => true,
+        }
     }
 }
 
@@ -90,6 +95,28 @@ pub(crate) fn is_survived(record: &RankRecord, stop: Option<Duration>, told: &Ev
 
 pub(crate) fn is_told(evidence: &Evidence) -> bool {
     matches!(evidence.fact, Fact::Exception { source: Source::Program, .. })
+}
+
+/// Whether a report has more than the type of an exception: where its text takes long to make, the type comes alone first.
+pub(crate) fn is_complete(exception: &Exception) -> bool {
+    !exception.message.is_empty() || !exception.traceback.is_empty()
+}
+
+/// Among the reports of other processes than the leader, that of an exception that the rank's output shows: so it is that
+/// process which printed it.
+pub(crate) fn reported_by_child<'a>(printed: &Evidence, of_children: &[&'a Evidence]) -> Option<&'a Evidence> {
+    let Fact::Exception { source: Source::Stderr | Source::Stdout, exception: printed } = &printed.fact else {
+        return None;
+    };
+    let is_same = |evidence: &&&Evidence| match &evidence.fact {
+        Fact::Exception { exception, .. } => {
+            let kind = |it: &Exception| it.kind.rsplit('.').next().map(str::to_owned);
+            let message = |it: &Exception| one_line(it.message.trim().lines().next().unwrap_or_default(), CAUSE_WIDTH);
+            kind(exception) == kind(printed) && message(exception) == message(printed)
+        }
+        _ => false,
+    };
+    of_children.iter().rev().find(is_same).copied()
 }
 
 /// What a rank told of its failure first: its leader, else another process, of which one that lost no peer comes first.
@@ -152,7 +179,9 @@ pub(crate) struct Said<'a> {
 
 impl<'a> Said<'a> {
     pub(crate) fn of(facts: &[&'a Evidence]) -> Said<'a> {
-        let find = |wanted: fn(&Fact) -> Option<&str>| facts.iter().find_map(|evidence| wanted(&evidence.fact));
+        let find = |wanted: fn(&Fact) -> Option<&str>| {
+            facts.iter().find_map(|evidence| wanted(&evidence.fact).filter(|line| !line.trim().is_empty()))
+        };
         Said {
             peer_lost: find(|fact| match fact {
                 Fact::PeerLost { line } => Some(line),
@@ -169,7 +198,7 @@ impl<'a> Said<'a> {
 /// The exception of a child, after which its rank went on to end with a code of its own: the exception may be the cause, or
 /// it was tolerated, and the last line says more.
 pub(crate) fn of_child(exception: &Exception, code: u8, last_line: Option<&str>) -> String {
-    let is_new = |line: &&str| !exception.traceback.contains(*line) && !exception.message.contains(*line);
+    let is_new = |line: &&str| !exception.has_line(line);
     let after = match last_line.filter(is_new) {
         Some(line) => format!(" (in a child process; then the rank exited with code {code}: {})", one_line(line, 80)),
         None => format!(" (in a child process; then the rank exited with code {code})"),

@@ -7,25 +7,27 @@ use crate::gang::{Gang, RankRecord};
 use crate::grace::Work;
 use crate::ids::Rank;
 use crate::order::{Began, Weight, began};
-use crate::peers::loss_of;
+use crate::peers::{Loss, loss_of};
 use crate::status::{WorkerStatus, signal_name};
 use crate::verdict::{Fate, Finding};
 use crate::worker::Outcome;
 
 const SIGKILL: i32 = 9;
+/// How long before a lost connection, which may be to anything, a rank may have left whose loss that might be.
+const LEFT_RECENTLY: Duration = Duration::from_secs(5);
 
-/// The fate of a rank.
-pub(crate) fn fate(gang: &Gang, record: &RankRecord, finding: Option<&Finding>, is_culprit: bool) -> Fate {
-    if is_culprit {
-        return Fate::Culprit;
-    }
+/// The fate of a rank that did not decide on the end of the job.
+pub(crate) fn fate(gang: &Gang, rank: Rank, record: &RankRecord, finding: Option<&Finding>) -> Fate {
     match (finding, record.status, record.outcome) {
         (Some(finding), ..) if finding.weight == Weight::Victim => Fate::Victim,
+        (Some(finding), ..) if finding.weight == Weight::Late && !record.stop.signals.is_empty() => {
+            Fate::EndedByRankrun
+        }
         // What only a child of it reported, it may have survived.
         (Some(finding), ..) if record.is_ended_by_our_signals() && finding.pid != record.pid => Fate::EndedByRankrun,
         (Some(_), ..) if is_on_our_signal(gang, record, finding) => Fate::EndedByRankrun,
         (Some(_), ..) => Fate::FailedToo,
-        (None, Some(_), _) if has_lost_a_peer(gang, record) => Fate::Victim,
+        (None, Some(_), _) if lost(gang, rank, record).is_some() => Fate::Victim,
         (None, Some(_), _) if is_on_our_signal(gang, record, None) => Fate::EndedByRankrun,
         (None, Some(status), _) if status.success() => Fate::Succeeded,
         (None, Some(_), _) if record.is_ended_by_our_signals() => Fate::EndedByRankrun,
@@ -35,29 +37,48 @@ pub(crate) fn fate(gang: &Gang, record: &RankRecord, finding: Option<&Finding>, 
     }
 }
 
-/// Whether a rank reported the loss of a peer, although our signal came before its end.
-fn has_lost_a_peer(gang: &Gang, record: &RankRecord) -> bool {
-    let of_leader = gang.evidence().iter().filter(|evidence| evidence.pid.is_some() && evidence.pid == record.pid);
-    of_leader.into_iter().any(|evidence| match &evidence.fact {
-        Fact::Exception { exception, source: Source::Program } => loss_of(exception).is_some(),
-        _ => false,
+/// What a rank reported to have lost, and when, if it did, although our signal may have come before its end.
+pub(crate) fn lost(gang: &Gang, rank: Rank, record: &RankRecord) -> Option<(Loss, Duration)> {
+    let leader = Some((rank, record.pid?));
+    let mut of_leader = gang.evidence().iter().filter(|it| it.pid.map(|pid| (it.rank, pid)) == leader);
+    of_leader.find_map(|evidence| match &evidence.fact {
+        Fact::Exception { exception, source: Source::Program } => loss_of(exception).map(|loss| (loss, evidence.at)),
+        _ => None,
     })
 }
 
-/// Whether a rank ended by itself, with success or not, because a signal of ours told it to.
+/// Of the ranks that ended with 0 by a time, and of which `is_meant` holds with their end, the last.
+pub(crate) fn left_before(
+    gang: &Gang,
+    by: Duration,
+    is_meant: impl Fn(&RankRecord, Duration) -> bool,
+) -> Option<(Duration, Rank)> {
+    let left = |(record, rank): (&RankRecord, u32)| {
+        let ended = record.ended_at.filter(|_| record.status.is_some_and(WorkerStatus::success))?;
+        (ended <= by && is_meant(record, ended)).then_some((ended, Rank(rank)))
+    };
+    gang.ranks().iter().zip(0..).filter_map(left).max()
+}
+
+/// Whether a rank that ended then may be the other end of a connection that was lost at this time.
+pub(crate) fn is_recent(ended: Duration, lost_at: Duration) -> bool {
+    lost_at <= ended + LEFT_RECENTLY
+}
+
+/// Whether a rank ended by itself, with success or not, because a signal of ours told it to. One that was not sent any, or
+/// could not notice it, has ended of its own, however late.
 fn is_on_our_signal(gang: &Gang, record: &RankRecord, finding: Option<&Finding>) -> bool {
     let sent = record.stop.signals.first().map(|(_, sent)| *sent);
-    let Some(ended) = record.ended_at else { return false };
+    let (Some(ended), Some(sent)) = (record.ended_at, sent) else { return false };
     match finding {
         Some(finding) => {
             let is_reported = finding.at != ended;
             match began(gang, record, finding.at, is_reported) {
                 Began::Before | Began::UnderWay => false,
-                Began::Doubtful => sent.is_some(),
-                Began::After => true,
+                Began::Doubtful | Began::After => true,
             }
         }
-        None => sent.is_some_and(|sent| ended >= sent) && !record.is_ended_by_our_signals(),
+        None => ended >= sent && !record.is_ended_by_our_signals(),
     }
 }
 
@@ -67,12 +88,12 @@ pub(crate) fn how(gang: &Gang, rank: Rank, record: &RankRecord, fate: Fate) -> O
     match fate {
         Fate::EndedByRankrun => on_signal(gang, record, status),
         Fate::Succeeded => hidden_failure(gang, rank, record),
-        Fate::Culprit | Fate::Victim | Fate::FailedToo | Fate::NeverStarted | Fate::Unknown => None,
+        Fate::Culprit | Fate::Interrupted | Fate::Victim | Fate::FailedToo | Fate::NeverStarted | Fate::Unknown => None,
     }
 }
 
 fn on_signal(gang: &Gang, record: &RankRecord, status: WorkerStatus) -> Option<String> {
-    let name = || record.stopped_with().filter(|signal| *signal != SIGKILL).map_or("SIGTERM".to_owned(), signal_name);
+    let name = || record.stopped_with().filter(|signal| *signal != SIGKILL).map(signal_name);
     match status {
         WorkerStatus::Signaled { signal: SIGKILL, .. } if gang.killed_at().is_none() => {
             let grace = seconds(record.stop.killed_after()?);
@@ -84,8 +105,8 @@ fn on_signal(gang: &Gang, record: &RankRecord, status: WorkerStatus) -> Option<S
             Some(format!("killed after {grace} of grace{work}"))
         }
         _ if record.is_ended_by_our_signals() => None,
-        WorkerStatus::Exited { code } => Some(format!("exited {code} on {}", name())),
-        WorkerStatus::Signaled { signal, .. } => Some(format!("killed by {} on {}", signal_name(signal), name())),
+        WorkerStatus::Exited { code } => Some(format!("exited {code} on {}", name()?)),
+        WorkerStatus::Signaled { signal, .. } => Some(format!("killed by {} on {}", signal_name(signal), name()?)),
     }
 }
 
@@ -109,4 +130,102 @@ fn is_of_child(evidence: &Evidence, record: &RankRecord) -> bool {
 pub(crate) fn seconds(time: Duration) -> String {
     let tenths = (time.as_secs_f64() * 10.0).round() / 10.0;
     if tenths >= 10.0 || tenths.fract() == 0.0 { format!("{tenths:.0} s") } else { format!("{tenths:.1} s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::{Event, Rules};
+    use crate::grace::StopRecord;
+    use crate::ids::Pid;
+    use crate::testimony::{Exception, Testimony};
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn what_a_rank_of_another_node_with_the_same_pid_lost_is_not_held_against_it() {
+        let rules = Rules {
+            grace_failure: ms(5_000),
+            grace_outside: ms(25_000),
+            timeout: None,
+            keep_going: false,
+            terminal: None,
+        };
+        let mut gang = Gang::new(2, rules);
+        let said = |kind: &str| Testimony::Uncaught(Exception { kind: kind.to_owned(), ..Exception::default() });
+        let reset = Event::Testimony { rank: Rank(1), pid: Pid(500), testimony: said("ConnectionResetError") };
+        let started = (0..2).map(|rank| (0, Event::Started { rank: Rank(rank), pid: Pid(500) }));
+        let end = WorkerStatus::Signaled { signal: 15, core_dumped: false };
+        let failed = (110, Event::Ended { rank: Rank(1), status: WorkerStatus::Exited { code: 1 } });
+        let stop = [(2_120, signalled(&[(15, 2_111)], Work::Idle)), (2_120, ended(end))];
+        for (at, event) in started.chain([(100, reset), failed, (2_110, Event::Tick)]).chain(stop) {
+            gang.handle(ms(at), event, &mut Vec::new());
+        }
+        assert_eq!(crate::verdict::verdict(&gang).fates, [Fate::EndedByRankrun, Fate::Culprit]);
+    }
+
+    /// Two ranks, of which rank 1 fails after 100 ms; then what happens to rank 0, whose fate and how it ended are returned.
+    fn ending(events: impl IntoIterator<Item = (u64, Event)>, fate_is: Fate) -> Option<String> {
+        let rules = Rules {
+            grace_failure: ms(5_000),
+            grace_outside: ms(25_000),
+            timeout: None,
+            keep_going: false,
+            terminal: None,
+        };
+        let mut gang = Gang::new(2, rules);
+        let failure = (100, Event::Ended { rank: Rank(1), status: WorkerStatus::Exited { code: 9 } });
+        let started = (0..2).map(|rank| (0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) }));
+        for (at, event) in started.chain([failure]).chain(events) {
+            gang.handle(ms(at), event, &mut Vec::new());
+        }
+        let record = &gang.ranks()[0];
+        assert_eq!(fate(&gang, Rank(0), record, None), fate_is);
+        how(&gang, Rank(0), record, fate_is)
+    }
+
+    fn signalled(signals: &[(i32, u64)], work: Work) -> Event {
+        let signals = signals.iter().map(|(signal, at)| (*signal, ms(*at))).collect();
+        Event::Signalled { rank: Rank(0), record: StopRecord { signals, work } }
+    }
+
+    fn ended(status: WorkerStatus) -> Event {
+        Event::Ended { rank: Rank(0), status }
+    }
+
+    #[test]
+    fn what_a_rank_did_on_our_signal_is_told() {
+        let (exited, killed) =
+            (|code| WorkerStatus::Exited { code }, |signal| WorkerStatus::Signaled { signal, core_dumped: false });
+        let (once, twice) = (&[(15, 110)][..], &[(15, 110), (9, 5_110)][..]);
+        for (signals, work, status, expected) in [
+            (once, Work::Unknown, killed(15), None),
+            (once, Work::Unknown, exited(143), None),
+            (once, Work::Unknown, exited(1), Some("exited 1 on SIGTERM")),
+            (once, Work::Unknown, exited(0), Some("exited 0 on SIGTERM")),
+            (once, Work::Unknown, killed(11), Some("killed by SIGSEGV on SIGTERM")),
+            (twice, Work::Unknown, killed(9), Some("killed after 5 s of grace")),
+            (twice, Work::Idle, killed(9), Some("killed after 5 s of grace")),
+            (twice, Work::Busy, killed(9), Some("killed after 5 s of grace, still working")),
+            (twice, Work::Saving, killed(9), Some("killed after 5 s of grace, still writing files")),
+        ] {
+            let events = [(110, signalled(signals, work)), (5_200, ended(status))];
+            assert_eq!(ending(events, Fate::EndedByRankrun).as_deref(), expected, "{signals:?} {work:?} {status:?}");
+        }
+    }
+
+    #[test]
+    fn a_failure_that_a_wrapper_hides_is_told() {
+        let exception = Exception { kind: "ValueError".to_owned(), message: "boom".to_owned(), ..Exception::default() };
+        let said = |testimony| Event::Testimony { rank: Rank(0), pid: Pid(200), testimony };
+        let events = |end: u64| {
+            let uncaught = (20, said(Testimony::Uncaught(exception.clone())));
+            [uncaught, (21, said(Testimony::Exiting { code: 1 })), (end, ended(WorkerStatus::Exited { code: 0 }))]
+        };
+        let told = Some("exited 0 although a process of it raised ValueError: boom".to_owned());
+        assert_eq!(ending(events(30), Fate::Succeeded), told);
+        assert_eq!(ending(events(3_000), Fate::Succeeded), None, "whoever waited that long has dealt with it");
+    }
 }

@@ -8,14 +8,16 @@ use crate::ids::{Pid, Rank};
 use crate::status::WorkerStatus;
 use crate::testimony::{Exception, StuckIn};
 
-/// What became known of a rank's MPI life through its wire-up.
+/// What became known of a rank's MPI life through its wire-up, and from itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MpiEvent {
     /// It called `MPI_Init`.
     Inited,
     /// It has come out of a barrier, so that its siblings were there too.
     PassedBarrier,
-    /// It called `MPI_Finalize` and is on its way out.
+    /// Its program is over: only `MPI_Finalize` is left, which waits for the others. Known from its worker socket.
+    Finalizing,
+    /// It has come out of `MPI_Finalize`, or nearly.
     Finalized,
     /// It called `MPI_Abort`.
     Aborted { code: i32, message: Option<String> },

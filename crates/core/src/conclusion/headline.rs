@@ -1,15 +1,17 @@
 //! The first line of the report: who failed, and why.
 
+use std::time::Duration;
+
 use crate::causes::one_line;
-use crate::endings::seconds;
+use crate::endings::{is_recent, left_before, lost, seconds};
 use crate::evidence::Class;
 use crate::exit::ExitCode;
 use crate::gang::{Gang, Outside};
-use crate::order::Weight;
-use crate::peers::{Loss, loss_in, loss_of};
+use crate::ids::Rank;
+use crate::peers::Loss;
 use crate::report::OutputFate;
 use crate::status::signal_name;
-use crate::verdict::{Finding, Verdict};
+use crate::verdict::{Fate, Finding, Verdict, finding};
 
 /// Columns of a headline, at most.
 pub const WIDTH: usize = 200;
@@ -27,33 +29,83 @@ pub struct Circumstances<'a> {
 
 /// The headline, on one line of at most [`WIDTH`] columns, as it can be printed.
 pub fn headline(verdict: &Verdict, gang: &Gang, circumstances: Circumstances<'_>) -> String {
-    let text = match &verdict.culprit {
-        Some(culprit) => of_culprit(culprit, gang),
-        None => of_job(gang, circumstances),
+    let text = match (&verdict.culprit, &verdict.interrupted) {
+        (Some(culprit), _) => of_culprit(culprit, verdict, gang),
+        (None, Some(finding)) => of_interrupted(finding),
+        (None, None) => of_job(gang, circumstances),
     };
     one_line(&text, WIDTH)
 }
 
-fn of_culprit(culprit: &Finding, gang: &Gang) -> String {
+fn of_culprit(culprit: &Finding, verdict: &Verdict, gang: &Gang) -> String {
     let Finding { rank, cause, .. } = culprit;
-    let is_peer = || match &culprit.exception {
-        Some(exception) => loss_of(exception),
-        None => loss_in(cause),
-    } == Some(Loss::Peer);
-    match culprit.class {
-        Class::SpawnFailed => format!("rank {rank} could not be started: {cause}"),
-        Class::LeftEarly => format!("no rank failed of its own: rank {rank} {cause}"),
-        _ if culprit.weight == Weight::Victim && gang.ranks().len() > 1 && is_peer() => {
-            format!("no rank failed of its own: rank {rank} was the first to miss a peer: {cause}")
+    let nobody = || {
+        // What a rank that we ended would still have reported is not known.
+        let is_open = |fate: &Fate| matches!(fate, Fate::EndedByRankrun | Fate::Unknown);
+        match verdict.fates.iter().any(is_open) {
+            true => "no rank is known to have failed of its own",
+            false => "no rank failed of its own",
+        }
+    };
+    match (culprit.class, culprit.loss()) {
+        (Class::SpawnFailed, _) => format!("rank {rank} could not be started: {cause}"),
+        (Class::LeftEarly, _) => format!("{}: rank {rank} {cause}", nobody()),
+        (_, Some(Loss::Peer)) if gang.ranks().len() > 1 => {
+            format!("{}: rank {rank} was the first to miss a peer: {cause}", nobody())
+        }
+        (_, Some(Loss::Connection | Loss::Unreached)) => {
+            let text = match is_lost_beside(culprit, verdict, gang) {
+                true => format!("{}: rank {rank} was the first to lose a connection: {cause}", nobody()),
+                false => format!("rank {rank} failed: {cause}"),
+            };
+            with(text, &left_shortly_before(culprit, gang).unwrap_or_default())
         }
         _ => format!("rank {rank} failed: {cause}"),
     }
+}
+
+/// A text with what there is to add to it, which is not cut off.
+fn with(text: String, added: &str) -> String {
+    format!("{}{added}", one_line(&text, WIDTH.saturating_sub(added.len())))
+}
+
+/// That a rank had left shortly before a connection was lost. It may have been to that rank, or to anything else.
+fn left_shortly_before(culprit: &Finding, gang: &Gang) -> Option<String> {
+    let (ended, rank) = left_before(gang, culprit.at, |_, ended| is_recent(ended, culprit.at))?;
+    Some(match culprit.at.saturating_sub(ended) {
+        time if time < Duration::from_millis(50) => format!(" (rank {rank} had left with code 0 just before)"),
+        time => format!(" (rank {rank} had left with code 0, {} before)", seconds(time)),
+    })
+}
+
+/// Whether a key was pressed cannot be known: only what the rank did.
+fn of_interrupted(finding: &Finding) -> String {
+    let kind = finding.exception.as_ref().map(|exception| exception.kind.as_str()).filter(|kind| !kind.is_empty());
+    let how = match (kind, finding.class) {
+        (Some(kind), _) => format!("ended by {kind}"),
+        (None, Class::Signal) => "ended by SIGINT".to_owned(),
+        (None, Class::Abort) => format!("aborted with code {}", finding.code.0),
+        (None, _) => format!("exited with code {}", finding.code.0),
+    };
+    format!("interrupted: rank {}, which has the terminal, {how}", finding.rank)
+}
+
+/// Whether others lost a connection as well, so that all of them may have lost the same. A connection may be to anything:
+/// where the others only say that a rank is gone, and said so after the end of this one, it is this one that they lost.
+fn is_lost_beside(culprit: &Finding, verdict: &Verdict, gang: &Gang) -> bool {
+    let end = gang.ranks().get(culprit.rank.index()).and_then(|record| record.ended_at);
+    let of_finding = |rank| finding(gang, rank).and_then(|finding| Some((finding.loss()?, finding.at)));
+    let others = verdict.fates.iter().zip((0..).map(Rank)).filter(|(fate, _)| **fate == Fate::Victim);
+    let losses =
+        others.filter_map(|(_, rank)| of_finding(rank).or_else(|| lost(gang, rank, gang.ranks().get(rank.index())?)));
+    losses.into_iter().any(|(loss, at)| loss < Loss::Peer || end.is_none_or(|end| at <= end))
 }
 
 fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
     let Circumstances { code, output, node, why_lost } = circumstances;
     match gang.outside() {
         Some(Outside::Signal(signal)) => format!("ended by {}", signal_name(signal)),
+        Some(Outside::Interrupted(rank)) => format!("interrupted: rank {rank}, which has the terminal"),
         Some(Outside::OutputFailed) => "could not write output for longer than --drain".to_owned(),
         Some(Outside::Timeout) => match gang.rules().timeout {
             Some(timeout) => format!("timed out after {} (--timeout)", seconds(timeout)),
@@ -64,6 +116,7 @@ fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
             format!("node {node} was lost: {}", why_lost.unwrap_or("its agent was killed or stopped"))
         }
         Some(Outside::GuardLost) => format!("the guard of node {node} was killed"),
+        Some(Outside::WireUpLost) => format!("cannot connect the ranks of Open MPI: {}", gang.why_wire_up_lost()),
         None if code == ExitCode::LEFT_BEHIND => "processes of the job are left".to_owned(),
         None if output == OutputFate::Written => "every rank succeeded".to_owned(),
         None => "the job succeeded, but not all of its output could be written".to_owned(),

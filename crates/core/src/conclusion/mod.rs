@@ -1,6 +1,8 @@
 //! From what was observed to who failed and why.
 
+pub mod absence;
 pub(crate) mod causes;
+pub(crate) mod echoes;
 pub(crate) mod endings;
 pub mod evidence;
 pub mod exit;
@@ -8,7 +10,11 @@ pub mod headline;
 pub mod open_mpi;
 pub mod order;
 pub mod peers;
+#[cfg(test)]
+mod property_tests;
 pub(crate) mod recognisers;
+#[cfg(test)]
+mod sample_tests;
 pub mod status;
 pub mod stderr;
 pub mod testimony;

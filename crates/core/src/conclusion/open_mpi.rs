@@ -1,8 +1,9 @@
-//! Ranks of Open MPI, which cannot be wired up yet: `MPI_Init` fails in them (see `env`), and what that means is said here.
+//! Ranks of Open MPI that were not offered PMIx (`--mpi pmi1`): `MPI_Init` fails in them (see `env`), and what that means is said
+//! here.
 
 /// Why such a rank has failed. What to do comes first, and all of it is short enough for no view to cut it.
-pub const CAUSE: &str = "an Open MPI program: start it with mpirun (or --mpi none, if each rank is to be alone); \
-    rankrun cannot wire it up yet";
+pub const CAUSE: &str =
+    "an Open MPI program, which needs PMIx: leave --mpi pmi1 out (--mpi none, if each rank is to be alone)";
 
 /// Whether the last lines of a rank's stderr say that `MPI_Init` of Open MPI has failed. These are of Open MPI 1 to 5
 /// (`ompi/errhandler/errhandler_predefined.c`, `ompi/runtime/ompi_mpi_abort.c`).

@@ -6,14 +6,18 @@ use crate::testimony::Exception;
 /// What was lost.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Loss {
+    /// Nobody answered, who may never have been there.
+    Unreached,
     /// The other end of a connection, which may be anything.
     Connection,
     /// A rank: only libraries for ranks speak like that.
     Peer,
 }
 
-/// What gloo, NCCL, torch's store and MPI libraries say when a rank is gone, or does not answer.
+/// What gloo, NCCL, torch's store, JAX and MPI libraries say when a rank is gone, or does not answer.
 const PEER: [&str; 26] = [
+    // JAX, of its service or its heartbeats.
+    "most likely indicates that another task died",
     "connection closed by peer [",
     "gloo/transport/",
     "recvvalue failed",
@@ -26,7 +30,6 @@ const PEER: [&str; 26] = [
     "watchdog caught collective operation timeout",
     "process group watchdog thread terminated",
     "failed to pass monitoredbarrier",
-    "ranks failed to pass monitoredbarrier",
     "for recv operation to complete",
     "for send operation to complete",
     "clients joined",
@@ -42,34 +45,53 @@ const PEER: [&str; 26] = [
     "socket closed by remote peer",
 ];
 
-/// What sockets and pipes say, in Python and elsewhere.
-const CONNECTION: [&str; 13] = [
-    "connection closed by peer",
+/// What sockets and pipes say, in Python and elsewhere, of a connection that there was.
+const CONNECTION: [&str; 20] = [
+    "connection closed",
     "connection reset by peer",
     "connection was reset",
+    "connection lost",
+    "connection aborted",
+    "lost connection",
+    "lost the connection",
+    "closed the connection",
+    "closed connection",
     "connectionreseterror",
     "connectionabortederror",
-    "connectionrefusederror",
-    "connection refused",
     "brokenpipeerror",
     "broken pipe",
     "socket closed",
-    "socket timeout",
+    "peer closed",
+    "closed by peer",
+    "peer disconnected",
+    "server disconnected",
+    "incompletereaderror",
     "eoferror: ran out of input from peer",
-    "connection timed out",
 ];
+
+/// What they say where there was none, or no answer.
+const UNREACHED: [&str; 4] = ["connectionrefusederror", "connection refused", "socket timeout", "connection timed out"];
 
 /// What a line of text says to be lost.
 pub fn loss_in(text: &str) -> Option<Loss> {
+    // What `multiprocessing.connection` raises where the other end is gone; the end of a file has a message.
+    if text.trim_end() == "EOFError" {
+        return Some(Loss::Connection);
+    }
     let text = text.to_ascii_lowercase();
     let has = |phrases: &[&str]| phrases.iter().any(|phrase| text.contains(phrase));
-    if has(&PEER) { Some(Loss::Peer) } else { has(&CONNECTION).then_some(Loss::Connection) }
+    [(Loss::Peer, &PEER[..]), (Loss::Connection, &CONNECTION[..]), (Loss::Unreached, &UNREACHED[..])]
+        .into_iter()
+        .find_map(|(loss, phrases)| has(phrases).then_some(loss))
 }
 
 /// What an exception says to be lost: in its own words, all lines of them, or in those of an exception that it comes from. The
 /// source lines of a traceback are no words of it.
 pub fn loss_of(exception: &Exception) -> Option<Loss> {
-    let own = loss_in(&format!("{}: {}", exception.kind, exception.message));
+    let own = match exception.message.as_str() {
+        "" => loss_in(&exception.kind),
+        message => loss_in(&format!("{}: {message}", exception.kind)),
+    };
     let causes = exception
         .traceback
         .lines()
@@ -124,10 +146,30 @@ mod tests {
             (exception("RuntimeError", late, ""), Some(Loss::Peer)),
             (exception("RuntimeError", "failed", wrapped), Some(Loss::Connection)),
             (exception("ConnectionResetError", "", ""), Some(Loss::Connection)),
+            (exception("EOFError", "peer closed the connection", ""), Some(Loss::Connection)),
+            (exception("EOFError", "", ""), Some(Loss::Connection)),
+            (exception("EOFError", "Ran out of input", ""), None),
+            (exception("EOFError", "EOF when reading a line", ""), None),
+            (
+                exception("asyncio.exceptions.IncompleteReadError", "0 bytes read on a total of 4 expected bytes", ""),
+                Some(Loss::Connection),
+            ),
+            (exception("ConnectionRefusedError", "[Errno 111] Connection refused", ""), Some(Loss::Unreached)),
+            (exception("ConnectionError", "connect: Connection refused", ""), Some(Loss::Unreached)),
             (exception("ValueError", "boom", ""), None),
         ] {
             assert_eq!(loss_of(&found), expected, "{found:?}");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_pipe_is_a_loss_also_where_it_is_handled() {
+        // Python 3.12, of `Connection.recv`.
+        let wrapped = "Traceback (most recent call last):\n  File \"a.py\", line 5, in f\n    c.recv()\n  \
+            File \"/usr/lib/python3.12/multiprocessing/connection.py\", line 399, in _recv\n    raise EOFError\nEOFError\n\n\
+            During handling of the above exception, another exception occurred:\n\n\
+            Traceback (most recent call last):\n  File \"a.py\", line 7, in f\nRuntimeError: no reply\n";
+        assert_eq!(loss_of(&exception("RuntimeError", "no reply", wrapped)), Some(Loss::Connection));
     }
 
     #[test]

@@ -19,6 +19,14 @@ impl WorkerStatus {
         self == WorkerStatus::Exited { code: 0 }
     }
 
+    /// Whether it comes from this signal: the signal itself, or a shell's code for it.
+    pub fn is_of_signal(self, ours: i32) -> bool {
+        match self {
+            WorkerStatus::Signaled { signal, .. } => signal == ours,
+            WorkerStatus::Exited { code } => i32::from(code) == 128 + ours,
+        }
+    }
+
     /// The status as a shell counts: the code, or 128 + the signal.
     pub fn shell_code(self) -> u8 {
         match self {

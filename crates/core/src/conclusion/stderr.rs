@@ -7,7 +7,7 @@ use crate::evidence::{Fact, Source};
 use crate::gang::Gang;
 use crate::ids::Rank;
 use crate::peers::{is_mild, loss_in};
-use crate::recognisers::{self, End, abort_banner, choose};
+use crate::recognisers::{self, End, abort_banner, choose, without_boxes};
 use crate::testimony::Exception;
 
 /// Lines that the report shows of each rank.
@@ -16,6 +16,8 @@ pub const LINES: usize = 50;
 const LINE_BYTES: usize = 1000;
 /// Bytes that are kept of each stream of each rank: a cause must not be lost behind the words of a clean-up.
 const KEPT: usize = 16 * 1024;
+/// Lines that are read for a cause, from the end: of empty lines, what is kept has many thousands.
+const READ: usize = 1500;
 /// Lines at the end, of which one that tells of a lost peer makes a victim of a rank that says nothing better.
 const LAST: usize = 3;
 
@@ -70,34 +72,47 @@ impl Tail {
     /// The last lines, the unterminated last one included, as a terminal would have shown them.
     pub fn lines(&self) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.bytes);
-        let lines: Vec<&str> = text.lines().map(shown).collect();
-        lines[lines.len().saturating_sub(LINES)..].iter().map(|line| cut(line).to_owned()).collect()
+        let mut lines: Vec<String> = text.lines().rev().take(LINES).map(|line| cut(shown(line)).to_owned()).collect();
+        lines.reverse();
+        lines
     }
 
-    /// All lines that are kept, as the program meant them: without colours, and without the `[rank3]: ` that torch puts
+    /// The last [`READ`] lines, as the program meant them: without colours, and without the `[rank3]: ` that torch puts
     /// before those of a traceback.
-    fn bare(&self) -> Vec<String> {
+    ///
+    /// This reads all that is kept: it is for the end of a rank, or a timer, and never for each piece of output.
+    pub(crate) fn bare(&self) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.bytes);
-        text.lines().map(|line| without_rank(&without_escapes(cut(shown(line)))).to_owned()).collect()
+        let mut lines: Vec<String> =
+            text.lines().rev().take(READ).map(|line| without_rank(without_escapes(cut(shown(line))))).collect();
+        lines.reverse();
+        lines
     }
 
-    /// The traceback that the text ends with, if nothing was written after the exception's own line.
+    /// The traceback that the text ends with, if nothing was written after the exception's own line. Reads all that is
+    /// kept.
     pub fn last_traceback(&self) -> Option<Exception> {
-        // Most writes end otherwise, and this is asked of each.
+        // Most texts end otherwise, and have none.
         let whole = self.bytes.strip_suffix(b"\n")?;
         let last = whole.iter().rposition(|&byte| byte == b'\n')?;
-        if whole[last + 1..].first().is_none_or(|byte| *byte == b' ') {
+        if whole[last + 1..].first().is_none_or(|byte| *byte == b' ') || !self.contains(recognisers::HEADER) {
             return None;
         }
         let lines = self.bare();
         recognisers::ends_with_traceback(&lines.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Whose `MPI_Abort` the text tells of last, by the rank in `MPI_COMM_WORLD`, and with which code.
+    /// Whose `MPI_Abort` the text tells of last, by the rank in `MPI_COMM_WORLD`, and with which code. Reads all that is
+    /// kept.
     pub fn aborted(&self) -> Option<(u32, i32)> {
-        let mark = b"Abort(";
-        let has_mark = self.bytes.windows(mark.len()).any(|window| window == mark);
-        self.bare().iter().rev().filter(|_| has_mark).find_map(|line| abort_banner(line))
+        if !self.contains("Abort(") {
+            return None;
+        }
+        self.bare().iter().rev().find_map(|line| abort_banner(line))
+    }
+
+    fn contains(&self, mark: &str) -> bool {
+        self.bytes.windows(mark.len()).any(|window| window == mark.as_bytes())
     }
 }
 
@@ -140,7 +155,8 @@ pub struct Words {
 impl Tails<'_> {
     /// What they say of the end of rank `rank`.
     pub(crate) fn words(self, rank: u32, end: End) -> Words {
-        let bare = |tail: Option<&Tail>| tail.map(Tail::bare).unwrap_or_default();
+        let bare =
+            |tail: Option<&Tail>| tail.map(|tail| without_boxes(tail.bare(), end.has_aborted)).unwrap_or_default();
         let (stderr, stdout) = (bare(self.stderr), bare(self.stdout));
         let is_silent = stderr.iter().all(|line| line.trim().is_empty());
         let read = |lines: &[String]| choose(&lines.iter().map(String::as_str).collect::<Vec<_>>(), end);
@@ -168,20 +184,26 @@ fn shown(line: &str) -> &str {
 }
 
 fn cut(line: &str) -> &str {
-    match (0..=LINE_BYTES).rev().find(|&at| line.is_char_boundary(at)) {
-        Some(end) if line.len() > LINE_BYTES => &line[..end],
-        Some(_) | None => line,
+    if line.len() <= LINE_BYTES {
+        return line;
     }
+    let end = (0..=LINE_BYTES).rev().find(|&at| line.is_char_boundary(at));
+    &line[..end.unwrap_or(0)]
 }
 
-fn without_rank(line: &str) -> &str {
+fn without_rank(line: String) -> String {
     let rest = line.strip_prefix("[rank").and_then(|rest| rest.split_once("]:"));
-    let bare = rest.filter(|(rank, _)| rank.parse::<u32>().is_ok()).map_or(line, |(_, text)| text);
-    if bare.len() == line.len() { line } else { bare.strip_prefix(' ').unwrap_or(bare) }
+    match rest.filter(|(rank, _)| rank.parse::<u32>().is_ok()) {
+        Some((_, text)) => text.strip_prefix(' ').unwrap_or(text).to_owned(),
+        None => line,
+    }
 }
 
 /// A line without control sequences (ECMA-48, 5.4) and titles of a terminal.
 fn without_escapes(line: &str) -> String {
+    if !line.contains('\x1b') {
+        return line.to_owned();
+    }
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
     while let Some(at) = rest.find('\x1b') {
@@ -313,6 +335,22 @@ mod tests {
         assert!((LINE_BYTES - 3..=LINE_BYTES).contains(&lines[LINES - 1].len()));
         tail.write(&[b'x'; 1 << 20]);
         assert!(tail.bytes.len() <= 2 * KEPT);
+    }
+
+    #[test]
+    fn the_lines_that_are_read_for_a_cause_are_bounded_and_the_last_ones() {
+        let mut tail = Tail::default();
+        for _ in 0..200_000 {
+            tail.write(b"\n");
+        }
+        tail.write(SEED.as_bytes());
+        assert!(tail.bytes.len() > 2 * READ);
+        let bare = tail.bare();
+        assert_eq!((bare.len(), bare.last().map(String::as_str)), (READ, Some("ValueError: failure!")));
+        assert_eq!(
+            tail.last_traceback().map(|exception| exception.headline()),
+            Some("ValueError: failure!".to_owned())
+        );
     }
 
     #[test]

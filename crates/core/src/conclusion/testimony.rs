@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::recognisers::{exception_line, first_of_group};
+use crate::recognisers::{exception_line, first_of_group, reason_of_stack};
 
 /// An exception as the program put it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -23,15 +23,15 @@ impl Exception {
     /// `ValueError: failure!`, on one line. Where the message holds the traceback of another process, that one's last line is
     /// the cause; of a group, its first exception is named.
     pub fn headline(&self) -> String {
-        let first = self.message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+        let own = reason_of_stack(self.message.trim()).unwrap_or_else(|| first_words(&self.message));
         let of_group = || first_of_group(&self.traceback).filter(|_| self.kind.ends_with("Group"));
         let said = match (embedded(&self.message), of_group()) {
-            (Some(cause), _) if cause != first => {
-                let first = first.trim_start_matches("-- ").trim_end_matches(['.', ':']);
-                format!("{first}: {cause}")
+            (Some(cause), _) if cause != own => {
+                let own = first_line(&self.message).trim_start_matches("-- ").trim_end_matches(['.', ':']).to_owned();
+                format!("{own}: {cause}")
             }
-            (None, Some(cause)) if !first.ends_with(&cause) => format!("{first}, first {cause}"),
-            (_, _) => first.to_owned(),
+            (None, Some(cause)) if !own.ends_with(&cause) => format!("{own}, first {cause}"),
+            (_, _) => own,
         };
         match (self.kind.as_str(), said.as_str()) {
             // Python prints the text of `sys.exit("no data")` alone.
@@ -40,6 +40,31 @@ impl Exception {
             (kind, said) => format!("{kind}: {said}"),
         }
     }
+
+    /// Whether a line that was written is part of it.
+    pub(crate) fn has_line(&self, line: &str) -> bool {
+        self.traceback.contains(line) || self.message.contains(line) || self.headline() == line.trim()
+    }
+}
+
+/// The first line of a message that says something: the message of torchrun's `ChildFailedError` begins with a rule.
+fn first_line(message: &str) -> &str {
+    let says = |line: &&str| line.chars().any(|c| !matches!(c, '=' | '-' | '*' | ' '));
+    message.lines().map(str::trim).find(says).unwrap_or_default()
+}
+
+/// The first line of a message, and those that it announces by a colon at its end.
+fn first_words(message: &str) -> String {
+    let first = first_line(message);
+    let mut words = first.to_owned();
+    let after = message.lines().map(str::trim).skip_while(|line| *line != first).skip(1);
+    for line in after.filter(|line| !line.is_empty()) {
+        if !words.ends_with(':') {
+            break;
+        }
+        words = format!("{words} {line}");
+    }
+    words
 }
 
 /// The last line of the traceback that a message holds, such as that of torch's DataLoader and of `mp.spawn`.
@@ -63,6 +88,11 @@ pub enum Testimony {
     Exiting {
         code: i32,
     },
+    /// It has failed, and begins to leave a world that all ranks leave together, as JAX does it in an exit handler. It will
+    /// end with this code, which is not 0.
+    Leaving {
+        code: i32,
+    },
     /// An exception ended a thread, or could not be raised anywhere. It ends nothing.
     Aside {
         place: String,
@@ -80,11 +110,25 @@ pub enum Testimony {
     ErrorFile(Exception),
 }
 
+/// How far before its arrival a message may be dated. What a program does to describe a failure may take long: it evaluates
+/// its exception's text, reads source files for a traceback, waits for a place at the worker socket.
+pub const DATED_BACK: Duration = Duration::from_secs(60);
+
+/// When something happened of which a message that arrived at `now` says that it was at `claimed`, by a process that was
+/// started at `earliest` or later. All times are on the clock of the node.
+///
+/// A time that cannot be true, since it lies before the start of the process or in the future, tells nothing: then the time
+/// of arrival counts. So a process can make its own failure the first one, and no other process's.
+pub fn dated(now: Duration, claimed: Option<Duration>, earliest: Duration) -> Duration {
+    let plausible = claimed.filter(|claimed| (earliest..=now).contains(claimed));
+    plausible.map_or(now, |claimed| claimed.max(now.saturating_sub(DATED_BACK)))
+}
+
 /// Where a process is stuck after its failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StuckIn {
-    /// In finalizers of libraries, after the interpreter's own exit work.
+    /// In finalizers of libraries, after the interpreter's own exit work, or in the wait for the other ranks.
     Finalize,
     /// In exit handlers, threads or children that keep the interpreter from finalizing.
     ExitHandlers,
@@ -93,7 +137,7 @@ pub enum StuckIn {
 /// How long a process that has failed may take to end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Graces {
-    /// After `Exiting`, for a rank that has inited MPI and not finalized.
+    /// After `Exiting`, for a rank that has inited MPI and not finalized, and after `Leaving`.
     pub finalize: Duration,
     /// The most that `finalize` is extended to while the process writes.
     pub finalize_most: Duration,
@@ -118,13 +162,16 @@ impl Default for Graces {
 /// business of the process that has started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// It has inited MPI and not finalized: its peers wait for it.
-    InMpi,
+    /// It is in a world that its ranks leave together: it has inited MPI and not finalized, or is leaving JAX.
+    InWorld,
     /// It is the leader, or what a leader that reports nothing, such as a shell, has started.
     Leads,
     /// Another process of the rank that reports its failures has started it, or another one is in MPI.
     Helps,
 }
+
+/// How long a rank may live on in silence after a traceback on its stderr before it is suspected.
+pub const SUSPECT_AFTER: Duration = Duration::from_secs(10);
 
 /// How long exit handlers may take before somebody is told what is waited for.
 pub const HANDLERS_NOTE: Duration = Duration::from_secs(2);
@@ -165,7 +212,7 @@ impl Speaker {
         }
     }
 
-    /// It has told that it is exiting with failure. `written`: bytes that it has written so far.
+    /// It has told that it is exiting with failure, or leaving. `written`: bytes that it has written so far.
     pub fn exiting(&mut self, now: Duration, graces: &Graces, standing: Standing, written: u64) {
         let since = match self.state {
             SpeakerState::Well => now,
@@ -173,7 +220,7 @@ impl Speaker {
             SpeakerState::Finalizing { .. } | SpeakerState::Stuck => return,
         };
         let (grace, most) = match standing {
-            Standing::InMpi => (graces.finalize, graces.finalize_most),
+            Standing::InWorld => (graces.finalize, graces.finalize_most),
             Standing::Leads => (graces.exit, graces.exit),
             Standing::Helps => return,
         };
@@ -253,11 +300,22 @@ mod tests {
     }
 
     #[test]
-    fn a_speaker_in_mpi_is_stuck_half_a_second_after_its_exit_work() {
+    fn a_message_has_the_time_that_it_says_if_that_can_be_true() {
+        let dated = |now, claimed, earliest| super::dated(ms(now), claimed, ms(earliest));
+        assert_eq!(dated(1_000, Some(ms(800)), 100), ms(800));
+        assert_eq!(dated(1_000, Some(ms(1_000)), 100), ms(1_000));
+        assert_eq!(dated(1_000, None, 100), ms(1_000));
+        assert_eq!(dated(1_000, Some(ms(1_001)), 100), ms(1_000), "the future");
+        assert_eq!(dated(1_000, Some(ms(99)), 100), ms(1_000), "before the process began");
+        assert_eq!(dated(200_000, Some(ms(100)), 100), ms(140_000), "no further back than the bound");
+    }
+
+    #[test]
+    fn a_speaker_in_a_world_is_stuck_half_a_second_after_its_exit_work() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
-        speaker.uncaught(ms(100), &graces, Standing::InMpi);
+        speaker.uncaught(ms(100), &graces, Standing::InWorld);
         assert_eq!(speaker.deadline(), Some(ms(2_100)));
-        speaker.exiting(ms(110), &graces, Standing::InMpi, 0);
+        speaker.exiting(ms(110), &graces, Standing::InWorld, 0);
         assert_eq!(speaker.deadline(), Some(ms(610)));
         assert_eq!(speaker.tick(ms(609), &graces, 0), None);
         assert_eq!(speaker.tick(ms(610), &graces, 0), Some((StuckIn::Finalize, ms(100))));
@@ -267,7 +325,7 @@ mod tests {
     #[test]
     fn a_speaker_that_flushes_files_has_longer_but_not_for_ever() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
-        speaker.exiting(ms(0), &graces, Standing::InMpi, 10);
+        speaker.exiting(ms(0), &graces, Standing::InWorld, 10);
         let mut now = ms(0);
         let mut bytes = 10;
         let stuck = loop {
@@ -281,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_mpi_the_grace_is_that_of_a_stop() {
+    fn outside_a_world_the_grace_is_that_of_a_stop() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
         speaker.exiting(ms(0), &graces, Standing::Leads, 0);
         assert_eq!(speaker.deadline(), Some(graces.exit));

@@ -9,22 +9,23 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::causes::{
-    CAUSE_WIDTH, Chosen, Said, choose, is_plain_exit, is_survived, of_child, one_line, plain_exit, text, told,
+    CAUSE_WIDTH, Chosen, Said, choose, is_plain_exit, is_survived, of_child, one_line, plain_exit, reported_by_child,
+    text, told,
 };
-use crate::endings::{fate, how, seconds};
+use crate::echoes;
+use crate::endings::{fate, how, is_recent, left_before, seconds};
 use crate::evidence::{Class, Evidence, Fact, Source};
 use crate::exit::ExitCode;
+use crate::gang::interrupts::{is_interrupt, is_raised_by_sigint};
 use crate::gang::{Gang, MpiLife, Outside, RankRecord};
+use crate::grace::SIGINT;
 use crate::ids::{Pid, Rank};
 use crate::order::{SETTLE, Weight, began, weight};
-use crate::peers::{Loss, loss_of};
+use crate::peers::{Loss, loss_in, loss_of};
 use crate::recognisers::place;
 use crate::status::WorkerStatus;
-use crate::testimony::{Exception, StuckIn};
+use crate::testimony::{Exception, SUSPECT_AFTER, StuckIn};
 use crate::window::{is_library, window};
-
-/// How long before a lost connection, which may be to anything, a rank may have left whose loss that is.
-const LEFT_RECENTLY: Duration = Duration::from_secs(5);
 
 /// The conclusion.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -33,6 +34,8 @@ pub struct Verdict {
     pub class: Option<Class>,
     /// The finding that decided, if a rank failed.
     pub culprit: Option<Finding>,
+    /// What the rank that has the terminal did when it was interrupted, if that ended the job.
+    pub interrupted: Option<Finding>,
     /// The fate of every rank, by rank.
     pub fates: Vec<Fate>,
     /// What there is to say of the end of every rank besides its fate, by rank.
@@ -70,8 +73,10 @@ pub enum Origin {
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
     Culprit,
+    /// The user interrupted it on the terminal that it has, and the job with it.
+    Interrupted,
     Succeeded,
-    /// It failed because another one was gone: its library says so.
+    /// It failed because another one did: it lost that peer, repeats its failure, or was ended by its `MPI_Abort`.
     Victim,
     /// It ended by our own signals.
     EndedByRankrun,
@@ -89,6 +94,9 @@ pub struct Finding {
     pub weight: Weight,
     /// When the failure began, since the start of the job.
     pub at: Duration,
+    /// The program reported it as it happened, so that its time is exact.
+    #[serde(skip)]
+    pub is_reported: bool,
     pub pid: Option<Pid>,
     /// In the program's own words where it had any.
     pub cause: String,
@@ -98,6 +106,14 @@ pub struct Finding {
     pub stuck_since: Option<Duration>,
     /// The lines around the cause, where they are known.
     pub window: Option<Window>,
+}
+
+impl Finding {
+    /// What the rank says to have lost, if that is why it failed.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        let said = || self.exception.as_ref().map_or_else(|| loss_in(&self.cause), loss_of);
+        if self.weight == Weight::Victim { said() } else { None }
+    }
 }
 
 /// The classes of a rank's facts, strongest first. What a rank did besides is told, and does not decide.
@@ -117,8 +133,15 @@ const CLASSES: [Class; 11] = [
 
 /// Concludes. A pure function of what the gang has seen.
 pub fn verdict(gang: &Gang) -> Verdict {
+    let mut of_rank: Vec<Vec<&Evidence>> = vec![Vec::new(); gang.ranks().len()];
+    for evidence in gang.evidence() {
+        if let Some(all) = of_rank.get_mut(evidence.rank.index()) {
+            all.push(evidence);
+        }
+    }
     let mut findings: Vec<Finding> =
-        (0..gang.ranks().len() as u32).filter_map(|rank| finding(gang, Rank(rank))).collect();
+        of_rank.iter().zip((0..).map(Rank)).filter_map(|(all, rank)| finding_from(gang, rank, all)).collect();
+    echoes::weigh(gang, &mut findings);
     findings.extend(left_early(gang, &findings));
     let first = first(&findings);
     let outside = gang.outside().filter(|_| {
@@ -126,22 +149,36 @@ pub fn verdict(gang: &Gang) -> Verdict {
         let began = gang.evidence().iter().find(|evidence| evidence.fact.ends_the_gang()).map(|evidence| evidence.at);
         began.is_none_or(|began| gang.stop_ordered().is_some_and(|stop| began > stop))
     });
-    let (code, class, culprit) = match (outside, first) {
-        (Some(outside), _) => (outside_code(outside), Some(outside_class(outside)), None),
-        (None, Some(first)) => (first.code, Some(first.class), Some(first.clone())),
-        (None, None) => (ExitCode::SUCCESS, None, None),
+    let (code, class, culprit, interrupted) = match (outside, first) {
+        (Some(outside), _) => (outside.code(), Some(outside.class()), None, None),
+        (None, Some(first)) if is_interrupt(gang, first) => {
+            let outside = Outside::Interrupted(first.rank);
+            (outside.code(), Some(outside.class()), None, Some(first.clone()))
+        }
+        (None, Some(first)) => (first.code, Some(first.class), Some(first.clone()), None),
+        (None, None) => (ExitCode::SUCCESS, None, None, None),
     };
+    let decided = culprit.as_ref().or(interrupted.as_ref());
+    let mut of_rank: Vec<Option<&Finding>> = vec![None; gang.ranks().len()];
+    for finding in &findings {
+        if let Some(first) = of_rank.get_mut(finding.rank.index()) {
+            first.get_or_insert(finding);
+        }
+    }
     let (mut fates, mut endings) = (Vec::new(), Vec::new());
-    for (record, rank) in gang.ranks().iter().zip((0..).map(Rank)) {
-        let finding = findings.iter().find(|finding| finding.rank == rank);
-        let is_culprit = culprit.as_ref().is_some_and(|culprit| culprit.rank == rank);
-        let fate = fate(gang, record, finding, is_culprit);
+    for ((record, finding), rank) in gang.ranks().iter().zip(of_rank).zip((0..).map(Rank)) {
+        let fate = match decided.filter(|decided| decided.rank == rank) {
+            Some(_) if culprit.is_some() => Fate::Culprit,
+            Some(_) => Fate::Interrupted,
+            None => fate(gang, rank, record, finding),
+        };
         fates.push(fate);
-        let cause =
-            finding.filter(|it| it.pid == record.pid || fate != Fate::EndedByRankrun).map(|it| it.cause.clone());
+        // What only a child of it reported, it may have survived.
+        let is_of_child = |it: &Finding| it.pid != record.pid && record.is_ended_by_our_signals();
+        let cause = finding.filter(|it| fate != Fate::EndedByRankrun || !is_of_child(it)).map(|it| it.cause.clone());
         endings.push(Ending { how: how(gang, rank, record, fate), cause });
     }
-    Verdict { code, class, culprit, fates, endings }
+    Verdict { code, class, culprit, interrupted, fates, endings }
 }
 
 /// The finding that decides: that with the most weight, and of these the earliest. A rank that failed without a word well
@@ -153,27 +190,40 @@ fn first(findings: &[Finding]) -> Option<&Finding> {
 }
 
 /// What the evidence of one rank comes to; `None` if it has not failed.
-fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
+pub(crate) fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
     let all: Vec<&Evidence> = gang.evidence().iter().filter(|evidence| evidence.rank == rank).collect();
+    finding_from(gang, rank, &all)
+}
+
+/// What all the evidence of one rank comes to.
+fn finding_from(gang: &Gang, rank: Rank, all: &[&Evidence]) -> Option<Finding> {
     let record = gang.ranks().get(rank.index())?;
-    let is_survived = |evidence: &Evidence| is_survived(record, gang.stop_ordered(), evidence, &all);
-    let facts: Vec<&Evidence> = all.iter().copied().filter(|evidence| !is_survived(evidence)).collect();
-    let chosen = choose(record, &facts);
+    let is_survived = |evidence: &Evidence| is_survived(record, gang.stop_ordered(), evidence, all);
+    let (survived, mut facts): (Vec<&Evidence>, Vec<&Evidence>) =
+        all.iter().partition(|evidence| is_survived(evidence));
+    // A traceback of a process that the rank has survived is not the rank's own, but better than none.
+    let printed = facts.iter().find_map(|evidence| reported_by_child(evidence, &survived));
+    facts.retain(|evidence| reported_by_child(evidence, &survived).is_none());
+    let chosen =
+        choose(record, &facts).or_else(|| printed.filter(|it| !has_own_words(&facts, it)).and_then(Chosen::of));
     let is_exception = chosen.as_ref().is_some_and(Chosen::is_exception);
     let deciding = facts
         .iter()
-        .filter_map(|evidence| class_of(&evidence.fact, is_exception).map(|class| (class, *evidence)))
+        .filter_map(|evidence| class_of(&evidence.fact, is_exception, record).map(|class| (class, *evidence)))
         .min_by_key(|(class, _)| CLASSES.iter().position(|known| known == class))
         .or_else(|| cut_short(record, &facts));
     let (class, evidence) = deciding?;
     // What its leader told of itself, or else what was chosen, began it.
     let told_at = told(record, &facts).filter(|it| it.pid == record.pid).map(|evidence| evidence.at);
     let told_at = told_at.or(chosen.as_ref().and_then(|chosen| chosen.at));
-    let at = told_at.unwrap_or(evidence.at).min(evidence.at);
     let (stuck_in, stuck_since) = match evidence.fact {
         Fact::Stuck { place, since, .. } => (Some(place), Some(since)),
+        Fact::Suspect { .. } => (Some(suspected_in(record)), Some(evidence.at.saturating_sub(SUSPECT_AFTER))),
         _ => (None, None),
     };
+    // A suspect has been silent since its traceback.
+    let began_at = stuck_since.filter(|_| matches!(evidence.fact, Fact::Suspect { .. })).unwrap_or(evidence.at);
+    let at = told_at.unwrap_or(began_at).min(began_at);
     let code = code(gang, evidence, &facts);
     let mut said = Said::of(&facts);
     said.peer_lost = said.peer_lost.filter(|_| chosen.is_none());
@@ -196,8 +246,12 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
         cause = format!("{}{killed}", one_line(&cause, CAUSE_WIDTH.saturating_sub(killed.len())));
     }
     let when = began(gang, record, at, told_at.is_some());
+    let interrupted = |chosen: &Chosen| is_raised_by_sigint(&chosen.exception.kind) && record.stop.was_sent(SIGINT, at);
+    let pid = chosen.as_ref().filter(|_| class == Class::Exception).and_then(|chosen| chosen.pid).or(evidence.pid);
     let is_of_leader = !matches!(evidence.fact, Fact::Exception { .. }) || evidence.pid == record.pid;
     let weight = match weight(class, when, is_victim, chosen.is_some()) {
+        // It is our own signal that raises it, in whatever the program was doing.
+        _ if chosen.as_ref().is_some_and(interrupted) => Weight::Late,
         // What only a child told, and our stop ended, may have been survived.
         Weight::Own | Weight::UnderWay if !is_of_leader => Weight::Doubtful,
         weight => weight,
@@ -208,14 +262,15 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
             Source::Stdout => Origin::Stdout,
             Source::Program | Source::ErrorFile => Origin::Traceback,
         };
-        window(origin, &chosen.exception.traceback)
+        window(origin, &chosen.exception)
     });
     Some(Finding {
         rank,
         class,
         weight,
         at,
-        pid: evidence.pid,
+        is_reported: told_at.is_some(),
+        pid,
         cause,
         code,
         exception: chosen.map(|chosen| with_own_place(chosen.exception)),
@@ -223,6 +278,12 @@ fn finding(gang: &Gang, rank: Rank) -> Option<Finding> {
         stuck_since,
         window,
     })
+}
+
+/// Whether a rank wrote more than what a process of it reported.
+fn has_own_words(facts: &[&Evidence], of_child: &Evidence) -> bool {
+    let Fact::Exception { exception, .. } = &of_child.fact else { return false };
+    Said::of(facts).last_line.is_some_and(|line| !exception.has_line(line))
 }
 
 /// The last process of a rank, other than the leader, that the kernel killed for want of memory.
@@ -255,21 +316,24 @@ fn with_own_place(mut exception: Exception) -> Exception {
     exception
 }
 
+/// Whether a victim says that it lost a rank. What is said after the end of the first of them may be about that one.
+fn is_peer_lost(gang: &Gang, first: &Finding, findings: &[Finding]) -> bool {
+    let end = gang.ranks().get(first.rank.index()).and_then(|record| record.ended_at);
+    let is_before = |finding: &Finding| finding.rank == first.rank || end.is_none_or(|end| finding.at <= end);
+    findings.iter().any(|finding| finding.loss() == Some(Loss::Peer) && is_before(finding))
+}
+
 /// Where others say that they lost a peer and none failed of its own, the rank that had left before with 0.
 fn left_early(gang: &Gang, findings: &[Finding]) -> Option<Finding> {
     let first = findings.iter().min_by_key(|finding| (finding.weight, finding.at, finding.rank))?;
     if first.weight != Weight::Victim {
         return None;
     }
-    let is_peer = first.exception.as_ref().is_some_and(|exception| loss_of(exception) == Some(Loss::Peer));
-    let left = |rank: &Rank| {
-        let record = gang.ranks().get(rank.index())?;
-        let ended = record.ended_at.filter(|_| record.status.is_some_and(WorkerStatus::success))?;
-        let is_before = ended <= first.at + SETTLE && (is_peer || first.at <= ended + LEFT_RECENTLY);
-        is_before.then_some((ended, *rank))
-    };
-    let all = (0..gang.ranks().len() as u32).map(Rank);
-    let (ended, rank) = all.filter_map(|rank| left(&rank)).max()?;
+    let is_peer = is_peer_lost(gang, first, findings);
+    // A connection may be to anything: whoever left in good order is not missed for the loss of one.
+    let is_missed =
+        |record: &RankRecord, ended| is_peer || (record.mpi == MpiLife::Inited && is_recent(ended, first.at));
+    let (ended, rank) = left_before(gang, first.at + SETTLE, is_missed)?;
     let record = gang.ranks().get(rank.index())?;
     let others = match findings.iter().filter(|finding| finding.weight == Weight::Victim).count() {
         1 => format!("rank {}", first.rank),
@@ -285,6 +349,7 @@ fn left_early(gang: &Gang, findings: &[Finding]) -> Option<Finding> {
         class: if record.mpi == MpiLife::Inited { Class::ExitWithoutFinalize } else { Class::LeftEarly },
         weight: Weight::Missing,
         at: ended,
+        is_reported: false,
         pid: record.pid,
         cause: format!("left with code 0, {before}{hidden}"),
         code: ExitCode::FAILURE,
@@ -307,15 +372,30 @@ fn cut_short<'a>(record: &RankRecord, facts: &[&'a Evidence]) -> Option<(Class, 
     (is_ours && is_before).then_some((class, evidence))
 }
 
+/// Where a rank is that ended its stderr with a traceback and lives on, as far as that can be known: Python prints it before
+/// its exit handlers run, and a rank in MPI that fails before its peers do waits for them in `MPI_Finalize`.
+fn suspected_in(record: &RankRecord) -> StuckIn {
+    match record.mpi {
+        MpiLife::Inited => StuckIn::Finalize,
+        MpiLife::NotInited | MpiLife::Finalized => StuckIn::ExitHandlers,
+    }
+}
+
+fn class_of_stuck(place: StuckIn) -> Class {
+    match place {
+        StuckIn::Finalize => Class::StuckInFinalize,
+        StuckIn::ExitHandlers => Class::StuckInExitHandlers,
+    }
+}
+
 /// The class that a fact gives its rank; `None` if it is no failure by itself.
-fn class_of(fact: &Fact, has_exception: bool) -> Option<Class> {
+fn class_of(fact: &Fact, has_exception: bool, record: &RankRecord) -> Option<Class> {
     Some(match fact {
         Fact::SpawnFailed { .. } => Class::SpawnFailed,
         Fact::OutOfMemory { .. } => Class::OutOfMemory,
         Fact::Aborted { .. } => Class::Abort,
-        Fact::Stuck { place: StuckIn::Finalize, leader: true, .. } => Class::StuckInFinalize,
-        Fact::Stuck { place: StuckIn::ExitHandlers, leader: true, .. } => Class::StuckInExitHandlers,
-        Fact::Suspect { ended: true, .. } => Class::StuckInExitHandlers,
+        Fact::Stuck { place, leader: true, .. } => class_of_stuck(*place),
+        Fact::Suspect { ended: true, .. } => class_of_stuck(suspected_in(record)),
         Fact::Ended { status: WorkerStatus::Exited { .. } } if has_exception => Class::Exception,
         Fact::Ended { status: WorkerStatus::Exited { .. } } => Class::ExitCode,
         Fact::Ended { status: WorkerStatus::Signaled { .. } } => Class::Signal,
@@ -380,25 +460,6 @@ fn code(gang: &Gang, evidence: &Evidence, facts: &[&Evidence]) -> ExitCode {
         | Fact::Note { .. }
         | Fact::Refused { .. }
         | Fact::Malformed { .. } => exiting.or_else(left_with).map_or(ExitCode::FAILURE, own),
-    }
-}
-
-fn outside_code(outside: Outside) -> ExitCode {
-    match outside {
-        Outside::Signal(signal) => ExitCode::signal(signal),
-        Outside::OutputGone => ExitCode::signal(13),
-        Outside::Timeout => ExitCode::TIMEOUT,
-        Outside::AgentLost => ExitCode::NODE_LOST,
-        Outside::GuardLost | Outside::OutputFailed => ExitCode::INTERNAL,
-    }
-}
-
-fn outside_class(outside: Outside) -> Class {
-    match outside {
-        Outside::Signal(_) | Outside::OutputGone => Class::Interrupted,
-        Outside::Timeout => Class::Timeout,
-        Outside::OutputFailed => Class::OutputFailed,
-        Outside::AgentLost | Outside::GuardLost => Class::LauncherLost,
     }
 }
 

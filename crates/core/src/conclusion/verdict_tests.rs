@@ -1,6 +1,9 @@
 use super::*;
 use crate::evidence::MpiEvent;
 use crate::gang::{Event, Rules};
+use crate::grace::StopRecord;
+use crate::headline::{Circumstances, headline};
+use crate::report::OutputFate;
 use crate::stderr::Words;
 use crate::testimony::Testimony;
 
@@ -11,6 +14,7 @@ fn gang(size: u32) -> Gang {
         grace_outside: Duration::from_secs(25),
         timeout: None,
         keep_going: false,
+        terminal: None,
     };
     let mut gang = Gang::new(size, rules);
     for rank in 0..size {
@@ -68,15 +72,24 @@ fn stuck(rank: u32, place: StuckIn) -> Event {
 /// What happens to a gang, with its time in milliseconds.
 type Events = Vec<(u64, Event)>;
 
+/// A gang of 3 ranks after these events; its clock ticks whenever it asks for that.
+fn after(events: Events) -> Gang {
+    let mut gang = gang(3);
+    for (ms, event) in events {
+        while let Some(due) = gang.deadline().filter(|due| *due < Duration::from_millis(ms)) {
+            gang.handle(due, Event::Tick, &mut Vec::new());
+        }
+        feed(&mut gang, ms, event);
+    }
+    gang
+}
+
 /// Who failed, of what class, why, and the exit code.
 type Told = (u32, Class, String, u8);
 
 /// Feeds a gang of 3 ranks.
 fn conclude(events: Events) -> (Option<Told>, Vec<Fate>) {
-    let mut gang = gang(3);
-    for (ms, event) in events {
-        feed(&mut gang, ms, event);
-    }
+    let gang = after(events);
     let verdict = verdict(&gang);
     let code = verdict.code.0;
     let told = verdict.culprit.map(|culprit| (culprit.rank.0, culprit.class, culprit.cause, code));
@@ -95,6 +108,14 @@ fn each_fact_gives_its_class_its_cause_and_its_code() {
         (vec![(1, killed(1, 11))], told(1, Class::Signal, "killed by SIGSEGV", 139)),
         (vec![(1, raises(1, boom())), (2, exit(1, 1))], told(1, Class::Exception, "ValueError: boom", 1)),
         (vec![(1, exit(1, 1)), (2, words(1, Some(boom()), None))], told(1, Class::Exception, "ValueError: boom", 1)),
+        (
+            vec![(1, raises(1, exception("SystemExit", "no data"))), (2, exit(1, 1))],
+            told(1, Class::ExitCode, "no data", 1),
+        ),
+        (
+            vec![(1, exit(1, 255)), (2, words(1, Some(exception("", "no data at main.pl line 3")), None))],
+            told(1, Class::ExitCode, "no data at main.pl line 3", 255),
+        ),
         (
             vec![(1, killed(1, 6)), (2, words(1, Some(exception("std::terminate", "")), None))],
             told(1, Class::Signal, "std::terminate (killed by SIGABRT)", 134),
@@ -207,7 +228,8 @@ fn what_a_process_has_survived_is_not_held_against_its_rank() {
             (11, exiting),
             (end, raises(0, lost())),
             (end + 1, exit(0, 1)),
-            (end + 2, killed(1, 15)),
+            // The stop waits for a word of rank 1.
+            (end + 2_100, killed(1, 15)),
         ])
     };
     let victim = |told: Option<Told>| told.is_some_and(|(rank, ..)| rank == 0);
@@ -247,6 +269,76 @@ fn what_a_process_has_survived_is_not_held_against_its_rank() {
     assert_eq!(fates[1], Fate::Succeeded);
 }
 
+/// A connection may be to anything: a rank that has done its work and left is not accused for the loss of one.
+#[test]
+fn a_traceback_that_a_child_reported_and_the_rank_survived_is_not_the_ranks_own() {
+    let job = |printed: Exception, last_line: &str| {
+        let mut gang = gang(3);
+        let child = |testimony| Event::Testimony { rank: Rank(1), pid: Pid(900), testimony };
+        let printed = Words {
+            failure: Some((Source::Stderr, printed)),
+            last_line: Some(last_line.to_owned()),
+            ..Words::default()
+        };
+        for (ms, event) in [
+            (10, child(Testimony::Uncaught(exception("ValueError", "inner trouble")))),
+            (11, child(Testimony::Exiting { code: 1 })),
+            (40, raises(1, exception("SystemExit", "7"))),
+            (41, says(1, Testimony::Exiting { code: 7 })),
+            (45, exit(1, 7)),
+            (50, Event::LastWords { rank: Rank(1), words: printed }),
+        ] {
+            feed(&mut gang, ms, event);
+        }
+        let culprit = verdict(&gang).culprit.expect("one has failed");
+        (culprit.class, culprit.cause, culprit.pid, culprit.code.0)
+    };
+    let inner = || exception("ValueError", "inner trouble");
+    assert_eq!(
+        job(inner(), "solver gave up: no mesh"),
+        (
+            Class::ExitCode,
+            "exited with code 7; last line of stderr: solver gave up: no mesh".to_owned(),
+            Some(leader(1)),
+            7
+        )
+    );
+    assert_eq!(
+        job(inner(), "ValueError: inner trouble"),
+        (
+            Class::Exception,
+            "ValueError: inner trouble (in a child process; then the rank exited with code 7)".to_owned(),
+            Some(Pid(900)),
+            7
+        )
+    );
+    let own = exception("ValueError", "outer trouble");
+    assert_eq!(
+        job(own, "ValueError: outer trouble"),
+        (Class::Exception, "ValueError: outer trouble".to_owned(), Some(leader(1)), 7),
+        "a traceback that no child reported is the rank's"
+    );
+}
+
+#[test]
+fn a_suspect_that_was_ended_is_stuck_where_its_mpi_life_says() {
+    for (inited, expected) in [
+        (true, (Class::StuckInFinalize, Some(StuckIn::Finalize))),
+        (false, (Class::StuckInExitHandlers, Some(StuckIn::ExitHandlers))),
+    ] {
+        let mut gang = gang(3);
+        if inited {
+            feed(&mut gang, 1, Event::Mpi { rank: Rank(1), event: MpiEvent::Inited });
+        }
+        feed(&mut gang, 10_300, Event::Suspect { rank: Rank(1), exception: boom(), end: true });
+        feed(&mut gang, 10_310, killed(1, 15));
+        let culprit = verdict(&gang).culprit.expect("one has failed");
+        assert_eq!((culprit.class, culprit.stuck_in), expected);
+        assert_eq!((culprit.at, culprit.stuck_since), (Duration::from_millis(300), Some(Duration::from_millis(300))));
+        assert_eq!(culprit.cause, "ValueError: boom");
+    }
+}
+
 #[test]
 fn what_is_told_after_the_stop_does_not_outweigh_what_caused_it() {
     // A handler of our SIGTERM that raises.
@@ -257,6 +349,143 @@ fn what_is_told_after_the_stop_does_not_outweigh_what_caused_it() {
     assert_eq!(conclude(crash).0, told(1, Class::Signal, "killed by SIGSEGV", 139));
     let late = vec![(10, exit(0, 1)), (500, killed(1, 11))];
     assert_eq!(conclude(late).0, told(0, Class::ExitCode, "exited with code 1", 1));
+}
+
+#[test]
+fn what_exits_after_the_stop_without_having_been_sent_a_signal_has_failed_too() {
+    for late in [12, 80, 900] {
+        let mut gang = gang(3);
+        feed(&mut gang, 10, exit(0, 3));
+        feed(&mut gang, late, exit(1, 3));
+        let record = StopRecord { signals: vec![(15, Duration::from_millis(11))], ..StopRecord::default() };
+        feed(&mut gang, late, Event::Signalled { rank: Rank(2), record });
+        feed(&mut gang, late, exit(2, 3));
+        let verdict = verdict(&gang);
+        assert_eq!(verdict.fates, [Fate::Culprit, Fate::FailedToo, Fate::EndedByRankrun], "{late}");
+        let how = |rank: usize| verdict.endings[rank].how.clone();
+        assert_eq!((how(1), how(2)), (None, Some("exited 3 on SIGTERM".to_owned())), "{late}");
+    }
+}
+
+#[test]
+fn what_our_own_sigint_raises_is_never_the_cause() {
+    let sent = |ms| StopRecord { signals: vec![(2, Duration::from_millis(ms))], ..StopRecord::default() };
+    let interrupt = || exception("KeyboardInterrupt", "");
+    let traceback = "ConnectionResetError: [Errno 104] Connection reset by peer\n\nDuring handling of the above exception, \
+        another exception occurred:\n\nTraceback (most recent call last):\nKeyboardInterrupt\n";
+    let in_handler = Exception { traceback: traceback.to_owned(), ..interrupt() };
+    // With its hook, and without: then its time is that of its end, which may be within moments of our signal.
+    let (julia, ruby) = (exception("InterruptException", ""), exception("Interrupt", ""));
+    let table = [(true, interrupt()), (false, interrupt()), (true, in_handler), (false, julia), (false, ruby)];
+    for (reported, raised) in table {
+        let mut gang = gang(3);
+        feed(&mut gang, 10, raises(0, lost()));
+        feed(&mut gang, 11, exit(0, 1));
+        feed(&mut gang, 12, Event::Signal(2));
+        if reported {
+            feed(&mut gang, 14, raises(1, raised.clone()));
+        }
+        feed(&mut gang, 16, Event::Signalled { rank: Rank(1), record: sent(13) });
+        feed(&mut gang, 16, exit(1, 1));
+        if !reported {
+            feed(&mut gang, 17, words(1, Some(raised), None));
+        }
+        let verdict = verdict(&gang);
+        let culprit = verdict.culprit.map(|culprit| culprit.rank);
+        assert_eq!((culprit, verdict.fates[1]), (Some(Rank(0)), Fate::EndedByRankrun), "reported: {reported}");
+    }
+    // Before our signal it is somebody else's.
+    let mut gang = gang(3);
+    feed(&mut gang, 10, raises(1, interrupt()));
+    feed(&mut gang, 11, exit(1, 1));
+    feed(&mut gang, 12, exit(0, 3));
+    assert_eq!(verdict(&gang).culprit.map(|culprit| culprit.cause), Some("KeyboardInterrupt".to_owned()));
+}
+
+#[test]
+fn a_rank_that_repeats_the_failure_of_another_is_its_victim() {
+    let repeated = || exception("RuntimeError", "rank 1 failed: ValueError: bad sample\nsee its log");
+    let own = || exception("ValueError", "bad sample");
+    let culprit_and_fate = |events: Events, rank: usize| {
+        let (culprit, fates) = conclude(events);
+        (culprit.map(|(rank, ..)| rank), fates[rank])
+    };
+    // What is seen first is the end of the rank that repeats it.
+    let told = vec![(10, raises(1, own())), (12, raises(0, repeated())), (13, exit(0, 1)), (14, exit(1, 1))];
+    assert_eq!(culprit_and_fate(told, 0), (Some(1), Fate::Victim));
+    let printed = vec![
+        (10, exit(0, 1)),
+        (14, exit(1, 1)),
+        (20, words(0, Some(repeated()), None)),
+        (20, words(1, Some(own()), None)),
+    ];
+    assert_eq!(culprit_and_fate(printed, 0), (Some(1), Fate::Victim), "the order of two ends is not exact");
+    // It cannot repeat what comes later.
+    let before = vec![(10, raises(0, repeated())), (12, raises(1, own())), (13, exit(0, 1)), (14, exit(1, 1))];
+    assert_eq!(culprit_and_fate(before, 1), (Some(0), Fate::FailedToo));
+    let both = vec![(10, raises(0, own())), (12, raises(1, own())), (13, exit(0, 1)), (14, exit(1, 1))];
+    assert_eq!(culprit_and_fate(both, 1), (Some(0), Fate::FailedToo), "the same words are nobody's echo");
+    let short = || exception("E", "no");
+    let longer = || exception("E", "E: no more");
+    let exits = || exception("SystemExit", "no data for this epoch");
+    let both = vec![(10, raises(0, exits())), (12, raises(1, exits())), (13, exit(0, 1)), (14, exit(1, 1))];
+    assert_eq!(culprit_and_fate(both, 1), (Some(0), Fate::FailedToo), "also where the text is all that is printed");
+    // Two that fail each of its own, with words that begin alike.
+    let of_sample = |number: u32| exception("ValueError", &format!("bad sample {number}"));
+    let alike = vec![(10, raises(1, of_sample(1))), (12, raises(0, of_sample(12))), (13, exit(0, 1)), (14, exit(1, 1))];
+    assert_eq!(culprit_and_fate(alike, 0), (Some(1), Fate::FailedToo));
+    let of_another = exception("RuntimeError", "rank 2 failed (ValueError: bad sample 12)");
+    let other = |number| {
+        let first = [(10, raises(1, of_sample(number))), (12, raises(0, of_another.clone()))];
+        culprit_and_fate(first.into_iter().chain([(13, exit(0, 1)), (14, exit(1, 1))]).collect(), 0).1
+    };
+    assert_eq!((other(12), other(1)), (Fate::Victim, Fate::FailedToo));
+    let by_chance = vec![(10, raises(0, short())), (12, raises(1, longer())), (13, exit(0, 1)), (14, exit(1, 1))];
+    assert_eq!(culprit_and_fate(by_chance, 1), (Some(0), Fate::FailedToo));
+}
+
+/// A verdict of thousands of ranks is made on the loop that serves the job. It took minutes where each failure was
+/// compared with each other.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "it is the time that this takes which is tested")]
+fn a_verdict_of_many_failures_takes_no_time_to_speak_of() {
+    for is_same in [true, false] {
+        let mut gang = gang(4_000);
+        for rank in 0..4_000 {
+            let number = if is_same { 0 } else { rank };
+            feed(
+                &mut gang,
+                10,
+                raises(rank, exception("ValueError", &format!("bad sample {number} of the last epoch"))),
+            );
+        }
+        for rank in 0..4_000 {
+            feed(&mut gang, 20, exit(rank, 1));
+        }
+        let begin = std::time::Instant::now();
+        let verdict = verdict(&gang);
+        assert_eq!(verdict.fates.iter().filter(|fate| **fate == Fate::FailedToo).count(), 3_999);
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn who_exits_with_the_code_of_an_mpi_abort_was_taken_along() {
+    let inited = |rank| Event::Mpi { rank: Rank(rank), event: MpiEvent::Inited };
+    let by_banner = || Event::LastWords { rank: Rank(1), words: Words { aborted: Some(8), ..Words::default() } };
+    let job = |first: Event, code: u8| {
+        let events =
+            vec![(1, inited(0)), (1, inited(1)), (1, inited(2)), (10, first), (12, exit(2, code)), (14, killed(1, 15))];
+        conclude(events.into_iter().chain([(20, by_banner())]).collect())
+    };
+    let (culprit, fates) = job(exit(0, 8), 8);
+    assert_eq!(culprit, told(1, Class::Abort, "abort with code 8", 8));
+    assert_eq!(fates, [Fate::Victim, Fate::Culprit, Fate::Victim]);
+    let (_, fates) = job(exit(0, 8), 3);
+    assert_eq!(fates[2], Fate::FailedToo, "its code is another");
+    let event = MpiEvent::Aborted { code: 8, message: None };
+    let (culprit, fates) = job(Event::Mpi { rank: Rank(1), event }, 8);
+    assert_eq!((culprit.map(|(rank, ..)| rank), fates[2]), (Some(1), Fate::Victim));
 }
 
 #[test]
@@ -292,3 +521,6 @@ fn a_stop_from_outside_explains_what_comes_after_it() {
     let told = verdict(&gang);
     assert_eq!((told.code, told.class, told.culprit), (ExitCode(130), Some(Class::Interrupted), None));
 }
+
+#[path = "victim_tests.rs"]
+mod victims;

@@ -1,6 +1,7 @@
 //! The lines of a program around the cause of its failure, few enough to be shown.
 
-use crate::recognisers::{exception_line, frame, is_header};
+use crate::recognisers::{exception_line, frame, is_group_header, is_header, within_margin};
+use crate::testimony::Exception;
 use crate::verdict::{Origin, Window};
 
 /// Lines of a window, at most.
@@ -13,15 +14,43 @@ pub(crate) fn is_library(file: &str) -> bool {
         .any(|part| file.contains(part))
 }
 
-/// The window on a text: of a traceback the program's own frames before those of libraries, and of anything else its
-/// beginning, where the message stands.
-pub(crate) fn window(origin: Origin, text: &str) -> Option<Window> {
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let lines = match lines.iter().any(|line| is_header(line)) {
-        true => of_traceback(lines),
-        false => lines.into_iter().take(MOST).map(str::to_owned).collect(),
+/// The window on what an exception or a message was told with: of a traceback the program's own frames before those of
+/// libraries, and of anything else its beginning, where the message stands. The line that names the cause is always in it.
+pub(crate) fn window(origin: Origin, exception: &Exception) -> Option<Window> {
+    let lines: Vec<&str> = exception.traceback.lines().filter(|line| !line.trim().is_empty()).collect();
+    let at = lines.iter().rposition(|line| names(line, exception));
+    let shown = match lines.iter().any(|line| is_header(line) || is_group_header(line)) {
+        true => of_traceback(lines.clone()),
+        false => {
+            let mut lines = lines.clone();
+            if lines.len() > MOST {
+                // What gfortran knows of frames without debugging information.
+                lines.retain(|line| !line.ends_with(" in ???"));
+            }
+            lines.into_iter().take(MOST).map(str::to_owned).collect()
+        }
+    };
+    let lines = match at {
+        // A message that holds the traceback of another process is known by that one's.
+        Some(at) if !has_traceback(&exception.message) && !shown.iter().any(|line| names(line, exception)) => {
+            lines[(at + 1).saturating_sub(MOST)..=at].iter().map(|line| (*line).to_owned()).collect()
+        }
+        Some(_) | None => shown,
     };
     (!lines.is_empty()).then_some(Window { origin, lines })
+}
+
+fn has_traceback(message: &str) -> bool {
+    message.lines().any(is_header)
+}
+
+/// Whether a line has the message of an exception, or its type as it is printed before one.
+fn names(line: &str, exception: &Exception) -> bool {
+    let Exception { kind, message, .. } = exception;
+    let message = message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let has_kind = || !kind.is_empty() && (line.contains(&format!("{kind}: ")) || line.ends_with(kind));
+    // The source that rich shows is no such line.
+    !line.starts_with('│') && (!message.is_empty() && line.contains(message) || has_kind())
 }
 
 /// A part of a traceback: a frame with its source, or any other line.
@@ -35,9 +64,16 @@ fn of_traceback(lines: Vec<&str>) -> Vec<String> {
     let mut lines = lines;
     if lines.len() > MOST {
         // The marks below the source.
-        lines.retain(|line| line.trim().is_empty() || !line.trim().chars().all(|c| matches!(c, '^' | '~' | ' ')));
+        let is_mark = |line: &str| within_margin(line).trim().chars().all(|c| matches!(c, '^' | '~' | ' '));
+        lines.retain(|line| within_margin(line).trim().is_empty() || !is_mark(line));
     }
-    if lines.len() > MOST {
+    let is_group = lines.iter().any(|line| is_group_header(line));
+    if is_group {
+        // Of the exceptions of a group, the first.
+        let second = lines.iter().position(|line| line.contains("---------------- 2 -"));
+        lines.truncate(second.unwrap_or(lines.len()));
+    }
+    if lines.len() > MOST && !is_group {
         // Of an exception and its causes the last is what reached the top; of a message that holds the traceback of another
         // process, the first line tells of it, and that traceback is the cause.
         let last = lines.iter().rposition(|line| is_header(line)).unwrap_or(0);
@@ -47,7 +83,9 @@ fn of_traceback(lines: Vec<&str>) -> Vec<String> {
     for line in lines {
         let of_frame = frame(line).map(|(file, ..)| is_library(&file));
         match (of_frame, parts.last_mut()) {
-            (None, Some(part)) if part.is_frame && line.starts_with([' ', '\t']) => part.lines.push(line),
+            (None, Some(part)) if part.is_frame && within_margin(line).starts_with([' ', '\t']) => {
+                part.lines.push(line)
+            }
             (is_library, _) => parts.push(Part {
                 lines: vec![line],
                 is_frame: is_library.is_some(),
@@ -75,7 +113,7 @@ fn of_traceback(lines: Vec<&str>) -> Vec<String> {
         parts.iter().flat_map(|part| part.lines.iter().map(|line| (*line).to_owned())).collect();
     if dropped > 0 {
         let frames = if dropped == 1 { "frame" } else { "frames" };
-        let header = shown.iter().position(|line| is_header(line)).map_or(0, |at| at + 1);
+        let header = shown.iter().position(|line| is_header(line) || is_group_header(line)).map_or(0, |at| at + 1);
         shown.insert(header, format!("  [{dropped} {frames} left out]"));
     }
     if shown.len() > MOST {
@@ -93,7 +131,8 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> Vec<String> {
-        window(Origin::Stderr, text).map(|window| window.lines).unwrap_or_default()
+        let exception = Exception { traceback: text.to_owned(), ..Exception::default() };
+        window(Origin::Stderr, &exception).map(|window| window.lines).unwrap_or_default()
     }
 
     fn frames(library: usize, own: usize) -> String {
@@ -139,7 +178,7 @@ mod tests {
         let text: String = (0..40).map(|at| format!("line {at}\n\n")).collect();
         assert_eq!(lines(&text).first().map(String::as_str), Some("line 0"));
         assert_eq!(lines(&text).len(), MOST);
-        assert_eq!(window(Origin::Stderr, "\n \n"), None);
+        assert!(lines("\n \n").is_empty());
     }
 
     #[test]

@@ -8,32 +8,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::absence::Absence;
 use crate::evidence::{Evidence, Fact, LeftOut, MpiEvent, Source};
 use crate::exit::ExitCode;
-use crate::grace::{SIGINT, SIGTERM, StopRecord};
+use crate::grace::{SIGTERM, StopRecord};
 use crate::ids::{Pid, Rank};
 use crate::open_mpi;
 use crate::status::WorkerStatus;
 use crate::stderr::Words;
 use crate::testimony::{Exception, StuckIn, Testimony};
-use crate::worker::{Outcome, Stop, StopWhy};
+use crate::worker::{Outcome, Stop};
 
 /// How long a sibling must still be in MPI after a rank's exit without finalize, before that exit is a failure.
 pub const FINALIZE_PATIENCE: Duration = Duration::from_secs(1);
-/// A second SIGINT kills at once if it comes at least this long after the first: a terminal may send two for one key.
-pub const SECOND_INTERRUPT: Duration = Duration::from_millis(500);
-
 /// The time of an end may be early by this much: agents use the time at the start of their loop's turn.
 const END_MARGIN: Duration = Duration::from_millis(50);
-
-/// Notes and asides that are kept of each rank.
-const NOTES_KEPT: usize = 10;
-/// Testimonies that are kept of each rank, the notes included.
-const WORDS_KEPT: u32 = 32;
-/// Bytes of text of all ranks that are kept in full. Later texts are shortened.
-const BYTES_KEPT: usize = 2 << 20;
-/// After this many bytes of text, more testimony of a rank that already has some is dropped.
-const BYTES_MOST: usize = 4 << 20;
 
 /// The rules for stopping a gang.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -42,6 +31,9 @@ pub struct Rules {
     pub grace_outside: Duration,
     pub timeout: Option<Duration>,
     pub keep_going: bool,
+    /// The rank that the terminal is lent to: the keys go to it alone.
+    #[serde(default)]
+    pub terminal: Option<Rank>,
 }
 
 /// The state of a rank, as far as the front knows.
@@ -57,10 +49,17 @@ pub struct RankRecord {
     /// When its MPI phase last changed.
     pub mpi_since: Option<Duration>,
     pub passed_barrier: bool,
+    /// Since when only `MPI_Finalize` has been left of its program, if that is known.
+    pub finalizing_since: Option<Duration>,
     /// It ended after the order to stop.
     pub stop_ordered_before_end: bool,
     /// What was done to end it, until its leader ended.
     pub stop: StopRecord,
+    /// Why its Python has no hook, if it runs Python without.
+    pub hookless: Option<Absence>,
+    pub passing: Passing,
+    /// The calls that it made of those that are not offered.
+    refused: Vec<String>,
 }
 
 impl RankRecord {
@@ -74,8 +73,8 @@ impl RankRecord {
         self.stop_ordered_before_end
             && self.status.is_some_and(|status| {
                 // SIGTERM may have come from us before its sending was recorded. SIGKILL never comes first.
-                (self.stop.signals.is_empty() && is_of_signal(status, SIGTERM))
-                    || self.stop.signals.iter().any(|(signal, _)| is_of_signal(status, *signal))
+                (self.stop.signals.is_empty() && status.is_of_signal(SIGTERM))
+                    || self.stop.signals.iter().any(|(signal, _)| status.is_of_signal(*signal))
             })
     }
 }
@@ -162,6 +161,8 @@ pub enum Event {
         exception: Exception,
         end: bool,
     },
+    /// A rank runs Python without the interpreter hook.
+    Hookless(Rank, Absence),
     /// The last lines of a rank's output, read after its end.
     LastWords {
         rank: Rank,
@@ -177,6 +178,10 @@ pub enum Event {
     AgentLost,
     /// The guard is gone.
     GuardLost,
+    /// What connects the ranks of Open MPI is gone.
+    WireUpLost {
+        reason: String,
+    },
     Tick,
 }
 
@@ -198,17 +203,6 @@ pub enum Effect {
     Kill,
 }
 
-/// Why the job as a whole ended other than by its ranks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Outside {
-    Signal(i32),
-    Timeout,
-    OutputGone,
-    OutputFailed,
-    AgentLost,
-    GuardLost,
-}
-
 /// The gang.
 #[derive(Clone, Debug)]
 pub struct Gang {
@@ -222,10 +216,14 @@ pub struct Gang {
     /// The exit code for a failed spawn (126, 127).
     spawn_code: Option<ExitCode>,
     outside: Option<(Outside, Duration)>,
+    /// Why the ranks cannot be connected.
+    why_wire_up_lost: String,
     stop_at: Option<Duration>,
     killed_at: Option<Duration>,
     /// Ranks that exited without finalize, by the time when to judge that.
     to_judge: BTreeMap<Duration, Vec<Rank>>,
+    /// Since the first failure: until when the stop may wait for its cause.
+    wait_until: Option<Duration>,
 }
 
 impl Gang {
@@ -239,9 +237,11 @@ impl Gang {
             left_out: LeftOut::default(),
             spawn_code: None,
             outside: None,
+            why_wire_up_lost: String::new(),
             stop_at: None,
             killed_at: None,
             to_judge: BTreeMap::new(),
+            wait_until: None,
         }
     }
 
@@ -253,6 +253,7 @@ impl Gang {
         &self.rules
     }
 
+    /// What speaks for a failure, in the order in which it became known.
     pub fn evidence(&self) -> &[Evidence] {
         &self.evidence
     }
@@ -264,6 +265,10 @@ impl Gang {
 
     pub fn outside(&self) -> Option<Outside> {
         self.outside.map(|(outside, _)| outside)
+    }
+
+    pub fn why_wire_up_lost(&self) -> &str {
+        &self.why_wire_up_lost
     }
 
     pub fn spawn_code(&self) -> Option<ExitCode> {
@@ -289,7 +294,8 @@ impl Gang {
     pub fn deadline(&self) -> Option<Duration> {
         let timeout = self.rules.timeout.filter(|_| self.stop_at.is_none());
         let judge = self.to_judge.keys().next().copied();
-        [timeout, judge].into_iter().flatten().min()
+        let wait = self.wait_until.filter(|_| self.stop_at.is_none());
+        [timeout, judge, wait].into_iter().flatten().min()
     }
 
     /// Handles one event of the front itself; appends to `effects`.
@@ -299,7 +305,9 @@ impl Gang {
 
     /// Handles one event of a node, which happened before it was received.
     pub fn handle_of(&mut self, mut moment: Moment, event: Event, effects: &mut Vec<Effect>) {
-        if let (Some(Outside::GuardLost | Outside::AgentLost), Some(stop)) = (self.outside(), self.stop_at) {
+        if let (Some(Outside::GuardLost | Outside::AgentLost | Outside::WireUpLost), Some(stop)) =
+            (self.outside(), self.stop_at)
+        {
             // The agent stops its workers before the front knows of the loss: what is received after it is an effect of
             // it.
             moment.at = moment.at.max(stop + Duration::from_nanos(1));
@@ -344,12 +352,21 @@ impl Gang {
             Event::Suspect { rank, exception, end } => {
                 self.fact(moment, rank, Fact::Suspect { exception, ended: end }, effects);
             }
+            Event::Hookless(rank, why) => {
+                if let Some(record) = self.ranks.get_mut(rank.index()) {
+                    record.hookless = Some(why);
+                }
+            }
             Event::LastWords { rank, words } => self.last_words(moment, rank, words, effects),
             Event::Signal(signal) => self.signal(now, signal, effects),
             Event::OutputGone => self.end_from_outside(now, Outside::OutputGone, self.rules.grace_failure, effects),
             Event::OutputFailed => self.end_from_outside(now, Outside::OutputFailed, self.rules.grace_failure, effects),
             Event::AgentLost => self.end_from_outside(now, Outside::AgentLost, self.rules.grace_failure, effects),
             Event::GuardLost => self.end_from_outside(now, Outside::GuardLost, self.rules.grace_failure, effects),
+            Event::WireUpLost { reason } => {
+                self.why_wire_up_lost = reason;
+                self.end_from_outside(now, Outside::WireUpLost, self.rules.grace_failure, effects);
+            }
             Event::Tick => self.tick(now, effects),
         }
     }
@@ -370,6 +387,7 @@ impl Gang {
             }
             return;
         }
+        self.heard_of(moment.now, rank, effects);
         if stopping {
             return;
         }
@@ -389,6 +407,7 @@ impl Gang {
                 record.mpi = MpiLife::Inited;
                 record.mpi_since = Some(moment.at);
                 record.passed_barrier = false;
+                record.finalizing_since = None;
                 self.judge_exits_before_init(moment.now, effects);
             }
             MpiEvent::PassedBarrier => {
@@ -397,23 +416,11 @@ impl Gang {
                 }
                 record.passed_barrier = true;
             }
-            MpiEvent::Finalized => {
-                record.mpi = MpiLife::Finalized;
-                record.mpi_since = Some(moment.at);
-            }
+            MpiEvent::Finalizing => record.finalizing_since = Some(moment.at),
+            MpiEvent::Finalized => (record.mpi, record.mpi_since) = (MpiLife::Finalized, Some(moment.at)),
             MpiEvent::Aborted { code, message } => self.fact(moment, rank, Fact::Aborted { code, message }, effects),
-            MpiEvent::Refused { call, detail } => self.refused(moment, rank, call, detail, effects),
+            MpiEvent::Refused { call, detail } => self.refused(moment, rank, call, detail),
             MpiEvent::Malformed { reason } => self.fact(moment, rank, Fact::Malformed { reason }, effects),
-        }
-    }
-
-    /// Kept once for each rank: a program may try again and again.
-    fn refused(&mut self, moment: Moment, rank: Rank, call: String, detail: Option<String>, effects: &mut Vec<Effect>) {
-        let is_known = |evidence: &Evidence| {
-            evidence.rank == rank && matches!(&evidence.fact, Fact::Refused { call: known, .. } if *known == call)
-        };
-        if !self.evidence.iter().any(is_known) {
-            self.fact(moment, rank, Fact::Refused { call, detail }, effects);
         }
     }
 
@@ -437,19 +444,8 @@ impl Gang {
         }
     }
 
-    fn signal(&mut self, now: Duration, signal: i32, effects: &mut Vec<Effect>) {
-        match self.outside {
-            Some((Outside::Signal(first), at)) => {
-                if first == SIGINT && signal == SIGINT && now >= at + SECOND_INTERRUPT && self.killed_at.is_none() {
-                    self.killed_at = Some(now);
-                    effects.push(Effect::Kill);
-                }
-            }
-            Some(_) | None => self.end_from_outside(now, Outside::Signal(signal), self.rules.grace_outside, effects),
-        }
-    }
-
     fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        self.stop_after_wait(now, effects);
         if self.rules.timeout.is_some_and(|timeout| now >= timeout) && self.stop_at.is_none() {
             self.end_from_outside(now, Outside::Timeout, self.rules.grace_failure, effects);
         }
@@ -464,21 +460,6 @@ impl Gang {
                 }
             }
         }
-    }
-
-    fn end_from_outside(&mut self, now: Duration, outside: Outside, grace: Duration, effects: &mut Vec<Effect>) {
-        if self.outside.is_none() {
-            self.outside = Some((outside, now));
-        }
-        let why = match outside {
-            Outside::Signal(signal) => StopWhy::Signal(signal),
-            Outside::OutputGone => StopWhy::Signal(13),
-            Outside::OutputFailed => StopWhy::OutputFailed,
-            Outside::Timeout => StopWhy::Timeout,
-            Outside::AgentLost => StopWhy::FrontLost,
-            Outside::GuardLost => StopWhy::GuardLost,
-        };
-        self.stop(now, Stop { why, grace }, effects);
     }
 
     fn testimony(&mut self, moment: Moment, rank: Rank, pid: Pid, testimony: Testimony, effects: &mut Vec<Effect>) {
@@ -497,65 +478,22 @@ impl Gang {
         if let Testimony::Uncaught(exception) = &testimony
             && self.completes(rank, pid, exception)
         {
+            self.heard_of(moment.now, rank, effects);
             return;
         }
         let fact = match testimony {
             Testimony::Uncaught(exception) => Fact::Exception { source: Source::Program, exception },
             Testimony::ErrorFile(exception) => Fact::Exception { source: Source::ErrorFile, exception },
-            Testimony::Exiting { code } => Fact::Exiting { code },
+            Testimony::Exiting { code } | Testimony::Leaving { code } => Fact::Exiting { code },
             Testimony::Aside { place, exception } => Fact::Aside { place, exception },
             Testimony::Abort { code, message } => Fact::Aborted { code, message },
             Testimony::Note { text } => Fact::Note { text },
         };
         if matches!(fact, Fact::Note { .. } | Fact::Aside { .. }) {
-            self.forget_old_notes(rank);
+            self.say_in_passing(Evidence { rank, at: moment.at, pid: Some(pid), fact });
+            return;
         }
         self.fact_of(moment, rank, Some(pid), fact, effects);
-    }
-
-    /// Of a rank's asides, the last one is kept.
-    fn forget_old_notes(&mut self, rank: Rank) {
-        let passing = |evidence: &Evidence| {
-            evidence.rank == rank && matches!(evidence.fact, Fact::Note { .. } | Fact::Aside { .. })
-        };
-        if self.evidence.iter().filter(|evidence| passing(evidence)).count() >= NOTES_KEPT
-            && let Some(oldest) = self.evidence.iter().position(passing)
-        {
-            self.take_out(oldest);
-        }
-    }
-
-    fn take_out(&mut self, at: usize) {
-        let mut evidence = self.evidence.remove(at);
-        self.bytes = self.bytes.saturating_sub(evidence.fact.size());
-        if evidence.fact.is_word()
-            && let Some(words) = self.words.get_mut(evidence.rank.index())
-        {
-            *words = words.saturating_sub(1);
-        }
-    }
-
-    /// Adds a fact to the evidence, as far as there is room.
-    fn record(&mut self, mut evidence: Evidence) {
-        let rank = evidence.rank;
-        let said = self.words.get(rank.index()).copied().unwrap_or_default();
-        self.left_out.bytes += evidence.fact.shorten(self.bytes >= BYTES_KEPT) as u64;
-        if evidence.fact.is_word() && (said >= WORDS_KEPT || (said > 0 && self.bytes >= BYTES_MOST)) {
-            self.left_out.facts += 1;
-            // The leader's testimony, and what was read at the end, count more than the last testimony of its children.
-            let leader = self.ranks.get(rank.index()).and_then(|record| record.pid);
-            let is_child = |known: &Evidence| known.rank == rank && known.fact.is_word() && known.pid != leader;
-            let newest = self.evidence.iter().rposition(is_child).filter(|_| evidence.pid == leader);
-            let Some(newest) = newest else { return };
-            self.take_out(newest);
-        }
-        self.bytes += evidence.fact.size();
-        if evidence.fact.is_word()
-            && let Some(words) = self.words.get_mut(rank.index())
-        {
-            *words += 1;
-        }
-        self.evidence.push(evidence);
     }
 
     fn fact(&mut self, moment: Moment, rank: Rank, fact: Fact, effects: &mut Vec<Effect>) {
@@ -572,9 +510,14 @@ impl Gang {
         if !repeated {
             self.record(Evidence { rank, at: moment.at, pid, fact });
         }
-        if ends && !self.rules.keep_going && self.stop_at.is_none() {
-            self.stop(moment.now, Stop { why: StopWhy::GangFailed, grace: self.rules.grace_failure }, effects);
+        if ends && self.stop_at.is_none() {
+            if interrupts::is_interrupted(self, rank) {
+                self.end_from_outside(moment.now, Outside::Interrupted(rank), self.rules.grace_outside, effects);
+            } else if !self.rules.keep_going {
+                self.wait_until.get_or_insert(moment.now + CAUSE_PATIENCE.min(self.rules.grace_failure));
+            }
         }
+        self.heard_of(moment.now, rank, effects);
     }
 
     fn stop(&mut self, now: Duration, stop: Stop, effects: &mut Vec<Effect>) {
@@ -583,15 +526,14 @@ impl Gang {
     }
 }
 
-/// Whether a status comes from this signal: the signal itself, or a shell's code for it.
-fn is_of_signal(status: WorkerStatus, ours: i32) -> bool {
-    match status {
-        WorkerStatus::Signaled { signal, .. } => signal == ours,
-        WorkerStatus::Exited { code } => i32::from(code) == 128 + ours,
-    }
-}
-
+mod cause;
+pub(crate) mod interrupts;
+mod room;
 mod words;
+
+pub use cause::CAUSE_PATIENCE;
+pub use interrupts::{Outside, SECOND_INTERRUPT};
+pub use room::Passing;
 
 #[cfg(test)]
 #[path = "gang_tests.rs"]

@@ -1,5 +1,10 @@
+use proptest::prelude::*;
+
+use super::room::{BYTES_MOST, CALLS_KEPT, WORDS_KEPT};
 use super::*;
-use crate::verdict::{Verdict, verdict};
+use crate::standing::{Voice, standings};
+use crate::verdict::{Fate, Verdict, verdict};
+use crate::worker::StopWhy;
 
 fn culprit(verdict: &Verdict) -> Option<Rank> {
     verdict.culprit.as_ref().map(|finding| finding.rank)
@@ -11,6 +16,7 @@ fn rules() -> Rules {
         grace_outside: Duration::from_secs(25),
         timeout: None,
         keep_going: false,
+        terminal: None,
     }
 }
 
@@ -196,6 +202,92 @@ fn what_many_ranks_say_is_bounded_and_each_is_heard() {
     }
 }
 
+fn note(text: &str) -> Testimony {
+    Testimony::Note { text: text.to_owned() }
+}
+
+fn thread_died(of: &str) -> Testimony {
+    let exception = Exception { kind: "KeyError".to_owned(), message: of.to_owned(), ..Exception::default() };
+    Testimony::Aside { place: "thread".to_owned(), exception }
+}
+
+/// What the report has of a rank's notes and dead threads, in its order.
+fn in_passing(gang: &Gang, rank: u32) -> Vec<String> {
+    let of_rank = gang.all_evidence().into_iter().filter(|evidence| evidence.rank == Rank(rank));
+    of_rank
+        .filter_map(|evidence| match evidence.fact {
+            Fact::Note { text } => Some(text),
+            Fact::Aside { exception, .. } => Some(exception.message),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn notes_do_not_push_out_the_death_of_a_thread_nor_a_failure() {
+    let mut gang = gang(2);
+    feed(&mut gang, 10, says(0, thread_died("loader")));
+    for epoch in 0..50 {
+        feed(&mut gang, 20 + epoch, says(0, note(&format!("epoch {epoch}"))));
+        feed(&mut gang, 20 + epoch, says(1, note("other")));
+    }
+    let last_ten = (40..50).map(|epoch| format!("epoch {epoch}"));
+    assert_eq!(in_passing(&gang, 0), std::iter::once("loader".to_owned()).chain(last_ten).collect::<Vec<_>>());
+    assert_eq!(gang.evidence(), [], "neither is a failure");
+    assert_eq!(gang.left_out().facts, 0);
+    let standing = &standings(&gang, Duration::from_secs(1), |_| Voice::default())[0];
+    assert_eq!(standing.dead_threads, ["KeyError: loader (in thread)"]);
+    assert_eq!(standing.note.as_deref(), Some("epoch 49"));
+    for batch in 0..100 {
+        feed(&mut gang, 100 + batch, says(0, thread_died(&format!("batch {batch}"))));
+    }
+    let told = in_passing(&gang, 0);
+    assert_eq!((told[0].as_str(), told[11].as_str(), told.len()), ("loader", "batch 99", 12), "the first and the last");
+    assert_eq!(gang.left_out().facts, 99);
+}
+
+#[test]
+fn what_is_said_in_passing_by_many_ranks_is_bounded_and_the_last_note_of_each_is_kept() {
+    let mut gang = Gang::new(2_000, rules());
+    let held = |gang: &Gang| gang.all_evidence().into_iter().map(|mut evidence| evidence.fact.size()).sum::<usize>();
+    for round in 0..12 {
+        for rank in 0..2_000 {
+            feed(&mut gang, round, says(rank, note(&"n".repeat(9_000 + round as usize))));
+            feed(&mut gang, round, says(rank, thread_died(&"d".repeat(9_000))));
+        }
+    }
+    assert!(held(&gang) < BYTES_MOST + 2_000 * 2_000, "{}", held(&gang));
+    for rank in 0..2_000 {
+        let passing = &gang.ranks()[rank].passing;
+        assert_eq!(passing.notes().last().map(|note| note.at), Some(Duration::from_millis(11)), "{rank}");
+        assert!(passing.asides().next().is_some(), "{rank}");
+    }
+}
+
+#[test]
+fn a_report_that_comes_in_two_parts_is_completed_also_across_a_note() {
+    let mut gang = gang(1);
+    let kind = Exception { kind: "ValueError".to_owned(), ..Exception::default() };
+    feed(&mut gang, 10, says(0, Testimony::Uncaught(kind)));
+    feed(&mut gang, 11, says(0, note("of another thread")));
+    feed(&mut gang, 12, raises(0, "ValueError", "boom"));
+    feed(&mut gang, 13, exit(0, 1));
+    assert_eq!(verdict(&gang).culprit.map(|culprit| culprit.cause).as_deref(), Some("ValueError: boom"));
+}
+
+#[test]
+fn what_is_refused_is_kept_once_and_of_a_few_calls() {
+    let mut gang = gang(2);
+    let refused = |call: String| MpiEvent::Refused { call, detail: None };
+    for time in 0..100 {
+        feed(&mut gang, time, mpi(0, refused("MPI_Comm_spawn".to_owned())));
+        feed(&mut gang, time, mpi(1, refused(format!("{time} {}", "c".repeat(time as usize * 10)))));
+    }
+    let of_rank = |rank| gang.evidence().iter().filter(|evidence| evidence.rank == Rank(rank)).count();
+    assert_eq!((of_rank(0), of_rank(1)), (1, CALLS_KEPT));
+    assert_eq!(gang.left_out().facts as usize, 100 - CALLS_KEPT);
+}
+
 #[test]
 fn what_is_retracted_makes_room() {
     let mut gang = Gang::new(1, Rules { keep_going: true, ..rules() });
@@ -205,6 +297,168 @@ fn what_is_retracted_makes_room() {
         feed(&mut gang, 1, Event::Testimony { rank: Rank(0), pid: Pid(child), testimony: exiting });
     }
     assert_eq!((gang.evidence().len(), text_held(&gang), gang.left_out().facts), (0, 0, 0));
+}
+
+fn raises(rank: u32, kind: &str, message: &str) -> Event {
+    let exception = Exception {
+        kind: kind.to_owned(),
+        message: message.to_owned(),
+        traceback: "t".to_owned(),
+        ..Exception::default()
+    };
+    says(rank, Testimony::Uncaught(exception))
+}
+
+fn says(rank: u32, testimony: Testimony) -> Event {
+    Event::Testimony { rank: Rank(rank), pid: Pid(100 + rank as i32), testimony }
+}
+
+const GLOO: (&str, &str) = ("RuntimeError", "[gloo/transport/tcp/pair.cc:561] Connection closed by peer [::1]:4711");
+const RESET: (&str, &str) = ("ConnectionResetError", "[Errno 104] Connection reset by peer");
+
+type Events = Vec<(u64, Event)>;
+
+/// When the stop is ordered in a gang of 3; the clock ticks whenever the gang asks for it.
+fn stop_in(rules: Rules, events: Events) -> Option<u64> {
+    let mut gang = Gang::new(3, rules);
+    for rank in 0..3 {
+        feed(&mut gang, 0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) });
+    }
+    for (at, event) in events.into_iter().chain([(60_000, Event::Tick)]) {
+        while let Some(due) = gang.deadline().map(|due| due.as_millis() as u64).filter(|due| *due < at) {
+            feed(&mut gang, due, Event::Tick);
+        }
+        feed(&mut gang, at, event);
+    }
+    gang.stop_ordered().map(|stop| stop.as_millis() as u64)
+}
+
+/// When the stop is ordered where rank 0 reports `loss` at 100 ms and ends at 110 ms.
+fn stopped_at(rules: Rules, loss: (&str, &str), then: Events) -> Option<u64> {
+    let mut events = vec![(100, raises(0, loss.0, loss.1)), (110, exit(0, 1))];
+    events.extend(then);
+    events.sort_by_key(|(at, _)| *at);
+    stop_in(rules, events)
+}
+
+proptest! {
+    #[test]
+    fn a_failure_stops_the_gang_at_once_or_within_the_patience(
+        steps in prop::collection::vec((0..3_u32, 0..8_u8, 0..1_500_u64), 1..12)
+    ) {
+        // Of each rank, whether it has ended, and whether its first report was a loss.
+        let (mut now, mut ended, mut reported) = (0, [false; 3], [None; 3]);
+        let (mut events, mut first, mut own) = (Events::new(), None, None);
+        for (rank, what, pause) in steps {
+            now += pause;
+            let at = rank as usize;
+            if ended[at] {
+                continue;
+            }
+            let event = match what {
+                0 => raises(rank, GLOO.0, GLOO.1),
+                1 => raises(rank, RESET.0, RESET.1),
+                2 => raises(rank, "ValueError", "boom"),
+                3 => exit(rank, 0),
+                4 | 5 => exit(rank, 1),
+                6 => killed(rank, 11),
+                _ => mpi(rank, MpiEvent::Aborted { code: 1, message: None }),
+            };
+            if what <= 2 {
+                reported[at].get_or_insert(what < 2);
+            }
+            ended[at] = (3..=6).contains(&what);
+            let is_own = match what {
+                2 | 4..=6 => reported[at] != Some(true),
+                7 => true,
+                _ => false,
+            };
+            if what >= 4 {
+                first.get_or_insert(now);
+            }
+            if is_own && first.is_some() {
+                own.get_or_insert(now);
+            }
+            events.push((now, event));
+        }
+        let stop = stop_in(rules(), events);
+        prop_assert_eq!(stop.is_some(), first.is_some());
+        if let (Some(stop), Some(first)) = (stop, first) {
+            let patience = CAUSE_PATIENCE.as_millis() as u64;
+            let most = own.unwrap_or(u64::MAX).min(first + patience);
+            prop_assert!((first..=most).contains(&stop), "stopped at {stop}, first {first}, own {own:?}");
+        }
+    }
+}
+
+#[test]
+fn the_stop_waits_for_the_cause_while_only_victims_have_failed() {
+    let kind_only = |rank| {
+        let exception = Exception { kind: "RuntimeError".to_owned(), ..Exception::default() };
+        says(rank, Testimony::Uncaught(exception))
+    };
+    let child = |pid| {
+        let exception = Exception { kind: "ValueError".to_owned(), message: "x".to_owned(), ..Exception::default() };
+        Event::Testimony { rank: Rank(1), pid: Pid(pid), testimony: Testimony::Uncaught(exception) }
+    };
+    let abort = |code| Event::Mpi { rank: Rank(1), event: MpiEvent::Aborted { code, message: None } };
+    let table: Vec<(&str, Events, u64)> = vec![
+        ("nobody says more", vec![], 2_110),
+        ("a rank raises", vec![(500, raises(1, "ValueError", "boom"))], 500),
+        ("a rank had raised before, and is on its way out", vec![(50, raises(1, "ValueError", "boom"))], 110),
+        ("a rank exits without a word", vec![(500, exit(1, 3))], 500),
+        ("a rank crashes", vec![(500, killed(2, 11))], 500),
+        ("a rank aborts", vec![(500, abort(3))], 500),
+        ("the others lose a peer too", vec![(120, raises(1, GLOO.0, GLOO.1)), (125, raises(2, RESET.0, RESET.1))], 125),
+        ("one of them may still report", vec![(120, raises(1, GLOO.0, GLOO.1)), (130, exit(1, 1))], 2_110),
+        ("the others succeed", vec![(300, exit(1, 0)), (400, exit(2, 0))], 400),
+        ("only the type is known yet", vec![(120, kind_only(1))], 2_110),
+        ("the type, then a loss", vec![(90, kind_only(1)), (300, raises(1, GLOO.0, GLOO.1))], 2_110),
+        ("the type, then a cause", vec![(90, kind_only(1)), (300, raises(1, "RuntimeError", "no data"))], 300),
+        ("a child may fail without harm", vec![(300, child(900))], 2_110),
+        ("a late loss does not extend it", vec![(1_900, raises(1, GLOO.0, GLOO.1))], 2_110),
+    ];
+    for (case, then, expected) in table {
+        assert_eq!(stopped_at(rules(), GLOO, then.clone()), Some(expected), "{case}");
+        assert_eq!(stopped_at(rules(), RESET, then), Some(expected), "{case}");
+    }
+}
+
+#[test]
+fn the_stop_does_not_wait_where_a_failure_speaks_for_itself() {
+    for own in
+        [("ValueError", "boom"), ("ConnectionRefusedError", "[Errno 111] Connection refused"), ("SystemExit", "3")]
+    {
+        assert_eq!(stopped_at(rules(), own, vec![]), Some(110), "{own:?}");
+    }
+    let short = Rules { grace_failure: Duration::from_millis(300), ..rules() };
+    assert_eq!(stopped_at(short, GLOO, vec![]), Some(410), "the grace bounds it");
+    let none = Rules { grace_failure: Duration::ZERO, ..rules() };
+    assert_eq!(stopped_at(none, GLOO, vec![]), Some(110));
+    assert_eq!(stopped_at(Rules { keep_going: true, ..rules() }, GLOO, vec![]), None);
+    assert_eq!(stopped_at(rules(), GLOO, vec![(500, Event::Signal(15))]), Some(500), "whoever asks is obeyed");
+    let timeout = Rules { timeout: Some(Duration::from_millis(700)), ..rules() };
+    assert_eq!(stopped_at(timeout, GLOO, vec![]), Some(700));
+    let aborts = Event::Mpi { rank: Rank(0), event: MpiEvent::Aborted { code: 1, message: None } };
+    assert_eq!(stopped_at(rules(), GLOO, vec![(105, aborts)]), Some(105), "it asked for the end");
+}
+
+#[test]
+fn who_reports_the_cause_while_the_stop_waits_is_the_culprit() {
+    let mut gang = gang(3);
+    for (at, event) in [
+        (100, raises(0, GLOO.0, GLOO.1)),
+        (101, raises(2, GLOO.0, GLOO.1)),
+        (110, exit(0, 1)),
+        (112, exit(2, 1)),
+        (1_600, raises(1, "ValueError", "died slowly")),
+    ] {
+        feed(&mut gang, at, event);
+    }
+    feed(&mut gang, 1_610, exit(1, 1));
+    let verdict = verdict(&gang);
+    assert_eq!(culprit(&verdict), Some(Rank(1)));
+    assert_eq!(verdict.fates, [Fate::Victim, Fate::Culprit, Fate::Victim]);
 }
 
 #[test]

@@ -64,8 +64,9 @@ pub struct StopRecord {
 }
 
 impl StopRecord {
-    pub fn has_sent(&self, signal: i32) -> bool {
-        self.signals.iter().any(|(sent, _)| *sent == signal)
+    /// Whether this signal was sent by that time.
+    pub fn was_sent(&self, signal: i32, by: Duration) -> bool {
+        self.signals.iter().any(|(sent, at)| *sent == signal && *at <= by)
     }
 
     /// The last signal that was sent.
@@ -92,6 +93,7 @@ impl Stop {
             | StopWhy::Timeout
             | StopWhy::FrontLost
             | StopWhy::GuardLost
+            | StopWhy::WireUpLost
             | StopWhy::Over => SIGTERM,
         })
     }
@@ -107,6 +109,7 @@ impl Stop {
             | StopWhy::OutputFailed
             | StopWhy::FrontLost
             | StopWhy::GuardLost
+            | StopWhy::WireUpLost
             | StopWhy::Over => self.grace,
         }
     }
@@ -176,7 +179,7 @@ impl Grace {
 
     /// Another order to stop: it can only shorten the grace.
     pub fn and(self, now: Duration, later: Stop, policy: &StopPolicy) -> Grace {
-        let gentle = later.terminates_after(policy).unwrap_or(GENTLE);
+        let gentle = GENTLE.min(later.grace / 2);
         Grace {
             until: self.until.min(now + later.grace),
             longest: self.longest.min(now + later.longest(policy)),
@@ -219,9 +222,9 @@ impl Grace {
         }
         match self.terminate_at {
             Some(at) if now >= at && !self.is_looking => {
-                // A part of the grace is left for the effect of SIGTERM.
-                let is_to_wait = self.is_saving(now) && now < self.since + self.stop.grace / 5 * 4;
-                self.terminate_at = is_to_wait.then_some(now + self.step);
+                let latest = self.latest_terminate();
+                let is_to_wait = self.is_saving(now) && now < latest;
+                self.terminate_at = is_to_wait.then(|| latest.min(now + self.step));
                 if is_to_wait { Due::Nothing } else { Due::Terminate }
             }
             Some(_) | None => Due::Nothing,
@@ -246,7 +249,14 @@ impl Grace {
         }
     }
 
-    fn is_saving(&self, now: Duration) -> bool {
+    /// How long SIGTERM may wait for a worker that is saving: a part of the grace is left for its effect, also of a grace
+    /// that a later order has shortened.
+    fn latest_terminate(&self) -> Duration {
+        self.since + self.stop.grace.min(self.until.saturating_sub(self.since)) / 5 * 4
+    }
+
+    /// Whether the worker was seen to write files lately.
+    pub fn is_saving(&self, now: Duration) -> bool {
         self.wrote_at.is_some_and(|at| now < at + self.step * PAUSES)
     }
 }
@@ -269,8 +279,15 @@ mod tests {
 
     /// Lives through a stop. `work` is what a look at this time finds. Returns when SIGTERM and SIGKILL were sent.
     fn live(stop: Stop, work: impl Fn(Duration) -> Progress) -> (Option<Duration>, Duration, Work) {
-        let mut grace = Grace::of(Duration::ZERO, stop, &POLICY);
-        let (mut now, mut terminated) = (Duration::ZERO, None);
+        live_on(Grace::of(Duration::ZERO, stop, &POLICY), Duration::ZERO, work)
+    }
+
+    fn live_on(
+        mut grace: Grace,
+        mut now: Duration,
+        work: impl Fn(Duration) -> Progress,
+    ) -> (Option<Duration>, Duration, Work) {
+        let mut terminated = None;
         loop {
             match grace.tick(now) {
                 Due::Kill => return (terminated, now, grace.work()),
@@ -330,6 +347,27 @@ mod tests {
         let explicit = StopPolicy { signal: Some(10), ..POLICY };
         assert_eq!((failed(5).first_signal(&explicit), failed(5).terminates_after(&explicit)), (10, Some(s(2))));
         assert_eq!(failed(5).terminates_after(&POLICY), None);
+    }
+
+    /// With checks that are not much shorter than the grace, the next check after 4/5 of it is at its end.
+    #[test]
+    fn sigterm_comes_before_the_kill_also_in_a_short_grace() {
+        let stop = Stop { why: StopWhy::Signal(SIGINT), grace: Duration::from_millis(80) };
+        let saving = |now: Duration| written(now.as_millis() as u64);
+        let expected = (Some(Duration::from_millis(64)), Duration::from_millis(80), Work::Saving);
+        assert_eq!(live(stop, saving), expected);
+    }
+
+    #[test]
+    fn an_order_that_shortens_the_grace_leaves_time_for_sigterm() {
+        for grace in [Duration::from_millis(500), s(5)] {
+            let mut stopping = Grace::of(Duration::ZERO, interrupted(25), &POLICY);
+            let later = Stop { why: StopWhy::FrontLost, grace };
+            stopping = stopping.and(s(1), later, &POLICY);
+            let (terminated, killed, _) = live_on(stopping, s(1), |now| written(now.as_millis() as u64));
+            assert_eq!(killed, s(1) + grace);
+            assert!(terminated.is_some_and(|at| at < killed), "{terminated:?} in a grace of {grace:?}");
+        }
     }
 
     proptest! {

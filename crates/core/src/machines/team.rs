@@ -62,6 +62,10 @@ pub enum Event {
     SpeakerSeen(SpeakerId, u64),
     /// Its connection is closed.
     SpeakerClosed(SpeakerId),
+    /// The leader had ended before the signal that was just to be sent to it.
+    SignalMissed(Slot),
+    /// The leader ignores that signal or leaves it to the kernel: if it exits now, that is of its own.
+    SignalUnnoticed(Slot),
     /// The agent looked: what a worker's processes have done.
     Progress(Slot, Progress),
     /// The agent looked: this process has no child left but helpers of its own.
@@ -93,7 +97,8 @@ pub enum Target {
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// This signal, then SIGCONT, so that a stopped process can act on it.
+    /// This signal, then SIGCONT, so that a stopped process can act on it. Of a leader `SignalMissed` or `SignalUnnoticed` may
+    /// follow.
     Terminate(Target, i32),
     /// SIGKILL.
     Kill(Target),
@@ -162,6 +167,10 @@ struct Member {
     /// A speaker that was signalled before its leader, and the signal.
     stopped_speaker: Option<(SpeakerId, i32)>,
     record: StopRecord,
+    /// The signal that its leader is just being sent.
+    sending: Option<i32>,
+    /// The signals that its leader could not notice.
+    unnoticed: Vec<i32>,
 }
 
 /// The team.
@@ -203,6 +212,8 @@ impl Team {
             idle: Idleness::default(),
             stopped_speaker: None,
             record: StopRecord::default(),
+            sending: None,
+            unnoticed: Vec::new(),
         };
         let members: Vec<Member> = ranks.into_iter().map(member).collect();
         Team {
@@ -243,9 +254,22 @@ impl Team {
         self.members[slot.index()].worker.state()
     }
 
-    /// What was done to end a worker, until its leader ended.
-    pub fn stop_record(&self, slot: Slot) -> &StopRecord {
-        &self.members[slot.index()].record
+    /// The workers whose leaders have not ended, and whether each is stopping and seen to write files.
+    pub fn alive(&self, now: Duration) -> Vec<(WorkerId, bool)> {
+        let alive = self.members.iter().filter(|member| member.worker.leader().is_some());
+        let is_saving = |worker: &Worker| worker.grace().is_some_and(|grace| grace.is_saving(now));
+        alive.map(|member| (member.id, is_saving(&member.worker))).collect()
+    }
+
+    /// What was done to end a worker, until its leader ended so: an exit with a code is no answer to a signal that the leader
+    /// could not notice.
+    pub fn stop_record(&self, slot: Slot, status: WorkerStatus) -> StopRecord {
+        let Member { record, unnoticed, .. } = &self.members[slot.index()];
+        let mut record = record.clone();
+        if matches!(status, WorkerStatus::Exited { .. }) {
+            record.signals.retain(|(signal, _)| !unnoticed.contains(signal));
+        }
+        record
     }
 
     /// Whether a worker's leader is gone and other processes are left.
@@ -293,6 +317,17 @@ impl Team {
             Event::CoreDumpSeen(slot) => self.worker(now, slot, worker::Event::CoreDumpSeen, effects),
             Event::BoundaryEmpty(slot) => self.worker(now, slot, worker::Event::BoundaryEmpty, effects),
             Event::BoundaryHeld(slot, activity) => self.boundary_held(now, slot, activity, effects),
+            Event::SignalMissed(slot) => {
+                let member = &mut self.members[slot.index()];
+                if member.sending.take().is_some() {
+                    member.record.signals.pop();
+                }
+            }
+            Event::SignalUnnoticed(slot) => {
+                let member = &mut self.members[slot.index()];
+                // Its children may notice what goes to the group or to all, and it notices their end.
+                member.unnoticed.extend(member.sending.take().filter(|_| self.policy.scope == StopScope::Leader));
+            }
             Event::Progress(slot, progress) => self.worker(now, slot, worker::Event::Progress(progress), effects),
             Event::SpeakerEnded(id) => self.speaker_ended(id, effects),
             Event::SpeakerSeen(id, written) => self.speaker_seen(now, id, written, effects),
@@ -407,10 +442,13 @@ impl Team {
     }
 
     fn terminate(&mut self, slot: Slot, scope: StopScope, signal: i32, now: Duration, effects: &mut Vec<Effect>) {
-        self.members[slot.index()].record.signals.push((signal, now));
+        let speaker = self.speaker_of(slot).filter(|_| scope == StopScope::Leader);
+        let member = &mut self.members[slot.index()];
+        member.record.signals.push((signal, now));
+        member.sending = speaker.is_none().then_some(signal);
         match scope {
             // The leader may be a shell that would go on to its next command, or end without its child.
-            StopScope::Leader => match self.speaker_of(slot) {
+            StopScope::Leader => match speaker {
                 Some(id) => {
                     effects.push(Effect::Terminate(Target::Speaker(id), signal));
                     self.members[slot.index()].stopped_speaker = Some((id, signal));

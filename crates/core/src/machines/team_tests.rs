@@ -70,6 +70,51 @@ fn the_speaker_gets_the_signal_before_the_leader_and_the_leader_when_it_is_gone(
 }
 
 #[test]
+fn an_exit_is_no_answer_to_a_signal_that_the_leader_could_not_notice() {
+    let exited = WorkerStatus::Exited { code: 3 };
+    let killed = WorkerStatus::Signaled { signal: SIGTERM, core_dumped: false };
+    let signals = |team: &Team, slot, status| team.stop_record(slot, status).signals.len();
+    let mut team = running(&[0, 1, 2, 3]);
+    let python = team.add_speaker(Slot(3), false, 20);
+    step(&mut team, ms(100), stop());
+    step(&mut team, ms(100), Event::SignalUnnoticed(S0));
+    step(&mut team, ms(100), Event::SignalMissed(S1));
+    assert_eq!((signals(&team, S0, exited), signals(&team, S0, killed)), (0, 1));
+    assert_eq!((signals(&team, S1, exited), signals(&team, S1, killed)), (0, 0));
+    assert_eq!((signals(&team, Slot(2), exited), signals(&team, Slot(2), killed)), (1, 1));
+    // Its child was told first, and it may exit for that.
+    step(&mut team, ms(120), Event::SpeakerEnded(python));
+    step(&mut team, ms(120), Event::SignalUnnoticed(Slot(3)));
+    assert_eq!(signals(&team, Slot(3), exited), 1);
+}
+
+#[test]
+fn a_worker_is_said_to_save_only_while_it_lives_and_was_just_seen_to_write() {
+    let mut team = running(&[7, 9]);
+    let both = |seventh, ninth| [(team_id(7), seventh), (team_id(9), ninth)];
+    assert_eq!(team.alive(ms(0)), both(false, false));
+    step(&mut team, ms(100), stop());
+    for second in 1..=4 {
+        let now = ms(100 + second * 1000);
+        step(&mut team, now, Event::Tick);
+        step(&mut team, now, Event::Progress(S0, Progress { written: second * 1000, ..Progress::default() }));
+        step(&mut team, now, Event::Progress(S1, Progress { written: 5, ..Progress::default() }));
+    }
+    assert_eq!(team.alive(ms(4_100)), both(true, false));
+    assert_eq!(team.alive(ms(12_000)), both(false, false));
+    // At the end of the grace one is killed, and the other has longer.
+    step(&mut team, ms(5_100), Event::Tick);
+    step(&mut team, ms(5_400), Event::Tick);
+    assert_eq!(team.alive(ms(5_400)), [(team_id(7), true)]);
+    step(&mut team, ms(5_500), ended(S0));
+    assert_eq!(team.alive(ms(5_500)), []);
+}
+
+fn team_id(rank: u32) -> WorkerId {
+    WorkerId { group: GroupId(0), rank: Rank(rank), attempt: Attempt(0) }
+}
+
+#[test]
 fn of_several_speakers_the_last_one_started_speaks_and_a_leader_started_last_is_itself() {
     let mut team = running(&[0]);
     team.add_speaker(S0, false, 30);
@@ -89,7 +134,7 @@ fn of_several_speakers_the_last_one_started_speaks_and_a_leader_started_last_is_
 fn a_stuck_process_that_is_not_the_leader_is_killed_alone() {
     let mut team = running(&[0]);
     let helper = team.add_speaker(S0, false, 1);
-    team.speaker(helper, |speaker, graces| speaker.exiting(ms(0), graces, Standing::InMpi, 0));
+    team.speaker(helper, |speaker, graces| speaker.exiting(ms(0), graces, Standing::InWorld, 0));
     assert_eq!(team.deadline(), Some(ms(500)));
     assert_eq!(step(&mut team, ms(500), Event::Tick), [Effect::LookAtSpeaker(helper)]);
     assert_eq!(

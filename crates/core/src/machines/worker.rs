@@ -42,6 +42,8 @@ pub enum StopWhy {
     FrontLost,
     /// The guard is gone.
     GuardLost,
+    /// What connects the ranks is gone: they would wait for it for ever.
+    WireUpLost,
     /// The job is over: stops what was left.
     Over,
 }

@@ -25,6 +25,12 @@ pub fn advice(report: &Report, commands: usize) -> Vec<String> {
             lines.extend(debug(culprit, report.world_size, commands));
         }
     }
+    for hookless in &report.hookless {
+        let advice = hookless.why.advice();
+        if !lines.contains(&advice) {
+            lines.push(advice);
+        }
+    }
     lines.extend(more_time(&report.ranks));
     lines
 }

@@ -233,6 +233,7 @@ mod tests {
                 grace_outside: Duration::from_secs(25),
                 timeout: Some(Duration::from_millis(70)),
                 keep_going: false,
+                terminal: None,
             },
         }
     }

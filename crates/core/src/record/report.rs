@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::core_dump::CoreDump;
 use crate::evidence::{Class, Evidence, LeftOut};
 use crate::exit::ExitCode;
+use crate::hookless::Hookless;
 use crate::ids::{JobId, Pid, Rank};
 use crate::standing::Standing;
 use crate::status::WorkerStatus;
@@ -43,6 +44,9 @@ pub struct Report {
     /// The state of the ranks when the job was ended from outside.
     #[serde(default)]
     pub standings: Vec<Standing>,
+    /// Ranks whose Python had no hook, where that may hide the cause.
+    #[serde(default)]
+    pub hookless: Vec<Hookless>,
     /// What can be done about the failure, a line each.
     #[serde(default)]
     pub next: Vec<String>,

@@ -3,7 +3,7 @@
 //! Ranks in the same state share a line. Two last lines count as the same if they differ only in numbers: ranks often
 //! print their own number.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,9 @@ pub struct Standing {
     pub phase_for: Option<f64>,
     /// How long they have written nothing: the shortest and the longest, in seconds. `None` if they never wrote.
     pub silent: Option<(f64, f64)>,
+    /// It has the terminal: what it writes there is not seen.
+    #[serde(default)]
+    pub has_terminal: bool,
     /// The last line that the first of them wrote.
     pub last_line: Option<String>,
     /// The last note of the first of them.
@@ -62,29 +65,12 @@ pub struct Voice {
     /// When it last wrote.
     pub at: Option<Duration>,
     pub line: Option<String>,
-    /// Its stderr ends with this exception.
+    /// Its stderr ends with this exception, and its process does not report its own.
     pub traceback: Option<String>,
 }
 
 /// The state of all ranks at `now`, the exceptional ones first.
 pub fn standings(gang: &Gang, now: Duration, voice: impl Fn(Rank) -> Voice) -> Vec<Standing> {
-    let mut notes: BTreeMap<Rank, &str> = BTreeMap::new();
-    let mut threads: BTreeMap<Rank, Vec<String>> = BTreeMap::new();
-    let mut suspects: BTreeMap<Rank, String> = BTreeMap::new();
-    for evidence in gang.evidence() {
-        match &evidence.fact {
-            Fact::Note { text } => {
-                notes.insert(evidence.rank, text);
-            }
-            Fact::Aside { place, exception } => {
-                threads.entry(evidence.rank).or_default().push(format!("{} (in {place})", exception.headline()));
-            }
-            Fact::Suspect { exception, .. } => {
-                suspects.insert(evidence.rank, exception.headline());
-            }
-            _ => {}
-        }
-    }
     let is_mpi = gang.ranks().iter().any(|record| record.mpi != MpiLife::NotInited);
     let ago = |at: Duration| now.saturating_sub(at).as_secs_f64();
     let mut groups: Vec<(Standing, Vec<Rank>)> = Vec::new();
@@ -92,22 +78,40 @@ pub fn standings(gang: &Gang, now: Duration, voice: impl Fn(Rank) -> Voice) -> V
     for (record, rank) in gang.ranks().iter().zip((0..).map(Rank)) {
         let voice = voice(rank);
         // Its words may be here before the agent's word of its start.
-        let has_spoken = voice.at.is_some() || notes.contains_key(&rank);
+        let note = record.passing.notes().last().and_then(|evidence| match &evidence.fact {
+            Fact::Note { text } => Some(text),
+            _ => None,
+        });
+        let has_spoken = voice.at.is_some() || note.is_some();
         let (phase, since) = match phase(record, is_mpi, gang.ranks().len() == 1) {
             (Phase::NotStarted, _) if has_spoken => (Phase::Running, None),
             known => known,
         };
         let phase_for = since.map(ago);
-        let note = notes.get(&rank).map(|note| short(note));
+        let note = note.map(|note| short(note));
         let last_line = voice.line.as_deref().map(short);
-        let dead_threads: Vec<String> = threads.remove(&rank).unwrap_or_default().iter().map(|it| short(it)).collect();
+        let died = record.passing.asides().filter_map(|evidence| match &evidence.fact {
+            Fact::Aside { place, exception } => Some(short(&format!("{} (in {place})", exception.headline()))),
+            _ => None,
+        });
+        let dead_threads: Vec<String> = died.collect();
         let is_alive = !matches!(phase, Phase::Ended(_));
-        let suspect = suspects.remove(&rank).or(voice.traceback).filter(|_| is_alive).map(|it| short(&it));
+        let suspect = voice.traceback.filter(|_| is_alive).map(|it| short(&it));
         // A thread that died has printed its traceback.
         let suspect = suspect.filter(|it| !dead_threads.iter().any(|thread| thread.starts_with(it.as_str())));
         let silent = voice.at.map(|at| (ago(at), ago(at)));
-        let standing =
-            Standing { ranks: RankSet::of([]), phase, phase_for, silent, last_line, note, dead_threads, suspect };
+        let has_terminal = gang.rules().terminal == Some(rank);
+        let standing = Standing {
+            ranks: RankSet::of([]),
+            phase,
+            phase_for,
+            silent,
+            has_terminal,
+            last_line,
+            note,
+            dead_threads,
+            suspect,
+        };
         let at = *known.entry(standing.key()).or_insert(groups.len());
         match groups.get_mut(at) {
             Some((group, ranks)) => {
@@ -129,6 +133,7 @@ fn phase(record: &RankRecord, is_mpi: bool, is_alone: bool) -> (Phase, Option<Du
         (None, _) if record.pid.is_none() => (Phase::NotStarted, None),
         (None, MpiLife::NotInited) if is_mpi => (Phase::BeforeInit, record.started_at),
         (None, MpiLife::NotInited) => (Phase::Running, None),
+        (None, MpiLife::Inited) if record.finalizing_since.is_some() => (Phase::Finalizing, record.finalizing_since),
         (None, MpiLife::Inited) if record.passed_barrier || is_alone => (Phase::InMpi, record.mpi_since),
         (None, MpiLife::Inited) => (Phase::CalledInit, record.mpi_since),
         (None, MpiLife::Finalized) => (Phase::Finalizing, record.mpi_since),
@@ -148,9 +153,10 @@ pub fn lines(standings: &[Standing]) -> Vec<String> {
 impl Standing {
     /// The key of a group of ranks in the same state.
     fn key(&self) -> String {
-        let Standing { ranks: _, phase, phase_for: _, silent, last_line, note, dead_threads, suspect } = self;
+        let Standing { ranks: _, phase, phase_for: _, silent, has_terminal, last_line, note, dead_threads, suspect } =
+            self;
         without_numbers(&format!("{last_line:?} {note:?} {dead_threads:?} {suspect:?}"))
-            + &format!(" {phase:?} {}", silent.is_some())
+            + &format!(" {phase:?} {} {has_terminal}", silent.is_some())
     }
 
     /// Adds another rank in the same state.
@@ -180,6 +186,7 @@ impl Standing {
         let is_alive = !matches!(self.phase, Phase::NotStarted | Phase::Ended(_));
         let silence = match self.silent {
             _ if !is_alive => None,
+            None if self.has_terminal => Some(format!("{have} the terminal")),
             None => Some(format!("{have} written nothing")),
             Some((least, most)) if most - least < 1.0 => Some(format!("silent {}", seconds(most))),
             Some((least, most)) => Some(format!("silent {} to {}", seconds(least), seconds(most))),
@@ -242,16 +249,16 @@ fn without_numbers(text: &str) -> String {
 }
 
 /// A set of ranks as people write it.
-mod written {
+pub(crate) mod written {
     use serde::{Deserialize, Deserializer, Serializer};
 
     use crate::ranks::RankSet;
 
-    pub(super) fn serialize<S: Serializer>(ranks: &RankSet, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(ranks: &RankSet, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(ranks)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RankSet, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RankSet, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
@@ -269,7 +276,8 @@ mod tests {
     }
 
     fn gang(size: u32) -> Gang {
-        let rules = Rules { grace_failure: s(5), grace_outside: s(25), timeout: None, keep_going: true };
+        let rules =
+            Rules { grace_failure: s(5), grace_outside: s(25), timeout: None, keep_going: true, terminal: None };
         let mut gang = Gang::new(size, rules);
         for rank in 0..size {
             gang.handle(s(0), Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) }, &mut Vec::new());
@@ -314,8 +322,24 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_whose_program_is_over_does_not_stand_with_those_in_a_barrier() {
+        let mut gang = gang(3);
+        for rank in 0..3 {
+            gang.handle(s(1), Event::Mpi { rank: Rank(rank), event: MpiEvent::Inited }, &mut Vec::new());
+        }
+        gang.handle(s(5), Event::Mpi { rank: Rank(1), event: MpiEvent::Finalizing }, &mut Vec::new());
+        let told = standings(&gang, s(42), |_| Voice::default());
+        let expected = [
+            "rank 1     has written nothing, in MPI_Finalize for 37 s",
+            "ranks 0,2  have written nothing, called MPI_Init 41 s ago",
+        ];
+        assert_eq!(lines(&told), expected);
+    }
+
+    #[test]
     fn a_rank_that_has_spoken_has_started_whatever_else_is_known() {
-        let rules = Rules { grace_failure: s(5), grace_outside: s(25), timeout: None, keep_going: true };
+        let rules =
+            Rules { grace_failure: s(5), grace_outside: s(25), timeout: None, keep_going: true, terminal: None };
         let mut gang = Gang::new(3, rules);
         said(&mut gang, 1, 0, Testimony::Note { text: "step 3".to_owned() });
         let told = standings(&gang, s(2), |rank| if rank.0 == 1 { voice(1, "hello") } else { Voice::default() });
@@ -325,6 +349,16 @@ mod tests {
             "rank 2  not started yet",
         ];
         assert_eq!(lines(&told), expected);
+    }
+
+    #[test]
+    fn a_rank_that_wrote_more_after_its_traceback_is_no_suspect_any_more() {
+        let mut gang = gang(1);
+        let exception = Exception { kind: "ValueError".to_owned(), message: "x".to_owned(), ..Exception::default() };
+        gang.handle(s(10), Event::Suspect { rank: Rank(0), exception, end: false }, &mut Vec::new());
+        let told = standings(&gang, s(20), |_| voice(19, "step 5"));
+        assert_eq!(lines(&told), ["rank 0  silent 1.0 s; last line: \"step 5\""]);
+        assert_eq!(told[0].suspect, None);
     }
 
     #[test]

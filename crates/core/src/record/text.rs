@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::core_dump::CoreDump;
 use crate::evidence::{Class, Fact};
+use crate::hookless::Hookless;
 use crate::ids::Rank;
 use crate::printable::{fit, printable};
 use crate::ranks::RankSet;
@@ -24,6 +25,8 @@ const OWN_WIDTH: usize = 150;
 const MAX_LEFT: usize = 3;
 /// Causes of other ranks that get a line each.
 const MAX_CAUSES: usize = 3;
+/// Reasons why Python had no hook that get a line each.
+const MAX_HOOKLESS: usize = 2;
 /// Things to do next.
 const MAX_NEXT: usize = 3;
 
@@ -71,6 +74,8 @@ pub fn render(report: &Report, look: Look<'_>) -> String {
         text.lines("note", last_note(report, culprit));
     }
     text.lines("state", standing::lines(&report.standings));
+    let reasons = if text.0.len() > MAX_LINES / 3 { 1 } else { MAX_HOOKLESS };
+    text.lines("hook", report.hookless.iter().take(reasons).map(Hookless::to_string));
     text.lines("others", others(report));
     text.lines("also", causes(report));
     left(report, &mut text);
@@ -85,7 +90,9 @@ pub fn render(report: &Report, look: Look<'_>) -> String {
     if let Some(CoreDump::File(path)) = report.culprit.as_ref().and_then(|culprit| culprit.core.as_ref()) {
         text.line("core", path);
     }
-    text.lines("next", report.next.iter().take(MAX_NEXT).cloned());
+    // The path of the report is the last line.
+    let room = MAX_LINES.saturating_sub(text.0.len() + 1).min(MAX_NEXT);
+    text.lines("next", report.next.iter().take(room).cloned());
     if let Some(saved) = look.saved {
         text.line("report", saved);
     }
@@ -108,7 +115,7 @@ fn headline(report: &Report, color: bool) -> String {
     const NAME: &str = "rankrun:";
     let rest = format!("  ({code}after {})", duration(report.seconds));
     let summary = printable(&report.summary);
-    let summary = fit(&summary, WIDTH - NAME.len() - 1 - rest.len());
+    let summary = fit(&summary, WIDTH.saturating_sub(NAME.len() + 1 + rest.len()));
     format!("{} {}{rest}", paint("1;31", NAME), paint("1", &summary))
 }
 
@@ -207,7 +214,7 @@ fn grouped<K: PartialEq>(ranks: impl Iterator<Item = (Rank, K)>) -> Vec<(K, Vec<
 /// The fates of the others.
 fn others(report: &Report) -> Option<String> {
     const FATES: [(Fate, &str); 6] = [
-        (Fate::Victim, "lost a peer and failed"),
+        (Fate::Victim, "failed because of another rank"),
         (Fate::FailedToo, "failed too"),
         (Fate::EndedByRankrun, "ended by rankrun"),
         (Fate::Succeeded, "succeeded"),
@@ -286,12 +293,13 @@ fn left(report: &Report, text: &mut Text) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        text.line("", &format!("perhaps of this job, and left alone: {first}{more}"));
+        text.line("", &format!("possibly of this job, not removed: {first}{more}"));
     }
 }
 
+/// A report from a file may have any number here.
 fn duration(seconds: f64) -> String {
-    match seconds {
+    match seconds.max(0.0) {
         s if s < 60.0 => format!("{s:.2} s"),
         s if s < 3600.0 => format!("{} min {:.0} s", s as u64 / 60, s % 60.0),
         s => format!("{} h {} min", s as u64 / 3600, (s as u64 % 3600) / 60),
@@ -301,12 +309,14 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::absence::Absence;
     use crate::advice::advice;
     use crate::evidence::{Evidence, LeftOut};
     use crate::exit::ExitCode;
     use crate::ids::{JobId, Pid};
     use crate::printable::{columns, printable_lines};
     use crate::report::{Left, LeftProcess, RankReport, SCHEMA};
+    use crate::standing::{Phase, Standing};
     use crate::status::WorkerStatus;
     use crate::testimony::Exception;
     use crate::verdict::Window;
@@ -370,6 +380,7 @@ mod tests {
             containment_note: None,
             left: Left { proven: true, workers: 5, shared_memory_removed: true, ..Left::default() },
             standings: Vec::new(),
+            hookless: Vec::new(),
             next: Vec::new(),
         }
     }
@@ -396,6 +407,21 @@ mod tests {
         report.exit_code = ExitCode::signal(signal);
         report.ranks[0].status = Some(WorkerStatus::Signaled { signal, core_dumped });
         report
+    }
+
+    #[test]
+    fn a_duration_that_cannot_be_does_not_widen_the_headline() {
+        for seconds in [-1e300, -1.0, 1e300, f64::MAX, f64::NAN] {
+            let mut report = report();
+            report.seconds = seconds;
+            report.summary = "x".repeat(500);
+            if let Some(culprit) = &mut report.culprit {
+                (culprit.stuck_for, culprit.at) = (Some(seconds), seconds);
+            }
+            let text = render(&report, Look::default());
+            assert!(text.lines().all(|line| line.chars().map(columns).sum::<usize>() <= WIDTH), "{text}");
+            assert!(text.contains("xxx"), "{text}");
+        }
     }
 
     #[test]
@@ -625,6 +651,46 @@ mod tests {
         plain(&report);
         let text = render(&report, Look { saved: Some("/a"), color: true, is_quoted_above: false });
         assert!(text.lines().count() <= MAX_LINES, "{text}");
+    }
+
+    #[test]
+    fn a_timeout_of_ranks_without_the_hook_fits_whatever_else_there_is_to_say() {
+        let mut report = report();
+        report.culprit = None;
+        report.summary = "timed out after 60 s (--timeout)".to_owned();
+        let paths = ["/a", "/b", "/c"].map(|path| Absence::PathReplaced { path: path.to_owned() });
+        report.hookless = Hookless::groups((0..3).map(Rank).zip(paths));
+        report.next = advice(&report, 1);
+        insta::assert_snapshot!(plain(&report), @r#"
+        rankrun: timed out after 60 s (--timeout)  (exit 1, after 0.71 s)
+          hook      rank 0 runs Python without rankrun's hook, which reports exceptions: PYTHONPATH was replaced by "/a"
+                    rank 1 runs Python without rankrun's hook, which reports exceptions: PYTHONPATH was replaced by "/b"
+          others    rank 3 failed because of another rank; ranks 1-2 ended by rankrun; rank 4 succeeded
+          left      nothing (5 workers, all processes gone)
+          next      add to PYTHONPATH instead of replacing it: PYTHONPATH=/a:$PYTHONPATH
+                    add to PYTHONPATH instead of replacing it: PYTHONPATH=/b:$PYTHONPATH
+                    add to PYTHONPATH instead of replacing it: PYTHONPATH=/c:$PYTHONPATH
+          report    ~/.local/state/rankrun/7f3a91c2/report.json
+        "#);
+        let standing = |rank: u32| Standing {
+            ranks: RankSet::of([Rank(rank)]),
+            phase: Phase::Running,
+            phase_for: None,
+            silent: None,
+            has_terminal: false,
+            last_line: Some("x".repeat(rank as usize)),
+            note: None,
+            dead_threads: Vec::new(),
+            suspect: None,
+        };
+        report.standings = (0..20).map(standing).collect();
+        report.left.processes = (0..9)
+            .map(|pid| LeftProcess { pid: Pid(pid), name: "python".to_owned(), state: 'D', wait_channel: None })
+            .collect();
+        report.left.output = OutputFate::Lost;
+        report.left.shared_memory_doubtful = vec!["/dev/shm/a".to_owned()];
+        let text = render(&report, Look { saved: Some("/a"), color: false, is_quoted_above: false });
+        assert!(text.lines().count() <= MAX_LINES && text.contains("  next ") && text.contains("  hook "), "{text}");
     }
 
     #[test]

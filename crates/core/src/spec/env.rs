@@ -14,13 +14,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::ids::{AppIndex, LocalRank, NodeRank, Rank};
 use crate::job::{App, Buffer, EnvEdit, JobSpec};
-
-/// The rendezvous of a torch job (`MASTER_ADDR`, `MASTER_PORT`).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Master {
-    pub addr: String,
-    pub port: u16,
-}
+use crate::rendezvous::{Rendezvous, jax_device};
 
 /// What the agent of a node knows about the node when it starts ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,13 +22,16 @@ pub struct NodeFacts {
     pub node: NodeRank,
     /// CPUs that the job may use on the node, at least 1.
     pub cpus: u32,
-    pub master: Option<Master>,
+    /// `None` where there is no network.
+    pub rendezvous: Option<Rendezvous>,
     /// The path of coreutils' `libstdbuf.so`, which `--buffer line|none` preloads.
     pub stdbuf: Option<OsString>,
     /// The path of the worker socket (`RANKRUN_SOCKET`).
     pub socket: Option<OsString>,
     /// The directory of the interpreter hook, which goes to the front of `PYTHONPATH`.
     pub hook: Option<OsString>,
+    /// Where the PMIx server of the node is.
+    pub pmix: Option<crate::pmix::Facts>,
     /// The job's private directory on the node.
     pub runtime_dir: Option<OsString>,
 }
@@ -113,8 +110,11 @@ const OUTER_IDENTITY: &[&str] = &[
     "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",
     "TORCHELASTIC_ERROR_FILE",
     "TORCHELASTIC_TIMER_FILE",
+    // TensorFlow, as operators of Kubernetes set it for a pod.
+    "TF_CONFIG",
     // An outer rankrun. Its settings (RANKRUN_GRACE and the like) are kept: they do not identify a process.
     "RANKRUN_JOB_ID",
     "RANKRUN_RANK",
@@ -126,6 +126,8 @@ const OUTER_IDENTITY: &[&str] = &[
     "RANKRUN_ATTEMPT",
     "RANKRUN_SOCKET",
     "RANKRUN_WORKER",
+    "RANKRUN_JAX_COORDINATOR",
+    "RANKRUN_JAX_LOCAL_DEVICE",
 ];
 
 /// MCA parameters in the environment are the user's tuning, and are kept although their prefix is on the list above.
@@ -248,6 +250,12 @@ pub fn rank_environment(
     set("RANK", number(rank.0));
     set("LOCAL_RANK", number(place.local_rank.0));
     set("ROLE_RANK", number(rank.0));
+    if let Some(device) = jax_device(spec, app, place) {
+        set("RANKRUN_JAX_LOCAL_DEVICE", number(device));
+    }
+    if let Some(config) = facts.rendezvous.as_ref().and_then(|rendezvous| rendezvous.tf_config(rank)) {
+        set("TF_CONFIG", config);
+    }
     if let Some(directory) = &facts.runtime_dir {
         set(ERROR_FILE, error_file(directory, rank));
     }
@@ -256,8 +264,14 @@ pub fn rank_environment(
         set("PMI_RANK", number(rank.0));
         set("PMI_SIZE", number(spec.map.world_size()));
     }
-    if pmi_fd.is_some() && spec.map.world_size() > 1 {
+    if facts.pmix.is_some() {
+        set("PMIX_RANK", number(rank.0));
+    } else if pmi_fd.is_some() && spec.map.world_size() > 1 {
         NOT_ALONE.iter().for_each(|(name, value)| set(name, value.into()));
+    }
+    if pmi_fd.is_some() && (facts.pmix.is_some() || spec.map.world_size() > 1) {
+        // MPICH 5 needs to know which one to use when it finds both a PMI-1 server and a namespace.
+        set("MPIR_CVAR_PMI_VERSION", "1".into());
     }
     if let Some(per_rank) = spec.gpus_per_rank {
         debug_assert_eq!(place.node, facts.node, "a rank is started on its own node");
@@ -302,16 +316,14 @@ fn fill(
     filled
 }
 
-/// Prevents ranks of Open MPI from running as singletons, since we cannot wire them up: `MPI_Init` then fails. It does not
+/// Prevents ranks of Open MPI from running as singletons where they are not offered PMIx (`--mpi pmi1`): `MPI_Init` then fails. It does not
 /// affect programs that never call `MPI_Init`, nor Open MPI's own `mpiexec` in a rank: `mpiexec` sets the first variable
 /// for its ranks, and they do not read the second.
 const NOT_ALONE: &[(&str, &str)] = &[
     // Open MPI 5: PMIx_Init finds a namespace without a rank, so that it is not a singleton.
-    ("PMIX_NAMESPACE", "rankrun-cannot-wire-up-open-mpi-yet"),
+    ("PMIX_NAMESPACE", "rankrun-offers-no-pmix"),
     // Open MPI 1.7 to 4: ess/singleton looks for the contact information of its server in this file.
-    ("OMPI_MCA_ess_singleton_server", "file:rankrun-cannot-wire-up-open-mpi-yet"),
-    // MPICH 5 needs to know which one to use when it finds both a PMI-1 server and a namespace.
-    ("MPIR_CVAR_PMI_VERSION", "1"),
+    ("OMPI_MCA_ess_singleton_server", "file:rankrun-offers-no-pmix"),
 ];
 
 /// Where torch's `@record` writes the exception of a rank.
@@ -348,14 +360,16 @@ fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(
         ("TORCHELASTIC_MAX_RESTARTS", "0".into()),
         ("TORCHELASTIC_RUN_ID", OsString::from(&spec.job.0)),
         ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
+        // The default of torchrun 2.15's --signals-to-handle.
+        ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT".into()),
     ];
     if let Some(socket) = &facts.socket {
         shared.push(("RANKRUN_SOCKET", socket.clone()));
     }
-    if let Some(master) = &facts.master {
-        shared.push(("MASTER_ADDR", OsString::from(&master.addr)));
-        shared.push(("MASTER_PORT", master.port.to_string().into()));
+    if let Some(pmix) = &facts.pmix {
+        shared.extend(crate::pmix::environment(pmix, &crate::pmix::namespace(&spec.job, spec.attempt)));
     }
+    shared.extend(facts.rendezvous.iter().flat_map(Rendezvous::shared));
     shared
 }
 
@@ -524,7 +538,9 @@ mod tests {
             hook: true,
             io: IoPolicy::default(),
             mpi: MpiMode::Pmi1,
+            pmix_library: None,
             gpus_per_rank: None,
+            tf_config: false,
             clean_shm: CleanShm::Job,
             ignored_signals: Vec::new(),
         }
@@ -534,10 +550,11 @@ mod tests {
         NodeFacts {
             node: NodeRank(0),
             cpus: 16,
-            master: Some(Master { addr: "127.0.0.1".into(), port: 41000 }),
+            rendezvous: Rendezvous::new("127.0.0.1", &[41000, 41001]),
             stdbuf: Some("/usr/libexec/coreutils/libstdbuf.so".into()),
             socket: Some("/tmp/rankrun-0/7f3a91c2/worker".into()),
             hook: None,
+            pmix: None,
             runtime_dir: None,
         }
     }
@@ -572,10 +589,28 @@ mod tests {
         assert_eq!(names(&spec(1, &[], vec![]), Some(9)), [""; 0], "it is alone");
         assert_eq!(names(&spec(2, &[], vec![]), None), [""; 0], "--mpi none");
         let edited = spec(2, &[], vec![remove("PMIX_*"), set("MPIR_CVAR_PMI_VERSION", "2")]);
-        assert_eq!(names(&edited, Some(9)), ["OMPI_MCA_ess_singleton_server", "MPIR_CVAR_PMI_VERSION"]);
+        assert_eq!(names(&edited, Some(9)), ["OMPI_MCA_ess_singleton_server"]);
         assert_eq!(get(&whole(&edited, 0, Some(9)), "MPIR_CVAR_PMI_VERSION"), Some("2"));
         let outer: Vec<(&str, &str)> = NOT_ALONE.to_vec();
-        assert_eq!(names(&spec(2, &outer, vec![]), None), ["MPIR_CVAR_PMI_VERSION"], "an inner job with --mpi none");
+        assert_eq!(names(&spec(2, &outer, vec![]), None), [""; 0], "an inner job with --mpi none");
+    }
+
+    #[test]
+    fn a_rank_of_open_mpi_finds_the_server_of_its_node() {
+        let pmix = crate::pmix::Facts { port: 4711, directory: "/run/pmix".into(), host: "node1".to_owned() };
+        let facts = NodeFacts { pmix: Some(pmix), ..facts() };
+        let outer = [("PMIX_RANK", "7"), ("PMIX_SERVER_URI41", "of.another;tcp4://127.0.0.1:1")];
+        let spec = spec(1, &outer, vec![]);
+        let mut env = app_environment(&spec, &facts, AppIndex(0));
+        env.extend(rank_environment(&spec, &facts, Rank(0), Some(9)));
+        let get = |name: &str| env.get(OsStr::new(name)).and_then(|value| value.to_str());
+        for name in ["PMIX_SERVER_URI3", "PMIX_SERVER_URI41", "PMIX_SERVER_URI61"] {
+            assert_eq!(get(name), Some("rankrun-server.0;tcp4://127.0.0.1:4711"));
+        }
+        assert_eq!((get("PMIX_RANK"), get("PMIX_NAMESPACE")), (Some("0"), Some("rankrun-7f3a91c2.0")));
+        assert_eq!(get("MPIR_CVAR_PMI_VERSION"), Some("1"), "MPICH takes the other one");
+        assert_eq!(get("OMPI_MCA_ess"), Some("pmi"));
+        assert_eq!(get("OMPI_MCA_ess_singleton_server"), None);
     }
 
     #[test]
@@ -593,10 +628,10 @@ mod tests {
         MPIR_CVAR_PMI_VERSION=1
         MPI_LOCALNRANKS=8
         MPI_LOCALRANKID=5
-        OMPI_MCA_ess_singleton_server=file:rankrun-cannot-wire-up-open-mpi-yet
+        OMPI_MCA_ess_singleton_server=file:rankrun-offers-no-pmix
         OMP_NUM_THREADS=2
         PATH=/bin
-        PMIX_NAMESPACE=rankrun-cannot-wire-up-open-mpi-yet
+        PMIX_NAMESPACE=rankrun-offers-no-pmix
         PMI_FD=9
         PMI_RANK=5
         PMI_SIZE=8
@@ -604,6 +639,8 @@ mod tests {
         PYTHONUNBUFFERED=1
         RANK=5
         RANKRUN_ATTEMPT=0
+        RANKRUN_JAX_COORDINATOR=127.0.0.1:41001
+        RANKRUN_JAX_LOCAL_DEVICE=5
         RANKRUN_JOB_ID=7f3a91c2
         RANKRUN_LOCAL_RANK=5
         RANKRUN_LOCAL_WORLD_SIZE=8
@@ -618,6 +655,7 @@ mod tests {
         TORCHELASTIC_MAX_RESTARTS=0
         TORCHELASTIC_RESTART_COUNT=0
         TORCHELASTIC_RUN_ID=7f3a91c2
+        TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT
         TORCHELASTIC_USE_AGENT_STORE=False
         TORCH_NCCL_ASYNC_ERROR_HANDLING=1
         WORLD_SIZE=8
@@ -778,6 +816,32 @@ mod tests {
         assert_eq!(get(&env, "CUDA_VISIBLE_DEVICES"), Some("5,7"));
         assert_eq!(get(&env, "ROCR_VISIBLE_DEVICES"), Some("0,1,2,3"), "HIP would apply both, one after the other");
         assert_eq!(get(&whole(&spec, 0, None), "CUDA_VISIBLE_DEVICES"), Some("GPU-a,3"));
+    }
+
+    #[test]
+    fn ranks_that_see_the_same_gpus_use_one_each_in_jax() {
+        let device = |spec: &JobSpec| {
+            get(&whole(spec, spec.map.world_size() - 1, None), "RANKRUN_JAX_LOCAL_DEVICE").map(str::to_owned)
+        };
+        assert_eq!(device(&spec(2, &[("CUDA_VISIBLE_DEVICES", "4,5")], vec![])).as_deref(), Some("1"));
+        assert_eq!(device(&spec(1, &[("CUDA_VISIBLE_DEVICES", "4,5")], vec![])), None, "it is alone");
+        let sliced = JobSpec { gpus_per_rank: Some(2), ..spec(2, &[], vec![]) };
+        assert_eq!(device(&sliced), None, "it has its own");
+        let value = Template::lenient("{local_rank}".as_ref());
+        let filled = vec![EnvEdit::Fill { name: "CUDA_VISIBLE_DEVICES".into(), value }];
+        assert_eq!(device(&spec(2, &[], filled)), None, "it has its own");
+        assert_eq!(device(&spec(1, &[("RANKRUN_JAX_LOCAL_DEVICE", "7")], vec![])), None, "an outer one");
+    }
+
+    #[test]
+    fn tensorflow_is_told_only_if_that_is_wanted_and_the_user_has_the_last_word() {
+        let outer = [("TF_CONFIG", "outer")];
+        assert_eq!(get(&whole(&spec(2, &outer, vec![]), 1, None), "TF_CONFIG"), None);
+        let mut facts = facts();
+        facts.rendezvous = Rendezvous::new("127.0.0.1", &[41000, 41001, 41002, 41003]);
+        let told = |edits| rank_environment(&spec(2, &outer, edits), &facts, Rank(1), None);
+        assert!(told(vec![]).contains_key(OsStr::new("TF_CONFIG")));
+        assert!(!told(vec![set("TF_CONFIG", "mine")]).contains_key(OsStr::new("TF_CONFIG")), "the app's stays");
     }
 
     #[test]

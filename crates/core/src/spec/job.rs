@@ -71,7 +71,11 @@ pub struct JobSpec {
     pub hook: bool,
     pub io: IoPolicy,
     pub mpi: MpiMode,
+    /// The `libpmix.so.2` that serves Open MPI, if the user names one. Absolute.
+    pub pmix_library: Option<OsString>,
     pub gpus_per_rank: Option<u32>,
+    /// Whether the ranks get `TF_CONFIG`.
+    pub tf_config: bool,
     pub clean_shm: CleanShm,
     /// Signals that were ignored when the front started; workers start with them ignored too (nohup).
     pub ignored_signals: Vec<i32>,
@@ -219,10 +223,24 @@ pub enum Buffer {
 /// Which MPI wire-up a rank is offered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum MpiMode {
-    /// PMI-1 on an inherited socket: MPICH, Intel MPI, MVAPICH.
+    /// Both of these: each MPI takes the one that it knows.
     #[default]
+    Auto,
+    /// PMI-1 on an inherited socket: MPICH, Intel MPI, MVAPICH.
     Pmi1,
+    /// PMIx at a socket of the agent: Open MPI.
+    Pmix,
     None,
+}
+
+impl MpiMode {
+    pub fn offers_pmi1(self) -> bool {
+        matches!(self, MpiMode::Auto | MpiMode::Pmi1)
+    }
+
+    pub fn offers_pmix(self) -> bool {
+        matches!(self, MpiMode::Auto | MpiMode::Pmix)
+    }
 }
 
 /// The policy for shared memory that a job leaves (K-8).

@@ -3,7 +3,9 @@
 pub mod env;
 pub mod ids;
 pub mod job;
+pub mod pmix;
 pub mod rankmap;
 pub mod ranks;
+pub mod rendezvous;
 pub mod template;
 pub mod units;

@@ -58,6 +58,15 @@ impl RankSet {
         }
     }
 
+    /// The ranks that are named, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Rank> + '_ {
+        let ranges = match self {
+            RankSet::All => &[][..],
+            RankSet::Ranges(ranges) => ranges,
+        };
+        ranges.iter().flat_map(|(first, last)| (first.0..=last.0).map(Rank))
+    }
+
     /// The least rank named, if the set names any.
     pub fn min(&self) -> Option<Rank> {
         match self {

@@ -1,32 +1,51 @@
 //! The tails of the ranks' output: their last words for the verdict, and the suspicion that a rank is as good as gone
 //! although it has not said so.
+//!
+//! Keeping a piece of output costs time in proportion to the piece. What a tail says is read at the end, and where a rank
+//! has been silent for [`SUSPECT_AFTER`].
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use rankrun_core::stderr::Tail;
-use rankrun_core::testimony::Exception;
+use rankrun_core::testimony::{Exception, SUSPECT_AFTER};
+use rankrun_core::timers::Timers;
 use rankrun_core::{Rank, Stream};
 
-/// How long a rank may live on in silence after a traceback before it is suspected.
-const SUSPECT_AFTER: Duration = Duration::from_secs(10);
+/// How long before it is found out whether its Python has a hook: most ranks that print a traceback have ended by then.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// Tails that are read in one turn of the loop, since thousands of ranks may fall silent together. The rest is read in
+/// the next turns.
+const READ_AT_ONCE: usize = 16;
 
 /// What is known of each rank that has written anything.
 #[derive(Debug, Default)]
 pub(crate) struct LastWords {
     ranks: HashMap<Rank, Words>,
+    /// When to see whether a rank is silent. It is not moved by each piece of output.
+    silence: Timers<Rank>,
+    /// The same for a shorter silence, after which it is found out about its hook.
+    looks: Timers<Rank>,
 }
 
 #[derive(Debug, Default)]
 struct Words {
-    tail: Tail,
+    stderr: Tail,
     stdout: Tail,
-    /// When the rank is to be suspected, if it says nothing more.
-    suspect_at: Option<Duration>,
+    /// When it last wrote to stderr, or when its process was last known to report its failures.
+    last: Duration,
     /// Its process reports its own failures: a traceback that it prints is one that it has survived, or will report.
     reports: bool,
-    /// It has reported a failure, or has ended.
+    /// It has reported a failure: the traceback that follows is of that.
     is_settled: bool,
+    has_ended: bool,
+}
+
+impl Words {
+    /// Whether it is to be suspected if it ends with a traceback and is silent.
+    fn is_open(&self) -> bool {
+        !self.reports && !self.has_ended
+    }
 }
 
 impl LastWords {
@@ -37,36 +56,55 @@ impl LastWords {
             words.stdout.write(bytes);
             return;
         }
-        words.tail.write(bytes);
-        let is_suspect = !words.reports && words.tail.last_traceback().is_some();
-        words.suspect_at = is_suspect.then_some(now + SUSPECT_AFTER);
+        words.stderr.write(bytes);
+        words.last = now;
+        if words.is_open() {
+            for (timers, after) in [(&mut self.silence, SUSPECT_AFTER), (&mut self.looks, LOOK_AFTER)] {
+                if timers.at(rank).is_none() {
+                    timers.set(rank, Some(now + after));
+                }
+            }
+        }
     }
 
     /// Whether the rank's process reports its own failures has changed.
     pub(crate) fn reports(&mut self, now: Duration, rank: Rank, reports: bool) {
         let words = self.ranks.entry(rank).or_default();
         words.reports = reports;
+        words.last = now;
         // The end of a process is known late: what was written since may be of another one, that does not report.
-        let is_open = !reports && !words.is_settled && words.tail.last_traceback().is_some();
-        words.suspect_at = is_open.then_some(now + SUSPECT_AFTER);
+        let is_open = words.is_open() && !words.is_settled;
+        self.silence.set(rank, is_open.then_some(now + SUSPECT_AFTER));
+        self.looks.set(rank, is_open.then_some(now + LOOK_AFTER));
     }
 
-    /// The rank has ended, or has told of its failure itself: there is nothing to suspect.
+    /// The rank has told of its failure itself: there is nothing to suspect in what it has written.
     pub(crate) fn settle(&mut self, rank: Rank) {
-        if let Some(words) = self.ranks.get_mut(&rank) {
-            words.suspect_at = None;
-            words.is_settled = true;
-        }
+        self.ranks.entry(rank).or_default().is_settled = true;
+        self.silence.set(rank, None);
+        self.looks.set(rank, None);
+    }
+
+    /// The rank has ended. The rest of its output may follow.
+    pub(crate) fn ended(&mut self, rank: Rank) {
+        self.ranks.entry(rank).or_default().has_ended = true;
+        self.silence.set(rank, None);
+        self.looks.set(rank, None);
     }
 
     /// The last words of a rank on stderr, if it has written any.
     pub(crate) fn of(&self, rank: Rank) -> Option<&Tail> {
-        self.ranks.get(&rank).map(|words| &words.tail)
+        self.ranks.get(&rank).map(|words| &words.stderr)
+    }
+
+    /// The traceback that a rank's stderr ends with, unless its process reports its own failures.
+    pub(crate) fn suspicious(&self, rank: Rank) -> Option<Exception> {
+        self.ranks.get(&rank).filter(|words| !words.reports).and_then(|words| words.stderr.last_traceback())
     }
 
     /// The last words of a rank on stderr and stdout.
     pub(crate) fn both(&self, rank: Rank) -> Option<(&Tail, &Tail)> {
-        self.ranks.get(&rank).map(|words| (&words.tail, &words.stdout))
+        self.ranks.get(&rank).map(|words| (&words.stderr, &words.stdout))
     }
 
     /// Whether the rank has printed that it ends the job by `MPI_Abort`.
@@ -74,21 +112,134 @@ impl LastWords {
         self.of(rank).and_then(Tail::aborted).is_some_and(|(aborting, _)| aborting == rank.0)
     }
 
-    /// When [`LastWords::due`] has something to say.
+    /// When [`LastWords::due`] or [`LastWords::is_to_look`] may have something to say.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        self.ranks.values().filter_map(|words| words.suspect_at).min()
+        [self.silence.next(), self.looks.next()].into_iter().flatten().min()
     }
 
-    /// The ranks that are to be suspected now; each is named once.
+    /// Whether a rank has been silent for a while after a traceback, so that it is time to find out about its hook.
+    pub(crate) fn is_to_look(&mut self, now: Duration) -> bool {
+        !self.silent(now, |words| &mut words.looks, LOOK_AFTER).is_empty()
+    }
+
+    /// The ranks that are to be suspected now; each is named once for what it has written.
     pub(crate) fn due(&mut self, now: Duration) -> Vec<(Rank, Exception)> {
-        let mut due = Vec::new();
-        for (rank, words) in &mut self.ranks {
-            if words.suspect_at.is_some_and(|at| at <= now) {
-                words.suspect_at = None;
-                due.extend(words.tail.last_traceback().map(|exception| (*rank, exception)));
-            }
-        }
+        let mut due = self.silent(now, |words| &mut words.silence, SUSPECT_AFTER);
         due.sort_by_key(|(rank, _)| *rank);
         due
+    }
+
+    /// The ranks that have been silent for so long after a traceback.
+    fn silent(
+        &mut self,
+        now: Duration,
+        timers: fn(&mut LastWords) -> &mut Timers<Rank>,
+        after: Duration,
+    ) -> Vec<(Rank, Exception)> {
+        let (mut silent, mut read) = (Vec::new(), 0);
+        while read < READ_AT_ONCE
+            && let Some(rank) = timers(self).pop_due(now)
+        {
+            let Some(words) = self.ranks.get(&rank).filter(|words| words.is_open()) else { continue };
+            let last = words.last;
+            if last + after > now {
+                timers(self).set(rank, Some(last + after));
+                continue;
+            }
+            read += 1;
+            silent.extend(words.stderr.last_traceback().map(|exception| (rank, exception)));
+        }
+        silent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACEBACK: &[u8] =
+        b"Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\nValueError: no data\n";
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn suspects(words: &mut LastWords, now: Duration) -> Vec<u32> {
+        words.due(now).into_iter().map(|(rank, _)| rank.0).collect()
+    }
+
+    #[test]
+    fn a_rank_that_is_silent_after_a_traceback_is_suspected_once() {
+        let mut words = LastWords::default();
+        for piece in TRACEBACK.chunks(7) {
+            words.write(s(1), Rank(1), Stream::Stderr, piece);
+        }
+        words.write(s(1), Rank(2), Stream::Stderr, b"all is well\n");
+        assert_eq!((words.silence.next(), suspects(&mut words, s(10))), (Some(s(11)), vec![]));
+        // Output on stdout is no sign that stderr has more to say.
+        words.write(s(10), Rank(1), Stream::Stdout, b"step 1\n");
+        assert_eq!(suspects(&mut words, s(11)), [1]);
+        assert_eq!((words.silence.next(), suspects(&mut words, s(100))), (None, vec![]));
+        words.write(s(100), Rank(1), Stream::Stderr, b"again\n");
+        words.write(s(105), Rank(1), Stream::Stderr, TRACEBACK);
+        assert!(suspects(&mut words, s(112)).is_empty());
+        assert_eq!((words.silence.next(), suspects(&mut words, s(115))), (Some(s(115)), vec![1]));
+    }
+
+    #[test]
+    fn a_rank_that_is_silent_for_a_second_after_a_traceback_is_looked_at_once() {
+        let mut words = LastWords::default();
+        words.write(s(1), Rank(1), Stream::Stderr, TRACEBACK);
+        words.write(s(1), Rank(2), Stream::Stderr, b"all is well\n");
+        assert_eq!(words.deadline(), Some(s(2)));
+        assert_eq!([s(1), s(2), s(3)].map(|now| words.is_to_look(now)), [false, true, false]);
+        words.write(s(4), Rank(1), Stream::Stderr, b"going on\n");
+        assert!(!words.is_to_look(s(5)));
+    }
+
+    #[test]
+    fn ranks_that_report_their_failures_or_have_ended_are_not_suspected() {
+        let mut words = LastWords::default();
+        for rank in 0..4 {
+            words.reports(s(0), Rank(rank), rank == 0);
+            words.write(s(1), Rank(rank), Stream::Stderr, TRACEBACK);
+        }
+        words.settle(Rank(1));
+        words.ended(Rank(2));
+        // The last of a rank's output may come after its end, also if it wrote nothing before.
+        words.write(s(2), Rank(2), Stream::Stderr, TRACEBACK);
+        words.ended(Rank(4));
+        words.write(s(2), Rank(4), Stream::Stderr, TRACEBACK);
+        assert_eq!(suspects(&mut words, s(20)), [3]);
+        words.reports(s(30), Rank(0), false);
+        assert_eq!((suspects(&mut words, s(39)), suspects(&mut words, s(40))), (vec![], vec![0]));
+    }
+
+    #[test]
+    fn thousands_of_silent_ranks_are_read_a_few_in_each_turn() {
+        let mut words = LastWords::default();
+        for rank in 0..100 {
+            words.write(s(0), Rank(rank), Stream::Stderr, TRACEBACK);
+        }
+        let mut turns = Vec::new();
+        while words.deadline().is_some_and(|due| due <= s(10)) {
+            words.is_to_look(s(10));
+            turns.push(suspects(&mut words, s(10)).len());
+        }
+        assert_eq!((turns.len(), turns.iter().sum::<usize>()), (7, 100), "{turns:?}");
+    }
+
+    /// Reading the tail for each piece took hours for this.
+    #[test]
+    fn a_flood_in_small_pieces_costs_no_more_for_each_piece_than_the_piece() {
+        let mut words = LastWords::default();
+        for number in 0..200_000 {
+            let line = format!("warning {number}: odd\n");
+            for piece in line.as_bytes().chunks(10) {
+                words.write(Duration::from_micros(number), Rank(0), Stream::Stderr, piece);
+                assert_eq!(words.due(Duration::from_micros(number)), []);
+            }
+        }
+        assert_eq!(words.of(Rank(0)).map(|tail| tail.lines().len()), Some(rankrun_core::stderr::LINES));
     }
 }

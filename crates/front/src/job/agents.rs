@@ -1,12 +1,13 @@
 //! Handles the messages of agents.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
 use rankrun_core::advice::refusal;
 use rankrun_core::event::{JobEvent, last_words};
 use rankrun_core::evidence::MpiEvent;
-use rankrun_core::gang::{self, MpiLife};
+use rankrun_core::gang::{self, MpiLife, Outside};
 use rankrun_core::job::{MpiMode, StdinTarget};
 use rankrun_core::open_mpi::has_failed_to_init;
 use rankrun_core::stderr::Tail;
@@ -19,8 +20,12 @@ use rankrun_wire::message::{Containment, Hello};
 
 use crate::job::event::FrontEffect;
 use crate::job::front::Front;
+use crate::job::signals::is_by_signal;
 use crate::link::LinkError;
 use crate::nodes::Guard;
+
+/// Ranks whose last words are read at the end, the first to fail: each takes milliseconds.
+const RANKS_READ: usize = 1000;
 
 impl Front {
     /// An agent has sent a message.
@@ -77,7 +82,7 @@ impl Front {
             ToFront::Ended { worker, status, mut stop, at } => {
                 let now = self.now();
                 self.delivery.presenter.ended(now, worker.rank);
-                self.last_words.settle(worker.rank);
+                self.last_words.ended(worker.rank);
                 if !stop.signals.is_empty() {
                     let now = self.now();
                     let clock = &mut self.nodes[from.index()].clock;
@@ -98,7 +103,7 @@ impl Front {
                 self.node_event(from, at, gang::Event::Mpi { rank: worker.rank, event })
             }
             ToFront::Testimony { worker, pid, testimony, at } => {
-                if let Testimony::Uncaught(_) | Testimony::Exiting { .. } = testimony {
+                if let Testimony::Uncaught(_) | Testimony::Exiting { .. } | Testimony::Leaving { .. } = testimony {
                     self.last_words.settle(worker.rank);
                 }
                 if let Testimony::Note { text } = &testimony {
@@ -119,6 +124,7 @@ impl Front {
                 let now = self.now();
                 self.last_words.reports(now, worker.rank, reports);
             }
+            ToFront::Hookless(found) => self.hookless(found),
             ToFront::KilledForMemory { worker, detail, at } => {
                 self.node_event(from, at, gang::Event::OutOfMemory { rank: worker.rank, detail });
             }
@@ -140,8 +146,10 @@ impl Front {
                 self.agent_note(text);
                 self.event(gang::Event::OutputFailed);
             }
+            ToFront::Alive { workers, at } => self.alive_known(from, &workers, at),
             ToFront::Paused => self.paused(),
             ToFront::GuardLost => self.lose_guard(from),
+            ToFront::WireUpLost { reason, at } => self.node_event(from, at, gang::Event::WireUpLost { reason }),
             ToFront::Note(text) => self.agent_note(text),
             ToFront::Over(summary) => {
                 let node = &mut self.nodes[from.index()];
@@ -222,19 +230,13 @@ impl Front {
 
     /// A leader has ended.
     fn rank_ended(&mut self, from: NodeRank, rank: Rank, status: WorkerStatus, at: Duration) {
-        if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank)) {
-            let was_lent = terminal.ended(status.success());
-            // ^C went to the rank only: ending it was meant.
-            if matches!(status, WorkerStatus::Signaled { signal: signal::SIGINT, .. }) {
-                self.key_was_pressed = true;
-                self.event(gang::Event::Signal(signal::SIGINT));
-                if was_lent {
-                    // A script that runs us goes on unless it gets the signal too.
-                    terminal::signal_own_group(signal::SIGINT);
-                }
-            }
-        }
+        let lent = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank));
+        let was_lent = lent.is_some_and(|terminal| terminal.ended(status.success()));
         self.node_event(from, at, gang::Event::Ended { rank, status });
+        if was_lent && self.gang.outside() == Some(Outside::Interrupted(rank)) && is_by_signal(status) {
+            // ^C went to the rank only: a script that runs us goes on unless it gets the signal too.
+            terminal::signal_own_group(signal::SIGINT);
+        }
     }
 
     /// Handles ranks that are alive and silent after a traceback on stderr.
@@ -246,20 +248,27 @@ impl Front {
             let end = self.plan.end_suspects;
             if !end {
                 let headline = exception.headline();
+                let why = self.gang.ranks().get(rank.index()).and_then(|record| record.hookless.as_ref());
+                let why = why.map(|why| format!(", where Python has no hook: {why}")).unwrap_or_default();
                 self.note(format!(
-                    "rank {rank} wrote a traceback ({headline}) and is still running; --on-suspect kill would end the job"
+                    "rank {rank} wrote a traceback ({headline}) and is still running{why}; --on-suspect kill would end the job"
                 ));
             }
             self.event(gang::Event::Suspect { rank, exception, end });
         }
     }
 
-    /// Before the verdict: reads the last lines of output of the ranks that failed, or printed that they abort.
+    /// Before the verdict: reads the last lines of output of the ranks that failed first, or printed that they abort.
     pub(crate) fn read_last_words(&mut self) {
-        let is_in_evidence = |rank: Rank| self.gang.evidence().iter().any(|evidence| evidence.rank == rank);
+        let mut first = BTreeSet::new();
+        for evidence in self.gang.evidence() {
+            if first.len() < RANKS_READ {
+                first.insert(evidence.rank);
+            }
+        }
         let failed: Vec<Rank> = (0..self.plan.spec.map.world_size())
             .map(Rank)
-            .filter(|rank| is_in_evidence(*rank) || self.last_words.has_aborted(*rank))
+            .filter(|rank| first.contains(rank) || self.last_words.has_aborted(*rank))
             .collect();
         for rank in failed {
             let Some((stderr, _)) = self.last_words.both(rank) else { continue };

@@ -11,8 +11,8 @@ use rankrun_core::gang::{self, Outside};
 use rankrun_core::job::CleanShm;
 use rankrun_core::report::{Left, OutputFate, Report};
 use rankrun_core::text::{Look, lines_below, render};
-use rankrun_core::verdict::{Origin, verdict};
-use rankrun_core::{ExitCode, NodeRank, Stream, WorkerStatus};
+use rankrun_core::verdict::{Origin, Verdict, verdict};
+use rankrun_core::{ExitCode, NodeRank, Rank, Stream, WorkerStatus};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::signal;
@@ -23,6 +23,7 @@ use crate::job::front::{Front, Outcome};
 use crate::job::refusal::Refusal;
 use crate::job::report;
 use crate::job::run::RELEASE_BOUND;
+use crate::job::signals::is_by_signal;
 use crate::nodes::{Act, Guard, LOOK_STEP, NodeHandle};
 
 /// How long guard and agent may take to end after the ranks, beyond the time of a kill.
@@ -80,8 +81,11 @@ impl Front {
         self.print_withheld_notes(None);
         self.read_last_words();
         let mut end = self.end(proven, is_written);
-        end.core = self.find_core();
-        let report = self.report(&end);
+        // Nothing more becomes known of the ranks.
+        let verdict = verdict(&self.gang);
+        end.core = verdict.culprit.as_ref().and_then(|culprit| self.find_core(culprit.rank));
+        let report = self.report(&verdict, &end);
+        self.show_notices();
         end.is_quoted_above = self.is_quoted_above(&report);
         let is_printed = report::is_worth_telling(&report, &self.gang);
         let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_printed);
@@ -103,16 +107,18 @@ impl Front {
             let look =
                 Look { saved: end.saved.as_deref(), color: self.plan.color, is_quoted_above: end.is_quoted_above };
             let text = render(&report, look);
-            let now = self.now();
-            let text = format!("{}{}", self.over_key(), text.trim_end_matches('\n'));
-            self.delivery.presenter.notice(now, &text);
+            self.notices.push_back(format!("{}{}", self.over_key(), text.trim_end_matches('\n')));
         }
         let now = self.now();
         self.delivery.journal.record(now, || JobEvent::End(Box::new(end)));
         self.write_out(Some(REPORT_BOUND));
         self.save(directory.filter(|_| unusable.is_none()), &report);
         self.write_out(Some(REPORT_BOUND));
+        let interrupted = verdict.interrupted.and_then(|finding| self.gang.ranks()[finding.rank.index()].status);
         let raise = match self.gang.outside() {
+            _ if interrupted.is_some_and(is_by_signal) && report.exit_code == ExitCode::signal(signal::SIGINT) => {
+                Some(signal::SIGINT)
+            }
             Some(Outside::Signal(number)) if report.exit_code == ExitCode::signal(number) => Some(number),
             Some(Outside::OutputGone) if report.exit_code == ExitCode::signal(signal::SIGPIPE) => Some(signal::SIGPIPE),
             Some(_) | None => None,
@@ -188,8 +194,7 @@ impl Front {
     }
 
     /// The path of the culprit's core file, if there is one.
-    fn find_core(&mut self) -> Option<CoreDump> {
-        let rank = verdict(&self.gang).culprit?.rank;
+    fn find_core(&mut self, rank: Rank) -> Option<CoreDump> {
         let record = self.gang.ranks().get(rank.index())?;
         let Some(WorkerStatus::Signaled { signal, core_dumped: true }) = record.status else { return None };
         let pid = record.pid?;
@@ -202,8 +207,8 @@ impl Front {
         self.delivery.answers.iter().find_map(found)
     }
 
-    fn report(&self, end: &End) -> Report {
-        report::make(&self.facts, &self.gang, end, |rank| self.last_words.of(rank))
+    fn report(&self, verdict: &Verdict, end: &End) -> Report {
+        report::make(&self.facts, &self.gang, verdict, end, |rank| self.last_words.of(rank))
     }
 
     /// Writes the report, and the error file of torchrun, and notes what could not be written. Neither changes the exit

@@ -1,5 +1,7 @@
 //! The events that the front handles, and the effects that it orders.
 
+use std::time::Duration;
+
 use rankrun_core::NodeRank;
 use rankrun_wire::{ToAgent, ToFront};
 
@@ -27,8 +29,10 @@ pub(crate) enum FrontEvent {
 /// An effect for the loop to perform.
 #[derive(Debug)]
 pub(crate) enum FrontEffect {
-    /// Send a message to a node, or to all.
-    Send { to: Option<NodeRank>, message: ToAgent },
+    /// Send a message to all nodes.
+    Send(ToAgent),
+    /// The job is ended from outside: note for the report where the ranks are.
+    KeepStandings(Duration),
     /// Guard or agent of a node are given up.
     Act { node: NodeRank, act: Act },
 }

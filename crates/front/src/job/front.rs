@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 
 use rankrun_agent::Clock;
 use rankrun_core::event::{JobEvent, JobFacts};
-use rankrun_core::gang::{self, Effect, Gang, Moment};
+use rankrun_core::gang::{self, Effect, Gang, Moment, Outside};
 use rankrun_core::printable::{fit, printable};
 use rankrun_core::standing::{self, Standing, Voice, standings};
-use rankrun_core::stderr::Tail;
 use rankrun_core::text::WIDTH;
-use rankrun_core::worker::StopWhy;
+use rankrun_core::worker::{Stop, StopWhy};
 use rankrun_core::{ExitCode, NodeRank};
 use rankrun_sys::poll::{Poller, Waker};
 use rankrun_sys::signal::SignalFd;
@@ -21,6 +20,7 @@ use rankrun_wire::ToAgent;
 use crate::Plan;
 use crate::delivery::{Delivery, Directory, LastLines, LastWords, Notes};
 use crate::job::event::FrontEffect;
+use crate::job::hooks::HookWatch;
 use crate::job::pause::Pause;
 use crate::nodes::{END_BOUND, KILLING_BOUND, NodeHandle};
 use crate::terminal::{FrontTerminal, Stdin};
@@ -64,6 +64,7 @@ pub(crate) struct Front {
     pub(crate) delivery: Delivery,
     pub(crate) last_words: LastWords,
     pub(crate) last_lines: LastLines,
+    pub(crate) hooks: HookWatch,
     /// Where the ranks were when the job was ended from outside.
     pub(crate) standings: Vec<Standing>,
     pub(crate) stdin: Option<Stdin>,
@@ -75,7 +76,7 @@ pub(crate) struct Front {
     /// An agent was given up while it still had output.
     pub(crate) has_given_up_output: bool,
     pub(crate) pausing: Option<Pause>,
-    /// When to name the ranks that a signal has not ended.
+    /// When to ask for the ranks that a signal has not ended.
     pub(crate) alive_due: Option<Duration>,
     /// The terminal has shown `^C` at the start of the row that we write next.
     pub(crate) key_was_pressed: bool,
@@ -119,13 +120,16 @@ impl Front {
         let now = moment.now;
         let journal = &mut self.delivery.journal;
         journal.record(now, || JobEvent::Gang { happened: moment.at, event: Box::new(event.clone()) });
+        let before = self.gang.outside();
         self.gang.handle_of(moment, event, &mut effects);
+        let is_interrupt = before.is_none() && matches!(self.gang.outside(), Some(Outside::Interrupted(_)));
         for effect in effects {
             self.delivery.journal.record(now, || JobEvent::Decision(effect));
             let message = match effect {
                 Effect::Stop(stop) => {
                     if let StopWhy::Signal(_) | StopWhy::Timeout = stop.why {
-                        self.standings = self.standings_at(now);
+                        // Most signals do not end a rank that is stuck at once.
+                        self.ask_for_hooks(false);
                     }
                     self.expect_end(now + stop.longest(&self.plan.spec.stop) + END_BOUND);
                     self.await_ends(now, stop);
@@ -136,15 +140,25 @@ impl Front {
                     ToAgent::Kill
                 }
             };
+            let ends_from_outside =
+                matches!(message, ToAgent::Stop(Stop { why: StopWhy::Signal(_) | StopWhy::Timeout, .. }))
+                    && !self.alive().is_empty();
             self.send(message);
+            if ends_from_outside {
+                // This reads what the ranks have written: the stop is sent before.
+                self.effects.push_back(FrontEffect::KeepStandings(now));
+            }
+        }
+        if is_interrupt {
+            self.note_interrupt();
         }
     }
 
     /// The state of each rank.
-    fn standings_at(&self, now: Duration) -> Vec<Standing> {
+    pub(crate) fn standings_at(&self, now: Duration) -> Vec<Standing> {
         standings(&self.gang, now, |rank| {
             let (at, line) = self.last_lines.last(rank);
-            let traceback = self.last_words.of(rank).and_then(Tail::last_traceback);
+            let traceback = self.last_words.suspicious(rank);
             Voice { at, line, traceback: traceback.map(|exception| exception.headline()) }
         })
     }
@@ -161,6 +175,7 @@ impl Front {
         // The terminal has shown `^\`.
         let over_key = if by_key && terminal::is_terminal(rustix::stdio::stderr()) { "\r" } else { "" };
         self.notices.push_back(format!("{over_key}{text}"));
+        self.ask_for_hooks(true);
     }
 
     /// The agents must report the end by then.
@@ -172,7 +187,7 @@ impl Front {
 
     /// Sends a message to all nodes.
     pub(crate) fn send(&mut self, message: ToAgent) {
-        self.effects.push_back(FrontEffect::Send { to: None, message });
+        self.effects.push_back(FrontEffect::Send(message));
     }
 
     /// The directory for the report and for output that no destination took.

@@ -7,6 +7,7 @@ mod agents;
 mod ending;
 mod event;
 mod front;
+mod hooks;
 mod pause;
 mod refusal;
 mod replay;

@@ -83,6 +83,7 @@ impl Refusal {
             containment_note: None,
             left: Left { proven: true, shared_memory_removed: true, ..Left::default() },
             standings: Vec::new(),
+            hookless: Vec::new(),
             next: Vec::new(),
         }
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rankrun_core::event::{Entry, Replay, ReplayError};
 use rankrun_core::text::{Look, render};
+use rankrun_core::verdict::verdict;
 
 use crate::job::report;
 
@@ -51,13 +52,13 @@ pub fn replay(path: &Path, color: bool) -> Result<Replayed, JournalError> {
     let replay = replay.ok_or_else(no_end)?;
     let end = replay.end.as_ref().ok_or_else(no_end)?;
     let tail = |rank| replay.tails.iter().find(|(of, _)| *of == rank).map(|(_, tail)| tail);
-    let report = report::make(&replay.facts, &replay.gang, end, tail);
+    let report = report::make(&replay.facts, &replay.gang, &verdict(&replay.gang), end, tail);
     let mut warnings = Vec::new();
     if replay.missing > 0 {
         warnings.push(format!("{} events are missing: there were too many to write", replay.missing));
     }
     if !replay.is_faithful() {
-        warnings.push("the gang decides otherwise now than it did then".to_owned());
+        warnings.push("this rankrun decides differently from the one that wrote the journal".to_owned());
     }
     let look = Look { saved: end.saved.as_deref(), color, is_quoted_above: end.is_quoted_above };
     Ok(Replayed { text: render(&report, look), warnings })

@@ -9,15 +9,21 @@ use rankrun_core::event::{End, JobFacts};
 use rankrun_core::evidence::shorten;
 use rankrun_core::gang::{Gang, Outside};
 use rankrun_core::headline::{Circumstances, headline};
+use rankrun_core::hookless::{Occasion, that_matter};
 use rankrun_core::report::{Culprit, OutputFate, RankReport, Report, SCHEMA};
 use rankrun_core::stderr::Tail;
-use rankrun_core::verdict::{Fate, Window, verdict};
+use rankrun_core::verdict::{Fate, Verdict, Window};
 use rankrun_core::{ExitCode, Rank};
 
 /// The report of a job that has ended. `tail` has the last lines of a rank's stderr. A pure function of what is in the
 /// journal.
-pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(Rank) -> Option<&'a Tail>) -> Report {
-    let verdict = verdict(gang);
+pub(crate) fn make<'a>(
+    facts: &JobFacts,
+    gang: &Gang,
+    verdict: &Verdict,
+    end: &End,
+    tail: impl Fn(Rank) -> Option<&'a Tail>,
+) -> Report {
     let is_empty = end.left.proven && end.left.processes.is_empty();
     let code = if is_empty { verdict.code } else { ExitCode::LEFT_BEHIND };
     let map = &facts.map;
@@ -64,7 +70,7 @@ pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(R
         release: facts.release.clone(),
         job: facts.job.clone(),
         summary: headline(
-            &verdict,
+            verdict,
             gang,
             Circumstances { code, output: end.left.output, node: &node(Rank(0)), why_lost: end.why_lost.as_deref() },
         ),
@@ -76,12 +82,16 @@ pub(crate) fn make<'a>(facts: &JobFacts, gang: &Gang, end: &End, tail: impl Fn(R
         world_size: map.world_size(),
         command: facts.command(Rank(0)),
         ranks,
-        evidence: gang.evidence().to_vec(),
+        evidence: gang.all_evidence(),
         left_out: gang.left_out(),
         containment: end.containment.clone(),
         containment_note: end.containment_note.clone(),
         left: end.left.clone(),
         standings: end.standings.clone(),
+        hookless: {
+            let outside = gang.outside().filter(|_| verdict.culprit.is_none());
+            that_matter(gang, &end.standings, Occasion { now: gang.stop_ordered().unwrap_or(end.took), outside })
+        },
         next: Vec::new(),
     };
     report.next = advice(&report, facts.commands.len());
@@ -161,7 +171,7 @@ const CUTS: [fn(&mut Report); 4] = [
         let culprit = report.culprit.as_ref().map(|culprit| culprit.rank);
         let before = (report.ranks.len(), report.evidence.len());
         report.ranks.sort_by_key(|rank| ([Fate::Succeeded, Fate::EndedByRankrun].contains(&rank.fate), rank.rank));
-        report.ranks.sort_by_key(|rank| rank.fate != Fate::Culprit);
+        report.ranks.sort_by_key(|rank| ![Fate::Culprit, Fate::Interrupted].contains(&rank.fate));
         report.ranks.truncate(RANKS_KEPT);
         report.ranks.sort_by_key(|rank| rank.rank);
         report.evidence.sort_by_key(|evidence| Some(evidence.rank) != culprit);
@@ -224,6 +234,7 @@ mod tests {
     use rankrun_core::gang::{Event, Rules};
     use rankrun_core::report::Left;
     use rankrun_core::testimony::{Exception, Testimony};
+    use rankrun_core::verdict::verdict;
     use rankrun_core::{JobId, Pid, WorkerStatus};
 
     use super::*;
@@ -237,8 +248,13 @@ mod tests {
     #[test]
     fn a_report_of_many_long_exceptions_is_short_enough() {
         for (ranks, text, times) in [(48u32, "\u{1}x", 12), (5_000, "x", 1)] {
-            let rules =
-                Rules { grace_failure: Duration::ZERO, grace_outside: Duration::ZERO, timeout: None, keep_going: true };
+            let rules = Rules {
+                grace_failure: Duration::ZERO,
+                grace_outside: Duration::ZERO,
+                timeout: None,
+                keep_going: true,
+                terminal: None,
+            };
             let mut gang = Gang::new(ranks, rules);
             for (rank, time) in (0..ranks).flat_map(|rank| (0..times).map(move |time| (rank, time))) {
                 let message = text.repeat(10_000);
@@ -274,12 +290,13 @@ mod tests {
                 world_size: ranks,
                 command: vec!["x".repeat(100_000); 100],
                 ranks: (0..ranks).map(rank).collect(),
-                evidence: gang.evidence().to_vec(),
+                evidence: gang.all_evidence(),
                 left_out: gang.left_out(),
                 containment: String::new(),
                 containment_note: None,
                 left: Left::default(),
                 standings: Vec::new(),
+                hookless: Vec::new(),
                 next: Vec::new(),
             };
             let json = to_json(&report).expect("plain data");

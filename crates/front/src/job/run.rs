@@ -9,6 +9,7 @@ use rankrun_wire::{Frame, ToAgent};
 use crate::delivery::DeliveryEvent;
 use crate::job::event::{FrontEffect, FrontEvent};
 use crate::job::front::{Front, Outcome, Salvage};
+use crate::link::{LinkError, send_to_all};
 use crate::nodes::Act;
 
 /// How long writing the output that a destination did not take may last, as long as output comes.
@@ -80,7 +81,7 @@ impl Front {
         let waits = [self.last_words.deadline(), self.drain_until, window, self.notes.deadline(), self.alive_due];
         let linked = self.nodes.iter().filter(|node| node.link.is_some());
         let waits = waits.into_iter().chain(linked.map(|node| node.watch.deadline()));
-        let deadlines = waits.chain([self.gang.deadline(), self.delivery.deadline()]);
+        let deadlines = waits.chain([self.gang.deadline(), self.delivery.deadline(), self.hooks.deadline()]);
         deadlines.flatten().min().map(|deadline| deadline.saturating_sub(now))
     }
 
@@ -119,6 +120,9 @@ impl Front {
     }
 
     /// Handles what an agent has sent: output goes to its destinations, each message is an event.
+    ///
+    /// One turn of the loop reads a bounded number of bytes, and a byte costs the same however many came before it: signals and
+    /// deadlines wait for no longer than that.
     fn read_node(&mut self, node: NodeRank) {
         let Some(mut link) = self.nodes[node.index()].link.take() else { return };
         let filled = link.fill();
@@ -150,14 +154,20 @@ impl Front {
 
     /// Hands what is ready to the destinations, our own notices included.
     pub(crate) fn hand_on(&mut self) {
+        self.show_notices();
+        let now = self.now();
+        self.suit_terminal();
+        self.delivery.hand_on(now);
+        self.take_news();
+    }
+
+    /// Shows our own notices, the report among them, in the order in which they came.
+    pub(crate) fn show_notices(&mut self) {
         let now = self.now();
         while let Some(text) = self.notices.pop_front() {
             self.delivery.presenter.notice(now, &text);
             self.delivery.shown.notice(&text);
         }
-        self.suit_terminal();
-        self.delivery.hand_on(now);
-        self.take_news();
     }
 
     /// Handles the events of the destinations.
@@ -171,7 +181,7 @@ impl Front {
     pub(crate) fn take(&mut self, event: FrontEvent) {
         self.handle(event);
         while let Some(effect) = self.effects.pop_front() {
-            if let Some(event) = self.perform(effect) {
+            for event in self.perform(effect) {
                 self.handle(event);
             }
         }
@@ -190,28 +200,26 @@ impl Front {
         }
     }
 
-    /// Performs an effect. A failure is an event.
-    fn perform(&mut self, effect: FrontEffect) -> Option<FrontEvent> {
+    /// Performs an effect. Failures are events.
+    fn perform(&mut self, effect: FrontEffect) -> Vec<FrontEvent> {
+        let lost = |(node, error)| FrontEvent::AgentLost { node, error };
         match effect {
-            FrontEffect::Send { to, message } => {
-                let nodes = self.nodes.iter_mut().filter(|node| to.is_none_or(|to| to == node.rank));
-                for node in nodes {
-                    if let Err(error) = node.send(&message) {
-                        return Some(FrontEvent::AgentLost { node: node.rank, error });
-                    }
-                }
-                None
+            FrontEffect::Send(message) => {
+                let links = self.nodes.iter_mut().filter_map(|node| Some((node.rank, node.link.as_mut()?)));
+                send_to_all(links, &message).into_iter().map(lost).collect()
+            }
+            FrontEffect::KeepStandings(now) => {
+                self.standings = self.standings_at(now);
+                Vec::new()
             }
             FrontEffect::Act { node, act } => {
                 let node = &self.nodes[node.index()];
                 match act {
                     Act::KillAgent => node.kill_agent(),
                     Act::KillGuard => node.kill_guard(),
-                    Act::GiveUpAgent => {
-                        return Some(FrontEvent::AgentLost { node: node.rank, error: crate::link::LinkError::Ended });
-                    }
+                    Act::GiveUpAgent => return vec![lost((node.rank, LinkError::Ended))],
                 }
-                None
+                Vec::new()
             }
         }
     }
@@ -244,8 +252,9 @@ impl Front {
             self.event(gang::Event::Tick);
         }
         self.watch_nodes(now);
+        self.look_for_hooks(now);
         self.suspect(now);
-        self.note_alive(now);
+        self.ask_who_is_alive(now);
         self.print_withheld_notes(Some(now));
         self.delivery.tick(now, quiet);
         if self.must_watch_window() {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use rankrun_core::gang::{self, Outside, RankRecord};
+use rankrun_core::job::StopPolicy;
 use rankrun_core::status::signal_name;
 use rankrun_core::worker::{Stop, StopWhy};
-use rankrun_core::{Rank, RankSet};
+use rankrun_core::{ExitCode, NodeRank, Rank, RankSet, WorkerId, WorkerStatus};
 use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 
@@ -17,6 +18,8 @@ const IMPATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long after the grace the end of a killed rank is known.
 const KILLED_BY: Duration = Duration::from_secs(1);
+/// What was known longer ago is not printed as the present: it is asked again.
+const FRESH: Duration = Duration::from_millis(500);
 
 impl Front {
     /// A signal has arrived.
@@ -57,6 +60,15 @@ impl Front {
         }
     }
 
+    /// The rank that has the terminal was interrupted, and the job is being stopped for that.
+    pub(crate) fn note_interrupt(&mut self) {
+        // The terminal has shown `^C`.
+        self.key_was_pressed = true;
+        if !self.alive().is_empty() && self.plan.verbosity >= 0 {
+            self.note_stopping(signal::SIGINT, true, false);
+        }
+    }
+
     /// Prints what happens now, and when.
     fn note_stopping(&mut self, number: i32, by_key: bool, is_stopping: bool) {
         let policy = &self.plan.spec.stop;
@@ -79,7 +91,7 @@ impl Front {
         self.notices.push_back(format!("{over_key}rankrun: {name}: stopping {ranks} ({steps}){again}"));
     }
 
-    /// A stop was ordered: sets when to name the ranks that have not ended.
+    /// A stop was ordered: sets when to ask which ranks have not ended, and to name them.
     pub(crate) fn await_ends(&mut self, now: Duration, stop: Stop) {
         let policy = &self.plan.spec.stop;
         self.alive_due = match stop.why {
@@ -90,39 +102,36 @@ impl Front {
         };
     }
 
-    /// Prints once which ranks have not ended, some time after the stop was ordered.
-    pub(crate) fn note_alive(&mut self, now: Duration) {
+    /// Some time after the stop was ordered, asks once which ranks have not ended: what the front knows may be old.
+    pub(crate) fn ask_who_is_alive(&mut self, now: Duration) {
         if self.alive_due.is_none_or(|due| due > now) {
             return;
         }
         self.alive_due = None;
-        let alive = self.alive();
-        let Some(stop) = self.gang.stop_ordered().filter(|_| !alive.is_empty() && self.gang.killed_at().is_none())
-        else {
+        self.send(ToAgent::WhoIsAlive);
+    }
+
+    /// An agent knew at `at` which of its workers were alive, and which of them were writing files: prints it.
+    pub(crate) fn alive_known(&mut self, from: NodeRank, workers: &[(WorkerId, bool)], at: Duration) {
+        let now = self.now();
+        let at = self.nodes[from.index()].clock.moment(now, at).at;
+        if now.saturating_sub(at) > FRESH {
+            self.alive_due = Some(now);
             return;
-        };
-        let policy = &self.plan.spec.stop;
-        let left = |longest: Duration| (stop + longest).saturating_sub(now).as_secs_f64().round();
-        let (noun, are) = if alive.len() == 1 { ("rank", "is") } else { ("ranks", "are") };
-        let may_interrupt = self.gang.outside() == Some(Outside::Signal(signal::SIGINT));
-        let (ranks, again) = (RankSet::of(alive), if may_interrupt { "; ^C kills now" } else { "" });
-        let text = match self.gang.outside() {
-            Some(Outside::Signal(_)) if left(policy.grace_outside) > 0.0 => {
-                format!("still alive: {noun} {ranks}; SIGKILL in {} s{again}", left(policy.grace_outside))
-            }
-            None | Some(Outside::Timeout) if left(policy.grace_saving) > 0.0 => {
-                let left = left(policy.grace_saving);
-                format!("{noun} {ranks} {are} still writing files, for {left} s at most (--grace-saving)")
-            }
-            Some(_) | None => return,
-        };
-        self.note(text);
+        }
+        let ended_since = |rank: Rank| self.gang.ranks().get(rank.index()).is_none_or(|record| !is_alive(record));
+        let workers = workers.iter().map(|(worker, is_saving)| (worker.rank, *is_saving));
+        let alive: Vec<(Rank, bool)> = workers.filter(|(rank, _)| !ended_since(*rank)).collect();
+        let Some(stop) = self.gang.stop_ordered().filter(|_| self.gang.killed_at().is_none()) else { return };
+        let since = now.saturating_sub(stop);
+        if let Some(text) = still_alive(self.gang.outside(), since, &self.plan.spec.stop, &alive) {
+            self.note(text);
+        }
     }
 
     /// The ranks that have not ended.
-    fn alive(&self) -> Vec<Rank> {
+    pub(crate) fn alive(&self) -> Vec<Rank> {
         let ranks = self.gang.ranks().iter().zip(0..);
-        let is_alive = |record: &RankRecord| record.status.is_none() && record.outcome.is_none();
         ranks.filter(|(record, _)| is_alive(record)).map(|(_, rank)| Rank(rank)).collect()
     }
 
@@ -140,5 +149,74 @@ impl Front {
         let now = self.now();
         self.delivery.presenter.resize(now, (rows, columns));
         self.send(ToAgent::Window(rows, columns));
+    }
+}
+
+/// Whether a rank that was interrupted ended as programs do that do not handle SIGINT. One that exits has handled it: a shell
+/// takes its code for that of any other command, and goes on.
+pub(crate) fn is_by_signal(status: WorkerStatus) -> bool {
+    status != WorkerStatus::Exited { code: ExitCode::signal(signal::SIGINT).0 }
+}
+
+fn is_alive(record: &RankRecord) -> bool {
+    record.status.is_none() && record.outcome.is_none()
+}
+
+/// The line about the ranks that are alive so long after the stop; of each, whether it is writing files.
+fn still_alive(
+    outside: Option<Outside>,
+    since: Duration,
+    policy: &StopPolicy,
+    alive: &[(Rank, bool)],
+) -> Option<String> {
+    let left = |longest: Duration| longest.saturating_sub(since).as_secs_f64().round();
+    let named = |ranks: Vec<Rank>| {
+        let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+        (!ranks.is_empty()).then(|| format!("{noun} {}", RankSet::of(ranks)))
+    };
+    match outside {
+        Some(outside @ (Outside::Signal(_) | Outside::Interrupted(_))) if left(policy.grace_outside) > 0.0 => {
+            let ranks = named(alive.iter().map(|(rank, _)| *rank).collect())?;
+            let again = if outside.signal() == Some(signal::SIGINT) { "; ^C kills now" } else { "" };
+            Some(format!("still alive: {ranks}; SIGKILL in {} s{again}", left(policy.grace_outside)))
+        }
+        None | Some(Outside::Timeout) if left(policy.grace_saving) > 0.0 => {
+            let saving: Vec<Rank> = alive.iter().filter(|(_, is_saving)| *is_saving).map(|(rank, _)| *rank).collect();
+            let are = if saving.len() == 1 { "is" } else { "are" };
+            let left = left(policy.grace_saving);
+            Some(format!("{} {are} still writing files, for {left} s at most (--grace-saving)", named(saving)?))
+        }
+        Some(_) | None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ranks_that_write_files_are_said_to_save() {
+        let policy = StopPolicy { grace_saving: Duration::from_secs(30), ..StopPolicy::default() };
+        let line = |outside, alive: &[(u32, bool)]| {
+            let alive: Vec<(Rank, bool)> = alive.iter().map(|(rank, is_saving)| (Rank(*rank), *is_saving)).collect();
+            still_alive(outside, Duration::from_secs(6), &policy, &alive)
+        };
+        assert_eq!(
+            line(None, &[(0, true), (1, false), (2, true)]).as_deref(),
+            Some("ranks 0,2 are still writing files, for 24 s at most (--grace-saving)")
+        );
+        assert_eq!(
+            line(Some(Outside::Timeout), &[(1, true), (2, false)]).as_deref(),
+            Some("rank 1 is still writing files, for 24 s at most (--grace-saving)")
+        );
+        // They dump core, or cannot be killed.
+        assert_eq!(line(None, &[(0, false), (2, false)]), None);
+        assert_eq!(line(None, &[]), None);
+        assert_eq!(line(Some(Outside::Signal(15)), &[]), None);
+        assert_eq!(
+            line(Some(Outside::Signal(signal::SIGINT)), &[(0, false), (1, true)]).as_deref(),
+            Some("still alive: ranks 0-1; SIGKILL in 19 s; ^C kills now")
+        );
+        assert_eq!(line(Some(Outside::OutputGone), &[(0, true)]), None);
     }
 }

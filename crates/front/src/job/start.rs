@@ -22,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::Plan;
 use crate::delivery::{Delivery, Done, Files, Journal, LastLines, LastWords, Notes, Opened, Task, Threads};
 use crate::job::front::{Front, Outcome};
+use crate::job::hooks::HookWatch;
 use crate::job::refusal::Refusal;
 use crate::job::report;
 use crate::job::run::Token;
@@ -251,6 +252,7 @@ fn make(
         grace_outside: plan.spec.stop.grace_outside,
         timeout: plan.timeout,
         keep_going: plan.keep_going,
+        terminal: plan.spec.io.tty.filter(|_| terminal.is_some()).map(|grant| grant.rank),
     };
     let map = plan.spec.map.clone();
     let names = move |rank: Rank| match map.place(rank) {
@@ -270,6 +272,7 @@ fn make(
         delivery,
         last_words: LastWords::default(),
         last_lines: LastLines::default(),
+        hooks: HookWatch::new(plan.verbosity > 0, plan.timeout),
         standings: Vec::new(),
         plan,
         is_hurried: false,

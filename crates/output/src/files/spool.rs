@@ -41,8 +41,8 @@ const SEGMENT: u64 = 32 << 20;
 /// The smallest file, in bytes: a small limit must not make a file for each record.
 const SEGMENT_MIN: u64 = 64 << 10;
 
-/// Group, rank, attempt, stream, seconds and nanoseconds, length: little-endian.
-const HEADER: usize = 4 + 4 + 4 + 1 + 8 + 4 + 4;
+/// Group, rank, attempt, stream, seconds and nanoseconds, length, and a checksum of these: little-endian.
+const HEADER: usize = 4 + 4 + 4 + 1 + 8 + 4 + 4 + 4;
 
 /// One piece of output.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -231,7 +231,8 @@ impl Spool {
             Outcome::Read(Ok((records, size))) => {
                 queue.is_reading = false;
                 for record in records {
-                    queue.in_files -= record.bytes.len() as u64;
+                    // Another program may have changed the file.
+                    queue.in_files = queue.in_files.saturating_sub(record.bytes.len() as u64);
                     queue.head_size += size_of(&record);
                     queue.head.push_back(record);
                 }

@@ -29,7 +29,7 @@ pub(crate) const ONLY_TYPED: &[&str] = &["config", "dry-run", "help", "version",
 pub(crate) const REPEATED: &[&str] = &["env", "env-remove", "wrap"];
 
 /// Options without a value.
-pub(crate) const SWITCHES: &[&str] = &["keep-going", "die-with-parent", "timestamps", "dry-run"];
+pub(crate) const SWITCHES: &[&str] = &["tf-config", "keep-going", "die-with-parent", "timestamps", "dry-run"];
 
 /// The options that the short help shows; the long one shows all.
 const COMMON: &[&str] = &[
@@ -210,7 +210,7 @@ pub(crate) fn option(
 }
 
 /// An option that takes one of a few words. The short help lists them, the long help says what each means.
-fn choice<T>(
+pub(crate) fn choice<T>(
     id: &'static str,
     value: &'static str,
     heading: &'static str,
@@ -228,7 +228,13 @@ fn choice<T>(
 }
 
 /// An option without a value, and its opposite, which overrides a file or the environment.
-fn switch(id: &'static str, opposite: &'static str, heading: &'static str, help: &'static str, more: &str) -> [Arg; 2] {
+pub(crate) fn switch(
+    id: &'static str,
+    opposite: &'static str,
+    heading: &'static str,
+    help: &'static str,
+    more: &str,
+) -> [Arg; 2] {
     let yes = Arg::new(id).long(id).help_heading(heading).help(help).long_help(format!(
         "{help}.
 
@@ -240,7 +246,7 @@ fn switch(id: &'static str, opposite: &'static str, heading: &'static str, help:
 }
 
 fn rank_args() -> Vec<Arg> {
-    vec![
+    let mut args = vec![
         option(
             "nproc",
             "N",
@@ -293,25 +299,9 @@ fn rank_args() -> Vec<Arg> {
              as a shell does it, with quotes. The fields {rank}, {local_rank}, {job}, {attempt} and {node} are \
              replaced: --wrap 'perf record -o perf.{rank}'. Repeatable; the first one given is outermost.",
         ),
-        option(
-            "gpus-per-rank",
-            "N",
-            RANKS,
-            "Give each rank N GPUs of its own",
-            "Sets CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES, and ZE_AFFINITY_MASK to a \
-             part of what they list, by local rank. Without such a variable, the devices that rankrun sees on the \
-             machine are counted from 0; where it sees none, the option is refused. By default (\"none\") every \
-             rank sees all GPUs, and programs choose one by their local rank.",
-        ),
-        choice(
-            "mpi",
-            "KIND",
-            RANKS,
-            "How MPI libraries connect",
-            "MPI libraries find each other through a socket that each rank inherits.",
-            choices::MPI,
-        ),
-    ]
+    ];
+    args.extend(crate::frameworks::args(RANKS));
+    args
 }
 
 fn ending_args() -> Vec<Arg> {
@@ -345,7 +335,7 @@ fn ending_args() -> Vec<Arg> {
             ENDING,
             "Time for MPI_Finalize after an exception (default 500ms)",
             "Counts from the end of Python's exit handlers after an uncaught exception, in a process that called \
-             MPI_Init; up to 10s while it is writing files.",
+             MPI_Init, and from the beginning of JAX's shutdown; up to 10s while the process is writing files.",
         ),
         option(
             "exit-grace",

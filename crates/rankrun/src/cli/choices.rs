@@ -98,8 +98,9 @@ pub(crate) const DESCENDANTS: &[Choice<Descendants>] = &[
 ];
 
 pub(crate) const MPI: &[Choice<MpiMode>] = &[
-    choice("auto", MpiMode::Pmi1, "PMI-1"),
+    choice("auto", MpiMode::Auto, "PMI-1 and PMIx: each MPI takes the one that it knows"),
     choice("pmi1", MpiMode::Pmi1, "PMI-1, for MPICH, Intel MPI and MVAPICH"),
+    choice("pmix", MpiMode::Pmix, "PMIx, for Open MPI"),
     choice("none", MpiMode::None, "do not connect the ranks; every MPI rank runs alone"),
 ];
 

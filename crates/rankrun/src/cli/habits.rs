@@ -273,13 +273,8 @@ pub(crate) const TABLE: &[Habit] = &[
         "NAMES",
         Only(&["ALL"], "ranks have the whole environment: write -x NAME=VALUE for more, --env-remove '*' for none"),
     ),
-    row(
-        &[Mpirun],
-        &["-mca", "-gmca", "-pmixmca", "-prtemca"],
-        "NAME VALUE",
-        Refused("write -x OMPI_MCA_{1}={2}; but Open MPI programs are not supported yet: run them by mpirun"),
-    ),
-    row(&[Mpirun], &["-am", "--tune"], "FILE", Refused("Open MPI programs are not supported yet: run them by mpirun")),
+    row(&[Mpirun], &["-mca", "-gmca", "-pmixmca", "-prtemca"], "NAME VALUE", Refused("write -x OMPI_MCA_{1}={2}")),
+    row(&[Mpirun], &["-am", "--tune"], "FILE", Refused("write each parameter as -x OMPI_MCA_NAME=VALUE")),
     row(&[Mpiexec], &["-tune"], "FILE", Refused("write -x I_MPI_TUNING_BIN={}")),
     row(
         &[Mpiexec],
@@ -462,10 +457,8 @@ pub(crate) const TABLE: &[Habit] = &[
     row(
         &[Srun],
         &["--mpi"],
-        "pmix|pmi2|openmpi",
-        Refused(
-            "MPICH, Intel MPI and MVAPICH need no option; PMI-2, PMIx and Open MPI are not supported yet: run Open MPI programs by its mpirun",
-        ),
+        "pmi2|openmpi",
+        Refused("MPICH, Intel MPI, MVAPICH and Open MPI need no option; PMI-2 is not supported"),
     ),
     // Slurm's allocation.
     row(

@@ -4,7 +4,7 @@ pub(crate) const LONG_ABOUT: &str = "\
 Run a distributed job: start its ranks, stop all when one fails, report why.
 
 When a rank fails, rankrun stops all others. When rankrun returns, no process of the job is running and no shared memory \
-is left. MPI programs (MPICH, Intel MPI, MVAPICH) and torch programs need no further options to connect.
+is left. MPI programs (MPICH, Intel MPI, MVAPICH), torch programs and JAX programs need no further options to connect.
 
 Options end at the first word of the command. A word \":\" separates commands; each has its own -n, -x, --env-remove, --wdir and \
 --wrap. All other options apply to the whole job and come before the first command.";
@@ -27,7 +27,7 @@ pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              f
 pub(crate) const SETTINGS: &str = "\
 Every option that has a value or a switch can also be given as an environment variable, RANKRUN_GRACE=10s for --grace 10s, \
 or in a TOML file (--config FILE or RANKRUN_CONFIG), grace = \"10s\". The command line overrides the environment, which \
-overrides the file. --no-keep-going, --no-die-with-parent and --no-timestamps turn a switch off.";
+overrides the file. --no-keep-going, --no-die-with-parent, --no-timestamps and --no-tf-config turn a switch off.";
 
 pub(crate) const EXIT_CODES: &str = "\
 The code of the rank that failed first, or 128 + n if signal n ended it. Also:";

@@ -201,11 +201,7 @@ fn mpi_findings(libraries: &[Library], python: Option<&Python>) -> Vec<Finding> 
         match library.kind {
             Kind::Mpich => Finding::fine("mpi", format!("MPICH or a derivative: {path}")),
             Kind::Intel => Finding::fine("mpi", format!("Intel MPI: {path}")),
-            Kind::OpenMpi => Finding::note(
-                "mpi",
-                format!("Open MPI: {path}"),
-                "not supported yet: run Open MPI programs with its mpirun",
-            ),
+            Kind::OpenMpi => Finding::fine("mpi", format!("Open MPI (by PMIx): {path}")),
         }
     };
     if libraries.is_empty() {

@@ -7,10 +7,11 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use rankrun_core::env::{Master, NodeFacts, app_environment, rank_environment};
+use rankrun_core::env::{NodeFacts, app_environment, rank_environment};
 use rankrun_core::job::MpiMode;
 use rankrun_core::rankmap::Place;
-use rankrun_core::{JobId, JobSpec, NodeRank, Rank, RankSet, Template};
+use rankrun_core::rendezvous::Rendezvous;
+use rankrun_core::{JobId, JobSpec, NodeRank, Rank, RankSet, Template, pmix};
 use rankrun_front::Plan;
 
 use crate::program;
@@ -19,6 +20,9 @@ use crate::words::{quote, quote_all};
 
 /// How many different values of a variable are shown before the middle ones are left out.
 const SHOWN_VALUES: usize = 4;
+
+/// Where the ranks of a node meet. The ports are known when the job starts.
+const LOOPBACK: &str = "127.0.0.1";
 
 type Env = BTreeMap<OsString, OsString>;
 
@@ -29,10 +33,15 @@ pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> 
     let facts = NodeFacts {
         node: NodeRank(0),
         cpus,
-        master: Some(Master { addr: "127.0.0.1".to_owned(), port: 0 }),
+        rendezvous: Rendezvous::new(LOOPBACK, &vec![0; Rendezvous::port_count(&spec)]),
         stdbuf: Some("<libstdbuf.so>".into()),
         socket: Some("<socket>".into()),
         hook: spec.hook.then(|| "<hook>".into()),
+        pmix: spec.mpi.offers_pmix().then(|| pmix::Facts {
+            port: 0,
+            directory: "<directory>".into(),
+            host: "<node>".to_owned(),
+        }),
         runtime_dir: Some("<directory>".into()),
     };
     let blocks: Vec<Block> =
@@ -128,9 +137,22 @@ fn describe_block(spec: &JobSpec, facts: &NodeFacts, places: &[Place], whole: bo
             set.insert(name.clone(), fold(name, &values, places, spec.map.world_size()));
         }
     }
+    if !whole {
+        fold_pmix(&mut set);
+    }
     let is_gone = |name: &&OsString| !shared.contains_key(*name) && own.iter().all(|env| !env.contains_key(*name));
     let removed = base.keys().filter(is_gone).cloned().collect();
     Block { lines, set, removed }
+}
+
+/// The many variables that name one server, as one line.
+fn fold_pmix(set: &mut BTreeMap<OsString, String>) {
+    const PREFIX: &str = "PMIX_";
+    let before = set.len();
+    set.retain(|name, _| !name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
+    if set.len() < before {
+        set.insert(format!("{PREFIX}*").into(), format!("<{} variables>", before - set.len()));
+    }
 }
 
 /// Writes the blocks, with what they have in common after them.
@@ -172,8 +194,8 @@ fn list(text: &mut String, title: &str, items: impl Iterator<Item = String>) -> 
 
 fn rank_variables(spec: &JobSpec, facts: &NodeFacts, rank: Rank) -> Env {
     let pmi_fd = match spec.mpi {
-        MpiMode::Pmi1 => Some(i32::MAX),
-        MpiMode::None => None,
+        MpiMode::Auto | MpiMode::Pmi1 => Some(i32::MAX),
+        MpiMode::Pmix | MpiMode::None => None,
     };
     rank_environment(spec, facts, rank, pmi_fd)
 }
@@ -201,6 +223,8 @@ fn fold(name: &OsStr, values: &[&OsString], places: &[Place], world: u32) -> Str
 fn known_later(name: &OsStr, value: &OsStr) -> String {
     match (name.to_str(), value.to_str()) {
         (Some("MASTER_PORT"), Some("0")) => "<port>".to_owned(),
+        (Some("RANKRUN_JAX_COORDINATOR"), Some(text)) if text.ends_with(":0") => format!("{LOOPBACK}:<port>"),
+        (Some("TF_CONFIG"), Some(text)) if text.contains(":0\"") => "<cluster>".to_owned(),
         (Some("PMI_FD"), _) => "<descriptor>".to_owned(),
         (_, Some(text)) if text.starts_with('<') && text.ends_with('>') => text.to_owned(),
         _ => quote(value),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rankrun_core::env::{GPU_MASKS, GpuMask, NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus, gpu_mask};
-use rankrun_core::job::{App, Buffer, EnvEdit, IoPolicy, MpiMode, StdinTarget, StdioKind, StopPolicy, TtyGrant, Wrap};
+use rankrun_core::job::{App, Buffer, EnvEdit, IoPolicy, StdinTarget, StdioKind, StopPolicy, TtyGrant, Wrap};
 use rankrun_core::rankmap::Place;
 use rankrun_core::template::Field;
 use rankrun_core::{
@@ -183,7 +183,9 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         hook: settings.hook,
         io,
         mpi: settings.mpi,
+        pmix_library: settings.pmix_library.as_ref().map(|path| around.cwd.join(path).into()),
         gpus_per_rank: settings.gpus_per_rank,
+        tf_config: settings.tf_config,
         clean_shm: settings.clean_shm,
         ignored_signals: Vec::new(),
     };
@@ -265,7 +267,16 @@ pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
 
 /// What is known about this node before the job starts, and matters for finding programs.
 fn known_facts() -> NodeFacts {
-    NodeFacts { node: NodeRank(0), cpus: 1, master: None, stdbuf: None, socket: None, hook: None, runtime_dir: None }
+    NodeFacts {
+        node: NodeRank(0),
+        cpus: 1,
+        rendezvous: None,
+        stdbuf: None,
+        socket: None,
+        hook: None,
+        pmix: None,
+        runtime_dir: None,
+    }
 }
 
 fn size(app: &AppSettings, around: &Surroundings) -> Result<u32, Problem> {
@@ -343,10 +354,11 @@ const LOG_FILES: u32 = 256;
 fn descriptors(settings: &Settings, world: u32, io: &IoPolicy) -> Descriptors {
     // A pty is open once more, for its window size.
     let stream = |kind| if kind == StdioKind::Pty { 2 } else { 1 };
-    let of_pmi = u32::from(settings.mpi == MpiMode::Pmi1);
+    let of_pmi = u32::from(settings.mpi.offers_pmi1());
     let of_stdin = u32::from(io.stdin == StdinTarget::All);
+    let of_tensorflow = u32::from(settings.tf_config);
     // One stands for the process itself (pidfd_open(2)).
-    let each = 1 + stream(io.stdout) + stream(io.stderr) + of_pmi + of_stdin;
+    let each = 1 + stream(io.stdout) + stream(io.stderr) + of_pmi + of_stdin + of_tensorflow;
     let logs = if settings.log_dir.is_some() { world.saturating_mul(2).min(LOG_FILES) } else { 0 };
     Descriptors { ranks: world, each, logs }
 }

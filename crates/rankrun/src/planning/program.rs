@@ -84,6 +84,10 @@ const SHELL_WORDS: &[&str] = &[
     "time",
 ];
 
+/// Other launchers, of which rankrun knows the options.
+const LAUNCHERS: &[&str] =
+    &["mpiexec", "mpiexec.hydra", "mpirun", "orterun", "prterun", "torchrun", "srun", "parallel"];
+
 /// What the first word may be if it is not a program's name, and the correct spelling of that.
 fn not_a_program(text: &str, path: Option<&OsStr>, wdir: &Path) -> Option<String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
@@ -94,6 +98,9 @@ fn not_a_program(text: &str, path: Option<&OsStr>, wdir: &Path) -> Option<String
     }
     if ["run", "launch"].contains(&text) {
         return Some(format!("leave out \"{text}\": the command follows the options"));
+    }
+    if LAUNCHERS.contains(&text) {
+        return Some(format!("leave out \"{text}\": rankrun takes its place, and understands many of its options"));
     }
     if text == "version" {
         return Some("the version is printed by \"rankrun --version\"".to_owned());
@@ -160,20 +167,22 @@ fn not_executable(command: &OsStr, file: &Path, source: &std::io::Error) -> Prob
     })
 }
 
-/// What may be meant by a directory: its Python package, or the only program in it.
+/// What may be meant by a directory: its Python package, or the program in it that has its name. Another program may be
+/// anybody's.
 fn in_directory(shown: &str, directory: &Path) -> Option<String> {
     if directory.join("__main__.py").is_file() {
         return Some(format!("did you mean \"python3 {shown}\"?"));
     }
+    let own = directory.canonicalize().ok()?;
+    let own = own.file_name()?.to_str()?;
     let is_program = |name: &&String| {
         let file = directory.join(name);
-        file.is_file() && rustix::fs::access(&file, rustix::fs::Access::EXEC_OK).is_ok()
+        let is_own = Path::new(name).file_stem().and_then(OsStr::to_str) == Some(own);
+        is_own && file.is_file() && rustix::fs::access(&file, rustix::fs::Access::EXEC_OK).is_ok()
     };
     let names = names_in(directory);
-    match &names.iter().filter(is_program).collect::<Vec<_>>()[..] {
-        [only] => Some(format!("did you mean \"{}/{only}\"?", shown.trim_end_matches('/'))),
-        _ => None,
-    }
+    let program = names.iter().find(is_program)?;
+    Some(format!("did you mean \"{}/{program}\"?", shown.trim_end_matches('/')))
 }
 
 /// "Permission denied" in the middle of a sentence.
@@ -252,6 +261,9 @@ mod tests {
         write("run.sh", "#!/bin/sh\n", 0o755);
         write("data", "\n", 0o644);
         write("crlf", "#!/bin/sh\r\n", 0o755);
+        write("heat/build.sh", "#!/bin/sh\n", 0o755);
+        write("heat/heat", "#!/bin/sh\n", 0o755);
+        write("old/sig_rankrun", "#!/bin/sh\n", 0o755);
         write("elsewhere", "#!/no/such/python3 -u\n", 0o755);
         directory
     }
@@ -334,6 +346,8 @@ mod tests {
     #[test]
     fn a_word_that_other_launchers_want_is_left_out() {
         assert_eq!(hint_of("run").as_deref(), Some("leave out \"run\": the command follows the options"));
+        let place = "leave out \"mpiexec\": rankrun takes its place, and understands many of its options";
+        assert_eq!(hint_of("mpiexec").as_deref(), Some(place), "and not msgexec");
         let after = "options come before the command: what follows \"--\" is the command";
         assert_eq!(hint_of("-n").as_deref(), Some(after));
     }
@@ -401,6 +415,15 @@ mod tests {
         "#);
         insta::assert_snapshot!(resolved("./bin"), @r#"
         error: cannot run "./bin": is a directory
+        exit 126
+        "#);
+        insta::assert_snapshot!(resolved("./heat/"), @r#"
+        error: cannot run "./heat/": is a directory
+        hint: did you mean "./heat/heat"?
+        exit 126
+        "#);
+        insta::assert_snapshot!(resolved("./old"), @r#"
+        error: cannot run "./old": is a directory
         exit 126
         "#);
         insta::assert_snapshot!(resolved("./crlf"), @r#"

@@ -1,5 +1,6 @@
 //! What processes share: sockets, pipes, memory, and watched directories.
 
+pub mod diag;
 pub mod shared;
 pub mod shm;
 pub mod socket;

@@ -76,6 +76,24 @@ pub fn hold_port() -> io::Result<(OwnedFd, u16)> {
     Ok((socket, address.port()))
 }
 
+/// Listens at a port of 127.0.0.1 that the kernel picks. The listener does not block.
+pub fn listen_local(backlog: i32) -> io::Result<(OwnedFd, u16)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    rustix::net::bind(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    rustix::net::listen(&socket, backlog)?;
+    let address: std::net::SocketAddr =
+        rustix::net::getsockname(&socket)?.try_into().map_err(|_| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+    Ok((socket, address.port()))
+}
+
+/// Connects to a port of 127.0.0.1.
+pub fn connect_local(port: u16) -> io::Result<OwnedFd> {
+    let stream = std::net::TcpStream::connect((std::net::Ipv4Addr::LOCALHOST, port))?;
+    stream.set_nodelay(true)?;
+    Ok(stream.into())
+}
+
 /// Makes a descriptor of ours non-blocking. Never called on one that we share with others.
 pub fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(fd)?;

@@ -1,11 +1,14 @@
 //! Reads /proc. Used to find processes to signal, never to prove that none is left (K-4).
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use rustix::time::ClockId;
 
 /// One process, from `/proc/PID/stat`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +37,22 @@ impl Process {
         // USER_HZ, the unit of proc(5), is 100 on every architecture that matters.
         Duration::from_millis(self.cpu_ticks * 10)
     }
+}
+
+/// How long ago a process was started that has this time of start. It is exact to a clock tick.
+pub fn age(started: u64) -> Duration {
+    let now = time_on(ClockId::Boottime);
+    now.saturating_sub(Duration::from_millis(started * 10))
+}
+
+/// Time on the clock that does not jump and that all processes share, also those in other languages.
+pub fn monotonic() -> Duration {
+    time_on(ClockId::Monotonic)
+}
+
+fn time_on(clock: ClockId) -> Duration {
+    let now = rustix::time::clock_gettime(clock);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
 /// One process; `None` when it is gone.
@@ -158,6 +177,13 @@ pub fn try_own_children() -> io::Result<Vec<i32>> {
     Ok(children)
 }
 
+/// The children of any process, where the kernel has a list of them.
+pub fn children_of(pid: i32) -> Vec<i32> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| pids(&list).collect::<Vec<_>>()).collect()
+}
+
 /// The same for callers that try again: none if they cannot be read.
 pub fn own_children() -> Vec<i32> {
     try_own_children().unwrap_or_default()
@@ -228,14 +254,70 @@ pub fn environment_variable(pid: i32, name: &str) -> Option<Vec<u8>> {
     environ.split(|&b| b == 0).find_map(|entry| entry.strip_prefix(prefix.as_slice()).map(<[u8]>::to_vec))
 }
 
-/// The words of a process's command, each ended by a zero byte.
-pub fn command_line(pid: i32) -> Option<Vec<u8>> {
-    std::fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|words| !words.is_empty())
+/// The environment that a process was started with: at most `limit` bytes.
+///
+/// # Errors
+///
+/// EACCES: it is another user's, or has changed its user.
+pub fn environment(pid: i32, limit: u64) -> io::Result<Vec<u8>> {
+    read_bounded(&format!("/proc/{pid}/environ"), limit)
+}
+
+/// The words of a process's command: at most `limit` bytes of it.
+pub fn arguments(pid: i32, limit: u64) -> Vec<Vec<u8>> {
+    let line = read_bounded(&format!("/proc/{pid}/cmdline"), limit).unwrap_or_default();
+    let line = line.strip_suffix(b"\0").unwrap_or(&line);
+    if line.is_empty() { Vec::new() } else { line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect() }
+}
+
+fn read_bounded(path: &str, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The user of a process. Root where it has changed its user, or may not be read by others for another reason.
+pub fn owner(pid: i32) -> Option<u32> {
+    std::fs::metadata(format!("/proc/{pid}")).ok().map(|meta| meta.uid())
+}
+
+/// Bytes of a process's list of mappings that are read: programs of machine learning have a thousand of them.
+const MAPPINGS: u64 = 4 << 20;
+
+/// The name of the first file that a process has mapped and whose name begins with `prefix`, without its directory.
+pub fn mapped_file(pid: i32, prefix: &str) -> Option<String> {
+    let maps = read_bounded(&format!("/proc/{pid}/maps"), MAPPINGS).ok()?;
+    let mut names = maps.split(|&byte| byte == b'\n').filter_map(|line| {
+        let slash = line.iter().rposition(|&byte| byte == b'/')?;
+        line.get(slash + 1..)
+    });
+    let name = names.find(|name| name.starts_with(prefix.as_bytes()))?;
+    Some(String::from_utf8_lossy(name).into_owned())
 }
 
 /// The file that a process executes.
 pub fn executable(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// Whether a process was forked from another and has executed nothing since: both have the same program at the same place,
+/// and their stacks begin at the same address, which the kernel chooses anew for each exec. False if that cannot be read.
+/// Nothing is read from the memory of either: it could be locked.
+pub fn is_forked_from(pid: i32, parent: i32) -> bool {
+    let image = |pid: i32| image_of(&std::fs::read(format!("/proc/{pid}/stat")).ok()?);
+    let has_image = image(pid).is_some_and(|own| image(parent) == Some(own));
+    has_image && executable(pid).is_some_and(|own| executable(parent) == Some(own))
+}
+
+/// The addresses of the program's code and of the bottom of the stack: fields 26 and 28 of proc(5). Those of processes that
+/// may not be looked at are given as 0 or 1.
+fn image_of(stat: &[u8]) -> Option<(u64, u64)> {
+    let close = stat.iter().rposition(|&b| b == b')')?;
+    let rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let code = fields.nth(26 - 3)?.parse().ok()?;
+    let stack = fields.nth(1)?.parse().ok()?;
+    (code > 1 && stack > 1).then_some((code, stack))
 }
 
 /// The name of the cgroup v2 directory just below `job` that a process is in, if it is below it.
@@ -302,6 +384,34 @@ pub fn dumping_core(pid: i32) -> bool {
     text.lines().any(|line| line.strip_prefix("CoreDumping:").is_some_and(|value| value.trim() == "1"))
 }
 
+/// What a process can do with a signal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reaction {
+    /// It has ended, and is not reaped.
+    Ended,
+    /// Nothing: it ignores the signal, or leaves it to the kernel.
+    Unnoticed,
+    /// It catches the signal, or blocks it, and may wait for it (`sigwait`, `signalfd`).
+    Noticed,
+}
+
+/// What a process can do with a signal that it is sent now; `None` if that is unknown.
+pub fn reaction(pid: i32, signal: i32) -> Option<Reaction> {
+    reaction_of(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?, signal)
+}
+
+/// proc_pid_status(5). A process that has ended has no handlers any more.
+fn reaction_of(status: &str, signal: i32) -> Option<Reaction> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if field("State:")?.starts_with(['Z', 'X']) {
+        return Some(Reaction::Ended);
+    }
+    let bit = 1u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;
+    let has = |name: &str| Some(u64::from_str_radix(field(name)?, 16).ok()? & bit != 0);
+    let is_noticed = has("SigCgt:")? || has("SigBlk:")?;
+    Some(if is_noticed { Reaction::Noticed } else { Reaction::Unnoticed })
+}
+
 /// The kernel function in which a process waits, if that can be read.
 pub fn wait_channel(pid: i32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/wchan")).ok()?;
@@ -342,6 +452,41 @@ mod tests {
         assert!(!may_be_saved_to(b"pipe:[1]") && !may_be_saved_to(b"/dev/null") && may_be_saved_to(b"/dev/shm/a"));
         assert_eq!(parse_position("pos:\t7\nflags:\t0100001\nmnt_id:\t9\nino:\t12\n"), Some((12, 7)));
         assert_eq!(parse_position("pos:\t7\nflags:\t0100000\n"), None);
+    }
+
+    #[test]
+    fn what_a_process_was_started_with_is_read_within_its_limit() {
+        let me = std::process::id() as i32;
+        let words: Vec<Vec<u8>> = std::env::args().map(String::into_bytes).collect();
+        assert_eq!(arguments(me, 1 << 20), words);
+        assert_eq!(arguments(me, 1), [&words[0][..1]]);
+        assert!(environment(me, 10).is_ok_and(|bytes| bytes.len() == 10));
+        assert_eq!(owner(me), Some(rustix::process::geteuid().as_raw()));
+        assert!(age(process(me).expect("ourselves").started) < Duration::from_secs(3600));
+        assert!(mapped_file(me, "libc").is_some_and(|name| name.starts_with("libc")), "{:?}", mapped_file(me, "lib"));
+        assert_eq!(mapped_file(me, "libpython"), None);
+    }
+
+    #[test]
+    fn what_a_process_can_do_with_a_signal_is_read_from_its_status() {
+        // Linux 6.1: Python (catches SIGINT, ignores SIGPIPE and SIGXFSZ), bash with `trap : TERM`, and one that has ended.
+        let python = "Name:\tpython3\nState:\tS (sleeping)\nSigBlk:\t0000000000000000\nSigIgn:\t0000000001001000\n\
+            SigCgt:\t0000000000000002\n";
+        let bash = "Name:\tbash\nState:\tS (sleeping)\nSigBlk:\t0000000000010000\nSigIgn:\t0000000000000000\n\
+            SigCgt:\t0000000000014002\n";
+        let ended = "Name:\tpython3\nState:\tZ (zombie)\nSigBlk:\t0000000000000000\n";
+        for (status, signal, expected) in [
+            (python, libc::SIGINT, Some(Reaction::Noticed)),
+            (python, libc::SIGTERM, Some(Reaction::Unnoticed)),
+            (python, libc::SIGPIPE, Some(Reaction::Unnoticed)),
+            (bash, libc::SIGTERM, Some(Reaction::Noticed)),
+            (bash, libc::SIGCHLD, Some(Reaction::Noticed)),
+            (ended, libc::SIGTERM, Some(Reaction::Ended)),
+            ("", libc::SIGTERM, None),
+        ] {
+            assert_eq!(reaction_of(status, signal), expected, "{signal}: {status}");
+        }
+        assert_eq!(reaction(std::process::id() as i32, libc::SIGUSR1), Some(Reaction::Unnoticed));
     }
 
     #[test]

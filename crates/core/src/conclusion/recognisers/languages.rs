@@ -3,15 +3,15 @@
 use super::{Accounts, Message, Recogniser, Strength, file_and_line, last};
 
 pub(super) const ALL: &[Recogniser] = &[
-    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[101, 134]), find: rust },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[2, 134]), find: go },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1]), find: java },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: java_crash },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1, 7]), find: node },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: node_fatal },
-    Recogniser { strength: Strength::Fatal, accounts: Accounts::Codes(&[1]), find: r },
-    Recogniser { strength: Strength::Error, accounts: Accounts::Nothing, find: perl },
-    Recogniser { strength: Strength::Fatal, accounts: Accounts::Codes(&[1]), find: julia },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[101, 134]), find: rust, name: "rust" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[2, 134]), find: go, name: "go" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1]), find: java, name: "java" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: java_crash, name: "java_crash" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1, 7]), find: node, name: "node" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: node_fatal, name: "node_fatal" },
+    Recogniser { strength: Strength::Fatal, accounts: Accounts::Codes(&[1]), find: r, name: "r" },
+    Recogniser { strength: Strength::Error, accounts: Accounts::Nothing, find: perl, name: "perl" },
+    Recogniser { strength: Strength::Fatal, accounts: Accounts::Codes(&[1]), find: julia, name: "julia" },
 ];
 
 /// `thread 'main' (4711) panicked at src/main.rs:5:9:`, and the message on the next line; before Rust 1.73 it stood in
@@ -39,18 +39,33 @@ fn go(lines: &[&str]) -> Option<Message> {
         let (place, _) = line.strip_prefix('\t')?.split_once(" +0x")?;
         file_and_line(place).filter(|(file, _)| !file.contains("/src/runtime/"))
     };
-    let exit = last(lines, |line| line.starts_with("exit status "));
-    Some(
-        Message::of(at..exit.map_or(lines.len(), |exit| exit + 1), kind, message)
-            .at(lines[routine..].iter().find_map(own)),
-    )
+    let is_trace = |line: &&&str| {
+        line.is_empty()
+            || line.starts_with(['\t', ' '])
+            || line.starts_with("created by ")
+            || line.starts_with("exit status ")
+            || is_routine(line)
+            || line.ends_with(')')
+    };
+    let end = routine + lines[routine..].iter().take_while(is_trace).count();
+    Some(Message::of(at..end, kind, message).at(lines[routine..end].iter().find_map(own)))
 }
+
+const NO_JVM: &str = "Error: Could not create the Java Virtual Machine.";
 
 /// `Exception in thread "main" java.lang.IllegalStateException: queue is closed`, frames, `Caused by: …`.
 fn java(lines: &[&str]) -> Option<Message> {
     let at = last(lines, |line| {
-        line.starts_with("Exception in thread \"") || line.starts_with("Error: Could not find or load main class")
+        line.starts_with("Exception in thread \"")
+            || line.starts_with("Error: Could not find or load main class")
+            || line == NO_JVM
     })?;
+    if lines[at] == NO_JVM {
+        // The line before it has the reason.
+        let why = at.checked_sub(1).map_or(lines[at], |before| lines[before]);
+        let end = (at + 2).min(lines.len());
+        return Some(Message::words(at.saturating_sub(1)..end, why));
+    }
     let Some((_, said)) = lines[at].strip_prefix("Exception in thread \"").and_then(|rest| rest.split_once("\" "))
     else {
         return Some(Message::words(at..at + 1, lines[at]));
@@ -91,7 +106,8 @@ fn node(lines: &[&str]) -> Option<Message> {
     let at = (caret + 1..end).find(|&at| !lines[at].is_empty())?;
     let (kind, message) = super::exception_line(lines[at]).unwrap_or(("Uncaught", lines[at]));
     // A long explanation, and at its end: `The promise rejected with the reason "quota".`
-    let message = message.split_once(" rejected with the ").map_or(message, |(_, reason)| reason);
+    let reason = message.split_once(" rejected with the reason \"").map(|(_, reason)| reason.trim_end_matches("\"."));
+    let message = reason.unwrap_or(message);
     let place = caret.checked_sub(2).and_then(|at| file_and_line(lines[at]));
     Some(Message::of(caret.saturating_sub(2)..end + 1, kind, message).at(place))
 }
@@ -125,16 +141,27 @@ fn perl(lines: &[&str]) -> Option<Message> {
         let (_, file) = before.rsplit_once(" at ")?;
         Some((file.to_owned(), Some(number.parse().ok()?)))
     };
+    let is_compilation = |line: &str| line.ends_with(" aborted due to compilation errors.");
+    if let Some(end) = last(lines, is_compilation) {
+        // `syntax error at main.pl line 1, near "= ;"`
+        let at = lines[..end].iter().position(|line| line.contains(" at ") && line.contains(" line ")).unwrap_or(end);
+        return Some(Message::words(at..end + 1, lines[at].trim_end_matches('.')));
+    }
     let end = last(lines, |line| place(line).is_some())?;
     // The line before that of a failed `use` has the reason.
     let is_reason = |at: &usize| lines[end].starts_with("BEGIN failed--") && place(lines[*at]).is_some();
     let at = end.checked_sub(1).filter(is_reason).unwrap_or(end);
-    Some(Message::words(at..end + 1, lines[at].trim_end_matches('.')).at(place(lines[at])))
+    let trace =
+        lines[end + 1..].iter().take_while(|line| line.starts_with('\t') && line.contains(" called at ")).count();
+    Some(Message::words(at..end + 1 + trace, lines[at].trim_end_matches('.')).at(place(lines[at])))
 }
 
 /// `ERROR: LoadError: …` and `Stacktrace:`
 fn julia(lines: &[&str]) -> Option<Message> {
     let stack = last(lines, |line| line == "Stacktrace:")?;
     let at = (0..stack).rev().find(|&at| lines[at].starts_with("ERROR: "))?;
-    Some(Message::words(at..lines.len(), lines[at]))
+    let is_trace =
+        |line: &&&str| line.is_empty() || line.starts_with(' ') || line.starts_with("in expression starting");
+    let end = stack + 1 + lines[stack + 1..].iter().take_while(is_trace).count();
+    Some(Message::words(at..end, lines[at]))
 }

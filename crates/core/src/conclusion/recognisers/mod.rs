@@ -3,6 +3,8 @@
 //! A recogniser finds the last message of its kind in a tail of lines. Which of several messages is the cause is decided
 //! by [`choose`]: a message that accounts for how the process ended comes before one that merely stands at the end, and of
 //! equals the last one counts. What was written long before the end, and does not account for it, has been survived.
+//!
+//! Each recogniser has a sample of what a real program wrote (`conclusion/samples`).
 
 mod languages;
 mod logs;
@@ -17,8 +19,11 @@ use std::ops::Range;
 use crate::status::WorkerStatus;
 use crate::testimony::Exception;
 
-pub(crate) use mpi::abort_banner;
-pub(crate) use python::{ends_with_traceback, exception_line, first_of_group, frame, is_header, place};
+pub(crate) use mpi::{abort_banner, reason_of_stack, without_boxes};
+pub(crate) use python::{
+    HEADER, ends_with_traceback, exception_line, first_of_group, frame, is_group_header, is_header, place,
+    within_margin,
+};
 
 /// Lines that may follow a message that does not account for the end of its process: a word of farewell.
 const NEAR: usize = 3;
@@ -59,8 +64,14 @@ pub(super) enum Accounts {
     Codes(&'static [u8]),
     /// `abort()`, whether the status of the process or of its child was handed on.
     Abort,
-    /// Any signal.
-    Signal,
+    /// Any signal, or one of these codes.
+    SignalOr(&'static [u8]),
+    /// 128 + n: a shell exits so with the status of a child that a signal ended.
+    HandedOn,
+    /// Any failure; an abort comes from it, whatever was written after it.
+    MpiError,
+    /// An abort of MPI of which nothing else is known than what it printed.
+    UnknownAbort,
     /// Any failure.
     Any,
     /// None: it counts only near the end.
@@ -75,8 +86,10 @@ impl Accounts {
             Accounts::Uncaught(codes) => is_code(codes) && !end.has_left,
             Accounts::Codes(codes) => is_code(codes),
             Accounts::Abort => code == Some(128 + SIGABRT as u8),
-            Accounts::Signal => code.is_some_and(|code| code > 128),
-            Accounts::Any => true,
+            Accounts::SignalOr(codes) => code.is_some_and(|code| code > 128) || is_code(codes),
+            Accounts::HandedOn => matches!(end.status, Some(WorkerStatus::Exited { code }) if code > 128),
+            Accounts::UnknownAbort => !end.has_aborted,
+            Accounts::MpiError | Accounts::Any => true,
             Accounts::Nothing => false,
         }
     }
@@ -104,6 +117,8 @@ pub(super) struct Recogniser {
     pub(super) accounts: Accounts,
     /// The last message of this kind.
     pub(super) find: fn(&[&str]) -> Option<Message>,
+    /// By which a sample names it.
+    pub(super) name: &'static str,
 }
 
 /// A message that was found.
@@ -115,6 +130,8 @@ pub(super) struct Message {
     pub(super) said: Exception,
     /// Only how the process came down, although others of its kind name the failure.
     pub(super) is_manner: bool,
+    /// It ends nothing, and is no cause: only its lines are known.
+    pub(super) is_aside: bool,
 }
 
 impl Message {
@@ -125,7 +142,7 @@ impl Message {
 
     fn of(lines: Range<usize>, kind: &str, message: impl Into<String>) -> Message {
         let said = Exception { kind: kind.to_owned(), message: message.into(), ..Exception::default() };
-        Message { lines, said, is_manner: false }
+        Message { lines, said, ..Message::default() }
     }
 
     fn at(mut self, place: Option<(String, Option<u32>)>) -> Message {
@@ -145,6 +162,8 @@ const FAMILIES: [&[Recogniser]; 7] =
 pub(crate) struct Cause {
     pub(crate) exception: Exception,
     strength: Strength,
+    /// The name of what found it.
+    pub(crate) recogniser: &'static str,
 }
 
 impl Cause {
@@ -158,30 +177,44 @@ impl Cause {
 /// The cause of the end of a process, as its last lines tell it. The lines are without colours, and without what a
 /// carriage return overwrote.
 pub(crate) fn choose(lines: &[&str], end: End) -> Option<Cause> {
-    let found: Vec<(Strength, Accounts, Message)> = FAMILIES
+    let found: Vec<(&Recogniser, Strength, Message)> = FAMILIES
         .into_iter()
         .flatten()
         .filter_map(|recogniser| {
             let message = (recogniser.find)(lines)?;
             let strength = if message.is_manner { Strength::Manner } else { recogniser.strength };
-            Some((strength, recogniser.accounts, message))
+            Some((recogniser, strength, message))
         })
         .collect();
-    // What other messages take up is no line of the program's own that follows.
-    let follows = |after: usize| {
-        let is_own = |at: &usize| {
-            let taken = |message: &Message| message.lines.contains(at);
-            !lines[*at].trim().is_empty() && !found.iter().any(|(.., message)| taken(message))
-        };
-        (after..lines.len()).filter(is_own).count()
+    // What other messages take up is no line of the program's own that follows; nor is that of an `MPI_Abort`.
+    let mut is_own: Vec<bool> =
+        lines.iter().map(|line| !line.trim().is_empty() && abort_banner(line).is_none()).collect();
+    for (.., message) in &found {
+        is_own[message.lines.clone()].fill(false);
+    }
+    let mut own_from = vec![0; lines.len() + 1];
+    for at in (0..lines.len()).rev() {
+        own_from[at] = own_from[at + 1] + usize::from(is_own[at]);
+    }
+    // A line of a message that a runtime prints is no complaint of the program.
+    let is_part = |complaint: &Message| {
+        let holds =
+            |other: &Message| other.lines.len() > 1 && complaint.lines.clone().all(|at| other.lines.contains(&at));
+        found.iter().any(|(_, strength, other)| *strength != Strength::Complaint && holds(other))
     };
-    let (strength, _, message) = found
+    let (recogniser, strength, message) = found
         .iter()
         .filter_map(|candidate| {
-            let (strength, accounts, message) = candidate;
-            let following = follows(message.lines.end);
-            let is_covered = accounts.cover(end) && (!matches!(accounts, Accounts::Any) || end.is_deliberate());
+            let (Recogniser { accounts, .. }, strength, message) = candidate;
+            if message.is_aside || *strength == Strength::Complaint && is_part(message) {
+                return None;
+            }
+            let following = own_from[message.lines.end];
+            let is_of_abort = matches!(accounts, Accounts::MpiError);
+            let is_covered =
+                accounts.cover(end) && (!matches!(accounts, Accounts::Any | Accounts::MpiError) || end.is_deliberate());
             let score = match strength {
+                Strength::Named if is_of_abort && end.has_aborted => 6,
                 Strength::Named if is_covered => 5,
                 Strength::Named if following <= NEAR => 4,
                 Strength::Fatal if end.is_deliberate() && following <= NEAR_FATAL => 5,
@@ -190,17 +223,32 @@ pub(crate) fn choose(lines: &[&str], end: End) -> Option<Cause> {
                 Strength::Manner if is_covered => 2,
                 _ => return None,
             };
-            Some((score, message.lines.end, candidate))
+            Some((score, candidate))
         })
-        .max_by_key(|(score, end, _)| (*score, *end))?
-        .2;
+        .max_by_key(|(score, (_, strength, message))| (*score, message.lines.end, *strength))?
+        .1;
     let mut exception = message.said.clone();
+    // Of what said only how the process came down, the place is of use.
+    let place = found.iter().find_map(|(_, strength, later)| {
+        let is_place = *strength == Strength::Manner && later.lines.start >= message.lines.end;
+        (is_place && later.said.file.is_some()).then_some(&later.said)
+    });
+    if let (None, Some(place)) = (&exception.file, place) {
+        let Exception { file, line, function, .. } = place.clone();
+        (exception.file, exception.line, exception.function) = (file, line, function);
+    }
     let shown = match message.lines.len() {
         1 => message.lines.start.saturating_sub(CONTEXT.0)..(message.lines.end + CONTEXT.1).min(lines.len()),
         _ => message.lines.clone(),
     };
     exception.traceback = lines[shown].join("\n").trim_matches('\n').to_owned();
-    Some(Cause { exception, strength: *strength })
+    Some(Cause { exception, strength: *strength, recogniser: recogniser.name })
+}
+
+/// The names of all.
+#[cfg(test)]
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    FAMILIES.into_iter().flatten().map(|recogniser| recogniser.name)
 }
 
 /// The last line for which this holds.

@@ -2,35 +2,70 @@
 
 use super::{Accounts, Message, Recogniser, Strength, last};
 
+/// Ends the line before an error stack.
+const STACK_FOLLOWS: &str = ", error stack:";
+
 pub(super) const ALL: &[Recogniser] = &[
-    Recogniser { strength: Strength::Named, accounts: Accounts::Any, find: mpich },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Any, find: open_mpi },
-    Recogniser { strength: Strength::Manner, accounts: Accounts::Nothing, find: banner },
+    Recogniser { strength: Strength::Named, accounts: Accounts::MpiError, find: mpich, name: "mpich" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::MpiError, find: open_mpi, name: "open_mpi" },
+    Recogniser {
+        strength: Strength::Manner,
+        accounts: Accounts::UnknownAbort,
+        find: open_mpi_abort,
+        name: "open_mpi_abort",
+    },
 ];
 
 /// `Abort(940230662) on node 1 (rank 1 in comm 0): Fatal error in internal_Send: Invalid rank, error stack:`, then the
 /// stack, whose last line says most.
 fn mpich(lines: &[&str]) -> Option<Message> {
-    let at = last(lines, |line| line.contains("Fatal error in ") && line.ends_with(", error stack:"))?;
-    let from = lines[at].find("Fatal error in ")?;
-    let headline = lines[at][from..].trim_end_matches(", error stack:");
-    let reason = |line: &str| {
-        // `internal_Send(78).: Invalid rank has value 7 but must be nonnegative and less than 4`
-        let (function, reason) = line.split_once(": ")?;
-        let (_, number) = function.trim_end_matches('.').strip_suffix(')')?.rsplit_once('(')?;
-        number.parse::<u32>().ok().map(|_| reason.to_owned())
-    };
-    let stack: Vec<String> = lines[at + 1..].iter().map_while(|line| reason(line)).collect();
-    let message = match (stack.last(), headline.rsplit_once(": ")) {
-        (Some(reason), Some((call, class))) if reason.starts_with(class) => format!("{call}: {reason}"),
-        (Some(reason), _) => format!("{headline} ({reason})"),
-        (None, _) => headline.to_owned(),
-    };
-    Some(Message::words(at..at + 1 + stack.len(), message))
+    let is_early = |line: &str| line.starts_with("Attempting to use an MPI routine (");
+    let is_stack = |line: &str| line.contains("Fatal error in ") && line.ends_with(STACK_FOLLOWS);
+    let at = last(lines, |line| is_stack(line) || is_early(line))?;
+    if is_early(lines[at]) {
+        return Some(Message::words(at..at + 1, lines[at]));
+    }
+    let headline = &lines[at][lines[at].find("Fatal error in ")?..];
+    let depth = lines[at + 1..].iter().take_while(|line| reason(line).is_some()).count();
+    Some(Message::words(at..at + 1 + depth, with_reason(headline, &lines[at + 1..at + 1 + depth])))
 }
 
-/// `[host:pid] *** An error occurred in MPI_Send`, and further down `*** MPI_ERR_RANK: invalid rank`.
+/// What a line of an error stack says: `internal_Send(78).: Invalid rank has value 7 but must be nonnegative and less than 4`;
+/// that of Intel MPI may be `(unknown)(): Message truncated`.
+fn reason(line: &str) -> Option<&str> {
+    let (function, reason) = line.split_once(':')?;
+    let (_, number) = function.trim_end_matches('.').strip_suffix(')')?.rsplit_once('(')?;
+    (number.is_empty() || number.parse::<u32>().is_ok()).then_some(reason.trim())
+}
+
+/// The line before an error stack, with the last reason that the stack has.
+fn with_reason(headline: &str, stack: &[&str]) -> String {
+    let headline = headline.trim_end_matches(STACK_FOLLOWS);
+    let (call, class) = headline.rsplit_once(": ").unwrap_or(("", headline));
+    match stack.iter().rev().filter_map(|line| reason(line)).find(|reason| !reason.is_empty()) {
+        Some(reason) if reason.starts_with(class) && call.is_empty() => reason.to_owned(),
+        Some(reason) if reason.starts_with(class) => format!("{call}: {reason}"),
+        Some(reason) => format!("{headline} ({reason})"),
+        None => headline.to_owned(),
+    }
+}
+
+/// The message of an exception that mpi4py made of an error stack, on one line.
+pub(crate) fn reason_of_stack(message: &str) -> Option<String> {
+    let (headline, stack) = message.split_once('\n').unwrap_or((message, ""));
+    headline.ends_with(STACK_FOLLOWS).then(|| with_reason(headline, &stack.lines().collect::<Vec<_>>()))
+}
+
+/// `[host:pid] *** An error occurred in MPI_Send`, and further down `*** MPI_ERR_RANK: invalid rank`; or `*** The
+/// MPI_Comm_rank() function was called before MPI_INIT was invoked.`
 fn open_mpi(lines: &[&str]) -> Option<Message> {
+    let is_early = |line: &str| line.starts_with("*** The MPI_") && line.contains(" function was called ");
+    if let Some(at) = last(lines, is_early) {
+        let end = at + lines[at..].iter().take_while(|line| line.starts_with("*** ")).count();
+        let is_abort = |line: &&&str| line.contains("] Local abort ");
+        let end = end + usize::from(lines.get(end).filter(is_abort).is_some());
+        return Some(Message::words(at..end, lines[at].trim_start_matches("*** ")));
+    }
     let said = |line: &'_ str| line.split_once("] *** ").map(|(_, text)| text.trim().to_owned());
     let at = last(lines, |line| said(line).is_some_and(|text| text.starts_with("An error occurred in ")))?;
     let block: Vec<String> = lines[at..].iter().map_while(|line| said(line)).collect();
@@ -43,15 +78,43 @@ fn open_mpi(lines: &[&str]) -> Option<Message> {
     Some(Message::words(at..at + block.len(), message))
 }
 
-/// The lines about `MPI_Abort` itself, which say no reason.
-fn banner(lines: &[&str]) -> Option<Message> {
-    let at = last(lines, |line| abort_banner(line).is_some() || line.starts_with("MPI_ABORT was invoked on rank "))?;
-    let is_box = |at: &usize| lines[*at].starts_with("-----");
-    let end = match lines[at].starts_with("MPI_ABORT was") {
-        true => (at..lines.len()).find(is_box).map_or(at + 1, |end| end + 1),
-        false => at + 1,
-    };
-    Some(Message::words(at..end, lines[at]))
+/// The box of Open MPI's `MPI_Abort`, which says no reason.
+fn open_mpi_abort(lines: &[&str]) -> Option<Message> {
+    let at = last(lines, |line| line.starts_with("MPI_ABORT was invoked on rank "))?;
+    let is_edge = |at: &usize| is_edge(lines[*at]);
+    let end = (at..lines.len()).find(is_edge).map_or(lines.len(), |end| end + 1);
+    let start = at.checked_sub(1).filter(is_edge).unwrap_or(at);
+    // Open MPI 5, and 4.
+    let code = lines[at..end].iter().find_map(|line| {
+        let line = line.trim_start();
+        line.strip_prefix("Errorcode: ").or_else(|| line.strip_prefix("with errorcode ")?.strip_suffix('.'))
+    });
+    let code = code.map(|code| format!(" with code {code}")).unwrap_or_default();
+    Some(Message::words(start..end, format!("{}{code}", lines[at])))
+}
+
+/// The lines without what Open MPI prints beside a failure and is no word of the program: the stack at a signal and, where the
+/// abort is known, the box of `MPI_Abort`.
+pub(crate) fn without_boxes(lines: Vec<String>, has_aborted: bool) -> Vec<String> {
+    let mut kept: Vec<String> = Vec::with_capacity(lines.len());
+    let mut lines = lines.into_iter();
+    while let Some(line) = lines.next() {
+        if line.ends_with("] *** Process received signal ***") {
+            // Without its end, all of the rest is of it.
+            lines.find(|line| line.ends_with("] *** End of error message ***"));
+        } else if has_aborted && line.starts_with("MPI_ABORT was invoked on rank ") {
+            kept.pop_if(|edge| is_edge(edge));
+            lines.find(|line| is_edge(line));
+        } else {
+            kept.push(line);
+        }
+    }
+    kept
+}
+
+/// The upper or lower edge of a box of Open MPI.
+fn is_edge(line: &str) -> bool {
+    line.len() > 10 && line.bytes().all(|byte| byte == b'-')
 }
 
 /// Whose `MPI_Abort` a line tells of, by its rank in `MPI_COMM_WORLD`, and with which code: `Abort(8) on node 1 (rank 1 in
@@ -62,4 +125,26 @@ pub(crate) fn abort_banner(line: &str) -> Option<(u32, i32)> {
     let (node, rest) = rest.split_once(' ')?;
     rest.contains("application called MPI_Abort(").then_some(())?;
     Some((node.parse().ok()?, code.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_open_mpi_prints_beside_a_failure_is_left_out() {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let edge = "-".repeat(74);
+        // Open MPI 4.1.4.
+        let abort = format!(
+            "no mesh\n{edge}\nMPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 3.\n\nNOTE: …\n{edge}\nbye"
+        );
+        assert_eq!(without_boxes(lines(&abort), true), ["no mesh", "bye"]);
+        assert_eq!(without_boxes(lines(&abort), false).len(), 8, "nothing else is known of the abort");
+        let signal = "no mesh\n[vm:9] *** Process received signal ***\n[vm:9] Signal: Aborted (6)\n[vm:9] [ 0] libc.so.6(+0x3c050)\n[vm:9] *** End of error message ***";
+        assert_eq!(without_boxes(lines(signal), false), ["no mesh"]);
+        let cut = "no mesh\n[vm:9] *** Process received signal ***\n[vm:9] Signal: Aborted (6)";
+        assert_eq!(without_boxes(lines(cut), false), ["no mesh"]);
+        assert_eq!(without_boxes(lines("a\n-----------\nb"), true).len(), 3);
+    }
 }

@@ -4,14 +4,24 @@
 use super::{Accounts, Message, Recogniser, Strength, file_and_line, last};
 
 pub(super) const ALL: &[Recogniser] = &[
-    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: glibc },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: terminate },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: assertion },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Any, find: sanitizer },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1]), find: undefined },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Any, find: fortran },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1, 127]), find: linker },
-    Recogniser { strength: Strength::Manner, accounts: Accounts::Signal, find: fortran_signal },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: glibc, name: "glibc" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: terminate, name: "cpp_terminate" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: assertion, name: "assertion" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Any, find: sanitizer, name: "sanitizer" },
+    Recogniser {
+        strength: Strength::Named,
+        accounts: Accounts::Codes(&[1]),
+        find: undefined,
+        name: "undefined_behaviour",
+    },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Any, find: fortran, name: "fortran" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1, 127]), find: linker, name: "linker" },
+    Recogniser {
+        strength: Strength::Manner,
+        accounts: Accounts::SignalOr(&[]),
+        find: fortran_signal,
+        name: "fortran_signal",
+    },
 ];
 
 /// How glibc's allocator and its checks begin their last line (malloc/malloc.c, debug/fortify_fail.c, 2.36).
@@ -44,9 +54,16 @@ const TERMINATE: &str = "std::terminate";
 
 /// libstdc++'s and libc++abi's last words.
 fn terminate(lines: &[&str]) -> Option<Message> {
-    let is_end = |line: &str| line.contains("terminate called") || line.starts_with("libc++abi: terminating");
+    let is_end = |line: &str| {
+        line.contains("terminate called")
+            || line.starts_with("libc++abi: terminating")
+            || line == "libc++abi: Pure virtual function called!"
+    };
     let at = last(lines, is_end)?;
     let previous = at.checked_sub(1).map(|at| lines[at]).unwrap_or_default();
+    if lines[at] == "libc++abi: Pure virtual function called!" {
+        return Some(Message::words(at..at + 1, "Pure virtual function called!"));
+    }
     if previous == "pure virtual method called" || previous == "deleted virtual method called" {
         return Some(Message::words(at - 1..at + 1, previous));
     }

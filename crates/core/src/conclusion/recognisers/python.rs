@@ -4,20 +4,51 @@ use super::{Accounts, Message, Recogniser, Strength, last};
 use crate::testimony::Exception;
 
 pub(super) const ALL: &[Recogniser] = &[
-    Recogniser { strength: Strength::Named, accounts: Accounts::Uncaught(&[1]), find: traceback },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Uncaught(&[1]), find: group },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Uncaught(&[1]), find: rich },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1]), find: syntax_error },
-    Recogniser { strength: Strength::Named, accounts: Accounts::Signal, find: fatal_error },
-    Recogniser { strength: Strength::Fatal, accounts: Accounts::Codes(&[1, 2]), find: not_found },
-    Recogniser { strength: Strength::Error, accounts: Accounts::Codes(&[1]), find: hydra },
+    Recogniser {
+        strength: Strength::Named,
+        accounts: Accounts::Uncaught(&[1]),
+        find: traceback,
+        name: "python_traceback",
+    },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Uncaught(&[1]), find: group, name: "python_group" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Uncaught(&[1]), find: rich, name: "rich_traceback" },
+    Recogniser { strength: Strength::Error, accounts: Accounts::Nothing, find: rich_error, name: "rich_error" },
+    Recogniser {
+        strength: Strength::Named,
+        accounts: Accounts::Codes(&[1]),
+        find: syntax_error,
+        name: "python_syntax_error",
+    },
+    Recogniser {
+        strength: Strength::Named,
+        accounts: Accounts::SignalOr(&[1]),
+        find: fatal_error,
+        name: "python_fatal_error",
+    },
+    Recogniser {
+        strength: Strength::Fatal,
+        accounts: Accounts::Codes(&[1, 2]),
+        find: not_found,
+        name: "python_not_found",
+    },
+    Recogniser { strength: Strength::Error, accounts: Accounts::Codes(&[1]), find: hydra, name: "hydra" },
 ];
 
-const HEADER: &str = "Traceback (most recent call last):";
+/// Lines of a message that are taken as such, after its first.
+const MOST_OF_MESSAGE: usize = 20;
+
+pub(crate) const HEADER: &str = "Traceback (most recent call last):";
 
 /// Whether a traceback begins here. A progress bar may stand before it, on the same line.
 pub(crate) fn is_header(line: &str) -> bool {
-    line.ends_with(HEADER) && !line.contains(GROUP_HEADER) && !line.starts_with(' ')
+    let Some(before) = line.strip_suffix(HEADER) else { return false };
+    let is_of_group = before.ends_with("Exception Group ") || before.trim_start().starts_with('|');
+    before.is_empty() || !is_of_group && !before.trim().is_empty()
+}
+
+/// Whether the traceback of an exception group begins here.
+pub(crate) fn is_group_header(line: &str) -> bool {
+    line.ends_with(GROUP_HEADER)
 }
 
 /// What links the tracebacks of an exception and its cause.
@@ -65,17 +96,20 @@ fn end_of(lines: &[&str], header: usize) -> Option<usize> {
 }
 
 fn traceback(lines: &[&str]) -> Option<Message> {
-    let mut aside = None;
+    let (mut aside, mut told_elsewhere) = (None, None);
     for header in (0..lines.len()).rev().filter(|&at| is_header(lines[at])) {
         let Some(end) = end_of(lines, header) else { continue };
         let Some((kind, _)) = exception_line(lines[end]) else { continue };
         let kind = kind.rsplit('.').next().unwrap_or(kind);
         let message = lines[end].split_once(": ").map(|(_, message)| message).unwrap_or_default();
-        // The message may have more lines; another traceback, a note of a tool or a blank line ends it.
-        let more = lines[end + 1..].iter().take_while(|line| {
-            line.starts_with([' ', '\t']) || (message.trim().is_empty() && exception_line(line).is_none())
+        // The message has more lines where this one says nothing, or announces them; another exception or a blank line ends
+        // it.
+        let announces = message.trim_end().ends_with(':') || is_rule(message);
+        let more = lines[end + 1..].iter().take_while(|line| match message.trim().is_empty() {
+            true => line.starts_with([' ', '\t']) || exception_line(line).is_none(),
+            false => announces && !line.trim().is_empty() && !is_header(line),
         });
-        let whole = end + 1 + if message.trim().is_empty() { more.count() } else { 0 };
+        let whole = end + 1 + more.take(MOST_OF_MESSAGE).count();
         let whole = embedded(lines, end, whole);
         // An exception and its causes are one message.
         let mut start = header;
@@ -90,18 +124,30 @@ fn traceback(lines: &[&str]) -> Option<Message> {
         let said = with_place(said, place(lines[header..end].iter().copied()));
         let title = header.checked_sub(1).map(|at| lines[at]).unwrap_or_default();
         if title.starts_with("Exception in thread") || title.starts_with("Exception ignored") {
-            // It ended a thread or nothing, and counts only where nothing else is said.
-            aside.get_or_insert(Message { is_manner: title.starts_with("Exception ignored"), ..said });
+            // It ended a thread or nothing. The first counts where nothing else is said.
+            aside.get_or_insert(Message { is_aside: title.starts_with("Exception ignored"), ..said });
+        } else if is_embedded(title) || is_embedded(lines[header]) || said.said.kind == "ChildFailedError" {
+            // The message of another exception holds it; or torchrun tells of a child, which had words of its own.
+            told_elsewhere.get_or_insert(said);
         } else {
             return Some(said);
         }
     }
-    aside
+    told_elsewhere.or(aside)
+}
+
+/// Whether a message begins with a rule: that of torchrun's `ChildFailedError` is a box.
+fn is_rule(message: &str) -> bool {
+    message.len() > 3 && message.chars().all(|c| matches!(c, '=' | '-' | '*'))
+}
+
+/// Whether a line is followed by the traceback of another process, within a message.
+fn is_embedded(line: &str) -> bool {
+    line.contains("Original Traceback") || line.starts_with("-- Process ")
 }
 
 /// The end of a message that holds the traceback of another process, as torch's do.
 fn embedded(lines: &[&str], end: usize, whole: usize) -> usize {
-    let is_embedded = |line: &str| line.contains("Original Traceback") || line.starts_with("-- Process ");
     let Some(inner) = (end + 1..lines.len().min(end + 5)).find(|&at| is_embedded(lines[at])) else { return whole };
     let header = if is_header(lines[inner]) { inner } else { inner + 1 };
     end_of(lines, header).map_or(whole, |at| at + 1)
@@ -119,6 +165,12 @@ fn group(lines: &[&str]) -> Option<Message> {
 
 const GROUP_HEADER: &str = "Exception Group Traceback (most recent call last):";
 
+/// A line of a group's traceback without the margin (`  | `); any other as it is.
+pub(crate) fn within_margin(line: &str) -> &str {
+    let bare = line.trim_start_matches(' ');
+    bare.strip_prefix("| ").or_else(|| bare.strip_prefix("+ ")).unwrap_or(line)
+}
+
 fn within_group(line: &str) -> &str {
     line.trim_start_matches([' ', '|', '+'])
 }
@@ -126,7 +178,7 @@ fn within_group(line: &str) -> &str {
 /// The first exception of a group, by the group's traceback.
 pub(crate) fn first_of_group(traceback: &str) -> Option<String> {
     let (_, inside) = traceback.split_once(GROUP_HEADER)?;
-    let mut lines = inside.lines().skip_while(|line| !within_group(line).starts_with("---------------- 1 -")).skip(1);
+    let mut lines = inside.lines().skip_while(|line| !line.contains("---------------- 1 -")).skip(1);
     let is_frame = |line: &str| line.starts_with("    |   ") || line.contains("Traceback (most recent call last):");
     let found = lines.find(|line| !is_frame(line) && exception_line(within_group(line)).is_some())?;
     Some(within_group(found).to_owned())
@@ -147,6 +199,15 @@ fn rich(lines: &[&str]) -> Option<Message> {
     Some(with_place(Message::of(start..bottom + 2, kind, message), own))
 }
 
+/// `╭─ Error ───╮`, and in it what click and typer say of a command line.
+fn rich_error(lines: &[&str]) -> Option<Message> {
+    let start = last(lines, |line| line.starts_with("╭─ Error ─"))?;
+    let bottom = (start + 1..lines.len()).find(|&at| lines[at].starts_with('╰'))?;
+    let words: Vec<&str> =
+        lines[start + 1..bottom].iter().flat_map(|line| line.trim_matches('│').split_whitespace()).collect();
+    Some(Message::words(start..bottom + 1, words.join(" ")))
+}
+
 /// A program that cannot be compiled has no frames.
 fn syntax_error(lines: &[&str]) -> Option<Message> {
     let is_one =
@@ -165,7 +226,9 @@ fn fatal_error(lines: &[&str]) -> Option<Message> {
     let frames = lines[thread + 1..].iter().take_while(|line| frame(line).is_some()).count();
     let mut inside: Vec<&str> = lines[thread + 1..thread + 1 + frames].to_vec();
     inside.reverse();
-    Some(with_place(Message::of(start..thread + 1 + frames, kind, message), place(inside.into_iter())))
+    // Whoever calls abort() says why before it.
+    let said = Message { is_manner: message == "Aborted", ..Message::of(start..thread + 1 + frames, kind, message) };
+    Some(with_place(said, place(inside.into_iter())))
 }
 
 /// `python3: can't open file 'a.py': [Errno 2] No such file or directory`, `python3: No module named nosuch`.

@@ -3,16 +3,27 @@
 use super::{Accounts, Message, Recogniser, Strength, last};
 
 pub(super) const ALL: &[Recogniser] = &[
-    Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[126, 127]), find: not_run },
-    Recogniser { strength: Strength::Error, accounts: Accounts::Nothing, find: complaint },
-    Recogniser { strength: Strength::Manner, accounts: Accounts::Signal, find: child_killed },
+    Recogniser {
+        strength: Strength::Named,
+        accounts: Accounts::Codes(&[126, 127]),
+        find: not_run,
+        name: "shell_not_run",
+    },
+    Recogniser { strength: Strength::Error, accounts: Accounts::Nothing, find: complaint, name: "shell_complaint" },
+    Recogniser {
+        strength: Strength::Manner,
+        accounts: Accounts::HandedOn,
+        find: child_killed,
+        name: "shell_child_killed",
+    },
 ];
 
 /// What a shell says of a line of its script: `main.sh: line 2: text` (bash), `main.sh: 2: text` (dash), `zsh:1: text`.
 fn said(line: &str) -> Option<&str> {
     let (script, rest) = line.split_once(": ")?;
-    if let Some((_, number)) = script.split_once(':') {
-        return number.parse::<u32>().ok().map(|_| rest);
+    if let Some((script, number)) = script.split_once(':') {
+        // A compiler and a warning of Python write `main.c:1: ` too.
+        return number.parse::<u32>().ok().filter(|_| script.ends_with("sh")).map(|_| rest);
     }
     let (number, text) = rest.split_once(": ")?;
     let number = number.strip_prefix("line ").unwrap_or(number);
@@ -21,13 +32,14 @@ fn said(line: &str) -> Option<&str> {
 
 /// A command that could not be run.
 fn not_run(lines: &[&str]) -> Option<Message> {
-    const ENDS: [&str; 6] = [
+    const ENDS: [&str; 7] = [
         ": command not found",
         ": not found",
         ": No such file or directory",
         ": Permission denied",
         ": Exec format error",
         ": Is a directory",
+        ": cannot execute: required file not found",
     ];
     let fits = |text: &str| text.starts_with("command not found: ") || ENDS.iter().any(|end| text.ends_with(end));
     let at = last(lines, |line| said(line).is_some_and(fits) || env_not_found(line))?;

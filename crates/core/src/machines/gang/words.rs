@@ -1,6 +1,7 @@
 //! What the last lines of a rank's output add to the evidence.
 
-use super::{BYTES_KEPT, Effect, Gang, Moment, MpiLife};
+use super::room::BYTES_KEPT;
+use super::{Effect, Gang, Moment, MpiLife, RankRecord};
 use crate::evidence::{Evidence, Fact, Source};
 use crate::ids::{Pid, Rank};
 use crate::status::WorkerStatus;
@@ -27,7 +28,9 @@ impl Gang {
     /// end its members. Its time is its own end, or that of the first rank that it ended.
     fn aborted_in_words(&mut self, rank: Rank, code: i32) {
         let is_known = |known: &Evidence| known.rank == rank && matches!(known.fact, Fact::Aborted { .. });
-        let Some(record) = self.ranks.get(rank.index()).filter(|record| record.mpi == MpiLife::Inited) else { return };
+        // `MPI_Abort` of Intel MPI may return, and the rank go on to `MPI_Finalize`.
+        let in_mpi = |record: &&RankRecord| record.mpi != MpiLife::NotInited;
+        let Some(record) = self.ranks.get(rank.index()).filter(in_mpi) else { return };
         if self.evidence.iter().any(is_known) {
             return;
         }
@@ -41,6 +44,9 @@ impl Gang {
     /// Whether a report only completes an earlier one of the same process, which had no more than the type of the exception:
     /// then it takes its place.
     pub(super) fn completes(&mut self, rank: Rank, pid: Pid, exception: &Exception) -> bool {
+        if self.words.get(rank.index()) == Some(&0) {
+            return false;
+        }
         let is_first = |it: &&mut Evidence| (it.rank, it.pid) == (rank, Some(pid));
         let Some(evidence) = self.evidence.iter_mut().rfind(is_first) else { return false };
         let Fact::Exception { source: Source::Program, exception: first } = &mut evidence.fact else { return false };

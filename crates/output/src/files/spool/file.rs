@@ -100,7 +100,8 @@ fn read(file: &File, at: u64, end: u64) -> io::Result<(Vec<Record>, u64)> {
     file.read_exact_at(&mut bytes, at)?;
     if let Some(header) = bytes.first_chunk::<HEADER>() {
         // The first record may be larger than a batch.
-        let needed = (HEADER as u64 + decode(header).1 as u64).min(end - at) as usize;
+        let length = decode(header).map_or(0, |(_, length)| length);
+        let needed = (HEADER as u64 + length as u64).min(end - at) as usize;
         if let Some(more) = needed.checked_sub(bytes.len()) {
             let have = bytes.len();
             bytes.resize(have + more, 0);
@@ -110,7 +111,8 @@ fn read(file: &File, at: u64, end: u64) -> io::Result<(Vec<Record>, u64)> {
     let bytes = Bytes::from(bytes);
     let (mut records, mut taken) = (Vec::new(), 0);
     while let Some(header) = bytes[taken..].first_chunk::<HEADER>() {
-        let (record, length) = decode(header);
+        // What was read so far can be used; the next read begins with what cannot.
+        let Some((record, length)) = decode(header) else { break };
         let Some(end) = (taken + HEADER).checked_add(length).filter(|end| *end <= bytes.len()) else { break };
         // Copied, so that a small record that waits does not keep the whole batch in memory.
         let content = Bytes::copy_from_slice(&bytes[taken + HEADER..end]);
@@ -132,12 +134,23 @@ fn header(record: &Record) -> [u8; HEADER] {
     header[12] = record.stream.index() as u8;
     header[13..21].copy_from_slice(&record.time.as_secs().to_le_bytes());
     header[21..25].copy_from_slice(&record.time.subsec_nanos().to_le_bytes());
-    header[25..].copy_from_slice(&(record.bytes.len() as u32).to_le_bytes());
+    header[25..CHECKED].copy_from_slice(&(record.bytes.len() as u32).to_le_bytes());
+    let sum = checksum(&header[..CHECKED]);
+    header[CHECKED..].copy_from_slice(&sum.to_le_bytes());
     header
 }
 
-/// A record without its bytes, and how many there are.
-fn decode(header: &[u8; HEADER]) -> (Record, usize) {
+/// The bytes of a header that its checksum covers.
+const CHECKED: usize = HEADER - 4;
+
+/// FNV-1a. The user's programs can change the files, and a file that is cut and written on has zeros in its hole: those must
+/// not be taken for records, which nobody wrote.
+fn checksum(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+/// A record without its bytes, and how many there are. `None`: this is no header that was written here.
+fn decode(header: &[u8; HEADER]) -> Option<(Record, usize)> {
     let mut fields = Fields(header);
     let worker = WorkerId { group: GroupId(fields.u32()), rank: Rank(fields.u32()), attempt: Attempt(fields.u32()) };
     let [stream] = fields.take();
@@ -146,7 +159,8 @@ fn decode(header: &[u8; HEADER]) -> (Record, usize) {
     // A value beyond a second was not written by us. It must not overflow the sum.
     let time = Duration::from_secs(seconds).saturating_add(Duration::from_nanos(fields.u32().into()));
     let length = fields.u32() as usize;
-    (Record { worker, stream, time, bytes: Bytes::new() }, length)
+    let is_ours = fields.u32() == checksum(&header[..CHECKED]);
+    is_ours.then_some((Record { worker, stream, time, bytes: Bytes::new() }, length))
 }
 
 /// The fields of a header that are still to be read. Beyond the end there is zero.

@@ -1,0 +1,103 @@
+//! Children that are no worker's: processes of rankrun's own, and the orphans that are left when every worker is gone.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rankrun_core::WorkerStatus;
+use rankrun_core::report::LeftProcess;
+use rankrun_core::team::Activity;
+use rankrun_sys::proc::{self, Process};
+use rankrun_sys::process::{ProcessId, ProcessRef};
+use rankrun_sys::wait::{self, Look};
+
+use super::looks::activity;
+use super::registry::{Children, Ended, Role, status_of};
+
+impl Children {
+    /// The cgroup for a process of rankrun's own, where the job has cgroups. It is removed with the job's.
+    pub(crate) fn take_own_leaf(&self, name: &str) -> io::Result<Option<OwnedFd>> {
+        self.boundary.cgroup().map(|cgroup| cgroup.make_leaf(name)).transpose()
+    }
+
+    pub(crate) fn add_helper(&mut self, pid: i32) {
+        self.roles.insert(pid, Role::Helper);
+    }
+
+    /// How a process of rankrun's own has ended that is not reaped yet.
+    pub(crate) fn ended_helper(&self) -> Option<WorkerStatus> {
+        self.helpers().into_iter().find_map(|pid| match wait::peek_at(pid) {
+            Look::Found(child) => status_of(child.change),
+            Look::Nothing | Look::NoChildren => None,
+        })
+    }
+
+    /// Whether this is a process of rankrun's own.
+    pub(crate) fn is_helper(&self, pid: i32) -> bool {
+        self.roles.get(&pid) == Some(&Role::Helper)
+    }
+
+    /// The processes of the job when every worker is gone: all descendants of this process except helpers and processes
+    /// that were given up.
+    fn orphans(&mut self) -> Vec<ProcessId> {
+        let (own, helpers) = (self.own, self.helpers());
+        self.read_table();
+        let table = self.table();
+        let mut excluded: HashSet<i32> = helpers.iter().copied().collect();
+        for helper in helpers {
+            excluded.extend(table.below(helper).iter().map(|process| process.pid));
+        }
+        let below: Vec<ProcessId> = table
+            .below(own)
+            .into_iter()
+            .filter(|process| process.state != 'Z' && !excluded.contains(&process.pid))
+            .map(Process::id)
+            .collect();
+        below.into_iter().filter(|id| !self.given_up.contains_key(id)).collect()
+    }
+
+    fn helpers(&self) -> Vec<i32> {
+        self.roles.iter().filter(|(_, role)| **role == Role::Helper).map(|(pid, _)| *pid).collect()
+    }
+
+    /// What is left when every worker is gone; `None` if that is nothing, or only what was given up. Reaps what has ended,
+    /// unless the spawner may have a child that is not registered yet.
+    pub(crate) fn orphans_left(&mut self, is_spawning: bool) -> Option<Activity> {
+        while !is_spawning && let Some((child, status)) = Children::peek_end() {
+            // A leader is reaped where its end is reported.
+            if let Some(Ended::Leader(..)) = self.handle_end(child, status, None) {
+                break;
+            }
+        }
+        if self.helpers().is_empty() && wait::peek() == Look::NoChildren {
+            return None;
+        }
+        let orphans = self.orphans();
+        // A child that will be given to us next is still a grandchild: it is among our descendants too.
+        (!orphans.is_empty() || self.has_unknown_children()).then(|| activity(&orphans))
+    }
+
+    /// Whether there is a child that is neither a helper nor given up.
+    fn has_unknown_children(&self) -> bool {
+        let given_up: HashSet<i32> = self.given_up.keys().map(|id| id.pid).collect();
+        // A list that cannot be read proves nothing.
+        let Ok(children) = proc::try_own_children() else { return true };
+        children.into_iter().any(|pid| self.roles.get(&pid) != Some(&Role::Helper) && !given_up.contains(&pid))
+    }
+
+    /// Sends signals to all orphans.
+    pub(crate) fn signal_orphans(&mut self, signals: &[i32]) {
+        for process in self.orphans().into_iter().filter_map(ProcessRef::of) {
+            for signal in signals {
+                // It has ended meanwhile, or is another user's and will be reported.
+                let _ = process.signal(*signal);
+            }
+        }
+    }
+
+    /// The orphans could not be killed.
+    pub(crate) fn give_up_orphans(&mut self) -> Vec<LeftProcess> {
+        let orphans = self.orphans();
+        self.note_given_up(&orphans)
+    }
+}

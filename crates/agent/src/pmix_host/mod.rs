@@ -1,0 +1,18 @@
+//! The PMIx host: a child of the agent that runs libpmix's server, so that a crash of libpmix is a failure of the job and
+//! not of the agent (docs/adr/0022-a-pmix-host.md).
+//!
+//! It is started when a rank first connects to the socket of the agent, and takes that socket over. Its descriptors: 0 is
+//! the connection to the agent, 1 the listening socket, 2 a pipe to the agent. It decides nothing: what libpmix asks for goes
+//! to the agent, and the answer back.
+//!
+//! * `run.rs`: the start, and the loop.
+//! * `relay.rs`: moves bytes between the ranks and libpmix's own socket.
+//! * `search.rs`: which libpmix is loaded.
+//! * `origin.rs`: which process has made a connection.
+
+mod origin;
+mod relay;
+mod run;
+mod search;
+
+pub use run::serve;

@@ -1,0 +1,507 @@
+//! The host's start, and its loop.
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rankrun_core::{Pid, Rank, pmix};
+use rankrun_sys::pmix::{App, Completion, Member, Namespace, Published, Server, Upcall, Who, status};
+use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
+use rankrun_sys::reactor::{Conn, Incoming};
+use rankrun_sys::{diag, fork, reason, signal};
+use rankrun_wireup::pmix::{Answer, Decoder, FromHost, Participants, Request, Setup, ToHost, encode};
+
+use super::origin::{FIRST_BYTES, claimed_rank, holder};
+use super::relay::Relay;
+use super::search;
+
+const CONTROL: u64 = 0;
+const LISTENER: u64 = 1;
+const UPCALLS: u64 = 2;
+const RELAY: u64 = 16;
+
+/// Bytes read from the agent at a time.
+const READ: usize = 64 * 1024;
+/// How long the first client may take to say who it is, before the library is looked for without it.
+const FIRST_CLIENT: Duration = Duration::from_secs(2);
+
+/// Runs the host until its agent is gone. Returns the exit code.
+pub fn serve() -> u8 {
+    let outcome = take_descriptors().and_then(|(control, listener)| {
+        let mut host = Start { control, listener, decoder: Decoder::default(), leaders: HashMap::new() };
+        match host.set_up() {
+            Ok((server, setup, clients)) => Host::new(host, server, setup, clients)?.run(),
+            Err(reason) => {
+                host.send(&FromHost::Failed { reason })?;
+                Ok(1)
+            }
+        }
+    });
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            // The agent reads our stderr.
+            let _ = io::Write::write_all(&mut io::stderr(), format!("{}\n", reason(&error)).as_bytes());
+            1
+        }
+    }
+}
+
+/// Descriptors 0 and 1 are ours; libpmix finds /dev/null in their place.
+fn take_descriptors() -> io::Result<(OwnedFd, TcpListener)> {
+    // The agent ends us. A terminal's signals are for the ranks.
+    [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGPIPE].into_iter().for_each(signal::ignore);
+    let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let listener = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok((control, TcpListener::from(listener)))
+}
+
+/// A client that has connected before there was a server.
+struct FirstClient {
+    stream: TcpStream,
+    bytes: Vec<u8>,
+    pid: Option<i32>,
+}
+
+/// The host before it has a server. It has nothing to do but to get one, and may block.
+struct Start {
+    control: OwnedFd,
+    listener: TcpListener,
+    decoder: Decoder,
+    leaders: HashMap<Rank, Pid>,
+}
+
+impl Start {
+    fn set_up(&mut self) -> Result<(Server, Setup, Option<FirstClient>), String> {
+        let setup = self.receive_setup().map_err(|error| format!("cannot read from the agent: {}", reason(&error)))?;
+        let client = self.first_client(&setup.namespace);
+        let pid = client.as_ref().and_then(|client| client.pid);
+        let library = search::load(setup.library.as_deref(), pid, &setup.programs)?;
+        let waker = Waker::new().map_err(|error| reason(&error))?;
+        // libpmix uses its own files as far as it is told where.
+        let mut server =
+            Server::start(library, pmix::SERVER_NAME, &setup.directory, waker).map_err(|error| error.to_string())?;
+        let namespace = namespace(&setup);
+        make_directories(&namespace).map_err(|error| format!("cannot make session directories: {}", reason(&error)))?;
+        server.register(&namespace).map_err(|error| error.to_string())?;
+        Ok((server, setup, client))
+    }
+
+    fn receive_setup(&mut self) -> io::Result<Setup> {
+        loop {
+            match self.next_message(None)? {
+                Some(ToHost::Setup(setup)) => return Ok(*setup),
+                Some(_) => {}
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+    }
+
+    /// The next message of the agent. `None`: none came in time.
+    fn next_message(&mut self, within: Option<Duration>) -> io::Result<Option<ToHost>> {
+        let until = within.map(|within| Instant::now() + within);
+        loop {
+            if let Some(message) = self.decoder.next_message().map_err(io::Error::other)? {
+                if let ToHost::Leader { rank, pid } = message {
+                    self.leaders.insert(rank, pid);
+                }
+                return Ok(Some(message));
+            }
+            if !readable(&self.control, until)? {
+                return Ok(None);
+            }
+            let mut bytes = [0; 4096];
+            match rustix::io::read(&self.control, &mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.decoder.received(&bytes[..count]),
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The client for which we were started, with its process if that can be found.
+    fn first_client(&mut self, namespace: &str) -> Option<FirstClient> {
+        let until = Instant::now() + FIRST_CLIENT;
+        let (mut stream, address) = loop {
+            if !readable(&self.listener, Some(until)).ok()? {
+                return None;
+            }
+            if let Ok((stream, SocketAddr::V4(address))) = self.listener.accept() {
+                break (stream, address);
+            }
+        };
+        let inode = inode_of_ours(&stream, address)?;
+        let mut bytes = vec![0; FIRST_BYTES];
+        let mut count = 0;
+        let rank = loop {
+            if let Some(rank) = claimed_rank(&bytes[..count], namespace) {
+                break Some(Rank(rank));
+            }
+            if count == bytes.len() || !readable(&stream, Some(until)).ok()? {
+                break None;
+            }
+            match stream.read(&mut bytes[count..]) {
+                Ok(0) => return None,
+                Ok(more) => count += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return None,
+            }
+        };
+        bytes.truncate(count);
+        let pid = rank.and_then(|rank| self.leader(rank, until)).and_then(|leader| holder(leader.0, inode));
+        Some(FirstClient { stream, bytes, pid })
+    }
+
+    /// The leader of a rank. The agent may learn of it after the rank has connected.
+    fn leader(&mut self, rank: Rank, until: Instant) -> Option<Pid> {
+        loop {
+            if let Some(leader) = self.leaders.get(&rank) {
+                return Some(*leader);
+            }
+            self.next_message(Some(until.saturating_duration_since(Instant::now()))).ok()??;
+        }
+    }
+
+    fn send(&self, message: &FromHost) -> io::Result<()> {
+        let bytes = encode(message).map_err(io::Error::other)?;
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            match rustix::io::write(&self.control, rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits until there is something to read. `false`: the time has passed.
+fn readable(fd: impl std::os::fd::AsFd, until: Option<Instant>) -> io::Result<bool> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|left| rustix::time::Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        });
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The number of a client's socket, if its owner is our user: libpmix believes each client who it says it is.
+fn inode_of_ours(stream: &TcpStream, client: SocketAddrV4) -> Option<u64> {
+    let Ok(SocketAddr::V4(server)) = stream.local_addr() else { return None };
+    let own = rustix::process::geteuid().as_raw();
+    match diag::tcp_owner(client, server) {
+        Ok(owner) => (owner.uid == own).then_some(owner.inode),
+        // This kernel does not answer such questions. 0 is no socket's number.
+        Err(error) => (error.kind() != io::ErrorKind::NotFound).then_some(0),
+    }
+}
+
+fn namespace(setup: &Setup) -> Namespace {
+    let mut sizes = vec![0u32; setup.apps.len()];
+    let mut firsts = vec![0u32; setup.apps.len()];
+    let mut members = Vec::with_capacity(setup.ranks.len());
+    for (rank, (node, local_rank, app)) in (0..).zip(&setup.ranks) {
+        let size = &mut sizes[*app as usize];
+        if *size == 0 {
+            firsts[*app as usize] = rank;
+        }
+        members.push(Member { rank, node: *node, local_rank: *local_rank, app: *app, app_rank: *size });
+        *size += 1;
+    }
+    let apps = setup.apps.iter().zip(sizes.iter().zip(&firsts)).map(|((command, directory), (size, first))| App {
+        size: *size,
+        first: *first,
+        command: command.clone(),
+        directory: directory.clone(),
+    });
+    Namespace {
+        name: setup.namespace.clone(),
+        apps: apps.collect(),
+        members,
+        nodes: setup.nodes.clone(),
+        node: setup.node,
+        directory: setup.directory.clone(),
+        oversubscribed: setup.oversubscribed,
+    }
+}
+
+/// Open MPI makes none where it is told of some.
+fn make_directories(namespace: &Namespace) -> io::Result<()> {
+    let session = namespace.session_directory();
+    std::fs::create_dir(&session)?;
+    let local = namespace.members.iter().filter(|member| member.node == namespace.node);
+    for member in local {
+        std::fs::create_dir(session.join(member.rank.to_string()))?;
+    }
+    Ok(())
+}
+
+/// A client's socket whose rank is not known yet.
+struct Unnamed {
+    inode: u64,
+}
+
+/// The running host.
+struct Host {
+    poller: Poller,
+    control: Conn,
+    decoder: Decoder,
+    listener: TcpListener,
+    server: Server,
+    setup: Setup,
+    relay: Relay,
+    leaders: HashMap<Rank, Pid>,
+    unnamed: HashMap<u64, Unnamed>,
+    /// The process of each rank that has connected last.
+    processes: HashMap<Rank, Pid>,
+    /// What libpmix waits for, by the number of the request.
+    waiting: HashMap<u64, Completion>,
+    next: u64,
+    waker: Waker,
+}
+
+impl Host {
+    fn new(start: Start, server: Server, setup: Setup, first: Option<FirstClient>) -> io::Result<Host> {
+        let poller = Poller::new()?;
+        let waker = server.waker()?;
+        poller.add(&waker, UPCALLS, Interest::Read)?;
+        start.listener.set_nonblocking(true)?;
+        poller.add(&start.listener, LISTENER, Interest::Read)?;
+        let control = Conn::of_socket(&poller.registry(), CONTROL, start.control)?;
+        let relay = Relay::new(poller.registry(), server.port(), RELAY);
+        let mut host = Host {
+            poller,
+            control,
+            decoder: start.decoder,
+            listener: start.listener,
+            server,
+            setup,
+            relay,
+            leaders: start.leaders,
+            unnamed: HashMap::new(),
+            processes: HashMap::new(),
+            waiting: HashMap::new(),
+            next: 1,
+            waker,
+        };
+        let library = host.server.library();
+        host.send(&FromHost::Ready { library: library.path().to_owned(), version: library.version() })?;
+        if let Some(FirstClient { stream, bytes, pid }) = first {
+            if let (Some(pid), Some(rank)) = (pid, claimed_rank(&bytes, &host.setup.namespace)) {
+                host.processes.insert(Rank(rank), Pid(pid));
+            }
+            let number = host.relay.add(stream.into(), &bytes)?;
+            host.relay.named(number);
+        }
+        Ok(host)
+    }
+
+    fn run(mut self) -> io::Result<u8> {
+        let mut ready: Vec<Ready> = Vec::new();
+        // What came while libpmix was set up.
+        if !self.handle_messages()? {
+            return Ok(0);
+        }
+        loop {
+            self.poller.wait(None, &mut ready)?;
+            for &event in &ready {
+                if !self.poller.is_current(event) {
+                    continue;
+                }
+                match event.token {
+                    CONTROL => {
+                        if event.writable {
+                            self.control.flush()?;
+                        }
+                        if event.readable && !self.receive()? {
+                            // The agent is gone, or needs us no more. libpmix's threads end with us.
+                            fork::exit_now(0)
+                        }
+                    }
+                    LISTENER => self.accept()?,
+                    UPCALLS => {
+                        self.waker.clear();
+                        while let Some(upcall) = self.server.next() {
+                            self.upcall(upcall)?;
+                        }
+                    }
+                    _ => {
+                        if let Some((number, first)) = self.relay.ready(event) {
+                            self.name(number, &first);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        loop {
+            let (stream, address) = match self.listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // The client has gone.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => return Err(error),
+            };
+            let SocketAddr::V4(address) = address else { continue };
+            let Some(inode) = inode_of_ours(&stream, address) else { continue };
+            // Clients send small messages and wait for each answer.
+            stream.set_nodelay(true)?;
+            let number = self.relay.add(stream.into(), &[])?;
+            self.unnamed.insert(number, Unnamed { inode });
+        }
+    }
+
+    /// The first bytes of a client: finds its process.
+    fn name(&mut self, number: u64, first: &[u8]) {
+        let rank = claimed_rank(first, &self.setup.namespace).map(Rank);
+        if rank.is_none() && first.len() < FIRST_BYTES {
+            return;
+        }
+        self.relay.named(number);
+        let Some(Unnamed { inode }) = self.unnamed.remove(&number) else { return };
+        let Some(rank) = rank else { return };
+        let leader = self.leaders.get(&rank).copied();
+        match leader.and_then(|leader| holder(leader.0, inode)) {
+            Some(pid) => drop(self.processes.insert(rank, Pid(pid))),
+            None => drop(self.processes.remove(&rank)),
+        }
+    }
+
+    fn receive(&mut self) -> io::Result<bool> {
+        let mut bytes = vec![0; READ];
+        match self.control.read(&mut bytes)? {
+            Incoming::Bytes(count) => self.decoder.received(&bytes[..count]),
+            Incoming::Nothing => return Ok(true),
+            Incoming::End => return Ok(false),
+        }
+        self.handle_messages()
+    }
+
+    fn handle_messages(&mut self) -> io::Result<bool> {
+        while let Some(message) = self.decoder.next_message().map_err(io::Error::other)? {
+            match message {
+                ToHost::Setup(_) => {}
+                ToHost::Leader { rank, pid } => drop(self.leaders.insert(rank, pid)),
+                ToHost::Answer { id, answer } => {
+                    if let Some(completion) = self.waiting.remove(&id) {
+                        self.complete(completion, answer);
+                    }
+                }
+                ToHost::Lost { rank } => self.server.tell_lost(&self.setup.namespace, rank.0),
+                ToHost::Ping => self.server.ping(),
+            }
+        }
+        Ok(true)
+    }
+
+    fn complete(&self, completion: Completion, answer: Answer) {
+        match answer {
+            Answer::Done => completion.status(status::SUCCESS),
+            Answer::NotFound => completion.status(status::NOT_FOUND),
+            Answer::NotSupported => completion.status(status::NOT_SUPPORTED),
+            Answer::Exists => completion.status(status::DUPLICATE_KEY),
+            Answer::TimedOut => completion.status(status::TIMEOUT),
+            Answer::Data(data) => completion.data(data),
+            Answer::Found(found) => {
+                let found: Vec<(Who, Published)> =
+                    found.into_iter().map(|(rank, key, packed)| (self.who(rank), Published { key, packed })).collect();
+                completion.found(self.server.library(), &found);
+            }
+            Answer::Group { context, who, data } => {
+                let members: Vec<Who> = who.into_iter().map(|rank| self.who(rank)).collect();
+                completion.group(context.map(|context| context as usize), &members, &data);
+            }
+        }
+    }
+
+    fn who(&self, rank: Rank) -> Who {
+        Who { nspace: self.setup.namespace.clone(), rank: Some(rank.0) }
+    }
+
+    fn upcall(&mut self, upcall: Upcall) -> io::Result<()> {
+        let (request, done) = match upcall {
+            Upcall::Pong => return self.send(&FromHost::Pong),
+            Upcall::Connected { who, done } => {
+                let rank = self.rank(&who);
+                (rank.map(|rank| Request::Init { rank, pid: self.processes.get(&rank).copied() }), done)
+            }
+            Upcall::Finalized { who, done } => (self.rank(&who).map(|rank| Request::Finalize { rank }), done),
+            Upcall::Aborted { who, code, message, done } => {
+                (self.rank(&who).map(|rank| Request::Abort { rank, code, message }), done)
+            }
+            Upcall::Fence { procs, data, done } => {
+                (self.participants(&procs).map(|who| Request::Fence { who, data }), done)
+            }
+            Upcall::Fetch { of, done } => (self.rank(&of).map(|of| Request::Fetch { of }), done),
+            Upcall::Publish { who, entries, done } => {
+                let entries = entries.into_iter().map(|entry| (entry.key, entry.packed)).collect();
+                (self.rank(&who).map(|rank| Request::Publish { rank, entries }), done)
+            }
+            Upcall::Lookup { who, keys, wait, timeout, done } => {
+                let wait = wait.then(|| timeout.map_or(0, |timeout| timeout.as_secs()));
+                (self.rank(&who).map(|rank| Request::Lookup { rank, keys, wait }), done)
+            }
+            Upcall::Unpublish { who, keys, done } => {
+                (self.rank(&who).map(|rank| Request::Unpublish { rank, keys }), done)
+            }
+            Upcall::Spawn { who, commands, done } => {
+                (self.rank(&who).map(|rank| Request::Spawn { rank, commands }), done)
+            }
+            Upcall::Connect { procs, done } => (self.participants(&procs).map(|who| Request::Connect { who }), done),
+            Upcall::Disconnect { procs, done } => {
+                (self.participants(&procs).map(|who| Request::Disconnect { who }), done)
+            }
+            Upcall::Group { procs, wants_context, data, done } => {
+                (self.participants(&procs).map(|who| Request::Group { who, wants_context, data }), done)
+            }
+        };
+        // Somebody of another namespace.
+        let Some(request) = request else {
+            done.status(status::NOT_SUPPORTED);
+            return Ok(());
+        };
+        let id = self.next;
+        self.next += 1;
+        self.waiting.insert(id, done);
+        self.send(&FromHost::Request { id, request })
+    }
+
+    fn rank(&self, who: &Who) -> Option<Rank> {
+        who.rank.filter(|_| who.nspace == self.setup.namespace).map(Rank)
+    }
+
+    fn participants(&self, procs: &[Who]) -> Option<Participants> {
+        if procs.iter().any(|who| who.nspace == self.setup.namespace && who.rank.is_none()) || procs.is_empty() {
+            return Some(Participants::All);
+        }
+        let mut ranks: Vec<Rank> = procs.iter().map(|who| self.rank(who)).collect::<Option<_>>()?;
+        ranks.sort_unstable();
+        ranks.dedup();
+        Some(Participants::Ranks(ranks))
+    }
+
+    fn send(&mut self, message: &FromHost) -> io::Result<()> {
+        let bytes = encode(message).map_err(io::Error::other)?;
+        self.control.send([Bytes::from(bytes)])
+    }
+}

@@ -1,0 +1,1 @@
+../../../../python/rankrun/jax_cluster.py

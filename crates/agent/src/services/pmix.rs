@@ -1,0 +1,503 @@
+//! The agent's side of PMIx: the socket that ranks of Open MPI connect to, and the host that is started when one does
+//! (docs/adr/0022-a-pmix-host.md).
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use rankrun_core::evidence::MpiEvent;
+use rankrun_core::{AppIndex, JobSpec, NodeRank, Pid, Rank, Slot, WorkerStatus, env, pmix};
+use rankrun_sys::limits::Limits;
+use rankrun_sys::poll::{Interest, Poller, Ready};
+use rankrun_sys::process::ProcessId;
+use rankrun_sys::reactor::{Conn, Incoming};
+use rankrun_sys::spawn::{Command, Session};
+use rankrun_sys::{reason, socket};
+use rankrun_wire::message::Collective;
+use rankrun_wireup::pmix::{
+    CollectiveResult, Config, Decoder, Effect, FromHost, Lifecycle, Server, Setup, ToHost, encode,
+};
+
+use super::pmi::News;
+use crate::driver::Token;
+use crate::streams::{Capture, Read};
+
+/// The directory of libpmix's files in the job's.
+const DIRECTORY: &str = "pmix";
+/// All ranks may connect at once.
+const BACKLOG: i32 = 4096;
+/// Bytes read from the host at a time.
+const READ: usize = 64 * 1024;
+/// How long a host may take until ranks can connect: it loads a library, and reads the machine's topology.
+const START_BOUND: Duration = Duration::from_secs(60);
+/// How often a host is asked whether libpmix's thread still works, and how long it may take to answer.
+const PING: Duration = Duration::from_secs(5);
+const PING_BOUND: Duration = Duration::from_secs(30);
+/// Lines of it that are passed on as notes.
+const MAX_NOTES: usize = 20;
+
+/// Our ends of a host's descriptors.
+struct Ends {
+    control: Conn,
+    errors: Capture,
+    decoder: Decoder,
+}
+
+enum State {
+    /// No rank has connected.
+    Waiting(OwnedFd),
+    /// A rank has connected: the host is to be started.
+    Wanted(OwnedFd),
+    /// It was given to the spawner, or runs and is not ready.
+    Starting {
+        ends: Ends,
+        until: Duration,
+    },
+    Running {
+        ends: Ends,
+        ping: Ping,
+    },
+    /// It has ended, or could not be started.
+    Lost,
+}
+
+#[derive(Clone, Copy)]
+enum Ping {
+    /// The next is due then.
+    Due(Duration),
+    /// One is under way, and to be answered until then.
+    Sent(Duration),
+}
+
+impl Ping {
+    fn at(self) -> Duration {
+        let (Ping::Due(at) | Ping::Sent(at)) = self;
+        at
+    }
+}
+
+/// PMIx for the ranks of this node.
+pub(crate) struct Pmix {
+    server: Server,
+    ranks: Vec<Rank>,
+    state: State,
+    /// What to tell the host, once there is one.
+    setup: Setup,
+    leaders: Vec<(Rank, Pid)>,
+    processes: Vec<Option<ProcessId>>,
+    /// The last line of the host's stderr, and the beginning of the next.
+    last_line: String,
+    partial: Vec<u8>,
+    noted: usize,
+    facts: pmix::Facts,
+}
+
+impl Pmix {
+    /// Listens. A job whose ranks do not use PMIx pays for nothing else.
+    pub(crate) fn open(spec: &JobSpec, node: NodeRank, cpus: u32, runtime: &Path, poller: &Poller) -> io::Result<Pmix> {
+        let ranks: Vec<Rank> = spec.map.on_node(node).map(|place| place.rank).collect();
+        let (listener, port) = socket::listen_local(BACKLOG)?;
+        poller.add(&listener, Token::Pmix.encode(), Interest::Read)?;
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let directory = runtime.join(DIRECTORY);
+        let facts = pmix::Facts { port, directory: directory.clone().into(), host: host.clone() };
+        let config = Config { group: spec.group, size: spec.map.world_size(), local: ranks.clone() };
+        let setup = Setup {
+            namespace: pmix::namespace(&spec.job, spec.attempt),
+            directory,
+            library: spec.pmix_library.clone().map(PathBuf::from),
+            programs: programs(spec),
+            ranks: spec
+                .map
+                .places()
+                .iter()
+                .map(|place| (place.node.0, place.local_rank.0 as u16, place.app.0))
+                .collect(),
+            apps: apps(spec),
+            nodes: vec![host],
+            node: node.0,
+            oversubscribed: spec.map.local_size(node) > cpus,
+        };
+        let processes = vec![None; ranks.len()];
+        Ok(Pmix {
+            server: Server::new(config),
+            ranks,
+            state: State::Waiting(listener),
+            setup,
+            leaders: Vec::new(),
+            processes,
+            last_line: String::new(),
+            partial: Vec::new(),
+            noted: 0,
+            facts,
+        })
+    }
+
+    /// For the ranks' environment.
+    pub(crate) fn facts(&self) -> &pmix::Facts {
+        &self.facts
+    }
+
+    /// A rank has connected: the host is to be started.
+    pub(crate) fn connected(&mut self, poller: &Poller) {
+        self.state = match std::mem::replace(&mut self.state, State::Lost) {
+            State::Waiting(listener) => {
+                // The host watches it from now on.
+                let _ = poller.remove(&listener);
+                State::Wanted(listener)
+            }
+            other => other,
+        };
+    }
+
+    pub(crate) fn wants_host(&self) -> bool {
+        matches!(self.state, State::Wanted(_))
+    }
+
+    /// The command of the host, which inherits the listening socket.
+    pub(crate) fn start_host(
+        &mut self,
+        now: Duration,
+        spec: &JobSpec,
+        limits: Limits,
+        cgroup: Option<OwnedFd>,
+        poller: &Poller,
+    ) -> io::Result<Command> {
+        let State::Wanted(listener) = std::mem::replace(&mut self.state, State::Lost) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        std::fs::create_dir(&self.setup.directory)?;
+        let (ours, theirs) = socket::pair()?;
+        let (errors, their_errors) = socket::pipe()?;
+        socket::set_nonblocking(&errors)?;
+        poller.add(&errors, Token::PmixErrors.encode(), Interest::Read)?;
+        let mut control = Conn::of_socket(&poller.registry(), Token::PmixHost.encode(), ours)?;
+        let mut messages = vec![ToHost::Setup(Box::new(self.setup.clone()))];
+        messages.extend(self.leaders.iter().map(|(rank, pid)| ToHost::Leader { rank: *rank, pid: *pid }));
+        control.send(messages.iter().filter_map(bytes))?;
+        let ends = Ends { control, errors: Capture::new(errors), decoder: Decoder::default() };
+        self.state = State::Starting { ends, until: now + START_BOUND };
+        Ok(Command {
+            program: CString::default(),
+            argv: vec![c"rankrun".into(), c"pmix-host".into()],
+            env: environment(spec),
+            shared_env: Vec::new().into(),
+            wdir: Some(c"/".into()),
+            stdio: [theirs, listener, their_errors],
+            keep: None,
+            cgroup,
+            session: Session::Own,
+            ignored: Vec::new(),
+            limits,
+            parent: std::process::id() as i32,
+        })
+    }
+
+    /// A rank has been started.
+    pub(crate) fn leader(&mut self, rank: Rank, pid: Pid) -> Vec<News> {
+        self.leaders.push((rank, pid));
+        match self.send(&ToHost::Leader { rank, pid }) {
+            Ok(()) => Vec::new(),
+            Err(error) => self.lose(format!("cannot send to the PMIx host: {}", reason(&error))),
+        }
+    }
+
+    /// The host was not started.
+    pub(crate) fn not_started(&mut self, why: &str) -> Vec<News> {
+        self.lose(format!("the PMIx host could not be started: {why}"))
+    }
+
+    /// The host has ended. It ends by itself only if something is wrong.
+    pub(crate) fn host_ended(&mut self, status: WorkerStatus) -> Vec<News> {
+        // All that it wrote is there.
+        self.read_errors();
+        let last = match self.last_line.as_str() {
+            "" => String::new(),
+            line => format!("; it wrote: {line}"),
+        };
+        self.lose(format!("the PMIx host was ended by {status}{last}"))
+    }
+
+    /// The host was stopped: nobody would be answered.
+    pub(crate) fn host_stopped(&mut self, signal: i32) -> Vec<News> {
+        self.lose(format!("the PMIx host was stopped by signal {signal}"))
+    }
+
+    /// The host's connection is ready.
+    pub(crate) fn ready(&mut self, now: Duration, event: Ready) -> Vec<News> {
+        let mut news = Vec::new();
+        if event.writable
+            && let Some(ends) = self.ends()
+            && let Err(error) = ends.control.flush()
+        {
+            return self.lose(format!("cannot send to the PMIx host: {}", reason(&error)));
+        }
+        if event.readable {
+            self.read(now, &mut news);
+        }
+        news
+    }
+
+    fn read(&mut self, now: Duration, news: &mut Vec<News>) {
+        let mut room = vec![0; READ];
+        loop {
+            let Some(ends) = self.ends() else { return };
+            match ends.control.read(&mut room) {
+                Ok(Incoming::Bytes(count)) => ends.decoder.received(&room[..count]),
+                // Its end is reported when it is reaped, with its status.
+                Ok(Incoming::Nothing | Incoming::End) => return,
+                Err(error) => {
+                    return news.extend(self.lose(format!("cannot read from the PMIx host: {}", reason(&error))));
+                }
+            }
+            loop {
+                let Some(ends) = self.ends() else { return };
+                match ends.decoder.next_message() {
+                    Ok(Some(message)) => self.receive(now, message, news),
+                    Ok(None) => break,
+                    Err(error) => return news.extend(self.lose(format!("the PMIx host wrote nonsense: {error}"))),
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, now: Duration, message: FromHost, news: &mut Vec<News>) {
+        match message {
+            FromHost::Ready { .. } => {
+                self.state = match std::mem::replace(&mut self.state, State::Lost) {
+                    State::Starting { ends, .. } => State::Running { ends, ping: Ping::Due(now + PING) },
+                    other => other,
+                };
+            }
+            FromHost::Failed { reason } => news.extend(self.lose(reason)),
+            FromHost::Pong => {
+                if let State::Running { ping, .. } = &mut self.state {
+                    *ping = Ping::Due(now + PING);
+                }
+            }
+            FromHost::Request { id, request } => {
+                let mut effects = Vec::new();
+                self.server.request(now, id, request, &mut effects);
+                self.perform(effects, news);
+            }
+        }
+    }
+
+    /// All nodes have contributed to a collective.
+    pub(crate) fn collective_done(&mut self, done: Collective) -> Vec<News> {
+        let (mut effects, mut news) = (Vec::new(), Vec::new());
+        self.server.collective_done(CollectiveResult { seq: done.seq, payloads: done.payloads }, &mut effects);
+        self.perform(effects, &mut news);
+        news
+    }
+
+    /// A rank has ended. `goes_on`: the others do not end for it.
+    pub(crate) fn rank_ended(&mut self, slot: Slot, goes_on: bool) {
+        let rank = self.ranks[slot.index()];
+        self.leaders.retain(|(other, _)| *other != rank);
+        self.processes[slot.index()] = None;
+        if goes_on && matches!(self.server.lifecycle(rank), Lifecycle::Inited { .. }) {
+            // It is told for the others' sake. If the host is gone, that is reported.
+            drop(self.send(&ToHost::Lost { rank }));
+        }
+    }
+
+    /// The host's stderr is ready.
+    pub(crate) fn errors_ready(&mut self, poller: &Poller) -> Vec<News> {
+        let (lines, is_open) = self.read_errors();
+        if !is_open && let Some(ends) = self.ends() {
+            // It is in the set.
+            let _ = poller.remove(&ends.errors);
+        }
+        let may_note = MAX_NOTES.saturating_sub(self.noted);
+        self.noted += lines.len();
+        let notes = lines.into_iter().filter(|line| !line.trim().is_empty()).take(may_note);
+        notes.map(|line| News::Note(format!("libpmix: {}", line.trim_end()))).collect()
+    }
+
+    /// The lines that are there, and whether there may be more.
+    fn read_errors(&mut self) -> (Vec<String>, bool) {
+        let mut buffer = BytesMut::new();
+        let mut lines = Vec::new();
+        let is_open = loop {
+            let Some(ends) = self.ends() else { break false };
+            match ends.errors.read(&mut buffer) {
+                Read::Bytes(bytes) => self.partial.extend_from_slice(&bytes),
+                Read::Empty => break true,
+                Read::End => break false,
+            }
+            while let Some(end) = self.partial.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.partial.drain(..=end).collect();
+                lines.push(String::from_utf8_lossy(&line[..end]).into_owned());
+            }
+            // A line without an end is cut.
+            self.partial.truncate(READ);
+        };
+        if let Some(last) = lines.iter().rev().find(|line| !line.trim().is_empty()) {
+            self.last_line = last.trim().to_owned();
+        }
+        (lines, is_open)
+    }
+
+    /// When [`Pmix::tick`] is due.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        let host = match &self.state {
+            State::Starting { until, .. } => Some(*until),
+            State::Running { ping, .. } => Some(ping.at()),
+            State::Waiting(_) | State::Wanted(_) | State::Lost => None,
+        };
+        [host, self.server.deadline()].into_iter().flatten().min()
+    }
+
+    pub(crate) fn tick(&mut self, now: Duration) -> Vec<News> {
+        let mut effects = Vec::new();
+        self.server.tick(now, &mut effects);
+        let mut news = Vec::new();
+        self.perform(effects, &mut news);
+        let lost = match &mut self.state {
+            State::Starting { until, .. } if now >= *until => {
+                Some(format!("the PMIx host was not ready within {} s", START_BOUND.as_secs()))
+            }
+            State::Running { ping: Ping::Sent(until), .. } if now >= *until => {
+                Some(format!("libpmix did not answer for {} s", PING_BOUND.as_secs()))
+            }
+            State::Running { ping: ping @ Ping::Due(_), .. } if ping.at() <= now => {
+                *ping = Ping::Sent(now + PING_BOUND);
+                self.send(&ToHost::Ping).err().map(|error| format!("cannot send to the PMIx host: {}", reason(&error)))
+            }
+            State::Starting { .. } | State::Running { .. } | State::Waiting(_) | State::Wanted(_) | State::Lost => None,
+        };
+        if let Some(why) = lost {
+            news.extend(self.lose(why));
+        }
+        news
+    }
+
+    /// Whether a rank has inited MPI and not finalized.
+    pub(crate) fn is_in_mpi(&self, slot: Slot) -> bool {
+        matches!(self.server.lifecycle(self.ranks[slot.index()]), Lifecycle::Inited { .. })
+    }
+
+    /// The process of a rank that inited MPI last.
+    pub(crate) fn process(&self, slot: Slot) -> Option<ProcessId> {
+        self.processes[slot.index()]
+    }
+
+    /// The host is needed no more: it ends when its connection is closed.
+    pub(crate) fn close(&mut self) {
+        self.state = State::Lost;
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>, news: &mut Vec<News>) {
+        for effect in effects {
+            match effect {
+                Effect::Answer { id, answer } => {
+                    if let Err(error) = self.send(&ToHost::Answer { id, answer }) {
+                        news.extend(self.lose(format!("cannot send to the PMIx host: {}", reason(&error))));
+                    }
+                }
+                Effect::Inited { rank, pid } => {
+                    let Some(slot) = self.slot_of(rank) else { continue };
+                    self.processes[slot.index()] = pid.and_then(|pid| ProcessId::of(pid.0));
+                    news.push(News::Mpi(slot, MpiEvent::Inited));
+                }
+                Effect::PassedFence { rank } => {
+                    news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, MpiEvent::PassedBarrier)));
+                }
+                Effect::Finalized { rank } => {
+                    news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, MpiEvent::Finalized)));
+                }
+                Effect::Aborted { rank, code, message } => {
+                    news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, MpiEvent::Aborted { code, message })));
+                }
+                Effect::Refused { rank, call, detail } => {
+                    let event = MpiEvent::Refused { call: call.to_owned(), detail };
+                    news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, event)));
+                }
+                Effect::Collective(collective) => news.push(News::Collective(Collective {
+                    group: collective.group,
+                    seq: collective.seq,
+                    members: collective.members,
+                    payloads: vec![collective.payload],
+                })),
+            }
+        }
+    }
+
+    /// The host cannot serve any more. It is reported once.
+    fn lose(&mut self, why: String) -> Vec<News> {
+        match std::mem::replace(&mut self.state, State::Lost) {
+            State::Lost => Vec::new(),
+            State::Waiting(_) | State::Wanted(_) | State::Starting { .. } | State::Running { .. } => {
+                vec![News::WireUpLost(why)]
+            }
+        }
+    }
+
+    fn send(&mut self, message: &ToHost) -> io::Result<()> {
+        match (self.ends(), bytes(message)) {
+            (Some(ends), Some(bytes)) => ends.control.send([bytes]),
+            _ => Ok(()),
+        }
+    }
+
+    fn ends(&mut self) -> Option<&mut Ends> {
+        match &mut self.state {
+            State::Starting { ends, .. } | State::Running { ends, .. } => Some(ends),
+            State::Waiting(_) | State::Wanted(_) | State::Lost => None,
+        }
+    }
+
+    fn slot_of(&self, rank: Rank) -> Option<Slot> {
+        self.ranks.binary_search(&rank).ok().map(|index| Slot(index as u32))
+    }
+}
+
+fn bytes(message: &ToHost) -> Option<Bytes> {
+    // Only an answer beyond the limit cannot be encoded: its request was as large.
+    encode(message).ok().map(Bytes::from)
+}
+
+/// The programs of the job that are named by a path.
+fn programs(spec: &JobSpec) -> Vec<PathBuf> {
+    let cwd = Path::new(&spec.cwd);
+    let words = spec.apps.iter().filter_map(|app| app.command.first());
+    words.map(|word| cwd.join(word)).filter(|path| path.parent() != Some(cwd)).collect()
+}
+
+fn apps(spec: &JobSpec) -> Vec<(String, String)> {
+    (0..spec.apps.len() as u32)
+        .map(|index| {
+            let app = spec.app(AppIndex(index));
+            let words: Vec<String> = app.command.iter().map(|word| word.to_string_lossy().replace('\0', "")).collect();
+            let first = spec.map.places().iter().find(|place| place.app == AppIndex(index));
+            let directory = first.map_or_else(|| spec.cwd.clone(), |place| spec.directory(place.rank));
+            (words.join(" "), directory.to_string_lossy().into_owned())
+        })
+        .collect()
+}
+
+/// The environment of the host: the job's, without what an outer launcher said of itself.
+fn environment(spec: &JobSpec) -> Vec<CString> {
+    let ours = [
+        // Plain tables: nothing in shared memory, and the same for each version of a client.
+        ("PMIX_MCA_gds", "hash"),
+        ("PMIX_MCA_psec", "native"),
+    ];
+    let base = spec
+        .base_env
+        .iter()
+        .filter(|(name, _)| !env::is_outer_identity(name) && !ours.iter().any(|(ours, _)| name == ours));
+    let base = base.map(|(name, value)| {
+        let mut bytes = name.clone().into_vec();
+        bytes.push(b'=');
+        bytes.extend(value.clone().into_vec());
+        bytes
+    });
+    let ours = ours.map(|(name, value)| format!("{name}={value}").into_bytes());
+    base.chain(ours).filter_map(|bytes| CString::new(bytes).ok()).collect()
+}

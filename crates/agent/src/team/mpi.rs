@@ -1,0 +1,130 @@
+//! What the ranks ask for by PMI-1 and PMIx, and the PMIx host.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use rankrun_core::Slot as SlotIndex;
+use rankrun_core::evidence::MpiEvent;
+use rankrun_sys::poll::Ready;
+use rankrun_sys::process::ProcessId;
+use rankrun_wire::ToFront;
+use rankrun_wire::message::Collective;
+
+use super::prepare::Program;
+use super::spawner::{Job, NotSpawned};
+use super::{Hands, Team};
+use crate::services::pmi::News;
+
+/// The name of the host's cgroup below the job's.
+const PMIX_LEAF: &str = "pmix";
+
+impl Team {
+    /// A rank's PMI socket is ready.
+    pub(crate) fn pmi_ready(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, event: Ready) {
+        let news = self.pmi.as_mut().map(|pmi| pmi.ready(slot, event, &hands.poller));
+        self.mpi_news(hands, now, news.unwrap_or_default());
+    }
+
+    /// All nodes have contributed to a collective.
+    pub(crate) fn collective_done(&mut self, hands: &mut Hands, now: Duration, done: Collective) {
+        // Each takes only what has a number of its own.
+        let news = self.pmix.as_mut().map(|pmix| pmix.collective_done(done.clone()));
+        self.mpi_news(hands, now, news.unwrap_or_default());
+        let news = self.pmi.as_mut().map(|pmi| pmi.collective_done(done, &hands.poller));
+        self.mpi_news(hands, now, news.unwrap_or_default());
+    }
+
+    /// A rank has connected by PMIx, for the first time in this job.
+    pub(crate) fn pmix_connected(&mut self, hands: &mut Hands, now: Duration) {
+        if let Some(pmix) = &mut self.pmix {
+            pmix.connected(&hands.poller);
+        }
+        self.start_pmix_host(hands, now);
+    }
+
+    /// Starts the host as soon as the spawner has room for it.
+    pub(super) fn start_pmix_host(&mut self, hands: &mut Hands, now: Duration) {
+        let Some(pmix) = self.pmix.as_mut().filter(|pmix| pmix.wants_host()) else { return };
+        if !hands.spawner.has_room() {
+            return;
+        }
+        let spec = Rc::clone(&self.spec);
+        let command = hands
+            .children
+            .take_own_leaf(PMIX_LEAF)
+            .and_then(|cgroup| pmix.start_host(now, &spec, self.preparer.limits(), cgroup, &hands.poller));
+        let news = match command {
+            Ok(command) => match hands.spawner.spawn(Job::PmixHost, Program::ourselves(), command) {
+                true => Vec::new(),
+                false => pmix.not_started("the spawner cannot be reached"),
+            },
+            Err(error) => pmix.not_started(&rankrun_sys::reason(&error)),
+        };
+        self.mpi_news(hands, now, news);
+    }
+
+    pub(super) fn pmix_host_spawned(&mut self, hands: &mut Hands, now: Duration, result: Result<i32, NotSpawned>) {
+        let why = match result {
+            Ok(pid) => return hands.children.add_helper(pid),
+            Err(NotSpawned::Failed(error)) => format!("{error}: {}", rankrun_sys::reason(&error.source)),
+            Err(NotSpawned::Unresolved { errno }) => rankrun_sys::reason(&std::io::Error::from_raw_os_error(errno)),
+            // The job is being stopped.
+            Err(NotSpawned::Cancelled) => return,
+        };
+        let news = self.pmix.as_mut().map(|pmix| pmix.not_started(&why));
+        self.mpi_news(hands, now, news.unwrap_or_default());
+    }
+
+    /// Reports the end of the host before that of a rank: ranks that lose it in `MPI_Init` exit with an error of their own.
+    pub(super) fn look_at_pmix_host(&mut self, hands: &mut Hands, now: Duration) {
+        if let Some(pmix) = &mut self.pmix
+            && let Some(status) = hands.children.ended_helper()
+        {
+            let news = pmix.host_ended(status);
+            self.mpi_news(hands, now, news);
+        }
+    }
+
+    pub(crate) fn pmix_host_ready(&mut self, hands: &mut Hands, now: Duration, event: Ready) {
+        let news = self.pmix.as_mut().map(|pmix| pmix.ready(now, event));
+        self.mpi_news(hands, now, news.unwrap_or_default());
+    }
+
+    pub(crate) fn pmix_errors_ready(&mut self, hands: &mut Hands, now: Duration) {
+        let news = self.pmix.as_mut().map(|pmix| pmix.errors_ready(&hands.poller));
+        self.mpi_news(hands, now, news.unwrap_or_default());
+    }
+
+    pub(super) fn pmix_tick(&mut self, hands: &mut Hands, now: Duration) {
+        let news = self.pmix.as_mut().map(|pmix| pmix.tick(now));
+        self.mpi_news(hands, now, news.unwrap_or_default());
+        self.start_pmix_host(hands, now);
+    }
+
+    /// Whether a rank is in MPI, and its process, if that is known.
+    pub(super) fn in_mpi(&self, slot: SlotIndex) -> Option<Option<ProcessId>> {
+        let pmi = self.pmi.as_ref().filter(|pmi| pmi.is_in_mpi(slot)).map(|pmi| pmi.process(slot));
+        pmi.or_else(|| self.pmix.as_ref().filter(|pmix| pmix.is_in_mpi(slot)).map(|pmix| pmix.process(slot)))
+    }
+
+    /// The process of a rank that inited MPI last.
+    pub(super) fn mpi_process(&self, slot: SlotIndex) -> Option<ProcessId> {
+        let by_pmix = self.pmix.as_ref().and_then(|pmix| pmix.process(slot));
+        by_pmix.or_else(|| self.pmi.as_ref().and_then(|pmi| pmi.process(slot)))
+    }
+
+    pub(super) fn mpi_news(&mut self, hands: &mut Hands, now: Duration, news: Vec<News>) {
+        for news in news {
+            if let News::Mpi(slot, MpiEvent::Inited | MpiEvent::Finalized) = &news {
+                self.mpi_changed(*slot);
+                self.send_reports(hands, *slot);
+            }
+            hands.outbox.push(match news {
+                News::Mpi(slot, event) => ToFront::Mpi { worker: self.machine.id(slot), event, at: now },
+                News::Note(text) => ToFront::Note(text),
+                News::Collective(collective) => ToFront::Collective(collective),
+                News::WireUpLost(reason) => ToFront::WireUpLost { reason, at: now },
+            });
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The variables by which a rank finds its PMIx server.
+
+use std::ffi::OsString;
+
+use crate::ids::{Attempt, JobId};
+
+/// The name of the server.
+pub const SERVER_NAME: &str = "rankrun-server";
+
+/// Where the server of a node is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// The port of 127.0.0.1 at which the agent listens.
+    pub port: u16,
+    /// The directory for session files.
+    pub directory: OsString,
+    /// The name of the node, as the namespace has it.
+    pub host: String,
+}
+
+/// The namespace of an attempt.
+pub fn namespace(job: &JobId, attempt: Attempt) -> String {
+    format!("rankrun-{job}.{attempt}")
+}
+
+/// What is the same for all ranks of a node. `PMIX_RANK` is the rank's own.
+///
+/// libpmix looks for the address under names that tell which protocol the server speaks; a client takes the newest that it
+/// knows (3.2: `PMIX_SERVER_URI3`, 4.2 to 5.0: `41`, 6.1: `51` and `61`). The server has the client's own version.
+pub fn environment(facts: &Facts, namespace: &str) -> Vec<(&'static str, OsString)> {
+    let uri = OsString::from(format!("{SERVER_NAME}.0;tcp4://127.0.0.1:{}", facts.port));
+    let mut env: Vec<(&'static str, OsString)> = [
+        "PMIX_SERVER_URI61",
+        "PMIX_SERVER_URI51",
+        "PMIX_SERVER_URI41",
+        "PMIX_SERVER_URI4",
+        "PMIX_SERVER_URI3",
+        "PMIX_SERVER_URI21",
+        "PMIX_SERVER_URI2",
+    ]
+    .into_iter()
+    .map(|name| (name, uri.clone()))
+    .collect();
+    env.extend([
+        ("PMIX_NAMESPACE", namespace.into()),
+        ("PMIX_SECURITY_MODE", "native".into()),
+        ("PMIX_BFROP_BUFFER_TYPE", "PMIX_BFROP_BUFFER_NON_DESC".into()),
+        ("PMIX_GDS_MODULE", "hash".into()),
+        ("PMIX_SERVER_TMPDIR", facts.directory.clone()),
+        ("PMIX_SYSTEM_TMPDIR", facts.directory.clone()),
+        ("PMIX_HOSTNAME", facts.host.clone().into()),
+        // Open MPI 4.1 takes itself for a singleton without these two, and never connects. Later versions do not read them.
+        ("OMPI_MCA_ess", "pmi".into()),
+        ("OMPI_MCA_schizo", "^orte".into()),
+    ]);
+    env
+}

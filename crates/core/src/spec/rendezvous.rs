@@ -1,0 +1,83 @@
+//! Where the ranks of a job meet, and how torch, JAX and TensorFlow are told.
+
+use std::ffi::{OsStr, OsString};
+
+use crate::env::{GPU_MASKS, matches};
+use crate::ids::Rank;
+use crate::job::{App, EnvEdit, JobSpec};
+use crate::rankmap::Place;
+
+/// Ports that are held for the job, on the node of its first rank. Each is for one listener: a program may use torch and JAX
+/// side by side.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rendezvous {
+    pub addr: String,
+    /// For torch's store.
+    pub master_port: u16,
+    /// For JAX's coordinator, which the first rank starts.
+    pub jax_port: u16,
+    /// For TensorFlow's servers, by rank; empty unless the job wants `TF_CONFIG`.
+    pub tensorflow_ports: Vec<u16>,
+}
+
+impl Rendezvous {
+    /// How many ports a job needs.
+    pub fn port_count(spec: &JobSpec) -> usize {
+        2 + if spec.tf_config { spec.map.world_size() as usize } else { 0 }
+    }
+
+    /// A rendezvous at these ports; `None` if they are too few.
+    pub fn new(addr: impl Into<String>, ports: &[u16]) -> Option<Rendezvous> {
+        let [master_port, jax_port, tensorflow_ports @ ..] = ports else { return None };
+        let (master_port, jax_port) = (*master_port, *jax_port);
+        Some(Rendezvous { addr: addr.into(), master_port, jax_port, tensorflow_ports: tensorflow_ports.to_vec() })
+    }
+
+    /// What all ranks get alike.
+    pub(crate) fn shared(&self) -> [(&'static str, OsString); 3] {
+        [
+            ("MASTER_ADDR", OsString::from(&self.addr)),
+            ("MASTER_PORT", self.master_port.to_string().into()),
+            ("RANKRUN_JAX_COORDINATOR", format!("{}:{}", self.addr, self.jax_port).into()),
+        ]
+    }
+
+    /// The `TF_CONFIG` of a rank, as `tf.distribute.MultiWorkerMirroredStrategy` reads it: all ranks are workers.
+    pub(crate) fn tf_config(&self, rank: Rank) -> Option<OsString> {
+        self.tensorflow_ports.get(rank.index())?;
+        let workers: Vec<String> =
+            self.tensorflow_ports.iter().map(|port| format!("\"{}:{port}\"", self.addr)).collect();
+        let workers = workers.join(", ");
+        let task = format!("{{\"type\": \"worker\", \"index\": {rank}}}");
+        Some(format!("{{\"cluster\": {{\"worker\": [{workers}]}}, \"task\": {task}}}").into())
+    }
+}
+
+/// The device that JAX is to use in a rank, as an index into what the rank sees; `None` for all of them.
+///
+/// Ranks that see the same GPUs take one each, as JAX itself does it under Slurm and Open MPI: two processes that
+/// both took all of them would lack memory. A rank that is alone, or has GPUs of its own, uses what it sees.
+pub(crate) fn jax_device(spec: &JobSpec, app: &App, place: &Place) -> Option<u32> {
+    let has_its_own = spec.gpus_per_rank.is_some() || app.env.iter().any(differs_from_rank_to_rank);
+    let is_alone = spec.map.local_size(place.node) < 2;
+    (!has_its_own && !is_alone).then_some(place.local_rank.0)
+}
+
+fn differs_from_rank_to_rank(edit: &EnvEdit) -> bool {
+    matches!(edit, EnvEdit::Fill { name, .. } if GPU_MASKS.iter().any(|mask| matches(OsStr::new(mask), name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_is_a_worker_of_tensorflow_with_a_port_of_its_own() {
+        let rendezvous = Rendezvous::new("127.0.0.1", &[41000, 41001, 41002, 41003]).expect("enough ports");
+        insta::assert_snapshot!(rendezvous.tf_config(Rank(1)).expect("a rank of it").display(), @r#"{"cluster": {"worker": ["127.0.0.1:41002", "127.0.0.1:41003"]}, "task": {"type": "worker", "index": 1}}"#);
+        assert_eq!(rendezvous.tf_config(Rank(2)), None, "there are two ranks");
+        let without = Rendezvous::new("127.0.0.1", &[41000, 41001]).expect("enough ports");
+        assert_eq!(without.tf_config(Rank(0)), None);
+        assert_eq!(Rendezvous::new("127.0.0.1", &[41000]), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! Asks the kernel whose a TCP connection of this machine is (sock_diag(7)).
+
+use std::io;
+use std::net::SocketAddrV4;
+
+use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
+
+/// `struct nlmsghdr`.
+const HEAD: usize = 16;
+/// `struct inet_diag_req_v2` behind it.
+const REQUEST: usize = HEAD + 56;
+/// `struct inet_diag_msg` behind it.
+const REPLY: usize = HEAD + 72;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+
+/// Who has a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner {
+    pub uid: u32,
+    pub inode: u64,
+}
+
+/// The owner of the socket that is bound to `local` and connected to `remote`.
+///
+/// `NotFound` if there is none; other errors if the kernel does not answer such questions here.
+pub fn tcp_owner(local: SocketAddrV4, remote: SocketAddrV4) -> io::Result<Owner> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(SOCK_DIAG))?;
+    sendto(&socket, &request(local, remote), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    let mut reply = [0u8; 1024];
+    let (count, _) = recv(&socket, &mut reply[..], RecvFlags::empty())?;
+    parse(&reply[..count])
+}
+
+fn request(local: SocketAddrV4, remote: SocketAddrV4) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(REQUEST);
+    bytes.extend((REQUEST as u32).to_ne_bytes());
+    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes.extend(NLM_F_REQUEST.to_ne_bytes());
+    bytes.extend([0; 8]);
+    // Family, protocol, no extensions, any state.
+    bytes.extend([2, 6, 0, 0]);
+    bytes.extend(u32::MAX.to_ne_bytes());
+    bytes.extend(local.port().to_be_bytes());
+    bytes.extend(remote.port().to_be_bytes());
+    for address in [local, remote] {
+        bytes.extend(address.ip().octets());
+        bytes.extend([0; 12]);
+    }
+    // Any interface, and no cookie.
+    bytes.extend([0; 4]);
+    bytes.extend([0xff; 8]);
+    bytes
+}
+
+fn parse(reply: &[u8]) -> io::Result<Owner> {
+    let number =
+        |at: usize| reply.get(at..at + 4).and_then(|bytes| bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)));
+    let kind = reply.get(4..6).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
+    match kind {
+        Some(SOCK_DIAG_BY_FAMILY) if reply.len() >= REPLY => {
+            // The last two words.
+            let (uid, inode) = (number(REPLY - 8).unwrap_or_default(), number(REPLY - 4).unwrap_or_default());
+            Ok(Owner { uid, inode: inode.into() })
+        }
+        Some(NLMSG_ERROR) => {
+            let errno = number(HEAD).map_or(0, |number| (number as i32).wrapping_neg());
+            Err(io::Error::from_raw_os_error(errno))
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_of_this_process_is_found_from_its_peers_side() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+        let address = |address: SocketAddr| match address {
+            SocketAddr::V4(address) => address,
+            SocketAddr::V6(address) => panic!("{address}"),
+        };
+        let (own, peer) = (client.local_addr().expect("bound"), client.peer_addr().expect("connected"));
+        let owner = tcp_owner(address(own), address(peer)).expect("it is there");
+        let file = std::fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&client)));
+        assert_eq!((owner.uid, owner.inode), (rustix::process::geteuid().as_raw(), file.expect("it is open").ino()));
+        assert!(tcp_owner(address(own), SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1)).is_err());
+    }
+}

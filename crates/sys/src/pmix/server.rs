@@ -1,0 +1,373 @@
+//! The server: sets libpmix up for one namespace.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use super::abi::{self, Module, key, status};
+use super::infos::{Infos, proc};
+use super::library::Library;
+use super::upcalls::{SINK, Sink, Upcall, module, pong};
+use crate::poll::Waker;
+
+/// How long libpmix may take for one call of the set-up, which takes it milliseconds.
+const SETUP_BOUND: Duration = Duration::from_secs(30);
+/// Upcalls that wait for the loop. libpmix's thread waits if there are more; clients wait anyway.
+const UPCALLS: usize = 1024;
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("{call} of \"{library}\" failed with status {status}")]
+    Failed { call: &'static str, library: String, status: i32 },
+    #[error("{call} of \"{library}\" did not return within {} s", SETUP_BOUND.as_secs())]
+    Stuck { call: &'static str, library: String },
+    #[error("{what} has a NUL byte")]
+    Nul { what: &'static str },
+    #[error("\"{library}\" did not say where it listens")]
+    NoAddress { library: String },
+    #[error("this process has a server already")]
+    Second,
+}
+
+/// One command of the job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct App {
+    /// How many ranks run it.
+    pub size: u32,
+    /// The first of them.
+    pub first: u32,
+    /// Its words, joined by blanks.
+    pub command: String,
+    pub directory: String,
+}
+
+/// One rank of the job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Member {
+    pub rank: u32,
+    /// The index of its node.
+    pub node: u32,
+    pub local_rank: u16,
+    /// The index of its command, and its place among the ranks of that.
+    pub app: u32,
+    pub app_rank: u32,
+}
+
+/// The job, as its ranks are told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Namespace {
+    pub name: String,
+    /// All ranks of all nodes, in order.
+    pub members: Vec<Member>,
+    pub apps: Vec<App>,
+    /// The names of the nodes, each different.
+    pub nodes: Vec<String>,
+    /// The index of this node.
+    pub node: u32,
+    /// The directory for the ranks' session files.
+    pub directory: PathBuf,
+    /// More ranks than CPUs: a rank that waits gives its CPU away.
+    pub oversubscribed: bool,
+}
+
+impl Namespace {
+    /// Where Open MPI puts what ranks of this node share. Each rank has a directory of its own below it, by its number.
+    pub fn session_directory(&self) -> PathBuf {
+        self.directory.join("session")
+    }
+}
+
+/// The running server of this process.
+#[derive(Debug)]
+pub struct Server {
+    upcalls: Receiver<Upcall>,
+    port: u16,
+}
+
+impl Server {
+    /// Starts libpmix as the server `(name, 0)`, with its files below `directory`. `waker` wakes the loop for each upcall.
+    pub fn start(library: Library, name: &str, directory: &Path, waker: Waker) -> Result<Server, ServerError> {
+        let (sender, upcalls) = sync_channel(UPCALLS);
+        let sink = Sink { library, upcalls: sender, waker };
+        SINK.set(sink).map_err(|_| ServerError::Second)?;
+        let library = self::library();
+        let directory = c_string(directory.as_os_str(), "the directory")?;
+        let name = c_string(OsStr::new(name), "the name")?;
+        let mut infos = Infos::default();
+        infos.string(key::SERVER_TMPDIR, &directory);
+        infos.string(key::SYSTEM_TMPDIR, &directory);
+        infos.string(key::SERVER_NSPACE, &name);
+        infos.rank(key::SERVER_RANK, 0);
+        infos.flag(key::SERVER_SHARE_TOPOLOGY, true);
+        // libpmix copies as much of the table as it knows.
+        let table: &'static mut Module = Box::leak(Box::new(module()));
+        // SAFETY: the table lives as long as the process, the infos during the call.
+        let result = unsafe { (library.init)(table, infos.as_mut_ptr(), infos.len()) };
+        check("PMIx_server_init", result)?;
+        Ok(Server { upcalls, port: 0 })
+    }
+
+    /// Tells libpmix of the job and of its ranks on this node, and learns where it listens. Call it once.
+    pub fn register(&mut self, namespace: &Namespace) -> Result<(), ServerError> {
+        let library = library();
+        let name = c_string(OsStr::new(&namespace.name), "the name of the namespace")?;
+        let local: Vec<u32> =
+            namespace.members.iter().filter(|member| member.node == namespace.node).map(|member| member.rank).collect();
+        let mut infos = describe(library, namespace, &name, &local)?;
+        let (items, count) = (infos.as_mut_ptr(), infos.len());
+        call("PMIx_server_register_nspace", |callback, data| {
+            // SAFETY: the name and the infos live until the callback has been called: `call` waits for it.
+            unsafe {
+                (library.register_nspace)(name.as_ptr(), local.len() as c_int, items, count, Some(callback), data)
+            }
+        })?;
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        for rank in &local {
+            let client = proc(&name, *rank);
+            call("PMIx_server_register_client", |callback, data| {
+                // SAFETY: the name of the client lives until the callback has been called.
+                unsafe {
+                    (library.register_client)(&raw const client, uid, gid, std::ptr::null_mut(), Some(callback), data)
+                }
+            })?;
+        }
+        self.port = address(library, &name, local.first().copied().unwrap_or(0))?;
+        Ok(())
+    }
+
+    /// The port of 127.0.0.1 at which libpmix takes clients.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What wakes the loop when there is an upcall.
+    pub fn waker(&self) -> io::Result<Waker> {
+        SINK.get().ok_or(io::ErrorKind::NotFound)?.waker.handle()
+    }
+
+    /// The next upcall, if there is one.
+    pub fn next(&self) -> Option<Upcall> {
+        self.upcalls.try_recv().ok()
+    }
+
+    /// Asks libpmix's thread for a [`Upcall::Pong`].
+    pub fn ping(&self) {
+        let nobody = proc(c"rankrun-ping", 0);
+        // SAFETY: libpmix copies the name. It knows no such client, and only calls back.
+        unsafe { (library().deregister_client)(&raw const nobody, Some(pong), std::ptr::null_mut()) }
+    }
+
+    /// Tells the clients that asked for such events that a rank has ended without finalizing.
+    pub fn tell_lost(&self, namespace: &str, rank: u32) {
+        let Ok(name) = CString::new(namespace) else { return };
+        let source = proc(&name, rank);
+        let mut infos = Infos::default();
+        // Open MPI's default handler would abort the others, and hide who failed first.
+        infos.flag(key::EVENT_NON_DEFAULT, true);
+        // libpmix may read the infos later.
+        let infos: &'static mut Infos = Box::leak(Box::new(infos));
+        // SAFETY: the infos live for ever; libpmix copies the source.
+        let _ = unsafe {
+            (library().notify)(
+                status::PROC_ABORTED,
+                &raw const source,
+                abi::RANGE_NAMESPACE,
+                infos.as_mut_ptr(),
+                infos.len(),
+                None,
+                std::ptr::null_mut(),
+            )
+        };
+    }
+
+    /// The library, to answer lookups.
+    pub fn library(&self) -> &'static Library {
+        library()
+    }
+}
+
+/// The library of this process's server.
+fn library() -> &'static Library {
+    &SINK.get().expect("a server is made after its sink is set").library
+}
+
+fn describe(library: &Library, namespace: &Namespace, name: &CStr, local: &[u32]) -> Result<Infos, ServerError> {
+    let size = namespace.members.len() as u32;
+    let mut infos = Infos::default();
+    infos.string(key::JOBID, name);
+    for (key, number) in [
+        (key::UNIV_SIZE, size),
+        (key::JOB_SIZE, size),
+        (key::MAX_PROCS, size),
+        (key::LOCAL_SIZE, local.len() as u32),
+        (key::NODE_SIZE, local.len() as u32),
+        (key::JOB_NUM_APPS, namespace.apps.len() as u32),
+        (key::NUM_NODES, namespace.nodes.len() as u32),
+    ] {
+        infos.number(key, number);
+    }
+    let list = |ranks: &[u32]| ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    infos.string(key::LOCAL_PEERS, &c_string(OsStr::new(&list(local)), "a list")?);
+    infos.rank(key::LOCAL_LEADER, local.first().copied().unwrap_or(0));
+    infos.flag(key::SPAWNED, false);
+    infos.flag(key::NODE_OVERSUBSCRIBED, namespace.oversubscribed);
+    let session = namespace.session_directory();
+    infos.string(key::TMPDIR, &c_string(namespace.directory.as_os_str(), "the directory")?);
+    infos.string(key::NSDIR, &c_string(session.as_os_str(), "the directory")?);
+    // The job's directory is ours to remove.
+    infos.flag(key::TDIR_RMCLEAN, true);
+    let nodes = namespace.nodes.join(",");
+    infos.regex(key::NODE_MAP, generate(library, library.regex, "PMIx_generate_regex", &nodes)?);
+    let on_node = |node: usize| {
+        let ranks = namespace.members.iter().filter(|member| member.node as usize == node).map(|member| member.rank);
+        list(&ranks.collect::<Vec<_>>())
+    };
+    let ranks: Vec<String> = (0..namespace.nodes.len()).map(on_node).collect();
+    infos.regex(key::PROC_MAP, generate(library, library.ppn, "PMIx_generate_ppn", &ranks.join(";"))?);
+    let ours = namespace.nodes.get(namespace.node as usize).map_or("localhost", String::as_str);
+    infos.string(key::HOSTNAME, &c_string(OsStr::new(ours), "the name of the node")?);
+    for (index, app) in (0..).zip(&namespace.apps) {
+        let mut inner = Infos::default();
+        inner.number(key::APPNUM, index);
+        inner.number(key::APP_SIZE, app.size);
+        inner.rank(key::APP_LEADER, app.first);
+        inner.string(key::APP_ARGV, &c_string(OsStr::new(&app.command), "a command")?);
+        inner.string(key::WDIR, &c_string(OsStr::new(&app.directory), "a directory")?);
+        infos.array(key::APP_INFO_ARRAY, inner);
+    }
+    for member in &namespace.members {
+        let mut inner = Infos::default();
+        // libpmix wants the rank first.
+        inner.rank(key::RANK, member.rank);
+        inner.rank(key::GLOBAL_RANK, member.rank);
+        inner.rank(key::APP_RANK, member.app_rank);
+        inner.number(key::APPNUM, member.app);
+        inner.number(key::NODEID, member.node);
+        inner.small(key::LOCAL_RANK, member.local_rank);
+        inner.small(key::NODE_RANK, member.local_rank);
+        if member.node == namespace.node {
+            let directory = session.join(member.rank.to_string());
+            inner.string(key::PROCDIR, &c_string(directory.as_os_str(), "the directory")?);
+        }
+        if let Some(node) = namespace.nodes.get(member.node as usize) {
+            inner.string(key::HOSTNAME, &c_string(OsStr::new(node), "the name of a node")?);
+        }
+        infos.array(key::PROC_INFO_ARRAY, inner);
+    }
+    Ok(infos)
+}
+
+/// Has libpmix make a map. Its result is bytes that end with NUL, and may have others before.
+fn generate(
+    library: &Library,
+    function: unsafe extern "C" fn(*const c_char, *mut *mut c_char) -> c_int,
+    name: &'static str,
+    input: &str,
+) -> Result<Vec<u8>, ServerError> {
+    let input = c_string(OsStr::new(input), "a map")?;
+    let mut output: *mut c_char = std::ptr::null_mut();
+    // SAFETY: libpmix allocates the result.
+    let result = unsafe { function(input.as_ptr(), &raw mut output) };
+    check_with(library, name, result)?;
+    if output.is_null() {
+        return Err(ServerError::Failed { call: name, library: library.path().display().to_string(), status: result });
+    }
+    // SAFETY: it begins with a C string. Of the forms that libpmix 3.2 to 6.1 make, only "blob:\0…\0size=N:\0DATA" has more
+    // behind it; its size stands in it.
+    let bytes = unsafe {
+        let head = CStr::from_ptr(output).to_bytes_with_nul().to_vec();
+        if head == b"blob:\0" { blob(output, head.len()) } else { head }
+    };
+    // SAFETY: it is from malloc, and read.
+    unsafe { libc::free(output.cast()) };
+    Ok(bytes)
+}
+
+/// All of a compressed map: "blob:", NUL, "component=zlib:", NUL, "size=N:", NUL, N bytes.
+///
+/// # Safety
+/// `start` leads to such a map.
+unsafe fn blob(start: *const c_char, mut length: usize) -> Vec<u8> {
+    // SAFETY: each part ends with NUL, and the last says how many bytes follow it.
+    unsafe {
+        for _ in 0..2 {
+            let part = CStr::from_ptr(start.add(length)).to_bytes_with_nul();
+            length += part.len();
+            let size = part.strip_prefix(b"size=").and_then(|rest| rest.split(|byte| *byte == b':').next());
+            if let Some(size) =
+                size.and_then(|size| std::str::from_utf8(size).ok()).and_then(|size| size.parse::<usize>().ok())
+            {
+                length += size;
+                break;
+            }
+        }
+        std::slice::from_raw_parts(start.cast::<u8>(), length).to_vec()
+    }
+}
+
+/// Where libpmix listens: it says so in the environment that it would give to a rank.
+fn address(library: &Library, name: &CStr, rank: u32) -> Result<u16, ServerError> {
+    let client = proc(name, rank);
+    // An array of pointers from malloc: libpmix makes it larger with realloc.
+    // SAFETY: room for one pointer, which ends the array.
+    let mut env = unsafe { libc::calloc(1, size_of::<*mut c_char>()) }.cast::<*mut c_char>();
+    // SAFETY: the array ends with a null pointer.
+    let result = unsafe { (library.setup_fork)(&raw const client, &raw mut env) };
+    check_with(library, "PMIx_server_setup_fork", result)?;
+    // SAFETY: libpmix has kept the array's form.
+    let variables = unsafe { super::infos::strings(env.cast_const()) };
+    // What the array points to stays, once for each host.
+    let port = variables
+        .iter()
+        .filter(|variable| variable.starts_with("PMIX_SERVER_URI"))
+        .find_map(|variable| variable.rsplit(':').next()?.parse().ok());
+    port.ok_or_else(|| ServerError::NoAddress { library: library.path().display().to_string() })
+}
+
+/// Makes a call of libpmix that is completed by a callback, and waits for that.
+fn call(
+    name: &'static str,
+    make: impl FnOnce(unsafe extern "C" fn(c_int, *mut c_void), *mut c_void) -> c_int,
+) -> Result<(), ServerError> {
+    let (sender, receiver) = sync_channel::<c_int>(1);
+    let data = Box::into_raw(Box::new(sender)).cast::<c_void>();
+    let result = make(completed, data);
+    if result == status::OPERATION_SUCCEEDED {
+        // SAFETY: no callback follows, so that nobody else frees it.
+        drop(unsafe { Box::from_raw(data.cast::<SyncSender<c_int>>()) });
+        return Ok(());
+    }
+    check(name, result)?;
+    match receiver.recv_timeout(SETUP_BOUND) {
+        Ok(result) => check(name, result),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            Err(ServerError::Stuck { call: name, library: library().path().display().to_string() })
+        }
+    }
+}
+
+unsafe extern "C" fn completed(result: c_int, data: *mut c_void) {
+    // SAFETY: `call` made it, and libpmix calls back once.
+    let sender = unsafe { Box::from_raw(data.cast::<SyncSender<c_int>>()) };
+    // It may have given up.
+    let _ = sender.send(result);
+}
+
+fn check(call: &'static str, result: c_int) -> Result<(), ServerError> {
+    check_with(library(), call, result)
+}
+
+fn check_with(library: &Library, call: &'static str, result: c_int) -> Result<(), ServerError> {
+    match result {
+        status::SUCCESS | status::OPERATION_SUCCEEDED => Ok(()),
+        status => Err(ServerError::Failed { call, library: library.path().display().to_string(), status }),
+    }
+}
+
+fn c_string(text: &OsStr, what: &'static str) -> Result<CString, ServerError> {
+    CString::new(text.as_bytes()).map_err(|_| ServerError::Nul { what })
+}

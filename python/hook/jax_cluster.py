@@ -1,0 +1,1 @@
+../rankrun/jax_cluster.py

@@ -1,0 +1,46 @@
+"""The examples of docs/python.md run as their first lines say, and print what the page says."""
+
+import re
+import shlex
+import sys
+import unittest
+
+from agent import ROOT
+from test_package import BINARY, PackageTest, rankrun
+
+PAGE = ROOT / "docs" / "python.md"
+EXAMPLE = re.compile(r"^```python\n# (?P<command>[^\n]+)\n(?P<code>.*?)^```\n\n```text\n(?P<output>.*?)^```\n", re.M | re.S)
+
+
+def without_times(line):
+    return re.sub(r"\b\d+\.\d+ s\b", "T", line)
+
+
+@unittest.skipIf(BINARY is None, "the binary rankrun has not been built")
+class Examples(PackageTest):
+    def test_every_example_prints_what_the_page_says(self):
+        page = PAGE.read_text()
+        examples = list(EXAMPLE.finditer(page))
+        self.assertEqual(len(examples), page.count("```python"), "an example without command or output")
+        for example in examples:
+            with self.subTest(command=example["command"]):
+                words = [sys.executable if word == "python" else word for word in shlex.split(example["command"])]
+                self.script(example["code"], words[-1])
+                _, out, err = self.run_to_end([BINARY if word == "rankrun" else word for word in words])
+                wanted = [without_times(line) for line in example["output"].splitlines()]
+                lines = [without_times(line) for line in out.splitlines()]
+                for line in wanted:
+                    self.assertIn(line, lines + [without_times(line) for line in err.splitlines()])
+                for line in lines:
+                    self.assertIn(line, wanted, err)
+
+    def test_every_public_name_is_on_the_page(self):
+        page = PAGE.read_text()
+        for name in rankrun.__all__:
+            self.assertRegex(page, r"`{}\b".format(name))
+        for name in ("launch", "note", "abort", "set_start_method"):
+            self.assertIn("\n## {}\n".format(name), page)
+
+
+if __name__ == "__main__":
+    unittest.main()
