@@ -14,7 +14,7 @@ pub use conclusion::{
 };
 pub(crate) use conclusion::{causes, echoes, endings, recognisers};
 pub use machines::{gang, grace, lease, team, timers, worker};
-pub use record::{advice, core_dump, event, hookless, printable, report, standing, suggest, text};
+pub use record::{advice, core_dump, event, foreign_codes, hookless, printable, report, standing, suggest, text};
 pub use spec::{env, ids, job, pmix, rankmap, ranks, rendezvous, template, units};
 
 pub use exit::ExitCode;

@@ -10,6 +10,7 @@ mod terminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rankrun_core::foreign_codes::Codes;
 use rankrun_core::{ExitCode, JobSpec};
 
 pub use job::{JournalError, Refusal, Replayed, replay};
@@ -21,7 +22,7 @@ pub struct Plan {
     pub spec: JobSpec,
     pub output: rankrun_output::Config,
     /// Where a file per rank and stream goes.
-    pub log_dir: Option<rankrun_output::LogDirs>,
+    pub logs: Option<rankrun_output::LogPlaces>,
     pub report: ReportPlace,
     /// Where the events of the job are written.
     pub journal: Option<PathBuf>,
@@ -41,6 +42,8 @@ pub struct Plan {
     pub verbosity: i8,
     /// Whether our own messages are coloured.
     pub color: bool,
+    /// Whose exit codes the job has; `None` is ours.
+    pub codes: Option<Codes>,
 }
 
 /// Where the report goes.

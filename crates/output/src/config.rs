@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rankrun_core::{AppIndex, LocalRank, RankSet, Stream};
+use rankrun_core::{AppIndex, LocalRank, Rank, RankSet, Stream};
 
 use crate::template::Template;
 
@@ -33,6 +33,8 @@ pub struct Config {
     pub timestamps: bool,
     /// The ranks that are shown.
     pub only: RankSet,
+    /// Whether stdout and stderr are not shown, since they go to files instead.
+    pub hidden: [bool; 2],
     /// Give the tag of each rank a colour.
     pub color: bool,
     /// The number of ranks, for the width of tags and for knowing when a folded line is complete.
@@ -52,6 +54,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// Whether what a rank writes to a stream is shown.
+    pub fn shows(&self, rank: Rank, stream: Stream) -> bool {
+        !self.hidden[stream.index()] && self.only.contains(rank)
+    }
+
     /// All ranks, no tags, and a console that is no terminal.
     pub fn new(mode: Mode, world_size: u32) -> Config {
         Config {
@@ -59,6 +66,7 @@ impl Config {
             tag: None,
             timestamps: false,
             only: RankSet::All,
+            hidden: [false; 2],
             color: false,
             world_size,
             status: None,

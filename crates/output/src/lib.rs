@@ -11,14 +11,15 @@ mod files;
 mod screen;
 mod text;
 
-use files::{logfiles, spool};
+use files::{logfiles, places, spool};
 use screen::{presenter, region};
 use text::{block, console, fold, grouped, lines, tag, template, time};
 
 pub use config::{Config, Mode, Names, PARTIAL_AFTER};
 pub use console::{CONTINUED_MARK, CUT_MARK};
 pub use lines::MAX_LINE;
-pub use logfiles::{LogDirs, LogError, LogFiles};
+pub use logfiles::{LogError, LogFiles};
+pub use places::LogPlaces;
 pub use presenter::Presenter;
 pub use spool::{Completion, Full, Record, Request, SPOOL_MEMORY, Spool, SpoolError};
 pub use template::{Template, TemplateError};

@@ -1,7 +1,8 @@
-//! The command line of rankrun: words as typed → settings, each with its origin → a plan → the front runs it.
+//! The command line of rankrun: words as typed (of mpiexec: as ours) → settings, each with its origin → a plan → the front runs it.
 
 mod cli;
 mod commands;
+mod mpiexec;
 mod planning;
 
 use std::ffi::OsString;
@@ -10,8 +11,8 @@ use std::io::Write as _;
 use rankrun_core::ExitCode;
 
 use cli::{
-    args, choices, config, frameworks, habits, invocation, message, settings, slips, spelling, stopping, texts,
-    typography, words,
+    args, choices, config, frameworks, habits, invocation, message, settings, slips, spelling, stopping, subcommands,
+    texts, typography, words,
 };
 use commands::{check, clean, completions, inventory, man, replay, report};
 use planning::{capacity, cpus, dry_run, file, gpus, plan, program, refusal};
@@ -25,9 +26,13 @@ const PMIX_HOST: &str = "pmix-host";
 
 fn main() -> std::process::ExitCode {
     rankrun_sys::signal::set_ours();
-    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let called = if words.is_empty() { OsString::new() } else { words.remove(0) };
     if words.first().is_some_and(|word| word == PMIX_HOST) {
         return std::process::ExitCode::from(rankrun_agent::serve_pmix());
+    }
+    if mpiexec::is_name(&called) {
+        words.insert(0, mpiexec::SUBCOMMAND.into());
     }
     let code = run(words).unwrap_or_else(|problem| {
         problem.print();
@@ -37,22 +42,13 @@ fn main() -> std::process::ExitCode {
 }
 
 fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
+    if let [first, rest @ ..] = &words[..]
+        && first == mpiexec::SUBCOMMAND
+    {
+        return run_mpiexec(rest);
+    }
     match invocation::read(words)? {
-        Invocation::Job(segments) => {
-            let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-            let settings = settings::resolve(&segments, &env)?;
-            if settings.verbosity >= 0 {
-                settings.warnings.iter().for_each(|warning| message::warn(warning));
-            }
-            let around = Surroundings::gather(env)?;
-            let plan =
-                plan::make(&settings, &around).inspect_err(|problem| refusal::save(&settings, &around, problem))?;
-            if settings.dry_run {
-                let text = dry_run::describe(&plan, &settings.given, around.cpus(), settings.verbosity > 0);
-                return print(text.as_bytes());
-            }
-            plan::run(plan).inspect_err(|problem| refusal::save(&settings, &around, problem))
-        }
+        Invocation::Job(segments) => run_job(&segments, None),
         Invocation::Print(text) => print(text.as_bytes()),
         Invocation::Completions(shell) => print(completions::script(shell).as_bytes()),
         Invocation::Man => print(&man::page()),
@@ -77,6 +73,43 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
             Ok(code)
         }
     }
+}
+
+/// Runs a command line of mpiexec.
+fn run_mpiexec(words: &[OsString]) -> Result<ExitCode, Problem> {
+    let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let node = plan::node_name();
+    let around = mpiexec::Around { env: &env, node: &node, packages: cpus::packages, numa_nodes: cpus::numa_nodes };
+    let reading = match mpiexec::read(words, &around) {
+        Ok(reading) => reading,
+        Err(mpiexec::Stop::Problem(problem)) => return Err(problem),
+        Err(mpiexec::Stop::Help) => return run(vec!["help".into(), mpiexec::SUBCOMMAND.into()]),
+        Err(mpiexec::Stop::Version) => return run(vec!["--version".into()]),
+    };
+    match invocation::read_job(reading.words.clone())? {
+        Invocation::Job(segments) => run_job(&segments, Some(&reading)),
+        // Texts are asked for by options of mpiexec, which were read.
+        _ => Err(Problem::usage("no command given")),
+    }
+}
+
+/// Runs a job. `reading` is the command line of mpiexec that its segments come from.
+fn run_job(segments: &[invocation::Segment], reading: Option<&mpiexec::Reading>) -> Result<ExitCode, Problem> {
+    let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let settings = settings::resolve(segments, &env)?;
+    if settings.verbosity >= 0 {
+        let of_mpiexec = reading.map_or(&[][..], |reading| &reading.warnings);
+        of_mpiexec.iter().chain(&settings.warnings).for_each(|warning| message::warn(warning));
+    }
+    let around = Surroundings::gather(env)?;
+    let plan = plan::make(&settings, &around).inspect_err(|problem| refusal::save(&settings, &around, problem))?;
+    if settings.dry_run {
+        let text = dry_run::describe(&plan, &settings.given, around.cpus(), settings.verbosity > 0);
+        let same = reading.map(|reading| format!("the same as: rankrun {}\n\n", words::quote_all(&reading.words)));
+        return print(format!("{}{text}", same.unwrap_or_default()).as_bytes());
+    }
+    let plan = rankrun_front::Plan { codes: reading.and_then(|reading| reading.codes), ..plan };
+    plan::run(plan).inspect_err(|problem| refusal::save(&settings, &around, problem))
 }
 
 /// Writes the answer to stdout. A reader that closes the pipe (`| head`) is not an error.

@@ -186,7 +186,7 @@ fn what_a_hint_repeats_is_quoted_for_a_shell() {
         (["-module", "{1} {}", "true"], "write python -m '{1} {}'"),
     ] {
         let output = output_of(&args);
-        assert!(output.ends_with(&format!("\nhint: {hint}\nexit 2")), "{output}");
+        assert!(output.contains(&format!("\nhint: {hint}\n")), "{output}");
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod advice;
 pub mod core_dump;
 pub mod event;
+pub mod foreign_codes;
 pub mod hookless;
 pub mod printable;
 pub mod report;

@@ -191,10 +191,20 @@ pub fn app_environment(spec: &JobSpec, facts: &NodeFacts, app: AppIndex) -> BTre
     let ours = shared_variables(spec, facts, local_size);
     env.extend(ours.iter().map(|(name, value)| (OsString::from(name), value.clone())));
     let app = spec.app(app);
+    // What is not inherited, and so stays where the user wants to begin with an empty environment.
+    let is_own = |name: &OsStr| {
+        let inherited = spec.base_env.iter().any(|(have, _)| have == name) && !is_outer_identity(name);
+        ours.iter().any(|(have, _)| name == *have) || !inherited
+    };
     for edit in &app.env {
         match edit {
             EnvEdit::Set { name, value } => {
                 env.insert(name.clone(), value.clone());
+            }
+            EnvEdit::Remove { name } if name == EVERYTHING => {
+                let edited =
+                    |have: &OsStr| app.env.iter().any(|edit| matches!(edit, EnvEdit::Set { name, .. } if name == have));
+                env.retain(|have, _| is_own(have) && !edited(have));
             }
             // `rank_environment` has it.
             EnvEdit::Fill { name, .. } => {
@@ -373,14 +383,20 @@ fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(
     shared
 }
 
+/// The pattern that removes all variables which a rank would inherit. What rankrun sets stays.
+const EVERYTHING: &str = "*";
+
 /// Whether rankrun's value of this name overrides the user's edits.
 fn is_protected(name: &str) -> bool {
     name.starts_with("PMI_") || name.starts_with("RANKRUN_")
 }
 
-/// Whether the user sets or removes a variable.
+/// Whether the user sets or removes a variable that rankrun sets.
 fn is_edited(app: &App, variable: &OsStr) -> bool {
-    edits(&app.env, variable)
+    app.env.iter().any(|edit| match edit {
+        EnvEdit::Remove { name } if name == EVERYTHING => false,
+        edit => edits(std::slice::from_ref(edit), variable),
+    })
 }
 
 fn edits(edits: &[EnvEdit], variable: &OsStr) -> bool {
@@ -789,6 +805,16 @@ mod tests {
         assert_eq!(get(&env, "PMI_RANK"), Some("1"));
         assert_eq!(get(&env, "RANKRUN_JOB_ID"), Some("7f3a91c2"));
         assert_eq!(get(&env, "RANKRUN_SOCKET"), Some("/tmp/rankrun-0/7f3a91c2/worker"));
+    }
+
+    #[test]
+    fn an_empty_environment_still_has_what_rankrun_sets() {
+        let edits = vec![set("A", "1"), remove("*"), set("B", "2")];
+        let env = whole(&spec(2, &[("HOME", "/root"), ("A", "0")], edits), 1, Some(5));
+        assert_eq!((get(&env, "HOME"), get(&env, "A"), get(&env, "B")), (None, None, Some("2")));
+        for name in ["PMI_RANK", "RANK", "MASTER_ADDR", "OMP_NUM_THREADS", "RANKRUN_SOCKET"] {
+            assert!(get(&env, name).is_some(), "{name}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rankrun_agent::tidy::Places;
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::{Pid, Rank, Stream};
-use rankrun_output::{LogDirs, LogError, LogFiles};
+use rankrun_output::{LogError, LogFiles, LogPlaces};
 use rankrun_sys::poll::Waker;
 
 use crate::delivery::{core_file, prune};
@@ -29,7 +29,7 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Make the directory of the log files.
-    OpenLogs { directories: LogDirs, world_size: u32 },
+    OpenLogs { places: LogPlaces, world_size: u32 },
     /// Append to a log file.
     Log { rank: Rank, stream: Stream, bytes: Vec<u8> },
     /// A stream has ended: write its last line and close its file.
@@ -262,9 +262,9 @@ impl Worker {
 
     fn perform(&mut self, task: Task) -> Done {
         match task {
-            Task::OpenLogs { directories, world_size } => {
-                self.go_to(directories.first());
-                let opened = LogFiles::create(directories, world_size);
+            Task::OpenLogs { places, world_size } => {
+                self.go_to(places.first());
+                let opened = LogFiles::create(places, world_size);
                 Done::LogsOpened(opened.map(|logs| self.logs = Some(logs)))
             }
             Task::Log { rank, stream, bytes } => {
@@ -326,7 +326,9 @@ impl Worker {
 
     fn log(&mut self, rank: Rank, stream: Stream, write: impl FnOnce(&mut LogFiles) -> Result<(), LogError>) -> Done {
         let Some(mut logs) = self.logs.take() else { return Done::Logged { bytes: [0, 0], failure: None } };
-        self.go_to(&logs.path(rank, stream));
+        if let Some(path) = logs.path(rank, stream) {
+            self.go_to(&path);
+        }
         let failure = write(&mut logs).err();
         self.logged(logs, failure)
     }

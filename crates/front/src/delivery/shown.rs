@@ -11,6 +11,7 @@ pub(crate) struct Shown {
     /// Whether the ranks' output is shown as it comes.
     is_shown: bool,
     only: RankSet,
+    hidden: [bool; 2],
     /// Stdout is shown in the same place.
     is_shared: bool,
     lines: u64,
@@ -23,6 +24,7 @@ impl Shown {
         Shown {
             is_shown: !matches!(config.mode, Mode::None | Mode::Grouped),
             only: config.only.clone(),
+            hidden: config.hidden,
             is_shared: config.same_destination,
             lines: 0,
             last: HashMap::new(),
@@ -31,7 +33,11 @@ impl Shown {
 
     /// A rank wrote these bytes.
     pub(crate) fn output(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
-        if self.is_shown && (stream == Stream::Stderr || self.is_shared) && self.only.contains(rank) {
+        if self.is_shown
+            && !self.hidden[stream.index()]
+            && (stream == Stream::Stderr || self.is_shared)
+            && self.only.contains(rank)
+        {
             self.lines += memchr::memchr_iter(b'\n', bytes).count() as u64;
             self.last.insert((rank, stream), self.lines);
         }

@@ -115,6 +115,9 @@ impl Front {
         self.save(directory.filter(|_| unusable.is_none()), &report);
         self.write_out(Some(REPORT_BOUND));
         let interrupted = verdict.interrupted.and_then(|finding| self.gang.ranks()[finding.rank.index()].status);
+        if let Some(codes) = self.plan.codes {
+            return Outcome { code: codes.of(&report), raise: None };
+        }
         let raise = match self.gang.outside() {
             _ if interrupted.is_some_and(is_by_signal) && report.exit_code == ExitCode::signal(signal::SIGINT) => {
                 Some(signal::SIGINT)

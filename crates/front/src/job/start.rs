@@ -123,12 +123,12 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
     let mut opened = Opened::default();
     let refused =
         |what: &str, source| StartError { code: ExitCode::USAGE, ..StartError::new(what.to_owned(), Some(source)) };
-    let (logs, journal) = (plan.log_dir.take(), plan.journal.take());
+    let (logs, journal) = (plan.logs.take(), plan.journal.take());
     let mut what = Vec::new();
-    if let Some(directories) = &logs {
-        what.push(format!("cannot write log files to \"{}\"", directories.first().display()));
+    if let Some(places) = &logs {
+        what.push(format!("cannot write log files to \"{}\"", places.first().display()));
         let world_size = plan.spec.map.world_size();
-        files.submit(Duration::ZERO, Task::OpenLogs { directories: directories.clone(), world_size });
+        files.submit(Duration::ZERO, Task::OpenLogs { places: places.clone(), world_size });
     }
     if let Some(path) = &journal {
         what.push(format!("cannot write the journal to \"{}\"", path.display()));

@@ -1,14 +1,14 @@
 //! A file for each rank and stream.
 
-use std::collections::{BTreeSet, HashMap};
-use std::fs::{File, FileType, OpenOptions};
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rankrun_core::{Rank, Stream};
 
 use crate::console::Source;
+use crate::places::{LogPlaces, open};
 
 /// How many files are open at once: each costs a descriptor, and a process commonly may have 1,024.
 const OPEN_FILES: usize = 256;
@@ -26,62 +26,16 @@ pub struct LogError {
     pub source: io::Error,
 }
 
-/// Why an existing file is not used as a log file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("it is {0}, not a regular file")]
-struct WrongKind(&'static str);
-
-/// The kind of a file that may block us when it is opened or written, and so is refused. A character device
-/// (`/dev/null`) is accepted.
-fn wrong_kind(kind: FileType) -> Option<WrongKind> {
-    match kind {
-        kind if kind.is_fifo() => Some(WrongKind("a FIFO")),
-        kind if kind.is_socket() => Some(WrongKind("a socket")),
-        kind if kind.is_block_device() => Some(WrongKind("a block device")),
-        _ => None,
-    }
-}
-
-/// Where the files go: one directory for all ranks, or one for each.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LogDirs(Vec<PathBuf>);
-
-impl LogDirs {
-    /// The directory of each rank, in order.
-    pub fn each(dirs: Vec<PathBuf>) -> LogDirs {
-        LogDirs(dirs)
-    }
-
-    /// The directory of a rank.
-    pub fn of(&self, rank: Rank) -> &Path {
-        self.0.get(rank.index()).map_or(self.first(), PathBuf::as_path)
-    }
-
-    /// The directory of rank 0.
-    pub fn first(&self) -> &Path {
-        self.0.first().map_or(Path::new("."), PathBuf::as_path)
-    }
-
-    fn distinct(&self) -> BTreeSet<&PathBuf> {
-        self.0.iter().collect()
-    }
-}
-
-impl<P: Into<PathBuf>> From<P> for LogDirs {
-    fn from(dir: P) -> LogDirs {
-        LogDirs(vec![dir.into()])
-    }
-}
-
-/// The files `rank-0007.stdout` and `rank-0007.stderr` of each rank.
+/// The files of the ranks' streams.
 ///
-/// Each holds the bytes that its rank wrote. Of a line that overwrites itself with `\r`, as progress bars do, only the
-/// last state is kept. A file is created when its rank first writes. The unterminated end of a stream is written when
+/// Each holds the bytes that its rank wrote, or whole lines of the ranks that share it. Of a line that overwrites itself with `\r`, as progress bars do, only the
+/// last state is kept. In a log directory a file is created when its rank first writes. The unterminated end of a stream is written when
 /// more comes, or when the stream is closed.
 #[derive(Debug)]
 pub struct LogFiles {
-    dirs: LogDirs,
-    rank_width: usize,
+    places: LogPlaces,
+    is_shared: bool,
+    world_size: u32,
     capacity: usize,
     logs: HashMap<Source, Log>,
     open: HashMap<Source, OpenFile>,
@@ -110,47 +64,24 @@ struct Log {
     unwritten: Vec<u8>,
 }
 
-/// The least number of digits of a rank in the name of its file: jobs of different sizes use the same names.
-const RANK_WIDTH: usize = 4;
-
-/// What an earlier job left in the directory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("it holds log files of an earlier job; --log-dir 'DIR/{{job}}' gives each job a directory")]
-struct NotEmpty;
-
-/// Makes a directory for log files.
-fn prepare(dir: &Path) -> Result<(), LogError> {
-    let failed = |action, source| LogError { action, path: dir.to_owned(), source };
-    std::fs::create_dir_all(dir).map_err(|source| failed("create", source))?;
-    tempfile::tempfile_in(dir).map_err(|source| failed("write", source))?;
-    for entry in std::fs::read_dir(dir).map_err(|source| failed("read", source))? {
-        let entry = entry.map_err(|source| failed("read", source))?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let is_log = name.starts_with("rank-") && Stream::ALL.iter().any(|end| name.ends_with(&format!(".{end}")));
-        if is_log && entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            return Err(failed("use", io::Error::other(NotEmpty)));
-        }
-        if is_log && let Some(wrong) = entry.file_type().ok().and_then(wrong_kind) {
-            return Err(LogError { action: "open", path: entry.path(), source: io::Error::other(wrong) });
-        }
-    }
-    Ok(())
-}
-
 impl LogFiles {
-    /// Makes each directory, with those above it, and proves that files can be made in it, that it holds none of an earlier
-    /// job, and that no file name is taken by something other than a regular file.
-    pub fn create(dirs: impl Into<LogDirs>, world_size: u32) -> Result<LogFiles, LogError> {
-        LogFiles::with_capacity(dirs.into(), world_size, OPEN_FILES)
+    /// Makes the places, with the directories above them, and proves that they can be written.
+    ///
+    /// # Errors
+    ///
+    /// A place cannot be used: a directory that holds log files of an earlier job, or a name that is taken by something other
+    /// than a regular file.
+    pub fn create(places: impl Into<LogPlaces>, world_size: u32) -> Result<LogFiles, LogError> {
+        LogFiles::with_capacity(places.into(), world_size, OPEN_FILES)
     }
 
-    fn with_capacity(dirs: LogDirs, world_size: u32, capacity: usize) -> Result<LogFiles, LogError> {
-        dirs.distinct().into_iter().try_for_each(|dir| prepare(dir))?;
+    fn with_capacity(places: LogPlaces, world_size: u32, capacity: usize) -> Result<LogFiles, LogError> {
+        places.prepare()?;
         Ok(LogFiles {
             unwritten: 0,
-            rank_width: world_size.saturating_sub(1).to_string().len().max(RANK_WIDTH),
-            dirs,
+            world_size,
+            is_shared: places.are_shared(),
+            places,
             capacity,
             logs: HashMap::new(),
             open: HashMap::new(),
@@ -158,9 +89,9 @@ impl LogFiles {
         })
     }
 
-    /// The file of a stream.
-    pub fn path(&self, rank: Rank, stream: Stream) -> PathBuf {
-        self.dirs.of(rank).join(format!("rank-{:0width$}.{stream}", rank.0, width = self.rank_width))
+    /// The file of a stream, if it has one.
+    pub fn path(&self, rank: Rank, stream: Stream) -> Option<PathBuf> {
+        self.places.file(rank, stream, self.world_size)
     }
 
     /// A rank wrote these bytes.
@@ -171,7 +102,11 @@ impl LogFiles {
     /// [`retry`](Self::retry) or before anything else that comes for this file.
     pub fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) -> Result<(), LogError> {
         let source = (rank, stream);
-        let log = self.logs.entry(source).or_default();
+        if self.path(rank, stream).is_none() {
+            return Ok(());
+        }
+        let is_begun = self.places.are_made();
+        let log = self.logs.entry(source).or_insert_with(|| Log { is_begun, ..Log::default() });
         let before = log.unwritten.len();
         log.take(bytes);
         self.unwritten += log.unwritten.len() - before;
@@ -189,7 +124,7 @@ impl LogFiles {
             return Ok(());
         };
         let before = log.unwritten.len();
-        log.end();
+        log.end(self.is_shared);
         self.unwritten += log.unwritten.len() - before;
         self.flush(source)?;
         self.open.remove(&source);
@@ -214,8 +149,9 @@ impl LogFiles {
     }
 
     fn flush(&mut self, source: Source) -> Result<(), LogError> {
-        let path = self.path(source.0, source.1);
-        let Some(log) = self.logs.get_mut(&source) else {
+        let (Some(path), Some(log)) =
+            (self.places.file(source.0, source.1, self.world_size), self.logs.get_mut(&source))
+        else {
             return Ok(());
         };
         if log.unwritten.is_empty() {
@@ -229,14 +165,13 @@ impl LogFiles {
                 self.open.remove(&oldest);
             }
             let mut options = OpenOptions::new();
-            // A FIFO without a reader must not block us.
-            options.create(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+            options.create(true);
             if log.is_begun {
                 options.append(true);
             } else {
                 options.write(true).truncate(true);
             }
-            let file = match open(&options, &path) {
+            let file = match open(&mut options, &path) {
                 Ok(file) => file,
                 Err(source) => {
                     return Err(LogError { action: "open", path, source });
@@ -253,21 +188,6 @@ impl LogFiles {
         let result = log.write_to(&mut open.file);
         self.unwritten -= before - log.unwritten.len();
         result.map_err(|source| LogError { action: "write", path, source })
-    }
-}
-
-/// Opens a file that can be written without blocking.
-fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
-    let file = options.open(path).map_err(|error| {
-        let found = std::fs::metadata(path).ok().and_then(|found| wrong_kind(found.file_type()));
-        match found.filter(|_| error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error())) {
-            Some(wrong) => io::Error::other(wrong),
-            None => error,
-        }
-    })?;
-    match wrong_kind(file.metadata()?.file_type()) {
-        Some(wrong) => Err(io::Error::other(wrong)),
-        None => Ok(file),
     }
 }
 
@@ -319,8 +239,11 @@ impl Log {
         }
     }
 
-    /// The stream has ended.
-    fn end(&mut self) {
+    /// The stream has ended. In a file that others write too the last line gets an end.
+    fn end(&mut self, is_shared: bool) {
+        if is_shared && !self.line.is_empty() {
+            self.line.push(b'\n');
+        }
         self.unwritten.append(&mut self.line);
         self.line = Vec::new();
         self.returned = false;
@@ -354,8 +277,12 @@ mod tests {
     use super::*;
 
     fn read(logs: &LogFiles, rank: u32, stream: Stream) -> String {
-        let bytes = std::fs::read(logs.path(Rank(rank), stream)).expect("the file is there");
+        let bytes = std::fs::read(path(logs, rank, stream)).expect("the file is there");
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn path(logs: &LogFiles, rank: u32, stream: Stream) -> PathBuf {
+        logs.path(Rank(rank), stream).expect("it has a file")
     }
 
     fn logs(world_size: u32, capacity: usize) -> (tempfile::TempDir, LogFiles) {
@@ -373,7 +300,7 @@ mod tests {
         let error = LogFiles::create(dir.path(), 2).expect_err("a log of rank 11 is there");
         assert_eq!((error.action, error.path.as_path()), ("use", dir.path()));
         assert!(error.source.to_string().contains("an earlier job"), "{}", error.source);
-        std::fs::remove_file(logs.path(Rank(11), Stream::Stderr)).expect("it is ours");
+        std::fs::remove_file(path(&logs, 11, Stream::Stderr)).expect("it is ours");
         std::fs::write(dir.path().join("rank-sums.txt"), "").expect("it is ours");
         LogFiles::create(dir.path(), 2).expect("other files are no obstacle");
     }
@@ -381,11 +308,29 @@ mod tests {
     #[test]
     fn each_rank_may_have_a_directory_of_its_own() {
         let dir = tempfile::tempdir().expect("a directory");
-        let dirs = LogDirs::each(vec![dir.path().join("0"), dir.path().join("1")]);
+        let dirs = LogPlaces::directories(vec![dir.path().join("0"), dir.path().join("1")]);
         let mut logs = LogFiles::create(dirs, 2).expect("they can be made");
         logs.write(Rank(1), Stream::Stdout, b"one\n").expect("it can be written");
         assert_eq!(std::fs::read(dir.path().join("1/rank-0001.stdout")).expect("the file is there"), b"one\n");
         assert!(dir.path().join("0").is_dir());
+    }
+
+    #[test]
+    fn ranks_that_share_a_file_keep_their_lines_whole() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let shared = dir.path().join("a/out");
+        std::fs::create_dir(dir.path().join("a")).expect("it can be made");
+        std::fs::write(&shared, "of an earlier job\n").expect("it can be written");
+        let places = LogPlaces::files(Some(vec![shared.clone(); 2]), None);
+        let mut logs = LogFiles::create(places, 2).expect("it can be made");
+        assert_eq!(std::fs::read(&shared).expect("it is there"), b"", "nothing of an earlier job stays");
+        for (rank, bytes) in [(0, "ze"), (1, "one\n"), (0, "ro\n"), (1, "end")] {
+            logs.write(Rank(rank), Stream::Stdout, bytes.as_bytes()).expect("it can be written");
+        }
+        logs.write(Rank(0), Stream::Stderr, b"elsewhere\n").expect("this stream has no file");
+        logs.close(Rank(1), Stream::Stdout).expect("it can be written");
+        assert_eq!(std::fs::read(&shared).expect("it is there"), b"one\nzero\nend\n");
+        assert_eq!(logs.path(Rank(0), Stream::Stderr), None);
     }
 
     #[test]
@@ -398,8 +343,8 @@ mod tests {
         assert_eq!(read(&logs, 7, Stream::Stdout), "one\ntwo\u{fffd}\0\n30%\nfour\r\n");
         logs.close(rank, Stream::Stdout).expect("it can be written");
         assert_eq!(read(&logs, 7, Stream::Stdout), "one\ntwo\u{fffd}\0\n30%\nfour\r\nlast");
-        assert!(logs.path(rank, Stream::Stderr).ends_with("a/b/rank-0007.stderr"));
-        assert!(!logs.path(rank, Stream::Stderr).exists(), "nothing was written to it");
+        assert!(path(&logs, 7, Stream::Stderr).ends_with("a/b/rank-0007.stderr"));
+        assert!(!path(&logs, 7, Stream::Stderr).exists(), "nothing was written to it");
     }
 
     #[test]
@@ -420,7 +365,7 @@ mod tests {
     #[test]
     fn what_could_not_be_written_is_written_by_a_retry() {
         let (_dir, mut logs) = logs(4, 8);
-        let path = logs.path(Rank(1), Stream::Stdout);
+        let path = path(&logs, 1, Stream::Stdout);
         std::fs::create_dir(&path).expect("it can be made");
         let error = logs.write(Rank(1), Stream::Stdout, b"a\n").expect_err("a directory is in the way");
         assert_eq!((error.path, error.action), (path.clone(), "open"));
@@ -437,7 +382,7 @@ mod tests {
     #[test]
     fn a_full_device_keeps_the_bytes_for_later() {
         let (_dir, mut logs) = logs(1, 8);
-        let path = logs.path(Rank(0), Stream::Stdout);
+        let path = path(&logs, 0, Stream::Stdout);
         std::os::unix::fs::symlink("/dev/full", &path).expect("it can be made");
         let error = logs.write(Rank(0), Stream::Stdout, b"kept\n").expect_err("the device is full");
         assert_eq!(error.source.kind(), io::ErrorKind::StorageFull);
@@ -450,7 +395,7 @@ mod tests {
     #[test]
     fn what_may_block_is_no_log_file() {
         let (dir, mut logs) = logs(1, 8);
-        let path = logs.path(Rank(0), Stream::Stdout);
+        let path = path(&logs, 0, Stream::Stdout);
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("it can be made");
         let reason = "it is a FIFO, not a regular file";

@@ -1,4 +1,5 @@
 //! What is kept in files: logs, and spooled output.
 
 pub(crate) mod logfiles;
+pub(crate) mod places;
 pub(crate) mod spool;

@@ -75,7 +75,7 @@ impl Presenter {
 
     /// A rank wrote these bytes.
     pub fn output(&mut self, now: Duration, wall: Duration, rank: Rank, stream: Stream, bytes: &[u8]) {
-        if bytes.is_empty() || !self.config.only.contains(rank) {
+        if bytes.is_empty() || !self.config.shows(rank, stream) {
             return;
         }
         match self.config.mode {

@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
 use clap::{Arg, ArgAction, Command};
 
 use crate::choices::{self, Choice};
-use crate::completions::Shell;
+use crate::subcommands::{check, clean, completions, man, mpiexec, replay, report};
 use crate::texts;
 
 const RANKS: &str = "Ranks";
@@ -56,16 +56,6 @@ const COMMON: &[&str] = &[
     "version",
 ];
 
-/// The subcommands of rankrun, with what each does.
-pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
-    ("check", "Diagnose this machine"),
-    ("clean", "Remove what crashed jobs left behind"),
-    ("completions", "Print the completion script of a shell"),
-    ("man", "Print the man page"),
-    ("report", "Print the report of a job"),
-    ("replay", "Print the report of a journal"),
-];
-
 /// The command line of a job.
 pub(crate) fn job() -> Command {
     Command::new("rankrun")
@@ -107,85 +97,10 @@ pub(crate) fn whole() -> Command {
         clean(),
         completions(),
         man(),
+        mpiexec(),
         replay(),
         report(),
     ])
-}
-
-/// The definition of a subcommand.
-pub(crate) fn subcommand(name: &str) -> Option<Command> {
-    let all = [check(), clean(), completions(), man(), replay(), report()];
-    all.into_iter().find(|command| command.get_name() == name)
-}
-
-pub(crate) fn report() -> Command {
-    Command::new("report")
-        .bin_name("rankrun report")
-        .about(SUBCOMMANDS[4].1)
-        .long_about(
-            "Prints the report as rankrun printed it when the job ended: what failed first and why, how the other ranks ended, and \
-             what was left. Without JOB, prints your newest report.",
-        )
-        .arg(
-            Arg::new("job")
-                .value_name("JOB")
-                .value_parser(ValueParser::path_buf())
-                .value_hint(clap::ValueHint::AnyPath)
-                .help("The id of the job or the beginning of it; or its report.json, or the directory that holds one"),
-        )
-        .arg(Arg::new("list").long("list").help("List your reports, the newest first").action(ArgAction::SetTrue).conflicts_with("job"))
-        .arg(Arg::new("json").long("json").help("Print JSON").action(ArgAction::SetTrue))
-        .args_override_self(true)
-}
-
-pub(crate) fn check() -> Command {
-    Command::new("check").bin_name("rankrun check").about(SUBCOMMANDS[0].1).long_about(
-        "Prints one line for each thing that jobs need: cgroups, pseudo-terminals, ptrace, limits, shared memory, MPI libraries, \
-         GPUs, Python. Problems come with a hint. The exit code is 1 if jobs cannot run.",
-    )
-}
-
-pub(crate) fn replay() -> Command {
-    Command::new("replay")
-        .bin_name("rankrun replay")
-        .about(SUBCOMMANDS[5].1)
-        .long_about(
-            "Reads the events of a job, as --journal wrote them, and prints the report that this version of rankrun makes of them. \
-             For tests, and for bug reports.",
-        )
-        .arg(
-            Arg::new("file")
-                .value_name("FILE")
-                .required(true)
-                .value_parser(ValueParser::path_buf())
-                .value_hint(clap::ValueHint::FilePath)
-                .help("A file that --journal wrote"),
-        )
-}
-
-pub(crate) fn clean() -> Command {
-    let dry_run = Arg::new("dry-run").long("dry-run").action(ArgAction::SetTrue);
-    Command::new("clean")
-        .bin_name("rankrun clean")
-        .about(SUBCOMMANDS[1].1)
-        .long_about(
-            "Kills the processes, and removes the cgroups, the shared memory and the private directories of your jobs on this \
-             machine whose rankrun processes are all gone. Running jobs are never touched.",
-        )
-        .arg(dry_run.help("List what would be removed, and exit"))
-        .args_override_self(true)
-}
-
-pub(crate) fn completions() -> Command {
-    let shell = Arg::new("shell").value_name("SHELL").required(true);
-    Command::new("completions")
-        .bin_name("rankrun completions")
-        .about(SUBCOMMANDS[2].1)
-        .arg(shell.value_parser(PossibleValuesParser::new(Shell::NAMES)).help("The shell"))
-}
-
-pub(crate) fn man() -> Command {
-    Command::new("man").bin_name("rankrun man").about(SUBCOMMANDS[3].1)
 }
 
 /// An option that takes a value, kept as typed.
@@ -287,7 +202,7 @@ fn rank_args() -> Vec<Arg> {
             "NAME",
             RANKS,
             "Unset a variable for the ranks [repeatable]",
-            "NAME* unsets all variables that begin with NAME. -x and --env-remove apply in the order given, after \
+            "NAME* unsets all variables that begin with NAME, and * all that the ranks would inherit. -x and --env-remove apply in the order given, after \
              those of the configuration file.",
         ),
         option(
@@ -438,6 +353,23 @@ fn output_args() -> Vec<Arg> {
              replaced: --log-dir 'logs/{job}'.",
         )
         .value_hint(clap::ValueHint::DirPath),
+        option(
+            "stdout-file",
+            "FILE",
+            OUTPUT,
+            "Write the ranks' stdout to files instead",
+            "FILE names the file of each rank: --stdout-file 'out.{rank}'. The fields are those of --log-dir. Ranks with the same \
+             name share the file, line by line. A file that exists loses what it had.",
+        )
+        .value_hint(clap::ValueHint::FilePath),
+        option(
+            "stderr-file",
+            "FILE",
+            OUTPUT,
+            "Write the ranks' stderr to files instead",
+            "As --stdout-file. rankrun's own messages stay on its stderr.",
+        )
+        .value_hint(clap::ValueHint::FilePath),
         choice(
             "stdio",
             "KIND",
@@ -590,6 +522,7 @@ pub(crate) fn variable(key: &str) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::subcommands::SUBCOMMANDS;
 
     #[test]
     fn clap_finds_no_fault_with_the_definitions() {

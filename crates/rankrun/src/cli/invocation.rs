@@ -13,6 +13,7 @@ use crate::args;
 use crate::completions::Shell;
 use crate::message::Problem;
 use crate::spelling::LastOption;
+use crate::subcommands;
 use crate::{habits, spelling};
 
 /// What the user asks for.
@@ -51,12 +52,21 @@ pub(crate) struct Segment {
 pub(crate) fn read(words: Vec<OsString>) -> Result<Invocation, Problem> {
     let rest = words.get(1..).unwrap_or_default();
     let named = words.first().and_then(|first| first.to_str()).unwrap_or_default();
-    let invocation = match args::subcommand(named) {
+    let invocation = match subcommands::subcommand(named) {
         Some(command) => read_subcommand(named, command, rest),
         None if named == "help" => read_help(rest),
-        None => read_job(words),
+        None => read_segments(words),
     };
     match invocation {
+        Err(Stop::Print(text)) => Ok(Invocation::Print(text)),
+        Err(Stop::Problem(problem)) => Err(problem),
+        Ok(invocation) => Ok(invocation),
+    }
+}
+
+/// Parses the words of a job.
+pub(crate) fn read_job(words: Vec<OsString>) -> Result<Invocation, Problem> {
+    match read_segments(words) {
         Err(Stop::Print(text)) => Ok(Invocation::Print(text)),
         Err(Stop::Problem(problem)) => Err(problem),
         Ok(invocation) => Ok(invocation),
@@ -98,8 +108,8 @@ fn read_subcommand(name: &str, command: Command, words: &[OsString]) -> Result<I
 fn read_help(words: &[OsString]) -> Result<Invocation, Stop> {
     let command = match words {
         [] => args::job(),
-        [name] => args::subcommand(&name.to_string_lossy()).ok_or_else(|| {
-            let names: Vec<&str> = args::SUBCOMMANDS.iter().map(|(name, _)| *name).collect();
+        [name] => subcommands::subcommand(&name.to_string_lossy()).ok_or_else(|| {
+            let names: Vec<&str> = subcommands::SUBCOMMANDS.iter().map(|(name, _)| *name).collect();
             let problem = Problem::usage(format!("there is no help for \"{}\"", name.display()));
             Stop::Problem(
                 problem.hint(format!("the commands are {}; \"rankrun help\" describes all options", names.join(", "))),
@@ -112,7 +122,7 @@ fn read_help(words: &[OsString]) -> Result<Invocation, Stop> {
     parse(command, &["--help".into()]).map(|_| Invocation::Print(String::new()))
 }
 
-fn read_job(words: Vec<OsString>) -> Result<Invocation, Stop> {
+fn read_segments(words: Vec<OsString>) -> Result<Invocation, Stop> {
     let mut segments = Vec::new();
     let commands: Vec<&[OsString]> = words.split(|word| word == ":").collect();
     for (i, words) in commands.iter().enumerate() {

@@ -11,6 +11,7 @@ pub(crate) mod settings;
 pub(crate) mod slips;
 pub(crate) mod spelling;
 pub(crate) mod stopping;
+pub(crate) mod subcommands;
 pub(crate) mod texts;
 pub(crate) mod typography;
 pub(crate) mod words;

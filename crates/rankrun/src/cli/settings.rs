@@ -120,6 +120,8 @@ pub(crate) struct Settings {
     pub(crate) only: Option<RankSet>,
     pub(crate) color: When,
     pub(crate) log_dir: Option<Template>,
+    /// The files that stdout and stderr go to instead of the console.
+    pub(crate) files: [Option<Template>; 2],
     pub(crate) stdio: Stdio,
     pub(crate) buffer: Buffer,
     pub(crate) spool: u64,
@@ -136,6 +138,13 @@ pub(crate) struct Settings {
     pub(crate) given: Vec<Given>,
     /// Warnings: problems that do not prevent the job.
     pub(crate) warnings: Vec<String>,
+}
+
+impl Settings {
+    /// Whether a stream goes to files instead of the console.
+    pub(crate) fn has_files(&self) -> bool {
+        self.files.iter().any(Option::is_some)
+    }
 }
 
 /// How much output may wait on disk by default.
@@ -172,6 +181,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         0 => switch("quiet")?,
         _ => false,
     };
+    let file = |key| sources.path(key)?.map(|given| template(&given, &given.text)).transpose();
     let settings = Settings {
         apps,
         gpus_per_rank: sources.get("gpus-per-rank", read_gpus)?.flatten(),
@@ -197,7 +207,8 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         only: sources
             .get("only", |text| text.parse::<RankSet>().map_err(|error| format!("{error}: write 0, 0-3,8 or all")))?,
         color: sources.choice("color", choices::WHEN)?.unwrap_or(When::Auto),
-        log_dir: sources.path("log-dir")?.map(|given| template(&given, &given.text)).transpose()?,
+        log_dir: file("log-dir")?,
+        files: [file("stdout-file")?, file("stderr-file")?],
         stdio: sources.choice("stdio", choices::STDIO)?.unwrap_or(Stdio::Auto),
         buffer: sources.choice("buffer", choices::BUFFER)?.unwrap_or_default(),
         spool: sources
@@ -380,6 +391,8 @@ pub(crate) const KEYS: &[&str] = &[
     "only",
     "color",
     "log-dir",
+    "stdout-file",
+    "stderr-file",
     "stdio",
     "buffer",
     "spool",

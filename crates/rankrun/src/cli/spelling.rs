@@ -14,6 +14,8 @@ use rankrun_core::suggest::nearest;
 use crate::args;
 use crate::habits::{self, Arity, Habit, Here};
 use crate::message::Problem;
+use crate::mpiexec;
+use crate::subcommands;
 use crate::typography;
 use crate::words::quote;
 
@@ -336,7 +338,7 @@ fn refuse(option: &Typed, rows: &[&Habit], values: &[OsString]) -> Problem {
         }
         _ => format!("{name} is an option of {}, and not of rankrun", launchers(rows)),
     });
-    match rows {
+    let problem = match rows {
         [row, others @ ..] if others.iter().all(|other| other.advice(&values) == row.advice(&values)) => {
             problem.hint(row.advice(&values))
         }
@@ -346,7 +348,9 @@ fn refuse(option: &Typed, rows: &[&Habit], values: &[OsString]) -> Problem {
             let meaning = meaning.map(|long| format!(" ({long})")).unwrap_or_default();
             problem.hint(format!("for {}'s {name}{meaning}: {}", list(row.launchers), row.advice(&values)))
         }),
-    }
+    };
+    let dialect = format!("\"rankrun {} {name} ...\" takes the options of mpiexec and mpirun", mpiexec::SUBCOMMAND);
+    problem.hint_if(mpiexec::takes(name).then_some(dialect))
 }
 
 fn launchers(rows: &[&Habit]) -> String {
@@ -398,7 +402,7 @@ fn unknown(command: &Command, option: &Typed) -> Problem {
             false => list.to_owned(),
         });
     }
-    if args::SUBCOMMANDS.iter().any(|(command, _)| *command == bare) {
+    if subcommands::SUBCOMMANDS.iter().any(|(command, _)| *command == bare) {
         return problem.hint(format!("did you mean \"rankrun {bare}\"?"));
     }
     let ours = args::long_names(command);

@@ -9,12 +9,21 @@ is left. MPI programs (MPICH, Intel MPI, MVAPICH), torch programs and JAX progra
 Options end at the first word of the command. A word \":\" separates commands; each has its own -n, -x, --env-remove, --wdir and \
 --wrap. All other options apply to the whole job and come before the first command.";
 
+pub(crate) const MPIEXEC: &str = "\
+Runs a job from a command line of mpiexec or mpirun: write \"rankrun \" before it. A link to rankrun that is called mpiexec \
+or mpirun does the same.
+
+It takes the options of Hydra (MPICH, MVAPICH), Intel MPI and Open MPI 4 and 5, with one dash or two. The MPI of the program \
+does not matter. Options of rankrun may stand among them with two dashes. What is not done, such as binding, is said in \
+a warning; what cannot be ignored is refused with the nearest thing. --dry-run prints the command line of rankrun that it stands for.";
+
 /// The subcommands, for the end of the help.
 pub(crate) const COMMANDS: &str = "  rankrun check              Diagnose this machine
   rankrun clean              Remove what crashed jobs left behind
   rankrun completions SHELL  Print the completion script of bash, fish or zsh
   rankrun help [COMMAND]     Print help
   rankrun man                Print the man page
+  rankrun mpiexec ...        Run a command line of mpiexec or mpirun
   rankrun report [JOB]       Print the report of a job (default: the newest)
   rankrun replay FILE        Print the report of a journal";
 

@@ -7,6 +7,7 @@ use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, Command, ValueHint};
 
 use crate::args;
+use crate::subcommands;
 
 /// A shell whose completions are tested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,8 +33,10 @@ pub(crate) fn script(shell: Shell) -> String {
     // The opposites of switches are hidden in the help, which would be long with them.
     let is_offered = |arg: &&Arg| arg.get_long().is_some_and(|long| !arg.is_hide_set() || long.starts_with("no-"));
     let options: Vec<Opt> = job.get_arguments().filter(is_offered).map(Opt::of).collect();
-    let subcommands: Vec<(Command, &str)> =
-        args::SUBCOMMANDS.iter().filter_map(|(name, about)| Some((args::subcommand(name)?, *about))).collect();
+    let subcommands: Vec<(Command, &str)> = subcommands::SUBCOMMANDS
+        .iter()
+        .filter_map(|(name, about)| Some((subcommands::subcommand(name)?, *about)))
+        .collect();
     match shell {
         Shell::Bash => bash(&options, &subcommands),
         Shell::Fish => fish(&options, &subcommands),

@@ -11,6 +11,31 @@ pub(crate) fn allowed() -> u32 {
     affinity.min(quota).max(1)
 }
 
+/// How many packages (sockets) this machine has; at least 1.
+pub(crate) fn packages() -> u32 {
+    let numbers: std::collections::BTreeSet<String> = directories("/sys/devices/system/cpu", "cpu")
+        .filter_map(|cpu| std::fs::read_to_string(cpu.join("topology/physical_package_id")).ok())
+        .collect();
+    numbers.len().max(1) as u32
+}
+
+/// How many NUMA nodes this machine has; at least 1.
+pub(crate) fn numa_nodes() -> u32 {
+    directories("/sys/devices/system/node", "node").count().max(1) as u32
+}
+
+/// What a directory has whose name is `prefix` and a number.
+fn directories(directory: &str, prefix: &'static str) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+    entries
+        .filter(move |entry| {
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix(prefix));
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        })
+        .map(|entry| entry.path())
+}
+
 /// The quotas, in CPUs, of a cgroup and of all above it.
 fn quotas(own: &Path, top: &Path) -> Vec<f64> {
     let mut found = Vec::new();

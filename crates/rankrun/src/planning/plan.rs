@@ -17,7 +17,7 @@ use rankrun_core::{
     AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template,
 };
 use rankrun_front::{Plan, ReportPlace};
-use rankrun_output::{Config, LogDirs, Mode, PARTIAL_AFTER, Template as Tag};
+use rankrun_output::{Config, LogPlaces, Mode, PARTIAL_AFTER, Template as Tag};
 
 use crate::capacity::Descriptors;
 use crate::check::variable;
@@ -57,7 +57,7 @@ impl Surroundings {
         let window = windows.into_iter().flatten().next().or_else(|| rankrun_sys::terminal::window(&stdin));
         Ok(Surroundings {
             cwd,
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: node_name(),
             cpus: OnceCell::new(),
             gpus: OnceCell::new(),
             terminals: [
@@ -193,7 +193,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     check_programs(&spec, &settings.apps)?;
     Ok(Plan {
         output: output(settings, world, around)?,
-        log_dir: settings.log_dir.as_ref().map(|directory| log_dirs(directory, &spec, around)),
+        logs: logs(settings, &spec, around)?,
         report: report_place(settings, around, &spec.job),
         journal: settings.journal.as_ref().map(|file| around.cwd.join(file)),
         error_file: around.variable("TORCHELASTIC_ERROR_FILE").map(|path| around.cwd.join(path)),
@@ -206,17 +206,28 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         drain: settings.drain,
         verbosity: settings.verbosity,
         color: around.colors(settings.color, around.terminals[2]),
+        codes: None,
         spec,
     })
 }
 
-/// Where log files go: one directory, or one for each rank.
-fn log_dirs(directory: &Template, spec: &JobSpec, around: &Surroundings) -> LogDirs {
-    let of_rank = |rank| around.cwd.join(directory.expand(spec, rank));
+/// Where log files go: a directory, or one for each rank; or the files that the streams go to instead of the console.
+fn logs(settings: &Settings, spec: &JobSpec, around: &Surroundings) -> Result<Option<LogPlaces>, Problem> {
+    let of_rank = |place: &Template, rank| around.cwd.join(place.expand(spec, rank));
+    let of_all = |place: &Template| spec.map.places().iter().map(|at| of_rank(place, at.rank)).collect();
     let differs = |field| matches!(field, Field::Rank | Field::LocalRank | Field::Node);
-    match directory.fields().any(differs) {
-        true => LogDirs::each(spec.map.places().iter().map(|place| of_rank(place.rank)).collect()),
-        false => of_rank(Rank(0)).into(),
+    let [stdout, stderr] = &settings.files;
+    match &settings.log_dir {
+        Some(_) if settings.has_files() => {
+            let problem = Problem::usage("--log-dir cannot be used with --stdout-file or --stderr-file");
+            Err(problem.hint("--log-dir alone writes both streams to files, and --output none hides them"))
+        }
+        Some(directory) if directory.fields().any(differs) => Ok(Some(LogPlaces::directories(of_all(directory)))),
+        Some(directory) => Ok(Some(of_rank(directory, Rank(0)).into())),
+        None if settings.has_files() => {
+            Ok(Some(LogPlaces::files(stdout.as_ref().map(of_all), stderr.as_ref().map(of_all))))
+        }
+        None => Ok(None),
     }
 }
 
@@ -359,7 +370,8 @@ fn descriptors(settings: &Settings, world: u32, io: &IoPolicy) -> Descriptors {
     let of_tensorflow = u32::from(settings.tf_config);
     // One stands for the process itself (pidfd_open(2)).
     let each = 1 + stream(io.stdout) + stream(io.stderr) + of_pmi + of_stdin + of_tensorflow;
-    let logs = if settings.log_dir.is_some() { world.saturating_mul(2).min(LOG_FILES) } else { 0 };
+    let logs =
+        if settings.log_dir.is_some() || settings.has_files() { world.saturating_mul(2).min(LOG_FILES) } else { 0 };
     Descriptors { ranks: world, each, logs }
 }
 
@@ -478,7 +490,8 @@ fn io_policy(settings: &Settings, world: u32, around: &Surroundings) -> Result<I
         (None, Some(rank)) => StdinTarget::Rank(rank),
         (None, None) => StdinTarget::default(),
     };
-    let untouched = mode(settings, world) == Mode::Raw && settings.log_dir.is_none() && settings.stdio == Stdio::Auto;
+    let is_logged = settings.log_dir.is_some() || settings.has_files();
+    let untouched = mode(settings, world) == Mode::Raw && !is_logged && settings.stdio == Stdio::Auto;
     let tty = match settings.tty {
         Some(_) if !around.terminals.contains(&true) => {
             return Err(Problem::usage("--tty needs a terminal, but stdin, stdout and stderr are not terminals"));
@@ -517,6 +530,7 @@ fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Conf
         tag: tag.transpose()?,
         timestamps: settings.timestamps,
         only: settings.only.clone().unwrap_or(RankSet::All),
+        hidden: settings.files.each_ref().map(Option::is_some),
         color: around.colors(settings.color, stdout),
         status: around.window.filter(|_| stdout || stderr),
         status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
@@ -526,6 +540,11 @@ fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Conf
         temp_dir: around.variable("TMPDIR").filter(|dir| !dir.is_empty()).map_or("/tmp".into(), PathBuf::from),
         ..Config::new(mode(settings, world), world)
     })
+}
+
+/// The name of this machine.
+pub(crate) fn node_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Eight hexadecimal digits.

@@ -9,8 +9,8 @@ use rankrun_core::ExitCode;
 use rankrun_core::suggest::nearest;
 use rankrun_sys::exec::{ResolveError, resolve};
 
-use crate::args;
 use crate::message::Problem;
+use crate::subcommands;
 use crate::words::{quote, split};
 use rankrun_sys::reason;
 
@@ -67,7 +67,7 @@ fn is_dangerous(name: &str) -> bool {
 /// The subcommand of rankrun that may be meant. It must be the first word, in lower case.
 fn own_command(text: &str) -> Option<String> {
     let lower = text.to_lowercase();
-    let names = || args::SUBCOMMANDS.iter().map(|(name, _)| *name).chain(["help"]);
+    let names = || subcommands::SUBCOMMANDS.iter().map(|(name, _)| *name).chain(["help"]);
     let is_form = |name: &&str| {
         lower == *name || lower.strip_suffix('s') == Some(*name) || name.strip_suffix('s') == Some(&*lower)
     };

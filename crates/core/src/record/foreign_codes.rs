@@ -1,0 +1,115 @@
+//! The exit codes of other launchers (`--strict` of the mpiexec dialect).
+//!
+//! Measured with two ranks under Hydra of MPICH 5.0.2, Intel MPI 2021.18, Open MPI 4.1.4 and 5.0.11.
+
+use crate::evidence::{Class, Fact};
+use crate::exit::ExitCode;
+use crate::report::Report;
+use crate::status::WorkerStatus;
+use crate::verdict::Fate;
+
+/// Whose exit codes a job has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Codes {
+    Hydra,
+    Intel,
+    OpenMpi4,
+    OpenMpi5,
+}
+
+use Codes::{Hydra, Intel, OpenMpi4, OpenMpi5};
+
+impl Codes {
+    pub const ALL: [Codes; 4] = [Hydra, Intel, OpenMpi4, OpenMpi5];
+
+    /// The word for it on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Hydra => "hydra",
+            Intel => "intel",
+            OpenMpi4 => "openmpi4",
+            OpenMpi5 => "openmpi5",
+        }
+    }
+
+    /// The code that this launcher would have ended with. Where it has no such end, the code is ours.
+    pub fn of(self, report: &Report) -> ExitCode {
+        let is_hydra = matches!(self, Hydra | Intel);
+        match report.class {
+            Some(Class::Timeout) => ExitCode(match self {
+                Hydra | Intel => 255,
+                OpenMpi4 => 110,
+                OpenMpi5 => 241,
+            }),
+            Some(Class::SpawnFailed) => ExitCode(match self {
+                Hydra => 255,
+                Intel => 141,
+                OpenMpi4 => 132,
+                OpenMpi5 => 183,
+            }),
+            Some(Class::Interrupted) if is_hydra => ExitCode(report.exit_code.0.saturating_sub(128)),
+            Some(Class::Interrupted) => ExitCode::FAILURE,
+            Some(Class::Abort) => aborted(report).unwrap_or(report.exit_code),
+            Some(Class::Exception | Class::Signal | Class::ExitCode) if is_hydra => {
+                let failed = report.ranks.iter().filter(|rank| matches!(rank.fate, Fate::Culprit | Fate::FailedToo));
+                let statuses: Vec<WorkerStatus> = failed.filter_map(|rank| rank.status).collect();
+                self.combined(&statuses).unwrap_or(report.exit_code)
+            }
+            _ => report.exit_code,
+        }
+    }
+
+    /// Hydra combines the statuses of wait(2) bit by bit, and ends with the signal in it, or with the code. Intel MPI ends with
+    /// 255 for any signal.
+    fn combined(self, statuses: &[WorkerStatus]) -> Option<ExitCode> {
+        let (mut code, mut signal) = (0, 0);
+        for status in statuses {
+            match status {
+                WorkerStatus::Exited { code: own } => code |= own,
+                WorkerStatus::Signaled { signal: own, .. } => signal |= (own & 0x7f) as u8,
+            }
+        }
+        match (code, signal) {
+            (0, 0) => None,
+            (code, 0) => Some(ExitCode(code)),
+            _ if self == Intel => Some(ExitCode(255)),
+            (_, signal) => Some(ExitCode(signal)),
+        }
+    }
+}
+
+/// The code of the `MPI_Abort` that ended the job: its lowest byte, which may be 0.
+fn aborted(report: &Report) -> Option<ExitCode> {
+    let culprit = report.culprit.as_ref()?.rank;
+    let of_culprit = report.evidence.iter().filter(|evidence| evidence.rank == culprit);
+    of_culprit.into_iter().find_map(|evidence| match evidence.fact {
+        Fact::Aborted { code, .. } => Some(ExitCode(code.to_le_bytes()[0])),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(codes: Codes, statuses: &[(Option<u8>, i32)]) -> Option<u8> {
+        let statuses: Vec<WorkerStatus> = statuses
+            .iter()
+            .map(|(code, signal)| match code {
+                Some(code) => WorkerStatus::Exited { code: *code },
+                None => WorkerStatus::Signaled { signal: *signal, core_dumped: false },
+            })
+            .collect();
+        codes.combined(&statuses).map(|code| code.0)
+    }
+
+    #[test]
+    fn hydra_combines_what_wait_returns() {
+        assert_eq!(code(Hydra, &[(Some(3), 0), (Some(4), 0)]), Some(7));
+        assert_eq!(code(Hydra, &[(None, 9)]), Some(9));
+        assert_eq!(code(Hydra, &[(Some(3), 0), (None, 11)]), Some(11));
+        assert_eq!(code(Intel, &[(None, 11)]), Some(255));
+        assert_eq!(code(Intel, &[(Some(3), 0), (Some(4), 0)]), Some(7));
+        assert_eq!(code(Hydra, &[]), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! The subcommands of rankrun, as clap knows them.
+
+use clap::builder::{PossibleValuesParser, ValueParser};
+use clap::{Arg, ArgAction, Command};
+
+use crate::completions::Shell;
+use crate::texts;
+
+/// The subcommands of rankrun, with what each does.
+pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
+    ("check", "Diagnose this machine"),
+    ("clean", "Remove what crashed jobs left behind"),
+    ("completions", "Print the completion script of a shell"),
+    ("man", "Print the man page"),
+    ("mpiexec", "Run a command line of mpiexec or mpirun"),
+    ("report", "Print the report of a job"),
+    ("replay", "Print the report of a journal"),
+];
+
+/// The definition of a subcommand.
+pub(crate) fn subcommand(name: &str) -> Option<Command> {
+    let all = [check(), clean(), completions(), man(), mpiexec(), replay(), report()];
+    all.into_iter().find(|command| command.get_name() == name)
+}
+
+/// What a subcommand does.
+fn about(name: &str) -> &'static str {
+    SUBCOMMANDS.iter().find(|(known, _)| *known == name).map_or("", |(_, about)| about)
+}
+
+pub(crate) fn mpiexec() -> Command {
+    Command::new("mpiexec")
+        .bin_name("rankrun mpiexec")
+        .about(about("mpiexec"))
+        .long_about(texts::MPIEXEC)
+        .override_usage("rankrun mpiexec [OPTIONS] COMMAND [ARG]... [: [OPTIONS] COMMAND [ARG]...]...")
+        .after_long_help(crate::mpiexec::options())
+        .arg(Arg::new("words").num_args(0..).trailing_var_arg(true).hide(true).value_parser(ValueParser::os_string()))
+}
+
+pub(crate) fn report() -> Command {
+    Command::new("report")
+        .bin_name("rankrun report")
+        .about(about("report"))
+        .long_about(
+            "Prints the report as rankrun printed it when the job ended: what failed first and why, how the other ranks ended, and \
+             what was left. Without JOB, prints your newest report.",
+        )
+        .arg(
+            Arg::new("job")
+                .value_name("JOB")
+                .value_parser(ValueParser::path_buf())
+                .value_hint(clap::ValueHint::AnyPath)
+                .help("The id of the job or the beginning of it; or its report.json, or the directory that holds one"),
+        )
+        .arg(Arg::new("list").long("list").help("List your reports, the newest first").action(ArgAction::SetTrue).conflicts_with("job"))
+        .arg(Arg::new("json").long("json").help("Print JSON").action(ArgAction::SetTrue))
+        .args_override_self(true)
+}
+
+pub(crate) fn check() -> Command {
+    Command::new("check").bin_name("rankrun check").about(about("check")).long_about(
+        "Prints one line for each thing that jobs need: cgroups, pseudo-terminals, ptrace, limits, shared memory, MPI libraries, \
+         GPUs, Python. Problems come with a hint. The exit code is 1 if jobs cannot run.",
+    )
+}
+
+pub(crate) fn replay() -> Command {
+    Command::new("replay")
+        .bin_name("rankrun replay")
+        .about(about("replay"))
+        .long_about(
+            "Reads the events of a job, as --journal wrote them, and prints the report that this version of rankrun makes of them. \
+             For tests, and for bug reports.",
+        )
+        .arg(
+            Arg::new("file")
+                .value_name("FILE")
+                .required(true)
+                .value_parser(ValueParser::path_buf())
+                .value_hint(clap::ValueHint::FilePath)
+                .help("A file that --journal wrote"),
+        )
+}
+
+pub(crate) fn clean() -> Command {
+    let dry_run = Arg::new("dry-run").long("dry-run").action(ArgAction::SetTrue);
+    Command::new("clean")
+        .bin_name("rankrun clean")
+        .about(about("clean"))
+        .long_about(
+            "Kills the processes, and removes the cgroups, the shared memory and the private directories of your jobs on this \
+             machine whose rankrun processes are all gone. Running jobs are never touched.",
+        )
+        .arg(dry_run.help("List what would be removed, and exit"))
+        .args_override_self(true)
+}
+
+pub(crate) fn completions() -> Command {
+    let shell = Arg::new("shell").value_name("SHELL").required(true);
+    Command::new("completions")
+        .bin_name("rankrun completions")
+        .about(about("completions"))
+        .arg(shell.value_parser(PossibleValuesParser::new(Shell::NAMES)).help("The shell"))
+}
+
+pub(crate) fn man() -> Command {
+    Command::new("man").bin_name("rankrun man").about(about("man"))
+}

@@ -1,0 +1,44 @@
+//! The options as text: for `rankrun mpiexec --help`, and for docs/mpiexec.md.
+
+use std::fmt::Write as _;
+
+use super::lists::VARIABLES;
+use super::table::{Here, Row, TABLE};
+
+/// What an option is here, in words.
+pub(super) fn here(row: &Row) -> String {
+    match row.here {
+        Here::Same(words) => words_of(words, row),
+        Here::Differs(words, how) => format!("{}: {how}", words_of(words, row)),
+        Here::Already(why) => format!("nothing to do: {why}"),
+        Here::Without(what) => format!("not done, with a warning: {what}"),
+        Here::Refused(advice) => format!("refused: {advice}"),
+        Here::Special(_, text) => text.to_owned(),
+    }
+}
+
+fn words_of(words: &[&str], row: &Row) -> String {
+    words.join(" ").replace("{}", row.value)
+}
+
+/// The names and the value of an option, as they are typed.
+pub(super) fn typed(row: &Row) -> String {
+    let space = if row.value.is_empty() || row.value.starts_with('[') { "" } else { " " };
+    format!("{}{space}{}", row.names.join(", "), row.value)
+}
+
+/// The list of options for the help.
+pub(crate) fn options() -> String {
+    let mut text = String::from("Options, and whose they are:\n");
+    for row in TABLE {
+        let launchers: Vec<&str> = row.launchers.iter().map(|launcher| launcher.short()).collect();
+        // Writing into a string does not fail.
+        let _ = writeln!(text, "  {}  [{}]\n          {}", typed(row), launchers.join(" "), here(row));
+    }
+    text.push_str("\nVariables:\n");
+    for variable in VARIABLES {
+        // As above.
+        let _ = writeln!(text, "  {}\n          {}", variable.name, variable.here.replace('`', ""));
+    }
+    text
+}

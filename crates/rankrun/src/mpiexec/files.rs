@@ -1,0 +1,62 @@
+//! Files with command lines: Hydra's `-configfile` and Open MPI's `--app`.
+
+use std::ffi::{OsStr, OsString};
+
+use crate::words::split;
+
+/// The command lines of a file: one in each line, `#` at the beginning of a line makes it a comment, and `\` at the end of a line joins it with the next.
+/// Words are split as a shell does it, with quotes; nothing is expanded. A word `:` separates commands, as on a command line.
+pub(super) fn command_lines(text: &str) -> Result<Vec<Vec<OsString>>, String> {
+    let mut lines = Vec::new();
+    let (mut joined, mut start) = (String::new(), 0);
+    for (number, line) in text.lines().enumerate() {
+        if joined.is_empty() {
+            start = number;
+            if line.trim_start().starts_with('#') {
+                continue;
+            }
+        }
+        if let Some(begun) = line.strip_suffix('\\') {
+            joined.push_str(begun);
+            joined.push(' ');
+            continue;
+        }
+        joined.push_str(line);
+        take(&mut lines, &joined, start)?;
+        joined.clear();
+    }
+    take(&mut lines, &joined, start)?;
+    if lines.is_empty() { Err("it has no command line".to_owned()) } else { Ok(lines) }
+}
+
+fn take(lines: &mut Vec<Vec<OsString>>, text: &str, start: usize) -> Result<(), String> {
+    let words = split(OsStr::new(text)).ok_or_else(|| format!("line {}: a quote is not closed", start + 1))?;
+    // Hydra writes the separator at the end of a line too.
+    let commands = words.split(|word| word == ":").filter(|command| !command.is_empty());
+    lines.extend(commands.map(<[OsString]>::to_vec));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Result<Vec<String>, String> {
+        let lines = command_lines(text)?;
+        Ok(lines.iter().map(|words| words.join(OsStr::new("|")).to_string_lossy().into_owned()).collect())
+    }
+
+    #[test]
+    fn each_line_is_a_command_line() {
+        let text = "# two programs\n\n-n 1 ./master 'a b'\n  -n 2 \\\n -env A 1 ./worker #1\n";
+        assert_eq!(lines(text).unwrap(), ["-n|1|./master|a b", "-n|2|-env|A|1|./worker|#1"]);
+        assert_eq!(lines("-n 1 a :\n-n 2 b : -n 3 c").unwrap(), ["-n|1|a", "-n|2|b", "-n|3|c"]);
+        assert_eq!(lines("-n 1 a \\").unwrap(), ["-n|1|a"], "the last line may have no end");
+    }
+
+    #[test]
+    fn a_file_without_a_command_line_is_refused() {
+        assert_eq!(lines("# nothing\n").unwrap_err(), "it has no command line");
+        assert_eq!(lines("a\n\n-n 1 'b\n").unwrap_err(), "line 3: a quote is not closed");
+    }
+}

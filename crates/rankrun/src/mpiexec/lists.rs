@@ -1,0 +1,109 @@
+//! The lists beside the options: words of `--output` and the like, and variables of the launchers.
+
+use super::table::Here::{Already, Differs, Refused, Same, Without};
+use super::table::{COPIES, DEBUGGER, Here, MERGE, NO_RESTART, NO_UNIVERSE, REPORT, SHOWN, WHOLE, Word, XML};
+
+const fn word(name: &'static str, here: Here) -> Word {
+    Word { name, here }
+}
+
+/// The words of `--output` (Open MPI 5).
+pub(super) const OUTPUT: &[Word] = &[
+    word("TAG", Same(&["--tag"])),
+    word("TAG-DETAILED", Same(&["--tag={node}:{rank}:{stream}: "])),
+    word("TAG-FULLNAME", Same(&["--tag={node}:{rank}:{stream}: "])),
+    word("RANK", Same(&["--tag"])),
+    word("TIMESTAMP", Same(&["--timestamps"])),
+    word("DIRECTORY", Differs(&["--log-dir={}"], COPIES)),
+    word("DIR", Differs(&["--log-dir={}"], COPIES)),
+    word(
+        "FILE",
+        Refused("write --log-dir DIR for files and the terminal, --stdout-file 'FILE.{rank}' for files alone"),
+    ),
+    word(
+        "FILENAME",
+        Refused("write --log-dir DIR for files and the terminal, --stdout-file 'FILE.{rank}' for files alone"),
+    ),
+    word("NOCOPY", Same(&["--output=none"])),
+    word("RAW", Same(&["--output=raw"])),
+    word("PATTERN", Refused("write --stdout-file 'FILE.{rank}'")),
+    word("MERGE-STDERR-TO-STDOUT", Refused(MERGE)),
+    word("MERGE", Refused(MERGE)),
+    word("XML", Refused(XML)),
+];
+
+/// The words of `--display` (Open MPI 5).
+pub(super) const DISPLAY: &[Word] = &[
+    word("ALLOCATION", Without(SHOWN)),
+    word("BINDINGS", Without(SHOWN)),
+    word("BIND", Without(SHOWN)),
+    word("MAP", Without(SHOWN)),
+    word("MAP-DEVEL", Without(SHOWN)),
+    word("TOPO", Without(SHOWN)),
+];
+
+/// The words of `--runtime-options` (Open MPI 5).
+pub(super) const RUNTIME: &[Word] = &[
+    word("ERROR-NONZERO-STATUS=0", Same(&["--keep-going"])),
+    word("ERROR-NONZERO-STATUS", Already("the first failure ends the job")),
+    word("ABORT-NONZERO-STATUS", Already("the first failure ends the job")),
+    word("CONTINUOUS", Same(&["--keep-going"])),
+    word("RECOVERABLE", Same(&["--keep-going"])),
+    word("NOTIFYERRORS", Already("libraries are told of ranks that are gone")),
+    word("AUTORESTART", Refused(NO_RESTART)),
+    word("MAX-RESTARTS=0", Already("ranks are not restarted")),
+    word("MAX-RESTARTS", Refused(NO_RESTART)),
+    word("DONOTLAUNCH", Same(&["--dry-run"])),
+    word("SHOW-PROGRESS", Already("a job starts in well under a second")),
+    word("TIMEOUT", Same(&["--timeout={}"])),
+    word("SPAWN-TIMEOUT", Already(NO_UNIVERSE)),
+    word("REPORT-STATE-ON-TIMEOUT", Already(REPORT)),
+    word("GET-STACK-TRACES", Without("no stacks are printed; the report says what each rank did")),
+    word("AGGREGATE-HELP", Already("every line that a rank writes is shown")),
+    word("FWD-ENVIRONMENT", Already(WHOLE)),
+    word("STOP-ON-EXEC", Refused(DEBUGGER)),
+    word("STOP-IN-INIT", Refused(DEBUGGER)),
+    word("STOP-IN-APP", Refused(DEBUGGER)),
+];
+
+/// What the value of a launcher's variable stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Meaning {
+    HostFile,
+    PerNode,
+}
+
+/// A variable that a launcher reads.
+#[derive(Debug)]
+pub(super) struct Variable {
+    pub(super) name: &'static str,
+    /// What the translator does with it, if it does something.
+    pub(super) meaning: Option<Meaning>,
+    pub(super) here: &'static str,
+}
+
+const fn variable(name: &'static str, meaning: Option<Meaning>, here: &'static str) -> Variable {
+    Variable { name, meaning, here }
+}
+
+/// The variables that the launchers read.
+pub(super) const VARIABLES: &[Variable] = &[
+    variable("MPIEXEC_TIMEOUT", None, "`--timeout`, in seconds"),
+    variable("HYDRA_HOST_FILE", Some(Meaning::HostFile), "`-f`"),
+    variable("I_MPI_HYDRA_HOST_FILE", Some(Meaning::HostFile), "`-f`"),
+    variable("OMPI_MCA_orte_default_hostfile", Some(Meaning::HostFile), "`--hostfile`"),
+    variable("PRTE_MCA_prte_default_hostfile", Some(Meaning::HostFile), "`--hostfile`"),
+    variable("I_MPI_PERHOST", Some(Meaning::PerNode), "`-ppn`"),
+    variable("OMPI_MCA_*", None, "reaches the ranks: the library reads it, rankrun does not"),
+    variable("PMIX_MCA_*", None, "reaches the ranks"),
+    variable("PRTE_MCA_*", None, "not read: there are no daemons"),
+    variable("I_MPI_*", None, "reaches the ranks: the library reads it, rankrun does not"),
+    variable(
+        "HYDRA_*, I_MPI_HYDRA_*",
+        None,
+        "the others are not read: nothing is started on another machine, and nothing is bound",
+    ),
+];
+
+/// How many ranks a resource manager has given to a job on one machine.
+pub(super) const TASKS: &[&str] = &["SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS"];

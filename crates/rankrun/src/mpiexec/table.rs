@@ -1,0 +1,549 @@
+//! Every option of mpiexec and mpirun, with what it is here. The translator reads a command line by this table, and
+//! docs/mpiexec.md shows it.
+//!
+//! Read from `mpiexec -help` of MPICH 5.0 (Hydra) and Intel MPI 2021.18, `mpirun --help` of Open MPI 4.1 and 5.0, and tried
+//! where that leaves it open how many words an option takes.
+
+use super::lists::{DISPLAY, OUTPUT, RUNTIME};
+use super::values::Resource;
+
+/// The launchers that have an option.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Launcher {
+    Hydra,
+    Intel,
+    OpenMpi4,
+    OpenMpi5,
+}
+
+impl Launcher {
+    /// Its name in lists.
+    pub(super) fn short(self) -> &'static str {
+        match self {
+            Hydra => "Hydra",
+            Intel => "Intel",
+            OpenMpi4 => "OMPI4",
+            OpenMpi5 => "OMPI5",
+        }
+    }
+}
+
+use Launcher::{Hydra, Intel, OpenMpi4, OpenMpi5};
+
+/// What an option is about: all commands, or the one that it stands before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scope {
+    Job,
+    Command,
+}
+
+/// What an option is here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Here {
+    /// These words of ours; `{}` stands for its value.
+    Same(&'static [&'static str]),
+    /// These words of ours, which differ on purpose in the way that the text says.
+    Differs(&'static [&'static str], &'static str),
+    /// It asks for what happens anyway, for the given reason.
+    Already(&'static str),
+    /// It is not done, which changes no result; a warning says what is not done.
+    Without(&'static str),
+    /// Refused, with the nearest thing.
+    Refused(&'static str),
+    /// The translator knows what to do with its value; the text says it.
+    Special(Special, &'static str),
+}
+
+/// An option whose value the translator reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Special {
+    /// The number of ranks.
+    Count,
+    /// The number of ranks on each of these.
+    Per(Resource),
+    /// One rank on each node.
+    OnePerNode,
+    /// Places, and perhaps the number of ranks on each node.
+    MapBy,
+    /// The same without its first word.
+    Ppr,
+    Hosts,
+    HostFile,
+    /// Hydra takes a list of hosts here, Intel MPI a file.
+    HostsOrFile,
+    /// A file of command lines.
+    CommandLines,
+    /// Set a variable.
+    Set {
+        everywhere: bool,
+    },
+    /// Pass on all variables but these.
+    Drop {
+        everywhere: bool,
+    },
+    /// Set the variable that begins so.
+    Mca(&'static str),
+    /// A directory in front of `PATH`.
+    SearchPath,
+    /// These words of ours, for every command.
+    Everywhere(&'static [&'static str]),
+    /// Open MPI's own directory: its `bin` and `lib` in front of the paths.
+    Prefix,
+    /// Commands in front of the program of some ranks, and a file of them.
+    Tool,
+    ToolFile,
+    /// A tag with `%r` and the like.
+    TagPattern,
+    /// A file with `%r` and the like, for the option of ours.
+    File(&'static str),
+    /// A list of words.
+    Words(&'static [Word]),
+    /// Whose exit codes are wanted.
+    Strict,
+    Help,
+    Version,
+}
+
+/// One of the words of a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Word {
+    pub(super) name: &'static str,
+    pub(super) here: Here,
+}
+
+use Here::{Already, Differs, Refused, Same, Without};
+use Scope::{Command, Job};
+use Special as S;
+
+/// One option in all its spellings. A long name may have one dash or two.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) launchers: &'static [Launcher],
+    pub(super) names: &'static [&'static str],
+    /// The names of the words after it: none, one, or two; `[=X]` if the value needs an equals sign and may be left out.
+    pub(super) value: &'static str,
+    pub(super) scope: Scope,
+    pub(super) here: Here,
+}
+
+impl Row {
+    /// Whether its value is a file that stands for the rest of the command line.
+    pub(super) fn reads_lines(&self) -> bool {
+        matches!(self.here, Here::Special(S::CommandLines, _))
+    }
+
+    /// How many words after it belong to it.
+    pub(super) fn words(&self) -> usize {
+        match self.value {
+            "" => 0,
+            value if value.starts_with("[=") => 0,
+            value => value.split(' ').count(),
+        }
+    }
+}
+
+/// The row of an option as typed, without its value. One letter has one dash; for longer names the dashes do not count, nor
+/// does it whether they are written with `-` or `_`.
+pub(super) fn named(typed: &str) -> Option<&'static Row> {
+    let typed = key(typed);
+    TABLE.iter().find(|row| row.names.iter().any(|name| key(name) == typed))
+}
+
+fn key(name: &str) -> String {
+    name.trim_start_matches('-').replace('_', "-")
+}
+
+const fn row(
+    launchers: &'static [Launcher],
+    names: &'static [&'static str],
+    value: &'static str,
+    scope: Scope,
+    here: Here,
+) -> Row {
+    Row { launchers, names, value, scope, here }
+}
+
+const fn special(special: Special, text: &'static str) -> Here {
+    Here::Special(special, text)
+}
+
+const ALL: &[Launcher] = &[Hydra, Intel, OpenMpi4, OpenMpi5];
+const HYDRA: &[Launcher] = &[Hydra, Intel];
+const OPEN_MPI: &[Launcher] = &[OpenMpi4, OpenMpi5];
+
+const PLACING: &str = "all ranks are on this machine, in the order of their numbers";
+pub(super) const BINDING: &str = "ranks are not bound to CPUs or memory";
+const NO_REMOTE: &str = "nothing is started on another machine";
+pub(super) const SHOWN: &str = "places, bindings and protocols are not printed; --dry-run shows the plan";
+const NODES: &str = "rankrun starts ranks on this machine only";
+pub(super) const DEBUGGER: &str = "write --tty 0 --wrap '0:gdb --args' for the rank that you want to debug";
+const NO_DVM: &str = "every job is started and ended by a rankrun of its own: leave it out";
+pub(super) const NO_RESTART: &str = "ranks are not restarted: leave it out";
+const RESERVED: &str = "the standard reserves it, and no launcher reads it: leave it out";
+pub(super) const WHOLE: &str = "ranks have the whole environment";
+const INHERITED: &str =
+    "on its own machine the launcher strips nothing either; --env-remove '*' is an empty environment";
+pub(super) const REPORT: &str = "the report of a job that was ended says what each rank did, and has every exit code";
+const TRACE: &str = "write -x LD_PRELOAD=libVT.so to trace, -x LD_PRELOAD=libVTmc.so to check";
+const HOSTS: &str =
+    "read: names of this machine are good, any other is refused; without -n their slots are the number of ranks";
+const PER_NODE: &str = "without -n: N ranks; with it nothing, since there is one machine";
+pub(super) const COPIES: &str =
+    "the files are rank-0000.stdout and so on; the output is on the terminal too, except with --output none";
+pub(super) const NO_UNIVERSE: &str = "the universe has the size of the job, since MPI_Comm_spawn is not offered";
+
+pub(super) const MERGE: &str = "write 2>&1 behind the command line";
+
+pub(super) const XML: &str = "write --report-dir DIR for a report as JSON";
+
+/// All options.
+pub(super) const TABLE: &[Row] = &[
+    // How many ranks.
+    row(ALL, &["-n", "-np"], "N", Command, special(S::Count, "`-n N`")),
+    row(OPEN_MPI, &["-c"], "N", Command, special(S::Count, "`-n N`")),
+    row(HYDRA, &["-ppn"], "N", Job, special(S::Per(Resource::Node), PER_NODE)),
+    row(&[Intel], &["-perhost", "-grr"], "N", Job, special(S::Per(Resource::Node), PER_NODE)),
+    row(&[Intel], &["-rr"], "", Job, Already("there is one machine")),
+    row(OPEN_MPI, &["-N", "-npernode"], "N", Job, special(S::Per(Resource::Node), PER_NODE)),
+    row(OPEN_MPI, &["-pernode"], "", Job, special(S::OnePerNode, "without -n: 1 rank")),
+    row(
+        OPEN_MPI,
+        &["-npersocket"],
+        "N",
+        Job,
+        special(S::Per(Resource::Package), "without -n: N ranks for each socket; with it nothing"),
+    ),
+    row(OPEN_MPI, &["-ppr"], "N:WHAT", Job, special(S::Ppr, "as -map-by ppr:N:WHAT")),
+    row(OPEN_MPI, &["-oversubscribe"], "", Job, Already("ranks may outnumber CPUs and slots")),
+    row(OPEN_MPI, &["-allow-run-as-root"], "", Job, Already("root may start jobs")),
+    row(OPEN_MPI, &["-nooversubscribe"], "", Job, Refused("write -n auto: one rank for each CPU")),
+    row(HYDRA, &["-usize"], "N", Job, Without(NO_UNIVERSE)),
+    // Where they run.
+    row(ALL, &["-host"], "HOSTS", Job, special(S::Hosts, HOSTS)),
+    row(HYDRA, &["-hosts", "-hostlist"], "HOSTS", Job, special(S::Hosts, HOSTS)),
+    row(OPEN_MPI, &["-H"], "HOSTS", Job, special(S::Hosts, HOSTS)),
+    row(&[Intel], &["-hosts-group"], "HOSTS", Job, special(S::Hosts, HOSTS)),
+    row(ALL, &["-hostfile", "-machinefile"], "FILE", Job, special(S::HostFile, HOSTS)),
+    row(HYDRA, &["-f"], "FILE", Job, special(S::HostFile, HOSTS)),
+    row(OPEN_MPI, &["-default-hostfile"], "FILE", Job, special(S::HostFile, HOSTS)),
+    row(HYDRA, &["-machine", "-machines", "-machinelist"], "HOSTS|FILE", Job, special(S::HostsOrFile, HOSTS)),
+    row(ALL, &["-nolocal"], "", Job, Refused(NODES)),
+    row(&[Hydra], &["-skip-launch-node"], "", Job, Refused(NODES)),
+    row(OPEN_MPI, &["-rankfile", "-rf"], "FILE", Job, Without(BINDING)),
+    row(&[Hydra], &["-rankmap"], "MAP", Job, Already(PLACING)),
+    row(&[Hydra], &["-order-nodes"], "ORDER", Job, Already(NO_REMOTE)),
+    row(&[Hydra], &["-hybrid-hosts"], "", Job, Already(NO_REMOTE)),
+    row(HYDRA, &["-launcher", "-launcher-exec", "-rmk"], "VALUE", Job, Already(NO_REMOTE)),
+    row(HYDRA, &["-bootstrap", "-bootstrap-exec", "-bootstrap-exec-args"], "VALUE", Job, Already(NO_REMOTE)),
+    row(HYDRA, &["-enable-x", "-disable-x"], "", Job, Already(NO_REMOTE)),
+    row(HYDRA, &["-disable-hostname-propagation", "-enable-hostname-propagation"], "", Job, Already(NO_REMOTE)),
+    row(HYDRA, &["-iface", "-localhost", "-nameserver", "-demux"], "VALUE", Job, Already(NO_REMOTE)),
+    row(&[Hydra], &["-pmi-port"], "", Job, Already(NO_REMOTE)),
+    row(&[Intel], &["-branch-count", "-tree-width", "-pmi-connect", "-rsh", "-r"], "VALUE", Job, Already(NO_REMOTE)),
+    row(&[Intel, OpenMpi5], &["-tmpdir"], "DIR", Job, Already("ranks have a directory of their own, which is removed")),
+    row(&[Intel], &["-pmi-aggregate", "-pmi-noaggregate", "-prefork", "-v6", "-noconf"], "", Job, Already(NO_REMOTE)),
+    row(OPEN_MPI, &["-launch-agent", "-personality", "-max-vm-size"], "VALUE", Job, Already(NO_REMOTE)),
+    row(OPEN_MPI, &["-noprefix", "-no-app-prefix", "-hetero-nodes"], "", Job, Already(NO_REMOTE)),
+    row(&[OpenMpi5], &["-pset", "-gpu-support"], "VALUE", Job, Without("there is no such setting")),
+    row(
+        OPEN_MPI,
+        &["-debug-daemons", "-debug-daemons-file", "-leave-session-attached", "-d", "-debug-devel"],
+        "",
+        Job,
+        Already("there are no daemons"),
+    ),
+    row(
+        &[OpenMpi4],
+        &["-novm", "-use-regexp", "-do-not-resolve", "-fwd-mpirun-port", "-enable-instant-on-support"],
+        "",
+        Job,
+        Already("there are no daemons"),
+    ),
+    row(OPEN_MPI, &["-dvm"], "VALUE", Job, Refused(NO_DVM)),
+    row(OPEN_MPI, &["-hnp", "-ompi-server", "-report-uri", "-report-events"], "VALUE", Job, Refused(NO_DVM)),
+    row(
+        OPEN_MPI,
+        &["-report-pid"],
+        "WHERE",
+        Job,
+        Refused("in a shell, write & behind the command line: $! is the process id of rankrun"),
+    ),
+    row(OPEN_MPI, &["-preload-files"], "FILES", Command, Already(NO_REMOTE)),
+    row(OPEN_MPI, &["-preload-binary"], "", Command, Already(NO_REMOTE)),
+    // Binding.
+    row(ALL, &["-bind-to", "-bindto"], "WHAT", Job, Without(BINDING)),
+    row(HYDRA, &["-binding", "-membind", "-topolib"], "WHAT", Job, Without(BINDING)),
+    row(&[Intel], &["-cpu-bind", "-use-app-topology"], "WHAT", Job, Without(BINDING)),
+    row(
+        ALL,
+        &["-map-by", "-mapby"],
+        "WHAT",
+        Job,
+        special(
+            S::MapBy,
+            "ppr:N:node (package, numa) without -n: N ranks for each; all ranks are on this machine; PE=N, which binds, is not done (a warning)",
+        ),
+    ),
+    row(OPEN_MPI, &["-rank-by", "-rankby"], "WHAT", Job, Already(PLACING)),
+    row(
+        OPEN_MPI,
+        &["-bycore", "-bynode", "-byslot", "-bind-to-core", "-bind-to-socket", "-use-hwthread-cpus"],
+        "",
+        Job,
+        Without(BINDING),
+    ),
+    row(OPEN_MPI, &["-cpus-per-proc", "-cpus-per-rank", "-cpu-set", "-cpu-list"], "VALUE", Job, Without(BINDING)),
+    row(&[OpenMpi4], &["-cf", "-cartofile"], "FILE", Job, Without(BINDING)),
+    row(ALL, &["-report-bindings"], "", Job, Without(SHOWN)),
+    row(&[Hydra], &["-gpus-per-proc", "-g"], "N", Job, Same(&["--gpus-per-rank={}"])),
+    row(&[Hydra], &["-gpu-subdevs-per-proc"], "N", Job, Refused("write --gpus-per-rank N: whole GPUs")),
+    // The environment.
+    row(HYDRA, &["-genv"], "NAME VALUE", Job, special(S::Set { everywhere: true }, "-x NAME=VALUE for every command")),
+    row(HYDRA, &["-env"], "NAME VALUE", Command, special(S::Set { everywhere: false }, "-x NAME=VALUE")),
+    row(HYDRA, &["-genvall", "-envall"], "", Job, Already(WHOLE)),
+    row(HYDRA, &["-genvnone", "-envnone"], "", Job, Already(INHERITED)),
+    row(HYDRA, &["-genvlist", "-envlist"], "NAMES", Job, Already(INHERITED)),
+    row(
+        &[Intel],
+        &["-genvexcl"],
+        "NAMES",
+        Job,
+        special(S::Drop { everywhere: true }, "--env-remove A --env-remove B for every command"),
+    ),
+    row(
+        &[Intel],
+        &["-envexcl", "-env-excl"],
+        "NAMES",
+        Command,
+        special(S::Drop { everywhere: false }, "--env-remove A --env-remove B"),
+    ),
+    row(&[Intel], &["-env-prop"], "WHAT", Job, Already(WHOLE)),
+    row(
+        OPEN_MPI,
+        &["-x"],
+        "NAME[=VALUE]",
+        Command,
+        Differs(&["-x", "{}"], "for the command that follows, as in Open MPI 4; 5 sets it for every command"),
+    ),
+    row(&[OpenMpi5], &["-set-env"], "NAME=VALUE", Command, Same(&["-x", "{}"])),
+    row(&[OpenMpi5], &["-unset-env"], "NAME", Command, Same(&["--env-remove", "{}"])),
+    row(&[OpenMpi5], &["-prepend-env"], "NAME VALUE", Command, Refused("write -x NAME=VALUE:$NAME")),
+    row(&[OpenMpi5], &["-append-env"], "NAME VALUE", Command, Refused("write -x NAME=$NAME:VALUE")),
+    row(&[OpenMpi5], &["-fwd-environment"], "[=BOOL]", Job, Already(WHOLE)),
+    row(
+        OPEN_MPI,
+        &["-mca", "-gmca", "-omca", "-gomca"],
+        "NAME VALUE",
+        Job,
+        special(
+            S::Mca("OMPI_MCA_"),
+            "-x OMPI_MCA_NAME=VALUE for every command: the library reads it, rankrun does not",
+        ),
+    ),
+    row(
+        OPEN_MPI,
+        &["-pmixmca"],
+        "NAME VALUE",
+        Job,
+        special(S::Mca("PMIX_MCA_"), "-x PMIX_MCA_NAME=VALUE for every command"),
+    ),
+    row(OPEN_MPI, &["-prtemca"], "NAME VALUE", Job, Already("there are no daemons")),
+    row(OPEN_MPI, &["-am", "-amca"], "FILE", Job, Refused("write --mca NAME VALUE for each line of the file")),
+    row(
+        ALL,
+        &["-tune"],
+        "FILE",
+        Job,
+        Refused("write -x I_MPI_TUNING_BIN=FILE (Intel MPI), or --mca NAME VALUE for each line of the file (Open MPI)"),
+    ),
+    row(ALL, &["-wdir"], "DIR", Command, Same(&["--wdir={}"])),
+    row(OPEN_MPI, &["-wd"], "DIR", Command, Same(&["--wdir={}"])),
+    row(&[Intel], &["-gwdir"], "DIR", Job, special(S::Everywhere(&["--wdir={}"]), "--wdir DIR for every command")),
+    row(&[Intel, OpenMpi4, OpenMpi5], &["-path"], "DIR", Command, special(S::SearchPath, "-x PATH=DIR:$PATH")),
+    row(&[Intel], &["-gpath"], "DIR", Command, special(S::SearchPath, "-x PATH=DIR:$PATH")),
+    row(
+        OPEN_MPI,
+        &["-prefix", "-app-pmix-prefix"],
+        "DIR",
+        Job,
+        special(S::Prefix, "DIR/bin in front of PATH, DIR/lib in front of LD_LIBRARY_PATH"),
+    ),
+    row(&[OpenMpi4], &["-set-cwd-to-session-dir"], "", Job, Refused("there is no session directory: write --wdir DIR")),
+    // What is run.
+    row(HYDRA, &["-configfile"], "FILE", Job, special(S::CommandLines, "the lines of the file are the commands")),
+    row(OPEN_MPI, &["-app"], "FILE", Job, special(S::CommandLines, "the lines of the file are the commands")),
+    row(&[Intel], &["-gtool"], "TOOLS", Job, special(S::Tool, "--wrap 'RANKS:COMMAND' for each")),
+    row(&[Intel], &["-gtoolfile"], "FILE", Job, special(S::ToolFile, "--wrap 'RANKS:COMMAND' for each")),
+    row(&[Intel], &["-aps"], "", Job, special(S::Everywhere(&["--wrap=aps"]), "--wrap aps")),
+    row(&[Intel], &["-mps"], "", Job, Refused("write -aps, or --wrap 'aps --collection-mode=mpi'")),
+    row(
+        &[Intel],
+        &["-trace", "-trace-imbalance", "-trace-pt2pt", "-trace-collectives", "-check-mpi", "-check"],
+        "[=LIBRARY]",
+        Job,
+        Refused(TRACE),
+    ),
+    row(&[Intel], &["-ilp64"], "", Job, Refused("write -x LD_PRELOAD=libmpi_ilp64.so")),
+    row(&[Intel], &["-gdb", "-gdb-ia", "-idb"], "", Job, Refused(DEBUGGER)),
+    row(&[Intel], &["-gdba", "-tva", "-gdb-args"], "VALUE", Job, Refused(DEBUGGER)),
+    row(ALL, &["-tv"], "", Job, Refused(DEBUGGER)),
+    row(
+        ALL,
+        &["-debug"],
+        "",
+        Job,
+        Refused("for Hydra's -debug write -v; to debug a rank, write --tty 0 --wrap '0:gdb --args'"),
+    ),
+    row(&[OpenMpi4], &["-debugger"], "NAMES", Job, Refused(DEBUGGER)),
+    row(&[OpenMpi5], &["-stop-on-exec", "-stop-in-init", "-stop-in-app"], "", Job, Refused(DEBUGGER)),
+    row(OPEN_MPI, &["-xterm"], "RANKS", Job, Refused("write --tty RANK to give one rank the terminal")),
+    row(
+        &[OpenMpi4],
+        &["-index-argv-by-rank"],
+        "",
+        Job,
+        Refused("a program knows its rank by RANKRUN_RANK: leave it out"),
+    ),
+    row(OPEN_MPI, &["-do-not-launch"], "", Job, Same(&["--dry-run"])),
+    row(ALL, &["-memory-alloc-kinds", "-with-gpu-support"], "KINDS", Job, Refused("set it in the program")),
+    row(&[OpenMpi5], &["-initial-errhandler"], "NAME", Job, Refused("set it in the program")),
+    row(OPEN_MPI, &["-arch", "-file"], "VALUE", Job, Refused(RESERVED)),
+    row(OPEN_MPI, &["-soft"], "", Job, Refused(RESERVED)),
+    row(HYDRA, &["-pmi-args"], "VALUE", Job, Refused("mpiexec uses it between its own processes: leave it out")),
+    // Output and input.
+    row(HYDRA, &["-l", "-prepend-rank"], "", Job, Same(&["--tag"])),
+    row(
+        OPEN_MPI,
+        &["-tag-output"],
+        "",
+        Job,
+        Differs(&["--tag"], "the tag is [0], not [1,0]<stdout>:, and stands before every line"),
+    ),
+    row(
+        HYDRA,
+        &["-prepend-pattern"],
+        "PATTERN",
+        Job,
+        special(S::TagPattern, "--tag with {rank} for %r, {node} for %h, {time} for %t"),
+    ),
+    row(&[Intel], &["-prepend-timestamp"], "", Job, Same(&["--timestamps"])),
+    row(OPEN_MPI, &["-timestamp-output"], "", Job, Same(&["--timestamps"])),
+    row(
+        HYDRA,
+        &["-outfile-pattern", "-outfile"],
+        "PATTERN",
+        Job,
+        special(
+            S::File("--stdout-file"),
+            "--stdout-file with {rank} for %r, {node} for %h, 0 for %g and %p; the files begin empty",
+        ),
+    ),
+    row(
+        HYDRA,
+        &["-errfile-pattern", "-errfile"],
+        "PATTERN",
+        Job,
+        special(S::File("--stderr-file"), "--stderr-file, in the same way"),
+    ),
+    row(&[Intel], &["-ordered-output"], "", Job, Same(&["--output=line"])),
+    row(&[Hydra], &["-output-from"], "RANK", Job, Same(&["--only={}"])),
+    row(OPEN_MPI, &["-output-filename", "-output-directory"], "DIR", Job, Differs(&["--log-dir={}"], COPIES)),
+    row(&[OpenMpi5], &["-output"], "WORDS", Job, special(S::Words(OUTPUT), "each word as the option of that name")),
+    row(OPEN_MPI, &["-merge-stderr-to-stdout"], "", Job, Refused(MERGE)),
+    row(OPEN_MPI, &["-xml"], "", Job, Refused(XML)),
+    row(&[OpenMpi4], &["-xml-file"], "FILE", Job, Refused(XML)),
+    row(OPEN_MPI, &["-output-proctable"], "[=FILE]", Job, Without(SHOWN)),
+    row(&[OpenMpi5], &["-stream-buffering"], "N", Job, Refused("write --buffer none, line or program")),
+    row(OPEN_MPI, &["-stdin"], "none|RANK|all", Job, Same(&["--stdin={}"])),
+    row(
+        &[Intel],
+        &["-s"],
+        "none|RANK|all",
+        Job,
+        Differs(
+            &["--stdin={}"],
+            "one rank, none or all; the -s of Open MPI, --preload-binary, takes no value: leave it out",
+        ),
+    ),
+    row(
+        &[OpenMpi5],
+        &["-display"],
+        "WORDS",
+        Job,
+        special(S::Words(DISPLAY), "not printed (a warning); --dry-run shows the plan"),
+    ),
+    row(
+        OPEN_MPI,
+        &[
+            "-display-map",
+            "-display-devel-map",
+            "-display-diffable-map",
+            "-display-allocation",
+            "-display-devel-allocation",
+        ],
+        "",
+        Job,
+        Without(SHOWN),
+    ),
+    row(&[OpenMpi5], &["-display-comm", "-display-comm-finalize"], "", Job, Without(SHOWN)),
+    row(
+        OPEN_MPI,
+        &["-display-topo"],
+        "",
+        Job,
+        Refused("write rankrun check, or leave it out: Open MPI 5 takes a value here, and 4 none"),
+    ),
+    row(&[Intel], &["-print-rank-map", "-prot"], "", Job, Without(SHOWN)),
+    row(HYDRA, &["-profile"], "", Job, Without(SHOWN)),
+    row(OPEN_MPI, &["-show-progress"], "", Job, Already("a job starts in well under a second")),
+    row(OPEN_MPI, &["-parseable", "-parsable", "-p"], "", Job, Already("nothing is printed about the launch")),
+    row(ALL, &["-v", "-verbose"], "", Job, Same(&["--verbose"])),
+    row(OPEN_MPI, &["-q", "-quiet"], "", Job, Same(&["--quiet"])),
+    // How the job ends.
+    row(
+        HYDRA,
+        &["-disable-auto-cleanup"],
+        "",
+        Job,
+        Differs(&["--keep-going"], "the other ranks run on, and get no SIGUSR1"),
+    ),
+    row(&[Intel], &["-dac"], "", Job, Differs(&["--keep-going"], "the other ranks run on, and get no SIGUSR1")),
+    row(HYDRA, &["-enable-auto-cleanup"], "", Job, Same(&["--no-keep-going"])),
+    row(&[Intel], &["-cleanup"], "", Job, Already("nothing of a job is ever left")),
+    row(HYDRA, &["-print-all-exitcodes"], "", Job, Already(REPORT)),
+    row(&[Intel], &["-silent-abort"], "", Job, Differs(&["--quiet"], "there is no report at all")),
+    row(OPEN_MPI, &["-enable-recovery", "-continuous"], "", Job, Same(&["--keep-going"])),
+    row(OPEN_MPI, &["-disable-recovery"], "", Job, Same(&["--no-keep-going"])),
+    row(OPEN_MPI, &["-max-restarts"], "N", Job, Refused(NO_RESTART)),
+    row(&[OpenMpi5], &["-with-ft"], "KIND", Job, Refused("write --keep-going: the other ranks run on when one fails")),
+    row(
+        &[OpenMpi5],
+        &["-runtime-options", "-rtos"],
+        "WORDS",
+        Job,
+        special(S::Words(RUNTIME), "each word as the option of that name"),
+    ),
+    row(OPEN_MPI, &["-timeout"], "SECONDS", Job, Same(&["--timeout={}"])),
+    row(&[OpenMpi5], &["-spawn-timeout"], "SECONDS", Job, Already(NO_UNIVERSE)),
+    row(OPEN_MPI, &["-report-state-on-timeout"], "", Job, Already(REPORT)),
+    row(
+        OPEN_MPI,
+        &["-get-stack-traces"],
+        "",
+        Job,
+        Without("no stacks are printed; the report says what each rank did"),
+    ),
+    row(OPEN_MPI, &["-report-child-jobs-separately"], "", Job, Already(NO_UNIVERSE)),
+    row(&[OpenMpi5], &["-forward-signals"], "SIGNALS", Job, Already("signals that rankrun receives reach the ranks")),
+    row(&[OpenMpi5], &["-no-aggregate-help"], "", Job, Already("every line that a rank writes is shown")),
+    // The launcher itself.
+    row(
+        &[],
+        &["-strict"],
+        "hydra|intel|openmpi4|openmpi5",
+        Job,
+        special(S::Strict, "the exit code that this launcher would have had"),
+    ),
+    row(ALL, &["-h", "-help"], "", Job, special(S::Help, "prints this list")),
+    row(ALL, &["-V", "-version", "-info"], "", Job, special(S::Version, "prints the version of rankrun")),
+];

@@ -1,0 +1,251 @@
+//! What command lines of mpiexec and mpirun become.
+
+use std::ffi::OsString;
+
+use rankrun_core::foreign_codes::Codes;
+
+use super::table::{Here, Launcher, Special, TABLE, named};
+use super::{Around, Reading, Stop, is_name, read};
+use crate::args;
+
+fn reading_in(env: &[(&str, &str)], words: &[&str]) -> Result<Reading, String> {
+    let env: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+    read(&words, &Around { env: &env, node: "vm", packages: || 2, numa_nodes: || 3 }).map_err(|stop| match stop {
+        Stop::Problem(problem) => problem.to_string(),
+        Stop::Help => "help".to_owned(),
+        Stop::Version => "version".to_owned(),
+    })
+}
+
+fn reading(words: &[&str]) -> Result<Reading, String> {
+    reading_in(&[], words)
+}
+
+/// A command line of mpiexec as one of ours; both are split at blanks.
+fn ours(line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    let reading = reading(&words).unwrap_or_else(|problem| panic!("{line}: {problem}"));
+    crate::words::quote_all(&reading.words)
+}
+
+fn refusal(line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    reading(&words).map(|reading| crate::words::quote_all(&reading.words)).expect_err(line)
+}
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), text).expect("it can be written");
+    file
+}
+
+#[test]
+fn options_of_each_launcher_become_ours() {
+    for (theirs, expected) in [
+        ("-n 4 ./a -n 3", "-n 4 ./a -n 3"),
+        ("--np 4 -l ./a", "--tag -n 4 ./a"),
+        ("-np=4 ./a", "-n 4 ./a"),
+        ("-c 2 ./a", "-n 2 ./a"),
+        ("-ppn 3 ./a", "-n 3 ./a"),
+        ("-ppn 3 -n 6 ./a", "-n 6 ./a"),
+        ("--map-by ppr:2:node:PE=4 ./a", "-n 2 ./a"),
+        ("-pernode ./a", "-n 1 ./a"),
+        ("-npersocket 3 ./a", "-n 6 ./a"),
+        ("--map-by ppr:1:numa ./a", "-n 3 ./a"),
+        ("-n 1 -genv A 1 -env B x=y ./a : -n 2 -x C ./b", "-n 1 -x A=1 -x B=x=y ./a : -n 2 -x A=1 -x C ./b"),
+        ("-genv A=1 -n 1 ./a", "-n 1 -x A=1 ./a"),
+        ("--mca btl self,tcp --pmixmca a b -n 1 ./a", "-n 1 -x OMPI_MCA_btl=self,tcp -x PMIX_MCA_a=b ./a"),
+        ("--prtemca a b -n 1 ./a", "-n 1 ./a"),
+        ("-genvnone -genvlist A,B -envexcl C -n 1 ./a", "-n 1 --env-remove C ./a"),
+        ("-host vm ./a", "-n 1 ./a"),
+        ("-wdir /tmp -n 1 ./a : --wd / -n 1 ./b", "-n 1 --wdir=/tmp ./a : -n 1 --wdir=/ ./b"),
+        ("-gwdir /tmp -n 1 ./a : -n 1 ./b", "-n 1 --wdir=/tmp ./a : -n 1 --wdir=/tmp ./b"),
+        (
+            "-outfile-pattern out.%r -errfile-pattern err.%h -n 2 ./a",
+            "'--stdout-file=out.{rank}' '--stderr-file=err.{node}' -n 2 ./a",
+        ),
+        ("-prepend-pattern %r: -n 2 ./a", "'--tag={rank}:' -n 2 ./a"),
+        ("-output-filename logs -n 2 ./a", "--log-dir=logs -n 2 ./a"),
+        ("--output tag,dir=logs:nocopy -n 2 ./a", "--tag --log-dir=logs --output=none -n 2 ./a"),
+        ("--runtime-options error-nonzero-status=0,timeout=5 -n 1 ./a", "--keep-going --timeout=5 -n 1 ./a"),
+        ("-disable-auto-cleanup -n 2 ./a", "--keep-going -n 2 ./a"),
+        ("-gtool gdb:0,3 -n 4 ./a", "-n 4 --wrap=0,3:gdb ./a"),
+        ("-s all -n 2 ./a", "--stdin=all -n 2 ./a"),
+        ("--timeout 5 --stdin none -n 2 ./a", "--timeout=5 --stdin=none -n 2 ./a"),
+        ("--oversubscribe --allow-run-as-root -n 2 ./a", "-n 2 ./a"),
+        ("-launcher ssh -iface eth0 -n 2 ./a", "-n 2 ./a"),
+        ("-host localhost,vm:3 ./a", "-n 4 ./a"),
+        ("--grace 3s --wrap nice -n 2 ./a", "--grace 3s -n 2 --wrap nice ./a"),
+        ("-n 2 -- -a", "-n 2 -- -a"),
+    ] {
+        assert_eq!(ours(theirs), expected, "{theirs}");
+    }
+}
+
+#[test]
+fn what_is_not_done_is_said_once() {
+    let warnings = |words: &[&str]| reading(words).expect("it is a job").warnings;
+    assert_eq!(
+        warnings(&[
+            "-bind-to",
+            "core",
+            "-membind",
+            "bind:numa",
+            "-n",
+            "1",
+            "a",
+            ":",
+            "-bind-to",
+            "core",
+            "-n",
+            "1",
+            "b"
+        ]),
+        ["-bind-to core, -membind bind:numa: ranks are not bound to CPUs or memory"]
+    );
+    assert_eq!(warnings(&["--bind-to", "none", "-n", "1", "a"]), [""; 0], "it is not done by request");
+    assert_eq!(warnings(&["--display", "map,bind", "-n", "1", "a"]).len(), 1);
+}
+
+#[test]
+fn without_a_number_the_hosts_the_resource_manager_or_the_cpus_say_it() {
+    let count = |env: &[(&str, &str)], words: &[&str]| {
+        let reading = reading_in(env, words).expect("it is a job");
+        (reading.words[1].to_string_lossy().into_owned(), reading.warnings.len())
+    };
+    assert_eq!(count(&[], &["./a"]), ("auto".to_owned(), 1));
+    assert_eq!(count(&[("SLURM_NTASKS", "6"), ("SLURM_JOB_NUM_NODES", "1")], &["./a"]), ("6".to_owned(), 1));
+    assert_eq!(count(&[("SLURM_NTASKS", "6"), ("SLURM_JOB_NUM_NODES", "2")], &["./a"]), ("auto".to_owned(), 1));
+    assert_eq!(count(&[("I_MPI_PERHOST", "3")], &["./a"]), ("3".to_owned(), 0));
+    let hosts = file("localhost slots=4\n");
+    let path = hosts.path().to_str().expect("UTF-8");
+    assert_eq!(count(&[], &["--hostfile", path, "./a"]), ("4".to_owned(), 0));
+    assert_eq!(count(&[("HYDRA_HOST_FILE", path)], &["./a"]), ("4".to_owned(), 0));
+    assert_eq!(count(&[], &["-machine", path, "./a"]), ("4".to_owned(), 0), "a file");
+    assert_eq!(count(&[], &["-machine", "vm:2", "./a"]), ("2".to_owned(), 0), "a list");
+}
+
+#[test]
+fn files_of_command_lines_are_the_rest_of_the_line() {
+    let lines = file("# two\n-n 1 ./a 'x y'\n-n 2 -env A 1 ./b\n");
+    let path = lines.path().to_str().expect("UTF-8");
+    assert_eq!(ours(&format!("-l -configfile {path}")), "--tag -n 1 ./a 'x y' : -n 2 -x A=1 ./b");
+    assert_eq!(ours(&format!("--app={path}")), "-n 1 ./a 'x y' : -n 2 -x A=1 ./b");
+    assert!(refusal(&format!("-configfile {path} ./a")).contains("extra argument"));
+    let nested = file(&format!("-configfile {path}\n"));
+    let nested = nested.path().to_str().expect("UTF-8").to_owned();
+    assert!(refusal(&format!("-configfile {nested}")).contains("names another file"));
+    assert!(refusal("-configfile /nonexistent").contains("cannot read \"/nonexistent\": No such file or directory"));
+    assert!(refusal("-configfile").contains("a file is missing"));
+    let bare = file("-n 2\n");
+    assert!(refusal(&format!("-configfile {}", bare.path().display())).contains("no command given in"));
+}
+
+#[test]
+fn mistakes_are_refused_with_a_way_out() {
+    let cases = [
+        "-n 2",
+        "-hosts node1,node2 -n 2 ./a",
+        "-hosts a:x ./a",
+        "-np4 ./a",
+        "-hlep ./a",
+        "-bnid-to core ./a",
+        "-n",
+        "-genv A ./a",
+        "-l=3 ./a",
+        "-gdb -n 2 ./a",
+        "-debug -n 2 ./a",
+        "-configfile",
+        "-map-by ppr:x:node ./a",
+        "-ppn 0 ./a",
+        "-outfile-pattern out.%q ./a",
+        "--output tga ./a",
+        "--output xml ./a",
+        "--strict=slurm ./a",
+        "-gtool gdb ./a",
+    ];
+    let text: Vec<String> = cases.iter().map(|line| format!("$ mpiexec {line}\n{}", refusal(line.trim()))).collect();
+    insta::assert_snapshot!(text.join("\n\n"));
+}
+
+#[test]
+fn texts_and_codes_are_asked_for_by_options() {
+    for line in ["-h", "--help", "-help", "-n 2 --help"] {
+        assert_eq!(refusal(line), "help");
+    }
+    for line in ["-V", "--version", "-info"] {
+        assert_eq!(refusal(line), "version");
+    }
+    assert_eq!(reading(&["--strict=openmpi5", "-n", "1", "a"]).expect("a job").codes, Some(Codes::OpenMpi5));
+    assert_eq!(reading(&["-n", "1", "a"]).expect("a job").codes, None);
+}
+
+#[test]
+fn a_binary_that_is_called_so_speaks_the_dialect() {
+    for name in ["mpiexec", "/usr/bin/mpirun", "./mpiexec.hydra"] {
+        assert!(is_name(name.as_ref()), "{name}");
+    }
+    for name in ["rankrun", "/mpiexec/rankrun", "mpiexec2", ""] {
+        assert!(!is_name(name.as_ref()), "{name}");
+    }
+}
+
+#[test]
+fn each_name_has_one_row() {
+    for row in TABLE {
+        for name in row.names {
+            let first = named(name).expect("it is in the table");
+            assert_eq!(first.names, row.names, "{name} is in two rows");
+        }
+    }
+}
+
+#[test]
+fn every_option_of_every_launcher_is_in_the_table() {
+    let mut missing = Vec::new();
+    for line in include_str!("options.tsv").lines().filter(|line| !line.starts_with('#')) {
+        let [launcher, names, words] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let launcher = match launcher {
+            "hydra" => Launcher::Hydra,
+            "intel" => Launcher::Intel,
+            "openmpi4" => Launcher::OpenMpi4,
+            _ => Launcher::OpenMpi5,
+        };
+        for name in names.split(',') {
+            let Some(row) = named(name) else {
+                missing.push(format!("{launcher:?} {name}: no row"));
+                continue;
+            };
+            // The row says how many words each launcher takes where they disagree.
+            let is_apart = name == "-s" || name == "--s";
+            if !row.launchers.contains(&launcher) && !is_apart {
+                missing.push(format!("{launcher:?} {name}: the row is of {:?}", row.launchers));
+            }
+            let is_read = !matches!(row.here, Here::Refused(_) | Here::Special(Special::Help, _));
+            if is_read && !is_apart && words != row.words().to_string() {
+                missing.push(format!("{launcher:?} {name}: {words} words, and the row has {}", row.words()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn words_of_ours_in_the_table_are_options_of_ours() {
+    let command = args::job();
+    let known = args::long_names(&command);
+    for row in TABLE {
+        let (words, advice) = match row.here {
+            Here::Same(words) => (words, ""),
+            Here::Differs(words, how) => (words, how),
+            Here::Refused(text) | Here::Without(text) | Here::Already(text) | Here::Special(_, text) => (&[][..], text),
+        };
+        let words = words.iter().copied().chain(advice.split([' ', '=', ',', ';', ')', '\'']));
+        for word in words.map(|word| word.trim_end_matches(':')).filter(|word| word.starts_with("--")) {
+            let name = word.split('=').next().unwrap_or(word);
+            let theirs = ["--args", "--mca", "--collection-mode", "--preload-binary"].contains(&name);
+            assert!(theirs || known.iter().any(|known| known == name), "{:?}: {word}", row.names);
+        }
+    }
+}

@@ -1,0 +1,547 @@
+//! Walks along the words of mpiexec or mpirun and writes them as ours.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use rankrun_core::foreign_codes::Codes;
+use rankrun_core::suggest::nearest;
+
+use super::hosts::{self, Host};
+use super::table::{self, Here, Row, Scope, Special, TABLE};
+use super::values::{self, For, Placement, Resource};
+use super::{files, lists};
+use crate::message::Problem;
+use crate::{args, typography};
+
+/// What the words are read against.
+pub(crate) struct Around<'a> {
+    pub(crate) env: &'a [(OsString, OsString)],
+    /// The name of this machine.
+    pub(crate) node: &'a str,
+    /// How many packages and NUMA nodes it has.
+    pub(crate) packages: fn() -> u32,
+    pub(crate) numa_nodes: fn() -> u32,
+}
+
+impl Around<'_> {
+    fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.env.iter().find(|(have, value)| have == name && !value.is_empty()).map(|(_, value)| value.as_os_str())
+    }
+}
+
+/// A command line of mpiexec, as ours.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    /// The words after `rankrun`.
+    pub(crate) words: Vec<OsString>,
+    /// What is not done, and what was not said.
+    pub(crate) warnings: Vec<String>,
+    /// Whose exit codes are wanted, if not ours.
+    pub(crate) codes: Option<Codes>,
+}
+
+/// Why no job comes of the words.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// A text is asked for.
+    Help,
+    Version,
+    Problem(Problem),
+}
+
+impl From<Problem> for Stop {
+    fn from(problem: Problem) -> Stop {
+        Stop::Problem(problem)
+    }
+}
+
+/// Reads the words after `mpiexec`.
+pub(crate) fn read(words: &[OsString], around: &Around<'_>) -> Result<Reading, Stop> {
+    let mut reader = Reader {
+        around,
+        ours: args::job(),
+        job: Vec::new(),
+        everywhere: Vec::new(),
+        commands: Vec::new(),
+        hosts: Vec::new(),
+        per_node: None,
+        without: BTreeMap::new(),
+        codes: None,
+    };
+    for words in words.split(|word| word == ":") {
+        reader.command_line(words, None)?;
+    }
+    reader.variables()?;
+    Ok(reader.finish()?)
+}
+
+/// One command, with the words of ours before it.
+#[derive(Default)]
+struct CommandLine {
+    count: Option<OsString>,
+    words: Vec<OsString>,
+    command: Vec<OsString>,
+}
+
+struct Reader<'a> {
+    around: &'a Around<'a>,
+    ours: clap::Command,
+    /// Words of ours for the whole job.
+    job: Vec<OsString>,
+    /// Words about the environment that every command gets, before its own.
+    everywhere: Vec<OsString>,
+    commands: Vec<CommandLine>,
+    /// The hosts that were named, each with the option that named it.
+    hosts: Vec<(String, Host)>,
+    per_node: Option<u32>,
+    /// What is not done, with the options that asked for it.
+    without: BTreeMap<&'static str, Vec<String>>,
+    codes: Option<Codes>,
+}
+
+/// One option as typed: its name, and the value behind an equals sign.
+struct Typed {
+    name: String,
+    value: Option<OsString>,
+}
+
+impl Typed {
+    fn of(word: &OsStr) -> Typed {
+        let bytes = word.as_bytes();
+        let end = bytes.iter().position(|byte| *byte == b'=').unwrap_or(bytes.len());
+        let value = bytes.get(end + 1..).map(|value| OsString::from_vec(value.to_vec()));
+        Typed { name: String::from_utf8_lossy(&bytes[..end]).into_owned(), value }
+    }
+
+    fn problem(&self, text: impl std::fmt::Display) -> Problem {
+        Problem::usage(format!("{}: {text}", self.name))
+    }
+
+    fn text<'v>(&self, value: &'v OsStr) -> Result<&'v str, Problem> {
+        value.to_str().ok_or_else(|| self.problem(format!("{value:?} is not UTF-8 text")))
+    }
+}
+
+impl Reader<'_> {
+    /// Reads the options before a command, and the command. `file` is the file of command lines that it stands in.
+    fn command_line(&mut self, words: &[OsString], file: Option<&str>) -> Result<(), Stop> {
+        let mut line = CommandLine::default();
+        let mut rest = words;
+        let mut took = String::new();
+        while let [word, after @ ..] = rest {
+            typography::check_word(&self.ours, word)?;
+            if word == "--" {
+                rest = after;
+                break;
+            }
+            if !word.as_bytes().starts_with(b"-") || word == "-" {
+                break;
+            }
+            let option = Typed::of(word);
+            let used = match table::named(&option.name) {
+                Some(row) if row.reads_lines() => {
+                    self.lines_of_file(&option, after, file)?;
+                    return Ok(());
+                }
+                Some(row) => self.take(&option, row, after, &mut line)?,
+                None => self.own(word, &option, after, &mut line)?,
+            };
+            took = match &after[..used] {
+                [] => String::new(),
+                values => format!(": {} took {}", option.name, crate::words::quote_all(values)),
+            };
+            rest = &after[used..];
+        }
+        if rest.is_empty() {
+            let place = file.map(|file| format!(" in \"{file}\"")).unwrap_or_default();
+            let problem = Problem::usage(format!("no command given{place}{took}"));
+            let usage = "usage: rankrun mpiexec [OPTIONS] COMMAND [ARG]..., as in \"rankrun mpiexec -n 4 ./solver\"";
+            return Err(problem.hint(usage).into());
+        }
+        line.command = rest.to_vec();
+        self.commands.push(line);
+        Ok(())
+    }
+
+    /// `-configfile FILE`: the rest of the command line, one command in each line of the file.
+    fn lines_of_file(&mut self, option: &Typed, after: &[OsString], outer: Option<&str>) -> Result<(), Stop> {
+        let (path, used) = match (&option.value, after) {
+            (Some(path), _) => (path, 0),
+            (None, [path, ..]) => (path, 1),
+            (None, []) => return Err(option.problem("a file is missing").into()),
+        };
+        let shown = path.to_string_lossy().into_owned();
+        if let Some(outer) = outer {
+            let problem = option.problem(format!("\"{outer}\" names another file of command lines"));
+            return Err(problem.hint("write the lines of both into one file").into());
+        }
+        if let Some(extra) = after.get(used) {
+            let problem = option.problem(format!("\"{}\" is an extra argument", extra.display()));
+            return Err(problem
+                .hint("the file has the commands: write options before it, and nothing after it")
+                .into());
+        }
+        let text = read_text(option, path.as_ref())?;
+        let lines = files::command_lines(&text).map_err(|error| option.problem(format!("\"{shown}\": {error}")))?;
+        lines.iter().try_for_each(|words| self.command_line(words, Some(&shown)))
+    }
+
+    /// Takes an option by its row, and returns how many of the words after it belong to it.
+    fn take(&mut self, option: &Typed, row: &Row, after: &[OsString], line: &mut CommandLine) -> Result<usize, Stop> {
+        let (values, used) = values_of(option, row, after)?;
+        if let Some(value) = values.first() {
+            typography::check_value(&option.name, value)?;
+        }
+        match row.here {
+            Here::Same(words) | Here::Differs(words, _) => {
+                let written = words.iter().map(|word| fill(word, values.first()));
+                match row.scope {
+                    Scope::Job => self.job.extend(written),
+                    Scope::Command => line.words.extend(written),
+                }
+            }
+            Here::Already(_) => {}
+            Here::Without(table::BINDING) if values.first().is_some_and(|value| value == "none") => {}
+            Here::Without(what) => self.without(what, option, &values),
+            Here::Refused(advice) => {
+                let text = format!("{} is not offered by rankrun", option.name);
+                return Err(Problem::usage(text).hint(advice).into());
+            }
+            Here::Special(special, _) => self.special(special, option, &values, line)?,
+        }
+        Ok(used)
+    }
+
+    fn without(&mut self, what: &'static str, option: &Typed, values: &[OsString]) {
+        let mut text = option.name.clone();
+        for value in values {
+            text.push(' ');
+            text.push_str(&crate::words::quote(value));
+        }
+        let options = self.without.entry(what).or_default();
+        if !options.contains(&text) {
+            options.push(text);
+        }
+    }
+
+    fn special(
+        &mut self,
+        special: Special,
+        option: &Typed,
+        values: &[OsString],
+        line: &mut CommandLine,
+    ) -> Result<(), Stop> {
+        let first = values.first().map_or(OsStr::new(""), OsString::as_os_str);
+        let bad = |error: String| option.problem(error);
+        match special {
+            Special::Count => line.count = Some(first.to_owned()),
+            Special::Per(resource) => {
+                let count = option.text(first)?.parse().ok().filter(|count| *count > 0);
+                let wrong = || option.problem(format!("\"{}\" is not a number of ranks", first.display()));
+                self.per(count.ok_or_else(wrong)?, resource);
+            }
+            Special::OnePerNode => self.per(1, Resource::Node),
+            Special::MapBy | Special::Ppr => {
+                let prefix = if special == Special::Ppr { "ppr:" } else { "" };
+                let text = format!("{prefix}{}", option.text(first)?);
+                if let Placement::Per(count, resource) = values::map_by(&text).map_err(bad)? {
+                    self.per(count, resource);
+                }
+                if values::binds(&text) {
+                    self.without(table::BINDING, option, values);
+                }
+            }
+            Special::HostFile => self.host_file(option, Path::new(first))?,
+            Special::HostsOrFile if Path::new(first).is_file() => self.host_file(option, Path::new(first))?,
+            Special::Hosts | Special::HostsOrFile => {
+                let mut hosts = hosts::parse_list(option.text(first)?).map_err(bad)?;
+                // In a list, a host without slots has one.
+                hosts.iter_mut().for_each(|host| host.slots = host.slots.or(Some(1)));
+                self.hosts.extend(hosts.into_iter().map(|host| (option.name.clone(), host)));
+            }
+            Special::CommandLines => {}
+            Special::Set { everywhere } => {
+                let [name, value] = values else { return Ok(()) };
+                let mut pair = name.clone();
+                pair.push("=");
+                pair.push(value);
+                self.environment(everywhere, line).extend(["-x".into(), pair]);
+            }
+            Special::Everywhere(words) => {
+                self.everywhere.extend(words.iter().map(|word| fill(word, values.first())));
+            }
+            Special::Drop { everywhere } => {
+                let names = first.as_bytes().split(|byte| *byte == b',').filter(|name| !name.is_empty());
+                let edits = names.flat_map(|name| ["--env-remove".into(), OsStr::from_bytes(name).to_owned()]);
+                self.environment(everywhere, line).extend(edits);
+            }
+            Special::Mca(prefix) => {
+                let [name, value] = values else { return Ok(()) };
+                let mut pair = OsString::from(prefix);
+                for part in [name.as_os_str(), OsStr::new("="), value] {
+                    pair.push(part);
+                }
+                self.everywhere.extend(["-x".into(), pair]);
+            }
+            Special::SearchPath => {
+                let pair = self.in_front("PATH", first);
+                line.words.extend(["-x".into(), pair]);
+            }
+            Special::Prefix => {
+                for (name, directory) in [("PATH", "bin"), ("LD_LIBRARY_PATH", "lib")] {
+                    let pair = self.in_front(name, Path::new(first).join(directory).as_os_str());
+                    self.everywhere.extend(["-x".into(), pair]);
+                }
+            }
+            Special::Tool => self.tools(option, option.text(first)?)?,
+            Special::ToolFile => self.tools(option, &read_text(option, first.as_ref())?.replace('\n', ";"))?,
+            Special::TagPattern => {
+                let template = values::pattern(first, For::Tag).map_err(bad)?;
+                self.job.push(with_value("--tag", &template));
+            }
+            Special::File(ours) => {
+                let template = values::pattern(first, For::File).map_err(bad)?;
+                self.job.push(with_value(ours, &template));
+            }
+            Special::Words(known) => self.words(known, option, first)?,
+            Special::Strict => {
+                let text = option.text(first)?;
+                let names = Codes::ALL.map(|codes| codes.name());
+                let codes = Codes::ALL.into_iter().find(|codes| codes.name() == text);
+                let wrong = || option.problem(format!("\"{text}\" is not one of {}", names.join(", ")));
+                self.codes = Some(codes.ok_or_else(wrong)?);
+            }
+            Special::Help => return Err(Stop::Help),
+            Special::Version => return Err(Stop::Version),
+        }
+        Ok(())
+    }
+
+    /// `--output TAG,DIR=logs`: a list of words, each with a meaning of its own.
+    fn words(&mut self, known: &'static [table::Word], option: &Typed, list: &OsStr) -> Result<(), Stop> {
+        for text in option.text(list)?.split([',', ':']).map(str::trim).filter(|text| !text.is_empty()) {
+            let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+            let is = |word: &&table::Word, text: &str| word.name.eq_ignore_ascii_case(text);
+            let found = known.iter().find(|word| is(word, text)).or_else(|| known.iter().find(|word| is(word, name)));
+            match found.map(|word| word.here) {
+                Some(Here::Same(words) | Here::Differs(words, _)) => {
+                    let value = value.map(OsString::from);
+                    self.job.extend(words.iter().map(|word| fill(word, value.as_ref())));
+                }
+                Some(Here::Without(what)) => self.without(what, option, &[text.into()]),
+                Some(Here::Already(_) | Here::Special(..)) => {}
+                Some(Here::Refused(advice)) => {
+                    return Err(option.problem(format!("\"{text}\" is not offered by rankrun")).hint(advice).into());
+                }
+                None => {
+                    let names: Vec<&str> = known.iter().map(|word| word.name).collect();
+                    let near = nearest(&name.to_uppercase(), names.iter().copied())
+                        .map(|near| format!("did you mean \"{near}\"?"));
+                    let problem = option.problem(format!("\"{name}\" is not one of {}", names.join(", ")));
+                    return Err(problem.hint_if(near).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tools that stand in front of the programs of some ranks.
+    fn tools(&mut self, option: &Typed, text: &str) -> Result<(), Problem> {
+        let wraps = values::tools(text).map_err(|error| option.problem(error))?;
+        self.everywhere.extend(wraps.iter().map(|wrap| format!("--wrap={wrap}").into()));
+        Ok(())
+    }
+
+    /// So many ranks on each of these, where `-n` does not say it.
+    fn per(&mut self, count: u32, resource: Resource) {
+        let resources = match resource {
+            Resource::Node => 1,
+            Resource::Package => (self.around.packages)(),
+            Resource::Numa => (self.around.numa_nodes)(),
+        };
+        self.per_node = Some(count.saturating_mul(resources));
+    }
+
+    /// Where edits of the environment go.
+    fn environment<'l>(&'l mut self, everywhere: bool, line: &'l mut CommandLine) -> &'l mut Vec<OsString> {
+        if everywhere { &mut self.everywhere } else { &mut line.words }
+    }
+
+    /// `NAME=DIRECTORY:` and what the variable has.
+    fn in_front(&self, name: &str, directory: &OsStr) -> OsString {
+        let mut pair = OsString::from(name);
+        pair.push("=");
+        pair.push(directory);
+        if let Some(have) = self.around.variable(name) {
+            pair.push(":");
+            pair.push(have);
+        }
+        pair
+    }
+
+    fn host_file(&mut self, option: &Typed, path: &Path) -> Result<(), Problem> {
+        let text = read_text(option, path)?;
+        let read = hosts::parse_file(&text);
+        let hosts = read.map_err(|error| option.problem(format!("\"{}\": {error}", path.display())))?;
+        self.hosts.extend(hosts.into_iter().map(|host| (option.name.clone(), host)));
+        Ok(())
+    }
+
+    /// Takes an option of ours, and returns how many of the words after it belong to it.
+    fn own(&mut self, word: &OsStr, option: &Typed, after: &[OsString], line: &mut CommandLine) -> Result<usize, Stop> {
+        let typed = word.to_string_lossy();
+        let takes_next = option.name.strip_prefix("--").and_then(|_| args::takes_next_word(&self.ours, &typed));
+        let Some(takes_next) = takes_next else { return Err(self.unknown(option).into()) };
+        let id = args::id_of(&self.ours, &typed).unwrap_or_default();
+        let words = match args::PER_COMMAND.contains(&id.as_str()) {
+            true => &mut line.words,
+            false => &mut self.job,
+        };
+        let used = usize::from(takes_next).min(after.len());
+        words.push(word.to_owned());
+        words.extend_from_slice(&after[..used]);
+        Ok(used)
+    }
+
+    fn unknown(&self, option: &Typed) -> Problem {
+        let problem = Problem::usage(format!("unknown option \"{}\"", option.name));
+        // A number may stand right behind a letter elsewhere.
+        let letters = option.name.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        if letters.len() < option.name.len() && table::named(letters).is_some_and(|row| row.words() == 1) {
+            return problem.hint(format!("write {letters} {}", &option.name[letters.len()..]));
+        }
+        let theirs = TABLE.iter().flat_map(|row| row.names.iter().copied()).map(str::to_owned);
+        let names: Vec<String> = theirs.chain(args::long_names(&self.ours)).collect();
+        let bare = option.name.trim_start_matches('-');
+        let near = nearest(bare, names.iter().map(|name| name.trim_start_matches('-')));
+        let near = near.and_then(|near| names.iter().find(|name| name.trim_start_matches('-') == near));
+        problem.hint(match near {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => "\"rankrun mpiexec --help\" lists the options".to_owned(),
+        })
+    }
+
+    /// Takes the variables of the launchers that say what an option says.
+    fn variables(&mut self) -> Result<(), Problem> {
+        for (name, meaning) in lists::VARIABLES.iter().filter_map(|row| Some((row.name, row.meaning?))) {
+            let Some(value) = self.around.variable(name) else { continue };
+            let option = Typed { name: name.to_owned(), value: None };
+            match meaning {
+                lists::Meaning::HostFile if self.hosts.is_empty() => self.host_file(&option, Path::new(value))?,
+                lists::Meaning::PerNode if self.per_node.is_none() => {
+                    self.per_node = value.to_str().and_then(|text| text.parse().ok())
+                }
+                lists::Meaning::HostFile | lists::Meaning::PerNode => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Reading, Problem> {
+        for (option, host) in &self.hosts {
+            if !hosts::is_here(&host.name, self.around.node) {
+                let text = format!(
+                    "{option}: \"{}\" is not this machine, \"{}\", and rankrun starts ranks on this machine only",
+                    host.name, self.around.node
+                );
+                return Err(Problem::usage(text).hint(format!("leave {option} out to run all ranks here")));
+            }
+        }
+        let mut warnings: Vec<String> =
+            self.without.iter().map(|(what, options)| format!("{}: {what}", options.join(", "))).collect();
+        let hosts: Vec<Host> = self.hosts.iter().map(|(_, host)| host.clone()).collect();
+        let slots = self.per_node.or_else(|| hosts::slots(&hosts));
+        let mut count = None;
+        let mut words = self.job;
+        for (i, line) in self.commands.into_iter().enumerate() {
+            if i > 0 {
+                words.push(":".into());
+            }
+            let number = match (line.count, slots) {
+                (Some(number), _) => number,
+                (None, Some(slots)) => slots.to_string().into(),
+                (None, None) => count.get_or_insert_with(|| default_count(self.around, &mut warnings)).clone(),
+            };
+            words.extend(["-n".into(), number]);
+            words.extend(self.everywhere.iter().cloned());
+            words.extend(line.words);
+            if line.command.first().is_some_and(|word| word.as_bytes().starts_with(b"-")) {
+                words.push("--".into());
+            }
+            words.extend(line.command);
+        }
+        Ok(Reading { words, warnings, codes: self.codes })
+    }
+}
+
+/// The ranks of a command without `-n`: those that a resource manager has given to this machine, or one for each CPU.
+fn default_count(around: &Around<'_>, warnings: &mut Vec<String>) -> OsString {
+    let is_alone = around.variable("SLURM_JOB_NUM_NODES").is_none_or(|nodes| nodes == "1");
+    let given = lists::TASKS.iter().find_map(|name| {
+        let value = around.variable(name).filter(|_| is_alone || !name.starts_with("SLURM"))?;
+        value.to_str()?.parse::<u32>().ok().filter(|count| *count > 0).map(|count| (name, count))
+    });
+    match given {
+        Some((name, count)) => {
+            warnings.push(format!("-n is not given: starting {count} ranks, by {name}"));
+            count.to_string().into()
+        }
+        None => {
+            warnings.push(
+                "-n is not given: starting one rank for each CPU, as Open MPI and Intel MPI do; mpiexec of MPICH starts one"
+                    .to_owned(),
+            );
+            "auto".into()
+        }
+    }
+}
+
+fn read_text(option: &Typed, path: &Path) -> Result<String, Problem> {
+    let bytes = std::fs::read(path).map_err(|error| {
+        option.problem(format!("cannot read \"{}\": {}", path.display(), rankrun_sys::reason(&error)))
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The values of an option, and how many of the words after it they are.
+fn values_of(option: &Typed, row: &Row, after: &[OsString]) -> Result<(Vec<OsString>, usize), Problem> {
+    let missing = || option.problem("a value is missing").hint(format!("it is written {} {}", option.name, row.value));
+    match (row.words(), &option.value) {
+        (0, Some(_)) if !row.value.starts_with("[=") => Err(option.problem("it takes no value")),
+        (0, value) => Ok((value.iter().cloned().collect(), 0)),
+        (1, Some(value)) => Ok((vec![value.clone()], 0)),
+        (1, None) => after.first().map(|value| (vec![value.clone()], 1)).ok_or_else(missing),
+        (_, Some(_)) => Err(missing()),
+        // Hydra takes "-genv NAME=VALUE" too, as one word after the option.
+        (_, None) => match after {
+            [pair, ..] if pair.as_bytes().contains(&b'=') => {
+                let Typed { name, value } = Typed::of(pair);
+                Ok((vec![name.into(), value.unwrap_or_default()], 1))
+            }
+            [name, value, ..] => Ok((vec![name.clone(), value.clone()], 2)),
+            _ => Err(missing()),
+        },
+    }
+}
+
+fn with_value(option: &str, value: &OsStr) -> OsString {
+    let mut word = OsString::from(option);
+    word.push("=");
+    word.push(value);
+    word
+}
+
+/// One of our words, with the value filled in.
+fn fill(word: &str, value: Option<&OsString>) -> OsString {
+    match (word.split_once("{}"), value) {
+        (Some((before, after)), Some(value)) => {
+            let mut filled = OsString::from(before);
+            filled.push(value);
+            filled.push(after);
+            filled
+        }
+        _ => word.into(),
+    }
+}

