@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use rankrun_tests::{Job, Running, processes, rankrun, skip};
@@ -23,15 +24,30 @@ fn plant_module(directory: &Path, name: &str) {
     fs::write(directory.join(format!("{name}.py")), text).expect("the directory is ours");
 }
 
+/// Makes a shared library that leaves the file `ran` beside itself when it is loaded.
+fn plant_library(directory: &Path, name: &str) {
+    let marker = directory.join("ran").display().to_string();
+    let text = format!(
+        "#include <stdio.h>\n__attribute__((constructor)) static void run(void) {{ fputs(\"{name}\\n\", fopen({marker:?}, \"a\")); }}\n"
+    );
+    let source = directory.join("library.c");
+    fs::write(&source, text).expect("the directory is ours");
+    let library = directory.join(name);
+    let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(made.is_ok_and(|status| status.success()), "cc makes the library");
+}
+
 #[test]
 fn check_runs_nothing_of_the_working_directory() {
     let directory = tempfile::tempdir().expect("the temporary directory can be written");
-    for module in ["csv", "json", "email", "zipfile", "textwrap", "sitecustomize", "usercustomize", "startup"] {
+    for module in ["csv", "json", "email", "zipfile", "textwrap", "sitecustomize", "usercustomize", "startup", "mpi4py"]
+    {
         plant_module(directory.path(), module);
     }
-    for program in ["python3", "python", "cat"] {
+    for program in ["python3", "python", "cat", "mpicc", "mpichversion", "ldconfig"] {
         plant_program(directory.path(), program);
     }
+    plant_library(directory.path(), "libmpi.so.12");
     let path = std::env::var("PATH").unwrap_or_default();
     for (name, value) in [
         ("PATH", format!(".:{path}")),
@@ -39,6 +55,8 @@ fn check_runs_nothing_of_the_working_directory() {
         ("PYTHONPATH", ".".to_owned()),
         ("PYTHONPATH", ":".to_owned()),
         ("PYTHONSTARTUP", "startup.py".to_owned()),
+        ("LD_LIBRARY_PATH", ".".to_owned()),
+        ("LD_LIBRARY_PATH", ":".to_owned()),
     ] {
         let ended = Job::new(["check"]).current_dir(directory.path()).env(name, &value).run();
         let ran = fs::read_to_string(directory.path().join("ran")).unwrap_or_default();

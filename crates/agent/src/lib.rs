@@ -20,6 +20,7 @@ pub mod tidy;
 pub use driver::Clock;
 pub use guard::{LapseNote, Launched, Options, launch};
 pub use pmix_host::serve as serve_pmix;
+pub use pmix_host::{Serving, serving_this_process};
 
 /// Bytes of each stream's output that an agent may send before the front grants more: enough to keep a fast destination
 /// busy over a round trip, little enough that the front of many nodes stays small.

@@ -7,6 +7,7 @@ mod planning;
 
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::path::Path;
 
 use rankrun_core::ExitCode;
 
@@ -14,7 +15,7 @@ use cli::{
     args, choices, config, frameworks, habits, invocation, message, settings, slips, spelling, stopping, subcommands,
     texts, typography, words,
 };
-use commands::{check, clean, completions, inventory, man, replay, report};
+use commands::{check, clean, completions, inventory, man, mpi, replay, report};
 use planning::{capacity, cpus, dry_run, file, gpus, plan, program, refusal};
 
 use crate::invocation::Invocation;
@@ -30,6 +31,12 @@ fn main() -> std::process::ExitCode {
     let called = if words.is_empty() { OsString::new() } else { words.remove(0) };
     if words.first().is_some_and(|word| word == PMIX_HOST) {
         return std::process::ExitCode::from(rankrun_agent::serve_pmix());
+    }
+    if let [word, library] = words.as_slice()
+        && word == mpi::PROBE
+    {
+        let printed = print(mpi::probe(Path::new(library), &std::env::vars_os().collect::<Vec<_>>()).as_bytes());
+        return std::process::ExitCode::from(printed.map_or(1, |code| code.0));
     }
     if mpiexec::is_name(&called) {
         words.insert(0, mpiexec::SUBCOMMAND.into());

@@ -11,6 +11,7 @@
 mod containment;
 mod events;
 mod ipc;
+pub mod mpi;
 pub mod pmix;
 mod processes;
 mod terminals;

@@ -16,3 +16,4 @@ mod run;
 mod search;
 
 pub use run::serve;
+pub use search::{Serving, serving_this_process};

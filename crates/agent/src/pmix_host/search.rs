@@ -32,6 +32,28 @@ pub(super) fn load(wanted: Option<&Path>, pid: Option<i32>, programs: &[PathBuf]
     Err(format!("no {NAME} was found for an Open MPI program; name one with --pmix-lib{tried}"))
 }
 
+/// The library that a PMIx host loads for a rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Serving {
+    pub path: PathBuf,
+    /// The library's own words, such as `OpenPMIx 5.0.11, repo rev: …`.
+    pub version: String,
+}
+
+/// What the PMIx host of a job would load for a rank that has loaded the same libraries as this process. It is loaded into
+/// this process, so that a library that cannot serve is not named.
+pub fn serving_this_process(wanted: Option<&Path>) -> Result<Serving, String> {
+    let library = load(wanted, i32::try_from(std::process::id()).ok(), &[])?;
+    let mut path = library.path().to_owned();
+    if path.components().count() == 1 {
+        // The dynamic linker has found it by its name.
+        let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+        let mapped = mapped(&String::from_utf8_lossy(&maps));
+        path = mapped.into_iter().find(|path| is_named(path, "libpmix.so")).unwrap_or(path);
+    }
+    Ok(Serving { path, version: library.version() })
+}
+
 /// Places in the order in which they are tried.
 fn places(wanted: Option<&Path>, pid: Option<i32>, programs: &[PathBuf]) -> Vec<PathBuf> {
     if let Some(wanted) = wanted {
@@ -45,9 +67,6 @@ fn places(wanted: Option<&Path>, pid: Option<i32>, programs: &[PathBuf]) -> Vec<
         let inside = |path: &Path| match &root {
             Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
             None => path.to_owned(),
-        };
-        let is_named = |path: &&PathBuf, begin: &str| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin))
         };
         places.extend(mapped.iter().filter(|path| is_named(path, "libpmix.so")).map(|path| inside(path)));
         let mpi = mapped.iter().filter(|path| is_named(path, "libmpi.so") || is_named(path, "libopen-pal.so"));
@@ -65,6 +84,10 @@ fn places(wanted: Option<&Path>, pid: Option<i32>, programs: &[PathBuf]) -> Vec<
     let mut seen = HashSet::new();
     places.retain(|place| seen.insert(place.canonicalize().unwrap_or_else(|_| place.clone())));
     places
+}
+
+fn is_named(path: &Path, begin: &str) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin))
 }
 
 /// The root directory of a process, if it sees other files than we do (a container).

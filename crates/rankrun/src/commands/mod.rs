@@ -5,5 +5,6 @@ pub(crate) mod clean;
 pub(crate) mod completions;
 pub(crate) mod inventory;
 pub(crate) mod man;
+pub(crate) mod mpi;
 pub(crate) mod replay;
 pub(crate) mod report;

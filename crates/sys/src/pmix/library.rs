@@ -107,7 +107,8 @@ impl Library {
     }
 }
 
-fn linker_error() -> String {
+/// Why the dynamic linker refused the last call of this thread.
+pub(crate) fn linker_error() -> String {
     // SAFETY: dlerror returns null or a string of this thread, which lives until the next call.
     unsafe { super::infos::string(libc::dlerror()) }.unwrap_or_else(|| "for an unknown reason".to_owned())
 }
