@@ -1,10 +1,15 @@
 //! Real MPI and real torch programs: right results, exit code 0.
 
+use std::path::Path;
 use std::time::Duration;
 
 use rankrun_tests::{Ended, Environment, Job, full_scale, rankrun};
 
 const BOUND: Duration = Duration::from_secs(120);
+
+fn program(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/mpi").join(name).display().to_string()
+}
 
 fn each_rank_prints(ended: &Ended, ranks: usize, line: &str) {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
@@ -129,6 +134,27 @@ fn concurrent_torch_jobs_do_not_take_each_others_port() {
     for job in jobs {
         let ended = job.finish(BOUND);
         assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    }
+}
+
+#[test]
+fn names_and_connections_work_within_a_job() {
+    // On one machine Intel MPI has no network to open a port on, and crashes, under its own launcher too.
+    for (name, fabric) in [("mpich", None), ("impi-rt", Some("ofi"))] {
+        let Some(environment) = Environment::find(name) else {
+            continue;
+        };
+        let mut job = Job::new(["-n", "3", &environment.program("python"), &program("names.py")]).bound(BOUND);
+        if let Some(fabric) = fabric {
+            job = job.env("I_MPI_FABRICS", fabric);
+        }
+        let ended = job.run();
+        assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr_text());
+        let text = ended.stdout_text();
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["connected to 1", "sum 3", "sum 3", "sum 3"], "{name}");
+        assert_eq!(ended.stderr_text(), "", "{name}");
     }
 }
 

@@ -4,6 +4,9 @@
 //! driver performs them. What a client sends can end its own connection and nothing else: it never panics the server,
 //! never grows its memory beyond a constant for each client, and never reaches another client's conversation.
 
+mod names;
 pub mod pmi1;
 pub mod pmix;
 pub mod worker;
+
+pub use names::{Names, PublishError};

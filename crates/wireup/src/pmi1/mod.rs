@@ -20,6 +20,8 @@
 //! over. So every epoch ends with one collective to which each node contributes, and all ranks that wait in it get the
 //! error.
 //!
+//! **Names.** `MPI_Publish_name` and its like are a map of the job. A lookup does not wait: a name is there, or not.
+//!
 //! **Bounds.** Of each client the server holds at most [`MAX_LINE`] bytes of an unfinished line and [`MAX_KVS_BYTES`]
 //! of puts. Every reply is shorter than [`MAX_REPLY`]. A driver bounds what it queues by reading at most a few KiB at
 //! a time, and nothing while a reply to that client is unsent; a real client never has two requests under way.
@@ -29,6 +31,7 @@ mod client;
 mod kvs;
 mod mapping;
 mod payload;
+mod publishing;
 mod request;
 mod server;
 

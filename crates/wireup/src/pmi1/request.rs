@@ -70,16 +70,22 @@ impl<'a> Request<'a> {
         number(self.get(key)?)
     }
 
-    /// The value of a key as text for people. Clients do not escape the spaces of such texts, so it goes on over the
-    /// words that are no `key=value` themselves.
-    pub(super) fn prose(&self, key: &[u8]) -> Option<String> {
-        let mut words = Words { rest: self.line }.skip_while(|word| word.key != key || word.value.is_none());
-        let mut text = words.next()?.value?.to_vec();
-        for word in words.take_while(|word| word.value.is_none()) {
-            text.push(b' ');
-            text.extend_from_slice(word.key);
+    /// The value of a key, as it was sent, with the words behind it that are no `key=value` themselves: clients do not
+    /// escape the spaces of a text.
+    pub(super) fn text(&self, key: &[u8]) -> Option<&'a [u8]> {
+        let mut words = Words { rest: self.line };
+        let value = words.by_ref().find(|word| word.key == key && word.value.is_some())?.value?;
+        let mut end = self.line.len() - words.rest.len();
+        let start = end - value.len();
+        while let Some(Word { value: None, .. }) = words.next() {
+            end = self.line.len() - words.rest.len();
         }
-        let clean = String::from_utf8_lossy(&unescape(&text)).replace(char::is_control, " ");
+        Some(&self.line[start..end])
+    }
+
+    /// The value of a key as text for people.
+    pub(super) fn prose(&self, key: &[u8]) -> Option<String> {
+        let clean = String::from_utf8_lossy(&unescape(self.text(key)?)).replace(char::is_control, " ");
         Some(clean.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
@@ -143,6 +149,14 @@ mod tests {
         assert_eq!(text(b"cmd=abort message=a\x1b[31mb\xff"), Some("a [31mb\u{fffd}".to_owned()));
         assert_eq!(text(b"cmd=abort message="), None);
         assert_eq!(text(b"cmd=abort"), None);
+    }
+
+    #[test]
+    fn a_text_keeps_its_bytes() {
+        let request = Request::parse(b"cmd=publish_name service=a  b\\c port=x=y  ").expect("a request");
+        assert_eq!(request.text(b"service"), Some(&b"a  b\\c"[..]));
+        assert_eq!(request.text(b"port"), Some(&b"x=y"[..]));
+        assert_eq!(request.text(b"other"), None);
     }
 
     #[test]

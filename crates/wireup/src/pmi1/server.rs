@@ -10,11 +10,13 @@ use super::barrier::Barrier;
 use super::client::{Client, MultiLine, Violation, excerpt};
 use super::kvs::Kvs;
 use super::payload::{self, Broken};
+use super::publishing;
 use super::request::{Request, number};
 use super::{
     Collective, CollectiveResult, Config, Effect, Epoch, KEYLEN_MAX, KVSNAME_MAX, Lifecycle, MAX_LINE, MAX_REPLY,
     VALLEN_MAX,
 };
+use crate::names::Names;
 
 /// The version that is served. With 1.2 clients would use group barriers and several requests at a time.
 const VERSION: (i64, i64) = (1, 1);
@@ -27,13 +29,7 @@ const PUT_RESERVED: &[u8] = b"cmd=put_result rc=1 msg=key_is_reserved\n";
 const NOT_FOUND: &[u8] = b"cmd=get_result rc=1 msg=key_not_found\n";
 const FINALIZED: &[u8] = b"cmd=finalize_ack rc=0\n";
 
-/// Unsupported commands: the command, the name of its MPI function, and the reply.
-const UNSUPPORTED: [(&[u8], &str, &[u8]); 4] = [
-    (b"spawn", "MPI_Comm_spawn", b"cmd=spawn_result rc=1 msg=spawn_is_not_supported\n"),
-    (b"publish_name", "MPI_Publish_name", b"cmd=publish_result rc=1 msg=publish_is_not_supported\n"),
-    (b"unpublish_name", "MPI_Unpublish_name", b"cmd=unpublish_result rc=1 msg=unpublish_is_not_supported\n"),
-    (b"lookup_name", "MPI_Lookup_name", b"cmd=lookup_result rc=1 msg=lookup_is_not_supported\n"),
-];
+const SPAWN_REFUSED: &[u8] = b"cmd=spawn_result rc=1 msg=spawn_is_not_supported\n";
 /// Bytes of the name of a program that is kept for people.
 const PROGRAM_MAX: usize = 256;
 
@@ -47,6 +43,8 @@ pub struct Server {
     clients: Vec<Client>,
     barrier: Barrier,
     kvs: Kvs,
+    /// Ports by service. They outlive the program of the rank that published them, as under Hydra.
+    names: Names<Vec<u8>>,
 }
 
 impl Server {
@@ -64,6 +62,7 @@ impl Server {
             clients: config.local.iter().copied().map(Client::new).collect(),
             barrier: Barrier::new(),
             kvs: Kvs::default(),
+            names: Names::default(),
             config,
         }
     }
@@ -182,10 +181,15 @@ impl Server {
             self.abort(slot, &request, effects);
             return Ok(());
         }
-        if request.has_control_bytes() {
+        // A name may hold any text.
+        let names = publishing::Command::of(&request);
+        if request.has_control_bytes() && names.is_none() {
             return Err(Violation::NotARequest(excerpt(line)));
         }
-        self.request(slot, &request, effects)
+        match names {
+            Some(command) => self.published_names(slot, command, &request, effects),
+            None => self.request(slot, &request, effects),
+        }
     }
 
     fn request(&mut self, slot: usize, request: &Request<'_>, effects: &mut Vec<Effect>) -> Result<(), Violation> {
@@ -298,6 +302,19 @@ impl Server {
             }
             None => Bytes::from_static(NOT_FOUND),
         };
+        self.reply(slot, reply, effects);
+        Ok(())
+    }
+
+    fn published_names(
+        &mut self,
+        slot: usize,
+        command: publishing::Command,
+        request: &Request<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Violation> {
+        self.clients[slot].epoch(request.name)?;
+        let reply = publishing::reply(&mut self.names, self.clients[slot].rank, command, request);
         self.reply(slot, reply, effects);
         Ok(())
     }
@@ -462,15 +479,12 @@ impl Server {
         effects: &mut Vec<Effect>,
     ) -> Result<(), Violation> {
         check_name(name)?;
-        match UNSUPPORTED.iter().find(|(command, ..)| *command == name) {
-            Some((_, call, reply)) => {
-                self.reply(slot, *reply, effects);
-                effects.push(Effect::Refused { rank: self.clients[slot].rank, call, detail });
-            }
-            None => {
-                let text = [b"cmd=", name, b"_result rc=-1 msg=unknown_command\n"].concat();
-                self.reply(slot, text, effects);
-            }
+        if name == b"spawn" {
+            self.reply(slot, SPAWN_REFUSED, effects);
+            effects.push(Effect::Refused { rank: self.clients[slot].rank, call: "MPI_Comm_spawn", detail });
+        } else {
+            let text = [b"cmd=", name, b"_result rc=-1 msg=unknown_command\n"].concat();
+            self.reply(slot, text, effects);
         }
         Ok(())
     }

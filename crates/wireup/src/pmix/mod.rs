@@ -9,9 +9,7 @@
 //! over.
 
 mod message;
-mod names;
 mod server;
 
 pub use message::{Answer, Decoder, FromHost, MAX_MESSAGE, MessageError, Participants, Request, Setup, ToHost, encode};
-pub use names::{Names, PublishError};
 pub use server::{Collective, CollectiveResult, Config, Effect, Lifecycle, Server};

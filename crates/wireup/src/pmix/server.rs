@@ -6,7 +6,7 @@ use std::time::Duration;
 use rankrun_core::{GroupId, Pid, Rank};
 
 use super::message::{Answer, Participants, Request};
-use super::names::{Names, PublishError};
+use crate::names::{Names, PublishError};
 
 /// What a server must know of its job.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -207,7 +207,7 @@ impl Server {
                 },
             },
             Request::Unpublish { rank: _, keys } => {
-                let gone = keys.iter().filter(|key| self.names.unpublish(key)).count();
+                let gone = keys.iter().filter(|key| self.names.unpublish(key.as_bytes())).count();
                 if gone == keys.len() { Answer::Done } else { Answer::NotFound }
             }
             Request::Spawn { rank, commands } => {
@@ -227,11 +227,11 @@ impl Server {
     }
 
     fn publish(&mut self, rank: Rank, entries: Vec<(String, Vec<u8>)>, effects: &mut Vec<Effect>) -> Answer {
-        if entries.iter().any(|(key, _)| self.names.lookup(key).is_some()) {
+        if entries.iter().any(|(key, _)| self.names.lookup(key.as_bytes()).is_some()) {
             return Answer::Exists;
         }
         for (key, value) in entries {
-            match self.names.publish(rank, &key, value) {
+            match self.names.publish(rank, key.as_bytes(), value) {
                 Ok(()) => {}
                 Err(PublishError::Exists) => return Answer::Exists,
                 Err(PublishError::Full) => return Answer::NotSupported,
@@ -250,7 +250,7 @@ impl Server {
     /// All of these keys, or nothing.
     fn find(&self, keys: &[String]) -> Option<Vec<(Rank, String, Vec<u8>)>> {
         let find = |key: &String| {
-            let (rank, value) = self.names.lookup(key)?;
+            let (rank, value) = self.names.lookup(key.as_bytes())?;
             Some((rank, key.clone(), value.clone()))
         };
         keys.iter().map(find).collect()

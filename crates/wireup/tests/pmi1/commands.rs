@@ -120,8 +120,70 @@ fn a_call_that_is_refused_is_told_of_once_with_what_it_wanted() {
     assert_eq!(refusals(world.send_line(1, &block(1))), []);
     let wanted = Some("4 of other".to_owned());
     assert_eq!(refusals(world.send_line(1, &block(2))), [(1, "MPI_Comm_spawn", wanted)]);
-    assert_eq!(refusals(world.send_line(0, "cmd=lookup_name service=x")), [(0, "MPI_Lookup_name", None)]);
     assert_eq!(refusals(world.send_line(0, "cmd=get_ranks2hosts")), []);
+}
+
+/// The replies of Hydra in MPICH 4.0 and Intel MPI 2021.18.
+#[test]
+fn a_published_name_is_found_by_every_rank_until_it_is_taken_back() {
+    let mut world = World::inited(2);
+    for (rank, line, reply) in [
+        (1, "cmd=lookup_name service=svc", "cmd=lookup_result rc=1 msg=service_not_found"),
+        (1, "cmd=unpublish_name service=svc", "cmd=unpublish_result info=ok rc=1 msg=service_not_found"),
+        (0, "cmd=publish_name service=svc port=tag#0$host#vm$", "cmd=publish_result info=ok rc=0 msg=success"),
+        (1, "cmd=publish_name service=svc port=other", "cmd=publish_result info=ok rc=1 msg=key_already_present"),
+        (1, "cmd=lookup_name service=svc", "cmd=lookup_result port=tag#0$host#vm$ info=ok rc=0 msg=success"),
+        (0, "cmd=lookup_name service=svc", "cmd=lookup_result port=tag#0$host#vm$ info=ok rc=0 msg=success"),
+        (1, "cmd=unpublish_name service=svc", "cmd=unpublish_result info=ok rc=0 msg=success"),
+        (0, "cmd=lookup_name service=svc", "cmd=lookup_result rc=1 msg=service_not_found"),
+    ] {
+        assert_eq!(world.ask(rank, line), reply, "{line}");
+    }
+}
+
+#[test]
+fn a_name_is_what_the_program_gave_and_a_port_that_no_client_could_read_is_refused() {
+    let mut world = World::inited(1);
+    let published = "cmd=publish_result info=ok rc=0 msg=success";
+    // Clients escape nothing.
+    for name in ["two words", "two  words", "a=b", r"back\slash", "tab\there", "\u{e9}", &"x".repeat(1000)] {
+        assert_eq!(world.ask(0, &format!("cmd=publish_name service={name} port=p")), published, "{name:?}");
+        let found = world.ask(0, &format!("cmd=lookup_name service={name}"));
+        assert_eq!(found, "cmd=lookup_result port=p info=ok rc=0 msg=success", "{name:?}");
+    }
+    let unsendable = "cmd=publish_result info=ok rc=1 msg=port_cannot_be_sent";
+    for port in ["", " ", "two words", "tab\there", &"x".repeat(961)] {
+        assert_eq!(world.ask(0, &format!("cmd=publish_name service=svc port={port}")), unsendable, "{port:?}");
+    }
+    assert_eq!(world.ask(0, r"cmd=publish_name service=swallows\ port=p"), unsendable);
+    assert_eq!(world.ask(0, "cmd=publish_name service= port=p"), "cmd=publish_result info=ok rc=1 msg=name_is_empty");
+    assert_eq!(world.ask(0, "cmd=lookup_name service="), "cmd=lookup_result rc=1 msg=service_not_found");
+    // The length of replies is asserted on each of them.
+    let longest = "x".repeat(960);
+    assert_eq!(world.ask(0, &format!("cmd=publish_name service=long port={longest}")), published);
+    assert!(world.ask(0, "cmd=lookup_name service=long").contains(&longest));
+}
+
+#[test]
+fn a_job_cannot_publish_without_end() {
+    let mut world = World::inited(1);
+    let port = "x".repeat(960);
+    let publish = |n: u32| format!("cmd=publish_name service={n} port={port}");
+    let full = (0..100_000).find(|n| !world.ask(0, &publish(*n)).contains("rc=0")).expect("there is a limit");
+    assert_eq!(world.ask(0, &publish(full)), "cmd=publish_result info=ok rc=1 msg=too_much_is_published");
+    world.ask(0, "cmd=unpublish_name service=0");
+    assert_eq!(world.ask(0, &publish(full)), "cmd=publish_result info=ok rc=0 msg=success");
+}
+
+#[test]
+fn a_name_outlives_the_program_that_published_it() {
+    let mut world = World::inited(2);
+    world.ask(0, "cmd=publish_name service=svc port=p");
+    world.ask(0, "cmd=finalize");
+    assert_eq!(world.refusal(0, "cmd=lookup_name service=svc"), "\"lookup_name\" came after \"finalize\"");
+    assert!(world.ask(1, "cmd=lookup_name service=svc").contains(" rc=0 "));
+    let mut world = World::new(1);
+    assert_eq!(world.refusal(0, "cmd=publish_name service=s port=p"), "\"publish_name\" came before \"init\"");
 }
 
 #[test]

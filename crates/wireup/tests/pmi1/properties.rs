@@ -18,6 +18,8 @@ fn line() -> impl Strategy<Value = String> {
         1 => Just("mcmd=spawn\nnprocs=1\nendcmd".to_owned()),
         2 => (0..3u32, 0..9u32).prop_map(|(key, value)| format!("cmd=put key=k{key} value={value}")),
         2 => (0..3u32).prop_map(|key| format!("cmd=get key=k{key}")),
+        1 => (0..3u32, 0..9u32).prop_map(|(name, port)| format!("cmd=publish_name service=s{name} port=p{port}")),
+        1 => ("(un)?publish_name|lookup_name", 0..3u32).prop_map(|(name, n)| format!("cmd={name} service=s{n}")),
         1 => "cmd=[a-z_]{0,9}( [a-z]{0,3}=?[^\n]{0,9}){0,3}",
     ]
 }

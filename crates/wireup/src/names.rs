@@ -1,4 +1,4 @@
-//! Published names (`MPI_Publish_name`): a map of the job.
+//! Published names (`MPI_Publish_name`), under PMI-1 and PMIx: a map of the job.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ pub enum PublishError {
     Full,
 }
 
-/// Names with their values and who published them.
+/// Names with their values and who published them. A name may hold any bytes: clients send it as the program has it.
 #[derive(Clone, Debug)]
 pub struct Names<V> {
-    names: BTreeMap<String, (Rank, V)>,
+    names: BTreeMap<Vec<u8>, (Rank, V)>,
     bytes: usize,
 }
 
@@ -31,7 +31,7 @@ impl<V> Default for Names<V> {
 }
 
 impl<V: AsRef<[u8]>> Names<V> {
-    pub fn publish(&mut self, rank: Rank, name: &str, value: V) -> Result<(), PublishError> {
+    pub fn publish(&mut self, rank: Rank, name: &[u8], value: V) -> Result<(), PublishError> {
         if self.names.contains_key(name) {
             return Err(PublishError::Exists);
         }
@@ -45,19 +45,19 @@ impl<V: AsRef<[u8]>> Names<V> {
     }
 
     /// Who published the name, and its value.
-    pub fn lookup(&self, name: &str) -> Option<(Rank, &V)> {
+    pub fn lookup(&self, name: &[u8]) -> Option<(Rank, &V)> {
         self.names.get(name).map(|(rank, value)| (*rank, value))
     }
 
     /// Whether the name was there. Any rank may take it back, as under Hydra and PRRTE.
-    pub fn unpublish(&mut self, name: &str) -> bool {
+    pub fn unpublish(&mut self, name: &[u8]) -> bool {
         let Some((_, value)) = self.names.remove(name) else { return false };
         self.bytes -= size(name, &value);
         true
     }
 }
 
-fn size<V: AsRef<[u8]>>(name: &str, value: &V) -> usize {
+fn size<V: AsRef<[u8]>>(name: &[u8], value: &V) -> usize {
     name.len() + value.as_ref().len() + OVERHEAD
 }
 
@@ -68,11 +68,11 @@ mod tests {
     #[test]
     fn a_name_is_there_from_publish_to_unpublish() {
         let mut names = Names::default();
-        assert_eq!(names.lookup("service"), None);
-        assert_eq!(names.publish(Rank(2), "service", "port"), Ok(()));
-        assert_eq!(names.publish(Rank(3), "service", "other"), Err(PublishError::Exists));
-        assert_eq!(names.lookup("service"), Some((Rank(2), &"port")));
-        assert!(names.unpublish("service") && !names.unpublish("service"));
+        assert_eq!(names.lookup(b"service"), None);
+        assert_eq!(names.publish(Rank(2), b"service", "port"), Ok(()));
+        assert_eq!(names.publish(Rank(3), b"service", "other"), Err(PublishError::Exists));
+        assert_eq!(names.lookup(b"service"), Some((Rank(2), &"port")));
+        assert!(names.unpublish(b"service") && !names.unpublish(b"service"));
         assert_eq!(names.bytes, 0);
     }
 
@@ -80,8 +80,9 @@ mod tests {
     fn a_job_cannot_publish_without_end() {
         let mut names = Names::default();
         let value = "x".repeat(1 << 20);
-        let published = (0..100).filter(|n| names.publish(Rank(0), &n.to_string(), value.as_str()).is_ok()).count();
+        let published =
+            (0..100).filter(|n| names.publish(Rank(0), n.to_string().as_bytes(), value.as_str()).is_ok()).count();
         assert_eq!(published, 15);
-        assert_eq!(names.publish(Rank(0), "more", value.as_str()), Err(PublishError::Full));
+        assert_eq!(names.publish(Rank(0), b"more", value.as_str()), Err(PublishError::Full));
     }
 }
