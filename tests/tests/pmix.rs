@@ -4,9 +4,11 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Environment, Job, compile, skip};
+use rankrun_tests::{Ended, Environment, Job, compile, processes, skip, wait_until};
+use rustix::process::Signal;
 
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -35,11 +37,17 @@ impl Installation {
 
     /// The client, compiled with these headers, which loads this library.
     fn client(&self) -> String {
+        let version = format!("{}.{}", self.version.0, self.version.1);
+        self.client_of(&self.prefix.join("lib"), &version)
+    }
+
+    /// The client that loads the library from a directory. `name` makes it differ from others.
+    fn client_of(&self, directory: &Path, name: &str) -> String {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/pmix_client.c");
         let lib = self.prefix.join("lib").display().to_string();
         let include = format!("-I{}", self.prefix.join("include").display());
-        let (search, run) = (format!("-L{lib}"), format!("-Wl,-rpath,{lib}"));
-        let name = format!("pmix-client-{}.{}", self.version.0, self.version.1);
+        let (search, run) = (format!("-L{lib}"), format!("-Wl,-rpath,{}", directory.display()));
+        let name = format!("pmix-client-{name}");
         // The compiler wants libraries behind what uses them.
         let options = ["-Wall", &include, &search, &run, "-Wl,--no-as-needed", "-lpmix"];
         compile("cc", &options, &source, &name).display().to_string()
@@ -114,4 +122,39 @@ fn a_library_that_is_not_older_serves_a_client() {
             assert_served(&ended, &format!("a client of {:?} with {library} {version:?}", installation.version));
         }
     }
+}
+
+/// The ranks see a directory that is empty for everybody else, and have a number of their own as users: as in the container of
+/// a user who is not root.
+#[test]
+fn a_library_that_only_the_container_has_is_found() {
+    let is_allowed = Command::new("unshare").args(["-rm", "true"]).stderr(Stdio::null()).status();
+    if !is_allowed.is_ok_and(|status| status.success()) {
+        return skip("this machine allows no user namespaces");
+    }
+    let Some(installation) = installations().into_iter().next() else { return };
+    let directory = tempfile::tempdir().expect("the temporary directory can be written");
+    let client = installation.client_of(directory.path(), "contained");
+    let (outside, inside) = (installation.prefix.join("lib"), directory.path().display().to_string());
+    let enter = r#"mount --bind "$0" "$1" && shift && exec "$@""#;
+    let mut words = ["-n", "4", "unshare", "-rm", "sh", "-c", enter].map(str::to_owned).to_vec();
+    words.extend([outside.display().to_string(), inside.clone()]);
+    words.extend(["unshare", "--user", "--map-user=1000", "--map-group=1000", &client].map(str::to_owned));
+    assert_served(&Job::new(&words).bound(BOUND).run(), "in a container");
+
+    // The system's could have served it as well. All ranks wait, since none of them is to abort.
+    words.extend(["abort", "9", "1"].map(str::to_owned));
+    let running = Job::new(&words).bound(BOUND).start();
+    let loaded = |pid: i32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+        let line = maps.lines().find(|line| line.contains("libpmix.so"))?;
+        words.starts_with(b"rankrun\0pmix-host\0").then(|| line.to_owned())
+    };
+    let line =
+        wait_until(BOUND, || processes::children(running.agent()).into_iter().find_map(|child| loaded(child.pid)));
+    assert!(line.as_ref().is_some_and(|line| line.contains(&inside)), "{line:?} is not in {inside}");
+    processes::send(running.front(), Signal::TERM);
+    // rankrun ends by the signal, too.
+    assert_eq!(running.finish(BOUND).code, None);
 }

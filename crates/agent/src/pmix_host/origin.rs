@@ -42,6 +42,25 @@ fn holds(pid: i32, socket: &str) -> bool {
     descriptors.flatten().any(|entry| std::fs::read_link(entry.path()).is_ok_and(|target| target == Path::new(socket)))
 }
 
+/// Our user and group as the process knows them: in a container they can have other numbers, and its client sends those.
+pub(super) fn owner(pid: i32) -> (u32, u32) {
+    let map = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    (inside(&map("uid_map"), user), inside(&map("gid_map"), group))
+}
+
+/// A number of ours in a user namespace; the same if it has none there. A line of the map: the first number inside, the
+/// first one of ours, how many.
+fn inside(map: &str, ours: u32) -> u32 {
+    let found = map.lines().find_map(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        let (first, of_ours, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let above = ours.checked_sub(of_ours)?;
+        (above < count).then(|| first.saturating_add(above))
+    });
+    found.unwrap_or(ours)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,6 +72,14 @@ mod tests {
         assert_eq!(claimed_rank(&message, "rankrun-7f.0"), Some(258));
         assert_eq!(claimed_rank(&message, "rankrun-7f.1"), None);
         assert_eq!(claimed_rank(&message[..message.len() - 3], "rankrun-7f.0"), None, "it is not all there yet");
+    }
+
+    #[test]
+    fn a_user_has_another_number_in_a_container() {
+        let map = "         0       1000          1\n         1     100000      65536\n";
+        assert_eq!((inside(map, 1000), inside(map, 100_005), inside(map, 7)), (0, 6, 7));
+        assert_eq!(inside("0 0 4294967295\n", 1000), 1000, "no namespace of its own");
+        assert_eq!(inside("", 1000), 1000);
     }
 
     #[test]

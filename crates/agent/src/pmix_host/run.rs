@@ -14,7 +14,7 @@ use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::{diag, fork, reason, signal};
 use rankrun_wireup::pmix::{Answer, Decoder, FromHost, Participants, Request, Setup, ToHost, encode};
 
-use super::origin::{FIRST_BYTES, claimed_rank, holder};
+use super::origin::{self, FIRST_BYTES, claimed_rank, holder};
 use super::relay::Relay;
 use super::search;
 
@@ -89,7 +89,9 @@ impl Start {
             Server::start(library, pmix::SERVER_NAME, &setup.directory, waker).map_err(|error| error.to_string())?;
         let namespace = namespace(&setup);
         make_directories(&namespace).map_err(|error| format!("cannot make session directories: {}", reason(&error)))?;
-        server.register(&namespace).map_err(|error| error.to_string())?;
+        // Of all ranks: they are in containers of one kind, or in none.
+        let (user, group) = origin::owner(pid.unwrap_or(std::process::id() as i32));
+        server.register(&namespace, user, group).map_err(|error| error.to_string())?;
         Ok((server, setup, client))
     }
 

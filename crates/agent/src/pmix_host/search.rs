@@ -64,10 +64,7 @@ fn places(wanted: Option<&Path>, pid: Option<i32>, programs: &[PathBuf]) -> Vec<
         let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
         let mapped = mapped(&String::from_utf8_lossy(&maps));
         let root = root(pid);
-        let inside = |path: &Path| match &root {
-            Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
-            None => path.to_owned(),
-        };
+        let inside = |path: &Path| root.as_ref().map_or_else(|| path.to_owned(), |root| root.inside(path));
         places.extend(mapped.iter().filter(|path| is_named(path, "libpmix.so")).map(|path| inside(path)));
         let mpi = mapped.iter().filter(|path| is_named(path, "libmpi.so") || is_named(path, "libopen-pal.so"));
         for directory in mpi.filter_map(|path| path.parent()) {
@@ -90,11 +87,30 @@ fn is_named(path: &Path, begin: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin))
 }
 
-/// The root directory of a process, if it sees other files than we do (a container).
-fn root(pid: i32) -> Option<PathBuf> {
+/// The root directory of a process that sees other files than we do (a container).
+struct Root {
+    /// How we get there.
+    door: PathBuf,
+    /// Where it is in its own namespace: "/", or another place after a chroot. The paths of its maps begin with it.
+    place: PathBuf,
+}
+
+impl Root {
+    /// Our path to a file that the process has mapped.
+    fn inside(&self, path: &Path) -> PathBuf {
+        let below = path.strip_prefix(&self.place).or_else(|_| path.strip_prefix("/")).unwrap_or(path);
+        self.door.join(below)
+    }
+}
+
+fn root(pid: i32) -> Option<Root> {
     let mounts = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
-    let is_ours = mounts("self")? == mounts(&pid.to_string())?;
-    (!is_ours).then(|| format!("/proc/{pid}/root").into())
+    if mounts("self")? == mounts(&pid.to_string())? {
+        return None;
+    }
+    let door = PathBuf::from(format!("/proc/{pid}/root"));
+    let place = std::fs::read_link(&door).unwrap_or_else(|_| "/".into());
+    Some(Root { door, place })
 }
 
 /// The files that a process has mapped, each once.
@@ -122,6 +138,15 @@ mod tests {
         let mapped = mapped(MAPS);
         let names: Vec<&str> = mapped.iter().filter_map(|path| path.to_str()).collect();
         assert_eq!(names, ["/opt/my mpi/lib/libmpi.so.40.40.7", "/opt/my mpi/lib/openmpi/libpmix.so.2.13.9"]);
+    }
+
+    #[test]
+    fn a_file_of_a_container_is_reached_through_its_root() {
+        let root = |place: &str| Root { door: "/proc/7/root".into(), place: place.into() };
+        let path = Path::new("/opt/image/usr/lib/libpmix.so.2");
+        assert_eq!(root("/").inside(path), Path::new("/proc/7/root/opt/image/usr/lib/libpmix.so.2"));
+        assert_eq!(root("/opt/image").inside(path), Path::new("/proc/7/root/usr/lib/libpmix.so.2"));
+        assert_eq!(root("/opt/other").inside(path), Path::new("/proc/7/root/opt/image/usr/lib/libpmix.so.2"));
     }
 
     #[test]

@@ -112,7 +112,9 @@ impl Server {
     }
 
     /// Tells libpmix of the job and of its ranks on this node, and learns where it listens. Call it once.
-    pub fn register(&mut self, namespace: &Namespace) -> Result<(), ServerError> {
+    ///
+    /// `user` and `group`: what the clients take themselves for. libpmix refuses those that send others.
+    pub fn register(&mut self, namespace: &Namespace, user: u32, group: u32) -> Result<(), ServerError> {
         let library = library();
         let name = c_string(OsStr::new(&namespace.name), "the name of the namespace")?;
         let local: Vec<u32> =
@@ -125,13 +127,19 @@ impl Server {
                 (library.register_nspace)(name.as_ptr(), local.len() as c_int, items, count, Some(callback), data)
             }
         })?;
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         for rank in &local {
             let client = proc(&name, *rank);
             call("PMIx_server_register_client", |callback, data| {
                 // SAFETY: the name of the client lives until the callback has been called.
                 unsafe {
-                    (library.register_client)(&raw const client, uid, gid, std::ptr::null_mut(), Some(callback), data)
+                    (library.register_client)(
+                        &raw const client,
+                        user,
+                        group,
+                        std::ptr::null_mut(),
+                        Some(callback),
+                        data,
+                    )
                 }
             })?;
         }
