@@ -234,6 +234,14 @@ fn the_codes_of_other_launchers_are_given_on_request() {
         // The second one may be ended before it exits.
         assert!(run(&both).is_some_and(|code| first.contains(&code)), "{codes}");
         assert_eq!(run(&one), Some(second), "{codes}");
+        let missing = run(&["/no/such/program"]);
+        let code = match codes {
+            "hydra" => 255,
+            "intel" => 141,
+            "openmpi4" => 132,
+            _ => 183,
+        };
+        assert_eq!(missing, Some(code), "{codes}");
         let timeout = run(&["--timeout", "1", "sleep", "60"]);
         assert_eq!(
             timeout,

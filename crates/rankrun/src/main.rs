@@ -94,7 +94,10 @@ fn run_mpiexec(words: &[OsString]) -> Result<ExitCode, Problem> {
         Err(mpiexec::Stop::Version) => return run(vec!["--version".into()]),
     };
     match invocation::read_job(reading.words.clone())? {
-        Invocation::Job(segments) => run_job(&segments, Some(&reading)),
+        Invocation::Job(segments) => run_job(&segments, Some(&reading)).map_err(|problem| {
+            let code = reading.codes.map_or(problem.code, |codes| codes.of_refusal(problem.code));
+            problem.code(code)
+        }),
         // Texts are asked for by options of mpiexec, which were read.
         _ => Err(Problem::usage("no command given")),
     }

@@ -41,12 +41,7 @@ impl Codes {
                 OpenMpi4 => 110,
                 OpenMpi5 => 241,
             }),
-            Some(Class::SpawnFailed) => ExitCode(match self {
-                Hydra => 255,
-                Intel => 141,
-                OpenMpi4 => 132,
-                OpenMpi5 => 183,
-            }),
+            Some(Class::SpawnFailed) => self.not_started(),
             Some(Class::Interrupted) if is_hydra => ExitCode(report.exit_code.0.saturating_sub(128)),
             Some(Class::Interrupted) => ExitCode::FAILURE,
             Some(Class::Abort) => aborted(report).unwrap_or(report.exit_code),
@@ -57,6 +52,23 @@ impl Codes {
             }
             _ => report.exit_code,
         }
+    }
+
+    /// The code of a job that was refused with a code of ours: only a program that cannot be started has one elsewhere.
+    pub fn of_refusal(self, ours: ExitCode) -> ExitCode {
+        match ours {
+            ExitCode::NOT_FOUND | ExitCode::NOT_EXECUTABLE => self.not_started(),
+            ours => ours,
+        }
+    }
+
+    fn not_started(self) -> ExitCode {
+        ExitCode(match self {
+            Hydra => 255,
+            Intel => 141,
+            OpenMpi4 => 132,
+            OpenMpi5 => 183,
+        })
     }
 
     /// Hydra combines the statuses of wait(2) bit by bit, and ends with the signal in it, or with the code. Intel MPI ends with
@@ -101,6 +113,12 @@ mod tests {
             })
             .collect();
         codes.combined(&statuses).map(|code| code.0)
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_has_a_code_of_its_own() {
+        assert_eq!(OpenMpi5.of_refusal(ExitCode::NOT_FOUND), ExitCode(183));
+        assert_eq!(Hydra.of_refusal(ExitCode::USAGE), ExitCode::USAGE);
     }
 
     #[test]
