@@ -38,6 +38,11 @@ impl Environment {
         self.path.join("bin").join(name).to_string_lossy().into_owned()
     }
 
+    /// Where the environment is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The directory with the environment's shared libraries.
     pub fn libraries(&self) -> PathBuf {
         self.path.join("lib")

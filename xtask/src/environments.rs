@@ -23,7 +23,7 @@ struct Environment {
     proof: &'static str,
 }
 
-const ENVIRONMENTS: [Environment; 8] = [
+const ENVIRONMENTS: [Environment; 9] = [
     Environment {
         name: "mpich",
         pins: &["mpich==5.0.2", "mpi4py==4.1.2", "cloudpickle==3.1.2"],
@@ -118,6 +118,14 @@ const ENVIRONMENTS: [Environment; 8] = [
         bare_pins: &[],
         finish: None,
         proof: "import click, coverage, hydra, loguru, pytest, tqdm",
+    },
+    // No Python to run: the sources of the mpi4py of the others, for its own tests.
+    Environment {
+        name: "mpi4py",
+        pins: &["setuptools==65.5.0", "wheel==0.48.0"],
+        bare_pins: &[],
+        finish: Some(include_str!("mpi4py_sources.py")),
+        proof: "import pathlib, sys; assert pathlib.Path(sys.prefix, 'mpi4py/test/main.py').exists()",
     },
 ];
 
@@ -287,5 +295,13 @@ mod unit {
         names.sort_unstable();
         let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
         assert_eq!(twice, None);
+    }
+
+    #[test]
+    fn the_tests_of_mpi4py_are_those_of_the_mpi4py_that_is_installed() {
+        let pins = ENVIRONMENTS.iter().flat_map(|environment| environment.pins);
+        for pin in pins.filter(|pin| pin.starts_with("mpi4py==")) {
+            assert!(include_str!("mpi4py_sources.py").contains(&format!("PIN = \"{pin}\"")), "{pin}");
+        }
     }
 }
