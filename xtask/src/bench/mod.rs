@@ -5,6 +5,7 @@
 
 mod launchers;
 mod measure;
+mod open_mpi;
 mod rows;
 mod table;
 mod testimony;
@@ -30,11 +31,13 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 8] = [
+const ROWS: [(&str, Row); 10] = [
     ("launch", rows::launch),
     ("failure", rows::failure),
     ("output", rows::output),
     ("mpi", rows::mpi),
+    ("open-mpi", open_mpi::open_mpi),
+    ("offer", open_mpi::offer),
     ("pmi", rows::pmi),
     ("memory", rows::memory),
     ("hook", testimony::hook),
@@ -78,6 +81,7 @@ impl Bench {
             let program = programs.join(format!("init-{environment}"));
             compile(&directory.join("bin/mpicc"), &sources.join("init.c"), &program)?;
         }
+        compile(Path::new("mpicc.openmpi"), &sources.join("init.c"), &programs.join("init-openmpi-4"))?;
         let scratch = std::env::temp_dir().join(format!("rr-bench-{}", std::process::id()));
         fs::create_dir_all(&scratch)?;
         let launchers = Launcher::installed(&programs);
