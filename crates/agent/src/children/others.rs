@@ -3,16 +3,21 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rankrun_core::WorkerStatus;
 use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
 use rankrun_sys::proc::{self, Process};
-use rankrun_sys::process::{ProcessId, ProcessRef};
+use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_sys::wait::{self, Look};
 
 use super::looks::activity;
 use super::registry::{Children, Ended, Role, status_of};
+
+/// How long a process that runs no code any more may take to its end. The kernel needs microseconds, on a busy machine
+/// some milliseconds.
+const ENDING_BOUND: Duration = Duration::from_millis(500);
 
 impl Children {
     /// The cgroup for a process of rankrun's own, where the job has cgroups. It is removed with the job's.
@@ -24,11 +29,20 @@ impl Children {
         self.roles.insert(pid, Role::Helper);
     }
 
-    /// How a process of rankrun's own has ended that is not reaped yet.
-    pub(crate) fn ended_helper(&self) -> Option<WorkerStatus> {
-        self.helpers().into_iter().find_map(|pid| match wait::peek_at(pid) {
-            Look::Found(child) => status_of(child.change),
-            Look::Nothing | Look::NoChildren => None,
+    /// How a process of rankrun's own has ended that is not reaped yet. `under_way`: one that is just being started.
+    pub(crate) fn ended_helper(&self, under_way: Option<Child>) -> Option<WorkerStatus> {
+        let known = self.helpers().into_iter();
+        known.chain(under_way.map(Child::pid)).find_map(|pid| {
+            // It closes its descriptors before it can be waited for, and whoever sees that may be quicker.
+            if proc::is_ending(pid)
+                && let Some(process) = ProcessRef::open(pid)
+            {
+                process.wait(ENDING_BOUND);
+            }
+            match wait::peek_at(pid) {
+                Look::Found(child) => status_of(child.change),
+                Look::Nothing | Look::NoChildren => None,
+            }
         })
     }
 

@@ -158,6 +158,11 @@ impl Pmix {
         matches!(self.state, State::Wanted(_))
     }
 
+    /// The host was given to the spawner, or runs, and cannot serve yet.
+    pub(crate) fn is_starting(&self) -> bool {
+        matches!(self.state, State::Starting { .. })
+    }
+
     /// The command of the host, which inherits the listening socket.
     pub(crate) fn start_host(
         &mut self,

@@ -7,6 +7,7 @@ use rankrun_core::Slot as SlotIndex;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_sys::poll::Ready;
 use rankrun_sys::process::ProcessId;
+use rankrun_sys::wait::Change;
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Collective;
 
@@ -65,7 +66,14 @@ impl Team {
 
     pub(super) fn pmix_host_spawned(&mut self, hands: &mut Hands, now: Duration, result: Result<i32, NotSpawned>) {
         let why = match result {
-            Ok(pid) => return hands.children.add_helper(pid),
+            Ok(pid) => {
+                hands.children.add_helper(pid);
+                if let Some((_, Change::Stopped { signal })) = self.early_change.take_if(|(early, _)| *early == pid) {
+                    let news = self.pmix.as_mut().map(|pmix| pmix.host_stopped(signal));
+                    self.mpi_news(hands, now, news.unwrap_or_default());
+                }
+                return;
+            }
             Err(NotSpawned::Failed(error)) => format!("{error}: {}", rankrun_sys::reason(&error.source)),
             Err(NotSpawned::Unresolved { errno }) => rankrun_sys::reason(&std::io::Error::from_raw_os_error(errno)),
             // The job is being stopped.
@@ -78,7 +86,8 @@ impl Team {
     /// Reports the end of the host before that of a rank: ranks that lose it in `MPI_Init` exit with an error of their own.
     pub(super) fn look_at_pmix_host(&mut self, hands: &mut Hands, now: Duration) {
         if let Some(pmix) = &mut self.pmix
-            && let Some(status) = hands.children.ended_helper()
+            && let Some(status) =
+                hands.children.ended_helper(hands.spawner.last_under_way().filter(|_| pmix.is_starting()))
         {
             let news = pmix.host_ended(status);
             self.mpi_news(hands, now, news);

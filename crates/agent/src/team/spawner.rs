@@ -149,6 +149,11 @@ impl SpawnerThread {
         self.under_way.child()
     }
 
+    /// The child under way, if no other command waits for its result.
+    pub(crate) fn last_under_way(&self) -> Option<Child> {
+        self.under_way().filter(|_| self.outstanding == 1)
+    }
+
     /// Whether a child may exist that the loop does not know yet.
     pub(crate) fn is_busy(&self) -> bool {
         self.outstanding > 0

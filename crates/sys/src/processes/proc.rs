@@ -378,6 +378,22 @@ fn parse_position(fdinfo: &str) -> Option<(u64, u64)> {
     is_written.then_some((inode, field("pos:")?.parse().ok()?))
 }
 
+/// Whether a process has ended, or is past the point of its end from which on it runs no code: its descriptors are closed
+/// before it can be reaped.
+pub fn is_ending(pid: i32) -> bool {
+    std::fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_ending_in(&stat))
+}
+
+fn is_ending_in(stat: &[u8]) -> bool {
+    /// In the flags of a process, the ninth field of proc(5) (`include/linux/sched.h`).
+    const PF_EXITING: u64 = 0x4;
+    let Some(close) = stat.iter().rposition(|&byte| byte == b')') else { return false };
+    let rest = String::from_utf8_lossy(&stat[close + 1..]);
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let flags = fields.get(9 - 3).and_then(|flags| flags.parse::<u64>().ok());
+    fields.first() == Some(&"Z") || flags.is_some_and(|flags| flags & PF_EXITING != 0)
+}
+
 /// Whether the kernel is writing a core dump of this process.
 pub fn dumping_core(pid: i32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -421,6 +437,20 @@ pub fn wait_channel(pid: i32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_ending_as_soon_as_it_runs_no_code_any_more() {
+        for (stat, is_ending) in [
+            (&b"7 (a) b) S 1 7 7 0 -1 4194560 9"[..], false),
+            (b"7 (a) b) R 1 7 7 0 -1 4194564 9", true),
+            (b"7 (a) b) Z 1 7 7 0 -1 4227084 9", true),
+            (b"7 (a", false),
+            (b"7 (a) R 1", false),
+        ] {
+            assert_eq!(is_ending_in(stat), is_ending, "{}", stat.escape_ascii());
+        }
+        assert!(!is_ending(std::process::id() as i32));
+    }
 
     #[test]
     fn a_name_with_parentheses_and_spaces_is_read() {

@@ -9,6 +9,9 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::proc;
 
@@ -105,6 +108,14 @@ impl ProcessRef {
     /// Whether it has its pid still: alive, or ended and not reaped.
     pub fn exists(&self) -> bool {
         proc::process(self.id.pid).is_some_and(|process| process.id() == self.id)
+    }
+
+    /// Waits until it has ended, for so long at most, and not at all where the kernel gives no pidfd.
+    pub fn wait(&self, bound: Duration) {
+        let Some(pidfd) = &self.pidfd else { return };
+        let bound = Timespec { tv_sec: bound.as_secs() as i64, tv_nsec: i64::from(bound.subsec_nanos()) };
+        // A signal may end the wait too early: the caller looks what has become of the process.
+        let _ = rustix::event::poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&bound));
     }
 
     /// Whether it has not ended yet.
