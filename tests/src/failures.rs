@@ -66,6 +66,7 @@ pub enum Failure {
     Segv,
     Kill,
     Abrt,
+    Term,
     StoppedByAnother,
     ExitAfterInit,
     ExitAfterFinalize,
@@ -80,7 +81,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub const ALL: [Failure; 19] = [
+    pub const ALL: [Failure; 20] = [
         Failure::Exception,
         Failure::Terminate,
         Failure::FailingHook,
@@ -90,6 +91,7 @@ impl Failure {
         Failure::Segv,
         Failure::Kill,
         Failure::Abrt,
+        Failure::Term,
         Failure::OutOfMemory,
         Failure::StoppedByAnother,
         Failure::ExitBeforeInit,
@@ -111,6 +113,7 @@ impl Failure {
             Failure::Segv => "sigsegv",
             Failure::Kill => "sigkill",
             Failure::Abrt => "sigabrt",
+            Failure::Term => "sigterm",
             Failure::StoppedByAnother => "sigstop",
             Failure::ExitAfterInit => "exit-after-init",
             Failure::ExitAfterFinalize => "exit-after-finalize",
@@ -138,6 +141,7 @@ impl Failure {
             Failure::Segv => "dies by SIGSEGV",
             Failure::Kill => "dies by SIGKILL",
             Failure::Abrt => "dies by SIGABRT",
+            Failure::Term => "dies by SIGTERM",
             Failure::StoppedByAnother => "is stopped (SIGSTOP) by another process",
             Failure::ExitAfterInit => "`_exit(0)` after `MPI_Init`, without `MPI_Finalize`",
             Failure::ExitAfterFinalize => "every rank: `_exit(0)` after `MPI_Finalize`",
@@ -242,6 +246,10 @@ fn expected(program: Program, failure: Failure) -> Option<Expected> {
         Failure::Abrt => fits(
             &[Python, Mpich, IntelMpi, OpenMpi, OpenMpi4, C, COpenMpi, Rust, Shell],
             case(134, Class::Signal, "killed by SIGABRT"),
+        ),
+        Failure::Term => fits(
+            &[Python, Mpich, IntelMpi, OpenMpi, OpenMpi4, C, COpenMpi],
+            case(143, Class::Signal, "killed by SIGTERM"),
         ),
         Failure::StoppedByAnother => fits(
             &[Python, Mpich, IntelMpi, OpenMpi, OpenMpi4, Torch, C, COpenMpi, Rust, Shell],

@@ -31,6 +31,7 @@ static void meet(const char *fate) {
     if (strcmp(fate, "sigsegv") == 0) kill(getpid(), SIGSEGV);
     if (strcmp(fate, "sigkill") == 0) kill(getpid(), SIGKILL);
     if (strcmp(fate, "sigabrt") == 0) abort();
+    if (strcmp(fate, "sigterm") == 0) kill(getpid(), SIGTERM);
     if (strcmp(fate, "sigstop") == 0) stop_by_another();
     if (strcmp(fate, "exit-after-init") == 0) _exit(0);
     if (strcmp(fate, "out-of-memory") == 0) hoard();

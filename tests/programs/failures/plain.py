@@ -37,7 +37,7 @@ def meet(fate):
         raise ValueError("failure!")
     if fate == "exit-code":
         sys.exit(3)
-    if fate in ("sigsegv", "sigkill", "sigabrt"):
+    if fate in ("sigsegv", "sigkill", "sigabrt", "sigterm"):
         os.kill(os.getpid(), getattr(signal, fate.upper()))
     if fate == "sigstop":
         stop_by_another()
