@@ -1,12 +1,13 @@
 //! What a job can leave beside processes.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use rustix::fs::FlockOperation;
 
-use crate::processes;
+use crate::processes::{self, Process};
 
 /// Names in /dev/shm that contain `tag`, runtime directories and cgroups of the jobs.
 pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
@@ -21,6 +22,25 @@ pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
         cgroups(&mount, jobs, &mut found);
     }
     found
+}
+
+/// The files of /dev/shm that these processes have mapped.
+pub fn shared_memory_of(processes: &[Process]) -> BTreeSet<PathBuf> {
+    let maps = processes.iter().filter_map(|process| fs::read_to_string(format!("/proc/{}/maps", process.pid)).ok());
+    let found = maps.flat_map(|maps| {
+        let names = maps.lines().filter_map(|line| Some(&line[line.find("/dev/shm/")?..]));
+        names.filter(|name| !name.ends_with(" (deleted)")).map(PathBuf::from).collect::<Vec<_>>()
+    });
+    found.collect()
+}
+
+/// Whether a job of ours has noted a file of /dev/shm in its directory, so that whoever tidies up removes it.
+pub fn is_noted(file: &Path) -> bool {
+    let name = file.display().to_string();
+    let user = rustix::process::geteuid().as_raw();
+    let jobs = fs::read_dir(format!("/tmp/rankrun-{user}")).into_iter().flatten().flatten();
+    let mut lists = jobs.filter_map(|job| fs::read_to_string(job.path().join("shm")).ok());
+    lists.any(|list| list.lines().any(|line| line.contains(&name)))
 }
 
 /// Directories of jobs that began after `since`, that no agent holds, and of which no process is alive: those of other

@@ -9,7 +9,7 @@ mod environment;
 pub mod failures;
 mod helper;
 mod job;
-mod leftovers;
+pub mod leftovers;
 pub mod lines;
 pub mod matrix;
 pub mod processes;

@@ -4,14 +4,16 @@
 //! Each of 3 ranks has a plain child, a child in a session of its own, and a daemonised grandchild that ignores
 //! SIGTERM, SIGINT and SIGHUP. All hold stdout open; in the tests of shared memory all map a file of /dev/shm.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::thread;
 use std::time::Duration;
 
 use rankrun_tests::{
-    Ended, Job, Running, Tier, User, compile, full_scale, helper, monotonic, pause, processes, skip, slowness,
-    wait_until,
+    Ended, Environment, Job, Running, Tier, User, compile, full_scale, helper, leftovers, monotonic, open_mpi_4, pause,
+    processes, skip, slowness, wait_until,
 };
 use rustix::process::Signal;
 
@@ -331,6 +333,73 @@ fn notes_of(running: &Running) -> usize {
     let jobs = fs::read_dir(format!("/tmp/rankrun-{user}")).into_iter().flatten().flatten();
     let lists = jobs.filter_map(|job| fs::read_to_string(job.path().join("shm")).ok());
     lists.map(|list| list.lines().filter(|line| line.contains(&name)).count()).sum()
+}
+
+/// Ranks of Open MPI: in C on 4.1, in Python on 5.0.
+fn ranks_of_open_mpi() -> Vec<Vec<String>> {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/mpi");
+    let in_c = open_mpi_4().map(|_| {
+        let program = compile("mpicc.openmpi", &["-O1"], &programs.join("held.c"), "held-open-mpi");
+        vec![program.display().to_string()]
+    });
+    let in_python = Environment::find("openmpi")
+        .map(|environment| vec![environment.program("python"), programs.join("held.py").display().to_string()]);
+    [in_c, in_python].into_iter().flatten().collect()
+}
+
+/// Starts trees whose leaders are ranks of Open MPI, lets `event` happen, and proves that nothing is left of them, of the
+/// PMIx host and of their files.
+fn after_open_mpi(tier: Tier, rank: &[String], fate: &[&str], event: Event) {
+    let temporary = tempfile::tempdir().expect("the temporary directory can be written");
+    let arguments: Vec<&str> =
+        ["--then"].into_iter().chain(rank.iter().map(String::as_str)).chain(fate.iter().copied()).collect();
+    let job = tree(&[], &arguments, tier).env("TMPDIR", temporary.path()).env("PYTHONDONTWRITEBYTECODE", "1");
+    let mut shared = BTreeSet::new();
+    after(job, LEASE + GRACE + MARGIN, |running| {
+        shared = leftovers::shared_memory_of(&running.processes());
+        assert!(!shared.is_empty(), "Open MPI shares memory");
+        // Whoever cleans up after a killed agent knows what the agent had noted.
+        let noted = || shared.iter().all(|file| leftovers::is_noted(file)).then_some(());
+        wait_until(MARGIN * 5, noted).expect("the files are noted");
+        event(running);
+    });
+    let kept: Vec<&PathBuf> = shared.iter().filter(|file| file.exists()).collect();
+    assert!(kept.is_empty(), "{kept:?} are left");
+    let files: Vec<_> = fs::read_dir(temporary.path()).expect("it is ours").flatten().collect();
+    assert!(files.is_empty(), "{files:?} are left");
+}
+
+#[test]
+fn ranks_of_open_mpi_leave_nothing_whatever_ends_the_job() {
+    let events: [(&str, &[&str], Event); 9] = [
+        ("a rank exits", &["--exit", "3"], |running| running.sign("go")),
+        ("a rank crashes", &["--signal", "11"], |running| running.sign("go")),
+        ("a rank is killed", &["--signal", "9"], |running| running.sign("go")),
+        ("a rank is ended", &["--signal", "15"], |running| running.sign("go")),
+        ("the front is told to end", &[], |running| processes::send(running.front(), Signal::TERM)),
+        ("the front is killed", &[], |running| processes::send(running.front(), Signal::KILL)),
+        ("the agent is killed", &[], |running| processes::send(running.agent(), Signal::KILL)),
+        ("the agent is stopped", &[], |running| processes::send(running.agent(), Signal::STOP)),
+        ("the guard is killed", &[], |running| processes::send(running.guard(), Signal::KILL)),
+    ];
+    let ranks = ranks_of_open_mpi();
+    let cases = || Tier::available().into_iter().flat_map(|tier| ranks.iter().map(move |rank| (tier, rank)));
+    // The trees wait most of their time.
+    let left: Vec<String> = thread::scope(|scope| {
+        let threads: Vec<_> = cases()
+            .map(|(tier, rank)| {
+                scope.spawn(move || {
+                    let outcomes = events.map(|(name, fate, event)| {
+                        let outcome = std::panic::catch_unwind(|| after_open_mpi(tier, rank, fate, event));
+                        outcome.is_err().then(|| format!("{name} ({tier:?}, {rank:?})"))
+                    });
+                    outcomes.into_iter().flatten().collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("panics are caught")).collect()
+    });
+    assert!(left.is_empty(), "something was left when {left:?}");
 }
 
 /// Makes a file in /dev/shm, works with it for a while, and ends on request.

@@ -1,11 +1,13 @@
 //! Open MPI's ranks are connected by a PMIx host that starts with the first of them, and whose loss ends the job.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use rankrun_tests::{
-    Ended, Environment, Job, Running, Tier, compile, full_scale, open_mpi_4, pause, processes, wait_until,
+    Ended, Environment, Job, Running, Tier, compile, full_scale, leftovers, monotonic, open_mpi_4, pause, processes,
+    slowness, wait_until,
 };
 use rustix::process::Signal;
 
@@ -177,6 +179,80 @@ fn a_host_that_is_hit_at_any_moment_leaves_nothing_and_hangs_nobody() {
         let ended = running.finish(BOUND);
         assert!(matches!(ended.code, Some(0 | 125)), "{signal:?}: {:?}: {}", ended.code, ended.stderr_text());
     }
+}
+
+/// What the ranks are doing when the host is hit: see `moments.py`.
+const MOMENTS: [&str; 4] = ["init", "barriers", "finalize", "after"];
+
+/// All files and directories below a directory.
+fn below(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let deeper = |path: PathBuf| {
+        let below = below(&path);
+        std::iter::once(path).chain(below)
+    };
+    entries.flat_map(deeper).collect()
+}
+
+/// Hits the host of ranks at a moment of their life, after some milliseconds more. Returns how long the job then took to end.
+fn hit(version: &[String], tier: Tier, moment: &str, signal: Signal, delay: u64) -> Option<Duration> {
+    let environment = Environment::find("openmpi")?;
+    let temporary = tempfile::tempdir().expect("the temporary directory can be written");
+    let mut words = command(&environment, &["-n", "3"], version, &program("moments.py"));
+    words.push(moment.to_owned());
+    let job = Job::new(words).tier(tier).env("PYTHONDONTWRITEBYTECODE", "1").env("TMPDIR", temporary.path());
+    let running = job.start();
+    for rank in 0..3 {
+        running.wait_for_file(&format!("{rank}.up"));
+    }
+    let pid = wait_until(BOUND, || host(&running)).expect("the ranks are connecting");
+    pause(Duration::from_millis(delay));
+    let shared = leftovers::shared_memory_of(&running.processes());
+    // What is not noted yet would be listed, and not removed.
+    wait_until(BOUND, || shared.iter().all(|file| leftovers::is_noted(file)).then_some(())).expect("it is noted");
+    let time = monotonic();
+    processes::send(pid, signal);
+    let ended = running.finish(BOUND);
+    let (case, text) = (format!("{version:?}, {tier:?}, {moment}, {signal:?}"), ended.stderr_text());
+    assert_eq!(ended.code, Some(125), "{case}: {text}");
+    let how = if signal == Signal::STOP { "was stopped by signal 19" } else { "was ended by SIGKILL" };
+    let reason = format!("rankrun: cannot connect the ranks of Open MPI: the PMIx host {how}");
+    assert!(text.contains(&reason), "{case}: {text}");
+    assert!(text.contains("\n  left      nothing (3 workers, all processes gone"), "{case}: {text}");
+    let left = below(temporary.path());
+    // A rank of Open MPI 5 that loses its host before it has heard where its session directory is makes another one. It is
+    // ended before it puts anything there.
+    let is_known = |path: &PathBuf| moment == "init" && path.is_dir();
+    assert!(left.iter().all(is_known), "{case}: {left:?} are left");
+    let kept: Vec<_> = shared.into_iter().filter(|file| file.exists()).collect();
+    assert!(kept.is_empty(), "{case}: {kept:?} are left; {text}");
+    Some(ended.empty.saturating_sub(time))
+}
+
+/// One thread for each version and signal: the jobs wait most of their time.
+#[test]
+fn a_host_that_is_hit_ends_the_job_with_the_reason_whatever_its_ranks_are_doing() {
+    let versions = versions();
+    let longest = thread::scope(|scope| {
+        let cases = versions.iter().flat_map(|version| [(version, Signal::KILL), (version, Signal::STOP)]);
+        let threads: Vec<_> = cases
+            .map(|(version, signal)| {
+                scope.spawn(move || {
+                    let rounds = (0..full_scale(25, 1)).flat_map(|round| MOMENTS.map(|moment| (round, moment)));
+                    let tiers = Tier::available();
+                    let took = rounds.enumerate().filter_map(|(at, (round, moment))| {
+                        let tier = tiers[(at + usize::from(signal == Signal::STOP)) % tiers.len()];
+                        hit(version, tier, moment, signal, round * 13 % 100)
+                    });
+                    took.max()
+                })
+            })
+            .collect();
+        threads.into_iter().filter_map(|thread| thread.join().expect("no case failed")).max()
+    });
+    // The ranks end on SIGTERM.
+    let bound = Duration::from_secs(5) * slowness();
+    assert!(longest.is_none_or(|longest| longest < bound), "{longest:?}");
 }
 
 #[test]

@@ -2,15 +2,16 @@
 //! that ignores TERM, INT and HUP. All hold stdout open. Each reports that it is up with a file `RANK.ROLE` with its
 //! pid in `$RANKRUN_TEST_DIR`; `RANK.leader` comes last.
 //!
-//! `tree [--obedient] [--alone] [--all] [--on-go] [--rank R] [--exit CODE | --signal N]`
+//! `tree [--obedient] [--alone] [--all] [--on-go] [--rank R] [--exit CODE | --signal N] [--then PROGRAM ...]`
 //!
 //! When all ranks are up (with `--on-go`: when the file `go` exists as well), rank R (0) meets its fate; the others,
 //! or all if no fate is given, sleep for ever. `--obedient`: nothing ignores a signal. `--alone`: no descendants.
-//! `--all`: every rank meets the fate.
+//! `--all`: every rank meets the fate. `--then`: the leader becomes this program, which reports that it is up.
 
 use std::env;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -29,6 +30,7 @@ struct Options {
     exit: Option<u8>,
     signal: Option<i32>,
     role: Option<String>,
+    then: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -75,6 +77,9 @@ fn run() -> io::Result<u8> {
         }
     }
     write_file(&directory, "job", &variable("RANKRUN_JOB_ID")?)?;
+    if let [program, arguments @ ..] = &options.then[..] {
+        return Err(Command::new(program).args(arguments).exec());
+    }
     write_file(&directory, &format!("{rank}.leader"), &format!("{}\n", std::process::id()))?;
     if !options.all && rank != options.fated.to_string() {
         sleep_for_ever();
@@ -114,6 +119,7 @@ fn parse() -> io::Result<Options> {
             "--exit" => options.exit = Some(number()? as u8),
             "--signal" => options.signal = Some(number()?.cast_signed()),
             "--role" => options.role = arguments.next(),
+            "--then" => options.then = arguments.by_ref().collect(),
             other => return Err(io::Error::other(format!("unknown option {other}"))),
         }
     }
