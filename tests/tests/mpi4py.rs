@@ -1,6 +1,7 @@
 //! mpi4py's own tests come out under rankrun as under the launcher of each MPI.
 //!
 //! A soak run runs all of them with 1, 2, 4 and 5 ranks, other runs a part of them with 2 and 3.
+#![expect(clippy::print_stdout, reason = "a soak run shows how many tests came out how")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -30,13 +31,13 @@ const PART: [&str; 8] = [
 enum Mpi {
     Mpich,
     Intel,
-    OpenMpi,
+    Open,
 }
 
 /// Modules that are not run, under which MPI, and why.
 const LEFT_OUT: &[(&str, &[Mpi], &str)] = &[
-    ("spawn", &[Mpi::Mpich, Mpi::Intel, Mpi::OpenMpi], "rankrun does not offer `MPI_Comm_spawn`"),
-    ("util_pool", &[Mpi::Mpich, Mpi::Intel, Mpi::OpenMpi], "starts its workers by `MPI_Comm_spawn`"),
+    ("spawn", &[Mpi::Mpich, Mpi::Intel, Mpi::Open], "rankrun does not offer `MPI_Comm_spawn`"),
+    ("util_pool", &[Mpi::Mpich, Mpi::Intel, Mpi::Open], "starts its workers by `MPI_Comm_spawn`"),
     ("dynproc", &[Mpi::Intel], "`MPI_Open_port` crashes on shared memory alone, also under its own `mpiexec` (above)"),
 ];
 
@@ -48,7 +49,7 @@ impl Mpi {
         match self {
             Mpi::Mpich => "MPICH",
             Mpi::Intel => "Intel MPI",
-            Mpi::OpenMpi => "Open MPI",
+            Mpi::Open => "Open MPI",
         }
     }
 
@@ -56,7 +57,7 @@ impl Mpi {
         Environment::find(match self {
             Mpi::Mpich => "mpich",
             Mpi::Intel => "impi-rt",
-            Mpi::OpenMpi => "openmpi",
+            Mpi::Open => "openmpi",
         })
     }
 
@@ -64,7 +65,7 @@ impl Mpi {
     fn options(self) -> &'static [&'static str] {
         match self {
             Mpi::Mpich | Mpi::Intel => &[],
-            Mpi::OpenMpi => &["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
+            Mpi::Open => &["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
         }
     }
 }
@@ -168,7 +169,7 @@ fn mpi4py_comes_out_as_under_mpiexec_of_intel_mpi() {
 
 #[test]
 fn mpi4py_comes_out_as_under_mpiexec_of_open_mpi() {
-    compare(Mpi::OpenMpi);
+    compare(Mpi::Open);
 }
 
 /// The tables of docs/mpi.md.
