@@ -115,7 +115,10 @@ fn run_job(segments: &[invocation::Segment], reading: Option<&mpiexec::Reading>)
     let plan = plan::make(&settings, &around).inspect_err(|problem| refusal::save(&settings, &around, problem))?;
     if settings.dry_run {
         let text = dry_run::describe(&plan, &settings.given, around.cpus(), settings.verbosity > 0);
-        let same = reading.map(|reading| format!("the same as: rankrun {}\n\n", words::quote_all(&reading.words)));
+        let same = reading.map(|reading| {
+            let codes = reading.codes.map(|codes| format!(" (with the exit codes of {})", codes.name()));
+            format!("the same as: rankrun {}{}\n\n", words::quote_all(&reading.words), codes.unwrap_or_default())
+        });
         return print(format!("{}{text}", same.unwrap_or_default()).as_bytes());
     }
     let plan = rankrun_front::Plan { codes: reading.and_then(|reading| reading.codes), ..plan };

@@ -4,7 +4,7 @@
 
 use crate::evidence::{Class, Fact};
 use crate::exit::ExitCode;
-use crate::report::Report;
+use crate::report::{RankReport, Report};
 use crate::status::WorkerStatus;
 use crate::verdict::Fate;
 
@@ -42,12 +42,13 @@ impl Codes {
                 OpenMpi5 => 241,
             }),
             Some(Class::SpawnFailed) => self.not_started(),
+            Some(Class::Interrupted) if self == Intel => ExitCode(255),
             Some(Class::Interrupted) if is_hydra => ExitCode(report.exit_code.0.saturating_sub(128)),
             Some(Class::Interrupted) => ExitCode::FAILURE,
             Some(Class::Abort) => aborted(report).unwrap_or(report.exit_code),
             Some(Class::Exception | Class::Signal | Class::ExitCode) if is_hydra => {
-                let failed = report.ranks.iter().filter(|rank| matches!(rank.fate, Fate::Culprit | Fate::FailedToo));
-                let statuses: Vec<WorkerStatus> = failed.filter_map(|rank| rank.status).collect();
+                let statuses: Vec<WorkerStatus> =
+                    report.ranks.iter().filter_map(|rank| own_status(rank, report)).collect();
                 self.combined(&statuses).unwrap_or(report.exit_code)
             }
             _ => report.exit_code,
@@ -89,6 +90,23 @@ impl Codes {
         }
     }
 }
+
+/// How a rank that failed of its own ended, as far as that is known: our own signals may have come in between.
+fn own_status(rank: &RankReport, report: &Report) -> Option<WorkerStatus> {
+    match (rank.fate, rank.status?) {
+        // Its code is known also if it was ended on its way out.
+        (Fate::Culprit, WorkerStatus::Signaled { .. }) if report.exit_code.0 < 128 => {
+            Some(WorkerStatus::Exited { code: report.exit_code.0 })
+        }
+        (Fate::Culprit, status) => Some(status),
+        (Fate::FailedToo, status) if OURS.iter().any(|signal| status.is_of_signal(*signal)) => None,
+        (Fate::FailedToo, status) => Some(status),
+        _ => None,
+    }
+}
+
+/// The signals with which rankrun ends ranks: SIGTERM and SIGKILL.
+const OURS: [i32; 2] = [15, 9];
 
 /// The code of the `MPI_Abort` that ended the job: its lowest byte, which may be 0.
 fn aborted(report: &Report) -> Option<ExitCode> {

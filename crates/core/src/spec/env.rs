@@ -378,6 +378,10 @@ fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(
     }
     if let Some(pmix) = &facts.pmix {
         shared.extend(crate::pmix::environment(pmix, &crate::pmix::namespace(&spec.job, spec.attempt)));
+        if local_size > facts.cpus {
+            // As mpirun 4.1 sets it: ranks that wait give their CPU away. Open MPI 5 asks its server.
+            shared.push(("OMPI_MCA_mpi_oversubscribe", "1".into()));
+        }
     }
     shared.extend(facts.rendezvous.iter().flat_map(Rendezvous::shared));
     shared

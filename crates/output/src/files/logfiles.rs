@@ -108,7 +108,10 @@ impl LogFiles {
         let is_begun = self.places.are_made();
         let log = self.logs.entry(source).or_insert_with(|| Log { is_begun, ..Log::default() });
         let before = log.unwritten.len();
-        log.take(bytes);
+        match self.places.are_made() {
+            true => log.take_exactly(bytes, self.is_shared),
+            false => log.take(bytes),
+        }
         self.unwritten += log.unwritten.len() - before;
         self.flush(source)
     }
@@ -192,6 +195,16 @@ impl LogFiles {
 }
 
 impl Log {
+    /// Takes bytes of a stream that has no other place: all are kept. Where streams share the file, a line waits for its end.
+    fn take_exactly(&mut self, bytes: &[u8], is_shared: bool) {
+        let end = if is_shared { memchr::memrchr(b'\n', bytes).map_or(0, |end| end + 1) } else { bytes.len() };
+        if end > 0 {
+            self.unwritten.append(&mut self.line);
+            self.unwritten.extend_from_slice(&bytes[..end]);
+        }
+        self.extend(&bytes[end..]);
+    }
+
     /// Sorts bytes into those to be written and the line that may still be overwritten.
     fn take(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
@@ -331,6 +344,21 @@ mod tests {
         logs.close(Rank(1), Stream::Stdout).expect("it can be written");
         assert_eq!(std::fs::read(&shared).expect("it is there"), b"one\nzero\nend\n");
         assert_eq!(logs.path(Rank(0), Stream::Stderr), None);
+    }
+
+    #[test]
+    fn a_file_that_replaces_the_console_has_every_byte() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let paths = ["a", "b"].map(|name| dir.path().join(name)).to_vec();
+        let mut logs = LogFiles::create(LogPlaces::files(Some(paths.clone()), None), 2).expect("it can be made");
+        let bytes: Vec<u8> = (0..=255).cycle().take(2_000).collect();
+        for piece in bytes.chunks(7) {
+            logs.write(Rank(0), Stream::Stdout, piece).expect("it can be written");
+        }
+        logs.write(Rank(1), Stream::Stdout, b"10%\r20%\r\nend").expect("it can be written");
+        logs.close(Rank(1), Stream::Stdout).expect("it can be written");
+        assert!(std::fs::read(&paths[0]).expect("it is there") == bytes);
+        assert_eq!(std::fs::read(&paths[1]).expect("it is there"), b"10%\r20%\r\nend");
     }
 
     #[test]

@@ -34,7 +34,9 @@ pub(crate) fn mpiexec() -> Command {
         .about(about("mpiexec"))
         .long_about(texts::MPIEXEC)
         .override_usage("rankrun mpiexec [OPTIONS] COMMAND [ARG]... [: [OPTIONS] COMMAND [ARG]...]...")
-        .after_long_help(crate::mpiexec::options())
+        .after_help(crate::mpiexec::options())
+        .disable_help_flag(true)
+        .arg(Arg::new("help").long("help").short('h').action(ArgAction::HelpLong).help("Print help"))
         .arg(Arg::new("words").num_args(0..).trailing_var_arg(true).hide(true).value_parser(ValueParser::os_string()))
 }
 

@@ -50,7 +50,32 @@ pub(crate) fn quote(word: &OsStr) -> String {
     if !word.is_empty() && word.as_bytes().iter().all(|byte| plain(*byte)) {
         return text.into_owned();
     }
+    if std::str::from_utf8(word.as_bytes()).is_err() || text.chars().any(char::is_control) {
+        return dollar_quote(word.as_bytes());
+    }
     format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// `$'...'`, as bash, zsh, ksh and POSIX 2024 read it: what is no text, or does not show, is written by its number.
+fn dollar_quote(bytes: &[u8]) -> String {
+    let mut quoted = String::from("$'");
+    for chunk in bytes.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\n' => quoted.push_str("\\n"),
+                '\t' => quoted.push_str("\\t"),
+                '\\' | '\'' => quoted.extend(['\\', letter]),
+                letter if letter.is_control() => {
+                    let mut bytes = [0; 4];
+                    quoted.extend(letter.encode_utf8(&mut bytes).bytes().map(|byte| format!("\\{byte:03o}")));
+                }
+                letter => quoted.push(letter),
+            }
+        }
+        quoted.extend(chunk.invalid().iter().map(|byte| format!("\\{byte:03o}")));
+    }
+    quoted.push('\'');
+    quoted
 }
 
 /// Writes a command so that a shell reads it back as it is.
@@ -94,8 +119,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_words_survive_quoting_and_splitting(words in proptest::collection::vec(".*", 0..5)) {
+        fn any_words_survive_quoting_and_splitting(words in proptest::collection::vec("\\PC*", 0..5)) {
             prop_assert_eq!(split_text(&quote_all(&words)), Some(words));
+        }
+    }
+
+    #[test]
+    fn what_does_not_show_is_quoted_by_its_number() {
+        use std::os::unix::ffi::OsStrExt as _;
+        for (word, quoted) in [
+            (&b"\x1b[31m"[..], r"$'\033[31m'"),
+            (b"a\nb\t'\\", r"$'a\nb\t\'\\'"),
+            (b"\xe9t\xc3\xa9", "$'\\351t\u{e9}'"),
+        ] {
+            assert_eq!(quote(OsStr::from_bytes(word)), quoted);
         }
     }
 

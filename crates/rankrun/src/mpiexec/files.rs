@@ -1,27 +1,29 @@
 //! Files with command lines: Hydra's `-configfile` and Open MPI's `--app`.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 
 use crate::words::split;
 
-/// The command lines of a file: one in each line, `#` at the beginning of a line makes it a comment, and `\` at the end of a line joins it with the next.
-/// Words are split as a shell does it, with quotes; nothing is expanded. A word `:` separates commands, as on a command line.
-pub(super) fn command_lines(text: &str) -> Result<Vec<Vec<OsString>>, String> {
+/// The command lines of a file: one in each line, `#` at the beginning of a line makes it a comment, and `\` at the end of a
+/// line joins it with the next. Words are split as a shell does it, with quotes; nothing is expanded. A word `:` separates
+/// commands, as on a command line.
+pub(super) fn command_lines(text: &[u8]) -> Result<Vec<Vec<OsString>>, String> {
     let mut lines = Vec::new();
-    let (mut joined, mut start) = (String::new(), 0);
-    for (number, line) in text.lines().enumerate() {
+    let (mut joined, mut start) = (Vec::new(), 0);
+    for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
         if joined.is_empty() {
             start = number;
-            if line.trim_start().starts_with('#') {
+            if line.trim_ascii_start().starts_with(b"#") {
                 continue;
             }
         }
-        if let Some(begun) = line.strip_suffix('\\') {
-            joined.push_str(begun);
-            joined.push(' ');
+        if let Some(begun) = line.strip_suffix(b"\\") {
+            joined.extend([begun, b" "].concat());
             continue;
         }
-        joined.push_str(line);
+        joined.extend(line);
         take(&mut lines, &joined, start)?;
         joined.clear();
     }
@@ -29,8 +31,11 @@ pub(super) fn command_lines(text: &str) -> Result<Vec<Vec<OsString>>, String> {
     if lines.is_empty() { Err("it has no command line".to_owned()) } else { Ok(lines) }
 }
 
-fn take(lines: &mut Vec<Vec<OsString>>, text: &str, start: usize) -> Result<(), String> {
-    let words = split(OsStr::new(text)).ok_or_else(|| format!("line {}: a quote is not closed", start + 1))?;
+fn take(lines: &mut Vec<Vec<OsString>>, text: &[u8], start: usize) -> Result<(), String> {
+    if text.contains(&0) {
+        return Err(format!("line {}: it has a NUL character", start + 1));
+    }
+    let words = split(OsStr::from_bytes(text)).ok_or_else(|| format!("line {}: a quote is not closed", start + 1))?;
     // Hydra writes the separator at the end of a line too.
     let commands = words.split(|word| word == ":").filter(|command| !command.is_empty());
     lines.extend(commands.map(<[OsString]>::to_vec));
@@ -42,7 +47,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> Result<Vec<String>, String> {
-        let lines = command_lines(text)?;
+        let lines = command_lines(text.as_bytes())?;
         Ok(lines.iter().map(|words| words.join(OsStr::new("|")).to_string_lossy().into_owned()).collect())
     }
 
@@ -52,6 +57,13 @@ mod tests {
         assert_eq!(lines(text).unwrap(), ["-n|1|./master|a b", "-n|2|-env|A|1|./worker|#1"]);
         assert_eq!(lines("-n 1 a :\n-n 2 b : -n 3 c").unwrap(), ["-n|1|a", "-n|2|b", "-n|3|c"]);
         assert_eq!(lines("-n 1 a \\").unwrap(), ["-n|1|a"], "the last line may have no end");
+    }
+
+    #[test]
+    fn words_keep_their_bytes() {
+        let lines = command_lines(b"a \xe9\r\nb \xff\n").unwrap();
+        assert_eq!((lines[0][1].as_bytes(), lines[1][1].as_bytes()), (&b"\xe9"[..], &b"\xff"[..]));
+        assert!(command_lines(b"a \0").is_err());
     }
 
     #[test]

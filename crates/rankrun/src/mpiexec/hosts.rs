@@ -58,7 +58,9 @@ fn parse_entry(entry: &str) -> Result<Host, String> {
     if name.is_empty() {
         return Err(format!("\"{entry}\" names no host"));
     }
-    Ok(Host { name: name.to_owned(), slots: slots.map(parse_slots).transpose()? })
+    // Open MPI writes "*" for as many as there are CPUs.
+    let slots = slots.filter(|slots| *slots != "*").map(parse_slots).transpose()?;
+    Ok(Host { name: name.to_owned(), slots })
 }
 
 fn parse_slots(text: &str) -> Result<u32, String> {

@@ -14,8 +14,8 @@ pub(super) const OUTPUT: &[Word] = &[
     word("TAG-FULLNAME", Same(&["--tag={node}:{rank}:{stream}: "])),
     word("RANK", Same(&["--tag"])),
     word("TIMESTAMP", Same(&["--timestamps"])),
-    word("DIRECTORY", Differs(&["--log-dir={}"], COPIES)),
-    word("DIR", Differs(&["--log-dir={}"], COPIES)),
+    word("DIRECTORY", Differs(&["--log-dir={}/{job}"], COPIES)),
+    word("DIR", Differs(&["--log-dir={}/{job}"], COPIES)),
     word(
         "FILE",
         Refused("write --log-dir DIR for files and the terminal, --stdout-file 'FILE.{rank}' for files alone"),

@@ -182,14 +182,13 @@ pub(super) const NO_RESTART: &str = "ranks are not restarted: leave it out";
 const RESERVED: &str = "the standard reserves it, and no launcher reads it: leave it out";
 pub(super) const WHOLE: &str = "ranks have the whole environment";
 const INHERITED: &str =
-    "on its own machine the launcher strips nothing either; --env-remove '*' is an empty environment";
+    "on its own machine the launcher strips nothing either; --env-remove '*' leaves only what rankrun sets";
 pub(super) const REPORT: &str = "the report of a job that was ended says what each rank did, and has every exit code";
 const TRACE: &str = "write -x LD_PRELOAD=libVT.so to trace, -x LD_PRELOAD=libVTmc.so to check";
 const HOSTS: &str =
     "read: names of this machine are good, any other is refused; without -n their slots are the number of ranks";
 const PER_NODE: &str = "without -n: N ranks; with it nothing, since there is one machine";
-pub(super) const COPIES: &str =
-    "the files are rank-0000.stdout and so on; the output is on the terminal too, except with --output none";
+pub(super) const COPIES: &str = "the files are in a directory for each job, rank-0000.stdout and so on; the output is on the terminal too, except with nocopy";
 pub(super) const NO_UNIVERSE: &str = "the universe has the size of the job, since MPI_Comm_spawn is not offered";
 
 pub(super) const MERGE: &str = "write 2>&1 behind the command line";
@@ -308,7 +307,10 @@ pub(super) const TABLE: &[Row] = &[
         &["-genvexcl"],
         "NAMES",
         Job,
-        special(S::Drop { everywhere: true }, "--env-remove A --env-remove B for every command"),
+        special(
+            S::Drop { everywhere: true },
+            "--env-remove A --env-remove B for every command (Intel MPI removes nothing on its own machine)",
+        ),
     ),
     row(
         &[Intel],
@@ -447,7 +449,7 @@ pub(super) const TABLE: &[Row] = &[
     ),
     row(&[Intel], &["-ordered-output"], "", Job, Same(&["--output=line"])),
     row(&[Hydra], &["-output-from"], "RANK", Job, Same(&["--only={}"])),
-    row(OPEN_MPI, &["-output-filename", "-output-directory"], "DIR", Job, Differs(&["--log-dir={}"], COPIES)),
+    row(OPEN_MPI, &["-output-filename", "-output-directory"], "DIR", Job, Differs(&["--log-dir={}/{job}"], COPIES)),
     row(&[OpenMpi5], &["-output"], "WORDS", Job, special(S::Words(OUTPUT), "each word as the option of that name")),
     row(OPEN_MPI, &["-merge-stderr-to-stdout"], "", Job, Refused(MERGE)),
     row(OPEN_MPI, &["-xml"], "", Job, Refused(XML)),

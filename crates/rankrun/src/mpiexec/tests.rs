@@ -59,6 +59,8 @@ fn options_of_each_launcher_become_ours() {
         ("--prtemca a b -n 1 ./a", "-n 1 ./a"),
         ("-genvnone -genvlist A,B -envexcl C -n 1 ./a", "-n 1 --env-remove C ./a"),
         ("-host vm ./a", "-n 1 ./a"),
+        ("-genv=A 1 -x B={rank} -wdir {x} -n 1 ./a", "-n 1 -x A=1 -x 'B={{rank}}' '--wdir={{x}}' ./a"),
+        ("-n 1 ./a : ./b", "-n 1 ./a : -n 1 ./b"),
         ("-wdir /tmp -n 1 ./a : --wd / -n 1 ./b", "-n 1 --wdir=/tmp ./a : -n 1 --wdir=/ ./b"),
         ("-gwdir /tmp -n 1 ./a : -n 1 ./b", "-n 1 --wdir=/tmp ./a : -n 1 --wdir=/tmp ./b"),
         (
@@ -66,8 +68,8 @@ fn options_of_each_launcher_become_ours() {
             "'--stdout-file=out.{rank}' '--stderr-file=err.{node}' -n 2 ./a",
         ),
         ("-prepend-pattern %r: -n 2 ./a", "'--tag={rank}:' -n 2 ./a"),
-        ("-output-filename logs -n 2 ./a", "--log-dir=logs -n 2 ./a"),
-        ("--output tag,dir=logs:nocopy -n 2 ./a", "--tag --log-dir=logs --output=none -n 2 ./a"),
+        ("-output-filename logs -n 2 ./a", "'--log-dir=logs/{job}' -n 2 ./a"),
+        ("--output tag,dir=logs:nocopy -n 2 ./a", "--tag '--log-dir=logs/{job}' --output=none -n 2 ./a"),
         ("--runtime-options error-nonzero-status=0,timeout=5 -n 1 ./a", "--keep-going --timeout=5 -n 1 ./a"),
         ("-disable-auto-cleanup -n 2 ./a", "--keep-going -n 2 ./a"),
         ("-gtool gdb:0,3 -n 4 ./a", "-n 4 --wrap=0,3:gdb ./a"),
@@ -163,6 +165,7 @@ fn mistakes_are_refused_with_a_way_out() {
         "--output tga ./a",
         "--output xml ./a",
         "--strict=slurm ./a",
+        "-n 3 -configfile f",
         "-gtool gdb ./a",
     ];
     let text: Vec<String> = cases.iter().map(|line| format!("$ mpiexec {line}\n{}", refusal(line.trim()))).collect();

@@ -142,6 +142,11 @@ impl Reader<'_> {
             let option = Typed::of(word);
             let used = match table::named(&option.name) {
                 Some(row) if row.reads_lines() => {
+                    if line.count.is_some() || !line.words.is_empty() {
+                        let problem =
+                            option.problem("an option of one command stands before the file, which has the commands");
+                        return Err(problem.hint("write -n and the like into the lines of the file").into());
+                    }
                     self.lines_of_file(&option, after, file)?;
                     return Ok(());
                 }
@@ -183,7 +188,7 @@ impl Reader<'_> {
                 .hint("the file has the commands: write options before it, and nothing after it")
                 .into());
         }
-        let text = read_text(option, path.as_ref())?;
+        let text = read_bytes(option, path.as_ref())?;
         let lines = files::command_lines(&text).map_err(|error| option.problem(format!("\"{shown}\": {error}")))?;
         lines.iter().try_for_each(|words| self.command_line(words, Some(&shown)))
     }
@@ -266,7 +271,7 @@ impl Reader<'_> {
                 let [name, value] = values else { return Ok(()) };
                 let mut pair = name.clone();
                 pair.push("=");
-                pair.push(value);
+                pair.push(values::literal(value, For::Value));
                 self.environment(everywhere, line).extend(["-x".into(), pair]);
             }
             Special::Everywhere(words) => {
@@ -280,9 +285,9 @@ impl Reader<'_> {
             Special::Mca(prefix) => {
                 let [name, value] = values else { return Ok(()) };
                 let mut pair = OsString::from(prefix);
-                for part in [name.as_os_str(), OsStr::new("="), value] {
-                    pair.push(part);
-                }
+                pair.push(name);
+                pair.push("=");
+                pair.push(values::literal(value, For::Value));
                 self.everywhere.extend(["-x".into(), pair]);
             }
             Special::SearchPath => {
@@ -297,6 +302,7 @@ impl Reader<'_> {
             }
             Special::Tool => self.tools(option, option.text(first)?)?,
             Special::ToolFile => self.tools(option, &read_text(option, first.as_ref())?.replace('\n', ";"))?,
+            Special::TagPattern if first.is_empty() => {}
             Special::TagPattern => {
                 let template = values::pattern(first, For::Tag).map_err(bad)?;
                 self.job.push(with_value("--tag", &template));
@@ -349,7 +355,8 @@ impl Reader<'_> {
 
     /// Tools that stand in front of the programs of some ranks.
     fn tools(&mut self, option: &Typed, text: &str) -> Result<(), Problem> {
-        let wraps = values::tools(text).map_err(|error| option.problem(error))?;
+        let text = values::literal(OsStr::new(text), For::File);
+        let wraps = values::tools(&text.to_string_lossy()).map_err(|error| option.problem(error))?;
         self.everywhere.extend(wraps.iter().map(|wrap| format!("--wrap={wrap}").into()));
         Ok(())
     }
@@ -373,10 +380,10 @@ impl Reader<'_> {
     fn in_front(&self, name: &str, directory: &OsStr) -> OsString {
         let mut pair = OsString::from(name);
         pair.push("=");
-        pair.push(directory);
+        pair.push(values::literal(directory, For::Value));
         if let Some(have) = self.around.variable(name) {
             pair.push(":");
-            pair.push(have);
+            pair.push(values::literal(have, For::Value));
         }
         pair
     }
@@ -453,7 +460,7 @@ impl Reader<'_> {
             self.without.iter().map(|(what, options)| format!("{}: {what}", options.join(", "))).collect();
         let hosts: Vec<Host> = self.hosts.iter().map(|(_, host)| host.clone()).collect();
         let slots = self.per_node.or_else(|| hosts::slots(&hosts));
-        let mut count = None;
+        let is_mpmd = self.commands.len() > 1;
         let mut words = self.job;
         for (i, line) in self.commands.into_iter().enumerate() {
             if i > 0 {
@@ -462,7 +469,12 @@ impl Reader<'_> {
             let number = match (line.count, slots) {
                 (Some(number), _) => number,
                 (None, Some(slots)) => slots.to_string().into(),
-                (None, None) => count.get_or_insert_with(|| default_count(self.around, &mut warnings)).clone(),
+                (None, None) if is_mpmd => {
+                    let program = line.command.first().map(|word| word.display().to_string()).unwrap_or_default();
+                    warnings.push(format!("-n is not given for {program}: starting 1 rank, as MPICH and Intel MPI do"));
+                    "1".into()
+                }
+                (None, None) => default_count(self.around, &mut warnings),
             };
             words.extend(["-n".into(), number]);
             words.extend(self.everywhere.iter().cloned());
@@ -498,11 +510,16 @@ fn default_count(around: &Around<'_>, warnings: &mut Vec<String>) -> OsString {
     }
 }
 
+/// The most of a file of hosts or of command lines that is read.
+const MOST: u64 = 16 << 20;
+
+fn read_bytes(option: &Typed, path: &Path) -> Result<Vec<u8>, Problem> {
+    crate::file::read(path, MOST)
+        .map_err(|error| option.problem(format!("cannot read \"{}\": {}", path.display(), rankrun_sys::reason(&error))))
+}
+
 fn read_text(option: &Typed, path: &Path) -> Result<String, Problem> {
-    let bytes = std::fs::read(path).map_err(|error| {
-        option.problem(format!("cannot read \"{}\": {}", path.display(), rankrun_sys::reason(&error)))
-    })?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(String::from_utf8_lossy(&read_bytes(option, path)?).into_owned())
 }
 
 /// The values of an option, and how many of the words after it they are.
@@ -513,7 +530,11 @@ fn values_of(option: &Typed, row: &Row, after: &[OsString]) -> Result<(Vec<OsStr
         (0, value) => Ok((value.iter().cloned().collect(), 0)),
         (1, Some(value)) => Ok((vec![value.clone()], 0)),
         (1, None) => after.first().map(|value| (vec![value.clone()], 1)).ok_or_else(missing),
-        (_, Some(_)) => Err(missing()),
+        (_, Some(pair)) if pair.as_bytes().contains(&b'=') => {
+            let Typed { name, value } = Typed::of(pair);
+            Ok((vec![name.into(), value.unwrap_or_default()], 0))
+        }
+        (_, Some(name)) => after.first().map(|value| (vec![name.clone(), value.clone()], 1)).ok_or_else(missing),
         // Hydra takes "-genv NAME=VALUE" too, as one word after the option.
         (_, None) => match after {
             [pair, ..] if pair.as_bytes().contains(&b'=') => {
@@ -533,12 +554,13 @@ fn with_value(option: &str, value: &OsStr) -> OsString {
     word
 }
 
-/// One of our words, with the value filled in.
+/// One of our words, with the value filled in. What looks like a field of ours in it is text.
 fn fill(word: &str, value: Option<&OsString>) -> OsString {
     match (word.split_once("{}"), value) {
         (Some((before, after)), Some(value)) => {
             let mut filled = OsString::from(before);
-            filled.push(value);
+            let purpose = if before.is_empty() { For::Value } else { For::File };
+            filled.push(values::literal(value, purpose));
             filled.push(after);
             filled
         }

@@ -3,6 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use rankrun_core::template::Field;
+
 /// The letters of a pattern, and our fields. There is one process group (`%g`) and one proxy (`%p`), so both are 0.
 const LETTERS: &[(u8, &str)] = &[(b'r', "{rank}"), (b'h', "{node}"), (b'g', "0"), (b'p', "0")];
 
@@ -11,8 +13,34 @@ const LETTERS: &[(u8, &str)] = &[(b'r', "{rank}"), (b'h', "{node}"), (b'g', "0")
 pub(super) enum For {
     /// A tag, which may also have the time (`%t`).
     Tag,
-    /// The name of a file.
+    /// The name of a file, or a command.
     File,
+    /// The value of a variable, in which only the names of our fields are special.
+    Value,
+}
+
+/// A text that has no fields, as our template.
+pub(super) fn literal(text: &OsStr, purpose: For) -> OsString {
+    let mut template = Vec::new();
+    let mut rest = text.as_bytes();
+    while let [byte, after @ ..] = rest {
+        let end = if *byte == b'{' { name_in_braces(after) } else { None };
+        let is_special = |end: usize| {
+            let name = &after[..end];
+            purpose != For::Value || Field::ALL.iter().any(|field| field.name().as_bytes() == name)
+        };
+        match end.filter(|end| is_special(*end)) {
+            Some(end) => {
+                template.extend([b"{{", &after[..end], b"}}"].concat());
+                rest = &after[end + 1..];
+            }
+            None => {
+                template.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(template)
 }
 
 /// `out.%r` as our template `out.{rank}`.
@@ -138,6 +166,12 @@ mod tests {
             let file = pattern(OsStr::new(text), For::File).unwrap();
             let template = rankrun_core::Template::strict(&file).unwrap();
             assert_eq!(template.fixed(), Some(OsStr::new(text)), "{text}");
+        }
+        for text in ["{rank}", "a{x}b", "{{rank}}", "${rank}", "{job}{node}", "{"] {
+            let value = rankrun_core::Template::lenient(&literal(OsStr::new(text), For::Value));
+            assert_eq!(value.fixed(), Some(OsStr::new(text)), "{text}");
+            let file = rankrun_core::Template::strict(&literal(OsStr::new(text), For::File)).unwrap();
+            assert_eq!(file.fixed(), Some(OsStr::new(text)), "{text}");
         }
     }
 
