@@ -1,6 +1,8 @@
 //! Open MPI's ranks are connected by a PMIx host that starts with the first of them, and whose loss ends the job.
 
 use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -318,4 +320,41 @@ fn the_launcher_of_open_mpi_works_in_a_rank() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
     let text = ended.stdout_text();
     assert_eq!(text.lines().filter(|line| *line == "rank 1 of 2").count(), 2, "{text}");
+}
+
+/// Connects to a job's PMIx address as processes do that are none of its ranks: a scan of ports, a browser, one that waits.
+fn strangers(running: &Running) -> TcpStream {
+    let uri = running.wait_for_text("address");
+    let port: u16 = uri.trim().rsplit(':').next().and_then(|port| port.parse().ok()).expect("an address");
+    let connect = || TcpStream::connect(("127.0.0.1", port)).expect("somebody listens");
+    drop(connect());
+    connect().write_all(b"GET / HTTP/1.0\r\n\r\n").expect("it can be written");
+    connect()
+}
+
+#[test]
+fn a_connection_of_a_stranger_harms_no_job() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    let python = environment.program("python");
+    let running = job(&["-n", "2", &python, &program("late.py")]).start();
+    let waiting = strangers(&running);
+    wait_until(BOUND, || host(&running)).expect("there is a host");
+    running.sign("go");
+    let ended = running.finish(BOUND);
+    drop(waiting);
+    assert_eq!((ended.code, ended.stderr_text().as_str()), (Some(0), ""));
+    assert_eq!(sorted(&ended.stdout_text()), ["rank 0 of 2", "rank 1 of 2"]);
+}
+
+#[test]
+fn a_connection_of_a_stranger_ends_no_job_that_never_uses_it() {
+    let text =
+        "echo $PMIX_SERVER_URI3 > $RANKRUN_TEST_DIR/address; until [ -e $RANKRUN_TEST_DIR/go ]; do sleep 0.01; done";
+    // There is no such library: a job that needs one ends.
+    let running = job(&["-n", "1", "--pmix-lib", "/no/such/library", "sh", "-c", text]).start();
+    drop(strangers(&running));
+    wait_until(BOUND, || host(&running)).expect("there is a host");
+    running.sign("go");
+    let ended = running.finish(BOUND);
+    assert_eq!((ended.code, ended.stderr_text().as_str()), (Some(0), ""));
 }

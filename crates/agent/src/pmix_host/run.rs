@@ -25,7 +25,7 @@ const RELAY: u64 = 16;
 
 /// Bytes read from the agent at a time.
 const READ: usize = 64 * 1024;
-/// How long the first client may take to say who it is, before the library is looked for without it.
+/// How long a client may take to name its rank, before the library is looked for.
 const FIRST_CLIENT: Duration = Duration::from_secs(2);
 
 /// Runs the host until its agent is gone. Returns the exit code.
@@ -33,7 +33,7 @@ pub fn serve() -> u8 {
     let outcome = take_descriptors().and_then(|(control, listener)| {
         let mut host = Start { control, listener, decoder: Decoder::default(), leaders: HashMap::new() };
         match host.set_up() {
-            Ok((server, setup, clients)) => Host::new(host, server, setup, clients)?.run(),
+            Ok((server, setup, client)) => Host::new(host, server, setup, client)?.run(),
             Err(reason) => {
                 host.send(&FromHost::Failed { reason })?;
                 Ok(1)
@@ -78,10 +78,11 @@ struct Start {
 }
 
 impl Start {
-    fn set_up(&mut self) -> Result<(Server, Setup, Option<FirstClient>), String> {
+    fn set_up(&mut self) -> Result<(Server, Setup, FirstClient), String> {
         let setup = self.receive_setup().map_err(|error| format!("cannot read from the agent: {}", reason(&error)))?;
-        let client = self.first_client(&setup.namespace);
-        let pid = client.as_ref().and_then(|client| client.pid);
+        let client =
+            self.first_client(&setup.namespace).map_err(|error| format!("cannot accept: {}", reason(&error)))?;
+        let pid = client.pid;
         let library = search::load(setup.library.as_deref(), pid, &setup.programs)?;
         let waker = Waker::new().map_err(|error| reason(&error))?;
         // libpmix uses its own files as far as it is told where.
@@ -128,17 +129,52 @@ impl Start {
         }
     }
 
-    /// The client for which we were started, with its process if that can be found.
-    fn first_client(&mut self, namespace: &str) -> Option<FirstClient> {
+    /// The client for which we were started. Any process of this machine can connect: what is none of a rank's is closed, and the
+    /// next one is waited for.
+    fn first_client(&mut self, namespace: &str) -> io::Result<FirstClient> {
+        let mut was_none = false;
+        loop {
+            if self.wait_for_connection(Instant::now() + FIRST_CLIENT)?
+                && let Ok((stream, SocketAddr::V4(address))) = self.listener.accept()
+                && let Some(client) = self.admit(stream, address, namespace)
+            {
+                if was_none {
+                    self.send(&FromHost::Client)?;
+                }
+                return Ok(client);
+            }
+            if !was_none {
+                self.send(&FromHost::NoClient)?;
+                was_none = true;
+            }
+        }
+    }
+
+    /// Waits for a connection, and takes what the agent sends meanwhile. `false`: none came in time.
+    fn wait_for_connection(&mut self, until: Instant) -> io::Result<bool> {
+        use rustix::event::{PollFd, PollFlags, poll};
+        loop {
+            let timeout = time_until(until);
+            let mut fds = [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.control, PollFlags::IN)];
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) => return Ok(false),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            let [is_client, is_agent] = [0, 1].map(|i: usize| !fds[i].revents().is_empty());
+            if is_client {
+                return Ok(true);
+            }
+            if is_agent {
+                self.next_message(Some(Duration::ZERO))?;
+            }
+        }
+    }
+
+    /// The client of a connection, with its process if that can be found. `None`: it is none of a rank's.
+    fn admit(&mut self, mut stream: TcpStream, address: SocketAddrV4, namespace: &str) -> Option<FirstClient> {
         let until = Instant::now() + FIRST_CLIENT;
-        let (mut stream, address) = loop {
-            if !readable(&self.listener, Some(until)).ok()? {
-                return None;
-            }
-            if let Ok((stream, SocketAddr::V4(address))) = self.listener.accept() {
-                break (stream, address);
-            }
-        };
         let inode = inode_of_ours(&stream, address)?;
         let mut bytes = vec![0; FIRST_BYTES];
         let mut count = 0;
@@ -157,7 +193,15 @@ impl Start {
             }
         };
         bytes.truncate(count);
-        let pid = rank.and_then(|rank| self.leader(rank, until)).and_then(|leader| holder(leader.0, inode));
+        let pid = match rank {
+            Some(rank) => self.leader(rank, until).and_then(|leader| holder(leader.0, inode)),
+            // It speaks in a way that we do not know, or is a stranger of our user.
+            None if inode != NO_INODE => {
+                let leaders: Vec<Pid> = self.leaders.values().copied().collect();
+                Some(leaders.into_iter().find_map(|leader| holder(leader.0, inode))?)
+            }
+            None => None,
+        };
         Some(FirstClient { stream, bytes, pid })
     }
 
@@ -189,11 +233,7 @@ impl Start {
 fn readable(fd: impl std::os::fd::AsFd, until: Option<Instant>) -> io::Result<bool> {
     use rustix::event::{PollFd, PollFlags, poll};
     loop {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let timeout = left.map(|left| rustix::time::Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: i64::from(left.subsec_nanos()),
-        });
+        let timeout = until.map(time_until);
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) => return Ok(false),
@@ -204,14 +244,22 @@ fn readable(fd: impl std::os::fd::AsFd, until: Option<Instant>) -> io::Result<bo
     }
 }
 
+fn time_until(until: Instant) -> rustix::time::Timespec {
+    let left = until.saturating_duration_since(Instant::now());
+    rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+}
+
+/// No socket has this number: it stands for one that the kernel does not tell.
+const NO_INODE: u64 = 0;
+
 /// The number of a client's socket, if its owner is our user: libpmix believes each client who it says it is.
 fn inode_of_ours(stream: &TcpStream, client: SocketAddrV4) -> Option<u64> {
     let Ok(SocketAddr::V4(server)) = stream.local_addr() else { return None };
     let own = rustix::process::geteuid().as_raw();
     match diag::tcp_owner(client, server) {
         Ok(owner) => (owner.uid == own).then_some(owner.inode),
-        // This kernel does not answer such questions. 0 is no socket's number.
-        Err(error) => (error.kind() != io::ErrorKind::NotFound).then_some(0),
+        // This kernel does not answer such questions.
+        Err(error) => (error.kind() != io::ErrorKind::NotFound).then_some(NO_INODE),
     }
 }
 
@@ -280,7 +328,7 @@ struct Host {
 }
 
 impl Host {
-    fn new(start: Start, server: Server, setup: Setup, first: Option<FirstClient>) -> io::Result<Host> {
+    fn new(start: Start, server: Server, setup: Setup, first: FirstClient) -> io::Result<Host> {
         let poller = Poller::new()?;
         let waker = server.waker()?;
         poller.add(&waker, UPCALLS, Interest::Read)?;
@@ -305,13 +353,12 @@ impl Host {
         };
         let library = host.server.library();
         host.send(&FromHost::Ready { library: library.path().to_owned(), version: library.version() })?;
-        if let Some(FirstClient { stream, bytes, pid }) = first {
-            if let (Some(pid), Some(rank)) = (pid, claimed_rank(&bytes, &host.setup.namespace)) {
-                host.processes.insert(Rank(rank), Pid(pid));
-            }
-            let number = host.relay.add(stream.into(), &bytes)?;
-            host.relay.named(number);
+        let FirstClient { stream, bytes, pid } = first;
+        if let (Some(pid), Some(rank)) = (pid, claimed_rank(&bytes, &host.setup.namespace)) {
+            host.processes.insert(Rank(rank), Pid(pid));
         }
+        let number = host.relay.add(stream.into(), &bytes)?;
+        host.relay.named(number);
         Ok(host)
     }
 

@@ -172,9 +172,6 @@ impl Pmix {
         cgroup: Option<OwnedFd>,
         poller: &Poller,
     ) -> io::Result<Command> {
-        let State::Wanted(listener) = std::mem::replace(&mut self.state, State::Lost) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
         std::fs::create_dir(&self.setup.directory)?;
         let (ours, theirs) = socket::pair()?;
         let (errors, their_errors) = socket::pipe()?;
@@ -185,7 +182,13 @@ impl Pmix {
         messages.extend(self.leaders.iter().map(|(rank, pid)| ToHost::Leader { rank: *rank, pid: *pid }));
         control.send(messages.iter().filter_map(bytes))?;
         let ends = Ends { control, errors: Capture::new(errors), decoder: Decoder::default() };
-        self.state = State::Starting { ends, until: now + START_BOUND };
+        // Not before all else is done: an error is that of a host which is wanted.
+        let State::Wanted(listener) =
+            std::mem::replace(&mut self.state, State::Starting { ends, until: now + START_BOUND })
+        else {
+            self.state = State::Lost;
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
         Ok(Command {
             program: CString::default(),
             argv: vec![c"rankrun".into(), c"pmix-host".into()],
@@ -279,6 +282,8 @@ impl Pmix {
                 };
             }
             FromHost::Failed { reason } => news.extend(self.lose(reason)),
+            FromHost::NoClient => self.start_until(Duration::MAX),
+            FromHost::Client => self.start_until(now + START_BOUND),
             FromHost::Pong => {
                 if let State::Running { ping, .. } = &mut self.state {
                     *ping = Ping::Due(now + PING);
@@ -289,6 +294,13 @@ impl Pmix {
                 self.server.request(now, id, request, &mut effects);
                 self.perform(effects, news);
             }
+        }
+    }
+
+    /// The host is to be ready by then.
+    fn start_until(&mut self, bound: Duration) {
+        if let State::Starting { until, .. } = &mut self.state {
+            *until = bound;
         }
     }
 
@@ -351,7 +363,7 @@ impl Pmix {
     /// When [`Pmix::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let host = match &self.state {
-            State::Starting { until, .. } => Some(*until),
+            State::Starting { until, .. } => Some(*until).filter(|until| *until < Duration::MAX),
             State::Running { ping, .. } => Some(ping.at()),
             State::Waiting(_) | State::Wanted(_) | State::Lost => None,
         };
@@ -433,10 +445,12 @@ impl Pmix {
         }
     }
 
-    /// The host cannot serve any more. It is reported once.
+    /// The host cannot serve any more. It is reported once, and ends the job if a rank may still need it.
     fn lose(&mut self, why: String) -> Vec<News> {
+        let is_over = self.ranks.iter().all(|rank| matches!(self.server.lifecycle(*rank), Lifecycle::Finalized));
         match std::mem::replace(&mut self.state, State::Lost) {
             State::Lost => Vec::new(),
+            State::Running { .. } if is_over => vec![News::Note(why)],
             State::Waiting(_) | State::Wanted(_) | State::Starting { .. } | State::Running { .. } => {
                 vec![News::WireUpLost(why)]
             }

@@ -95,7 +95,7 @@ impl Codes {
 fn own_status(rank: &RankReport, report: &Report) -> Option<WorkerStatus> {
     match (rank.fate, rank.status?) {
         // Its code is known also if it was ended on its way out.
-        (Fate::Culprit, WorkerStatus::Signaled { .. }) if report.exit_code.0 < 128 => {
+        (Fate::Culprit, WorkerStatus::Signaled { signal, .. }) if report.exit_code != ExitCode::signal(signal) => {
             Some(WorkerStatus::Exited { code: report.exit_code.0 })
         }
         (Fate::Culprit, status) => Some(status),

@@ -1,6 +1,6 @@
 //! A file for each rank and stream.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -28,13 +28,14 @@ pub struct LogError {
 
 /// The files of the ranks' streams.
 ///
-/// Each holds the bytes that its rank wrote, or whole lines of the ranks that share it. Of a line that overwrites itself with `\r`, as progress bars do, only the
-/// last state is kept. In a log directory a file is created when its rank first writes. The unterminated end of a stream is written when
-/// more comes, or when the stream is closed.
+/// In a log directory each holds what one stream of one rank wrote, and is created with the first of it. Of a line that overwrites
+/// itself with `\r`, as progress bars do, only the last state is kept; an unterminated line is written when more comes, or when the
+/// stream is closed. A file that stands for the console has every byte, and whole lines where several streams share it.
 #[derive(Debug)]
 pub struct LogFiles {
     places: LogPlaces,
-    is_shared: bool,
+    /// The files that several streams write.
+    shared: HashSet<PathBuf>,
     world_size: u32,
     capacity: usize,
     logs: HashMap<Source, Log>,
@@ -80,7 +81,7 @@ impl LogFiles {
         Ok(LogFiles {
             unwritten: 0,
             world_size,
-            is_shared: places.are_shared(),
+            shared: places.shared(),
             places,
             capacity,
             logs: HashMap::new(),
@@ -102,14 +103,12 @@ impl LogFiles {
     /// [`retry`](Self::retry) or before anything else that comes for this file.
     pub fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) -> Result<(), LogError> {
         let source = (rank, stream);
-        if self.path(rank, stream).is_none() {
-            return Ok(());
-        }
+        let Some(path) = self.path(rank, stream) else { return Ok(()) };
         let is_begun = self.places.are_made();
         let log = self.logs.entry(source).or_insert_with(|| Log { is_begun, ..Log::default() });
         let before = log.unwritten.len();
         match self.places.are_made() {
-            true => log.take_exactly(bytes, self.is_shared),
+            true => log.take_exactly(bytes, self.shared.contains(&path)),
             false => log.take(bytes),
         }
         self.unwritten += log.unwritten.len() - before;
@@ -127,7 +126,8 @@ impl LogFiles {
             return Ok(());
         };
         let before = log.unwritten.len();
-        log.end(self.is_shared);
+        let is_shared = self.places.file(rank, stream, self.world_size).is_some_and(|path| self.shared.contains(&path));
+        log.end(is_shared);
         self.unwritten += log.unwritten.len() - before;
         self.flush(source)?;
         self.open.remove(&source);

@@ -1,6 +1,6 @@
 //! Which file each stream of each rank goes to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{FileType, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -13,7 +13,7 @@ use crate::logfiles::LogError;
 /// The least number of digits of a rank in the name of its file: jobs of different sizes use the same names.
 const RANK_WIDTH: usize = 4;
 
-/// Where the streams of the ranks go besides the console.
+/// Which files the streams of the ranks go to, beside the console or instead of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogPlaces(Kind);
 
@@ -95,11 +95,11 @@ impl LogPlaces {
         }
     }
 
-    /// Whether several streams write to one file, whose lines must each have an end.
-    pub(crate) fn are_shared(&self) -> bool {
-        let Kind::Files(files) = &self.0 else { return false };
-        let all = || files.iter().flatten().flatten();
-        all().collect::<BTreeSet<_>>().len() < all().count()
+    /// The files that several streams write, so that their lines must each have an end.
+    pub(crate) fn shared(&self) -> HashSet<PathBuf> {
+        let Kind::Files(files) = &self.0 else { return HashSet::new() };
+        let mut seen = HashSet::new();
+        files.iter().flatten().flatten().filter(|path| !seen.insert(*path)).cloned().collect()
     }
 
     /// Whether a file is there before its rank first writes, so that every write appends.

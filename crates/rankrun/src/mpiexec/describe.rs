@@ -32,8 +32,9 @@ pub(crate) fn options() -> String {
     let mut text = String::from("Options, and whose they are:\n");
     for row in TABLE {
         let launchers: Vec<&str> = row.launchers.iter().map(|launcher| launcher.short()).collect();
+        let launchers = if launchers.is_empty() { "rankrun".to_owned() } else { launchers.join(" ") };
         // Writing into a string does not fail.
-        let _ = writeln!(text, "  {}  [{}]\n          {}", typed(row), launchers.join(" "), here(row));
+        let _ = writeln!(text, "  {}  [{launchers}]\n          {}", typed(row), here(row).replace('`', ""));
     }
     text.push_str("\nVariables:\n");
     for variable in VARIABLES {

@@ -45,6 +45,7 @@ pub(super) const DISPLAY: &[Word] = &[
 /// The words of `--runtime-options` (Open MPI 5).
 pub(super) const RUNTIME: &[Word] = &[
     word("ERROR-NONZERO-STATUS=0", Same(&["--keep-going"])),
+    word("ERROR-NONZERO-STATUS=false", Same(&["--keep-going"])),
     word("ERROR-NONZERO-STATUS", Already("the first failure ends the job")),
     word("ABORT-NONZERO-STATUS", Already("the first failure ends the job")),
     word("CONTINUOUS", Same(&["--keep-going"])),
@@ -105,5 +106,8 @@ pub(super) const VARIABLES: &[Variable] = &[
     ),
 ];
 
-/// How many ranks a resource manager has given to a job on one machine.
+/// How many nodes a resource manager has given to a job: Slurm, PBS and Grid Engine.
+pub(super) const NODES: &[&str] = &["SLURM_JOB_NUM_NODES", "PBS_NUM_NODES", "NHOSTS"];
+
+/// How many ranks it has given to it.
 pub(super) const TASKS: &[&str] = &["SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS"];

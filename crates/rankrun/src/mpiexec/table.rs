@@ -142,7 +142,7 @@ impl Row {
     }
 }
 
-/// The row of an option as typed, without its value. One letter has one dash; for longer names the dashes do not count, nor
+/// The row of an option as typed, without its value. How many dashes it has does not count, nor
 /// does it whether they are written with `-` or `_`.
 pub(super) fn named(typed: &str) -> Option<&'static Row> {
     let typed = key(typed);

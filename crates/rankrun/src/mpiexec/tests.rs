@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use rankrun_core::foreign_codes::Codes;
 
+use super::lists::{DISPLAY, OUTPUT, RUNTIME};
 use super::table::{Here, Launcher, Special, TABLE, named};
 use super::{Around, Reading, Stop, is_name, read};
 use crate::args;
@@ -71,6 +72,8 @@ fn options_of_each_launcher_become_ours() {
         ("-output-filename logs -n 2 ./a", "'--log-dir=logs/{job}' -n 2 ./a"),
         ("--output tag,dir=logs:nocopy -n 2 ./a", "--tag '--log-dir=logs/{job}' --output=none -n 2 ./a"),
         ("--runtime-options error-nonzero-status=0,timeout=5 -n 1 ./a", "--keep-going --timeout=5 -n 1 ./a"),
+        ("--runtime-options continuous=0,donotlaunch=false -n 1 ./a", "-n 1 ./a"),
+        ("--runtime-options error-nonzero-status=false -n 1 ./a", "--keep-going -n 1 ./a"),
         ("-disable-auto-cleanup -n 2 ./a", "--keep-going -n 2 ./a"),
         ("-gtool gdb:0,3 -n 4 ./a", "-n 4 --wrap=0,3:gdb ./a"),
         ("-s all -n 2 ./a", "--stdin=all -n 2 ./a"),
@@ -164,6 +167,7 @@ fn mistakes_are_refused_with_a_way_out() {
         "-outfile-pattern out.%q ./a",
         "--output tga ./a",
         "--output xml ./a",
+        "--output dir -n 2 ./a",
         "--strict=slurm ./a",
         "-n 3 -configfile f",
         "-gtool gdb ./a",
@@ -238,8 +242,10 @@ fn every_option_of_every_launcher_is_in_the_table() {
 fn words_of_ours_in_the_table_are_options_of_ours() {
     let command = args::job();
     let known = args::long_names(&command);
-    for row in TABLE {
-        let (words, advice) = match row.here {
+    let of_words = [OUTPUT, DISPLAY, RUNTIME].into_iter().flatten().map(|word| ([word.name; 1], word.here));
+    let of_rows = TABLE.iter().map(|row| ([row.names[0]; 1], row.here));
+    for (names, here) in of_rows.chain(of_words) {
+        let (words, advice) = match here {
             Here::Same(words) => (words, ""),
             Here::Differs(words, how) => (words, how),
             Here::Refused(text) | Here::Without(text) | Here::Already(text) | Here::Special(_, text) => (&[][..], text),
@@ -248,7 +254,7 @@ fn words_of_ours_in_the_table_are_options_of_ours() {
         for word in words.map(|word| word.trim_end_matches(':')).filter(|word| word.starts_with("--")) {
             let name = word.split('=').next().unwrap_or(word);
             let theirs = ["--args", "--mca", "--collection-mode", "--preload-binary"].contains(&name);
-            assert!(theirs || known.iter().any(|known| known == name), "{:?}: {word}", row.names);
+            assert!(theirs || known.iter().any(|known| known == name), "{names:?}: {word}");
         }
     }
 }

@@ -331,10 +331,20 @@ impl Reader<'_> {
             let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
             let is = |word: &&table::Word, text: &str| word.name.eq_ignore_ascii_case(text);
             let found = known.iter().find(|word| is(word, text)).or_else(|| known.iter().find(|word| is(word, name)));
+            // A switch may have a value: only the one that says no changes what it is.
+            let says_no =
+                value.is_some_and(|value| ["0", "no", "false", "off"].iter().any(|no| no.eq_ignore_ascii_case(value)));
             match found.map(|word| word.here) {
                 Some(Here::Same(words) | Here::Differs(words, _)) => {
+                    let takes_value = words.iter().any(|word| word.contains("{}"));
                     let value = value.map(OsString::from);
-                    self.job.extend(words.iter().map(|word| fill(word, value.as_ref())));
+                    match (takes_value, &value) {
+                        (true, None) => {
+                            return Err(option.problem(format!("\"{name}\" needs a value: {name}=VALUE")).into());
+                        }
+                        (false, Some(_)) if says_no && found.is_some_and(|word| !is(&word, text)) => {}
+                        _ => self.job.extend(words.iter().map(|word| fill(word, value.as_ref()))),
+                    }
                 }
                 Some(Here::Without(what)) => self.without(what, option, &[text.into()]),
                 Some(Here::Already(_) | Here::Special(..)) => {}
@@ -438,7 +448,7 @@ impl Reader<'_> {
             match meaning {
                 lists::Meaning::HostFile if self.hosts.is_empty() => self.host_file(&option, Path::new(value))?,
                 lists::Meaning::PerNode if self.per_node.is_none() => {
-                    self.per_node = value.to_str().and_then(|text| text.parse().ok())
+                    self.per_node = value.to_str().and_then(|text| text.parse().ok()).filter(|count| *count > 0);
                 }
                 lists::Meaning::HostFile | lists::Meaning::PerNode => {}
             }
@@ -490,9 +500,13 @@ impl Reader<'_> {
 
 /// The ranks of a command without `-n`: those that a resource manager has given to this machine, or one for each CPU.
 fn default_count(around: &Around<'_>, warnings: &mut Vec<String>) -> OsString {
-    let is_alone = around.variable("SLURM_JOB_NUM_NODES").is_none_or(|nodes| nodes == "1");
+    // The number of all tasks is that of this machine only where it is the only one.
+    let is_alone = lists::NODES.iter().all(|name| around.variable(name).is_none_or(|nodes| nodes == "1"))
+        && around
+            .variable("LSB_MCPU_HOSTS")
+            .is_none_or(|hosts| hosts.to_string_lossy().split_whitespace().count() <= 2);
     let given = lists::TASKS.iter().find_map(|name| {
-        let value = around.variable(name).filter(|_| is_alone || !name.starts_with("SLURM"))?;
+        let value = around.variable(name).filter(|_| is_alone)?;
         value.to_str()?.parse::<u32>().ok().filter(|count| *count > 0).map(|count| (name, count))
     });
     match given {

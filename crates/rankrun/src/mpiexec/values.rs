@@ -135,7 +135,10 @@ pub(super) fn map_by(text: &str) -> Result<Placement, String> {
     let count = fields.next().and_then(|count| count.parse().ok()).filter(|count| *count > 0);
     let count = count.ok_or_else(|| format!("\"{text}\" is not ppr:N:RESOURCE"))?;
     let resource = fields.next().ok_or_else(|| format!("\"{text}\" is not ppr:N:RESOURCE"))?;
-    Ok(Resource::of(resource).map_or(Placement::Places, |resource| Placement::Per(count, resource)))
+    match Resource::of(resource) {
+        Some(resource) => Ok(Placement::Per(count, resource)),
+        None => Err(format!("\"{resource}\" is not node, package, socket or numa: write -n N")),
+    }
 }
 
 /// Whether a value of `--map-by` asks for CPUs for each rank, and so for binding.
@@ -189,11 +192,12 @@ mod tests {
         assert_eq!(map_by("ppr:4:node:PE=2"), Ok(Placement::Per(4, Resource::Node)));
         assert_eq!(map_by("PPR:4:Socket"), Ok(Placement::Per(4, Resource::Package)));
         assert_eq!(map_by("ppr:1:numa"), Ok(Placement::Per(1, Resource::Numa)));
-        for text in ["core", "ppr:1:l3cache", "numa:PE=2,SPAN", "slot"] {
+        for text in ["core", "numa:PE=2,SPAN", "slot"] {
             assert_eq!(map_by(text), Ok(Placement::Places), "{text}");
         }
         assert!(map_by("ppr:x:node").is_err());
         assert!(map_by("ppr:2").is_err());
+        assert!(map_by("ppr:2:l3cache").is_err(), "how many there are is not known");
         assert!(binds("node:pe=2") && binds("ppr:2:socket:SPAN,PE=9") && !binds("ppr:1:node"));
     }
 }

@@ -63,6 +63,10 @@ pub enum FromHost {
         request: Request,
     },
     Pong,
+    /// The connection for which it was started is none of a rank's: it waits for the next one.
+    NoClient,
+    /// After `NoClient`: a rank has connected.
+    Client,
 }
 
 /// Who takes part in an operation.
