@@ -163,7 +163,7 @@ fn a_progress_line_leaves_its_last_state_in_a_file() {
 #[test]
 fn a_daemon_that_holds_stdout_does_not_hold_up_the_end() {
     let ended = Job::new(["-n", "2", "--linger", "100ms", "--grace", "500ms", &helper("tree"), "--all", "--exit", "0"])
-        .bound(Duration::from_secs(3))
+        .bound(BOUND)
         .run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
 }
