@@ -445,12 +445,11 @@ impl Pmix {
         }
     }
 
-    /// The host cannot serve any more. It is reported once, and ends the job if a rank may still need it.
+    /// The host cannot serve any more. It is reported once. It ends the job also if all ranks have finalized: the last answer may
+    /// not have reached its rank.
     fn lose(&mut self, why: String) -> Vec<News> {
-        let is_over = self.ranks.iter().all(|rank| matches!(self.server.lifecycle(*rank), Lifecycle::Finalized));
         match std::mem::replace(&mut self.state, State::Lost) {
             State::Lost => Vec::new(),
-            State::Running { .. } if is_over => vec![News::Note(why)],
             State::Waiting(_) | State::Wanted(_) | State::Starting { .. } | State::Running { .. } => {
                 vec![News::WireUpLost(why)]
             }
