@@ -144,16 +144,14 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    fn two_ranks() -> Gang {
+        let (grace_failure, grace_outside) = (ms(5_000), ms(25_000));
+        Gang::new(2, Rules { grace_failure, grace_outside, timeout: None, keep_going: false, terminal: None })
+    }
+
     #[test]
     fn what_a_rank_of_another_node_with_the_same_pid_lost_is_not_held_against_it() {
-        let rules = Rules {
-            grace_failure: ms(5_000),
-            grace_outside: ms(25_000),
-            timeout: None,
-            keep_going: false,
-            terminal: None,
-        };
-        let mut gang = Gang::new(2, rules);
+        let mut gang = two_ranks();
         let said = |kind: &str| Testimony::Uncaught(Exception { kind: kind.to_owned(), ..Exception::default() });
         let reset = Event::Testimony { rank: Rank(1), pid: Pid(500), testimony: said("ConnectionResetError") };
         let started = (0..2).map(|rank| (0, Event::Started { rank: Rank(rank), pid: Pid(500) }));
@@ -168,14 +166,7 @@ mod tests {
 
     /// Two ranks, of which rank 1 fails after 100 ms; then what happens to rank 0, whose fate and how it ended are returned.
     fn ending(events: impl IntoIterator<Item = (u64, Event)>, fate_is: Fate) -> Option<String> {
-        let rules = Rules {
-            grace_failure: ms(5_000),
-            grace_outside: ms(25_000),
-            timeout: None,
-            keep_going: false,
-            terminal: None,
-        };
-        let mut gang = Gang::new(2, rules);
+        let mut gang = two_ranks();
         let failure = (100, Event::Ended { rank: Rank(1), status: WorkerStatus::Exited { code: 9 } });
         let started = (0..2).map(|rank| (0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) }));
         for (at, event) in started.chain([failure]).chain(events) {
