@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::evidence::{Evidence, Fact, Source};
-use crate::gang::{Gang, RankRecord};
+use crate::evidence::{Class, Evidence, Fact, Source};
+use crate::gang::{Gang, MpiLife, RankRecord};
 use crate::grace::Work;
 use crate::ids::Rank;
-use crate::order::{Began, Weight, began};
+use crate::order::{Began, SETTLE, Weight, began};
 use crate::peers::{Loss, loss_of};
 use crate::status::{WorkerStatus, signal_name};
 use crate::verdict::{Fate, Finding};
@@ -17,7 +17,13 @@ const SIGKILL: i32 = 9;
 const LEFT_RECENTLY: Duration = Duration::from_secs(5);
 
 /// The fate of a rank that did not decide on the end of the job.
-pub(crate) fn fate(gang: &Gang, rank: Rank, record: &RankRecord, finding: Option<&Finding>) -> Fate {
+pub(crate) fn fate(
+    gang: &Gang,
+    rank: Rank,
+    record: &RankRecord,
+    finding: Option<&Finding>,
+    decided: Option<&Finding>,
+) -> Fate {
     match (finding, record.status, record.outcome) {
         (Some(finding), ..) if finding.weight == Weight::Victim => Fate::Victim,
         (Some(finding), ..) if finding.weight == Weight::Late && !record.stop.signals.is_empty() => {
@@ -29,12 +35,20 @@ pub(crate) fn fate(gang: &Gang, rank: Rank, record: &RankRecord, finding: Option
         (Some(_), ..) => Fate::FailedToo,
         (None, Some(_), _) if lost(gang, rank, record).is_some() => Fate::Victim,
         (None, Some(_), _) if is_on_our_signal(gang, record, None) => Fate::EndedByRankrun,
+        (None, Some(status), _) if status.success() && is_taken_along(record, decided) => Fate::Victim,
         (None, Some(status), _) if status.success() => Fate::Succeeded,
         (None, Some(_), _) if record.is_ended_by_our_signals() => Fate::EndedByRankrun,
         (None, Some(_), _) => Fate::FailedToo,
         (None, None, Some(Outcome::NeverStarted | Outcome::SpawnFailed)) => Fate::NeverStarted,
         (None, None, _) => Fate::Unknown,
     }
+}
+
+/// Whether a rank left MPI without `MPI_Finalize` after another's `MPI_Abort`: its library ended it, with 0 as it may be.
+fn is_taken_along(record: &RankRecord, decided: Option<&Finding>) -> bool {
+    let abort = decided.filter(|decided| decided.class == Class::Abort);
+    let is_after = |abort: &Finding| record.ended_at.is_some_and(|ended| abort.at <= ended + SETTLE);
+    record.mpi == MpiLife::Inited && abort.is_some_and(is_after)
 }
 
 /// What a rank reported to have lost, and when, if it did, although our signal may have come before its end.
@@ -173,7 +187,7 @@ mod tests {
             gang.handle(ms(at), event, &mut Vec::new());
         }
         let record = &gang.ranks()[0];
-        assert_eq!(fate(&gang, Rank(0), record, None), fate_is);
+        assert_eq!(fate(&gang, Rank(0), record, None, None), fate_is);
         how(&gang, Rank(0), record, fate_is)
     }
 

@@ -137,7 +137,7 @@ fn concluded(stderr: &[u8], stdout: &[u8], status: WorkerStatus) -> (Gang, Verdi
     let (mut err, mut out) = (Tail::default(), Tail::default());
     err.write(stderr);
     out.write(stdout);
-    let _ = (err.last_traceback(), err.aborted(), err.lines()); // They must not panic.
+    let _ = (err.last_traceback(), err.aborted(0), err.lines()); // They must not panic.
     let words = words(&gang, Rank(1), &err, &out);
     feed(&mut gang, 2, Event::LastWords { rank: Rank(1), words });
     let verdict = verdict(&gang);

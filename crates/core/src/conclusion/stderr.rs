@@ -102,13 +102,13 @@ impl Tail {
         recognisers::ends_with_traceback(&lines.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Whose `MPI_Abort` the text tells of last, by the rank in `MPI_COMM_WORLD`, and with which code. Reads all that is
-    /// kept.
-    pub fn aborted(&self) -> Option<(u32, i32)> {
+    /// The code of the first `MPI_Abort` of a rank of `MPI_COMM_WORLD` that the text tells of: one on an intercommunicator
+    /// may return, and another one follow. Reads all that is kept.
+    pub fn aborted(&self, rank: u32) -> Option<i32> {
         if !self.contains("Abort(") {
             return None;
         }
-        self.bare().iter().rev().find_map(|line| abort_banner(line))
+        self.bare().iter().filter_map(|line| abort_banner(line)).find_map(|(of, code)| (of == rank).then_some(code))
     }
 
     fn contains(&self, mark: &str) -> bool {
@@ -170,7 +170,7 @@ impl Tails<'_> {
         };
         let last = stderr.iter().rev().filter(|line| !line.trim().is_empty()).take(LAST);
         let peer_lost = last.filter(|line| !is_mild(line)).find(|line| loss_in(line).is_some()).cloned();
-        let aborted = self.stderr.and_then(Tail::aborted).filter(|(of, _)| *of == rank).map(|(_, code)| code);
+        let aborted = self.stderr.and_then(|stderr| stderr.aborted(rank));
         let last_line = stderr.iter().rev().find(|line| !line.trim().is_empty() && abort_banner(line).is_none());
         let last_line = last_line.filter(|_| end.is_deliberate()).map(|line| line.trim().to_owned());
         Words { failure, peer_lost: peer_lost.filter(|_| end.is_deliberate()), aborted, last_line }

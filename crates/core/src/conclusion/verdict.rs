@@ -170,7 +170,7 @@ pub fn verdict(gang: &Gang) -> Verdict {
         let fate = match decided.filter(|decided| decided.rank == rank) {
             Some(_) if culprit.is_some() => Fate::Culprit,
             Some(_) => Fate::Interrupted,
-            None => fate(gang, rank, record, finding),
+            None => fate(gang, rank, record, finding, decided),
         };
         fates.push(fate);
         // What only a child of it reported, it may have survived.
@@ -210,7 +210,7 @@ fn finding_from(gang: &Gang, rank: Rank, all: &[&Evidence]) -> Option<Finding> {
     let deciding = facts
         .iter()
         .filter_map(|evidence| class_of(&evidence.fact, is_exception, record).map(|class| (class, *evidence)))
-        .min_by_key(|(class, _)| CLASSES.iter().position(|known| known == class))
+        .min_by_key(|(class, evidence)| (CLASSES.iter().position(|known| known == class), evidence.at))
         .or_else(|| cut_short(record, &facts));
     let (class, evidence) = deciding?;
     // What its leader told of itself, or else what was chosen, began it.

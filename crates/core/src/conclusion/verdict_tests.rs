@@ -483,9 +483,14 @@ fn who_exits_with_the_code_of_an_mpi_abort_was_taken_along() {
     assert_eq!(fates, [Fate::Victim, Fate::Culprit, Fate::Victim]);
     let (_, fates) = job(exit(0, 8), 3);
     assert_eq!(fates[2], Fate::FailedToo, "its code is another");
-    let event = MpiEvent::Aborted { code: 8, message: None };
-    let (culprit, fates) = job(Event::Mpi { rank: Rank(1), event }, 8);
+    let reported = |code| Event::Mpi { rank: Rank(1), event: MpiEvent::Aborted { code, message: None } };
+    let (culprit, fates) = job(reported(8), 8);
     assert_eq!((culprit.map(|(rank, ..)| rank), fates[2]), (Some(1), Fate::Victim));
+    let (culprit, fates) = job(reported(7), 8);
+    assert_eq!(culprit.map(|(rank, .., code)| (rank, code)), Some((1, 8)), "the first MPI_Abort returned");
+    assert_eq!(fates[2], Fate::Victim);
+    let (_, fates) = job(reported(8), 0);
+    assert_eq!(fates[2], Fate::Victim, "it left MPI without MPI_Finalize");
 }
 
 #[test]

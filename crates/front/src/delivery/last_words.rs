@@ -109,7 +109,7 @@ impl LastWords {
 
     /// Whether the rank has printed that it ends the job by `MPI_Abort`.
     pub(crate) fn has_aborted(&self, rank: Rank) -> bool {
-        self.of(rank).and_then(Tail::aborted).is_some_and(|(aborting, _)| aborting == rank.0)
+        self.of(rank).is_some_and(|stderr| stderr.aborted(rank.0).is_some())
     }
 
     /// When [`LastWords::due`] or [`LastWords::is_to_look`] may have something to say.

@@ -1,5 +1,7 @@
 //! What the last lines of a rank's output add to the evidence.
 
+use std::time::Duration;
+
 use super::room::BYTES_KEPT;
 use super::{Effect, Gang, Moment, MpiLife, RankRecord};
 use crate::evidence::{Evidence, Fact, Source};
@@ -25,18 +27,23 @@ impl Gang {
     }
 
     /// A rank that printed the banner of its `MPI_Abort` and did not report it: on an intercommunicator, libraries only
-    /// end its members. Its time is its own end, or that of the first rank that it ended.
+    /// end its members. It was before its own end, before that of the first rank that it ended,
+    /// and before an abort that it reported, as the first banner counts.
     fn aborted_in_words(&mut self, rank: Rank, code: i32) {
-        let is_known = |known: &Evidence| known.rank == rank && matches!(known.fact, Fact::Aborted { .. });
-        // `MPI_Abort` of Intel MPI may return, and the rank go on to `MPI_Finalize`.
+        let is_known =
+            |known: &Evidence| known.rank == rank && matches!(known.fact, Fact::Aborted { code: of, .. } if of == code);
+        // `MPI_Abort` of Intel MPI may return, and the rank go on to `MPI_Finalize`, or to an abort that it reports.
         let in_mpi = |record: &&RankRecord| record.mpi != MpiLife::NotInited;
         let Some(record) = self.ranks.get(rank.index()).filter(in_mpi) else { return };
         if self.evidence.iter().any(is_known) {
             return;
         }
-        let taken_along = WorkerStatus::Exited { code: (code & 0xff) as u8 };
-        let others = self.evidence.iter().filter(|it| it.fact == Fact::Ended { status: taken_along }).map(|it| it.at);
-        let Some(at) = others.chain(record.ended_at).min() else { return };
+        let taken_along = Fact::Ended { status: WorkerStatus::Exited { code: (code & 0xff) as u8 } };
+        let is_later =
+            |it: &&Evidence| it.fact == taken_along || it.rank == rank && matches!(it.fact, Fact::Aborted { .. });
+        let later = self.evidence.iter().filter(is_later).map(|it| it.at);
+        let Some(at) = later.chain(record.ended_at).min() else { return };
+        let at = at.saturating_sub(Duration::from_nanos(1)); // Before whatever it led to.
         let pid = record.pid;
         self.record(Evidence { rank, at, pid, fact: Fact::Aborted { code, message: None } });
     }
