@@ -89,6 +89,20 @@ static inline int rankrun_note(const char *text) {
     return rankrun_send(&line);
 }
 
+/* This rank has done a step of its work that a restart will not repeat, such as a checkpoint. */
+static inline int rankrun_progress(void) {
+    struct rankrun_line line;
+    rankrun_begin(&line, "progress", 0);
+    return rankrun_send(&line);
+}
+
+/* This rank is ready to work: a restart is done when all ranks are. Only for jobs with --ready-timeout. */
+static inline int rankrun_ready(void) {
+    struct rankrun_line line;
+    rankrun_begin(&line, "ready", 0);
+    return rankrun_send(&line);
+}
+
 /* Ends the whole job, with this rank as the culprit and the message as the cause. Does not return. */
 static inline void rankrun_abort(int code, const char *message) {
     struct rankrun_line line;

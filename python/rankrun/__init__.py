@@ -12,7 +12,7 @@ From the outside, `launch` runs a function in several processes and returns what
         results = rankrun.launch(train, {"lr": 0.1}, nprocs=4)
 
 From within a rank, however it was started, `rank`, `world_size`, `local_rank` and `attempt` tell who it is, `note`
-says how far it is, and `abort` ends the whole job. They need nothing but the environment, and cost nothing to import.
+says how far it is, `progress` and `ready` matter to restarts, and `abort` ends the whole job. They need nothing but the environment, and cost nothing to import.
 In a rank, `jax.distributed.initialize()` needs no arguments once this package is imported.
 
 `python -m rankrun` is the command `rankrun`.
@@ -21,7 +21,7 @@ In a rank, `jax.distributed.initialize()` needs no arguments once this package i
 import os
 from typing import TYPE_CHECKING
 
-from rankrun.job import abort, attempt, local_rank, note, rank, world_size
+from rankrun.job import abort, attempt, local_rank, note, progress, rank, ready, world_size
 
 if TYPE_CHECKING:
     from rankrun.errors import LaunchError, MainProcessError, RemoteTraceback, StartMethodError, WorkerError
@@ -44,7 +44,9 @@ __all__ = [
     "launch",
     "local_rank",
     "note",
+    "progress",
     "rank",
+    "ready",
     "set_start_method",
     "world_size",
 ]

@@ -45,6 +45,24 @@ def note(text: str) -> None:
     say({"type": "note", "text": text}, wait=False)
 
 
+def progress() -> None:
+    """Says that this rank has done a step of its work that a restart will not repeat, such as a checkpoint.
+
+    Where none is done between two failures that are alike, rankrun does not start the job again. It never waits, as
+    `note`.
+    """
+    from rankrun.speaker import say
+
+    say({"type": "progress"}, wait=False)
+
+
+def ready() -> None:
+    """Says that this rank is ready to work: a restart is done when all ranks are. Only for `--ready-timeout`."""
+    from rankrun.speaker import say
+
+    say({"type": "ready"}, wait=True)
+
+
 def abort(code: int = 1, message: str = "") -> NoReturn:
     """Ends the whole job at once, with this rank as the culprit and the message as the cause.
 

@@ -4,6 +4,7 @@
 mod delivery;
 mod job;
 mod link;
+mod logs;
 mod nodes;
 mod terminal;
 
@@ -14,6 +15,7 @@ use rankrun_core::foreign_codes::Codes;
 use rankrun_core::{ExitCode, JobSpec};
 
 pub use job::{JournalError, Refusal, Replayed, replay};
+pub use logs::Logs;
 
 /// The job to run, with all settings resolved.
 #[derive(Clone, Debug)]
@@ -22,7 +24,7 @@ pub struct Plan {
     pub spec: JobSpec,
     pub output: rankrun_output::Config,
     /// Where a file per rank and stream goes.
-    pub logs: Option<rankrun_output::LogPlaces>,
+    pub logs: Option<Logs>,
     pub report: ReportPlace,
     /// Where the events of the job are written.
     pub journal: Option<PathBuf>,

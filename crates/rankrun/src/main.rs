@@ -12,8 +12,8 @@ use std::path::Path;
 use rankrun_core::ExitCode;
 
 use cli::{
-    args, choices, config, frameworks, habits, invocation, message, settings, slips, spelling, stopping, subcommands,
-    texts, typography, words,
+    args, choices, config, frameworks, habits, invocation, message, restarting, settings, slips, spelling, stopping,
+    subcommands, texts, typography, words,
 };
 use commands::{check, clean, completions, inventory, man, mpi, replay, report};
 use planning::{capacity, cpus, dry_run, file, gpus, plan, program, refusal};

@@ -167,6 +167,8 @@ fn parse(line: &[u8]) -> Result<Option<Said>, ClientError> {
         "evidence" => Testimony::Aside { place: line.place(), exception: line.exception() },
         "abort" => Testimony::Abort { code: code.unwrap_or(1), message: line.text("message") },
         "note" => Testimony::Note { text: line.text("text").unwrap_or_default() },
+        "progress" => Testimony::Progress,
+        "ready" => Testimony::Ready,
         _ => return Ok(None),
     };
     Ok(Some(Said::Testimony(testimony, when)))
@@ -241,6 +243,10 @@ mod tests {
         r#"{"type":"abort","ago":0.25,"code":7}"#,
         "\n",
         r#"{"type":"note","text":"epoch 1"}"#,
+        "\n",
+        r#"{"type":"ready"}"#,
+        "\n",
+        r#"{"type":"progress"}"#,
         "\n"
     );
 
@@ -265,6 +271,8 @@ mod tests {
             Said::Testimony(Testimony::Exiting { code: 3 }, When::At(Duration::from_secs(2))),
             Said::Testimony(Testimony::Abort { code: 7, message: None }, When::Ago(Duration::from_millis(250))),
             Said::Testimony(Testimony::Note { text: "epoch 1".to_owned() }, When::Unsaid),
+            Said::Testimony(Testimony::Ready, When::Unsaid),
+            Said::Testimony(Testimony::Progress, When::Unsaid),
         ]
     }
 

@@ -55,6 +55,24 @@ impl Connection {
 ///
 /// It never waits: what cannot be sent at once is dropped. Without rankrun it does nothing.
 pub fn note(text: &str) {
+    say(|| Line::new("note").text("text", text));
+}
+
+/// Tells rankrun that this rank has done a step of its work that a restart will not repeat, such as a checkpoint. Where none is
+/// done between two failures that are alike, rankrun does not start the job again.
+///
+/// It never waits, as [`note`].
+pub fn progress() {
+    say(|| Line::new("progress"));
+}
+
+/// Tells rankrun that this rank is ready to work: a restart is done when all ranks are. Only for jobs with `--ready-timeout`.
+pub fn ready() {
+    // Without rankrun nobody waits for it.
+    let _ = send(Line::new("ready"));
+}
+
+fn say(line: impl FnOnce() -> Line) {
     // Another thread, or the function that a signal handler has interrupted, is sending: drop this note.
     let mut notes = match NOTES.try_lock() {
         Ok(notes) => notes,
@@ -67,7 +85,7 @@ pub fn note(text: &str) {
     let Some(connection) = notes.as_mut() else { return };
     let sent = connection.flush().and_then(|free| {
         if free {
-            connection.pending = Line::new("note").text("text", text).end();
+            connection.pending = line().end();
             let whole = connection.pending.len();
             if !connection.flush()? && connection.pending.len() == whole {
                 // Nothing of it has been sent, so that it can be dropped.

@@ -19,7 +19,7 @@ mod connection;
 mod line;
 mod panic;
 
-pub use crate::connection::{abort, note};
+pub use crate::connection::{abort, note, progress, ready};
 pub use crate::panic::{OnPanic, install};
 
 /// This rank's position in the world, from 0.

@@ -107,7 +107,7 @@ impl Loop {
     fn is_done(&self) -> bool {
         match &self.link {
             // After the last message the front needs nothing more.
-            Some(link) => (self.end || self.team.as_ref().is_some_and(Team::is_drained)) && !link.wants_write(),
+            Some(link) => (self.end || self.team.as_ref().is_some_and(Team::is_the_last)) && !link.wants_write(),
             None => self.team.as_ref().is_none_or(Team::is_over),
         }
     }
@@ -248,7 +248,11 @@ impl Loop {
         }
     }
 
+    /// Starts an attempt. Nothing is left of the one before it: the front has been told so.
     fn start(&mut self, now: Duration, spec: JobSpec) {
+        if let Some(before) = self.team.take() {
+            before.make_way(&mut self.hands);
+        }
         match Team::start(&mut self.hands, now, spec, self.runtime.path(), self.limits) {
             Ok(team) => {
                 if team.removes_shared_memory() {

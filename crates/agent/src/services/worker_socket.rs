@@ -71,6 +71,8 @@ struct Connection {
 #[derive(Default)]
 pub(crate) struct WorkerSocket {
     listener: Option<OwnedFd>,
+    /// What the first attempt was told.
+    opened: Option<Opened>,
     connections: BTreeMap<usize, Connection>,
     next: usize,
     /// When the present time of counting began, and how many connections were taken in it.
@@ -93,8 +95,17 @@ pub(crate) struct Opened {
 }
 
 impl WorkerSocket {
-    /// Listens, and lays out the hook if it is wanted.
+    /// Listens, and lays out the hook if it is wanted: once for all attempts.
     pub(crate) fn open(&mut self, runtime_dir: &Path, with_hook: bool, poller: &Poller) -> Opened {
+        if let Some(opened) = &self.opened {
+            return Opened { complaint: None, ..opened.clone() };
+        }
+        let opened = self.open_first(runtime_dir, with_hook, poller);
+        self.opened = Some(opened.clone());
+        opened
+    }
+
+    fn open_first(&mut self, runtime_dir: &Path, with_hook: bool, poller: &Poller) -> Opened {
         let path = runtime_dir.join(NAME);
         let listener = socket::listen(&path).and_then(|listener| {
             socket::set_nonblocking(&listener)?;
@@ -258,7 +269,7 @@ impl WorkerSocket {
             received.extend(peer.map(Received::Closed));
         }
         received.retain(|received| match received {
-            Received::Testimony(peer, Testimony::Note { .. } | Testimony::Aside { .. }, _)
+            Received::Testimony(peer, Testimony::Note { .. } | Testimony::Aside { .. } | Testimony::Progress, _)
             | Received::Nonsense(peer, _) => self.notes.entry(peer.slot).or_default().is_within(now),
             Received::Hello(_) | Received::Testimony(..) | Received::Closed(_) => true,
         });
@@ -313,7 +324,11 @@ fn may_send(peer: Peer, testimony: &Testimony) -> bool {
         Testimony::Uncaught(_) | Testimony::Exiting { .. } | Testimony::Leaving { .. } | Testimony::Aside { .. } => {
             peer.may_testify
         }
-        Testimony::Abort { .. } | Testimony::Note { .. } | Testimony::ErrorFile(_) => true,
+        Testimony::Abort { .. }
+        | Testimony::Note { .. }
+        | Testimony::Progress
+        | Testimony::Ready
+        | Testimony::ErrorFile(_) => true,
     }
 }
 

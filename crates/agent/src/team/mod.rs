@@ -229,9 +229,15 @@ impl Team {
         matches!(self.ending, Ending::Over | Ending::Drained)
     }
 
-    /// Whether everything has been reported to the front.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.ending == Ending::Drained
+    /// Whether everything has been reported to the front, and no attempt follows.
+    pub(crate) fn is_the_last(&self) -> bool {
+        self.ending == Ending::Drained && !self.spec.restart.is_on()
+    }
+
+    /// Another attempt follows: returns what it needs.
+    pub(crate) fn make_way(self, hands: &mut Hands) {
+        hands.memory = self.memory;
+        hands.inherited.rewind_stdin();
     }
 
     /// Whether processes were released, and must not be killed when the agent ends.

@@ -16,6 +16,7 @@ use rankrun_sys::exec::{self, ResolveError};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::spawn::{Command, Session, duplicate};
 use rankrun_sys::{pty, socket};
+use rustix::fs::SeekFrom;
 
 use super::slot::Slot;
 use super::spawner::null;
@@ -30,7 +31,9 @@ const WIDE_PIPES_UP_TO: u32 = 64;
 /// The stdio that the agent was forked with: the front's.
 #[derive(Debug)]
 pub(crate) struct Inherited {
-    pub(crate) stdin: Option<OwnedFd>,
+    stdin: Option<OwnedFd>,
+    /// Where it was when the job began, if it is a file.
+    stdin_begins: Option<u64>,
     stdout: OwnedFd,
     stderr: OwnedFd,
 }
@@ -40,6 +43,8 @@ impl Inherited {
     pub(crate) fn take() -> io::Result<Inherited> {
         let stdio = Inherited {
             stdin: Some(duplicate(rustix::stdio::stdin())?),
+            // Pipes and terminals have no place.
+            stdin_begins: rustix::fs::seek(rustix::stdio::stdin(), SeekFrom::Current(0)).ok(),
             stdout: duplicate(rustix::stdio::stdout())?,
             stderr: duplicate(rustix::stdio::stderr())?,
         };
@@ -47,6 +52,20 @@ impl Inherited {
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;
         Ok(stdio)
+    }
+
+    /// A rank has the front's stdin: only it shall hold it, unless `keep` is set for its successors.
+    pub(crate) fn give_stdin(&mut self, keep: bool) {
+        self.stdin.take_if(|_| !keep);
+    }
+
+    /// Another attempt begins: it reads a file from where the first one did. What was read from a pipe or a terminal is
+    /// gone.
+    pub(crate) fn rewind_stdin(&self) {
+        if let (Some(stdin), Some(begins)) = (&self.stdin, self.stdin_begins) {
+            // It could be told its place before.
+            let _ = rustix::fs::seek(stdin, SeekFrom::Start(begins));
+        }
     }
 }
 

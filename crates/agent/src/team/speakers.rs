@@ -201,13 +201,13 @@ impl Team {
                     self.machine.speaker(id, |speaker, graces| speaker.exiting(now, graces, standing, written));
                 }
             }
-            Testimony::Note { .. } | Testimony::Aside { .. } => {
+            Testimony::Note { .. } | Testimony::Aside { .. } | Testimony::Progress => {
                 let known = peer.process.and_then(|process| self.speakers.ids.get(&process).copied());
                 if let Some(id) = known {
                     self.machine.speaker(id, |speaker, graces| speaker.note(now, graces));
                 }
             }
-            Testimony::Abort { .. } | Testimony::ErrorFile(_) => {}
+            Testimony::Abort { .. } | Testimony::ErrorFile(_) | Testimony::Ready => {}
         }
         let worker = self.machine.id(peer.slot);
         let claimed = match when {

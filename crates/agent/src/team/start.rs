@@ -186,8 +186,8 @@ impl Team {
             pmi.prepared(index, socket);
         }
         if spec.io.stdin == StdinTarget::Rank(self.machine.id(index).rank) {
-            // From here on only the rank holds the front's stdin.
-            inherited.stdin = None;
+            // From here on only the rank holds the front's stdin, unless its successor may need it.
+            inherited.give_stdin(spec.restart.is_on());
         }
         match hands.spawner.spawn(Job::Worker(index), prepared.program, prepared.command) {
             true => Ok(()),

@@ -54,18 +54,18 @@ pub(crate) const FINISH_BOUND: Duration = Duration::from_secs(5);
 
 /// A request to the thread.
 enum Request {
-    /// The job begins; the policy for what it leaves.
+    /// An attempt begins; the policy for what it leaves.
     Begin(CleanShm),
     /// The processes are about to be signalled: look at once.
     Look,
-    /// All processes of the job are gone.
+    /// All processes of the attempt are gone.
     Finish,
 }
 
 /// An answer of the thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// It has read the directory before the first rank.
+    /// It has read the directory before the first rank of an attempt.
     Ready,
     Finished(Left),
 }
@@ -110,7 +110,9 @@ impl SharedMemory {
             signal::block_all();
             // Both must be made on this thread: the kernel notifies the thread that began to watch.
             let signals = SignalFd::new(&[watched::TOLD]).ok();
-            let mut watch = Watch::begin(list);
+            let mut watch = Watch::begin(list.clone());
+            // The first attempt is answered before it begins: that saves it a wait.
+            let mut is_first = true;
             // The agent may have ended.
             let answer = |answer| {
                 let _ = outbox.send(answer);
@@ -126,13 +128,19 @@ impl SharedMemory {
                 loop {
                     match inbox.try_recv() {
                         Ok(Request::Begin(policy)) => {
+                            if !std::mem::take(&mut is_first) {
+                                // What is on it is removed: another may have these names now. There may be no list.
+                                let _ = std::fs::remove_file(&list);
+                                watch = Watch::begin(list.clone());
+                                answer(Answer::Ready);
+                            }
                             watch.policy = policy;
                             watch.has_news = true;
                         }
                         Ok(Request::Look) => watch.look(true),
                         Ok(Request::Finish) => {
                             answer(Answer::Finished(watch.finish()));
-                            return;
+                            watch.policy = CleanShm::No;
                         }
                         Err(TryRecvError::Disconnected) => return,
                         Err(TryRecvError::Empty) => break,
@@ -144,7 +152,7 @@ impl SharedMemory {
         Ok(SharedMemory { requests, answers, waker })
     }
 
-    /// The job begins. `false` if the request could not be sent.
+    /// An attempt begins. `false` if the request could not be sent.
     pub(crate) fn begin(&self, policy: CleanShm) -> bool {
         let sent = self.requests.try_send(Request::Begin(policy)).is_ok();
         self.waker.wake();

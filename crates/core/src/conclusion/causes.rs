@@ -10,6 +10,7 @@ use crate::peers::loss_of;
 use crate::printable::{fit, printable};
 use crate::status::{WorkerStatus, signal_name};
 use crate::testimony::{Exception, StuckIn};
+use crate::units::format_duration;
 
 /// How long before its rank's end another process than the leader may have told of the failure that is its cause. What
 /// is older has been survived: `python a.py || true; python b.py`.
@@ -251,6 +252,9 @@ pub(crate) fn text(fact: &Fact, exception: Option<&Exception>, said: Said<'_>, e
         Fact::ExitWithoutFinalize => "exited with code 0 without MPI_Finalize, while others were in MPI".to_owned(),
         Fact::ExitBeforeInit => "exited with code 0 before MPI_Init, while others waited for it there".to_owned(),
         Fact::SpawnFailed { step, error, command } => format!("cannot {step} \"{command}\": {error}"),
+        Fact::NotReady { after } => {
+            format!("did not say that it is ready within {} (--ready-timeout)", format_duration(*after))
+        }
         Fact::Stopped { signal } => format!("stopped by {}, which rankrun did not send", signal_name(*signal)),
         Fact::Exception { exception, .. } if is_plain_exit(exception) => {
             told.clone().unwrap_or_else(|| format!("exited with code {}", exit.0))

@@ -85,6 +85,8 @@ pub enum Fact {
     SpawnFailed { step: String, error: String, command: String },
     /// It was stopped by somebody else.
     Stopped { signal: i32 },
+    /// It has not said that it is ready, although it had this time for that (`--ready-timeout`).
+    NotReady { after: Duration },
     /// Its stderr says that a peer is gone.
     PeerLost { line: String },
     /// The last line of its stderr, where it ended of its own decision.
@@ -157,6 +159,7 @@ impl Fact {
             | Fact::Aborted { .. }
             | Fact::Stuck { leader: false, .. }
             | Fact::Stopped { .. }
+            | Fact::NotReady { .. }
             | Fact::PeerLost { .. }
             | Fact::LastLine { .. }
             | Fact::Suspect { .. }
@@ -202,7 +205,8 @@ impl Fact {
             | Fact::Aborted { message: None, .. }
             | Fact::ExitWithoutFinalize
             | Fact::ExitBeforeInit
-            | Fact::Stopped { .. } => Vec::new(),
+            | Fact::Stopped { .. }
+            | Fact::NotReady { .. } => Vec::new(),
         }
     }
 
@@ -230,7 +234,8 @@ impl Fact {
             | Fact::ExitWithoutFinalize
             | Fact::ExitBeforeInit
             | Fact::SpawnFailed { .. }
-            | Fact::Stopped { .. } => true,
+            | Fact::Stopped { .. }
+            | Fact::NotReady { .. } => true,
             Fact::Exception { .. }
             | Fact::Exiting { .. }
             | Fact::Aside { .. }
@@ -271,10 +276,60 @@ pub enum Class {
     /// It exited with 0, and others then lost it.
     LeftEarly,
     Stopped,
+    /// A rank did not say in time that it is ready.
+    NotReady,
     Timeout,
     Interrupted,
     LauncherLost,
     OutputFailed,
     /// The job could not begin: no rank was started.
     Refused,
+}
+
+impl Class {
+    /// All of them.
+    pub const ALL: [Class; 18] = [
+        Class::SpawnFailed,
+        Class::OutOfMemory,
+        Class::Exception,
+        Class::Abort,
+        Class::Signal,
+        Class::ExitCode,
+        Class::StuckInFinalize,
+        Class::StuckInExitHandlers,
+        Class::ExitWithoutFinalize,
+        Class::ExitBeforeInit,
+        Class::LeftEarly,
+        Class::Stopped,
+        Class::NotReady,
+        Class::Timeout,
+        Class::Interrupted,
+        Class::LauncherLost,
+        Class::OutputFailed,
+        Class::Refused,
+    ];
+
+    /// Its word in reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Class::SpawnFailed => "spawn-failed",
+            Class::OutOfMemory => "out-of-memory",
+            Class::Exception => "exception",
+            Class::Abort => "abort",
+            Class::Signal => "signal",
+            Class::ExitCode => "exit-code",
+            Class::StuckInFinalize => "stuck-in-finalize",
+            Class::StuckInExitHandlers => "stuck-in-exit-handlers",
+            Class::ExitWithoutFinalize => "exit-without-finalize",
+            Class::ExitBeforeInit => "exit-before-init",
+            Class::LeftEarly => "left-early",
+            Class::Stopped => "stopped",
+            Class::NotReady => "not-ready",
+            Class::Timeout => "timeout",
+            Class::Interrupted => "interrupted",
+            Class::LauncherLost => "launcher-lost",
+            Class::OutputFailed => "output-failed",
+            Class::Refused => "refused",
+        }
+    }
 }

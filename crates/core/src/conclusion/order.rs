@@ -67,7 +67,7 @@ pub(crate) fn weight(class: Class, began: Began, is_victim: bool, has_words: boo
             (true, false)
         }
         Class::ExitCode => (has_words, false),
-        Class::Stopped => (false, false),
+        Class::Stopped | Class::NotReady => (false, false),
         Class::ExitWithoutFinalize
         | Class::ExitBeforeInit
         | Class::LeftEarly
@@ -77,7 +77,8 @@ pub(crate) fn weight(class: Class, began: Began, is_victim: bool, has_words: boo
         | Class::OutputFailed
         | Class::Refused => (false, true),
     };
-    let can_be_victim = !is_missing && !matches!(class, Class::SpawnFailed | Class::OutOfMemory | Class::Stopped);
+    let can_be_victim =
+        !is_missing && !matches!(class, Class::SpawnFailed | Class::OutOfMemory | Class::Stopped | Class::NotReady);
     if is_victim && can_be_victim {
         return Weight::Victim;
     }

@@ -106,6 +106,10 @@ pub enum Testimony {
     Note {
         text: String,
     },
+    /// The rank has done a step of its work, such as a checkpoint: a restart would not repeat all of it.
+    Progress,
+    /// The rank is ready to work.
+    Ready,
     /// The file that torch's `@record` writes.
     ErrorFile(Exception),
 }

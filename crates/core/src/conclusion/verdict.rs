@@ -117,7 +117,7 @@ impl Finding {
 }
 
 /// The classes of a rank's facts, strongest first. What a rank did besides is told, and does not decide.
-const CLASSES: [Class; 11] = [
+const CLASSES: [Class; 12] = [
     Class::SpawnFailed,
     Class::OutOfMemory,
     Class::Abort,
@@ -129,6 +129,7 @@ const CLASSES: [Class; 11] = [
     Class::ExitWithoutFinalize,
     Class::ExitBeforeInit,
     Class::Stopped,
+    Class::NotReady,
 ];
 
 /// Concludes. A pure function of what the gang has seen.
@@ -402,6 +403,7 @@ fn class_of(fact: &Fact, has_exception: bool, record: &RankRecord) -> Option<Cla
         Fact::ExitWithoutFinalize => Class::ExitWithoutFinalize,
         Fact::ExitBeforeInit => Class::ExitBeforeInit,
         Fact::Stopped { .. } => Class::Stopped,
+        Fact::NotReady { .. } => Class::NotReady,
         Fact::Exception { .. }
         | Fact::Exiting { .. }
         | Fact::Aside { .. }
@@ -454,6 +456,7 @@ fn code(gang: &Gang, evidence: &Evidence, facts: &[&Evidence]) -> ExitCode {
         | Fact::Aside { .. }
         | Fact::ExitWithoutFinalize
         | Fact::ExitBeforeInit
+        | Fact::NotReady { .. }
         | Fact::PeerLost { .. }
         | Fact::LastLine { .. }
         | Fact::HelperOutOfMemory { .. }

@@ -125,6 +125,11 @@ pub enum Event {
         rank: Rank,
         signal: i32,
     },
+    /// A rank has not said in this time that it is ready (`--ready-timeout`).
+    NotReady {
+        rank: Rank,
+        after: Duration,
+    },
     /// A process of a rank has sent testimony about itself.
     Testimony {
         rank: Rank,
@@ -337,6 +342,7 @@ impl Gang {
             }
             Event::Mpi { rank, event } => self.mpi(moment, rank, event, effects),
             Event::Stopped { rank, signal } => self.fact(moment, rank, Fact::Stopped { signal }, effects),
+            Event::NotReady { rank, after } => self.fact(moment, rank, Fact::NotReady { after }, effects),
             Event::Testimony { rank, pid, testimony } => self.testimony(moment, rank, pid, testimony, effects),
             Event::Stuck { rank, pid, place, since, leader } => {
                 self.fact_of(moment, rank, Some(pid), Fact::Stuck { place, since, leader }, effects);
@@ -488,6 +494,8 @@ impl Gang {
             Testimony::Aside { place, exception } => Fact::Aside { place, exception },
             Testimony::Abort { code, message } => Fact::Aborted { code, message },
             Testimony::Note { text } => Fact::Note { text },
+            // They matter to what follows a failure only.
+            Testimony::Progress | Testimony::Ready => return,
         };
         if matches!(fact, Fact::Note { .. } | Fact::Aside { .. }) {
             self.say_in_passing(Evidence { rank, at: moment.at, pid: Some(pid), fact });

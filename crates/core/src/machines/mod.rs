@@ -3,6 +3,7 @@
 pub mod gang;
 pub mod grace;
 pub mod lease;
+pub mod restart;
 pub mod team;
 pub mod timers;
 pub mod worker;

@@ -12,7 +12,7 @@ use crate::gang::{Effect, Event, Gang, Moment, Rules};
 use crate::ids::{JobId, Rank};
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
-use crate::report::Left;
+use crate::report::{AttemptReport, Left};
 use crate::standing::Standing;
 use crate::stderr::{Tail, words};
 
@@ -39,7 +39,7 @@ impl Entry {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobEvent {
-    /// The first event: what the job is.
+    /// The first event of each attempt: what the job is.
     Job(Box<JobFacts>),
     /// An event of the gang, and when it happened on its node.
     Gang {
@@ -110,6 +110,12 @@ pub struct End {
     /// The output of the rank that failed first is right above the report.
     #[serde(default)]
     pub is_quoted_above: bool,
+    /// The attempts before the last.
+    #[serde(default)]
+    pub attempts: Vec<AttemptReport>,
+    /// Why the last one was the last, if another was allowed.
+    #[serde(default)]
+    pub given_up: Option<String>,
 }
 
 /// The gang event for the ends of a rank's output.
@@ -170,7 +176,12 @@ impl Replay {
         check(&entry)?;
         let now = Duration::from_nanos(entry.at);
         match entry.event {
-            JobEvent::Job(_) | JobEvent::Note(_) => {}
+            JobEvent::Job(facts) => {
+                // Another attempt.
+                self.gang = Gang::new(facts.map.world_size(), facts.rules.clone());
+                (self.facts, self.tails) = (*facts, Vec::new());
+            }
+            JobEvent::Note(_) => {}
             JobEvent::Gang { happened, event } => {
                 self.gang.handle_of(Moment { now, at: happened }, *event, &mut self.decides);
             }

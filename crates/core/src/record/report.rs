@@ -30,6 +30,15 @@ pub struct Report {
     /// When the job started, in seconds since the Unix epoch.
     pub started: f64,
     pub seconds: f64,
+    /// The attempt that the rest is about, from 0.
+    #[serde(default)]
+    pub attempt: u32,
+    /// Those before it, in order.
+    #[serde(default)]
+    pub attempts: Vec<AttemptReport>,
+    /// Why no other attempt followed, if one was allowed.
+    #[serde(default)]
+    pub given_up: Option<String>,
     pub world_size: u32,
     pub command: Vec<String>,
     pub ranks: Vec<RankReport>,
@@ -50,6 +59,24 @@ pub struct Report {
     /// What can be done about the failure, a line each.
     #[serde(default)]
     pub next: Vec<String>,
+}
+
+/// An attempt that failed, and was followed by another.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct AttemptReport {
+    /// From 0.
+    pub attempt: u32,
+    /// The first line of its own report.
+    pub summary: String,
+    pub exit_code: ExitCode,
+    pub class: Option<Class>,
+    /// The rank that failed first.
+    pub rank: Option<Rank>,
+    /// When it began, and how long it took.
+    pub began: f64,
+    pub seconds: f64,
+    /// Where its own report is.
+    pub report: Option<String>,
 }
 
 /// The rank that failed first.

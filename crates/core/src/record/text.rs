@@ -27,6 +27,8 @@ const MAX_LEFT: usize = 3;
 const MAX_CAUSES: usize = 3;
 /// Reasons why Python had no hook that get a line each.
 const MAX_HOOKLESS: usize = 2;
+/// Failures of earlier attempts that get a line each.
+const MAX_ATTEMPTS: usize = 3;
 /// Things to do next.
 const MAX_NEXT: usize = 3;
 
@@ -78,6 +80,10 @@ pub fn render(report: &Report, look: Look<'_>) -> String {
     text.lines("hook", report.hookless.iter().take(reasons).map(Hookless::to_string));
     text.lines("others", others(report));
     text.lines("also", causes(report));
+    text.lines("before", attempts(report));
+    if let Some(why) = &report.given_up {
+        text.line("restart", why);
+    }
     left(report, &mut text);
     match report.left.output {
         OutputFate::Written => {}
@@ -297,6 +303,29 @@ fn left(report: &Report, text: &mut Text) {
     }
 }
 
+/// How the attempts before the last one failed: those that failed alike in a row have one line.
+fn attempts(report: &Report) -> Vec<String> {
+    let mut groups: Vec<(u32, u32, &str)> = Vec::new();
+    for past in &report.attempts {
+        match groups.last_mut().filter(|(.., summary)| *summary == past.summary) {
+            Some((_, last, _)) => *last = past.attempt,
+            None => groups.push((past.attempt, past.attempt, &past.summary)),
+        }
+    }
+    let hidden = groups.len().saturating_sub(MAX_ATTEMPTS);
+    let line = |(first, last, summary): &(u32, u32, &str)| match first == last {
+        true => format!("attempt {first}: {summary}"),
+        false => format!("attempts {first}-{last}: {summary}"),
+    };
+    // The first failure may have led to the others; the last ones are the freshest.
+    let mut lines: Vec<String> = groups.iter().take(1).chain(groups.iter().skip(1 + hidden)).map(line).collect();
+    if hidden > 0 {
+        let (from, to) = (groups[1].0, groups[hidden].1);
+        lines.insert(1, format!("attempts {from}-{to}: see their reports"));
+    }
+    lines
+}
+
 /// A report from a file may have any number here.
 fn duration(seconds: f64) -> String {
     match seconds.max(0.0) {
@@ -315,7 +344,7 @@ mod tests {
     use crate::exit::ExitCode;
     use crate::ids::{JobId, Pid};
     use crate::printable::{columns, printable_lines};
-    use crate::report::{Left, LeftProcess, RankReport, SCHEMA};
+    use crate::report::{AttemptReport, Left, LeftProcess, RankReport, SCHEMA};
     use crate::standing::{Phase, Standing};
     use crate::status::WorkerStatus;
     use crate::testimony::Exception;
@@ -365,6 +394,9 @@ mod tests {
             }),
             started: 1.79e9,
             seconds: 0.71,
+            attempt: 0,
+            attempts: Vec::new(),
+            given_up: None,
             world_size: 5,
             command: vec!["python".to_owned(), "seed0.py".to_owned()],
             ranks: vec![
@@ -407,6 +439,31 @@ mod tests {
         report.exit_code = ExitCode::signal(signal);
         report.ranks[0].status = Some(WorkerStatus::Signaled { signal, core_dumped });
         report
+    }
+
+    #[test]
+    fn attempts_that_failed_alike_have_one_line_and_there_are_few_lines() {
+        let past = |attempt: u32, summary: &str| AttemptReport {
+            attempt,
+            summary: summary.to_owned(),
+            exit_code: ExitCode(1),
+            class: Some(Class::Exception),
+            rank: Some(Rank(1)),
+            began: 0.0,
+            seconds: 1.0,
+            report: None,
+        };
+        let mut report = report();
+        assert!(attempts(&report).is_empty());
+        report.attempts = vec![past(0, "a"), past(1, "a"), past(2, "b")];
+        assert_eq!(attempts(&report), ["attempts 0-1: a", "attempt 2: b"]);
+        report.attempts = (0..7).map(|attempt| past(attempt, ["a", "b"][attempt as usize % 2])).collect();
+        assert_eq!(
+            attempts(&report),
+            ["attempt 0: a", "attempts 1-4: see their reports", "attempt 5: b", "attempt 6: a"]
+        );
+        report.given_up = Some("gives up after 7 restarts".to_owned());
+        assert!(plain(&report).contains("  restart   gives up after 7 restarts\n"), "{}", plain(&report));
     }
 
     #[test]

@@ -562,6 +562,7 @@ mod tests {
             gpus_per_rank: None,
             tf_config: false,
             clean_shm: CleanShm::Job,
+            restart: Default::default(),
             ignored_signals: Vec::new(),
         }
     }

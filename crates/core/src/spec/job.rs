@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{AppIndex, Attempt, GroupId, JobId, Rank};
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
+pub use crate::spec::restart::{
+    Backoff, Budget, Codes, OnFailureCommand, OnGiveup, RESTARTABLE, Recent, RestartError, RestartScope, RestartSpec,
+    StartRetries, parse_classes,
+};
 use crate::template::Template;
 use crate::testimony::Graces;
 
@@ -77,6 +81,8 @@ pub struct JobSpec {
     /// Whether the ranks get `TF_CONFIG`.
     pub tf_config: bool,
     pub clean_shm: CleanShm,
+    /// Whether, and how often, the job is started again after a failure.
+    pub restart: RestartSpec,
     /// Signals that were ignored when the front started; workers start with them ignored too (nohup).
     pub ignored_signals: Vec<i32>,
 }

@@ -7,5 +7,6 @@ pub mod pmix;
 pub mod rankmap;
 pub mod ranks;
 pub mod rendezvous;
+pub(crate) mod restart;
 pub mod template;
 pub mod units;

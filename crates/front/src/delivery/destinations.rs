@@ -228,7 +228,7 @@ impl Delivery {
     }
 
     /// Whether log files have unwritten bytes.
-    fn is_logging(&self) -> bool {
+    pub(crate) fn is_logging(&self) -> bool {
         self.logs && (!self.files.is_idle() || self.log_failed_since.is_some())
     }
 
@@ -407,7 +407,13 @@ impl Delivery {
                     self.note(text);
                 }
             }
-            Done::GivenUp | Done::Removed | Done::LogsOpened(_) | Done::JournalOpened(_) => {}
+            // Those of a later attempt: without them its output would be lost.
+            Done::LogsOpened(Err(error)) => {
+                self.note(describe(&error));
+                self.logs = false;
+                self.events.push(DeliveryEvent::LogsGivenUp);
+            }
+            Done::GivenUp | Done::Removed | Done::LogsOpened(Ok(())) | Done::JournalOpened(_) => {}
             done @ (Done::Probed(_) | Done::Saved { .. } | Done::CoreFound(_)) => self.answers.push(done),
         }
     }

@@ -53,7 +53,7 @@ impl Front {
                 self.nodes[from.index()].containment = Some(containment);
             }
             ToFront::Started { worker, pid, at } => {
-                if self.plan.spec.io.stdin == StdinTarget::Rank(worker.rank) {
+                if self.plan.spec.io.stdin == StdinTarget::Rank(worker.rank) && self.plan.spec.attempt.0 == 0 {
                     leave_stdin();
                 }
                 if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(worker.rank)) {
@@ -63,6 +63,7 @@ impl Front {
                     self.note(format!("rank {} started, pid {pid}", worker.rank));
                 }
                 self.node_event(from, at, gang::Event::Started { rank: worker.rank, pid });
+                self.rank_is_up();
             }
             ToFront::SpawnFailed { worker, step, errno, command, at } => {
                 let error = io::Error::from_raw_os_error(errno);
@@ -93,7 +94,8 @@ impl Front {
             }
             ToFront::Gone { worker, outcome, .. } => self.event(gang::Event::Gone { rank: worker.rank, outcome }),
             ToFront::Stopped { worker, signal, at } => self.rank_stopped(from, worker.rank, signal, at),
-            ToFront::Continued { .. } | ToFront::Collective(_) => {}
+            ToFront::Continued { worker, .. } => drop(self.attempts.stopped.remove(&worker.rank)),
+            ToFront::Collective(_) => {}
             ToFront::Mpi { worker, event, at } => {
                 if let MpiEvent::Refused { call, detail } = &event
                     && self.refused_calls.insert(call.clone())
@@ -106,8 +108,11 @@ impl Front {
                 if let Testimony::Uncaught(_) | Testimony::Exiting { .. } | Testimony::Leaving { .. } = testimony {
                     self.last_words.settle(worker.rank);
                 }
-                if let Testimony::Note { text } = &testimony {
-                    self.show_note(worker.rank, text);
+                match &testimony {
+                    Testimony::Note { text } => self.show_note(worker.rank, text),
+                    Testimony::Progress => self.attempts.has_progressed(self.clock.now()),
+                    Testimony::Ready => self.rank_is_ready(worker.rank),
+                    _ => {}
                 }
                 self.node_event(from, at, gang::Event::Testimony { rank: worker.rank, pid, testimony });
             }
@@ -161,8 +166,7 @@ impl Front {
             }
             ToFront::Drained => {
                 self.nodes[from.index()].is_drained = true;
-                // The agent ends by itself now.
-                self.nodes[from.index()].link = None;
+                self.attempt_drained();
             }
         }
     }
@@ -180,10 +184,10 @@ impl Front {
         let node = &mut self.nodes[node.index()];
         let had_said_all = node.is_drained;
         node.link = None;
-        if had_said_all {
+        if had_said_all && !self.attempts.is_between() {
             return;
         }
-        let is_over = node.summary.is_some();
+        let is_over = node.summary.is_some() && !self.attempts.is_between();
         if !matches!(error, LinkError::Ended) {
             self.note(format!("{error}"));
         }
@@ -260,6 +264,9 @@ impl Front {
 
     /// Before the verdict: reads the last lines of output of the ranks that failed first, or printed that they abort.
     pub(crate) fn read_last_words(&mut self) {
+        if !self.attempts.is_to_read() {
+            return;
+        }
         let mut first = BTreeSet::new();
         for evidence in self.gang.evidence() {
             if first.len() < RANKS_READ {

@@ -130,7 +130,7 @@ impl Front {
     }
 
     /// What is known of the end besides the gang.
-    fn end(&self, proven: bool, is_written: bool) -> End {
+    pub(crate) fn end(&self, proven: bool, is_written: bool) -> End {
         let took = self.started.elapsed();
         let (mut processes, mut shared_memory, mut doubtful, mut released) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for summary in self.nodes.iter().filter_map(|node| node.summary.as_ref()) {
@@ -181,6 +181,8 @@ impl Front {
             standings: self.standings.clone(),
             core: None,
             is_quoted_above: false,
+            attempts: self.attempts.past().to_vec(),
+            given_up: self.attempts.given_up().map(str::to_owned),
         }
     }
 

@@ -19,6 +19,7 @@ use rankrun_wire::ToAgent;
 
 use crate::Plan;
 use crate::delivery::{Delivery, Directory, LastLines, LastWords, Notes};
+use crate::job::attempts::Attempts;
 use crate::job::event::FrontEffect;
 use crate::job::hooks::HookWatch;
 use crate::job::pause::Pause;
@@ -60,7 +61,9 @@ pub(crate) struct Front {
     pub(crate) foreign: Vec<i32>,
     /// The report's data about the job itself.
     pub(crate) facts: JobFacts,
+    /// Of the present attempt.
     pub(crate) gang: Gang,
+    pub(crate) attempts: Attempts,
     pub(crate) delivery: Delivery,
     pub(crate) last_words: LastWords,
     pub(crate) last_lines: LastLines,

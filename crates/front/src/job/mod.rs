@@ -4,10 +4,12 @@
 //! which the loop performs.
 
 mod agents;
+mod attempts;
 mod ending;
 mod event;
 mod front;
 mod hooks;
+mod on_failure;
 mod pause;
 mod refusal;
 mod replay;

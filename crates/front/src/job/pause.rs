@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use rankrun_core::units::format_duration;
 use rankrun_core::{NodeRank, Rank, Stream, gang};
 use rankrun_sys::{process, signal, terminal};
 use rankrun_wire::ToAgent;
@@ -134,8 +135,21 @@ impl Front {
             }
             Some(_) | None => {
                 let name = rankrun_core::status::signal_name(number);
-                self.note(format!("rank {rank} was stopped by {name}, which was not sent by rankrun"));
-                self.node_event(from, at, gang::Event::Stopped { rank, signal: number });
+                let patience = self.plan.spec.restart.stopped_timeout;
+                let until = match patience {
+                    Duration::ZERO => String::new(),
+                    patience => {
+                        format!("; it counts as failed if it is still stopped after {}", format_duration(patience))
+                    }
+                };
+                self.note(format!("rank {rank} was stopped by {name}, which was not sent by rankrun{until}"));
+                match patience {
+                    Duration::ZERO => self.node_event(from, at, gang::Event::Stopped { rank, signal: number }),
+                    patience => {
+                        let due = self.now() + patience;
+                        self.attempts.stopped.insert(rank, (due, number));
+                    }
+                }
             }
         }
     }

@@ -78,7 +78,9 @@ impl Front {
         }
         let now = self.now();
         let window = self.must_watch_window().then(|| now + WINDOW_STEP);
-        let waits = [self.last_words.deadline(), self.drain_until, window, self.notes.deadline(), self.alive_due];
+        let attempt = self.attempts.deadline().filter(|_| !self.attempts.is_between() || !self.delivery.is_logging());
+        let waits =
+            [self.last_words.deadline(), self.drain_until, window, self.notes.deadline(), self.alive_due, attempt];
         let linked = self.nodes.iter().filter(|node| node.link.is_some());
         let waits = waits.into_iter().chain(linked.map(|node| node.watch.deadline()));
         let deadlines = waits.chain([self.gang.deadline(), self.delivery.deadline(), self.hooks.deadline()]);
@@ -112,6 +114,7 @@ impl Front {
                 let now = self.now();
                 self.delivery.receive(now);
                 self.take_news();
+                self.hear_answer();
                 if let Some(piece) = self.stdin.as_ref().and_then(|stdin| stdin.next()) {
                     self.take(FrontEvent::Stdin(piece));
                 }
@@ -228,7 +231,9 @@ impl Front {
         match event {
             DeliveryEvent::Credit { stream, bytes } => self.send(ToAgent::Credit { stream, bytes }),
             DeliveryEvent::Note(text) => self.note(text),
-            DeliveryEvent::ReaderGone if !self.is_over() => self.event(gang::Event::OutputGone),
+            DeliveryEvent::ReaderGone if !self.is_over() || self.attempts.is_between() => {
+                self.event(gang::Event::OutputGone)
+            }
             DeliveryEvent::ReaderGone => {}
             DeliveryEvent::Failed => {
                 self.event(gang::Event::OutputFailed);
@@ -251,6 +256,7 @@ impl Front {
         if self.gang.deadline().is_some_and(|deadline| deadline <= now) {
             self.event(gang::Event::Tick);
         }
+        self.attempt_due(now);
         self.watch_nodes(now);
         self.look_for_hooks(now);
         self.suspect(now);

@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Plan;
 use crate::delivery::{Delivery, Done, Files, Journal, LastLines, LastWords, Notes, Opened, Task, Threads};
+use crate::job::attempts::Attempts;
 use crate::job::front::{Front, Outcome};
 use crate::job::hooks::HookWatch;
 use crate::job::refusal::Refusal;
@@ -123,7 +124,7 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
     let mut opened = Opened::default();
     let refused =
         |what: &str, source| StartError { code: ExitCode::USAGE, ..StartError::new(what.to_owned(), Some(source)) };
-    let (logs, journal) = (plan.logs.take(), plan.journal.take());
+    let (logs, journal) = (plan.logs.as_ref().map(|logs| logs.places(&plan.spec)), plan.journal.take());
     let mut what = Vec::new();
     if let Some(places) = &logs {
         what.push(format!("cannot write log files to \"{}\"", places.first().display()));
@@ -209,6 +210,14 @@ fn facts(plan: &Plan, rules: Rules) -> JobFacts {
     }
 }
 
+/// What the random parts of the restart policy begin with.
+fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    // Without random numbers the waits of two jobs may be the same: nothing else depends on it.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
+}
+
 /// Makes the front, after its first node was started.
 fn make(
     mut plan: Plan,
@@ -268,6 +277,7 @@ fn make(
     delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(facts.clone())));
     Ok(Front {
         gang: Gang::new(plan.spec.map.world_size(), rules),
+        attempts: Attempts::new(&plan.spec, seed()),
         facts,
         delivery,
         last_words: LastWords::default(),

@@ -80,6 +80,11 @@ impl NodeHandle {
         })
     }
 
+    /// Another attempt begins: nothing is known of its end.
+    pub(crate) fn begin_attempt(&mut self) {
+        (self.summary, self.is_drained) = (None, false);
+    }
+
     /// Sends a message, if the agent is connected.
     pub(crate) fn send(&mut self, message: &ToAgent) -> Result<(), LinkError> {
         self.link.as_mut().map_or(Ok(()), |link| link.send(message))

@@ -112,6 +112,11 @@ impl FrontTerminal {
         was_lent
     }
 
+    /// Another attempt begins: its rank gets the terminal.
+    pub(crate) fn begin_attempt(&mut self, io: &IoPolicy) {
+        self.rank = io.tty.map(|grant| grant.rank);
+    }
+
     /// The job is over.
     pub(crate) fn close(&mut self, keep_modes: bool) {
         if self.is_ours() && !keep_modes {

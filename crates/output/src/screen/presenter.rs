@@ -228,6 +228,14 @@ impl Presenter {
         true
     }
 
+    /// Another attempt of the job begins: its ranks have written nothing yet. All streams are closed, and
+    /// [`finish`](Self::finish) has returned what was kept.
+    pub fn begin_attempt(&mut self) {
+        self.sources.clear();
+        self.quiet.clear();
+        self.ended_rows.clear();
+    }
+
     /// The bytes that are ready for the front's own stdout or stderr. To write them, [`std::mem::swap`] them with an
     /// empty vector; its capacity is then used again.
     pub fn pending(&mut self, stream: Stream) -> &mut Vec<u8> {

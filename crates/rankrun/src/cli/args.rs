@@ -12,6 +12,7 @@ use crate::texts;
 
 const RANKS: &str = "Ranks";
 const ENDING: &str = "How the job ends";
+const RESTART: &str = "Restart";
 const OUTPUT: &str = "Output";
 const INPUT: &str = "Input and terminal";
 const GENERAL: &str = "rankrun itself";
@@ -29,7 +30,8 @@ pub(crate) const ONLY_TYPED: &[&str] = &["config", "dry-run", "help", "version",
 pub(crate) const REPEATED: &[&str] = &["env", "env-remove", "wrap"];
 
 /// Options without a value.
-pub(crate) const SWITCHES: &[&str] = &["tf-config", "keep-going", "die-with-parent", "timestamps", "dry-run"];
+pub(crate) const SWITCHES: &[&str] =
+    &["tf-config", "keep-going", "die-with-parent", "breaker", "timestamps", "dry-run"];
 
 /// The options that the short help shows; the long one shows all.
 const COMMON: &[&str] = &[
@@ -41,6 +43,7 @@ const COMMON: &[&str] = &[
     "timeout",
     "grace",
     "keep-going",
+    "restart",
     "output",
     "tag",
     "only",
@@ -71,6 +74,7 @@ pub(crate) fn job() -> Command {
         .args_override_self(true)
         .args(rank_args())
         .args(ending_args())
+        .args(crate::restarting::args(RESTART))
         .args(output_args())
         .args(input_args())
         .args(general_args())

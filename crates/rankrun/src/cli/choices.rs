@@ -1,6 +1,6 @@
 //! The options that take one of a few words: each word, its help, and its value.
 
-use rankrun_core::job::{Buffer, CleanShm, Descendants, MpiMode, StopScope};
+use rankrun_core::job::{Buffer, CleanShm, Descendants, MpiMode, OnGiveup, RestartScope, StopScope};
 
 /// One word that an option takes.
 #[derive(Debug)]
@@ -79,6 +79,16 @@ pub(crate) const STOP_SCOPE: &[Choice<StopScope>] = &[
     choice("leader", StopScope::Leader, "the main process of the rank; its children are signalled when it is gone"),
     choice("group", StopScope::Group, "the rank's process group"),
     choice("tree", StopScope::Tree, "every process of the rank"),
+];
+
+pub(crate) const RESTART_SCOPE: &[Choice<RestartScope>] = &[
+    choice("gang", RestartScope::Gang, "all ranks (default)"),
+    choice("rank", RestartScope::Rank, "the rank that failed, of ranks that do not need each other (--keep-going)"),
+];
+
+pub(crate) const ON_GIVEUP: &[Choice<OnGiveup>] = &[
+    choice("exit", OnGiveup::Exit, "exit with the code of the last failure (default)"),
+    choice("requeue", OnGiveup::Requeue, "also ask Slurm to run the job again (scontrol requeue)"),
 ];
 
 pub(crate) const ON_SUSPECT: &[Choice<bool>] = &[

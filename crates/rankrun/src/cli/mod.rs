@@ -7,6 +7,7 @@ pub(crate) mod frameworks;
 pub(crate) mod habits;
 pub(crate) mod invocation;
 pub(crate) mod message;
+pub(crate) mod restarting;
 pub(crate) mod settings;
 pub(crate) mod slips;
 pub(crate) mod spelling;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use rankrun_core::env::matches as name_matches;
-use rankrun_core::job::{Buffer, CleanShm, Descendants, EnvEdit, MpiMode, StdinTarget, StopScope, Wrap};
+use rankrun_core::job::{Buffer, CleanShm, Descendants, EnvEdit, MpiMode, RestartSpec, StdinTarget, StopScope, Wrap};
 use rankrun_core::testimony::Graces;
 use rankrun_core::units::{parse_duration, parse_size};
 use rankrun_core::{Rank, RankSet, Template};
@@ -19,6 +19,7 @@ use crate::choices::{self, Output, Stdio, When, choose};
 use crate::config::{self, Config};
 use crate::invocation::Segment;
 use crate::message::Problem;
+use crate::restarting;
 use crate::slips::{misspelt_variables, no_command, slip};
 use crate::stopping;
 use crate::words;
@@ -112,6 +113,8 @@ pub(crate) struct Settings {
     pub(crate) clean_shm: CleanShm,
     pub(crate) keep_going: bool,
     pub(crate) die_with_parent: bool,
+    /// When the job is started again. A path in it is still as written.
+    pub(crate) restart: RestartSpec,
     pub(crate) output: Option<Output>,
     /// The template of the tag; empty for the default one. With its origin, since only the output crate can validate
     /// it.
@@ -201,6 +204,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         clean_shm: sources.choice("clean-shm", choices::CLEAN_SHM)?.unwrap_or_default(),
         keep_going: switch("keep-going")?,
         die_with_parent: switch("die-with-parent")?,
+        restart: restarting::read(&sources, switch("keep-going")?)?,
         output: sources.choice("output", choices::OUTPUT)?,
         tag: sources.one("tag").and_then(read_tag),
         timestamps: switch("timestamps")?,
@@ -226,6 +230,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         warnings,
     };
     let mut settings = settings;
+    settings.warnings.extend(restarting::warning(&settings.restart, &settings.given));
     if settings.has_files() && (settings.tag.is_some() || settings.timestamps) {
         let text = "--tag and --timestamps do not apply to the files of --stdout-file and --stderr-file";
         settings.warnings.push(text.to_owned());
@@ -257,7 +262,7 @@ fn read_count(text: &str) -> Result<u32, String> {
 
 /// Where values are looked up, in this order: the command line, the environment, the file.
 #[derive(Clone, Copy)]
-struct Sources<'a> {
+pub(crate) struct Sources<'a> {
     typed: &'a ArgMatches,
     env: &'a [(OsString, OsString)],
     config: Option<&'a Config>,
@@ -265,7 +270,7 @@ struct Sources<'a> {
 
 impl<'a> Sources<'a> {
     /// The value of an option, from the first of these that has it.
-    fn one(&self, key: &'static str) -> Option<Given> {
+    pub(crate) fn one(&self, key: &'static str) -> Option<Given> {
         let given = |text: OsString, origin| Given { key, text, origin };
         if let Some(text) = self.typed_switch(key) {
             return Some(given(text.into(), Origin::CommandLine));
@@ -290,7 +295,7 @@ impl<'a> Sources<'a> {
     }
 
     /// The name of a file or a directory.
-    fn path(&self, key: &'static str) -> Result<Option<Given>, Problem> {
+    pub(crate) fn path(&self, key: &'static str) -> Result<Option<Given>, Problem> {
         match self.one(key) {
             Some(given) if given.text.is_empty() => Err(given.problem("the name is empty")),
             given => Ok(given),
@@ -343,7 +348,11 @@ impl<'a> Sources<'a> {
     }
 
     /// The value of an option, which must be UTF-8.
-    fn get<T>(&self, key: &'static str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, Problem> {
+    pub(crate) fn get<T>(
+        &self,
+        key: &'static str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, Problem> {
         let Some(given) = self.one(key) else {
             return Ok(None);
         };
@@ -351,7 +360,11 @@ impl<'a> Sources<'a> {
         read(text).map(Some).map_err(|error| given.problem(error))
     }
 
-    fn choice<T: Copy>(&self, key: &'static str, choices: &[choices::Choice<T>]) -> Result<Option<T>, Problem> {
+    pub(crate) fn choice<T: Copy>(
+        &self,
+        key: &'static str,
+        choices: &[choices::Choice<T>],
+    ) -> Result<Option<T>, Problem> {
         self.get(key, |word| choose(choices, word))
     }
 
@@ -391,6 +404,21 @@ pub(crate) const KEYS: &[&str] = &[
     "stop-signal",
     "keep-going",
     "die-with-parent",
+    "restart",
+    "max-restarts",
+    "backoff",
+    "restart-on",
+    "no-restart-codes",
+    "progress-file",
+    "restart-scope",
+    "start-retries",
+    "start-backoff",
+    "ready-timeout",
+    "stopped-timeout",
+    "on-giveup",
+    "on-failure",
+    "on-failure-timeout",
+    "breaker",
     "output",
     "tag",
     "only",
@@ -495,7 +523,7 @@ fn template(given: &Given, text: &OsStr) -> Result<Template, Problem> {
     })
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| format!("{error}: write 500ms, 5s, 1m30s or 2h"))
 }
 
@@ -542,7 +570,7 @@ fn read_gpus(text: &str) -> Result<Option<u32>, String> {
     }
 }
 
-fn read_bool(text: &str) -> Result<bool, String> {
+pub(crate) fn read_bool(text: &str) -> Result<bool, String> {
     match text {
         "yes" | "true" | "1" | "on" => Ok(true),
         "no" | "false" | "0" | "off" => Ok(false),

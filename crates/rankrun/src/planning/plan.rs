@@ -10,14 +10,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rankrun_core::env::{GPU_MASKS, GpuMask, NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus, gpu_mask};
-use rankrun_core::job::{App, Buffer, EnvEdit, IoPolicy, StdinTarget, StdioKind, StopPolicy, TtyGrant, Wrap};
+use rankrun_core::job::{
+    App, Buffer, EnvEdit, IoPolicy, RestartSpec, StdinTarget, StdioKind, StopPolicy, TtyGrant, Wrap,
+};
 use rankrun_core::rankmap::Place;
-use rankrun_core::template::Field;
 use rankrun_core::{
     AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template,
 };
-use rankrun_front::{Plan, ReportPlace};
-use rankrun_output::{Config, LogPlaces, Mode, PARTIAL_AFTER, Template as Tag};
+use rankrun_front::{Logs, Plan, ReportPlace};
+use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template as Tag};
 
 use crate::capacity::Descriptors;
 use crate::check::variable;
@@ -179,6 +180,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         base_env: around.env.iter().filter(|(name, _)| name != "RANKRUN_JOURNAL").cloned().collect(),
         cwd: around.cwd.clone().into(),
         stop: stop_policy(settings),
+        restart: restart(settings, around),
         graces: settings.graces.clone(),
         hook: settings.hook,
         io,
@@ -193,7 +195,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     check_programs(&spec, &settings.apps)?;
     Ok(Plan {
         output: output(settings, world, around)?,
-        logs: logs(settings, &spec, around)?,
+        logs: logs(settings)?,
         report: report_place(settings, around, &spec.job),
         journal: settings.journal.as_ref().map(|file| around.cwd.join(file)),
         error_file: around.variable("TORCHELASTIC_ERROR_FILE").map(|path| around.cwd.join(path)),
@@ -212,21 +214,14 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
 }
 
 /// Where log files go: a directory, or one for each rank; or the files that the streams go to instead of the console.
-fn logs(settings: &Settings, spec: &JobSpec, around: &Surroundings) -> Result<Option<LogPlaces>, Problem> {
-    let of_rank = |place: &Template, rank| around.cwd.join(place.expand(spec, rank));
-    let of_all = |place: &Template| spec.map.places().iter().map(|at| of_rank(place, at.rank)).collect();
-    let differs = |field| matches!(field, Field::Rank | Field::LocalRank | Field::Node);
-    let [stdout, stderr] = &settings.files;
+fn logs(settings: &Settings) -> Result<Option<Logs>, Problem> {
     match &settings.log_dir {
         Some(_) if settings.has_files() => {
             let problem = Problem::usage("--log-dir cannot be used with --stdout-file or --stderr-file");
             Err(problem.hint("--log-dir alone writes both streams to files, and --output none hides them"))
         }
-        Some(directory) if directory.fields().any(differs) => Ok(Some(LogPlaces::directories(of_all(directory)))),
-        Some(directory) => Ok(Some(of_rank(directory, Rank(0)).into())),
-        None if settings.has_files() => {
-            Ok(Some(LogPlaces::files(stdout.as_ref().map(of_all), stderr.as_ref().map(of_all))))
-        }
+        Some(directory) => Ok(Some(Logs::Directory(directory.clone()))),
+        None if settings.has_files() => Ok(Some(Logs::Files(settings.files.clone()))),
         None => Ok(None),
     }
 }
@@ -455,6 +450,12 @@ fn check_programs(spec: &JobSpec, settings: &[AppSettings]) -> Result<(), Proble
         }
     }
     Ok(())
+}
+
+/// The restart policy, with its path made absolute.
+fn restart(settings: &Settings, around: &Surroundings) -> RestartSpec {
+    let progress_file = settings.restart.progress_file.as_ref().map(|file| around.cwd.join(file).into());
+    RestartSpec { progress_file, ..settings.restart.clone() }
 }
 
 fn stop_policy(settings: &Settings) -> StopPolicy {

@@ -1,0 +1,79 @@
+//! The answers of `--on-failure`.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::parse_duration;
+
+/// What is to be done about a failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// What the policy itself decides.
+    Own,
+    /// Another attempt, after the policy's own wait.
+    Restart,
+    /// No other attempt.
+    Stop,
+    /// Another attempt after this time.
+    Wait(Duration),
+}
+
+/// What a command wrote is no answer.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("\"{text}\" is not restart, stop or wait DURATION")]
+pub struct AnswerError {
+    /// The beginning of what it wrote.
+    pub text: String,
+}
+
+/// Letters of a wrong answer that are shown.
+const SHOWN: usize = 60;
+
+/// Reads what a command wrote to its stdout: `restart`, `stop`, `wait 30s`. One that wrote nothing only wanted to know.
+///
+/// # Errors
+///
+/// It wrote something else.
+pub fn parse_answer(text: &str) -> Result<Answer, AnswerError> {
+    let mut words = text.split_whitespace();
+    let answer = match (words.next(), words.next(), words.next()) {
+        (None, ..) => Some(Answer::Own),
+        (Some("restart"), None, _) => Some(Answer::Restart),
+        (Some("stop"), None, _) => Some(Answer::Stop),
+        (Some("wait"), Some(time), None) => parse_duration(time).ok().map(Answer::Wait),
+        _ => None,
+    };
+    answer.ok_or_else(|| {
+        let plain = text.trim().replace(char::is_control, " ");
+        let cut = plain.char_indices().nth(SHOWN).map_or(plain.as_str(), |(end, _)| &plain[..end]);
+        AnswerError { text: if cut.len() < plain.len() { format!("{cut}...") } else { plain } }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_three_words_or_nothing() {
+        let seconds = |count| Answer::Wait(Duration::from_secs(count));
+        for (text, answer) in [
+            ("restart\n", Answer::Restart),
+            ("stop", Answer::Stop),
+            ("  wait 30s \n", seconds(30)),
+            ("wait 30", seconds(30)),
+            ("wait 1m30s", seconds(90)),
+            ("", Answer::Own),
+            ("\n \n", Answer::Own),
+        ] {
+            assert_eq!(parse_answer(text), Ok(answer), "{text:?}");
+        }
+        for text in ["Restart", "yes", "restart now", "wait", "wait x", "wait 30 s", "wait 30s now", "stop\nrestart"] {
+            assert!(parse_answer(text).is_err(), "{text:?}");
+        }
+        let error = parse_answer(&"x\n".repeat(100)).expect_err("no answer");
+        assert_eq!(error.to_string(), format!("\"{}...\" is not restart, stop or wait DURATION", "x ".repeat(30)));
+    }
+}

@@ -1,0 +1,338 @@
+//! Attempts: what follows the end of one, and the start of the next.
+//!
+//! An attempt is over when every agent has reported that no process of it is left, and has sent all its output. Only then does
+//! the policy decide ([`rankrun_core::restart`]). The next attempt has a gang of its own; clock, destinations and agents go on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rankrun_core::event::JobEvent;
+use rankrun_core::evidence::Class;
+use rankrun_core::gang::{self, Gang, Outside};
+use rankrun_core::report::{AttemptReport, Report};
+use rankrun_core::restart::{Answer, Decision, GiveUp, Outcome, Restarter, spoken};
+use rankrun_core::verdict::{Verdict, verdict};
+use rankrun_core::{Attempt, JobSpec, Rank};
+use rankrun_wire::ToAgent;
+
+use crate::delivery::{LastLines, LastWords, Task};
+use crate::job::front::Front;
+use crate::job::hooks::HookWatch;
+use crate::job::on_failure::Asked;
+use crate::job::report;
+
+/// A wait that is not worth a word.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// What is known of the attempts of a job.
+#[derive(Debug)]
+pub(crate) struct Attempts {
+    policy: Restarter,
+    /// When the present one began.
+    began: Duration,
+    /// The present one has been read: its verdict is known.
+    is_read: bool,
+    /// Those before.
+    past: Vec<AttemptReport>,
+    /// The present one is over, and the next begins then.
+    next_at: Option<Duration>,
+    /// `--on-failure` is being asked about the present one, which has this report.
+    asked: Option<Asked>,
+    undecided: Option<Box<Report>>,
+    /// The failure that the present one follows, until all its ranks run.
+    failed_at: Option<Duration>,
+    /// When those that have not are too late.
+    ready_by: Option<Duration>,
+    /// The ranks of the present one that have said that they are ready.
+    ready: BTreeSet<Rank>,
+    /// The ranks that somebody has stopped: when they count as failed, and the signal.
+    pub(crate) stopped: BTreeMap<Rank, (Duration, i32)>,
+    /// Why no other follows, if the policy would have allowed one.
+    given_up: Option<String>,
+}
+
+impl Attempts {
+    pub(crate) fn new(spec: &JobSpec, seed: u64) -> Attempts {
+        let mut policy = Restarter::new(&spec.restart, seed);
+        policy.began(Duration::ZERO);
+        Attempts {
+            policy,
+            began: Duration::ZERO,
+            is_read: false,
+            past: Vec::new(),
+            next_at: None,
+            asked: None,
+            undecided: None,
+            failed_at: None,
+            ready_by: spec.restart.ready_timeout,
+            ready: BTreeSet::new(),
+            stopped: BTreeMap::new(),
+            given_up: None,
+        }
+    }
+
+    /// When [`Front::attempt_due`] has something to do.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        let stopped = self.stopped.values().map(|(due, _)| *due).min();
+        [self.next_at, self.ready_by, stopped].into_iter().flatten().min()
+    }
+
+    /// Whether one attempt is over and the next has not begun.
+    pub(crate) fn is_between(&self) -> bool {
+        self.next_at.is_some() || self.asked.is_some()
+    }
+
+    /// Those before the present one.
+    pub(crate) fn past(&self) -> &[AttemptReport] {
+        &self.past
+    }
+
+    /// Why no other attempt follows, if one was allowed in principle.
+    pub(crate) fn given_up(&self) -> Option<&str> {
+        self.given_up.as_deref()
+    }
+
+    /// A rank has done a step of its work.
+    pub(crate) fn has_progressed(&mut self, now: Duration) {
+        self.policy.progress(now);
+    }
+
+    /// Whether the last words of the present attempt are to be read: once.
+    pub(crate) fn is_to_read(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_read, true)
+    }
+}
+
+impl Front {
+    /// An agent has sent all of its attempt. When all have, the policy decides what follows.
+    pub(crate) fn attempt_drained(&mut self) {
+        if !self.plan.spec.restart.is_on() {
+            for node in self.nodes.iter_mut().filter(|node| node.is_drained) {
+                // The agent ends by itself now.
+                node.link = None;
+            }
+            return;
+        }
+        if !self.nodes.iter().all(|node| node.is_drained) || self.attempts.is_between() {
+            return;
+        }
+        self.print_rest();
+        self.read_last_words();
+        let verdict = verdict(&self.gang);
+        let end = self.end(true, true);
+        let report = report::make(&self.facts, &self.gang, &verdict, &end, |rank| self.last_words.of(rank));
+        let now = self.now();
+        let decision = self.attempts.policy.ended(now, &self.outcome(&verdict, &report));
+        if !self.ask(&report) {
+            self.follow(now, decision, &report);
+        } else {
+            self.attempts.undecided = Some(Box::new(report));
+        }
+    }
+
+    /// What the policy must know of an attempt.
+    fn outcome(&self, verdict: &Verdict, report: &Report) -> Outcome {
+        Outcome {
+            code: report.exit_code,
+            by_user: verdict.interrupted.is_some() || self.gang.outside().is_some(),
+            is_not_ready: verdict.class == Some(Class::NotReady),
+            is_left: !report.left.processes.is_empty() || report.left.released > 0,
+            ..Outcome::of(verdict)
+        }
+    }
+
+    /// Asks `--on-failure`, if there is one and the end is a failure. Returns whether an answer follows.
+    fn ask(&mut self, report: &Report) -> bool {
+        let Some(own) = self.plan.spec.restart.on_failure.clone().filter(|_| self.attempts.policy.asks()) else {
+            return false;
+        };
+        let asked = report::to_json(report).and_then(|json| Asked::ask(&own, json, self.waker.handle()?));
+        match asked {
+            Ok(asked) => self.attempts.asked = Some(asked),
+            Err(error) => self.note(format!("cannot ask --on-failure: {}", rankrun_sys::reason(&error))),
+        }
+        self.attempts.asked.is_some()
+    }
+
+    /// `--on-failure` may have answered.
+    pub(crate) fn hear_answer(&mut self) {
+        let Some(answer) = self.attempts.asked.as_ref().and_then(Asked::answer) else { return };
+        self.attempts.asked = None;
+        let answer = answer.unwrap_or_else(|why| {
+            self.note(format!("--on-failure: {why}: the job's own policy decides"));
+            Answer::Own
+        });
+        let Some(report) = self.attempts.undecided.take() else { return };
+        let now = self.now();
+        let decision = self.attempts.policy.answered(now, &answer);
+        self.follow(now, decision, &report);
+    }
+
+    /// Does what was decided.
+    fn follow(&mut self, now: Duration, decision: Decision, report: &Report) {
+        match decision {
+            Decision::Done => self.end_agents(),
+            Decision::GiveUp { why } => {
+                // That there was only one attempt is no news where one more was never wanted.
+                let is_news = why != GiveUp::NoBudget;
+                self.attempts.given_up = is_news.then(|| why.to_string());
+                self.end_agents();
+            }
+            Decision::Restart { after, attempt, because, .. } => {
+                self.plan_attempt(now, after, attempt, &because, report);
+            }
+        }
+    }
+
+    /// Notes the end of an attempt, and when the next begins.
+    fn plan_attempt(&mut self, now: Duration, after: Duration, attempt: Attempt, because: &str, report: &Report) {
+        let seconds = now.saturating_sub(self.attempts.began).as_secs_f64();
+        let name = format!("attempt-{}.json", self.plan.spec.attempt);
+        let path = self.directory().map(|directory| directory.path.join(&name));
+        if let (Some(directory), Some(path), Ok(bytes)) = (self.directory(), path.clone(), report::to_json(report)) {
+            self.delivery.files.submit(now, Task::Save { directory: Some(directory), path, bytes });
+        }
+        let home = self.plan.report.home.clone();
+        self.attempts.past.push(AttemptReport {
+            attempt: self.plan.spec.attempt.0,
+            summary: report.summary.clone(),
+            exit_code: report.exit_code,
+            class: report.class,
+            rank: report.culprit.as_ref().map(|culprit| culprit.rank),
+            began: self.attempts.began.as_secs_f64(),
+            seconds,
+            report: path.map(|path| report::shorten_home(&path, home.as_deref())),
+        });
+        let wait = match after {
+            after if after < MOMENT => String::new(),
+            after => format!(" in {}", spoken(after)),
+        };
+        self.note(format!("attempt {} is over after {seconds:.2} s: {because}", self.plan.spec.attempt));
+        self.note(format!("restarting all ranks{wait}: attempt {attempt}"));
+        self.attempts.failed_at = self.gang.stop_ordered().or(Some(now));
+        self.attempts.next_at = Some(now + after);
+        self.drain_until = None;
+    }
+
+    /// Does what is due: ranks that were stopped for too long or are not ready have failed; the next attempt begins when
+    /// what was written before is in its files.
+    pub(crate) fn attempt_due(&mut self, now: Duration) {
+        while let Some((&rank, &(_, signal))) = self.attempts.stopped.iter().find(|(_, (due, _))| *due <= now) {
+            self.attempts.stopped.remove(&rank);
+            self.event(gang::Event::Stopped { rank, signal });
+        }
+        if self.attempts.ready_by.take_if(|by| *by <= now).is_some() {
+            let after = self.plan.spec.restart.ready_timeout.unwrap_or_default();
+            let late =
+                (0..self.plan.spec.map.world_size()).map(Rank).filter(|rank| !self.attempts.ready.contains(rank));
+            for rank in late.collect::<Vec<_>>() {
+                self.event(gang::Event::NotReady { rank, after });
+            }
+        }
+        if !self.attempts.is_between() {
+            return;
+        }
+        if let Some(outside) = self.gang.outside() {
+            let what = match outside {
+                Outside::Signal(_) | Outside::Interrupted(_) => "ended by a signal",
+                Outside::Timeout => "the time limit was reached",
+                Outside::OutputGone | Outside::OutputFailed => "its output could not be written",
+                Outside::AgentLost | Outside::GuardLost | Outside::WireUpLost => "rankrun's own processes were lost",
+            };
+            (self.attempts.next_at, self.attempts.asked, self.attempts.undecided) = (None, None, None);
+            self.attempts.given_up = Some(format!("{what} before the next attempt began"));
+            self.end_agents();
+            return;
+        }
+        if self.attempts.next_at.is_some_and(|due| due <= now) && !self.delivery.is_logging() {
+            self.attempts.next_at = None;
+            self.begin_attempt(now);
+        }
+    }
+
+    fn begin_attempt(&mut self, now: Duration) {
+        let plan = &mut self.plan;
+        plan.spec.attempt = Attempt(plan.spec.attempt.0 + 1);
+        if let Some(logs) = &plan.logs
+            && logs.are_for_each_attempt()
+        {
+            let (places, world_size) = (logs.places(&plan.spec), plan.spec.map.world_size());
+            self.delivery.files.submit(now, Task::OpenLogs { places, world_size });
+        }
+        self.gang = Gang::new(plan.spec.map.world_size(), self.facts.rules.clone());
+        self.last_words = LastWords::default();
+        self.last_lines = LastLines::default();
+        self.hooks = HookWatch::new(plan.verbosity > 0, plan.timeout);
+        self.standings.clear();
+        (self.alive_due, self.drain_until, self.salvage) = (None, None, None);
+        (self.attempts.began, self.attempts.is_read) = (now, false);
+        self.attempts.ready.clear();
+        self.attempts.stopped.clear();
+        self.attempts.ready_by = plan.spec.restart.ready_timeout.map(|patience| now + patience);
+        self.attempts.policy.began(now);
+        self.delivery.presenter.begin_attempt();
+        for node in &mut self.nodes {
+            node.begin_attempt();
+        }
+        if let Some(terminal) = &mut self.terminal {
+            terminal.begin_attempt(&plan.spec.io);
+        }
+        let facts = self.facts.clone();
+        self.delivery.journal.record(now, || JobEvent::Job(Box::new(facts)));
+        self.send(ToAgent::Start(Box::new(self.plan.spec.clone())));
+    }
+
+    /// A rank runs. When all do, the restart is done.
+    pub(crate) fn rank_is_up(&mut self) {
+        if !self.plan.spec.restart.is_on() || self.gang.ranks().iter().any(|rank| rank.pid.is_none()) {
+            return;
+        }
+        let all = self.gang.ranks().len();
+        if self.plan.spec.restart.ready_timeout.is_some() && self.attempts.ready.len() < all {
+            return;
+        }
+        self.attempts.ready_by = None;
+        let now = self.now();
+        self.attempts.policy.up(now);
+        if let Some(failed_at) = self.attempts.failed_at.take() {
+            let ranks = match self.gang.ranks().len() {
+                1 => "the rank runs".to_owned(),
+                ranks => format!("all {ranks} ranks run"),
+            };
+            let took = now.saturating_sub(failed_at).as_secs_f64();
+            self.note(format!(
+                "restarted: {ranks} (attempt {}, {took:.2} s after the failure)",
+                self.plan.spec.attempt
+            ));
+        }
+    }
+
+    /// A rank has said that it is ready to work.
+    pub(crate) fn rank_is_ready(&mut self, rank: Rank) {
+        self.attempts.ready.insert(rank);
+        self.rank_is_up();
+    }
+
+    /// No attempt follows: the agents end.
+    fn end_agents(&mut self) {
+        for node in &mut self.nodes {
+            if let Some(link) = &mut node.link {
+                // It ends as well when the stream is closed.
+                let _ = link.send(&ToAgent::End);
+            }
+            node.link = None;
+        }
+    }
+
+    /// Shows what is kept for the end of an attempt.
+    fn print_rest(&mut self) {
+        loop {
+            let now = self.now();
+            let more = self.delivery.presenter.finish(now);
+            self.hand_on();
+            if !more {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The options for starting a job again after a failure, and their values.
+
+use std::ffi::OsString;
+
+use clap::Arg;
+use rankrun_core::job::{
+    Budget, OnFailureCommand, RestartError, RestartScope, RestartSpec, StartRetries, parse_classes,
+};
+
+use crate::args::{choice, option, switch};
+use crate::choices;
+use crate::message::Problem;
+use crate::settings::{Given, Origin, Sources, duration, read_bool};
+use crate::words;
+
+/// The options, for the help under `heading`.
+pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
+    let mut args = vec![
+        option(
+            "restart",
+            "N[/TIME]",
+            heading,
+            "Restart the job after a failure, at most N times, or N times in TIME",
+            "With --restart 3/1h, rankrun gives up when a fourth restart within an hour would be needed. Every rank is \
+             stopped, and all are started again with the next RANKRUN_ATTEMPT. 0 means never, which is the default.",
+        ),
+        option(
+            "max-restarts",
+            "N",
+            heading,
+            "Restart the job after a failure, at most N times",
+            "The same as --restart N. With --restart N/TIME, both limits hold.",
+        ),
+        option(
+            "backoff",
+            "MIN..MAX",
+            heading,
+            "Time before a restart (default 1s..30s)",
+            "The first restart is at once. Before the next ones rankrun waits for a random time, from MIN to a limit that \
+             doubles with each restart up to MAX. An attempt that was up for 5m begins anew.",
+        ),
+        option(
+            "restart-on",
+            "CLASS,...",
+            heading,
+            "Restart only after these failures",
+            "The classes are those of the report: out-of-memory, exception, abort, signal, exit-code, stuck-in-finalize, \
+             stuck-in-exit-handlers, exit-without-finalize, exit-before-init, left-early, stopped, launcher-lost. The \
+             default is all of them. A job that was ended by its user or by --timeout is never restarted.",
+        ),
+        option(
+            "no-restart-codes",
+            "CODES",
+            heading,
+            "Do not restart after these exit codes, such as 2,64-78",
+            "The code is the one with which rankrun would exit: that of the rank that failed first.",
+        ),
+        option(
+            "progress-file",
+            "FILE",
+            heading,
+            "File that changes as the job makes progress",
+            "Such as a checkpoint. A program may also send \"progress\" to the worker socket.",
+        )
+        .value_hint(clap::ValueHint::FilePath),
+        choice(
+            "restart-scope",
+            "SCOPE",
+            heading,
+            "What to restart",
+            "With \"rank\", each rank has the restarts of --restart for itself.",
+            choices::RESTART_SCOPE,
+        ),
+        option(
+            "start-retries",
+            "N",
+            heading,
+            "Times to try again when ranks cannot be started (default 2)",
+            "Also when they are not ready within --ready-timeout. These do not count as restarts. Without --restart and \
+             --max-restarts, the default is 0.",
+        ),
+        option(
+            "start-backoff",
+            "DURATION",
+            heading,
+            "Time before ranks that could not be started are tried again (default 1s)",
+            "A fixed time.",
+        ),
+        option(
+            "ready-timeout",
+            "DURATION",
+            heading,
+            "Time for all ranks to say that they are ready",
+            "For programs that send \"ready\" to the worker socket. 0, the default, means no limit.",
+        ),
+        option(
+            "stopped-timeout",
+            "DURATION",
+            heading,
+            "Time after which a rank that another process stopped has failed (default 0)",
+            "Stopped with SIGSTOP, or by a debugger. 0 means at once. A rank that is continued in time has not failed.",
+        ),
+        choice(
+            "on-giveup",
+            "WHAT",
+            heading,
+            "What to do when the job is not restarted any more",
+            "For jobs of Slurm.",
+            choices::ON_GIVEUP,
+        ),
+        option(
+            "on-failure",
+            "COMMAND",
+            heading,
+            "Ask a command what to do after a failure",
+            "It gets the report as JSON on its stdin, and writes \"restart\", \"stop\" or \"wait 30s\" (restart after this \
+             time) to its stdout; nothing leaves the decision to the other options. It cannot exceed --restart. The \
+             command is split into words as a shell does it, with quotes.",
+        )
+        .value_hint(clap::ValueHint::CommandString),
+        option(
+            "on-failure-timeout",
+            "DURATION",
+            heading,
+            "Time for the command of --on-failure (default 30s)",
+            "Then it is killed, and the other options decide.",
+        ),
+    ];
+    args.extend(switch(
+        "breaker",
+        "no-breaker",
+        heading,
+        "Do not restart after a failure that repeats itself (default on)",
+        "Gives up when two attempts in a row were ended by the same exception, each within 60s of its start and before any \
+         progress; or failed in the same way, at any time, without progress, if the job tells its progress. Signals and \
+         lost nodes do not count. --no-breaker turns this off.",
+    ));
+    args
+}
+
+/// Reads the policy. A path in it is still as written.
+pub(crate) fn read(sources: &Sources<'_>, keep_going: bool) -> Result<RestartSpec, Problem> {
+    fn parsed<T: std::str::FromStr<Err = RestartError>>(text: &str) -> Result<T, String> {
+        text.parse().map_err(|error: RestartError| error.to_string())
+    }
+    let default = RestartSpec::default();
+    let total = sources.get("max-restarts", read_total)?.unwrap_or_default();
+    let budget = sources.get("restart", parsed::<Budget>)?.unwrap_or_default().and(total);
+    let retries = if budget.allows_any() { StartRetries::OF_RESTARTS } else { 0 };
+    let scope = sources.choice("restart-scope", choices::RESTART_SCOPE)?.unwrap_or_default();
+    if let (RestartScope::Rank, false, Some(given)) = (scope, keep_going, sources.one("restart-scope")) {
+        let problem = given.problem("\"rank\" needs --keep-going: without it, the first failure stops all ranks");
+        return Err(problem.hint("add --keep-going if the ranks do not depend on each other"));
+    }
+    let timeout = sources.get("on-failure-timeout", duration)?.unwrap_or(OnFailureCommand::TIMEOUT);
+    Ok(RestartSpec {
+        budget,
+        backoff: sources.get("backoff", parsed)?.unwrap_or(default.backoff),
+        on: sources
+            .get("restart-on", |text| parse_classes(text).map_err(|error| error.to_string()))?
+            .unwrap_or(default.on),
+        never_codes: sources.get("no-restart-codes", parsed)?.unwrap_or(default.never_codes),
+        start: StartRetries {
+            retries: sources.get("start-retries", read_number)?.unwrap_or(retries),
+            backoff: sources.get("start-backoff", duration)?.unwrap_or(default.start.backoff),
+        },
+        scope,
+        stopped_timeout: sources.get("stopped-timeout", duration)?.unwrap_or(default.stopped_timeout),
+        ready_timeout: sources.get("ready-timeout", duration)?.filter(|time| !time.is_zero()),
+        on_giveup: sources.choice("on-giveup", choices::ON_GIVEUP)?.unwrap_or_default(),
+        breaker: sources.get("breaker", read_bool)?.unwrap_or(default.breaker),
+        progress_file: sources.path("progress-file")?.map(|given| given.text),
+        on_failure: sources
+            .path("on-failure")?
+            .map(|given| Ok(OnFailureCommand { command: read_command(&given)?, timeout }))
+            .transpose()?,
+        healthy: default.healthy,
+    })
+}
+
+/// Options that do nothing without a restart.
+const OF_RESTARTS: [&str; 8] = [
+    "backoff",
+    "restart-on",
+    "no-restart-codes",
+    "start-backoff",
+    "on-giveup",
+    "on-failure-timeout",
+    "progress-file",
+    "restart-scope",
+];
+
+/// Warns of options on the command line that have no effect. In a file they may be there for other jobs.
+pub(crate) fn warning(spec: &RestartSpec, given: &[Given]) -> Option<String> {
+    let is_idle = |given: &&Given| given.origin == Origin::CommandLine && OF_RESTARTS.contains(&given.key);
+    let idle = given.iter().find(is_idle).filter(|_| !spec.is_on())?;
+    Some(format!("--{} has no effect without --restart, --max-restarts or --on-failure", idle.key))
+}
+
+fn read_total(text: &str) -> Result<Budget, String> {
+    read_number(text).map(|total| Budget { total: Some(total), recent: None })
+}
+
+fn read_number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("\"{text}\" is not a number"))
+}
+
+fn read_command(given: &Given) -> Result<Vec<OsString>, Problem> {
+    match words::split(&given.text) {
+        None => Err(given.problem(format!("a quote is not closed in \"{}\"", given.text.display()))),
+        Some(words) if words.is_empty() => Err(given.problem("the command is empty")),
+        Some(words) => Ok(words),
+    }
+}
