@@ -9,7 +9,7 @@ use rankrun_core::grace::StopRecord;
 use rankrun_core::report::LeftProcess;
 use rankrun_core::testimony::{StuckIn, Testimony};
 use rankrun_core::worker::{Outcome, Stop};
-use rankrun_core::{GroupId, JobSpec, Pid, Stream, WorkerId, WorkerStatus};
+use rankrun_core::{GroupId, JobSpec, Pid, Rank, Stream, WorkerId, WorkerStatus};
 use serde::{Deserialize, Serialize};
 
 /// The first message of each side.
@@ -34,6 +34,10 @@ pub enum ToAgent {
     Hello(Hello),
     /// Start the ranks of this node.
     Start(Box<JobSpec>),
+    /// A worker that is gone is to be started again, as the next attempt of its rank (`--restart-scope rank`).
+    Again(Rank),
+    /// It is not.
+    Settled(Rank),
     Stop(Stop),
     /// Kill every worker at once.
     Kill,

@@ -131,6 +131,13 @@ impl Children {
         self.kin.clear();
     }
 
+    /// Begins an attempt of one worker, with this tag.
+    pub(crate) fn begin_one(&mut self, slot: Slot, tag: &str) {
+        self.members[slot.index()] = Member::default();
+        self.by_tag.retain(|_, known| *known != slot);
+        self.by_tag.insert(tag.as_bytes().to_vec(), slot);
+    }
+
     /// A new turn of the loop: the next use of the process table reads it again.
     pub(crate) fn turn(&mut self) {
         self.turn_has_table = false;

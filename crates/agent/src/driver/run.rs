@@ -212,6 +212,10 @@ impl Loop {
                 }
             }
             ToAgent::Start(spec) => self.start(now, *spec),
+            ToAgent::Again(rank) => self.with_team(|team, hands| team.event_of_rank(hands, now, rank, Event::Again)),
+            ToAgent::Settled(rank) => {
+                self.with_team(|team, hands| team.event_of_rank(hands, now, rank, Event::Settled));
+            }
             ToAgent::Stop(stop) => self.with_team(|team, hands| team.event(hands, now, Event::Stop(stop))),
             ToAgent::Kill => self.with_team(|team, hands| team.event(hands, now, Event::Kill)),
             ToAgent::Pause => {

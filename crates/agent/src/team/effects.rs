@@ -82,6 +82,7 @@ impl Team {
             }
             Effect::Release(slot) => self.released += hands.children.release(slot),
             Effect::Gone(slot) => self.gone(hands, slot),
+            Effect::StartAgain(slot) => self.start_again(hands, slot),
             Effect::OrphansGivenUp => drop(hands.children.give_up_orphans()),
             Effect::Over => self.processes_gone(hands, now),
         }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use rankrun_core::absence::Hook;
 use rankrun_core::job::CleanShm;
 use rankrun_core::team::{Event, Team as Machine};
-use rankrun_core::{JobSpec, Slot as SlotIndex};
+use rankrun_core::{JobSpec, Rank, Slot as SlotIndex};
 use rankrun_sys::oom::OomWatch;
 use rankrun_sys::poll::Poller;
 use rankrun_sys::wait::Change;
@@ -123,6 +123,20 @@ impl Team {
                 self.machine.handle(now, reply, &mut more);
                 queue.extend(more);
             }
+        }
+    }
+
+    /// Feeds an event of a rank to the machine.
+    pub(crate) fn event_of_rank(
+        &mut self,
+        hands: &mut Hands,
+        now: Duration,
+        rank: Rank,
+        event: fn(SlotIndex) -> Event,
+    ) {
+        if let Some(slot) = self.machine.slot_of(rank) {
+            self.event(hands, now, event(slot));
+            self.spawn_more(hands, now);
         }
     }
 

@@ -149,6 +149,15 @@ impl Preparer {
         cgroup: impl FnOnce() -> io::Result<Option<OwnedFd>>,
     ) -> Result<Prepared, PrepareError> {
         let rank = worker.rank();
+        let of_attempt;
+        let spec = match worker.id.attempt == spec.attempt {
+            true => spec,
+            // Of this rank alone (`--restart-scope rank`).
+            false => {
+                of_attempt = JobSpec { attempt: worker.id.attempt, ..spec.clone() };
+                &of_attempt
+            }
+        };
         let app = spec.map.place(rank).map_or(AppIndex(0), |place| place.app);
         let words = spec.command(rank);
         let directory = spec.directory(rank);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rankrun_core::absence::Hook;
 use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES};
-use rankrun_core::job::{CleanShm, StdinTarget};
+use rankrun_core::job::{CleanShm, RestartScope, StdinTarget};
 use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::worker::State;
@@ -58,8 +58,11 @@ impl Team {
         let spec = Rc::new(spec);
         let node = NodeRank(0);
         let ranks: Vec<Rank> = spec.map.on_node(node).map(|place| place.rank).collect();
-        let machine =
+        let mut machine =
             Machine::new(spec.group, spec.attempt, ranks.iter().copied(), spec.stop.clone(), spec.graces.clone());
+        if spec.restart.scope == RestartScope::Rank && spec.restart.is_on() {
+            machine.keep_open();
+        }
         let tags = new_tags(machine.size()).map_err(cannot("get random bytes"))?;
         let slots: Vec<Slot> = machine.slots().zip(tags).map(|(slot, tag)| Slot::new(machine.id(slot), tag)).collect();
         hands.children.begin(slots.iter().map(|slot| slot.tag.clone()));
@@ -135,6 +138,17 @@ impl Team {
         }
         team.oom = Some(oom);
         Ok(team)
+    }
+
+    /// The successor of a worker that is gone gets what a new one has, and a tag of its own.
+    pub(super) fn start_again(&mut self, hands: &mut Hands, slot: SlotIndex) {
+        let id = self.machine.id(slot);
+        // Without random bytes it has the tag of the one before, of which nothing is left.
+        let tag = new_tags(1).ok().and_then(|mut tags| tags.pop()).unwrap_or_else(|| self.slot(slot).tag.clone());
+        hands.children.begin_one(slot, &tag);
+        *self.slot(slot) = Slot::new(id, tag);
+        self.killed_helpers.remove(&slot);
+        self.to_spawn.push_back(slot);
     }
 
     /// Prepares as many workers as the spawner has room for.

@@ -182,6 +182,14 @@ pub fn verdict(gang: &Gang) -> Verdict {
     Verdict { code, class, culprit, interrupted, fates, endings }
 }
 
+/// What one rank by itself comes to, which others do not depend on.
+pub fn of_rank(gang: &Gang, rank: Rank) -> Verdict {
+    let culprit = finding(gang, rank);
+    let code = culprit.as_ref().map_or(ExitCode::SUCCESS, |finding| finding.code);
+    let class = culprit.as_ref().map(|finding| finding.class);
+    Verdict { code, class, culprit, interrupted: None, fates: Vec::new(), endings: Vec::new() }
+}
+
 /// The finding that decides: that with the most weight, and of these the earliest. A rank that failed without a word well
 /// before it comes first all the same: with `--keep-going` no stop parts the two.
 fn first(findings: &[Finding]) -> Option<&Finding> {

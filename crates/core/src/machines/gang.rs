@@ -130,6 +130,10 @@ pub enum Event {
         rank: Rank,
         after: Duration,
     },
+    /// A rank that had ended is started again, and the others run on: what it did before decides nothing.
+    Again {
+        rank: Rank,
+    },
     /// A process of a rank has sent testimony about itself.
     Testimony {
         rank: Rank,
@@ -342,6 +346,7 @@ impl Gang {
             }
             Event::Mpi { rank, event } => self.mpi(moment, rank, event, effects),
             Event::Stopped { rank, signal } => self.fact(moment, rank, Fact::Stopped { signal }, effects),
+            Event::Again { rank } => self.again(rank),
             Event::NotReady { rank, after } => self.fact(moment, rank, Fact::NotReady { after }, effects),
             Event::Testimony { rank, pid, testimony } => self.testimony(moment, rank, pid, testimony, effects),
             Event::Stuck { rank, pid, place, since, leader } => {
@@ -374,6 +379,15 @@ impl Gang {
                 self.end_from_outside(now, Outside::WireUpLost, self.rules.grace_failure, effects);
             }
             Event::Tick => self.tick(now, effects),
+        }
+    }
+
+    fn again(&mut self, rank: Rank) {
+        if let Some(record) = self.ranks.get_mut(rank.index()) {
+            *record = RankRecord::default();
+            self.evidence.retain(|evidence| evidence.rank != rank);
+            self.words[rank.index()] = 0;
+            self.to_judge.values_mut().for_each(|ranks| ranks.retain(|judged| *judged != rank));
         }
     }
 

@@ -10,7 +10,7 @@
 
 mod speakers;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::grace::{Progress, SIGKILL, SIGTERM, StopRecord};
@@ -72,6 +72,10 @@ pub enum Event {
     NoOrphans,
     /// The agent looked: processes of the job are left that belong to no worker.
     Orphans(Activity),
+    /// A worker that is gone is to be started again, as the next attempt of its rank.
+    Again(Slot),
+    /// It is not.
+    Settled(Slot),
     Stop(Stop),
     Kill,
     /// A deadline may have passed.
@@ -126,6 +130,8 @@ pub enum Effect {
     Release(Slot),
     /// A worker is gone. Emitted once.
     Gone(Slot),
+    /// The successor of a worker that was gone is to be started.
+    StartAgain(Slot),
     /// What is left of the orphans could not be killed.
     OrphansGivenUp,
     /// Every worker is gone, and nothing else is left but what was given up or released. Emitted once.
@@ -173,6 +179,20 @@ struct Member {
     unnoticed: Vec<i32>,
 }
 
+impl Member {
+    fn new(id: WorkerId) -> Member {
+        Member {
+            id,
+            worker: Worker::default(),
+            idle: Idleness::default(),
+            stopped_speaker: None,
+            record: StopRecord::default(),
+            sending: None,
+            unnoticed: Vec::new(),
+        }
+    }
+}
+
 /// The team.
 #[derive(Debug)]
 pub struct Team {
@@ -190,6 +210,10 @@ pub struct Team {
     stop: Option<Stop>,
     /// Workers that are not gone.
     alive: usize,
+    /// Each worker that ends by itself may be started again (`--restart-scope rank`).
+    is_open: bool,
+    /// Those that are gone, and of which that is not decided.
+    undecided: BTreeSet<Slot>,
     timers: Timers<Timer>,
     /// The least pause between two checks: more than [`IDLE_STEP`] if a check is expensive.
     pace: Duration,
@@ -205,22 +229,15 @@ impl Team {
         policy: StopPolicy,
         graces: Graces,
     ) -> Team {
-        let id = |rank| WorkerId { group, rank, attempt };
-        let member = |rank| Member {
-            id: id(rank),
-            worker: Worker::default(),
-            idle: Idleness::default(),
-            stopped_speaker: None,
-            record: StopRecord::default(),
-            sending: None,
-            unnoticed: Vec::new(),
-        };
-        let members: Vec<Member> = ranks.into_iter().map(member).collect();
+        let members: Vec<Member> =
+            ranks.into_iter().map(|rank| Member::new(WorkerId { group, rank, attempt })).collect();
         Team {
             policy,
             graces,
             by_rank: members.iter().zip(0..).map(|(member, slot)| (member.id.rank, Slot(slot))).collect(),
             alive: members.len(),
+            is_open: false,
+            undecided: BTreeSet::new(),
             members,
             speakers: BTreeMap::new(),
             next_speaker: 0,
@@ -232,6 +249,11 @@ impl Team {
             pace: IDLE_STEP,
             over: false,
         }
+    }
+
+    /// Each worker that ends before a stop is ordered waits for [`Event::Again`] or [`Event::Settled`].
+    pub fn keep_open(&mut self) {
+        self.is_open = true;
     }
 
     pub fn size(&self) -> usize {
@@ -339,8 +361,14 @@ impl Team {
             }
             Event::NoOrphans => self.no_orphans(now, effects),
             Event::Orphans(activity) => self.orphans_left(now, activity, effects),
+            Event::Again(slot) => self.start_again(slot, effects),
+            Event::Settled(slot) => {
+                self.undecided.remove(&slot);
+                self.look_for_orphans(effects);
+            }
             Event::Stop(stop) => {
                 self.stop = Some(stop);
+                self.close(effects);
                 effects.push(Effect::CancelSpawns);
                 for slot in self.slots() {
                     self.worker(now, slot, worker::Event::Stop(stop), effects);
@@ -348,6 +376,7 @@ impl Team {
                 self.orphans_event(now, worker::Event::Stop(stop), effects);
             }
             Event::Kill => {
+                self.close(effects);
                 effects.push(Effect::CancelSpawns);
                 for slot in self.slots() {
                     self.worker(now, slot, worker::Event::Kill, effects);
@@ -469,12 +498,35 @@ impl Team {
         self.timers.set(Timer::Idle(slot), None);
         self.forget_speakers(effects, |speaking| speaking.slot == slot);
         effects.push(Effect::Gone(slot));
+        if self.is_open {
+            self.undecided.insert(slot);
+        }
         self.look_for_orphans(effects);
+    }
+
+    /// A worker that is gone has a successor.
+    fn start_again(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
+        if !self.undecided.remove(&slot) {
+            // A stop has come first.
+            return;
+        }
+        let id = self.members[slot.index()].id;
+        self.members[slot.index()] = Member::new(WorkerId { attempt: Attempt(id.attempt.0 + 1), ..id });
+        self.alive += 1;
+        effects.push(Effect::StartAgain(slot));
+    }
+
+    /// No worker is started again.
+    fn close(&mut self, effects: &mut Vec<Effect>) {
+        self.is_open = false;
+        if !std::mem::take(&mut self.undecided).is_empty() {
+            self.look_for_orphans(effects);
+        }
     }
 
     /// After the last worker: checks for processes that belong to no worker.
     fn look_for_orphans(&mut self, effects: &mut Vec<Effect>) {
-        if self.alive > 0 || self.over {
+        if self.alive > 0 || !self.undecided.is_empty() || self.over {
             return;
         }
         if self.policy.descendants == Descendants::Leave {
@@ -503,7 +555,7 @@ impl Team {
     }
 
     fn no_orphans(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        if self.over || self.alive > 0 {
+        if self.over || self.alive > 0 || !self.undecided.is_empty() {
             return;
         }
         self.orphans_event(now, worker::Event::BoundaryEmpty, effects);
@@ -513,7 +565,7 @@ impl Team {
     }
 
     fn orphans_left(&mut self, now: Duration, activity: Activity, effects: &mut Vec<Effect>) {
-        if self.over || self.alive > 0 {
+        if self.over || self.alive > 0 || !self.undecided.is_empty() {
             return;
         }
         if self.orphans.is_none() {

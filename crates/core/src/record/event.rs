@@ -183,6 +183,9 @@ impl Replay {
             }
             JobEvent::Note(_) => {}
             JobEvent::Gang { happened, event } => {
+                if let Event::Again { rank } = *event {
+                    self.tails.retain(|(of, _)| *of != rank);
+                }
                 self.gang.handle_of(Moment { now, at: happened }, *event, &mut self.decides);
             }
             JobEvent::Decision(effect) => self.decided.push(effect),

@@ -30,6 +30,8 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) enum Task {
     /// Make the directory of the log files.
     OpenLogs { places: LogPlaces, world_size: u32 },
+    /// A rank is started again: its files are in this directory from now on.
+    MoveLog { rank: Rank, directory: PathBuf },
     /// Append to a log file.
     Log { rank: Rank, stream: Stream, bytes: Vec<u8> },
     /// A stream has ended: write its last line and close its file.
@@ -266,6 +268,10 @@ impl Worker {
                 self.go_to(places.first());
                 let opened = LogFiles::create(places, world_size);
                 Done::LogsOpened(opened.map(|logs| self.logs = Some(logs)))
+            }
+            Task::MoveLog { rank, directory } => {
+                self.go_to(&directory);
+                Done::LogsOpened(self.logs.as_mut().map_or(Ok(()), |logs| logs.move_rank(rank, directory)))
             }
             Task::Log { rank, stream, bytes } => {
                 self.uncredited[stream.index()] += bytes.len() as u64;

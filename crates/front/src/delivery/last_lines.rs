@@ -31,6 +31,11 @@ impl LastLines {
         }
     }
 
+    /// The rank is started again.
+    pub(crate) fn forget(&mut self, rank: Rank) {
+        self.ranks.remove(&rank);
+    }
+
     /// When the rank last wrote, and the last line that is not empty.
     pub(crate) fn last(&self, rank: Rank) -> (Option<Duration>, Option<String>) {
         let Some(ends) = self.ranks.get(&rank) else { return (None, None) };

@@ -92,6 +92,13 @@ impl LastWords {
         self.looks.set(rank, None);
     }
 
+    /// The rank is started again.
+    pub(crate) fn forget(&mut self, rank: Rank) {
+        self.ranks.remove(&rank);
+        self.silence.set(rank, None);
+        self.looks.set(rank, None);
+    }
+
     /// The last words of a rank on stderr, if it has written any.
     pub(crate) fn of(&self, rank: Rank) -> Option<&Tail> {
         self.ranks.get(&rank).map(|words| &words.stderr)

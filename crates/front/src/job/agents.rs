@@ -64,6 +64,7 @@ impl Front {
                 }
                 self.node_event(from, at, gang::Event::Started { rank: worker.rank, pid });
                 self.rank_is_up();
+                self.successor_runs(worker.rank);
             }
             ToFront::SpawnFailed { worker, step, errno, command, at } => {
                 let error = io::Error::from_raw_os_error(errno);
@@ -92,7 +93,10 @@ impl Front {
                 }
                 self.rank_ended(from, worker.rank, status, at);
             }
-            ToFront::Gone { worker, outcome, .. } => self.event(gang::Event::Gone { rank: worker.rank, outcome }),
+            ToFront::Gone { worker, outcome, left } => {
+                self.event(gang::Event::Gone { rank: worker.rank, outcome });
+                self.rank_gone(worker.rank, outcome, !left.is_empty());
+            }
             ToFront::Stopped { worker, signal, at } => self.rank_stopped(from, worker.rank, signal, at),
             ToFront::Continued { worker, .. } => drop(self.attempts.stopped.remove(&worker.rank)),
             ToFront::Collective(_) => {}
@@ -140,6 +144,7 @@ impl Front {
             ToFront::Closed { worker, stream } => {
                 let now = self.now();
                 self.delivery.closed(now, worker, stream);
+                self.stream_closed(worker, stream);
             }
             ToFront::StdinTaken(_) => {
                 if let Some(stdin) = &self.stdin {
@@ -264,9 +269,6 @@ impl Front {
 
     /// Before the verdict: reads the last lines of output of the ranks that failed first, or printed that they abort.
     pub(crate) fn read_last_words(&mut self) {
-        if !self.attempts.is_to_read() {
-            return;
-        }
         let mut first = BTreeSet::new();
         for evidence in self.gang.evidence() {
             if first.len() < RANKS_READ {
@@ -278,20 +280,24 @@ impl Front {
             .filter(|rank| first.contains(rank) || self.last_words.has_aborted(*rank))
             .collect();
         for rank in failed {
-            let Some((stderr, _)) = self.last_words.both(rank) else { continue };
-            if self.is_refused_by_open_mpi(rank, stderr) {
-                self.event(gang::Event::OpenMpi { rank });
-            }
-            let Some((stderr, stdout)) = self.last_words.both(rank) else { continue };
-            let (now, event) = (self.clock.now(), last_words(&self.gang, rank, stderr, stdout));
-            self.delivery.journal.record(now, || JobEvent::Stderr {
-                rank,
-                tail: stderr.clone(),
-                stdout: stdout.clone(),
-            });
-            // It follows from the event that has just been recorded, and has no effects.
-            self.gang.handle(now, event, &mut Vec::new());
+            self.read_last_words_of(rank);
         }
+    }
+
+    /// Reads the last lines of output of a rank.
+    pub(crate) fn read_last_words_of(&mut self, rank: Rank) {
+        if !self.attempts.are_read.insert(rank) {
+            return;
+        }
+        let Some((stderr, _)) = self.last_words.both(rank) else { return };
+        if self.is_refused_by_open_mpi(rank, stderr) {
+            self.event(gang::Event::OpenMpi { rank });
+        }
+        let Some((stderr, stdout)) = self.last_words.both(rank) else { return };
+        let (now, event) = (self.clock.now(), last_words(&self.gang, rank, stderr, stdout));
+        self.delivery.journal.record(now, || JobEvent::Stderr { rank, tail: stderr.clone(), stdout: stdout.clone() });
+        // It follows from the event that has just been recorded, and has no effects.
+        self.gang.handle(now, event, &mut Vec::new());
     }
 
     /// Whether a rank has failed because we refused Open MPI as a singleton.

@@ -30,8 +30,8 @@ pub(crate) struct Attempts {
     policy: Restarter,
     /// When the present one began.
     began: Duration,
-    /// The present one has been read: its verdict is known.
-    is_read: bool,
+    /// The ranks whose last words have been read, each once.
+    pub(crate) are_read: BTreeSet<Rank>,
     /// Those before.
     past: Vec<AttemptReport>,
     /// The present one is over, and the next begins then.
@@ -58,7 +58,7 @@ impl Attempts {
         Attempts {
             policy,
             began: Duration::ZERO,
-            is_read: false,
+            are_read: BTreeSet::new(),
             past: Vec::new(),
             next_at: None,
             asked: None,
@@ -92,21 +92,26 @@ impl Attempts {
         self.given_up.as_deref()
     }
 
+    /// A rank has a successor: what it was is told in the report.
+    pub(crate) fn keep(&mut self, past: AttemptReport) {
+        self.past.push(past);
+    }
+
+    /// No other attempt follows, for this reason.
+    pub(crate) fn give_up(&mut self, why: String) {
+        self.given_up.get_or_insert(why);
+    }
+
     /// A rank has done a step of its work.
     pub(crate) fn has_progressed(&mut self, now: Duration) {
         self.policy.progress(now);
-    }
-
-    /// Whether the last words of the present attempt are to be read: once.
-    pub(crate) fn is_to_read(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_read, true)
     }
 }
 
 impl Front {
     /// An agent has sent all of its attempt. When all have, the policy decides what follows.
     pub(crate) fn attempt_drained(&mut self) {
-        if !self.plan.spec.restart.is_on() {
+        if !self.plan.spec.restart.is_on() || self.successors.are_on() {
             for node in self.nodes.iter_mut().filter(|node| node.is_drained) {
                 // The agent ends by itself now.
                 node.link = None;
@@ -265,7 +270,8 @@ impl Front {
         self.hooks = HookWatch::new(plan.verbosity > 0, plan.timeout);
         self.standings.clear();
         (self.alive_due, self.drain_until, self.salvage) = (None, None, None);
-        (self.attempts.began, self.attempts.is_read) = (now, false);
+        self.attempts.began = now;
+        self.attempts.are_read.clear();
         self.attempts.ready.clear();
         self.attempts.stopped.clear();
         self.attempts.ready_by = plan.spec.restart.ready_timeout.map(|patience| now + patience);
@@ -284,7 +290,10 @@ impl Front {
 
     /// A rank runs. When all do, the restart is done.
     pub(crate) fn rank_is_up(&mut self) {
-        if !self.plan.spec.restart.is_on() || self.gang.ranks().iter().any(|rank| rank.pid.is_none()) {
+        if !self.plan.spec.restart.is_on()
+            || self.successors.are_on()
+            || self.gang.ranks().iter().any(|rank| rank.pid.is_none())
+        {
             return;
         }
         let all = self.gang.ranks().len();

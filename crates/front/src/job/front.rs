@@ -23,6 +23,7 @@ use crate::job::attempts::Attempts;
 use crate::job::event::FrontEffect;
 use crate::job::hooks::HookWatch;
 use crate::job::pause::Pause;
+use crate::job::successors::Successors;
 use crate::nodes::{END_BOUND, KILLING_BOUND, NodeHandle};
 use crate::terminal::{FrontTerminal, Stdin};
 
@@ -64,6 +65,8 @@ pub(crate) struct Front {
     /// Of the present attempt.
     pub(crate) gang: Gang,
     pub(crate) attempts: Attempts,
+    /// Of single ranks.
+    pub(crate) successors: Successors,
     pub(crate) delivery: Delivery,
     pub(crate) last_words: LastWords,
     pub(crate) last_lines: LastLines,

@@ -17,6 +17,7 @@ mod report;
 mod run;
 mod signals;
 mod start;
+mod successors;
 
 pub use refusal::Refusal;
 pub use replay::{JournalError, Replayed, replay};

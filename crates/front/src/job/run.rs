@@ -79,8 +79,15 @@ impl Front {
         let now = self.now();
         let window = self.must_watch_window().then(|| now + WINDOW_STEP);
         let attempt = self.attempts.deadline().filter(|_| !self.attempts.is_between() || !self.delivery.is_logging());
-        let waits =
-            [self.last_words.deadline(), self.drain_until, window, self.notes.deadline(), self.alive_due, attempt];
+        let waits = [
+            self.last_words.deadline(),
+            self.drain_until,
+            window,
+            self.notes.deadline(),
+            self.alive_due,
+            attempt,
+            self.successors.deadline(),
+        ];
         let linked = self.nodes.iter().filter(|node| node.link.is_some());
         let waits = waits.into_iter().chain(linked.map(|node| node.watch.deadline()));
         let deadlines = waits.chain([self.gang.deadline(), self.delivery.deadline(), self.hooks.deadline()]);
@@ -257,6 +264,7 @@ impl Front {
             self.event(gang::Event::Tick);
         }
         self.attempt_due(now);
+        self.successors_due(now);
         self.watch_nodes(now);
         self.look_for_hooks(now);
         self.suspect(now);

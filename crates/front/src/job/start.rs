@@ -27,6 +27,7 @@ use crate::job::hooks::HookWatch;
 use crate::job::refusal::Refusal;
 use crate::job::report;
 use crate::job::run::Token;
+use crate::job::successors::Successors;
 use crate::nodes::{Bootstrap, Local, NodeHandle};
 use crate::terminal::{FrontTerminal, Stdin};
 
@@ -273,11 +274,13 @@ fn make(
     let early = std::mem::take(&mut opened.signals);
     let presenter = Presenter::new(plan.output.clone(), names);
     let mut delivery = Delivery::new(presenter, threads, opened, &plan.output, plan.drain);
+    let seed = seed();
     let facts = facts(&plan, rules.clone());
     delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(facts.clone())));
     Ok(Front {
         gang: Gang::new(plan.spec.map.world_size(), rules),
-        attempts: Attempts::new(&plan.spec, seed()),
+        attempts: Attempts::new(&plan.spec, seed),
+        successors: Successors::new(&plan.spec.restart, seed),
         facts,
         delivery,
         last_words: LastWords::default(),

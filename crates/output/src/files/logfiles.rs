@@ -90,6 +90,29 @@ impl LogFiles {
         })
     }
 
+    /// A rank is started again, and writes to files in another directory from now on.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be made.
+    pub fn move_rank(&mut self, rank: Rank, directory: PathBuf) -> Result<(), LogError> {
+        for stream in Stream::ALL {
+            // What could not be written yet is not lost: it comes first in the new file.
+            let is_written = self.logs.get(&(rank, stream)).is_none_or(|log| log.unwritten.is_empty());
+            if is_written {
+                self.logs.remove(&(rank, stream));
+                self.open.remove(&(rank, stream));
+            }
+        }
+        std::fs::create_dir_all(&directory).map_err(|source| LogError {
+            action: "create",
+            path: directory.clone(),
+            source,
+        })?;
+        self.places.move_rank(rank, directory, self.world_size);
+        Ok(())
+    }
+
     /// The file of a stream, if it has one.
     pub fn path(&self, rank: Rank, stream: Stream) -> Option<PathBuf> {
         self.places.file(rank, stream, self.world_size)

@@ -95,6 +95,25 @@ impl LogPlaces {
         }
     }
 
+    /// Gives a rank another directory.
+    pub(crate) fn move_rank(&mut self, rank: Rank, directory: PathBuf, world_size: u32) {
+        let Kind::Directories(dirs) = &mut self.0 else { return };
+        if let (1, Some(all)) = (dirs.len(), dirs.first().cloned()) {
+            dirs.resize(world_size as usize, all);
+        }
+        if let Some(own) = dirs.get_mut(rank.index()) {
+            *own = directory;
+        }
+    }
+
+    /// The directory of a rank, if there are directories.
+    pub fn directory(&self, rank: Rank) -> Option<&Path> {
+        match &self.0 {
+            Kind::Directories(dirs) => dirs.get(rank.index()).or(dirs.first()).map(PathBuf::as_path),
+            Kind::Files(_) => None,
+        }
+    }
+
     /// The files that several streams write, so that their lines must each have an end.
     pub(crate) fn shared(&self) -> HashSet<PathBuf> {
         let Kind::Files(files) = &self.0 else { return HashSet::new() };

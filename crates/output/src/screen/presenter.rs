@@ -236,6 +236,14 @@ impl Presenter {
         self.ended_rows.clear();
     }
 
+    /// A rank whose streams are closed is started again: it has written nothing yet.
+    pub fn begin_rank(&mut self, rank: Rank) {
+        for stream in Stream::ALL {
+            self.sources.remove(&(rank, stream));
+            self.ended_rows.remove(&(rank, stream));
+        }
+    }
+
     /// The bytes that are ready for the front's own stdout or stderr. To write them, [`std::mem::swap`] them with an
     /// empty vector; its capacity is then used again.
     pub fn pending(&mut self, stream: Stream) -> &mut Vec<u8> {
