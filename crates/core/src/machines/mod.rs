@@ -1,4 +1,5 @@
-//! State machines: of a worker, of the workers of one agent, of the gang, and of the lease between agent and guard.
+//! State machines: of a worker, of the workers of one agent, of the gang, of its attempts, and of the lease between agent
+//! and guard.
 
 pub mod gang;
 pub mod grace;

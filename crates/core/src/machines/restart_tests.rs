@@ -49,3 +49,14 @@ fn the_budget_is_used_and_then_it_gives_up() {
     assert_eq!(why(attempt(&mut restarter, 100, 1, &killed)).to_string(), "gives up after 2 restarts");
     assert_eq!(*restarter.phase(), Phase::Over { since: seconds(101) });
 }
+
+#[test]
+fn the_same_exception_early_in_two_attempts_in_a_row_is_not_tried_a_third_time() {
+    let mut restarter = Restarter::new(&spec("9"), 1);
+    assert!(after(&attempt(&mut restarter, 0, 5, &raised("ValueError: a"))).is_some());
+    assert!(after(&attempt(&mut restarter, 10, 5, &raised("ValueError: b"))).is_some(), "another one");
+    assert!(after(&attempt(&mut restarter, 100, 61, &raised("ValueError: b"))).is_some(), "late");
+    assert!(after(&attempt(&mut restarter, 200, 5, &raised("ValueError: b"))).is_some(), "after a late one");
+    let given_up = why(attempt(&mut restarter, 300, 5, &raised("ValueError: b")));
+    assert_eq!(given_up, GiveUp::Repeated { how: How::Early, what: "ValueError: b".to_owned() });
+}

@@ -129,9 +129,9 @@ impl FromStr for Budget {
         };
         let restarts = count(restarts)?;
         // `3/h` reads as "three an hour".
-        let window = match window.starts_with(|first: char| first.is_ascii_digit()) {
-            true => parse_duration(window)?,
-            false => parse_duration(&format!("1{window}"))?,
+        let window = match window.starts_with(|first: char| first.is_ascii_alphabetic()) {
+            true => parse_duration(&format!("1{window}"))?,
+            false => parse_duration(window)?,
         };
         if window.is_zero() {
             return Err(RestartError::Window);

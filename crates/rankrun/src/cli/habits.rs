@@ -158,7 +158,7 @@ const LEAVE: &str = "there is no such setting here: leave it out";
 const MEETING: &str = "rankrun gives the ranks MASTER_ADDR and a MASTER_PORT that is free: leave it out";
 const LOCAL: &[&str] = &["localhost", "127.0.0.1"];
 const FILES: &str = "write --log-dir DIR for files and the terminal, or --stdout-file 'out.{rank}' --stderr-file 'err.{rank}' for files alone";
-const NO_RESTARTS: &str = "rankrun does not restart ranks: leave it out";
+const RESTART_RANKS: &str = "write --restart N --restart-scope rank --keep-going: a rank that fails is started again";
 const ALLOCATION: &str = "rankrun asks no resource manager for anything: give it to sbatch or salloc";
 const TASKS: &str = "rankrun runs one command on all ranks at once, and queues nothing: write -n {} for {} ranks";
 const NO_LISTS: &str = "rankrun reads no list of arguments: write -n N for N ranks of one command";
@@ -394,7 +394,6 @@ pub(crate) const TABLE: &[Habit] = &[
         "",
         Refused("the report says what each rank was doing: leave it out"),
     ),
-    row(&[Mpirun, Torchrun], &["--max-restarts"], "N", Only(&["0"], NO_RESTARTS)),
     row(&[Mpirun], &["--forward-signals"], "SIGNALS", Refused("rankrun passes signals on: leave it out")),
     row(&[Torchrun], &["--signals-to-handle"], "SIGNALS", Refused("rankrun passes signals on: leave it out")),
     row(
@@ -430,7 +429,7 @@ pub(crate) const TABLE: &[Habit] = &[
         "WHEN",
         Only(&["now,fail=1", "2"], "the first failure ends the job; write --keep-going to let the others run on"),
     ),
-    row(&[Parallel], &["--retries"], "N", Refused(NO_RESTARTS)),
+    row(&[Parallel], &["--retries"], "N", Refused(RESTART_RANKS)),
     // How torch's ranks find each other.
     row(&[Torchrun], &["--standalone"], "", Already("every job has a rendezvous of its own")),
     row(&[Torchrun], &["--rdzv-backend"], "KIND", Only(&["c10d", "static"], MEETING)),

@@ -20,7 +20,7 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "restart",
             "N[/TIME]",
             heading,
-            "Restart the job after a failure, at most N times, or N times in TIME",
+            "Restart after a failure, up to N times [in TIME]",
             "With --restart 3/1h, rankrun gives up when a fourth restart within an hour would be needed. Every rank is \
              stopped, and all are started again with the next RANKRUN_ATTEMPT. 0 means never, which is the default.",
         ),
@@ -28,7 +28,7 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "max-restarts",
             "N",
             heading,
-            "Restart the job after a failure, at most N times",
+            "Restart after a failure, up to N times",
             "The same as --restart N. With --restart N/TIME, both limits hold.",
         ),
         option(

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use rankrun_core::env::{GPU_MASKS, GpuMask, NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus, gpu_mask};
 use rankrun_core::job::{
-    App, Buffer, EnvEdit, IoPolicy, RestartSpec, StdinTarget, StdioKind, StopPolicy, TtyGrant, Wrap,
+    App, Buffer, EnvEdit, IoPolicy, MpiMode, RestartScope, RestartSpec, StdinTarget, StdioKind, StopPolicy, TtyGrant,
+    Wrap,
 };
 use rankrun_core::rankmap::Place;
 use rankrun_core::{
@@ -184,7 +185,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         graces: settings.graces.clone(),
         hook: settings.hook,
         io,
-        mpi: settings.mpi,
+        mpi: mpi(settings)?,
         pmix_library: settings.pmix_library.as_ref().map(|path| around.cwd.join(path).into()),
         gpus_per_rank: settings.gpus_per_rank,
         tf_config: settings.tf_config,
@@ -450,6 +451,20 @@ fn check_programs(spec: &JobSpec, settings: &[AppSettings]) -> Result<(), Proble
         }
     }
     Ok(())
+}
+
+/// Ranks that are started again one by one cannot be those of an MPI program.
+fn mpi(settings: &Settings) -> Result<MpiMode, Problem> {
+    let is_single = settings.restart.scope == RestartScope::Rank && settings.restart.is_on();
+    match settings.mpi {
+        MpiMode::Auto | MpiMode::None if is_single => Ok(MpiMode::None),
+        _ if is_single => {
+            let problem =
+                Problem::usage("--restart-scope rank is for ranks that do not depend on each other, not for MPI");
+            Err(problem.hint("leave out --mpi, or leave out --restart-scope to start all ranks again"))
+        }
+        mode => Ok(mode),
+    }
 }
 
 /// The restart policy, with its path made absolute.
