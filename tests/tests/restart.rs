@@ -281,6 +281,55 @@ fn a_rank_that_stays_stopped_or_is_not_ready_has_failed() {
     }
 }
 
+/// seeds/003's own way: only the failed one is replaced, and the others go on.
+#[test]
+fn with_the_scope_of_a_rank_only_the_failed_one_is_replaced() {
+    for tier in Tier::available() {
+        let script = "echo $RANK $RANKRUN_ATTEMPT $$ >> seen; \
+            case $RANK.$RANKRUN_ATTEMPT in 1.0) echo once >&2; exit 3;; 1.1) setsid sleep 60 & kill -9 $$;; 3.*) exit 5;; esac; \
+            until grep -q '^1 2 ' seen && [ $(grep -c '^3 ' seen) = 3 ]; do sleep 0.01; done; echo done $RANK";
+        let options = ["-n", "4", "--max-restarts", "2", "--keep-going", "--restart-scope", "rank"];
+        let all: Vec<&str> =
+            options.into_iter().chain(["--backoff", "0..20ms", "--linger", "0", "--log-dir", "logs"]).collect();
+        let (ended, report, directory) = run(tier, &all, script);
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(5), "{text}");
+        let seen: Vec<String> =
+            lines(&directory, "seen").iter().map(|line| line.rsplit_once(' ').expect("a pid").0.to_owned()).collect();
+        assert_eq!(seen, ["0 0", "1 0", "1 1", "1 2", "2 0", "3 0", "3 1", "3 2"], "{text}");
+        assert_eq!(report.given_up.as_deref(), Some("rank 3: gives up after 2 restarts"), "{text}");
+        assert!(text.contains("rankrun: restarted: rank 1 runs (attempt 2, "), "{text}");
+        assert!(text.contains("rankrun: rank 3 failed: exited with code 5  (exit 5"), "{text}");
+        assert!(text.contains("others    ranks 0-2 succeeded"), "{text}");
+        let log =
+            |attempt: u32, name: &str| fs::read_to_string(directory.join(format!("logs/attempt-{attempt}/{name}")));
+        assert_eq!(log(0, "rank-0001.stderr").expect("it wrote"), "once\n");
+        assert_eq!(log(2, "rank-0001.stdout").expect("it wrote"), "done 1\n");
+        assert_eq!(log(0, "rank-0002.stdout").expect("it wrote"), "done 2\n");
+        fs::remove_dir_all(directory).expect("it is ours");
+    }
+    let words = ["-n", "2", "--restart", "1", "--keep-going", "--restart-scope", "rank", "--mpi", "pmi1", "true"];
+    let ended = Job::new(words).run();
+    assert!(ended.stderr_text().contains("do not depend on each other"), "{}", ended.stderr_text());
+}
+
+/// A stop ends the ranks that wait for their successors, too.
+#[test]
+fn a_signal_ends_a_job_whose_ranks_wait_to_be_replaced() {
+    for tier in Tier::available() {
+        let options = ["-n", "2", "--restart", "5", "--keep-going", "--restart-scope", "rank", "--backoff", "1h..1h"];
+        let job = Job::new(options.into_iter().chain(["sh", "-c", "exit 3"])).tier(tier).start();
+        let waits = wait_until(BOUND, || {
+            let text = String::from_utf8_lossy(&job.stderr_so_far()).into_owned();
+            (text.matches(": restarting rank ").count() == 4).then_some(())
+        });
+        assert!(waits.is_some(), "{}", String::from_utf8_lossy(&job.stderr_so_far()));
+        processes::send(job.front(), Signal::TERM);
+        let ended = job.finish(BOUND);
+        assert!(ended.code == Some(3) || ended.signal == Some(15), "{}", ended.stderr_text());
+    }
+}
+
 /// `kill -9` of rankrun's own processes between two attempts: nothing is left, as at any other time.
 #[test]
 fn nothing_is_left_when_rankruns_own_processes_are_killed_among_restarts() {

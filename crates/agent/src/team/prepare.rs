@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rankrun_core::env::{NodeFacts, app_environment, rank_environment};
 use rankrun_core::job::{MpiMode, StdinTarget, StdioKind};
-use rankrun_core::{AppIndex, JobSpec, Rank};
+use rankrun_core::{AppIndex, Attempt, JobSpec, Rank};
 use rankrun_sys::exec::{self, ResolveError};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::spawn::{Command, Session, duplicate};
@@ -71,8 +71,9 @@ impl Inherited {
 
 type Variables = BTreeMap<OsString, OsString>;
 
-/// What is the same for all ranks of an app on this node.
+/// What is the same for all ranks of an app on this node, in one attempt.
 struct AppParts {
+    attempt: Attempt,
     /// The names that its ranks have of their own, in order.
     own: Vec<OsString>,
     /// Its variables, without those names. Of a name that comes twice, C sees the first value, and a shell the last.
@@ -205,14 +206,16 @@ impl Preparer {
     /// so that they are made once.
     fn app_parts(&mut self, spec: &JobSpec, app: AppIndex, own: &Variables) -> Result<&AppParts, PrepareError> {
         let parts = match self.apps.entry(app) {
-            Entry::Occupied(entry) if entry.get().own.iter().eq(own.keys()) => return Ok(entry.into_mut()),
+            Entry::Occupied(entry) if entry.get().attempt == spec.attempt && entry.get().own.iter().eq(own.keys()) => {
+                return Ok(entry.into_mut());
+            }
             entry => entry,
         };
         let mut env = app_environment(spec, &self.facts, app);
         env.retain(|name, _| !own.contains_key(name));
         let path = env.get(OsStr::new("PATH")).cloned();
         let env = env.iter().map(|(name, value)| variable(name, value)).collect::<Result<Vec<_>, _>>()?;
-        let made = AppParts { own: own.keys().cloned().collect(), env: env.into(), path };
+        let made = AppParts { attempt: spec.attempt, own: own.keys().cloned().collect(), env: env.into(), path };
         Ok(parts.insert_entry(made).into_mut())
     }
 

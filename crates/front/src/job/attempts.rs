@@ -9,6 +9,7 @@ use std::time::Duration;
 use rankrun_core::event::JobEvent;
 use rankrun_core::evidence::Class;
 use rankrun_core::gang::{self, Gang, Outside};
+use rankrun_core::job::OnGiveup;
 use rankrun_core::report::{AttemptReport, Report};
 use rankrun_core::restart::{Answer, Decision, GiveUp, Outcome, Restarter, spoken};
 use rankrun_core::verdict::{Verdict, verdict};
@@ -18,7 +19,7 @@ use rankrun_wire::ToAgent;
 use crate::delivery::{LastLines, LastWords, Task};
 use crate::job::front::Front;
 use crate::job::hooks::HookWatch;
-use crate::job::on_failure::Asked;
+use crate::job::on_failure::{Asked, requeue};
 use crate::job::report;
 
 /// A wait that is not worth a word.
@@ -47,6 +48,8 @@ pub(crate) struct Attempts {
     ready: BTreeSet<Rank>,
     /// The ranks that somebody has stopped: when they count as failed, and the signal.
     pub(crate) stopped: BTreeMap<Rank, (Duration, i32)>,
+    /// The scheduler is to be asked to run the job again.
+    is_to_requeue: bool,
     /// Why no other follows, if the policy would have allowed one.
     given_up: Option<String>,
 }
@@ -67,6 +70,7 @@ impl Attempts {
             ready_by: spec.restart.ready_timeout,
             ready: BTreeSet::new(),
             stopped: BTreeMap::new(),
+            is_to_requeue: false,
             given_up: None,
         }
     }
@@ -181,6 +185,7 @@ impl Front {
                 // That there was only one attempt is no news where one more was never wanted.
                 let is_news = why != GiveUp::NoBudget;
                 self.attempts.given_up = is_news.then(|| why.to_string());
+                self.attempts.is_to_requeue = self.plan.spec.restart.on_giveup == OnGiveup::Requeue;
                 self.end_agents();
             }
             Decision::Restart { after, attempt, because, .. } => {
@@ -330,6 +335,21 @@ impl Front {
                 let _ = link.send(&ToAgent::End);
             }
             node.link = None;
+        }
+    }
+
+    /// After the end of the job: asks the scheduler to run it again, if that is wanted.
+    pub(crate) fn requeue(&mut self) {
+        if self.attempts.is_to_requeue {
+            let (Ok(text) | Err(text)) = requeue(&self.plan.spec.base_env);
+            self.note(text);
+        }
+    }
+
+    /// Says what the policy is.
+    pub(crate) fn note_policy(&mut self) {
+        if self.plan.spec.restart.is_on() && self.plan.verbosity > 0 {
+            self.note(format!("restarts: {}", self.attempts.policy.sentence()));
         }
     }
 

@@ -113,6 +113,7 @@ impl Front {
         self.delivery.journal.record(now, || JobEvent::End(Box::new(end)));
         self.write_out(Some(REPORT_BOUND));
         self.save(directory.filter(|_| unusable.is_none()), &report);
+        self.requeue();
         self.write_out(Some(REPORT_BOUND));
         let interrupted = verdict.interrupted.and_then(|finding| self.gang.ranks()[finding.rank.index()].status);
         if let Some(codes) = self.plan.codes {

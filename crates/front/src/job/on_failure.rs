@@ -4,10 +4,11 @@
 //! A thread runs it, so that the loop waits for nothing. It has its time limit, and a process group of its own, which is
 //! killed when it has answered or its time is over: nothing of it is left behind.
 
+use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// What it may write: an answer is a few words.
 const ANSWER_MOST: usize = 4096;
+/// How long the scheduler may take.
+const REQUEUE_BOUND: Duration = Duration::from_secs(20);
 /// How long it may take to end after it has answered.
 const END_BOUND: Duration = Duration::from_secs(1);
 
@@ -55,21 +58,42 @@ impl Asked {
 }
 
 fn run(own: &OnFailureCommand, report: &[u8]) -> Result<Answer, String> {
-    let Some((program, arguments)) = own.command.split_first() else { return Ok(Answer::Own) };
+    let (text, _) = consult(&own.command, report, own.timeout)?;
+    let name = own.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+    parse_answer(&text).map_err(|error| format!("\"{name}\": {error}"))
+}
+
+/// Asks the scheduler that runs this job to run it again (`--on-giveup requeue`). It may take a few seconds.
+pub(crate) fn requeue(environment: &[(OsString, OsString)]) -> Result<String, String> {
+    let variable = |wanted: &str| environment.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone());
+    let Some(job) = variable("SLURM_JOB_ID") else {
+        return Err("--on-giveup requeue: there is no scheduler: SLURM_JOB_ID is not set".to_owned());
+    };
+    let id = job.to_string_lossy().into_owned();
+    let command = ["scontrol".into(), "requeue".into(), job];
+    match consult(&command, b"", REQUEUE_BOUND)? {
+        (_, status) if status.success() => Ok(format!("Slurm runs job {id} again (scontrol requeue)")),
+        (_, status) => Err(format!("Slurm does not run job {id} again: scontrol requeue: {status}")),
+    }
+}
+
+/// Runs a command with this on its stdin. Returns what it wrote to stdout, and how it ended.
+fn consult(command: &[OsString], input: &[u8], timeout: Duration) -> Result<(String, ExitStatus), String> {
+    let Some((program, arguments)) = command.split_first() else { return Err("there is no command".to_owned()) };
     let name = program.to_string_lossy();
     let mut command = Command::new(program);
     command.args(arguments).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child =
         command.spawn().map_err(|error| format!("cannot start \"{name}\": {}", rankrun_sys::reason(&error)))?;
-    let answer = converse(&mut child, report, own.timeout);
+    let answer = converse(&mut child, input, timeout);
     // What it has started goes with it. If this fails, there is none.
     let _ = process::Child::unreaped(child.id() as i32).signal_group(signal::SIGKILL);
     // It was killed: this takes no time.
-    let _ = child.wait();
-    match answer {
-        Ok(Some(text)) => parse_answer(&text).map_err(|error| format!("\"{name}\": {error}")),
-        Ok(None) => Err(format!("\"{name}\" has not answered within {}", format_duration(own.timeout))),
-        Err(error) => Err(format!("\"{name}\": {}", rankrun_sys::reason(&error))),
+    let status = child.wait();
+    match (answer, status) {
+        (Ok(Some(text)), Ok(status)) => Ok((text, status)),
+        (Ok(None), _) => Err(format!("\"{name}\" has not answered within {}", format_duration(timeout))),
+        (Err(error), _) | (_, Err(error)) => Err(format!("\"{name}\": {}", rankrun_sys::reason(&error))),
     }
 }
 
