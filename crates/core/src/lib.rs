@@ -13,8 +13,10 @@ pub use conclusion::{
     absence, evidence, exit, headline, open_mpi, order, peers, status, stderr, testimony, verdict, window,
 };
 pub(crate) use conclusion::{causes, echoes, endings, recognisers};
-pub use machines::{gang, grace, lease, restart, team, timers, worker};
-pub use record::{advice, core_dump, event, foreign_codes, hookless, printable, report, standing, suggest, text};
+pub use machines::{condition, gang, grace, lease, restart, team, timers, worker};
+pub use record::{
+    advice, control, core_dump, event, foreign_codes, hookless, overview, printable, report, standing, suggest, text,
+};
 pub use spec::{env, ids, job, pmix, rankmap, ranks, rendezvous, template, units};
 
 pub use exit::ExitCode;

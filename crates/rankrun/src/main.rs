@@ -15,7 +15,7 @@ use cli::{
     args, choices, config, frameworks, habits, invocation, message, restarting, settings, slips, spelling, stopping,
     subcommands, texts, typography, words,
 };
-use commands::{check, clean, completions, inventory, man, mpi, replay, report};
+use commands::{check, clean, completions, inventory, man, mpi, replay, report, restart, status, stop};
 use planning::{capacity, cpus, dry_run, file, gpus, plan, program, refusal};
 
 use crate::invocation::Invocation;
@@ -73,6 +73,13 @@ fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
         Invocation::Replay { file } => {
             let color = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
             print(replay::read(&file, color)?.as_bytes())
+        }
+        Invocation::Status { job, json } => print(status::run(job.as_deref(), json)?.as_bytes()),
+        Invocation::Restart { job, wait } => print(restart::run(&job, wait)?.as_bytes()),
+        Invocation::Stop { job, grace, wait } => {
+            let (text, code) = stop::run(&job, grace, wait)?;
+            print(text.as_bytes())?;
+            Ok(code)
         }
         Invocation::Clean { dry_run } => {
             let (text, code) = clean::run(dry_run)?;

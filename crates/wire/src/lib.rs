@@ -17,4 +17,4 @@ pub use session::{Retain, Session};
 
 /// The version of the wire format. Peers of different versions refuse each other in the handshake: the frame that
 /// carries `Hello` must keep its form.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;

@@ -1,9 +1,11 @@
 //! The messages.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rankrun_core::absence::Absence;
+use rankrun_core::condition::Condition;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::grace::StopRecord;
 use rankrun_core::report::LeftProcess;
@@ -62,6 +64,8 @@ pub enum ToAgent {
     LookForHooks,
     /// `Alive` is to follow.
     WhoIsAlive,
+    /// `Conditions` is to follow, with this number.
+    ReportConditions(u64),
     /// End at once: the front does not understand this agent.
     End,
 }
@@ -79,6 +83,8 @@ pub enum ToFront {
     Ready {
         pid: Pid,
         containment: Containment,
+        /// The job's private directory.
+        runtime: PathBuf,
     },
     Started {
         worker: WorkerId,
@@ -170,6 +176,12 @@ pub enum ToFront {
     /// The workers whose leaders have not ended, and whether each is seen to write files.
     Alive {
         workers: Vec<(WorkerId, bool)>,
+        at: Duration,
+    },
+    /// What every worker is doing: the answer to `ReportConditions`.
+    Conditions {
+        number: u64,
+        workers: Vec<(WorkerId, Condition)>,
         at: Duration,
     },
     /// `Pause` has been carried out: the workers and the agent's timers are stopped.

@@ -170,7 +170,11 @@ impl Setup {
             poller.add(&self.lease, Token::Lease.encode(), Interest::Hangup)
         })();
         watched.map_err(cannot("watch descriptors"))?;
-        let ready = ToFront::Ready { pid: Pid(std::process::id() as i32), containment: boundary.containment() };
+        let ready = ToFront::Ready {
+            pid: Pid(std::process::id() as i32),
+            containment: boundary.containment(),
+            runtime: runtime.path().to_owned(),
+        };
         link.say(&ready).map_err(|error| Refusal { what: error.to_string(), source: io::Error::other(error) })?;
         let hands = Hands {
             poller,

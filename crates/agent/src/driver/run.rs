@@ -241,6 +241,10 @@ impl Loop {
             ToAgent::WhoIsAlive => self.with_team(|team, hands| {
                 hands.outbox.push(ToFront::Alive { workers: team.machine.alive(now), at: now });
             }),
+            ToAgent::ReportConditions(number) => self.with_team(|team, hands| {
+                let workers = team.machine.conditions(now);
+                hands.outbox.push(ToFront::Conditions { number, workers, at: now });
+            }),
             ToAgent::Collective(done) => self.with_team(|team, hands| team.collective_done(hands, now, done)),
         }
     }

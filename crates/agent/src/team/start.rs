@@ -287,7 +287,8 @@ impl Team {
                 hands.children.fall_back(why);
                 let pid = Pid(std::process::id() as i32);
                 let containment = hands.children.boundary().containment();
-                hands.outbox.push(ToFront::Ready { pid, containment });
+                let runtime = self.runtime.clone();
+                hands.outbox.push(ToFront::Ready { pid, containment, runtime });
             }
             self.close_streams(slot);
             self.to_spawn.push_front(slot);

@@ -104,7 +104,10 @@ fn is_lost_beside(culprit: &Finding, verdict: &Verdict, gang: &Gang) -> bool {
 fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
     let Circumstances { code, output, node, why_lost } = circumstances;
     match gang.outside() {
-        Some(Outside::Signal(signal)) => format!("ended by {}", signal_name(signal)),
+        Some(Outside::Signal(signal)) => match gang.requested() {
+            Some(request) => format!("stopped by \"rankrun stop\" ({})", request.by),
+            None => format!("ended by {}", signal_name(signal)),
+        },
         Some(Outside::Interrupted(rank)) => format!("interrupted: rank {rank}, which has the terminal"),
         Some(Outside::OutputFailed) => "could not write output for longer than --drain".to_owned(),
         Some(Outside::Timeout) => match gang.rules().timeout {

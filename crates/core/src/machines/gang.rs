@@ -179,6 +179,8 @@ pub enum Event {
     },
     /// rankrun itself received a signal that asks it to end.
     Signal(i32),
+    /// Another process asks for the end (`rankrun stop`).
+    StopRequest(StopRequest),
     /// The reader of our output is gone: end as SIGPIPE would.
     OutputGone,
     /// Output could not be written for longer than `--drain`.
@@ -225,9 +227,13 @@ pub struct Gang {
     /// The exit code for a failed spawn (126, 127).
     spawn_code: Option<ExitCode>,
     outside: Option<(Outside, Duration)>,
+    /// The first request to stop, if it was what ended the job.
+    requested: Option<StopRequest>,
     /// Why the ranks cannot be connected.
     why_wire_up_lost: String,
     stop_at: Option<Duration>,
+    /// When the shortest grace of all orders to stop is over.
+    grace_until: Option<Duration>,
     killed_at: Option<Duration>,
     /// Ranks that exited without finalize, by the time when to judge that.
     to_judge: BTreeMap<Duration, Vec<Rank>>,
@@ -246,8 +252,10 @@ impl Gang {
             left_out: LeftOut::default(),
             spawn_code: None,
             outside: None,
+            requested: None,
             why_wire_up_lost: String::new(),
             stop_at: None,
+            grace_until: None,
             killed_at: None,
             to_judge: BTreeMap::new(),
             wait_until: None,
@@ -276,6 +284,11 @@ impl Gang {
         self.outside.map(|(outside, _)| outside)
     }
 
+    /// The request that ended the job, if one did.
+    pub fn requested(&self) -> Option<StopRequest> {
+        self.requested
+    }
+
     pub fn why_wire_up_lost(&self) -> &str {
         &self.why_wire_up_lost
     }
@@ -287,6 +300,11 @@ impl Gang {
     /// When the stop was ordered, if it was.
     pub fn stop_ordered(&self) -> Option<Duration> {
         self.stop_at
+    }
+
+    /// Until when the ranks have time to end, once the stop was ordered; one that is saving may have more.
+    pub fn grace_until(&self) -> Option<Duration> {
+        self.grace_until
     }
 
     /// When the kill was ordered, if it was.
@@ -370,6 +388,7 @@ impl Gang {
             }
             Event::LastWords { rank, words } => self.last_words(moment, rank, words, effects),
             Event::Signal(signal) => self.signal(now, signal, effects),
+            Event::StopRequest(request) => self.stop_request(now, request, effects),
             Event::OutputGone => self.end_from_outside(now, Outside::OutputGone, self.rules.grace_failure, effects),
             Event::OutputFailed => self.end_from_outside(now, Outside::OutputFailed, self.rules.grace_failure, effects),
             Event::AgentLost => self.end_from_outside(now, Outside::AgentLost, self.rules.grace_failure, effects),
@@ -544,6 +563,8 @@ impl Gang {
 
     fn stop(&mut self, now: Duration, stop: Stop, effects: &mut Vec<Effect>) {
         self.stop_at.get_or_insert(now);
+        let end = now + stop.grace;
+        self.grace_until = Some(self.grace_until.map_or(end, |until| until.min(end)));
         effects.push(Effect::Stop(stop));
     }
 }
@@ -554,7 +575,7 @@ mod room;
 mod words;
 
 pub use cause::CAUSE_PATIENCE;
-pub use interrupts::{Outside, SECOND_INTERRUPT};
+pub use interrupts::{Outside, Requester, SECOND_INTERRUPT, StopRequest};
 pub use room::Passing;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! State machines: of a worker, of the workers of one agent, of the gang, of its attempts, and of the lease between agent
 //! and guard.
 
+pub mod condition;
 pub mod gang;
 pub mod grace;
 pub mod lease;

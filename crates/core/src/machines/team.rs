@@ -13,6 +13,7 @@ mod speakers;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
+use crate::condition::Condition;
 use crate::grace::{Progress, SIGKILL, SIGTERM, StopRecord};
 use crate::ids::{Attempt, GroupId, Pid, Rank, Slot, SpeakerId, WorkerId};
 use crate::job::{Descendants, StopPolicy, StopScope};
@@ -281,6 +282,11 @@ impl Team {
         let alive = self.members.iter().filter(|member| member.worker.leader().is_some());
         let is_saving = |worker: &Worker| worker.grace().is_some_and(|grace| grace.is_saving(now));
         alive.map(|member| (member.id, is_saving(&member.worker))).collect()
+    }
+
+    /// What every worker is doing.
+    pub fn conditions(&self, now: Duration) -> Vec<(WorkerId, Condition)> {
+        self.members.iter().map(|member| (member.id, Condition::of(&member.worker, now))).collect()
     }
 
     /// What was done to end a worker, until its leader ended so: an exit with a code is no answer to a signal that the leader

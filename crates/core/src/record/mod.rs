@@ -1,10 +1,12 @@
 //! What is written down and shown: the events of a job, its report, and the words in them.
 
 pub mod advice;
+pub mod control;
 pub mod core_dump;
 pub mod event;
 pub mod foreign_codes;
 pub mod hookless;
+pub mod overview;
 pub mod printable;
 pub mod report;
 pub mod standing;

@@ -69,6 +69,20 @@ pub struct Voice {
     pub traceback: Option<String>,
 }
 
+/// How far a rank has come, and since when, as far as that is known.
+pub fn phases(gang: &Gang) -> Vec<(Phase, Option<Duration>)> {
+    let is_mpi = gang.ranks().iter().any(|record| record.mpi != MpiLife::NotInited);
+    gang.ranks().iter().map(|record| phase(record, is_mpi, gang.ranks().len() == 1)).collect()
+}
+
+/// The last note of a rank, cut to a length that can be shown.
+pub fn last_note(record: &RankRecord) -> Option<String> {
+    record.passing.notes().last().and_then(|evidence| match &evidence.fact {
+        Fact::Note { text } => Some(short(text)),
+        _ => None,
+    })
+}
+
 /// The state of all ranks at `now`, the exceptional ones first.
 pub fn standings(gang: &Gang, now: Duration, voice: impl Fn(Rank) -> Voice) -> Vec<Standing> {
     let is_mpi = gang.ranks().iter().any(|record| record.mpi != MpiLife::NotInited);
@@ -78,17 +92,13 @@ pub fn standings(gang: &Gang, now: Duration, voice: impl Fn(Rank) -> Voice) -> V
     for (record, rank) in gang.ranks().iter().zip((0..).map(Rank)) {
         let voice = voice(rank);
         // Its words may be here before the agent's word of its start.
-        let note = record.passing.notes().last().and_then(|evidence| match &evidence.fact {
-            Fact::Note { text } => Some(text),
-            _ => None,
-        });
+        let note = last_note(record);
         let has_spoken = voice.at.is_some() || note.is_some();
         let (phase, since) = match phase(record, is_mpi, gang.ranks().len() == 1) {
             (Phase::NotStarted, _) if has_spoken => (Phase::Running, None),
             known => known,
         };
         let phase_for = since.map(ago);
-        let note = note.map(|note| short(note));
         let last_line = voice.line.as_deref().map(short);
         let died = record.passing.asides().filter_map(|evidence| match &evidence.fact {
             Fact::Aside { place, exception } => Some(short(&format!("{} (in {place})", exception.headline()))),
@@ -219,7 +229,7 @@ impl Standing {
 }
 
 /// `0.2 s`, `41 s`, `3 min 2 s`, `2 h 5 min`.
-fn seconds(time: f64) -> String {
+pub(crate) fn seconds(time: f64) -> String {
     let whole = time as u64;
     match whole {
         0..10 => format!("{time:.1} s"),
@@ -229,14 +239,15 @@ fn seconds(time: f64) -> String {
     }
 }
 
-fn short(text: &str) -> String {
+/// A line, cut to a length that can be shown.
+pub fn short(text: &str) -> String {
     let mut text = text.trim().to_owned();
     shorten(&mut text, TEXT_KEPT);
     text
 }
 
 /// Each number as one `0`.
-fn without_numbers(text: &str) -> String {
+pub(crate) fn without_numbers(text: &str) -> String {
     let mut key = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

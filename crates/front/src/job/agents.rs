@@ -40,7 +40,7 @@ impl Front {
                 self.refused = Some((what, io::Error::other(source)));
                 self.nodes[from.index()].link = None;
             }
-            ToFront::Ready { pid, containment } => {
+            ToFront::Ready { pid, containment, runtime } => {
                 self.nodes[from.index()].agent = ProcessRef::open(pid.0);
                 if self.plan.verbosity > 0 {
                     self.note(match &containment {
@@ -51,6 +51,7 @@ impl Front {
                     });
                 }
                 self.nodes[from.index()].containment = Some(containment);
+                self.open_control(&runtime);
             }
             ToFront::Started { worker, pid, at } => {
                 if self.plan.spec.io.stdin == StdinTarget::Rank(worker.rank) && self.plan.spec.attempt.0 == 0 {
@@ -156,6 +157,7 @@ impl Front {
                 self.agent_note(text);
                 self.event(gang::Event::OutputFailed);
             }
+            ToFront::Conditions { number, workers, at } => self.conditions(from, number, workers, at),
             ToFront::Alive { workers, at } => self.alive_known(from, &workers, at),
             ToFront::Paused => self.paused(),
             ToFront::GuardLost => self.lose_guard(from),

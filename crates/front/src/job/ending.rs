@@ -116,8 +116,10 @@ impl Front {
         self.requeue();
         self.write_out(Some(REPORT_BOUND));
         let interrupted = verdict.interrupted.and_then(|finding| self.gang.ranks()[finding.rank.index()].status);
-        if let Some(codes) = self.plan.codes {
-            return Outcome { code: codes.of(&report), raise: None };
+        let code = self.plan.codes.map_or(report.exit_code, |codes| codes.of(&report));
+        self.answer_end(code, &report);
+        if self.plan.codes.is_some() {
+            return Outcome { code, raise: None };
         }
         let raise = match self.gang.outside() {
             _ if interrupted.is_some_and(is_by_signal) && report.exit_code == ExitCode::signal(signal::SIGINT) => {

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use rankrun_core::NodeRank;
+use rankrun_core::control::{Answer, Request};
+use rankrun_core::gang::Requester;
 use rankrun_wire::{ToAgent, ToFront};
 
 use crate::delivery::DeliveryEvent;
+use crate::job::control::ClientId;
 use crate::link::LinkError;
 use crate::nodes::Act;
 
@@ -22,6 +25,8 @@ pub(crate) enum FrontEvent {
     Delivery(DeliveryEvent),
     /// Bytes of our stdin, or its end.
     Stdin(Option<Vec<u8>>),
+    /// Another process asks something (`rankrun status`).
+    Request { client: ClientId, by: Requester, request: Request },
     /// Time has passed. `quiet`: no output has come.
     Tick { quiet: bool },
 }
@@ -33,6 +38,8 @@ pub(crate) enum FrontEffect {
     Send(ToAgent),
     /// The job is ended from outside: note for the report where the ranks are.
     KeepStandings(Duration),
+    /// Answer a request.
+    Answer { client: ClientId, answer: Box<Answer> },
     /// Guard or agent of a node are given up.
     Act { node: NodeRank, act: Act },
 }

@@ -20,6 +20,7 @@ use rankrun_wire::ToAgent;
 use crate::Plan;
 use crate::delivery::{Delivery, Directory, LastLines, LastWords, Notes};
 use crate::job::attempts::Attempts;
+use crate::job::control::{Control, States};
 use crate::job::event::FrontEffect;
 use crate::job::hooks::HookWatch;
 use crate::job::pause::Pause;
@@ -71,6 +72,10 @@ pub(crate) struct Front {
     pub(crate) last_words: LastWords,
     pub(crate) last_lines: LastLines,
     pub(crate) hooks: HookWatch,
+    /// The socket for `rankrun status`, `stop` and `restart`.
+    pub(crate) control: Control,
+    /// What the agents were asked for these.
+    pub(crate) states: States,
     /// Where the ranks were when the job was ended from outside.
     pub(crate) standings: Vec<Standing>,
     pub(crate) stdin: Option<Stdin>,

@@ -5,6 +5,7 @@
 
 mod agents;
 mod attempts;
+mod control;
 mod ending;
 mod event;
 mod front;

@@ -7,6 +7,7 @@ use rankrun_sys::poll::Ready;
 use rankrun_wire::{Frame, ToAgent};
 
 use crate::delivery::DeliveryEvent;
+use crate::job::control::{ClientId, Ours};
 use crate::job::event::{FrontEffect, FrontEvent};
 use crate::job::front::{Front, Outcome, Salvage};
 use crate::link::{LinkError, send_to_all};
@@ -28,14 +29,20 @@ pub(crate) enum Token {
     Waker,
     /// The stream to an agent.
     Node(NodeRank),
+    Control(Ours),
 }
+
+/// Set in the tokens of the control socket's connections.
+const CLIENT: u64 = 1 << 63;
 
 impl Token {
     pub(crate) fn encode(self) -> u64 {
         match self {
             Token::Signals => 0,
             Token::Waker => 1,
-            Token::Node(node) => 2 + u64::from(node.0),
+            Token::Control(Ours::Listener) => 2,
+            Token::Node(node) => 3 + u64::from(node.0),
+            Token::Control(Ours::Client(client)) => CLIENT | u64::from(client.0),
         }
     }
 
@@ -43,7 +50,9 @@ impl Token {
         match token {
             0 => Token::Signals,
             1 => Token::Waker,
-            node => Token::Node(NodeRank((node - 2) as u32)),
+            2 => Token::Control(Ours::Listener),
+            client if client & CLIENT != 0 => Token::Control(Ours::Client(ClientId(client as u32))),
+            node => Token::Node(NodeRank((node - 3) as u32)),
         }
     }
 }
@@ -91,6 +100,7 @@ impl Front {
         ];
         let linked = self.nodes.iter().filter(|node| node.link.is_some());
         let waits = waits.into_iter().chain(linked.map(|node| node.watch.deadline()));
+        let waits = waits.chain([self.control.deadline(), self.states.deadline()]);
         let deadlines = waits.chain([self.gang.deadline(), self.delivery.deadline(), self.hooks.deadline()]);
         deadlines.flatten().min().map(|deadline| deadline.saturating_sub(now))
     }
@@ -115,6 +125,18 @@ impl Front {
             Token::Signals => {
                 while let Some((number, sender)) = self.signals.next() {
                     self.take(FrontEvent::Signal { number, sender });
+                }
+            }
+            Token::Control(Ours::Listener) => {
+                let now = self.now();
+                self.control.accept(now);
+            }
+            Token::Control(Ours::Client(client)) => {
+                let now = self.now();
+                let mut next = self.control.ready(now, client, ready);
+                while let Some((by, request)) = next {
+                    self.take(FrontEvent::Request { client, by, request });
+                    next = self.control.next_request(now, client);
                 }
             }
             Token::Waker => {
@@ -207,6 +229,7 @@ impl Front {
             FrontEvent::Delivery(event) => self.delivered(event),
             FrontEvent::Stdin(Some(bytes)) => self.send(ToAgent::Stdin(bytes)),
             FrontEvent::Stdin(None) => self.send(ToAgent::StdinEnd),
+            FrontEvent::Request { client, by, request } => self.requested(client, by, request),
             FrontEvent::Tick { quiet } => self.tick(quiet),
         }
     }
@@ -221,6 +244,11 @@ impl Front {
             }
             FrontEffect::KeepStandings(now) => {
                 self.standings = self.standings_at(now);
+                Vec::new()
+            }
+            FrontEffect::Answer { client, answer } => {
+                let now = self.now();
+                self.control.answer(now, client, &answer);
                 Vec::new()
             }
             FrontEffect::Act { node, act } => {
@@ -272,6 +300,8 @@ impl Front {
         self.ask_who_is_alive(now);
         self.print_withheld_notes(Some(now));
         self.delivery.tick(now, quiet);
+        self.control.tick(now);
+        self.answer_waiting(now);
         if self.must_watch_window() {
             self.resized();
         }

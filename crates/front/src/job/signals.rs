@@ -49,7 +49,7 @@ impl Front {
                 }
                 self.event(gang::Event::Signal(number));
                 if first && !self.gang.over() && self.plan.verbosity >= 0 {
-                    self.note_stopping(number, by_key, is_stopping);
+                    self.note_stopping_by(number, by_key, is_stopping);
                 }
                 if !first && (self.is_over() || !self.is_linked()) {
                     // Only our own waits are left: for output that is not read, for a file system.
@@ -65,14 +65,20 @@ impl Front {
         // The terminal has shown `^C`.
         self.key_was_pressed = true;
         if !self.alive().is_empty() && self.plan.verbosity >= 0 {
-            self.note_stopping(signal::SIGINT, true, false);
+            self.note_stopping_by(signal::SIGINT, true, false);
         }
     }
 
-    /// Prints what happens now, and when.
-    fn note_stopping(&mut self, number: i32, by_key: bool, is_stopping: bool) {
+    /// Prints what happens now, and when, after a signal.
+    fn note_stopping_by(&mut self, number: i32, by_key: bool, is_stopping: bool) {
+        let stop = Stop { why: StopWhy::Signal(number), grace: self.plan.spec.stop.grace_outside };
+        let name = if number == signal::SIGINT { "interrupt".to_owned() } else { signal_name(number) };
+        self.note_stopping(&name, stop, by_key, is_stopping);
+    }
+
+    /// Prints what happens now, and when. `name` is what asks for it.
+    pub(crate) fn note_stopping(&mut self, name: &str, stop: Stop, by_key: bool, is_stopping: bool) {
         let policy = &self.plan.spec.stop;
-        let stop = Stop { why: StopWhy::Signal(number), grace: policy.grace_outside };
         let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
         let first = signal_name(stop.first_signal(policy));
         let kill = format!("SIGKILL after {}", seconds(stop.grace));
@@ -81,8 +87,7 @@ impl Front {
             Some(after) => format!("{first}, then SIGTERM after {}, {kill}", seconds(after)),
             None => format!("{first}, then {kill}"),
         };
-        let name = if number == signal::SIGINT { "interrupt".to_owned() } else { signal_name(number) };
-        let again = if number == signal::SIGINT { "; ^C again kills now" } else { "" };
+        let again = if stop.why == StopWhy::Signal(signal::SIGINT) { "; ^C again kills now" } else { "" };
         let ranks = match self.alive().len() {
             1 => "1 rank".to_owned(),
             ranks => format!("{ranks} ranks"),
@@ -124,7 +129,11 @@ impl Front {
         let alive: Vec<(Rank, bool)> = workers.filter(|(rank, _)| !ended_since(*rank)).collect();
         let Some(stop) = self.gang.stop_ordered().filter(|_| self.gang.killed_at().is_none()) else { return };
         let since = now.saturating_sub(stop);
-        if let Some(text) = still_alive(self.gang.outside(), since, &self.plan.spec.stop, &alive) {
+        let mut policy = self.plan.spec.stop.clone();
+        if let Some(grace) = self.gang.requested().and_then(|request| request.grace) {
+            policy.grace_outside = grace;
+        }
+        if let Some(text) = still_alive(self.gang.outside(), since, &policy, &alive) {
             self.note(text);
         }
     }

@@ -22,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::Plan;
 use crate::delivery::{Delivery, Done, Files, Journal, LastLines, LastWords, Notes, Opened, Task, Threads};
 use crate::job::attempts::Attempts;
+use crate::job::control::{Control, States};
 use crate::job::front::{Front, Outcome};
 use crate::job::hooks::HookWatch;
 use crate::job::refusal::Refusal;
@@ -286,6 +287,8 @@ fn make(
         last_words: LastWords::default(),
         last_lines: LastLines::default(),
         hooks: HookWatch::new(plan.verbosity > 0, plan.timeout),
+        control: Control::new(poller.registry(), |ours| Token::Control(ours).encode()),
+        states: States::default(),
         standings: Vec::new(),
         plan,
         is_hurried: false,

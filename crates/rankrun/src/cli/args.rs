@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
 use clap::{Arg, ArgAction, Command};
 
 use crate::choices::{self, Choice};
-use crate::subcommands::{check, clean, completions, man, mpiexec, replay, report};
+use crate::subcommands::{check, clean, completions, man, mpiexec, replay, report, restart, status, stop};
 use crate::texts;
 
 const RANKS: &str = "Ranks";
@@ -104,6 +104,9 @@ pub(crate) fn whole() -> Command {
         mpiexec(),
         replay(),
         report(),
+        restart(),
+        status(),
+        stop(),
     ])
 }
 

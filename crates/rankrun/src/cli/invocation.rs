@@ -3,11 +3,13 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 use rankrun_core::suggest::nearest;
+use rankrun_core::units::parse_duration;
 
 use crate::args;
 use crate::completions::Shell;
@@ -35,6 +37,20 @@ pub(crate) enum Invocation {
     },
     Replay {
         file: PathBuf,
+    },
+    Status {
+        /// Its id or the beginning of it.
+        job: Option<String>,
+        json: bool,
+    },
+    Stop {
+        job: String,
+        grace: Option<Duration>,
+        wait: bool,
+    },
+    Restart {
+        job: String,
+        wait: bool,
     },
     /// Text for stdout: help or the version.
     Print(String),
@@ -87,6 +103,7 @@ fn read_subcommand(name: &str, command: Command, words: &[OsString]) -> Result<I
     }
     let matches = parse(command, words)?;
     let file = || matches.get_one::<PathBuf>("file").cloned().expect("clap has made sure of the argument");
+    let job = || matches.get_one::<String>("job").cloned().expect("clap has made sure of the argument");
     Ok(match name {
         "check" => Invocation::Check,
         "clean" => Invocation::Clean { dry_run: matches.get_flag("dry-run") },
@@ -100,6 +117,16 @@ fn read_subcommand(name: &str, command: Command, words: &[OsString]) -> Result<I
             list: matches.get_flag("list"),
             json: matches.get_flag("json"),
         },
+        "restart" => Invocation::Restart { job: job(), wait: !matches.get_flag("no-wait") },
+        "status" => {
+            Invocation::Status { job: matches.get_one::<String>("job").cloned(), json: matches.get_flag("json") }
+        }
+        "stop" => {
+            let grace = matches.get_one::<String>("grace").map(|text| {
+                parse_duration(text).map_err(|error| Stop::Problem(Problem::usage(format!("--grace: {error}"))))
+            });
+            Invocation::Stop { job: job(), grace: grace.transpose()?, wait: !matches.get_flag("no-wait") }
+        }
         _ => Invocation::Replay { file: file() },
     })
 }

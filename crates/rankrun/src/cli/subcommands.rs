@@ -14,12 +14,15 @@ pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
     ("man", "Print the man page"),
     ("mpiexec", "Run a command line of mpiexec or mpirun"),
     ("report", "Print the report of a job"),
+    ("restart", "Restart a running job as planned"),
     ("replay", "Print the report of a journal"),
+    ("status", "Print what running jobs and their ranks are doing"),
+    ("stop", "Stop a running job"),
 ];
 
 /// The definition of a subcommand.
 pub(crate) fn subcommand(name: &str) -> Option<Command> {
-    let all = [check(), clean(), completions(), man(), mpiexec(), replay(), report()];
+    let all = [check(), clean(), completions(), man(), mpiexec(), replay(), report(), restart(), status(), stop()];
     all.into_iter().find(|command| command.get_name() == name)
 }
 
@@ -57,6 +60,62 @@ pub(crate) fn report() -> Command {
         )
         .arg(Arg::new("list").long("list").help("List your reports, the newest first").action(ArgAction::SetTrue).conflicts_with("job"))
         .arg(Arg::new("json").long("json").help("Print JSON").action(ArgAction::SetTrue))
+        .args_override_self(true)
+}
+
+fn running_job() -> Arg {
+    Arg::new("job")
+        .value_name("JOB")
+        .value_hint(clap::ValueHint::Other)
+        .help("The id of the job or the beginning of it; \"rankrun status\" lists them")
+}
+
+fn no_wait() -> Arg {
+    Arg::new("no-wait").long("no-wait").action(ArgAction::SetTrue)
+}
+
+pub(crate) fn status() -> Command {
+    Command::new("status")
+        .bin_name("rankrun status")
+        .about(about("status"))
+        .long_about(
+            "Without JOB, lists your jobs that run on this machine. With JOB, prints what each of its ranks is doing, since when, \
+             until when and why; ranks that do the same share a line.",
+        )
+        .arg(running_job())
+        .arg(Arg::new("json").long("json").help("Print JSON, with every rank").action(ArgAction::SetTrue))
+        .args_override_self(true)
+}
+
+pub(crate) fn stop() -> Command {
+    Command::new("stop")
+        .bin_name("rankrun stop")
+        .about(about("stop"))
+        .long_about(
+            "Ends a running job as SIGTERM to its rankrun does: the ranks get SIGTERM, and SIGKILL after the grace. Waits until the job \
+             is over, and prints its exit code and whether anything is left (exit code 123).",
+        )
+        .arg(running_job().required(true))
+        .arg(
+            Arg::new("grace")
+                .long("grace")
+                .value_name("DURATION")
+                .help("Time from SIGTERM to SIGKILL, instead of that of the job (--grace)"),
+        )
+        .arg(no_wait().help("Return when the stop has begun"))
+        .args_override_self(true)
+}
+
+pub(crate) fn restart() -> Command {
+    Command::new("restart")
+        .bin_name("rankrun restart")
+        .about(about("restart"))
+        .long_about(
+            "Ends all ranks of a running job and starts them again, as a new attempt that does not count as one of --restart. Waits \
+             until every rank of it runs. The job must have been started with restarts.",
+        )
+        .arg(running_job().required(true))
+        .arg(no_wait().help("Return when the restart has begun"))
         .args_override_self(true)
 }
 

@@ -25,7 +25,10 @@ pub(crate) const COMMANDS: &str = "  rankrun check              Diagnose this ma
   rankrun man                Print the man page
   rankrun mpiexec ...        Run a command line of mpiexec or mpirun
   rankrun report [JOB]       Print the report of a job (default: the newest)
-  rankrun replay FILE        Print the report of a journal";
+  rankrun restart JOB        Restart a running job as planned
+  rankrun replay FILE        Print the report of a journal
+  rankrun status [JOB]       Print what running jobs and their ranks are doing
+  rankrun stop JOB           Stop a running job";
 
 pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              four ranks
   rankrun -n auto -l ./solver input.dat     one for each CPU, lines tagged with the rank
@@ -60,7 +63,7 @@ Examples:
   rankrun -n 1 ./master : -n 7 ./worker        two programs in one world
   rankrun -n 4 --tty 3 --wrap '3:gdb --args' ./solver
 
-rankrun --help lists all options, and the commands check, clean and report.";
+rankrun --help lists all options, and commands such as status, stop and report.";
 
 /// The end of the long help.
 pub(crate) fn after_long_help() -> String {

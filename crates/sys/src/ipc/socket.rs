@@ -28,6 +28,25 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// The same, which does not block, and to which only its owner may connect. Linux gives the name the mode that the socket
+/// has when it is bound.
+pub fn listen_for_owner(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// Connects to a Unix stream socket, and does not wait: where the peer's backlog is full this is `WouldBlock`.
+pub fn try_connect(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
 /// Connects to a Unix stream socket.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -43,6 +62,12 @@ pub fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
 /// The pid of the process that made the other end, as the kernel noted it.
 pub fn peer_pid(socket: &OwnedFd) -> Option<i32> {
     rustix::net::sockopt::socket_peercred(socket).ok().map(|credentials| credentials.pid.as_raw_pid())
+}
+
+/// The pid and the effective user of the process that made the other end; of a listener, that made it listen.
+pub fn peer(socket: &OwnedFd) -> io::Result<(i32, u32)> {
+    let credentials = rustix::net::sockopt::socket_peercred(socket)?;
+    Ok((credentials.pid.as_raw_pid(), credentials.uid.as_raw()))
 }
 
 /// Makes the kernel add the sender's pid to what arrives on a Unix socket, for [`receive_from`].

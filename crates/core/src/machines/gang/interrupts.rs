@@ -1,5 +1,6 @@
 //! What ends a gang from outside: signals, the loss of a part of rankrun, and ^C on a terminal that was lent to a rank.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Effect, Gang};
 use crate::evidence::Class;
 use crate::exit::ExitCode;
-use crate::grace::SIGINT;
+use crate::grace::{SIGINT, SIGTERM};
 use crate::ids::Rank;
 use crate::order::Weight;
 use crate::verdict::{Finding, finding};
@@ -72,7 +73,46 @@ impl Outside {
     }
 }
 
+/// A request to stop the job, and the process that made it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StopRequest {
+    pub by: Requester,
+    /// The time from the first signal to SIGKILL, instead of that of the job.
+    pub grace: Option<Duration>,
+}
+
+/// A process that asks something of a running job, as the kernel names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Requester {
+    /// 0 if it is in another pid namespace.
+    pub pid: i32,
+    /// It is root's, and the job is another user's.
+    pub is_root: bool,
+}
+
+impl fmt::Display for Requester {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.is_root, self.pid) {
+            (true, 0) => f.write_str("root"),
+            (false, 0) => f.write_str("a process of another pid namespace"),
+            (true, pid) => write!(f, "root, pid {pid}"),
+            (false, pid) => write!(f, "pid {pid}"),
+        }
+    }
+}
+
 impl Gang {
+    /// As SIGTERM, except that a request with a grace also shortens that of a stop that has begun.
+    pub(super) fn stop_request(&mut self, now: Duration, request: StopRequest, effects: &mut Vec<Effect>) {
+        let grace = request.grace.unwrap_or(self.rules.grace_outside);
+        if self.outside.is_none() {
+            self.requested = Some(request);
+            self.end_from_outside(now, Outside::Signal(SIGTERM), grace, effects);
+        } else if request.grace.is_some() {
+            self.stop(now, Stop { why: StopWhy::Signal(SIGTERM), grace }, effects);
+        }
+    }
+
     pub(super) fn signal(&mut self, now: Duration, signal: i32, effects: &mut Vec<Effect>) {
         match self.outside {
             Some((first @ (Outside::Signal(_) | Outside::Interrupted(_)), at)) => {

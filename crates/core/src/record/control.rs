@@ -1,0 +1,198 @@
+//! What `rankrun status|stop|restart` and a running job say to each other: one JSON object a line (docs/control.md).
+
+use serde::{Deserialize, Serialize};
+
+use crate::condition::Doing;
+use crate::ids::{Attempt, JobId, Pid, Rank};
+use crate::report::Left;
+use crate::standing::Phase;
+
+/// The version of the protocol: the field `rankrun` of every line.
+pub const VERSION: u32 = 1;
+/// The name of the socket in the job's directory.
+pub const SOCKET: &str = "control.sock";
+/// The longest request, in bytes with its newline.
+pub const MAX_REQUEST: usize = 4096;
+
+/// A line, with its version.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Line<T> {
+    pub rankrun: u32,
+    #[serde(flatten)]
+    pub message: T,
+}
+
+impl<T> Line<T> {
+    /// One of our version.
+    pub fn new(message: T) -> Line<T> {
+        Line { rankrun: VERSION, message }
+    }
+}
+
+/// The field that every version has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+pub struct Version {
+    pub rankrun: u32,
+}
+
+/// What a job is asked.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case")]
+pub enum Request {
+    /// The state of the job, with or without that of each rank.
+    Status {
+        #[serde(default)]
+        ranks: bool,
+    },
+    /// End the job as SIGTERM does.
+    Stop {
+        /// Seconds from the first signal to SIGKILL, instead of those of the job.
+        #[serde(default)]
+        grace: Option<f64>,
+    },
+    /// Begin a new attempt.
+    Restart,
+    /// Answer when all ranks of this attempt run.
+    Up { attempt: Attempt },
+    /// Answer when the job is over.
+    Wait,
+}
+
+/// What it answers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Answer {
+    Status(Box<JobStatus>),
+    /// The stop has begun.
+    Stopping {
+        /// Ranks that have not ended.
+        ranks: u32,
+        /// The time left until SIGKILL, in seconds.
+        grace: f64,
+        /// It had begun before.
+        already: bool,
+    },
+    Restarting {
+        /// The new attempt.
+        attempt: Attempt,
+        /// All its ranks run.
+        is_up: bool,
+    },
+    /// The job is over.
+    Over {
+        /// The exit code of rankrun; 128 + n if signal n ends it.
+        exit_code: u8,
+        summary: String,
+        left: Option<Left>,
+    },
+    /// The request is not granted.
+    Refused {
+        error: String,
+        hint: Option<String>,
+    },
+}
+
+/// The state of a job. Times are in seconds since the Unix epoch.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct JobStatus {
+    pub job: JobId,
+    /// The version of rankrun.
+    pub release: String,
+    /// The front's process.
+    pub pid: Pid,
+    pub command: Vec<String>,
+    /// That of rank 0.
+    pub directory: String,
+    pub world_size: u32,
+    pub attempt: Attempt,
+    pub started: f64,
+    /// The time of this answer.
+    pub now: f64,
+    pub state: JobState,
+    pub since: f64,
+    /// When rankrun takes the next step: SIGKILL, or `--timeout`.
+    pub until: Option<f64>,
+    pub why: Option<String>,
+    /// Nodes whose agents did not answer: of their ranks the front knows less.
+    #[serde(default)]
+    pub silent_nodes: Vec<String>,
+    /// Each rank in order, if they were asked for.
+    #[serde(default)]
+    pub ranks: Vec<RankStatus>,
+}
+
+/// What a job is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobState {
+    /// Ranks are being started.
+    Starting,
+    Running,
+    /// Stopped by ^Z or SIGTSTP.
+    Paused,
+    Stopping,
+    /// The ranks have ended; the rest of the output and the report are being written.
+    Ending,
+}
+
+/// The state of a rank. Times are in seconds since the Unix epoch.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RankStatus {
+    pub rank: Rank,
+    pub node: String,
+    /// Its leader, until that has ended.
+    pub pid: Option<Pid>,
+    pub state: Doing,
+    pub since: Option<f64>,
+    /// When rankrun takes the next step: mostly SIGKILL.
+    pub until: Option<f64>,
+    /// Why it is being stopped, or how it ended.
+    pub why: Option<String>,
+    /// It is seen to write files, for which it gets more time.
+    #[serde(default)]
+    pub is_saving: bool,
+    /// How far it has come in MPI.
+    pub phase: Phase,
+    pub phase_since: Option<f64>,
+    /// When it last wrote, if ever.
+    pub wrote: Option<f64>,
+    pub last_line: Option<String>,
+    /// Its last note on the worker socket.
+    pub note: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(text: &str) -> Option<Request> {
+        serde_json::from_str::<Line<Request>>(text).ok().map(|line| line.message)
+    }
+
+    #[test]
+    fn a_request_is_an_object_with_its_version_and_unknown_fields_are_ignored() {
+        assert_eq!(request(r#"{"rankrun":1,"request":"status"}"#), Some(Request::Status { ranks: false }));
+        assert_eq!(
+            request(r#"{"request":"status","ranks":true,"x":[],"rankrun":1}"#),
+            Some(Request::Status { ranks: true })
+        );
+        assert_eq!(request(r#"{"rankrun":1,"request":"stop","grace":0.5}"#), Some(Request::Stop { grace: Some(0.5) }));
+        assert_eq!(request(r#"{"rankrun":1,"request":"stop"}"#), Some(Request::Stop { grace: None }));
+        assert_eq!(request(r#"{"rankrun":1,"request":"restart"}"#), Some(Request::Restart));
+        assert_eq!(request(r#"{"rankrun":1,"request":"up","attempt":2}"#), Some(Request::Up { attempt: Attempt(2) }));
+        assert_eq!(request(r#"{"rankrun":1,"request":"wait"}"#), Some(Request::Wait));
+        for nonsense in ["", "{}", "null", "[]", r#"{"request":"stop"}"#, r#"{"rankrun":1,"request":"dance"}"#] {
+            assert_eq!(request(nonsense), None, "{nonsense}");
+        }
+        let line = serde_json::to_string(&Line::new(Request::Wait)).expect("plain data");
+        assert_eq!(line, r#"{"rankrun":1,"request":"wait"}"#);
+    }
+
+    #[test]
+    fn an_answer_is_read_as_it_was_written() {
+        let answer = Answer::Refused { error: "no".to_owned(), hint: None };
+        let line = serde_json::to_string(&Line::new(answer.clone())).expect("plain data");
+        assert_eq!(line, r#"{"rankrun":1,"answer":"refused","error":"no","hint":null}"#);
+        assert_eq!(serde_json::from_str::<Line<Answer>>(&line).expect("our own").message, answer);
+    }
+}

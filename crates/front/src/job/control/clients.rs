@@ -1,0 +1,268 @@
+//! The connections: requests in, answers out.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use memchr::memchr;
+use rankrun_core::control::{Answer, Line, MAX_REQUEST, Request, SOCKET, VERSION, Version};
+use rankrun_core::gang::Requester;
+use rankrun_sys::poll::{Interest, Ready, Registry};
+use rankrun_sys::reactor::{Conn, Incoming};
+use rankrun_sys::socket;
+
+/// Connections at a time. A new one beyond them takes the place of the one that has been idle for the longest.
+const MAX_CLIENTS: usize = 64;
+/// Connections that the kernel keeps until they are taken.
+const BACKLOG: i32 = 64;
+/// Connections taken in a time, at most: a process that makes one after the other must not keep the loop from the job.
+const TAKEN: u32 = 128;
+const WINDOW: Duration = Duration::from_millis(100);
+/// How long a connection may be without a request.
+const IDLE_BOUND: Duration = Duration::from_secs(10);
+
+/// A connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct ClientId(pub(crate) u32);
+
+/// What the tokens of the loop stand for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ours {
+    Listener,
+    Client(ClientId),
+}
+
+/// What a client waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Awaits {
+    /// Nothing: the next request is its turn.
+    Nothing,
+    /// The states of the ranks.
+    States,
+    /// The end of the job.
+    End,
+    /// That all ranks of this attempt run.
+    Attempt(rankrun_core::Attempt),
+}
+
+#[derive(Debug)]
+struct Client {
+    conn: Conn,
+    by: Requester,
+    /// Bytes that are not a whole line, or wait until the request before them is answered.
+    pending: Vec<u8>,
+    awaits: Awaits,
+    idle_since: Duration,
+    /// It is closed when its answer is sent.
+    is_last: bool,
+}
+
+/// The socket and its connections.
+#[derive(Debug)]
+pub(crate) struct Control {
+    registry: Registry,
+    token: fn(Ours) -> u64,
+    listener: Option<OwnedFd>,
+    clients: BTreeMap<ClientId, Client>,
+    next: u32,
+    /// When the present time of counting began, and how many connections were taken in it.
+    window: (Duration, u32),
+    /// The listener is out of the poll set until then.
+    rests_until: Option<Duration>,
+}
+
+impl Control {
+    pub(crate) fn new(registry: Registry, token: fn(Ours) -> u64) -> Control {
+        Control {
+            registry,
+            token,
+            listener: None,
+            clients: BTreeMap::new(),
+            next: 0,
+            window: (Duration::ZERO, 0),
+            rests_until: None,
+        }
+    }
+
+    /// Listens in the job's directory, which is removed with all that is in it by whoever is the last of the job. An agent may
+    /// name it again.
+    pub(crate) fn listen(&mut self, directory: &Path) -> io::Result<()> {
+        if self.listener.is_some() {
+            return Ok(());
+        }
+        let listener = socket::listen_for_owner(&directory.join(SOCKET), BACKLOG)?;
+        self.registry.add(&listener, (self.token)(Ours::Listener), Interest::Read)?;
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    /// When [`Control::tick`] is due.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        let idle = self.clients.values().filter(|client| client.awaits == Awaits::Nothing);
+        idle.map(|client| client.idle_since + IDLE_BOUND).chain(self.rests_until).min()
+    }
+
+    /// Closes idle connections, and takes new ones again after a rest.
+    pub(crate) fn tick(&mut self, now: Duration) {
+        self.clients.retain(|_, client| client.awaits != Awaits::Nothing || now < client.idle_since + IDLE_BOUND);
+        if self.rests_until.is_some_and(|until| until <= now) {
+            self.rests_until = None;
+            if let Some(listener) = &self.listener {
+                // In the set already: nothing is lost.
+                let _ = self.registry.add(listener, (self.token)(Ours::Listener), Interest::Read);
+            }
+        }
+    }
+
+    /// The listener is ready: takes a connection.
+    pub(crate) fn accept(&mut self, now: Duration) {
+        if now >= self.window.0 + WINDOW {
+            self.window = (now, 0);
+        }
+        let Some(listener) = &self.listener else { return };
+        self.window.1 += 1;
+        let accepted = (self.window.1 <= TAKEN).then(|| socket::accept(listener));
+        match accepted {
+            Some(Ok(accepted)) => self.admit(now, accepted),
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // Too many in this time, or there are no descriptors left: the others wait in the backlog.
+            Some(Err(_)) | None => {
+                if self.registry.remove(listener).is_ok() {
+                    self.rests_until = Some(now + WINDOW);
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, now: Duration, accepted: OwnedFd) {
+        let Ok((pid, user)) = socket::peer(&accepted) else { return };
+        let own = rustix::process::geteuid().as_raw();
+        if user != own && user != 0 {
+            return;
+        }
+        if self.clients.len() >= MAX_CLIENTS {
+            let idle = self.clients.iter().filter(|(_, client)| client.awaits == Awaits::Nothing);
+            let Some((&longest, _)) = idle.min_by_key(|(_, client)| client.idle_since) else { return };
+            self.clients.remove(&longest);
+        }
+        let id = ClientId(self.next);
+        self.next = self.next.wrapping_add(1);
+        // Without memory for it in the kernel, the client sees the end of its connection.
+        if let Ok(conn) = Conn::of_socket(&self.registry, (self.token)(Ours::Client(id)), accepted) {
+            let by = Requester { pid, is_root: user != own };
+            let (pending, awaits) = (Vec::new(), Awaits::Nothing);
+            self.clients.insert(id, Client { conn, by, pending, awaits, idle_since: now, is_last: false });
+        }
+    }
+
+    /// A connection is ready: reads it, and returns its next request if its turn has come.
+    pub(crate) fn ready(&mut self, now: Duration, id: ClientId, ready: Ready) -> Option<(Requester, Request)> {
+        let client = self.clients.get_mut(&id)?;
+        if ready.writable && client.conn.flush().is_err() {
+            self.clients.remove(&id);
+            return None;
+        }
+        if ready.readable {
+            let mut room = [0; MAX_REQUEST];
+            match client.conn.read(&mut room) {
+                Ok(Incoming::Bytes(count)) if client.pending.len() + count <= 2 * MAX_REQUEST => {
+                    client.pending.extend_from_slice(&room[..count]);
+                }
+                Ok(Incoming::Nothing) => {}
+                // A client that sends ever more, or is gone.
+                Ok(Incoming::Bytes(_) | Incoming::End) | Err(_) => {
+                    self.clients.remove(&id);
+                    return None;
+                }
+            }
+        }
+        self.next_request(now, id)
+    }
+
+    /// The next request of a client, if it has sent one and awaits no answer.
+    pub(crate) fn next_request(&mut self, now: Duration, id: ClientId) -> Option<(Requester, Request)> {
+        let client = self.clients.get_mut(&id)?;
+        if client.awaits != Awaits::Nothing {
+            return None;
+        }
+        if client.conn.unsent() > 0 {
+            return None;
+        }
+        if client.is_last {
+            self.clients.remove(&id);
+            return None;
+        }
+        let end = memchr(b'\n', &client.pending);
+        if end.is_none_or(|end| end >= MAX_REQUEST) {
+            if client.pending.len() >= MAX_REQUEST {
+                let error = format!("a request is longer than {MAX_REQUEST} bytes");
+                self.refuse(now, id, error);
+            }
+            return None;
+        }
+        let line: Vec<u8> = client.pending.drain(..=end?).collect();
+        client.idle_since = now;
+        match parse(&line) {
+            Ok(request) => Some((client.by, request)),
+            Err(error) => {
+                self.refuse(now, id, error);
+                None
+            }
+        }
+    }
+
+    /// Answers what is no request, and closes the connection.
+    fn refuse(&mut self, now: Duration, id: ClientId, error: String) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.is_last = true;
+            client.pending.clear();
+        }
+        self.answer(now, id, &Answer::Refused { error, hint: None });
+        if self.clients.get(&id).is_some_and(|client| client.conn.unsent() == 0) {
+            self.clients.remove(&id);
+        }
+    }
+
+    /// The client gets its answer later.
+    pub(super) fn wait(&mut self, id: ClientId, awaits: Awaits) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.awaits = awaits;
+        }
+    }
+
+    /// The clients that wait for something.
+    pub(super) fn waiting(&self) -> Vec<(ClientId, Awaits)> {
+        let all = self.clients.iter().map(|(id, client)| (*id, client.awaits));
+        all.filter(|(_, awaits)| *awaits != Awaits::Nothing).collect()
+    }
+
+    /// Sends an answer, as far as the socket has room; the rest when there is room.
+    pub(crate) fn answer(&mut self, now: Duration, id: ClientId, answer: &Answer) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.awaits = Awaits::Nothing;
+        client.idle_since = now;
+        let sent = serde_json::to_vec(&Line::new(answer)).map_err(io::Error::from).and_then(|mut line| {
+            line.push(b'\n');
+            client.conn.send([Bytes::from(line)])
+        });
+        if sent.is_err() {
+            self.clients.remove(&id);
+        }
+    }
+}
+
+/// A request, or what is wrong with the line.
+fn parse(line: &[u8]) -> Result<Request, String> {
+    let Version { rankrun } =
+        serde_json::from_slice(line).map_err(|error| format!("this is no request of rankrun: {error}"))?;
+    if rankrun != VERSION {
+        return Err(format!("version {rankrun} of the protocol is not understood: this job has version {VERSION}"));
+    }
+    match serde_json::from_slice::<Line<Request>>(line) {
+        Ok(line) => Ok(line.message),
+        Err(error) => Err(format!("the request is not understood: {error}")),
+    }
+}

@@ -1,0 +1,133 @@
+//! What a job does when it is asked.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rankrun_core::control::{Answer, Request};
+use rankrun_core::gang::{self, Requester, StopRequest};
+use rankrun_core::report::Report;
+use rankrun_core::worker::{Stop, StopWhy};
+use rankrun_core::{Attempt, ExitCode};
+use rankrun_sys::signal;
+
+use super::clients::{Awaits, ClientId};
+use crate::job::event::FrontEffect;
+use crate::job::front::Front;
+
+impl Front {
+    /// The agent has made the job's directory: listens there for requests.
+    pub(crate) fn open_control(&mut self, directory: &Path) {
+        if let Err(error) = self.control.listen(directory)
+            && self.plan.verbosity > 0
+        {
+            self.note(format!(
+                "rankrun status, stop and restart cannot reach this job: {}",
+                rankrun_sys::reason(&error)
+            ));
+        }
+    }
+
+    /// Another process asks something.
+    pub(crate) fn requested(&mut self, client: ClientId, by: Requester, request: Request) {
+        match request {
+            Request::Status { ranks: true } => self.ask_for_states(client),
+            Request::Status { ranks: false } => {
+                let status = self.job_status(&self.clock.clone());
+                self.answer(client, Answer::Status(Box::new(status)));
+            }
+            Request::Stop { grace } => {
+                let answer = self.stop_requested(by, grace);
+                self.answer(client, answer);
+            }
+            Request::Restart => {
+                let answer = match self.planned_restart(by) {
+                    Ok(attempt) => Answer::Restarting { attempt, is_up: false },
+                    Err(why) => why.into(),
+                };
+                self.answer(client, answer);
+            }
+            Request::Up { attempt } => self.control.wait(client, Awaits::Attempt(attempt)),
+            Request::Wait => self.control.wait(client, Awaits::End),
+        }
+    }
+
+    pub(super) fn answer(&mut self, client: ClientId, answer: Answer) {
+        self.effects.push_back(FrontEffect::Answer { client, answer: Box::new(answer) });
+    }
+
+    /// Begins a new attempt that costs no budget. Returns its number.
+    fn planned_restart(&mut self, _by: Requester) -> Result<Attempt, NoRestart> {
+        Err(NoRestart::NotAsked)
+    }
+
+    /// Whether every rank of this attempt, or of a later one, runs.
+    fn is_up(&self, attempt: Attempt) -> bool {
+        let is_running = |record: &gang::RankRecord| record.pid.is_some() && record.status.is_none();
+        self.plan.spec.attempt >= attempt && self.gang.ranks().iter().all(is_running)
+    }
+
+    /// Answers those who wait for what has come.
+    pub(crate) fn answer_waiting(&mut self, now: Duration) {
+        self.give_up_on_states(now);
+        for (client, awaits) in self.control.waiting() {
+            if let Awaits::Attempt(attempt) = awaits
+                && self.is_up(attempt)
+            {
+                self.answer(client, Answer::Restarting { attempt, is_up: true });
+            }
+        }
+    }
+
+    /// `rankrun stop`: as SIGTERM.
+    fn stop_requested(&mut self, by: Requester, grace: Option<f64>) -> Answer {
+        let grace = match grace.map(Duration::try_from_secs_f64).transpose() {
+            Ok(grace) => grace,
+            Err(error) => return Answer::Refused { error: format!("the grace is no time: {error}"), hint: None },
+        };
+        let already = self.gang.stop_ordered().is_some();
+        let first = self.gang.outside().is_none();
+        self.event(gang::Event::StopRequest(StopRequest { by, grace }));
+        let grace = grace.unwrap_or(self.plan.spec.stop.grace_outside);
+        if first && !self.gang.over() && self.plan.verbosity >= 0 {
+            let stop = Stop { why: StopWhy::Signal(signal::SIGTERM), grace };
+            self.note_stopping(&format!("rankrun stop ({by})"), stop, false, already);
+        }
+        let left = self.gang.grace_until().unwrap_or_default().saturating_sub(self.now());
+        Answer::Stopping { ranks: self.alive().len() as u32, grace: left.as_secs_f64(), already }
+    }
+
+    /// The job is over: tells those who wait for it. They do not delay the end.
+    pub(crate) fn answer_end(&mut self, code: ExitCode, report: &Report) {
+        let now = self.now();
+        for (client, awaits) in self.control.waiting() {
+            let answer = match awaits {
+                Awaits::Attempt(_) => Answer::Refused {
+                    error: format!("the job ended before the new attempt was up: {}", report.summary),
+                    hint: None,
+                },
+                Awaits::Nothing | Awaits::States | Awaits::End => {
+                    Answer::Over { exit_code: code.0, summary: report.summary.clone(), left: Some(report.left.clone()) }
+                }
+            };
+            self.control.answer(now, client, &answer);
+        }
+    }
+}
+
+/// Why a job is not restarted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NoRestart {
+    /// The job was started without restarts.
+    NotAsked,
+}
+
+impl From<NoRestart> for Answer {
+    fn from(why: NoRestart) -> Answer {
+        match why {
+            NoRestart::NotAsked => Answer::Refused {
+                error: "it was started without restarts".to_owned(),
+                hint: Some("start it with --restart, or stop it and start it again".to_owned()),
+            },
+        }
+    }
+}

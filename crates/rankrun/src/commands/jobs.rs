@@ -1,0 +1,359 @@
+//! The running jobs of this user, and how to ask them: for `rankrun status`, `stop` and `restart`.
+//!
+//! A job is found by its directory, in which its front listens (docs/control.md).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rankrun_agent::tidy;
+use rankrun_core::ExitCode;
+use rankrun_core::control::{Answer, Line, Request, SOCKET, VERSION, Version};
+use rankrun_sys::{proc, reason, socket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::message::Problem;
+
+/// How long a front may take to answer. It answers in its next turn, and waits 2 s for its agents before.
+pub(crate) const ANSWER_BOUND: Duration = Duration::from_secs(5);
+/// The longest answer that is read: one with a million ranks.
+const MAX_ANSWER: usize = 1 << 30;
+/// Bytes read at a time.
+const READ: usize = 1 << 16;
+/// How often a connection is tried again where the backlog of the front is full.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// The directory of a job, which may be running.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) job: String,
+    directory: PathBuf,
+}
+
+/// Why a job has not answered.
+#[derive(Debug)]
+pub(crate) enum Silence {
+    /// Nobody listens: its front is gone, or has not come so far.
+    NoFront,
+    /// It did not answer in time. The front, if it is known.
+    TimedOut {
+        front: Option<i32>,
+    },
+    /// The connection ended before the answer.
+    Ended,
+    /// The answer is not understood.
+    Nonsense(String),
+    Io(io::Error),
+}
+
+/// The directories of the jobs of this user.
+pub(crate) fn directories() -> Vec<Found> {
+    let named_like_a_job = |name: &str| name.len() == 8 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut found: Vec<Found> = Vec::new();
+    for base in tidy::bases().into_iter().filter(|base| tidy::check(base).is_ok()) {
+        // One that cannot be read has no job of ours.
+        for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
+            found.push(Found { job: entry.file_name().to_string_lossy().into_owned(), directory: entry.path() });
+        }
+    }
+    found.extend(tidy::lone_directories().into_iter().map(|(job, directory)| Found { job, directory }));
+    found.retain(|found| named_like_a_job(&found.job));
+    found.sort_unstable_by(|one, other| one.job.cmp(&other.job));
+    found
+}
+
+impl Found {
+    /// Whether a part of the job is alive: its agent holds a lock on the directory.
+    pub(crate) fn is_held(&self) -> bool {
+        std::fs::File::open(&self.directory)
+            .is_ok_and(|directory| rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err())
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.directory.exists()
+    }
+
+    /// Connects to the front.
+    pub(crate) fn connect(&self, bound: Duration) -> Result<Connection, Silence> {
+        let path = self.directory.join(SOCKET);
+        let until = Instant::now() + bound;
+        loop {
+            match socket::try_connect(&path) {
+                Ok(socket) => return Ok(Connection { socket, received: Vec::new() }),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if Instant::now() >= until {
+                        return Err(Silence::TimedOut { front: None });
+                    }
+                    // An interrupted wait is only shorter.
+                    let _ = poll(&mut [], Timespec::try_from(RETRY).ok().as_ref());
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                    return Err(Silence::NoFront);
+                }
+                Err(error) => return Err(Silence::Io(error)),
+            }
+        }
+    }
+
+    /// Asks one thing.
+    pub(crate) fn ask(&self, request: Request, bound: Duration) -> Result<Answer, Silence> {
+        let mut connection = self.connect(bound)?;
+        connection.send(&[request])?;
+        connection.receive(Some(bound))
+    }
+}
+
+/// A connection to a front.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    received: Vec<u8>,
+}
+
+impl Connection {
+    /// The process of the front.
+    pub(crate) fn front(&self) -> Option<i32> {
+        socket::peer(&self.socket).ok().map(|(pid, _)| pid)
+    }
+
+    /// Sends requests. They are answered one after the other.
+    pub(crate) fn send(&mut self, requests: &[Request]) -> Result<(), Silence> {
+        let mut bytes = Vec::new();
+        for request in requests {
+            serde_json::to_writer(&mut bytes, &Line::new(request)).map_err(|error| Silence::Io(error.into()))?;
+            bytes.push(b'\n');
+        }
+        // The socket is new: it has room for some hundred bytes.
+        match rustix::io::write(&self.socket, &bytes) {
+            Ok(_) => Ok(()),
+            Err(Errno::PIPE | Errno::CONNRESET) => Err(Silence::Ended),
+            Err(error) => Err(Silence::Io(error.into())),
+        }
+    }
+
+    /// Waits for an answer.
+    pub(crate) fn receive(&mut self, bound: Option<Duration>) -> Result<Answer, Silence> {
+        let until = bound.map(|bound| Instant::now() + bound);
+        let mut searched = 0;
+        loop {
+            if let Some(end) = self.received[searched..].iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=searched + end).collect();
+                return parse(&line);
+            }
+            searched = self.received.len();
+            if searched > MAX_ANSWER {
+                return Err(Silence::Nonsense("the answer has no end".to_owned()));
+            }
+            if !self.fill(until)? {
+                return Err(Silence::Ended);
+            }
+        }
+    }
+
+    /// Waits until the front has closed the connection: it has ended then.
+    pub(crate) fn wait_for_end(&mut self, bound: Duration) -> bool {
+        let until = Some(Instant::now() + bound);
+        loop {
+            match self.fill(until) {
+                Ok(true) => self.received.clear(),
+                Ok(false) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Reads once. Returns whether there may be more.
+    fn fill(&mut self, until: Option<Instant>) -> Result<bool, Silence> {
+        let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if rest.is_some_and(|rest| rest.is_zero()) {
+            return Err(Silence::TimedOut { front: self.front() });
+        }
+        let timeout = rest.and_then(|rest| Timespec::try_from(rest).ok());
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref()) {
+            Ok(0) => return Err(Silence::TimedOut { front: self.front() }),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Silence::Io(error.into())),
+        }
+        let mut room = [0; READ];
+        match rustix::io::read(&self.socket, &mut room) {
+            Ok(0) | Err(Errno::CONNRESET) => Ok(false),
+            Ok(count) => {
+                self.received.extend_from_slice(&room[..count]);
+                Ok(true)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(true),
+            Err(error) => Err(Silence::Io(error.into())),
+        }
+    }
+}
+
+fn parse(line: &[u8]) -> Result<Answer, Silence> {
+    let nonsense = |error: serde_json::Error| Silence::Nonsense(error.to_string());
+    let Version { rankrun } = serde_json::from_slice(line).map_err(nonsense)?;
+    // A job of another version says in its own words that it does not understand this one.
+    match serde_json::from_slice::<Line<Answer>>(line) {
+        Ok(line) => Ok(line.message),
+        Err(_) if rankrun != VERSION => Err(Silence::Nonsense(format!("it has version {rankrun} of the protocol"))),
+        Err(error) => Err(nonsense(error)),
+    }
+}
+
+/// The job that a word names: its id, or the beginning of it that no other running job has.
+pub(crate) fn find(word: &str) -> Result<Found, Problem> {
+    let all = directories();
+    match choose(word, &all) {
+        Ok(found) => Ok(found),
+        // Jobs that are dead, or that others own, are not looked at before they matter.
+        Err(Choice::None) => Err(no_such_job(word, &all)),
+        Err(Choice::Several(jobs)) => {
+            let held: Vec<Found> = jobs.into_iter().filter(Found::is_held).collect();
+            match held.as_slice() {
+                [one] => Ok(one.clone()),
+                [] => Err(no_such_job(word, &all)),
+                several => {
+                    let jobs: Vec<&str> = several.iter().map(|found| found.job.as_str()).collect();
+                    Err(Problem::usage(format!("\"{word}\" may be any of the jobs {}", jobs.join(", "))))
+                }
+            }
+        }
+    }
+}
+
+enum Choice {
+    None,
+    Several(Vec<Found>),
+}
+
+fn choose(word: &str, all: &[Found]) -> Result<Found, Choice> {
+    if let Some(exact) = all.iter().find(|found| found.job == word) {
+        return Ok(exact.clone());
+    }
+    let begins = |found: &&Found| !word.is_empty() && found.job.starts_with(word);
+    let found: Vec<Found> = all.iter().filter(begins).cloned().collect();
+    match found.as_slice() {
+        [] => Err(Choice::None),
+        [one] => Ok(one.clone()),
+        _ => Err(Choice::Several(found)),
+    }
+}
+
+/// No job of this user has this name: says whose it is, or which are running.
+fn no_such_job(word: &str, all: &[Found]) -> Problem {
+    if let Some((pid, owner)) = guard_of_another(word) {
+        let problem = Problem::usage(format!("job {word} is not yours: it belongs to user {}", user_name(owner)));
+        return problem.hint(format!("ask that user, or root (its guard is process {pid})"));
+    }
+    let running: Vec<&str> = all.iter().filter(|found| found.is_held()).map(|found| found.job.as_str()).collect();
+    let problem = Problem::usage(format!("no job \"{word}\" of yours is running on this machine"));
+    match running.as_slice() {
+        [] => problem.hint("none is running; \"rankrun report\" prints the report of a job that has ended"),
+        running => problem.hint(format!("running: {}; \"rankrun status\" lists them", running.join(", "))),
+    }
+}
+
+/// The guard of a job of another user, with its owner: guards carry the job in their name.
+fn guard_of_another(job: &str) -> Option<(i32, u32)> {
+    if job.len() != 8 {
+        return None;
+    }
+    let wanted = format!("rr-guard {job}");
+    let own = rustix::process::geteuid().as_raw();
+    let guards = proc::all().into_iter().filter(|process| process.name == "rr-guard");
+    let mut owned = guards.filter_map(|process| Some((process.pid, proc::owner(process.pid)?)));
+    owned.find(|(pid, owner)| {
+        let title = proc::arguments(*pid, 64);
+        *owner != own && title.first().is_some_and(|title| title.starts_with(wanted.as_bytes()))
+    })
+}
+
+/// The name of a user, if the machine's own list has it.
+fn user_name(user: u32) -> String {
+    let list = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let number = user.to_string();
+    let name = list.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == number).then(|| name.to_owned())
+    });
+    name.unwrap_or(number)
+}
+
+/// The problem that a job has not answered.
+pub(crate) fn explain(found: &Found, silence: Silence) -> Problem {
+    let job = &found.job;
+    match silence {
+        Silence::NoFront if !found.is_there() => no_such_job(job, &directories()),
+        Silence::NoFront if found.is_held() => {
+            Problem::internal(format!("nobody answers for job {job}: its front is gone, or has just begun"))
+                .hint("without a front the agent ends the ranks within the grace; try again in a moment")
+        }
+        Silence::NoFront => Problem::usage(format!("job {job} is not running: it crashed"))
+            .hint("\"rankrun clean\" removes what it left"),
+        Silence::TimedOut { front } => {
+            let bound = ANSWER_BOUND.as_secs();
+            let problem = Problem::internal(format!("job {job} does not answer ({bound} s)")).code(ExitCode::FAILURE);
+            let Some(front) = front else { return problem };
+            match proc::process(front).map(|process| process.state) {
+                Some('T' | 't') => problem
+                    .hint(format!("its front, process {front}, is stopped (^Z or SIGSTOP): continue it with \"kill -CONT {front}\", or with fg in its shell"))
+                    .hint(format!("\"kill -KILL {front}\" ends the job: its agent ends the ranks within the grace")),
+                _ => problem
+                    .hint(format!("its front is process {front}: \"cat /proc/{front}/stack\" shows what it waits for"))
+                    .hint(format!("\"kill -KILL {front}\" ends the job: its agent ends the ranks within the grace")),
+            }
+        }
+        Silence::Ended => Problem::internal(format!("the front of job {job} ended before it answered"))
+            .hint("its agent or its guard end what is left; \"rankrun status\" lists what is running"),
+        Silence::Nonsense(why) => Problem::internal(format!("the answer of job {job} is not understood: {why}"))
+            .hint("use the rankrun that runs the job"),
+        Silence::Io(error) => Problem::internal(format!("cannot ask job {job}: {}", reason(&error))),
+    }
+}
+
+/// A refusal of a job.
+pub(crate) fn refused(what: &str, job: &str, error: &str, hint: Option<String>) -> Problem {
+    Problem::internal(format!("cannot {what} job {job}: {error}")).hint_if(hint).code(ExitCode::FAILURE)
+}
+
+/// An answer that belongs to another question.
+pub(crate) fn unexpected(job: &str, answer: &Answer) -> Problem {
+    Problem::internal(format!("job {job} gave an answer that does not fit: {answer:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_job_is_named_by_the_beginning_of_its_id_if_that_is_unambiguous() {
+        let all: Vec<Found> = ["0a1b2c3d", "0a1b9999", "7f3a91c2"]
+            .map(|job| Found { job: job.to_owned(), directory: Path::new("/nowhere").join(job) })
+            .into();
+        let chosen = |word| match choose(word, &all) {
+            Ok(found) => Some(found.job),
+            Err(Choice::Several(several)) => Some(several.len().to_string()),
+            Err(Choice::None) => None,
+        };
+        assert_eq!(chosen("7"), Some("7f3a91c2".to_owned()));
+        assert_eq!(chosen("0a1b2c3d"), Some("0a1b2c3d".to_owned()));
+        assert_eq!(chosen("0a1b"), Some("2".to_owned()));
+        assert_eq!(chosen("0a1b9"), Some("0a1b9999".to_owned()));
+        for word in ["", "x", "0a1b2c3d4"] {
+            assert_eq!(chosen(word), None, "{word}");
+        }
+    }
+
+    #[test]
+    fn an_answer_of_another_version_is_told_from_nonsense() {
+        let refused = parse(br#"{"rankrun":2,"answer":"refused","error":"version 1 is not understood","hint":null}"#);
+        assert!(matches!(refused, Ok(Answer::Refused { .. })), "{refused:?}");
+        let newer = parse(br#"{"rankrun":2,"answer":"song"}"#);
+        assert!(matches!(&newer, Err(Silence::Nonsense(why)) if why.contains("version 2")), "{newer:?}");
+        assert!(matches!(parse(b"hello\n"), Err(Silence::Nonsense(_))));
+    }
+}
