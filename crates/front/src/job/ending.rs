@@ -55,6 +55,10 @@ impl Front {
         // No agent can answer a pause any more: it is over.
         self.pausing = None;
         self.clock.resume();
+        // Nor can it say what the ranks are doing.
+        let now = self.now();
+        self.answer_waiting(now);
+        self.perform_all();
         let proven = self.await_guards();
         if let Some(terminal) = &mut self.terminal {
             terminal.close(verdict(&self.gang).code == ExitCode::SUCCESS);

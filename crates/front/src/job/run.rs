@@ -133,10 +133,8 @@ impl Front {
             }
             Token::Control(Ours::Client(client)) => {
                 let now = self.now();
-                let mut next = self.control.ready(now, client, ready);
-                while let Some((by, request)) = next {
+                if let Some((by, request)) = self.control.ready(now, client, ready) {
                     self.take(FrontEvent::Request { client, by, request });
-                    next = self.control.next_request(now, client);
                 }
             }
             Token::Waker => {
@@ -213,6 +211,11 @@ impl Front {
     /// Handles an event and performs the effects, until there are none.
     pub(crate) fn take(&mut self, event: FrontEvent) {
         self.handle(event);
+        self.perform_all();
+    }
+
+    /// Performs the effects that are decided, and those that follow.
+    pub(crate) fn perform_all(&mut self) {
         while let Some(effect) = self.effects.pop_front() {
             for event in self.perform(effect) {
                 self.handle(event);
@@ -249,7 +252,9 @@ impl Front {
             FrontEffect::Answer { client, answer } => {
                 let now = self.now();
                 self.control.answer(now, client, &answer);
-                Vec::new()
+                // It may have sent the next one already.
+                let next = self.control.next_request(now, client);
+                next.map(|(by, request)| FrontEvent::Request { client, by, request }).into_iter().collect()
             }
             FrontEffect::Act { node, act } => {
                 let node = &self.nodes[node.index()];

@@ -231,7 +231,7 @@ fn end(processes: &[proc::Process], job: &str, signal: Signal, bound: Duration) 
 }
 
 /// Waits until any of the processes has ended, and returns those that have.
-fn wait_for_any(pidfds: &[OwnedFd], bound: Duration) -> Vec<bool> {
+pub(crate) fn wait_for_any(pidfds: &[OwnedFd], bound: Duration) -> Vec<bool> {
     let mut polled: Vec<PollFd<'_>> = pidfds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     let timeout = Timespec::try_from(bound).ok();
     let _ = poll(&mut polled, timeout.as_ref());

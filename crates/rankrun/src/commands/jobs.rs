@@ -14,6 +14,7 @@ use rankrun_sys::{proc, reason, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::message::Problem;
 
@@ -119,6 +120,11 @@ impl Connection {
         socket::peer(&self.socket).ok().map(|(pid, _)| pid)
     }
 
+    /// A handle of the front's process, to wait for its end.
+    pub(crate) fn hold_front(&self) -> Option<OwnedFd> {
+        pidfd_open(Pid::from_raw(self.front()?)?, PidfdFlags::empty()).ok()
+    }
+
     /// Sends requests. They are answered one after the other.
     pub(crate) fn send(&mut self, requests: &[Request]) -> Result<(), Silence> {
         let mut bytes = Vec::new();
@@ -149,18 +155,6 @@ impl Connection {
             }
             if !self.fill(until)? {
                 return Err(Silence::Ended);
-            }
-        }
-    }
-
-    /// Waits until the front has closed the connection: it has ended then.
-    pub(crate) fn wait_for_end(&mut self, bound: Duration) -> bool {
-        let until = Some(Instant::now() + bound);
-        loop {
-            match self.fill(until) {
-                Ok(true) => self.received.clear(),
-                Ok(false) => return true,
-                Err(_) => return false,
             }
         }
     }
@@ -202,17 +196,17 @@ fn parse(line: &[u8]) -> Result<Answer, Silence> {
 }
 
 /// The job that a word names: its id, or the beginning of it that no other running job has.
-pub(crate) fn find(word: &str) -> Result<Found, Problem> {
+pub(crate) fn find(command: &str, word: &str) -> Result<Found, Problem> {
     let all = directories();
     match choose(word, &all) {
         Ok(found) => Ok(found),
         // Jobs that are dead, or that others own, are not looked at before they matter.
-        Err(Choice::None) => Err(no_such_job(word, &all)),
+        Err(Choice::None) => Err(no_such_job(command, word, &all)),
         Err(Choice::Several(jobs)) => {
             let held: Vec<Found> = jobs.into_iter().filter(Found::is_held).collect();
             match held.as_slice() {
                 [one] => Ok(one.clone()),
-                [] => Err(no_such_job(word, &all)),
+                [] => Err(no_such_job(command, word, &all)),
                 several => {
                     let jobs: Vec<&str> = several.iter().map(|found| found.job.as_str()).collect();
                     Err(Problem::usage(format!("\"{word}\" may be any of the jobs {}", jobs.join(", "))))
@@ -241,10 +235,14 @@ fn choose(word: &str, all: &[Found]) -> Result<Found, Choice> {
 }
 
 /// No job of this user has this name: says whose it is, or which are running.
-fn no_such_job(word: &str, all: &[Found]) -> Problem {
+fn no_such_job(command: &str, word: &str, all: &[Found]) -> Problem {
     if let Some((pid, owner)) = guard_of_another(word) {
-        let problem = Problem::usage(format!("job {word} is not yours: it belongs to user {}", user_name(owner)));
-        return problem.hint(format!("ask that user, or root (its guard is process {pid})"));
+        let owner = user_name(owner);
+        let problem = Problem::usage(format!("job {word} is not yours: it belongs to user {owner}"));
+        return problem.hint(match rustix::process::geteuid().is_root() {
+            true => format!("sudo -u {owner} rankrun {command} {word}"),
+            false => format!("ask that user, or root (its guard is process {pid})"),
+        });
     }
     let running: Vec<&str> = all.iter().filter(|found| found.is_held()).map(|found| found.job.as_str()).collect();
     let problem = Problem::usage(format!("no job \"{word}\" of yours is running on this machine"));
@@ -282,10 +280,10 @@ fn user_name(user: u32) -> String {
 }
 
 /// The problem that a job has not answered.
-pub(crate) fn explain(found: &Found, silence: Silence) -> Problem {
+pub(crate) fn explain(command: &str, found: &Found, silence: Silence) -> Problem {
     let job = &found.job;
     match silence {
-        Silence::NoFront if !found.is_there() => no_such_job(job, &directories()),
+        Silence::NoFront if !found.is_there() => no_such_job(command, job, &directories()),
         Silence::NoFront if found.is_held() => {
             Problem::internal(format!("nobody answers for job {job}: its front is gone, or has just begun"))
                 .hint("without a front the agent ends the ranks within the grace; try again in a moment")

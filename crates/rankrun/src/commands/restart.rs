@@ -7,16 +7,17 @@ use crate::message::Problem;
 
 /// Restarts a job. Returns the text for stdout.
 pub(crate) fn run(word: &str, wait: bool) -> Result<String, Problem> {
-    let found = jobs::find(word)?;
-    let explain = |silence| jobs::explain(&found, silence);
+    let found = jobs::find("restart", word)?;
+    let explain = |silence| jobs::explain("restart", &found, silence);
     let mut connection = found.connect(ANSWER_BOUND).map_err(explain)?;
     connection.send(&[Request::Restart]).map_err(explain)?;
     let job = &found.job;
-    let attempt = match connection.receive(Some(ANSWER_BOUND)).map_err(|silence| jobs::explain(&found, silence))? {
-        Answer::Restarting { attempt, .. } => attempt,
-        Answer::Refused { error, hint } => return Err(jobs::refused("restart", job, &error, hint)),
-        other => return Err(jobs::unexpected(job, &other)),
-    };
+    let attempt =
+        match connection.receive(Some(ANSWER_BOUND)).map_err(|silence| jobs::explain("restart", &found, silence))? {
+            Answer::Restarting { attempt, .. } => attempt,
+            Answer::Refused { error, hint } => return Err(jobs::refused("restart", job, &error, hint)),
+            other => return Err(jobs::unexpected(job, &other)),
+        };
     if !wait {
         return Ok(format!("job {job}: restarting, attempt {attempt}\n"));
     }

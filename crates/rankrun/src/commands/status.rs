@@ -14,7 +14,7 @@ pub(crate) fn run(job: Option<&str>, as_json: bool) -> Result<String, Problem> {
     let width = terminal::window(rustix::stdio::stdout()).map_or(WIDTH, |(_, columns)| usize::from(columns).max(40));
     match job {
         Some(word) => {
-            let status = one(&jobs::find(word)?)?;
+            let status = one(&jobs::find("status", word)?)?;
             if as_json { to_json(&status) } else { Ok(describe(&status, width)) }
         }
         None if as_json => to_json(&ask_all().iter().filter_map(in_json).collect::<Vec<_>>()),
@@ -33,7 +33,7 @@ fn one(found: &Found) -> Result<JobStatus, Problem> {
         Ok(Answer::Status(status)) => Ok(*status),
         Ok(Answer::Refused { error, hint }) => Err(jobs::refused("ask", &found.job, &error, hint)),
         Ok(other) => Err(jobs::unexpected(&found.job, &other)),
-        Err(silence) => Err(jobs::explain(found, silence)),
+        Err(silence) => Err(jobs::explain("status", found, silence)),
     }
 }
 

@@ -8,7 +8,7 @@ use rankrun_core::control::{Answer, Request};
 use rankrun_core::printable::printable;
 use rankrun_core::report::Left;
 
-use crate::commands::clean::count;
+use crate::commands::clean::{count, wait_for_any};
 use crate::commands::jobs::{self, ANSWER_BOUND, Silence};
 use crate::message::Problem;
 
@@ -17,9 +17,10 @@ const EXIT_BOUND: Duration = Duration::from_secs(2);
 
 /// Stops a job. Returns the text for stdout.
 pub(crate) fn run(word: &str, grace: Option<Duration>, wait: bool) -> Result<(String, ExitCode), Problem> {
-    let found = jobs::find(word)?;
-    let explain = |silence| jobs::explain(&found, silence);
+    let found = jobs::find("stop", word)?;
+    let explain = |silence| jobs::explain("stop", &found, silence);
     let mut connection = found.connect(ANSWER_BOUND).map_err(explain)?;
+    let front = connection.hold_front();
     let stop = Request::Stop { grace: grace.map(|grace| grace.as_secs_f64()) };
     // Both at once: the job cannot end between them unnoticed.
     let requests = [stop, Request::Wait];
@@ -40,7 +41,7 @@ pub(crate) fn run(word: &str, grace: Option<Duration>, wait: bool) -> Result<(St
     }
     match connection.receive(None) {
         Ok(Answer::Over { exit_code, summary, left }) => {
-            let has_ended = connection.wait_for_end(EXIT_BOUND);
+            let has_ended = front.is_none_or(|front| wait_for_any(&[front], EXIT_BOUND).contains(&true));
             let is_empty = left.as_ref().is_some_and(|left| left.proven && left.processes.is_empty());
             let left = left.as_ref().map_or_else(|| "what is left is unknown".to_owned(), describe);
             let summary = printable(&summary).into_owned();
