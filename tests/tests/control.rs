@@ -336,9 +336,9 @@ fn a_front_that_is_killed_in_the_middle_of_a_request_ends_the_request_and_leaves
 
 #[test]
 fn whichever_two_are_killed_the_third_removes_the_socket() {
-    let pairs: [[fn(&Running) -> i32; 2]; 3] =
-        [[Running::front, Running::guard], [Running::front, Running::agent], [Running::guard, Running::agent]];
-    for pair in pairs {
+    type Process = fn(&Running) -> i32;
+    let [front, guard, agent]: [Process; 3] = [Running::front, Running::guard, Running::agent];
+    for pair in [[front, guard], [front, agent], [guard, agent]] {
         let (running, job) = start(Tier::available()[0], &["--grace", "1s"], 2, "SIGTERM");
         assert!(socket(&job).exists());
         for pid in pair.map(|process| process(&running)) {
