@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::evidence::Class;
 use crate::ids::{Attempt, Rank};
 use crate::report::Report;
-use crate::spec::restart::RestartSpec;
+use crate::spec::restart::{RESTARTABLE, RestartSpec};
 
 mod answer;
 mod giveup;
@@ -162,7 +162,7 @@ impl Restarter {
 
     /// That of one rank, which has a budget and waits of its own.
     pub fn of_rank(spec: &RestartSpec, seed: u64, rank: Rank) -> Restarter {
-        Restarter::new(spec, seed ^ (u64::from(rank.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        Restarter::new(spec, seed_of(seed, rank))
     }
 
     pub fn spec(&self) -> &RestartSpec {
@@ -188,7 +188,9 @@ impl Restarter {
         match event {
             Event::Began => self.began(now),
             Event::Up => self.up(now),
-            Event::Progress => self.progress(now),
+            Event::Progress => {
+                self.progress(now);
+            }
             Event::Ended(outcome) => return Some(self.ended(now, &outcome)),
             Event::Planned => return Some(self.planned(now)),
             Event::Answered(answer) => return Some(self.answered(now, &answer)),
@@ -217,9 +219,10 @@ impl Restarter {
         }
     }
 
-    /// The program has made progress.
-    pub fn progress(&mut self, _now: Duration) {
-        (self.progressed, self.tells_progress) = (true, true);
+    /// The program has made progress. Returns whether it is the first of the attempt: a journal needs no other.
+    pub fn progress(&mut self, _now: Duration) -> bool {
+        self.tells_progress = true;
+        !std::mem::replace(&mut self.progressed, true)
     }
 
     /// The attempt has ended: decides.
@@ -233,7 +236,7 @@ impl Restarter {
         }
         let before = self.counts.clone();
         let decision = match () {
-            () if self.is_planned && !outcome.by_user && !outcome.is_left => self.last.clone(),
+            () if self.is_planned && outcome.allows_planned() => self.last.clone(),
             () => self.decide(now, outcome, up_since.unwrap_or(self.began)),
         };
         let is_asked = decision != Decision::Done && !self.is_planned;
@@ -242,7 +245,8 @@ impl Restarter {
         self.conclude(now, decision)
     }
 
-    /// A user asks for a restart: it costs nothing. If an attempt runs, it is to be ended first.
+    /// A user asks for a restart: it costs nothing. If an attempt runs, it is to be stopped now, and its end, which is
+    /// not [`by_user`](Outcome::by_user), then has the same decision.
     pub fn planned(&mut self, now: Duration) -> Decision {
         self.is_planned = matches!(self.phase, Phase::Starting { .. } | Phase::Up { .. });
         self.asked = None;
@@ -294,16 +298,16 @@ impl Restarter {
         if outcome.is_left {
             return give_up(GiveUp::Left);
         }
+        if !RESTARTABLE.contains(&class) && class != Class::SpawnFailed {
+            // Its time was over, or its output could not be written: that is no failure of the ranks.
+            return Decision::Done;
+        }
         if class == Class::SpawnFailed || outcome.is_not_ready {
             return self.start_again(outcome);
         }
         let failure = Failure::new(class, outcome, now.saturating_sub(up_since), self.progressed);
         let before = self.failure.replace(failure.clone());
         let knows_progress = self.tells_progress || self.spec.progress_file.is_some();
-        if !crate::spec::restart::RESTARTABLE.contains(&class) {
-            // Its time was over, or its output could not be written: that is no failure of the ranks.
-            return Decision::Done;
-        }
         if !self.spec.on.contains(&class) {
             return give_up(GiveUp::Class(class));
         }
@@ -340,10 +344,11 @@ impl Restarter {
         }
         let begins = now + after;
         if let Some(recent) = self.spec.budget.recent {
-            while self.counts.recent.front().is_some_and(|first| *first + recent.window <= begins) {
+            while self.counts.recent.front().is_some_and(|first| *first + recent.window <= now) {
                 self.counts.recent.pop_front();
             }
-            if self.counts.recent.len() >= recent.restarts as usize {
+            let counted = self.counts.recent.iter().filter(|begun| **begun + recent.window > begins).count();
+            if counted >= recent.restarts as usize {
                 return give_up(recent.restarts, Some(recent.window));
             }
             self.counts.recent.push_back(begins);
@@ -372,6 +377,10 @@ impl Restarter {
         self.last = decision.clone();
         decision
     }
+}
+
+fn seed_of(seed: u64, rank: Rank) -> u64 {
+    seed ^ (u64::from(rank.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[cfg(test)]

@@ -1,6 +1,12 @@
+use proptest::prelude::*;
+
 use super::*;
+use crate::attempts::Attempts;
+use crate::event::{Entry, JobEvent};
 use crate::exit::ExitCode;
-use crate::spec::restart::RestartSpec;
+use crate::spec::restart::{
+    Backoff, Budget, OnFailureCommand, OnGiveup, Recent, RestartScope, RestartSpec, StartRetries, parse_classes,
+};
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -59,4 +65,479 @@ fn the_same_exception_early_in_two_attempts_in_a_row_is_not_tried_a_third_time()
     assert!(after(&attempt(&mut restarter, 200, 5, &raised("ValueError: b"))).is_some(), "after a late one");
     let given_up = why(attempt(&mut restarter, 300, 5, &raised("ValueError: b")));
     assert_eq!(given_up, GiveUp::Repeated { how: How::Early, what: "ValueError: b".to_owned() });
+}
+
+#[test]
+fn a_window_frees_restarts_as_it_slides() {
+    let mut restarter = Restarter::new(&RestartSpec { backoff: no_wait(), ..spec("2/100s") }, 1);
+    let killed = failed(Class::Signal, 137);
+    // Restarts at 50, 101 and 150: each but the last has one other within the 100 s before it.
+    for (begins, ends, goes_on) in [(0, 50, true), (50, 101, true), (101, 150, true), (150, 160, false)] {
+        let decision = attempt(&mut restarter, begins, ends - begins, &killed);
+        assert_eq!(after(&decision).is_some(), goes_on, "{begins}: {decision:?}");
+    }
+    let mut restarter = Restarter::new(&spec("1/1h"), 1);
+    attempt(&mut restarter, 0, 1, &killed);
+    assert_eq!(why(attempt(&mut restarter, 2, 1, &killed)).to_string(), "gives up after 1 restart in 1 h");
+}
+
+#[test]
+fn what_is_no_failure_of_the_ranks_is_not_restarted() {
+    let outcomes = [
+        Outcome::default(),
+        Outcome { by_user: true, ..failed(Class::Signal, 143) },
+        failed(Class::Interrupted, 130),
+        failed(Class::Timeout, 124),
+        failed(Class::OutputFailed, 125),
+        failed(Class::Refused, 2),
+    ];
+    for outcome in outcomes {
+        let mut restarter = Restarter::new(&spec("3"), 1);
+        assert_eq!(attempt(&mut restarter, 0, 1, &outcome), Decision::Done, "{outcome:?}");
+        assert!(!restarter.asks());
+    }
+    let mut never = Restarter::new(&RestartSpec::default(), 1);
+    assert_eq!(attempt(&mut never, 0, 1, &failed(Class::Signal, 137)), Decision::Done);
+}
+
+#[test]
+fn each_reason_to_give_up_is_a_sentence() {
+    let classes = parse_classes("signal,out-of-memory").expect("classes");
+    let on = RestartSpec { on: classes, ..spec("3") };
+    let codes = RestartSpec { never_codes: "2,64-78".parse().expect("codes"), ..spec("3") };
+    let own = RestartSpec { has_own_policy: true, ..RestartSpec::default() };
+    let left = Outcome { is_left: true, ..failed(Class::Signal, 123) };
+    for (spec, outcome, sentence) in [
+        (on, raised("ValueError: x"), "gives up: --restart-on does not have \"exception\""),
+        (codes, failed(Class::ExitCode, 70), "gives up: --no-restart-codes has 70"),
+        (own, failed(Class::ExitCode, 1), "gives up: there is no --restart"),
+        (spec("3"), left, "gives up: processes of the last attempt may be left"),
+        (spec("0"), failed(Class::Signal, 137), ""),
+    ] {
+        match attempt(&mut Restarter::new(&spec, 1), 0, 1, &outcome) {
+            Decision::Done => assert_eq!(sentence, ""),
+            decision => assert_eq!(why(decision).to_string(), sentence),
+        }
+    }
+    let how = |how| GiveUp::Repeated { how, what: "ValueError: x".to_owned() }.to_string();
+    insta::assert_snapshot!(how(How::Early), @"gives up: two attempts in a row failed within 1 min by the same exception, which another restart would not cure: ValueError: x");
+    insta::assert_snapshot!(how(How::WithoutProgress), @"gives up: two attempts in a row failed in the same way without any progress, which another restart would not cure: ValueError: x");
+}
+
+#[test]
+fn ranks_that_cannot_be_started_have_tries_of_their_own() {
+    let spec = RestartSpec { start: StartRetries { retries: 2, backoff: seconds(1) }, ..spec("1") };
+    let mut restarter = Restarter::new(&spec, 1);
+    let unstarted = Outcome { cause: Some("exec: No such file".to_owned()), ..failed(Class::SpawnFailed, 127) };
+    let killed = failed(Class::Signal, 137);
+    assert_eq!(after(&attempt(&mut restarter, 0, 10, &killed)), Some(Duration::ZERO));
+    let mut decision = Decision::Done;
+    for begins in [10, 12, 14] {
+        restarter.began(seconds(begins));
+        decision = restarter.ended(seconds(begins + 1), &unstarted);
+        if begins == 10 {
+            let because = "rank 1 could not be started: exec: No such file, in try 1 of 3".to_owned();
+            let again = (seconds(1), Attempt(2), Reason::NotStarted);
+            let (after, attempt, reason) = again;
+            assert_eq!(decision, Decision::Restart { after, attempt, reason, because });
+        }
+    }
+    assert_eq!(why(decision).to_string(), "gives up: ranks could not be started in 3 tries");
+    assert_eq!(restarter.restarts(), 1);
+    // One that succeeds begins the count anew.
+    let mut restarter = Restarter::new(&RestartSpec { start: spec.start, ..RestartSpec::default() }, 1);
+    let not_ready = Outcome { is_not_ready: true, ..failed(Class::Signal, 143) };
+    for begins in [0, 10, 20, 30] {
+        restarter.began(seconds(begins));
+        assert!(after(&restarter.ended(seconds(begins + 1), &not_ready)).is_some());
+        if begins == 10 {
+            restarter.began(seconds(15));
+            restarter.up(seconds(15));
+            assert_eq!(why(restarter.ended(seconds(16), &killed)), GiveUp::NoBudget, "only starts are tried again");
+        }
+    }
+    restarter.began(seconds(40));
+    let given_up = why(restarter.ended(seconds(41), &not_ready)).to_string();
+    assert_eq!(given_up, "gives up: ranks were not ready in time in 3 tries");
+}
+
+#[test]
+fn an_attempt_that_was_up_for_long_begins_the_backoff_anew() {
+    let mut restarter = Restarter::new(&spec("99"), 1);
+    let killed = failed(Class::Signal, 137);
+    let waits: Vec<bool> = [(0, 1), (10, 1), (100, 299), (1000, 300), (2000, 1)]
+        .map(|(begins, lasts)| after(&attempt(&mut restarter, begins, lasts, &killed)) == Some(Duration::ZERO))
+        .to_vec();
+    assert_eq!(waits, [true, false, false, true, false]);
+}
+
+#[test]
+fn a_failure_without_progress_is_told_only_where_progress_is_known() {
+    let exits = Outcome { cause: Some("exited with code 3 at step 12".to_owned()), ..failed(Class::ExitCode, 3) };
+    let with_file = RestartSpec { progress_file: Some("/ckpt".into()), ..spec("9") };
+    let mut restarter = Restarter::new(&with_file, 1);
+    assert!(after(&attempt(&mut restarter, 0, 500, &exits)).is_some());
+    let other = Outcome { cause: Some("exited with code 3 at step 99".to_owned()), ..exits.clone() };
+    let given_up = why(attempt(&mut restarter, 600, 500, &other));
+    assert!(matches!(given_up, GiveUp::Repeated { how: How::WithoutProgress, .. }), "only a number differs");
+    // Progress in one of the two.
+    let mut restarter = Restarter::new(&with_file, 1);
+    for begins in [0, 1000, 2000] {
+        restarter.began(seconds(begins));
+        restarter.up(seconds(begins));
+        assert!(restarter.progress(seconds(begins + 1)) && !restarter.progress(seconds(begins + 2)));
+        assert!(after(&restarter.ended(seconds(begins + 3), &exits)).is_some());
+    }
+    // Nobody ever told of any, or the breaker is off.
+    for spec in [spec("9"), RestartSpec { breaker: false, ..with_file }] {
+        let mut restarter = Restarter::new(&spec, 1);
+        for begins in [0, 1000, 2000] {
+            assert!(after(&attempt(&mut restarter, begins, 500, &exits)).is_some());
+        }
+    }
+}
+
+#[test]
+fn a_lost_peer_and_the_code_of_a_signal_are_no_defect() {
+    for outcome in [
+        Outcome { is_of_lost_peer: true, ..raised("RuntimeError: Connection reset by peer") },
+        failed(Class::ExitCode, 137),
+        failed(Class::Stopped, 147),
+        failed(Class::LauncherLost, 121),
+    ] {
+        let spec = RestartSpec { progress_file: Some("/ckpt".into()), ..spec("9") };
+        let mut restarter = Restarter::new(&spec, 1);
+        for begins in [0, 10, 20] {
+            assert!(after(&attempt(&mut restarter, begins, 5, &outcome)).is_some(), "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_restart_that_is_asked_for_costs_nothing() {
+    let mut restarter = Restarter::new(&spec("1"), 1);
+    let planned = |attempt| Decision::Restart {
+        after: Duration::ZERO,
+        attempt: Attempt(attempt),
+        reason: Reason::Planned,
+        because: "a restart was asked for".to_owned(),
+    };
+    // Of a running attempt: it is stopped, and its end has the same decision, whatever it was.
+    for (number, outcome) in
+        [(1, Outcome::default()), (2, failed(Class::Signal, 143)), (3, failed(Class::Interrupted, 1))]
+    {
+        restarter.began(seconds(10 * u64::from(number)));
+        restarter.up(seconds(10 * u64::from(number)));
+        assert_eq!(restarter.planned(seconds(10 * u64::from(number) + 1)), planned(number));
+        assert_eq!(restarter.ended(seconds(10 * u64::from(number) + 2), &outcome), planned(number));
+        assert!(!restarter.asks());
+    }
+    assert_eq!(restarter.restarts(), 0);
+    // While it waits: at once.
+    assert!(after(&attempt(&mut restarter, 100, 1, &failed(Class::Signal, 137))).is_some());
+    assert_eq!(restarter.planned(seconds(101)), planned(4));
+    assert_eq!(
+        *restarter.phase(),
+        Phase::Waiting { since: seconds(101), until: seconds(101), because: "a restart was asked for".to_owned() }
+    );
+    // Not if its user ends the job meanwhile, or processes are left.
+    for (outcome, decision) in [
+        (Outcome { by_user: true, ..failed(Class::Interrupted, 130) }, Decision::Done),
+        (failed(Class::Timeout, 124), Decision::Done),
+        (Outcome { is_left: true, ..failed(Class::Signal, 123) }, Decision::GiveUp { why: GiveUp::Left }),
+    ] {
+        restarter.began(seconds(200));
+        restarter.up(seconds(200));
+        restarter.planned(seconds(201));
+        assert_eq!(restarter.ended(seconds(202), &outcome), decision);
+    }
+}
+
+#[test]
+fn an_answer_counts_more_than_the_policy_and_less_than_the_budget() {
+    let asked = |budget: &str| RestartSpec { has_own_policy: true, ..spec(budget) };
+    let killed = failed(Class::Signal, 137);
+    let answer = |spec: &RestartSpec, outcome: &Outcome, answer| {
+        let mut restarter = Restarter::new(spec, 1);
+        attempt(&mut restarter, 0, 1, outcome);
+        assert!(restarter.asks());
+        let decision = restarter.answered(seconds(2), &answer);
+        (decision, restarter.restarts())
+    };
+    let (decision, counted) = answer(&asked("1"), &killed, Answer::Own);
+    assert_eq!((after(&decision), counted), (Some(Duration::ZERO), 1));
+    let (decision, counted) = answer(&asked("1"), &killed, Answer::Restart);
+    assert_eq!((after(&decision), counted), (Some(Duration::ZERO), 1));
+    let (decision, counted) = answer(&asked("1"), &killed, Answer::Wait(seconds(30)));
+    assert_eq!((after(&decision), counted), (Some(seconds(30)), 1), "one restart, not two");
+    let (decision, counted) = answer(&asked("1"), &killed, Answer::Stop);
+    assert_eq!((why(decision).to_string(), counted), ("gives up: --on-failure said stop".to_owned(), 0));
+    // Against the policy.
+    let codes = RestartSpec { never_codes: "137".parse().expect("codes"), ..asked("1") };
+    assert_eq!(after(&answer(&codes, &killed, Answer::Restart).0), Some(Duration::ZERO));
+    let unlimited = RestartSpec { has_own_policy: true, ..RestartSpec::default() };
+    assert_eq!(after(&answer(&unlimited, &killed, Answer::Restart).0), Some(Duration::ZERO));
+    assert_eq!(why(answer(&unlimited, &killed, Answer::Own).0), GiveUp::NoBudget);
+    // Not beyond the budget, nor over what is left.
+    let budget = GiveUp::Budget { restarts: 0, window: None };
+    assert_eq!(why(answer(&asked("0"), &killed, Answer::Restart).0), budget);
+    let left = Outcome { is_left: true, ..killed };
+    assert_eq!(why(answer(&asked("9"), &left, Answer::Wait(seconds(1))).0), GiveUp::Left);
+}
+
+#[test]
+fn the_policy_is_one_sentence() {
+    let sentence = |spec: RestartSpec| Restarter::new(&spec, 1).sentence();
+    let with_start = |spec: RestartSpec| RestartSpec { start: StartRetries::OF_RESTARTS, ..spec };
+    let both: Budget = "3/1h".parse::<Budget>().expect("a budget").and("20".parse().expect("a budget"));
+    let command = OnFailureCommand { command: vec!["./decide".into()], timeout: seconds(30) };
+    let sentences = [
+        RestartSpec::default(),
+        with_start(spec("3/1h")),
+        with_start(spec("1")),
+        with_start(RestartSpec { budget: both, breaker: false, on_giveup: OnGiveup::Requeue, ..spec("1") }),
+        RestartSpec {
+            on: parse_classes("signal,out-of-memory").expect("classes"),
+            never_codes: "2,64-78".parse().expect("codes"),
+            backoff: "1500ms..1m30s".parse().expect("times"),
+            start: StartRetries { retries: 4, backoff: Duration::from_millis(500) },
+            scope: RestartScope::Rank,
+            ..spec("3/1d")
+        },
+        RestartSpec { backoff: "5s".parse().expect("a time"), on_failure: Some(command), ..RestartSpec::default() },
+    ];
+    insta::assert_snapshot!(sentences.map(sentence).join("\n"), @r#"
+    does not restart after a failure by itself
+    gives up after 3 restarts in 1 h; waits 1 s to 30 s between
+    gives up after 1 restart; waits 1 s to 30 s between
+    gives up after 3 restarts in 1 h, or 20 restarts in all; waits 1 s to 30 s between; also when the same failure repeats; requeues the job when it gives up
+    gives up after 3 restarts in 24 h; waits 1 s 500 ms to 1 min 30 s between; restarts only on out-of-memory, signal; never on code 2,64-78; each rank by itself; tries 5 times to start, 500 ms apart
+    does not restart after a failure by itself; waits 5 s between; asks "./decide" after each failure
+    "#);
+}
+
+fn no_wait() -> Backoff {
+    Backoff { min: Duration::ZERO, max: Duration::ZERO }
+}
+
+/// What happens to an attempt.
+#[derive(Clone, Debug)]
+struct Life {
+    /// Milliseconds that it begins late, until it is up, and until it ends.
+    late: u64,
+    up: u64,
+    lasts: u64,
+    progress: bool,
+    kind: u8,
+    planned: bool,
+    answer: Option<Answer>,
+}
+
+impl Life {
+    fn outcome(&self) -> Outcome {
+        let number = u32::from(self.kind);
+        match self.kind {
+            0 => failed(Class::Signal, 137),
+            1 => failed(Class::OutOfMemory, 137),
+            2 => failed(Class::ExitCode, 3),
+            3 => raised("ValueError: a"),
+            4 => raised("ValueError: b"),
+            5 => failed(Class::SpawnFailed, 127),
+            6 => Outcome { is_not_ready: true, ..failed(Class::Signal, 143) },
+            7 => failed(Class::LauncherLost, 121),
+            _ => Outcome { culprit: Some(Rank(number)), ..failed(Class::Stopped, 147) },
+        }
+    }
+}
+
+fn lives() -> impl Strategy<Value = Vec<Life>> {
+    let answers = prop_oneof![
+        4 => Just(None),
+        1 => Just(Some(Answer::Own)),
+        2 => Just(Some(Answer::Restart)),
+        1 => Just(Some(Answer::Stop)),
+        2 => (0u64..20_000).prop_map(|wait| Some(Answer::Wait(Duration::from_millis(wait)))),
+    ];
+    let life = (0u64..3000, 0u64..5000, prop_oneof![0u64..2000, 0u64..200_000], any::<bool>(), 0u8..9, 0u8..8, answers);
+    let life = life.prop_map(|(late, up, lasts, progress, kind, planned, answer)| Life {
+        late,
+        up,
+        lasts,
+        progress,
+        kind,
+        planned: planned == 0,
+        answer,
+    });
+    proptest::collection::vec(life, 0..60)
+}
+
+fn specs() -> impl Strategy<Value = RestartSpec> {
+    let budget = (proptest::option::of((0u32..6, 1u64..300)), proptest::option::of(0u32..40));
+    let backoff = (0u64..3000, 0u64..20_000);
+    (budget, backoff, 0u32..4, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |((recent, total), (min, more), retries, breaker, with_file, has_own_policy)| RestartSpec {
+            budget: Budget {
+                recent: recent.map(|(restarts, window)| Recent { restarts, window: seconds(window) }),
+                total,
+            },
+            backoff: Backoff { min: Duration::from_millis(min), max: Duration::from_millis(min + more) },
+            healthy: seconds(60),
+            start: StartRetries { retries, backoff: Duration::from_millis(700) },
+            breaker,
+            progress_file: with_file.then(|| "/ckpt".into()),
+            has_own_policy,
+            ..RestartSpec::default()
+        },
+    )
+}
+
+/// A step of a run: the event, its time, and what was decided.
+type Step = (Duration, Event, Option<Decision>);
+
+/// Runs attempts until one is the last, as a front does it.
+fn run(spec: &RestartSpec, seed: u64, lives: &[Life]) -> Vec<Step> {
+    let mut restarter = Restarter::new(spec, seed);
+    let mut steps = Vec::new();
+    let mut now = Duration::ZERO;
+    for life in lives {
+        let mut step = |now: Duration, event: Event| {
+            let decision = restarter.handle(now, event.clone());
+            steps.push((now, event, decision.clone()));
+            (decision, restarter.asks())
+        };
+        let ms = Duration::from_millis;
+        now += ms(life.late);
+        step(now, Event::Began);
+        let outcome = life.outcome();
+        if outcome.class != Some(Class::SpawnFailed) && !outcome.is_not_ready {
+            now += ms(life.up);
+            step(now, Event::Up);
+        }
+        if life.progress {
+            step(now, Event::Progress);
+        }
+        now += ms(life.lasts);
+        if life.planned {
+            step(now, Event::Planned);
+        }
+        let (mut decision, asks) = step(now, Event::Ended(outcome));
+        if let Some(answer) = life.answer.filter(|_| asks && spec.asks()) {
+            (decision, _) = step(now, Event::Answered(answer));
+        }
+        match decision {
+            Some(Decision::Restart { after, .. }) => now += after,
+            _ => break,
+        }
+    }
+    steps
+}
+
+/// Each beginning of an attempt after the first, with the decision that led to it and when that was made.
+fn begun(steps: &[Step]) -> Vec<(Duration, Duration, Decision)> {
+    let mut last = None;
+    let mut begun = Vec::new();
+    for (at, event, decision) in steps {
+        if let (Event::Began, Some((decided, decision))) = (event, last.take()) {
+            begun.push((*at, decided, decision));
+        }
+        last = decision.clone().map(|decision| (*at, decision)).or(last);
+    }
+    begun
+}
+
+proptest! {
+    /// R-1
+    #[test]
+    fn no_window_has_more_restarts_than_the_budget(spec in specs(), seed: u64, lives in lives()) {
+        let of_failures: Vec<Duration> = begun(&run(&spec, seed, &lives))
+            .into_iter()
+            .filter(|(.., decision)| matches!(decision, Decision::Restart { reason: Reason::Failure, .. }))
+            .map(|(at, ..)| at)
+            .collect();
+        if let Some(recent) = spec.budget.recent {
+            for (i, first) in of_failures.iter().enumerate() {
+                let inside = of_failures[i..].iter().filter(|at| **at - *first < recent.window).count();
+                prop_assert!(inside <= recent.restarts as usize, "{inside} from {first:?}: {of_failures:?}");
+            }
+        }
+        if let Some(total) = spec.budget.total {
+            prop_assert!(of_failures.len() <= total as usize);
+        }
+        prop_assert!(spec.budget.is_given() || spec.asks() || of_failures.is_empty());
+    }
+
+    /// R-2, and the attempts are counted without a gap.
+    #[test]
+    fn the_first_restart_is_at_once_and_waits_keep_their_bounds(spec in specs(), seed: u64, lives in lives()) {
+        let lives: Vec<Life> = lives.into_iter().map(|life| Life { answer: None, ..life }).collect();
+        let (mut in_a_row, mut up_since, mut attempt) = (0u32, None, 0u32);
+        for (at, event, decision) in run(&spec, seed, &lives) {
+            match event {
+                Event::Began => (up_since, attempt) = (None, attempt + 1),
+                Event::Up => up_since = Some(at),
+                Event::Ended(_) if up_since.is_some_and(|since| at - since >= spec.healthy) => in_a_row = 0,
+                _ => {}
+            }
+            let Some(Decision::Restart { after, attempt: next, reason, .. }) = decision else { continue };
+            prop_assert_eq!(next, Attempt(attempt));
+            match reason {
+                Reason::Planned => prop_assert_eq!(after, Duration::ZERO),
+                Reason::NotStarted => prop_assert_eq!(after, spec.start.backoff),
+                Reason::Failure if in_a_row == 0 => prop_assert_eq!(after, Duration::ZERO),
+                Reason::Failure => prop_assert!(after >= spec.backoff.min && after <= spec.backoff.limit(in_a_row)),
+            }
+            prop_assert!(reason != Reason::Failure || after <= spec.backoff.max);
+            in_a_row += u32::from(reason == Reason::Failure);
+        }
+    }
+
+    /// R-3
+    #[test]
+    fn the_breaker_never_counts_signals_and_lost_nodes(
+        spec in specs(), seed: u64, lives in lives(), kinds in proptest::collection::vec(prop_oneof![Just(0u8), Just(1), Just(7), Just(8)], 60),
+    ) {
+        let lives: Vec<Life> = lives.into_iter().zip(kinds).map(|(life, kind)| Life { kind, ..life }).collect();
+        for (_, _, decision) in run(&spec, seed, &lives) {
+            let is_breaker = matches!(decision, Some(Decision::GiveUp { why: GiveUp::Repeated { .. } }));
+            prop_assert!(!is_breaker);
+        }
+    }
+
+    #[test]
+    fn the_same_seed_and_events_give_the_same_decisions(spec in specs(), seed: u64, lives in lives()) {
+        let first = run(&spec, seed, &lives);
+        prop_assert_eq!(&first, &run(&spec, seed, &lives));
+    }
+
+    #[test]
+    fn a_journal_of_attempts_that_was_written_and_read_gives_the_same_decisions(
+        spec in specs(), seed: u64, lives in lives(), ranks in proptest::collection::vec(proptest::option::of(0u32..3), 1..4),
+    ) {
+        let mut lines = Vec::new();
+        let mut write = |at, event| lines.push(serde_json::to_string(&Entry::new(at, event)).expect("plain data"));
+        write(Duration::ZERO, JobEvent::Policy { spec: Box::new(spec.clone()), seed });
+        let ranks: std::collections::BTreeSet<Option<Rank>> = ranks.into_iter().map(|rank| rank.map(Rank)).collect();
+        let mut count = 0;
+        for rank in ranks {
+            let of_rank = rank.map_or(seed, |rank| seed_of(seed, rank));
+            for (at, event, decision) in run(&spec, of_rank, &lives) {
+                write(at, JobEvent::Attempt { rank, event });
+                count += usize::from(decision.is_some());
+                decision.into_iter().for_each(|decision| write(at, JobEvent::Restart { rank, decision }));
+            }
+        }
+        let mut attempts = Attempts::default();
+        for line in &lines {
+            let entry: Entry = serde_json::from_str(line).expect("our own");
+            let at = Duration::from_nanos(entry.at);
+            match entry.event {
+                JobEvent::Policy { spec, seed } => attempts.begin(*spec, seed),
+                JobEvent::Attempt { rank, event } => attempts.take(at, rank, event),
+                JobEvent::Restart { rank, decision } => attempts.decided(rank, decision),
+                other => prop_assert!(false, "{:?}", other),
+            }
+        }
+        prop_assert!(attempts.is_faithful());
+        prop_assert_eq!(attempts.decisions().len(), count);
+    }
 }

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::attempts::Attempts;
 use crate::core_dump::CoreDump;
 use crate::gang::{Effect, Event, Gang, Moment, Rules};
 use crate::ids::{JobId, Rank};
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
 use crate::report::{AttemptReport, Left};
+use crate::restart;
+use crate::spec::restart::RestartSpec;
 use crate::standing::Standing;
 use crate::stderr::{Tail, words};
 
@@ -58,6 +61,12 @@ pub enum JobEvent {
         #[serde(default)]
         stdout: Tail,
     },
+    /// The restart policy, before the first attempt of a job that may have several, and the seed of its waits.
+    Policy { spec: Box<RestartSpec>, seed: u64 },
+    /// An event of the job's attempts, or of those of one rank (`--restart-scope rank`).
+    Attempt { rank: Option<Rank>, event: restart::Event },
+    /// What was decided after it.
+    Restart { rank: Option<Rank>, decision: restart::Decision },
     /// So many events before this one are missing.
     Gap { events: u64 },
     /// The last event: the results after the gang's end.
@@ -131,6 +140,8 @@ pub struct Replay {
     /// The ends of the stderr of ranks that failed.
     pub tails: Vec<(Rank, Tail)>,
     pub end: Option<End>,
+    /// Its attempts.
+    pub attempts: Attempts,
     /// Events that are missing.
     pub missing: u64,
     /// The recorded decisions, and those of the replay.
@@ -161,6 +172,7 @@ impl Replay {
             facts: *facts,
             tails: Vec::new(),
             end: None,
+            attempts: Attempts::default(),
             missing: 0,
             decided: Vec::new(),
             decides: Vec::new(),
@@ -194,6 +206,9 @@ impl Replay {
                 self.gang.handle(now, event, &mut self.decides);
                 self.tails.push((rank, tail));
             }
+            JobEvent::Policy { spec, seed } => self.attempts.begin(*spec, seed),
+            JobEvent::Attempt { rank, event } => self.attempts.take(now, rank, event),
+            JobEvent::Restart { rank, decision } => self.attempts.decided(rank, decision),
             JobEvent::Gap { events } => self.missing += events,
             JobEvent::End(end) => self.end = Some(*end),
         }
@@ -202,7 +217,7 @@ impl Replay {
 
     /// Whether the replay made the recorded decisions.
     pub fn is_faithful(&self) -> bool {
-        self.decided == self.decides
+        self.decided == self.decides && self.attempts.is_faithful()
     }
 }
 

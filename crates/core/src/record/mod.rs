@@ -1,6 +1,7 @@
 //! What is written down and shown: the events of a job, its report, and the words in them.
 
 pub mod advice;
+pub mod attempts;
 pub mod control;
 pub mod core_dump;
 pub mod event;

@@ -36,6 +36,8 @@ pub struct RestartSpec {
     /// A file that changes as the job makes progress. Absolute.
     pub progress_file: Option<OsString>,
     pub on_failure: Option<OnFailureCommand>,
+    /// Who uses this crate asks a policy of its own ([`OnFailure`](crate::restart::OnFailure)).
+    pub has_own_policy: bool,
 }
 
 impl Default for RestartSpec {
@@ -54,6 +56,7 @@ impl Default for RestartSpec {
             breaker: true,
             progress_file: None,
             on_failure: None,
+            has_own_policy: false,
         }
     }
 }
@@ -61,7 +64,12 @@ impl Default for RestartSpec {
 impl RestartSpec {
     /// Whether a failure may lead to another attempt. One that a user asks for is always possible.
     pub fn is_on(&self) -> bool {
-        self.budget.allows_any() || self.start.retries > 0 || self.on_failure.is_some()
+        self.budget.allows_any() || self.start.retries > 0 || self.asks()
+    }
+
+    /// Whether somebody is asked about each failure.
+    pub fn asks(&self) -> bool {
+        self.on_failure.is_some() || self.has_own_policy
     }
 }
 
@@ -264,12 +272,12 @@ pub struct StartRetries {
 
 impl StartRetries {
     /// How often it is tried again in a job that has a budget, unless the user says otherwise: thrice in all.
-    pub const OF_RESTARTS: u32 = 2;
+    pub const OF_RESTARTS: StartRetries = StartRetries { retries: 2, backoff: Duration::from_secs(1) };
 }
 
 impl Default for StartRetries {
     fn default() -> Self {
-        StartRetries { retries: 0, backoff: Duration::from_secs(1) }
+        StartRetries { retries: 0, ..StartRetries::OF_RESTARTS }
     }
 }
 

@@ -146,7 +146,7 @@ pub(crate) fn read(sources: &Sources<'_>, keep_going: bool) -> Result<RestartSpe
     let default = RestartSpec::default();
     let total = sources.get("max-restarts", read_total)?.unwrap_or_default();
     let budget = sources.get("restart", parsed::<Budget>)?.unwrap_or_default().and(total);
-    let retries = if budget.allows_any() { StartRetries::OF_RESTARTS } else { 0 };
+    let retries = if budget.allows_any() { StartRetries::OF_RESTARTS.retries } else { 0 };
     let scope = sources.choice("restart-scope", choices::RESTART_SCOPE)?.unwrap_or_default();
     if let (RestartScope::Rank, false, Some(given)) = (scope, keep_going, sources.one("restart-scope")) {
         let problem = given.problem("\"rank\" needs --keep-going: without it, the first failure stops all ranks");
@@ -175,6 +175,7 @@ pub(crate) fn read(sources: &Sources<'_>, keep_going: bool) -> Result<RestartSpe
             .map(|given| Ok(OnFailureCommand { command: read_command(&given)?, timeout }))
             .transpose()?,
         healthy: default.healthy,
+        has_own_policy: false,
     })
 }
 

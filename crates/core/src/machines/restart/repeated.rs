@@ -61,8 +61,9 @@ impl Default for Outcome {
 }
 
 impl Outcome {
-    /// That of an attempt with this verdict. Only the front knows who ended it from outside, and what is left of it.
-    pub fn of(verdict: &Verdict) -> Outcome {
+    /// That of an attempt with this verdict. Only the front knows what is left of it, and for what it was stopped from
+    /// outside: a user's demand for a restart is not `by_user`.
+    pub fn of(verdict: &Verdict, by_user: bool) -> Outcome {
         let culprit = verdict.culprit.as_ref();
         Outcome {
             code: verdict.code,
@@ -71,9 +72,15 @@ impl Outcome {
             exception: culprit.and_then(|culprit| culprit.exception.as_ref()).map(identity),
             cause: culprit.map(|culprit| culprit.cause.clone()),
             is_of_lost_peer: culprit.is_some_and(|culprit| culprit.loss().is_some()),
-            by_user: verdict.class == Some(Class::Interrupted),
+            by_user,
             ..Outcome::default()
         }
+    }
+
+    /// Whether a restart that was asked for can follow. What the ranks did on the way to their end does not matter.
+    pub(super) fn allows_planned(&self) -> bool {
+        let is_over = matches!(self.class, Some(Class::Timeout | Class::OutputFailed | Class::Refused));
+        !self.by_user && !self.is_left && !is_over
     }
 
     /// `rank 1 failed: ValueError: bad sample`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Restarter;
 use crate::evidence::Class;
-use crate::spec::restart::{Budget, OnGiveup, RESTARTABLE, RestartScope, RestartSpec};
+use crate::spec::restart::{Budget, OnGiveup, RESTARTABLE, RestartScope, RestartSpec, StartRetries};
 use crate::units::format_duration;
 
 /// A duration as a sentence has it: `1 h 30 min`, `500 ms`.
@@ -46,7 +46,7 @@ impl Restarter {
 
 fn sentence(spec: &RestartSpec) -> String {
     let mut parts = Vec::new();
-    let has_restarts = spec.budget.allows_any() || (!spec.budget.is_given() && spec.on_failure.is_some());
+    let has_restarts = spec.budget.allows_any() || (!spec.budget.is_given() && spec.asks());
     if spec.budget.allows_any() {
         parts.push(budget(&spec.budget));
     } else {
@@ -74,7 +74,7 @@ fn sentence(spec: &RestartSpec) -> String {
     if spec.scope == RestartScope::Rank {
         parts.push("each rank by itself".to_owned());
     }
-    if spec.start.retries > 0 {
+    if spec.start.retries > 0 && spec.start != StartRetries::OF_RESTARTS {
         let (tries, wait) = (spec.start.retries.saturating_add(1), spoken(spec.start.backoff));
         parts.push(format!("tries {tries} times to start, {wait} apart"));
     }
