@@ -30,7 +30,8 @@ impl Logs {
                     true => of_all(place),
                     false => vec![of_rank(place, Rank(0))],
                 };
-                let is_divided = spec.restart.is_on() && !place.fields().any(|field| field == Field::Attempt);
+                let is_divided = (spec.restart.is_on() || spec.attempt.0 > 0)
+                    && !place.fields().any(|field| field == Field::Attempt);
                 let own = |directory: PathBuf| match is_divided {
                     true => directory.join(format!("attempt-{}", spec.attempt)),
                     false => directory,

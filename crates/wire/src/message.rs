@@ -36,6 +36,8 @@ pub enum ToAgent {
     Hello(Hello),
     /// Start the ranks of this node.
     Start(Box<JobSpec>),
+    /// Another attempt follows the present one, although the job is not one that is restarted by itself.
+    Stay,
     /// A worker that is gone is to be started again, as the next attempt of its rank (`--restart-scope rank`).
     Again(Rank),
     /// It is not.

@@ -35,6 +35,8 @@ pub(super) struct Loop {
     team: Option<Team>,
     /// `None` once the front is lost.
     link: Option<Link>,
+    /// The front has asked it to wait for another attempt.
+    stays: bool,
     /// The front has sent `End`.
     end: bool,
     guard_lost: bool,
@@ -69,6 +71,7 @@ impl Loop {
             limits,
             team: None,
             link: None,
+            stays: false,
             end: false,
             guard_lost: false,
         }
@@ -107,7 +110,10 @@ impl Loop {
     fn is_done(&self) -> bool {
         match &self.link {
             // After the last message the front needs nothing more.
-            Some(link) => (self.end || self.team.as_ref().is_some_and(Team::is_the_last)) && !link.wants_write(),
+            Some(link) => {
+                (self.end || self.team.as_ref().is_some_and(|team| team.is_the_last() && !self.stays))
+                    && !link.wants_write()
+            }
             None => self.team.as_ref().is_none_or(Team::is_over),
         }
     }
@@ -212,6 +218,7 @@ impl Loop {
                 }
             }
             ToAgent::Start(spec) => self.start(now, *spec),
+            ToAgent::Stay => self.stays = true,
             ToAgent::Again(rank) => self.with_team(|team, hands| team.event_of_rank(hands, now, rank, Event::Again)),
             ToAgent::Settled(rank) => {
                 self.with_team(|team, hands| team.event_of_rank(hands, now, rank, Event::Settled));

@@ -108,6 +108,7 @@ fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
             Some(request) => format!("stopped by \"rankrun stop\" ({})", request.by),
             None => format!("ended by {}", signal_name(signal)),
         },
+        Some(Outside::Restart) => "ended for a restart that was asked for".to_owned(),
         Some(Outside::Interrupted(rank)) => format!("interrupted: rank {rank}, which has the terminal"),
         Some(Outside::OutputFailed) => "could not write output for longer than --drain".to_owned(),
         Some(Outside::Timeout) => match gang.rules().timeout {

@@ -181,6 +181,8 @@ pub enum Event {
     Signal(i32),
     /// Another process asks for the end (`rankrun stop`).
     StopRequest(StopRequest),
+    /// A user asks for a new attempt: this one is to end.
+    RestartRequest,
     /// The reader of our output is gone: end as SIGPIPE would.
     OutputGone,
     /// Output could not be written for longer than `--drain`.
@@ -389,6 +391,7 @@ impl Gang {
             Event::LastWords { rank, words } => self.last_words(moment, rank, words, effects),
             Event::Signal(signal) => self.signal(now, signal, effects),
             Event::StopRequest(request) => self.stop_request(now, request, effects),
+            Event::RestartRequest => self.end_from_outside(now, Outside::Restart, self.rules.grace_outside, effects),
             Event::OutputGone => self.end_from_outside(now, Outside::OutputGone, self.rules.grace_failure, effects),
             Event::OutputFailed => self.end_from_outside(now, Outside::OutputFailed, self.rules.grace_failure, effects),
             Event::AgentLost => self.end_from_outside(now, Outside::AgentLost, self.rules.grace_failure, effects),

@@ -115,7 +115,7 @@ impl Front {
                 }
                 match &testimony {
                     Testimony::Note { text } => self.show_note(worker.rank, text),
-                    Testimony::Progress => self.attempts.has_progressed(self.clock.now()),
+                    Testimony::Progress => self.has_progressed(worker.rank),
                     Testimony::Ready => self.rank_is_ready(worker.rank),
                     _ => {}
                 }

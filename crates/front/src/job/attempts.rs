@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use rankrun_core::event::JobEvent;
 use rankrun_core::evidence::Class;
-use rankrun_core::gang::{self, Gang, Outside};
+use rankrun_core::gang::{self, Gang, Outside, Requester};
 use rankrun_core::job::OnGiveup;
 use rankrun_core::report::{AttemptReport, Report};
-use rankrun_core::restart::{Answer, Decision, GiveUp, Outcome, Restarter, spoken};
+use rankrun_core::restart::{Answer, Decision, Event, GiveUp, Outcome, Restarter, spoken};
 use rankrun_core::verdict::{Verdict, verdict};
 use rankrun_core::{Attempt, JobSpec, Rank};
 use rankrun_wire::ToAgent;
@@ -29,6 +29,9 @@ const MOMENT: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Attempts {
     policy: Restarter,
+    seed: u64,
+    /// A user has asked for the next one, which is to come.
+    is_planned: bool,
     /// When the present one began.
     began: Duration,
     /// The ranks whose last words have been read, each once.
@@ -56,10 +59,10 @@ pub(crate) struct Attempts {
 
 impl Attempts {
     pub(crate) fn new(spec: &JobSpec, seed: u64) -> Attempts {
-        let mut policy = Restarter::new(&spec.restart, seed);
-        policy.began(Duration::ZERO);
         Attempts {
-            policy,
+            policy: Restarter::new(&spec.restart, seed),
+            seed,
+            is_planned: false,
             began: Duration::ZERO,
             are_read: BTreeSet::new(),
             past: Vec::new(),
@@ -105,17 +108,12 @@ impl Attempts {
     pub(crate) fn give_up(&mut self, why: String) {
         self.given_up.get_or_insert(why);
     }
-
-    /// A rank has done a step of its work.
-    pub(crate) fn has_progressed(&mut self, now: Duration) {
-        self.policy.progress(now);
-    }
 }
 
 impl Front {
     /// An agent has sent all of its attempt. When all have, the policy decides what follows.
     pub(crate) fn attempt_drained(&mut self) {
-        if !self.plan.spec.restart.is_on() || self.successors.are_on() {
+        if (!self.plan.spec.restart.is_on() || self.successors.are_on()) && !self.attempts.is_planned {
             for node in self.nodes.iter_mut().filter(|node| node.is_drained) {
                 // The agent ends by itself now.
                 node.link = None;
@@ -131,7 +129,8 @@ impl Front {
         let end = self.end(true, true);
         let report = report::make(&self.facts, &self.gang, &verdict, &end, |rank| self.last_words.of(rank));
         let now = self.now();
-        let decision = self.attempts.policy.ended(now, &self.outcome(&verdict, &report));
+        let outcome = self.outcome(&verdict, &report);
+        let decision = self.decide(None, Event::Ended(outcome)).unwrap_or(Decision::Done);
         if !self.ask(&report) {
             self.follow(now, decision, &report);
         } else {
@@ -139,14 +138,19 @@ impl Front {
         }
     }
 
+    /// Whether somebody or something has ended the job, and not only an attempt.
+    fn is_ended_from_outside(&self) -> bool {
+        self.gang.outside().is_some_and(|outside| outside != Outside::Restart)
+    }
+
     /// What the policy must know of an attempt.
     fn outcome(&self, verdict: &Verdict, report: &Report) -> Outcome {
+        let by_user = verdict.interrupted.is_some() || self.is_ended_from_outside();
         Outcome {
             code: report.exit_code,
-            by_user: verdict.interrupted.is_some() || self.gang.outside().is_some(),
             is_not_ready: verdict.class == Some(Class::NotReady),
             is_left: !report.left.processes.is_empty() || report.left.released > 0,
-            ..Outcome::of(verdict)
+            ..Outcome::of(verdict, by_user)
         }
     }
 
@@ -173,7 +177,7 @@ impl Front {
         });
         let Some(report) = self.attempts.undecided.take() else { return };
         let now = self.now();
-        let decision = self.attempts.policy.answered(now, &answer);
+        let decision = self.decide(None, Event::Answered(answer)).unwrap_or(Decision::Done);
         self.follow(now, decision, &report);
     }
 
@@ -242,9 +246,10 @@ impl Front {
         if !self.attempts.is_between() {
             return;
         }
-        if let Some(outside) = self.gang.outside() {
+        if let Some(outside) = self.gang.outside().filter(|_| self.is_ended_from_outside()) {
             let what = match outside {
                 Outside::Signal(_) | Outside::Interrupted(_) => "ended by a signal",
+                Outside::Restart => return,
                 Outside::Timeout => "the time limit was reached",
                 Outside::OutputGone | Outside::OutputFailed => "its output could not be written",
                 Outside::AgentLost | Outside::GuardLost | Outside::WireUpLost => "rankrun's own processes were lost",
@@ -275,12 +280,11 @@ impl Front {
         self.hooks = HookWatch::new(plan.verbosity > 0, plan.timeout);
         self.standings.clear();
         (self.alive_due, self.drain_until, self.salvage) = (None, None, None);
-        self.attempts.began = now;
+        (self.attempts.began, self.attempts.is_planned) = (now, false);
         self.attempts.are_read.clear();
         self.attempts.ready.clear();
         self.attempts.stopped.clear();
         self.attempts.ready_by = plan.spec.restart.ready_timeout.map(|patience| now + patience);
-        self.attempts.policy.began(now);
         self.delivery.presenter.begin_attempt();
         for node in &mut self.nodes {
             node.begin_attempt();
@@ -288,6 +292,7 @@ impl Front {
         if let Some(terminal) = &mut self.terminal {
             terminal.begin_attempt(&plan.spec.io);
         }
+        self.decide(None, Event::Began);
         let facts = self.facts.clone();
         self.delivery.journal.record(now, || JobEvent::Job(Box::new(facts)));
         self.send(ToAgent::Start(Box::new(self.plan.spec.clone())));
@@ -295,10 +300,7 @@ impl Front {
 
     /// A rank runs. When all do, the restart is done.
     pub(crate) fn rank_is_up(&mut self) {
-        if !self.plan.spec.restart.is_on()
-            || self.successors.are_on()
-            || self.gang.ranks().iter().any(|rank| rank.pid.is_none())
-        {
+        if self.successors.are_on() || self.gang.ranks().iter().any(|rank| rank.pid.is_none()) {
             return;
         }
         let all = self.gang.ranks().len();
@@ -307,7 +309,7 @@ impl Front {
         }
         self.attempts.ready_by = None;
         let now = self.now();
-        self.attempts.policy.up(now);
+        self.decide(None, Event::Up);
         if let Some(failed_at) = self.attempts.failed_at.take() {
             let ranks = match self.gang.ranks().len() {
                 1 => "the rank runs".to_owned(),
@@ -319,6 +321,74 @@ impl Front {
                 self.plan.spec.attempt
             ));
         }
+    }
+
+    /// Feeds an event to the policy of the job, or of a rank, and journals both the event and what is decided.
+    pub(crate) fn decide(&mut self, rank: Option<Rank>, event: Event) -> Option<Decision> {
+        let now = self.now();
+        let is_told = self.plan.spec.restart.is_on() || self.attempts.is_planned;
+        let journal = &mut self.delivery.journal;
+        if is_told {
+            journal.record(now, || JobEvent::Attempt { rank, event: event.clone() });
+        }
+        let policy = match rank {
+            Some(rank) => self.successors.policy(rank),
+            None => &mut self.attempts.policy,
+        };
+        let decision = policy.handle(now, event)?;
+        if is_told {
+            journal.record(now, || JobEvent::Restart { rank, decision: decision.clone() });
+        }
+        Some(decision)
+    }
+
+    /// A rank has done a step of its work.
+    pub(crate) fn has_progressed(&mut self, rank: Rank) {
+        self.decide(self.successors.are_on().then_some(rank), Event::Progress);
+    }
+
+    /// The first attempt begins.
+    pub(crate) fn begin_attempts(&mut self) {
+        let restart = &self.plan.spec.restart;
+        if restart.is_on() {
+            let (spec, seed) = (Box::new(restart.clone()), self.attempts.seed);
+            self.delivery.journal.record(Duration::ZERO, || JobEvent::Policy { spec, seed });
+            if self.plan.verbosity > 0 {
+                self.note(format!("restarts: {}", self.attempts.policy.sentence()));
+            }
+        }
+        self.decide(None, Event::Began);
+    }
+
+    /// A user asks for a new attempt, which costs no budget. Returns its number.
+    pub(crate) fn planned_restart(&mut self, by: Requester) -> Result<Attempt, NoRestart> {
+        if self.successors.are_on() {
+            return Err(NoRestart::OfRanks);
+        }
+        if self.attempts.is_planned {
+            return Err(NoRestart::Restarting);
+        }
+        if self.gang.stop_ordered().is_some() && !self.attempts.is_between() {
+            return Err(NoRestart::Ending);
+        }
+        self.attempts.is_planned = true;
+        let Some(Decision::Restart { attempt, .. }) = self.decide(None, Event::Planned) else {
+            self.attempts.is_planned = false;
+            return Err(NoRestart::Ending);
+        };
+        if self.attempts.is_between() {
+            self.note(format!("rankrun restart ({by}): attempt {attempt} begins now"));
+            if let Some(report) = self.attempts.undecided.take() {
+                self.plan_attempt(self.now(), Duration::ZERO, attempt, "a restart was asked for", &report);
+            }
+            (self.attempts.asked, self.attempts.next_at) = (None, Some(self.now()));
+        } else {
+            self.note(format!("rankrun restart ({by}): ending attempt {}", self.plan.spec.attempt));
+            // An agent whose job is not restarted by itself would end after this attempt.
+            self.send(ToAgent::Stay);
+            self.event(gang::Event::RestartRequest);
+        }
+        Ok(attempt)
     }
 
     /// A rank has said that it is ready to work.
@@ -346,13 +416,6 @@ impl Front {
         }
     }
 
-    /// Says what the policy is.
-    pub(crate) fn note_policy(&mut self) {
-        if self.plan.spec.restart.is_on() && self.plan.verbosity > 0 {
-            self.note(format!("restarts: {}", self.attempts.policy.sentence()));
-        }
-    }
-
     /// Shows what is kept for the end of an attempt.
     fn print_rest(&mut self) {
         loop {
@@ -364,4 +427,15 @@ impl Front {
             }
         }
     }
+}
+
+/// Why a job is not restarted, although somebody asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoRestart {
+    /// It is coming to its end.
+    Ending,
+    /// It has been asked for already.
+    Restarting,
+    /// Each rank is restarted by itself.
+    OfRanks,
 }

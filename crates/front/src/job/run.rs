@@ -61,7 +61,7 @@ impl Front {
     /// Runs until all agents have ended or are lost, and then ends the job.
     pub(crate) fn run_to_end(mut self) -> Outcome {
         let mut ready = Vec::new();
-        self.note_policy();
+        self.begin_attempts();
         for (number, sender) in std::mem::take(&mut self.early) {
             self.take(FrontEvent::Signal { number, sender });
         }

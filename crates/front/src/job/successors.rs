@@ -9,7 +9,7 @@ use std::time::Duration;
 use rankrun_core::gang;
 use rankrun_core::job::{RestartScope, RestartSpec};
 use rankrun_core::report::AttemptReport;
-use rankrun_core::restart::{Decision, GiveUp, Outcome, Restarter, spoken};
+use rankrun_core::restart::{Decision, Event, GiveUp, Outcome, Restarter, spoken};
 use rankrun_core::verdict::{Verdict, of_rank};
 use rankrun_core::worker;
 use rankrun_core::{Attempt, Rank, Stream, WorkerId};
@@ -63,13 +63,9 @@ impl Successors {
         self.due.first().map(|(due, _)| *due)
     }
 
-    fn policy(&mut self, rank: Rank) -> &mut Restarter {
+    pub(crate) fn policy(&mut self, rank: Rank) -> &mut Restarter {
         let (spec, seed) = (&self.spec, self.seed);
-        self.policies.entry(rank).or_insert_with(|| {
-            let mut policy = Restarter::of_rank(spec, seed, rank);
-            policy.began(Duration::ZERO);
-            policy
-        })
+        self.policies.entry(rank).or_insert_with(|| Restarter::of_rank(spec, seed, rank))
     }
 }
 
@@ -100,8 +96,12 @@ impl Front {
         if !self.successors.is_on {
             return;
         }
-        self.successors.policy(rank).up(now);
-        let Some(begun) = self.successors.attempts.get_mut(&rank) else { return };
+        if !self.successors.attempts.contains_key(&rank) {
+            // Its first attempt.
+            self.decide(Some(rank), Event::Began);
+        }
+        self.decide(Some(rank), Event::Up);
+        let begun = self.successors.attempts.entry(rank).or_default();
         if let Some(failed_at) = begun.failed_at.take() {
             let (attempt, took) = (begun.attempt, now.saturating_sub(failed_at).as_secs_f64());
             self.note(format!("restarted: rank {rank} runs (attempt {attempt}, {took:.2} s after the failure)"));
@@ -117,8 +117,8 @@ impl Front {
         self.read_last_words_of(rank);
         let verdict = of_rank(&self.gang, rank);
         let is_stopping = self.gang.stop_ordered().is_some();
-        let outcome = Outcome { by_user: is_stopping, is_left: end.is_left, ..Outcome::of(&verdict) };
-        let decision = self.successors.policy(rank).ended(now, &outcome);
+        let outcome = Outcome { is_left: end.is_left, ..Outcome::of(&verdict, is_stopping) };
+        let decision = self.decide(Some(rank), Event::Ended(outcome)).unwrap_or(Decision::Done);
         match decision {
             _ if is_stopping => {}
             Decision::Restart { after, attempt, because, .. } => {
@@ -172,7 +172,7 @@ impl Front {
         }
         while let Some((_, rank)) = self.successors.due.first().copied().filter(|(due, _)| *due <= now) {
             self.successors.due.pop_first();
-            self.successors.policy(rank).began(now);
+            self.decide(Some(rank), Event::Began);
             self.event(gang::Event::Again { rank });
             self.attempts.are_read.remove(&rank);
             self.last_words.forget(rank);

@@ -38,6 +38,8 @@ pub enum Outside {
     GuardLost,
     /// What connects the ranks of Open MPI.
     WireUpLost,
+    /// A user has asked for a new attempt. Anything else that comes after it counts instead.
+    Restart,
 }
 
 impl Outside {
@@ -47,6 +49,7 @@ impl Outside {
             Outside::Signal(signal) => Some(signal),
             Outside::Interrupted(_) => Some(SIGINT),
             Outside::OutputGone => Some(13),
+            Outside::Restart => Some(SIGTERM),
             Outside::Timeout | Outside::OutputFailed => None,
             Outside::AgentLost | Outside::GuardLost | Outside::WireUpLost => None,
         }
@@ -54,7 +57,7 @@ impl Outside {
 
     pub(crate) fn code(self) -> ExitCode {
         match self {
-            Outside::Signal(_) | Outside::Interrupted(_) | Outside::OutputGone => {
+            Outside::Signal(_) | Outside::Interrupted(_) | Outside::OutputGone | Outside::Restart => {
                 self.signal().map_or(ExitCode::FAILURE, ExitCode::signal)
             }
             Outside::Timeout => ExitCode::TIMEOUT,
@@ -65,7 +68,7 @@ impl Outside {
 
     pub(crate) fn class(self) -> Class {
         match self {
-            Outside::Signal(_) | Outside::Interrupted(_) | Outside::OutputGone => Class::Interrupted,
+            Outside::Signal(_) | Outside::Interrupted(_) | Outside::OutputGone | Outside::Restart => Class::Interrupted,
             Outside::Timeout => Class::Timeout,
             Outside::OutputFailed => Class::OutputFailed,
             Outside::AgentLost | Outside::GuardLost | Outside::WireUpLost => Class::LauncherLost,
@@ -105,7 +108,7 @@ impl Gang {
     /// As SIGTERM, except that a request with a grace also shortens that of a stop that has begun.
     pub(super) fn stop_request(&mut self, now: Duration, request: StopRequest, effects: &mut Vec<Effect>) {
         let grace = request.grace.unwrap_or(self.rules.grace_outside);
-        if self.outside.is_none() {
+        if self.outside.is_none_or(|(first, _)| first == Outside::Restart) {
             self.requested = Some(request);
             self.end_from_outside(now, Outside::Signal(SIGTERM), grace, effects);
         } else if request.grace.is_some() {
@@ -133,12 +136,13 @@ impl Gang {
         grace: Duration,
         effects: &mut Vec<Effect>,
     ) {
-        if self.outside.is_none() {
+        if self.outside.is_none_or(|(first, _)| first == Outside::Restart) {
             self.outside = Some((outside, now));
         }
         let why = match outside {
             Outside::Signal(signal) => StopWhy::Signal(signal),
             Outside::Interrupted(_) => StopWhy::Signal(SIGINT),
+            Outside::Restart => StopWhy::Signal(SIGTERM),
             Outside::OutputGone => StopWhy::Signal(13),
             Outside::OutputFailed => StopWhy::OutputFailed,
             Outside::Timeout => StopWhy::Timeout,

@@ -11,6 +11,7 @@ use rankrun_core::{Attempt, ExitCode};
 use rankrun_sys::signal;
 
 use super::clients::{Awaits, ClientId};
+use crate::job::attempts::NoRestart;
 use crate::job::event::FrontEffect;
 use crate::job::front::Front;
 
@@ -53,11 +54,6 @@ impl Front {
 
     pub(super) fn answer(&mut self, client: ClientId, answer: Answer) {
         self.effects.push_back(FrontEffect::Answer { client, answer: Box::new(answer) });
-    }
-
-    /// Begins a new attempt that costs no budget. Returns its number.
-    fn planned_restart(&mut self, _by: Requester) -> Result<Attempt, NoRestart> {
-        Err(NoRestart::NotAsked)
     }
 
     /// Whether every rank of this attempt, or of a later one, runs.
@@ -114,19 +110,14 @@ impl Front {
     }
 }
 
-/// Why a job is not restarted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum NoRestart {
-    /// The job was started without restarts.
-    NotAsked,
-}
-
 impl From<NoRestart> for Answer {
     fn from(why: NoRestart) -> Answer {
         match why {
-            NoRestart::NotAsked => Answer::Refused {
-                error: "it was started without restarts".to_owned(),
-                hint: Some("start it with --restart, or stop it and start it again".to_owned()),
+            NoRestart::Ending => Answer::Refused { error: "it is coming to its end".to_owned(), hint: None },
+            NoRestart::Restarting => Answer::Refused { error: "it is being restarted already".to_owned(), hint: None },
+            NoRestart::OfRanks => Answer::Refused {
+                error: "its ranks are restarted one by one (--restart-scope rank)".to_owned(),
+                hint: Some("end the rank that is to be restarted".to_owned()),
             },
         }
     }

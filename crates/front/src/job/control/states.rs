@@ -155,6 +155,7 @@ impl Front {
             (Some(outside), None) => match outside {
                 Outside::Signal(number) => format!("rankrun received {}", signal_name(number)),
                 Outside::Interrupted(rank) => format!("rank {rank}, which has the terminal, was interrupted"),
+                Outside::Restart => "rankrun restart".to_owned(),
                 Outside::Timeout => "--timeout passed".to_owned(),
                 Outside::OutputGone => "nobody reads the output".to_owned(),
                 Outside::OutputFailed => "output could not be written".to_owned(),
