@@ -76,6 +76,10 @@ fn a_window_frees_restarts_as_it_slides() {
         let decision = attempt(&mut restarter, begins, ends - begins, &killed);
         assert_eq!(after(&decision).is_some(), goes_on, "{begins}: {decision:?}");
     }
+    // The first restart was due at 10, and began at 15: the window counts from there.
+    let mut late = Restarter::new(&RestartSpec { backoff: no_wait(), ..spec("1/100s") }, 1);
+    assert!(after(&attempt(&mut late, 0, 10, &killed)).is_some());
+    assert_eq!(after(&attempt(&mut late, 15, 99, &killed)), None);
     let mut restarter = Restarter::new(&spec("1/1h"), 1);
     attempt(&mut restarter, 0, 1, &killed);
     assert_eq!(why(attempt(&mut restarter, 2, 1, &killed)).to_string(), "gives up after 1 restart in 1 h");

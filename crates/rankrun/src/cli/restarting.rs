@@ -213,3 +213,128 @@ fn read_command(given: &Given) -> Result<Vec<OsString>, Problem> {
         Some(words) => Ok(words),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rankrun_core::evidence::Class;
+    use rankrun_core::job::OnGiveup;
+
+    use super::*;
+    use crate::invocation::{Invocation, read};
+    use crate::settings::{Settings, resolve};
+
+    fn resolved(env: &[(&str, &str)], words: &[&str]) -> Result<Settings, String> {
+        let words = words.iter().chain(&["true"]).map(OsString::from).collect();
+        let Ok(Invocation::Job(segments)) = read(words) else { panic!("a job") };
+        let env: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        resolve(&segments, &env).map_err(|problem| problem.to_string())
+    }
+
+    fn policy(env: &[(&str, &str)], words: &[&str]) -> RestartSpec {
+        resolved(env, words).expect("good settings").restart
+    }
+
+    #[test]
+    fn a_job_has_no_policy_unless_one_is_given() {
+        assert_eq!(policy(&[], &[]), RestartSpec::default());
+        assert!(!policy(&[("RANKRUN_RESTART", "3/1h")], &["--max-restarts", "0"]).is_on());
+    }
+
+    #[test]
+    fn every_option_is_read() {
+        let spec = policy(
+            &[("RANKRUN_MAX_RESTARTS", "20"), ("RANKRUN_BREAKER", "no")],
+            &[
+                "--restart",
+                "3/1h",
+                "--backoff=2s..1m",
+                "--restart-on",
+                "signal,out-of-memory",
+                "--no-restart-codes",
+                "2,64-78",
+                "--progress-file",
+                "ckpt",
+                "--restart-scope=rank",
+                "--keep-going",
+                "--start-retries",
+                "4",
+                "--start-backoff",
+                "500ms",
+                "--ready-timeout",
+                "1m",
+                "--stopped-timeout",
+                "10s",
+                "--on-giveup",
+                "requeue",
+                "--on-failure",
+                "./decide 'a b'",
+                "--on-failure-timeout",
+                "5s",
+            ],
+        );
+        let second = Duration::from_secs(1);
+        let expected = RestartSpec {
+            budget: "3/1h".parse::<Budget>().expect("a budget").and(Budget { recent: None, total: Some(20) }),
+            backoff: "2s..1m".parse().expect("times"),
+            on: [Class::Signal, Class::OutOfMemory].into(),
+            never_codes: "2,64-78".parse().expect("codes"),
+            start: StartRetries { retries: 4, backoff: second / 2 },
+            scope: RestartScope::Rank,
+            stopped_timeout: 10 * second,
+            ready_timeout: Some(60 * second),
+            on_giveup: OnGiveup::Requeue,
+            breaker: false,
+            progress_file: Some("ckpt".into()),
+            on_failure: Some(OnFailureCommand { command: vec!["./decide".into(), "a b".into()], timeout: 5 * second }),
+            ..RestartSpec::default()
+        };
+        assert_eq!(spec, expected);
+        assert!(policy(&[("RANKRUN_BREAKER", "no")], &["--breaker"]).breaker);
+        assert_eq!(policy(&[], &["--restart", "1"]).start, StartRetries::OF_RESTARTS);
+    }
+
+    #[test]
+    fn mistakes_are_told_with_the_option() {
+        let error = |words: &[&str]| resolved(&[], words).expect_err("a mistake");
+        let errors = [
+            error(&["--restart", "often"]),
+            error(&["--restart", "3/0"]),
+            error(&["--max-restarts", "x"]),
+            error(&["--backoff", "30s..1s"]),
+            error(&["--backoff", "1s.30s"]),
+            error(&["--restart-on", "signals"]),
+            error(&["--restart-on", "crash"]),
+            error(&["--restart-on", "timeout"]),
+            error(&["--no-restart-codes", "0"]),
+            error(&["--restart", "3", "--restart-scope", "rank"]),
+            error(&["--on-failure", " "]),
+            error(&["--on-failure", "'a"]),
+        ];
+        insta::assert_snapshot!(errors.join("\n"), @r#"
+        error: --restart: "often" is not a number of restarts: write 3 or 3/1h
+        error: --restart: the window is 0: write 3 without one, or 3/1h
+        error: --max-restarts: "x" is not a number
+        error: --backoff: "30s..1s" goes backwards: write the shorter time first, as in 1s..30s
+        error: --backoff: "1s.30s" is not a duration: write 500ms, 5s, 1m30s or 2h
+        error: --restart-on: "signals" is not a class of failures; did you mean "signal"?
+        error: --restart-on: "crash" is not a class of failures: write some of out-of-memory,exception,abort,signal,exit-code,stuck-in-finalize,stuck-in-exit-handlers,exit-without-finalize,exit-before-init,left-early,stopped,launcher-lost
+        error: --restart-on: a job that ended with "timeout" is never restarted
+        error: --no-restart-codes: "0" is not an exit code of a failure: write 1 to 255, or a range such as 64-78
+        error: --restart-scope: "rank" needs --keep-going: without it, the first failure stops all ranks
+        hint: add --keep-going if the ranks do not depend on each other
+        error: --on-failure: the command is empty
+        error: --on-failure: a quote is not closed in "'a"
+        "#);
+    }
+
+    #[test]
+    fn an_option_without_effect_is_a_warning_where_it_was_typed() {
+        let warnings = |env: &[(&str, &str)], words: &[&str]| resolved(env, words).expect("good settings").warnings;
+        let text = "--backoff has no effect without --restart, --max-restarts or --on-failure";
+        assert_eq!(warnings(&[], &["--backoff", "5s"]), [text]);
+        assert!(warnings(&[("RANKRUN_BACKOFF", "5s")], &[]).is_empty());
+        assert!(warnings(&[], &["--backoff", "5s", "--restart", "1"]).is_empty());
+    }
+}

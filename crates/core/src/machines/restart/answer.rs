@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::spoken::spoken;
+use crate::status::WorkerStatus;
 use crate::units::parse_duration;
 
 /// What is to be done about a failure.
@@ -20,12 +22,16 @@ pub enum Answer {
     Wait(Duration),
 }
 
-/// What a command wrote is no answer.
+/// Why there is no answer. The policy's own decision stands then.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("\"{text}\" is not restart, stop or wait DURATION")]
-pub struct AnswerError {
+pub enum AnswerError {
     /// The beginning of what it wrote.
-    pub text: String,
+    #[error("--on-failure: \"{text}\" is not restart, stop or wait DURATION")]
+    Text { text: String },
+    #[error("--on-failure: the command failed ({0})")]
+    Failed(WorkerStatus),
+    #[error("--on-failure: the command was not done within {}, and was killed", spoken(*.0))]
+    TimedOut(Duration),
 }
 
 /// Letters of a wrong answer that are shown.
@@ -48,7 +54,7 @@ pub fn parse_answer(text: &str) -> Result<Answer, AnswerError> {
     answer.ok_or_else(|| {
         let plain = text.trim().replace(char::is_control, " ");
         let cut = plain.char_indices().nth(SHOWN).map_or(plain.as_str(), |(end, _)| &plain[..end]);
-        AnswerError { text: if cut.len() < plain.len() { format!("{cut}...") } else { plain } }
+        AnswerError::Text { text: if cut.len() < plain.len() { format!("{cut}...") } else { plain } }
     })
 }
 
@@ -74,6 +80,11 @@ mod tests {
             assert!(parse_answer(text).is_err(), "{text:?}");
         }
         let error = parse_answer(&"x\n".repeat(100)).expect_err("no answer");
-        assert_eq!(error.to_string(), format!("\"{}...\" is not restart, stop or wait DURATION", "x ".repeat(30)));
+        let shown = "x ".repeat(30);
+        assert_eq!(error.to_string(), format!("--on-failure: \"{shown}...\" is not restart, stop or wait DURATION"));
+        let failed = AnswerError::Failed(WorkerStatus::Exited { code: 1 }).to_string();
+        assert_eq!(failed, "--on-failure: the command failed (exit 1)");
+        let timed_out = AnswerError::TimedOut(Duration::from_secs(30)).to_string();
+        assert_eq!(timed_out, "--on-failure: the command was not done within 30 s, and was killed");
     }
 }
