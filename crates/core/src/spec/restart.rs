@@ -277,7 +277,7 @@ impl StartRetries {
 
 impl Default for StartRetries {
     fn default() -> Self {
-        StartRetries { retries: 0, ..StartRetries::OF_RESTARTS }
+        StartRetries { retries: 0, backoff: StartRetries::OF_RESTARTS.backoff }
     }
 }
 
