@@ -266,3 +266,148 @@ fn parse(line: &[u8]) -> Result<Request, String> {
         Err(error) => Err(format!("the request is not understood: {error}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use rankrun_sys::poll::Poller;
+
+    use super::*;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn token(ours: Ours) -> u64 {
+        match ours {
+            Ours::Listener => 0,
+            Ours::Client(client) => 1 + u64::from(client.0),
+        }
+    }
+
+    struct Bench {
+        poller: Poller,
+        control: Control,
+        directory: tempfile::TempDir,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let poller = Poller::new().expect("a poller");
+            let mut control = Control::new(poller.registry(), token);
+            let directory = tempfile::tempdir().expect("a directory");
+            control.listen(directory.path()).expect("a socket");
+            control.listen(directory.path()).expect("the same again");
+            Bench { poller, control, directory }
+        }
+
+        fn connect(&self) -> UnixStream {
+            UnixStream::connect(self.directory.path().join(SOCKET)).expect("it listens")
+        }
+
+        /// Handles all that is ready, and returns the requests.
+        fn turn(&mut self, now: Duration) -> Vec<(ClientId, Request)> {
+            let (mut ready, mut requests) = (Vec::new(), Vec::new());
+            loop {
+                self.poller.wait(Some(Duration::ZERO), &mut ready).expect("an epoll set");
+                if ready.is_empty() {
+                    return requests;
+                }
+                for event in ready.drain(..).filter(|event| self.poller.is_current(*event)).collect::<Vec<_>>() {
+                    let id = ClientId((event.token as u32).wrapping_sub(1));
+                    match event.token {
+                        0 => self.control.accept(now),
+                        _ => requests.extend(self.control.ready(now, id, event).map(|(_, request)| (id, request))),
+                    }
+                }
+            }
+        }
+    }
+
+    fn read(mut stream: &UnixStream) -> String {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("the connection is closed");
+        text
+    }
+
+    #[test]
+    fn only_the_owner_may_connect() {
+        use std::os::unix::fs::PermissionsExt;
+        let bench = Bench::new();
+        let mode = std::fs::metadata(bench.directory.path().join(SOCKET)).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_request_may_come_in_pieces_and_the_next_one_waits_for_the_answer() {
+        let mut bench = Bench::new();
+        let mut client = bench.connect();
+        client.write_all(b"{\"rankrun\":1,\"requ").expect("there is room");
+        assert_eq!(bench.turn(s(0)), []);
+        client.write_all(b"est\":\"wait\"}\n{\"rankrun\":1,\"request\":\"restart\"}\n").expect("there is room");
+        let [(id, Request::Wait)] = bench.turn(s(1))[..] else { panic!("one request") };
+        bench.control.wait(id, Awaits::End);
+        assert_eq!(bench.control.next_request(s(2), id), None);
+        bench.control.tick(s(1000));
+        bench.control.answer(s(1000), id, &Answer::Refused { error: "x".to_owned(), hint: None });
+        assert!(matches!(bench.control.next_request(s(1000), id), Some((_, Request::Restart))));
+        bench.control.tick(s(1010));
+        assert_eq!(read(&client), "{\"rankrun\":1,\"answer\":\"refused\",\"error\":\"x\",\"hint\":null}\n");
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_and_ends_the_connection() {
+        for (line, told) in [
+            (&b"\xff\n"[..], "this is no request of rankrun"),
+            (b"{}\n", "missing field `rankrun`"),
+            (b"{\"rankrun\":7,\"request\":\"wait\"}\n", "version 7 of the protocol is not understood"),
+            (b"{\"rankrun\":1,\"request\":\"dance\"}\n", "the request is not understood"),
+            (&[b'['; MAX_REQUEST], "longer than 4096 bytes"),
+        ] {
+            let mut bench = Bench::new();
+            let mut client = bench.connect();
+            client.write_all(line).expect("there is room");
+            assert_eq!(bench.turn(s(0)), []);
+            let answer = read(&client);
+            assert!(answer.contains(told) && answer.ends_with("}\n"), "{answer}");
+        }
+    }
+
+    #[test]
+    fn the_longest_idle_connection_makes_room_and_one_that_waits_does_not() {
+        let mut bench = Bench::new();
+        let mut waiting = bench.connect();
+        waiting.write_all(b"{\"rankrun\":1,\"request\":\"wait\"}\n").expect("there is room");
+        let [(first, _)] = bench.turn(s(0))[..] else { panic!("one request") };
+        bench.control.wait(first, Awaits::End);
+        let idle: Vec<UnixStream> = (1..=MAX_CLIENTS as u64)
+            .map(|number| {
+                let client = bench.connect();
+                bench.turn(Duration::from_millis(number));
+                client
+            })
+            .collect();
+        assert_eq!(bench.control.clients.len(), MAX_CLIENTS);
+        assert!(bench.control.clients.contains_key(&first));
+        assert_eq!(read(&idle[0]), "", "it was closed for the last one");
+        bench.control.tick(s(11));
+        assert_eq!(bench.control.clients.keys().collect::<Vec<_>>(), [&first]);
+    }
+
+    #[test]
+    fn connections_beyond_the_rate_wait_in_the_backlog() {
+        let mut bench = Bench::new();
+        for _ in 0..TAKEN {
+            drop(bench.connect());
+            bench.turn(s(1));
+        }
+        let mut client = bench.connect();
+        client.write_all(b"{\"rankrun\":1,\"request\":\"restart\"}\n").expect("there is room");
+        assert_eq!(bench.turn(s(1)), []);
+        assert_eq!(bench.control.deadline(), Some(s(1) + WINDOW));
+        bench.control.tick(s(1) + WINDOW);
+        assert!(matches!(bench.turn(s(1) + WINDOW)[..], [(_, Request::Restart)]));
+    }
+}
