@@ -239,6 +239,25 @@ mod tests {
     }
 
     #[test]
+    fn a_request_to_stop_ends_the_job_as_sigterm_does_and_a_later_one_shortens_the_grace() {
+        let request = |grace| Event::StopRequest(StopRequest { by: Requester { pid: 7, is_root: false }, grace });
+        let stop = |grace| Effect::Stop(Stop { why: StopWhy::Signal(SIGTERM), grace: ms(grace) });
+        let mut asked = gang(None, None);
+        assert_eq!(feed(&mut asked, 10, request(None)), [stop(25_000)]);
+        assert_eq!(feed(&mut asked, 20, request(None)), [], "it has begun");
+        assert_eq!(asked.grace_until(), Some(ms(25_010)));
+        assert_eq!(feed(&mut asked, 1000, request(Some(ms(500)))), [stop(500)]);
+        assert_eq!((asked.outside(), asked.grace_until()), (Some(Outside::Signal(SIGTERM)), Some(ms(1500))));
+        assert_eq!(verdict(&asked).code, ExitCode::signal(SIGTERM));
+        assert_eq!(asked.requested().map(|request| request.by.to_string()).as_deref(), Some("pid 7"));
+        // Whoever came first is named.
+        let mut interrupted = gang(None, None);
+        feed(&mut interrupted, 10, Event::Signal(SIGINT));
+        feed(&mut interrupted, 20, request(Some(ms(500))));
+        assert_eq!((interrupted.requested(), interrupted.outside()), (None, Some(Outside::Signal(SIGINT))));
+    }
+
+    #[test]
     fn a_rank_with_the_terminal_that_ends_by_the_interrupt_key_ends_the_job_as_sigint_does() {
         let abort = |code| Event::Mpi { rank: Rank(0), event: MpiEvent::Aborted { code, message: None } };
         let exiting =
