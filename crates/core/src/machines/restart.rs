@@ -298,7 +298,7 @@ impl Restarter {
         if outcome.is_left {
             return give_up(GiveUp::Left);
         }
-        if !RESTARTABLE.contains(&class) && class != Class::SpawnFailed {
+        if !RESTARTABLE.contains(&class) && class != Class::SpawnFailed && !outcome.is_not_ready {
             // Its time was over, or its output could not be written: that is no failure of the ranks.
             return Decision::Done;
         }
