@@ -10,6 +10,7 @@ use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
 use rankrun_sys::proc::{self, Process};
 use rankrun_sys::process::{Child, ProcessId, ProcessRef};
+use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Look};
 
 use super::looks::activity;
@@ -27,6 +28,28 @@ impl Children {
 
     pub(crate) fn add_helper(&mut self, pid: i32) {
         self.roles.insert(pid, Role::Helper);
+    }
+
+    /// Ends the processes of rankrun's own that served an attempt, and removes their cgroup: the next attempt has its own.
+    pub(crate) fn end_helpers(&mut self, leaf: &str) {
+        for pid in self.helpers() {
+            // It is not reaped, so that the pid is its own. If it has ended, there is nobody to signal.
+            let _ = Child::unreaped(pid).signal(signal::SIGKILL);
+            if let Some(process) = ProcessRef::open(pid) {
+                process.wait(ENDING_BOUND);
+            }
+            // One that does not die is a process that is left, from now on.
+            self.roles.remove(&pid);
+            if let Look::Found(child) = wait::peek_at(pid)
+                && status_of(child.change).is_some()
+            {
+                wait::reap(pid);
+            }
+        }
+        if let Some(cgroup) = self.boundary.cgroup() {
+            // If there is none, or somebody is in it, making the next one tells.
+            let _ = cgroup.remove_leaf(leaf);
+        }
     }
 
     /// How a process of rankrun's own has ended that is not reaped yet. `under_way`: one that is just being started.

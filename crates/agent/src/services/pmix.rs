@@ -158,6 +158,11 @@ impl Pmix {
         matches!(self.state, State::Wanted(_))
     }
 
+    /// No rank has connected, so that no host was asked for.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Waiting(_))
+    }
+
     /// The host was given to the spawner, or runs, and cannot serve yet.
     pub(crate) fn is_starting(&self) -> bool {
         matches!(self.state, State::Starting { .. })
@@ -172,6 +177,8 @@ impl Pmix {
         cgroup: Option<OwnedFd>,
         poller: &Poller,
     ) -> io::Result<Command> {
+        // The host of an earlier attempt has left its files. Where they stay, the next line says so.
+        let _ = std::fs::remove_dir_all(&self.setup.directory);
         std::fs::create_dir(&self.setup.directory)?;
         let (ours, theirs) = socket::pair()?;
         let (errors, their_errors) = socket::pipe()?;

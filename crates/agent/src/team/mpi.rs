@@ -15,9 +15,10 @@ use super::prepare::Program;
 use super::spawner::{Job, NotSpawned};
 use super::{Hands, Team};
 use crate::services::pmi::News;
+use crate::services::pmix::Pmix;
 
 /// The name of the host's cgroup below the job's.
-const PMIX_LEAF: &str = "pmix";
+pub(super) const PMIX_LEAF: &str = "pmix";
 
 impl Team {
     /// A rank's PMI socket is ready.
@@ -68,6 +69,11 @@ impl Team {
         let why = match result {
             Ok(pid) => {
                 hands.children.add_helper(pid);
+                if self.pmix.as_ref().is_some_and(Pmix::is_idle) {
+                    // An earlier attempt asked for it, and is over.
+                    hands.children.end_helpers(PMIX_LEAF);
+                    return;
+                }
                 if let Some((_, Change::Stopped { signal })) = self.early_change.take_if(|(early, _)| *early == pid) {
                     let news = self.pmix.as_mut().map(|pmix| pmix.host_stopped(signal));
                     self.mpi_news(hands, now, news.unwrap_or_default());

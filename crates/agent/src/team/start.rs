@@ -22,6 +22,7 @@ use rankrun_sys::spawn::{SpawnError, Step};
 use rankrun_wire::ToFront;
 use rankrun_wireup::pmi1;
 
+use super::mpi::PMIX_LEAF;
 use super::prepare::{PrepareError, Preparer};
 use super::spawner::{Job, NotSpawned, Spawned};
 use super::speakers::Speakers;
@@ -65,6 +66,7 @@ impl Team {
         }
         let tags = new_tags(machine.size()).map_err(cannot("get random bytes"))?;
         let slots: Vec<Slot> = machine.slots().zip(tags).map(|(slot, tag)| Slot::new(machine.id(slot), tag)).collect();
+        hands.children.end_helpers(PMIX_LEAF);
         hands.children.begin(slots.iter().map(|slot| slot.tag.clone()));
         // Without a job its thread does nothing until the agent ends.
         let memory =
