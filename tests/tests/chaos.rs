@@ -3,14 +3,14 @@
 //! The misfortunes follow from a seed, which a failure names: `RANKRUN_TEST_SEED=N` plays them again, as far as the
 //! machine's own timing allows; `RANKRUN_TEST_SEED=N-M` plays those of several seeds.
 
-use std::env;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::time::Duration;
 
 use rankrun_tests::{
-    Ended, Job, Running, Tier, compile, full_scale, helper, monotonic, pause, processes, rankrun, skip, wait_until,
+    Ended, Job, Random, Running, Tier, compile, full_scale, helper, monotonic, pause, processes, rankrun, seeds, skip,
+    wait_until,
 };
 use rustix::process::Signal;
 
@@ -19,22 +19,6 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 /// From then on: the guard's lease, the grace, and a margin for a busy machine.
 const BOUND: Duration = Duration::from_secs(15);
-
-/// xorshift: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-
-    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize]
-    }
-}
 
 /// After at most 2^`scale` µs, a signal to any process of the job but the file system that hangs for it.
 fn hit(random: &mut Random, notes: &mut Vec<String>, running: &Running, scale: u64, signals: &[Signal]) {
@@ -88,14 +72,8 @@ fn misfortune(random: &mut Random, notes: &mut Vec<String>) {
 
 /// Plays misfortunes, each by its seed.
 fn play(count: u64, misfortune: fn(&mut Random, &mut Vec<String>)) {
-    let given = env::var("RANKRUN_TEST_SEED").ok();
-    let seeds = given.as_deref().map_or((1, count), |given| {
-        let (first, last) = given.split_once('-').unwrap_or((given, given));
-        let number = |word: &str| word.parse().expect("RANKRUN_TEST_SEED is a number, or two as in 3-7");
-        (number(first), number(last))
-    });
-    for seed in seeds.0..=seeds.1 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for seed in seeds(count) {
+        let mut random = Random::new(seed);
         let mut notes = Vec::new();
         let outcome = panic::catch_unwind(AssertUnwindSafe(|| misfortune(&mut random, &mut notes)));
         assert!(outcome.is_ok(), "RANKRUN_TEST_SEED={seed}: {notes:#?}");
@@ -189,7 +167,7 @@ type Who = fn(&Running) -> i32;
 #[test]
 fn two_of_three_that_are_killed_while_the_job_starts_leave_nothing() {
     let three: [(&str, Who); 3] = [("front", Running::front), ("guard", Running::guard), ("agent", Running::agent)];
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new(1);
     for round in 0..full_scale(50, 4) {
         for (first, find_first) in three {
             for (second, find_second) in three.into_iter().filter(|(name, _)| *name != first) {

@@ -67,6 +67,19 @@ impl Launcher {
 
     /// The command that starts `size` ranks of a program.
     pub(super) fn command(&self, size: u32, tagged: bool, program: &[OsString]) -> Command {
+        let mut command = self.start(size, tagged);
+        command.args(program);
+        command
+    }
+
+    /// The same with options of the launcher's own.
+    pub(super) fn command_with(&self, size: u32, options: &[&str], program: &[OsString]) -> Command {
+        let mut command = self.start(size, false);
+        command.args(options).args(program);
+        command
+    }
+
+    fn start(&self, size: u32, tagged: bool) -> Command {
         let mut command = Command::new(&self.program);
         match self.kind {
             Kind::Floor => command.arg(size.to_string()),
@@ -84,7 +97,6 @@ impl Launcher {
                 .args(["--standalone", "--no-python", "--nproc-per-node", &size.to_string()])
                 .args(tagged.then_some(["--tee", "3"]).into_iter().flatten()),
         };
-        command.args(program);
         command
     }
 }

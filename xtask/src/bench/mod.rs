@@ -6,6 +6,7 @@
 mod launchers;
 mod measure;
 mod open_mpi;
+mod restart;
 mod rows;
 mod table;
 mod testimony;
@@ -31,9 +32,10 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 10] = [
+const ROWS: [(&str, Row); 11] = [
     ("launch", rows::launch),
     ("failure", rows::failure),
+    ("restart", restart::restart),
     ("output", rows::output),
     ("mpi", rows::mpi),
     ("open-mpi", open_mpi::open_mpi),
@@ -73,7 +75,7 @@ impl Bench {
         let programs = workspace::target().join("bench");
         fs::create_dir_all(&programs)?;
         let sources = workspace::root().join("bench");
-        for name in ["floor", "writer", "warnings", "failing", "idle", "hook", "notes"] {
+        for name in ["floor", "writer", "warnings", "failing", "attempts", "idle", "hook", "notes"] {
             compile(Path::new("cc"), &sources.join(format!("{name}.c")), &programs.join(name))?;
         }
         for environment in ["mpich", "openmpi"] {

@@ -16,17 +16,17 @@ use super::table::{Table, Value};
 use crate::workspace;
 
 /// No case lasts longer: some launchers never return from some cases.
-const BOUND: Duration = Duration::from_secs(20);
+pub(super) const BOUND: Duration = Duration::from_secs(20);
 
 /// Length of a line of `bench/writer.c`, its newline included.
 const LINE: usize = 83;
 
-fn quiet(command: &mut Command) -> &mut Command {
+pub(super) fn quiet(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
 }
 
 /// Runs each launcher in turn, `runs` times, and gives the median of what `once` measures.
-fn interleaved(
+pub(super) fn interleaved(
     launchers: &[&Launcher],
     runs: usize,
     mut once: impl FnMut(&Launcher) -> Result<Value>,
@@ -54,7 +54,7 @@ fn interleaved(
 }
 
 impl Bench {
-    fn choose(&self, kinds: &[Kind]) -> Vec<&Launcher> {
+    pub(super) fn choose(&self, kinds: &[Kind]) -> Vec<&Launcher> {
         self.launchers.iter().filter(|launcher| kinds.contains(&launcher.kind)).collect()
     }
 }

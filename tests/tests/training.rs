@@ -1,0 +1,198 @@
+//! Trainings whose ranks fail at random, with real torch and real MPI: they reach their last step with the right loss.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rankrun_core::evidence::Class;
+use rankrun_tests::failures::MemoryCgroup;
+use rankrun_tests::{Ended, Environment, Job, Random, full_scale, scratch, seeds, skip};
+
+const RANKS: u64 = 4;
+
+/// Memory of a rank that is to have too little: more than it has when it enters the cgroup counts from there.
+const MEMORY: u64 = 64 << 20;
+
+/// Each attempt imports torch in four processes, on a busy machine in half a minute.
+const ATTEMPT: Duration = Duration::from_secs(60);
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests have a directory of their own").to_owned()
+}
+
+fn program(name: &str) -> String {
+    repository().join("tests/programs/restart").join(name).display().to_string()
+}
+
+/// What happens to a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Kill,
+    Exception,
+    Stop,
+    Exit,
+    Memory,
+}
+
+impl Fate {
+    fn word(self) -> &'static str {
+        match self {
+            Fate::Kill => "kill",
+            Fate::Exception => "exception",
+            Fate::Stop => "stop",
+            Fate::Exit => "exit",
+            Fate::Memory => "memory",
+        }
+    }
+
+    fn class(self) -> Class {
+        match self {
+            Fate::Kill => Class::Signal,
+            Fate::Exception => Class::Exception,
+            Fate::Stop => Class::Stopped,
+            Fate::Exit => Class::ExitCode,
+            Fate::Memory => Class::OutOfMemory,
+        }
+    }
+}
+
+/// One failure for each attempt but the last.
+struct Fault {
+    rank: u64,
+    fate: Fate,
+    word: String,
+}
+
+/// The faults of a seed: every fate in turn, the rest by chance.
+fn faults(seed: u64, count: u64, fates: &[Fate]) -> Vec<Fault> {
+    let mut random = Random::new(seed);
+    let mut fault = |attempt: u64| {
+        let fate = fates[attempt as usize % fates.len()];
+        // Rank 0 writes a checkpoint after the second and the fourth step of an attempt.
+        let (rank, step, place) = match random.below(4) {
+            0 => (0, 2 + 2 * random.below(2), "-save"),
+            _ => (random.below(RANKS), random.below(5), ""),
+        };
+        Fault { rank, fate, word: format!("{attempt}:{rank}:{step}:{}{place}", fate.word()) }
+    };
+    (0..count).map(&mut fault).collect()
+}
+
+/// Trains without failures, then with them: the results are the same to the last bit.
+fn trains(environment: &str, name: &str) {
+    let Some(environment) = Environment::find(environment) else { return };
+    let memory = MemoryCgroup::new(MEMORY);
+    let mut fates = vec![Fate::Kill, Fate::Exception, Fate::Stop, Fate::Exit];
+    match &memory {
+        Some(_) => fates.push(Fate::Memory),
+        None => skip("a memory cgroup (v1) cannot be made here"),
+    }
+    let count = full_scale(20, 6);
+    let (seed, steps) = (*seeds(1).start(), (5 * count + 10).to_string());
+    let faults = faults(seed, count, &fates);
+    let train = |words: &[&str], bound: Duration| {
+        let directory = scratch();
+        let restarts = count.to_string();
+        let mut arguments = vec!["-n", "4", "--max-restarts", &restarts, "--backoff", "0..10ms", "--grace", "2s"];
+        let (python, script) = (environment.program("python3"), program(name));
+        arguments.extend([&*python, &*script, &*steps]);
+        arguments.extend(words);
+        let job = Job::new(arguments)
+            .env("PYTHONPATH", repository().join("python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("MEMORY_CGROUP", memory.as_ref().map_or("", MemoryCgroup::path))
+            .current_dir(&directory)
+            .bound(bound);
+        let (ended, report) = job.run_with_report();
+        fs::remove_dir_all(directory).expect("it is ours");
+        assert_eq!(ended.code, Some(0), "RANKRUN_TEST_SEED={seed}: {words:?}\n{}", ended.stderr_text());
+        (ended, report)
+    };
+    let (unharmed, _) = train(&[], ATTEMPT);
+    let words: Vec<&str> = faults.iter().map(|fault| fault.word.as_str()).collect();
+    let (harmed, report) = train(&words, ATTEMPT * (count as u32 + 1));
+    let text = format!("RANKRUN_TEST_SEED={seed}: {words:?}\n{}", harmed.stderr_text());
+    assert!(unharmed.stdout_text().contains("\"loss\""), "{}", unharmed.stdout_text());
+    assert_eq!(harmed.stdout_text(), unharmed.stdout_text(), "{text}");
+    assert_eq!(report.attempts.len(), faults.len(), "{text}");
+    for (past, fault) in report.attempts.iter().zip(&faults) {
+        let told = (past.rank.map(|rank| u64::from(rank.0)), past.class);
+        assert_eq!(told, (Some(fault.rank), Some(fault.fate.class())), "attempt {}: {text}", past.attempt);
+    }
+}
+
+#[test]
+fn a_torch_training_whose_ranks_fail_at_random_ends_with_the_right_loss() {
+    trains("torch", "train_torch.py");
+}
+
+#[test]
+fn an_mpich_training_whose_ranks_fail_at_random_ends_with_the_right_loss() {
+    trains("mpich", "train_mpi.py");
+}
+
+#[test]
+fn an_open_mpi_training_whose_ranks_fail_at_random_ends_with_the_right_loss() {
+    trains("openmpi", "train_mpi.py");
+}
+
+/// torchrun's store keeps the addresses of the first attempt, to which a rank that is early then connects.
+#[test]
+fn gloo_ranks_that_come_up_seconds_apart_after_a_restart_meet() {
+    let Some(environment) = Environment::find("torch") else { return };
+    let python = environment.program("python3");
+    for round in 0..full_scale(25, 1) {
+        // Two jobs at a time, which are not to take each other's port either.
+        let start = |late: usize| {
+            let late = late.to_string();
+            let words = ["-n", "2", "--restart", "1", &python, &program("apart.py"), "4", &late];
+            Job::new(words).env("PYTHONDONTWRITEBYTECODE", "1").start()
+        };
+        for (job, late) in [start(round % 2), start((round + 1) % 2)].into_iter().zip([0, 1]) {
+            let ended = job.finish(2 * ATTEMPT);
+            let text = ended.stderr_text();
+            assert_eq!(ended.code, Some(0), "round {round}, job {late}: {text}");
+            for rank in 0..2 {
+                let line = format!("rank {rank} attempt 1 sum 21\n");
+                assert!(ended.stdout_text().contains(&line), "round {round}: {}{text}", ended.stdout_text());
+            }
+        }
+    }
+}
+
+/// Rank 0 listens on the job's port, as torch's store does, and the others ask it which job it is.
+const MEET: &str = "
+import os, socket, sys
+own = (os.environ['RANKRUN_JOB_ID'] + ' ' + os.environ['RANKRUN_ATTEMPT']).encode()
+place = ('127.0.0.1', int(os.environ['MASTER_PORT']))
+if os.environ['RANK'] == '0':
+    listener = socket.create_server(place)
+    print('port', place[1], flush=True)
+    for _ in range(2):
+        with listener.accept()[0] as peer:
+            peer.sendall(own)
+else:
+    while True:
+        try:
+            with socket.create_connection(place, 20) as peer:
+                other = peer.recv(100)
+            break
+        except ConnectionRefusedError:
+            pass
+    assert other == own, (other, own)
+sys.exit(3 if os.environ['RANKRUN_ATTEMPT'] < '3' else 0)
+";
+
+#[test]
+fn concurrent_jobs_that_are_restarted_never_take_each_others_port() {
+    for round in 0..full_scale(50, 5) {
+        let options = ["-n", "3", "--max-restarts", "3", "--backoff", "0..10ms", "--linger", "0"];
+        let words = options.iter().copied().chain(["--keep-going", "python3", "-c", MEET]);
+        let jobs: Vec<_> = (0..2).map(|_| Job::new(words.clone()).start()).collect();
+        let ended: Vec<Ended> = jobs.into_iter().map(|job| job.finish(ATTEMPT)).collect();
+        for ended in &ended {
+            assert_eq!(ended.code, Some(0), "round {round}: {}", ended.stderr_text());
+            assert_eq!(ended.stdout_text().lines().count(), 4, "round {round}: {}", ended.stdout_text());
+        }
+    }
+}
