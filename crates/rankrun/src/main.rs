@@ -2,10 +2,12 @@
 
 mod cli;
 mod commands;
+mod dialect;
 mod mpiexec;
 mod planning;
+mod torchrun;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::path::Path;
 
@@ -41,18 +43,26 @@ fn main() -> std::process::ExitCode {
     if mpiexec::is_name(&called) {
         words.insert(0, mpiexec::SUBCOMMAND.into());
     }
-    let code = run(words).unwrap_or_else(|problem| {
+    if torchrun::is_name(&called) {
+        words.insert(0, torchrun::SUBCOMMAND.into());
+    }
+    let code = run(words, &called).unwrap_or_else(|problem| {
         problem.print();
         problem.code
     });
     std::process::ExitCode::from(code.0)
 }
 
-fn run(words: Vec<OsString>) -> Result<ExitCode, Problem> {
+fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
     if let [first, rest @ ..] = &words[..]
         && first == mpiexec::SUBCOMMAND
     {
         return run_mpiexec(rest);
+    }
+    if let [first, rest @ ..] = &words[..]
+        && first == torchrun::SUBCOMMAND
+    {
+        return run_torchrun(rest, called);
     }
     match invocation::read(words)? {
         Invocation::Job(segments) => run_job(&segments, None),
@@ -94,29 +104,42 @@ fn run_mpiexec(words: &[OsString]) -> Result<ExitCode, Problem> {
     let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let node = plan::node_name();
     let around = mpiexec::Around { env: &env, node: &node, packages: cpus::packages, numa_nodes: cpus::numa_nodes };
-    let reading = match mpiexec::read(words, &around) {
+    run_dialect(mpiexec::SUBCOMMAND, mpiexec::read(words, &around))
+}
+
+/// Runs a command line of torchrun. `called` is how this program was called.
+fn run_torchrun(words: &[OsString], called: &OsStr) -> Result<ExitCode, Problem> {
+    let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let around = torchrun::Around { env: &env, called, cpus: cpus::allowed, gpus: gpus::installed };
+    run_dialect(torchrun::SUBCOMMAND, torchrun::read(words, &around))
+}
+
+/// Runs what came of the words of another launcher, or prints the text that they ask for.
+fn run_dialect(subcommand: &str, reading: Result<dialect::Reading, dialect::Stop>) -> Result<ExitCode, Problem> {
+    let reading = match reading {
         Ok(reading) => reading,
-        Err(mpiexec::Stop::Problem(problem)) => return Err(problem),
-        Err(mpiexec::Stop::Help) => return run(vec!["help".into(), mpiexec::SUBCOMMAND.into()]),
-        Err(mpiexec::Stop::Version) => return run(vec!["--version".into()]),
+        Err(dialect::Stop::Problem(problem)) => return Err(problem),
+        Err(dialect::Stop::Text(text)) => return print(text.as_bytes()),
+        Err(dialect::Stop::Help) => return run(vec!["help".into(), subcommand.into()], OsStr::new("")),
+        Err(dialect::Stop::Version) => return run(vec!["--version".into()], OsStr::new("")),
     };
-    match invocation::read_job(reading.words.clone())? {
+    match invocation::read_job(reading.words.clone(), reading.is_one_command)? {
         Invocation::Job(segments) => run_job(&segments, Some(&reading)).map_err(|problem| {
             let code = reading.codes.map_or(problem.code, |codes| codes.of_refusal(problem.code));
             problem.code(code)
         }),
-        // Texts are asked for by options of mpiexec, which were read.
+        // Texts are asked for by options of the dialect, which were read.
         _ => Err(Problem::usage("no command given")),
     }
 }
 
-/// Runs a job. `reading` is the command line of mpiexec that its segments come from.
-fn run_job(segments: &[invocation::Segment], reading: Option<&mpiexec::Reading>) -> Result<ExitCode, Problem> {
+/// Runs a job. `reading` is the command line of another launcher that its segments come from.
+fn run_job(segments: &[invocation::Segment], reading: Option<&dialect::Reading>) -> Result<ExitCode, Problem> {
     let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let settings = settings::resolve(segments, &env)?;
     if settings.verbosity >= 0 {
-        let of_mpiexec = reading.map_or(&[][..], |reading| &reading.warnings);
-        of_mpiexec.iter().chain(&settings.warnings).for_each(|warning| message::warn(warning));
+        let of_dialect = reading.map_or(&[][..], |reading| &reading.warnings);
+        of_dialect.iter().chain(&settings.warnings).for_each(|warning| message::warn(warning));
     }
     let around = Surroundings::gather(env)?;
     let plan = plan::make(&settings, &around).inspect_err(|problem| refusal::save(&settings, &around, problem))?;

@@ -266,7 +266,10 @@ impl Preparer {
     fn stdin(&self, spec: &JobSpec, rank: Rank, inherited: &Inherited) -> io::Result<OwnedFd> {
         match (&spec.io.stdin, &inherited.stdin) {
             (StdinTarget::Rank(reader), Some(stdin)) if *reader == rank => duplicate(stdin.as_fd()),
-            (StdinTarget::Rank(_) | StdinTarget::None | StdinTarget::All, _) => duplicate(self.null.as_fd()),
+            (StdinTarget::Shared, Some(stdin)) => duplicate(stdin.as_fd()),
+            (StdinTarget::Rank(_) | StdinTarget::None | StdinTarget::All | StdinTarget::Shared, _) => {
+                duplicate(self.null.as_fd())
+            }
         }
     }
 }

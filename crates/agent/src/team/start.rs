@@ -201,8 +201,14 @@ impl Team {
         if let (Some(pmi), Some(socket)) = (&mut self.pmi, prepared.pmi) {
             pmi.prepared(index, socket);
         }
-        if spec.io.stdin == StdinTarget::Rank(self.machine.id(index).rank) {
-            // From here on only the rank holds the front's stdin, unless its successor may need it.
+        let rank = self.machine.id(index).rank;
+        let is_last_reader = match spec.io.stdin {
+            StdinTarget::Rank(reader) => reader == rank,
+            StdinTarget::Shared => index.index() + 1 == self.slots.len(),
+            StdinTarget::None | StdinTarget::All => false,
+        };
+        if is_last_reader {
+            // From here on only the ranks that read it hold the front's stdin, unless their successors may need it.
             inherited.give_stdin(spec.restart.is_on());
         }
         match hands.spawner.spawn(Job::Worker(index), prepared.program, prepared.command) {

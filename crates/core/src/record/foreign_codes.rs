@@ -1,6 +1,6 @@
-//! The exit codes of other launchers (`--strict` of the mpiexec dialect).
+//! The exit codes of other launchers (`--strict` of the dialects).
 //!
-//! Measured with two ranks under Hydra of MPICH 5.0.2, Intel MPI 2021.18, Open MPI 4.1.4 and 5.0.11.
+//! Measured with two ranks under Hydra of MPICH 5.0.2, Intel MPI 2021.18, Open MPI 4.1.4 and 5.0.11, torchrun 2.15.
 
 use crate::evidence::{Class, Fact};
 use crate::exit::ExitCode;
@@ -15,12 +15,14 @@ pub enum Codes {
     Intel,
     OpenMpi4,
     OpenMpi5,
+    Torchrun,
 }
 
-use Codes::{Hydra, Intel, OpenMpi4, OpenMpi5};
+use Codes::{Hydra, Intel, OpenMpi4, OpenMpi5, Torchrun};
 
 impl Codes {
-    pub const ALL: [Codes; 4] = [Hydra, Intel, OpenMpi4, OpenMpi5];
+    /// Those of the launchers that are called mpiexec or mpirun.
+    pub const OF_MPI: [Codes; 4] = [Hydra, Intel, OpenMpi4, OpenMpi5];
 
     /// The word for it on a command line.
     pub fn name(self) -> &'static str {
@@ -29,6 +31,7 @@ impl Codes {
             Intel => "intel",
             OpenMpi4 => "openmpi4",
             OpenMpi5 => "openmpi5",
+            Torchrun => "torchrun",
         }
     }
 
@@ -36,10 +39,13 @@ impl Codes {
     pub fn of(self, report: &Report) -> ExitCode {
         let is_hydra = matches!(self, Hydra | Intel);
         match report.class {
+            // Any end but success, also by a signal to torchrun itself (torchrun 2.15).
+            _ if self == Torchrun && report.exit_code != ExitCode::SUCCESS => ExitCode::FAILURE,
             Some(Class::Timeout) => ExitCode(match self {
                 Hydra | Intel => 255,
                 OpenMpi4 => 110,
                 OpenMpi5 => 241,
+                Torchrun => 1,
             }),
             Some(Class::SpawnFailed) => self.not_started(),
             Some(Class::Interrupted) if self == Intel => ExitCode(255),
@@ -69,6 +75,7 @@ impl Codes {
             Intel => 141,
             OpenMpi4 => 132,
             OpenMpi5 => 183,
+            Torchrun => 1,
         })
     }
 

@@ -198,6 +198,8 @@ pub enum StdinTarget {
     Rank(Rank),
     /// Every rank gets a copy.
     All,
+    /// Every rank on the front's own node gets the descriptor itself: each byte goes to the one that reads it.
+    Shared,
 }
 
 impl Default for StdinTarget {

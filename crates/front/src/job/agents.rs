@@ -54,7 +54,9 @@ impl Front {
                 self.open_control(&runtime);
             }
             ToFront::Started { worker, pid, at } => {
-                if self.plan.spec.io.stdin == StdinTarget::Rank(worker.rank) && self.plan.spec.attempt.0 == 0 {
+                if [StdinTarget::Rank(worker.rank), StdinTarget::Shared].contains(&self.plan.spec.io.stdin)
+                    && self.plan.spec.attempt.0 == 0
+                {
                     leave_stdin();
                 }
                 if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(worker.rank)) {

@@ -253,7 +253,7 @@ fn make(
     }
     let stdin = match plan.spec.io.stdin {
         StdinTarget::All => Some(Stdin::start(handle()?).map_err(no_thread)?),
-        StdinTarget::None | StdinTarget::Rank(_) => None,
+        StdinTarget::None | StdinTarget::Rank(_) | StdinTarget::Shared => None,
     };
     for message in [ToAgent::Hello(Hello::ours()), ToAgent::Start(Box::new(plan.spec.clone()))] {
         node.send(&message).map_err(|error| StartError::new(error.to_string(), None))?;

@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
 use clap::{Arg, ArgAction, Command};
 
 use crate::choices::{self, Choice};
-use crate::subcommands::{check, clean, completions, man, mpiexec, replay, report, restart, status, stop};
+use crate::subcommands::{check, clean, completions, man, mpiexec, replay, report, restart, status, stop, torchrun};
 use crate::texts;
 
 const RANKS: &str = "Ranks";
@@ -107,6 +107,7 @@ pub(crate) fn whole() -> Command {
         restart(),
         status(),
         stop(),
+        torchrun(),
     ])
 }
 
@@ -422,11 +423,12 @@ fn input_args() -> Vec<Arg> {
     vec![
         option(
             "stdin",
-            "none|RANK|all",
+            "none|RANK|all|shared",
             INPUT,
             "Who reads stdin (default 0, the first rank)",
             "A single rank reads rankrun's stdin directly, so that input which it does not read is left for the \
-             next program.",
+             next program. \"shared\" gives rankrun's own stdin to every rank: each byte goes to the one that reads it, for \
+             programs of which one rank at a time reads, such as torch.distributed.breakpoint.",
         ),
         option(
             "tty",

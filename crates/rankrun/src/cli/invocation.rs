@@ -80,9 +80,13 @@ pub(crate) fn read(words: Vec<OsString>) -> Result<Invocation, Problem> {
     }
 }
 
-/// Parses the words of a job.
-pub(crate) fn read_job(words: Vec<OsString>) -> Result<Invocation, Problem> {
-    match read_segments(words) {
+/// Parses the words of a job. If `is_one_command`, a word ":" is an argument like any other.
+pub(crate) fn read_job(words: Vec<OsString>, is_one_command: bool) -> Result<Invocation, Problem> {
+    let segments = match is_one_command {
+        true => segments_of(&[&words]),
+        false => read_segments(words),
+    };
+    match segments {
         Err(Stop::Print(text)) => Ok(Invocation::Print(text)),
         Err(Stop::Problem(problem)) => Err(problem),
         Ok(invocation) => Ok(invocation),
@@ -150,8 +154,11 @@ fn read_help(words: &[OsString]) -> Result<Invocation, Stop> {
 }
 
 fn read_segments(words: Vec<OsString>) -> Result<Invocation, Stop> {
+    segments_of(&words.split(|word| word == ":").collect::<Vec<_>>())
+}
+
+fn segments_of(commands: &[&[OsString]]) -> Result<Invocation, Stop> {
     let mut segments = Vec::new();
-    let commands: Vec<&[OsString]> = words.split(|word| word == ":").collect();
     for (i, words) in commands.iter().enumerate() {
         let command = args::job();
         let spelling::Spelt { words, last } =

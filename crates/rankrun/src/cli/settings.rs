@@ -551,7 +551,10 @@ fn read_stdin(text: &str) -> Result<StdinTarget, String> {
     match text {
         "none" => Ok(StdinTarget::None),
         "all" => Ok(StdinTarget::All),
-        _ => read_rank(text).map(StdinTarget::Rank).map_err(|_| format!("\"{text}\" is not a rank, none or all")),
+        "shared" => Ok(StdinTarget::Shared),
+        _ => {
+            read_rank(text).map(StdinTarget::Rank).map_err(|_| format!("\"{text}\" is not a rank, none, all or shared"))
+        }
     }
 }
 

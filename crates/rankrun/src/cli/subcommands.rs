@@ -18,11 +18,12 @@ pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
     ("replay", "Print the report of a journal"),
     ("status", "Print what running jobs and their ranks are doing"),
     ("stop", "Stop a running job"),
+    ("torchrun", "Run a command line of torchrun"),
 ];
 
 /// The definition of a subcommand.
 pub(crate) fn subcommand(name: &str) -> Option<Command> {
-    let all = [check(), clean(), completions(), man(), mpiexec(), replay(), report(), restart(), status(), stop()];
+    let all = [check(), clean(), completions(), man(), mpiexec(), replay(), report(), restart(), status(), stop(), torchrun()];
     all.into_iter().find(|command| command.get_name() == name)
 }
 
@@ -40,6 +41,18 @@ pub(crate) fn mpiexec() -> Command {
         .after_help(crate::mpiexec::options())
         .disable_help_flag(true)
         .arg(Arg::new("help").long("help").short('h').action(ArgAction::HelpLong).help("Print help"))
+        .arg(Arg::new("words").num_args(0..).trailing_var_arg(true).hide(true).value_parser(ValueParser::os_string()))
+}
+
+pub(crate) fn torchrun() -> Command {
+    Command::new("torchrun")
+        .bin_name("rankrun torchrun")
+        .about(about("torchrun"))
+        .long_about(texts::TORCHRUN)
+        .override_usage("rankrun torchrun [OPTIONS] SCRIPT [ARG]...")
+        .after_help(crate::torchrun::options())
+        .disable_help_flag(true)
+        .arg(Arg::new("help").long("help").short('h').action(ArgAction::HelpLong).hide(true).help("Print help"))
         .arg(Arg::new("words").num_args(0..).trailing_var_arg(true).hide(true).value_parser(ValueParser::os_string()))
 }
 

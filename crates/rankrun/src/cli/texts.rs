@@ -17,6 +17,13 @@ It takes the options of Hydra (MPICH, MVAPICH), Intel MPI and Open MPI 4 and 5, 
 does not matter. Options of rankrun may stand among them with two dashes. What is not done, such as binding, is said in \
 a warning; what cannot be ignored is refused with the nearest thing. --dry-run prints the command line of rankrun that it stands for.";
 
+pub(crate) const TORCHRUN: &str = "\
+Runs a job from a command line of torchrun: write \"rankrun \" before it. A link to rankrun that is called torchrun does the same.
+
+It takes the options of torchrun 2.15, with - or _ in their names, shortened as far as they are clear, and its PET_* variables. \
+Options of rankrun may stand among them. What is not done is said in a warning; what cannot be ignored is refused with the nearest \
+thing. --dry-run prints the command line of rankrun that it stands for.";
+
 /// The subcommands, for the end of the help.
 pub(crate) const COMMANDS: &str = "  rankrun check              Diagnose this machine
   rankrun clean              Remove what crashed jobs left behind
@@ -28,7 +35,8 @@ pub(crate) const COMMANDS: &str = "  rankrun check              Diagnose this ma
   rankrun restart JOB        Restart a running job as planned
   rankrun replay FILE        Print the report of a journal
   rankrun status [JOB]       Print what running jobs and their ranks are doing
-  rankrun stop JOB           Stop a running job";
+  rankrun stop JOB           Stop a running job
+  rankrun torchrun ...       Run a command line of torchrun";
 
 pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              four ranks
   rankrun -n auto -l ./solver input.dat     one for each CPU, lines tagged with the rank

@@ -3,22 +3,11 @@
 use std::fmt::Write as _;
 
 use super::lists::VARIABLES;
-use super::table::{Here, Row, TABLE};
+use super::table::{Row, TABLE};
 
 /// What an option is here, in words.
 pub(super) fn here(row: &Row) -> String {
-    match row.here {
-        Here::Same(words) => words_of(words, row),
-        Here::Differs(words, how) => format!("{}: {how}", words_of(words, row)),
-        Here::Already(why) => format!("nothing to do: {why}"),
-        Here::Without(what) => format!("not done, with a warning: {what}"),
-        Here::Refused(advice) => format!("refused: {advice}"),
-        Here::Special(_, text) => text.to_owned(),
-    }
-}
-
-fn words_of(words: &[&str], row: &Row) -> String {
-    words.join(" ").replace("{}", row.value)
+    row.here.text(row.value)
 }
 
 /// The names and the value of an option, as they are typed.

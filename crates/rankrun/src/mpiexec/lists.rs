@@ -1,7 +1,7 @@
 //! The lists beside the options: words of `--output` and the like, and variables of the launchers.
 
-use super::table::Here::{Already, Differs, Refused, Same, Without};
 use super::table::{COPIES, DEBUGGER, Here, MERGE, NO_RESTART, NO_UNIVERSE, REPORT, SHOWN, WHOLE, Word, XML};
+use crate::dialect::Here::{Already, Differs, Refused, Same, Without};
 
 const fn word(name: &'static str, here: Here) -> Word {
     Word { name, here }

@@ -21,7 +21,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 pub(crate) use describe::options;
-pub(crate) use translate::{Around, Reading, Stop, read};
+pub(crate) use translate::{Around, read};
 
 /// The word after `rankrun` that asks for the dialect.
 pub(crate) const SUBCOMMAND: &str = "mpiexec";
@@ -31,7 +31,7 @@ const NAMES: &[&str] = &["mpiexec", "mpirun", "mpiexec.hydra", "orterun", "prter
 
 /// Whether the dialect takes an option, as typed.
 pub(crate) fn takes(name: &str) -> bool {
-    table::named(name).is_some_and(|row| !matches!(row.here, table::Here::Refused(_)))
+    table::named(name).is_some_and(|row| !matches!(row.here, crate::dialect::Here::Refused(_)))
 }
 
 /// Whether a program that was called as `path` speaks the dialect.

@@ -1,27 +1,12 @@
 //! Writes the table of docs/mpiexec.md.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use super::describe::{here, typed};
 use super::lists::VARIABLES;
-use super::table::{Here, Launcher, Row, Special, TABLE, Word};
-
-const BEGIN: &str = "<!-- Written by `RANKRUN_UPDATE_DOCS=1 cargo test -p rankrun --bin rankrun the_page`. -->\n";
-const END: &str = "<!-- End of what is written. -->\n";
-
-/// A text in a cell of a table.
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|").replace("'*'", "'\\*'")
-}
-
-fn class(here: Here) -> &'static str {
-    match here {
-        Here::Same(_) | Here::Already(_) | Here::Special(..) => "same",
-        Here::Differs(..) | Here::Without(_) => "different",
-        Here::Refused(_) => "refused",
-    }
-}
+use super::table::{Launcher, Row, Special, TABLE, Word};
+use crate::dialect::Here;
+use crate::dialect::page::{cell, class, shows};
 
 fn launchers(row: &Row) -> String {
     let short = |launcher: &Launcher| launcher.short();
@@ -41,7 +26,7 @@ fn tables() -> String {
             names.join(", "),
             cell(&value),
             launchers(row),
-            class(row.here),
+            class(&row.here),
             cell(&here(row))
         );
     }
@@ -52,7 +37,7 @@ fn tables() -> String {
         for Word { name, here: of_word } in words {
             let row = Row { here: *of_word, value: "VALUE", names: &[], ..*row };
             // As above.
-            let _ = writeln!(text, "| `{name}` | {} | {} |", class(*of_word), cell(&here(&row)));
+            let _ = writeln!(text, "| `{name}` | {} | {} |", class(of_word), cell(&here(&row)));
         }
     }
     text.push_str("\nVariables of the launchers:\n\n| variable | here |\n|---|---|\n");
@@ -66,18 +51,7 @@ fn tables() -> String {
 
 #[test]
 fn the_page_shows_the_table() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/mpiexec.md");
-    let have = std::fs::read_to_string(&file).expect("the page is there");
-    let (before, rest) = have.split_once(BEGIN).expect("it says where the tables begin");
-    let (_, after) = rest.split_once(END).expect("it says where the tables end");
-    let page = format!("{before}{BEGIN}{}{END}{after}", tables());
-    if std::env::var_os("RANKRUN_UPDATE_DOCS").is_some() {
-        std::fs::write(&file, &page).expect("the page can be written");
-    }
-    assert!(
-        have == page || std::env::var_os("RANKRUN_UPDATE_DOCS").is_some(),
-        "docs/mpiexec.md is not up to date: see the comment in it"
-    );
+    shows("mpiexec.md", "the_page", &tables());
 }
 
 #[test]

@@ -38,21 +38,7 @@ pub(super) enum Scope {
 }
 
 /// What an option is here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Here {
-    /// These words of ours; `{}` stands for its value.
-    Same(&'static [&'static str]),
-    /// These words of ours, which differ on purpose in the way that the text says.
-    Differs(&'static [&'static str], &'static str),
-    /// It asks for what happens anyway, for the given reason.
-    Already(&'static str),
-    /// It is not done, which changes no result; a warning says what is not done.
-    Without(&'static str),
-    /// Refused, with the nearest thing.
-    Refused(&'static str),
-    /// The translator knows what to do with its value; the text says it.
-    Special(Special, &'static str),
-}
+pub(super) type Here = crate::dialect::Here<Special>;
 
 /// An option whose value the translator reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +97,7 @@ pub(super) struct Word {
     pub(super) here: Here,
 }
 
-use Here::{Already, Differs, Refused, Same, Without};
+use crate::dialect::Here::{Already, Differs, Refused, Same, Without};
 use Scope::{Command, Job};
 use Special as S;
 

@@ -1,17 +1,17 @@
 //! Walks along the words of mpiexec or mpirun and writes them as ours.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rankrun_core::foreign_codes::Codes;
 use rankrun_core::suggest::nearest;
 
 use super::hosts::{self, Host};
-use super::table::{self, Here, Row, Scope, Special, TABLE};
-use super::values::{self, For, Placement, Resource};
+use super::table::{self, Row, Scope, Special, TABLE};
+use super::values::{self, Placement, Resource};
 use super::{files, lists};
+use crate::dialect::{For, Here, Reading, Stop, Typed, Without, fill, literal, with_value};
 use crate::message::Problem;
 use crate::{args, typography};
 
@@ -31,32 +31,6 @@ impl Around<'_> {
     }
 }
 
-/// A command line of mpiexec, as ours.
-#[derive(Debug)]
-pub(crate) struct Reading {
-    /// The words after `rankrun`.
-    pub(crate) words: Vec<OsString>,
-    /// What is not done, and what was not said.
-    pub(crate) warnings: Vec<String>,
-    /// Whose exit codes are wanted, if not ours.
-    pub(crate) codes: Option<Codes>,
-}
-
-/// Why no job comes of the words.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// A text is asked for.
-    Help,
-    Version,
-    Problem(Problem),
-}
-
-impl From<Problem> for Stop {
-    fn from(problem: Problem) -> Stop {
-        Stop::Problem(problem)
-    }
-}
-
 /// Reads the words after `mpiexec`.
 pub(crate) fn read(words: &[OsString], around: &Around<'_>) -> Result<Reading, Stop> {
     let mut reader = Reader {
@@ -67,7 +41,7 @@ pub(crate) fn read(words: &[OsString], around: &Around<'_>) -> Result<Reading, S
         commands: Vec::new(),
         hosts: Vec::new(),
         per_node: None,
-        without: BTreeMap::new(),
+        without: Without::default(),
         codes: None,
     };
     for words in words.split(|word| word == ":") {
@@ -96,32 +70,8 @@ struct Reader<'a> {
     /// The hosts that were named, each with the option that named it.
     hosts: Vec<(String, Host)>,
     per_node: Option<u32>,
-    /// What is not done, with the options that asked for it.
-    without: BTreeMap<&'static str, Vec<String>>,
+    without: Without,
     codes: Option<Codes>,
-}
-
-/// One option as typed: its name, and the value behind an equals sign.
-struct Typed {
-    name: String,
-    value: Option<OsString>,
-}
-
-impl Typed {
-    fn of(word: &OsStr) -> Typed {
-        let bytes = word.as_bytes();
-        let end = bytes.iter().position(|byte| *byte == b'=').unwrap_or(bytes.len());
-        let value = bytes.get(end + 1..).map(|value| OsString::from_vec(value.to_vec()));
-        Typed { name: String::from_utf8_lossy(&bytes[..end]).into_owned(), value }
-    }
-
-    fn problem(&self, text: impl std::fmt::Display) -> Problem {
-        Problem::usage(format!("{}: {text}", self.name))
-    }
-
-    fn text<'v>(&self, value: &'v OsStr) -> Result<&'v str, Problem> {
-        value.to_str().ok_or_else(|| self.problem(format!("{value:?} is not UTF-8 text")))
-    }
 }
 
 impl Reader<'_> {
@@ -209,7 +159,7 @@ impl Reader<'_> {
             }
             Here::Already(_) => {}
             Here::Without(table::BINDING) if values.first().is_some_and(|value| value == "none") => {}
-            Here::Without(what) => self.without(what, option, &values),
+            Here::Without(what) => self.without.note(what, &option.name, &values),
             Here::Refused(advice) => {
                 let text = format!("{} is not offered by rankrun", option.name);
                 return Err(Problem::usage(text).hint(advice).into());
@@ -217,18 +167,6 @@ impl Reader<'_> {
             Here::Special(special, _) => self.special(special, option, &values, line)?,
         }
         Ok(used)
-    }
-
-    fn without(&mut self, what: &'static str, option: &Typed, values: &[OsString]) {
-        let mut text = option.name.clone();
-        for value in values {
-            text.push(' ');
-            text.push_str(&crate::words::quote(value));
-        }
-        let options = self.without.entry(what).or_default();
-        if !options.contains(&text) {
-            options.push(text);
-        }
     }
 
     fn special(
@@ -255,7 +193,7 @@ impl Reader<'_> {
                     self.per(count, resource);
                 }
                 if values::binds(&text) {
-                    self.without(table::BINDING, option, values);
+                    self.without.note(table::BINDING, &option.name, values);
                 }
             }
             Special::HostFile => self.host_file(option, Path::new(first))?,
@@ -271,7 +209,7 @@ impl Reader<'_> {
                 let [name, value] = values else { return Ok(()) };
                 let mut pair = name.clone();
                 pair.push("=");
-                pair.push(values::literal(value, For::Value));
+                pair.push(literal(value, For::Value));
                 self.environment(everywhere, line).extend(["-x".into(), pair]);
             }
             Special::Everywhere(words) => {
@@ -287,7 +225,7 @@ impl Reader<'_> {
                 let mut pair = OsString::from(prefix);
                 pair.push(name);
                 pair.push("=");
-                pair.push(values::literal(value, For::Value));
+                pair.push(literal(value, For::Value));
                 self.everywhere.extend(["-x".into(), pair]);
             }
             Special::SearchPath => {
@@ -314,8 +252,8 @@ impl Reader<'_> {
             Special::Words(known) => self.words(known, option, first)?,
             Special::Strict => {
                 let text = option.text(first)?;
-                let names = Codes::ALL.map(|codes| codes.name());
-                let codes = Codes::ALL.into_iter().find(|codes| codes.name() == text);
+                let names = Codes::OF_MPI.map(|codes| codes.name());
+                let codes = Codes::OF_MPI.into_iter().find(|codes| codes.name() == text);
                 let wrong = || option.problem(format!("\"{text}\" is not one of {}", names.join(", ")));
                 self.codes = Some(codes.ok_or_else(wrong)?);
             }
@@ -346,7 +284,7 @@ impl Reader<'_> {
                         _ => self.job.extend(words.iter().map(|word| fill(word, value.as_ref()))),
                     }
                 }
-                Some(Here::Without(what)) => self.without(what, option, &[text.into()]),
+                Some(Here::Without(what)) => self.without.note(what, &option.name, &[text.into()]),
                 Some(Here::Already(_) | Here::Special(..)) => {}
                 Some(Here::Refused(advice)) => {
                     return Err(option.problem(format!("\"{text}\" is not offered by rankrun")).hint(advice).into());
@@ -365,7 +303,7 @@ impl Reader<'_> {
 
     /// Tools that stand in front of the programs of some ranks.
     fn tools(&mut self, option: &Typed, text: &str) -> Result<(), Problem> {
-        let text = values::literal(OsStr::new(text), For::File);
+        let text = literal(OsStr::new(text), For::File);
         let wraps = values::tools(&text.to_string_lossy()).map_err(|error| option.problem(error))?;
         self.everywhere.extend(wraps.iter().map(|wrap| format!("--wrap={wrap}").into()));
         Ok(())
@@ -390,10 +328,10 @@ impl Reader<'_> {
     fn in_front(&self, name: &str, directory: &OsStr) -> OsString {
         let mut pair = OsString::from(name);
         pair.push("=");
-        pair.push(values::literal(directory, For::Value));
+        pair.push(literal(directory, For::Value));
         if let Some(have) = self.around.variable(name) {
             pair.push(":");
-            pair.push(values::literal(have, For::Value));
+            pair.push(literal(have, For::Value));
         }
         pair
     }
@@ -466,8 +404,7 @@ impl Reader<'_> {
                 return Err(Problem::usage(text).hint(format!("leave {option} out to run all ranks here")));
             }
         }
-        let mut warnings: Vec<String> =
-            self.without.iter().map(|(what, options)| format!("{}: {what}", options.join(", "))).collect();
+        let mut warnings = self.without.warnings();
         let hosts: Vec<Host> = self.hosts.iter().map(|(_, host)| host.clone()).collect();
         let slots = self.per_node.or_else(|| hosts::slots(&hosts));
         let is_mpmd = self.commands.len() > 1;
@@ -494,7 +431,7 @@ impl Reader<'_> {
             }
             words.extend(line.command);
         }
-        Ok(Reading { words, warnings, codes: self.codes })
+        Ok(Reading { words, is_one_command: false, warnings, codes: self.codes })
     }
 }
 
@@ -558,26 +495,5 @@ fn values_of(option: &Typed, row: &Row, after: &[OsString]) -> Result<(Vec<OsStr
             [name, value, ..] => Ok((vec![name.clone(), value.clone()], 2)),
             _ => Err(missing()),
         },
-    }
-}
-
-fn with_value(option: &str, value: &OsStr) -> OsString {
-    let mut word = OsString::from(option);
-    word.push("=");
-    word.push(value);
-    word
-}
-
-/// One of our words, with the value filled in. What looks like a field of ours in it is text.
-fn fill(word: &str, value: Option<&OsString>) -> OsString {
-    match (word.split_once("{}"), value) {
-        (Some((before, after)), Some(value)) => {
-            let mut filled = OsString::from(before);
-            let purpose = if before.is_empty() { For::Value } else { For::File };
-            filled.push(values::literal(value, purpose));
-            filled.push(after);
-            filled
-        }
-        _ => word.into(),
     }
 }

@@ -3,45 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use rankrun_core::template::Field;
+use crate::dialect::{For, name_in_braces};
 
 /// The letters of a pattern, and our fields. There is one process group (`%g`) and one proxy (`%p`), so both are 0.
 const LETTERS: &[(u8, &str)] = &[(b'r', "{rank}"), (b'h', "{node}"), (b'g', "0"), (b'p', "0")];
-
-/// What a pattern is for: our two kinds of templates write a brace differently.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum For {
-    /// A tag, which may also have the time (`%t`).
-    Tag,
-    /// The name of a file, or a command.
-    File,
-    /// The value of a variable, in which only the names of our fields are special.
-    Value,
-}
-
-/// A text that has no fields, as our template.
-pub(super) fn literal(text: &OsStr, purpose: For) -> OsString {
-    let mut template = Vec::new();
-    let mut rest = text.as_bytes();
-    while let [byte, after @ ..] = rest {
-        let end = if *byte == b'{' { name_in_braces(after) } else { None };
-        let is_special = |end: usize| {
-            let name = &after[..end];
-            purpose != For::Value || Field::ALL.iter().any(|field| field.name().as_bytes() == name)
-        };
-        match end.filter(|end| is_special(*end)) {
-            Some(end) => {
-                template.extend([b"{{", &after[..end], b"}}"].concat());
-                rest = &after[end + 1..];
-            }
-            None => {
-                template.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    OsString::from_vec(template)
-}
 
 /// `out.%r` as our template `out.{rank}`.
 pub(super) fn pattern(text: &OsStr, purpose: For) -> Result<OsString, String> {
@@ -73,12 +38,6 @@ pub(super) fn pattern(text: &OsStr, purpose: For) -> Result<OsString, String> {
         }
     }
     Ok(OsString::from_vec(template))
-}
-
-/// The length of a name that a `}` follows.
-fn name_in_braces(text: &[u8]) -> Option<usize> {
-    let end = text.iter().position(|byte| *byte == b'}').filter(|end| *end > 0)?;
-    text[..end].iter().all(|byte| byte.is_ascii_lowercase() || *byte == b'_').then_some(end)
 }
 
 /// `gdb:0,3;valgrind --leak-check=full:1-2=exclusive@arch`, as Intel MPI's `-gtool` takes it: our values of `--wrap`.
@@ -149,6 +108,7 @@ pub(super) fn binds(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dialect::literal;
 
     #[test]
     fn patterns_become_templates() {

@@ -377,7 +377,7 @@ fn check_ranks(settings: &Settings, world: u32) -> Result<(), Problem> {
     let wraps = wraps.map(|wrap| ("--wrap", wrap.ranks.max()));
     let stdin = match settings.stdin {
         Some(StdinTarget::Rank(rank)) => Some(rank),
-        Some(StdinTarget::None | StdinTarget::All) | None => None,
+        Some(StdinTarget::None | StdinTarget::All | StdinTarget::Shared) | None => None,
     };
     let single =
         [("--only", settings.only.as_ref().and_then(RankSet::max)), ("--stdin", stdin), ("--tty", settings.tty)];
@@ -515,7 +515,13 @@ fn io_policy(settings: &Settings, world: u32, around: &Surroundings) -> Result<I
         Some(rank) => Some(grant(rank)),
         // A single rank with unprocessed output gets the terminal as without rankrun: with job control, window size and
         // modes.
-        None if world == 1 && stdin && untouched && stdin_rank == StdinTarget::Rank(Rank(0)) => Some(grant(Rank(0))),
+        None if world == 1
+            && stdin
+            && untouched
+            && [StdinTarget::Rank(Rank(0)), StdinTarget::Shared].contains(&stdin_rank) =>
+        {
+            Some(grant(Rank(0)))
+        }
         None => None,
     };
     let (out, err) = match settings.stdio {
