@@ -1,10 +1,19 @@
 //! Where the log files of the ranks are: templates, since each attempt may have files of its own.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use rankrun_core::rankmap::Place;
 use rankrun_core::template::Field;
-use rankrun_core::{JobSpec, Rank, Template};
+use rankrun_core::{JobSpec, Rank, RankSet, Template};
 use rankrun_output::LogPlaces;
+
+/// The files of some ranks for one stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamFiles {
+    pub ranks: RankSet,
+    pub name: Template,
+}
 
 /// The places of the log files. Relative ones are below the job's working directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,37 +21,61 @@ pub enum Logs {
     /// A directory for all ranks, or by its fields one for each. Where a job may be started again, each attempt has one of
     /// its own in it, `attempt-0` for the first, unless the template names the attempt.
     Directory(Template),
-    /// The files that stdout and stderr go to instead of the console. Attempts follow each other in them.
-    Files([Option<Template>; 2]),
+    /// For stdout and stderr the files that they go to beside the console, or instead of it: of those that have a rank, the
+    /// first counts. Attempts follow each other in a file whose name does not have the attempt.
+    Files([Vec<StreamFiles>; 2]),
 }
 
 impl Logs {
     /// The places in an attempt.
     pub fn places(&self, spec: &JobSpec) -> LogPlaces {
         let of_rank = |place: &Template, rank: Rank| Path::new(&spec.cwd).join(place.expand(spec, rank));
-        let of_all =
-            |place: &Template| -> Vec<PathBuf> { spec.map.places().iter().map(|at| of_rank(place, at.rank)).collect() };
+        let of_all = |place: &Template| -> Vec<PathBuf> {
+            spec.map.places().iter().map(|at| of_rank(place, at.rank)).collect()
+        };
         let differs = |field| matches!(field, Field::Rank | Field::LocalRank | Field::Node);
-        match self {
-            Logs::Files([stdout, stderr]) => LogPlaces::files(stdout.as_ref().map(of_all), stderr.as_ref().map(of_all)),
+        let places = match self {
+            Logs::Files(streams) => {
+                let [stdout, stderr] = streams.each_ref().map(|all| {
+                    let file = |at: &Place| {
+                        let own = all.iter().find(|files| files.ranks.contains(at.rank));
+                        own.map(|files| of_rank(&files.name, at.rank))
+                    };
+                    spec.map.places().iter().map(file).collect()
+                });
+                LogPlaces::files(stdout, stderr)
+            }
             Logs::Directory(place) => {
                 let all = match place.fields().any(differs) {
                     true => of_all(place),
                     false => vec![of_rank(place, Rank(0))],
                 };
-                let is_divided = (spec.restart.is_on() || spec.attempt.0 > 0)
-                    && !place.fields().any(|field| field == Field::Attempt);
+                let is_divided = (spec.restart.is_on() || spec.attempt.0 > 0) && !has_attempt(place);
                 let own = |directory: PathBuf| match is_divided {
                     true => directory.join(format!("attempt-{}", spec.attempt)),
                     false => directory,
                 };
                 LogPlaces::directories(all.into_iter().map(own).collect())
             }
-        }
+        };
+        // The ranks themselves write their error files.
+        let files = spec.error_file.iter().flat_map(of_all);
+        let parents: BTreeSet<PathBuf> = files.filter_map(|file| file.parent().map(Path::to_owned)).collect();
+        let places = places.with_directories(parents.into_iter().collect());
+        if spec.attempt.0 > 0 { places.appending() } else { places }
     }
 
     /// Whether another attempt has other files.
-    pub(crate) fn are_for_each_attempt(&self) -> bool {
-        matches!(self, Logs::Directory(_))
+    pub(crate) fn are_for_each_attempt(&self, spec: &JobSpec) -> bool {
+        match self {
+            Logs::Directory(_) => true,
+            Logs::Files(streams) => {
+                streams.iter().flatten().any(|files| has_attempt(&files.name)) || spec.error_file.iter().any(has_attempt)
+            }
+        }
     }
+}
+
+fn has_attempt(place: &Template) -> bool {
+    place.fields().any(|field| field == Field::Attempt)
 }

@@ -33,8 +33,8 @@ pub struct Config {
     pub timestamps: bool,
     /// The ranks that are shown.
     pub only: RankSet,
-    /// Whether stdout and stderr are not shown, since they go to files instead.
-    pub hidden: [bool; 2],
+    /// The ranks whose stdout and stderr are not shown, since they go to files instead.
+    pub hidden: [Option<RankSet>; 2],
     /// Give the tag of each rank a colour.
     pub color: bool,
     /// The number of ranks, for the width of tags and for knowing when a folded line is complete.
@@ -56,7 +56,12 @@ pub struct Config {
 impl Config {
     /// Whether what a rank writes to a stream is shown.
     pub fn shows(&self, rank: Rank, stream: Stream) -> bool {
-        !self.hidden[stream.index()] && self.only.contains(rank)
+        !self.hides(rank, stream) && self.only.contains(rank)
+    }
+
+    /// Whether a stream of a rank goes to a file instead.
+    pub fn hides(&self, rank: Rank, stream: Stream) -> bool {
+        self.hidden[stream.index()].as_ref().is_some_and(|ranks| ranks.contains(rank))
     }
 
     /// All ranks, no tags, and a console that is no terminal.
@@ -66,7 +71,7 @@ impl Config {
             tag: None,
             timestamps: false,
             only: RankSet::All,
-            hidden: [false; 2],
+            hidden: [None, None],
             color: false,
             world_size,
             status: None,

@@ -242,7 +242,7 @@ impl Team {
     /// blocks (a FIFO): the read never waits.
     pub(super) fn read_error_file(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, pid: Pid) {
         let worker = self.machine.id(slot);
-        let path = error_file(self.runtime.as_os_str(), worker.rank);
+        let path = error_file(&self.spec, self.runtime.as_os_str(), worker.rank);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(file) = rustix::fs::open(&path, flags, Mode::empty()) else { return };
         let is_file = rustix::fs::fstat(file.as_fd())

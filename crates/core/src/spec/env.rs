@@ -267,7 +267,7 @@ pub fn rank_environment(
         set("TF_CONFIG", config);
     }
     if let Some(directory) = &facts.runtime_dir {
-        set(ERROR_FILE, error_file(directory, rank));
+        set(ERROR_FILE, error_file(spec, directory, rank));
     }
     if let Some(fd) = pmi_fd {
         set("PMI_FD", number(fd.unsigned_abs()));
@@ -339,8 +339,11 @@ const NOT_ALONE: &[(&str, &str)] = &[
 /// Where torch's `@record` writes the exception of a rank.
 const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
 
-/// The error file of a rank, below the job's private directory.
-pub fn error_file(runtime_dir: &OsStr, rank: Rank) -> OsString {
+/// The error file of a rank: where the user wants it, or below the job's private directory.
+pub fn error_file(spec: &JobSpec, runtime_dir: &OsStr, rank: Rank) -> OsString {
+    if let Some(file) = &spec.error_file {
+        return file.expand(spec, rank);
+    }
     let mut path = runtime_dir.to_owned();
     path.push(format!("/error-{rank}.json"));
     path
@@ -561,6 +564,8 @@ mod tests {
             pmix_library: None,
             gpus_per_rank: None,
             tf_config: false,
+            error_file: None,
+            expands_args: false,
             clean_shm: CleanShm::Job,
             restart: Default::default(),
             ignored_signals: Vec::new(),

@@ -80,6 +80,10 @@ pub struct JobSpec {
     pub gpus_per_rank: Option<u32>,
     /// Whether the ranks get `TF_CONFIG`.
     pub tf_config: bool,
+    /// Where torch's `@record` writes the exception of a rank; `None` is a file in the job's private directory. Absolute.
+    pub error_file: Option<Template>,
+    /// Whether fields in the words of the commands are replaced.
+    pub expands_args: bool,
     pub clean_shm: CleanShm,
     /// Whether, and how often, the job is started again after a failure.
     pub restart: RestartSpec,
@@ -99,7 +103,11 @@ impl JobSpec {
         };
         let app = self.app(place.app);
         let wraps = app.wraps.iter().filter(|wrap| wrap.ranks.contains(rank)).flat_map(|wrap| &wrap.command);
-        wraps.map(|word| word.expand(self, rank)).chain(app.command.iter().cloned()).collect()
+        let own = app.command.iter().map(|word| match self.expands_args {
+            true => Template::lenient(word).expand(self, rank),
+            false => word.clone(),
+        });
+        wraps.map(|word| word.expand(self, rank)).chain(own).collect()
     }
 
     /// The working directory of a rank. Absolute.

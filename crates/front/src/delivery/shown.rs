@@ -11,7 +11,7 @@ pub(crate) struct Shown {
     /// Whether the ranks' output is shown as it comes.
     is_shown: bool,
     only: RankSet,
-    hidden: [bool; 2],
+    hidden: [Option<RankSet>; 2],
     /// Stdout is shown in the same place.
     is_shared: bool,
     lines: u64,
@@ -24,7 +24,7 @@ impl Shown {
         Shown {
             is_shown: !matches!(config.mode, Mode::None | Mode::Grouped),
             only: config.only.clone(),
-            hidden: config.hidden,
+            hidden: config.hidden.clone(),
             is_shared: config.same_destination,
             lines: 0,
             last: HashMap::new(),
@@ -34,7 +34,7 @@ impl Shown {
     /// A rank wrote these bytes.
     pub(crate) fn output(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
         if self.is_shown
-            && !self.hidden[stream.index()]
+            && !self.hidden[stream.index()].as_ref().is_some_and(|ranks| ranks.contains(rank))
             && (stream == Stream::Stderr || self.is_shared)
             && self.only.contains(rank)
         {

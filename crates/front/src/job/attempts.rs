@@ -269,7 +269,7 @@ impl Front {
         let plan = &mut self.plan;
         plan.spec.attempt = Attempt(plan.spec.attempt.0 + 1);
         if let Some(logs) = &plan.logs
-            && logs.are_for_each_attempt()
+            && logs.are_for_each_attempt(&plan.spec)
         {
             let (places, world_size) = (logs.places(&plan.spec), plan.spec.map.world_size());
             self.delivery.files.submit(now, Task::OpenLogs { places, world_size });

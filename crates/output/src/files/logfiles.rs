@@ -357,7 +357,7 @@ mod tests {
         let shared = dir.path().join("a/out");
         std::fs::create_dir(dir.path().join("a")).expect("it can be made");
         std::fs::write(&shared, "of an earlier job\n").expect("it can be written");
-        let places = LogPlaces::files(Some(vec![shared.clone(); 2]), None);
+        let places = LogPlaces::files(vec![Some(shared.clone()); 2], Vec::new());
         let mut logs = LogFiles::create(places, 2).expect("it can be made");
         assert_eq!(std::fs::read(&shared).expect("it is there"), b"", "nothing of an earlier job stays");
         for (rank, bytes) in [(0, "ze"), (1, "one\n"), (0, "ro\n"), (1, "end")] {
@@ -373,7 +373,8 @@ mod tests {
     fn a_file_that_replaces_the_console_has_every_byte() {
         let dir = tempfile::tempdir().expect("a directory");
         let paths = ["a", "b"].map(|name| dir.path().join(name)).to_vec();
-        let mut logs = LogFiles::create(LogPlaces::files(Some(paths.clone()), None), 2).expect("it can be made");
+        let mut logs = LogFiles::create(LogPlaces::files(paths.iter().cloned().map(Some).collect(), Vec::new()), 2)
+            .expect("it can be made");
         let bytes: Vec<u8> = (0..=255).cycle().take(2_000).collect();
         for piece in bytes.chunks(7) {
             logs.write(Rank(0), Stream::Stdout, piece).expect("it can be written");

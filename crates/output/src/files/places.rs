@@ -15,14 +15,20 @@ const RANK_WIDTH: usize = 4;
 
 /// Which files the streams of the ranks go to, beside the console or instead of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LogPlaces(Kind);
+pub struct LogPlaces {
+    kind: Kind,
+    /// Directories that the ranks themselves write into.
+    directories: Vec<PathBuf>,
+    /// An earlier attempt may have written to the files.
+    is_appending: bool,
+}
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Kind {
     /// `rank-0007.stdout` and `rank-0007.stderr` in one directory for all ranks, or in one for each.
     Directories(Vec<PathBuf>),
-    /// For each stream the file of each rank, in the order of the ranks; several may have the same.
-    Files([Option<Vec<PathBuf>>; 2]),
+    /// For each stream the file of each rank that has one, in the order of the ranks; several may have the same.
+    Files([Vec<Option<PathBuf>>; 2]),
 }
 
 /// What an earlier job left in the directory.
@@ -49,33 +55,43 @@ pub(crate) fn wrong_kind(kind: FileType) -> Option<WrongKind> {
 impl LogPlaces {
     /// A file for each rank and stream, in the directory of each rank, in order.
     pub fn directories(dirs: Vec<PathBuf>) -> LogPlaces {
-        LogPlaces(Kind::Directories(dirs))
+        LogPlaces { kind: Kind::Directories(dirs), directories: Vec::new(), is_appending: false }
     }
 
-    /// The file of each rank for stdout, and for stderr; a stream without files goes to the console only.
-    pub fn files(stdout: Option<Vec<PathBuf>>, stderr: Option<Vec<PathBuf>>) -> LogPlaces {
-        LogPlaces(Kind::Files([stdout, stderr]))
+    /// The file of each rank for stdout, and for stderr; a stream without a file goes to the console only.
+    pub fn files(stdout: Vec<Option<PathBuf>>, stderr: Vec<Option<PathBuf>>) -> LogPlaces {
+        LogPlaces { kind: Kind::Files([stdout, stderr]), directories: Vec::new(), is_appending: false }
+    }
+
+    /// The same, and directories that are made too.
+    pub fn with_directories(self, directories: Vec<PathBuf>) -> LogPlaces {
+        LogPlaces { directories, ..self }
+    }
+
+    /// The same, and files keep what they have.
+    pub fn appending(self) -> LogPlaces {
+        LogPlaces { is_appending: true, ..self }
     }
 
     /// The file of a stream, if it has one. `world_size` is the number of ranks.
     pub fn file(&self, rank: Rank, stream: Stream, world_size: u32) -> Option<PathBuf> {
-        match &self.0 {
+        match &self.kind {
             Kind::Directories(dirs) => {
                 let width = world_size.saturating_sub(1).to_string().len().max(RANK_WIDTH);
                 let directory = dirs.get(rank.index()).or(dirs.first())?;
                 Some(directory.join(format!("rank-{:0width$}.{stream}", rank.0)))
             }
-            Kind::Files(files) => files[stream.index()].as_ref()?.get(rank.index()).cloned(),
+            Kind::Files(files) => files[stream.index()].get(rank.index())?.clone(),
         }
     }
 
     /// The directory, or the file, that rank 0 writes to.
     pub fn first(&self) -> &Path {
-        let first = match &self.0 {
+        let first = match &self.kind {
             Kind::Directories(dirs) => dirs.first(),
             Kind::Files(files) => files.iter().flatten().flatten().next(),
         };
-        first.map_or(Path::new("."), PathBuf::as_path)
+        first.or(self.directories.first()).map_or(Path::new("."), PathBuf::as_path)
     }
 
     /// Makes what is missing and proves that it can be written: directories, which must hold no log file of an earlier job,
@@ -85,19 +101,24 @@ impl LogPlaces {
     ///
     /// The first place that cannot be used.
     pub(crate) fn prepare(&self) -> Result<(), LogError> {
-        match &self.0 {
+        for dir in &self.directories {
+            std::fs::create_dir_all(dir).map_err(|source| LogError { action: "create", path: dir.clone(), source })?;
+        }
+        match &self.kind {
             Kind::Directories(dirs) => {
                 dirs.iter().collect::<BTreeSet<_>>().into_iter().try_for_each(|dir| directory(dir))
             }
             Kind::Files(files) => {
-                files.iter().flatten().flatten().collect::<BTreeSet<_>>().into_iter().try_for_each(|path| file(path))
+                files.iter().flatten().flatten().collect::<BTreeSet<_>>().into_iter().try_for_each(|path| {
+                    file(path, self.is_appending)
+                })
             }
         }
     }
 
     /// Gives a rank another directory.
     pub(crate) fn move_rank(&mut self, rank: Rank, directory: PathBuf, world_size: u32) {
-        let Kind::Directories(dirs) = &mut self.0 else { return };
+        let Kind::Directories(dirs) = &mut self.kind else { return };
         if let (1, Some(all)) = (dirs.len(), dirs.first().cloned()) {
             dirs.resize(world_size as usize, all);
         }
@@ -108,7 +129,7 @@ impl LogPlaces {
 
     /// The directory of a rank, if there are directories.
     pub fn directory(&self, rank: Rank) -> Option<&Path> {
-        match &self.0 {
+        match &self.kind {
             Kind::Directories(dirs) => dirs.get(rank.index()).or(dirs.first()).map(PathBuf::as_path),
             Kind::Files(_) => None,
         }
@@ -116,14 +137,14 @@ impl LogPlaces {
 
     /// The files that several streams write, so that their lines must each have an end.
     pub(crate) fn shared(&self) -> HashSet<PathBuf> {
-        let Kind::Files(files) = &self.0 else { return HashSet::new() };
+        let Kind::Files(files) = &self.kind else { return HashSet::new() };
         let mut seen = HashSet::new();
         files.iter().flatten().flatten().filter(|path| !seen.insert(*path)).cloned().collect()
     }
 
     /// Whether a file is there before its rank first writes, so that every write appends.
     pub(crate) fn are_made(&self) -> bool {
-        matches!(self.0, Kind::Files(_))
+        matches!(self.kind, Kind::Files(_))
     }
 }
 
@@ -154,13 +175,13 @@ fn directory(dir: &Path) -> Result<(), LogError> {
 }
 
 /// Makes an empty file, with the directories above it.
-fn file(path: &Path) -> Result<(), LogError> {
+fn file(path: &Path, keep: bool) -> Result<(), LogError> {
     let failed = |action, path: &Path, source| LogError { action, path: path.to_owned(), source };
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(|source| failed("create", parent, source))?;
     }
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
+    options.write(true).create(true).truncate(!keep);
     open(&mut options, path).map_err(|source| failed("open", path, source)).map(drop)
 }
 

@@ -31,7 +31,7 @@ pub(crate) const REPEATED: &[&str] = &["env", "env-remove", "wrap"];
 
 /// Options without a value.
 pub(crate) const SWITCHES: &[&str] =
-    &["tf-config", "keep-going", "die-with-parent", "breaker", "timestamps", "dry-run"];
+    &["expand-args", "tf-config", "keep-going", "die-with-parent", "breaker", "timestamps", "dry-run"];
 
 /// The options that the short help shows; the long one shows all.
 const COMMON: &[&str] = &[
@@ -223,6 +223,13 @@ fn rank_args() -> Vec<Arg> {
              replaced: --wrap 'perf record -o perf.{rank}'. Repeatable; the first one given is outermost.",
         ),
     ];
+    args.extend(switch(
+        "expand-args",
+        "no-expand-args",
+        RANKS,
+        "Replace fields in the words of the command too",
+        "{rank}, {local_rank}, {job}, {attempt} and {node}, as in -x. Other braces stay, and {{rank}} stands for {rank}.",
+    ));
     args.extend(crate::frameworks::args(RANKS));
     args
 }
@@ -363,19 +370,35 @@ fn output_args() -> Vec<Arg> {
         .value_hint(clap::ValueHint::DirPath),
         option(
             "stdout-file",
-            "FILE",
+            "[RANKS:]FILE",
             OUTPUT,
             "Write the ranks' stdout to files instead",
             "FILE names the file of each rank: --stdout-file 'out.{rank}'. The fields are those of --log-dir. Ranks with the same \
-             name share the file, line by line. A file that exists loses what it had.",
+             name share the file, line by line. A file that exists loses what it had. RANKS limits it to some ranks: '0-3:out.{rank}'.",
         )
         .value_hint(clap::ValueHint::FilePath),
         option(
             "stderr-file",
-            "FILE",
+            "[RANKS:]FILE",
             OUTPUT,
             "Write the ranks' stderr to files instead",
             "As --stdout-file. rankrun's own messages stay on its stderr.",
+        )
+        .value_hint(clap::ValueHint::FilePath),
+        option(
+            "tee-stdout",
+            "[RANKS:]FILE",
+            OUTPUT,
+            "Write the ranks' stdout to files too",
+            "As --stdout-file, and the output is shown as well.",
+        )
+        .value_hint(clap::ValueHint::FilePath),
+        option(
+            "tee-stderr",
+            "[RANKS:]FILE",
+            OUTPUT,
+            "Write the ranks' stderr to files too",
+            "As --stderr-file, and the output is shown as well.",
         )
         .value_hint(clap::ValueHint::FilePath),
         choice(

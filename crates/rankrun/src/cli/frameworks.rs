@@ -36,6 +36,17 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
              in the system's directories.",
         ),
     ];
+    args.push(
+        option(
+            "error-file",
+            "FILE",
+            heading,
+            "Where torch's @record writes the exception of a rank",
+            "Sets TORCHELASTIC_ERROR_FILE, and makes the directories of the files. The default is a file in the job's private \
+             directory, which is read for the report and removed. Fields are those of --log-dir.",
+        )
+        .value_hint(clap::ValueHint::FilePath),
+    );
     args.extend(switch(
         "tf-config",
         "no-tf-config",

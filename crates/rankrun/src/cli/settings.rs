@@ -89,6 +89,13 @@ pub(crate) struct AppSettings {
     pub(crate) slip: Option<String>,
 }
 
+/// Files for a stream of some ranks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Files {
+    pub(crate) ranks: RankSet,
+    pub(crate) name: Template,
+}
+
 /// All settings of a job. `None` is the default where the default depends on other things.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Settings {
@@ -124,7 +131,13 @@ pub(crate) struct Settings {
     pub(crate) color: When,
     pub(crate) log_dir: Option<Template>,
     /// The files that stdout and stderr go to instead of the console.
-    pub(crate) files: [Option<Template>; 2],
+    pub(crate) files: [Option<Files>; 2],
+    /// The files that they go to beside the console.
+    pub(crate) tees: [Option<Files>; 2],
+    /// Where torch's `@record` writes the exception of a rank.
+    pub(crate) error_file: Option<Template>,
+    /// Replace fields in the words of the commands.
+    pub(crate) expands_args: bool,
     pub(crate) stdio: Stdio,
     pub(crate) buffer: Buffer,
     pub(crate) spool: u64,
@@ -144,9 +157,9 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Whether a stream goes to files instead of the console.
+    /// Whether a stream goes to files that are named.
     pub(crate) fn has_files(&self) -> bool {
-        self.files.iter().any(Option::is_some)
+        self.files.iter().chain(&self.tees).any(Option::is_some)
     }
 }
 
@@ -185,6 +198,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         _ => false,
     };
     let file = |key| sources.path(key)?.map(|given| template(&given, &given.text)).transpose();
+    let files = |key| sources.path(key)?.map(|given| files(&given)).transpose();
     let settings = Settings {
         apps,
         gpus_per_rank: sources.get("gpus-per-rank", read_gpus)?.flatten(),
@@ -212,7 +226,10 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
             .get("only", |text| text.parse::<RankSet>().map_err(|error| format!("{error}: write 0, 0-3,8 or all")))?,
         color: sources.choice("color", choices::WHEN)?.unwrap_or(When::Auto),
         log_dir: file("log-dir")?,
-        files: [file("stdout-file")?, file("stderr-file")?],
+        files: [files("stdout-file")?, files("stderr-file")?],
+        tees: [files("tee-stdout")?, files("tee-stderr")?],
+        error_file: file("error-file")?,
+        expands_args: switch("expand-args")?,
         stdio: sources.choice("stdio", choices::STDIO)?.unwrap_or(Stdio::Auto),
         buffer: sources.choice("buffer", choices::BUFFER)?.unwrap_or_default(),
         spool: sources
@@ -231,7 +248,10 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
     };
     let mut settings = settings;
     settings.warnings.extend(restarting::warning(&settings.restart, &settings.given));
-    if settings.has_files() && (settings.tag.is_some() || settings.timestamps) {
+    if settings.files.iter().any(Option::is_some)
+        && settings.tees.iter().all(Option::is_none)
+        && (settings.tag.is_some() || settings.timestamps)
+    {
         let text = "--tag and --timestamps do not apply to the files of --stdout-file and --stderr-file";
         settings.warnings.push(text.to_owned());
     }
@@ -386,10 +406,12 @@ pub(crate) const KEYS: &[&str] = &[
     "env",
     "env-remove",
     "wrap",
+    "expand-args",
     "gpus-per-rank",
     "mpi",
     "tf-config",
     "pmix-lib",
+    "error-file",
     "timeout",
     "grace",
     "linger",
@@ -426,6 +448,8 @@ pub(crate) const KEYS: &[&str] = &[
     "log-dir",
     "stdout-file",
     "stderr-file",
+    "tee-stdout",
+    "tee-stderr",
     "stdio",
     "buffer",
     "spool",
@@ -499,14 +523,27 @@ fn variable_name(given: &Given, name: &[u8]) -> Result<OsString, Problem> {
 }
 
 /// `[RANKS:]COMMAND`; what stands before the first colon is a part of the command unless it reads as ranks.
-fn wrap(given: &Given) -> Result<Wrap, Problem> {
-    let text = given.text.as_bytes();
-    let ranks = text.iter().position(|byte| *byte == b':').and_then(|colon| {
-        let ranks: RankSet = std::str::from_utf8(&text[..colon]).ok()?.parse().ok()?;
-        Some((ranks, &text[colon + 1..]))
+/// `[RANKS:]TEXT`: the ranks, and the text.
+fn of_ranks(text: &OsStr) -> (RankSet, &OsStr) {
+    let bytes = text.as_bytes();
+    let ranks = bytes.iter().position(|byte| *byte == b':').and_then(|colon| {
+        let ranks: RankSet = std::str::from_utf8(&bytes[..colon]).ok()?.parse().ok()?;
+        Some((ranks, OsStr::from_bytes(&bytes[colon + 1..])))
     });
-    let (ranks, command) = ranks.unwrap_or((RankSet::All, text));
-    let command = words::split(OsStr::from_bytes(command))
+    ranks.unwrap_or((RankSet::All, text))
+}
+
+fn files(given: &Given) -> Result<Files, Problem> {
+    let (ranks, name) = of_ranks(&given.text);
+    match name.is_empty() {
+        true => Err(given.problem("the name is empty")),
+        false => Ok(Files { ranks, name: template(given, name)? }),
+    }
+}
+
+fn wrap(given: &Given) -> Result<Wrap, Problem> {
+    let (ranks, command) = of_ranks(&given.text);
+    let command = words::split(command)
         .ok_or_else(|| given.problem(format!("a quote is not closed in \"{}\"", given.text.display())))?;
     if command.is_empty() {
         return Err(given.problem(format!("\"{}\" contains no command", given.text.display())));

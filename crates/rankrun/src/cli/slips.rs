@@ -15,8 +15,21 @@ use crate::spelling::LastOption;
 use crate::words::{quote, quote_all};
 
 /// Options whose values are any text: what stands in the place of the command is taken for one.
-const ANY_TEXT: &[&str] =
-    &["wdir", "env", "env-remove", "wrap", "log-dir", "stdout-file", "stderr-file", "config", "report-dir", "journal"];
+const ANY_TEXT: &[&str] = &[
+    "wdir",
+    "env",
+    "env-remove",
+    "wrap",
+    "log-dir",
+    "stdout-file",
+    "stderr-file",
+    "tee-stdout",
+    "tee-stderr",
+    "error-file",
+    "config",
+    "report-dir",
+    "journal",
+];
 
 /// `last` is the option at the end of the words: it may have taken the command for its value.
 pub(crate) fn no_command(last: Option<&LastOption>) -> Problem {

@@ -18,7 +18,7 @@ use rankrun_core::rankmap::Place;
 use rankrun_core::{
     AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template,
 };
-use rankrun_front::{Logs, Plan, ReportPlace};
+use rankrun_front::{Logs, Plan, ReportPlace, StreamFiles};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template as Tag};
 
 use crate::capacity::Descriptors;
@@ -26,7 +26,7 @@ use crate::check::variable;
 use crate::choices::{Output, Stdio, When};
 use crate::message::Problem;
 use crate::program;
-use crate::settings::{AppSettings, Nproc, Settings};
+use crate::settings::{AppSettings, Files, Nproc, Settings};
 use rankrun_sys::reason;
 
 /// The environment in which rankrun starts.
@@ -189,6 +189,8 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         pmix_library: settings.pmix_library.as_ref().map(|path| around.cwd.join(path).into()),
         gpus_per_rank: settings.gpus_per_rank,
         tf_config: settings.tf_config,
+        error_file: settings.error_file.clone().map(|file| below(&around.cwd, file)),
+        expands_args: settings.expands_args,
         clean_shm: settings.clean_shm,
         ignored_signals: Vec::new(),
     };
@@ -216,13 +218,20 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
 
 /// Where log files go: a directory, or one for each rank; or the files that the streams go to instead of the console.
 fn logs(settings: &Settings) -> Result<Option<Logs>, Problem> {
+    let of_stream = |index: usize| {
+        let kinds = [&settings.files[index], &settings.tees[index]];
+        let files = |files: &Files| StreamFiles { ranks: files.ranks.clone(), name: files.name.clone() };
+        kinds.into_iter().flatten().map(files).collect()
+    };
     match &settings.log_dir {
         Some(_) if settings.has_files() => {
-            let problem = Problem::usage("--log-dir cannot be used with --stdout-file or --stderr-file");
+            let problem = Problem::usage("--log-dir cannot be used with --stdout-file, --tee-stdout and the like");
             Err(problem.hint("--log-dir alone writes both streams to files, and --output none hides them"))
         }
         Some(directory) => Ok(Some(Logs::Directory(directory.clone()))),
-        None if settings.has_files() => Ok(Some(Logs::Files(settings.files.clone()))),
+        None if settings.has_files() || settings.error_file.is_some() => {
+            Ok(Some(Logs::Files([of_stream(0), of_stream(1)])))
+        }
         None => Ok(None),
     }
 }
@@ -552,7 +561,7 @@ fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Conf
         tag: tag.transpose()?,
         timestamps: settings.timestamps,
         only: settings.only.clone().unwrap_or(RankSet::All),
-        hidden: settings.files.each_ref().map(Option::is_some),
+        hidden: settings.files.each_ref().map(|files| files.as_ref().map(|files| files.ranks.clone())),
         color: around.colors(settings.color, stdout),
         status: around.window.filter(|_| stdout || stderr),
         status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
