@@ -15,8 +15,8 @@ pub use conclusion::{
 pub(crate) use conclusion::{causes, echoes, endings, recognisers};
 pub use machines::{condition, gang, grace, lease, restart, team, timers, worker};
 pub use record::{
-    advice, attempts, control, core_dump, event, foreign_codes, hookless, overview, printable, report, standing,
-    suggest, text,
+    advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, overview, printable, report,
+    standing, suggest, text, torchrun_summary,
 };
 pub use spec::{env, ids, job, pmix, rankmap, ranks, rendezvous, template, units};
 

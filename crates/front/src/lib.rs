@@ -15,7 +15,7 @@ use rankrun_core::foreign_codes::Codes;
 use rankrun_core::{ExitCode, JobSpec};
 
 pub use job::{JournalError, Refusal, Replayed, replay};
-pub use logs::{Logs, StreamFiles};
+pub use logs::{Logs, MatchedLines, Places, StreamFiles};
 
 /// The job to run, with all settings resolved.
 #[derive(Clone, Debug)]

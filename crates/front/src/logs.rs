@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rankrun_core::rankmap::Place;
 use rankrun_core::template::Field;
 use rankrun_core::{JobSpec, Rank, RankSet, Template};
-use rankrun_output::LogPlaces;
+use rankrun_output::{LogPlaces, Matches};
 
 /// The files of some ranks for one stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,9 +15,28 @@ pub struct StreamFiles {
     pub name: Template,
 }
 
-/// The places of the log files. Relative ones are below the job's working directory.
+/// The lines of a stream that are copied to a file of their own.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Logs {
+pub struct MatchedLines {
+    pub file: Template,
+    pub ranks: RankSet,
+    /// A line with one of these is copied.
+    pub texts: Vec<Vec<u8>>,
+    /// What is put in front of the lines of each rank.
+    pub prefixes: Vec<Vec<u8>>,
+}
+
+/// Where the log files are. Relative places are below the job's working directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Logs {
+    pub places: Places,
+    /// By stream.
+    pub matches: [Option<MatchedLines>; 2],
+}
+
+/// The places of the log files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Places {
     /// A directory for all ranks, or by its fields one for each. Where a job may be started again, each attempt has one of
     /// its own in it, `attempt-0` for the first, unless the template names the attempt.
     Directory(Template),
@@ -30,12 +49,11 @@ impl Logs {
     /// The places in an attempt.
     pub fn places(&self, spec: &JobSpec) -> LogPlaces {
         let of_rank = |place: &Template, rank: Rank| Path::new(&spec.cwd).join(place.expand(spec, rank));
-        let of_all = |place: &Template| -> Vec<PathBuf> {
-            spec.map.places().iter().map(|at| of_rank(place, at.rank)).collect()
-        };
+        let of_all =
+            |place: &Template| -> Vec<PathBuf> { spec.map.places().iter().map(|at| of_rank(place, at.rank)).collect() };
         let differs = |field| matches!(field, Field::Rank | Field::LocalRank | Field::Node);
-        let places = match self {
-            Logs::Files(streams) => {
+        let places = match &self.places {
+            Places::Files(streams) => {
                 let [stdout, stderr] = streams.each_ref().map(|all| {
                     let file = |at: &Place| {
                         let own = all.iter().find(|files| files.ranks.contains(at.rank));
@@ -45,7 +63,7 @@ impl Logs {
                 });
                 LogPlaces::files(stdout, stderr)
             }
-            Logs::Directory(place) => {
+            Places::Directory(place) => {
                 let all = match place.fields().any(differs) {
                     true => of_all(place),
                     false => vec![of_rank(place, Rank(0))],
@@ -61,16 +79,26 @@ impl Logs {
         // The ranks themselves write their error files.
         let files = spec.error_file.iter().flat_map(of_all);
         let parents: BTreeSet<PathBuf> = files.filter_map(|file| file.parent().map(Path::to_owned)).collect();
-        let places = places.with_directories(parents.into_iter().collect());
+        let matches = self.matches.each_ref().map(|lines| {
+            lines.as_ref().map(|lines| Matches {
+                file: of_rank(&lines.file, Rank(0)),
+                ranks: lines.ranks.clone(),
+                texts: lines.texts.clone(),
+                prefixes: lines.prefixes.clone(),
+            })
+        });
+        let places = places.with_directories(parents.into_iter().collect()).with_matches(matches);
         if spec.attempt.0 > 0 { places.appending() } else { places }
     }
 
     /// Whether another attempt has other files.
     pub(crate) fn are_for_each_attempt(&self, spec: &JobSpec) -> bool {
-        match self {
-            Logs::Directory(_) => true,
-            Logs::Files(streams) => {
-                streams.iter().flatten().any(|files| has_attempt(&files.name)) || spec.error_file.iter().any(has_attempt)
+        match &self.places {
+            Places::Directory(_) => true,
+            Places::Files(streams) => {
+                let files = streams.iter().flatten().map(|files| &files.name);
+                let all = files.chain(&spec.error_file).chain(self.matches.iter().flatten().map(|lines| &lines.file));
+                all.into_iter().any(has_attempt)
             }
         }
     }

@@ -11,7 +11,7 @@ mod files;
 mod screen;
 mod text;
 
-use files::{logfiles, places, spool};
+use files::{logfiles, matches, places, spool};
 use screen::{presenter, region};
 use text::{block, console, fold, grouped, lines, tag, template, time};
 
@@ -19,6 +19,7 @@ pub use config::{Config, Mode, Names, PARTIAL_AFTER};
 pub use console::{CONTINUED_MARK, CUT_MARK};
 pub use lines::MAX_LINE;
 pub use logfiles::{LogError, LogFiles};
+pub use matches::Matches;
 pub use places::LogPlaces;
 pub use presenter::Presenter;
 pub use spool::{Completion, Full, Record, Request, SPOOL_MEMORY, Spool, SpoolError};

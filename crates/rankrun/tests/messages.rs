@@ -141,7 +141,7 @@ fn values_that_are_none() {
     exit 2
     "#);
     insta::assert_snapshot!(output_of(&["--stdin", "some", "true"]), @r#"
-    error: --stdin: "some" is not a rank, none or all
+    error: --stdin: "some" is not a rank, none, all or shared
     exit 2
     "#);
     insta::assert_snapshot!(output_of(&["--wrap", "0:gdb 'x", "true"]), @r#"

@@ -10,6 +10,7 @@ mod restart;
 mod rows;
 mod table;
 mod testimony;
+mod torchrun;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,7 @@ const ROWS: [(&str, Row); 11] = [
     ("memory", rows::memory),
     ("hook", testimony::hook),
     ("notes", testimony::notes),
+    ("torchrun", torchrun::torchrun),
 ];
 
 pub(crate) fn bench(runs: Option<usize>, names: &[String]) -> Result<()> {

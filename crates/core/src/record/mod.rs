@@ -2,6 +2,7 @@
 
 pub mod advice;
 pub mod attempts;
+pub mod calendar;
 pub mod control;
 pub mod core_dump;
 pub mod event;
@@ -13,3 +14,4 @@ pub mod report;
 pub mod standing;
 pub mod suggest;
 pub mod text;
+pub mod torchrun_summary;

@@ -370,7 +370,7 @@ fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(
         ("ROLE_WORLD_SIZE", number(world)),
         ("ROLE_NAME", "default".into()),
         ("TORCHELASTIC_RESTART_COUNT", number(spec.attempt.0)),
-        ("TORCHELASTIC_MAX_RESTARTS", "0".into()),
+        ("TORCHELASTIC_MAX_RESTARTS", number(spec.restart.budget.most())),
         ("TORCHELASTIC_RUN_ID", OsString::from(&spec.job.0)),
         ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
         // The default of torchrun 2.15's --signals-to-handle.

@@ -116,6 +116,11 @@ impl Budget {
         self.is_given() && counts.into_iter().flatten().all(|count| count > 0)
     }
 
+    /// How many restarts there may be, as torch's programs are told.
+    pub fn most(&self) -> u32 {
+        self.total.or(self.recent.map(|recent| recent.restarts)).unwrap_or(0)
+    }
+
     /// What both allow.
     pub fn and(self, other: Budget) -> Budget {
         let total = match (self.total, other.total) {

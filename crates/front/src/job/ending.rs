@@ -7,10 +7,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rankrun_agent::tidy::Remains;
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::event::{End, JobEvent};
+use rankrun_core::foreign_codes::Codes;
 use rankrun_core::gang::{self, Outside};
 use rankrun_core::job::CleanShm;
+use rankrun_core::printable::printable_lines;
 use rankrun_core::report::{Left, OutputFate, Report};
 use rankrun_core::text::{Look, lines_below, render};
+use rankrun_core::torchrun_summary;
 use rankrun_core::verdict::{Origin, Verdict, verdict};
 use rankrun_core::{ExitCode, NodeRank, Rank, Stream, WorkerStatus};
 use rankrun_sys::cgroup::GuardedCgroup;
@@ -112,6 +115,12 @@ impl Front {
                 Look { saved: end.saved.as_deref(), color: self.plan.color, is_quoted_above: end.is_quoted_above };
             let text = render(&report, look);
             self.notices.push_back(format!("{}{}", self.over_key(), text.trim_end_matches('\n')));
+            if self.plan.codes == Some(Codes::Torchrun)
+                && let Some(text) = torchrun_summary::summary(&report, &self.plan.spec)
+            {
+                let text = printable_lines(&text);
+                self.notices.push_back(text.trim_end_matches('\n').to_owned());
+            }
         }
         let now = self.now();
         self.delivery.journal.record(now, || JobEvent::End(Box::new(end)));

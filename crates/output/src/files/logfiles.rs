@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use rankrun_core::{Rank, Stream};
 
 use crate::console::Source;
-use crate::places::{LogPlaces, open};
+use crate::matches::Unfinished;
+use crate::places::{LogPlaces, MATCHES, open};
 
 /// How many files are open at once: each costs a descriptor, and a process commonly may have 1,024.
 const OPEN_FILES: usize = 256;
@@ -44,6 +45,8 @@ pub struct LogFiles {
     uses: u64,
     /// Bytes of all streams that could not be written yet.
     unwritten: usize,
+    /// Lines of each stream of which it is not known yet whether they are copied.
+    unfinished: [Unfinished; 2],
 }
 
 #[derive(Debug)]
@@ -80,6 +83,7 @@ impl LogFiles {
         places.prepare()?;
         Ok(LogFiles {
             unwritten: 0,
+            unfinished: Default::default(),
             world_size,
             shared: places.shared(),
             places,
@@ -125,8 +129,11 @@ impl LogFiles {
     /// The file could not be opened or written. Nothing is lost: what is unwritten is kept, and written by
     /// [`retry`](Self::retry) or before anything else that comes for this file.
     pub fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) -> Result<(), LogError> {
+        let matches = self.places.matches(stream);
+        let found = matches.map(|matches| matches.take(&mut self.unfinished[stream.index()], rank, bytes));
+        let copied = self.copy(stream, found);
         let source = (rank, stream);
-        let Some(path) = self.path(rank, stream) else { return Ok(()) };
+        let Some(path) = self.path(rank, stream) else { return copied };
         let is_begun = self.places.are_made();
         let log = self.logs.entry(source).or_insert_with(|| Log { is_begun, ..Log::default() });
         let before = log.unwritten.len();
@@ -135,7 +142,7 @@ impl LogFiles {
             false => log.take(bytes),
         }
         self.unwritten += log.unwritten.len() - before;
-        self.flush(source)
+        self.flush(source).and(copied)
     }
 
     /// A stream of a rank has ended: writes its unterminated last line and closes the file.
@@ -144,9 +151,12 @@ impl LogFiles {
     ///
     /// As for [`write`](Self::write).
     pub fn close(&mut self, rank: Rank, stream: Stream) -> Result<(), LogError> {
+        let matches = self.places.matches(stream);
+        let found = matches.map(|matches| matches.end(&mut self.unfinished[stream.index()], rank));
+        let copied = self.copy(stream, found);
         let source = (rank, stream);
         let Some(log) = self.logs.get_mut(&source) else {
-            return Ok(());
+            return copied;
         };
         let before = log.unwritten.len();
         let is_shared = self.places.file(rank, stream, self.world_size).is_some_and(|path| self.shared.contains(&path));
@@ -154,7 +164,17 @@ impl LogFiles {
         self.unwritten += log.unwritten.len() - before;
         self.flush(source)?;
         self.open.remove(&source);
-        Ok(())
+        copied
+    }
+
+    /// Writes lines to the file of the copied ones.
+    fn copy(&mut self, stream: Stream, lines: Option<Vec<u8>>) -> Result<(), LogError> {
+        let Some(lines) = lines.filter(|lines| !lines.is_empty()) else { return Ok(()) };
+        // The file was made before the ranks.
+        let log = self.logs.entry((MATCHES, stream)).or_insert_with(|| Log { is_begun: true, ..Log::default() });
+        log.unwritten.extend_from_slice(&lines);
+        self.unwritten += lines.len();
+        self.flush((MATCHES, stream))
     }
 
     /// Tries again to write what could not be written, and stops at the first failure.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rankrun_core::{Rank, Stream};
 
 use crate::logfiles::LogError;
+use crate::matches::Matches;
 
 /// The least number of digits of a rank in the name of its file: jobs of different sizes use the same names.
 const RANK_WIDTH: usize = 4;
@@ -21,7 +22,12 @@ pub struct LogPlaces {
     directories: Vec<PathBuf>,
     /// An earlier attempt may have written to the files.
     is_appending: bool,
+    /// For each stream the lines that are copied to a file of their own.
+    matches: [Option<Matches>; 2],
 }
+
+/// Stands for the file of the copied lines of a stream, among those of the ranks: no rank has this number.
+pub(crate) const MATCHES: Rank = Rank(u32::MAX);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Kind {
@@ -55,12 +61,17 @@ pub(crate) fn wrong_kind(kind: FileType) -> Option<WrongKind> {
 impl LogPlaces {
     /// A file for each rank and stream, in the directory of each rank, in order.
     pub fn directories(dirs: Vec<PathBuf>) -> LogPlaces {
-        LogPlaces { kind: Kind::Directories(dirs), directories: Vec::new(), is_appending: false }
+        LogPlaces { kind: Kind::Directories(dirs), directories: Vec::new(), is_appending: false, matches: [None, None] }
     }
 
     /// The file of each rank for stdout, and for stderr; a stream without a file goes to the console only.
     pub fn files(stdout: Vec<Option<PathBuf>>, stderr: Vec<Option<PathBuf>>) -> LogPlaces {
-        LogPlaces { kind: Kind::Files([stdout, stderr]), directories: Vec::new(), is_appending: false }
+        LogPlaces {
+            kind: Kind::Files([stdout, stderr]),
+            directories: Vec::new(),
+            is_appending: false,
+            matches: [None, None],
+        }
     }
 
     /// The same, and directories that are made too.
@@ -73,8 +84,21 @@ impl LogPlaces {
         LogPlaces { is_appending: true, ..self }
     }
 
+    /// The same, and lines that are copied to files of their own.
+    pub fn with_matches(self, matches: [Option<Matches>; 2]) -> LogPlaces {
+        LogPlaces { matches, ..self }
+    }
+
+    /// The lines of a stream that are copied.
+    pub(crate) fn matches(&self, stream: Stream) -> Option<&Matches> {
+        self.matches[stream.index()].as_ref()
+    }
+
     /// The file of a stream, if it has one. `world_size` is the number of ranks.
     pub fn file(&self, rank: Rank, stream: Stream, world_size: u32) -> Option<PathBuf> {
+        if rank == MATCHES {
+            return self.matches(stream).map(|matches| matches.file.clone());
+        }
         match &self.kind {
             Kind::Directories(dirs) => {
                 let width = world_size.saturating_sub(1).to_string().len().max(RANK_WIDTH);
@@ -104,15 +128,18 @@ impl LogPlaces {
         for dir in &self.directories {
             std::fs::create_dir_all(dir).map_err(|source| LogError { action: "create", path: dir.clone(), source })?;
         }
+        self.matches.iter().flatten().try_for_each(|matches| file(&matches.file, self.is_appending))?;
         match &self.kind {
             Kind::Directories(dirs) => {
                 dirs.iter().collect::<BTreeSet<_>>().into_iter().try_for_each(|dir| directory(dir))
             }
-            Kind::Files(files) => {
-                files.iter().flatten().flatten().collect::<BTreeSet<_>>().into_iter().try_for_each(|path| {
-                    file(path, self.is_appending)
-                })
-            }
+            Kind::Files(files) => files
+                .iter()
+                .flatten()
+                .flatten()
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .try_for_each(|path| file(path, self.is_appending)),
         }
     }
 

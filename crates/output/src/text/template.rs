@@ -3,7 +3,9 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use rankrun_core::Stream;
+use rankrun_core::{Rank, Stream};
+
+use crate::config::Names;
 
 use crate::time::write_utc;
 
@@ -73,6 +75,22 @@ impl Template {
     /// Whether this is no text at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
+    }
+
+    /// The tag of a rank, without a time.
+    pub fn of_rank(&self, rank: Rank, names: &Names, stream: Stream) -> Vec<u8> {
+        let mut tag = Vec::new();
+        let fields = Fields {
+            rank: &rank.to_string(),
+            rank_width: 0,
+            local_rank: &names.local_rank.to_string(),
+            node: &names.node,
+            app: &names.app.to_string(),
+            stream,
+            wall: Duration::ZERO,
+        };
+        self.render(&fields, &mut tag);
+        tag
     }
 
     pub(crate) fn render(&self, fields: &Fields<'_>, out: &mut Vec<u8>) {

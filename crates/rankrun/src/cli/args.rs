@@ -27,7 +27,7 @@ pub(crate) const PER_COMMAND: &[&str] = &["nproc", "env", "env-remove", "wdir", 
 pub(crate) const ONLY_TYPED: &[&str] = &["config", "dry-run", "help", "version", COMMAND];
 
 /// Options that may be given several times, each adding to what was there.
-pub(crate) const REPEATED: &[&str] = &["env", "env-remove", "wrap"];
+pub(crate) const REPEATED: &[&str] = &["env", "env-remove", "wrap", "match-stdout", "match-stderr"];
 
 /// Options without a value.
 pub(crate) const SWITCHES: &[&str] =
@@ -401,6 +401,21 @@ fn output_args() -> Vec<Arg> {
             "As --stderr-file, and the output is shown as well.",
         )
         .value_hint(clap::ValueHint::FilePath),
+        option(
+            "match-stdout",
+            "[RANKS:]FILE::TEXT",
+            OUTPUT,
+            "Copy the lines of stdout that contain TEXT to a file [repeatable]",
+            "The lines of all ranks are in one file, with the tag of --tag. Several texts need the same FILE each time: a line with \
+             any of them is copied.",
+        ),
+        option(
+            "match-stderr",
+            "[RANKS:]FILE::TEXT",
+            OUTPUT,
+            "Copy the lines of stderr that contain TEXT to a file [repeatable]",
+            "As --match-stdout.",
+        ),
         choice(
             "stdio",
             "KIND",
@@ -446,9 +461,9 @@ fn input_args() -> Vec<Arg> {
     vec![
         option(
             "stdin",
-            "none|RANK|all|shared",
+            "WHO",
             INPUT,
-            "Who reads stdin (default 0, the first rank)",
+            "Who reads stdin: RANK, none, all or shared (default 0)",
             "A single rank reads rankrun's stdin directly, so that input which it does not read is left for the \
              next program. \"shared\" gives rankrun's own stdin to every rank: each byte goes to the one that reads it, for \
              programs of which one rank at a time reads, such as torch.distributed.breakpoint.",

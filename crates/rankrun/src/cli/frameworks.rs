@@ -41,8 +41,8 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "error-file",
             "FILE",
             heading,
-            "Where torch's @record writes the exception of a rank",
-            "Sets TORCHELASTIC_ERROR_FILE, and makes the directories of the files. The default is a file in the job's private \
+            "Where torch writes the exception of a rank",
+            "Sets TORCHELASTIC_ERROR_FILE for torch's @record, and makes the directories of the files. The default is a file in the job's private \
              directory, which is read for the report and removed. Fields are those of --log-dir.",
         )
         .value_hint(clap::ValueHint::FilePath),

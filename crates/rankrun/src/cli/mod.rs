@@ -3,6 +3,7 @@
 pub(crate) mod args;
 pub(crate) mod choices;
 pub(crate) mod config;
+pub(crate) mod files;
 pub(crate) mod frameworks;
 pub(crate) mod habits;
 pub(crate) mod invocation;

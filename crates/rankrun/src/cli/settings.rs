@@ -17,6 +17,7 @@ use rankrun_core::{Rank, RankSet, Template};
 use crate::args;
 use crate::choices::{self, Output, Stdio, When, choose};
 use crate::config::{self, Config};
+use crate::files::{Files, MatchSettings, files, matches, of_ranks};
 use crate::invocation::Segment;
 use crate::message::Problem;
 use crate::restarting;
@@ -89,13 +90,6 @@ pub(crate) struct AppSettings {
     pub(crate) slip: Option<String>,
 }
 
-/// Files for a stream of some ranks.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Files {
-    pub(crate) ranks: RankSet,
-    pub(crate) name: Template,
-}
-
 /// All settings of a job. `None` is the default where the default depends on other things.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Settings {
@@ -134,6 +128,8 @@ pub(crate) struct Settings {
     pub(crate) files: [Option<Files>; 2],
     /// The files that they go to beside the console.
     pub(crate) tees: [Option<Files>; 2],
+    /// The lines of stdout and stderr that are copied to files of their own.
+    pub(crate) matches: [Option<MatchSettings>; 2],
     /// Where torch's `@record` writes the exception of a rank.
     pub(crate) error_file: Option<Template>,
     /// Replace fields in the words of the commands.
@@ -160,6 +156,11 @@ impl Settings {
     /// Whether a stream goes to files that are named.
     pub(crate) fn has_files(&self) -> bool {
         self.files.iter().chain(&self.tees).any(Option::is_some)
+    }
+
+    /// Whether lines are copied to files of their own.
+    pub(crate) fn has_matches(&self) -> bool {
+        self.matches.iter().any(Option::is_some)
     }
 }
 
@@ -228,6 +229,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         log_dir: file("log-dir")?,
         files: [files("stdout-file")?, files("stderr-file")?],
         tees: [files("tee-stdout")?, files("tee-stderr")?],
+        matches: [matches(sources.every(&["match-stdout"]))?, matches(sources.every(&["match-stderr"]))?],
         error_file: file("error-file")?,
         expands_args: switch("expand-args")?,
         stdio: sources.choice("stdio", choices::STDIO)?.unwrap_or(Stdio::Auto),
@@ -450,6 +452,8 @@ pub(crate) const KEYS: &[&str] = &[
     "stderr-file",
     "tee-stdout",
     "tee-stderr",
+    "match-stdout",
+    "match-stderr",
     "stdio",
     "buffer",
     "spool",
@@ -523,24 +527,6 @@ fn variable_name(given: &Given, name: &[u8]) -> Result<OsString, Problem> {
 }
 
 /// `[RANKS:]COMMAND`; what stands before the first colon is a part of the command unless it reads as ranks.
-/// `[RANKS:]TEXT`: the ranks, and the text.
-fn of_ranks(text: &OsStr) -> (RankSet, &OsStr) {
-    let bytes = text.as_bytes();
-    let ranks = bytes.iter().position(|byte| *byte == b':').and_then(|colon| {
-        let ranks: RankSet = std::str::from_utf8(&bytes[..colon]).ok()?.parse().ok()?;
-        Some((ranks, OsStr::from_bytes(&bytes[colon + 1..])))
-    });
-    ranks.unwrap_or((RankSet::All, text))
-}
-
-fn files(given: &Given) -> Result<Files, Problem> {
-    let (ranks, name) = of_ranks(&given.text);
-    match name.is_empty() {
-        true => Err(given.problem("the name is empty")),
-        false => Ok(Files { ranks, name: template(given, name)? }),
-    }
-}
-
 fn wrap(given: &Given) -> Result<Wrap, Problem> {
     let (ranks, command) = of_ranks(&given.text);
     let command = words::split(command)
@@ -553,7 +539,7 @@ fn wrap(given: &Given) -> Result<Wrap, Problem> {
 }
 
 /// A text that may differ from rank to rank. An unknown field in it is an error.
-fn template(given: &Given, text: &OsStr) -> Result<Template, Problem> {
+pub(crate) fn template(given: &Given, text: &OsStr) -> Result<Template, Problem> {
     Template::strict(text).map_err(|error| {
         let literally = format!("write {{{{{}}}}} for that text itself", error.name);
         given.problem(error).hint(literally)

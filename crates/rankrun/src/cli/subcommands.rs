@@ -23,7 +23,19 @@ pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
 
 /// The definition of a subcommand.
 pub(crate) fn subcommand(name: &str) -> Option<Command> {
-    let all = [check(), clean(), completions(), man(), mpiexec(), replay(), report(), restart(), status(), stop(), torchrun()];
+    let all = [
+        check(),
+        clean(),
+        completions(),
+        man(),
+        mpiexec(),
+        replay(),
+        report(),
+        restart(),
+        status(),
+        stop(),
+        torchrun(),
+    ];
     all.into_iter().find(|command| command.get_name() == name)
 }
 

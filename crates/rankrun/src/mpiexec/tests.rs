@@ -5,9 +5,10 @@ use std::ffi::OsString;
 use rankrun_core::foreign_codes::Codes;
 
 use super::lists::{DISPLAY, OUTPUT, RUNTIME};
-use super::table::{Here, Launcher, Special, TABLE, named};
-use super::{Around, Reading, Stop, is_name, read};
+use super::table::{Launcher, Special, TABLE, named};
+use super::{Around, is_name, read};
 use crate::args;
+use crate::dialect::{Here, Reading, Stop};
 
 fn reading_in(env: &[(&str, &str)], words: &[&str]) -> Result<Reading, String> {
     let env: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
@@ -16,6 +17,7 @@ fn reading_in(env: &[(&str, &str)], words: &[&str]) -> Result<Reading, String> {
         Stop::Problem(problem) => problem.to_string(),
         Stop::Help => "help".to_owned(),
         Stop::Version => "version".to_owned(),
+        Stop::Text(text) => text,
     })
 }
 

@@ -18,15 +18,17 @@ use rankrun_core::rankmap::Place;
 use rankrun_core::{
     AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template,
 };
-use rankrun_front::{Logs, Plan, ReportPlace, StreamFiles};
+use rankrun_front::{Logs, Places, Plan, ReportPlace, StreamFiles};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template as Tag};
 
 use crate::capacity::Descriptors;
 use crate::check::variable;
 use crate::choices::{Output, Stdio, When};
+use crate::files::Files;
+use crate::matches::matches;
 use crate::message::Problem;
 use crate::program;
-use crate::settings::{AppSettings, Files, Nproc, Settings};
+use crate::settings::{AppSettings, Nproc, Settings};
 use rankrun_sys::reason;
 
 /// The environment in which rankrun starts.
@@ -198,7 +200,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     check_programs(&spec, &settings.apps)?;
     Ok(Plan {
         output: output(settings, world, around)?,
-        logs: logs(settings)?,
+        logs: logs(settings, &spec)?,
         report: report_place(settings, around, &spec.job),
         journal: settings.journal.as_ref().map(|file| around.cwd.join(file)),
         error_file: around.variable("TORCHELASTIC_ERROR_FILE").map(|path| around.cwd.join(path)),
@@ -217,7 +219,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
 }
 
 /// Where log files go: a directory, or one for each rank; or the files that the streams go to instead of the console.
-fn logs(settings: &Settings) -> Result<Option<Logs>, Problem> {
+fn logs(settings: &Settings, spec: &JobSpec) -> Result<Option<Logs>, Problem> {
     let of_stream = |index: usize| {
         let kinds = [&settings.files[index], &settings.tees[index]];
         let files = |files: &Files| StreamFiles { ranks: files.ranks.clone(), name: files.name.clone() };
@@ -228,11 +230,17 @@ fn logs(settings: &Settings) -> Result<Option<Logs>, Problem> {
             let problem = Problem::usage("--log-dir cannot be used with --stdout-file, --tee-stdout and the like");
             Err(problem.hint("--log-dir alone writes both streams to files, and --output none hides them"))
         }
-        Some(directory) => Ok(Some(Logs::Directory(directory.clone()))),
-        None if settings.has_files() || settings.error_file.is_some() => {
-            Ok(Some(Logs::Files([of_stream(0), of_stream(1)])))
+        directory => {
+            let places = match directory {
+                Some(directory) => Places::Directory(directory.clone()),
+                None if settings.has_files() || settings.has_matches() || settings.error_file.is_some() => {
+                    Places::Files([of_stream(0), of_stream(1)])
+                }
+                None => return Ok(None),
+            };
+            let matches = [matches(settings, spec, Stream::Stdout)?, matches(settings, spec, Stream::Stderr)?];
+            Ok(Some(Logs { places, matches }))
         }
-        None => Ok(None),
     }
 }
 
@@ -550,15 +558,19 @@ fn io_policy(settings: &Settings, world: u32, around: &Surroundings) -> Result<I
     })
 }
 
-fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Config, Problem> {
+pub(crate) fn tag(settings: &Settings) -> Result<Option<Tag>, Problem> {
     let tag = settings.tag.as_ref().map(|given| match given.text.to_str() {
         Some("") => Ok(Tag::default()),
         Some(text) => text.parse::<Tag>().map_err(|error| given.problem(error)),
         None => Err(given.problem("the template is not UTF-8 text")),
     });
+    tag.transpose()
+}
+
+fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Config, Problem> {
     let [_, stdout, stderr] = around.terminals;
     Ok(Config {
-        tag: tag.transpose()?,
+        tag: tag(settings)?,
         timestamps: settings.timestamps,
         only: settings.only.clone().unwrap_or(RankSet::All),
         hidden: settings.files.each_ref().map(|files| files.as_ref().map(|files| files.ranks.clone())),

@@ -42,7 +42,7 @@ pub(super) fn write(writer: &mut Writer<'_>, meeting: &Meeting, workers: u32) ->
     let given = options.get("--log-dir");
     if given.is_some_and(|given| given.text == NOWHERE) {
         writer.words.extend(["-x".into(), "TORCHELASTIC_ERROR_FILE=".into()]);
-        return Ok(());
+        return filters(writer, None, [Vec::new(), Vec::new()]);
     }
     let is_written = redirects.values().chain(tees.values()).any(|mask| *mask != 0);
     let base = match given {
@@ -51,7 +51,7 @@ pub(super) fn write(writer: &mut Writer<'_>, meeting: &Meeting, workers: u32) ->
             return Err(problem.hint("name a directory, which is made if there is none"));
         }
         Some(given) => literal(&given.text, For::File),
-        None if !is_written => return filters(writer, None, is_teed),
+        None if !is_written => return filters(writer, None, [Vec::new(), Vec::new()]),
         None => {
             let temporary = writer.around.variable("TMPDIR").unwrap_or(OsStr::new("/tmp")).to_owned();
             let mut base = literal(&temporary, For::File);
@@ -74,10 +74,12 @@ pub(super) fn write(writer: &mut Writer<'_>, meeting: &Meeting, workers: u32) ->
         word.push(format!("/{{local_rank}}/{name}"));
         word
     };
-    for (bit, to_file, to_both, name) in STREAMS {
+    let mut all_teed = [Vec::new(), Vec::new()];
+    for ((bit, to_file, to_both, name), all_teed) in STREAMS.into_iter().zip(&mut all_teed) {
         let of = |masks: &Masks, rank: u32| masks.get(&rank).is_some_and(|mask| mask & bit != 0);
         let teed: Vec<u32> = (0..workers).filter(|rank| of(&tees, *rank)).collect();
         let redirected: Vec<u32> = (0..workers).filter(|rank| of(&redirects, *rank) && !of(&tees, *rank)).collect();
+        all_teed.clone_from(&teed);
         for (option, ranks) in [(to_file, redirected), (to_both, teed)] {
             if ranks.is_empty() {
                 continue;
@@ -89,7 +91,7 @@ pub(super) fn write(writer: &mut Writer<'_>, meeting: &Meeting, workers: u32) ->
         }
     }
     writer.push(file("--error-file", None, "error.json"));
-    filters(writer, Some(&attempt), is_teed)
+    filters(writer, Some(&attempt), all_teed)
 }
 
 /// The masks of the local ranks that have one.
@@ -152,18 +154,26 @@ fn prefix(template: &str, role: &str) -> String {
     tag + &escape(rest)
 }
 
-/// Lines with certain texts, in a file of their own.
-fn filters(writer: &mut Writer<'_>, attempt: Option<&OsStr>, is_teed: bool) -> Result<(), Problem> {
-    for (option, stream) in [("--duplicate-stdout-filters", "stdout"), ("--duplicate-stderr-filters", "stderr")] {
+/// Lines of tee'd streams with certain texts, in a file of their own. The file is made in any case.
+fn filters(writer: &mut Writer<'_>, attempt: Option<&OsStr>, teed: [Vec<u32>; 2]) -> Result<(), Problem> {
+    let rows = [
+        ("--duplicate-stdout-filters", "--match-stdout", "stdout"),
+        ("--duplicate-stderr-filters", "--match-stderr", "stderr"),
+    ];
+    for ((option, ours, stream), ranks) in rows.into_iter().zip(teed) {
         let Some(given) = writer.options.get(option) else { continue };
-        let texts: Vec<String> =
-            given.utf8()?.replace(",,", "\0").split(',').map(|text| text.replace('\0', ",")).collect();
-        let (Some(_attempt), true) = (attempt, is_teed) else {
-            writer.warnings.push(format!("{}: only lines of workers with --tee are copied", given.origin));
+        let texts = given.utf8()?.replace(",,", "\0");
+        let Some(attempt) = attempt.filter(|_| !ranks.is_empty()) else {
+            writer.warnings.push(format!("{}: no lines are copied, since no {stream} is tee'd (--tee)", given.origin));
             continue;
         };
-        let problem = given.problem("lines are not copied to a file of their own yet");
-        return Err(problem.hint(format!("search the {stream}.log files: grep -F -e {}", texts.join(" -e "))));
+        let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+        for text in texts.split(',') {
+            let mut word = OsString::from(format!("{ours}={}:", ranks.join(",")));
+            word.push(attempt);
+            word.push(format!("/filtered_{stream}.log::{}", text.replace('\0', ",")));
+            writer.words.push(word);
+        }
     }
     Ok(())
 }

@@ -151,13 +151,12 @@ fn named(ours: &clap::Command, word: &OsStr) -> Result<Option<(&'static Row, Typ
     if let Some(row) = TABLE.iter().find(|row| row.name == name) {
         return Ok(Some((row, typed)));
     }
-    if args::takes_next_word(ours, &typed.name).is_some() {
-        return Ok(None);
-    }
     let begin_so: Vec<&'static Row> = TABLE.iter().filter(|row| row.name.starts_with(&name)).collect();
     match begin_so[..] {
         [] => Ok(None),
+        // "--nproc" is ours too, with the same meaning: the translator must see it.
         [row] => Ok(Some((row, typed))),
+        _ if args::takes_next_word(ours, &typed.name).is_some() => Ok(None),
         _ => {
             let names: Vec<&str> = begin_so.iter().map(|row| row.name).collect();
             let problem = Problem::usage(format!("\"{}\" may be any of {}", typed.name, names.join(", ")));

@@ -128,7 +128,7 @@ pub(super) const TABLE: &[Row] = &[
         "--signals-to-handle",
         "NAMES",
         read(
-            "for the workers (TORCHELASTIC_SIGNALS_TO_HANDLE); SIGTERM, SIGINT, SIGHUP and SIGQUIT end the job, and USR1 and USR2 reach the workers in any case",
+            "for the workers (TORCHELASTIC_SIGNALS_TO_HANDLE); SIGTERM, SIGINT and SIGHUP end the job, SIGUSR1 and SIGUSR2 reach the workers, which go on",
         ),
     ),
     typed(

@@ -11,7 +11,6 @@ use super::parse::{Given, Options, parse};
 use super::rendezvous::{self, Meeting};
 use super::table::{EVENTS, NUMA};
 use super::{completion, logs};
-use crate::args;
 use crate::dialect::{For, Here, Reading, Stop, Without, fill, literal};
 use crate::message::Problem;
 
@@ -35,6 +34,9 @@ impl Around<'_> {
         gpu_mask(self.env, &[]).map_or_else(self.gpus, |mask| mask.devices)
     }
 }
+
+/// The signals that do not end rankrun itself.
+const PASSED_ON: &[&str] = &["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"];
 
 /// The grace of torchrun.
 const GRACE: u32 = 30;
@@ -185,13 +187,16 @@ impl Writer<'_> {
         if let Some(signals) = self.options.get("--signals-to-handle") {
             let text = signals.utf8()?;
             for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-                crate::stopping::read_signal(name).map_err(|error| signals.problem(error))?;
+                let number = crate::stopping::read_signal(name).map_err(|error| signals.problem(error))?;
+                if !PASSED_ON.contains(&rankrun_core::status::signal_name(number).as_str()) {
+                    self.warnings.push(format!("{}: {name} is not passed on to the workers", signals.origin));
+                }
             }
             self.set("TORCHELASTIC_SIGNALS_TO_HANDLE", text);
         }
         if let Some(restarts) = self.options.get("--max-restarts") {
             let count = restarts.number()?;
-            self.restarts(restarts, count);
+            self.restarts(count);
         }
         if let Some(interval) = self.options.get("--monitor-interval") {
             let text = interval.utf8()?;
@@ -203,15 +208,13 @@ impl Writer<'_> {
     }
 
     /// `--max-restarts N`, as far as our own options offer it.
-    fn restarts(&mut self, given: &Given, count: u32) {
-        let is_offered = args::job().get_arguments().any(|arg| arg.get_long() == Some("max-restarts"));
-        if is_offered {
-            self.push(format!("--max-restarts={count}"));
-        } else if count > 0 {
-            self.warnings.push(format!("{} {count}: workers are not restarted yet", given.origin));
-        }
+    /// torchrun starts again at once, whatever has failed.
+    fn restarts(&mut self, count: u32) {
         if count > 0 {
-            self.set("TORCHELASTIC_MAX_RESTARTS", count.to_string());
+            self.push(format!("--max-restarts={count}"));
+            self.push("--backoff=0".to_owned());
+            self.push("--no-breaker".to_owned());
+            self.push("--start-retries=0".to_owned());
         }
     }
 
