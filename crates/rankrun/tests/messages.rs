@@ -493,7 +493,7 @@ fn a_dry_run_shows_what_two_ranks_get() {
                  TORCHELASTIC_RESTART_COUNT=0
                  TORCHELASTIC_RUN_ID=<job>
                  TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT
-                 TORCHELASTIC_USE_AGENT_STORE=False
+                 TORCHELASTIC_USE_AGENT_STORE=True
                  TORCH_NCCL_ASYNC_ERROR_HANDLING=1
                  WORLD_SIZE=2
     exit 0

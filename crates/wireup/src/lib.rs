@@ -7,6 +7,7 @@
 mod names;
 pub mod pmi1;
 pub mod pmix;
+pub mod tcpstore;
 pub mod worker;
 
 pub use names::{Names, PublishError};

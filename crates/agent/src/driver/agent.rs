@@ -19,6 +19,7 @@ use super::token::Token;
 use crate::children::{Boundary, Children, Interpreters};
 use crate::guard::Options;
 use crate::guard::lease::{Lease, Word};
+use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::WorkerSocket;
 use crate::streams::Link;
 use crate::team::{Hands, Inherited, SpawnerThread};
@@ -183,6 +184,7 @@ impl Setup {
             children: Children::new(self.job, boundary),
             spawner,
             worker_socket: WorkerSocket::default(),
+            torch_store: TorchStore::default(),
             interpreters,
             lease: self.lease,
             memory: Some(memory),

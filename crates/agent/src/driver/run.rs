@@ -97,6 +97,7 @@ impl Loop {
             if !self.hands.clock.is_paused() {
                 let now = self.hands.clock.now();
                 self.hands.worker_socket.tick(now, &self.hands.poller);
+                self.hands.torch_store.tick(now, &self.hands.poller);
                 if let Some(team) = &mut self.team {
                     team.tick(&mut self.hands, now);
                 }
@@ -124,7 +125,8 @@ impl Loop {
             return renewal;
         }
         let team = self.team.as_ref().and_then(Team::deadline);
-        let due = [team, self.hands.worker_socket.deadline()].into_iter().flatten().min();
+        let due =
+            [team, self.hands.worker_socket.deadline(), self.hands.torch_store.deadline()].into_iter().flatten().min();
         due.map_or(renewal, |due| due.saturating_sub(self.hands.clock.now()).min(renewal))
     }
 
@@ -159,6 +161,14 @@ impl Loop {
                 return Ok(());
             }
             Token::Memory => self.wakers.memory.clear(),
+            Token::TorchStore => {
+                self.hands.torch_store.accept(now, &self.hands.poller);
+                return Ok(());
+            }
+            Token::TorchClient(client) => {
+                self.hands.torch_store.ready(client, event, &self.hands.poller);
+                return Ok(());
+            }
             Token::Output(..)
             | Token::Pmi(_)
             | Token::Stdin(_)
@@ -185,7 +195,7 @@ impl Loop {
             Token::WorkerSocket => team.accept_clients(hands, now),
             Token::WorkerClient(client) => team.client_ready(hands, now, client),
             Token::Boundary(slot) => team.boundary_changed(hands, now, Slot(slot as u32)),
-            Token::Front | Token::Lease | Token::Io => {}
+            Token::Front | Token::Lease | Token::Io | Token::TorchStore | Token::TorchClient(_) => {}
         }
         Ok(())
     }

@@ -23,6 +23,9 @@ pub(crate) enum Token {
     Pmix,
     PmixHost,
     PmixErrors,
+    /// Where torch's store listens, and its clients.
+    TorchStore,
+    TorchClient(usize),
 }
 
 impl Token {
@@ -45,6 +48,8 @@ impl Token {
             Token::Pmix => (14, 0),
             Token::PmixHost => (15, 0),
             Token::PmixErrors => (16, 0),
+            Token::TorchStore => (17, 0),
+            Token::TorchClient(client) => (18, client),
         };
         (kind << 32) | slot as u64
     }
@@ -68,6 +73,8 @@ impl Token {
             14 => Token::Pmix,
             15 => Token::PmixHost,
             16 => Token::PmixErrors,
+            17 => Token::TorchStore,
+            18 => Token::TorchClient(slot),
             _ => Token::Io,
         }
     }
@@ -97,6 +104,8 @@ mod tests {
             Token::Pmix,
             Token::PmixHost,
             Token::PmixErrors,
+            Token::TorchStore,
+            Token::TorchClient(7),
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

@@ -1,6 +1,7 @@
-//! What the ranks connect to: the PMI server, and the worker socket.
+//! What the ranks connect to: the PMI servers, torch's store, and the worker socket.
 
 mod hook;
 pub(crate) mod pmi;
 pub(crate) mod pmix;
+pub(crate) mod torch_store;
 pub(crate) mod worker_socket;

@@ -32,6 +32,7 @@ use crate::driver::Clock;
 use crate::guard::lease::Lease;
 use crate::services::pmi::Pmi;
 use crate::services::pmix::Pmix;
+use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::WorkerSocket;
 use crate::streams::Output;
 use crate::tidy::shm::{self, FINISH_BOUND, SharedMemory};
@@ -50,6 +51,7 @@ pub(crate) struct Hands {
     pub(crate) children: Children,
     pub(crate) spawner: SpawnerThread,
     pub(crate) worker_socket: WorkerSocket,
+    pub(crate) torch_store: TorchStore,
     pub(crate) interpreters: Interpreters,
     pub(crate) lease: Lease,
     /// The thread that watches /dev/shm, until a team takes it.

@@ -86,7 +86,7 @@ impl Team {
             };
             Pmi::new(config, ranks)
         });
-        let (held_ports, rendezvous) = hold_ports(&spec)?;
+        let (held_ports, rendezvous) = hold_ports(&spec, hands)?;
         let opened = hands.worker_socket.open(runtime, spec.hook, &hands.poller);
         hands.outbox.extend(opened.complaint.map(ToFront::Note));
         let hook = match &opened.hook {
@@ -334,15 +334,17 @@ impl Team {
     }
 }
 
-/// Holds the ports at which the ranks will meet. Most jobs need none: where there is no network, only those that asked for
-/// `TF_CONFIG` are refused.
-fn hold_ports(spec: &JobSpec) -> Result<(Vec<OwnedFd>, Option<Rendezvous>), StartError> {
-    let held: io::Result<Vec<(OwnedFd, u16)>> =
-        (0..Rendezvous::port_count(spec)).map(|_| socket::hold_port()).collect();
+/// Holds the ports at which the ranks will meet, and serves torch's store at the first of them. Most jobs need none: where
+/// there is no network, only those that asked for `TF_CONFIG` are refused.
+fn hold_ports(spec: &JobSpec, hands: &mut Hands) -> Result<(Vec<OwnedFd>, Option<Rendezvous>), StartError> {
+    let store = if Rendezvous::wants_agent_store(spec) { hands.torch_store.begin(&hands.poller) } else { None };
+    let to_hold = Rendezvous::port_count(spec) - usize::from(store.is_some());
+    let held: io::Result<Vec<(OwnedFd, u16)>> = (0..to_hold).map(|_| socket::hold_port()).collect();
     match held {
         Ok(held) => {
             let (sockets, ports): (Vec<OwnedFd>, Vec<u16>) = held.into_iter().unzip();
-            Ok((sockets, Rendezvous::new("127.0.0.1", &ports)))
+            let ports: Vec<u16> = store.into_iter().chain(ports).collect();
+            Ok((sockets, Rendezvous::new("127.0.0.1", &ports, store.is_some())))
         }
         Err(error) if spec.tf_config => Err(cannot("reserve a port for each rank (--tf-config)")(error)),
         Err(_) => Ok((Vec::new(), None)),

@@ -372,7 +372,6 @@ fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(
         ("TORCHELASTIC_RESTART_COUNT", number(spec.attempt.0)),
         ("TORCHELASTIC_MAX_RESTARTS", number(spec.restart.budget.most())),
         ("TORCHELASTIC_RUN_ID", OsString::from(&spec.job.0)),
-        ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
         // The default of torchrun 2.15's --signals-to-handle.
         ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT".into()),
     ];
@@ -386,7 +385,10 @@ fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(
             shared.push(("OMPI_MCA_mpi_oversubscribe", "1".into()));
         }
     }
-    shared.extend(facts.rendezvous.iter().flat_map(Rendezvous::shared));
+    match &facts.rendezvous {
+        Some(rendezvous) => shared.extend(rendezvous.shared()),
+        None => shared.push(("TORCHELASTIC_USE_AGENT_STORE", "False".into())),
+    }
     shared
 }
 
@@ -399,7 +401,7 @@ fn is_protected(name: &str) -> bool {
 }
 
 /// Whether the user sets or removes a variable that rankrun sets.
-fn is_edited(app: &App, variable: &OsStr) -> bool {
+pub(crate) fn is_edited(app: &App, variable: &OsStr) -> bool {
     app.env.iter().any(|edit| match edit {
         EnvEdit::Remove { name } if name == EVERYTHING => false,
         edit => edits(std::slice::from_ref(edit), variable),
@@ -563,6 +565,7 @@ mod tests {
             mpi: MpiMode::Pmi1,
             pmix_library: None,
             gpus_per_rank: None,
+            torch_store: crate::job::TorchStore::Agent,
             tf_config: false,
             error_file: None,
             expands_args: false,
@@ -576,7 +579,7 @@ mod tests {
         NodeFacts {
             node: NodeRank(0),
             cpus: 16,
-            rendezvous: Rendezvous::new("127.0.0.1", &[41000, 41001]),
+            rendezvous: Rendezvous::new("127.0.0.1", &[41000, 41001], true),
             stdbuf: Some("/usr/libexec/coreutils/libstdbuf.so".into()),
             socket: Some("/tmp/rankrun-0/7f3a91c2/worker".into()),
             hook: None,
@@ -682,7 +685,7 @@ mod tests {
         TORCHELASTIC_RESTART_COUNT=0
         TORCHELASTIC_RUN_ID=7f3a91c2
         TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT
-        TORCHELASTIC_USE_AGENT_STORE=False
+        TORCHELASTIC_USE_AGENT_STORE=True
         TORCH_NCCL_ASYNC_ERROR_HANDLING=1
         WORLD_SIZE=8
         ");
@@ -874,7 +877,7 @@ mod tests {
         let outer = [("TF_CONFIG", "outer")];
         assert_eq!(get(&whole(&spec(2, &outer, vec![]), 1, None), "TF_CONFIG"), None);
         let mut facts = facts();
-        facts.rendezvous = Rendezvous::new("127.0.0.1", &[41000, 41001, 41002, 41003]);
+        facts.rendezvous = Rendezvous::new("127.0.0.1", &[41000, 41001, 41002, 41003], true);
         let told = |edits| rank_environment(&spec(2, &outer, edits), &facts, Rank(1), None);
         assert!(told(vec![]).contains_key(OsStr::new("TF_CONFIG")));
         assert!(!told(vec![set("TF_CONFIG", "mine")]).contains_key(OsStr::new("TF_CONFIG")), "the app's stays");

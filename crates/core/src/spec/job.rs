@@ -77,6 +77,8 @@ pub struct JobSpec {
     pub mpi: MpiMode,
     /// The `libpmix.so.2` that serves Open MPI, if the user names one. Absolute.
     pub pmix_library: Option<OsString>,
+    /// Who serves torch's store.
+    pub torch_store: TorchStore,
     pub gpus_per_rank: Option<u32>,
     /// Whether the ranks get `TF_CONFIG`.
     pub tf_config: bool,
@@ -234,6 +236,16 @@ pub enum Buffer {
     Line,
     /// libc is asked not to buffer, likewise.
     None,
+}
+
+/// Who serves the store at `MASTER_PORT` through which the ranks of torch find each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum TorchStore {
+    /// The agent: it outlives every rank, and is there before the first.
+    #[default]
+    Agent,
+    /// The first rank, as without a launcher. The port is free for it.
+    Rank0,
 }
 
 /// Which MPI wire-up a rank is offered.

@@ -2,10 +2,13 @@
 
 use std::ffi::{OsStr, OsString};
 
-use crate::env::{GPU_MASKS, matches};
+use crate::env::{GPU_MASKS, is_edited, matches};
 use crate::ids::Rank;
-use crate::job::{App, EnvEdit, JobSpec};
+use crate::job::{App, EnvEdit, JobSpec, TorchStore};
 use crate::rankmap::Place;
+
+/// Variables that tell torch where the store is, and who serves it. A user who sets one of them means another store.
+const STORE_VARIABLES: [&str; 3] = ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"];
 
 /// Ports that are held for the job, on the node of its first rank. Each is for one listener: a program may use torch and JAX
 /// side by side.
@@ -14,6 +17,8 @@ pub struct Rendezvous {
     pub addr: String,
     /// For torch's store.
     pub master_port: u16,
+    /// Whether the agent serves torch's store there. Else the first rank does.
+    pub agent_store: bool,
     /// For JAX's coordinator, which the first rank starts.
     pub jax_port: u16,
     /// For TensorFlow's servers, by rank; empty unless the job wants `TF_CONFIG`.
@@ -26,18 +31,32 @@ impl Rendezvous {
         2 + if spec.tf_config { spec.map.world_size() as usize } else { 0 }
     }
 
+    /// Whether the agent is to serve torch's store: it is wanted, and the ranks will look for it at the agent's port.
+    pub fn wants_agent_store(spec: &JobSpec) -> bool {
+        spec.torch_store == TorchStore::Agent
+            && !spec.apps.iter().any(|app| STORE_VARIABLES.iter().any(|name| is_edited(app, OsStr::new(name))))
+    }
+
     /// A rendezvous at these ports; `None` if they are too few.
-    pub fn new(addr: impl Into<String>, ports: &[u16]) -> Option<Rendezvous> {
+    pub fn new(addr: impl Into<String>, ports: &[u16], agent_store: bool) -> Option<Rendezvous> {
         let [master_port, jax_port, tensorflow_ports @ ..] = ports else { return None };
         let (master_port, jax_port) = (*master_port, *jax_port);
-        Some(Rendezvous { addr: addr.into(), master_port, jax_port, tensorflow_ports: tensorflow_ports.to_vec() })
+        Some(Rendezvous {
+            addr: addr.into(),
+            master_port,
+            agent_store,
+            jax_port,
+            tensorflow_ports: tensorflow_ports.to_vec(),
+        })
     }
 
     /// What all ranks get alike.
-    pub(crate) fn shared(&self) -> [(&'static str, OsString); 3] {
+    pub(crate) fn shared(&self) -> [(&'static str, OsString); 4] {
         [
             ("MASTER_ADDR", OsString::from(&self.addr)),
             ("MASTER_PORT", self.master_port.to_string().into()),
+            // torch 2.15, distributed/rendezvous.py: with "True" no rank starts a store at this address.
+            ("TORCHELASTIC_USE_AGENT_STORE", if self.agent_store { "True" } else { "False" }.into()),
             ("RANKRUN_JAX_COORDINATOR", format!("{}:{}", self.addr, self.jax_port).into()),
         ]
     }
@@ -73,11 +92,11 @@ mod tests {
 
     #[test]
     fn every_rank_is_a_worker_of_tensorflow_with_a_port_of_its_own() {
-        let rendezvous = Rendezvous::new("127.0.0.1", &[41000, 41001, 41002, 41003]).expect("enough ports");
+        let rendezvous = Rendezvous::new("127.0.0.1", &[41000, 41001, 41002, 41003], true).expect("enough ports");
         insta::assert_snapshot!(rendezvous.tf_config(Rank(1)).expect("a rank of it").display(), @r#"{"cluster": {"worker": ["127.0.0.1:41002", "127.0.0.1:41003"]}, "task": {"type": "worker", "index": 1}}"#);
         assert_eq!(rendezvous.tf_config(Rank(2)), None, "there are two ranks");
-        let without = Rendezvous::new("127.0.0.1", &[41000, 41001]).expect("enough ports");
+        let without = Rendezvous::new("127.0.0.1", &[41000, 41001], true).expect("enough ports");
         assert_eq!(without.tf_config(Rank(0)), None);
-        assert_eq!(Rendezvous::new("127.0.0.1", &[41000]), None);
+        assert_eq!(Rendezvous::new("127.0.0.1", &[41000], true), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The options that take one of a few words: each word, its help, and its value.
 
-use rankrun_core::job::{Buffer, CleanShm, Descendants, MpiMode, OnGiveup, RestartScope, StopScope};
+use rankrun_core::job::{Buffer, CleanShm, Descendants, MpiMode, OnGiveup, RestartScope, StopScope, TorchStore};
 
 /// One word that an option takes.
 #[derive(Debug)]
@@ -112,6 +112,11 @@ pub(crate) const MPI: &[Choice<MpiMode>] = &[
     choice("pmi1", MpiMode::Pmi1, "PMI-1, for MPICH, Intel MPI and MVAPICH"),
     choice("pmix", MpiMode::Pmix, "PMIx, for Open MPI"),
     choice("none", MpiMode::None, "do not connect the ranks; every MPI rank runs alone"),
+];
+
+pub(crate) const TORCH_STORE: &[Choice<TorchStore>] = &[
+    choice("agent", TorchStore::Agent, "rankrun, from before the first rank until the job ends"),
+    choice("rank0", TorchStore::Rank0, "the first rank; the port is free for what it starts there"),
 ];
 
 pub(crate) const CLEAN_SHM: &[Choice<CleanShm>] = &[

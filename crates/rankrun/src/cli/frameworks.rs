@@ -35,6 +35,15 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "By default it is the one that the first of these ranks has loaded itself, else one beside the program or \
              in the system's directories.",
         ),
+        choice(
+            "torch-store",
+            "WHO",
+            heading,
+            "Who serves torch's store at MASTER_PORT",
+            "The ranks of torch find each other through it. A program that starts a server of its own at MASTER_PORT needs \
+             \"rank0\". So does one whose MASTER_ADDR or MASTER_PORT is set with -x, and there it is the default.",
+            choices::TORCH_STORE,
+        ),
     ];
     args.push(
         option(

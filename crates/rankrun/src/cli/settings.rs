@@ -9,7 +9,9 @@ use std::time::Duration;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use rankrun_core::env::matches as name_matches;
-use rankrun_core::job::{Buffer, CleanShm, Descendants, EnvEdit, MpiMode, RestartSpec, StdinTarget, StopScope, Wrap};
+use rankrun_core::job::{
+    Buffer, CleanShm, Descendants, EnvEdit, MpiMode, RestartSpec, StdinTarget, StopScope, TorchStore, Wrap,
+};
 use rankrun_core::testimony::Graces;
 use rankrun_core::units::{parse_duration, parse_size};
 use rankrun_core::{Rank, RankSet, Template};
@@ -96,6 +98,7 @@ pub(crate) struct Settings {
     pub(crate) apps: Vec<AppSettings>,
     pub(crate) gpus_per_rank: Option<u32>,
     pub(crate) mpi: MpiMode,
+    pub(crate) torch_store: TorchStore,
     /// Set `TF_CONFIG` for the ranks.
     pub(crate) tf_config: bool,
     pub(crate) pmix_library: Option<PathBuf>,
@@ -204,6 +207,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         apps,
         gpus_per_rank: sources.get("gpus-per-rank", read_gpus)?.flatten(),
         mpi: sources.choice("mpi", choices::MPI)?.unwrap_or_default(),
+        torch_store: sources.choice("torch-store", choices::TORCH_STORE)?.unwrap_or_default(),
         tf_config: switch("tf-config")?,
         pmix_library: sources.path("pmix-lib")?.map(|given| given.text.into()),
         timeout: sources.get("timeout", duration)?.filter(|timeout| !timeout.is_zero()),
@@ -411,6 +415,7 @@ pub(crate) const KEYS: &[&str] = &[
     "expand-args",
     "gpus-per-rank",
     "mpi",
+    "torch-store",
     "tf-config",
     "pmix-lib",
     "error-file",

@@ -33,7 +33,11 @@ pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> 
     let facts = NodeFacts {
         node: NodeRank(0),
         cpus,
-        rendezvous: Rendezvous::new(LOOPBACK, &vec![0; Rendezvous::port_count(&spec)]),
+        rendezvous: Rendezvous::new(
+            LOOPBACK,
+            &vec![0; Rendezvous::port_count(&spec)],
+            Rendezvous::wants_agent_store(&spec),
+        ),
         stdbuf: Some("<libstdbuf.so>".into()),
         socket: Some("<socket>".into()),
         hook: spec.hook.then(|| "<hook>".into()),

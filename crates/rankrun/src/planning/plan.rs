@@ -190,6 +190,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         mpi: mpi(settings)?,
         pmix_library: settings.pmix_library.as_ref().map(|path| around.cwd.join(path).into()),
         gpus_per_rank: settings.gpus_per_rank,
+        torch_store: settings.torch_store,
         tf_config: settings.tf_config,
         error_file: settings.error_file.clone().map(|file| below(&around.cwd, file)),
         expands_args: settings.expands_args,

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -110,6 +111,19 @@ pub fn listen_local(backlog: i32) -> io::Result<(OwnedFd, u16)> {
     let address: std::net::SocketAddr =
         rustix::net::getsockname(&socket)?.try_into().map_err(|_| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
     Ok((socket, address.port()))
+}
+
+/// Takes a TCP connection (IPv4), which does not block and does not wait to fill packets, and its peer's address.
+pub fn accept_tcp(listener: &OwnedFd) -> io::Result<(OwnedFd, SocketAddrV4)> {
+    let (socket, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+    let peer = peer.and_then(|peer| SocketAddrV4::try_from(peer).ok());
+    Ok((socket, peer.ok_or(io::ErrorKind::AddrNotAvailable)?))
+}
+
+/// The address (IPv4) at which a connection was taken.
+pub fn local_address(socket: &OwnedFd) -> io::Result<SocketAddrV4> {
+    Ok(rustix::net::getsockname(socket)?.try_into()?)
 }
 
 /// Connects to a port of 127.0.0.1.

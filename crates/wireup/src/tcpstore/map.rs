@@ -1,0 +1,116 @@
+//! What is stored: values by key, and queues by key. Both are kept in as many bytes as they have.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::request::Violation;
+
+/// A value that is appended to gets room for a sixteenth of its length, so that many appends do not each copy it.
+const ROOM_SHARE: usize = 16;
+
+/// The values and queues.
+#[derive(Default, Debug)]
+pub(super) struct Map {
+    values: HashMap<Box<[u8]>, Bytes>,
+    /// None is empty.
+    queues: HashMap<Box<[u8]>, VecDeque<Bytes>>,
+}
+
+impl Map {
+    pub(super) fn set(&mut self, key: &[u8], value: Bytes) {
+        match self.values.get_mut(key) {
+            Some(present) => *present = value,
+            None => drop(self.values.insert(key.into(), value)),
+        }
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Option<&Bytes> {
+        self.values.get(key)
+    }
+
+    /// Whether a wait for the key is over: it has a value, or a queue with something in it.
+    pub(super) fn has(&self, key: &[u8]) -> bool {
+        self.values.contains_key(key) || self.queues.contains_key(key)
+    }
+
+    pub(super) fn has_queue(&self, key: &[u8]) -> bool {
+        self.queues.contains_key(key)
+    }
+
+    /// Adds to the decimal number under the key; a key without a value counts from 0.
+    pub(super) fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, Violation> {
+        let present = match self.values.get(key) {
+            Some(value) => {
+                let text = std::str::from_utf8(value).map_err(|_| Violation::NotANumber)?;
+                text.trim_ascii_start().parse().map_err(|_| Violation::NotANumber)?
+            }
+            None => 0i64,
+        };
+        let sum = present.checked_add(delta).ok_or(Violation::NotANumber)?;
+        self.set(key, Bytes::copy_from_slice(sum.to_string().as_bytes()));
+        Ok(sum)
+    }
+
+    pub(super) fn append(&mut self, key: &[u8], more: &[u8]) {
+        match self.values.get_mut(key) {
+            Some(value) => {
+                // Not copied, unless a reply that was not yet sent shares it.
+                let mut bytes = Vec::from(std::mem::take(value));
+                if bytes.capacity() - bytes.len() < more.len() {
+                    bytes.reserve_exact(more.len() + bytes.len() / ROOM_SHARE);
+                }
+                bytes.extend_from_slice(more);
+                *value = bytes.into();
+            }
+            None => self.set(key, Bytes::copy_from_slice(more)),
+        }
+    }
+
+    pub(super) fn delete(&mut self, key: &[u8]) -> bool {
+        let had = self.values.remove(key).is_some();
+        if self.values.len() < self.values.capacity() / 4 {
+            self.values.shrink_to(2 * self.values.len());
+        }
+        had
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.values.keys().map(|key| &**key)
+    }
+
+    pub(super) fn push(&mut self, key: &[u8], value: Bytes) {
+        match self.queues.get_mut(key) {
+            Some(queue) => queue.push_back(value),
+            None => drop(self.queues.insert(key.into(), VecDeque::from([value]))),
+        }
+    }
+
+    /// The first of a queue, and how many there were.
+    pub(super) fn pop(&mut self, key: &[u8]) -> (usize, Option<Bytes>) {
+        let Some(queue) = self.queues.get_mut(key) else { return (0, None) };
+        let length = queue.len();
+        let first = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(key);
+        } else if queue.len() < queue.capacity() / 4 {
+            queue.shrink_to(2 * queue.len());
+        }
+        (length, first)
+    }
+
+    pub(super) fn queue_len(&self, key: &[u8]) -> usize {
+        self.queues.get(key).map_or(0, VecDeque::len)
+    }
+
+    /// Bytes of all keys and values.
+    pub(super) fn bytes(&self) -> usize {
+        let values = self.values.iter().map(|(key, value)| key.len() + value.len());
+        let queues = self.queues.iter().map(|(key, queue)| key.len() + queue.iter().map(Bytes::len).sum::<usize>());
+        values.sum::<usize>() + queues.sum::<usize>()
+    }
+}

@@ -1,0 +1,420 @@
+//! The server: bytes of connections go in, replies come out.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+
+use super::map::Map;
+use super::request::{self, Keys, MAGIC, Parsed, Request, Seen, Violation};
+use super::waiting::Waiting;
+
+/// Replies that a connection has not read, in bytes: none of its requests is served beyond them. A request that is served
+/// may exceed them, since its client waits for the reply.
+pub const MAX_UNREAD: usize = 1 << 20;
+/// The bytes of an unfinished request get as much room as they have, but at least this.
+const FIRST_ROOM: usize = 4 << 10;
+/// A value is copied into its reply up to this; a larger one is shared with it.
+const COPIED: usize = 4 << 10;
+
+const STOP_WAITING: &[u8] = &[0];
+const WAIT_CANCELED: &[u8] = &[1];
+const READY: &[u8] = &[0];
+const NOT_READY: &[u8] = &[1];
+
+/// A connection, as its driver names it. No name is used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnId(pub u32);
+
+/// What the driver is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Send these bytes.
+    Send { conn: ConnId, bytes: Bytes },
+    /// Close the connection, which the server has forgotten.
+    Close { conn: ConnId, violation: Violation },
+}
+
+#[derive(Default, Debug)]
+struct Conn {
+    is_valid: bool,
+    /// The beginning of a request.
+    partial: Vec<u8>,
+    seen: Seen,
+    /// Pairs of a `MULTI_SET` that are still to come.
+    pairs: u64,
+    /// Bytes sent to it that it may not have read.
+    unread: usize,
+    /// Bytes that are not served until it has read what was sent.
+    backlog: Vec<u8>,
+    /// The queue of which it was told that there is something in it, and from which it has not taken it yet.
+    called: Option<Box<[u8]>>,
+}
+
+/// torch's store.
+#[derive(Default, Debug)]
+pub struct Server {
+    conns: HashMap<ConnId, Conn>,
+    map: Map,
+    waiting: Waiting,
+}
+
+impl Server {
+    pub fn new() -> Server {
+        Server::default()
+    }
+
+    /// A client has connected.
+    pub fn opened(&mut self, conn: ConnId) {
+        self.conns.insert(conn, Conn::default());
+    }
+
+    /// Bytes arrived from a client; they may begin and end anywhere in a request. Effects are appended. The driver reads
+    /// from a client only when all that was sent to it is written.
+    pub fn received(&mut self, id: ConnId, bytes: &[u8], effects: &mut Vec<Effect>) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if !conn.backlog.is_empty() {
+            conn.backlog.extend_from_slice(bytes);
+            return;
+        }
+        conn.unread = 0;
+        self.serve(id, bytes, effects);
+    }
+
+    /// Whether requests of a client wait until it has read its replies.
+    pub fn is_behind(&self, id: ConnId) -> bool {
+        self.conns.get(&id).is_some_and(|conn| !conn.backlog.is_empty())
+    }
+
+    /// All that was sent to a client is written.
+    pub fn written(&mut self, id: ConnId, effects: &mut Vec<Effect>) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.unread = 0;
+        let backlog = std::mem::take(&mut conn.backlog);
+        self.serve(id, &backlog, effects);
+    }
+
+    /// A client is gone.
+    pub fn closed(&mut self, id: ConnId, effects: &mut Vec<Effect>) {
+        self.waiting.cancel(id);
+        let called = self.conns.remove(&id).and_then(|conn| conn.called);
+        self.call_another(called, effects);
+    }
+
+    /// Empties the store and forgets all connections, which the driver closes.
+    pub fn clear(&mut self) {
+        *self = Server::default();
+    }
+
+    /// Whether a client has sent the magic number.
+    pub fn is_valid(&self, id: ConnId) -> bool {
+        self.conns.get(&id).is_some_and(|conn| conn.is_valid)
+    }
+
+    /// Bytes of all keys and values.
+    pub fn stored(&self) -> usize {
+        self.map.bytes()
+    }
+
+    /// Clients that wait for a key or in a barrier.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The bytes of memory that a client's unfinished and unserved requests take.
+    pub fn held(&self, id: ConnId) -> usize {
+        self.conns.get(&id).map_or(0, |conn| conn.partial.capacity() + conn.backlog.capacity())
+    }
+
+    fn serve(&mut self, id: ConnId, mut bytes: &[u8], effects: &mut Vec<Effect>) {
+        if let Err(violation) = self.requests(id, &mut bytes, effects) {
+            self.closed(id, effects);
+            effects.push(Effect::Close { conn: id, violation });
+        } else if !bytes.is_empty()
+            && let Some(conn) = self.conns.get_mut(&id)
+        {
+            conn.backlog = bytes.to_vec();
+        }
+    }
+
+    /// Serves each whole request while the client reads its replies, and keeps the beginning of the last.
+    fn requests(&mut self, id: ConnId, bytes: &mut &[u8], effects: &mut Vec<Effect>) -> Result<(), Violation> {
+        while let Some(conn) = self.conns.get_mut(&id) {
+            if bytes.is_empty() || conn.unread > MAX_UNREAD {
+                break;
+            }
+            let in_pairs = conn.pairs > 0;
+            if conn.partial.is_empty() {
+                match conn.parse(bytes, in_pairs)? {
+                    Parsed::Whole(request, length) => {
+                        *bytes = &bytes[length..];
+                        self.request(id, request, None, effects)?;
+                    }
+                    Parsed::Needs(length) => conn.keep(bytes, length),
+                }
+                continue;
+            }
+            let mut partial = std::mem::take(&mut conn.partial);
+            let mut seen = conn.seen;
+            let needs = match request::parse(&partial, in_pairs, &mut seen)? {
+                Parsed::Needs(length) => length,
+                // It was not whole when it was kept.
+                Parsed::Whole(_, length) => length,
+            };
+            conn.seen = seen;
+            let more = bytes.len().min(needs.saturating_sub(partial.len()));
+            extend(&mut partial, &bytes[..more], needs);
+            *bytes = &bytes[more..];
+            if partial.len() < needs {
+                conn.partial = partial;
+                continue;
+            }
+            let whole = Bytes::from(partial);
+            match conn.parse(&whole, in_pairs)? {
+                Parsed::Whole(request, _) => self.request(id, request, Some(&whole), effects)?,
+                Parsed::Needs(_) => conn.partial = whole.into(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves one request. Its bytes are `whole`, if they came in parts.
+    fn request(
+        &mut self,
+        id: ConnId,
+        request: Request<'_>,
+        whole: Option<&Bytes>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Violation> {
+        let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
+        if !conn.is_valid {
+            conn.is_valid = request == Request::Validate(MAGIC);
+            return if conn.is_valid { Ok(()) } else { Err(Violation::NoMagic) };
+        }
+        conn.pairs = conn.pairs.saturating_sub(1);
+        if conn.called.is_some() && !matches!(request, Request::QueuePop { .. }) {
+            // It has timed out, and does something else now.
+            let called = conn.called.take();
+            self.call_another(called, effects);
+        }
+        match request {
+            Request::Validate(_) => return Err(Violation::UnknownOperation(0)),
+            Request::Ping(nonce) => self.send(id, Bytes::copy_from_slice(&nonce), effects),
+            Request::Set { key, value } => {
+                self.map.set(key, owned(value, whole));
+                self.key_is_there(key, effects);
+            }
+            Request::CompareSet { key, expected, desired } => {
+                self.compare_set(id, key, expected, desired, whole, effects);
+            }
+            Request::Get { key } => {
+                let value = self.map.get(key).cloned().unwrap_or_default();
+                self.send_value(id, None, value, effects);
+            }
+            Request::Add { key, delta } => {
+                let sum = self.map.add(key, delta)?;
+                self.key_is_there(key, effects);
+                self.send(id, Bytes::copy_from_slice(&sum.to_le_bytes()), effects);
+            }
+            Request::Check(mut keys) => {
+                let reply = if keys.all(|key| self.map.has(key)) { READY } else { NOT_READY };
+                self.send(id, Bytes::from_static(reply), effects);
+            }
+            Request::Wait(keys) => self.wait(id, keys, effects),
+            Request::NumKeys => self.send_count(id, self.map.len(), effects),
+            Request::Delete { key } => {
+                let deleted = self.map.delete(key);
+                self.send_count(id, deleted.into(), effects);
+            }
+            Request::Append { key, value } => {
+                self.map.append(key, value);
+                self.key_is_there(key, effects);
+            }
+            Request::MultiGet(keys) => self.multi_get(id, keys, effects),
+            Request::MultiSet { pairs } => {
+                if let Some(conn) = self.conns.get_mut(&id) {
+                    conn.pairs = pairs;
+                }
+            }
+            Request::CancelWait => {
+                self.waiting.cancel(id);
+                self.send(id, Bytes::from_static(WAIT_CANCELED), effects);
+            }
+            Request::QueuePush { key, value } => {
+                self.map.push(key, owned(value, whole));
+                self.call(key, effects);
+            }
+            Request::QueuePop { key } => self.pop(id, key, effects),
+            Request::QueueLen { key } => self.send_count(id, self.map.queue_len(key), effects),
+            Request::ListKeys => self.list_keys(id, effects),
+            Request::Barrier { key, world_size } => {
+                let count = self.map.add(key, 1)?;
+                self.key_is_there(key, effects);
+                self.waiting.begin_barrier(id, key, world_size);
+                let passed = self.waiting.barrier_reached(key, count);
+                self.stop_waiting(passed, effects);
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_set(
+        &mut self,
+        id: ConnId,
+        key: &[u8],
+        expected: &[u8],
+        desired: &[u8],
+        whole: Option<&Bytes>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let reply = match self.map.get(key) {
+            Some(present) if present != expected => present.clone(),
+            // As torch: nothing is stored, and the client is told the value that it has expected.
+            None if !expected.is_empty() => Bytes::copy_from_slice(expected),
+            Some(_) | None => {
+                let value = owned(desired, whole);
+                self.map.set(key, value.clone());
+                self.key_is_there(key, effects);
+                value
+            }
+        };
+        self.send_value(id, None, reply, effects);
+    }
+
+    fn wait(&mut self, id: ConnId, keys: Keys<'_>, effects: &mut Vec<Effect>) {
+        let Server { map, waiting, .. } = self;
+        if let Some(first) = keys.clone().position(|key| !map.has(key)) {
+            waiting.begin(id, keys.skip(first).filter(|key| !map.has(key)));
+        } else {
+            waiting.cancel(id);
+            self.send(id, Bytes::from_static(STOP_WAITING), effects);
+        }
+    }
+
+    fn multi_get(&mut self, id: ConnId, keys: Keys<'_>, effects: &mut Vec<Effect>) {
+        let mut small = Vec::with_capacity(keys.count * 8);
+        for key in keys {
+            let value = self.map.get(key).cloned().unwrap_or_default();
+            small.extend_from_slice(&(value.len() as u64).to_le_bytes());
+            if value.len() <= COPIED {
+                small.extend_from_slice(&value);
+            } else {
+                self.send(id, std::mem::take(&mut small).into(), effects);
+                self.send(id, value, effects);
+            }
+        }
+        self.send(id, small.into(), effects);
+    }
+
+    fn pop(&mut self, id: ConnId, key: &[u8], effects: &mut Vec<Effect>) {
+        let called = self.conns.get_mut(&id).and_then(|conn| conn.called.take());
+        let (length, first) = self.map.pop(key);
+        let length = (length as i64).to_le_bytes();
+        match first {
+            Some(first) => self.send_value(id, Some(length), first, effects),
+            None => self.send(id, Bytes::copy_from_slice(&length), effects),
+        }
+        // It may have taken from another queue than the one that it was called for.
+        self.call_another(called.filter(|called| **called != *key), effects);
+    }
+
+    fn list_keys(&mut self, id: ConnId, effects: &mut Vec<Effect>) {
+        let length: usize = self.map.keys().map(|key| 8 + key.len()).sum();
+        let mut reply = Vec::with_capacity(8 + length);
+        reply.extend_from_slice(&(self.map.len() as i64).to_le_bytes());
+        for key in self.map.keys() {
+            reply.extend_from_slice(&(key.len() as u64).to_le_bytes());
+            reply.extend_from_slice(key);
+        }
+        self.send(id, reply.into(), effects);
+    }
+
+    fn key_is_there(&mut self, key: &[u8], effects: &mut Vec<Effect>) {
+        let woken = self.waiting.key_is_there(key);
+        self.stop_waiting(woken, effects);
+    }
+
+    fn stop_waiting(&mut self, conns: Vec<ConnId>, effects: &mut Vec<Effect>) {
+        for conn in conns {
+            self.send(conn, Bytes::from_static(STOP_WAITING), effects);
+        }
+    }
+
+    /// There is something in a queue: wakes the first that waits for it.
+    fn call(&mut self, key: &[u8], effects: &mut Vec<Effect>) {
+        if let Some(conn) = self.waiting.queue_has_one_more(key) {
+            if let Some(conn) = self.conns.get_mut(&conn) {
+                conn.called = Some(key.into());
+            }
+            self.send(conn, Bytes::from_static(STOP_WAITING), effects);
+        }
+    }
+
+    /// Somebody was woken for a queue and did not take from it: wakes another one, if there is still something in it.
+    fn call_another(&mut self, called: Option<Box<[u8]>>, effects: &mut Vec<Effect>) {
+        if let Some(key) = called.filter(|key| self.map.has_queue(key)) {
+            self.call(&key, effects);
+        }
+    }
+
+    fn send_count(&mut self, id: ConnId, count: usize, effects: &mut Vec<Effect>) {
+        self.send(id, Bytes::copy_from_slice(&(count as i64).to_le_bytes()), effects);
+    }
+
+    /// Sends a value behind its length, and behind what comes before it.
+    fn send_value(&mut self, id: ConnId, before: Option<[u8; 8]>, value: Bytes, effects: &mut Vec<Effect>) {
+        let is_small = value.len() <= COPIED;
+        let mut head = Vec::with_capacity(16 + if is_small { value.len() } else { 0 });
+        head.extend(before.into_iter().flatten());
+        head.extend_from_slice(&(value.len() as u64).to_le_bytes());
+        if is_small {
+            head.extend_from_slice(&value);
+            self.send(id, head.into(), effects);
+        } else {
+            self.send(id, head.into(), effects);
+            self.send(id, value, effects);
+        }
+    }
+
+    fn send(&mut self, id: ConnId, bytes: Bytes, effects: &mut Vec<Effect>) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.unread += bytes.len();
+            effects.push(Effect::Send { conn: id, bytes });
+        }
+    }
+}
+
+impl Conn {
+    fn parse<'a>(&mut self, bytes: &'a [u8], in_pairs: bool) -> Result<Parsed<'a>, Violation> {
+        if !self.is_valid && bytes.first().is_some_and(|operation| *operation != 0) {
+            return Err(Violation::NoMagic);
+        }
+        request::parse(bytes, in_pairs, &mut self.seen)
+    }
+
+    /// Keeps the beginning of a request, which needs so many bytes.
+    fn keep(&mut self, bytes: &mut &[u8], needs: usize) {
+        let mut partial = Vec::new();
+        extend(&mut partial, bytes, needs);
+        self.partial = partial;
+        *bytes = &[];
+    }
+}
+
+/// Appends to an unfinished request. A client gets no more room than it has filled already, whatever length it announces;
+/// a request that is whole has no room left.
+fn extend(partial: &mut Vec<u8>, more: &[u8], needs: usize) {
+    let length = partial.len() + more.len();
+    if partial.capacity() < length {
+        let room = needs.min(FIRST_ROOM.max(2 * length)).max(length);
+        partial.reserve_exact(room - partial.len());
+    }
+    partial.extend_from_slice(more);
+}
+
+/// The bytes of a value that is stored. A large one that came in parts is not copied again.
+fn owned(value: &[u8], whole: Option<&Bytes>) -> Bytes {
+    match whole {
+        Some(whole) if value.len() > COPIED && value.len() * 20 > whole.len() * 19 => whole.slice_ref(value),
+        Some(_) | None => Bytes::copy_from_slice(value),
+    }
+}
