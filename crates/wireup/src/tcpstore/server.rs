@@ -120,6 +120,12 @@ impl Server {
         self.waiting.len()
     }
 
+    /// Keys and barriers that somebody waits for.
+    #[cfg(test)]
+    pub(super) fn awaited(&self) -> usize {
+        self.waiting.awaited()
+    }
+
     /// The bytes of memory that a client's unfinished and unserved requests take.
     pub fn held(&self, id: ConnId) -> usize {
         self.conns.get(&id).map_or(0, |conn| conn.partial.capacity() + conn.backlog.capacity())
