@@ -289,6 +289,7 @@ fn answered(team: &mut Team, now: Duration, event: Event) -> Vec<Effect> {
                 | Effect::ForgetSpeaker { .. }
                 | Effect::Release(_)
                 | Effect::Gone(_)
+                | Effect::StartAgain(_)
                 | Effect::OrphansGivenUp
                 | Effect::Over => {}
             }
