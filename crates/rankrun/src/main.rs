@@ -15,10 +15,10 @@ use rankrun_core::ExitCode;
 
 use cli::{
     args, choices, config, files, frameworks, habits, invocation, message, restarting, settings, slips, spelling,
-    stopping, subcommands, texts, typography, words,
+    stopping, subcommands, texts, typography, values, words,
 };
 use commands::{check, clean, completions, inventory, man, mpi, replay, report, restart, status, stop};
-use planning::{capacity, cpus, dry_run, file, gpus, matches, plan, program, refusal};
+use planning::{capacity, cpus, dry_run, file, gpus, logs, plan, program, refusal};
 
 use crate::invocation::Invocation;
 use crate::message::Problem;

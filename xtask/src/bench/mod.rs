@@ -33,7 +33,7 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 11] = [
+const ROWS: [(&str, Row); 12] = [
     ("launch", rows::launch),
     ("failure", rows::failure),
     ("restart", restart::restart),

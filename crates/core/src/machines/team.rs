@@ -8,6 +8,7 @@
 //! * what to do with processes that belong to no worker, once every worker is gone (K-4);
 //! * how long a program may take to reach its exec (K-5).
 
+mod orphans;
 mod speakers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -16,11 +17,11 @@ use std::time::Duration;
 use crate::condition::Condition;
 use crate::grace::{Progress, SIGKILL, SIGTERM, StopRecord};
 use crate::ids::{Attempt, GroupId, Pid, Rank, Slot, SpeakerId, WorkerId};
-use crate::job::{Descendants, StopPolicy, StopScope};
+use crate::job::{StopPolicy, StopScope};
 use crate::status::WorkerStatus;
 use crate::testimony::{Graces, StuckIn};
 use crate::timers::Timers;
-use crate::worker::{self, State, Stop, StopWhy, Worker};
+use crate::worker::{self, State, Stop, Worker};
 use speakers::Speaking;
 
 /// After so long without activity, what a leader has left is expected not to end by itself.
@@ -530,19 +531,6 @@ impl Team {
         }
     }
 
-    /// After the last worker: checks for processes that belong to no worker.
-    fn look_for_orphans(&mut self, effects: &mut Vec<Effect>) {
-        if self.alive > 0 || !self.undecided.is_empty() || self.over {
-            return;
-        }
-        if self.policy.descendants == Descendants::Leave {
-            self.over = true;
-            effects.push(Effect::Over);
-        } else {
-            effects.push(Effect::LookAtOrphans);
-        }
-    }
-
     fn spawn_ended(&mut self, now: Duration, slot: Slot) {
         self.spawning.retain(|spawning| *spawning != slot);
         let next = (!self.spawning.is_empty()).then_some(now + EXEC_BOUND);
@@ -558,69 +546,6 @@ impl Team {
             self.worker(now, slot, worker::Event::BoundaryIdle, effects);
         }
         self.timers.set(Timer::Idle(slot), Some(now + self.pace));
-    }
-
-    fn no_orphans(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        if self.over || self.alive > 0 || !self.undecided.is_empty() {
-            return;
-        }
-        self.orphans_event(now, worker::Event::BoundaryEmpty, effects);
-        if !self.over {
-            self.end_of_all(effects);
-        }
-    }
-
-    fn orphans_left(&mut self, now: Duration, activity: Activity, effects: &mut Vec<Effect>) {
-        if self.over || self.alive > 0 || !self.undecided.is_empty() {
-            return;
-        }
-        if self.orphans.is_none() {
-            let stop = self.stop.map(|stop| Stop { why: StopWhy::Over, ..stop });
-            let worker = Worker::orphans(now, &self.policy, stop);
-            self.timers.set(Timer::Orphans, worker.deadline());
-            self.orphans = Some((worker, Idleness::default()));
-        }
-        let Some((worker, idle)) = &mut self.orphans else { return };
-        if worker.awaits_idle() && idle.seen(now, activity) {
-            self.orphans_event(now, worker::Event::BoundaryIdle, effects);
-        }
-        if !self.over {
-            self.timers.set(Timer::OrphansLook, Some(now + self.pace));
-        }
-    }
-
-    fn orphans_event(&mut self, now: Duration, event: worker::Event, effects: &mut Vec<Effect>) {
-        let Some((worker, _)) = &mut self.orphans else { return };
-        let mut wanted = Vec::new();
-        worker.handle(now, event, &self.policy, &mut wanted);
-        self.timers.set(Timer::Orphans, worker.deadline());
-        let is_left = matches!(worker.state(), State::Gone { left: true, .. });
-        for effect in wanted {
-            match effect {
-                worker::Effect::TerminateRest => effects.push(Effect::Terminate(Target::Orphans, SIGTERM)),
-                worker::Effect::KillAll => effects.push(Effect::Kill(Target::Orphans)),
-                worker::Effect::LookAtBoundary => effects.push(Effect::LookAtOrphans),
-                worker::Effect::Gone => {
-                    if is_left {
-                        effects.push(Effect::OrphansGivenUp);
-                    }
-                    self.end_of_all(effects);
-                }
-                // There is no leader, and nothing that could be released.
-                worker::Effect::Terminate(..)
-                // Processes that belong to no worker get no extra time.
-                | worker::Effect::LookAtWork
-                | worker::Effect::KillLeader
-                | worker::Effect::KillSpawning
-                | worker::Effect::Release => {}
-            }
-        }
-    }
-
-    fn end_of_all(&mut self, effects: &mut Vec<Effect>) {
-        self.over = true;
-        self.timers = Timers::default();
-        effects.push(Effect::Over);
     }
 }
 

@@ -16,4 +16,5 @@ pub(crate) mod stopping;
 pub(crate) mod subcommands;
 pub(crate) mod texts;
 pub(crate) mod typography;
+pub(crate) mod values;
 pub(crate) mod words;

@@ -25,6 +25,7 @@ use crate::message::Problem;
 use crate::restarting;
 use crate::slips::{misspelt_variables, no_command, slip};
 use crate::stopping;
+use crate::values::{read_gpus, read_nproc, read_rank, read_stdin};
 use crate::words;
 
 /// Where a setting comes from.
@@ -553,52 +554,6 @@ pub(crate) fn template(given: &Given, text: &OsStr) -> Result<Template, Problem>
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| format!("{error}: write 500ms, 5s, 1m30s or 2h"))
-}
-
-fn read_nproc(text: &str) -> Result<Nproc, String> {
-    match text {
-        "auto" | "cpu" => return Ok(Nproc::Auto),
-        "gpu" => return Ok(Nproc::Gpus),
-        "gpu-or-cpu" => return Ok(Nproc::GpusOrCpus),
-        _ => {}
-    }
-    match text.parse::<i64>() {
-        Ok(0) => Err("a job needs at least 1 rank".to_owned()),
-        Ok(count) if count < 0 => Err(format!("{count} is not a number of ranks")),
-        Ok(count) => Ok(Nproc::Count(u32::try_from(count).map_err(|_| format!("{count} ranks are too many"))?)),
-        Err(_) => Err(format!("\"{text}\" is not a number of ranks, auto, cpu or gpu")),
-    }
-}
-
-fn read_rank(text: &str) -> Result<Rank, String> {
-    let rank = text.parse().map(Rank);
-    rank.map_err(|_| format!("\"{text}\" is not a rank"))
-}
-
-fn read_stdin(text: &str) -> Result<StdinTarget, String> {
-    match text {
-        "none" => Ok(StdinTarget::None),
-        "all" => Ok(StdinTarget::All),
-        "shared" => Ok(StdinTarget::Shared),
-        _ => {
-            read_rank(text).map(StdinTarget::Rank).map_err(|_| format!("\"{text}\" is not a rank, none, all or shared"))
-        }
-    }
-}
-
-/// The most GPUs of a rank. All their numbers go into its environment.
-const MOST_GPUS: u32 = 1024;
-
-/// `none`, or a number; `none` overrides a file.
-fn read_gpus(text: &str) -> Result<Option<u32>, String> {
-    match text {
-        "none" => Ok(None),
-        _ => match text.parse::<u32>() {
-            Ok(count) if count > MOST_GPUS => Err(format!("{text} GPUs per rank are too many (at most {MOST_GPUS})")),
-            Ok(count) if count > 0 => Ok(Some(count)),
-            _ => Err(format!("\"{text}\" is not a number of GPUs or none")),
-        },
-    }
 }
 
 pub(crate) fn read_bool(text: &str) -> Result<bool, String> {

@@ -5,7 +5,7 @@ pub(crate) mod cpus;
 pub(crate) mod dry_run;
 pub(crate) mod file;
 pub(crate) mod gpus;
-pub(crate) mod matches;
+pub(crate) mod logs;
 pub(crate) mod plan;
 pub(crate) mod program;
 pub(crate) mod refusal;

@@ -18,14 +18,13 @@ use rankrun_core::rankmap::Place;
 use rankrun_core::{
     AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template,
 };
-use rankrun_front::{Logs, Places, Plan, ReportPlace, StreamFiles};
+use rankrun_front::{Plan, ReportPlace};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template as Tag};
 
 use crate::capacity::Descriptors;
 use crate::check::variable;
 use crate::choices::{Output, Stdio, When};
-use crate::files::Files;
-use crate::matches::matches;
+use crate::logs::logs;
 use crate::message::Problem;
 use crate::program;
 use crate::settings::{AppSettings, Nproc, Settings};
@@ -217,32 +216,6 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         codes: None,
         spec,
     })
-}
-
-/// Where log files go: a directory, or one for each rank; or the files that the streams go to instead of the console.
-fn logs(settings: &Settings, spec: &JobSpec) -> Result<Option<Logs>, Problem> {
-    let of_stream = |index: usize| {
-        let kinds = [&settings.files[index], &settings.tees[index]];
-        let files = |files: &Files| StreamFiles { ranks: files.ranks.clone(), name: files.name.clone() };
-        kinds.into_iter().flatten().map(files).collect()
-    };
-    match &settings.log_dir {
-        Some(_) if settings.has_files() => {
-            let problem = Problem::usage("--log-dir cannot be used with --stdout-file, --tee-stdout and the like");
-            Err(problem.hint("--log-dir alone writes both streams to files, and --output none hides them"))
-        }
-        directory => {
-            let places = match directory {
-                Some(directory) => Places::Directory(directory.clone()),
-                None if settings.has_files() || settings.has_matches() || settings.error_file.is_some() => {
-                    Places::Files([of_stream(0), of_stream(1)])
-                }
-                None => return Ok(None),
-            };
-            let matches = [matches(settings, spec, Stream::Stdout)?, matches(settings, spec, Stream::Stderr)?];
-            Ok(Some(Logs { places, matches }))
-        }
-    }
 }
 
 /// Where the report goes: the user's choice, by default below their state directory.

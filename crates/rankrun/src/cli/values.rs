@@ -1,0 +1,52 @@
+//! Reads what options take: numbers of ranks and GPUs, ranks, where stdin goes.
+
+use rankrun_core::Rank;
+use rankrun_core::job::StdinTarget;
+
+use crate::settings::Nproc;
+
+pub(crate) fn read_nproc(text: &str) -> Result<Nproc, String> {
+    match text {
+        "auto" | "cpu" => return Ok(Nproc::Auto),
+        "gpu" => return Ok(Nproc::Gpus),
+        "gpu-or-cpu" => return Ok(Nproc::GpusOrCpus),
+        _ => {}
+    }
+    match text.parse::<i64>() {
+        Ok(0) => Err("a job needs at least 1 rank".to_owned()),
+        Ok(count) if count < 0 => Err(format!("{count} is not a number of ranks")),
+        Ok(count) => Ok(Nproc::Count(u32::try_from(count).map_err(|_| format!("{count} ranks are too many"))?)),
+        Err(_) => Err(format!("\"{text}\" is not a number of ranks, auto, cpu or gpu")),
+    }
+}
+
+pub(crate) fn read_rank(text: &str) -> Result<Rank, String> {
+    let rank = text.parse().map(Rank);
+    rank.map_err(|_| format!("\"{text}\" is not a rank"))
+}
+
+pub(crate) fn read_stdin(text: &str) -> Result<StdinTarget, String> {
+    match text {
+        "none" => Ok(StdinTarget::None),
+        "all" => Ok(StdinTarget::All),
+        "shared" => Ok(StdinTarget::Shared),
+        _ => {
+            read_rank(text).map(StdinTarget::Rank).map_err(|_| format!("\"{text}\" is not a rank, none, all or shared"))
+        }
+    }
+}
+
+/// The most GPUs of a rank. All their numbers go into its environment.
+const MOST_GPUS: u32 = 1024;
+
+/// `none`, or a number; `none` overrides a file.
+pub(crate) fn read_gpus(text: &str) -> Result<Option<u32>, String> {
+    match text {
+        "none" => Ok(None),
+        _ => match text.parse::<u32>() {
+            Ok(count) if count > MOST_GPUS => Err(format!("{text} GPUs per rank are too many (at most {MOST_GPUS})")),
+            Ok(count) if count > 0 => Ok(Some(count)),
+            _ => Err(format!("\"{text}\" is not a number of GPUs or none")),
+        },
+    }
+}
