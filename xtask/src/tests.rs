@@ -15,8 +15,19 @@ use crate::load::Load;
 use crate::{environments, packages, process, workspace};
 
 /// The black-box tests that need a Python environment; `--fast` leaves them out.
-const SUITES_WITH_PEERS: [&str; 10] =
-    ["mpi", "open_mpi", "pmix", "mpi4py", "seeds", "seeds_python", "failures", "chainermn", "jax", "matrix"];
+const SUITES_WITH_PEERS: [&str; 11] = [
+    "mpi",
+    "open_mpi",
+    "pmix",
+    "mpi4py",
+    "seeds",
+    "seeds_python",
+    "failures",
+    "chainermn",
+    "jax",
+    "matrix",
+    "training",
+];
 
 /// The black-box tests that run once more under load.
 const SUITES_UNDER_LOAD: [&str; 4] = ["containment", "output", "mpi", "matrix"];

@@ -12,20 +12,37 @@ use super::measure::Run;
 use super::rows::{BOUND, interleaved, quiet};
 use super::table::{Table, Value};
 
+/// What one run has noted.
+#[derive(Clone, Copy)]
+enum Measure {
+    /// From the exit of the rank that fails to the last rank of the next attempt in `main`.
+    All,
+    /// The same to the first rank: what ends the old ranks, proves that they are gone, and decides.
+    First,
+    /// From the first rank to the last one in the first attempt: what starting them takes anyway.
+    Start,
+}
+
 /// The floor kills, reaps and starts as well: what a launcher takes beyond it is its own.
 pub(super) fn restart(bench: &Bench, table: &mut Table) -> Result<()> {
     let size = 64;
-    let kinds = [Kind::Floor, Kind::Rankrun, Kind::RankrunFallback];
     let runs = bench.runs.unwrap_or(15);
-    let mut values = interleaved(&bench.choose(&kinds), runs, |launcher| once(bench, launcher, size))?;
-    // It takes seconds, and three runs say so as well as fifteen.
-    values.extend(interleaved(&bench.choose(&[Kind::Torchrun]), 3, |launcher| once(bench, launcher, size))?);
-    let title = format!("restart: {size} ranks, one exits 3 -> all in main again (goal: floor + 20 ms)");
-    table.add(title, Kind::Floor, values);
+    for (measure, title) in [
+        (Measure::All, "one exits 3 -> all in main again (goal: floor + 20 ms)"),
+        (Measure::First, "one exits 3 -> the first in main again"),
+        (Measure::Start, "the first in main -> all, in the first attempt"),
+    ] {
+        let kinds = [Kind::Floor, Kind::Rankrun, Kind::RankrunFallback];
+        let mut values = interleaved(&bench.choose(&kinds), runs, |launcher| once(bench, launcher, size, measure))?;
+        // It takes seconds, and three runs say so as well as fifteen.
+        let torchrun = bench.choose(&[Kind::Torchrun]);
+        values.extend(interleaved(&torchrun, runs.min(3), |launcher| once(bench, launcher, size, measure))?);
+        table.add(format!("restart: {size} ranks, {title}"), Kind::Floor, values);
+    }
     Ok(())
 }
 
-fn once(bench: &Bench, launcher: &Launcher, size: u32) -> Result<Value> {
+fn once(bench: &Bench, launcher: &Launcher, size: u32, measure: Measure) -> Result<Value> {
     let place = bench.meeting_place()?;
     let program = [bench.program("attempts").into(), place.clone().into(), size.to_string().into()];
     let options: &[&str] = match launcher.kind {
@@ -41,9 +58,24 @@ fn once(bench: &Bench, launcher: &Launcher, size: u32) -> Result<Value> {
         None => return Ok(Value::Longer(3 * BOUND)),
     }
     let failed = time(&place.join("failed"))?;
-    let up: Result<Vec<Duration>> = (0..size).map(|rank| time(&place.join(format!("1.{rank}")))).collect();
-    let last = up?.into_iter().max().unwrap_or_default();
-    Ok(Value::Time(last.saturating_sub(failed)))
+    let (first, last) = match measure {
+        Measure::All | Measure::First => up(&place, 1, size)?,
+        Measure::Start => up(&place, 0, size)?,
+    };
+    Ok(Value::Time(match measure {
+        Measure::All => last.saturating_sub(failed),
+        Measure::First => first.saturating_sub(failed),
+        Measure::Start => last.saturating_sub(first),
+    }))
+}
+
+/// When the first and the last rank of an attempt were in `main`.
+fn up(place: &Path, attempt: u32, size: u32) -> Result<(Duration, Duration)> {
+    let times: Result<Vec<Duration>> = (0..size).map(|rank| time(&place.join(format!("{attempt}.{rank}")))).collect();
+    let times = times?;
+    let first = times.iter().min().context("a job has ranks")?;
+    let last = times.iter().max().context("a job has ranks")?;
+    Ok((*first, *last))
 }
 
 fn time(path: &Path) -> Result<Duration> {
