@@ -163,7 +163,7 @@ fn gloo_ranks_that_come_up_seconds_apart_after_a_restart_meet() {
     }
 }
 
-/// Rank 0 listens on the job's port, as torch's store does, and the others ask it which job it is.
+/// Rank 0 listens on the job's port, which `--torch-store rank0` leaves to it, and the others ask it which job it is.
 const MEET: &str = "
 import os, socket, sys
 own = (os.environ['RANKRUN_JOB_ID'] + ' ' + os.environ['RANKRUN_ATTEMPT']).encode()
@@ -189,7 +189,8 @@ sys.exit(3 if os.environ['RANKRUN_ATTEMPT'] < '3' else 0)
 #[test]
 fn concurrent_jobs_that_are_restarted_never_take_each_others_port() {
     for round in 0..full_scale(50, 5) {
-        let options = ["-n", "3", "--max-restarts", "3", "--backoff", "0..10ms", "--linger", "0"];
+        let options =
+            ["-n", "3", "--max-restarts", "3", "--backoff", "0..10ms", "--linger", "0", "--torch-store", "rank0"];
         let words = options.iter().copied().chain(["--keep-going", "python3", "-c", MEET]);
         let jobs: Vec<_> = (0..2).map(|_| Job::new(words.clone()).start()).collect();
         let ended: Vec<Ended> = jobs.into_iter().map(|job| job.finish(ATTEMPT)).collect();

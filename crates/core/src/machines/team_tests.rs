@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testimony::Standing;
+use crate::worker::StopWhy;
 
 const S0: Slot = Slot(0);
 const S1: Slot = Slot(1);
