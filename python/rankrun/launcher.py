@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Seque
 
 from rankrun.binary import find_binary
 from rankrun.errors import LaunchError, MainProcessError, RemoteTraceback, StartMethodError, WorkerError
+from rankrun.on_failure import Listener, OnFailure
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -40,6 +41,7 @@ def launch(
     grace: Optional[float] = None,
     options: Sequence[str] = (),
     report_dir: Union[str, "os.PathLike[str]", None] = None,
+    on_failure: Optional[OnFailure] = None,
 ) -> List[R]:
     """Run `func(args)` in `nprocs` processes of this machine, and return what they return, by rank.
 
@@ -65,6 +67,9 @@ def launch(
         options: further options of the command `rankrun`, such as `["--tag", "--log-dir", "logs"]`.
         report_dir: where the report of the job is written. By default that of a failed job is in a new directory
             below `$XDG_STATE_HOME/rankrun` or `~/.local/state/rankrun`.
+        on_failure: called after each failure with the report (`docs/report.md`), in a thread of this process. It returns
+            `"restart"`, `"wait 30s"` or `"stop"`, or `None` for what the options say (`["--restart", "3"]`). If it
+            raises, or takes longer than `--on-failure-timeout`, they decide.
 
     Returns:
         The results, the one of rank 0 first. A rank that ended itself with `sys.exit(0)` has `None`.
@@ -97,8 +102,13 @@ def launch(
             command += ["--grace", f"{round(grace * 1000)}ms"]
         if reports is not None:
             command += ["--report-dir", str(reports)]
-        command += [*options, *_interpreter(), os.path.join(os.path.dirname(__file__), "worker.py"), name]
-        code = _run(command, {**os.environ, **variables})
+        program = [*_interpreter(), os.path.join(os.path.dirname(__file__), "worker.py"), name]
+        if on_failure is None:
+            code = _run([*command, *options, *program], {**os.environ, **variables})
+        else:
+            with Listener(on_failure, name) as listener:
+                asks = listener.options(_interpreter())
+                code = _run([*command, *asks, *options, *program], {**os.environ, **variables})
         if code == 0:
             if own_report_dir and reports is not None:
                 shutil.rmtree(reports, ignore_errors=True)

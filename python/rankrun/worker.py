@@ -3,6 +3,7 @@
 The directory holds `job` with what to prepare and what to call, and gets `RANK.result` or `RANK.error`.
 """
 
+import contextlib
 import os
 import pickle
 import sys
@@ -13,6 +14,9 @@ from typing import Any
 
 def main(directory: str) -> None:
     rank = int(os.environ["RANKRUN_RANK"])
+    # That of an attempt before this one.
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(directory, f"{rank}.error"))
     try:
         result = run(directory, rank)
         # It is pickled here, so that a result that cannot be sent is a failure of the rank that made it.

@@ -405,6 +405,36 @@ class Launch(PackageTest):
                 assert not os.path.exists(state) or not os.listdir(state)
         """)
 
+    def test_a_function_decides_what_follows_a_failure(self):
+        self.check("""
+            import rankrun
+            def f(_):
+                if rankrun.attempt() < 2 and rankrun.rank() == 1:
+                    raise KeyError(rankrun.attempt())
+                return rankrun.attempt()
+            seen = []
+            def decide(report):
+                seen.append((report["culprit"]["rank"], report["culprit"]["cause"], report["attempt"]))
+                return "wait 10ms" if len(seen) < 2 else "restart"
+            def stop(report):
+                return "stop"
+            if __name__ == "__main__":
+                assert rankrun.launch(f, None, 2, on_failure=decide) == [2, 2]
+                assert seen == [(1, "KeyError: 0", 0), (1, "KeyError: 1", 1)], seen
+                try:
+                    rankrun.launch(f, None, 2, on_failure=stop, options=["--restart", "9"])
+                except rankrun.WorkerError as error:
+                    assert error.worker_id == 1 and error.report["attempt"] == 0
+                    assert error.report["given_up"] == "gives up: --on-failure said stop", error.report["given_up"]
+                else:
+                    raise AssertionError("it was restarted")
+                # One that fails itself is told of, and the options decide.
+                def broken(report):
+                    raise OSError("no answer")
+                options = ["--restart", "2", "--backoff", "0", "--no-breaker"]
+                assert rankrun.launch(f, None, 2, on_failure=broken, options=options) == [2, 2]
+        """)
+
     def test_address_and_port_are_the_callers(self):
         self.check("""
             import os, rankrun, socket

@@ -12,7 +12,7 @@ use rankrun_output::{Config, LogError, Presenter};
 use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
 
-use crate::delivery::files::{Directory, Done, Files, Task};
+use crate::delivery::files::{Directory, Done, Files, Stamp, Task};
 use crate::delivery::journal::Journal;
 use crate::delivery::shown::Shown;
 use crate::delivery::sink::{News, Sink};
@@ -121,6 +121,8 @@ pub(crate) struct Delivery {
     events: Vec<DeliveryEvent>,
     /// Answers of the I/O thread that concern the end of the job.
     pub(crate) answers: Vec<Done>,
+    /// What is known of the file that shows progress.
+    pub(crate) stamps: Vec<Stamp>,
 }
 
 impl Delivery {
@@ -161,6 +163,7 @@ impl Delivery {
             now: Duration::ZERO,
             events: Vec::new(),
             answers: Vec::new(),
+            stamps: Vec::new(),
         }
     }
 
@@ -414,6 +417,7 @@ impl Delivery {
                 self.events.push(DeliveryEvent::LogsGivenUp);
             }
             Done::GivenUp | Done::Removed | Done::LogsOpened(Ok(())) | Done::JournalOpened(_) => {}
+            Done::Stamped(stamp) => self.stamps.push(stamp),
             done @ (Done::Probed(_) | Done::Saved { .. } | Done::CoreFound(_)) => self.answers.push(done),
         }
     }

@@ -52,6 +52,8 @@ pub(crate) enum Task {
     Remove(Places),
     /// Remove the oldest reports beside this directory until so many are left.
     Prune { own: PathBuf, keep: u32 },
+    /// Look whether a file has changed (`--progress-file`).
+    Stamp(PathBuf),
     /// Look for the core of a process that ran in `directory`, in a job that `took` so long.
     FindCore { pid: Pid, signal: i32, directory: PathBuf, took: Duration },
 }
@@ -87,7 +89,11 @@ pub(crate) enum Done {
     },
     Removed,
     CoreFound(Option<CoreDump>),
+    Stamped(Stamp),
 }
+
+/// What changes when a file is written: its time and its size. `None`: there is no such file.
+pub(crate) type Stamp = Option<(std::time::SystemTime, u64)>;
 
 /// A directory that is made when it is needed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -308,6 +314,11 @@ impl Worker {
                 let result = file.write_all(&bytes);
                 self.journal = Some((path, file));
                 Done::Journaled { bytes: bytes.len(), result }
+            }
+            Task::Stamp(path) => {
+                self.go_to(&path);
+                let stamp = |found: std::fs::Metadata| Some((found.modified().ok()?, found.len()));
+                Done::Stamped(std::fs::metadata(&path).ok().and_then(stamp))
             }
             Task::Remove(places) => {
                 self.go_to(Path::new("/tmp"));

@@ -12,7 +12,7 @@ mod shown;
 mod sink;
 
 pub(crate) use destinations::{Delivery, DeliveryEvent, Opened, Threads};
-pub(crate) use files::{Directory, Done, Files, Task, Unusable, save};
+pub(crate) use files::{Directory, Done, Files, Stamp, Task, Unusable, save};
 pub(crate) use journal::Journal;
 pub(crate) use last_lines::LastLines;
 pub(crate) use last_words::LastWords;

@@ -16,12 +16,14 @@ use rankrun_core::verdict::{Verdict, verdict};
 use rankrun_core::{Attempt, JobSpec, Rank};
 use rankrun_wire::ToAgent;
 
-use crate::delivery::{LastLines, LastWords, Task};
+use crate::delivery::{LastLines, LastWords, Stamp, Task};
 use crate::job::front::Front;
 use crate::job::hooks::HookWatch;
 use crate::job::on_failure::{Asked, requeue};
 use crate::job::report;
 
+/// How long the file that shows progress may take to answer.
+const STAMP_BOUND: Duration = Duration::from_millis(200);
 /// A wait that is not worth a word.
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -40,6 +42,9 @@ pub(crate) struct Attempts {
     past: Vec<AttemptReport>,
     /// The present one is over, and the next begins then.
     next_at: Option<Duration>,
+    /// The file that shows progress, when it was last looked at; and by when it must have been, at the end of an attempt.
+    stamp: Option<Stamp>,
+    stamp_by: Option<Duration>,
     /// `--on-failure` is being asked about the present one, which has this report.
     asked: Option<Asked>,
     undecided: Option<Box<Report>>,
@@ -67,6 +72,8 @@ impl Attempts {
             are_read: BTreeSet::new(),
             past: Vec::new(),
             next_at: None,
+            stamp: None,
+            stamp_by: None,
             asked: None,
             undecided: None,
             failed_at: None,
@@ -81,12 +88,12 @@ impl Attempts {
     /// When [`Front::attempt_due`] has something to do.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let stopped = self.stopped.values().map(|(due, _)| *due).min();
-        [self.next_at, self.ready_by, stopped].into_iter().flatten().min()
+        [self.next_at, self.ready_by, self.stamp_by, stopped].into_iter().flatten().min()
     }
 
     /// Whether one attempt is over and the next has not begun.
     pub(crate) fn is_between(&self) -> bool {
-        self.next_at.is_some() || self.asked.is_some()
+        self.next_at.is_some() || self.asked.is_some() || self.stamp_by.is_some()
     }
 
     /// Those before the present one.
@@ -123,6 +130,39 @@ impl Front {
         if !self.nodes.iter().all(|node| node.is_drained) || self.attempts.is_between() {
             return;
         }
+        if self.plan.spec.restart.progress_file.is_some() {
+            self.attempts.stamp_by = Some(self.now() + STAMP_BOUND);
+            self.look_for_progress();
+            return;
+        }
+        self.attempt_over();
+    }
+
+    /// Asks whether the file that shows progress has changed.
+    fn look_for_progress(&mut self) {
+        if let Some(file) = self.plan.spec.restart.progress_file.clone() {
+            let now = self.now();
+            self.delivery.files.submit(now, Task::Stamp(file.into()));
+        }
+    }
+
+    /// The file that shows progress has been looked at, or does not answer.
+    fn hear_of_progress(&mut self, now: Duration) {
+        for stamp in std::mem::take(&mut self.delivery.stamps) {
+            if self.attempts.stamp.replace(stamp).is_some_and(|before| before != stamp) {
+                self.decide(None, Event::Progress);
+            }
+            if self.attempts.stamp_by.take().is_some() {
+                self.attempt_over();
+            }
+        }
+        if self.attempts.stamp_by.take_if(|by| *by <= now).is_some() {
+            self.attempt_over();
+        }
+    }
+
+    /// Nothing of the attempt is left, and all is known of it: the policy decides.
+    fn attempt_over(&mut self) {
         self.print_rest();
         self.read_last_words();
         let verdict = verdict(&self.gang);
@@ -231,6 +271,7 @@ impl Front {
     /// Does what is due: ranks that were stopped for too long or are not ready have failed; the next attempt begins when
     /// what was written before is in its files.
     pub(crate) fn attempt_due(&mut self, now: Duration) {
+        self.hear_of_progress(now);
         while let Some((&rank, &(_, signal))) = self.attempts.stopped.iter().find(|(_, (due, _))| *due <= now) {
             self.attempts.stopped.remove(&rank);
             self.event(gang::Event::Stopped { rank, signal });
@@ -243,7 +284,7 @@ impl Front {
                 self.event(gang::Event::NotReady { rank, after });
             }
         }
-        if !self.attempts.is_between() {
+        if !self.attempts.is_between() || self.attempts.stamp_by.is_some() {
             return;
         }
         if let Some(outside) = self.gang.outside().filter(|_| self.is_ended_from_outside()) {
@@ -358,6 +399,7 @@ impl Front {
             }
         }
         self.decide(None, Event::Began);
+        self.look_for_progress();
     }
 
     /// A user asks for a new attempt, which costs no budget. Returns its number.
@@ -368,7 +410,8 @@ impl Front {
         if self.attempts.is_planned {
             return Err(NoRestart::Restarting);
         }
-        if self.gang.stop_ordered().is_some() && !self.attempts.is_between() {
+        let is_ending = self.gang.stop_ordered().is_some() && !self.attempts.is_between();
+        if is_ending || self.attempts.stamp_by.is_some() {
             return Err(NoRestart::Ending);
         }
         self.attempts.is_planned = true;

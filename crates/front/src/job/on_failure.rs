@@ -58,8 +58,11 @@ impl Asked {
 }
 
 fn run(own: &OnFailureCommand, report: &[u8]) -> Result<Answer, String> {
-    let (text, _) = consult(&own.command, report, own.timeout)?;
+    let (text, status) = consult(&own.command, report, own.timeout)?;
     let name = own.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+    if !status.success() {
+        return Err(format!("\"{name}\": {status}"));
+    }
     parse_answer(&text).map_err(|error| format!("\"{name}\": {error}"))
 }
 
