@@ -15,7 +15,7 @@ use crate::load::Load;
 use crate::{environments, packages, process, workspace};
 
 /// The black-box tests that need a Python environment; `--fast` leaves them out.
-const SUITES_WITH_PEERS: [&str; 11] = [
+const SUITES_WITH_PEERS: [&str; 12] = [
     "mpi",
     "open_mpi",
     "pmix",
@@ -27,6 +27,7 @@ const SUITES_WITH_PEERS: [&str; 11] = [
     "jax",
     "matrix",
     "training",
+    "store",
 ];
 
 /// The black-box tests that run once more under load.

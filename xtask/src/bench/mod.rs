@@ -8,6 +8,7 @@ mod measure;
 mod open_mpi;
 mod restart;
 mod rows;
+mod store;
 mod table;
 mod testimony;
 mod torchrun;
@@ -33,7 +34,7 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 12] = [
+const ROWS: [(&str, Row); 13] = [
     ("launch", rows::launch),
     ("failure", rows::failure),
     ("restart", restart::restart),
@@ -46,6 +47,7 @@ const ROWS: [(&str, Row); 12] = [
     ("hook", testimony::hook),
     ("notes", testimony::notes),
     ("torchrun", torchrun::torchrun),
+    ("store", store::store),
 ];
 
 pub(crate) fn bench(runs: Option<usize>, names: &[String]) -> Result<()> {

@@ -167,6 +167,8 @@ impl Loop {
             }
             Token::TorchClient(client) => {
                 self.hands.torch_store.ready(client, event, &self.hands.poller);
+                let notes = self.hands.torch_store.take_notes();
+                self.hands.outbox.extend(notes.into_iter().map(ToFront::Note));
                 return Ok(());
             }
             Token::Output(..)

@@ -26,6 +26,8 @@ const ACCEPTS: usize = 64;
 const READ: usize = 64 * 1024;
 /// How long no connection is taken when there are no descriptors left.
 const REST: Duration = Duration::from_millis(20);
+/// Notes in a job.
+const MAX_NOTES: usize = 10;
 /// Descriptors that may be open if there is no limit.
 const MAX_FILES: u64 = 1 << 20;
 
@@ -51,6 +53,9 @@ pub(crate) struct TorchStore {
     rests_until: Option<Duration>,
     /// What is read goes here first.
     room: Vec<u8>,
+    /// For the user: why clients were turned away.
+    notes: Vec<String>,
+    noted: usize,
 }
 
 impl TorchStore {
@@ -83,6 +88,11 @@ impl TorchStore {
             // Connections that nobody has taken yet. Their processes are gone.
             while socket::accept_tcp(listener).is_ok() {}
         }
+    }
+
+    /// What the user is to know, since the last call.
+    pub(crate) fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
     }
 
     /// When [`TorchStore::tick`] is due.
@@ -160,11 +170,11 @@ impl TorchStore {
             Ok(count) if count > 0 => {
                 let mut effects = Vec::new();
                 self.server.received(id, &self.room[..count], &mut effects);
-                self.perform(effects, poller);
-                self.catch_up(id, poller);
                 if self.server.is_valid(id) {
                     self.strangers.remove(&id);
                 }
+                self.perform(effects, poller);
+                self.catch_up(id, poller);
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(_) | Err(_) => self.close(id, poller),
@@ -189,7 +199,14 @@ impl TorchStore {
                         self.write(conn, poller);
                     }
                 }
-                Effect::Close { conn, .. } => self.close(conn, poller),
+                Effect::Close { conn, violation } => {
+                    // torch's client only says that its connection was reset. A stranger is not worth a line.
+                    if !self.strangers.contains(&conn) && self.noted < MAX_NOTES {
+                        self.noted += 1;
+                        self.notes.push(format!("torch's store has closed the connection of a client: {violation}"));
+                    }
+                    self.close(conn, poller);
+                }
             }
         }
     }

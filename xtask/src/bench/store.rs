@@ -1,0 +1,53 @@
+//! torch's store: the agent's, and torch's own in a process of its own, with the same clients, in turns.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::Bench;
+use super::launchers::Kind;
+use super::measure::median;
+use super::table::{Table, Value};
+use crate::{environments, workspace};
+
+/// Set + get of all clients together.
+const TRIPS: u32 = 8_000;
+
+pub(super) fn store(bench: &Bench, table: &mut Table) -> Result<()> {
+    for clients in [1, 8, 64] {
+        let each = (TRIPS / clients).to_string();
+        let goal = if clients == 8 { " (goal: torch takes 1.5 x as long)" } else { "" };
+        let title = format!("store: {TRIPS} times set + get, by {clients} of torch's clients{goal}");
+        row(bench, table, title, &["trips", &clients.to_string(), &each])?;
+    }
+    // A resolver that answers: with one that does not, torch's server takes 0.1 s for each connection.
+    let title = "store: 1,000 of torch's clients connect, in one process (goal: 0.5 s)".to_owned();
+    row(bench, table, title, &["connect", "1000"])?;
+    row(bench, table, "store: one set wakes 9,000 that wait".to_owned(), &["wake", "9000"])
+}
+
+fn row(bench: &Bench, table: &mut Table, title: String, case: &[&str]) -> Result<()> {
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..bench.runs.unwrap_or(5) {
+        times[0].push(once("own", case)?);
+        times[1].push(once("ranks", case)?);
+    }
+    let kinds = [Kind::Torchrun, Kind::Rankrun];
+    let values = kinds.into_iter().zip(times).filter_map(|(kind, times)| Some((kind, Value::Time(median(times)?))));
+    table.add(title, Kind::Torchrun, values.collect());
+    Ok(())
+}
+
+/// The seconds that `bench/store.py` prints. It is a rank in both cases.
+fn once(whose: &str, case: &[&str]) -> Result<Duration> {
+    let python = environments::existing("torch").context("the environments were just made")?.join("bin/python3");
+    let mut command = Command::new(workspace::release().join("rankrun"));
+    command.args(["-n", "1", "--hook", "none", "--"]).arg(python);
+    command.arg(workspace::root().join("bench/store.py")).arg(whose).args(case);
+    let output = command.stdin(Stdio::null()).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let seconds: f64 = text.trim().parse().with_context(|| format!("\"{}\" is no number", text.trim()))?;
+    Ok(Duration::from_secs_f64(seconds))
+}
