@@ -189,11 +189,30 @@ fn a_lost_agent_does_not_keep_status_from_its_answer() {
 }
 
 #[test]
-fn a_job_without_restarts_refuses_one_and_goes_on() {
-    let (running, job) = start(Tier::available()[0], &[], 2, "SIGTERM");
+fn any_job_can_be_restarted_as_planned_and_that_costs_no_budget() {
+    for tier in Tier::available() {
+        for options in [&[][..], &["--restart", "1"]] {
+            let (running, job) = start(tier, options, 2, "SIGTERM");
+            for attempt in 1..4 {
+                let (text, code) = answer(&["restart", &job]);
+                assert_eq!((text.as_str(), code), (format!("job {job}: attempt {attempt} runs\n").as_str(), Some(0)));
+                let status = status(&job);
+                assert_eq!((&status["state"], &status["attempt"]), (&"running".into(), &attempt.into()));
+            }
+            answer(&["stop", &job]);
+            let ended = running.finish(BOUND);
+            assert!(ended.stderr_text().contains("attempts 0-2: ended for a restart that was asked for"));
+        }
+    }
+}
+
+#[test]
+fn a_job_whose_ranks_are_restarted_one_by_one_refuses_a_restart_and_goes_on() {
+    let options = ["--restart", "1", "--keep-going", "--restart-scope", "rank"];
+    let (running, job) = start(Tier::available()[0], &options, 2, "SIGTERM");
     let (text, code) = answer(&["restart", &job]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains(&format!("cannot restart job {job}: it was started without restarts")), "{text}");
+    assert!(text.contains(&format!("cannot restart job {job}: its ranks are restarted one by one")), "{text}");
     assert_eq!(status(&job)["state"], "running");
     answer(&["stop", &job]);
     running.finish(BOUND);
@@ -302,7 +321,7 @@ fn requests_of_a_connection_are_answered_in_order() {
         .map(|line| serde_json::from_str(&line.expect("a line")).expect("it is JSON"))
         .collect();
     let kinds: Vec<&str> = answers.iter().map(|answer| answer["answer"].as_str().expect("a word")).collect();
-    assert_eq!(kinds, ["status", "refused", "stopping", "over"]);
+    assert_eq!(kinds, ["status", "restarting", "stopping", "over"]);
     assert_eq!(answers[3]["exit_code"], 143);
     running.finish(BOUND);
 }

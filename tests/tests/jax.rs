@@ -87,7 +87,9 @@ fn an_outer_step_of_slurm_is_not_mistaken_for_the_job() {
 
 #[test]
 fn arguments_of_the_program_count() {
-    let Some((ended, _)) = world(2, &[], &["arguments"], &[]) else { return };
+    // The port is the coordinator's.
+    let env = [("RANKRUN_TORCH_STORE", "rank0")];
+    let Some((ended, _)) = world(2, &[], &["arguments"], &env) else { return };
     assert_fine(&ended, 2);
 }
 

@@ -28,8 +28,12 @@ else:
     store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if rank == 0:
         # torch in the same program has a port of its own.
-        store.bind((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
-        store.listen()
+        place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        if os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True":
+            store.connect(place)
+        else:
+            store.bind(place)
+            store.listen()
     # By default JAX waits 300 s for a rank that does not come.
     jax.distributed.initialize(initialization_timeout=5 if what == "leave-quietly" else 120)
 
