@@ -252,6 +252,13 @@ fn stdin_from_a_file_is_read_again_from_its_beginning() {
     let ended = Job::new(words).tier(tier).stdin(Stdin::File(input)).current_dir(&directory).bound(BOUND).run();
     let text = ended.stdout_text();
     assert!(text.contains("0 first\n") && text.contains("1 first\n"), "{text}\n{}", ended.stderr_text());
+    assert!(!ended.stderr_text().contains("stdin is a pipe"), "{}", ended.stderr_text());
+    let pipe = Stdin::Bytes(b"first\nsecond\n".to_vec());
+    let words = ["-n", "2", "--restart", "1", "sh", "-c", script];
+    let ended = Job::new(words).tier(tier).stdin(pipe).current_dir(&directory).bound(BOUND).run();
+    let text = ended.stdout_text();
+    assert!(text.contains("0 first\n") && text.contains("1 second\n"), "{text}\n{}", ended.stderr_text());
+    assert_eq!(ended.stderr_text().matches("stdin is a pipe").count(), 1, "{}", ended.stderr_text());
     fs::remove_dir_all(directory).expect("it is ours");
 }
 

@@ -4,12 +4,13 @@
 //! the policy decide ([`rankrun_core::restart`]). The next attempt has a gang of its own; clock, destinations and agents go on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use rankrun_core::event::JobEvent;
 use rankrun_core::evidence::Class;
 use rankrun_core::gang::{self, Gang, Outside, Requester};
-use rankrun_core::job::OnGiveup;
+use rankrun_core::job::{OnGiveup, StdinTarget};
 use rankrun_core::report::{AttemptReport, Report};
 use rankrun_core::restart::{Answer, Decision, Event, GiveUp, Outcome, Restarter, spoken};
 use rankrun_core::verdict::{Verdict, verdict};
@@ -58,6 +59,8 @@ pub(crate) struct Attempts {
     pub(crate) stopped: BTreeMap<Rank, (Duration, i32)>,
     /// The scheduler is to be asked to run the job again.
     is_to_requeue: bool,
+    /// Stdin cannot be read again, and nobody has been told.
+    is_stdin_gone: bool,
     /// Why no other follows, if the policy would have allowed one.
     given_up: Option<String>,
 }
@@ -81,6 +84,7 @@ impl Attempts {
             ready: BTreeSet::new(),
             stopped: BTreeMap::new(),
             is_to_requeue: false,
+            is_stdin_gone: spec.io.stdin != StdinTarget::None && is_stream(rustix::stdio::stdin()),
             given_up: None,
         }
     }
@@ -263,6 +267,9 @@ impl Front {
         };
         self.note(format!("attempt {} is over after {seconds:.2} s: {because}", self.plan.spec.attempt));
         self.note(format!("restarting all ranks{wait}: attempt {attempt}"));
+        if std::mem::take(&mut self.attempts.is_stdin_gone) {
+            self.note("stdin is a pipe: what an attempt has read of it, the next does not get again".to_owned());
+        }
         self.attempts.failed_at = self.gang.stop_ordered().or(Some(now));
         self.attempts.next_at = Some(now + after);
         self.drain_until = None;
@@ -481,4 +488,11 @@ pub(crate) enum NoRestart {
     Restarting,
     /// Each rank is restarted by itself.
     OfRanks,
+}
+
+/// Whether what is read from this cannot be read again.
+fn is_stream(stdin: BorrowedFd<'_>) -> bool {
+    use rustix::fs::FileType;
+    let kind = rustix::fs::fstat(stdin).map(|found| FileType::from_raw_mode(found.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::Socket))
 }
