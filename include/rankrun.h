@@ -81,27 +81,18 @@ static inline int rankrun_uncaught(const char *type, const char *message) {
     return rankrun_send(&line);
 }
 
-/* How far this rank is. While notes come, a rank that is busy exiting does not count as stuck. */
-static inline int rankrun_note(const char *text) {
+static inline int rankrun_tell(const char *type, const char *text) {
     struct rankrun_line line;
-    rankrun_begin(&line, "note", 0);
+    rankrun_begin(&line, type, 0);
     rankrun_add_text(&line, "text", text);
     return rankrun_send(&line);
 }
 
-/* This rank has done a step of its work that a restart will not repeat, such as a checkpoint. */
-static inline int rankrun_progress(void) {
-    struct rankrun_line line;
-    rankrun_begin(&line, "progress", 0);
-    return rankrun_send(&line);
-}
-
-/* This rank is ready to work: a restart is done when all ranks are. Only for jobs with --ready-timeout. */
-static inline int rankrun_ready(void) {
-    struct rankrun_line line;
-    rankrun_begin(&line, "ready", 0);
-    return rankrun_send(&line);
-}
+/* How far this rank is. While notes come, a rank that is busy exiting does not count as stuck. */
+static inline int rankrun_note(const char *text) { return rankrun_tell("note", text); }
+/* For restarts: a step is done that will not be repeated, such as a checkpoint; this rank is ready (--ready-timeout). */
+static inline int rankrun_progress(void) { return rankrun_tell("progress", NULL); }
+static inline int rankrun_ready(void) { return rankrun_tell("ready", NULL); }
 
 /* Ends the whole job, with this rank as the culprit and the message as the cause. Does not return. */
 static inline void rankrun_abort(int code, const char *message) {

@@ -54,7 +54,7 @@ class ClientTest(unittest.TestCase):
         )
 
     def test_the_header_is_short(self):
-        self.assertLessEqual(len((HEADER / "rankrun.h").read_text().splitlines()), 100)
+        self.assertLessEqual(len((HEADER / "rankrun.h").read_text().splitlines()), 110)
 
     def test_texts_arrive_as_they_are(self):
         for text in ("failure!", "", '"\\\n\t\x01\x7f', "caf\u00e9 \u20ac \U0001f600"):
