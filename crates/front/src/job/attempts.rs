@@ -261,10 +261,7 @@ impl Front {
             seconds,
             report: path.map(|path| report::shorten_home(&path, home.as_deref())),
         });
-        let wait = match after {
-            after if after < MOMENT => String::new(),
-            after => format!(" in {}", spoken(after)),
-        };
+        let wait = spoken_wait(after);
         self.note(format!("attempt {} is over after {seconds:.2} s: {because}", self.plan.spec.attempt));
         self.note(format!("restarting all ranks{wait}: attempt {attempt}"));
         if std::mem::take(&mut self.attempts.is_stdin_gone) {
@@ -488,6 +485,11 @@ pub(crate) enum NoRestart {
     Restarting,
     /// Each rank is restarted by itself.
     OfRanks,
+}
+
+/// How long it is until an attempt begins, in a sentence that says that it does.
+pub(crate) fn spoken_wait(after: Duration) -> String {
+    if after < MOMENT { String::new() } else { format!(" in {}", spoken(after)) }
 }
 
 /// Whether what is read from this cannot be read again.

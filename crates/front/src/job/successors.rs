@@ -9,13 +9,14 @@ use std::time::Duration;
 use rankrun_core::gang;
 use rankrun_core::job::{RestartScope, RestartSpec};
 use rankrun_core::report::AttemptReport;
-use rankrun_core::restart::{Decision, Event, GiveUp, Outcome, Restarter, spoken};
+use rankrun_core::restart::{Decision, Event, GiveUp, Outcome, Restarter};
 use rankrun_core::verdict::{Verdict, of_rank};
 use rankrun_core::worker;
 use rankrun_core::{Attempt, Rank, Stream, WorkerId};
 use rankrun_wire::ToAgent;
 
 use crate::delivery::Task;
+use crate::job::attempts::spoken_wait;
 use crate::job::front::Front;
 
 /// The ranks that may get successors.
@@ -155,10 +156,7 @@ impl Front {
             seconds: now.saturating_sub(begun.at).as_secs_f64(),
             report: None,
         });
-        let wait = match after {
-            after if after < Duration::from_millis(1) => String::new(),
-            after => format!(" in {}", spoken(after)),
-        };
+        let wait = spoken_wait(after);
         self.note(format!("{because}: restarting rank {rank}{wait}: attempt {attempt}"));
         self.successors.attempts.insert(rank, Begun { attempt, at: now + after, failed_at: Some(now) });
         self.successors.due.insert((now + after, rank));

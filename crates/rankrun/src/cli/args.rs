@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
 use clap::{Arg, ArgAction, Command};
 
 use crate::choices::{self, Choice};
-use crate::subcommands::{check, clean, completions, man, mpiexec, replay, report, restart, status, stop, torchrun};
+use crate::subcommands;
 use crate::texts;
 
 const RANKS: &str = "Ranks";
@@ -96,19 +96,7 @@ pub(crate) fn job() -> Command {
 
 /// The same with the subcommands, as the man page and the completions show it.
 pub(crate) fn whole() -> Command {
-    job().args_conflicts_with_subcommands(true).subcommands([
-        check(),
-        clean(),
-        completions(),
-        man(),
-        mpiexec(),
-        replay(),
-        report(),
-        restart(),
-        status(),
-        stop(),
-        torchrun(),
-    ])
+    job().args_conflicts_with_subcommands(true).subcommands(subcommands::all())
 }
 
 /// An option that takes a value, kept as typed.

@@ -21,22 +21,14 @@ pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
     ("torchrun", "Run a command line of torchrun"),
 ];
 
+/// The definitions of all subcommands.
+pub(crate) fn all() -> [Command; 11] {
+    [check(), clean(), completions(), man(), mpiexec(), replay(), report(), restart(), status(), stop(), torchrun()]
+}
+
 /// The definition of a subcommand.
 pub(crate) fn subcommand(name: &str) -> Option<Command> {
-    let all = [
-        check(),
-        clean(),
-        completions(),
-        man(),
-        mpiexec(),
-        replay(),
-        report(),
-        restart(),
-        status(),
-        stop(),
-        torchrun(),
-    ];
-    all.into_iter().find(|command| command.get_name() == name)
+    all().into_iter().find(|command| command.get_name() == name)
 }
 
 /// What a subcommand does.
