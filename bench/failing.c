@@ -1,5 +1,5 @@
-/* failing DIRECTORY SIZE: when all ranks are up, rank 0 notes the time (monotonic clock, nanoseconds) in the file
-   DIRECTORY/failed and exits with 3. The others wait for their end. */
+/* failing DIRECTORY SIZE [MICROSECONDS]: when all ranks are up, and 50 ms or so long later, rank 0 notes the time (monotonic clock,
+   nanoseconds) in the file DIRECTORY/failed and exits with 3. The others wait for their end. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ int main(int argc, char **argv)
         else
             usleep(1000);
     }
-    usleep(50000);
+    usleep(argc > 3 ? atoi(argv[3]) : 50000);
     struct timespec now;
     snprintf(path, sizeof path, "%s/failed", argv[1]);
     FILE *file = fopen(path, "w");

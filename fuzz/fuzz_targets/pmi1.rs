@@ -9,7 +9,8 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use rankrun_core::{GroupId, Rank};
+use rankrun_core::names::{Asker, PublishedNames, Protocol};
+use rankrun_core::{GroupId, NodeRank, Rank};
 use rankrun_wireup::pmi1::{Collective, CollectiveResult, Config, Effect, MAX_KVS_BYTES, MAX_LINE, MAX_REPLY, Server};
 
 const LINES: [&[u8]; 12] = [
@@ -32,6 +33,7 @@ struct Nodes {
     servers: Vec<Server>,
     shut: Vec<bool>,
     parts: BTreeMap<u64, BTreeMap<usize, Collective>>,
+    names: PublishedNames,
 }
 
 impl Nodes {
@@ -48,7 +50,12 @@ impl Nodes {
                 local: (node..size).step_by(nodes as usize).map(Rank).collect(),
             })
         };
-        Nodes { servers: (0..nodes).map(server).collect(), shut: vec![false; size as usize], parts: BTreeMap::new() }
+        Nodes {
+            servers: (0..nodes).map(server).collect(),
+            shut: vec![false; size as usize],
+            parts: BTreeMap::new(),
+            names: PublishedNames::default(),
+        }
     }
 
     fn perform(&mut self, node: usize, effects: Vec<Effect>) {
@@ -64,6 +71,16 @@ impl Nodes {
                     assert!(!ended, "a conversation ended twice");
                 }
                 Effect::Collective(part) => self.contribute(node, part),
+                Effect::Ask { id, question } => {
+                    let asker = Asker { node: NodeRank(node as u32), protocol: Protocol::Pmi1, id };
+                    let mut replies = Vec::new();
+                    self.names.ask(asker, question, &mut replies);
+                    for (asker, reply) in replies {
+                        let mut effects = Vec::new();
+                        self.servers[asker.node.index()].answered(asker.id, reply, &mut effects);
+                        self.perform(asker.node.index(), effects);
+                    }
+                }
                 Effect::Inited { .. }
                 | Effect::Finalized { .. }
                 | Effect::BarrierBroken { .. }

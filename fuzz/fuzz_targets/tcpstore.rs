@@ -109,4 +109,11 @@ fuzz_target!(|data: &[u8]| {
     let conn = world.conns[0];
     world.feed(conn, &[13, 1, 2, 3, 4]);
     assert_eq!(world.answered, [1, 2, 3, 4]);
+    for conn in std::mem::take(&mut world.open) {
+        world.server.closed(conn, &mut Vec::new());
+    }
+    while !world.server.is_tidy() {
+        world.server.tidy();
+    }
+    assert_eq!(world.server.waiting(), 0);
 });

@@ -1,5 +1,6 @@
 """`launch`: a function in several processes, by way of the command `rankrun`."""
 
+import base64
 import io
 import json
 import multiprocessing
@@ -37,13 +38,14 @@ def launch(
     master_addr: str = "localhost",
     master_port: Optional[int] = None,
     *,
+    hosts: Union[str, Sequence[str], None] = None,
     env: Optional[Mapping[str, str]] = None,
     grace: Optional[float] = None,
     options: Sequence[str] = (),
     report_dir: Union[str, "os.PathLike[str]", None] = None,
     on_failure: Optional[OnFailure] = None,
 ) -> List[R]:
-    """Run `func(args)` in `nprocs` processes of this machine, and return what they return, by rank.
+    """Run `func(args)` in `nprocs` processes of this machine, or of several, and return what they return, by rank.
 
     Each rank is a fresh interpreter, whatever `set_start_method` says: it imports the module that `func` comes from,
     and has the environment that rankrun gives to ranks (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR`,
@@ -60,8 +62,11 @@ def launch(
         func: what each rank calls, with exactly one argument.
         args: that argument. It is pickled once.
         nprocs: how many ranks, at least 1.
-        master_addr: the ranks' `MASTER_ADDR`.
+        master_addr: the ranks' `MASTER_ADDR`. With `hosts`, `localhost` stands for an address of the first machine that the
+            others reach.
         master_port: the ranks' `MASTER_PORT`. By default rankrun picks a port and keeps it for the job.
+        hosts: the machines, as `--hosts` takes them: `"node0:4,node1:4"`, or a list of such words. They are reached by ssh,
+            and have the same Python, with this package and the module of `func`, in the same place.
         env: variables that are set in the ranks' environment on top of this process's own.
         grace: seconds from SIGTERM to SIGKILL when ranks are ended. The default is rankrun's.
         options: further options of the command `rankrun`, such as `["--tag", "--log-dir", "logs"]`.
@@ -79,11 +84,17 @@ def launch(
         MainProcessError: SIGINT or SIGTERM to this process ended the job.
         LaunchError: the job could not be started, or failed as a whole.
         pickle.PicklingError: `func` or `args` cannot be sent to the ranks; nothing was started.
-        ValueError: `nprocs` is less than 1.
+        ValueError: `nprocs` is less than 1, or both `on_failure` and the option `--on-failure` are given.
+        TypeError: `on_failure` is no function.
         FileNotFoundError: the command `rankrun` is missing.
     """
     if nprocs < 1:
         raise ValueError(f"nprocs is {nprocs}, and must be at least 1")
+    if on_failure is not None:
+        if not callable(on_failure):
+            raise TypeError(f"on_failure is {on_failure!r}, and must be a function; a command is options=['--on-failure', ...]")
+        if any(option == "--on-failure" or option.startswith("--on-failure=") for option in options):
+            raise ValueError("on_failure and the option --on-failure both decide: leave one of them out")
     binary = find_binary()
     job = _pickle_job(func, args)
     own_report_dir = report_dir is None
@@ -91,9 +102,11 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="rankrun-") as name:
         directory = Path(name)
         (directory / "job").write_bytes(job)
-        command = [binary, "-n", str(nprocs), "--stdin", "none", "--die-with-parent"]
+        command = [binary, "-n", str(nprocs), "--stdin", "none" if hosts is None else "all", "--die-with-parent"]
         # Values stay off the command line, where every user of the machine could read them.
-        variables = {**(env or {}), "MASTER_ADDR": master_addr}
+        variables = dict(env or {})
+        if hosts is None or master_addr != "localhost":
+            variables["MASTER_ADDR"] = master_addr
         if master_port is not None:
             variables["MASTER_PORT"] = str(int(master_port))
         for variable in variables:
@@ -102,13 +115,24 @@ def launch(
             command += ["--grace", f"{round(grace * 1000)}ms"]
         if reports is not None:
             command += ["--report-dir", str(reports)]
-        program = [*_interpreter(), os.path.join(os.path.dirname(__file__), "worker.py"), name]
+        program = [*_interpreter(), os.path.join(os.path.dirname(__file__), "worker.py")]
+        environment = {**os.environ, **variables}
+        stdin = None
+        if hosts is None:
+            program.append(name)
+        else:
+            command += ["--hosts", hosts if isinstance(hosts, str) else ",".join(hosts)]
+            # The other machines do not see our directory: the job goes there by stdin, and the results come back by rankrun.
+            environment["RANKRUN_LAUNCH_RESULTS"] = name
+            stdin = directory / "job"
         if on_failure is None:
-            code = _run([*command, *options, *program], {**os.environ, **variables})
+            code = _run([*command, *options, *program], environment, stdin)
         else:
             with Listener(on_failure, name) as listener:
                 asks = listener.options(_interpreter())
-                code = _run([*command, *asks, *options, *program], {**os.environ, **variables})
+                code = _run([*command, *asks, *options, *program], environment, stdin)
+        if hosts is not None:
+            _decode(directory)
         if code == 0:
             if own_report_dir and reports is not None:
                 shutil.rmtree(reports, ignore_errors=True)
@@ -212,6 +236,16 @@ def _pickle_call(func: Callable[[A], R], args: A, has_main: bool) -> bytes:
             raise pickle.PicklingError(f"cannot send {name} and its argument to the ranks: {worse}") from worse
 
 
+def _decode(directory: Path) -> None:
+    """What came by the worker sockets is in base64."""
+    for path in [*directory.glob("*.result"), *directory.glob("*.error")]:
+        whole = b"".join(base64.b64decode(piece) for piece in path.read_bytes().split(b"\n"))
+        written = path.stat()
+        path.write_bytes(whole)
+        # It tells which of several failed first.
+        os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
+
+
 def _result(directory: Path, rank: int) -> Any:
     try:
         data = (directory / f"{rank}.result").read_bytes()
@@ -220,7 +254,7 @@ def _result(directory: Path, rank: int) -> Any:
     return pickle.loads(data)
 
 
-def _run(command: Sequence[str], env: Mapping[str, str]) -> int:
+def _run(command: Sequence[str], env: Mapping[str, str], stdin: Optional[Path]) -> int:
     """Runs rankrun, and returns its exit code. Raises `MainProcessError` if a signal to this process has ended it."""
     received: List[int] = []
     child: List["subprocess.Popen[bytes]"] = []
@@ -232,7 +266,8 @@ def _run(command: Sequence[str], env: Mapping[str, str]) -> int:
 
     previous = _install(forward)
     try:
-        started = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL)
+        with open(stdin or os.devnull, "rb") as source:
+            started = subprocess.Popen(command, env=env, stdin=source)
         child.append(started)
         try:
             for number in received:

@@ -24,7 +24,12 @@ class Listener:
         self._function = function
         self._path = os.path.join(directory, "on-failure")
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(self._path)
+        # The name of a socket has 107 bytes at most, and that of a temporary directory may be longer.
+        folder = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+        try:
+            self._socket.bind(f"/proc/self/fd/{folder}/on-failure")
+        finally:
+            os.close(folder)
         self._socket.listen(1)
         self._thread = threading.Thread(target=self._serve, name="rankrun-on-failure", daemon=True)
 
@@ -54,18 +59,31 @@ class Listener:
                 return
             with peer:
                 try:
-                    peer.sendall(self._answer(_read(peer)).encode())
+                    peer.sendall(self._answer(_read(peer)).encode(errors="backslashreplace"))
                 except OSError:
                     # rankrun waits no longer.
                     pass
 
     def _answer(self, report: bytes) -> str:
         try:
-            return self._function(json.loads(report)) or ""
-        except Exception:
+            answer = self._function(json.loads(report))
+        # sys.exit() in the function must not end this thread, which others wait for.
+        except BaseException as error:
             traceback.print_exc()
-            # The other options decide.
+            return self._no_answer(f"raised {type(error).__name__}")
+        if answer is None:
             return ""
+        words = answer.split() if isinstance(answer, str) else [""]
+        # rankrun itself reads the time.
+        if words in ([], ["restart"], ["stop"]) or (len(words) == 2 and words[0] == "wait"):
+            return answer
+        return self._no_answer(f"returned {answer!r}, which is not 'restart', 'stop', 'wait DURATION' or None")
+
+    def _no_answer(self, why: str) -> str:
+        """Says which function has not answered, and why: the other options decide."""
+        name = getattr(self._function, "__qualname__", repr(self._function))
+        print(f"rankrun: on_failure: {name} {why}: the other options decide", file=sys.stderr, flush=True)
+        return ""
 
 
 def _read(peer: socket.socket) -> bytes:
@@ -79,7 +97,9 @@ def _read(peer: socket.socket) -> bytes:
 
 def _ask(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.connect(path)
+        # This process does nothing else, and the whole path may be too long for a socket.
+        os.chdir(os.path.dirname(path))
+        peer.connect(os.path.basename(path))
         peer.sendall(sys.stdin.buffer.read())
         peer.shutdown(socket.SHUT_WR)
         sys.stdout.write(_read(peer).decode())

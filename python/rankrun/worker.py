@@ -1,35 +1,54 @@
 """What a rank of `launch` runs: `python worker.py DIRECTORY`.
 
-The directory holds `job` with what to prepare and what to call, and gets `RANK.result` or `RANK.error`.
+The directory holds `job` with what to prepare and what to call, and gets `RANK.result` or `RANK.error`. Without a
+directory, as on several machines, the job comes by stdin, and what the rank returns goes by the worker socket.
 """
 
+import base64
 import contextlib
+import io
+import json
 import os
 import pickle
+import socket
 import sys
 import traceback
 from multiprocessing import process, spawn
-from typing import Any
+from typing import IO, Any, Dict, Optional
+
+# Bytes of a result in one line of the worker socket, which takes 64 KiB of text.
+_PIECE = 45_000
 
 
-def main(directory: str) -> None:
+def main(directory: Optional[str]) -> None:
     rank = int(os.environ["RANKRUN_RANK"])
-    # That of an attempt before this one.
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(directory, f"{rank}.error"))
+    if directory is not None:
+        # That of an attempt before this one.
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(directory, f"{rank}.error"))
     try:
-        result = run(directory, rank)
+        result = run(job_from(directory), rank)
         # It is pickled here, so that a result that cannot be sent is a failure of the rank that made it.
         data = dump(result)
     except Exception as error:
         # The exception goes on to the top, where it ends this rank as it would end any program.
-        write(directory, f"{rank}.error", dump_error(error))
+        hand_over(directory, rank, "error", dump_error(error))
         raise
-    write(directory, f"{rank}.result", data)
+    hand_over(directory, rank, "result", data)
 
 
-def run(directory: str, rank: int) -> Any:
-    with open(os.path.join(directory, "job"), "rb") as file:
+def job_from(directory: Optional[str]) -> IO[bytes]:
+    if directory is not None:
+        return open(os.path.join(directory, "job"), "rb")
+    job = io.BytesIO(sys.stdin.buffer.read())
+    # A rank has no stdin.
+    with open(os.devnull, "rb") as null:
+        os.dup2(null.fileno(), 0)
+    return job
+
+
+def run(job: IO[bytes], rank: int) -> Any:
+    with job as file:
         preparation = pickle.load(file)
         preparation["name"] = f"rank-{rank}"
         # As long as this is set, `launch` and multiprocessing refuse to start processes: a main module without its
@@ -72,6 +91,33 @@ def dump_error(error: BaseException) -> bytes:
     return pickle.dumps((text, packed))
 
 
+def hand_over(directory: Optional[str], rank: int, kind: str, data: bytes) -> None:
+    if directory is not None:
+        write(directory, f"{rank}.{kind}", data)
+    else:
+        send(rank, kind, data)
+
+
+def send(rank: int, kind: str, data: bytes) -> None:
+    """Sends it by the worker socket, and waits until the agent has read it all: it reads no more than some of what a
+    process that has ended has left behind."""
+    hello = {"v": 1, "type": "hello", "pid": os.getpid(), "rank": rank, "kind": "launch"}
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.connect(os.environ["RANKRUN_SOCKET"])
+        agent.sendall(line({**hello, "tag": os.environ.get("RANKRUN_WORKER", "")}))
+        for at in range(0, max(len(data), 1), _PIECE):
+            text = base64.b64encode(data[at : at + _PIECE]).decode("ascii")
+            piece = {"v": 1, "type": "result", "error": kind == "error", "data": text}
+            agent.sendall(line({**piece, "first": at == 0, "last": at + _PIECE >= len(data)}))
+        agent.shutdown(socket.SHUT_WR)
+        while agent.recv(4096):
+            pass
+
+
+def line(fields: Dict[str, Any]) -> bytes:
+    return json.dumps(fields).encode("ascii") + b"\n"
+
+
 def write(directory: str, name: str, data: bytes) -> None:
     """Writes a file that is there either whole or not at all: this process may be killed at any time."""
     path = os.path.join(directory, name)
@@ -81,4 +127,4 @@ def write(directory: str, name: str, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1] if len(sys.argv) > 1 else None)

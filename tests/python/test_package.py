@@ -432,7 +432,71 @@ class Launch(PackageTest):
                 def broken(report):
                     raise OSError("no answer")
                 options = ["--restart", "2", "--backoff", "0", "--no-breaker"]
-                assert rankrun.launch(f, None, 2, on_failure=broken, options=options) == [2, 2]
+                import io, sys
+                sys.stderr = said = io.StringIO()
+                try:
+                    assert rankrun.launch(f, None, 2, on_failure=broken, options=options) == [2, 2]
+                finally:
+                    sys.stderr = sys.__stderr__
+                line = "rankrun: on_failure: broken raised OSError: the other options decide\\n"
+                assert said.getvalue().count(line) == 2, said.getvalue()
+        """)
+
+    def test_what_cannot_decide_is_refused_before_anything_is_started(self):
+        self.check("""
+            import rankrun
+            def f(_):
+                raise KeyError("it runs")
+            def refused(error, on_failure, options):
+                try:
+                    rankrun.launch(f, None, 1, on_failure=on_failure, options=options)
+                except error as refusal:
+                    return str(refusal)
+                raise AssertionError("it was accepted")
+            if __name__ == "__main__":
+                assert "on_failure is 'x', and must be a function" in refused(TypeError, "x", [])
+                for options in (["--on-failure", "echo stop"], ["--on-failure=echo stop"]):
+                    assert "both decide" in refused(ValueError, lambda report: "stop", options)
+        """)
+
+    def test_an_answer_that_is_no_text_is_told_of_and_the_options_decide(self):
+        self.check("""
+            import io, rankrun, sys
+            def f(_):
+                if rankrun.attempt() < 1:
+                    raise KeyError(rankrun.attempt())
+                return rankrun.attempt()
+            if __name__ == "__main__":
+                class Text(str):
+                    pass
+                for answer, is_wrong in [(42, True), (b"stop", True), (["stop"], True), (True, True), (0, True), (object, True),
+                                         ("", False), (Text("wait 1ms"), False), ("\\ud800", True)]:
+                    sys.stderr = said = io.StringIO()
+                    try:
+                        result = rankrun.launch(f, None, 2, on_failure=lambda report: answer, options=["--restart", "1"])
+                    finally:
+                        sys.stderr = sys.__stderr__
+                    assert result == [1, 1], (answer, result)
+                    told = "rankrun: on_failure: <lambda> returned " in said.getvalue()
+                    assert told == is_wrong, (answer, said.getvalue())
+                    assert said.getvalue().count(": the other options decide\\n") == is_wrong, said.getvalue()
+        """)
+
+    def test_a_function_decides_below_a_temporary_directory_of_any_length(self):
+        self.check("""
+            import os, rankrun, tempfile
+            def f(_):
+                if rankrun.attempt() < 2:
+                    raise KeyError(rankrun.attempt())
+                return rankrun.attempt()
+            if __name__ == "__main__":
+                with tempfile.TemporaryDirectory() as outer:
+                    long = os.path.join(outer, "x" * 120, "y" * 120)
+                    os.makedirs(long)
+                    tempfile.tempdir, os.environ["TMPDIR"] = long, long
+                    assert rankrun.launch(f, None, 2, on_failure=lambda report: "restart") == [2, 2]
+                    assert os.listdir(long) == [], os.listdir(long)
+                    tempfile.tempdir = None
         """)
 
     def test_address_and_port_are_the_callers(self):

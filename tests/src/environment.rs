@@ -68,12 +68,17 @@ pub fn open_mpi_4() -> Option<String> {
 /// # Panics
 /// If it cannot be made.
 pub fn scratch() -> PathBuf {
+    scratch_in(&env::temp_dir())
+}
+
+/// The same below another directory.
+pub(crate) fn scratch_in(base: &Path) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     static BEGAN: LazyLock<u64> =
         LazyLock::new(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()));
-    let path = env::temp_dir().join(format!("rr-test-{}-{:x}-{number:05}", std::process::id(), *BEGAN));
-    fs::create_dir(&path).expect("the temporary directory can be written");
+    let path = base.join(format!("rr-test-{}-{:x}-{number:05}", std::process::id(), *BEGAN));
+    fs::create_dir(&path).expect("the directory can be written");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("the directory is ours");
     path
 }

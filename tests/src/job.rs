@@ -15,8 +15,9 @@ use rankrun_core::gang::SECOND_INTERRUPT;
 use rankrun_core::report::Report;
 use rustix::process::Signal;
 
-use crate::environment::scratch;
+use crate::environment::{scratch, scratch_in};
 use crate::helper::{helper, rankrun};
+use crate::hosts::Host;
 use crate::leftovers;
 use crate::processes::{self, Process};
 use crate::skip::slowness;
@@ -79,6 +80,8 @@ pub struct Job {
     tty: Option<PathBuf>,
     user: User,
     bound: Duration,
+    /// The words that lead to the host that it runs on, and where it keeps its files there.
+    place: Option<(Vec<OsString>, PathBuf)>,
 }
 
 /// How a job ended.
@@ -132,7 +135,15 @@ impl Job {
             tty: None,
             user: User::Own,
             bound: BOUND,
+            place: None,
         }
+    }
+
+    /// Runs the job on a host of a bench. Its directory is one that all hosts of the bench see. What it leaves on other hosts, and what
+    /// it leaves on this one beside processes, is for [`Hosts::finish`](crate::Hosts::finish) to find.
+    pub fn at(mut self, host: &Host) -> Job {
+        self.place = Some((host.entrance(), host.jobs_directory()));
+        self
     }
 
     pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Job {
@@ -200,7 +211,7 @@ impl Job {
     /// # Panics
     /// As [`Job::run`], and if there is no report, or one that cannot be read with the types that it was written with.
     pub fn run_with_report(mut self) -> (Ended, Report) {
-        let directory = scratch();
+        let directory = self.place.as_ref().map_or_else(scratch, |(_, jobs)| scratch_in(jobs));
         self.arguments.splice(..0, ["--report-dir".into(), directory.clone().into()]);
         let ended = self.run();
         let json = fs::read_to_string(directory.join("report.json"))
@@ -217,7 +228,8 @@ impl Job {
     pub fn start(self) -> Running {
         // File times come from a clock with coarser ticks.
         let started = SystemTime::now() - Duration::from_millis(20);
-        let directory = scratch();
+        let directory = self.place.as_ref().map_or_else(scratch, |(_, jobs)| scratch_in(jobs));
+        let is_on_host = self.place.is_some();
         let record = directory.join("record");
         let mut command = Command::new(helper("reaper"));
         command.arg(&record);
@@ -225,6 +237,9 @@ impl Job {
             command.arg("--tty").arg(tty);
         }
         command.arg("--");
+        if let Some((entrance, _)) = &self.place {
+            command.args(entrance);
+        }
         if self.user == User::Nobody {
             command.args(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
         }
@@ -265,7 +280,8 @@ impl Job {
         }
         let stdout = reaper.stdout.take().map(Collector::new);
         let stderr = reaper.stderr.take().map(Collector::new);
-        let mut running = Running { started, reaper, directory, record, front: 0, stdout, stderr, done: false };
+        let mut running =
+            Running { started, reaper, directory, record, front: 0, stdout, stderr, is_on_host, done: false };
         running.front = wait_until(BOUND, || running.field("front", 0))
             .and_then(|pid| pid.parse().ok())
             .unwrap_or_else(|| panic!("the job was not started: {}", running.complaint()));
@@ -320,6 +336,7 @@ pub struct Running {
     front: i32,
     stdout: Option<Collector>,
     stderr: Option<Collector>,
+    is_on_host: bool,
     done: bool,
 }
 
@@ -352,8 +369,9 @@ impl Running {
 
     fn guard_and_agent(&self) -> (i32, i32) {
         let found = wait_until(BOUND, || {
-            let guards = processes::children(self.front);
-            guards.iter().find_map(|guard| Some((guard.pid, processes::children(guard.pid).first()?.pid)))
+            // The front may be running a command of its own.
+            let mut guards = processes::children(self.front).into_iter().filter(|child| child.name != "rr-command");
+            guards.find_map(|guard| Some((guard.pid, processes::children(guard.pid).first()?.pid)))
         });
         found.unwrap_or_else(|| panic!("the job has no guard with an agent: {}", self.complaint()))
     }
@@ -454,11 +472,12 @@ impl Running {
             self.kill();
             panic!("{message}");
         };
-        let jobs = self.job_ids();
+        // On a bench each host is looked at by itself: one that was cut off may still have something, and will not for long.
+        let jobs = if self.is_on_host { Vec::new() } else { self.job_ids() };
         let tag = self.tag();
         let mut left = leftovers::of_jobs(&tag, &jobs);
         let since = self.started;
-        let unheld = || leftovers::dead_directories(since);
+        let unheld = || if self.is_on_host { Vec::new() } else { leftovers::dead_directories(since) };
         if wait_until(MOMENT * slowness(), || unheld().is_empty().then_some(())).is_none() {
             left.extend(unheld());
         }

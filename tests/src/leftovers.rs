@@ -17,11 +17,19 @@ pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
             found.push(path);
         }
     }
-    found.extend(job_directories().into_iter().filter(|(job, _)| jobs.contains(job)).map(|(_, path)| path));
+    found.extend(
+        job_directories(Path::new("/")).into_iter().filter(|(job, _)| jobs.contains(job)).map(|(_, path)| path),
+    );
     for mount in cgroup2_mounts() {
         cgroups(&mount, jobs, &mut found);
     }
     found
+}
+
+/// Names in /dev/shm, and runtime directories of jobs, below the root of a host that has nothing else to do.
+pub(crate) fn below(root: &Path) -> Vec<PathBuf> {
+    let jobs = job_directories(root).into_iter().map(|(_, path)| path);
+    entries(&root.join("dev/shm")).into_iter().chain(jobs).collect()
 }
 
 /// The files of /dev/shm that these processes have mapped.
@@ -46,7 +54,8 @@ pub fn is_noted(file: &Path) -> bool {
 /// Directories of jobs that began after `since`, that no agent holds, and of which no process is alive: those of other
 /// tests, which run beside this one, are theirs to judge. A job that is just beginning or ending is among them for a moment.
 pub(crate) fn dead_directories(since: SystemTime) -> Vec<PathBuf> {
-    let dead = job_directories().into_iter().filter(|(_, path)| is_newer(path, since) && is_unlocked(path));
+    let dead =
+        job_directories(Path::new("/")).into_iter().filter(|(_, path)| is_newer(path, since) && is_unlocked(path));
     dead.filter(|(job, _)| !has_processes(job)).map(|(_, path)| path).collect()
 }
 
@@ -64,8 +73,8 @@ fn has_processes(job: &str) -> bool {
 
 /// The directories of jobs with the jobs' ids: `/tmp/rankrun-UID/JOB`, and `/tmp/rankrun-UID-JOB` where somebody else made
 /// the former.
-fn job_directories() -> Vec<(String, PathBuf)> {
-    let owners: Vec<PathBuf> = entries(Path::new("/tmp"));
+fn job_directories(root: &Path) -> Vec<(String, PathBuf)> {
+    let owners: Vec<PathBuf> = entries(&root.join("tmp"));
     let owners: Vec<PathBuf> = owners.into_iter().filter(|owner| name(owner).starts_with("rankrun-")).collect();
     let mut found: Vec<(String, PathBuf)> =
         owners.iter().flat_map(|owner| entries(owner)).map(|path| (name(&path), path)).collect();
@@ -100,12 +109,15 @@ fn cgroup2_mounts() -> Vec<PathBuf> {
 
 /// Whether we may make a cgroup below our own.
 pub(crate) fn can_make_cgroups() -> bool {
+    own_cgroup().is_some()
+}
+
+/// Our own cgroup, if we may make others below it.
+pub(crate) fn own_cgroup() -> Option<PathBuf> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::/")) else {
-        return false;
-    };
-    cgroup2_mounts().iter().any(|mount| {
-        let probe = mount.join(own).join(format!("probe-{}-{:?}", std::process::id(), std::thread::current().id()));
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    cgroup2_mounts().into_iter().map(|mount| mount.join(own)).find(|own| {
+        let probe = own.join(format!("probe-{}-{:?}", std::process::id(), std::thread::current().id()));
         fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)).is_ok()
     })
 }

@@ -8,9 +8,11 @@
 mod environment;
 pub mod failures;
 mod helper;
+pub mod hosts;
 mod job;
 pub mod leftovers;
 pub mod lines;
+pub mod looks;
 pub mod matrix;
 pub mod processes;
 mod pty;
@@ -21,6 +23,7 @@ mod time;
 
 pub use environment::{Environment, compile, open_mpi_4, scratch};
 pub use helper::{helper, rankrun, shared_directory};
+pub use hosts::{Cut, Host, Hosts, Plan, Slurm};
 pub use job::{Ended, Job, Running, Stdin, Tier, User};
 pub use pty::Pty;
 pub use random::{Random, seeds};

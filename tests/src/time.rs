@@ -19,16 +19,24 @@ pub fn pause(time: Duration) {
     }
 }
 
-/// Looks every few milliseconds until `condition` gives something; `None` after `bound`.
+/// What one look counts at most. A whole machine may stand still for a minute (another guest of its host, a snapshot of it), and what is
+/// looked at stood still as long: that time proves nothing.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+
+/// Looks every few milliseconds until `condition` gives something; `None` after `bound`. Time in which this process could not look hardly
+/// counts.
 pub fn wait_until<T>(bound: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
-    let start = monotonic();
+    let (mut spent, mut before) = (Duration::ZERO, monotonic());
     loop {
         if let Some(value) = condition() {
             return Some(value);
         }
-        if monotonic() - start > bound {
+        if spent > bound {
             return None;
         }
         pause(Duration::from_millis(2));
+        let now = monotonic();
+        spent += (now - before).min(LONGEST_LOOK);
+        before = now;
     }
 }

@@ -22,7 +22,7 @@ const CASES: &[(&str, &[&str])] = &[
     ("rankrun --output=fol\t true", &["--output", "folded", "true"]),
     ("rankrun --mpi=no\t marked-t\t", &["--mpi", "none", "marked-tool"]),
     (
-        "rankrun --no-k\t --no-ti\t --no-die\t true",
+        "rankrun --no-k\t --no-times\t --no-die\t true",
         &["--no-keep-going", "--no-timestamps", "--no-die-with-parent", "true"],
     ),
     ("rankrun --tf\t --no-tf\t true", &["--tf-config", "--no-tf-config", "true"]),

@@ -247,15 +247,15 @@ fn a_job_beyond_its_timeout_leaves_nothing() {
     }
 }
 
+/// How long it takes is measured by `cargo xtask bench`: here only that nobody waits for the grace to pass.
 #[test]
-fn ranks_that_heed_sigterm_are_gone_within_a_fifth_of_a_second() {
+fn ranks_that_heed_sigterm_are_gone_long_before_the_grace_has_passed() {
     for tier in Tier::available() {
         for (options, arguments) in [
-            (&[][..], &["--alone", "--exit", "3", "--on-go"][..]),
-            (&["--linger", "0"], &["--obedient", "--exit", "3", "--on-go"]),
+            (&["--grace", "30s"][..], &["--alone", "--exit", "3", "--on-go"][..]),
+            (&["--grace", "30s", "--linger", "0"], &["--obedient", "--exit", "3", "--on-go"]),
         ] {
-            let limit = Duration::from_millis(200);
-            let ended = after(tree(options, arguments, tier), limit, |running| running.sign("go"));
+            let ended = after(tree(options, arguments, tier), MARGIN, |running| running.sign("go"));
             assert_eq!(ended.code, Some(3), "{tier:?}: {}", ended.stderr_text());
         }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use rankrun_tests::{Job, Running, Tier, User, monotonic, processes, rankrun, skip, wait_until};
+use rankrun_tests::{Job, Running, Tier, User, monotonic, processes, rankrun, scratch, skip, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -109,6 +109,40 @@ fn status_says_of_every_rank_what_it_does_since_when_until_when_and_why() {
         assert_eq!(code, Some(2), "{text}");
         assert!(text.contains(&format!("no job \"{job}\" of yours is running")), "{text}");
     }
+}
+
+#[test]
+fn a_job_that_has_ended_is_told_from_one_that_never_was() {
+    let state = scratch();
+    let ended = Job::new(["sh", "-c", "exit 3"]).env("XDG_STATE_HOME", &state).run();
+    assert_eq!(ended.code, Some(3));
+    let names = fs::read_dir(state.join("rankrun")).expect("it has a report").flatten();
+    let job = names.map(|entry| entry.file_name().into_string().expect("an id")).next().expect("one job");
+    for command in ["status", "stop", "restart"] {
+        for (word, said) in [
+            (
+                &job[..],
+                format!(
+                    "error: job {job} is not running: it has ended\nhint: \"rankrun report {job}\" prints its report\n"
+                ),
+            ),
+            (&job[..6], format!("error: job {job} is not running: it has ended\n")),
+            ("zzz", "error: no job \"zzz\" of yours is running on this machine\n".to_owned()),
+        ] {
+            let mut asked = Command::new(rankrun());
+            let asked = asked.args([command, word]).env("XDG_STATE_HOME", &state).output().expect("it can be started");
+            let text = String::from_utf8_lossy(&asked.stderr).into_owned();
+            assert!(asked.status.code() == Some(2) && text.starts_with(&said), "{command} {word}: {text}");
+        }
+    }
+    for command in ["stop", "restart"] {
+        let (text, code) = answer(&[command]);
+        assert_eq!(
+            (text.as_str(), code),
+            ("error: JOB is missing\nhint: \"rankrun status\" lists the running jobs\n", Some(2))
+        );
+    }
+    fs::remove_dir_all(&state).expect("the directory is ours");
 }
 
 #[test]
@@ -366,4 +400,67 @@ fn whichever_two_are_killed_the_third_removes_the_socket() {
         running.finish(BOUND);
         assert!(!socket(&job).exists());
     }
+}
+
+#[test]
+fn a_restart_is_done_when_all_ranks_have_run_even_if_they_have_ended() {
+    let script = "[ $RANKRUN_ATTEMPT = 1 ] && exit 0; touch up; exec sleep 60";
+    let directory = scratch();
+    let running = Job::new(["-n", "1", "sh", "-c", script]).current_dir(&directory).start();
+    wait_until(BOUND, || directory.join("up").exists().then_some(())).expect("it starts");
+    let job = id(&running);
+    let (text, code) = answer(&["restart", &job]);
+    assert_eq!((text.as_str(), code), (format!("job {job}: attempt 1 runs\n").as_str(), Some(0)));
+    running.finish(BOUND);
+    fs::remove_dir_all(directory).expect("it is ours");
+}
+
+#[test]
+fn a_job_that_has_succeeded_is_not_run_again() {
+    let (read, write) = rustix::pipe::pipe().expect("a pipe");
+    let directory = scratch();
+    let script = "echo run >> runs; head -c 20000000 /dev/zero | tr '\\0' 'x'";
+    let running = Job::new(["-n", "1", "sh", "-c", script]).current_dir(&directory).stdout(write).start();
+    let job = id(&running);
+    let is_ending = || (status(&job)["state"] == "ending").then_some(());
+    wait_until(BOUND, is_ending).expect("its ranks end");
+    let (text, code) = answer(&["restart", &job]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&format!("cannot restart job {job}: it is coming to its end")), "{text}");
+    let reader = std::thread::spawn(move || std::io::copy(&mut fs::File::from(read), &mut std::io::sink()));
+    let ended = running.finish(BOUND);
+    assert_eq!(fs::read_to_string(directory.join("runs")).expect("it ran"), "run\n");
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    assert_eq!(reader.join().expect("it ends").expect("it reads"), 20_000_000);
+    fs::remove_dir_all(directory).expect("it is ours");
+}
+
+#[test]
+fn a_job_that_waits_for_its_next_attempt_says_so_until_when_and_why() {
+    let words = ["-n", "1", "--restart", "5", "--backoff", "1h..1h", "sh", "-c", "exit 3"];
+    let running = Job::new(words).tier(Tier::available()[0]).start();
+    let job = id(&running);
+    let waiting = wait_until(BOUND, || Some(status(&job)).filter(|status| status["state"] == "waiting"));
+    let waiting = waiting.unwrap_or_else(|| panic!("{}", status(&job)));
+    let (now, until) = (waiting["now"].as_f64(), waiting["until"].as_f64());
+    let left = until.expect("a time") - now.expect("a time");
+    assert!((1.0..=3600.0).contains(&left), "{waiting}");
+    assert!(waiting["why"].as_str().is_some_and(|why| why.contains("rank 0 failed: exited with code 3")), "{waiting}");
+    let text = answer(&["status", &job]).0;
+    assert!(text.contains("waiting") && text.contains("attempt 2 in "), "{text}");
+    answer(&["stop", &job]);
+    running.finish(BOUND);
+}
+
+#[test]
+fn a_client_that_half_closes_gets_its_answer() {
+    let (running, job) = start(Tier::available()[0], &[], 1, "SIGTERM");
+    let mut stream = UnixStream::connect(socket(&job)).expect("the job listens");
+    stream.write_all(b"{\"rankrun\":1,\"request\":\"status\",\"ranks\":true}\n").expect("it is sent");
+    stream.shutdown(std::net::Shutdown::Write).expect("it is open");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("it is closed after the answer");
+    assert!(text.contains("\"world_size\":1"), "{text}");
+    answer(&["stop", &job]);
+    running.finish(BOUND);
 }

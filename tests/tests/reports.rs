@@ -27,9 +27,9 @@ fn what_the_culprit_wrote_is_quoted_unless_it_stands_right_above() {
         assert!(text.contains("    | ValueError: no data\n"), "{option}: {text}");
     }
     // What others write afterwards pushes it off the screen.
-    let flood = r#"trap 'for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do echo bye; done >&2; exit 1' TERM; while :; do sleep 0.01; done"#;
+    let flood = r#"trap 'for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do echo bye; done >&2; exit 1' TERM; touch $0.up; while :; do sleep 0.01; done"#;
     let script = FAIL.replace("exec sleep 100", &format!("{{ {flood}; }}"));
-    let barrier = format!("touch $0.$RANKRUN_RANK; while test ! -e $0.0; do sleep 0.01; done; {script}");
+    let barrier = format!("test $RANKRUN_RANK = 1 && while test ! -e $0.up; do sleep 0.01; done; {script}");
     let directory = scratch();
     let base = directory.join("up").display().to_string();
     let text = Job::new(["-n", "2", "sh", "-c", &barrier, &base]).run().stderr_text();
@@ -112,6 +112,41 @@ fn the_last_report_any_one_and_a_list_are_printed_and_old_ones_go() {
 }
 
 #[test]
+fn the_report_of_an_attempt_is_printed_and_those_of_an_earlier_job_are_not_kept() {
+    let directory = scratch();
+    let place = directory.join("kept").display().to_string();
+    let run = |restarts: &str| {
+        let options = ["--restart", restarts, "--backoff", "0", "--no-breaker", "--report-dir", &place];
+        let script = "exit $((3 + RANKRUN_ATTEMPT))";
+        assert!(Job::new(options.into_iter().chain(["sh", "-c", script])).run().code.is_some_and(|code| code > 2));
+    };
+    let kept = |attempt: u32| directory.join(format!("kept/attempt-{attempt}.json")).exists();
+    run("6");
+    fs::write(directory.join("kept/attempt-99.json"), "mine").expect("it is ours");
+    assert!((0..6).all(kept));
+    for (attempt, begins) in [
+        ("0", "rankrun: rank 0 failed: exited with code 3"),
+        ("4", "rankrun: rank 0 failed: exited with code 7"),
+        ("6", "rankrun: rank 0 failed: exited with code 9"),
+    ] {
+        let printed = report(&directory, &[&place, "--attempt", attempt]);
+        assert!(text(&printed.stdout).starts_with(begins), "{attempt}: {}", text(&printed.stdout));
+    }
+    let whole = text(&report(&directory, &[&place]).stdout);
+    assert!(whole.contains(&format!("attempts 1-2: \"rankrun report {place} --attempt 1\", and so on\n")), "{whole}");
+    for (attempt, said) in [("7", "it has attempts 0 to 6\n"), ("-1", "\"-1\" is not the number of an attempt")] {
+        let refused = report(&directory, &[&place, "--attempt", attempt]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused.stderr).contains(said), "{}", text(&refused.stderr));
+    }
+    run("1");
+    assert!(kept(0) && !(1..6).any(kept) && kept(99), "those of the first job are gone, and a user's file is not");
+    let refused = Job::new(["--report-dir", &place, "no-such-program"]).run();
+    assert!(refused.code == Some(127) && !kept(0) && kept(99), "{}", refused.stderr_text());
+    fs::remove_dir_all(&directory).expect("the directory is ours");
+}
+
+#[test]
 fn a_job_that_is_refused_leaves_a_report_where_one_is_asked_for() {
     let directory = scratch();
     let place = directory.join("report").display().to_string();
@@ -185,13 +220,15 @@ fn sigquit_says_where_the_ranks_are_and_the_job_goes_on() {
     let waiting = || (has_written(b"waiting", running.stdout_so_far()) == 3).then_some(());
     wait_until(bound, waiting).expect("the ranks run");
     processes::send(running.front(), Signal::QUIT);
-    let told = || (has_written(b"last line", running.stderr_so_far()) == 1).then_some(());
+    let told = || (has_written(b"where the ranks are:\n", running.stderr_so_far()) == 1).then_some(());
     wait_until(bound, told).expect("the lines are printed");
     fs::write(&go, "").expect("the directory is ours");
     let ended = running.finish(bound);
     assert_eq!((ended.code, ended.stdout_text().matches("done").count()), (Some(0), 3));
     let text = ended.stderr_text();
-    assert_eq!(without_times(&text), "rankrun: after N s: ranks 0-2 silent N s; last line: \"waiting\"");
+    let (states, places) = text.split_once("rankrun: where the ranks are:\n").expect("both are told");
+    assert_eq!(without_times(states), "rankrun: after N s: ranks 0-2 silent N s; last line: \"waiting\"");
+    assert!(places.contains(" < "), "{text}");
     fs::remove_dir_all(&directory).expect("the directory is ours");
 }
 

@@ -61,6 +61,12 @@ fn hostile_clients_hurt_nobody() {
 }
 
 #[test]
+fn requests_of_very_many_keys_take_little_memory_and_others_are_served() {
+    let ended = light(&["-n", "1"], "many.py", &[]);
+    assert_eq!(ended.stdout_text(), "bounded\n", "{}", ended.stderr_text());
+}
+
+#[test]
 fn a_new_attempt_finds_the_store_empty_at_the_same_port() {
     let directory = scratch();
     let options = ["-n", "1", "--restart", "5", "--backoff", "0..1ms", "--", "python3"];

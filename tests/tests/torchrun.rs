@@ -249,6 +249,21 @@ fn log_files_have_the_same_places_and_contents() {
     assert!(name.expect("it can be read").file_name().to_string_lossy().starts_with("elastic_"));
 }
 
+/// What is copied is what torchrun reads for the terminal: not the lines of ranks that are not shown.
+#[test]
+fn lines_of_ranks_that_are_not_shown_are_not_copied_either() {
+    let Some(place) = Place::new() else { return };
+    let mut words = vec!["--nproc-per-node=2", "--log-dir=$LOGS", "--tee", "0:3,1:1", "--local-ranks-filter", "0"];
+    words.extend(["--duplicate-stdout-filters", "out", "worker.py"]);
+    let free = ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"];
+    let [theirs, ours] = place.both(&Case { words, env: vec![], free: &free });
+    let logs = place.logs("ours");
+    assert_eq!(place.logs("theirs"), logs);
+    let copied = &logs["attempt_0/filtered_stdout.log"];
+    assert!(!copied.is_empty() && copied.iter().all(|line| line.starts_with("[default0]:")), "{copied:?}");
+    assert_eq!(sorted(&theirs.ended.stdout), sorted(&ours.ended.stdout));
+}
+
 /// test_launch_elastic_worker_raise_exception: exit status, error files, and the summary.
 #[test]
 fn a_worker_that_raises_ends_the_job_and_leaves_its_exception() {
@@ -403,6 +418,10 @@ fn mistakes_are_refused_with_a_way_out() {
         &["--print-completion", "fish"],
         &["--nproc-per-node", "2"],
         &["--rdzv-id"],
+        &["--start-method", "thread", "x.py"],
+        &["--rdzv-conf", "foo", "x.py"],
+        &["--local-ranks-filter", "7", "x.py"],
+        &["--nproc-per-node", "2", "python", "x.py"],
     ];
     for words in lines {
         let ended = Job::new([&["torchrun"][..], words].concat()).run();

@@ -139,6 +139,36 @@ fn an_open_mpi_training_whose_ranks_fail_at_random_ends_with_the_right_loss() {
     trains("openmpi", "train_mpi.py");
 }
 
+/// Scripts of accelerate and Lightning, as they are written for torchrun.
+#[test]
+fn trainings_of_frameworks_go_on_from_their_checkpoints() {
+    let (Some(torch), Some(trainers)) = (Environment::find("torch"), Environment::find("trainers")) else { return };
+    let trainers = PathBuf::from(trainers.program("python3"));
+    let version = "import sysconfig; print(sysconfig.get_path('platlib'))";
+    let output = std::process::Command::new(trainers).args(["-c", version]).output().expect("Python runs");
+    let packages = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let bin = PathBuf::from(torch.program("python3")).parent().expect("a directory").to_owned();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    for (name, told) in [
+        ("accelerate_train.py", "from 2: 2 processes, loss 0.06956\n"),
+        ("lightning_train.py", "from a checkpoint: True, 2 processes, epoch 4\n"),
+    ] {
+        let directory = scratch();
+        let words = ["torchrun", "--nproc-per-node", "2", "--max-restarts", "1"];
+        let job = Job::new(words.into_iter().chain([&*program(name)]))
+            .env("PYTHONPATH", &packages)
+            .env("PATH", &path)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .current_dir(&directory);
+        let ended = job.bound(3 * ATTEMPT).run();
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(0), "{name}: {text}");
+        assert!(ended.stdout_text().ends_with(told), "{name}: {}{text}", ended.stdout_text());
+        assert!(text.contains("rank 1 failed: ValueError: bad batch"), "{name}: {text}");
+        fs::remove_dir_all(directory).expect("it is ours");
+    }
+}
+
 /// torchrun's store keeps the addresses of the first attempt, to which a rank that is early then connects.
 #[test]
 fn gloo_ranks_that_come_up_seconds_apart_after_a_restart_meet() {

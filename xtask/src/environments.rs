@@ -23,7 +23,7 @@ struct Environment {
     proof: &'static str,
 }
 
-const ENVIRONMENTS: [Environment; 9] = [
+const ENVIRONMENTS: [Environment; 10] = [
     Environment {
         name: "mpich",
         pins: &["mpich==5.0.2", "mpi4py==4.1.2", "cloudpickle==3.1.2"],
@@ -103,6 +103,21 @@ const ENVIRONMENTS: [Environment; 9] = [
         bare_pins: &["torch==2.15.0", "nvidia-cuda-runtime==13.5.37", "nvidia-cuda-cupti==13.4.92"],
         finish: Some(include_str!("torch_standins.py")),
         proof: "import torch, torch.distributed as d; assert d.is_gloo_available()",
+    },
+    // Trainers on top of torch, which they take from the environment of that name.
+    Environment {
+        name: "trainers",
+        pins: &["packaging==26.3", "psutil==7.2.2", "PyYAML==6.0.3", "tqdm==4.70.1"],
+        bare_pins: &[
+            "accelerate==1.15.0",
+            "huggingface_hub==2.4.0",
+            "lightning-utilities==0.15.3",
+            "pytorch-lightning==2.6.6",
+            "safetensors==0.8.0",
+            "torchmetrics==1.9.0",
+        ],
+        finish: None,
+        proof: "import packaging, psutil, tqdm, yaml",
     },
     // What Python programs report their errors with: the matrix has a case of each.
     Environment {

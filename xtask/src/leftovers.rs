@@ -14,13 +14,17 @@ pub(crate) struct Leftovers {
 impl Leftovers {
     pub(crate) fn now() -> Leftovers {
         let mut names = BTreeSet::new();
-        names.extend(entries(Path::new("/dev/shm")));
-        for owner in entries(Path::new("/tmp")) {
-            if name_starts_with(&owner, "rankrun-") {
-                // Beside it are the directories of jobs for which there was no room in it.
-                let jobs = entries(&owner).into_iter().chain([owner]);
-                names.extend(jobs.filter(|path| is_job(path) && !is_alive(path)));
-            }
+        // Where a job finds no room in the temporary directory, its user's directory is in shared memory.
+        let (owners, others): (Vec<PathBuf>, Vec<PathBuf>) = entries(Path::new("/dev/shm"))
+            .into_iter()
+            .partition(|path| name_starts_with(path, "rankrun-") && path.is_dir());
+        names.extend(others);
+        names.extend(entries(Path::new("/tmp")).into_iter().filter(|path| name_starts_with(path, "bytecode-")));
+        let temporary = entries(Path::new("/tmp")).into_iter().filter(|path| name_starts_with(path, "rankrun-"));
+        for owner in owners.into_iter().chain(temporary) {
+            // Beside it are the directories of jobs for which there was no room in it.
+            let jobs = entries(&owner).into_iter().chain([owner]);
+            names.extend(jobs.filter(|path| is_job(path) && !is_alive(path)));
         }
         for mount in cgroup2_mounts() {
             collect_cgroups(&mount, &mut names);

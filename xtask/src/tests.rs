@@ -33,8 +33,12 @@ const SUITES_WITH_PEERS: [&str; 12] = [
 /// The black-box tests that run once more under load.
 const SUITES_UNDER_LOAD: [&str; 4] = ["containment", "output", "mpi", "matrix"];
 
-/// Segments of shared memory of killed MPI programs that may be missed in a whole run.
-const MISSED_SEGMENTS: usize = 2;
+/// Segments of shared memory of killed MPI programs that may be missed in a whole run, of each kind: none on a machine that has time, five
+/// were seen where other work ran beside the tests.
+const MISSED_SEGMENTS: usize = 8;
+
+/// How the names of such segments begin. Open MPI makes the second kind to see whether it can, and removes it at once.
+const MISSED_NAMES: [&str; 2] = ["/dev/shm/mpich_shm_", "/dev/shm/open_mpi."];
 
 /// How often and how long the black-box tests do what they do.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -167,9 +171,11 @@ fn conclude(sound: bool, totals: Totals, before: &Leftovers) -> Result<()> {
     println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
     // A file whose maker is killed before the agent's first look is missed (docs/containment.md). With many jobs of one user at
     // once, as here, that happens now and then; more of it is a defect, and so is anything else.
-    let (segments, others): (Vec<&String>, Vec<&String>) =
-        left.iter().partition(|thing| thing.starts_with("/dev/shm/mpich_shm_"));
-    if !others.is_empty() || segments.len() > MISSED_SEGMENTS {
+    let is_segment = |thing: &&String| MISSED_NAMES.iter().any(|name| thing.starts_with(name));
+    let (segments, others): (Vec<&String>, Vec<&String>) = left.iter().partition(is_segment);
+    let count = |name: &str| segments.iter().filter(|thing| thing.starts_with(name)).count();
+    let are_many = MISSED_NAMES.iter().any(|name| count(name) > MISSED_SEGMENTS);
+    if !others.is_empty() || are_many {
         bail!("the tests left {} things behind", left.len());
     }
     if totals.skipped > 0 && workspace::is_ci() {

@@ -11,16 +11,24 @@
 mod children;
 mod driver;
 mod guard;
+mod looker;
 mod pmix_host;
+mod relay;
 mod services;
+pub mod staff;
 mod streams;
 mod team;
 pub mod tidy;
 
-pub use driver::Clock;
-pub use guard::{LapseNote, Launched, Options, launch};
+pub use driver::{Clock, soft_limits};
+pub use guard::{
+    Act, END_BOUND, GuardState, KILLING_BOUND, Keeper, LOOK_STEP, LapseNote, LastKnown, Launched, Options, Watch,
+    launch, launch_in,
+};
+pub use looker::{WORD as LOOKER, serve as serve_looker};
 pub use pmix_host::serve as serve_pmix;
 pub use pmix_host::{Serving, serving_this_process};
+pub use relay::{PROVE, RELAY, relay, relay_arguments};
 
 /// Bytes of each stream's output that an agent may send before the front grants more: enough to keep a fast destination
 /// busy over a round trip, little enough that the front of many nodes stays small.

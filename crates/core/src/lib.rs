@@ -8,20 +8,23 @@ mod conclusion;
 mod machines;
 mod record;
 mod spec;
+pub mod stacks;
 
 pub use conclusion::{
     absence, evidence, exit, headline, open_mpi, order, peers, status, stderr, testimony, verdict, window,
 };
 pub(crate) use conclusion::{causes, echoes, endings, recognisers};
-pub use machines::{condition, gang, grace, lease, restart, team, timers, worker};
+pub use machines::{condition, gang, grace, lease, names, node_clock, restart, roster, team, timers, worker};
 pub use record::{
-    advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, overview, printable, report,
-    standing, suggest, text, torchrun_summary,
+    advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, overview, printable, reach, report,
+    result, standing, suggest, text, torchrun_summary,
 };
-pub use spec::{env, ids, job, pmix, rankmap, ranks, rendezvous, template, units};
+pub use spec::{env, hosts, ids, job, open_files, pmix, rankmap, ranks, rendezvous, template, travel, units};
 
 pub use exit::ExitCode;
-pub use ids::{AppIndex, Attempt, GroupId, JobId, LocalRank, NodeRank, Pid, Rank, Slot, SpeakerId, Stream, WorkerId};
+pub use ids::{
+    AppIndex, Attempt, GroupId, JobId, LocalRank, NodeId, NodeRank, Pid, Rank, Slot, SpeakerId, Stream, WorkerId,
+};
 pub use job::{App, JobSpec};
 pub use rankmap::RankMap;
 pub use ranks::RankSet;

@@ -1,33 +1,48 @@
 //! One job: the process that the user started. It starts guard and agent, runs the gang's state machine, writes the
 //! output and the report, and returns the exit code.
 
+mod command;
 mod delivery;
 mod job;
+mod join;
 mod link;
 mod logs;
 mod nodes;
+mod starter;
 mod terminal;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rankrun_core::foreign_codes::Codes;
+use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::{ExitCode, JobSpec};
 
+pub use command::host::{COMMAND_HOST, run_command_host};
 pub use job::{JournalError, Refusal, Replayed, replay};
+pub use join::{FrontAddress, Join, Part, run_slurm_node};
 pub use logs::{Logs, MatchedLines, Places, StreamFiles};
+pub use nodes::SLURM_NODE;
+pub use nodes::{Hosts, HostsOrigin, NODE_TIMEOUT, NodeTarget, SshSettings};
+pub use rankrun_wire::identity::Secret;
 
 /// The job to run, with all settings resolved.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The job. Its ignored signals are filled in here.
     pub spec: JobSpec,
+    /// Its nodes, in the order of its rank map.
+    pub hosts: Hosts,
+    /// How the other nodes join, if they are not reached from here.
+    pub join: Option<Join>,
     pub output: rankrun_output::Config,
     /// Where a file per rank and stream goes.
     pub logs: Option<Logs>,
     pub report: ReportPlace,
     /// Where the events of the job are written.
     pub journal: Option<PathBuf>,
+    /// Where the results of ranks go, for `rankrun.launch`.
+    pub results: Option<PathBuf>,
     /// Where torchrun would write the cause (`TORCHELASTIC_ERROR_FILE`).
     pub error_file: Option<PathBuf>,
     pub timeout: Option<Duration>,
@@ -36,6 +51,8 @@ pub struct Plan {
     pub node: rankrun_agent::Options,
     /// Whether the job ends when our parent does.
     pub die_with_parent: bool,
+    /// When a job whose ranks do nothing has stalled, and what is done then.
+    pub stall: Option<StallSpec>,
     /// Whether a rank that lives on after a traceback on stderr is ended (or only noted).
     pub end_suspects: bool,
     /// How long we wait for a blocked destination after the end.
@@ -65,7 +82,10 @@ pub struct ReportPlace {
 ///
 /// If a signal asked rankrun to end, this ends the process by that signal, so that a shell loop stops too.
 pub fn run(plan: Plan) -> ExitCode {
-    let outcome = job::run(plan);
+    let outcome = match plan.join.as_ref().and_then(|join| join.as_member()) {
+        Some(member) => join::run(plan, member),
+        None => job::run(plan),
+    };
     if let Some(signal) = outcome.raise {
         rankrun_sys::signal::die_of(signal);
     }

@@ -4,10 +4,10 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 
-use rankrun_core::NodeRank;
+use rankrun_core::NodeId;
 use rankrun_sys::poll::Registry;
 use rankrun_sys::reactor::Conn;
-use rankrun_wire::{Frame, Retain, Session, ToAgent, ToFront};
+use rankrun_wire::{Frame, Retain, Session, ToAgent, ToFront, Transport};
 
 pub(crate) use rankrun_wire::LinkError;
 
@@ -23,6 +23,18 @@ impl Link {
     pub(crate) fn new(registry: &Registry, token: u64, socket: OwnedFd, session: NonZeroU64) -> io::Result<Link> {
         let conn = Conn::of_socket(registry, token, socket)?;
         Ok(Link(rankrun_wire::Link::new(conn, Session::new(session, Retain::No), READ)))
+    }
+
+    /// A link over a connection on which these bytes of it have come.
+    pub(crate) fn over(conn: Conn, session: NonZeroU64, received: &[u8]) -> Link {
+        let mut link = rankrun_wire::Link::new(conn, Session::new(session, Retain::No), READ);
+        link.received(received);
+        Link(link)
+    }
+
+    /// A link to a node that has joined.
+    pub(crate) fn of_transport(transport: Transport, session: NonZeroU64) -> Link {
+        Link(rankrun_wire::Link::new(transport, Session::new(session, Retain::No), READ))
     }
 
     /// Sends a message: now as far as the socket has room, the rest later.
@@ -48,9 +60,9 @@ impl Link {
 
 /// Sends a message to all nodes: one that is lost does not keep it from the others. Returns those that were lost.
 pub(crate) fn send_to_all<'a>(
-    links: impl Iterator<Item = (NodeRank, &'a mut Link)>,
+    links: impl Iterator<Item = (NodeId, &'a mut Link)>,
     message: &ToAgent,
-) -> Vec<(NodeRank, LinkError)> {
+) -> Vec<(NodeId, LinkError)> {
     links.filter_map(|(node, link)| Some((node, link.send(message).err()?))).collect()
 }
 
@@ -78,8 +90,8 @@ mod tests {
             links.push(Link::new(&poller.registry(), node, ours.into(), session).expect("a link"));
             agents.push(theirs);
         }
-        let lost = send_to_all((0..).map(NodeRank).zip(&mut links), &ToAgent::StdinEnd);
-        assert!(matches!(lost[..], [(NodeRank(0), _)]), "{lost:?}");
+        let lost = send_to_all((0..).map(NodeId).zip(&mut links), &ToAgent::StdinEnd);
+        assert!(matches!(lost[..], [(NodeId(0), _)]), "{lost:?}");
         for agent in &mut agents {
             assert!(agent.read(&mut [0; 64]).is_ok_and(|count| count > 0), "the message has arrived");
         }

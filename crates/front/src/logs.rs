@@ -52,12 +52,20 @@ impl Logs {
         let of_all =
             |place: &Template| -> Vec<PathBuf> { spec.map.places().iter().map(|at| of_rank(place, at.rank)).collect() };
         let differs = |field| matches!(field, Field::Rank | Field::LocalRank | Field::Node);
+        // What an earlier attempt has written in a file whose name it shares is kept. Any other is from an earlier job.
+        let mut kept = BTreeSet::new();
+        let mut keep = |place: &Template, file: PathBuf| {
+            if spec.attempt.0 > 0 && !has_attempt(place) {
+                kept.insert(file.clone());
+            }
+            file
+        };
         let places = match &self.places {
             Places::Files(streams) => {
                 let [stdout, stderr] = streams.each_ref().map(|all| {
                     let file = |at: &Place| {
                         let own = all.iter().find(|files| files.ranks.contains(at.rank));
-                        own.map(|files| of_rank(&files.name, at.rank))
+                        own.map(|files| keep(&files.name, of_rank(&files.name, at.rank)))
                     };
                     spec.map.places().iter().map(file).collect()
                 });
@@ -81,14 +89,13 @@ impl Logs {
         let parents: BTreeSet<PathBuf> = files.filter_map(|file| file.parent().map(Path::to_owned)).collect();
         let matches = self.matches.each_ref().map(|lines| {
             lines.as_ref().map(|lines| Matches {
-                file: of_rank(&lines.file, Rank(0)),
+                file: keep(&lines.file, of_rank(&lines.file, Rank(0))),
                 ranks: lines.ranks.clone(),
                 texts: lines.texts.clone(),
                 prefixes: lines.prefixes.clone(),
             })
         });
-        let places = places.with_directories(parents.into_iter().collect()).with_matches(matches);
-        if spec.attempt.0 > 0 { places.appending() } else { places }
+        places.with_directories(parents.into_iter().collect()).with_matches(matches).keeping(kept)
     }
 
     /// Whether another attempt has other files.

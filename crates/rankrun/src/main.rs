@@ -14,11 +14,13 @@ use std::path::Path;
 use rankrun_core::ExitCode;
 
 use cli::{
-    args, choices, config, files, frameworks, habits, invocation, message, restarting, settings, slips, spelling,
-    stopping, subcommands, texts, typography, values, words,
+    args, choices, config, files, frameworks, habits, hosts, invocation, joining, message, restarting, settings, slips,
+    spelling, stopping, subcommands, texts, typography, values, words,
 };
-use commands::{check, clean, completions, inventory, man, mpi, replay, report, restart, status, stop};
-use planning::{capacity, cpus, dry_run, file, gpus, logs, plan, program, refusal};
+use commands::{check, clean, completions, inventory, man, mpi, prove, replay, report, restart, stacks, status, stop};
+use planning::{
+    allocation, beforehand, capacity, cpus, dry_run, file, gpus, here, layout, logs, plan, program, refusal, slurm,
+};
 
 use crate::invocation::Invocation;
 use crate::message::Problem;
@@ -33,6 +35,24 @@ fn main() -> std::process::ExitCode {
     let called = if words.is_empty() { OsString::new() } else { words.remove(0) };
     if words.first().is_some_and(|word| word == PMIX_HOST) {
         return std::process::ExitCode::from(rankrun_agent::serve_pmix());
+    }
+    if words.first().is_some_and(|word| word == rankrun_agent::LOOKER) {
+        return std::process::ExitCode::from(rankrun_agent::serve_looker());
+    }
+    if let [word, rest @ ..] = words.as_slice()
+        && word == rankrun_agent::RELAY
+    {
+        return std::process::ExitCode::from(run_relay(rest));
+    }
+    if let [word, rest @ ..] = words.as_slice()
+        && word == rankrun_front::SLURM_NODE
+    {
+        return std::process::ExitCode::from(rankrun_front::run_slurm_node(rest));
+    }
+    if let [word, rest @ ..] = words.as_slice()
+        && word == rankrun_front::COMMAND_HOST
+    {
+        return std::process::ExitCode::from(rankrun_front::run_command_host(rest));
     }
     if let [word, library] = words.as_slice()
         && word == mpi::PROBE
@@ -51,6 +71,22 @@ fn main() -> std::process::ExitCode {
         problem.code
     });
     std::process::ExitCode::from(code.0)
+}
+
+/// What a front calls on another node over ssh: a relay; or `is ID`, whether this is the same build; or `prove JOB PATIENCE`,
+/// whether anything of a job is left there.
+fn run_relay(words: &[OsString]) -> u8 {
+    match words {
+        [question, id] if question == "is" => {
+            let is_same = rankrun_sys::build::id().is_ok_and(|own| id == own.as_str());
+            if is_same { ExitCode::SUCCESS.0 } else { ExitCode::FAILURE.0 }
+        }
+        [question, rest @ ..] if question == rankrun_agent::PROVE => prove::run(rest).0,
+        words => match rankrun_agent::relay_arguments(words) {
+            Some((job, marker, options)) => rankrun_agent::relay(&job, &marker, options),
+            None => ExitCode::USAGE.0,
+        },
+    }
 }
 
 fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
@@ -75,14 +111,21 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
             print(text.as_bytes())?;
             Ok(code)
         }
-        Invocation::Report { job, list, json } => {
+        Invocation::Report { job, attempt, list, json } => {
             let color = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
             let reports = report::Reports::of_user(std::env::vars_os());
-            print(if list { reports.list(json)? } else { reports.read(job.as_deref(), json, color)? }.as_bytes())
+            let text = match list {
+                true => reports.list(json)?,
+                false => reports.read(job.as_deref(), attempt, json, color)?,
+            };
+            print(text.as_bytes())
         }
         Invocation::Replay { file } => {
             let color = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
             print(replay::read(&file, color)?.as_bytes())
+        }
+        Invocation::Stacks { job, ranks, native, json } => {
+            print(stacks::run(stacks::Asked { job, ranks, native, json })?.as_bytes())
         }
         Invocation::Status { job, json } => print(status::run(job.as_deref(), json)?.as_bytes()),
         Invocation::Restart { job, wait } => print(restart::run(&job, wait)?.as_bytes()),
@@ -102,8 +145,7 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
 /// Runs a command line of mpiexec.
 fn run_mpiexec(words: &[OsString]) -> Result<ExitCode, Problem> {
     let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    let node = plan::node_name();
-    let around = mpiexec::Around { env: &env, node: &node, packages: cpus::packages, numa_nodes: cpus::numa_nodes };
+    let around = mpiexec::Around { env: &env, packages: cpus::packages, numa_nodes: cpus::numa_nodes };
     run_dialect(mpiexec::SUBCOMMAND, mpiexec::read(words, &around))
 }
 
@@ -142,7 +184,13 @@ fn run_job(segments: &[invocation::Segment], reading: Option<&dialect::Reading>)
         of_dialect.iter().chain(&settings.warnings).for_each(|warning| message::warn(warning));
     }
     let around = Surroundings::gather(env)?;
-    let plan = plan::make(&settings, &around).inspect_err(|problem| refusal::save(&settings, &around, problem))?;
+    beforehand::check_report_dir(&settings, &around)?;
+    let plan = plan::make(&settings, &around)
+        .and_then(|plan| beforehand::check(&plan, &settings, &around).map(|()| plan))
+        .inspect_err(|problem| refusal::save(&settings, &around, problem))?;
+    if settings.verbosity >= 0 {
+        beforehand::warnings(&plan, &settings, &around).iter().for_each(|warning| message::warn(warning));
+    }
     if settings.dry_run {
         let text = dry_run::describe(&plan, &settings.given, around.cpus(), settings.verbosity > 0);
         let same = reading.map(|reading| {

@@ -18,9 +18,9 @@ mod terminals;
 
 pub use containment::cgroup;
 pub use events::{poll, reactor, signal};
-pub use ipc::{diag, shared, shm, socket, watched};
+pub use ipc::{diag, mapped, network, shared, shm, socket, watched};
 pub(crate) use processes::clone;
-pub use processes::{exec, fork, limits, name, oom, proc, process, spawn, vitals, wait};
+pub use processes::{build, errand, exec, fork, limits, name, oom, proc, process, spawn, trace, vitals, wait};
 pub use terminals::{pty, terminal};
 
 /// The operating system's text for an error, without Rust's "(os error 2)".

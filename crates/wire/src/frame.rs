@@ -128,21 +128,29 @@ pub(crate) struct Decoder {
     /// Received bytes that are not decoded yet.
     start: usize,
     end: usize,
+    /// The room that the last read was offered, and how much the next is.
+    offered: usize,
+    step: usize,
 }
 
-/// A buffer that grew beyond this size for a large frame is freed.
-const KEPT: usize = 1 << 20;
+/// The least room for a read. A front has a decoder for each of a thousand nodes, of which most send a message now and then.
+const STEP_LEAST: usize = 4 * 1024;
+/// The room grows by this factor when a read has filled it, and shrinks by it when most of it was not needed.
+const STEP_FACTOR: usize = 8;
 
 impl Decoder {
-    /// Room for the next read of up to `size` bytes. [`Decoder::filled`] says how much of it was filled.
+    /// Room for the next read: up to `most` bytes, less where little has come lately.
+    pub(crate) fn room_up_to(&mut self, most: usize) -> &mut [u8] {
+        self.offered = self.step.max(STEP_LEAST).min(most);
+        self.room(self.offered)
+    }
+
+    /// Room for `size` bytes. [`Decoder::filled`] says how much of it was filled.
     pub(crate) fn room(&mut self, size: usize) -> &mut [u8] {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
-        }
-        if self.end == 0 && self.buffer.len() > KEPT.max(size) {
-            self.buffer = Vec::new();
         }
         if self.buffer.len() < self.end + size {
             self.buffer.resize(self.end + size, 0);
@@ -153,6 +161,18 @@ impl Decoder {
     /// The first `read` bytes of the room were filled.
     pub(crate) fn filled(&mut self, read: usize) {
         self.end = (self.end + read).min(self.buffer.len());
+        if read == self.offered {
+            self.step = read * STEP_FACTOR;
+        } else if read < self.offered / STEP_FACTOR {
+            self.step = self.offered / STEP_FACTOR;
+        }
+    }
+
+    /// Frees a buffer that is empty and larger than the next read needs.
+    fn shrink(&mut self) {
+        if self.start == self.end && self.buffer.len() > self.step.max(STEP_LEAST) {
+            (self.start, self.end, self.buffer) = (0, 0, Vec::new());
+        }
     }
 
     /// Drops what was received.
@@ -164,6 +184,7 @@ impl Decoder {
     pub(crate) fn cut(&mut self) -> Result<Option<Cut>, WireError> {
         let available = &self.buffer[self.start..self.end];
         let Some(length) = available.first_chunk::<4>() else {
+            self.shrink();
             return Ok(None);
         };
         let length = u32::from_le_bytes(*length) as usize;

@@ -3,12 +3,13 @@
 use std::io;
 
 use bytes::Bytes;
-use rankrun_sys::reactor::{Conn, Incoming};
+use rankrun_sys::reactor::Incoming;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::frame::{Frame, OutputHead, WireError};
 use crate::session::Session;
+use crate::transport::Transport;
 
 /// Why a stream failed.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +26,7 @@ pub enum LinkError {
 #[derive(Debug)]
 pub struct Link {
     /// `None` while the session is suspended.
-    conn: Option<Conn>,
+    conn: Option<Transport>,
     session: Session,
     /// Bytes read in one turn of the loop at most.
     budget: usize,
@@ -33,8 +34,14 @@ pub struct Link {
 
 impl Link {
     /// `budget` is how many bytes are read in one turn of the loop: one link must not keep the loop from the others.
-    pub fn new(conn: Conn, session: Session, budget: usize) -> Link {
-        Link { conn: Some(conn), session, budget }
+    pub fn new(conn: impl Into<Transport>, session: Session, budget: usize) -> Link {
+        Link { conn: Some(conn.into()), session, budget }
+    }
+
+    /// Takes bytes that came over the connection before the session was made.
+    pub fn received(&mut self, bytes: &[u8]) {
+        self.session.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.session.filled(bytes.len());
     }
 
     /// Sends a message, as far as the kernel has room now.
@@ -63,7 +70,7 @@ impl Link {
 
     /// Bytes for which the kernel had no room.
     pub fn unsent(&self) -> usize {
-        self.conn.as_ref().map_or(0, Conn::unsent)
+        self.conn.as_ref().map_or(0, Transport::unsent)
     }
 
     /// Whether output may be sent: see [`Session::has_room`].
@@ -74,13 +81,18 @@ impl Link {
     /// Reads once. Then take the frames with [`Link::next_frame`], also before handling an error.
     pub fn fill(&mut self) -> Result<(), LinkError> {
         let Some(conn) = &mut self.conn else { return Ok(()) };
-        match conn.read(self.session.room(self.budget)) {
-            Ok(Incoming::Bytes(count)) => self.session.filled(count),
-            Ok(Incoming::Nothing) => {}
-            Ok(Incoming::End) => return Err(LinkError::Ended),
-            Err(error) => return Err(LinkError::Io(error)),
+        loop {
+            match conn.read(self.session.room_up_to(self.budget)) {
+                Ok(Incoming::Bytes(count)) => self.session.filled(count),
+                Ok(Incoming::Nothing) => {}
+                Ok(Incoming::End) => return Err(LinkError::Ended),
+                Err(error) => return Err(LinkError::Io(error)),
+            }
+            // At most one record of TLS more than the budget.
+            if !conn.has_more() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// The next received frame. After the last one, acknowledgements are sent.
@@ -100,9 +112,9 @@ impl Link {
     }
 
     /// Resumes over another connection.
-    pub fn resume(&mut self, conn: Conn) -> Result<(), LinkError> {
+    pub fn resume(&mut self, conn: impl Into<Transport>) -> Result<(), LinkError> {
         self.session.resume()?;
-        self.conn = Some(conn);
+        self.conn = Some(conn.into());
         self.flush()
     }
 }

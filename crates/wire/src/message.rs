@@ -1,6 +1,7 @@
 //! The messages.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,10 +9,15 @@ use rankrun_core::absence::Absence;
 use rankrun_core::condition::Condition;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::grace::StopRecord;
+use rankrun_core::names::{Protocol, Question, Reply};
+use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::report::LeftProcess;
+use rankrun_core::result::ResultPiece;
+use rankrun_core::stacks::ProcessStack;
 use rankrun_core::testimony::{StuckIn, Testimony};
+use rankrun_core::travel::Resource;
 use rankrun_core::worker::{Outcome, Stop};
-use rankrun_core::{GroupId, JobSpec, Pid, Rank, Stream, WorkerId, WorkerStatus};
+use rankrun_core::{Attempt, GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Stream, WorkerId, WorkerStatus};
 use serde::{Deserialize, Serialize};
 
 /// The first message of each side.
@@ -30,16 +36,45 @@ impl Hello {
     }
 }
 
+/// What an agent needs to start an attempt on its node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeStart {
+    pub node: NodeRank,
+    pub spec: JobSpec,
+    pub meeting: Meeting,
+    /// What the nodes call themselves, by node rank.
+    pub hosts: Vec<String>,
+    /// The front sends its stdin in messages to the rank that reads it, or to all. Otherwise the agent has it.
+    pub sends_stdin: bool,
+    /// Without a word from the front for so long, it is lost. `None` on the front's own machine.
+    pub patience: Option<Duration>,
+    /// The mask of new files' modes, where the agent does not have the front's.
+    pub umask: Option<u32>,
+    /// The front's soft limits, where the agent does not have them.
+    pub limits: Vec<(Resource, Option<u64>)>,
+}
+
+/// Where the ranks meet (`MASTER_ADDR` and the like).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Meeting {
+    /// On this node, at an address of it. `open_to` are the addresses of the job's other nodes.
+    Here { address: IpAddr, open_to: Vec<IpAddr> },
+    /// On another node, if there is a network.
+    There(Option<Rendezvous>),
+}
+
 /// From the front to an agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToAgent {
     Hello(Hello),
     /// Start the ranks of this node.
-    Start(Box<JobSpec>),
-    /// Another attempt follows the present one, although the job is not one that is restarted by itself.
-    Stay,
-    /// A worker that is gone is to be started again, as the next attempt of its rank (`--restart-scope rank`).
-    Again(Rank),
+    Start(Box<NodeStart>),
+    /// The front is alive: answered at once, with the same time.
+    Beat {
+        sent: Duration,
+    },
+    /// A worker that is gone is to be started again, as this attempt of its rank (`--restart-scope rank`).
+    Again(Rank, Attempt),
     /// It is not.
     Settled(Rank),
     Stop(Stop),
@@ -62,12 +97,36 @@ pub enum ToAgent {
     Window(u16, u16),
     /// The contributions of all nodes to a collective.
     Collective(Collective),
+    /// The answer to the `Ask` of that number.
+    Reply {
+        protocol: Protocol,
+        id: u64,
+        reply: Reply,
+    },
+    /// Another node asks for the PMIx data of a rank of this one. `Fetched` is to follow.
+    Fetch {
+        by: NodeId,
+        id: u64,
+        of: Rank,
+    },
+    /// The answer to the `Fetch` of that number. `None`: the rank is gone.
+    Fetched {
+        id: u64,
+        data: Option<Vec<u8>>,
+    },
     /// Look for ranks that run Python without the hook; `Hookless` follows if there are any.
     LookForHooks,
     /// `Alive` is to follow.
     WhoIsAlive,
     /// `Conditions` is to follow, with this number.
     ReportConditions(u64),
+    /// Say where these ranks are, or all: `Looking`, `Looked` for each of them and `LookOver` are to follow, with this number.
+    /// `native` frames of all threads are wanted, also of those that have Python frames.
+    Look {
+        number: u64,
+        ranks: Option<Vec<Rank>>,
+        native: bool,
+    },
     /// End at once: the front does not understand this agent.
     End,
 }
@@ -87,7 +146,19 @@ pub enum ToFront {
         containment: Containment,
         /// The job's private directory.
         runtime: PathBuf,
+        /// What the node calls itself, and the addresses of its network interfaces with
+        /// their names, without those that only reach itself.
+        host: String,
+        addresses: Vec<(String, IpAddr)>,
     },
+    /// The agent is alive: the answer to `Beat`, with the time that came with it and that of its own clock.
+    Beat {
+        sent: Duration,
+        at: Duration,
+    },
+    /// Where the ranks meet, on this node. Sent by the agent of the first node if there are others; `None` where there is no
+    /// network.
+    Meeting(Option<Rendezvous>),
     Started {
         worker: WorkerId,
         pid: Pid,
@@ -166,6 +237,11 @@ pub enum ToFront {
         detail: String,
         at: Duration,
     },
+    /// A piece of what a rank returns to `rankrun.launch`.
+    Result {
+        worker: WorkerId,
+        piece: ResultPiece,
+    },
     /// All bytes that a worker wrote to this stream have been sent.
     Closed {
         worker: WorkerId,
@@ -186,10 +262,48 @@ pub enum ToFront {
         workers: Vec<(WorkerId, Condition)>,
         at: Duration,
     },
+    /// So many ranks of this node are being looked into; and when ranks of it last used what connects them.
+    Looking {
+        number: u64,
+        ranks: u32,
+        traffic: Option<Duration>,
+        at: Duration,
+    },
+    /// Where the process of a rank is, or why that cannot be seen.
+    Looked {
+        number: u64,
+        worker: WorkerId,
+        stack: Box<ProcessStack>,
+    },
+    /// All answers to the `Look` of that number have been sent.
+    LookOver {
+        number: u64,
+    },
     /// `Pause` has been carried out: the workers and the agent's timers are stopped.
     Paused,
     /// The local part of a collective.
     Collective(Collective),
+    /// A rank publishes a name, or asks for one: `Reply` is to follow.
+    Ask {
+        protocol: Protocol,
+        id: u64,
+        question: Question,
+    },
+    /// The PMIx data of a rank of another node are asked for: `Fetched` is to follow.
+    Fetch {
+        id: u64,
+        of: Rank,
+    },
+    /// The answer to the `Fetch` of a node.
+    Fetched {
+        by: NodeId,
+        id: u64,
+        data: Option<Vec<u8>>,
+    },
+    /// Somebody on this node wants it to end, by this signal: its batch system, or whoever shuts it down.
+    ToldToEnd {
+        signal: i32,
+    },
     /// The guard of this node is gone.
     GuardLost,
     /// What connects the ranks of Open MPI on this node is gone, or cannot be started.
@@ -210,8 +324,9 @@ pub enum ToFront {
 pub struct Collective {
     pub group: GroupId,
     pub seq: u64,
-    /// How many ranks of the group the payloads stand for.
+    /// How many ranks the payloads stand for, and how many take part on all nodes together.
     pub members: u32,
+    pub of: u32,
     pub payloads: Vec<Vec<u8>>,
 }
 

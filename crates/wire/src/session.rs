@@ -19,8 +19,9 @@ use crate::frame::{Cut, Decoder, Frame, Header, Kind, OutputHead, WireError, enc
 
 /// Output of at most this size is copied, together with the frames around it: a piece of its own costs more.
 const COPIED: usize = 8 * 1024;
-/// Memory for encoded frames is allocated in blocks of this size.
-const BLOCK: usize = 64 * 1024;
+/// Memory for encoded frames is allocated in blocks: the first is of this size, and each following one twice as large, up to the most.
+const BLOCK_LEAST: usize = 2 * 1024;
+const BLOCK_MOST: usize = 64 * 1024;
 /// The overhead of a retained frame.
 const FRAME_COST: usize = 96;
 /// Messages may exceed the limit for retained output by this much: they are small, and cannot wait.
@@ -69,7 +70,12 @@ pub struct Session {
     out: VecDeque<Bytes>,
     tail: BytesMut,
     scratch: Vec<u8>,
+    /// The size of the next block.
+    block: usize,
 }
+
+/// A larger scratch buffer is freed at once.
+const SCRATCH_KEPT: usize = 4 * 1024;
 
 impl Session {
     /// A session on its first byte stream. `id` is random, and the same on both sides.
@@ -89,6 +95,7 @@ impl Session {
             out: VecDeque::new(),
             tail: BytesMut::new(),
             scratch: Vec::new(),
+            block: BLOCK_LEAST,
         }
     }
 
@@ -121,7 +128,13 @@ impl Session {
         self.out.drain(..)
     }
 
-    /// Room for bytes of the byte stream, up to `size`. [`Session::filled`] says how many were put there.
+    /// Room for the next read of the byte stream: at most `most` bytes, fewer where little has come lately. [`Session::filled`] says
+    /// how many were put there.
+    pub fn room_up_to(&mut self, most: usize) -> &mut [u8] {
+        self.decoder.room_up_to(most)
+    }
+
+    /// Room for `size` bytes of the byte stream. [`Session::filled`] says how many were put there.
     pub fn room(&mut self, size: usize) -> &mut [u8] {
         self.decoder.room(size)
     }
@@ -212,8 +225,11 @@ impl Session {
         if self.state != State::Open && self.is_final {
             return Ok(());
         }
-        self.tail.reserve_block(self.scratch.len() + follows.len().min(COPIED));
+        self.reserve(self.scratch.len() + if follows.len() > COPIED { 0 } else { follows.len() });
         self.tail.extend_from_slice(&self.scratch);
+        if self.scratch.capacity() > SCRATCH_KEPT {
+            self.scratch = Vec::new();
+        }
         let large = if follows.len() > COPIED {
             follows
         } else {
@@ -237,10 +253,18 @@ impl Session {
     fn bare(&mut self, kind: Kind) -> Result<(), WireError> {
         let header = self.header();
         encode(kind, header, &(), 0, &mut self.scratch)?;
-        self.tail.reserve_block(self.scratch.len());
+        self.reserve(self.scratch.len());
         self.tail.extend_from_slice(&self.scratch);
         self.seal();
         Ok(())
+    }
+
+    /// Makes room for `size` more bytes in the block. Memory whose bytes have all been sent is used again.
+    fn reserve(&mut self, size: usize) {
+        if self.tail.capacity() - self.tail.len() < size {
+            self.tail.reserve(size.max(self.block));
+            self.block = (self.block * 2).min(BLOCK_MOST);
+        }
     }
 
     fn seal(&mut self) {
@@ -286,19 +310,6 @@ impl Session {
 
 fn size_of(frame: &[Bytes; 2]) -> usize {
     frame[0].len() + frame[1].len() + FRAME_COST
-}
-
-trait ReserveBlock {
-    fn reserve_block(&mut self, size: usize);
-}
-
-impl ReserveBlock for BytesMut {
-    /// Room for `size` more bytes. Memory whose bytes have all been sent is used again.
-    fn reserve_block(&mut self, size: usize) {
-        if self.capacity() - self.len() < size {
-            self.reserve(size.max(BLOCK));
-        }
-    }
 }
 
 #[cfg(test)]

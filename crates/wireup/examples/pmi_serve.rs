@@ -15,7 +15,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use rankrun_core::{GroupId, Rank, RankMap};
+use rankrun_core::names::{Asker, Protocol, PublishedNames};
+use rankrun_core::{GroupId, NodeId, Rank, RankMap};
 use rankrun_wireup::pmi1::{Config, Effect, Server, process_mapping};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -29,6 +30,7 @@ struct Worker {
 /// What the threads share: one serves each rank.
 struct World {
     server: Mutex<Server>,
+    names: Mutex<PublishedNames>,
     streams: Vec<UnixStream>,
     /// Each rank is a process group of its own.
     groups: Vec<Pid>,
@@ -55,8 +57,14 @@ fn main() -> io::Result<ExitCode> {
         groups.push(Pid::from_child(&worker.child));
         children.push(worker.child);
     }
-    let world =
-        World { server: Mutex::new(Server::new(config(size))), streams, groups, code: Mutex::new(None), verbose };
+    let world = World {
+        server: Mutex::new(Server::new(config(size))),
+        names: Mutex::default(),
+        streams,
+        groups,
+        code: Mutex::new(None),
+        verbose,
+    };
     thread::scope(|scope| {
         for rank in (0..size).map(Rank) {
             let world = &world;
@@ -132,7 +140,7 @@ impl World {
                 }
                 server.received(rank, &bytes[..count], &mut effects);
             }
-            effects.drain(..).for_each(|effect| self.perform(effect));
+            effects.drain(..).for_each(|effect| self.perform(&mut server, effect));
             drop(server);
             if count == 0 {
                 return;
@@ -140,7 +148,7 @@ impl World {
         }
     }
 
-    fn perform(&self, effect: Effect) {
+    fn perform(&self, server: &mut Server, effect: Effect) {
         match effect {
             Effect::Reply { rank, bytes } => {
                 if self.verbose {
@@ -157,6 +165,13 @@ impl World {
                 self.show(&effect);
                 _ = self.streams[rank.index()].shutdown(Shutdown::Both);
                 self.end(1);
+            }
+            Effect::Ask { id, question } => {
+                let (mut replies, mut effects) = (Vec::new(), Vec::new());
+                let asker = Asker { node: NodeId(0), protocol: Protocol::Pmi1, id };
+                lock(&self.names).ask(asker, question, &mut replies);
+                replies.into_iter().for_each(|(_, reply)| server.answered(id, reply, &mut effects));
+                effects.into_iter().for_each(|effect| self.perform(server, effect));
             }
             Effect::Refused { .. } | Effect::BarrierBroken { .. } | Effect::Collective(_) => self.show(&effect),
             Effect::Inited { .. } | Effect::Finalized { .. } | Effect::Closed { .. } => {

@@ -4,10 +4,8 @@
 //! driver performs them. What a client sends can end its own connection and nothing else: it never panics the server,
 //! never grows its memory beyond a constant for each client, and never reaches another client's conversation.
 
-mod names;
+pub mod messages;
 pub mod pmi1;
 pub mod pmix;
 pub mod tcpstore;
 pub mod worker;
-
-pub use names::{Names, PublishError};

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use memchr::memchr;
 use rankrun_core::Rank;
+use rankrun_core::result::ResultPiece;
 use rankrun_core::testimony::{Exception, Testimony};
 use serde_json::{Map, Value};
 
@@ -27,6 +28,8 @@ pub enum Said {
         tag: Option<String>,
     },
     Testimony(Testimony, When),
+    /// For the caller of `rankrun.launch`.
+    Result(ResultPiece),
 }
 
 /// When the client says that something happened.
@@ -80,6 +83,10 @@ impl Line {
     fn when(&self) -> When {
         let at = self.time("time").map(When::At);
         at.or_else(|| self.time("ago").map(When::Ago)).unwrap_or_default()
+    }
+
+    fn is_set(&self, name: &str) -> bool {
+        self.0.get(name).and_then(Value::as_bool).unwrap_or(false)
     }
 
     fn code(&self) -> Option<i32> {
@@ -160,6 +167,14 @@ fn parse(line: &[u8]) -> Result<Option<Said>, ClientError> {
                 kind: line.text("kind").unwrap_or_default(),
                 tag: line.text("tag"),
             }));
+        }
+        "result" => {
+            return Ok(Some(Said::Result(ResultPiece {
+                is_error: line.is_set("error"),
+                data: line.text("data").unwrap_or_default(),
+                is_first: line.is_set("first"),
+                is_last: line.is_set("last"),
+            })));
         }
         "uncaught" => Testimony::Uncaught(line.exception()),
         "exiting" => Testimony::Exiting { code: code.unwrap_or(1) },
@@ -247,6 +262,8 @@ mod tests {
         r#"{"type":"ready"}"#,
         "\n",
         r#"{"type":"progress"}"#,
+        "\n",
+        r#"{"type":"result","data":"QUJD","first":true,"last":1}"#,
         "\n"
     );
 
@@ -273,6 +290,7 @@ mod tests {
             Said::Testimony(Testimony::Note { text: "epoch 1".to_owned() }, When::Unsaid),
             Said::Testimony(Testimony::Ready, When::Unsaid),
             Said::Testimony(Testimony::Progress, When::Unsaid),
+            Said::Result(ResultPiece { is_error: false, data: "QUJD".to_owned(), is_first: true, is_last: false }),
         ]
     }
 

@@ -3,11 +3,15 @@
 //! The runs of a row are interleaved (one of each launcher, then the next of each), so that a machine that gets slower
 //! gets slower for all. Compare within a row only.
 
+mod agents;
+mod hosts;
 mod launchers;
 mod measure;
+mod nodes;
 mod open_mpi;
 mod restart;
 mod rows;
+mod stacks;
 mod store;
 mod table;
 mod testimony;
@@ -34,7 +38,7 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 13] = [
+const ROWS: [(&str, Row); 18] = [
     ("launch", rows::launch),
     ("failure", rows::failure),
     ("restart", restart::restart),
@@ -48,6 +52,11 @@ const ROWS: [(&str, Row); 13] = [
     ("notes", testimony::notes),
     ("torchrun", torchrun::torchrun),
     ("store", store::store),
+    ("stacks", stacks::stacks),
+    ("nodes", nodes::failure),
+    ("nodes-start", nodes::start),
+    ("nodes-output", nodes::output),
+    ("agents", agents::agents),
 ];
 
 pub(crate) fn bench(runs: Option<usize>, names: &[String]) -> Result<()> {

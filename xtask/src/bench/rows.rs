@@ -214,7 +214,7 @@ fn into_cat(mut command: Command, file: File) -> Result<Option<(Duration, Option
 }
 
 /// Lines of the file that are not, after some tag, a line of the writer; and lines that are missing.
-fn count_torn(file: &std::path::Path, expected: u64) -> Result<u64> {
+pub(super) fn count_torn(file: &std::path::Path, expected: u64) -> Result<u64> {
     let mut reader = BufReader::with_capacity(1 << 20, File::open(file)?);
     let (mut line, mut whole, mut torn) = (Vec::new(), 0_u64, 0_u64);
     while reader.read_until(b'\n', &mut line)? > 0 {

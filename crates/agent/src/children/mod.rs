@@ -8,4 +8,4 @@ mod registry;
 
 pub(crate) use boundary::Boundary;
 pub(crate) use interpreters::{Interpreters, Subject};
-pub(crate) use registry::{Children, Ended, TAG};
+pub(crate) use registry::{Children, Ended, Helper, TAG};

@@ -14,7 +14,7 @@ use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Look};
 
 use super::looks::activity;
-use super::registry::{Children, Ended, Role, status_of};
+use super::registry::{Children, Ended, Helper, Role, status_of};
 
 /// How long a process that runs no code any more may take to its end. The kernel needs microseconds, on a busy machine
 /// some milliseconds.
@@ -22,17 +22,17 @@ const ENDING_BOUND: Duration = Duration::from_millis(500);
 
 impl Children {
     /// The cgroup for a process of rankrun's own, where the job has cgroups. It is removed with the job's.
-    pub(crate) fn take_own_leaf(&self, name: &str) -> io::Result<Option<OwnedFd>> {
-        self.boundary.cgroup().map(|cgroup| cgroup.make_leaf(name)).transpose()
+    pub(crate) fn take_own_leaf(&self, helper: Helper) -> io::Result<Option<OwnedFd>> {
+        self.boundary.cgroup().map(|cgroup| cgroup.make_leaf(helper.leaf())).transpose()
     }
 
-    pub(crate) fn add_helper(&mut self, pid: i32) {
-        self.roles.insert(pid, Role::Helper);
+    pub(crate) fn add_helper(&mut self, helper: Helper, pid: i32) {
+        self.roles.insert(pid, Role::Helper(helper));
     }
 
-    /// Ends the processes of rankrun's own that served an attempt, and removes their cgroup: the next attempt has its own.
-    pub(crate) fn end_helpers(&mut self, leaf: &str) {
-        for pid in self.helpers() {
+    /// Ends the processes of rankrun's own of one kind, and removes their cgroup: the next one has its own.
+    pub(crate) fn end_helpers(&mut self, helper: Helper) {
+        for pid in self.of_kind(helper) {
             // It is not reaped, so that the pid is its own. If it has ended, there is nobody to signal.
             let _ = Child::unreaped(pid).signal(signal::SIGKILL);
             if let Some(process) = ProcessRef::open(pid) {
@@ -48,13 +48,13 @@ impl Children {
         }
         if let Some(cgroup) = self.boundary.cgroup() {
             // If there is none, or somebody is in it, making the next one tells.
-            let _ = cgroup.remove_leaf(leaf);
+            let _ = cgroup.remove_leaf(helper.leaf());
         }
     }
 
     /// How a process of rankrun's own has ended that is not reaped yet. `under_way`: one that is just being started.
-    pub(crate) fn ended_helper(&self, under_way: Option<Child>) -> Option<WorkerStatus> {
-        let known = self.helpers().into_iter();
+    pub(crate) fn ended_helper(&self, helper: Helper, under_way: Option<Child>) -> Option<WorkerStatus> {
+        let known = self.of_kind(helper).into_iter();
         known.chain(under_way.map(Child::pid)).find_map(|pid| {
             // It closes its descriptors before it can be waited for, and whoever sees that may be quicker.
             if proc::is_ending(pid)
@@ -69,9 +69,12 @@ impl Children {
         })
     }
 
-    /// Whether this is a process of rankrun's own.
-    pub(crate) fn is_helper(&self, pid: i32) -> bool {
-        self.roles.get(&pid) == Some(&Role::Helper)
+    /// Which process of rankrun's own this is, if it is one.
+    pub(crate) fn helper(&self, pid: i32) -> Option<Helper> {
+        match self.roles.get(&pid) {
+            Some(&Role::Helper(helper)) => Some(helper),
+            Some(Role::Leader(_)) | None => None,
+        }
     }
 
     /// The processes of the job when every worker is gone: all descendants of this process except helpers and processes
@@ -94,7 +97,11 @@ impl Children {
     }
 
     fn helpers(&self) -> Vec<i32> {
-        self.roles.iter().filter(|(_, role)| **role == Role::Helper).map(|(pid, _)| *pid).collect()
+        self.roles.iter().filter(|(_, role)| matches!(role, Role::Helper(_))).map(|(pid, _)| *pid).collect()
+    }
+
+    fn of_kind(&self, helper: Helper) -> Vec<i32> {
+        self.helpers().into_iter().filter(|pid| self.helper(*pid) == Some(helper)).collect()
     }
 
     /// What is left when every worker is gone; `None` if that is nothing, or only what was given up. Reaps what has ended,
@@ -119,7 +126,7 @@ impl Children {
         let given_up: HashSet<i32> = self.given_up.keys().map(|id| id.pid).collect();
         // A list that cannot be read proves nothing.
         let Ok(children) = proc::try_own_children() else { return true };
-        children.into_iter().any(|pid| self.roles.get(&pid) != Some(&Role::Helper) && !given_up.contains(&pid))
+        children.into_iter().any(|pid| self.helper(pid).is_none() && !given_up.contains(&pid))
     }
 
     /// Sends signals to all orphans.

@@ -33,7 +33,24 @@ const STOP_ROUNDS: usize = 16;
 pub(super) enum Role {
     Leader(Slot),
     /// A process of rankrun's own: never signalled with the job, and no obstacle to the proof that nothing of the job is left.
-    Helper,
+    Helper(Helper),
+}
+
+/// The processes of rankrun's own that an agent has besides its workers. Each has a cgroup of its own, of this name, where the
+/// job has cgroups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Helper {
+    PmixHost,
+    Looker,
+}
+
+impl Helper {
+    pub(super) fn leaf(self) -> &'static str {
+        match self {
+            Helper::PmixHost => "pmix",
+            Helper::Looker => "looker",
+        }
+    }
 }
 
 /// The end of a child.
@@ -44,7 +61,7 @@ pub(crate) enum Ended {
     /// An orphan of a worker. It has been reaped.
     Orphan,
     /// A process of rankrun's own. It has been reaped.
-    Helper(WorkerStatus),
+    Helper(Helper, WorkerStatus),
 }
 
 /// One worker, as its processes are known.
@@ -204,7 +221,7 @@ impl Children {
     pub(crate) fn slot_of_leader(&self, pid: i32) -> Option<Slot> {
         match self.roles.get(&pid) {
             Some(Role::Leader(slot)) => Some(*slot),
-            Some(Role::Helper) | None => None,
+            Some(Role::Helper(_)) | None => None,
         }
     }
 
@@ -221,10 +238,10 @@ impl Children {
     pub(crate) fn handle_end(&mut self, child: Child, status: WorkerStatus, under_way: Option<Child>) -> Option<Ended> {
         match self.roles.get(&child.pid()) {
             Some(Role::Leader(slot)) => return Some(Ended::Leader(*slot, child, status)),
-            Some(Role::Helper) => {
+            Some(&Role::Helper(helper)) => {
                 self.roles.remove(&child.pid());
                 wait::reap(child.pid());
-                return Some(Ended::Helper(status));
+                return Some(Ended::Helper(helper, status));
             }
             None if under_way == Some(child) => return None,
             None => {
@@ -582,7 +599,7 @@ mod tests {
         }
         let mut children = registry();
         let mut helper = Command::new("sleep").arg("60").spawn().expect("sleep starts");
-        children.roles.insert(helper.id() as i32, Role::Helper);
+        children.roles.insert(helper.id() as i32, Role::Helper(Helper::PmixHost));
         assert_eq!(children.orphans_left(false), None);
         let mut orphan = Command::new("sleep").arg("60").spawn().expect("sleep starts");
         assert!(children.orphans_left(false).is_some());

@@ -5,10 +5,10 @@ use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 
 use rankrun_core::{ExitCode, JobId, Pid};
-use rankrun_sys::fork;
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Waker};
 use rankrun_sys::signal::{self, SignalFd};
+use rankrun_sys::{fork, network};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Hello;
 
@@ -19,10 +19,12 @@ use super::token::Token;
 use crate::children::{Boundary, Children, Interpreters};
 use crate::guard::Options;
 use crate::guard::lease::{Lease, Word};
+use crate::services::looker::Looker;
 use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::WorkerSocket;
+use crate::staff::Role;
 use crate::streams::Link;
-use crate::team::{Hands, Inherited, SpawnerThread};
+use crate::team::{Hands, Inherited, SpawnerThread, null};
 use crate::tidy::shm::SharedMemory;
 use crate::tidy::{Places, RuntimeDir};
 
@@ -36,6 +38,7 @@ pub(crate) struct Agent {
     inherited: Inherited,
     limits: Limits,
     containment: Option<String>,
+    is_away: bool,
 }
 
 impl std::fmt::Debug for Agent {
@@ -64,6 +67,13 @@ impl Agent {
         options: Options,
     ) -> io::Result<Agent> {
         fork::become_subreaper()?;
+        if options.is_away {
+            Role::Agent.take_name(job);
+            // They are the relay's: whoever waits for their end must not wait for us.
+            let null = null()?;
+            rustix::stdio::dup2_stdin(&null)?;
+            rustix::stdio::dup2_stdout(&null)?;
+        }
         if options.lends_terminal {
             // Only a process of the terminal's session can make it a rank's terminal. ^C is for the front.
             fork::new_process_group()?;
@@ -92,6 +102,7 @@ impl Agent {
             // If the limit cannot be raised, fewer ranks fit.
             limits: limits::raise_open_files().unwrap_or_default(),
             containment: options.containment,
+            is_away: options.is_away,
         })
     }
 
@@ -121,6 +132,7 @@ impl Agent {
             inherited: self.inherited,
             limits: self.limits,
             containment: self.containment,
+            is_away: self.is_away,
         };
         match setup.finish(poller, &mut link, runtime, self.places) {
             Ok(agent) => agent.run(link),
@@ -144,6 +156,7 @@ struct Setup {
     inherited: Inherited,
     limits: Limits,
     containment: Option<String>,
+    is_away: bool,
 }
 
 impl Setup {
@@ -152,7 +165,9 @@ impl Setup {
         if boundary.cgroup().is_some() {
             self.lease.send(Word::Cgroup);
         }
-        let signals = SignalFd::new(&[signal::SIGCHLD]).map_err(cannot("receive signals"))?;
+        // Where the front is on another machine, it does not get what the processes of this node are sent.
+        let told: &[i32] = if self.is_away { &[signal::SIGTERM, signal::SIGINT] } else { &[] };
+        let signals = SignalFd::new(&[&[signal::SIGCHLD], told].concat()).map_err(cannot("receive signals"))?;
         let waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let io_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let io_handle = io_waker.handle().map_err(cannot("make an event descriptor"))?;
@@ -175,6 +190,8 @@ impl Setup {
             pid: Pid(std::process::id() as i32),
             containment: boundary.containment(),
             runtime: runtime.path().to_owned(),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            addresses: network::named_addresses(),
         };
         link.say(&ready).map_err(|error| Refusal { what: error.to_string(), source: io::Error::other(error) })?;
         let hands = Hands {
@@ -189,6 +206,9 @@ impl Setup {
             lease: self.lease,
             memory: Some(memory),
             inherited: self.inherited,
+            looker: Looker::default(),
+            traffic: None,
+            is_away: self.is_away,
         };
         let wakers = Wakers { spawner: waker, io: io_waker, memory: memory_waker };
         Ok(Loop::new(hands, signals, wakers, io, places, runtime, self.limits))

@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use rankrun_core::team::Event;
 use rankrun_core::worker::{Stop, StopWhy};
-use rankrun_core::{ExitCode, JobSpec, Slot};
+use rankrun_core::{ExitCode, Slot};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Ready, Waker};
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::{fork, process};
-use rankrun_wire::message::Hello;
+use rankrun_wire::message::{Hello, NodeStart};
 use rankrun_wire::{ToAgent, ToFront};
 
 use super::Token;
 use super::io::IoThread;
+use super::limits::adopt;
 use crate::guard::lease::Word;
 use crate::streams::{Link, LinkError};
 use crate::team::{Hands, Team};
@@ -35,8 +36,9 @@ pub(super) struct Loop {
     team: Option<Team>,
     /// `None` once the front is lost.
     link: Option<Link>,
-    /// The front has asked it to wait for another attempt.
-    stays: bool,
+    /// How long the front may be silent before it counts as lost, and when it was heard last.
+    patience: Option<Duration>,
+    heard: Duration,
     /// The front has sent `End`.
     end: bool,
     guard_lost: bool,
@@ -51,6 +53,9 @@ pub(super) struct Wakers {
     pub(super) memory: Waker,
 }
 
+/// How long the agent of another node waits for a front that is silent before it has started anything.
+const UNSTARTED: Duration = Duration::from_secs(60);
+
 impl Loop {
     pub(super) fn new(
         hands: Hands,
@@ -61,6 +66,7 @@ impl Loop {
         runtime: RuntimeDir,
         limits: Limits,
     ) -> Loop {
+        let patience = hands.is_away.then_some(UNSTARTED);
         Loop {
             hands,
             signals,
@@ -71,7 +77,8 @@ impl Loop {
             limits,
             team: None,
             link: None,
-            stays: false,
+            patience,
+            heard: Duration::ZERO,
             end: false,
             guard_lost: false,
         }
@@ -96,6 +103,9 @@ impl Loop {
             }
             if !self.hands.clock.is_paused() {
                 let now = self.hands.clock.now();
+                if self.silent_until().is_some_and(|until| until <= now) {
+                    self.lose_front(now);
+                }
                 self.hands.worker_socket.tick(now, &self.hands.poller);
                 self.hands.torch_store.tick(now, &self.hands.poller);
                 if let Some(team) = &mut self.team {
@@ -110,13 +120,15 @@ impl Loop {
 
     fn is_done(&self) -> bool {
         match &self.link {
-            // After the last message the front needs nothing more.
-            Some(link) => {
-                (self.end || self.team.as_ref().is_some_and(|team| team.is_the_last() && !self.stays))
-                    && !link.wants_write()
-            }
+            // Only the front knows whether an attempt follows.
+            Some(link) => self.end && !link.wants_write(),
             None => self.team.as_ref().is_none_or(Team::is_over),
         }
+    }
+
+    /// When the front has been silent for too long.
+    fn silent_until(&self) -> Option<Duration> {
+        self.link.as_ref().and(self.patience).map(|patience| self.heard + patience)
     }
 
     fn timeout(&self) -> Duration {
@@ -125,8 +137,14 @@ impl Loop {
             return renewal;
         }
         let team = self.team.as_ref().and_then(Team::deadline);
-        let due =
-            [team, self.hands.worker_socket.deadline(), self.hands.torch_store.deadline()].into_iter().flatten().min();
+        let due = [
+            team,
+            self.silent_until(),
+            self.hands.worker_socket.deadline(),
+            self.hands.torch_store.deadline(),
+            self.hands.looker.deadline(),
+        ];
+        let due = due.into_iter().flatten().min();
         due.map_or(renewal, |due| due.saturating_sub(self.hands.clock.now()).min(renewal))
     }
 
@@ -148,7 +166,13 @@ impl Loop {
                 self.lose_guard(now);
                 return Ok(());
             }
-            Token::Signals => while self.signals.next().is_some() {},
+            Token::Signals => {
+                while let Some((number, _)) = self.signals.next() {
+                    if number != signal::SIGCHLD {
+                        self.hands.outbox.push(ToFront::ToldToEnd { signal: number });
+                    }
+                }
+            }
             Token::Spawner => self.wakers.spawner.clear(),
             Token::Io => {
                 self.wakers.io.clear();
@@ -166,7 +190,11 @@ impl Loop {
                 return Ok(());
             }
             Token::TorchClient(client) => {
+                let before = self.hands.torch_store.changes();
                 self.hands.torch_store.ready(client, event, &self.hands.poller);
+                if self.hands.torch_store.changes() != before {
+                    self.hands.traffic = Some(now);
+                }
                 let notes = self.hands.torch_store.take_notes();
                 self.hands.outbox.extend(notes.into_iter().map(ToFront::Note));
                 return Ok(());
@@ -180,7 +208,8 @@ impl Loop {
             | Token::KernelLog
             | Token::Pmix
             | Token::PmixHost
-            | Token::PmixErrors => {}
+            | Token::PmixErrors
+            | Token::Looker => {}
         }
         let Some(team) = &mut self.team else { return Ok(()) };
         let hands = &mut self.hands;
@@ -191,6 +220,7 @@ impl Loop {
             Token::Pmix => team.pmix_connected(hands, now),
             Token::PmixHost => team.pmix_host_ready(hands, now, event),
             Token::PmixErrors => team.pmix_errors_ready(hands, now),
+            Token::Looker => team.looker_ready(hands, now, event),
             Token::Output(slot, stream) => team.read_output(hands, Slot(slot as u32), stream),
             Token::Pmi(slot) => team.pmi_ready(hands, now, Slot(slot as u32), event),
             Token::Stdin(slot) => team.stdin_ready(hands, slot),
@@ -205,6 +235,7 @@ impl Loop {
     fn receive(&mut self, now: Duration) {
         let Some(link) = &mut self.link else { return };
         self.hands.lease.front_is_alive();
+        self.heard = now;
         let mut messages = Vec::new();
         let alive = link.receive(&mut messages);
         for message in messages {
@@ -229,9 +260,15 @@ impl Loop {
                     self.end = true;
                 }
             }
-            ToAgent::Start(spec) => self.start(now, *spec),
-            ToAgent::Stay => self.stays = true,
-            ToAgent::Again(rank) => self.with_team(|team, hands| team.event_of_rank(hands, now, rank, Event::Again)),
+            ToAgent::Start(start) => self.start(now, *start),
+            ToAgent::Beat { sent } => {
+                // Not `now`, which is before it was read: the front takes it that this is after the beat was sent.
+                let at = self.hands.clock.now();
+                self.hands.outbox.push(ToFront::Beat { sent, at });
+            }
+            ToAgent::Again(rank, attempt) => self.with_team(|team, hands| {
+                team.event_of_rank(hands, now, rank, |slot| Event::Again(slot, attempt));
+            }),
             ToAgent::Settled(rank) => {
                 self.with_team(|team, hands| team.event_of_rank(hands, now, rank, Event::Settled));
             }
@@ -244,6 +281,7 @@ impl Loop {
             }
             ToAgent::Resume => {
                 self.hands.clock.resume();
+                self.heard = self.hands.clock.now();
                 self.freeze(false);
             }
             ToAgent::Credit { stream, bytes } => {
@@ -264,6 +302,14 @@ impl Loop {
                 let workers = team.machine.conditions(now);
                 hands.outbox.push(ToFront::Conditions { number, workers, at: now });
             }),
+            ToAgent::Look { number, ranks, native } => {
+                self.with_team(|team, hands| team.look(hands, now, number, ranks.as_deref(), native));
+            }
+            ToAgent::Reply { protocol, id, reply } => {
+                self.with_team(|team, hands| team.name_answered(hands, now, protocol, id, reply));
+            }
+            ToAgent::Fetch { by, id, of } => self.with_team(|team, hands| team.pmix_sought(hands, now, by, id, of)),
+            ToAgent::Fetched { id, data } => self.with_team(|team, hands| team.pmix_fetched(hands, now, id, data)),
             ToAgent::Collective(done) => self.with_team(|team, hands| team.collective_done(hands, now, done)),
         }
     }
@@ -276,11 +322,23 @@ impl Loop {
     }
 
     /// Starts an attempt. Nothing is left of the one before it: the front has been told so.
-    fn start(&mut self, now: Duration, spec: JobSpec) {
+    fn start(&mut self, now: Duration, start: NodeStart) {
+        if self.guard_lost {
+            // The front has been told. Nothing would prove that nothing is left of another attempt.
+            self.end = true;
+            return;
+        }
         if let Some(before) = self.team.take() {
             before.make_way(&mut self.hands);
         }
-        match Team::start(&mut self.hands, now, spec, self.runtime.path(), self.limits) {
+        self.patience = start.patience;
+        if let Some(mask) = start.umask {
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
+        }
+        let mut limits = self.limits;
+        let warning = adopt(&start.limits, &mut limits);
+        self.hands.outbox.extend(warning.filter(|_| start.spec.attempt.0 == 0).map(ToFront::Note));
+        match Team::start(&mut self.hands, now, start, self.runtime.path(), limits) {
             Ok(team) => {
                 if team.removes_shared_memory() {
                     self.hands.lease.send(Word::CleanSharedMemory);

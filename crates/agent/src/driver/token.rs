@@ -26,6 +26,8 @@ pub(crate) enum Token {
     /// Where torch's store listens, and its clients.
     TorchStore,
     TorchClient(usize),
+    /// The connection to the process that looks into ranks.
+    Looker,
 }
 
 impl Token {
@@ -50,6 +52,7 @@ impl Token {
             Token::PmixErrors => (16, 0),
             Token::TorchStore => (17, 0),
             Token::TorchClient(client) => (18, client),
+            Token::Looker => (19, 0),
         };
         (kind << 32) | slot as u64
     }
@@ -75,6 +78,7 @@ impl Token {
             16 => Token::PmixErrors,
             17 => Token::TorchStore,
             18 => Token::TorchClient(slot),
+            19 => Token::Looker,
             _ => Token::Io,
         }
     }
@@ -106,6 +110,7 @@ mod tests {
             Token::PmixErrors,
             Token::TorchStore,
             Token::TorchClient(7),
+            Token::Looker,
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

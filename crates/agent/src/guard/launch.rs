@@ -25,6 +25,8 @@ pub struct Options {
     pub lends_terminal: bool,
     /// The tier of containment to use instead of the best one: `subreaper`.
     pub containment: Option<String>,
+    /// The front is on another node; this is a relay's.
+    pub is_away: bool,
     /// How long the agent may do nothing at all before the guard ends it.
     pub patience: Duration,
 }
@@ -62,8 +64,12 @@ impl LapseNote {
 /// Forks the guard, which forks the agent. Nothing of the job is on the machine before all three are there. The calling
 /// process must have one thread.
 pub fn launch(job: &JobId, options: Options) -> io::Result<Launched> {
+    launch_in(job, random()?, options)
+}
+
+/// The same, with a session that the front has chosen.
+pub fn launch_in(job: &JobId, session: NonZeroU64, options: Options) -> io::Result<Launched> {
     let (stream, agents_end) = socket::pair()?;
-    let session = random()?;
     // If we have no cgroup, the job gets none: the agent reports why.
     let cgroup = cgroup::own_directory().ok().map(|own| own.join(format!("rankrun-{job}")));
     let places = Places::of(job);
@@ -102,8 +108,9 @@ fn become_guard(
         Side::Parent { child } => {
             drop((lease, stream));
             let agent = Child::unreaped(child);
-            let job = job.0.clone();
-            let guard = Guard { agent, lease: guards_end, cgroup, places, job, lapse, patience: options.patience };
+            let job = job.clone();
+            let Options { patience, is_away, .. } = options;
+            let guard = Guard { agent, lease: guards_end, cgroup, places, job, lapse, patience, is_away };
             // The guard closes the descriptors of this frame although their owners still exist: it never returns.
             fork::exit_now(guard.run())
         }

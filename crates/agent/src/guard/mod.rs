@@ -1,7 +1,11 @@
 //! The guard watches the agent: it is the agent's parent, and the agent renews a lease with it.
 
+mod keeper;
 mod launch;
 pub(crate) mod lease;
 mod watch;
+mod watchdog;
 
-pub use launch::{LapseNote, Launched, Options, launch};
+pub use keeper::{GuardState, Keeper, LastKnown};
+pub use launch::{LapseNote, Launched, Options, launch, launch_in};
+pub use watchdog::{Act, END_BOUND, KILLING_BOUND, LOOK_STEP, Watch};

@@ -10,18 +10,19 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rankrun_core::ExitCode;
 use rankrun_core::lease::{self, Judge, TICK};
+use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal::SignalFd;
 use rankrun_sys::vitals::Vitals;
 use rankrun_sys::wait::{self, Look};
-use rankrun_sys::{fork, name, signal};
+use rankrun_sys::{fork, process, signal};
 
 use super::launch::LapseNote;
 use super::lease::{RECORD, Word};
+use crate::staff::Role;
 use crate::tidy::{Places, Remains};
 
 /// What the guard watches.
@@ -32,10 +33,12 @@ pub(crate) struct Guard {
     /// Where the job's cgroup will be, if the agent makes one.
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) places: Places,
-    pub(crate) job: String,
+    pub(crate) job: JobId,
     pub(crate) lapse: LapseNote,
     /// How long the agent may do nothing at all.
     pub(crate) patience: Duration,
+    /// The parent is a relay.
+    pub(crate) is_away: bool,
 }
 
 /// What the agent has sent so far.
@@ -67,13 +70,17 @@ impl Guard {
         let remains = Remains { cgroup, children, places: self.places.clone(), clean_shm: received.clean_shm };
         let empty = if received.given_up { remains.end_given_up() } else { remains.end(&[]) };
         remains.tidy();
+        if self.is_away {
+            // A relay that somebody has stopped would stay for ever: no front is left to end it.
+            let _ = process::signal_parent(signal::SIGCONT);
+        }
         if empty { ExitCode::SUCCESS.0 } else { ExitCode::LEFT_BEHIND.0 }
     }
 
     /// Makes this process hard to kill by accident, as the module describes. A failure here has no other effect.
     fn detach(&self, vitals: Option<&Vitals>) -> Option<SignalFd> {
         let _ = fork::new_session();
-        let _ = name::set("rr-guard", &format!("rr-guard {}", self.job));
+        Role::Guard.take_name(&self.job);
         for number in (1..=31).filter(|number| {
             ![signal::SIGKILL, signal::SIGSTOP, signal::SIGCHLD, signal::SIGSEGV, signal::SIGCONT].contains(number)
         }) {

@@ -12,7 +12,8 @@ use rankrun_sys::pmix::{App, Completion, Member, Namespace, Published, Server, U
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::{diag, fork, reason, signal};
-use rankrun_wireup::pmix::{Answer, Decoder, FromHost, Participants, Request, Setup, ToHost, encode};
+use rankrun_wireup::messages::{Decoder, encode};
+use rankrun_wireup::pmix::{Answer, FromHost, Participants, Request, Setup, ToHost};
 
 use super::origin::{self, FIRST_BYTES, claimed_rank, holder};
 use super::relay::Relay;
@@ -457,6 +458,11 @@ impl Host {
                     }
                 }
                 ToHost::Lost { rank } => self.server.tell_lost(&self.setup.namespace, rank.0),
+                ToHost::Find { number, of } => {
+                    if self.server.find(&self.setup.namespace, of.0, number).is_err() {
+                        self.send(&FromHost::Found { number, data: None })?;
+                    }
+                }
                 ToHost::Ping => self.server.ping(),
             }
         }
@@ -489,6 +495,7 @@ impl Host {
 
     fn upcall(&mut self, upcall: Upcall) -> io::Result<()> {
         let (request, done) = match upcall {
+            Upcall::Found { number, data } => return self.send(&FromHost::Found { number, data }),
             Upcall::Pong => return self.send(&FromHost::Pong),
             Upcall::Connected { who, done } => {
                 let rank = self.rank(&who);

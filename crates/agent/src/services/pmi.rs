@@ -5,10 +5,12 @@ use std::os::fd::OwnedFd;
 
 use bytes::{Buf, Bytes};
 use rankrun_core::evidence::MpiEvent;
+use rankrun_core::names::{Protocol, Reply};
 use rankrun_core::{Rank, Slot};
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::socket;
+use rankrun_wire::ToFront;
 use rankrun_wire::message::Collective;
 use rankrun_wireup::pmi1;
 
@@ -25,7 +27,8 @@ const READS: usize = 64;
 pub(crate) enum News {
     Mpi(Slot, MpiEvent),
     Note(String),
-    Collective(Collective),
+    /// What the rest of the job is asked, or answered.
+    Tell(ToFront),
     /// What connects the ranks is gone.
     WireUpLost(String),
 }
@@ -164,12 +167,16 @@ impl Pmi {
                     let text = format!("{who} has left MPI while others wait in a barrier (program {epoch})");
                     news.push(News::Note(text));
                 }
-                pmi1::Effect::Collective(collective) => news.push(News::Collective(Collective {
+                pmi1::Effect::Collective(collective) => news.push(News::Tell(ToFront::Collective(Collective {
                     group: collective.group,
                     seq: collective.seq,
                     members: collective.members,
+                    of: collective.of,
                     payloads: vec![collective.payload.to_vec()],
-                })),
+                }))),
+                pmi1::Effect::Ask { id, question } => {
+                    news.push(News::Tell(ToFront::Ask { protocol: Protocol::Pmi1, id, question }));
+                }
                 pmi1::Effect::Refused { rank, call, detail } => {
                     let event = MpiEvent::Refused { call: call.to_owned(), detail };
                     news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, event)));
@@ -190,6 +197,14 @@ impl Pmi {
         let payloads = done.payloads.into_iter().map(Into::into).collect();
         let result = pmi1::CollectiveResult { group: done.group, seq: done.seq, payloads };
         self.server.collective_done(&result, &mut effects);
+        self.perform(effects, poller, &mut news);
+        news
+    }
+
+    /// The names of the job have answered.
+    pub(crate) fn answered(&mut self, id: u64, reply: Reply, poller: &Poller) -> Vec<News> {
+        let (mut effects, mut news) = (Vec::new(), Vec::new());
+        self.server.answered(id, reply, &mut effects);
         self.perform(effects, poller, &mut news);
         news
     }

@@ -10,17 +10,18 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use rankrun_core::evidence::MpiEvent;
-use rankrun_core::{AppIndex, JobSpec, NodeRank, Pid, Rank, Slot, WorkerStatus, env, pmix};
+use rankrun_core::names::{Protocol, Reply};
+use rankrun_core::{AppIndex, JobSpec, NodeId, NodeRank, Pid, Rank, Slot, WorkerStatus, env, pmix};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::spawn::{Command, Session};
 use rankrun_sys::{reason, socket};
+use rankrun_wire::ToFront;
 use rankrun_wire::message::Collective;
-use rankrun_wireup::pmix::{
-    CollectiveResult, Config, Decoder, Effect, FromHost, Lifecycle, Server, Setup, ToHost, encode,
-};
+use rankrun_wireup::messages::{Decoder, encode};
+use rankrun_wireup::pmix::{CollectiveResult, Config, Effect, FromHost, Lifecycle, Server, Setup, ToHost};
 
 use super::pmi::News;
 use crate::driver::Token;
@@ -94,18 +95,37 @@ pub(crate) struct Pmix {
     partial: Vec<u8>,
     noted: usize,
     facts: pmix::Facts,
+    /// How many requests of ranks have come.
+    requests: u64,
 }
 
 impl Pmix {
     /// Listens. A job whose ranks do not use PMIx pays for nothing else.
-    pub(crate) fn open(spec: &JobSpec, node: NodeRank, cpus: u32, runtime: &Path, poller: &Poller) -> io::Result<Pmix> {
+    pub(crate) fn open(
+        spec: &JobSpec,
+        node: NodeRank,
+        hosts: Vec<String>,
+        cpus: u32,
+        runtime: &Path,
+        poller: &Poller,
+    ) -> io::Result<Pmix> {
         let ranks: Vec<Rank> = spec.map.on_node(node).map(|place| place.rank).collect();
         let (listener, port) = socket::listen_local(BACKLOG)?;
         poller.add(&listener, Token::Pmix.encode(), Interest::Read)?;
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let nodes = match hosts.len() {
+            0 | 1 => vec![rustix::system::uname().nodename().to_string_lossy().into_owned()],
+            _ => pmix::node_names(hosts),
+        };
+        let host = nodes.get(node.index()).cloned().unwrap_or_default();
         let directory = runtime.join(DIRECTORY);
-        let facts = pmix::Facts { port, directory: directory.clone().into(), host: host.clone() };
-        let config = Config { group: spec.group, size: spec.map.world_size(), local: ranks.clone() };
+        let facts = pmix::Facts { port, directory: directory.clone().into(), host };
+        let config = Config {
+            group: spec.group,
+            size: spec.map.world_size(),
+            local: ranks.clone(),
+            node,
+            nodes: spec.map.node_count(),
+        };
         let setup = Setup {
             namespace: pmix::namespace(&spec.job, spec.attempt),
             directory,
@@ -118,7 +138,7 @@ impl Pmix {
                 .map(|place| (place.node.0, place.local_rank.0 as u16, place.app.0))
                 .collect(),
             apps: apps(spec),
-            nodes: vec![host],
+            nodes,
             node: node.0,
             oversubscribed: spec.map.local_size(node) > cpus,
         };
@@ -134,12 +154,18 @@ impl Pmix {
             partial: Vec::new(),
             noted: 0,
             facts,
+            requests: 0,
         })
     }
 
     /// For the ranks' environment.
     pub(crate) fn facts(&self) -> &pmix::Facts {
         &self.facts
+    }
+
+    /// How many requests of ranks have come in this attempt.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests
     }
 
     /// A rank has connected: the host is to be started.
@@ -161,11 +187,6 @@ impl Pmix {
     /// No rank has connected, so that no host was asked for.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Waiting(_))
-    }
-
-    /// The host was given to the spawner, or runs, and cannot serve yet.
-    pub(crate) fn is_starting(&self) -> bool {
-        matches!(self.state, State::Starting { .. })
     }
 
     /// The command of the host, which inherits the listening socket.
@@ -215,6 +236,7 @@ impl Pmix {
     /// A rank has been started.
     pub(crate) fn leader(&mut self, rank: Rank, pid: Pid) -> Vec<News> {
         self.leaders.push((rank, pid));
+        self.server.started(rank);
         match self.send(&ToHost::Leader { rank, pid }) {
             Ok(()) => Vec::new(),
             Err(error) => self.lose(format!("cannot send to the PMIx host: {}", reason(&error))),
@@ -287,6 +309,8 @@ impl Pmix {
                     State::Starting { ends, .. } => State::Running { ends, ping: Ping::Due(now + PING) },
                     other => other,
                 };
+                let sought = self.server.unanswered().collect();
+                self.perform(sought, news);
             }
             FromHost::Failed { reason } => news.extend(self.lose(reason)),
             FromHost::NoClient => self.start_until(Duration::MAX),
@@ -296,10 +320,12 @@ impl Pmix {
                     *ping = Ping::Due(now + PING);
                 }
             }
+            FromHost::Found { number, data } => {
+                news.extend(self.having(|server, effects| server.found(number, data, effects)));
+            }
             FromHost::Request { id, request } => {
-                let mut effects = Vec::new();
-                self.server.request(now, id, request, &mut effects);
-                self.perform(effects, news);
+                self.requests += 1;
+                news.extend(self.having(|server, effects| server.request(now, id, request, effects)));
             }
         }
     }
@@ -313,14 +339,34 @@ impl Pmix {
 
     /// All nodes have contributed to a collective.
     pub(crate) fn collective_done(&mut self, done: Collective) -> Vec<News> {
+        let done = CollectiveResult { seq: done.seq, payloads: done.payloads };
+        self.having(|server, effects| server.collective_done(done, effects))
+    }
+
+    /// The names of the job have answered.
+    pub(crate) fn answered(&mut self, id: u64, reply: Reply) -> Vec<News> {
+        self.having(|server, effects| server.answered(id, reply, effects))
+    }
+
+    /// Another node asks for the data of a rank of this one.
+    pub(crate) fn seek(&mut self, by: NodeId, id: u64, of: Rank) -> Vec<News> {
+        self.having(|server, effects| server.seek(by, id, of, effects))
+    }
+
+    /// Another node has sent the data of a rank.
+    pub(crate) fn fetched(&mut self, id: u64, data: Option<Vec<u8>>) -> Vec<News> {
+        self.having(|server, effects| server.fetched(id, data, effects))
+    }
+
+    fn having(&mut self, handle: impl FnOnce(&mut Server, &mut Vec<Effect>)) -> Vec<News> {
         let (mut effects, mut news) = (Vec::new(), Vec::new());
-        self.server.collective_done(CollectiveResult { seq: done.seq, payloads: done.payloads }, &mut effects);
+        handle(&mut self.server, &mut effects);
         self.perform(effects, &mut news);
         news
     }
 
     /// A rank has ended. `goes_on`: the others do not end for it.
-    pub(crate) fn rank_ended(&mut self, slot: Slot, goes_on: bool) {
+    pub(crate) fn rank_ended(&mut self, slot: Slot, goes_on: bool) -> Vec<News> {
         let rank = self.ranks[slot.index()];
         self.leaders.retain(|(other, _)| *other != rank);
         self.processes[slot.index()] = None;
@@ -328,6 +374,7 @@ impl Pmix {
             // It is told for the others' sake. If the host is gone, that is reported.
             drop(self.send(&ToHost::Lost { rank }));
         }
+        self.having(|server, effects| server.ended(rank, effects))
     }
 
     /// The host's stderr is ready.
@@ -378,10 +425,7 @@ impl Pmix {
     }
 
     pub(crate) fn tick(&mut self, now: Duration) -> Vec<News> {
-        let mut effects = Vec::new();
-        self.server.tick(now, &mut effects);
-        let mut news = Vec::new();
-        self.perform(effects, &mut news);
+        let mut news = self.having(|server, effects| server.tick(now, effects));
         let lost = match &mut self.state {
             State::Starting { until, .. } if now >= *until => {
                 Some(format!("the PMIx host was not ready within {} s", START_BOUND.as_secs()))
@@ -442,12 +486,26 @@ impl Pmix {
                     let event = MpiEvent::Refused { call: call.to_owned(), detail };
                     news.extend(self.slot_of(rank).map(|slot| News::Mpi(slot, event)));
                 }
-                Effect::Collective(collective) => news.push(News::Collective(Collective {
+                Effect::Find { id, of } => {
+                    // One that cannot serve yet is asked when it can.
+                    if matches!(self.state, State::Running { .. })
+                        && let Err(error) = self.send(&ToHost::Find { number: id, of })
+                    {
+                        news.extend(self.lose(format!("cannot send to the PMIx host: {}", reason(&error))));
+                    }
+                }
+                Effect::Ask { id, question } => {
+                    news.push(News::Tell(ToFront::Ask { protocol: Protocol::Pmix, id, question }));
+                }
+                Effect::Fetch { id, of } => news.push(News::Tell(ToFront::Fetch { id, of })),
+                Effect::Fetched { by, id, data } => news.push(News::Tell(ToFront::Fetched { by, id, data })),
+                Effect::Collective(collective) => news.push(News::Tell(ToFront::Collective(Collective {
                     group: collective.group,
                     seq: collective.seq,
                     members: collective.members,
+                    of: collective.of,
                     payloads: vec![collective.payload],
-                })),
+                }))),
             }
         }
     }

@@ -1,12 +1,13 @@
 //! torch's store at `MASTER_PORT`: moves bytes between its clients and the sans-IO server.
 //!
-//! The socket is bound once for the life of the job, on the loopback interface, so that no other program can take the port
-//! and no other machine can reach it. Each attempt finds the store empty. The protocol cannot authenticate; a client is
-//! taken if its socket belongs to the user of the job or to root.
+//! The socket is bound once for the life of the job, so that no other program can take the port, and each attempt finds the store empty. It
+//! listens on the loopback interface, or in a job on several nodes at the address that these reach. The protocol cannot authenticate: a client of
+//! this machine is taken if its socket belongs to the user of the job or to root, another one if it comes from the address of a node.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::io;
-use std::net::SocketAddrV4;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddrV4};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::{diag, limits, socket};
 use rankrun_wireup::tcpstore::{ConnId, Effect, Server};
 use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use crate::driver::Token;
 
@@ -24,6 +26,10 @@ const BACKLOG: i32 = 4096;
 const ACCEPTS: usize = 64;
 /// Bytes read from a client per wake-up, for the same reason.
 const READ: usize = 64 * 1024;
+/// Bytes written to a client per wake-up.
+const WRITE: usize = 256 * 1024;
+/// Replies given to the kernel with one call.
+const REPLIES: usize = 64;
 /// How long no connection is taken when there are no descriptors left.
 const REST: Duration = Duration::from_millis(20);
 /// Notes in a job.
@@ -34,7 +40,7 @@ const MAX_FILES: u64 = 1 << 20;
 struct Client {
     socket: OwnedFd,
     out: VecDeque<Bytes>,
-    /// It is polled for room to write, and not read until its replies are sent.
+    /// It is polled for room to write, and not read until its replies are sent and its requests are served.
     awaits_room: bool,
 }
 
@@ -42,10 +48,14 @@ struct Client {
 #[derive(Default)]
 pub(crate) struct TorchStore {
     listener: Option<(OwnedFd, u16)>,
+    /// Connections of the attempt before that are still to be accepted, and closed.
+    stale: u32,
     server: Server,
     clients: HashMap<ConnId, Client>,
     /// Clients that have not sent the magic number. The first is the oldest.
     strangers: BTreeSet<ConnId>,
+    /// The job's other nodes, whose sockets nobody here can check.
+    open_to: Vec<IpAddr>,
     next: u32,
     /// Clients at a time. The rest of the descriptors is for the ranks.
     max_clients: usize,
@@ -59,21 +69,36 @@ pub(crate) struct TorchStore {
 }
 
 impl TorchStore {
-    /// An attempt begins: empties the store, and listens, if it does not yet. Returns the port; `None` where there is no
-    /// network.
-    pub(crate) fn begin(&mut self, poller: &Poller) -> Option<u16> {
+    /// An attempt begins: empties the store, and listens, if it does not yet. Returns the port.
+    ///
+    /// It listens at this address, at one of these ports, and takes the connections of this machine and of the nodes that it is open to.
+    ///
+    /// # Errors
+    ///
+    /// There is no network, or no port is free.
+    pub(crate) fn begin(
+        &mut self,
+        (address, ports): (IpAddr, RangeInclusive<u16>),
+        open_to: Vec<IpAddr>,
+        poller: &Poller,
+    ) -> io::Result<u16> {
+        self.open_to = open_to;
         match &self.listener {
-            Some(_) => self.new_attempt(poller),
+            Some((_, port)) => {
+                let port = *port;
+                self.new_attempt(poller);
+                Ok(port)
+            }
             None => {
-                let (listener, port) = socket::listen_local(BACKLOG).ok()?;
-                poller.add(&listener, Token::TorchStore.encode(), Interest::Read).ok()?;
+                let (listener, bound) = socket::listen_at(Some(address), ports, BACKLOG)?;
+                poller.add(&listener, Token::TorchStore.encode(), Interest::Read)?;
                 let files = limits::open_files().0.unwrap_or(MAX_FILES).min(MAX_FILES);
                 self.max_clients = (files - files / 4) as usize;
                 self.room = vec![0; READ];
-                self.listener = Some((listener, port));
+                self.listener = Some((listener, bound.port()));
+                Ok(bound.port())
             }
         }
-        self.listener.as_ref().map(|(_, port)| *port)
     }
 
     /// Empties the store and closes all connections: nothing of the attempt before is seen by the next one.
@@ -85,9 +110,19 @@ impl TorchStore {
             let _ = poller.remove(&client.socket);
         }
         if let Some((listener, _)) = &self.listener {
-            // Connections that nobody has taken yet. Their processes are gone.
-            while socket::accept_tcp(listener).is_ok() {}
+            // Connections that nobody has taken yet come before those of the new attempt.
+            let waiting = socket::local_address(listener).and_then(diag::tcp_backlog);
+            self.stale = waiting.unwrap_or_else(|_| {
+                // This kernel does not tell how many.
+                (0..BACKLOG).take_while(|_| socket::accept_tcp(listener).is_ok()).for_each(drop);
+                0
+            });
         }
+    }
+
+    /// How often its content has changed in this attempt.
+    pub(crate) fn changes(&self) -> u64 {
+        self.server.changes()
     }
 
     /// What the user is to know, since the last call.
@@ -97,11 +132,12 @@ impl TorchStore {
 
     /// When [`TorchStore::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        self.rests_until
+        if self.server.is_tidy() { self.rests_until } else { Some(Duration::ZERO) }
     }
 
-    /// Takes connections again after a rest.
+    /// Takes connections again after a rest, and frees what is no longer needed.
     pub(crate) fn tick(&mut self, now: Duration, poller: &Poller) {
+        self.server.tidy();
         if self.rests_until.is_some_and(|until| until <= now)
             && let Some((listener, _)) = &self.listener
         {
@@ -116,14 +152,17 @@ impl TorchStore {
         for _ in 0..ACCEPTS {
             let Some((listener, _)) = &self.listener else { return };
             match socket::accept_tcp(listener) {
+                Ok(_) if self.stale > 0 => self.stale -= 1,
                 Ok((client, peer)) => {
-                    if is_ours(&client, peer) {
+                    if is_ours(&client, peer) || self.open_to.contains(&IpAddr::V4(*peer.ip())) {
                         self.add(client, poller);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // The peer is gone already.
-                Err(error) if error.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error()) => {}
+                Err(error) if error.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error()) => {
+                    self.stale = self.stale.saturating_sub(1);
+                }
                 Err(_) => {
                     if poller.remove(listener).is_ok() {
                         self.rests_until = Some(now + REST);
@@ -149,107 +188,143 @@ impl TorchStore {
         }
     }
 
-    /// A client's socket is ready.
+    /// A client's socket is ready. It gets a part of its replies, or has a part of its requests served; the next part is for the
+    /// next wake-up: others have their turn.
     pub(crate) fn ready(&mut self, client: usize, event: Ready, poller: &Poller) {
         let id = ConnId(client as u32);
-        if event.writable {
-            self.write(id, poller);
+        let mut effects = Vec::new();
+        if event.writable && !self.write(id) {
+            self.forget(id, poller, &mut effects);
         }
-        if event.readable {
-            self.read(id, poller);
+        match self.clients.get(&id) {
+            Some(client) if !client.out.is_empty() => {}
+            Some(_) if self.server.is_behind(id) => self.server.written(id, &mut effects),
+            Some(_) if event.readable => self.read(id, poller, &mut effects),
+            Some(_) | None => {}
+        }
+        self.perform(effects, poller);
+        if !self.poll(id, poller) {
+            // Without a reply it would wait for ever.
+            self.close(id, poller);
         }
     }
 
-    fn read(&mut self, id: ConnId, poller: &Poller) {
+    fn read(&mut self, id: ConnId, poller: &Poller, effects: &mut Vec<Effect>) {
         let Some(client) = self.clients.get(&id) else { return };
-        // No requests are read from a client that does not read its replies.
-        if client.awaits_room {
-            return;
-        }
         match rustix::io::read(&client.socket, &mut self.room[..]) {
             Ok(count) if count > 0 => {
-                let mut effects = Vec::new();
-                self.server.received(id, &self.room[..count], &mut effects);
+                self.server.received(id, &self.room[..count], effects);
                 if self.server.is_valid(id) {
                     self.strangers.remove(&id);
                 }
-                self.perform(effects, poller);
-                self.catch_up(id, poller);
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok(_) | Err(_) => self.close(id, poller),
+            Ok(_) | Err(_) => self.forget(id, poller, effects),
         }
     }
 
-    /// Serves what a client sent while its replies were not written.
-    fn catch_up(&mut self, id: ConnId, poller: &Poller) {
-        while self.server.is_behind(id) && self.clients.get(&id).is_some_and(|client| client.out.is_empty()) {
-            let mut effects = Vec::new();
-            self.server.written(id, &mut effects);
-            self.perform(effects, poller);
-        }
-    }
-
-    fn perform(&mut self, effects: Vec<Effect>, poller: &Poller) {
-        for effect in effects {
-            match effect {
-                Effect::Send { conn, bytes } => {
-                    if let Some(client) = self.clients.get_mut(&conn) {
-                        client.out.push_back(bytes);
-                        self.write(conn, poller);
+    /// Sends the replies, and closes what is to be closed. Either may end other connections.
+    fn perform(&mut self, mut effects: Vec<Effect>, poller: &Poller) {
+        while !effects.is_empty() {
+            let mut addressed = Vec::new();
+            for effect in std::mem::take(&mut effects) {
+                match effect {
+                    Effect::Send { conn, bytes } => {
+                        if let Some(client) = self.clients.get_mut(&conn) {
+                            client.out.push_back(bytes);
+                            if addressed.last() != Some(&conn) {
+                                addressed.push(conn);
+                            }
+                        }
+                    }
+                    Effect::Close { conn, violation } => {
+                        // torch's client only says that its connection was reset. A stranger is not worth a line.
+                        if !self.strangers.contains(&conn) && self.noted < MAX_NOTES {
+                            self.noted += 1;
+                            self.notes
+                                .push(format!("torch's store has closed the connection of a client: {violation}"));
+                        }
+                        // The replies to what it sent before.
+                        self.write(conn);
+                        self.forget(conn, poller, &mut effects);
                     }
                 }
-                Effect::Close { conn, violation } => {
-                    // torch's client only says that its connection was reset. A stranger is not worth a line.
-                    if !self.strangers.contains(&conn) && self.noted < MAX_NOTES {
-                        self.noted += 1;
-                        self.notes.push(format!("torch's store has closed the connection of a client: {violation}"));
-                    }
-                    self.close(conn, poller);
+            }
+            for conn in addressed {
+                // What does not find room now is for later wake-ups.
+                let is_open = self.clients.get(&conn).is_none_or(|client| client.awaits_room) || self.write(conn);
+                if !is_open || !self.poll(conn, poller) {
+                    self.forget(conn, poller, &mut effects);
                 }
             }
         }
     }
 
-    fn write(&mut self, id: ConnId, poller: &Poller) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
-        let mut interest = None;
-        while let Some(bytes) = client.out.front_mut() {
-            match rustix::net::send(&client.socket, bytes, rustix::net::SendFlags::NOSIGNAL) {
-                Ok(count) if count == bytes.len() => drop(client.out.pop_front()),
-                Ok(count) => bytes.advance(count),
-                Err(Errno::AGAIN) => {
-                    interest = (!std::mem::replace(&mut client.awaits_room, true)).then_some(Interest::Write);
-                    break;
+    /// Writes a part of the replies. Returns whether the connection is open.
+    fn write(&mut self, id: ConnId) -> bool {
+        let Some(client) = self.clients.get_mut(&id) else { return true };
+        let mut room = WRITE;
+        while !client.out.is_empty() && room > 0 {
+            let mut left = room;
+            let slices: Vec<IoSlice<'_>> = client
+                .out
+                .iter()
+                .take(REPLIES)
+                .map_while(|bytes| {
+                    let part = &bytes[..bytes.len().min(left)];
+                    left -= part.len();
+                    (!part.is_empty()).then(|| IoSlice::new(part))
+                })
+                .collect();
+            match sendmsg(&client.socket, &slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
+                Ok(count) => {
+                    room -= count;
+                    client.wrote(count);
                 }
-                Err(_) => {
-                    self.close(id, poller);
-                    return;
-                }
+                Err(Errno::AGAIN) => break,
+                Err(_) => return false,
             }
         }
-        let is_free = client.out.is_empty() && std::mem::take(&mut client.awaits_room);
-        if is_free {
-            interest = Some(Interest::Read);
+        true
+    }
+
+    /// Polls a client for what it is to do next. Returns whether that is possible.
+    fn poll(&mut self, id: ConnId, poller: &Poller) -> bool {
+        let Some(client) = self.clients.get_mut(&id) else { return true };
+        let awaits_room = !client.out.is_empty() || self.server.is_behind(id);
+        if std::mem::replace(&mut client.awaits_room, awaits_room) == awaits_room {
+            return true;
         }
-        if let Some(interest) = interest
-            && poller.change(&client.socket, Token::TorchClient(id.0 as usize).encode(), interest).is_err()
-        {
-            // Without a reply it would wait for ever.
-            self.close(id, poller);
-        } else if is_free {
-            self.catch_up(id, poller);
-        }
+        let interest = if awaits_room { Interest::Write } else { Interest::Read };
+        poller.change(&client.socket, Token::TorchClient(id.0 as usize).encode(), interest).is_ok()
     }
 
     fn close(&mut self, id: ConnId, poller: &Poller) {
+        let mut effects = Vec::new();
+        self.forget(id, poller, &mut effects);
+        self.perform(effects, poller);
+    }
+
+    fn forget(&mut self, id: ConnId, poller: &Poller, effects: &mut Vec<Effect>) {
         self.strangers.remove(&id);
         if let Some(client) = self.clients.remove(&id) {
             // Closing it takes it out of the set, too.
             let _ = poller.remove(&client.socket);
-            let mut effects = Vec::new();
-            self.server.closed(id, &mut effects);
-            self.perform(effects, poller);
+            self.server.closed(id, effects);
+        }
+    }
+}
+
+impl Client {
+    /// So many bytes of its replies are written.
+    fn wrote(&mut self, mut count: usize) {
+        while let Some(first) = self.out.front_mut() {
+            if count < first.len() {
+                first.advance(count);
+                return;
+            }
+            count -= first.len();
+            self.out.pop_front();
         }
     }
 }

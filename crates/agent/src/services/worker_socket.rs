@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rankrun_core::result::ResultPiece;
 use rankrun_core::testimony::Testimony;
 use rankrun_core::{Pid, Slot};
 use rankrun_sys::poll::{Interest, Poller};
@@ -54,6 +55,7 @@ pub(crate) struct Peer {
 pub(crate) enum Received {
     Hello(Peer),
     Testimony(Peer, Testimony, When),
+    Result(Peer, ResultPiece),
     /// It sent a line that is not part of the protocol.
     Nonsense(Peer, String),
     Closed(Peer),
@@ -257,6 +259,7 @@ impl WorkerSocket {
                     let peer = connection.peer.filter(|peer| may_send(*peer, &testimony));
                     received.extend(peer.map(|peer| Received::Testimony(peer, testimony, when)));
                 }
+                Said::Result(piece) => received.extend(connection.peer.map(|peer| Received::Result(peer, piece))),
             }
         }
         let peer = connection.peer;
@@ -271,7 +274,7 @@ impl WorkerSocket {
         received.retain(|received| match received {
             Received::Testimony(peer, Testimony::Note { .. } | Testimony::Aside { .. } | Testimony::Progress, _)
             | Received::Nonsense(peer, _) => self.notes.entry(peer.slot).or_default().is_within(now),
-            Received::Hello(_) | Received::Testimony(..) | Received::Closed(_) => true,
+            Received::Hello(_) | Received::Testimony(..) | Received::Result(..) | Received::Closed(_) => true,
         });
         all.append(&mut received);
         open && !is_empty

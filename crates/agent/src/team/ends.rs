@@ -13,7 +13,7 @@ use rankrun_sys::wait::{self, Change, Look};
 use rankrun_wire::ToFront;
 
 use super::{Hands, Team};
-use crate::children::{Children, Ended};
+use crate::children::{Children, Ended, Helper};
 
 impl Team {
     /// Reads the spawner's results and the changes of children.
@@ -27,7 +27,8 @@ impl Team {
             match hands.children.handle_end(child, status, under_way) {
                 Some(Ended::Leader(slot, leader, status)) => self.leader_ended(hands, now, slot, leader, status),
                 Some(Ended::Orphan) => orphan_ended = true,
-                Some(Ended::Helper(status)) => {
+                Some(Ended::Helper(Helper::Looker, status)) => self.looker_ended(hands, now, status),
+                Some(Ended::Helper(Helper::PmixHost, status)) => {
                     let news = self.pmix.as_mut().map(|pmix| pmix.host_ended(status));
                     self.mpi_news(hands, now, news.unwrap_or_default());
                 }
@@ -61,7 +62,7 @@ impl Team {
             self.spawn_results(hands, now);
             match hands.children.slot_of_leader(child.pid) {
                 Some(slot) => self.leader_changed(hands, now, slot, child.change),
-                None if hands.children.is_helper(child.pid) => {
+                None if hands.children.helper(child.pid) == Some(Helper::PmixHost) => {
                     if let (Change::Stopped { signal }, Some(pmix)) = (child.change, &mut self.pmix) {
                         let news = pmix.host_stopped(signal);
                         self.mpi_news(hands, now, news);
@@ -116,10 +117,9 @@ impl Team {
             self.read_error_file(hands, now, slot, Pid(leader.pid()));
         }
         let stop = self.machine.stop_record(slot, status);
-        if let Some(pmix) = &mut self.pmix {
-            let goes_on = matches!(self.machine.state(slot), State::Running { .. }) && !status.success();
-            pmix.rank_ended(slot, goes_on);
-        }
+        let goes_on = matches!(self.machine.state(slot), State::Running { .. }) && !status.success();
+        let news = self.pmix.as_mut().map(|pmix| pmix.rank_ended(slot, goes_on));
+        self.mpi_news(hands, now, news.unwrap_or_default());
         hands.outbox.push(ToFront::Ended { worker: self.machine.id(slot), status, stop, at: now });
         hands.children.reap(slot, leader);
         self.event(hands, now, Event::LeaderEnded(slot, status));

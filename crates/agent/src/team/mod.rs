@@ -4,6 +4,7 @@
 mod effects;
 mod ends;
 mod hooks;
+mod looking;
 mod mpi;
 mod prepare;
 mod slot;
@@ -30,6 +31,7 @@ use rankrun_wire::message::Summary;
 use crate::children::{Children, Interpreters};
 use crate::driver::Clock;
 use crate::guard::lease::Lease;
+use crate::services::looker::Looker;
 use crate::services::pmi::Pmi;
 use crate::services::pmix::Pmix;
 use crate::services::torch_store::TorchStore;
@@ -39,7 +41,7 @@ use crate::tidy::shm::{self, FINISH_BOUND, SharedMemory};
 
 pub(crate) use prepare::{Inherited, Preparer};
 pub(crate) use slot::{SharedStdin, Slot};
-pub(crate) use spawner::SpawnerThread;
+pub(crate) use spawner::{SpawnerThread, null};
 use speakers::Speakers;
 
 /// What a team uses and does not own: it outlives the team.
@@ -57,6 +59,11 @@ pub(crate) struct Hands {
     /// The thread that watches /dev/shm, until a team takes it.
     pub(crate) memory: Option<SharedMemory>,
     pub(crate) inherited: Inherited,
+    pub(crate) looker: Looker,
+    /// When the ranks last used what connects them: PMI, PMIx, torch's store.
+    pub(crate) traffic: Option<Duration>,
+    /// The front is on another node: its environment, its stdin and its limits are not ours.
+    pub(crate) is_away: bool,
 }
 
 /// How often to check whether somebody else has frozen the job's cgroup.
@@ -134,7 +141,7 @@ impl Team {
         hands: &mut Hands,
         now: Duration,
         rank: Rank,
-        event: fn(SlotIndex) -> Event,
+        event: impl FnOnce(SlotIndex) -> Event,
     ) {
         if let Some(slot) = self.machine.slot_of(rank) {
             self.event(hands, now, event(slot));
@@ -166,6 +173,7 @@ impl Team {
         self.machine.set_pace(hands.children.pace());
         self.event(hands, now, Event::Tick);
         self.pmix_tick(hands, now);
+        self.looker_tick(hands, now);
         if let Ending::Memory { until } = self.ending
             && now >= until
         {
@@ -243,11 +251,6 @@ impl Team {
     /// Whether nothing of the attempt is left, or what is left has been given up.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.ending, Ending::Over | Ending::Drained)
-    }
-
-    /// Whether everything has been reported to the front, and no attempt follows.
-    pub(crate) fn is_the_last(&self) -> bool {
-        self.ending == Ending::Drained && !self.spec.restart.is_on()
     }
 
     /// Another attempt follows: returns what it needs.

@@ -3,8 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use rankrun_core::Slot as SlotIndex;
 use rankrun_core::evidence::MpiEvent;
+use rankrun_core::names::{Protocol, Reply};
+use rankrun_core::{NodeId, Rank, Slot as SlotIndex};
 use rankrun_sys::poll::Ready;
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::wait::Change;
@@ -14,15 +15,14 @@ use rankrun_wire::message::Collective;
 use super::prepare::Program;
 use super::spawner::{Job, NotSpawned};
 use super::{Hands, Team};
+use crate::children::Helper;
 use crate::services::pmi::News;
 use crate::services::pmix::Pmix;
-
-/// The name of the host's cgroup below the job's.
-pub(super) const PMIX_LEAF: &str = "pmix";
 
 impl Team {
     /// A rank's PMI socket is ready.
     pub(crate) fn pmi_ready(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, event: Ready) {
+        hands.traffic = Some(now);
         let news = self.pmi.as_mut().map(|pmi| pmi.ready(slot, event, &hands.poller));
         self.mpi_news(hands, now, news.unwrap_or_default());
     }
@@ -33,6 +33,30 @@ impl Team {
         let news = self.pmix.as_mut().map(|pmix| pmix.collective_done(done.clone()));
         self.mpi_news(hands, now, news.unwrap_or_default());
         let news = self.pmi.as_mut().map(|pmi| pmi.collective_done(done, &hands.poller));
+        self.mpi_news(hands, now, news.unwrap_or_default());
+    }
+
+    /// The names of the job have answered.
+    pub(crate) fn name_answered(&mut self, hands: &mut Hands, now: Duration, to: Protocol, id: u64, reply: Reply) {
+        let news = match to {
+            Protocol::Pmi1 => self.pmi.as_mut().map(|pmi| pmi.answered(id, reply, &hands.poller)),
+            Protocol::Pmix => self.pmix.as_mut().map(|pmix| pmix.answered(id, reply)),
+        };
+        self.mpi_news(hands, now, news.unwrap_or_default());
+    }
+
+    /// Another node asks for the PMIx data of a rank of this one.
+    pub(crate) fn pmix_sought(&mut self, hands: &mut Hands, now: Duration, by: NodeId, id: u64, of: Rank) {
+        let news = match &mut self.pmix {
+            Some(pmix) => pmix.seek(by, id, of),
+            None => vec![News::Tell(ToFront::Fetched { by, id, data: None })],
+        };
+        self.mpi_news(hands, now, news);
+    }
+
+    /// Another node has sent the PMIx data of a rank.
+    pub(crate) fn pmix_fetched(&mut self, hands: &mut Hands, now: Duration, id: u64, data: Option<Vec<u8>>) {
+        let news = self.pmix.as_mut().map(|pmix| pmix.fetched(id, data));
         self.mpi_news(hands, now, news.unwrap_or_default());
     }
 
@@ -53,7 +77,7 @@ impl Team {
         let spec = Rc::clone(&self.spec);
         let command = hands
             .children
-            .take_own_leaf(PMIX_LEAF)
+            .take_own_leaf(Helper::PmixHost)
             .and_then(|cgroup| pmix.start_host(now, &spec, self.preparer.limits(), cgroup, &hands.poller));
         let news = match command {
             Ok(command) => match hands.spawner.spawn(Job::PmixHost, Program::ourselves(), command) {
@@ -68,10 +92,10 @@ impl Team {
     pub(super) fn pmix_host_spawned(&mut self, hands: &mut Hands, now: Duration, result: Result<i32, NotSpawned>) {
         let why = match result {
             Ok(pid) => {
-                hands.children.add_helper(pid);
+                hands.children.add_helper(Helper::PmixHost, pid);
                 if self.pmix.as_ref().is_some_and(Pmix::is_idle) {
                     // An earlier attempt asked for it, and is over.
-                    hands.children.end_helpers(PMIX_LEAF);
+                    hands.children.end_helpers(Helper::PmixHost);
                     return;
                 }
                 if let Some((_, Change::Stopped { signal })) = self.early_change.take_if(|(early, _)| *early == pid) {
@@ -92,8 +116,7 @@ impl Team {
     /// Reports the end of the host before that of a rank: ranks that lose it in `MPI_Init` exit with an error of their own.
     pub(super) fn look_at_pmix_host(&mut self, hands: &mut Hands, now: Duration) {
         if let Some(pmix) = &mut self.pmix
-            && let Some(status) =
-                hands.children.ended_helper(hands.spawner.last_under_way().filter(|_| pmix.is_starting()))
+            && let Some(status) = hands.children.ended_helper(Helper::PmixHost, hands.spawner.starting(Job::PmixHost))
         {
             let news = pmix.host_ended(status);
             self.mpi_news(hands, now, news);
@@ -101,7 +124,11 @@ impl Team {
     }
 
     pub(crate) fn pmix_host_ready(&mut self, hands: &mut Hands, now: Duration, event: Ready) {
+        let before = self.pmix.as_ref().map(Pmix::requests);
         let news = self.pmix.as_mut().map(|pmix| pmix.ready(now, event));
+        if self.pmix.as_ref().map(Pmix::requests) != before {
+            hands.traffic = Some(now);
+        }
         self.mpi_news(hands, now, news.unwrap_or_default());
     }
 
@@ -137,7 +164,7 @@ impl Team {
             hands.outbox.push(match news {
                 News::Mpi(slot, event) => ToFront::Mpi { worker: self.machine.id(slot), event, at: now },
                 News::Note(text) => ToFront::Note(text),
-                News::Collective(collective) => ToFront::Collective(collective),
+                News::Tell(message) => message,
                 News::WireUpLost(reason) => ToFront::WireUpLost { reason, at: now },
             });
         }

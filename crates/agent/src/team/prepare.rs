@@ -88,6 +88,9 @@ pub(crate) struct Preparer {
     limits: Limits,
     null: OwnedFd,
     parent: i32,
+    /// What the ranks read of stdin comes from the front in messages.
+    sends_stdin: bool,
+    is_away: bool,
 }
 
 /// A program that the spawner looks up: the file system may not answer, and the loop must not wait for it.
@@ -133,8 +136,9 @@ pub(crate) enum PrepareError {
 }
 
 impl Preparer {
-    pub(crate) fn new(facts: NodeFacts, limits: Limits) -> io::Result<Preparer> {
-        Ok(Preparer { facts, apps: HashMap::new(), limits, null: null()?, parent: std::process::id() as i32 })
+    pub(crate) fn new(facts: NodeFacts, limits: Limits, sends_stdin: bool, is_away: bool) -> io::Result<Preparer> {
+        let parent = std::process::id() as i32;
+        Ok(Preparer { facts, apps: HashMap::new(), limits, null: null()?, parent, sends_stdin, is_away })
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -162,7 +166,8 @@ impl Preparer {
         let app = spec.map.place(rank).map_or(AppIndex(0), |place| place.app);
         let words = spec.command(rank);
         let directory = spec.directory(rank);
-        let wdir = (directory != spec.cwd).then(|| c_string(&directory)).transpose()?;
+        // On another node we are not where the front is.
+        let wdir = (self.is_away || directory != spec.cwd).then(|| c_string(&directory)).transpose()?;
         let (pmi, keep) = match spec.mpi {
             MpiMode::Auto | MpiMode::Pmi1 => {
                 let (ours, theirs) = socket::pair().map_err(io_error("make a PMI socket"))?;
@@ -227,7 +232,7 @@ impl Preparer {
             windows: Vec::new(),
             stdin: None,
         };
-        if spec.io.stdin == StdinTarget::All {
+        if self.is_sent_stdin(spec, rank) {
             let (theirs, ours) = socket::pipe()?;
             socket::set_nonblocking(&ours)?;
             streams.theirs[0] = theirs;
@@ -261,6 +266,15 @@ impl Preparer {
             streams.theirs[index + 1] = theirs;
         }
         Ok(streams)
+    }
+
+    /// Whether a rank reads what the front sends of its stdin.
+    fn is_sent_stdin(&self, spec: &JobSpec, rank: Rank) -> bool {
+        match spec.io.stdin {
+            StdinTarget::All => true,
+            StdinTarget::Rank(reader) => self.sends_stdin && reader == rank,
+            StdinTarget::None | StdinTarget::Shared => false,
+        }
     }
 
     fn stdin(&self, spec: &JobSpec, rank: Rank, inherited: &Inherited) -> io::Result<OwnedFd> {

@@ -1,7 +1,7 @@
 //! The one thread that starts workers. It lives as long as the agent: a worker's parent-death signal follows the thread
 //! that cloned it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,8 +25,9 @@ pub(crate) const AHEAD: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Job {
     Worker(Slot),
-    /// The PMIx host: a process of rankrun's own.
+    /// Processes of rankrun's own.
     PmixHost,
+    Looker,
 }
 
 /// The result of one spawn.
@@ -59,8 +60,10 @@ struct Request {
 pub(crate) struct SpawnerThread {
     requests: SyncSender<Request>,
     results: Receiver<Spawned>,
-    /// Requested spawns without a result.
-    outstanding: usize,
+    /// A result that was received before it was asked for.
+    early: Option<Spawned>,
+    /// Requested spawns without a result, in order.
+    outstanding: VecDeque<Job>,
     generation: Arc<AtomicU64>,
     under_way: Arc<UnderWay>,
 }
@@ -111,12 +114,12 @@ impl SpawnerThread {
                 std::thread::park();
             }
         })?;
-        Ok(SpawnerThread { requests, results, outstanding: 0, generation, under_way })
+        Ok(SpawnerThread { requests, results, early: None, outstanding: VecDeque::new(), generation, under_way })
     }
 
     /// Whether there is room for another command.
     pub(crate) fn has_room(&self) -> bool {
-        self.outstanding < AHEAD
+        self.outstanding.len() < AHEAD
     }
 
     /// Sends the spawner a command. `false` if there was no room: check [`SpawnerThread::has_room`] first.
@@ -124,7 +127,7 @@ impl SpawnerThread {
         let generation = self.generation.load(Ordering::Acquire);
         match self.requests.try_send(Request { job, program, command, generation }) {
             Ok(()) => {
-                self.outstanding += 1;
+                self.outstanding.push_back(job);
                 true
             }
             // The thread ends only with the process.
@@ -138,8 +141,8 @@ impl SpawnerThread {
     }
 
     pub(crate) fn next_result(&mut self) -> Option<Spawned> {
-        let spawned = self.results.try_recv().ok()?;
-        self.outstanding -= 1;
+        let spawned = self.early.take().or_else(|| self.results.try_recv().ok())?;
+        self.outstanding.pop_front();
         Some(spawned)
     }
 
@@ -149,14 +152,24 @@ impl SpawnerThread {
         self.under_way.child()
     }
 
-    /// The child under way, if no other command waits for its result.
-    pub(crate) fn last_under_way(&self) -> Option<Child> {
-        self.under_way().filter(|_| self.outstanding == 1)
+    /// The child under way, if it is this one.
+    pub(crate) fn starting(&mut self, job: Job) -> Option<Child> {
+        let child = self.under_way()?;
+        if self.early.is_none() {
+            self.early = self.results.try_recv().ok();
+        }
+        // Without a result of the first command it is the first command's.
+        (self.early.is_none() && self.outstanding.front() == Some(&job)).then_some(child)
+    }
+
+    /// Whether a result of this is to come.
+    pub(crate) fn awaits(&self, job: Job) -> bool {
+        self.outstanding.contains(&job)
     }
 
     /// Whether a child may exist that the loop does not know yet.
     pub(crate) fn is_busy(&self) -> bool {
-        self.outstanding > 0
+        !self.outstanding.is_empty()
     }
 }
 

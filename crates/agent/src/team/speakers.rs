@@ -36,6 +36,10 @@ impl Speakers {
         self.held.get(&id).map(|process| Pid(process.pid()))
     }
 
+    pub(super) fn process(&self, id: SpeakerId) -> Option<ProcessId> {
+        self.held.get(&id).map(ProcessRef::id)
+    }
+
     /// Checks a speaker.
     pub(super) fn look(&self, id: SpeakerId) -> Event {
         match self.held.get(&id) {
@@ -81,6 +85,9 @@ impl Team {
                     self.speaker(hands, peer);
                 }
                 Received::Testimony(peer, testimony, when) => self.testimony(hands, now, peer, testimony, when),
+                Received::Result(peer, piece) => {
+                    hands.outbox.push(ToFront::Result { worker: self.machine.id(peer.slot), piece });
+                }
                 Received::Nonsense(peer, reason) => {
                     let rank = self.machine.id(peer.slot).rank;
                     let text = format!("rank {rank}, pid {}: worker socket: {reason}", peer.pid);

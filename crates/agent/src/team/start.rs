@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
@@ -9,24 +10,27 @@ use std::time::Duration;
 
 use rankrun_core::absence::Hook;
 use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES};
-use rankrun_core::job::{CleanShm, RestartScope, StdinTarget};
+use rankrun_core::job::{CleanShm, PortRange, RestartScope, StdinTarget};
+use rankrun_core::open_files;
 use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::team::{Event, Team as Machine};
+use rankrun_core::travel::on_another_node;
 use rankrun_core::worker::State;
 use rankrun_core::{JobSpec, NodeRank, Pid, Rank, Slot as SlotIndex, Stream};
-use rankrun_sys::limits::Limits;
+use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::oom::OomWatch;
 use rankrun_sys::poll::Interest;
 use rankrun_sys::socket;
 use rankrun_sys::spawn::{SpawnError, Step};
 use rankrun_wire::ToFront;
+use rankrun_wire::message::{Meeting, NodeStart};
 use rankrun_wireup::pmi1;
 
-use super::mpi::PMIX_LEAF;
 use super::prepare::{PrepareError, Preparer};
 use super::spawner::{Job, NotSpawned, Spawned};
 use super::speakers::Speakers;
 use super::{Ending, Hands, SharedStdin, Slot, Team};
+use crate::children::Helper;
 use crate::driver::Token;
 use crate::services::pmi::Pmi;
 use crate::services::pmix::Pmix;
@@ -52,13 +56,19 @@ impl Team {
     pub(crate) fn start(
         hands: &mut Hands,
         now: Duration,
-        spec: JobSpec,
+        start: NodeStart,
         runtime: &Path,
         limits: Limits,
     ) -> Result<Team, StartError> {
+        let NodeStart { node, mut spec, meeting, hosts, sends_stdin, .. } = start;
+        if hands.is_away {
+            spec.base_env = on_another_node(spec.base_env, std::env::vars_os());
+        }
         let spec = Rc::new(spec);
-        let node = NodeRank(0);
         let ranks: Vec<Rank> = spec.map.on_node(node).map(|place| place.rank).collect();
+        if hands.is_away {
+            check_open_files(&spec, ranks.len() as u32)?;
+        }
         let mut machine =
             Machine::new(spec.group, spec.attempt, ranks.iter().copied(), spec.stop.clone(), spec.graces.clone());
         if spec.restart.scope == RestartScope::Rank && spec.restart.is_on() {
@@ -66,14 +76,15 @@ impl Team {
         }
         let tags = new_tags(machine.size()).map_err(cannot("get random bytes"))?;
         let slots: Vec<Slot> = machine.slots().zip(tags).map(|(slot, tag)| Slot::new(machine.id(slot), tag)).collect();
-        hands.children.end_helpers(PMIX_LEAF);
+        hands.children.end_helpers(Helper::PmixHost);
         hands.children.begin(slots.iter().map(|slot| slot.tag.clone()));
         // Without a job its thread does nothing until the agent ends.
         let memory =
             hands.memory.take().filter(|memory| spec.clean_shm != CleanShm::No && memory.begin(spec.clean_shm));
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         // Where there is no network, Open MPI cannot connect either.
-        let pmix = spec.mpi.offers_pmix().then(|| Pmix::open(&spec, node, cpus, runtime, &hands.poller).ok()).flatten();
+        let pmix =
+            spec.mpi.offers_pmix().then(|| Pmix::open(&spec, node, hosts, cpus, runtime, &hands.poller).ok()).flatten();
         let pmi = spec.mpi.offers_pmi1().then(|| {
             let config = pmi1::Config {
                 group: spec.group,
@@ -86,7 +97,13 @@ impl Team {
             };
             Pmi::new(config, ranks)
         });
-        let (held_ports, rendezvous) = hold_ports(&spec, hands)?;
+        let (held_ports, rendezvous) = match meeting {
+            Meeting::Here { address, open_to } => hold_ports(&spec, address, open_to, hands)?,
+            Meeting::There(rendezvous) => (Vec::new(), rendezvous),
+        };
+        if node == NodeRank(0) && (hands.is_away || spec.map.node_count() > 1) {
+            hands.outbox.push(ToFront::Meeting(rendezvous.clone()));
+        }
         let opened = hands.worker_socket.open(runtime, spec.hook, &hands.poller);
         hands.outbox.extend(opened.complaint.map(ToFront::Note));
         let hook = match &opened.hook {
@@ -105,7 +122,7 @@ impl Team {
             runtime_dir: Some(runtime.into()),
         };
         let mut team = Team {
-            preparer: Preparer::new(facts, limits).map_err(cannot("open /dev/null"))?,
+            preparer: Preparer::new(facts, limits, sends_stdin, hands.is_away).map_err(cannot("open /dev/null"))?,
             to_spawn: machine.slots().collect(),
             runtime: runtime.to_owned(),
             hook,
@@ -225,6 +242,10 @@ impl Team {
                     self.pmix_host_spawned(hands, now, result);
                     continue;
                 }
+                Job::Looker => {
+                    self.looker_spawned(hands, result);
+                    continue;
+                }
             };
             match result {
                 Ok(pid) => self.spawned(hands, now, slot, pid),
@@ -296,7 +317,9 @@ impl Team {
                 let pid = Pid(std::process::id() as i32);
                 let containment = hands.children.boundary().containment();
                 let runtime = self.runtime.clone();
-                hands.outbox.push(ToFront::Ready { pid, containment, runtime });
+                // The node has not become another one.
+                let (host, addresses) = (String::new(), Vec::new());
+                hands.outbox.push(ToFront::Ready { pid, containment, runtime, host, addresses });
             }
             self.close_streams(slot);
             self.to_spawn.push_front(slot);
@@ -321,7 +344,10 @@ impl Team {
         errno: i32,
     ) {
         let worker = self.machine.id(slot);
-        let command = self.spec.command(worker.rank).into_iter().next().unwrap_or_default();
+        let command = match step == Step::Wdir.to_string() {
+            true => self.spec.directory(worker.rank),
+            false => self.spec.command(worker.rank).into_iter().next().unwrap_or_default(),
+        };
         hands.outbox.push(ToFront::SpawnFailed { worker, step, errno, command, at: now });
     }
 
@@ -334,17 +360,67 @@ impl Team {
     }
 }
 
+/// The front has looked at the limit of its own machine. Ours was raised when we began.
+fn check_open_files(spec: &JobSpec, ranks: u32) -> Result<(), StartError> {
+    // If they cannot be counted, assume what an agent has.
+    let open = std::fs::read_dir("/proc/self/fd").map_or(16, Iterator::count) as u64;
+    let needed = open_files::of_agent(ranks, &spec.io, spec.mpi, spec.tf_config).saturating_add(open);
+    match limits::open_files().0.filter(|limit| *limit < needed) {
+        None => Ok(()),
+        Some(limit) => {
+            let text = format!(
+                "{ranks} ranks need up to {needed} open files, and the hard limit there (RLIMIT_NOFILE) is {limit}"
+            );
+            Err(cannot("start the ranks")(io::Error::other(text)))
+        }
+    }
+}
+
 /// Holds the ports at which the ranks will meet, and serves torch's store at the first of them. Most jobs need none: where
 /// there is no network, only those that asked for `TF_CONFIG` are refused.
-fn hold_ports(spec: &JobSpec, hands: &mut Hands) -> Result<(Vec<OwnedFd>, Option<Rendezvous>), StartError> {
-    let store = if Rendezvous::wants_agent_store(spec) { hands.torch_store.begin(&hands.poller) } else { None };
-    let to_hold = Rendezvous::port_count(spec) - usize::from(store.is_some());
-    let held: io::Result<Vec<(OwnedFd, u16)>> = (0..to_hold).map(|_| socket::hold_port()).collect();
+fn hold_ports(
+    spec: &JobSpec,
+    address: IpAddr,
+    open_to: Vec<IpAddr>,
+    hands: &mut Hands,
+) -> Result<(Vec<OwnedFd>, Option<Rendezvous>), StartError> {
+    let ports = spec.ports.map_or(0..=0, PortRange::ports);
+    let none_free = |range: PortRange, needed: usize| {
+        let ports = if needed == 1 { "port is" } else { "ports are" };
+        let text =
+            format!("{needed} more {ports} needed, and too few of {range} (--port-range) are free on the first node");
+        cannot("hold the ports at which the ranks meet")(io::Error::other(text))
+    };
+    let needed = Rendezvous::port_count(spec);
+    let store = match (Rendezvous::wants_agent_store(spec), spec.ports) {
+        (false, _) => None,
+        (true, range) => match (hands.torch_store.begin((address, ports.clone()), open_to, &hands.poller), range) {
+            (Ok(port), _) => Some(port),
+            (Err(error), Some(range)) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Err(none_free(range, needed));
+            }
+            (Err(_), _) => None,
+        },
+    };
+    let to_hold = needed - usize::from(store.is_some());
+    let held: io::Result<Vec<(OwnedFd, u16)>> = (0..to_hold).map(|_| socket::hold_port(ports.clone())).collect();
+    match (held, spec.ports) {
+        (Err(error), Some(range)) if error.kind() == io::ErrorKind::AddrInUse => Err(none_free(range, to_hold)),
+        (held, _) => holding(spec, address, held, store),
+    }
+}
+
+fn holding(
+    spec: &JobSpec,
+    address: IpAddr,
+    held: io::Result<Vec<(OwnedFd, u16)>>,
+    store: Option<u16>,
+) -> Result<(Vec<OwnedFd>, Option<Rendezvous>), StartError> {
     match held {
         Ok(held) => {
             let (sockets, ports): (Vec<OwnedFd>, Vec<u16>) = held.into_iter().unzip();
             let ports: Vec<u16> = store.into_iter().chain(ports).collect();
-            Ok((sockets, Rendezvous::new("127.0.0.1", &ports, store.is_some())))
+            Ok((sockets, Rendezvous::new(address.to_string(), &ports, store.is_some())))
         }
         Err(error) if spec.tf_config => Err(cannot("reserve a port for each rank (--tf-config)")(error)),
         Err(_) => Ok((Vec::new(), None)),

@@ -4,5 +4,5 @@ mod remains;
 mod runtime;
 pub(crate) mod shm;
 
-pub use remains::Remains;
-pub use runtime::{Places, RuntimeDir, bases, check, lone_directories, noted_shared_memory};
+pub use remains::{Remains, end_children};
+pub use runtime::{Places, RuntimeDir, RuntimeDirError, bases, check, lone_directories, noted_shared_memory};

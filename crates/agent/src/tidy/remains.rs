@@ -131,6 +131,24 @@ impl Remains {
     }
 }
 
+/// Kills every child of this process but those that are `foreign`, and every orphan that it gets from them, until there is none.
+/// Returns whether nothing is left.
+pub fn end_children(foreign: &[i32]) -> bool {
+    let ours = || proc::own_children().into_iter().filter(|pid| !foreign.contains(pid));
+    for _ in 0..BOUND_STEPS {
+        for pid in ours() {
+            // If it cannot be killed, it does not end, and the caller is told.
+            let _ = Child::unreaped(pid).signal(signal::SIGKILL);
+            wait::reap(pid);
+        }
+        if ours().next().is_none() {
+            return true;
+        }
+        pause(STEP);
+    }
+    false
+}
+
 /// Waits without allocation.
 fn pause(time: Duration) {
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };

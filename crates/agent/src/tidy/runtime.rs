@@ -116,6 +116,10 @@ impl Places {
 /// Why a directory must not be used as a base, if so: it belongs to another user, or another user could replace it.
 pub fn check(base: &Path) -> io::Result<()> {
     check_owner(base)?;
+    // To root, /tmp is a directory of its own too.
+    if std::fs::symlink_metadata(base)?.mode() & 0o022 != 0 {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others can write to it"));
+    }
     base.parent().map_or(Ok(()), check_way)
 }
 
@@ -327,6 +331,16 @@ mod tests {
         assert!(error.to_string().contains(&format!("\"{}\"", lone.display())), "{error}");
         places.remove();
         assert!(!lone.exists());
+    }
+
+    #[test]
+    fn nobody_else_may_write_to_a_base() {
+        let base = tempfile::tempdir().expect("a directory");
+        for (mode, expected) in [(0o700, true), (0o755, true), (0o770, false), (0o777, false), (0o1777, false)] {
+            std::fs::set_permissions(base.path(), std::fs::Permissions::from_mode(mode)).expect("it is ours");
+            assert_eq!(check(base.path()).is_ok(), expected, "{mode:o}");
+        }
+        assert!(check(Path::new("/tmp")).is_err());
     }
 
     #[test]

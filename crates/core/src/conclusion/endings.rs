@@ -40,6 +40,7 @@ pub(crate) fn fate(
         (None, Some(_), _) if record.is_ended_by_our_signals() => Fate::EndedByRankrun,
         (None, Some(_), _) => Fate::FailedToo,
         (None, None, Some(Outcome::NeverStarted | Outcome::SpawnFailed)) => Fate::NeverStarted,
+        (None, None, _) if record.is_lost => Fate::Lost,
         (None, None, _) => Fate::Unknown,
     }
 }
@@ -102,7 +103,13 @@ pub(crate) fn how(gang: &Gang, rank: Rank, record: &RankRecord, fate: Fate) -> O
     match fate {
         Fate::EndedByRankrun => on_signal(gang, record, status),
         Fate::Succeeded => hidden_failure(gang, rank, record),
-        Fate::Culprit | Fate::Interrupted | Fate::Victim | Fate::FailedToo | Fate::NeverStarted | Fate::Unknown => None,
+        Fate::Culprit
+        | Fate::Interrupted
+        | Fate::Victim
+        | Fate::FailedToo
+        | Fate::NeverStarted
+        | Fate::Lost
+        | Fate::Unknown => None,
     }
 }
 

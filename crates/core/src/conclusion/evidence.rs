@@ -92,7 +92,13 @@ pub enum Fact {
     /// The last line of its stderr, where it ended of its own decision.
     LastLine { line: String },
     /// Its stderr ends with a traceback, and it lives on.
-    Suspect { exception: Exception, ended: bool },
+    Suspect {
+        exception: Exception,
+        ended: bool,
+        /// How long it had been silent.
+        #[serde(default = "crate::testimony::suspect_after")]
+        silent: Duration,
+    },
     /// It said this of itself.
     Note { text: String },
     /// It called a function of MPI that is not offered, and got an error.
@@ -279,8 +285,12 @@ pub enum Class {
     /// A rank did not say in time that it is ready.
     NotReady,
     Timeout,
+    /// All ranks waited, and none of them did anything (`--stall`).
+    Hang,
     Interrupted,
     LauncherLost,
+    /// A node of several was lost.
+    NodeLost,
     OutputFailed,
     /// The job could not begin: no rank was started.
     Refused,
@@ -288,7 +298,7 @@ pub enum Class {
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 18] = [
+    pub const ALL: [Class; 20] = [
         Class::SpawnFailed,
         Class::OutOfMemory,
         Class::Exception,
@@ -303,8 +313,10 @@ impl Class {
         Class::Stopped,
         Class::NotReady,
         Class::Timeout,
+        Class::Hang,
         Class::Interrupted,
         Class::LauncherLost,
+        Class::NodeLost,
         Class::OutputFailed,
         Class::Refused,
     ];
@@ -326,8 +338,10 @@ impl Class {
             Class::Stopped => "stopped",
             Class::NotReady => "not-ready",
             Class::Timeout => "timeout",
+            Class::Hang => "hang",
             Class::Interrupted => "interrupted",
             Class::LauncherLost => "launcher-lost",
+            Class::NodeLost => "node-lost",
             Class::OutputFailed => "output-failed",
             Class::Refused => "refused",
         }

@@ -41,7 +41,7 @@ fn of_culprit(culprit: &Finding, verdict: &Verdict, gang: &Gang) -> String {
     let Finding { rank, cause, .. } = culprit;
     let nobody = || {
         // What a rank that we ended would still have reported is not known.
-        let is_open = |fate: &Fate| matches!(fate, Fate::EndedByRankrun | Fate::Unknown);
+        let is_open = |fate: &Fate| matches!(fate, Fate::EndedByRankrun | Fate::Lost | Fate::Unknown);
         match verdict.fates.iter().any(is_open) {
             true => "no rank is known to have failed of its own",
             false => "no rank failed of its own",
@@ -104,25 +104,52 @@ fn is_lost_beside(culprit: &Finding, verdict: &Verdict, gang: &Gang) -> bool {
 fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
     let Circumstances { code, output, node, why_lost } = circumstances;
     match gang.outside() {
-        Some(Outside::Signal(signal)) => match gang.requested() {
-            Some(request) => format!("stopped by \"rankrun stop\" ({})", request.by),
-            None => format!("ended by {}", signal_name(signal)),
-        },
+        Some(Outside::Signal(signal)) => ended_by(gang, signal),
         Some(Outside::Restart) => "ended for a restart that was asked for".to_owned(),
         Some(Outside::Interrupted(rank)) => format!("interrupted: rank {rank}, which has the terminal"),
-        Some(Outside::OutputFailed) => "could not write output for longer than --drain".to_owned(),
+        Some(Outside::OutputFailed) => match gang.why_no_logs() {
+            Some(why) => why.to_owned(),
+            None => "could not write output for longer than --drain".to_owned(),
+        },
         Some(Outside::Timeout) => match gang.rules().timeout {
             Some(timeout) => format!("timed out after {} (--timeout)", seconds(timeout)),
             None => "timed out (--timeout)".to_owned(),
+        },
+        Some(Outside::Hang) => match gang.silent() {
+            Some(silent) => {
+                let ranks = gang.ranks().len();
+                format!("{ranks} rank{}, silent for {} (--stall)", if ranks == 1 { "" } else { "s" }, seconds(silent))
+            }
+            None => "all ranks wait (--stall)".to_owned(),
         },
         Some(Outside::OutputGone) => "nobody reads the output any more".to_owned(),
         Some(Outside::AgentLost) => {
             format!("node {node} was lost: {}", why_lost.unwrap_or("its agent was killed or stopped"))
         }
+        Some(Outside::NodeLost) => of_lost_nodes(gang),
         Some(Outside::GuardLost) => format!("the guard of node {node} was killed"),
         Some(Outside::WireUpLost) => format!("cannot connect the ranks of Open MPI: {}", gang.why_wire_up_lost()),
         None if code == ExitCode::LEFT_BEHIND => "processes of the job are left".to_owned(),
         None if output == OutputFate::Written => "every rank succeeded".to_owned(),
         None => "the job succeeded, but not all of its output could be written".to_owned(),
     }
+}
+
+/// Who ended the job, where a signal to rankrun or a request that counts as one did.
+pub fn ended_by(gang: &Gang, signal: i32) -> String {
+    match gang.requested() {
+        Some(request) => format!("stopped by \"rankrun stop\" ({})", request.by),
+        None => format!("ended by {}", signal_name(signal)),
+    }
+}
+
+/// `node node07 was lost: …`.
+fn of_lost_nodes(gang: &Gang) -> String {
+    let Some(first) = gang.lost_nodes().first() else { return "a node was lost".to_owned() };
+    let more = match gang.lost_nodes().len() - 1 {
+        0 => String::new(),
+        1 => " (and another after it)".to_owned(),
+        more => format!(" (and {more} more after it)"),
+    };
+    with(format!("node {} was lost: {}", first.name, first.why), &more)
 }

@@ -46,9 +46,10 @@ pub(crate) enum Began {
 }
 
 /// When a failure of a rank began. `is_reported`: the program said so as it happened, so that its time is exact; else it is
-/// that at which the end was seen.
+/// that at which the end was seen. What may have been before the stop by the clock of its node, or after it, was not before it: it may
+/// come from our signal.
 pub(crate) fn began(gang: &Gang, record: &RankRecord, at: Duration, is_reported: bool) -> Began {
-    let Some(stop) = gang.stop_ordered().filter(|stop| at > *stop) else { return Began::Before };
+    let Some(stop) = gang.stop_ordered().filter(|stop| record.latest(at) > *stop) else { return Began::Before };
     match record.stop.signals.first() {
         Some((_, sent)) if at < *sent => Began::UnderWay,
         Some((_, sent)) if is_reported || at > *sent + SETTLE => Began::After,
@@ -72,8 +73,10 @@ pub(crate) fn weight(class: Class, began: Began, is_victim: bool, has_words: boo
         | Class::ExitBeforeInit
         | Class::LeftEarly
         | Class::Timeout
+        | Class::Hang
         | Class::Interrupted
         | Class::LauncherLost
+        | Class::NodeLost
         | Class::OutputFailed
         | Class::Refused => (false, true),
     };

@@ -15,6 +15,14 @@ pub enum WorkerStatus {
 }
 
 impl WorkerStatus {
+    /// From the status that `wait(2)` gives for a process that has ended.
+    pub fn of_wait(status: i32) -> WorkerStatus {
+        match status & 0x7f {
+            0 => WorkerStatus::Exited { code: (status >> 8) as u8 },
+            signal => WorkerStatus::Signaled { signal, core_dumped: status & 0x80 != 0 },
+        }
+    }
+
     pub fn success(self) -> bool {
         self == WorkerStatus::Exited { code: 0 }
     }

@@ -274,6 +274,15 @@ mod tests {
         assert_eq!(headline(&format!("{SEED}giving up\n"), "", left), expected);
         let killed = End { status: Some(WorkerStatus::Signaled { signal: 9, core_dumped: false }), ..End::default() };
         assert_eq!(headline(&format!("{SEED}{cleanup}"), "", killed), None);
+        let message = "Could not override 'model.depht'.\nKey 'depht' is not in struct\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n";
+        assert_eq!(headline(message, "", killed), None);
+        let stopped = End { has_left: true, ..killed };
+        let expected = "Could not override 'model.depht'. Key 'depht' is not in struct".to_owned();
+        assert_eq!(
+            headline(message, "", stopped),
+            Some((Source::Stderr, expected)),
+            "it was leaving when it was stopped"
+        );
     }
 
     #[test]

@@ -177,6 +177,11 @@ pub enum Standing {
 /// How long a rank may live on in silence after a traceback on its stderr before it is suspected.
 pub const SUSPECT_AFTER: Duration = Duration::from_secs(10);
 
+/// What journals of older versions do not say.
+pub(crate) fn suspect_after() -> Duration {
+    SUSPECT_AFTER
+}
+
 /// How long exit handlers may take before somebody is told what is waited for.
 pub const HANDLERS_NOTE: Duration = Duration::from_secs(2);
 

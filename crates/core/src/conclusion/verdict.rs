@@ -16,15 +16,16 @@ use crate::echoes;
 use crate::endings::{fate, how, is_recent, left_before, seconds};
 use crate::evidence::{Class, Evidence, Fact, Source};
 use crate::exit::ExitCode;
-use crate::gang::interrupts::{is_interrupt, is_raised_by_sigint};
+use crate::gang::interrupts::{is_interrupt, is_raised_by_sigint, is_shared};
 use crate::gang::{Gang, MpiLife, Outside, RankRecord};
 use crate::grace::SIGINT;
 use crate::ids::{Pid, Rank};
+use crate::node_clock::is_order_uncertain;
 use crate::order::{SETTLE, Weight, began, weight};
 use crate::peers::{Loss, loss_in, loss_of};
 use crate::recognisers::place;
 use crate::status::WorkerStatus;
-use crate::testimony::{Exception, SUSPECT_AFTER, StuckIn};
+use crate::testimony::{Exception, StuckIn};
 use crate::window::{is_library, window};
 
 /// The conclusion.
@@ -36,6 +37,9 @@ pub struct Verdict {
     pub culprit: Option<Finding>,
     /// What the rank that has the terminal did when it was interrupted, if that ended the job.
     pub interrupted: Option<Finding>,
+    /// Ranks on other nodes that failed no less and may have failed before the culprit: their clocks do not tell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub uncertain: Vec<Rank>,
     /// The fate of every rank, by rank.
     pub fates: Vec<Fate>,
     /// What there is to say of the end of every rank besides its fate, by rank.
@@ -83,6 +87,8 @@ pub enum Fate {
     /// It failed too, of its own.
     FailedToo,
     NeverStarted,
+    /// It was on a node that was lost.
+    Lost,
     Unknown,
 }
 
@@ -147,9 +153,17 @@ pub fn verdict(gang: &Gang) -> Verdict {
     let first = first(&findings);
     let outside = gang.outside().filter(|_| {
         // A stop from outside explains all that came after it.
-        let began = gang.evidence().iter().find(|evidence| evidence.fact.ends_the_gang()).map(|evidence| evidence.at);
+        let began = gang.evidence().iter().find(|evidence| evidence.fact.ends_the_gang());
+        let latest = |evidence: &Evidence| {
+            gang.ranks().get(evidence.rank.index()).map_or(evidence.at, |record| record.latest(evidence.at))
+        };
+        let began = began.map(latest);
         began.is_none_or(|began| gang.stop_ordered().is_some_and(|stop| began > stop))
     });
+    let outside = outside.or_else(|| first.and_then(|first| is_shared(gang, first)));
+    // Who only lost a peer lost those of a node that was lost, however late that was noticed.
+    let is_victim = first.is_some_and(|first| first.weight == Weight::Victim);
+    let outside = outside.or((is_victim && !gang.lost_nodes().is_empty()).then_some(Outside::NodeLost));
     let (code, class, culprit, interrupted) = match (outside, first) {
         (Some(outside), _) => (outside.code(), Some(outside.class()), None, None),
         (None, Some(first)) if is_interrupt(gang, first) => {
@@ -179,7 +193,8 @@ pub fn verdict(gang: &Gang) -> Verdict {
         let cause = finding.filter(|it| fate != Fate::EndedByRankrun || !is_of_child(it)).map(|it| it.cause.clone());
         endings.push(Ending { how: how(gang, rank, record, fate), cause });
     }
-    Verdict { code, class, culprit, interrupted, fates, endings }
+    let uncertain = culprit.as_ref().map(|culprit| rivals(gang, culprit, &findings)).unwrap_or_default();
+    Verdict { code, class, culprit, interrupted, uncertain, fates, endings }
 }
 
 /// What one rank by itself comes to, which others do not depend on.
@@ -187,7 +202,7 @@ pub fn of_rank(gang: &Gang, rank: Rank) -> Verdict {
     let culprit = finding(gang, rank);
     let code = culprit.as_ref().map_or(ExitCode::SUCCESS, |finding| finding.code);
     let class = culprit.as_ref().map(|finding| finding.class);
-    Verdict { code, class, culprit, interrupted: None, fates: Vec::new(), endings: Vec::new() }
+    Verdict { code, class, culprit, interrupted: None, uncertain: Vec::new(), fates: Vec::new(), endings: Vec::new() }
 }
 
 /// The finding that decides: that with the most weight, and of these the earliest. A rank that failed without a word well
@@ -196,6 +211,16 @@ fn first(findings: &[Finding]) -> Option<&Finding> {
     let strongest = findings.iter().min_by_key(|finding| (finding.weight, finding.at, finding.rank))?;
     let before = |finding: &&Finding| finding.weight == Weight::Silent && finding.at + SETTLE < strongest.at;
     Some(findings.iter().filter(before).min_by_key(|finding| (finding.at, finding.rank)).unwrap_or(strongest))
+}
+
+/// The ranks whose failures have the same weight as the culprit's, and were so close to it that the clocks of their nodes do not tell
+/// which was first.
+fn rivals(gang: &Gang, culprit: &Finding, findings: &[Finding]) -> Vec<Rank> {
+    let read = |finding: &Finding| (finding.at, gang.ranks().get(finding.rank.index()).and_then(|record| record.clock));
+    let is_rival = |it: &&Finding| {
+        it.rank != culprit.rank && it.weight == culprit.weight && is_order_uncertain(read(culprit), read(it))
+    };
+    findings.iter().filter(is_rival).map(|finding| finding.rank).collect()
 }
 
 /// What the evidence of one rank comes to; `None` if it has not failed.
@@ -227,7 +252,7 @@ fn finding_from(gang: &Gang, rank: Rank, all: &[&Evidence]) -> Option<Finding> {
     let told_at = told_at.or(chosen.as_ref().and_then(|chosen| chosen.at));
     let (stuck_in, stuck_since) = match evidence.fact {
         Fact::Stuck { place, since, .. } => (Some(place), Some(since)),
-        Fact::Suspect { .. } => (Some(suspected_in(record)), Some(evidence.at.saturating_sub(SUSPECT_AFTER))),
+        Fact::Suspect { silent, .. } => (Some(suspected_in(record)), Some(evidence.at.saturating_sub(silent))),
         _ => (None, None),
     };
     // A suspect has been silent since its traceback.

@@ -28,6 +28,8 @@ pub enum Doing {
     Killing,
     /// No process is left.
     Ended,
+    /// The same, and it is to be started again. Only the front knows that.
+    Waiting,
 }
 
 /// The state of a worker. Times are on the clock of its node.

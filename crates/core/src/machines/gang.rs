@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::absence::Absence;
 use crate::evidence::{Evidence, Fact, LeftOut, MpiEvent, Source};
 use crate::exit::ExitCode;
-use crate::grace::{SIGTERM, StopRecord};
-use crate::ids::{Pid, Rank};
+use crate::grace::StopRecord;
+use crate::ids::{NodeRank, Pid, Rank};
 use crate::open_mpi;
 use crate::status::WorkerStatus;
 use crate::stderr::Words;
@@ -34,58 +34,6 @@ pub struct Rules {
     /// The rank that the terminal is lent to: the keys go to it alone.
     #[serde(default)]
     pub terminal: Option<Rank>,
-}
-
-/// The state of a rank, as far as the front knows.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RankRecord {
-    pub pid: Option<Pid>,
-    pub started_at: Option<Duration>,
-    pub status: Option<WorkerStatus>,
-    pub ended_at: Option<Duration>,
-    /// The boundary is empty, or what is left has been given up.
-    pub outcome: Option<Outcome>,
-    pub mpi: MpiLife,
-    /// When its MPI phase last changed.
-    pub mpi_since: Option<Duration>,
-    pub passed_barrier: bool,
-    /// Since when only `MPI_Finalize` has been left of its program, if that is known.
-    pub finalizing_since: Option<Duration>,
-    /// It ended after the order to stop.
-    pub stop_ordered_before_end: bool,
-    /// What was done to end it, until its leader ended.
-    pub stop: StopRecord,
-    /// Why its Python has no hook, if it runs Python without.
-    pub hookless: Option<Absence>,
-    pub passing: Passing,
-    /// The calls that it made of those that are not offered.
-    refused: Vec<String>,
-}
-
-impl RankRecord {
-    /// The last signal of the stop that it was sent, if it ended after that.
-    pub fn stopped_with(&self) -> Option<i32> {
-        self.stop.last()
-    }
-
-    /// Whether its status may come from a signal of ours.
-    pub fn is_ended_by_our_signals(&self) -> bool {
-        self.stop_ordered_before_end
-            && self.status.is_some_and(|status| {
-                // SIGTERM may have come from us before its sending was recorded. SIGKILL never comes first.
-                (self.stop.signals.is_empty() && status.is_of_signal(SIGTERM))
-                    || self.stop.signals.iter().any(|(signal, _)| status.is_of_signal(*signal))
-            })
-    }
-}
-
-/// The MPI phase of a rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum MpiLife {
-    #[default]
-    NotInited,
-    Inited,
-    Finalized,
 }
 
 /// An event of a gang.
@@ -169,6 +117,9 @@ pub enum Event {
         rank: Rank,
         exception: Exception,
         end: bool,
+        /// How long it has been silent.
+        #[serde(default = "crate::testimony::suspect_after")]
+        silent: Duration,
     },
     /// A rank runs Python without the interpreter hook.
     Hookless(Rank, Absence),
@@ -183,28 +134,34 @@ pub enum Event {
     StopRequest(StopRequest),
     /// A user asks for a new attempt: this one is to end.
     RestartRequest,
+    /// No rank has done anything for so long, and their stacks do not change (`--stall`).
+    Hang {
+        silent: Duration,
+    },
     /// The reader of our output is gone: end as SIGPIPE would.
     OutputGone,
     /// Output could not be written for longer than `--drain`.
     OutputFailed,
+    /// The log files of an attempt could not be made.
+    LogsFailed {
+        reason: String,
+    },
     /// The agent is gone, and has not reported the end.
     AgentLost,
     /// The guard is gone.
     GuardLost,
+    /// One of several nodes is lost, with the ranks that had not ended on it.
+    NodeLost {
+        node: NodeRank,
+        name: String,
+        why: String,
+        ranks: Vec<Rank>,
+    },
     /// What connects the ranks of Open MPI is gone.
     WireUpLost {
         reason: String,
     },
     Tick,
-}
-
-/// When something happened, and when the front received it. Both are times on the front's clock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Moment {
-    /// When the front received it: waits are counted from then on.
-    pub now: Duration,
-    /// When it happened on its node.
-    pub at: Duration,
 }
 
 /// What is to be done.
@@ -221,6 +178,11 @@ pub enum Effect {
 pub struct Gang {
     rules: Rules,
     ranks: Vec<RankRecord>,
+    /// How many ranks have no process yet.
+    unstarted: usize,
+    /// A rank has been in MPI, and one has ended well that never was.
+    is_of_mpi: bool,
+    has_left_before_init: bool,
     evidence: Vec<Evidence>,
     /// The number of testimonies of each rank in the evidence, and the bytes of text in all.
     words: Vec<u32>,
@@ -229,10 +191,16 @@ pub struct Gang {
     /// The exit code for a failed spawn (126, 127).
     spawn_code: Option<ExitCode>,
     outside: Option<(Outside, Duration)>,
+    /// A node was lost first: what ended the job from outside besides.
+    after_loss: Option<Outside>,
     /// The first request to stop, if it was what ended the job.
     requested: Option<StopRequest>,
+    silent: Option<Duration>,
     /// Why the ranks cannot be connected.
     why_wire_up_lost: String,
+    /// Why there are no log files, if that ended the job.
+    why_no_logs: Option<String>,
+    lost_nodes: Vec<LostNode>,
     stop_at: Option<Duration>,
     /// When the shortest grace of all orders to stop is over.
     grace_until: Option<Duration>,
@@ -248,14 +216,21 @@ impl Gang {
         Gang {
             rules,
             ranks: vec![RankRecord::default(); size as usize],
+            unstarted: size as usize,
+            is_of_mpi: false,
+            has_left_before_init: false,
             evidence: Vec::new(),
             words: vec![0; size as usize],
             bytes: 0,
             left_out: LeftOut::default(),
             spawn_code: None,
             outside: None,
+            after_loss: None,
             requested: None,
+            silent: None,
             why_wire_up_lost: String::new(),
+            why_no_logs: None,
+            lost_nodes: Vec::new(),
             stop_at: None,
             grace_until: None,
             killed_at: None,
@@ -268,6 +243,11 @@ impl Gang {
         &self.ranks
     }
 
+    /// Whether every rank has been started. It costs the same however many there are.
+    pub fn are_all_started(&self) -> bool {
+        self.unstarted == 0
+    }
+
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
@@ -275,6 +255,11 @@ impl Gang {
     /// What speaks for a failure, in the order in which it became known.
     pub fn evidence(&self) -> &[Evidence] {
         &self.evidence
+    }
+
+    /// How long no rank had done anything when the job was ended for that.
+    pub fn silent(&self) -> Option<Duration> {
+        self.silent
     }
 
     /// Observations that are not evidence.
@@ -286,6 +271,13 @@ impl Gang {
         self.outside.map(|(outside, _)| outside)
     }
 
+    /// What ended the job, not only this attempt of it: the loss of a node does not by itself, nor does a hang.
+    pub fn ended_by(&self) -> Option<Outside> {
+        self.outside()
+            .filter(|outside| !matches!(outside, Outside::Restart | Outside::NodeLost | Outside::Hang))
+            .or(self.after_loss)
+    }
+
     /// The request that ended the job, if one did.
     pub fn requested(&self) -> Option<StopRequest> {
         self.requested
@@ -293,6 +285,11 @@ impl Gang {
 
     pub fn why_wire_up_lost(&self) -> &str {
         &self.why_wire_up_lost
+    }
+
+    /// Why the log files could not be made, if that is why output could not be written.
+    pub fn why_no_logs(&self) -> Option<&str> {
+        self.why_no_logs.as_deref()
     }
 
     pub fn spawn_code(&self) -> Option<ExitCode> {
@@ -316,7 +313,7 @@ impl Gang {
 
     /// Whether every worker is gone.
     pub fn over(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.outcome.is_some())
+        self.ranks.iter().all(|rank| rank.outcome.is_some() || rank.is_lost)
     }
 
     /// When `Tick` is due.
@@ -329,7 +326,7 @@ impl Gang {
 
     /// Handles one event of the front itself; appends to `effects`.
     pub fn handle(&mut self, now: Duration, event: Event, effects: &mut Vec<Effect>) {
-        self.handle_of(Moment { now, at: now }, event, effects);
+        self.handle_of(Moment::of_front(now), event, effects);
     }
 
     /// Handles one event of a node, which happened before it was received.
@@ -345,7 +342,7 @@ impl Gang {
         match event {
             Event::Started { rank, pid } => {
                 if let Some(record) = self.ranks.get_mut(rank.index()) {
-                    record.pid = Some(pid);
+                    self.unstarted -= usize::from(record.pid.replace(pid).is_none());
                     record.started_at = Some(moment.at);
                 }
             }
@@ -380,8 +377,8 @@ impl Gang {
                 let exception = Exception { message: open_mpi::CAUSE.to_owned(), ..Exception::default() };
                 self.fact(moment, rank, Fact::Exception { source: Source::Program, exception }, effects);
             }
-            Event::Suspect { rank, exception, end } => {
-                self.fact(moment, rank, Fact::Suspect { exception, ended: end }, effects);
+            Event::Suspect { rank, exception, end, silent } => {
+                self.fact(moment, rank, Fact::Suspect { exception, ended: end, silent }, effects);
             }
             Event::Hookless(rank, why) => {
                 if let Some(record) = self.ranks.get_mut(rank.index()) {
@@ -392,10 +389,22 @@ impl Gang {
             Event::Signal(signal) => self.signal(now, signal, effects),
             Event::StopRequest(request) => self.stop_request(now, request, effects),
             Event::RestartRequest => self.end_from_outside(now, Outside::Restart, self.rules.grace_outside, effects),
+            Event::Hang { silent } => {
+                self.silent.get_or_insert(silent);
+                self.end_from_outside(now, Outside::Hang, self.rules.grace_failure, effects);
+            }
             Event::OutputGone => self.end_from_outside(now, Outside::OutputGone, self.rules.grace_failure, effects),
             Event::OutputFailed => self.end_from_outside(now, Outside::OutputFailed, self.rules.grace_failure, effects),
+            Event::LogsFailed { reason } => {
+                self.why_no_logs.get_or_insert(reason);
+                self.end_from_outside(now, Outside::OutputFailed, self.rules.grace_failure, effects);
+            }
             Event::AgentLost => self.end_from_outside(now, Outside::AgentLost, self.rules.grace_failure, effects),
             Event::GuardLost => self.end_from_outside(now, Outside::GuardLost, self.rules.grace_failure, effects),
+            Event::NodeLost { node, name, why, ranks } => {
+                self.lose_node(LostNode { node, name, why, at: moment.at }, &ranks);
+                self.end_from_outside(now, Outside::NodeLost, self.rules.grace_failure, effects);
+            }
             Event::WireUpLost { reason } => {
                 self.why_wire_up_lost = reason;
                 self.end_from_outside(now, Outside::WireUpLost, self.rules.grace_failure, effects);
@@ -404,18 +413,9 @@ impl Gang {
         }
     }
 
-    fn again(&mut self, rank: Rank) {
-        if let Some(record) = self.ranks.get_mut(rank.index()) {
-            *record = RankRecord::default();
-            self.evidence.retain(|evidence| evidence.rank != rank);
-            self.words[rank.index()] = 0;
-            self.to_judge.values_mut().for_each(|ranks| ranks.retain(|judged| *judged != rank));
-        }
-    }
-
     fn ended(&mut self, moment: Moment, rank: Rank, status: WorkerStatus, effects: &mut Vec<Effect>) {
         // It ended before the stop was ordered.
-        let stopping = self.stop_at.is_some_and(|stop| stop <= moment.at + END_MARGIN);
+        let stopping = self.stop_at.is_some_and(|stop| stop <= moment.latest() + END_MARGIN);
         let Some(record) = self.ranks.get_mut(rank.index()) else {
             return;
         };
@@ -435,7 +435,10 @@ impl Gang {
         }
         match mpi {
             MpiLife::Inited => self.to_judge.entry(moment.now + FINALIZE_PATIENCE).or_default().push(rank),
-            MpiLife::NotInited => self.judge_exits_before_init(moment.now, effects),
+            MpiLife::NotInited => {
+                self.has_left_before_init = true;
+                self.judge_exits_before_init(moment.now, effects);
+            }
             MpiLife::Finalized => {}
         }
     }
@@ -450,6 +453,7 @@ impl Gang {
                 record.mpi_since = Some(moment.at);
                 record.passed_barrier = false;
                 record.finalizing_since = None;
+                self.is_of_mpi = true;
                 self.judge_exits_before_init(moment.now, effects);
             }
             MpiEvent::PassedBarrier => {
@@ -468,7 +472,8 @@ impl Gang {
 
     /// A rank that has exited without ever being in MPI is missed by a sibling that is in `MPI_Init`.
     fn judge_exits_before_init(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        if self.stop_at.is_some() {
+        // All ranks are looked at, and this is asked for each: most jobs have only the one kind or the other.
+        if self.stop_at.is_some() || !self.is_of_mpi || !self.has_left_before_init {
             return;
         }
         let waiting =
@@ -482,7 +487,7 @@ impl Gang {
             .zip(0..)
             .find(|(rank, _)| rank.mpi == MpiLife::NotInited && rank.status.is_some_and(WorkerStatus::success));
         if let Some((_, rank)) = missing {
-            self.fact(Moment { now, at: now }, Rank(rank), Fact::ExitBeforeInit, effects);
+            self.fact(Moment::of_front(now), Rank(rank), Fact::ExitBeforeInit, effects);
         }
     }
 
@@ -498,7 +503,7 @@ impl Gang {
             for rank in entry.remove() {
                 let in_mpi = self.ranks.iter().any(|rank| rank.mpi == MpiLife::Inited && rank.status.is_none());
                 if in_mpi && self.stop_at.is_none() {
-                    self.fact(Moment { now, at: now }, rank, Fact::ExitWithoutFinalize, effects);
+                    self.fact(Moment::of_front(now), rank, Fact::ExitWithoutFinalize, effects);
                 }
             }
         }
@@ -547,6 +552,9 @@ impl Gang {
     /// A fact about a rank, with the process that it is about: the leader, if none is given.
     fn fact_of(&mut self, moment: Moment, rank: Rank, pid: Option<Pid>, fact: Fact, effects: &mut Vec<Effect>) {
         let ends = fact.ends_the_gang();
+        if let Some(record) = self.ranks.get_mut(rank.index()).filter(|_| ends) {
+            record.clock = record.clock.or(moment.clock);
+        }
         let pid = pid.or_else(|| self.ranks.get(rank.index()).and_then(|record| record.pid));
         // Further ranks that could not be started for the same reason add nothing.
         let repeated = matches!(fact, Fact::SpawnFailed { .. })
@@ -574,12 +582,18 @@ impl Gang {
 
 mod cause;
 pub(crate) mod interrupts;
+mod nodes;
+mod record;
 mod room;
 mod words;
 
 pub use cause::CAUSE_PATIENCE;
 pub use interrupts::{Outside, Requester, SECOND_INTERRUPT, StopRequest};
+pub use nodes::LostNode;
+pub use record::{MpiLife, RankRecord};
 pub use room::Passing;
+
+pub use crate::node_clock::Moment;
 
 #[cfg(test)]
 #[path = "gang_tests.rs"]

@@ -465,7 +465,7 @@ fn who_reports_the_cause_while_the_stop_waits_is_the_culprit() {
 fn events_are_dated_by_their_node_and_waits_counted_from_when_they_became_known() {
     let mut gang = gang(2);
     let mut of = |now: u64, at: u64, event: Event| {
-        let moment = Moment { now: Duration::from_millis(now), at: Duration::from_millis(at) };
+        let moment = Moment { now: Duration::from_millis(now), at: Duration::from_millis(at), clock: None };
         let mut effects = Vec::new();
         gang.handle_of(moment, event, &mut effects);
         (effects.len(), gang.stop_ordered())
@@ -485,7 +485,7 @@ fn what_an_agent_did_by_itself_before_its_guards_loss_was_known_comes_from_that_
     for end in [killed(0, 15), exit(0, 1)] {
         let mut gang = gang(2);
         feed(&mut gang, 500, Event::GuardLost);
-        let moment = Moment { now: Duration::from_millis(510), at: Duration::from_millis(200) };
+        let moment = Moment { now: Duration::from_millis(510), at: Duration::from_millis(200), clock: None };
         gang.handle_of(moment, end, &mut Vec::new());
         feed(&mut gang, 520, killed(1, 15));
         let verdict = verdict(&gang);

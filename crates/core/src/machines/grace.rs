@@ -91,6 +91,7 @@ impl Stop {
             | StopWhy::GangFailed
             | StopWhy::OutputFailed
             | StopWhy::Timeout
+            | StopWhy::Hang
             | StopWhy::FrontLost
             | StopWhy::GuardLost
             | StopWhy::WireUpLost
@@ -102,9 +103,12 @@ impl Stop {
     /// scheduler that stops the job has its own limit, and an agent that has lost its front must end.
     pub fn longest(&self, policy: &StopPolicy) -> Duration {
         match self.why {
-            StopWhy::GangFailed | StopWhy::Timeout if !self.grace.is_zero() => self.grace.max(policy.grace_saving),
+            StopWhy::GangFailed | StopWhy::Timeout | StopWhy::Hang if !self.grace.is_zero() => {
+                self.grace.max(policy.grace_saving)
+            }
             StopWhy::GangFailed
             | StopWhy::Timeout
+            | StopWhy::Hang
             | StopWhy::Signal(_)
             | StopWhy::OutputFailed
             | StopWhy::FrontLost

@@ -43,8 +43,8 @@ pub enum Event {
     Began,
     /// Every rank runs, and has said that it is ready where the program says so.
     Up,
-    /// The program has made progress.
-    Progress,
+    /// The program has made progress in this attempt, which may be over.
+    Progress(Attempt),
     /// The attempt has ended, and everything of it is gone, or is known to be left.
     Ended(Outcome),
     /// A user asks for a restart.
@@ -79,8 +79,12 @@ pub enum Reason {
 
 /// A policy of the user's own, asked about each failure.
 pub trait OnFailure {
-    /// `own` is what happens with [`Answer::Own`].
-    fn decide(&mut self, report: &Report, own: &Decision) -> Answer;
+    /// `own` is what happens with [`Answer::Own`]. It may take its time: nothing that watches a job calls it.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer: `own` happens.
+    fn decide(&mut self, report: &Report, own: &Decision) -> Result<Answer, AnswerError>;
 }
 
 /// What the job is doing, and since when.
@@ -118,6 +122,8 @@ pub struct Restarter {
     /// The last decision, and what there was before it if it can still be changed by an answer.
     last: Decision,
     asked: Option<(Counts, Outcome)>,
+    /// What was spent before that decision.
+    before: Option<Counts>,
     /// A user has asked for a restart, and the attempt is still there.
     is_planned: bool,
     /// When the attempt began, and whether it has made progress.
@@ -152,6 +158,7 @@ impl Restarter {
             counts: Counts::default(),
             last: Decision::Done,
             asked: None,
+            before: None,
             is_planned: false,
             began: Duration::ZERO,
             progressed: false,
@@ -188,8 +195,8 @@ impl Restarter {
         match event {
             Event::Began => self.began(now),
             Event::Up => self.up(now),
-            Event::Progress => {
-                self.progress(now);
+            Event::Progress(attempt) => {
+                self.progress(attempt);
             }
             Event::Ended(outcome) => return Some(self.ended(now, &outcome)),
             Event::Planned => return Some(self.planned(now)),
@@ -207,7 +214,8 @@ impl Restarter {
             *last = now.max(*last);
         }
         self.next = Attempt(self.next.0 + 1);
-        (self.began, self.progressed, self.is_planned, self.asked) = (now, false, false, None);
+        (self.began, self.progressed, self.is_planned) = (now, false, false);
+        (self.asked, self.before) = (None, None);
         self.phase = Phase::Starting { since: now };
     }
 
@@ -219,10 +227,18 @@ impl Restarter {
         }
     }
 
-    /// The program has made progress. Returns whether it is the first of the attempt: a journal needs no other.
-    pub fn progress(&mut self, _now: Duration) -> bool {
+    /// The program has made progress in an attempt. It counts for that one, also if it becomes known only when the next one has
+    /// begun. Returns whether it is the first of the present attempt: a journal needs no other.
+    pub fn progress(&mut self, attempt: Attempt) -> bool {
         self.tells_progress = true;
-        !std::mem::replace(&mut self.progressed, true)
+        let runs = matches!(self.phase, Phase::Starting { .. } | Phase::Up { .. });
+        if runs && attempt.0.saturating_add(1) == self.next.0 {
+            return !std::mem::replace(&mut self.progressed, true);
+        }
+        if let Some(failure) = self.failure.as_mut().filter(|failure| failure.attempt() == attempt) {
+            failure.has_progressed();
+        }
+        false
     }
 
     /// The attempt has ended: decides.
@@ -239,17 +255,21 @@ impl Restarter {
             () if self.is_planned && outcome.allows_planned() => self.last.clone(),
             () => self.decide(now, outcome, up_since.unwrap_or(self.began)),
         };
+        self.before = Some(before.clone());
         let is_asked = decision != Decision::Done && !self.is_planned;
         self.asked = is_asked.then(|| (before, outcome.clone()));
         self.is_planned = false;
         self.conclude(now, decision)
     }
 
-    /// A user asks for a restart: it costs nothing. If an attempt runs, it is to be stopped now, and its end, which is
+    /// A user asks for a restart: it costs nothing, nor does the restart after a failure that it replaces. If an attempt runs, it is to be stopped now, and its end, which is
     /// not [`by_user`](Outcome::by_user), then has the same decision.
     pub fn planned(&mut self, now: Duration) -> Decision {
         self.is_planned = matches!(self.phase, Phase::Starting { .. } | Phase::Up { .. });
         self.asked = None;
+        if let (false, Some(before)) = (self.is_planned, self.before.take()) {
+            self.counts = before;
+        }
         // What has been mended is not a failure that repeats itself.
         self.failure = None;
         let decision = Decision::Restart {
@@ -305,7 +325,8 @@ impl Restarter {
         if class == Class::SpawnFailed || outcome.is_not_ready {
             return self.start_again(outcome);
         }
-        let failure = Failure::new(class, outcome, now.saturating_sub(up_since), self.progressed);
+        let attempt = Attempt(self.next.0.saturating_sub(1));
+        let failure = Failure::new(attempt, class, outcome, now.saturating_sub(up_since), self.progressed);
         let before = self.failure.replace(failure.clone());
         let knows_progress = self.tells_progress || self.spec.progress_file.is_some();
         if !self.spec.on.contains(&class) {

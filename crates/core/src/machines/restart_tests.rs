@@ -104,12 +104,16 @@ fn what_is_no_failure_of_the_ranks_is_not_restarted() {
     assert_eq!(attempt(&mut never, 0, 1, &failed(Class::Signal, 137)), Decision::Done);
 }
 
+fn command() -> OnFailureCommand {
+    OnFailureCommand { command: vec!["./decide".into()], timeout: seconds(30) }
+}
+
 #[test]
 fn each_reason_to_give_up_is_a_sentence() {
     let classes = parse_classes("signal,out-of-memory").expect("classes");
     let on = RestartSpec { on: classes, ..spec("3") };
     let codes = RestartSpec { never_codes: "2,64-78".parse().expect("codes"), ..spec("3") };
-    let own = RestartSpec { has_own_policy: true, ..RestartSpec::default() };
+    let own = RestartSpec { on_failure: Some(command()), ..RestartSpec::default() };
     let left = Outcome { is_left: true, ..failed(Class::Signal, 123) };
     for (spec, outcome, sentence) in [
         (on, raised("ValueError: x"), "gives up: --restart-on does not have \"exception\""),
@@ -124,7 +128,7 @@ fn each_reason_to_give_up_is_a_sentence() {
         }
     }
     let how = |how| GiveUp::Repeated { how, what: "ValueError: x".to_owned() }.to_string();
-    insta::assert_snapshot!(how(How::Early), @"gives up: two attempts in a row failed within 1 min by the same exception, which another restart would not cure: ValueError: x");
+    insta::assert_snapshot!(how(How::Early), @"gives up: two attempts in a row failed within 1 min with the same error, which another restart would not cure: ValueError: x");
     insta::assert_snapshot!(how(How::WithoutProgress), @"gives up: two attempts in a row failed in the same way without any progress, which another restart would not cure: ValueError: x");
 }
 
@@ -189,8 +193,19 @@ fn a_failure_without_progress_is_told_only_where_progress_is_known() {
     for begins in [0, 1000, 2000] {
         restarter.began(seconds(begins));
         restarter.up(seconds(begins));
-        assert!(restarter.progress(seconds(begins + 1)) && !restarter.progress(seconds(begins + 2)));
+        let attempt = Attempt((begins / 1000) as u32);
+        assert!(restarter.progress(attempt) && !restarter.progress(attempt));
         assert!(after(&restarter.ended(seconds(begins + 3), &exits)).is_some());
+    }
+    // Progress that becomes known late counts for the attempt that made it, and not for the next.
+    for (late, gives_up) in [(0, false), (1, false), (7, true)] {
+        let mut restarter = Restarter::new(&with_file, 1);
+        assert!(after(&attempt(&mut restarter, 0, 500, &exits)).is_some());
+        assert!(after(&attempt(&mut restarter, 1000, 500, &raised("ValueError: x"))).is_some());
+        restarter.began(seconds(2000));
+        restarter.progress(Attempt(late));
+        let again = restarter.ended(seconds(2500), &raised("ValueError: x"));
+        assert_eq!(after(&again).is_none(), gives_up || late == 0, "{late} {again:?}");
     }
     // Nobody ever told of any, or the breaker is off.
     for spec in [spec("9"), RestartSpec { breaker: false, ..with_file }] {
@@ -207,7 +222,7 @@ fn a_lost_peer_and_the_code_of_a_signal_are_no_defect() {
         Outcome { is_of_lost_peer: true, ..raised("RuntimeError: Connection reset by peer") },
         failed(Class::ExitCode, 137),
         failed(Class::Stopped, 147),
-        failed(Class::LauncherLost, 121),
+        failed(Class::NodeLost, 121),
     ] {
         let spec = RestartSpec { progress_file: Some("/ckpt".into()), ..spec("9") };
         let mut restarter = Restarter::new(&spec, 1);
@@ -259,7 +274,7 @@ fn a_restart_that_is_asked_for_costs_nothing() {
 
 #[test]
 fn an_answer_counts_more_than_the_policy_and_less_than_the_budget() {
-    let asked = |budget: &str| RestartSpec { has_own_policy: true, ..spec(budget) };
+    let asked = |budget: &str| RestartSpec { on_failure: Some(command()), ..spec(budget) };
     let killed = failed(Class::Signal, 137);
     let answer = |spec: &RestartSpec, outcome: &Outcome, answer| {
         let mut restarter = Restarter::new(spec, 1);
@@ -279,7 +294,7 @@ fn an_answer_counts_more_than_the_policy_and_less_than_the_budget() {
     // Against the policy.
     let codes = RestartSpec { never_codes: "137".parse().expect("codes"), ..asked("1") };
     assert_eq!(after(&answer(&codes, &killed, Answer::Restart).0), Some(Duration::ZERO));
-    let unlimited = RestartSpec { has_own_policy: true, ..RestartSpec::default() };
+    let unlimited = RestartSpec { on_failure: Some(command()), ..RestartSpec::default() };
     assert_eq!(after(&answer(&unlimited, &killed, Answer::Restart).0), Some(Duration::ZERO));
     assert_eq!(why(answer(&unlimited, &killed, Answer::Own).0), GiveUp::NoBudget);
     // Not beyond the budget, nor over what is left.
@@ -294,7 +309,7 @@ fn the_policy_is_one_sentence() {
     let sentence = |spec: RestartSpec| Restarter::new(&spec, 1).sentence();
     let with_start = |spec: RestartSpec| RestartSpec { start: StartRetries::OF_RESTARTS, ..spec };
     let both: Budget = "3/1h".parse::<Budget>().expect("a budget").and("20".parse().expect("a budget"));
-    let command = OnFailureCommand { command: vec!["./decide".into()], timeout: seconds(30) };
+    let command = command();
     let sentences = [
         RestartSpec::default(),
         with_start(spec("3/1h")),
@@ -379,7 +394,7 @@ fn specs() -> impl Strategy<Value = RestartSpec> {
     let budget = (proptest::option::of((0u32..6, 1u64..300)), proptest::option::of(0u32..40));
     let backoff = (0u64..3000, 0u64..20_000);
     (budget, backoff, 0u32..4, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |((recent, total), (min, more), retries, breaker, with_file, has_own_policy)| RestartSpec {
+        |((recent, total), (min, more), retries, breaker, with_file, asks)| RestartSpec {
             budget: Budget {
                 recent: recent.map(|(restarts, window)| Recent { restarts, window: seconds(window) }),
                 total,
@@ -389,7 +404,7 @@ fn specs() -> impl Strategy<Value = RestartSpec> {
             start: StartRetries { retries, backoff: Duration::from_millis(700) },
             breaker,
             progress_file: with_file.then(|| "/ckpt".into()),
-            has_own_policy,
+            on_failure: asks.then(command),
             ..RestartSpec::default()
         },
     )
@@ -403,7 +418,7 @@ fn run(spec: &RestartSpec, seed: u64, lives: &[Life]) -> Vec<Step> {
     let mut restarter = Restarter::new(spec, seed);
     let mut steps = Vec::new();
     let mut now = Duration::ZERO;
-    for life in lives {
+    for (index, life) in (0..).zip(lives) {
         let mut step = |now: Duration, event: Event| {
             let decision = restarter.handle(now, event.clone());
             steps.push((now, event, decision.clone()));
@@ -418,7 +433,7 @@ fn run(spec: &RestartSpec, seed: u64, lives: &[Life]) -> Vec<Step> {
             step(now, Event::Up);
         }
         if life.progress {
-            step(now, Event::Progress);
+            step(now, Event::Progress(Attempt(index)));
         }
         now += ms(life.lasts);
         if life.planned {
@@ -544,4 +559,36 @@ proptest! {
         prop_assert!(attempts.is_faithful());
         prop_assert_eq!(attempts.decisions().len(), count);
     }
+}
+
+#[test]
+fn a_restart_that_is_asked_for_gives_back_what_the_one_that_it_replaces_has_cost() {
+    let killed = failed(Class::Signal, 137);
+    let mut restarter = Restarter::new(&spec("1"), 1);
+    assert!(after(&attempt(&mut restarter, 0, 1, &killed)).is_some());
+    assert_eq!(after(&restarter.planned(seconds(1))), Some(Duration::ZERO));
+    assert_eq!(restarter.restarts(), 0);
+    assert!(after(&attempt(&mut restarter, 2, 1, &killed)).is_some(), "the budget is whole");
+    assert_eq!(why(attempt(&mut restarter, 4, 1, &killed)).to_string(), "gives up after 1 restart");
+    // What was spent before stays spent.
+    let mut spent = Restarter::new(&spec("2"), 1);
+    assert!(after(&attempt(&mut spent, 0, 1, &killed)).is_some());
+    spent.began(seconds(2));
+    spent.planned(seconds(3));
+    assert_eq!(spent.restarts(), 1, "the attempt that follows a failure has begun");
+}
+
+#[test]
+fn what_has_succeeded_is_not_run_again_because_a_demand_came_too_late() {
+    let mut restarter = Restarter::new(&spec("1"), 1);
+    restarter.began(seconds(0));
+    restarter.up(seconds(0));
+    restarter.planned(seconds(1));
+    let stopped = Outcome::default();
+    assert!(
+        after(&restarter.clone().ended(seconds(1), &stopped)).is_some(),
+        "its ranks end well when they are stopped"
+    );
+    let outcome = Outcome { has_succeeded: true, ..stopped };
+    assert_eq!(restarter.ended(seconds(1), &outcome), Decision::Done);
 }

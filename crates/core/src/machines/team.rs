@@ -75,7 +75,7 @@ pub enum Event {
     /// The agent looked: processes of the job are left that belong to no worker.
     Orphans(Activity),
     /// A worker that is gone is to be started again, as the next attempt of its rank.
-    Again(Slot),
+    Again(Slot, Attempt),
     /// It is not.
     Settled(Slot),
     Stop(Stop),
@@ -368,7 +368,7 @@ impl Team {
             }
             Event::NoOrphans => self.no_orphans(now, effects),
             Event::Orphans(activity) => self.orphans_left(now, activity, effects),
-            Event::Again(slot) => self.start_again(slot, effects),
+            Event::Again(slot, attempt) => self.start_again(slot, attempt, effects),
             Event::Settled(slot) => {
                 self.undecided.remove(&slot);
                 self.look_for_orphans(effects);
@@ -512,13 +512,13 @@ impl Team {
     }
 
     /// A worker that is gone has a successor.
-    fn start_again(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
+    fn start_again(&mut self, slot: Slot, attempt: Attempt, effects: &mut Vec<Effect>) {
         if !self.undecided.remove(&slot) {
             // A stop has come first.
             return;
         }
         let id = self.members[slot.index()].id;
-        self.members[slot.index()] = Member::new(WorkerId { attempt: Attempt(id.attempt.0 + 1), ..id });
+        self.members[slot.index()] = Member::new(WorkerId { attempt, ..id });
         self.alive += 1;
         effects.push(Effect::StartAgain(slot));
     }

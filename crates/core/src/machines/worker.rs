@@ -38,6 +38,8 @@ pub enum StopWhy {
     OutputFailed,
     /// `--timeout` passed.
     Timeout,
+    /// No rank did anything for longer than `--stall`.
+    Hang,
     /// The front is gone.
     FrontLost,
     /// The guard is gone.

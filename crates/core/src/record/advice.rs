@@ -1,7 +1,7 @@
 //! Advice after a failure: a debugger on the rank that crashed, its core, more time.
 
 use crate::core_dump::CoreDump;
-use crate::evidence::{Evidence, Fact};
+use crate::evidence::{Class, Evidence, Fact};
 use crate::ids::Rank;
 use crate::ranks::RankSet;
 use crate::report::{Culprit, RankReport, Report};
@@ -32,6 +32,13 @@ pub fn advice(report: &Report, commands: usize) -> Vec<String> {
         }
     }
     lines.extend(more_time(&report.ranks));
+    if report.class == Some(Class::NotReady) {
+        lines.push(
+            "a rank says that it is ready with rankrun.ready() in Python, or with \"ready\" on the worker socket \
+             (docs/worker-socket.md)"
+                .to_owned(),
+        );
+    }
     lines
 }
 

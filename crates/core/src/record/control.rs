@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::condition::Doing;
 use crate::ids::{Attempt, JobId, Pid, Rank};
 use crate::report::Left;
+use crate::stacks::fold::{Seen, Table};
 use crate::standing::Phase;
 
 /// The version of the protocol: the field `rankrun` of every line.
@@ -36,7 +37,7 @@ pub struct Version {
 }
 
 /// What a job is asked.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case")]
 pub enum Request {
     /// The state of the job, with or without that of each rank.
@@ -49,6 +50,18 @@ pub enum Request {
         /// Seconds from the first signal to SIGKILL, instead of those of the job.
         #[serde(default)]
         grace: Option<f64>,
+    },
+    /// Where the ranks are.
+    Stacks {
+        /// Only these, as in `0,4-7`.
+        #[serde(default)]
+        ranks: Option<String>,
+        /// Native frames of all threads, also of those that have Python frames.
+        #[serde(default)]
+        native: bool,
+        /// All that was seen of each rank, besides the table.
+        #[serde(default)]
+        each: bool,
     },
     /// Begin a new attempt.
     Restart,
@@ -63,6 +76,12 @@ pub enum Request {
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum Answer {
     Status(Box<JobStatus>),
+    Stacks {
+        table: Box<Table>,
+        /// Of each rank, in order, if that was asked for.
+        #[serde(default)]
+        ranks: Vec<Seen>,
+    },
     /// The stop has begun.
     Stopping {
         /// Ranks that have not ended.
@@ -110,7 +129,7 @@ pub struct JobStatus {
     pub now: f64,
     pub state: JobState,
     pub since: f64,
-    /// When rankrun takes the next step: SIGKILL, or `--timeout`.
+    /// When rankrun takes the next step: SIGKILL, the next attempt, or `--timeout`.
     pub until: Option<f64>,
     pub why: Option<String>,
     /// Nodes whose agents did not answer: of their ranks the front knows less.
@@ -131,6 +150,8 @@ pub enum JobState {
     /// Stopped by ^Z or SIGTSTP.
     Paused,
     Stopping,
+    /// One attempt has ended, and the next is to begin.
+    Waiting,
     /// The ranks have ended; the rest of the output and the report are being written.
     Ending,
 }
@@ -139,12 +160,15 @@ pub enum JobState {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RankStatus {
     pub rank: Rank,
+    /// Its own attempt, the last one where it waits for the next: of the job, if ranks are not restarted one by one.
+    #[serde(default)]
+    pub attempt: Attempt,
     pub node: String,
     /// Its leader, until that has ended.
     pub pid: Option<Pid>,
     pub state: Doing,
     pub since: Option<f64>,
-    /// When rankrun takes the next step: mostly SIGKILL.
+    /// When rankrun takes the next step: mostly SIGKILL, or the start of its next attempt.
     pub until: Option<f64>,
     /// Why it is being stopped, or how it ended.
     pub why: Option<String>,

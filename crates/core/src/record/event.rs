@@ -11,11 +11,13 @@ use crate::attempts::Attempts;
 use crate::core_dump::CoreDump;
 use crate::gang::{Effect, Event, Gang, Moment, Rules};
 use crate::ids::{JobId, Rank};
+use crate::node_clock::Reading;
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
 use crate::report::{AttemptReport, Left};
 use crate::restart;
 use crate::spec::restart::RestartSpec;
+use crate::stacks::fold::Table;
 use crate::standing::Standing;
 use crate::stderr::{Tail, words};
 
@@ -48,6 +50,9 @@ pub enum JobEvent {
     Gang {
         #[serde(with = "nanoseconds")]
         happened: Duration,
+        /// How exact that is, where it was read from another machine's clock.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        clock: Option<Reading>,
         event: Box<Event>,
     },
     /// An effect of the gang.
@@ -108,11 +113,17 @@ pub struct End {
     pub left: Left,
     /// Why the agent is lost, where that is known.
     pub why_lost: Option<String>,
+    /// The node whose guard is lost, if that is not the first.
+    #[serde(default)]
+    pub unguarded: Option<String>,
     /// The path of the report, as printed.
     pub saved: Option<String>,
     /// The state of the ranks when the job was ended from outside.
     #[serde(default)]
     pub standings: Vec<Standing>,
+    /// In which calls they were then.
+    #[serde(default)]
+    pub stacks: Option<Table>,
     /// The core of the rank that failed first.
     #[serde(default)]
     pub core: Option<CoreDump>,
@@ -194,11 +205,11 @@ impl Replay {
                 (self.facts, self.tails) = (*facts, Vec::new());
             }
             JobEvent::Note(_) => {}
-            JobEvent::Gang { happened, event } => {
+            JobEvent::Gang { happened, clock, event } => {
                 if let Event::Again { rank } = *event {
                     self.tails.retain(|(of, _)| *of != rank);
                 }
-                self.gang.handle_of(Moment { now, at: happened }, *event, &mut self.decides);
+                self.gang.handle_of(Moment { now, at: happened, clock }, *event, &mut self.decides);
             }
             JobEvent::Decision(effect) => self.decided.push(effect),
             JobEvent::Stderr { rank, tail, stdout } => {
@@ -302,10 +313,12 @@ mod tests {
             for (kind, rank, code, step, late) in events {
                 now += Duration::from_millis(step);
                 let happened = now.saturating_sub(Duration::from_millis(late));
+                let clock = Reading { node: crate::NodeId(rank), bound: Duration::from_millis(late) };
+                let clock = (code % 2 == 0).then_some(clock);
                 let event = event(kind, rank, code);
-                write(&mut lines, now, JobEvent::Gang { happened, event: Box::new(event.clone()) });
+                write(&mut lines, now, JobEvent::Gang { happened, clock, event: Box::new(event.clone()) });
                 let mut effects = Vec::new();
-                gang.handle_of(Moment { now, at: happened }, event, &mut effects);
+                gang.handle_of(Moment { now, at: happened, clock }, event, &mut effects);
                 effects.into_iter().for_each(|effect| write(&mut lines, now, JobEvent::Decision(effect)));
             }
             let mut entries = lines.iter().map(|line| serde_json::from_str(line).expect("our own"));
@@ -324,8 +337,10 @@ mod tests {
         let first = Entry::new(Duration::ZERO, JobEvent::Job(Box::new(facts(1))));
         let other = Entry { v: 2, ..first.clone() };
         assert_eq!(Replay::new(other).err(), Some(ReplayError::Version(2)));
-        let tick =
-            Entry::new(Duration::ZERO, JobEvent::Gang { happened: Duration::ZERO, event: Box::new(Event::Tick) });
+        let tick = Entry::new(
+            Duration::ZERO,
+            JobEvent::Gang { happened: Duration::ZERO, clock: None, event: Box::new(Event::Tick) },
+        );
         assert_eq!(Replay::new(tick.clone()).err(), Some(ReplayError::NoJob));
         let mut replay = Replay::new(first).expect("that of the job");
         assert_eq!(replay.take(tick), Ok(()));
@@ -337,7 +352,7 @@ mod tests {
         let event = Event::Ended { rank: Rank(1), status: WorkerStatus::Exited { code: 3 } };
         let entry = Entry::new(
             Duration::from_millis(20),
-            JobEvent::Gang { happened: Duration::from_millis(19), event: Box::new(event) },
+            JobEvent::Gang { happened: Duration::from_millis(19), clock: None, event: Box::new(event) },
         );
         let json = serde_json::to_string(&entry).expect("plain data");
         assert_eq!(

@@ -83,7 +83,7 @@ pub fn describe(status: &JobStatus, width: usize) -> String {
         state(status.state),
         ago(status.since),
         status.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default(),
-        status.until.map(|until| format!("; {}", due(status.state, until - status.now))).unwrap_or_default(),
+        status.until.map(|until| format!("; {}", due(status, until - status.now))).unwrap_or_default(),
     )];
     let mut field = |name: &str, value: &str| lines.push(format!("  {name:<10}{value}"));
     field("command", &status.command.join(" "));
@@ -108,13 +108,15 @@ fn state(state: JobState) -> &'static str {
         JobState::Running => "running",
         JobState::Paused => "paused",
         JobState::Stopping => "stopping",
+        JobState::Waiting => "waiting",
         JobState::Ending => "ending",
     }
 }
 
-fn due(state: JobState, left: f64) -> String {
+fn due(status: &JobStatus, left: f64) -> String {
     let time = seconds(left.max(0.0));
-    match state {
+    match status.state {
+        JobState::Waiting => format!("attempt {} in {time}", status.attempt.0 + 1),
         JobState::Stopping => format!("SIGKILL in {time}"),
         JobState::Starting | JobState::Running | JobState::Paused | JobState::Ending => format!("--timeout in {time}"),
     }
@@ -126,7 +128,8 @@ fn groups(status: &JobStatus) -> Vec<(String, String)> {
     let mut known: HashMap<String, usize> = HashMap::new();
     for rank in &status.ranks {
         let words = without_numbers(&format!("{:?} {:?}", rank.last_line, rank.note));
-        let kind = (rank.state, rank.phase, &rank.why, rank.is_saving, rank.wrote.is_some());
+        let attempt = (rank.state == Doing::Waiting).then_some(rank.attempt);
+        let kind = (rank.state, rank.phase, &rank.why, rank.is_saving, rank.wrote.is_some(), attempt);
         let at = *known.entry(format!("{kind:?} {words}")).or_insert(found.len());
         match found.get_mut(at) {
             Some(group) => group.push(rank),
@@ -161,6 +164,7 @@ fn line(group: &[&RankStatus], now: f64) -> (String, String) {
         Doing::DumpingCore => "writing a core file",
         Doing::Killing => "being killed",
         Doing::Ended => "ended",
+        Doing::Waiting => "waiting",
     };
     let mut text = doing.to_owned();
     if let Some(time) = times(|rank| rank.since) {
@@ -171,13 +175,14 @@ fn line(group: &[&RankStatus], now: f64) -> (String, String) {
     }
     if let Some(time) = times(|rank| rank.until) {
         let step = match first.state {
-            Doing::Lingering => "SIGTERM",
-            Doing::Killing => "given up",
-            _ => "SIGKILL",
+            Doing::Lingering => "SIGTERM".to_owned(),
+            Doing::Killing => "given up".to_owned(),
+            Doing::Waiting => format!("attempt {}", first.attempt.0 + 1),
+            _ => "SIGKILL".to_owned(),
         };
         let _ = write!(text, "; {step} in {time}");
     }
-    if !matches!(first.state, Doing::NotStarted | Doing::Ended) {
+    if !matches!(first.state, Doing::NotStarted | Doing::Ended | Doing::Waiting) {
         let since = times(|rank| rank.phase_since).unwrap_or_default();
         match first.phase {
             Phase::BeforeInit => text.push_str("; before MPI_Init"),
@@ -209,6 +214,7 @@ mod tests {
     fn rank(rank: u32) -> RankStatus {
         RankStatus {
             rank: Rank(rank),
+            attempt: Attempt(0),
             node: "node01".to_owned(),
             pid: Some(Pid(100 + rank as i32)),
             state: Doing::Running,
@@ -260,6 +266,15 @@ mod tests {
             ..rank(number)
         };
         let ended = RankStatus { state: Doing::Ended, since: Some(1200.0), why: Some("exit 0".to_owned()), ..rank(6) };
+        let waiting = RankStatus {
+            state: Doing::Waiting,
+            attempt: Attempt(1),
+            since: Some(1198.0),
+            until: Some(1218.0),
+            why: Some("exit 9".to_owned()),
+            wrote: Some(1199.0),
+            ..rank(8)
+        };
         let unstarted = RankStatus { state: Doing::NotStarted, since: None, phase: Phase::NotStarted, ..rank(7) };
         let ranks = vec![
             spoken(0, 1100.5),
@@ -270,6 +285,7 @@ mod tests {
             stopping(5),
             ended,
             unstarted,
+            waiting,
         ];
         insta::assert_snapshot!(describe(&status(ranks), 120), @r#"
         job 0a1b2c3d: stopping for 5.0 s (rankrun received SIGTERM); SIGKILL in 20 s
@@ -283,6 +299,7 @@ mod tests {
         rank 5     stopping and writing files for 5.0 s (rankrun received SIGTERM); SIGKILL in 20 s; no output
         rank 6     ended 0.5 s ago (exit 0)
         rank 7     not started
+        rank 8     waiting for 2.5 s (exit 9); attempt 2 in 17 s
         "#);
     }
 

@@ -95,11 +95,43 @@ pub fn fit(text: &str, most: usize) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
+/// A text in lines of so many columns, broken between words. The last of `most` lines has all the rest, however long.
+pub fn wrap(text: &str, width: usize, most: usize) -> Vec<&str> {
+    let (mut lines, mut rest) = (Vec::new(), text);
+    while lines.len() + 1 < most {
+        let (mut used, mut space) = (0, None);
+        for (at, character) in rest.char_indices() {
+            if character == ' ' && at > 0 {
+                space = Some(at);
+            }
+            used += columns(character);
+            if used > width {
+                break;
+            }
+        }
+        let Some(at) = space.filter(|_| used > width) else { break };
+        lines.push(rest[..at].trim_end());
+        rest = rest[at..].trim_start();
+    }
+    lines.push(rest);
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_sentence_is_broken_between_words() {
+        assert_eq!(wrap("", 5, 3), [""]);
+        assert_eq!(wrap("ab cd", 5, 3), ["ab cd"]);
+        assert_eq!(wrap("ab cd ef gh", 5, 3), ["ab cd", "ef gh"]);
+        assert_eq!(wrap("ab cd ef gh ij kl", 5, 2), ["ab cd", "ef gh ij kl"]);
+        assert_eq!(wrap("abcdefgh ij", 5, 3), ["abcdefgh ij"]);
+        assert_eq!(wrap("\u{4e00}\u{4e00} \u{4e00}", 5, 3), ["\u{4e00}\u{4e00}", "\u{4e00}"]);
+    }
 
     #[test]
     fn plain_text_stays_as_it_is() {

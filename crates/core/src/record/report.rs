@@ -7,6 +7,7 @@ use crate::evidence::{Class, Evidence, LeftOut};
 use crate::exit::ExitCode;
 use crate::hookless::Hookless;
 use crate::ids::{JobId, Pid, Rank};
+use crate::stacks::fold::Table;
 use crate::standing::Standing;
 use crate::status::WorkerStatus;
 use crate::testimony::{Exception, StuckIn};
@@ -53,6 +54,9 @@ pub struct Report {
     /// The state of the ranks when the job was ended from outside.
     #[serde(default)]
     pub standings: Vec<Standing>,
+    /// In which calls they were then, if they were looked into.
+    #[serde(default)]
+    pub stacks: Option<Table>,
     /// Ranks whose Python had no hook, where that may hide the cause.
     #[serde(default)]
     pub hookless: Vec<Hookless>,
@@ -101,6 +105,9 @@ pub struct Culprit {
     /// The core, if the kernel dumped one.
     #[serde(default)]
     pub core: Option<CoreDump>,
+    /// Ranks on other nodes that may have failed before it: their clocks do not tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub order_uncertain: Vec<Rank>,
 }
 
 /// One rank.
@@ -126,6 +133,9 @@ pub struct RankReport {
 pub struct Left {
     /// Whether it is proved that nothing else is left.
     pub proven: bool,
+    /// The nodes on which it is not: they cannot be reached, or do not answer.
+    #[serde(default)]
+    pub unproven: Vec<String>,
     /// Workers that had been started.
     pub workers: u32,
     pub processes: Vec<LeftProcess>,

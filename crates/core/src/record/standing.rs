@@ -15,7 +15,7 @@ use crate::ranks::RankSet;
 use crate::status::WorkerStatus;
 
 /// Groups that get a line each.
-const GROUPS: usize = 8;
+pub const GROUPS: usize = 8;
 /// Bytes that are kept of a line, a note, an exception.
 const TEXT_KEPT: usize = 200;
 
@@ -150,9 +150,9 @@ fn phase(record: &RankRecord, is_mpi: bool, is_alone: bool) -> (Phase, Option<Du
     }
 }
 
-/// The lines for people: at most one for each of some groups, and one for the rest.
-pub fn lines(standings: &[Standing]) -> Vec<String> {
-    let (shown, rest) = standings.split_at(standings.len().min(GROUPS));
+/// The lines for people: one for each group, but at most so many, and one for the rest.
+pub fn lines(standings: &[Standing], most: usize) -> Vec<String> {
+    let (shown, rest) = standings.split_at(standings.len().min(most));
     let names: Vec<String> = shown.iter().map(Standing::name).collect();
     let width = names.iter().map(String::len).filter(|length| *length <= 16).max().unwrap_or(0);
     let lines = shown.iter().zip(&names).map(|(standing, name)| format!("{name:<width$}  {}", standing.state()));
@@ -326,7 +326,7 @@ mod tests {
             8 => voice(38, "done"),
             _ => Voice::default(),
         });
-        insta::assert_snapshot!(lines(&standings).join("\n"));
+        insta::assert_snapshot!(lines(&standings, GROUPS).join("\n"));
         let json = serde_json::to_string(&standings).expect("plain data");
         assert_eq!(serde_json::from_str::<Vec<Standing>>(&json).expect("our own"), standings);
         assert!(json.contains(r#""ranks":"0-2""#), "{json}");
@@ -344,7 +344,7 @@ mod tests {
             "rank 1     has written nothing, in MPI_Finalize for 37 s",
             "ranks 0,2  have written nothing, called MPI_Init 41 s ago",
         ];
-        assert_eq!(lines(&told), expected);
+        assert_eq!(lines(&told, GROUPS), expected);
     }
 
     #[test]
@@ -359,16 +359,16 @@ mod tests {
             "rank 1  silent 1.0 s; last line: \"hello\"",
             "rank 2  not started yet",
         ];
-        assert_eq!(lines(&told), expected);
+        assert_eq!(lines(&told, GROUPS), expected);
     }
 
     #[test]
     fn a_rank_that_wrote_more_after_its_traceback_is_no_suspect_any_more() {
         let mut gang = gang(1);
         let exception = Exception { kind: "ValueError".to_owned(), message: "x".to_owned(), ..Exception::default() };
-        gang.handle(s(10), Event::Suspect { rank: Rank(0), exception, end: false }, &mut Vec::new());
+        gang.handle(s(10), Event::Suspect { rank: Rank(0), exception, end: false, silent: s(10) }, &mut Vec::new());
         let told = standings(&gang, s(20), |_| voice(19, "step 5"));
-        assert_eq!(lines(&told), ["rank 0  silent 1.0 s; last line: \"step 5\""]);
+        assert_eq!(lines(&told, GROUPS), ["rank 0  silent 1.0 s; last line: \"step 5\""]);
         assert_eq!(told[0].suspect, None);
     }
 
@@ -376,13 +376,13 @@ mod tests {
     fn a_job_without_mpi_has_no_phases_and_many_states_are_counted() {
         let mut gang = gang(200);
         let quiet = standings(&gang, s(7), |_| Voice::default());
-        assert_eq!(lines(&quiet), ["ranks 0-199  have written nothing"]);
+        assert_eq!(lines(&quiet, GROUPS), ["ranks 0-199  have written nothing"]);
         for rank in 0..20 {
             let text = "x".repeat(rank as usize + 1);
             said(&mut gang, 3, rank, Testimony::Note { text });
         }
         let busy = standings(&gang, s(7), |_| voice(6, "y"));
-        let lines = lines(&busy);
+        let lines = lines(&busy, GROUPS);
         assert_eq!(lines.len(), GROUPS + 1);
         assert_eq!(lines[0], "rank 0  silent 1.0 s; note: \"x\"; last line: \"y\"");
         assert_eq!(lines[GROUPS], "and 192 more in 13 other states");

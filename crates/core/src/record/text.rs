@@ -6,7 +6,7 @@ use crate::core_dump::CoreDump;
 use crate::evidence::{Class, Fact};
 use crate::hookless::Hookless;
 use crate::ids::Rank;
-use crate::printable::{fit, printable};
+use crate::printable::{fit, printable, wrap};
 use crate::ranks::RankSet;
 use crate::report::{Culprit, OutputFate, Report};
 use crate::standing;
@@ -28,9 +28,15 @@ const MAX_CAUSES: usize = 3;
 /// Reasons why Python had no hook that get a line each.
 const MAX_HOOKLESS: usize = 2;
 /// Failures of earlier attempts that get a line each.
-const MAX_ATTEMPTS: usize = 3;
+const MAX_ATTEMPTS: usize = 4;
 /// Things to do next.
 const MAX_NEXT: usize = 3;
+/// Lines of the reason why there is no other attempt.
+const MAX_GIVEN_UP: usize = 3;
+/// Lines about the calls in which the ranks were, and about their state besides; and what stands before each of them.
+const MAX_STACKS: usize = 10;
+const MAX_STACKS_AND_STATES: usize = 12;
+const STACKS_INDENT: usize = 12;
 
 /// Where and how the text is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -57,6 +63,14 @@ impl Text {
             self.line(if at == 0 { name } else { "" }, &value);
         }
     }
+
+    /// A sentence that may have several lines.
+    fn sentence(&mut self, name: &str, value: &str, most: usize) {
+        // What is before the value in each line.
+        const INDENT: usize = 12;
+        let value = printable(value);
+        self.lines(name, wrap(&value, WIDTH - INDENT, most).into_iter().map(str::to_owned));
+    }
 }
 
 /// The report for a person.
@@ -74,15 +88,27 @@ pub fn render(report: &Report, look: Look<'_>) -> String {
             text.line("stuck in", &format!("{place} after the failure; ended by rankrun after {}", duration(time)));
         }
         text.lines("note", last_note(report, culprit));
+        if !culprit.order_uncertain.is_empty() {
+            let ranks = named(culprit.order_uncertain.clone());
+            text.line(
+                "order",
+                &format!("uncertain: {ranks} may have failed before it; the clocks of the nodes do not tell"),
+            );
+        }
     }
-    text.lines("state", standing::lines(&report.standings));
+    let stacks = report.stacks.as_ref().map(|table| table.lines(WIDTH - STACKS_INDENT, MAX_STACKS));
+    let stacks = stacks.unwrap_or_default();
+    // Where the calls are known, the phases say little more. One line is for those left out.
+    let states = (MAX_STACKS_AND_STATES - 1 - stacks.len().min(MAX_STACKS)).min(standing::GROUPS);
+    text.lines("stacks", stacks);
+    text.lines("state", standing::lines(&report.standings, states));
     let reasons = if text.0.len() > MAX_LINES / 3 { 1 } else { MAX_HOOKLESS };
     text.lines("hook", report.hookless.iter().take(reasons).map(Hookless::to_string));
     text.lines("others", others(report));
     text.lines("also", causes(report));
     text.lines("before", attempts(report));
     if let Some(why) = &report.given_up {
-        text.line("restart", why);
+        text.sentence("restart", why, MAX_GIVEN_UP);
     }
     left(report, &mut text);
     match report.left.output {
@@ -219,12 +245,13 @@ fn grouped<K: PartialEq>(ranks: impl Iterator<Item = (Rank, K)>) -> Vec<(K, Vec<
 
 /// The fates of the others.
 fn others(report: &Report) -> Option<String> {
-    const FATES: [(Fate, &str); 6] = [
+    const FATES: [(Fate, &str); 7] = [
         (Fate::Victim, "failed because of another rank"),
         (Fate::FailedToo, "failed too"),
         (Fate::EndedByRankrun, "ended by rankrun"),
         (Fate::Succeeded, "succeeded"),
         (Fate::NeverStarted, "never started"),
+        (Fate::Lost, "lost with the node"),
         (Fate::Unknown, "unknown"),
     ];
     let mut parts = Vec::new();
@@ -277,6 +304,9 @@ fn left(report: &Report, text: &mut Text) {
             let what = match (proven, processes, released) {
                 (true, 0, 1) => "1 process that was let go (--descendants leave)".to_owned(),
                 (true, 0, released) => format!("{released} processes that were let go (--descendants leave)"),
+                (_, 0, _) if !left.unproven.is_empty() => {
+                    format!("not proven on {}: processes of the job may be alive there", left.unproven.join(", "))
+                }
                 (_, 0, _) => format!("not proven: processes of the job may be alive ({})", report.containment),
                 (_, 1, _) => "1 process that could not be killed".to_owned(),
                 (_, count, _) => format!("{count} processes that could not be killed"),
@@ -312,7 +342,8 @@ fn attempts(report: &Report) -> Vec<String> {
             None => groups.push((past.attempt, past.attempt, &past.summary)),
         }
     }
-    let hidden = groups.len().saturating_sub(MAX_ATTEMPTS);
+    // A line that stands for one group alone would save nothing.
+    let hidden = Some(groups.len().saturating_sub(MAX_ATTEMPTS)).filter(|hidden| *hidden > 1).unwrap_or(0);
     let line = |(first, last, summary): &(u32, u32, &str)| match first == last {
         true => format!("attempt {first}: {summary}"),
         false => format!("attempts {first}-{last}: {summary}"),
@@ -321,7 +352,17 @@ fn attempts(report: &Report) -> Vec<String> {
     let mut lines: Vec<String> = groups.iter().take(1).chain(groups.iter().skip(1 + hidden)).map(line).collect();
     if hidden > 0 {
         let (from, to) = (groups[1].0, groups[hidden].1);
-        lines.insert(1, format!("attempts {from}-{to}: see their reports"));
+        let path = report.attempts.iter().find(|past| past.attempt == from).and_then(|past| past.report.as_deref());
+        lines.insert(
+            1,
+            match path.and_then(|path| path.rsplit_once('/')) {
+                Some((directory, _)) => {
+                    format!("attempts {from}-{to}: \"rankrun report {directory} --attempt {from}\", and so on")
+                }
+                // With --restart-scope rank, the attempts are those of several ranks.
+                None => format!("{hidden} more failures, which report.json has"),
+            },
+        );
     }
     lines
 }
@@ -391,6 +432,7 @@ mod tests {
                 stderr: (0..30).map(|line| format!("line {line}")).collect(),
                 window: None,
                 core: None,
+                order_uncertain: Vec::new(),
             }),
             started: 1.79e9,
             seconds: 0.71,
@@ -412,6 +454,7 @@ mod tests {
             containment_note: None,
             left: Left { proven: true, workers: 5, shared_memory_removed: true, ..Left::default() },
             standings: Vec::new(),
+            stacks: None,
             hookless: Vec::new(),
             next: Vec::new(),
         }
@@ -460,10 +503,18 @@ mod tests {
         report.attempts = (0..7).map(|attempt| past(attempt, ["a", "b"][attempt as usize % 2])).collect();
         assert_eq!(
             attempts(&report),
-            ["attempt 0: a", "attempts 1-4: see their reports", "attempt 5: b", "attempt 6: a"]
+            ["attempt 0: a", "3 more failures, which report.json has", "attempt 4: a", "attempt 5: b", "attempt 6: a"]
         );
+        report.attempts.iter_mut().for_each(|past| past.report = Some(format!("~/r/x/attempt-{}.json", past.attempt)));
+        assert_eq!(attempts(&report)[1], "attempts 1-3: \"rankrun report ~/r/x --attempt 1\", and so on");
+        report.attempts.truncate(5);
+        assert_eq!(attempts(&report).len(), 5);
         report.given_up = Some("gives up after 7 restarts".to_owned());
         assert!(plain(&report).contains("  restart   gives up after 7 restarts\n"), "{}", plain(&report));
+        report.given_up = Some(format!("gives up: {} (/a/file never changed)", "word ".repeat(36).trim()));
+        assert!(plain(&report).contains("(/a/file never changed)\n"), "{}", plain(&report));
+        report.given_up = Some("x".repeat(1000));
+        assert!(plain(&report).lines().all(|line| line.chars().count() <= WIDTH), "{}", plain(&report));
     }
 
     #[test]

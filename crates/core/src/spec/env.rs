@@ -566,6 +566,7 @@ mod tests {
             pmix_library: None,
             gpus_per_rank: None,
             torch_store: crate::job::TorchStore::Agent,
+            ports: None,
             tf_config: false,
             error_file: None,
             expands_args: false,

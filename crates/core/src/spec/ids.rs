@@ -35,8 +35,13 @@ number!(
     LocalRank(u32)
 );
 number!(
-    /// A node's position among the nodes of the job, from 0.
+    /// A node's position among the nodes of an attempt, from 0.
     NodeRank(u32)
+);
+number!(
+    /// A node of the job, for its whole life: its position among all that the job began with. An attempt that runs without
+    /// some of them numbers the others anew, as [`NodeRank`].
+    NodeId(u32)
 );
 number!(
     /// One life of the whole gang, from 0.

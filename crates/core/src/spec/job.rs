@@ -79,6 +79,8 @@ pub struct JobSpec {
     pub pmix_library: Option<OsString>,
     /// Who serves torch's store.
     pub torch_store: TorchStore,
+    /// Where rankrun listens and holds ports for others; `None` is wherever the kernel finds one.
+    pub ports: Option<PortRange>,
     pub gpus_per_rank: Option<u32>,
     /// Whether the ranks get `TF_CONFIG`.
     pub tf_config: bool,
@@ -91,6 +93,30 @@ pub struct JobSpec {
     pub restart: RestartSpec,
     /// Signals that were ignored when the front started; workers start with them ignored too (nohup).
     pub ignored_signals: Vec<i32>,
+}
+
+/// The ports of TCP that rankrun may choose from, for peers on other machines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+impl PortRange {
+    /// The ports from `first` to `last`; `None` if there are none, or the first is 0.
+    pub fn new(first: u16, last: u16) -> Option<PortRange> {
+        (first > 0 && first <= last).then_some(PortRange { first, last })
+    }
+
+    pub fn ports(self) -> std::ops::RangeInclusive<u16> {
+        self.first..=self.last
+    }
+}
+
+impl std::fmt::Display for PortRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
 }
 
 impl JobSpec {
@@ -280,4 +306,14 @@ pub enum CleanShm {
     /// They are only listed.
     List,
     No,
+}
+
+/// What an agent does when it loses the front.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum OnFrontLost {
+    /// It ends its workers.
+    #[default]
+    Kill,
+    /// It waits this long for the front to come back, and then ends them.
+    Wait(Duration),
 }

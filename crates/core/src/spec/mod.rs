@@ -1,12 +1,15 @@
 //! What a job is: who its ranks are, what they run, in which environment.
 
 pub mod env;
+pub mod hosts;
 pub mod ids;
 pub mod job;
+pub mod open_files;
 pub mod pmix;
 pub mod rankmap;
 pub mod ranks;
 pub mod rendezvous;
 pub(crate) mod restart;
 pub mod template;
+pub mod travel;
 pub mod units;

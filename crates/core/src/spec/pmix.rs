@@ -1,5 +1,6 @@
 //! The variables by which a rank finds its PMIx server.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use crate::ids::{Attempt, JobId};
@@ -21,6 +22,21 @@ pub struct Facts {
 /// The namespace of an attempt.
 pub fn namespace(job: &JobId, attempt: Attempt) -> String {
     format!("rankrun-{job}.{attempt}")
+}
+
+/// The names of the nodes as PMIx has them, each different: libpmix and Open MPI take nodes of one name for one node, with one shared
+/// memory. Of nodes that call themselves the same, as two on one machine do, all but the first get a number.
+pub fn node_names(hosts: Vec<String>) -> Vec<String> {
+    let own: BTreeSet<String> = hosts.iter().cloned().collect();
+    let mut taken = BTreeSet::new();
+    let name = |host: String| {
+        let numbered = (2u32..).map(|number| format!("{host}-{number}")).filter(|name| !own.contains(name));
+        let name = std::iter::once(host.clone()).chain(numbered).find(|name| !taken.contains(name));
+        let name = name.unwrap_or(host);
+        taken.insert(name.clone());
+        name
+    };
+    hosts.into_iter().map(name).collect()
 }
 
 /// What is the same for all ranks of a node. `PMIX_RANK` is the rank's own.
@@ -54,4 +70,16 @@ pub fn environment(facts: &Facts, namespace: &str) -> Vec<(&'static str, OsStrin
         ("OMPI_MCA_schizo", "^orte".into()),
     ]);
     env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_call_themselves_the_same_have_different_names() {
+        let names = |hosts: &[&str]| node_names(hosts.iter().map(|host| (*host).to_owned()).collect());
+        assert_eq!(names(&["a", "b"]), ["a", "b"]);
+        assert_eq!(names(&["a", "a", "a-2", "a", "b"]), ["a", "a-3", "a-2", "a-4", "b"]);
+    }
 }

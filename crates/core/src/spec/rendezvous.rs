@@ -2,6 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use serde::{Deserialize, Serialize};
+
 use crate::env::{GPU_MASKS, is_edited, matches};
 use crate::ids::Rank;
 use crate::job::{App, EnvEdit, JobSpec, TorchStore};
@@ -12,7 +14,7 @@ const STORE_VARIABLES: [&str; 3] = ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_
 
 /// Ports that are held for the job, on the node of its first rank. Each is for one listener: a program may use torch and JAX
 /// side by side.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Rendezvous {
     pub addr: String,
     /// For torch's store.

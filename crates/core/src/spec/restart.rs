@@ -36,8 +36,6 @@ pub struct RestartSpec {
     /// A file that changes as the job makes progress. Absolute.
     pub progress_file: Option<OsString>,
     pub on_failure: Option<OnFailureCommand>,
-    /// Who uses this crate asks a policy of its own ([`OnFailure`](crate::restart::OnFailure)).
-    pub has_own_policy: bool,
 }
 
 impl Default for RestartSpec {
@@ -56,7 +54,6 @@ impl Default for RestartSpec {
             breaker: true,
             progress_file: None,
             on_failure: None,
-            has_own_policy: false,
         }
     }
 }
@@ -69,13 +66,13 @@ impl RestartSpec {
 
     /// Whether somebody is asked about each failure.
     pub fn asks(&self) -> bool {
-        self.on_failure.is_some() || self.has_own_policy
+        self.on_failure.is_some()
     }
 }
 
 /// The classes of failures that can be worth a restart: all but those of the job as a whole (its time is over, somebody
 /// ended it, its output cannot be written), and ranks that cannot be started, for which there is [`StartRetries`].
-pub const RESTARTABLE: [Class; 12] = [
+pub const RESTARTABLE: [Class; 13] = [
     Class::OutOfMemory,
     Class::Exception,
     Class::Abort,
@@ -87,7 +84,8 @@ pub const RESTARTABLE: [Class; 12] = [
     Class::ExitBeforeInit,
     Class::LeftEarly,
     Class::Stopped,
-    Class::LauncherLost,
+    Class::Hang,
+    Class::NodeLost,
 ];
 
 /// How many restarts a job has. Both limits hold.
@@ -141,6 +139,9 @@ impl FromStr for Budget {
             return Ok(Budget { recent: None, total: Some(count(text)?) });
         };
         let restarts = count(restarts)?;
+        if window.is_empty() {
+            return Err(RestartError::NoWindow { text: text.to_owned() });
+        }
         // `3/h` reads as "three an hour".
         let window = match window.starts_with(|first: char| first.is_ascii_alphabetic()) {
             true => parse_duration(&format!("1{window}"))?,
@@ -183,8 +184,15 @@ impl FromStr for Backoff {
     type Err = RestartError;
 
     fn from_str(text: &str) -> Result<Backoff, RestartError> {
-        let (min, max) = text.split_once("..").unwrap_or((text, text));
-        let (min, max) = (parse_duration(min)?, parse_duration(max)?);
+        let shape = || RestartError::Shape { text: text.to_owned() };
+        let (min, max) = match text.split_once("..") {
+            Some((min, max)) if min.is_empty() || max.is_empty() => return Err(shape()),
+            Some((min, max)) => (parse_duration(min)?, parse_duration(max)?),
+            None => {
+                let both = parse_duration(text).map_err(|_| shape())?;
+                (both, both)
+            }
+        };
         match min <= max {
             true => Ok(Backoff { min, max }),
             false => Err(RestartError::Backwards { text: text.to_owned() }),
@@ -201,6 +209,16 @@ pub fn parse_classes(text: &str) -> Result<BTreeSet<Class>, RestartError> {
     text.split(',').map(|word| parse_class(word.trim())).collect()
 }
 
+/// What people call some of them.
+const OTHER_NAMES: [(&str, Class); 6] = [
+    ("oom", Class::OutOfMemory),
+    ("memory", Class::OutOfMemory),
+    ("killed", Class::Signal),
+    ("segfault", Class::Signal),
+    ("exit", Class::ExitCode),
+    ("lost", Class::NodeLost),
+];
+
 fn parse_class(word: &str) -> Result<Class, RestartError> {
     match Class::ALL.into_iter().find(|class| class.word() == word) {
         Some(class) if RESTARTABLE.contains(&class) => Ok(class),
@@ -208,7 +226,12 @@ fn parse_class(word: &str) -> Result<Class, RestartError> {
         Some(class) => Err(RestartError::Never { class: class.word() }),
         None => {
             let words = RESTARTABLE.map(Class::word);
-            let meant = nearest(word, words.iter().copied()).map(str::to_owned);
+            let meant =
+                OTHER_NAMES.iter().find(|(name, _)| *name == word.to_lowercase()).map(|(_, class)| class.word());
+            if word.eq_ignore_ascii_case("all") {
+                return Err(RestartError::All { text: word.to_owned() });
+            }
+            let meant = meant.or_else(|| nearest(word, words.iter().copied())).map(str::to_owned);
             Err(RestartError::Class { text: word.to_owned(), meant })
         }
     }
@@ -324,6 +347,10 @@ impl OnFailureCommand {
 pub enum RestartError {
     #[error("\"{text}\" is not a number of restarts: write 3 or 3/1h")]
     Count { text: String },
+    #[error("\"{text}\" has no time after the slash: write 3/1h, or 3 without a window")]
+    NoWindow { text: String },
+    #[error("\"{text}\" is not MIN..MAX: write 1s..30s, or 5s for both")]
+    Shape { text: String },
     #[error("the window is 0: write 3 without one, or 3/1h")]
     Window,
     #[error("\"{text}\" goes backwards: write the shorter time first, as in 1s..30s")]
@@ -332,6 +359,8 @@ pub enum RestartError {
     Unit(#[from] UnitError),
     #[error("\"{text}\" is not a class of failures{}", did_you_mean(meant.as_deref()))]
     Class { text: String, meant: Option<String> },
+    #[error("\"{text}\" is no class of failures: all of them is the default, without this option")]
+    All { text: String },
     #[error("ranks that cannot be started are tried again as --start-retries says")]
     Spawn,
     #[error("a job that ended with \"{class}\" is never restarted")]
@@ -386,6 +415,12 @@ mod tests {
         for text in ["", "..", "1s..", "..30s", "30s..1s", "1s-30s", "1s...30s"] {
             assert!(text.parse::<Backoff>().is_err(), "{text}");
         }
+        for text in ["1s-5s", "..5s", "1s..", "1s,5s", "1s.30s", ""] {
+            let error = text.parse::<Backoff>().expect_err("no MIN..MAX").to_string();
+            assert_eq!(error, format!("\"{text}\" is not MIN..MAX: write 1s..30s, or 5s for both"));
+        }
+        let error = "3/".parse::<Budget>().expect_err("no window").to_string();
+        assert_eq!(error, "\"3/\" has no time after the slash: write 3/1h, or 3 without a window");
         let limits: Vec<u64> = (1..7).map(|restarts| Backoff::default().limit(restarts).as_secs()).collect();
         assert_eq!(limits, [2, 4, 8, 16, 30, 30]);
         assert_eq!(Backoff::default().limit(1000), seconds(30));
@@ -397,6 +432,8 @@ mod tests {
         assert_eq!(parse_classes("signal,out-of-memory"), Ok([Class::Signal, Class::OutOfMemory].into()));
         for (text, message) in [
             ("signals", "\"signals\" is not a class of failures; did you mean \"signal\"?"),
+            ("oom", "\"oom\" is not a class of failures; did you mean \"out-of-memory\"?"),
+            ("all", "\"all\" is no class of failures: all of them is the default, without this option"),
             ("spawn-failed", "ranks that cannot be started are tried again as --start-retries says"),
             ("signal,timeout", "a job that ended with \"timeout\" is never restarted"),
         ] {

@@ -9,6 +9,9 @@ pub enum UnitError {
     Duration { text: String },
     #[error("\"{text}\" is not a size")]
     Size { text: String },
+    /// More than [`LONGEST`].
+    #[error("\"{text}\" is too long")]
+    TooLong { text: String },
 }
 
 /// The longest duration: what is longer counts as this. Several of them, and the time since the start of a job, can be
@@ -17,9 +20,23 @@ pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Reads a duration: numbers with units (`h`, `m` or `min`, `s`, `ms`), the largest first; a number alone counts seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
-    read_duration(text)
-        .map(|duration| duration.min(LONGEST))
-        .ok_or_else(|| UnitError::Duration { text: text.to_owned() })
+    match parse_exactly(text) {
+        Err(UnitError::TooLong { .. }) => Ok(LONGEST),
+        other => other,
+    }
+}
+
+/// The same for a program's words: one that asks for more than [`LONGEST`] has miscalculated.
+///
+/// # Errors
+///
+/// It is no duration, or too long.
+pub fn parse_exactly(text: &str) -> Result<Duration, UnitError> {
+    match read_duration(text) {
+        Some(duration) if duration <= LONGEST => Ok(duration),
+        Some(_) => Err(UnitError::TooLong { text: text.to_owned() }),
+        None => Err(UnitError::Duration { text: text.to_owned() }),
+    }
 }
 
 fn read_duration(text: &str) -> Option<Duration> {
@@ -137,6 +154,7 @@ mod tests {
     fn durations_beyond_all_measure_can_still_be_added() {
         for text in ["18446744073709549000", "9999999h", "200000d"] {
             assert_eq!(parse_duration(text), Ok(LONGEST), "{text}");
+            assert_eq!(parse_exactly(text), Err(UnitError::TooLong { text: text.to_owned() }));
         }
     }
 

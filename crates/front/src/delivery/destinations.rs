@@ -7,7 +7,7 @@
 use std::io;
 use std::time::Duration;
 
-use rankrun_core::{Stream, WorkerId};
+use rankrun_core::{Attempt, Stream, WorkerId};
 use rankrun_output::{Config, LogError, Presenter};
 use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
@@ -45,6 +45,10 @@ pub(crate) enum DeliveryEvent {
     Failed,
     /// Log files could not be written for longer than `--drain`, and are given up: the job ends.
     LogsGivenUp,
+    /// The log files of an attempt are there.
+    LogsOpened,
+    /// They could not be made, for this reason: the job ends.
+    LogsFailed(String),
 }
 
 /// What was opened before the first rank.
@@ -122,7 +126,7 @@ pub(crate) struct Delivery {
     /// Answers of the I/O thread that concern the end of the job.
     pub(crate) answers: Vec<Done>,
     /// What is known of the file that shows progress.
-    pub(crate) stamps: Vec<Stamp>,
+    pub(crate) stamps: Vec<(Attempt, Stamp)>,
 }
 
 impl Delivery {
@@ -223,11 +227,14 @@ impl Delivery {
         self.full_since.iter().any(Option::is_some)
     }
 
+    /// Whether the sinks have taken all that was shown.
+    pub(crate) fn is_all_taken(&mut self) -> bool {
+        Stream::ALL.iter().all(|stream| self.presenter.pending(*stream).is_empty())
+    }
+
     /// Whether nothing waits to be written.
     pub(crate) fn is_done(&mut self) -> bool {
-        self.is_idle()
-            && !self.is_logging()
-            && Stream::ALL.iter().all(|stream| self.presenter.pending(*stream).is_empty())
+        self.is_idle() && !self.is_logging() && self.is_all_taken()
     }
 
     /// Whether log files have unwritten bytes.
@@ -412,12 +419,13 @@ impl Delivery {
             }
             // Those of a later attempt: without them its output would be lost.
             Done::LogsOpened(Err(error)) => {
-                self.note(describe(&error));
                 self.logs = false;
-                self.events.push(DeliveryEvent::LogsGivenUp);
+                self.return_credit([0, 0]);
+                self.events.push(DeliveryEvent::LogsFailed(describe(&error)));
             }
-            Done::GivenUp | Done::Removed | Done::LogsOpened(Ok(())) | Done::JournalOpened(_) => {}
-            Done::Stamped(stamp) => self.stamps.push(stamp),
+            Done::LogsOpened(Ok(())) => self.events.push(DeliveryEvent::LogsOpened),
+            Done::GivenUp | Done::Removed | Done::JournalOpened(_) => {}
+            Done::Stamped(attempt, stamp) => self.stamps.push((attempt, stamp)),
             done @ (Done::Probed(_) | Done::Saved { .. } | Done::CoreFound(_)) => self.answers.push(done),
         }
     }

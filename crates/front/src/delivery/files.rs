@@ -14,9 +14,11 @@ use std::time::Duration;
 
 use rankrun_agent::tidy::Places;
 use rankrun_core::core_dump::CoreDump;
-use rankrun_core::{Pid, Rank, Stream};
+use rankrun_core::result::ResultPiece;
+use rankrun_core::{Attempt, JobId, Pid, Rank, Stream};
 use rankrun_output::{LogError, LogFiles, LogPlaces};
 use rankrun_sys::poll::Waker;
+use rustix::fs::Access;
 
 use crate::delivery::{core_file, prune};
 
@@ -29,9 +31,9 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Make the directory of the log files.
-    OpenLogs { places: LogPlaces, world_size: u32 },
-    /// A rank is started again: its files are in this directory from now on.
-    MoveLog { rank: Rank, directory: PathBuf },
+    OpenLogs { places: Box<LogPlaces>, world_size: u32 },
+    /// A rank is started again: from now on its files are those that it has there.
+    MoveLog { rank: Rank, places: Box<LogPlaces> },
     /// Append to a log file.
     Log { rank: Rank, stream: Stream, bytes: Vec<u8> },
     /// A stream has ended: write its last line and close its file.
@@ -44,6 +46,8 @@ pub(crate) enum Task {
     Keep { stream: Stream, directory: Directory, bytes: Vec<u8>, credits: [u64; 2] },
     /// Write a whole file.
     Save { directory: Option<Directory>, path: PathBuf, bytes: Vec<u8> },
+    /// A piece of what a rank returns to `rankrun.launch`: this file is there when the last piece is.
+    Result { path: PathBuf, piece: ResultPiece },
     /// Begin the journal.
     OpenJournal(PathBuf),
     /// Append to the journal.
@@ -52,8 +56,10 @@ pub(crate) enum Task {
     Remove(Places),
     /// Remove the oldest reports beside this directory until so many are left.
     Prune { own: PathBuf, keep: u32 },
+    /// Remove the reports of attempts of other jobs from this directory, which has a report of this one.
+    Forget { directory: PathBuf, own: JobId },
     /// Look whether a file has changed (`--progress-file`).
-    Stamp(PathBuf),
+    Stamp { attempt: Attempt, path: PathBuf },
     /// Look for the core of a process that ran in `directory`, in a job that `took` so long.
     FindCore { pid: Pid, signal: i32, directory: PathBuf, took: Duration },
 }
@@ -89,7 +95,8 @@ pub(crate) enum Done {
     },
     Removed,
     CoreFound(Option<CoreDump>),
-    Stamped(Stamp),
+    /// Asked about this attempt.
+    Stamped(Attempt, Stamp),
 }
 
 /// What changes when a file is written: its time and its size. `None`: there is no such file.
@@ -112,6 +119,8 @@ pub(crate) enum Unusable {
     NoHome(PathBuf),
     #[error("\"{}\" belongs to another user", .0.display())]
     OfAnother(PathBuf),
+    #[error("cannot write to \"{}\": {why}", .path.display())]
+    Unwritable { path: PathBuf, why: String },
 }
 
 impl Directory {
@@ -119,7 +128,19 @@ impl Directory {
         if let Some(below) = self.below.as_deref().filter(|below| !below.is_dir()) {
             return Err(Unusable::NoHome(below.to_owned()));
         }
-        if self.is_chosen { Ok(()) } else { self.check_owners() }
+        if self.is_chosen {
+            return Ok(());
+        }
+        self.check_owners()?;
+        self.check_access()
+    }
+
+    /// What is missing of the path is made later: the nearest directory that is there counts.
+    fn check_access(&self) -> Result<(), Unusable> {
+        let Some(nearest) = self.path.ancestors().find(|path| path.exists()) else { return Ok(()) };
+        let may = rustix::fs::access(nearest, Access::WRITE_OK | Access::EXEC_OK);
+        let why = |errno: rustix::io::Errno| rankrun_sys::reason(&errno.into());
+        may.map_err(|errno| Unusable::Unwritable { path: nearest.to_owned(), why: why(errno) })
     }
 
     /// With `sudo -E` and `su` we get the variables of another user. For root, all directories above must be root's:
@@ -272,12 +293,12 @@ impl Worker {
         match task {
             Task::OpenLogs { places, world_size } => {
                 self.go_to(places.first());
-                let opened = LogFiles::create(places, world_size);
+                let opened = LogFiles::create(*places, world_size);
                 Done::LogsOpened(opened.map(|logs| self.logs = Some(logs)))
             }
-            Task::MoveLog { rank, directory } => {
-                self.go_to(&directory);
-                Done::LogsOpened(self.logs.as_mut().map_or(Ok(()), |logs| logs.move_rank(rank, directory)))
+            Task::MoveLog { rank, places } => {
+                self.go_to(places.first());
+                Done::LogsOpened(self.logs.as_mut().map_or(Ok(()), |logs| logs.move_rank(rank, &places)))
             }
             Task::Log { rank, stream, bytes } => {
                 self.uncredited[stream.index()] += bytes.len() as u64;
@@ -301,6 +322,13 @@ impl Worker {
                 let result = directory.map_or(Ok(()), |directory| directory.make()).and_then(|()| save(&path, &bytes));
                 Done::Saved { path, result }
             }
+            Task::Result { path, piece } => {
+                self.go_to(&path);
+                match add_to_result(&path, &piece) {
+                    Ok(()) => Done::Removed,
+                    Err(error) => Done::Saved { path, result: Err(error) },
+                }
+            }
             Task::OpenJournal(path) => {
                 self.go_to(&path);
                 Done::JournalOpened(create(&path).map(|file| self.journal = Some((path, file))))
@@ -315,10 +343,10 @@ impl Worker {
                 self.journal = Some((path, file));
                 Done::Journaled { bytes: bytes.len(), result }
             }
-            Task::Stamp(path) => {
+            Task::Stamp { attempt, path } => {
                 self.go_to(&path);
                 let stamp = |found: std::fs::Metadata| Some((found.modified().ok()?, found.len()));
-                Done::Stamped(std::fs::metadata(&path).ok().and_then(stamp))
+                Done::Stamped(attempt, std::fs::metadata(&path).ok().and_then(stamp))
             }
             Task::Remove(places) => {
                 self.go_to(Path::new("/tmp"));
@@ -328,6 +356,11 @@ impl Worker {
             Task::Prune { own, keep } => {
                 self.go_to(&own);
                 prune::prune(&own, keep);
+                Done::Removed
+            }
+            Task::Forget { directory, own } => {
+                self.go_to(&directory);
+                prune::forget(&directory, &own);
                 Done::Removed
             }
             Task::FindCore { pid, signal, directory, took } => {
@@ -389,6 +422,19 @@ fn create(path: &Path) -> io::Result<File> {
         file.set_len(0)?;
     }
     Ok(file)
+}
+
+/// Appends a piece to the unfinished file, which gets its name with the last one.
+fn add_to_result(path: &Path, piece: &ResultPiece) -> io::Result<()> {
+    let part = path.with_extension("part");
+    let mut options = File::options();
+    let mut file = match piece.is_first {
+        true => options.create(true).write(true).truncate(true).open(&part)?,
+        false => options.append(true).open(&part)?,
+    };
+    file.write_all(piece.data.as_bytes())?;
+    file.write_all(b"\n")?;
+    if piece.is_last { std::fs::rename(&part, path) } else { Ok(()) }
 }
 
 /// Writes a file as a whole.

@@ -14,6 +14,9 @@ use rankrun_core::{Rank, Stream};
 
 /// How long before it is found out whether its Python has a hook: most ranks that print a traceback have ended by then.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// When it is looked into again for the first time, and how seldom at last.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const LOOK_SELDOM: Duration = Duration::from_secs(300);
 /// Tails that are read in one turn of the loop, since thousands of ranks may fall silent together. The rest is read in
 /// the next turns.
 const READ_AT_ONCE: usize = 16;
@@ -39,6 +42,10 @@ struct Words {
     /// It has reported a failure: the traceback that follows is of that.
     is_settled: bool,
     has_ended: bool,
+    /// Its process was looked into, and runs something.
+    is_healthy: bool,
+    /// It was looked into in vain: the time until it is looked into again.
+    pause: Option<Duration>,
 }
 
 impl Words {
@@ -58,9 +65,11 @@ impl LastWords {
         }
         words.stderr.write(bytes);
         words.last = now;
+        words.is_healthy = false;
+        let was_seen = words.pause.take().is_some();
         if words.is_open() {
             for (timers, after) in [(&mut self.silence, SUSPECT_AFTER), (&mut self.looks, LOOK_AFTER)] {
-                if timers.at(rank).is_none() {
+                if timers.at(rank).is_none() || was_seen {
                     timers.set(rank, Some(now + after));
                 }
             }
@@ -119,19 +128,40 @@ impl LastWords {
         self.of(rank).is_some_and(|stderr| stderr.aborted(rank.0).is_some())
     }
 
-    /// When [`LastWords::due`] or [`LastWords::is_to_look`] may have something to say.
+    /// When [`LastWords::due`] or [`LastWords::due_to_look`] may have something to say.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         [self.silence.next(), self.looks.next()].into_iter().flatten().min()
     }
 
-    /// Whether a rank has been silent for a while after a traceback, so that it is time to find out about its hook.
-    pub(crate) fn is_to_look(&mut self, now: Duration) -> bool {
-        !self.silent(now, |words| &mut words.looks, LOOK_AFTER).is_empty()
+    /// The ranks that have been silent for a while after a traceback, so that it is time to find out about them.
+    pub(crate) fn due_to_look(&mut self, now: Duration) -> Vec<(Rank, Exception)> {
+        self.silent(now, |words| &mut words.looks, LOOK_AFTER)
     }
 
-    /// The ranks that are to be suspected now; each is named once for what it has written.
-    pub(crate) fn due(&mut self, now: Duration) -> Vec<(Rank, Exception)> {
+    /// A rank was looked into, and has not failed, as far as that tells. It is to be looked into again, less and less often.
+    /// `is_healthy`: it runs something; the traceback that it has printed is one that it has survived, or it is on its way out.
+    pub(crate) fn has_not_failed(&mut self, now: Duration, rank: Rank, is_healthy: bool) {
+        if let Some(words) = self.ranks.get_mut(&rank).filter(|words| words.is_open()) {
+            let pause = words.pause.map_or(LOOK_AGAIN, |pause| (pause * 2).min(LOOK_SELDOM));
+            (words.pause, words.is_healthy) = (Some(pause), is_healthy);
+            self.looks.set(rank, Some(now + pause));
+        }
+    }
+
+    /// How long a rank has written nothing to stderr.
+    pub(crate) fn silence(&self, now: Duration, rank: Rank) -> Option<Duration> {
+        self.ranks.get(&rank).map(|words| now.saturating_sub(words.last))
+    }
+
+    /// The rank is to be looked into at that time.
+    pub(crate) fn look_at(&mut self, rank: Rank, at: Duration) {
+        self.looks.set(rank, Some(at));
+    }
+
+    /// The ranks that are to be suspected now; each is named once for what it has written. `all`: also those that run something.
+    pub(crate) fn due(&mut self, now: Duration, all: bool) -> Vec<(Rank, Exception)> {
         let mut due = self.silent(now, |words| &mut words.silence, SUSPECT_AFTER);
+        due.retain(|(rank, _)| all || self.ranks.get(rank).is_some_and(|words| !words.is_healthy));
         due.sort_by_key(|(rank, _)| *rank);
         due
     }
@@ -172,7 +202,7 @@ mod tests {
     }
 
     fn suspects(words: &mut LastWords, now: Duration) -> Vec<u32> {
-        words.due(now).into_iter().map(|(rank, _)| rank.0).collect()
+        words.due(now, false).into_iter().map(|(rank, _)| rank.0).collect()
     }
 
     #[test]
@@ -194,14 +224,29 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_whose_interpreter_runs_is_not_suspected_and_is_looked_into_again() {
+        let mut words = LastWords::default();
+        words.write(s(1), Rank(1), Stream::Stderr, TRACEBACK);
+        let looks = |words: &mut LastWords, now| {
+            let is_seen = !words.due_to_look(s(now)).is_empty();
+            is_seen.then(|| words.has_not_failed(s(now), Rank(1), true)).is_some()
+        };
+        let seen: Vec<u64> = (1..40).filter(|now| looks(&mut words, *now)).collect();
+        assert_eq!(seen, [2, 3, 5, 9, 17, 33]);
+        assert_eq!(words.due(s(40), false), []);
+        words.write(s(50), Rank(1), Stream::Stderr, TRACEBACK);
+        assert_eq!((words.due_to_look(s(51)).len(), suspects(&mut words, s(60))), (1, vec![1]));
+    }
+
+    #[test]
     fn a_rank_that_is_silent_for_a_second_after_a_traceback_is_looked_at_once() {
         let mut words = LastWords::default();
         words.write(s(1), Rank(1), Stream::Stderr, TRACEBACK);
         words.write(s(1), Rank(2), Stream::Stderr, b"all is well\n");
         assert_eq!(words.deadline(), Some(s(2)));
-        assert_eq!([s(1), s(2), s(3)].map(|now| words.is_to_look(now)), [false, true, false]);
+        assert_eq!([s(1), s(2), s(3)].map(|now| words.due_to_look(now).len()), [0, 1, 0]);
         words.write(s(4), Rank(1), Stream::Stderr, b"going on\n");
-        assert!(!words.is_to_look(s(5)));
+        assert_eq!(words.due_to_look(s(5)), []);
     }
 
     #[test]
@@ -230,7 +275,7 @@ mod tests {
         }
         let mut turns = Vec::new();
         while words.deadline().is_some_and(|due| due <= s(10)) {
-            words.is_to_look(s(10));
+            words.due_to_look(s(10));
             turns.push(suspects(&mut words, s(10)).len());
         }
         assert_eq!((turns.len(), turns.iter().sum::<usize>()), (7, 100), "{turns:?}");
@@ -244,7 +289,7 @@ mod tests {
             let line = format!("warning {number}: odd\n");
             for piece in line.as_bytes().chunks(10) {
                 words.write(Duration::from_micros(number), Rank(0), Stream::Stderr, piece);
-                assert_eq!(words.due(Duration::from_micros(number)), []);
+                assert_eq!(words.due(Duration::from_micros(number), false), []);
             }
         }
         assert_eq!(words.of(Rank(0)).map(|tail| tail.lines().len()), Some(rankrun_core::stderr::LINES));

@@ -17,3 +17,4 @@ pub(crate) use journal::Journal;
 pub(crate) use last_lines::LastLines;
 pub(crate) use last_words::LastWords;
 pub(crate) use notes::Notes;
+pub(crate) use prune::{forget, report_of};

@@ -1,18 +1,24 @@
 //! Removes old reports.
 //!
 //! Removes only what rankrun has made itself: a directory that is named like a job, belongs to us, and holds nothing but
-//! a report and kept output. One without a report belongs to a job that is ending or was killed at its end; it stays.
+//! reports and kept output. One without a report belongs to a job that is running or was killed at its end; it stays.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use rankrun_core::{Attempt, JobId};
+use serde::Deserialize;
+
 /// What a job writes in the directory of its report.
-const REPORT: &str = "report.json";
-const FILES: [&str; 3] = ["unwritten.stdout", "unwritten.stderr", REPORT];
+pub(crate) const REPORT: &str = "report.json";
+const KEPT: [&str; 2] = ["unwritten.stdout", "unwritten.stderr"];
 /// Directories that are removed after one job: its end must not take long.
 const MOST: usize = 1000;
+/// The longest file that is looked into. A report has at most 1 MiB.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// Removes the oldest reports beside `own` until `keep` are left, the one in `own` included. What cannot be removed
 /// stays.
@@ -25,11 +31,58 @@ pub(crate) fn prune(own: &Path, keep: u32) {
     let surplus = (others.len() + 1).saturating_sub(keep as usize);
     for (_, directory) in others.into_iter().take(surplus.min(MOST)) {
         // The report is removed last: a later run recognises the directory by it. Another job may remove it first.
-        for file in FILES {
+        let files = fs::read_dir(&directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let ours = files.filter(|name| is_ours(name) && name != REPORT).collect::<Vec<_>>();
+        for file in ours.into_iter().chain([OsString::from(REPORT)]) {
+            // Another job may have removed it.
             let _ = fs::remove_file(directory.join(file));
         }
+        // It stays if somebody has put something else there.
         let _ = fs::remove_dir(directory);
     }
+}
+
+/// The report of an attempt that another one has followed.
+pub(crate) fn report_of(attempt: Attempt) -> String {
+    format!("attempt-{attempt}.json")
+}
+
+/// What every report has.
+#[derive(Deserialize)]
+struct Owner {
+    #[serde(rename = "schema")]
+    _schema: u32,
+    job: JobId,
+}
+
+/// Removes the reports of attempts of other jobs: a directory that the user has named may have had a job before. Files of
+/// these names that are no reports stay.
+pub(crate) fn forget(directory: &Path, own: &JobId) {
+    let names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    for name in names.filter(|name| is_of_attempt(name)).take(MOST) {
+        let path = directory.join(name);
+        let is_file =
+            fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MOST_BYTES);
+        let owner = is_file.then(|| fs::read(&path).ok()).flatten();
+        let owner = owner.and_then(|bytes| serde_json::from_slice::<Owner>(&bytes).ok());
+        if owner.is_some_and(|owner| owner.job != *own) {
+            // What cannot be removed stays.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether a job writes a file of this name in the directory of its report.
+fn is_ours(name: &OsStr) -> bool {
+    name == REPORT || KEPT.iter().any(|kept| name == *kept) || is_of_attempt(name)
+}
+
+/// Whether a file of this name is the report of an attempt.
+fn is_of_attempt(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else { return false };
+    let number = name.strip_prefix("attempt-").and_then(|rest| rest.strip_suffix(".json"));
+    let attempt = number.and_then(|number| number.parse().ok()).map(Attempt);
+    attempt.is_some_and(|attempt| report_of(attempt) == name)
 }
 
 /// When the report in a directory was written; `None` if rankrun did not make the directory.
@@ -42,8 +95,7 @@ fn written(directory: &Path) -> Option<SystemTime> {
         return None;
     }
     for entry in fs::read_dir(directory).ok()? {
-        let name = entry.ok()?.file_name();
-        if !FILES.iter().any(|file| name == *file) {
+        if !is_ours(&entry.ok()?.file_name()) {
             return None;
         }
     }
@@ -59,6 +111,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn reports_of_attempts_of_other_jobs_go_and_no_other_files() {
+        let root = tempfile::tempdir().expect("the temporary directory can be written");
+        let write = |name: &str, text: &str| fs::write(root.path().join(name), text).expect("it is ours");
+        write("attempt-0.json", r#"{"schema":1,"job":"0000000a","x":[]}"#);
+        write("attempt-1.json", r#"{"schema":1,"job":"0000000b"}"#);
+        write("attempt-2.json", r#"{"job":"0000000b"}"#);
+        write("attempt-3.json", "mine");
+        write("attempt-04.json", r#"{"schema":1,"job":"0000000b"}"#);
+        write("report.json", r#"{"schema":1,"job":"0000000b"}"#);
+        forget(root.path(), &JobId("0000000a".to_owned()));
+        let names = fs::read_dir(root.path()).expect("it is ours").map(|entry| entry.expect("an entry").file_name());
+        let mut names: Vec<OsString> = names.collect();
+        names.sort();
+        assert_eq!(names, ["attempt-0.json", "attempt-04.json", "attempt-2.json", "attempt-3.json", "report.json"]);
+    }
+
+    #[test]
     fn the_oldest_reports_go_and_nothing_else() {
         let root = tempfile::tempdir().expect("the temporary directory can be written");
         let make = |name: &str, files: &[&str], age: u64| {
@@ -71,10 +140,10 @@ mod tests {
         };
         make("00000001", &["report.json"], 10);
         make("0000000a", &["report.json", "unwritten.stdout"], 30);
-        make("00000003", &["report.json"], 20);
+        make("00000003", &["report.json", "attempt-0.json", "attempt-17.json"], 20);
         make("00000004", &["report.json"], 5);
         make("mine", &["report.json"], 100);
-        make("00000005", &["report.json", "notes.txt"], 100);
+        make("00000005", &["report.json", "attempt-x.json"], 100);
         make("00000006", &["unwritten.stdout"], 100);
         make("00000007", &[], 100);
         std::os::unix::fs::symlink(root.path().join("mine"), root.path().join("00000008")).expect("it is ours");

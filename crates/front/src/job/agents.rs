@@ -4,57 +4,66 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
+use rankrun_agent::GuardState;
 use rankrun_core::advice::refusal;
 use rankrun_core::event::{JobEvent, last_words};
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::gang::{self, MpiLife, Outside};
 use rankrun_core::job::{MpiMode, StdinTarget};
+use rankrun_core::names::Asker;
 use rankrun_core::open_mpi::has_failed_to_init;
 use rankrun_core::stderr::Tail;
-use rankrun_core::testimony::Testimony;
-use rankrun_core::{ExitCode, NodeRank, Rank, WorkerStatus};
-use rankrun_sys::process::ProcessRef;
+use rankrun_core::testimony::{SUSPECT_AFTER, Testimony};
+use rankrun_core::{ExitCode, NodeId, Rank, WorkerStatus};
 use rankrun_sys::{signal, terminal};
-use rankrun_wire::ToFront;
 use rankrun_wire::message::{Containment, Hello};
+use rankrun_wire::{ToAgent, ToFront};
 
+use crate::delivery::Task;
 use crate::job::event::FrontEffect;
-use crate::job::front::Front;
+use crate::job::front::{Front, Refused};
 use crate::job::signals::is_by_signal;
 use crate::link::LinkError;
-use crate::nodes::Guard;
+use crate::nodes::About;
 
 /// Ranks whose last words are read at the end, the first to fail: each takes milliseconds.
 const RANKS_READ: usize = 1000;
 
 impl Front {
     /// An agent has sent a message.
-    pub(crate) fn message(&mut self, from: NodeRank, message: ToFront) {
+    pub(crate) fn message(&mut self, from: NodeId, message: ToFront) {
+        if is_sign_of_life(&message) {
+            let now = self.now();
+            self.looks.sign(now);
+        }
         match message {
             ToFront::Hello(hello) if hello.version != rankrun_wire::VERSION => {
                 self.note(format!("the agent is rankrun {}, this is {}", hello.release, Hello::ours().release));
                 self.nodes[from.index()].link = None;
             }
             ToFront::Hello(_) => {}
-            ToFront::Refused { what, source } => {
-                self.refused = Some((what, io::Error::other(source)));
-                self.nodes[from.index()].link = None;
-            }
-            ToFront::Ready { pid, containment, runtime } => {
-                self.nodes[from.index()].agent = ProcessRef::open(pid.0);
+            ToFront::Refused { what, source } => self.refuse(from, what, source),
+            ToFront::Ready { pid, containment, runtime, host, addresses } => {
+                self.nodes[from.index()].know_agent(pid.0);
                 if self.plan.verbosity > 0 {
-                    self.note(match &containment {
+                    let text = match &containment {
                         Containment::Cgroup => "workers are held in cgroups".to_owned(),
                         Containment::Subreaper { why } => {
                             format!("workers are held by a subreaper, not in cgroups: {why}")
                         }
-                    });
+                    };
+                    self.note(self.of_node(from, text));
                 }
                 self.nodes[from.index()].containment = Some(containment);
-                self.open_control(&runtime);
+                if self.nodes[from.index()].keeper().is_some() {
+                    self.open_control(&runtime);
+                }
+                self.nodes[from.index()].about.get_or_insert(About { host, addresses });
+                self.node_is_ready();
             }
             ToFront::Started { worker, pid, at } => {
                 if [StdinTarget::Rank(worker.rank), StdinTarget::Shared].contains(&self.plan.spec.io.stdin)
+                    && self.nodes[from.index()].keeper().is_some()
                     && self.plan.spec.attempt.0 == 0
                 {
                     leave_stdin();
@@ -101,8 +110,37 @@ impl Front {
                 self.rank_gone(worker.rank, outcome, !left.is_empty());
             }
             ToFront::Stopped { worker, signal, at } => self.rank_stopped(from, worker.rank, signal, at),
-            ToFront::Continued { worker, .. } => drop(self.attempts.stopped.remove(&worker.rank)),
-            ToFront::Collective(_) => {}
+            ToFront::Continued { worker, .. } => drop(self.attempts.present.stopped.remove(&worker.rank)),
+            ToFront::Beat { sent, at } => {
+                let now = self.now();
+                self.nodes[from.index()].clock.answered(now, sent, at);
+            }
+            ToFront::Meeting(rendezvous) => self.meeting_is_known(rendezvous),
+            ToFront::Collective(part) => {
+                if let Some(whole) = self.collectives.take(from, part) {
+                    self.send(ToAgent::Collective(whole));
+                }
+            }
+            ToFront::Ask { protocol, id, question } => {
+                let mut replies = Vec::new();
+                self.names.ask(Asker { node: from, protocol, id }, question, &mut replies);
+                for (Asker { node, protocol, id }, reply) in replies {
+                    self.send_to(node, ToAgent::Reply { protocol, id, reply });
+                }
+            }
+            ToFront::Fetch { id, of } => {
+                let place = self.plan.spec.map.place(of);
+                let node = place.and_then(|place| self.node_at(place.node));
+                match node.filter(|node| self.nodes[node.index()].lost.is_none()) {
+                    Some(node) => self.send_to(node, ToAgent::Fetch { by: from, id, of }),
+                    None => self.send_to(from, ToAgent::Fetched { id, data: None }),
+                }
+            }
+            ToFront::Fetched { by, id, data } if by.index() < self.nodes.len() => {
+                self.send_to(by, ToAgent::Fetched { id, data });
+            }
+            // There is no such node.
+            ToFront::Fetched { .. } => {}
             ToFront::Mpi { worker, event, at } => {
                 if let MpiEvent::Refused { call, detail } = &event
                     && self.refused_calls.insert(call.clone())
@@ -117,8 +155,8 @@ impl Front {
                 }
                 match &testimony {
                     Testimony::Note { text } => self.show_note(worker.rank, text),
-                    Testimony::Progress => self.has_progressed(worker.rank),
-                    Testimony::Ready => self.rank_is_ready(worker.rank),
+                    Testimony::Progress => self.has_progressed(worker),
+                    Testimony::Ready => self.rank_is_ready(worker),
                     _ => {}
                 }
                 self.node_event(from, at, gang::Event::Testimony { rank: worker.rank, pid, testimony });
@@ -144,16 +182,20 @@ impl Front {
                 let event = gang::Event::HelperOutOfMemory { rank: worker.rank, pid, name, detail };
                 self.node_event(from, at, event);
             }
+            ToFront::Result { worker, piece } => {
+                let name = if piece.is_error { "error" } else { "result" };
+                if let Some(directory) = &self.plan.results {
+                    let path = directory.join(format!("{}.{name}", worker.rank));
+                    let now = self.now();
+                    self.delivery.files.submit(now, Task::Result { path, piece });
+                }
+            }
             ToFront::Closed { worker, stream } => {
                 let now = self.now();
                 self.delivery.closed(now, worker, stream);
                 self.stream_closed(worker, stream);
             }
-            ToFront::StdinTaken(_) => {
-                if let Some(stdin) = &self.stdin {
-                    stdin.want_more();
-                }
-            }
+            ToFront::StdinTaken(_) => self.stdin_taken(from),
             ToFront::OutputLost(text) => {
                 self.delivery.lose();
                 self.agent_note(text);
@@ -161,13 +203,17 @@ impl Front {
             }
             ToFront::Conditions { number, workers, at } => self.conditions(from, number, workers, at),
             ToFront::Alive { workers, at } => self.alive_known(from, &workers, at),
+            ToFront::Looking { number, ranks: _, traffic, at: _ } => self.looking(from, number, traffic),
+            ToFront::Looked { number, worker, stack } => self.looked(from, number, worker, *stack),
+            ToFront::LookOver { number } => self.look_over(from, number),
             ToFront::Paused => self.paused(),
+            ToFront::ToldToEnd { signal } => self.node_told_to_end(from, signal),
             ToFront::GuardLost => self.lose_guard(from),
             ToFront::WireUpLost { reason, at } => self.node_event(from, at, gang::Event::WireUpLost { reason }),
-            ToFront::Note(text) => self.agent_note(text),
+            ToFront::Note(text) => self.agent_note(self.of_node(from, text)),
             ToFront::Over(summary) => {
                 let node = &mut self.nodes[from.index()];
-                node.watch.is_over();
+                node.has_ended();
                 node.summary = Some(summary);
                 if self.is_over() {
                     self.drain_until = Some(self.now() + self.plan.drain);
@@ -180,6 +226,12 @@ impl Front {
         }
     }
 
+    /// A message that a node sent, with the name of the node if it is another one.
+    fn of_node(&self, node: NodeId, text: String) -> String {
+        let node = &self.nodes[node.index()];
+        if node.remote().is_some() { format!("node {}: {text}", node.name) } else { text }
+    }
+
     /// A rank sent a progress note: for the status region, or with `-v` a line.
     fn show_note(&mut self, rank: Rank, text: &str) {
         let now = self.now();
@@ -189,14 +241,18 @@ impl Front {
     }
 
     /// The stream to an agent has ended, or cannot be decoded.
-    pub(crate) fn lose_agent(&mut self, node: NodeRank, error: &LinkError) {
-        let node = &mut self.nodes[node.index()];
+    pub(crate) fn lose_agent(&mut self, node_rank: NodeId, error: &LinkError) {
+        let node = &mut self.nodes[node_rank.index()];
         let had_said_all = node.is_drained;
         node.link = None;
-        if had_said_all && !self.attempts.is_between() {
+        if self.muster.is_some() {
+            let why = self.why_lost(node_rank, error);
+            return self.lose_node(node_rank, why);
+        }
+        if node.lost.is_some() || (had_said_all && !self.attempts.may_follow()) {
             return;
         }
-        let is_over = node.summary.is_some() && !self.attempts.is_between();
+        let is_over = self.is_over() && !self.attempts.may_follow();
         if !matches!(error, LinkError::Ended) {
             self.note(format!("{error}"));
         }
@@ -205,46 +261,75 @@ impl Front {
         }
     }
 
-    fn lose_guard(&mut self, node: NodeRank) {
+    /// An agent cannot start: the job does not begin.
+    fn refuse(&mut self, from: NodeId, what: String, source: String) {
+        self.nodes[from.index()].link = None;
+        let what = if self.muster.is_some() { format!("node {}: {what}", self.nodes[from.index()].name) } else { what };
+        let source = io::Error::other(source);
+        self.refused.get_or_insert(Refused { what, source, hint: None, code: ExitCode::INTERNAL });
+        if self.muster.is_some() {
+            self.dismiss_nodes();
+        }
+    }
+
+    fn lose_guard(&mut self, node: NodeId) {
         let now = self.now();
         let node = &mut self.nodes[node.index()];
-        if let Guard::Ended(_) = node.guard {
-            return;
+        // The loss counts until the job ends: an attempt may follow.
+        let has_ended = node.summary.is_some() && !self.attempts.may_follow();
+        if let Some(keeper) = node.keeper_mut() {
+            if let GuardState::Ended(_) = keeper.state {
+                return;
+            }
+            // The agent's message and the reaped guard are the same loss: count it once.
+            if std::mem::replace(&mut keeper.is_lost, true) || has_ended {
+                return;
+            }
+            keeper.watch.begin(now);
         }
-        // The agent's message and the reaped guard are the same loss: count it once.
-        let was_lost = std::mem::replace(&mut node.is_guard_lost, true);
-        if !was_lost && node.summary.is_none() {
-            node.watch.begin(now);
+        if !has_ended {
+            self.unguarded = Some(node.name.clone());
             self.event(gang::Event::GuardLost);
         }
     }
 
-    /// SIGCHLD: a guard has ended, was stopped, or was continued.
+    /// SIGCHLD: a guard or an ssh has ended, or a guard was stopped, or was continued.
     pub(crate) fn look_at_guards(&mut self) {
         let now = self.now();
-        for node in (0..self.nodes.len() as u32).map(NodeRank) {
+        let ended = self.srun.iter_mut().filter_map(|srun| srun.reap().then_some(())).count();
+        if ended > 0 {
+            self.srun_ended();
+        }
+        for node in (0..self.nodes.len() as u32).map(NodeId) {
             let handle = &mut self.nodes[node.index()];
-            if handle.reap_guard() {
+            let was_held = handle.is_held();
+            if handle.reap() {
                 self.lose_guard(node);
-            } else if handle.is_guard_stopped() {
-                handle.watch.begin(now);
+            } else if handle.remote().is_some() {
+                if was_held && !handle.is_held() {
+                    self.ssh_ended(node);
+                }
+            } else if let Some(keeper) = handle.keeper_mut().filter(|keeper| keeper.is_guard_stopped()) {
+                keeper.watch.begin(now);
             }
         }
     }
 
     /// Gives up agents and guards that hang.
     pub(crate) fn watch_nodes(&mut self, now: Duration) {
+        let foreign = self.foreign();
         for node in self.nodes.iter_mut().filter(|node| node.link.is_some()) {
-            if let Some(act) = node.watch(now, &self.foreign) {
-                self.effects.push_back(FrontEffect::Act { node: node.rank, act });
+            if let Some(act) = node.watch(now, &foreign) {
+                self.effects.push_back(FrontEffect::Act { node: node.id, act });
             }
         }
     }
 
     /// A leader has ended.
-    fn rank_ended(&mut self, from: NodeRank, rank: Rank, status: WorkerStatus, at: Duration) {
+    fn rank_ended(&mut self, from: NodeId, rank: Rank, status: WorkerStatus, at: Duration) {
         let lent = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank));
         let was_lent = lent.is_some_and(|terminal| terminal.ended(status.success()));
+        self.attempts.present.stopped.remove(&rank);
         self.node_event(from, at, gang::Event::Ended { rank, status });
         if was_lent && self.gang.outside() == Some(Outside::Interrupted(rank)) && is_by_signal(status) {
             // ^C went to the rank only: a script that runs us goes on unless it gets the signal too.
@@ -257,8 +342,8 @@ impl Front {
         if self.last_words.deadline().is_none_or(|due| due > now) {
             return;
         }
-        for (rank, exception) in self.last_words.due(now) {
-            let end = self.plan.end_suspects;
+        let end = self.plan.end_suspects;
+        for (rank, exception) in self.last_words.due(now, end) {
             if !end {
                 let headline = exception.headline();
                 let why = self.gang.ranks().get(rank.index()).and_then(|record| record.hookless.as_ref());
@@ -267,7 +352,7 @@ impl Front {
                     "rank {rank} wrote a traceback ({headline}) and is still running{why}; --on-suspect kill would end the job"
                 ));
             }
-            self.event(gang::Event::Suspect { rank, exception, end });
+            self.event(gang::Event::Suspect { rank, exception, end, silent: SUSPECT_AFTER });
         }
     }
 
@@ -290,7 +375,7 @@ impl Front {
 
     /// Reads the last lines of output of a rank.
     pub(crate) fn read_last_words_of(&mut self, rank: Rank) {
-        if !self.attempts.are_read.insert(rank) {
+        if !self.attempts.present.are_read.insert(rank) {
             return;
         }
         let Some((stderr, _)) = self.last_words.both(rank) else { return };
@@ -318,4 +403,17 @@ fn leave_stdin() {
         // If that fails, the rank and we share the descriptor, and we do not read it.
         let _ = rustix::stdio::dup2_stdin(&null);
     }
+}
+/// Whether it tells of something that a rank has done.
+fn is_sign_of_life(message: &ToFront) -> bool {
+    matches!(
+        message,
+        ToFront::Started { .. }
+            | ToFront::Ended { .. }
+            | ToFront::Mpi { .. }
+            | ToFront::Testimony { .. }
+            | ToFront::Result { .. }
+            | ToFront::Continued { .. }
+            | ToFront::StdinTaken(_)
+    )
 }

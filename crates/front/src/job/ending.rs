@@ -4,33 +4,36 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rankrun_agent::tidy::Remains;
+use rankrun_agent::{Act, Keeper, LOOK_STEP, tidy};
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::event::{End, JobEvent};
 use rankrun_core::foreign_codes::Codes;
 use rankrun_core::gang::{self, Outside};
+use rankrun_core::hosts::fold;
 use rankrun_core::job::CleanShm;
 use rankrun_core::printable::printable_lines;
 use rankrun_core::report::{Left, OutputFate, Report};
 use rankrun_core::text::{Look, lines_below, render};
 use rankrun_core::torchrun_summary;
 use rankrun_core::verdict::{Origin, Verdict, verdict};
-use rankrun_core::{ExitCode, NodeRank, Rank, Stream, WorkerStatus};
-use rankrun_sys::cgroup::GuardedCgroup;
-use rankrun_sys::proc::ChildList;
+use rankrun_core::{ExitCode, Rank, Stream, WorkerStatus};
 use rankrun_sys::signal;
 use rankrun_wire::message::Containment;
 
+use crate::command::Known;
 use crate::delivery::{Directory, Done, Files, Task, Unusable};
-use crate::job::front::{Front, Outcome};
+use crate::job::front::{Front, Outcome, Refused};
 use crate::job::refusal::Refusal;
 use crate::job::report;
 use crate::job::run::RELEASE_BOUND;
 use crate::job::signals::is_by_signal;
-use crate::nodes::{Act, Guard, LOOK_STEP, NodeHandle};
+use crate::join;
+use crate::nodes::NodeHandle;
 
 /// How long guard and agent may take to end after the ranks, beyond the time of a kill.
 const GUARD_BOUND: Duration = Duration::from_secs(15);
+/// How long a node that was lost, and that had joined by itself, may take to say that nothing is left there.
+const LOST_BOUND: Duration = Duration::from_secs(3);
 /// How long the report itself may wait for a destination that still took the ranks' output.
 const REPORT_BOUND: Duration = Duration::from_secs(1);
 /// How long to wait for the check of the home directory before the report is printed.
@@ -54,7 +57,8 @@ pub(crate) fn cannot_write(path: &Path, why: &str) -> String {
 
 impl Front {
     /// The ranks have ended, or their agent is lost: proof, output, report.
-    pub(crate) fn finish(mut self) -> Outcome {
+    pub(crate) fn finish(&mut self) -> Outcome {
+        self.end_asking();
         // No agent can answer a pause any more: it is over.
         self.pausing = None;
         self.clock.resume();
@@ -66,15 +70,16 @@ impl Front {
         if let Some(terminal) = &mut self.terminal {
             terminal.close(verdict(&self.gang).code == ExitCode::SUCCESS);
         }
-        if let Some((what, source)) = &self.refused {
-            report::error(self.plan.color, what, Some(source), None);
+        if let Some(Refused { what, source, hint, code }) = self.refused.take() {
+            self.show_notices();
+            report::error(self.plan.color, &what, Some(&source), hint.as_deref());
             if let Some((directory, refusal)) = Refusal::of(&self.plan) {
-                let text = format!("{what}: {}", rankrun_sys::reason(source));
-                if let Err(text) = (Refusal { text, ..refusal }).save(&directory) {
+                let text = format!("{what}: {}", rankrun_sys::reason(&source));
+                if let Err(text) = (Refusal { text, code, ..refusal }).save(&directory) {
                     report::error(self.plan.color, &text, None, None);
                 }
             }
-            return Outcome { code: ExitCode::INTERNAL, raise: None };
+            return Outcome { code, raise: None };
         }
         let mut is_written = true;
         loop {
@@ -95,13 +100,15 @@ impl Front {
         self.show_notices();
         end.is_quoted_above = self.is_quoted_above(&report);
         let is_printed = report::is_worth_telling(&report, &self.gang);
-        let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_printed);
+        // Where earlier attempts have left their reports, that of the last one says how it ended.
+        let is_saved = is_printed || !self.attempts.past().is_empty();
+        let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_saved);
         let now = self.now();
         // Where a cgroup stays because a process in it could not be killed, the directory stays too: `rankrun clean` needs it to
         // find the cgroup.
-        let has_cgroup = |node: &&NodeHandle| node.cgroup.as_deref().is_some_and(Path::exists);
-        for node in self.nodes.iter().filter(|node| !has_cgroup(node)) {
-            self.delivery.files.submit(now, Task::Remove(node.places.clone()));
+        let keepers = self.nodes.iter().filter_map(NodeHandle::keeper);
+        for keeper in keepers.filter(|keeper| !keeper.cgroup.as_deref().is_some_and(Path::exists)) {
+            self.delivery.files.submit(now, Task::Remove(keeper.places.clone()));
         }
         let unusable = directory.as_ref().and_then(|directory| self.find_unusable(directory));
         let home = self.plan.report.home.as_deref();
@@ -114,6 +121,9 @@ impl Front {
             let look =
                 Look { saved: end.saved.as_deref(), color: self.plan.color, is_quoted_above: end.is_quoted_above };
             let text = render(&report, look);
+            if self.plan.join.is_some() {
+                join::write_termination_log(&render(&report, Look { color: false, ..look }));
+            }
             self.notices.push_back(format!("{}{}", self.over_key(), text.trim_end_matches('\n')));
             if self.plan.codes == Some(Codes::Torchrun)
                 && let Some(text) = torchrun_summary::summary(&report, &self.plan.spec)
@@ -157,7 +167,7 @@ impl Front {
             released += summary.released;
         }
         // Without a summary the guard has cleaned up, by the agent's notes.
-        let is_removed = |node: &NodeHandle| node.summary.as_ref().is_none_or(|summary| summary.shared_memory_removed);
+        let is_removed = |node: &&NodeHandle| node.summary.as_ref().is_none_or(|summary| summary.shared_memory_removed);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // One value for all nodes: the weakest.
         let weak = self.nodes.iter().find(|node| !matches!(node.containment, Some(Containment::Cgroup)));
@@ -174,14 +184,15 @@ impl Front {
             containment_note,
             left: Left {
                 proven,
+                unproven: if self.muster.is_some() { self.unproven.clone() } else { Vec::new() },
                 workers: self.gang.ranks().iter().filter(|rank| rank.pid.is_some()).count() as u32,
                 processes,
                 released,
                 shared_memory,
-                shared_memory_removed: self.nodes.iter().all(is_removed),
+                shared_memory_removed: self.seated().all(|node| is_removed(&node)),
                 shared_memory_doubtful: doubtful,
                 output: match (
-                    self.nodes.iter().all(|node| node.is_drained),
+                    self.seated().all(|node| node.is_drained),
                     is_written && !self.delivery.is_lost(),
                     self.delivery.has_kept(),
                 ) {
@@ -192,9 +203,11 @@ impl Front {
                     (true, false, _) => OutputFate::Lost,
                 },
             },
-            why_lost: self.nodes.iter().find_map(NodeHandle::why_lost).map(str::to_owned),
+            why_lost: self.seated().find_map(NodeHandle::why_lost),
+            unguarded: self.unguarded.clone(),
             saved: None,
             standings: self.standings.clone(),
+            stacks: self.looks.table().filter(|_| self.gang.outside().is_some()).cloned(),
             core: None,
             is_quoted_above: false,
             attempts: self.attempts.past().to_vec(),
@@ -235,10 +248,10 @@ impl Front {
     /// Writes the report, and the error file of torchrun, and notes what could not be written. Neither changes the exit
     /// code.
     fn save(&mut self, directory: Option<Directory>, report: &Report) {
-        let (mut files, mut prune) = (Vec::new(), None);
+        let (mut files, mut prune, mut forget) = (Vec::new(), None, None);
         if let Some(directory) = directory {
             let path = directory.path.join(REPORT);
-            prune = (!self.plan.report.is_asked_for).then(|| directory.path.clone());
+            *if self.plan.report.is_asked_for { &mut forget } else { &mut prune } = Some(directory.path.clone());
             files.push((Some(directory), path, report::to_json(report)));
         }
         if let (Some(path), Some(json)) = (self.plan.error_file.clone(), report::error_file(report)) {
@@ -257,6 +270,9 @@ impl Front {
         }
         if let Some(own) = prune {
             self.delivery.files.submit(now, Task::Prune { own, keep: self.plan.report.keep });
+        }
+        if let Some(directory) = forget {
+            self.delivery.files.submit(now, Task::Forget { directory, own: report.job.clone() });
         }
         // The report lies beside the output that is kept.
         let bound = if self.is_hurried || self.delivery.is_keep_dead() { HURRIED_BOUND } else { SAVE_BOUND };
@@ -305,7 +321,7 @@ impl Front {
     }
 
     /// Waits for events up to a time, and handles them. Returns whether that was possible.
-    fn wait_until(&mut self, until: Duration) -> bool {
+    pub(crate) fn wait_until(&mut self, until: Duration) -> bool {
         let mut ready = Vec::new();
         let rest = until.saturating_sub(self.now());
         if self.poller.wait(Some(rest), &mut ready).is_err() {
@@ -363,10 +379,17 @@ impl Front {
 
     /// Waits for the guard's exit code, which says whether nothing is left; if the guard is gone, does its work.
     fn await_guards(&mut self) -> bool {
-        let bound = self.now() + GUARD_BOUND;
+        let (bound, lost_bound) = (self.now() + GUARD_BOUND, self.now() + LOST_BOUND);
         loop {
             self.look_at_guards();
-            if self.nodes.iter().all(|node| node.guard != Guard::Alive) {
+            if self.now() >= lost_bound {
+                for node in self.nodes.iter_mut().filter(|node| node.lost.is_some()) {
+                    if let Some(joined) = node.joined_mut() {
+                        joined.is_given_up = true;
+                    }
+                }
+            }
+            if !self.nodes.iter().any(NodeHandle::is_held) {
                 break;
             }
             let now = self.now();
@@ -379,31 +402,34 @@ impl Front {
                 break;
             }
         }
-        (0..self.nodes.len() as u32).map(NodeRank).all(|node| self.prove(node))
+        self.prove_again();
+        // All of them: what is left of one must not keep the others from being cleaned up.
+        let cleans_shm = self.plan.spec.clean_shm == CleanShm::Job;
+        let foreign = self.foreign();
+        let unproven: Vec<&NodeHandle> = self.nodes.iter().filter(|node| !node.prove(cleans_shm, &foreign)).collect();
+        self.unproven = unproven.iter().filter(|it| it.place.is_some()).map(|node| node.name.clone()).collect();
+        let left_out: Vec<String> =
+            unproven.iter().filter(|it| it.place.is_none()).map(|node| node.name.clone()).collect();
+        for node in self.nodes.iter().filter(|node| node.is_held()) {
+            node.kill_guard();
+        }
+        if !left_out.is_empty() {
+            let (nodes, limit) = (fold(&left_out), self.plan.hosts.node_timeout.as_secs_f64());
+            self.note(format!(
+                "not proven on {nodes}, lost before: what runs there ends {limit} s after it has heard from us last (--node-timeout)"
+            ));
+        }
+        self.unproven.is_empty() & self.prove_commands()
     }
 
-    /// Whether nothing is left on a node: by its guard's exit code, or, if the guard is gone, by doing its work.
-    fn prove(&self, node: NodeRank) -> bool {
-        let node = &self.nodes[node.index()];
-        if let Guard::Ended(code) = node.guard {
-            return code == ExitCode::SUCCESS.0;
+    /// Whether nothing is left of the commands that were run. Their hosts have proved it, unless somebody has killed one: its orphans
+    /// are ours then.
+    fn prove_commands(&self) -> bool {
+        if self.commands.iter().any(Known::is_lost) {
+            let guards = self.nodes.iter().filter_map(NodeHandle::keeper).filter_map(Keeper::guard);
+            let known: Vec<i32> = self.foreign().into_iter().chain(guards).collect();
+            return tidy::end_children(&known) && self.commands.iter().all(|host| host.has_proved() || host.is_lost());
         }
-        if node.is_drained && node.summary.as_ref().is_some_and(|summary| summary.released > 0) {
-            // Released processes live on; the agent has ended the rest.
-            node.places.remove();
-            return true;
-        }
-        let remains = Remains {
-            cgroup: node.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
-            children: ChildList::open(),
-            places: node.places.clone(),
-            clean_shm: self.plan.spec.clean_shm == CleanShm::Job,
-        };
-        if node.is_drained {
-            remains.let_end(&self.foreign);
-        }
-        let empty = remains.end(&self.foreign);
-        remains.tidy();
-        empty
+        self.commands.iter().all(Known::has_proved)
     }
 }

@@ -11,6 +11,7 @@ use rankrun_sys::signal;
 use rankrun_wire::ToAgent;
 
 use crate::job::front::Front;
+use crate::job::looking::Purpose;
 
 /// With `-v`, times after the start of the job: early for short jobs, and again for ranks that start Python late.
 const WITH_V: [Duration; 5] = [
@@ -55,9 +56,16 @@ impl Front {
     /// Asks the agents which ranks run Python without the hook, when it is time. They answer if there are any.
     pub(crate) fn look_for_hooks(&mut self, now: Duration) {
         // Both are asked: each forgets what is due.
-        let (by_words, by_time) = (self.last_words.is_to_look(now), self.hooks.is_due(now));
-        if (by_words || by_time) && self.gang.stop_ordered().is_none() {
+        let (by_words, by_time) = (self.last_words.due_to_look(now), self.hooks.is_due(now));
+        if self.gang.stop_ordered().is_some() {
+            return;
+        }
+        if !by_words.is_empty() || by_time {
             self.send(ToAgent::LookForHooks);
+        }
+        if !by_words.is_empty() {
+            let ranks = by_words.iter().map(|(rank, _)| *rank).collect();
+            self.look(Purpose::Suspects(by_words), Some(ranks), false);
         }
     }
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use rankrun_core::units::format_duration;
-use rankrun_core::{NodeRank, Rank, Stream, gang};
+use rankrun_core::{NodeId, Rank, Stream, gang};
 use rankrun_sys::{process, signal, terminal};
 use rankrun_wire::ToAgent;
 
@@ -126,7 +126,7 @@ impl Front {
     }
 
     /// A rank was stopped by somebody else.
-    pub(crate) fn rank_stopped(&mut self, from: NodeRank, rank: Rank, number: i32, at: Duration) {
+    pub(crate) fn rank_stopped(&mut self, from: NodeId, rank: Rank, number: i32, at: Duration) {
         let is_single = self.plan.spec.map.world_size() == 1;
         match &self.terminal {
             Some(terminal) if terminal.is_lent_to(rank) && (is_job_control(number) || is_single) => {
@@ -147,7 +147,7 @@ impl Front {
                     Duration::ZERO => self.node_event(from, at, gang::Event::Stopped { rank, signal: number }),
                     patience => {
                         let due = self.now() + patience;
-                        self.attempts.stopped.insert(rank, (due, number));
+                        self.attempts.present.stopped.insert(rank, (due, number));
                     }
                 }
             }

@@ -10,7 +10,7 @@ use rankrun_core::report::{Left, Report, SCHEMA};
 use rankrun_core::{ExitCode, JobId, Rank};
 
 use crate::Plan;
-use crate::delivery::save;
+use crate::delivery::{forget, save};
 use crate::job::ending::{REPORT, SAVE_BOUND, cannot_write};
 use crate::job::report;
 
@@ -46,10 +46,11 @@ impl Refusal {
         let path = directory.join(REPORT);
         let json = report::to_json(&self.report()).map_err(|error| cannot_write(&path, &error.to_string()))?;
         let (answer, answers) = sync_channel(1);
-        let (directory, file) = (directory.to_owned(), path.clone());
+        let (directory, file, own) = (directory.to_owned(), path.clone(), self.job.clone());
         // The file system may never answer.
         let write = move || {
-            let result = std::fs::create_dir_all(directory).and_then(|()| save(&file, &json));
+            let result = std::fs::create_dir_all(&directory).and_then(|()| save(&file, &json));
+            forget(&directory, &own);
             // The receiver is gone if it took too long.
             let _ = answer.send(result);
         };
@@ -86,6 +87,7 @@ impl Refusal {
             containment_note: None,
             left: Left { proven: true, shared_memory_removed: true, ..Left::default() },
             standings: Vec::new(),
+            stacks: None,
             hookless: Vec::new(),
             next: Vec::new(),
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rankrun_core::advice::advice;
 use rankrun_core::event::{End, JobFacts};
-use rankrun_core::evidence::shorten;
+use rankrun_core::evidence::{Class, shorten};
 use rankrun_core::gang::{Gang, Outside};
 use rankrun_core::headline::{Circumstances, headline};
 use rankrun_core::hookless::{Occasion, that_matter};
@@ -25,7 +25,9 @@ pub(crate) fn make<'a>(
     tail: impl Fn(Rank) -> Option<&'a Tail>,
 ) -> Report {
     let is_empty = end.left.proven && end.left.processes.is_empty();
-    let code = if is_empty { verdict.code } else { ExitCode::LEFT_BEHIND };
+    // A node that cannot be reached is lost, and says so by its own code.
+    let is_only_lost = end.left.processes.is_empty() && verdict.class == Some(Class::NodeLost);
+    let code = if is_empty || is_only_lost { verdict.code } else { ExitCode::LEFT_BEHIND };
     let map = &facts.map;
     let node = |rank: Rank| map.place(rank).map(|place| map.node_name(place.node).to_owned()).unwrap_or_default();
     let culprit = verdict.culprit.as_ref().map(|finding| Culprit {
@@ -47,6 +49,7 @@ pub(crate) fn make<'a>(
             .clone()
             .map(|window| Window { lines: window.lines.into_iter().map(bounded).collect(), ..window }),
         core: end.core.clone(),
+        order_uncertain: verdict.uncertain.clone(),
     });
     let ranks = gang
         .ranks()
@@ -65,6 +68,7 @@ pub(crate) fn make<'a>(
             cause: ending.cause.clone(),
         })
         .collect();
+    let lost = end.unguarded.clone().unwrap_or_else(|| node(Rank(0)));
     let mut report = Report {
         schema: SCHEMA,
         release: facts.release.clone(),
@@ -72,7 +76,7 @@ pub(crate) fn make<'a>(
         summary: headline(
             verdict,
             gang,
-            Circumstances { code, output: end.left.output, node: &node(Rank(0)), why_lost: end.why_lost.as_deref() },
+            Circumstances { code, output: end.left.output, node: &lost, why_lost: end.why_lost.as_deref() },
         ),
         exit_code: code,
         class: verdict.class,
@@ -91,6 +95,7 @@ pub(crate) fn make<'a>(
         containment_note: end.containment_note.clone(),
         left: end.left.clone(),
         standings: end.standings.clone(),
+        stacks: end.stacks.clone(),
         hookless: {
             let outside = gang.outside().filter(|_| verdict.culprit.is_none());
             that_matter(gang, &end.standings, Occasion { now: gang.stop_ordered().unwrap_or(end.took), outside })
@@ -215,6 +220,12 @@ pub(crate) fn error_file(report: &Report) -> Option<io::Result<Vec<u8>>> {
     Some(serde_json::to_vec(&json).map_err(io::Error::from))
 }
 
+/// Something that the user may want to know, before there is anything else to write to.
+pub(crate) fn note(text: &str) {
+    // Where stderr is closed there is nobody left to tell.
+    let _ = writeln!(io::stderr(), "rankrun: {}", rankrun_core::printable::printable(text));
+}
+
 /// An error of rankrun's own, before there is anything else to write to.
 pub(crate) fn error(color: bool, what: &str, source: Option<&io::Error>, hint: Option<&str>) {
     let paint = |style: &str, word: &str| match color {
@@ -302,6 +313,7 @@ mod tests {
                 containment_note: None,
                 left: Left::default(),
                 standings: Vec::new(),
+                stacks: None,
                 hookless: Vec::new(),
                 next: Vec::new(),
             };

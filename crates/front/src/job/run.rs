@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use rankrun_core::{NodeRank, gang};
+use rankrun_agent::Act;
+use rankrun_core::{NodeId, gang};
 use rankrun_sys::poll::Ready;
+use rankrun_wire::identity::PeerId;
 use rankrun_wire::{Frame, ToAgent};
 
 use crate::delivery::DeliveryEvent;
 use crate::job::control::{ClientId, Ours};
 use crate::job::event::{FrontEffect, FrontEvent};
 use crate::job::front::{Front, Outcome, Salvage};
+use crate::job::muster::Muster;
 use crate::link::{LinkError, send_to_all};
-use crate::nodes::Act;
+use crate::nodes::Enrolment;
 
 /// How long writing the output that a destination did not take may last, as long as output comes.
 const SALVAGE_BOUND: Duration = Duration::from_secs(60);
@@ -28,12 +31,21 @@ pub(crate) enum Token {
     Signals,
     Waker,
     /// The stream to an agent.
-    Node(NodeRank),
+    Node(NodeId),
+    /// What a srun writes, by the number of its step.
+    Srun(u8),
+    /// What ssh writes to stderr for a node.
+    Words(NodeId),
+    /// Where nodes connect that join, and those that have connected and are not admitted.
+    Door,
+    Newcomer(PeerId),
     Control(Ours),
 }
 
-/// Set in the tokens of the control socket's connections.
+/// Set in the tokens of the control socket's connections, and in those of the stderr of ssh.
 const CLIENT: u64 = 1 << 63;
+const WORDS: u64 = 1 << 62;
+const NEWCOMER: u64 = 1 << 61;
 
 impl Token {
     pub(crate) fn encode(self) -> u64 {
@@ -41,7 +53,11 @@ impl Token {
             Token::Signals => 0,
             Token::Waker => 1,
             Token::Control(Ours::Listener) => 2,
-            Token::Node(node) => 3 + u64::from(node.0),
+            Token::Door => 3,
+            Token::Srun(step) => 4 + u64::from(step),
+            Token::Node(node) => 6 + u64::from(node.0),
+            Token::Newcomer(peer) => NEWCOMER | peer.0,
+            Token::Words(node) => WORDS | u64::from(node.0),
             Token::Control(Ours::Client(client)) => CLIENT | u64::from(client.0),
         }
     }
@@ -51,8 +67,12 @@ impl Token {
             0 => Token::Signals,
             1 => Token::Waker,
             2 => Token::Control(Ours::Listener),
+            3 => Token::Door,
+            step @ (4 | 5) => Token::Srun(step as u8 - 4),
             client if client & CLIENT != 0 => Token::Control(Ours::Client(ClientId(client as u32))),
-            node => Token::Node(NodeRank((node - 3) as u32)),
+            words if words & WORDS != 0 => Token::Words(NodeId(words as u32)),
+            peer if peer & NEWCOMER != 0 => Token::Newcomer(PeerId(peer & !NEWCOMER)),
+            node => Token::Node(NodeId((node - 6) as u32)),
         }
     }
 }
@@ -79,7 +99,11 @@ impl Front {
             }
             self.take(FrontEvent::Tick { quiet });
         }
-        self.finish()
+        let outcome = self.finish();
+        self.dismiss_joined(&outcome);
+        self.await_srun();
+        self.starter.end();
+        outcome
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -89,19 +113,24 @@ impl Front {
         let now = self.now();
         let window = self.must_watch_window().then(|| now + WINDOW_STEP);
         let attempt = self.attempts.deadline().filter(|_| !self.attempts.is_between() || !self.delivery.is_logging());
+        let limit = self.plan.timeout.filter(|_| self.attempts.is_between());
         let waits = [
+            limit,
             self.last_words.deadline(),
             self.drain_until,
             window,
             self.notes.deadline(),
-            self.alive_due,
+            self.roll.deadline(),
             attempt,
             self.successors.deadline(),
         ];
-        let linked = self.nodes.iter().filter(|node| node.link.is_some());
-        let waits = waits.into_iter().chain(linked.map(|node| node.watch.deadline()));
-        let waits = waits.chain([self.control.deadline(), self.states.deadline()]);
-        let deadlines = waits.chain([self.gang.deadline(), self.delivery.deadline(), self.hooks.deadline()]);
+        let alive = self.nodes.iter().filter(|node| node.is_alive());
+        let waits = waits.into_iter().chain(alive.map(|node| node.watch_deadline()));
+        let waits = waits.chain([self.muster.as_ref().and_then(Muster::deadline)]);
+        let waits = waits.chain([self.enrolment.as_ref().and_then(Enrolment::deadline)]);
+        let waits = waits.chain([self.control.deadline(), self.states.deadline(), self.starter.deadline(now)]);
+        let deadlines =
+            waits.chain([self.gang.deadline(), self.delivery.deadline(), self.hooks.deadline(), self.looks.deadline()]);
         deadlines.flatten().min().map(|deadline| deadline.saturating_sub(now))
     }
 
@@ -111,6 +140,18 @@ impl Front {
             return;
         }
         match Token::decode(ready.token) {
+            Token::Srun(_) => self.read_srun(),
+            Token::Words(node) => self.read_words(node),
+            Token::Door => {
+                let now = self.now();
+                if let Some(enrolment) = &mut self.enrolment {
+                    enrolment.accept(now);
+                }
+            }
+            Token::Newcomer(peer) => self.newcomer(peer, ready),
+            Token::Node(node) if self.nodes[node.index()].link.is_none() => {
+                self.hear_ssh(node, ready.writable, ready.readable);
+            }
             Token::Node(node) => {
                 if ready.writable {
                     let flushed = self.nodes[node.index()].flush();
@@ -143,7 +184,7 @@ impl Front {
                 self.delivery.receive(now);
                 self.take_news();
                 self.hear_answer();
-                if let Some(piece) = self.stdin.as_ref().and_then(|stdin| stdin.next()) {
+                if let Some(piece) = self.stdin.as_ref().filter(|_| self.has_started()).and_then(|stdin| stdin.next()) {
                     self.take(FrontEvent::Stdin(piece));
                 }
             }
@@ -154,16 +195,21 @@ impl Front {
     ///
     /// One turn of the loop reads a bounded number of bytes, and a byte costs the same however many came before it: signals and
     /// deadlines wait for no longer than that.
-    fn read_node(&mut self, node: NodeRank) {
+    pub(crate) fn read_node(&mut self, node: NodeId) {
+        if self.nodes[node.index()].remote().is_some() {
+            self.heard(node);
+        }
         let Some(mut link) = self.nodes[node.index()].link.take() else { return };
         let filled = link.fill();
         loop {
             match link.next() {
                 Ok(Some(Frame::Output(head, bytes))) => {
                     let now = self.clock.now();
+                    self.looks.sign(now);
                     self.last_words.write(now, head.worker.rank, head.stream, bytes);
                     self.last_lines.write(now, head.worker.rank, head.stream, bytes);
                     self.delivery.output(now, head, bytes);
+                    self.debts.received(node, head.stream, bytes.len() as u64);
                 }
                 Ok(Some(Frame::Message(message))) => {
                     self.nodes[node.index()].link = Some(link);
@@ -230,8 +276,7 @@ impl Front {
             FrontEvent::AgentLost { node, error } => self.lose_agent(node, &error),
             FrontEvent::Signal { number, sender } => self.signal(number, sender),
             FrontEvent::Delivery(event) => self.delivered(event),
-            FrontEvent::Stdin(Some(bytes)) => self.send(ToAgent::Stdin(bytes)),
-            FrontEvent::Stdin(None) => self.send(ToAgent::StdinEnd),
+            FrontEvent::Stdin(piece) => self.send_stdin(piece),
             FrontEvent::Request { client, by, request } => self.requested(client, by, request),
             FrontEvent::Tick { quiet } => self.tick(quiet),
         }
@@ -242,8 +287,24 @@ impl Front {
         let lost = |(node, error)| FrontEvent::AgentLost { node, error };
         match effect {
             FrontEffect::Send(message) => {
-                let links = self.nodes.iter_mut().filter_map(|node| Some((node.rank, node.link.as_mut()?)));
+                let links = self.nodes.iter_mut().filter_map(|node| Some((node.id, node.link.as_mut()?)));
                 send_to_all(links, &message).into_iter().map(lost).collect()
+            }
+            FrontEffect::SendTo(node, message) => {
+                let sent = self.nodes[node.index()].send(&message);
+                sent.err().map(|error| lost((node, error))).into_iter().collect()
+            }
+            FrontEffect::Start(place, meeting) => {
+                let Some(node) = self.node_at(place) else { return Vec::new() };
+                if self.muster.is_some() && self.nodes[node.index()].link.is_none() {
+                    let lost = &mut self.nodes[node.index()].lost;
+                    let why = lost.get_or_insert_with(|| "its agent has ended".to_owned()).clone();
+                    self.lose_ranks(node, why);
+                    return Vec::new();
+                }
+                let start = ToAgent::Start(Box::new(self.node_start(node, place, meeting)));
+                let sent = self.nodes[node.index()].send(&start);
+                sent.err().map(|error| lost((node, error))).into_iter().collect()
             }
             FrontEffect::KeepStandings(now) => {
                 self.standings = self.standings_at(now);
@@ -261,7 +322,7 @@ impl Front {
                 match act {
                     Act::KillAgent => node.kill_agent(),
                     Act::KillGuard => node.kill_guard(),
-                    Act::GiveUpAgent => return vec![lost((node.rank, LinkError::Ended))],
+                    Act::GiveUpAgent => return vec![lost((node.id, LinkError::Ended))],
                 }
                 Vec::new()
             }
@@ -270,7 +331,11 @@ impl Front {
 
     fn delivered(&mut self, event: DeliveryEvent) {
         match event {
-            DeliveryEvent::Credit { stream, bytes } => self.send(ToAgent::Credit { stream, bytes }),
+            DeliveryEvent::Credit { stream, bytes } => {
+                for (node, bytes) in self.debts.paid(stream, bytes) {
+                    self.send_to(node, ToAgent::Credit { stream, bytes });
+                }
+            }
             DeliveryEvent::Note(text) => self.note(text),
             DeliveryEvent::ReaderGone if !self.is_over() || self.attempts.is_between() => {
                 self.event(gang::Event::OutputGone)
@@ -280,13 +345,17 @@ impl Front {
                 self.event(gang::Event::OutputFailed);
                 self.drain_until = Some(self.now());
             }
-            DeliveryEvent::LogsGivenUp => {
-                self.event(gang::Event::OutputFailed);
-                // The destinations work: they get the output that waited for the log files.
-                let until = self.now() + RELEASE_BOUND;
-                self.drain_until = self.drain_until.map(|drain| drain.max(until));
-            }
+            DeliveryEvent::LogsOpened => self.logs_are_open(),
+            DeliveryEvent::LogsGivenUp => self.end_without_logs(gang::Event::OutputFailed),
+            DeliveryEvent::LogsFailed(reason) => self.end_without_logs(gang::Event::LogsFailed { reason }),
         }
+    }
+
+    fn end_without_logs(&mut self, event: gang::Event) {
+        self.event(event);
+        // The destinations work: they get the output that waited for the log files.
+        let until = self.now() + RELEASE_BOUND;
+        self.drain_until = self.drain_until.map(|drain| drain.max(until));
     }
 
     fn tick(&mut self, quiet: bool) {
@@ -294,13 +363,18 @@ impl Front {
             return;
         }
         let now = self.now();
+        if self.starter.tick() {
+            self.look_at_guards();
+        }
         if self.gang.deadline().is_some_and(|deadline| deadline <= now) {
             self.event(gang::Event::Tick);
         }
         self.attempt_due(now);
         self.successors_due(now);
         self.watch_nodes(now);
+        self.muster_due(now);
         self.look_for_hooks(now);
+        self.looks_due(now);
         self.suspect(now);
         self.ask_who_is_alive(now);
         self.print_withheld_notes(Some(now));

@@ -1,16 +1,18 @@
 //! Signals to rankrun (docs/signals.md).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rankrun_core::gang::{self, Outside, RankRecord};
 use rankrun_core::job::StopPolicy;
 use rankrun_core::status::signal_name;
 use rankrun_core::worker::{Stop, StopWhy};
-use rankrun_core::{ExitCode, NodeRank, Rank, RankSet, WorkerId, WorkerStatus};
+use rankrun_core::{ExitCode, NodeId, Rank, RankSet, WorkerId, WorkerStatus};
 use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 
 use crate::job::front::Front;
+use crate::job::looking::Purpose;
 
 /// A signal that comes so long after SIGKILL was ordered means that the agent has not done it.
 const IMPATIENCE: Duration = Duration::from_secs(1);
@@ -20,6 +22,32 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const KILLED_BY: Duration = Duration::from_secs(1);
 /// What was known longer ago is not printed as the present: it is asked again.
 const FRESH: Duration = Duration::from_millis(500);
+/// A node that takes longer to answer is not waited for.
+const ANSWER_BOUND: Duration = Duration::from_secs(2);
+
+/// The question to all agents, some time after a stop was ordered, which of their ranks have not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Roll {
+    /// When it is asked.
+    due: Option<Duration>,
+    asked: Option<RollCall>,
+}
+
+/// It was asked.
+#[derive(Debug)]
+struct RollCall {
+    until: Duration,
+    /// The nodes that have not answered.
+    missing: BTreeSet<NodeId>,
+    /// The ranks of the others; of each, whether it is writing files.
+    alive: Vec<(Rank, bool)>,
+}
+
+impl Roll {
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.due.into_iter().chain(self.asked.as_ref().map(|asked| asked.until)).min()
+    }
+}
 
 impl Front {
     /// A signal has arrived.
@@ -38,24 +66,37 @@ impl Front {
             signal::SIGUSR1 | signal::SIGUSR2 => self.send(ToAgent::Signal(number)),
             // We have sent it ourselves to our whole group, for a key.
             signal::SIGINT if sender == std::process::id() as i32 => {}
-            number => {
-                self.key_was_pressed |= by_key;
-                let first = self.gang.outside().is_none();
-                let is_stopping = self.gang.stop_ordered().is_some();
-                let now = self.now();
-                if self.gang.killed_at().is_some_and(|at| now >= at + IMPATIENCE) {
-                    // The agent has had its chance to kill them; without it the guard does.
-                    self.expect_end(now);
-                }
-                self.event(gang::Event::Signal(number));
-                if first && !self.gang.over() && self.plan.verbosity >= 0 {
-                    self.note_stopping_by(number, by_key, is_stopping);
-                }
-                if !first && (self.is_over() || !self.is_linked()) {
-                    // Only our own waits are left: for output that is not read, for a file system.
-                    self.is_hurried = true;
-                    self.drain_until = Some(self.now());
-                }
+            number if self.hold_signal(number, by_key) => {}
+            number => self.end_by_signal(number, by_key),
+        }
+    }
+
+    /// A signal asks the job to end.
+    pub(crate) fn end_by_signal(&mut self, number: i32, by_key: bool) {
+        self.key_was_pressed |= by_key;
+        let first = self.gang.outside().is_none();
+        let is_stopping = self.gang.stop_ordered().is_some();
+        let now = self.now();
+        if self.gang.killed_at().is_some_and(|at| now >= at + IMPATIENCE) {
+            self.give_up_on_killers(now);
+        }
+        self.event(gang::Event::Signal(number));
+        if first && !self.gang.over() && self.plan.verbosity >= 0 {
+            self.note_stopping_by(number, by_key, is_stopping);
+        }
+        if !first && (self.is_over() || !self.is_linked()) {
+            // Only our own waits are left: for output that is not read, for a file system, for a node that does not answer.
+            self.is_hurried = true;
+            self.drain_until = Some(self.now());
+        }
+    }
+
+    /// The agents whose ranks are alive have had their chance to kill them; without them the guards do.
+    fn give_up_on_killers(&mut self, now: Duration) {
+        let alive: BTreeSet<Rank> = self.alive().into_iter().collect();
+        for node in self.nodes.iter_mut().filter(|node| node.summary.is_none()) {
+            if alive.is_empty() || node.ranks(&self.plan.spec.map).any(|rank| alive.contains(&rank)) {
+                node.expect_end(now);
             }
         }
     }
@@ -99,7 +140,7 @@ impl Front {
     /// A stop was ordered: sets when to ask which ranks have not ended, and to name them.
     pub(crate) fn await_ends(&mut self, now: Duration, stop: Stop) {
         let policy = &self.plan.spec.stop;
-        self.alive_due = match stop.why {
+        self.roll.due = match stop.why {
             StopWhy::Signal(_) => Some(now + stop.terminates_after(policy).unwrap_or_default() + PATIENCE),
             // After that only a rank that is saving is left.
             _ if stop.longest(policy) > stop.grace => Some(now + stop.grace + KILLED_BY),
@@ -109,24 +150,41 @@ impl Front {
 
     /// Some time after the stop was ordered, asks once which ranks have not ended: what the front knows may be old.
     pub(crate) fn ask_who_is_alive(&mut self, now: Duration) {
-        if self.alive_due.is_none_or(|due| due > now) {
-            return;
+        if self.roll.due.is_some_and(|due| due <= now) {
+            let linked = self.nodes.iter().filter(|node| node.link.is_some() && node.containment.is_some());
+            let missing = linked.map(|node| node.id).collect();
+            self.roll =
+                Roll { due: None, asked: Some(RollCall { until: now + ANSWER_BOUND, missing, alive: Vec::new() }) };
+            self.send(ToAgent::WhoIsAlive);
         }
-        self.alive_due = None;
-        self.send(ToAgent::WhoIsAlive);
+        if self.roll.asked.as_ref().is_some_and(|asked| asked.missing.is_empty() || asked.until <= now) {
+            self.tell_who_is_alive(now);
+        }
     }
 
-    /// An agent knew at `at` which of its workers were alive, and which of them were writing files: prints it.
-    pub(crate) fn alive_known(&mut self, from: NodeRank, workers: &[(WorkerId, bool)], at: Duration) {
+    /// An agent knew at `at` which of its workers were alive, and which of them were writing files.
+    pub(crate) fn alive_known(&mut self, from: NodeId, workers: &[(WorkerId, bool)], at: Duration) {
         let now = self.now();
         let at = self.nodes[from.index()].clock.moment(now, at).at;
-        if now.saturating_sub(at) > FRESH {
-            self.alive_due = Some(now);
+        // An answer that comes too late is not waited for, and is not the present.
+        let Some(asked) = &mut self.roll.asked else { return };
+        if !asked.missing.remove(&from) {
             return;
         }
-        let ended_since = |rank: Rank| self.gang.ranks().get(rank.index()).is_none_or(|record| !is_alive(record));
-        let workers = workers.iter().map(|(worker, is_saving)| (worker.rank, *is_saving));
-        let alive: Vec<(Rank, bool)> = workers.filter(|(rank, _)| !ended_since(*rank)).collect();
+        if now.saturating_sub(at) > FRESH {
+            self.roll = Roll { due: Some(now), asked: None };
+            return;
+        }
+        asked.alive.extend(workers.iter().map(|(worker, is_saving)| (worker.rank, *is_saving)));
+        self.ask_who_is_alive(now);
+    }
+
+    /// The agents have answered: prints who is alive, and where they are.
+    fn tell_who_is_alive(&mut self, now: Duration) {
+        let Some(RollCall { mut alive, .. }) = self.roll.asked.take() else { return };
+        let has_ended = |rank: Rank| self.gang.ranks().get(rank.index()).is_none_or(|record| !is_alive(record));
+        alive.retain(|(rank, _)| !has_ended(*rank));
+        alive.sort_unstable();
         let Some(stop) = self.gang.stop_ordered().filter(|_| self.gang.killed_at().is_none()) else { return };
         let since = now.saturating_sub(stop);
         let mut policy = self.plan.spec.stop.clone();
@@ -135,6 +193,7 @@ impl Front {
         }
         if let Some(text) = still_alive(self.gang.outside(), since, &policy, &alive) {
             self.note(text);
+            self.look(Purpose::Alive, Some(alive.into_iter().map(|(rank, _)| rank).collect()), false);
         }
     }
 
@@ -189,7 +248,7 @@ fn still_alive(
             let again = if outside.signal() == Some(signal::SIGINT) { "; ^C kills now" } else { "" };
             Some(format!("still alive: {ranks}; SIGKILL in {} s{again}", left(policy.grace_outside)))
         }
-        None | Some(Outside::Timeout) if left(policy.grace_saving) > 0.0 => {
+        None | Some(Outside::Timeout | Outside::Hang) if left(policy.grace_saving) > 0.0 => {
             let saving: Vec<Rank> = alive.iter().filter(|(_, is_saving)| *is_saving).map(|(rank, _)| *rank).collect();
             let are = if saving.len() == 1 { "is" } else { "are" };
             let left = left(policy.grace_saving);

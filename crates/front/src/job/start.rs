@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use rankrun_agent::{Clock, Launched};
 use rankrun_core::event::{JobEvent, JobFacts};
 use rankrun_core::gang::{Gang, Rules};
-use rankrun_core::job::StdinTarget;
-use rankrun_core::{ExitCode, NodeRank, Rank, RankSet};
+use rankrun_core::job::{OnGiveup, PortRange, StdinTarget};
+use rankrun_core::names::PublishedNames;
+
+use rankrun_core::{ExitCode, NodeId, NodeRank, Rank, RankMap, RankSet};
 use rankrun_output::{Names, Presenter};
 use rankrun_sys::poll::{Interest, Poller, Waker};
 use rankrun_sys::process::Child;
@@ -16,6 +18,7 @@ use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::wait::{self, Look};
 use rankrun_sys::{fork, limits, proc, terminal};
 use rankrun_wire::ToAgent;
+use rankrun_wire::identity::Tokens;
 use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -23,13 +26,18 @@ use crate::Plan;
 use crate::delivery::{Delivery, Done, Files, Journal, LastLines, LastWords, Notes, Opened, Task, Threads};
 use crate::job::attempts::Attempts;
 use crate::job::control::{Control, States};
-use crate::job::front::{Front, Outcome};
+use crate::job::front::{Front, Outcome, OwnDirectory};
 use crate::job::hooks::HookWatch;
+use crate::job::looking::Looks;
+use crate::job::muster::Muster;
 use crate::job::refusal::Refusal;
 use crate::job::report;
 use crate::job::run::Token;
+use crate::job::signals::Roll;
 use crate::job::successors::Successors;
-use crate::nodes::{Bootstrap, Local, NodeHandle};
+use crate::join::Join;
+use crate::nodes::{Bootstrap, Collectives, Debts, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget};
+use crate::starter::Starter;
 use crate::terminal::{FrontTerminal, Stdin};
 
 /// How long guard and agent of a job that is refused may take to end.
@@ -99,11 +107,16 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
     }
     let foreign: Vec<i32> = proc::own_children();
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
-    let mut local = Local { options: plan.node.clone() };
-    let launched = local.start(&plan.spec.job).map_err(failed("start the guard and the agent"))?;
+    let is_alone = matches!(&plan.hosts.targets[..], [only] if only.is_local);
+    let muster = (!is_alone).then(|| Muster::new(&plan)).transpose().map_err(failed("read this program"))?;
+    let mut launched = None;
+    if plan.hosts.targets.iter().any(|target| target.is_local) {
+        let mut local = Local { options: plan.node.clone() };
+        launched = Some(local.start(&plan.spec.job).map_err(failed("start the guard and the agent"))?);
+    }
     // From here on this process may have threads.
-    let guard = launched.guard;
-    make(plan, signals, launched, foreign, started).inspect_err(|_| dismiss(guard))
+    let guard = launched.as_ref().map(|launched| launched.guard);
+    make(plan, signals, launched, muster, foreign, started).inspect_err(|_| guard.into_iter().for_each(dismiss))
 }
 
 /// The job is refused, and the stream to the agent is closed: waits until agent and guard have ended.
@@ -131,7 +144,7 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
     if let Some(places) = &logs {
         what.push(format!("cannot write log files to \"{}\"", places.first().display()));
         let world_size = plan.spec.map.world_size();
-        files.submit(Duration::ZERO, Task::OpenLogs { places: places.clone(), world_size });
+        files.submit(Duration::ZERO, Task::OpenLogs { places: Box::new(places.clone()), world_size });
     }
     if let Some(path) = &journal {
         what.push(format!("cannot write the journal to \"{}\"", path.display()));
@@ -191,8 +204,18 @@ fn receive_signals(ignored: &[i32]) -> io::Result<SignalFd> {
     SignalFd::new(&wanted)
 }
 
+/// What the output calls the ranks of a map.
+pub(crate) fn names(map: RankMap) -> impl Fn(Rank) -> Names + Send + 'static {
+    move |rank| match map.place(rank) {
+        Some(place) => {
+            Names { node: map.node_name(place.node).to_owned(), local_rank: place.local_rank, app: place.app }
+        }
+        None => Names { node: String::new(), local_rank: Default::default(), app: Default::default() },
+    }
+}
+
 /// The report's data about the job itself.
-fn facts(plan: &Plan, rules: Rules) -> JobFacts {
+pub(crate) fn facts(plan: &Plan, rules: Rules) -> JobFacts {
     let map = &plan.spec.map;
     let mut commands: Vec<(Vec<String>, Vec<Rank>)> = Vec::new();
     for rank in (0..map.world_size()).map(Rank) {
@@ -224,7 +247,8 @@ fn seed() -> u64 {
 fn make(
     mut plan: Plan,
     signals: SignalFd,
-    launched: Launched,
+    launched: Option<Launched>,
+    muster: Option<Muster>,
     foreign: Vec<i32>,
     started: Instant,
 ) -> Result<Front, StartError> {
@@ -233,9 +257,15 @@ fn make(
     let handle = || waker.handle().map_err(failed("make an event descriptor"));
     // Ranks may use up the user's limit on processes and threads: start our own threads before the first rank.
     let mut threads = Threads::start(&waker).map_err(no_thread)?;
+    // Programs that it may have to start.
+    let starts =
+        muster.is_some() || plan.spec.restart.on_failure.is_some() || plan.spec.restart.on_giveup == OnGiveup::Requeue;
+    // The agent has been forked, and has raised its own: it knows what the user had. If this cannot be raised, fewer nodes fit.
+    let limits = limits::raise_open_files().unwrap_or_default();
+    let starter = Starter::start(starts, limits, handle()?).map_err(no_thread)?;
     let mut opened = open_files(&mut plan, &mut threads.files, &waker, &signals)?;
-    let token = Token::Node(NodeRank(0)).encode();
-    let mut node = NodeHandle::new(NodeRank(0), launched, &poller, token).map_err(failed("reach the agent"))?;
+    let nodes = nodes(&plan, launched, &poller).map_err(failed("reach the agent"))?;
+    let enrolment = plan.join.as_ref().map(|join| listen(join, &plan, &poller)).transpose()?;
     poller.add(&signals, Token::Signals.encode(), Interest::Read).map_err(failed("watch for signals"))?;
     poller.add(&waker, Token::Waker.encode(), Interest::Read).map_err(failed("watch for wake-ups"))?;
     let terminal = FrontTerminal::open(&plan.spec.io);
@@ -252,12 +282,10 @@ fn make(
         plan.spec.io.stdin = StdinTarget::None;
     }
     let stdin = match plan.spec.io.stdin {
+        StdinTarget::Rank(rank) if !is_here(&plan, rank) => Some(Stdin::start(handle()?).map_err(no_thread)?),
         StdinTarget::All => Some(Stdin::start(handle()?).map_err(no_thread)?),
         StdinTarget::None | StdinTarget::Rank(_) | StdinTarget::Shared => None,
     };
-    for message in [ToAgent::Hello(Hello::ours()), ToAgent::Start(Box::new(plan.spec.clone()))] {
-        node.send(&message).map_err(|error| StartError::new(error.to_string(), None))?;
-    }
     let rules = Rules {
         grace_failure: plan.spec.stop.grace_failure,
         grace_outside: plan.spec.stop.grace_outside,
@@ -265,20 +293,15 @@ fn make(
         keep_going: plan.keep_going,
         terminal: plan.spec.io.tty.filter(|_| terminal.is_some()).map(|grant| grant.rank),
     };
-    let map = plan.spec.map.clone();
-    let names = move |rank: Rank| match map.place(rank) {
-        Some(place) => {
-            Names { node: map.node_name(place.node).to_owned(), local_rank: place.local_rank, app: place.app }
-        }
-        None => Names { node: String::new(), local_rank: Default::default(), app: Default::default() },
-    };
     let early = std::mem::take(&mut opened.signals);
-    let presenter = Presenter::new(plan.output.clone(), names);
+    let presenter = Presenter::new(plan.output.clone(), names(plan.spec.map.clone()));
     let mut delivery = Delivery::new(presenter, threads, opened, &plan.output, plan.drain);
     let seed = seed();
     let facts = facts(&plan, rules.clone());
     delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(facts.clone())));
-    Ok(Front {
+    let is_alone = muster.is_none();
+    let mut front = Front {
+        own_directory: None,
         gang: Gang::new(plan.spec.map.world_size(), rules),
         attempts: Attempts::new(&plan.spec, seed),
         successors: Successors::new(&plan.spec.restart, seed),
@@ -287,6 +310,7 @@ fn make(
         last_words: LastWords::default(),
         last_lines: LastLines::default(),
         hooks: HookWatch::new(plan.verbosity > 0, plan.timeout),
+        looks: Looks::new(&plan),
         control: Control::new(poller.registry(), |ours| Token::Control(ours).encode()),
         states: States::default(),
         standings: Vec::new(),
@@ -297,21 +321,93 @@ fn make(
         poller,
         signals,
         waker,
-        nodes: vec![node],
+        nodes,
+        muster,
+        enrolment,
+        last_call: None,
+        collectives: Collectives::default(),
+        names: PublishedNames::default(),
+        debts: Debts::default(),
+        unproven: Vec::new(),
+        unguarded: None,
+        srun: Vec::new(),
+        asked_again: Vec::new(),
+        starter,
         effects: VecDeque::new(),
         early,
-        foreign,
+        strangers: foreign,
+        commands: Vec::new(),
         stdin,
         terminal,
         drain_until: None,
         salvage: None,
         has_given_up_output: false,
         pausing: None,
-        alive_due: None,
+        roll: Roll::default(),
         key_was_pressed: false,
         notices: VecDeque::new(),
         notes: Notes::default(),
         refused_calls: BTreeSet::new(),
         refused: None,
+    };
+    if !front.plan.hosts.targets.iter().any(|target| target.is_local) {
+        // Without it the job only cannot be asked.
+        front.own_directory = OwnDirectory::create(&front.plan.spec.job).ok();
+        if let Some(path) = front.own_directory.as_ref().map(|own| own.path().to_owned()) {
+            front.open_control(&path);
+        }
+    }
+    let hello = ToAgent::Hello(Hello::ours());
+    for node in &mut front.nodes {
+        node.send(&hello).map_err(|error| StartError::new(error.to_string(), None))?;
+    }
+    if front.plan.hosts.origin == HostsOrigin::Slurm {
+        front.start_srun().map_err(failed("start srun"))?;
+    }
+    if is_alone {
+        // Nobody has to be waited for.
+        front.start_attempt();
+        front.perform_all();
+    }
+    Ok(front)
+}
+
+/// The nodes, in their order. Only this machine is reached yet.
+fn nodes(plan: &Plan, mut launched: Option<Launched>, poller: &Poller) -> io::Result<Vec<NodeHandle>> {
+    let node = |(target, id): (&NodeTarget, u32)| {
+        let id = NodeId(id);
+        match launched.take_if(|_| target.is_local) {
+            Some(launched) => NodeHandle::here(id, target.name.clone(), launched, poller, Token::Node(id).encode()),
+            None => Ok(match &plan.join {
+                Some(join) => NodeHandle::joins(id, target, join.start_timeout),
+                None => NodeHandle::there(id, target),
+            }),
+        }
+    };
+    plan.hosts.targets.iter().zip(0..).map(node).collect()
+}
+
+/// Listens for the nodes that join.
+fn listen(join: &Join, plan: &Plan, poller: &Poller) -> Result<Enrolment, StartError> {
+    // 0 is a free choice.
+    let port = join.front.port;
+    let range = plan.spec.ports.filter(|_| port == 0);
+    let ports = range.map_or(port..=port, PortRange::ports);
+    let tokens = Tokens { listener: Token::Door.encode(), peer: |peer| Token::Newcomer(peer).encode() };
+    let node = |node: NodeRank| Token::Node(NodeId(node.0)).encode();
+    let own = plan.hosts.targets.iter().position(|target| target.is_local).map(|own| NodeRank(own as u32));
+    let job = plan.spec.job.clone();
+    Enrolment::open(&join.secret, job, (join.nodes, own), ports, poller, tokens, node).map_err(|source| {
+        let hint = match range {
+            Some(range) => format!("no port of {range} (--port-range) is free on this machine"),
+            None => format!("--rendezvous names a port that is free on node 0; another job may use {port}"),
+        };
+        StartError { hint: Some(hint), ..failed("listen for the other nodes")(source) }
     })
+}
+
+/// Whether a rank runs on this machine.
+fn is_here(plan: &Plan, rank: Rank) -> bool {
+    let place = plan.spec.map.place(rank);
+    place.and_then(|place| plan.hosts.targets.get(place.node.index())).is_some_and(|target| target.is_local)
 }

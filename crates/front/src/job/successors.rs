@@ -12,11 +12,11 @@ use rankrun_core::report::AttemptReport;
 use rankrun_core::restart::{Decision, Event, GiveUp, Outcome, Restarter};
 use rankrun_core::verdict::{Verdict, of_rank};
 use rankrun_core::worker;
-use rankrun_core::{Attempt, Rank, Stream, WorkerId};
+use rankrun_core::{Attempt, Rank, RankSet, Stream, WorkerId};
 use rankrun_wire::ToAgent;
 
 use crate::delivery::Task;
-use crate::job::attempts::spoken_wait;
+use crate::job::attempts::{before_the_next, spoken_wait};
 use crate::job::front::Front;
 
 /// The ranks that may get successors.
@@ -50,6 +50,14 @@ struct Begun {
     failed_at: Option<Duration>,
 }
 
+/// The next attempt of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Next {
+    /// The end of the last one.
+    pub(crate) since: Duration,
+    pub(crate) at: Duration,
+}
+
 impl Successors {
     pub(crate) fn new(spec: &RestartSpec, seed: u64) -> Successors {
         let is_on = spec.is_on() && spec.scope == RestartScope::Rank;
@@ -62,6 +70,23 @@ impl Successors {
 
     pub(crate) fn deadline(&self) -> Option<Duration> {
         self.due.first().map(|(due, _)| *due)
+    }
+
+    /// Whether a rank waits for its next attempt.
+    pub(crate) fn are_to_come(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// The attempt of a rank that has an own one, the last where it waits for the next.
+    pub(crate) fn attempt_of(&self, rank: Rank) -> Option<Attempt> {
+        let begun = self.attempts.get(&rank)?;
+        Some(Attempt(begun.attempt.0 - u32::from(self.next_of(rank).is_some())))
+    }
+
+    /// What a rank waits for, if it is to be started again.
+    pub(crate) fn next_of(&self, rank: Rank) -> Option<Next> {
+        let Begun { at, failed_at, .. } = *self.attempts.get(&rank)?;
+        self.due.contains(&(at, rank)).then_some(Next { since: failed_at.unwrap_or(at), at })
     }
 
     pub(crate) fn policy(&mut self, rank: Rank) -> &mut Restarter {
@@ -91,15 +116,20 @@ impl Front {
         }
     }
 
+    /// The first attempt of each rank begins with that of the job, whether the rank can be started or not.
+    pub(crate) fn begin_ranks(&mut self) {
+        if self.successors.is_on {
+            for rank in (0..self.plan.spec.map.world_size()).map(Rank) {
+                self.decide(Some(rank), Event::Began);
+            }
+        }
+    }
+
     /// A rank runs.
     pub(crate) fn successor_runs(&mut self, rank: Rank) {
         let now = self.now();
         if !self.successors.is_on {
             return;
-        }
-        if !self.successors.attempts.contains_key(&rank) {
-            // Its first attempt.
-            self.decide(Some(rank), Event::Began);
         }
         self.decide(Some(rank), Event::Up);
         let begun = self.successors.attempts.entry(rank).or_default();
@@ -162,28 +192,38 @@ impl Front {
         self.successors.due.insert((now + after, rank));
     }
 
+    /// The job is being stopped: the report says which ranks would have been started again, and who ended that.
+    fn begin_no_more(&mut self) {
+        let waiting: Vec<Rank> = std::mem::take(&mut self.successors.due).into_iter().map(|(_, rank)| rank).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        if let Some(why) = self.forbids_attempt() {
+            let noun = if waiting.len() == 1 { "rank" } else { "ranks" };
+            self.attempts.give_up(format!("{noun} {}: {}", RankSet::of(waiting), before_the_next(why)));
+        }
+    }
+
     /// Begins the successors that are due.
     pub(crate) fn successors_due(&mut self, now: Duration) {
         if self.gang.stop_ordered().is_some() {
-            self.successors.due.clear();
-            return;
+            return self.begin_no_more();
         }
         while let Some((_, rank)) = self.successors.due.first().copied().filter(|(due, _)| *due <= now) {
             self.successors.due.pop_first();
             self.decide(Some(rank), Event::Began);
             self.event(gang::Event::Again { rank });
-            self.attempts.are_read.remove(&rank);
+            self.attempts.present.are_read.remove(&rank);
             self.last_words.forget(rank);
             self.last_lines.forget(rank);
             self.delivery.presenter.begin_rank(rank);
             let mut spec = self.plan.spec.clone();
             spec.attempt = self.successors.attempts.get(&rank).map_or(Attempt(0), |begun| begun.attempt);
-            let places = self.plan.logs.as_ref().map(|logs| logs.places(&spec));
-            if let Some(directory) = places.as_ref().and_then(|places| places.directory(rank)) {
-                let task = Task::MoveLog { rank, directory: directory.to_owned() };
-                self.delivery.files.submit(now, task);
+            if let Some(logs) = self.plan.logs.as_ref().filter(|logs| logs.are_for_each_attempt(&spec)) {
+                let places = Box::new(logs.places(&spec));
+                self.delivery.files.submit(now, Task::MoveLog { rank, places });
             }
-            self.send(ToAgent::Again(rank));
+            self.send(ToAgent::Again(rank, spec.attempt));
         }
     }
 }

@@ -1,10 +1,22 @@
-//! The front's side of the job's nodes: today one, this machine.
+//! The front's side of the job's nodes: this machine, others over ssh, and others that join by themselves.
 
 mod bootstrap;
-mod clock;
+mod collectives;
+mod debts;
+mod enrol;
+mod hosts;
 mod node;
-mod watch;
+mod prover;
+mod srun;
+mod ssh;
 
 pub(crate) use bootstrap::{Bootstrap, Local};
-pub(crate) use node::{Guard, NodeHandle};
-pub(crate) use watch::{Act, END_BOUND, KILLING_BOUND, LOOK_STEP};
+pub(crate) use collectives::Collectives;
+pub(crate) use debts::Debts;
+pub(crate) use enrol::{Enrolment, News};
+pub use hosts::{Hosts, HostsOrigin, NODE_TIMEOUT, NodeTarget, SshSettings};
+pub(crate) use node::{About, NodeHandle, Silence};
+pub(crate) use prover::Prover;
+pub use srun::SLURM_NODE;
+pub(crate) use srun::{Srun, Step};
+pub(crate) use ssh::{Call, OwnBinary, Ssh, has_proxy};

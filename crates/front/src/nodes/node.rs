@@ -1,88 +1,362 @@
-//! One node: the stream to its agent, its guard, and what is known of both.
+//! One node: the stream to its agent, the process whose end is the proof that nothing is left there, and what is known of both.
 
 use std::io;
-use std::path::PathBuf;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use rankrun_agent::tidy::Places;
-use rankrun_agent::{LapseNote, Launched};
-use rankrun_core::NodeRank;
-use rankrun_core::lease::Lapse;
+use rankrun_agent::{Act, GuardState, Keeper, LastKnown, Launched};
+use rankrun_core::node_clock::NodeClock;
+use rankrun_core::reach::{Step, essence};
+use rankrun_core::{ExitCode, NodeId, NodeRank, Rank, RankMap};
 use rankrun_sys::poll::Poller;
-use rankrun_sys::proc;
-use rankrun_sys::process::{Child, ProcessRef};
-use rankrun_sys::signal;
-use rankrun_sys::wait::{self, Change, Look};
+use rankrun_sys::process::ProcessRef;
 use rankrun_wire::ToAgent;
 use rankrun_wire::message::{Containment, Summary};
 
 use crate::link::{Link, LinkError};
-use crate::nodes::clock::NodeClock;
-use crate::nodes::watch::{Act, Seen, Watch, is_stopped};
+use crate::nodes::hosts::NodeTarget;
+use crate::nodes::prover::Prover;
+use crate::nodes::ssh::Ssh;
 
-/// The state of a guard.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Guard {
-    /// It has not been reaped.
-    Alive,
-    /// It has ended with this code: 0 if nothing is left.
-    Ended(u8),
-    /// It was killed.
-    Lost,
+/// What holds a node: a process of ours that ends when nothing of the job is left there.
+#[derive(Debug)]
+pub(crate) enum Hold {
+    /// This machine: the guard.
+    Here(Box<Keeper>),
+    /// Another one: ssh, which ends with the code of the relay.
+    There(Box<Remote>),
+}
+
+/// Another machine.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    /// The present try, if one is under way or has succeeded.
+    pub(crate) ssh: Option<Ssh>,
+    /// It comes by itself, and there is no ssh.
+    pub(crate) joined: Option<Joined>,
+    /// The connection was lost: another one asks what is left there.
+    pub(crate) prover: Option<Prover>,
+    pub(crate) tries: u32,
+    /// When the next try begins, and by when the present one must have greeted.
+    pub(crate) due: Option<Duration>,
+    pub(crate) greet_by: Option<Duration>,
+    /// The bytes of rankrun that have not been sent to it, when that was last looked at.
+    pub(crate) unsent: Option<usize>,
+    /// The step that has failed, while the words of ssh about it are awaited.
+    pub(crate) failed_at: Option<Step>,
+    /// By when the agent must report the end.
+    end_by: Option<Duration>,
+    /// The addresses of the front and of the node, as sshd there names them.
+    pub(crate) client: Option<IpAddr>,
+    pub(crate) server: Option<IpAddr>,
+}
+
+/// A node that comes by itself.
+#[derive(Debug, Default)]
+pub(crate) struct Joined {
+    /// By when it must be here; `None` once it is.
+    pub(crate) by: Option<Duration>,
+    /// It has been admitted: something runs there.
+    pub(crate) is_admitted: bool,
+    /// With what its guard has ended.
+    pub(crate) ended: Option<u8>,
+    /// It was silent for too long: nothing is expected of it any more.
+    pub(crate) is_given_up: bool,
 }
 
 /// The front's side of a node.
 #[derive(Debug)]
 pub(crate) struct NodeHandle {
-    pub(crate) rank: NodeRank,
-    /// Where the job's directory may be.
-    pub(crate) places: Places,
-    /// Where the job's cgroup is, if there is one.
-    pub(crate) cgroup: Option<PathBuf>,
+    pub(crate) id: NodeId,
+    /// Its place in the present attempt; `None` if that runs without it.
+    pub(crate) place: Option<NodeRank>,
+    pub(crate) name: String,
+    pub(crate) hold: Hold,
     pub(crate) link: Option<Link>,
-    guard_child: Child,
-    /// Why the guard has ended the agent, if it has.
-    lapse: LapseNote,
-    pub(crate) guard: Guard,
-    /// The loss of the guard has been noticed.
-    pub(crate) is_guard_lost: bool,
-    /// The agent, once it is known.
-    pub(crate) agent: Option<ProcessRef>,
     pub(crate) clock: NodeClock,
-    pub(crate) watch: Watch,
     pub(crate) containment: Option<Containment>,
+    /// What the agent said of its node when it was ready.
+    pub(crate) about: Option<About>,
     /// The agent's summary, sent at the end.
     pub(crate) summary: Option<Summary>,
     /// All output of the node was received.
     pub(crate) is_drained: bool,
+    /// Why it was lost, if it was.
+    pub(crate) lost: Option<String>,
+    /// The beats that it has not answered. It is another machine if this counts.
+    pub(crate) silence: Silence,
+    /// The user was told that it is silent.
+    pub(crate) is_suspect: bool,
+    /// It was sent bytes of stdin, and has not said that they were read.
+    pub(crate) owes_stdin: bool,
+}
+
+/// Beats that a node has not answered. Only these count: a front that does not get to run has not asked, and must not take its own
+/// silence for that of others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Silence {
+    /// When the first of them was sent, and how many have been.
+    since: Option<Duration>,
+    beats: u32,
+}
+
+impl Silence {
+    /// Another beat is sent.
+    pub(crate) fn asked(&mut self, now: Duration) {
+        self.since.get_or_insert(now);
+        self.beats += 1;
+    }
+
+    /// How long it has lasted: never longer than the time for which so many beats stand, `step` apart.
+    pub(crate) fn lasted(&self, now: Duration, step: Duration) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since).min(step * self.beats))
+    }
+}
+
+/// What a node says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct About {
+    pub(crate) host: String,
+    pub(crate) addresses: Vec<(String, IpAddr)>,
 }
 
 impl NodeHandle {
-    /// A node that has just been started. Its stream is watched under `token`.
-    pub(crate) fn new(rank: NodeRank, launched: Launched, poller: &Poller, token: u64) -> io::Result<NodeHandle> {
-        let Launched { guard, stream, session, cgroup, places, lapse } = launched;
-        let link = Link::new(&poller.registry(), token, stream, session)?;
-        Ok(NodeHandle {
-            rank,
-            places,
-            cgroup,
-            link: Some(link),
-            guard_child: guard,
-            lapse,
-            guard: Guard::Alive,
-            is_guard_lost: false,
-            agent: None,
-            clock: NodeClock::default(),
-            watch: Watch::default(),
+    /// This machine, whose guard has just been started. Its stream is watched under `token`.
+    pub(crate) fn here(
+        id: NodeId,
+        name: String,
+        launched: Launched,
+        poller: &Poller,
+        token: u64,
+    ) -> io::Result<NodeHandle> {
+        let stream = launched.stream.try_clone()?;
+        let link = Link::new(&poller.registry(), token, stream, launched.session)?;
+        let hold = Hold::Here(Box::new(Keeper::new(launched)));
+        Ok(NodeHandle { link: Some(link), ..NodeHandle::new(id, name, hold) })
+    }
+
+    /// Another machine, which is still to be reached.
+    pub(crate) fn there(id: NodeId, target: &NodeTarget) -> NodeHandle {
+        let remote = Remote {
+            ssh: None,
+            joined: None,
+            prover: None,
+            tries: 0,
+            due: Some(Duration::ZERO),
+            greet_by: None,
+            unsent: None,
+            failed_at: None,
+            end_by: None,
+            client: None,
+            server: None,
+        };
+        NodeHandle::new(id, target.name.clone(), Hold::There(Box::new(remote)))
+    }
+
+    /// Another machine, which joins by itself until then.
+    pub(crate) fn joins(id: NodeId, target: &NodeTarget, by: Duration) -> NodeHandle {
+        let mut node = NodeHandle::there(id, target);
+        if let Some(remote) = node.remote_mut() {
+            (remote.due, remote.joined) = (None, Some(Joined { by: Some(by), ..Joined::default() }));
+        }
+        node
+    }
+
+    pub(crate) fn joined_mut(&mut self) -> Option<&mut Joined> {
+        self.remote_mut().and_then(|remote| remote.joined.as_mut())
+    }
+
+    fn new(id: NodeId, name: String, hold: Hold) -> NodeHandle {
+        NodeHandle {
+            id,
+            place: Some(NodeRank(id.0)),
+            name,
+            hold,
+            link: None,
+            clock: NodeClock::new(id),
             containment: None,
+            about: None,
             summary: None,
             is_drained: false,
-        })
+            lost: None,
+            silence: Silence::default(),
+            is_suspect: false,
+            owes_stdin: false,
+        }
+    }
+
+    pub(crate) fn keeper(&self) -> Option<&Keeper> {
+        match &self.hold {
+            Hold::Here(keeper) => Some(keeper),
+            Hold::There(_) => None,
+        }
+    }
+
+    pub(crate) fn keeper_mut(&mut self) -> Option<&mut Keeper> {
+        match &mut self.hold {
+            Hold::Here(keeper) => Some(keeper),
+            Hold::There(_) => None,
+        }
+    }
+
+    pub(crate) fn remote(&self) -> Option<&Remote> {
+        match &self.hold {
+            Hold::There(remote) => Some(remote),
+            Hold::Here(_) => None,
+        }
+    }
+
+    pub(crate) fn remote_mut(&mut self) -> Option<&mut Remote> {
+        match &mut self.hold {
+            Hold::There(remote) => Some(remote),
+            Hold::Here(_) => None,
+        }
+    }
+
+    /// Whether it is connected, or on the way to it.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.link.is_some()
+            || (self.lost.is_none() && self.remote().is_some_and(|it| it.due.is_some() || it.is_coming()))
+    }
+
+    /// Whether it is to join by itself and has not.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.remote().and_then(|it| it.joined.as_ref()).is_some_and(|joined| joined.by.is_some())
+    }
+
+    /// Its ranks in the present attempt.
+    pub(crate) fn ranks<'a>(&self, map: &'a RankMap) -> impl Iterator<Item = Rank> + use<'a> {
+        self.place.into_iter().flat_map(|node| map.on_node(node)).map(|place| place.rank)
     }
 
     /// Another attempt begins: nothing is known of its end.
     pub(crate) fn begin_attempt(&mut self) {
-        (self.summary, self.is_drained) = (None, false);
+        (self.summary, self.is_drained, self.owes_stdin) = (None, false, false);
+    }
+
+    /// Whether nothing more of this attempt is to come from it.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.is_drained || self.lost.is_some()
+    }
+
+    /// The agent has told who it is.
+    pub(crate) fn know_agent(&mut self, pid: i32) {
+        if let Hold::Here(keeper) = &mut self.hold {
+            keeper.agent = ProcessRef::open(pid);
+        }
+    }
+
+    /// The agent must report the end by then.
+    pub(crate) fn expect_end(&mut self, by: Duration) {
+        match &mut self.hold {
+            Hold::Here(keeper) => keeper.watch.expect_end(by),
+            Hold::There(remote) => remote.end_by = Some(remote.end_by.map_or(by, |end| end.min(by))),
+        }
+    }
+
+    /// The agent has reported the end.
+    pub(crate) fn has_ended(&mut self) {
+        match &mut self.hold {
+            Hold::Here(keeper) => keeper.watch.is_over(),
+            Hold::There(remote) => remote.end_by = None,
+        }
+    }
+
+    pub(crate) fn watch_deadline(&self) -> Option<Duration> {
+        match &self.hold {
+            Hold::Here(keeper) => keeper.watch.deadline(),
+            Hold::There(remote) => {
+                let joined = remote.joined.as_ref().and_then(|joined| joined.by);
+                [remote.end_by, remote.due, remote.greet_by, joined].into_iter().flatten().min()
+            }
+        }
+    }
+
+    /// Decides whether guard or agent are to be given up now. `foreign` are children of the front that are not the job's.
+    pub(crate) fn watch(&mut self, now: Duration, foreign: &[i32]) -> Option<Act> {
+        match &mut self.hold {
+            Hold::Here(keeper) => keeper.watch(now, foreign),
+            // Its relay watches both; what is left to us is that it ends in time.
+            Hold::There(remote) => remote.end_by.take_if(|by| *by <= now).map(|_| Act::KillAgent),
+        }
+    }
+
+    /// At the end: decides whether the guard is to be given up.
+    pub(crate) fn watch_guard(&mut self) -> Option<Act> {
+        self.keeper_mut().and_then(Keeper::watch_guard)
+    }
+
+    /// Kills the agent: elsewhere it is the connection that is ended, and the agent ends by that.
+    pub(crate) fn kill_agent(&self) {
+        match &self.hold {
+            Hold::Here(keeper) => keeper.kill_agent(),
+            Hold::There(remote) => remote.kill(),
+        }
+    }
+
+    pub(crate) fn kill_guard(&self) {
+        match &self.hold {
+            Hold::Here(keeper) => keeper.kill_guard(),
+            Hold::There(remote) => remote.kill(),
+        }
+    }
+
+    /// Reaps guard or ssh, if it has ended. Returns whether that was a loss: the guard was killed.
+    pub(crate) fn reap(&mut self) -> bool {
+        match &mut self.hold {
+            Hold::Here(keeper) => keeper.reap(),
+            Hold::There(remote) => {
+                if let Some(ssh) = &mut remote.ssh {
+                    ssh.reap(self.link.is_none());
+                }
+                false
+            }
+        }
+    }
+
+    /// Whether the process whose exit code is the proof has not ended.
+    pub(crate) fn is_held(&self) -> bool {
+        match &self.hold {
+            Hold::Here(keeper) => keeper.state == GuardState::Alive,
+            Hold::There(remote) => match &remote.joined {
+                Some(joined) => joined.is_admitted && joined.ended.is_none() && !joined.is_given_up,
+                None => remote.ssh.as_ref().is_some_and(|ssh| ssh.code.is_none()),
+            },
+        }
+    }
+
+    /// Why the agent is lost, if known.
+    pub(crate) fn why_lost(&self) -> Option<String> {
+        match &self.hold {
+            Hold::Here(keeper) => keeper.why_lost().map(str::to_owned),
+            Hold::There(remote) => {
+                let words = remote.ssh.as_ref().map(|ssh| essence(&ssh.last_words())).filter(|words| !words.is_empty());
+                words.map(|words| format!("its connection was closed: {words}"))
+            }
+        }
+    }
+
+    /// Whether another machine has proved that nothing is left there.
+    pub(crate) fn is_proved(&self) -> bool {
+        self.remote().is_none_or(Remote::is_proved)
+    }
+
+    /// Whether nothing has said what is left there: ssh or the relay was killed, or cut off. Asking again may help.
+    pub(crate) fn is_unheard(&self) -> bool {
+        let known = [ExitCode::SUCCESS, ExitCode::LEFT_BEHIND].map(|code| Some(i32::from(code.0)));
+        let ssh = self.remote().filter(|remote| remote.joined.is_none()).and_then(|remote| remote.ssh.as_ref());
+        ssh.is_some_and(|ssh| ssh.has_greeted && !known.contains(&ssh.code))
+    }
+
+    /// Whether nothing is left on the node. Elsewhere nobody can do the guard's work.
+    pub(crate) fn prove(&self, cleans_shm: bool, foreign: &[i32]) -> bool {
+        match &self.hold {
+            Hold::Here(keeper) => {
+                let has_released = self.summary.as_ref().is_some_and(|summary| summary.released > 0);
+                keeper.prove(LastKnown { is_done: self.is_drained, has_released, cleans_shm }, foreign)
+            }
+            Hold::There(remote) => remote.is_proved(),
+        }
     }
 
     /// Sends a message, if the agent is connected.
@@ -90,96 +364,62 @@ impl NodeHandle {
         self.link.as_mut().map_or(Ok(()), |link| link.send(message))
     }
 
+    /// Asks for a sign of life, whose answer also tells how the clocks differ.
+    pub(crate) fn beat(&mut self, now: Duration) -> Result<(), LinkError> {
+        self.silence.asked(now);
+        self.send(&ToAgent::Beat { sent: now })
+    }
+
     /// Sends what the stream had no room for.
     pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
         self.link.as_mut().map_or(Ok(()), Link::flush)
     }
+}
 
-    /// Why the agent is lost, if known: from the guard's note, or because we killed it.
-    pub(crate) fn why_lost(&self) -> Option<&'static str> {
-        let noted = self.lapse.lapse().map(|lapse| match lapse {
-            Lapse::Stopped => "another process stopped its agent, and its guard killed it",
-            Lapse::Stuck => "its agent hung without running, and its guard killed it",
-            Lapse::Spinning => "its agent ran in an endless loop, and its guard killed it",
-        });
-        noted.or(self.watch.why)
+impl Remote {
+    /// Whether it is to join by itself, or ssh runs and has not led to a relay yet.
+    pub(crate) fn is_coming(&self) -> bool {
+        let joins = self.joined.as_ref().is_some_and(|joined| joined.by.is_some());
+        joins || self.ssh.as_ref().is_some_and(|ssh| !ssh.has_greeted && ssh.code.is_none())
     }
 
-    /// Checks whether the guard has ended, and reaps it. Returns whether it was lost now.
-    pub(crate) fn reap_guard(&mut self) -> bool {
-        if self.guard != Guard::Alive {
-            return false;
-        }
-        self.guard = match wait::peek_at(self.guard_child.pid()) {
-            Look::Found(child) => {
-                wait::reap(self.guard_child.pid());
-                match child.change {
-                    Change::Exited { code } => Guard::Ended(code),
-                    Change::Signaled { .. } | Change::Stopped { .. } | Change::Continued => Guard::Lost,
-                }
+    /// Whether its guard has ended with nothing left, or nothing was started there.
+    fn is_proved(&self) -> bool {
+        match (&self.joined, &self.ssh) {
+            (Some(joined), _) => !joined.is_admitted || joined.ended == Some(ExitCode::SUCCESS.0),
+            (None, Some(ssh)) => {
+                let by_relay = !ssh.has_greeted || ssh.code == Some(i32::from(ExitCode::SUCCESS.0));
+                by_relay || self.prover.as_ref().is_some_and(Prover::has_proved)
             }
-            Look::Nothing => Guard::Alive,
-            Look::NoChildren => Guard::Lost,
-        };
-        self.guard == Guard::Lost
-    }
-
-    /// Whether somebody has stopped the guard.
-    pub(crate) fn is_guard_stopped(&self) -> bool {
-        self.guard == Guard::Alive && is_stopped(self.guard_child.pid())
-    }
-
-    /// Decides whether guard or agent are to be given up now. `foreign` are children of the front that are not the job's.
-    pub(crate) fn watch(&mut self, now: Duration, foreign: &[i32]) -> Option<Act> {
-        let mut watch = std::mem::take(&mut self.watch);
-        let act = watch.tick(now, || self.look(foreign));
-        self.watch = watch;
-        act
-    }
-
-    /// At the end: decides whether the guard is to be given up.
-    pub(crate) fn watch_guard(&mut self) -> Option<Act> {
-        let is_stopped = self.is_guard_stopped();
-        self.watch.tick_guard(is_stopped)
-    }
-
-    fn look(&mut self, foreign: &[i32]) -> Seen {
-        let guard_stopped = self.is_guard_stopped();
-        if self.agent.is_none() && guard_stopped {
-            // It has not sent its pid yet. It is the only child that the guard can have so early.
-            self.agent = child_of(self.guard_child.pid(), |_| true);
-        } else if self.agent.is_none() && self.guard != Guard::Alive {
-            // The kernel has given it to us: we are the next subreaper above. It runs our own program.
-            let ours = proc::executable(std::process::id() as i32);
-            let is_agent = |pid| !foreign.contains(&pid) && ours.is_some() && proc::executable(pid) == ours;
-            self.agent = child_of(std::process::id() as i32, is_agent);
-        }
-        Seen {
-            is_guarded: self.guard == Guard::Alive && !self.is_guard_lost,
-            guard_stopped,
-            agent_stopped: self.agent.as_ref().map(|agent| is_stopped(agent.pid())),
+            (None, None) => true,
         }
     }
 
-    /// Kills the agent.
-    pub(crate) fn kill_agent(&self) {
-        if let Some(agent) = &self.agent {
-            // If this fails it has ended already, and its stream ends.
-            let _ = agent.signal(signal::SIGKILL);
-        }
-    }
-
-    pub(crate) fn kill_guard(&self) {
-        if self.guard == Guard::Alive {
-            // It has not been reaped: if this fails it is another user's, and the wait for it times out.
-            let _ = self.guard_child.signal(signal::SIGKILL);
+    fn kill(&self) {
+        if let Some(ssh) = &self.ssh {
+            ssh.kill();
         }
     }
 }
 
-/// A child of a process, held so that it can be signalled.
-fn child_of(parent: i32, is_wanted: impl Fn(i32) -> bool) -> Option<ProcessRef> {
-    let is_child = |process: &proc::Process| process.parent == parent && is_wanted(process.pid);
-    let found = proc::all().into_iter().find(is_child)?;
-    ProcessRef::open_if(found.pid, is_child)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_front_that_does_not_run_takes_nobody_for_silent() {
+        let step = Duration::from_secs(1);
+        let at = Duration::from_secs;
+        let mut silence = Silence::default();
+        assert_eq!(silence.lasted(at(100), step), at(0));
+        silence.asked(at(100));
+        silence.asked(at(101));
+        assert_eq!(silence.lasted(at(102), step), at(2));
+        // It is away for a minute, and asks again.
+        silence.asked(at(160));
+        assert_eq!(silence.lasted(at(160), step), at(3));
+        silence = Silence::default();
+        silence.asked(at(161));
+        assert_eq!(silence.lasted(at(161), step), at(0));
+    }
 }

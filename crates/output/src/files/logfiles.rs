@@ -9,7 +9,7 @@ use rankrun_core::{Rank, Stream};
 
 use crate::console::Source;
 use crate::matches::Unfinished;
-use crate::places::{LogPlaces, MATCHES, open};
+use crate::places::{LogPlaces, open};
 
 /// How many files are open at once: each costs a descriptor, and a process commonly may have 1,024.
 const OPEN_FILES: usize = 256;
@@ -37,6 +37,8 @@ pub struct LogFiles {
     places: LogPlaces,
     /// The files that several streams write.
     shared: HashSet<PathBuf>,
+    /// The files that were made before their ranks write.
+    made: HashSet<PathBuf>,
     world_size: u32,
     capacity: usize,
     logs: HashMap<Source, Log>,
@@ -86,6 +88,7 @@ impl LogFiles {
             unfinished: Default::default(),
             world_size,
             shared: places.shared(),
+            made: places.made(),
             places,
             capacity,
             logs: HashMap::new(),
@@ -94,27 +97,22 @@ impl LogFiles {
         })
     }
 
-    /// A rank is started again, and writes to files in another directory from now on.
+    /// A rank is started again: from now on it writes to the files that it has in these places, which are of the same kind.
     ///
     /// # Errors
     ///
-    /// The directory cannot be made.
-    pub fn move_rank(&mut self, rank: Rank, directory: PathBuf) -> Result<(), LogError> {
+    /// One of them cannot be made.
+    pub fn move_rank(&mut self, rank: Rank, places: &LogPlaces) -> Result<(), LogError> {
         for stream in Stream::ALL {
             // What could not be written yet is not lost: it comes first in the new file.
             let is_written = self.logs.get(&(rank, stream)).is_none_or(|log| log.unwritten.is_empty());
             if is_written {
                 self.logs.remove(&(rank, stream));
-                self.open.remove(&(rank, stream));
             }
+            self.open.remove(&(rank, stream));
         }
-        std::fs::create_dir_all(&directory).map_err(|source| LogError {
-            action: "create",
-            path: directory.clone(),
-            source,
-        })?;
-        self.places.move_rank(rank, directory, self.world_size);
-        Ok(())
+        self.shared.extend(places.shared());
+        self.places.move_rank(rank, places, self.world_size, &mut self.made)
     }
 
     /// The file of a stream, if it has one.
@@ -131,7 +129,7 @@ impl LogFiles {
     pub fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) -> Result<(), LogError> {
         let matches = self.places.matches(stream);
         let found = matches.map(|matches| matches.take(&mut self.unfinished[stream.index()], rank, bytes));
-        let copied = self.copy(stream, found);
+        let copied = self.copy(rank, stream, found);
         let source = (rank, stream);
         let Some(path) = self.path(rank, stream) else { return copied };
         let is_begun = self.places.are_made();
@@ -153,7 +151,7 @@ impl LogFiles {
     pub fn close(&mut self, rank: Rank, stream: Stream) -> Result<(), LogError> {
         let matches = self.places.matches(stream);
         let found = matches.map(|matches| matches.end(&mut self.unfinished[stream.index()], rank));
-        let copied = self.copy(stream, found);
+        let copied = self.copy(rank, stream, found);
         let source = (rank, stream);
         let Some(log) = self.logs.get_mut(&source) else {
             return copied;
@@ -167,14 +165,15 @@ impl LogFiles {
         copied
     }
 
-    /// Writes lines to the file of the copied ones.
-    fn copy(&mut self, stream: Stream, lines: Option<Vec<u8>>) -> Result<(), LogError> {
+    /// Writes lines of a rank to the file of the copied ones.
+    fn copy(&mut self, rank: Rank, stream: Stream, lines: Option<Vec<u8>>) -> Result<(), LogError> {
         let Some(lines) = lines.filter(|lines| !lines.is_empty()) else { return Ok(()) };
-        // The file was made before the ranks.
-        let log = self.logs.entry((MATCHES, stream)).or_insert_with(|| Log { is_begun: true, ..Log::default() });
+        let source = (self.places.copies_of(rank, stream), stream);
+        // The file was made before the rank.
+        let log = self.logs.entry(source).or_insert_with(|| Log { is_begun: true, ..Log::default() });
         log.unwritten.extend_from_slice(&lines);
         self.unwritten += lines.len();
-        self.flush((MATCHES, stream))
+        self.flush(source)
     }
 
     /// Tries again to write what could not be written, and stops at the first failure.
@@ -330,7 +329,10 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
+    use rankrun_core::RankSet;
+
     use super::*;
+    use crate::matches::Matches;
 
     fn read(logs: &LogFiles, rank: u32, stream: Stream) -> String {
         let bytes = std::fs::read(path(logs, rank, stream)).expect("the file is there");
@@ -387,6 +389,57 @@ mod tests {
         logs.close(Rank(1), Stream::Stdout).expect("it can be written");
         assert_eq!(std::fs::read(&shared).expect("it is there"), b"one\nzero\nend\n");
         assert_eq!(logs.path(Rank(0), Stream::Stderr), None);
+    }
+
+    #[test]
+    fn a_rank_that_is_started_again_has_the_files_of_its_attempt() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        let places = |attempt: u32| {
+            let stdout = (0..3).map(|rank| Some(at(&format!("out-{attempt}-{rank}")))).collect();
+            // Ranks of the same attempt share this one, and all of them the next.
+            let stderr = vec![Some(at(&format!("err-{attempt}"))); 3];
+            let matches = |file: String| Matches {
+                file: at(&file),
+                ranks: RankSet::of((0..3).map(Rank)),
+                texts: vec![b"!".to_vec()],
+                prefixes: Vec::new(),
+            };
+            let matches = [Some(matches(format!("copies-{attempt}"))), Some(matches("all".to_owned()))];
+            LogPlaces::files(stdout, stderr).with_matches(matches).with_directories(vec![at(&format!("dir-{attempt}"))])
+        };
+        std::fs::write(at("err-1"), "of an earlier job\n").expect("it can be written");
+        let mut logs = LogFiles::create(places(0), 3).expect("they can be made");
+        let mut say = |attempt: u32, rank: u32| {
+            if attempt > 0 {
+                logs.move_rank(Rank(rank), &places(attempt)).expect("they can be made");
+            }
+            for stream in Stream::ALL {
+                let line = format!("{attempt} {rank}!\n");
+                logs.write(Rank(rank), stream, line.as_bytes()).expect("it can be written");
+                logs.close(Rank(rank), stream).expect("it can be written");
+            }
+        };
+        for (attempt, rank) in [(0, 0), (0, 1), (1, 1), (0, 2), (2, 1), (1, 2)] {
+            say(attempt, rank);
+        }
+        for (name, text) in [
+            ("out-0-0", "0 0!\n"),
+            ("out-0-1", "0 1!\n"),
+            ("out-1-1", "1 1!\n"),
+            ("out-2-1", "2 1!\n"),
+            ("out-1-2", "1 2!\n"),
+            ("err-0", "0 0!\n0 1!\n0 2!\n"),
+            ("err-1", "1 1!\n1 2!\n"),
+            ("err-2", "2 1!\n"),
+            ("copies-0", "0 0!\n0 1!\n0 2!\n"),
+            ("copies-1", "1 1!\n1 2!\n"),
+            ("copies-2", "2 1!\n"),
+            ("all", "0 0!\n0 1!\n1 1!\n0 2!\n2 1!\n1 2!\n"),
+        ] {
+            assert_eq!(std::fs::read_to_string(at(name)).unwrap_or_default(), text, "{name}");
+        }
+        assert!(at("dir-2").is_dir());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which file each stream of each rank goes to.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{FileType, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -20,14 +20,19 @@ pub struct LogPlaces {
     kind: Kind,
     /// Directories that the ranks themselves write into.
     directories: Vec<PathBuf>,
-    /// An earlier attempt may have written to the files.
-    is_appending: bool,
+    /// The files that keep what they have: an earlier attempt has written it.
+    kept: BTreeSet<PathBuf>,
     /// For each stream the lines that are copied to a file of their own.
     matches: [Option<Matches>; 2],
+    /// For each stream the files of these lines that ranks have which were started again.
+    moved: [Vec<PathBuf>; 2],
+    /// Which of them a rank has: an index.
+    movers: [HashMap<Rank, usize>; 2],
 }
 
-/// Stands for the file of the copied lines of a stream, among those of the ranks: no rank has this number.
-pub(crate) const MATCHES: Rank = Rank(u32::MAX);
+/// Stands for the file of the copied lines of a stream, among those of the ranks: no rank has this number. The numbers below it
+/// stand for the files that ranks have which were started again: there are far fewer attempts than numbers.
+const MATCHES: Rank = Rank(u32::MAX);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Kind {
@@ -61,16 +66,22 @@ pub(crate) fn wrong_kind(kind: FileType) -> Option<WrongKind> {
 impl LogPlaces {
     /// A file for each rank and stream, in the directory of each rank, in order.
     pub fn directories(dirs: Vec<PathBuf>) -> LogPlaces {
-        LogPlaces { kind: Kind::Directories(dirs), directories: Vec::new(), is_appending: false, matches: [None, None] }
+        LogPlaces::of_kind(Kind::Directories(dirs))
     }
 
     /// The file of each rank for stdout, and for stderr; a stream without a file goes to the console only.
     pub fn files(stdout: Vec<Option<PathBuf>>, stderr: Vec<Option<PathBuf>>) -> LogPlaces {
+        LogPlaces::of_kind(Kind::Files([stdout, stderr]))
+    }
+
+    fn of_kind(kind: Kind) -> LogPlaces {
         LogPlaces {
-            kind: Kind::Files([stdout, stderr]),
+            kind,
             directories: Vec::new(),
-            is_appending: false,
+            kept: BTreeSet::new(),
             matches: [None, None],
+            moved: Default::default(),
+            movers: Default::default(),
         }
     }
 
@@ -79,9 +90,9 @@ impl LogPlaces {
         LogPlaces { directories, ..self }
     }
 
-    /// The same, and files keep what they have.
-    pub fn appending(self) -> LogPlaces {
-        LogPlaces { is_appending: true, ..self }
+    /// The same, and these files keep what they have.
+    pub fn keeping(self, kept: BTreeSet<PathBuf>) -> LogPlaces {
+        LogPlaces { kept, ..self }
     }
 
     /// The same, and lines that are copied to files of their own.
@@ -96,8 +107,10 @@ impl LogPlaces {
 
     /// The file of a stream, if it has one. `world_size` is the number of ranks.
     pub fn file(&self, rank: Rank, stream: Stream, world_size: u32) -> Option<PathBuf> {
-        if rank == MATCHES {
-            return self.matches(stream).map(|matches| matches.file.clone());
+        let index = stream.index();
+        if rank.0 >= world_size {
+            let moved = self.moved[index].get((MATCHES.0 - rank.0).checked_sub(1).unwrap_or(u32::MAX) as usize);
+            return moved.or(self.matches(stream).map(|matches| &matches.file)).cloned();
         }
         match &self.kind {
             Kind::Directories(dirs) => {
@@ -105,8 +118,14 @@ impl LogPlaces {
                 let directory = dirs.get(rank.index()).or(dirs.first())?;
                 Some(directory.join(format!("rank-{:0width$}.{stream}", rank.0)))
             }
-            Kind::Files(files) => files[stream.index()].get(rank.index())?.clone(),
+            Kind::Files(files) => files[index].get(rank.index())?.clone(),
         }
+    }
+
+    /// What stands for the file of the copied lines of a rank.
+    pub(crate) fn copies_of(&self, rank: Rank, stream: Stream) -> Rank {
+        let moved = self.movers[stream.index()].get(&rank);
+        Rank(MATCHES.0 - moved.map_or(0, |index| *index as u32 + 1))
     }
 
     /// The directory, or the file, that rank 0 writes to.
@@ -119,16 +138,14 @@ impl LogPlaces {
     }
 
     /// Makes what is missing and proves that it can be written: directories, which must hold no log file of an earlier job,
-    /// or the files themselves, which lose what they had.
+    /// or the files themselves, which lose what they had if they are not kept.
     ///
     /// # Errors
     ///
     /// The first place that cannot be used.
     pub(crate) fn prepare(&self) -> Result<(), LogError> {
-        for dir in &self.directories {
-            std::fs::create_dir_all(dir).map_err(|source| LogError { action: "create", path: dir.clone(), source })?;
-        }
-        self.matches.iter().flatten().try_for_each(|matches| file(&matches.file, self.is_appending))?;
+        self.directories.iter().try_for_each(|dir| make_directory(dir))?;
+        self.matches.iter().flatten().try_for_each(|matches| self.make(&matches.file))?;
         match &self.kind {
             Kind::Directories(dirs) => {
                 dirs.iter().collect::<BTreeSet<_>>().into_iter().try_for_each(|dir| directory(dir))
@@ -139,27 +156,74 @@ impl LogPlaces {
                 .flatten()
                 .collect::<BTreeSet<_>>()
                 .into_iter()
-                .try_for_each(|path| file(path, self.is_appending)),
+                .try_for_each(|path| self.make(path)),
         }
     }
 
-    /// Gives a rank another directory.
-    pub(crate) fn move_rank(&mut self, rank: Rank, directory: PathBuf, world_size: u32) {
-        let Kind::Directories(dirs) = &mut self.kind else { return };
-        if let (1, Some(all)) = (dirs.len(), dirs.first().cloned()) {
-            dirs.resize(world_size as usize, all);
-        }
-        if let Some(own) = dirs.get_mut(rank.index()) {
-            *own = directory;
-        }
+    fn make(&self, path: &Path) -> Result<(), LogError> {
+        file(path, self.kept.contains(path))
     }
 
-    /// The directory of a rank, if there are directories.
-    pub fn directory(&self, rank: Rank) -> Option<&Path> {
-        match &self.kind {
-            Kind::Directories(dirs) => dirs.get(rank.index()).or(dirs.first()).map(PathBuf::as_path),
-            Kind::Files(_) => None,
+    /// The files of a rank are those of other places from now on. `made` has the files that are there already, and gets those
+    /// that were made.
+    ///
+    /// # Errors
+    ///
+    /// One cannot be made. The rank has it all the same: the next write tells.
+    pub(crate) fn move_rank(
+        &mut self,
+        rank: Rank,
+        to: &LogPlaces,
+        world_size: u32,
+        made: &mut HashSet<PathBuf>,
+    ) -> Result<(), LogError> {
+        let mut fresh = Vec::new();
+        match (&mut self.kind, &to.kind) {
+            (Kind::Directories(dirs), Kind::Directories(others)) => {
+                if let (1, Some(all)) = (dirs.len(), dirs.first().cloned()) {
+                    dirs.resize(world_size as usize, all);
+                }
+                if let (Some(own), Some(other)) =
+                    (dirs.get_mut(rank.index()), others.get(rank.index()).or(others.first()))
+                {
+                    other.clone_into(own);
+                    make_directory(own)?;
+                }
+            }
+            (Kind::Files(files), Kind::Files(others)) => {
+                for (files, others) in files.iter_mut().zip(others) {
+                    if let (Some(own), Some(other)) = (files.get_mut(rank.index()), others.get(rank.index())) {
+                        other.clone_into(own);
+                        fresh.extend(other.clone());
+                    }
+                }
+            }
+            (Kind::Directories(_), Kind::Files(_)) | (Kind::Files(_), Kind::Directories(_)) => {}
         }
+        for (index, matches) in to.matches.iter().enumerate() {
+            let Some(other) = matches.as_ref().map(|matches| &matches.file) else { continue };
+            if self.matches[index].as_ref().is_none_or(|first| first.file == *other) {
+                continue;
+            }
+            let moved = &mut self.moved[index];
+            let at = moved.iter().position(|file| file == other).unwrap_or_else(|| {
+                moved.push(other.clone());
+                moved.len() - 1
+            });
+            self.movers[index].insert(rank, at);
+            fresh.push(other.clone());
+        }
+        to.directories.iter().try_for_each(|dir| make_directory(dir))?;
+        fresh.into_iter().filter(|path| made.insert(path.clone())).try_for_each(|path| file(&path, false))
+    }
+
+    /// The files that are made before the ranks write.
+    pub(crate) fn made(&self) -> HashSet<PathBuf> {
+        let files = match &self.kind {
+            Kind::Files(files) => files.iter().flatten().flatten().cloned().collect(),
+            Kind::Directories(_) => Vec::new(),
+        };
+        files.into_iter().chain(self.matches.iter().flatten().map(|matches| matches.file.clone())).collect()
     }
 
     /// The files that several streams write, so that their lines must each have an end.
@@ -181,10 +245,14 @@ impl<P: Into<PathBuf>> From<P> for LogPlaces {
     }
 }
 
+fn make_directory(dir: &Path) -> Result<(), LogError> {
+    std::fs::create_dir_all(dir).map_err(|source| LogError { action: "create", path: dir.to_owned(), source })
+}
+
 /// Makes a directory for log files.
 fn directory(dir: &Path) -> Result<(), LogError> {
     let failed = |action, source| LogError { action, path: dir.to_owned(), source };
-    std::fs::create_dir_all(dir).map_err(|source| failed("create", source))?;
+    make_directory(dir)?;
     tempfile::tempfile_in(dir).map_err(|source| failed("write", source))?;
     for entry in std::fs::read_dir(dir).map_err(|source| failed("read", source))? {
         let entry = entry.map_err(|source| failed("read", source))?;

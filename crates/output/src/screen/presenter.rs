@@ -52,14 +52,19 @@ struct SourceState {
     is_watched: bool,
 }
 
+/// How many ranks are shown.
+fn all(config: &Config) -> usize {
+    match &config.only {
+        RankSet::All => config.world_size as usize,
+        only => (0..config.world_size).filter(|rank| only.contains(Rank(*rank))).count(),
+    }
+}
+
 impl Presenter {
     /// `names` returns the names of a rank; it is called once for each stream of a rank, or for each write if the tag
     /// has the time.
     pub fn new(config: Config, names: impl Fn(Rank) -> Names + Send + 'static) -> Presenter {
-        let all = match &config.only {
-            RankSet::All => config.world_size as usize,
-            only => (0..config.world_size).filter(|rank| only.contains(Rank(*rank))).count(),
-        };
+        let all = all(&config);
         Presenter {
             tagger: Tagger::new(&config, Box::new(names)),
             sources: HashMap::new(),
@@ -234,6 +239,13 @@ impl Presenter {
         self.sources.clear();
         self.quiet.clear();
         self.ended_rows.clear();
+    }
+
+    /// An attempt of another number of ranks begins, whose names are others.
+    pub fn begin_world(&mut self, world_size: u32, names: impl Fn(Rank) -> Names + Send + 'static) {
+        self.config.world_size = world_size;
+        self.tagger = Tagger::new(&self.config, Box::new(names));
+        self.folds = [Fold::new(all(&self.config)), Fold::new(all(&self.config))];
     }
 
     /// A rank whose streams are closed is started again: it has written nothing yet.

@@ -11,6 +11,8 @@ use crate::subcommands;
 use crate::texts;
 
 const RANKS: &str = "Ranks";
+const HOSTS: &str = "Hosts";
+const NODES: &str = "The same command on every node";
 const ENDING: &str = "How the job ends";
 const RESTART: &str = "Restart";
 const OUTPUT: &str = "Output";
@@ -30,16 +32,26 @@ pub(crate) const ONLY_TYPED: &[&str] = &["config", "dry-run", "help", "version",
 pub(crate) const REPEATED: &[&str] = &["env", "env-remove", "wrap", "match-stdout", "match-stderr"];
 
 /// Options without a value.
-pub(crate) const SWITCHES: &[&str] =
-    &["expand-args", "tf-config", "keep-going", "die-with-parent", "breaker", "timestamps", "dry-run"];
+pub(crate) const SWITCHES: &[&str] = &[
+    "expand-args",
+    "tf-config",
+    "oversubscribe",
+    "copy",
+    "keep-going",
+    "die-with-parent",
+    "breaker",
+    "timestamps",
+    "dry-run",
+];
 
 /// The options that the short help shows; the long one shows all.
 const COMMON: &[&str] = &[
     "nproc",
+    "hosts",
+    "ppn",
     "wdir",
     "env",
     "wrap",
-    "gpus-per-rank",
     "timeout",
     "grace",
     "keep-going",
@@ -48,7 +60,6 @@ const COMMON: &[&str] = &[
     "tag",
     "only",
     "log-dir",
-    "timestamps",
     "stdin",
     "tty",
     "config",
@@ -73,7 +84,9 @@ pub(crate) fn job() -> Command {
         .disable_version_flag(true)
         .args_override_self(true)
         .args(rank_args())
+        .args(crate::hosts::args(RANKS, HOSTS))
         .args(ending_args())
+        .args(crate::joining::args(NODES))
         .args(crate::restarting::args(RESTART))
         .args(output_args())
         .args(input_args())
@@ -262,6 +275,14 @@ fn ending_args() -> Vec<Arg> {
             "Time for exit handlers after an exception (default 30s)",
             "After an uncaught exception, Python still runs atexit handlers and waits for threads and child \
              processes. Each note() of the rank restarts this time.",
+        ),
+        option(
+            "stall",
+            "DURATION[:ACTION]",
+            ENDING,
+            "Tell where the ranks are if none of them does anything for so long (default 10m:warn)",
+            "No output, no progress, no use of PMI, PMIx or torch's store, and the same stacks in the same ranks at two looks. \
+             ACTION is warn or kill; kill ends the job with 122, or restarts it, if every rank waits. off: never look.",
         ),
         choice(
             "on-suspect",

@@ -1,5 +1,6 @@
 //! The options that take one of a few words: each word, its help, and its value.
 
+use rankrun_core::hosts::Mapping;
 use rankrun_core::job::{Buffer, CleanShm, Descendants, MpiMode, OnGiveup, RestartScope, StopScope, TorchStore};
 
 /// One word that an option takes.
@@ -61,6 +62,11 @@ pub(crate) const WHEN: &[Choice<When>] = &[
     choice("auto", When::Auto, "on terminals, unless NO_COLOR or CLICOLOR=0 is set"),
     choice("always", When::Always, "always"),
     choice("never", When::Never, "never"),
+];
+
+pub(crate) const MAP: &[Choice<Mapping>] = &[
+    choice("block", Mapping::Block, "consecutive ranks on each host (default)"),
+    choice("cyclic", Mapping::Cyclic, "one rank to each host in turn"),
 ];
 
 pub(crate) const STDIO: &[Choice<Stdio>] = &[

@@ -78,7 +78,8 @@ fn parse(path: &Path, text: &str) -> Result<Config, Problem> {
                 _ => "a string or a number",
             };
             let found = value.get_ref().type_str();
-            Problem::usage(format!("{}: \"{key}\" must be {wanted} (found: {found})", at(line)))
+            let problem = Problem::usage(format!("{}: \"{key}\" must be {wanted} (found: {found})", at(line)));
+            problem.hint_if(in_one_string(key, value.get_ref()))
         })?;
         values.insert(key.to_owned(), read);
     }
@@ -106,6 +107,14 @@ fn texts(key: &str, value: &Spanned<DeValue<'_>>, line_of: &dyn Fn(Range<usize>)
         _ if args::SWITCHES.contains(&key) => None,
         scalar_value => Some(vec![(scalar(scalar_value)?, line)]),
     }
+}
+
+/// How an array is written for an option that takes a list in one string. Files and commands are none.
+fn in_one_string(key: &str, value: &DeValue<'_>) -> Option<String> {
+    let takes_list = ["restart-on", "no-restart-codes", "hosts", "only"].contains(&key);
+    let items = value.as_array().filter(|items| takes_list && !items.is_empty())?;
+    let items: Option<Vec<String>> = items.iter().map(|item| scalar(item.get_ref())).collect();
+    Some(format!("write {key} = \"{}\"", items?.join(",")))
 }
 
 fn scalar(value: &DeValue<'_>) -> Option<String> {
@@ -158,6 +167,10 @@ mod tests {
         insta::assert_snapshot!(error("nproc = 4\ngrace = \n"), @"error: rankrun.toml:2: string values must be quoted, expected literal string");
         insta::assert_snapshot!(error("nproc = 4\nnproc = 5\n"), @"error: rankrun.toml:2: duplicate key");
         insta::assert_snapshot!(error("[grace]\nx = 1\n"), @r#"error: rankrun.toml:1: "grace" must be a string or a number (found: table)"#);
+        insta::assert_snapshot!(error("restart-on = [\"signal\", \"abort\"]\n"), @r#"
+        error: rankrun.toml:1: "restart-on" must be a string or a number (found: array)
+        hint: write restart-on = "signal,abort"
+        "#);
         insta::assert_snapshot!(error("keep-going = 1\n"), @r#"error: rankrun.toml:1: "keep-going" must be true or false (found: integer)"#);
         insta::assert_snapshot!(error("env = \"A=1\"\n"), @r#"error: rankrun.toml:1: "env" must be a table of strings (found: string)"#);
         insta::assert_snapshot!(error("dry-run = true\n"), @r#"

@@ -149,11 +149,13 @@ fn key(name: &str) -> String {
     if bare.chars().count() < 2 { name.to_owned() } else { bare.replace('_', "-") }
 }
 
-const NODES: &str = "rankrun starts ranks on this machine only: leave it out";
-const HOSTS: &str = "rankrun starts ranks on this machine only, and reads no list of hosts: leave it out";
-const PER_NODE: &str = "there is one machine: write -n N, the number of all ranks";
+const NODES: &str =
+    "name the hosts: write -H a,b --ppn N; inside an allocation of Slurm, PBS or LSF they are known: leave it out";
+const PER_SOCKET: &str = "write --ppn N: the number of ranks on each host";
 const BINDING: &str = "rankrun does not bind ranks to CPUs: leave it out, or, while there are as many CPUs as ranks, write --wrap 'taskset -c {local_rank}'";
-const REMOTE: &str = "rankrun starts ranks on this machine only, without ssh: leave it out";
+const REMOTE: &str = "rankrun reaches other hosts by ssh: leave it out, or write --ssh-command COMMAND";
+const PLACING: &str =
+    "write --map block or --map cyclic: the order in which ranks go to hosts; rankrun does not bind ranks to CPUs";
 const LEAVE: &str = "there is no such setting here: leave it out";
 const MEETING: &str = "rankrun gives the ranks MASTER_ADDR and a MASTER_PORT that is free: leave it out";
 const LOCAL: &[&str] = &["localhost", "127.0.0.1"];
@@ -178,46 +180,52 @@ pub(crate) const TABLE: &[Habit] = &[
     row(&[Srun], &["--ntasks"], "N", Same(&["--nproc={}"])),
     row(&[Torchrun], &["--nproc-per-node"], "N|gpu|cpu", Same(&["--nproc={}"])),
     row(&[Torchrun], &["--num-processes", "--num-gpus"], "N", Same(&["--nproc={}"])),
-    row(&[Mpiexec], &["-ppn", "-perhost", "-grr", "-rr"], "N", Refused(PER_NODE)),
-    row(&[Mpirun], &["-N", "--npernode", "--npersocket"], "N", Refused(PER_NODE)),
-    row(&[Mpirun], &["--pernode"], "", Refused(PER_NODE)),
-    row(&[Srun], &["--ntasks-per-node"], "N", Refused(PER_NODE)),
+    row(&[Mpiexec], &["-perhost", "-grr"], "N", Same(&["--ppn={}"])),
+    row(&[Mpirun], &["-N", "--npernode"], "N", Same(&["--ppn={}"])),
+    row(&[Mpirun], &["--npersocket"], "N", Refused(PER_SOCKET)),
+    row(&[Mpirun], &["--pernode"], "", Same(&["--ppn=1"])),
+    row(&[Srun], &["--ntasks-per-node"], "N", Same(&["--ppn={}"])),
     row(&[Srun], &["-N", "--nodes"], "N", Only(&["1"], NODES)),
-    row(&[Torchrun], &["--nnodes", "--num-machines", "--num-nodes"], "N", Only(&["1", "1:1"], NODES)),
-    row(&[Torchrun], &["--node-rank", "--machine-rank"], "N", Only(&["0"], NODES)),
-    row(
-        &[Mpirun],
-        &["--oversubscribe", "--allow-run-as-root"],
-        "",
-        Already("ranks may outnumber CPUs, and root may start them"),
-    ),
+    row(&[Torchrun], &["--num-machines", "--num-nodes"], "N", Only(&["1", "1:1"], NODES)),
+    row(&[Torchrun], &["--machine-rank"], "N", Only(&["0"], NODES)),
+    row(&[Mpirun], &["--allow-run-as-root"], "", Already("root may start ranks")),
     row(&[Mpirun], &["--nooversubscribe"], "", Refused("write -n auto: one rank for each CPU")),
-    row(&[Srun], &["-O", "--overcommit"], "", Already("ranks may outnumber CPUs")),
+    row(&[Srun], &["-O", "--overcommit"], "", Same(&["--oversubscribe"])),
     row(&[Mpirun], &["--use-hwthread-cpus"], "", Refused("-n auto counts hardware threads: leave it out")),
     // Where they run.
-    row(&[Mpiexec], &["-hosts", "-host"], "HOSTS", Only(LOCAL, HOSTS)),
-    row(&[Mpirun], &["-H", "--host"], "HOSTS", Only(LOCAL, HOSTS)),
+    row(&[Mpiexec, Mpirun], &["--host"], "HOSTS", Same(&["--hosts={}"])),
     row(
         &[Mpiexec, Mpirun],
-        &["-f", "-hostfile", "-machinefile", "-machine", "--default-hostfile"],
+        &["-f", "-machinefile", "-machine", "--default-hostfile"],
         "FILE",
-        Refused(HOSTS),
+        Same(&["--hostfile={}"]),
     ),
-    row(&[Mpiexec], &["-hosts-group"], "HOSTS", Refused(HOSTS)),
+    row(&[Mpiexec], &["-hosts-group"], "HOSTS", Same(&["--hosts={}"])),
     row(&[Mpiexec], &["-configfile"], "FILE", Refused("write the commands on one line, separated by \":\"")),
     row(&[Mpirun], &["--app"], "FILE", Refused("write the commands on one line, separated by \":\"")),
     row(&[Srun], &["--multi-prog"], "", Refused("write the commands on one line: rankrun -n 1 ./a : -n 3 ./b")),
-    row(&[Srun], &["-w", "--nodelist", "--exclude"], "HOSTS", Refused(HOSTS)),
-    row(&[Mpiexec], &["-launcher", "-bootstrap"], "KIND", Only(&["fork"], REMOTE)),
-    row(&[Mpiexec], &["-launcher-exec", "-bootstrap-exec", "-rmk", "-branch-count"], "VALUE", Refused(REMOTE)),
-    row(&[Mpiexec], &["-iface"], "NAME", Refused("ranks on one machine need no network interface: leave it out")),
-    row(&[Mpiexec], &["-nolocal"], "", Refused(NODES)),
-    row(&[Mpirun], &["--prefix"], "DIR", Refused(REMOTE)),
-    row(&[Mpirun], &["--nolocal", "--preload-binary"], "", Refused(NODES)),
+    row(&[Srun], &["-w", "--nodelist"], "HOSTS", Same(&["--hosts={}"])),
+    row(&[Srun], &["--exclude"], "HOSTS", Refused("name the other hosts: write -H a,b")),
+    row(&[Mpiexec], &["-launcher", "-bootstrap"], "KIND", Only(&["fork", "ssh"], REMOTE)),
+    row(&[Mpiexec], &["-launcher-exec", "-bootstrap-exec"], "COMMAND", Same(&["--ssh-command={}"])),
+    row(&[Mpiexec], &["-rmk", "-branch-count"], "VALUE", Refused(LEAVE)),
+    row(&[Mpiexec], &["-iface"], "NAME", Same(&["--interface={}"])),
+    row(&[Mpiexec, Mpirun], &["-nolocal"], "", Refused("name the other hosts: write -H a,b")),
+    row(
+        &[Mpirun],
+        &["--prefix"],
+        "DIR",
+        Refused("write --remote-binary PATH if rankrun is not in PATH on the other hosts: leave it out"),
+    ),
+    row(&[Mpirun], &["--preload-binary"], "", Refused("programs are not copied: leave it out")),
     // Which CPUs and GPUs.
     row(&[Mpiexec, Mpirun], &["-bind-to", "-binding"], "WHAT", Only(&["none"], BINDING)),
-    row(&[Mpiexec, Mpirun], &["-map-by", "-rank-by", "-rankmap", "-membind"], "WHAT", Refused(BINDING)),
-    row(&[Mpirun], &["--bind-to-core", "--bind-to-socket", "--bycore", "--byslot", "--bynode"], "", Refused(BINDING)),
+    row(&[Mpiexec, Mpirun], &["-map-by", "-rank-by", "-rankmap"], "WHAT", Refused(PLACING)),
+    row(&[Mpiexec, Mpirun], &["-membind"], "WHAT", Refused(BINDING)),
+    row(&[Mpirun], &["--bind-to-core", "--bind-to-socket", "--bycore"], "", Refused(BINDING)),
+    row(&[Mpirun], &["--byslot"], "", Same(&["--map=block"])),
+    row(&[Mpirun], &["--bynode"], "", Same(&["--map=cyclic"])),
+    row(&[Mpiexec], &["-rr"], "", Same(&["--map=cyclic"])),
     row(&[Mpirun], &["--bind-to-none"], "", Already("ranks are not bound")),
     row(&[Mpirun], &["--cpus-per-proc", "--cpus-per-rank", "--cpu-set", "--cpu-list"], "N", Refused(BINDING)),
     row(&[Mpirun], &["-rf", "--rankfile"], "FILE", Refused(BINDING)),

@@ -32,11 +32,19 @@ pub(crate) enum Invocation {
     Report {
         /// Its id or the beginning of it, or a path.
         job: Option<PathBuf>,
+        /// One of its attempts; the last by default.
+        attempt: Option<u32>,
         list: bool,
         json: bool,
     },
     Replay {
         file: PathBuf,
+    },
+    Stacks {
+        job: String,
+        ranks: Option<String>,
+        native: bool,
+        json: bool,
     },
     Status {
         /// Its id or the beginning of it.
@@ -118,10 +126,17 @@ fn read_subcommand(name: &str, command: Command, words: &[OsString]) -> Result<I
         "man" => Invocation::Man,
         "report" => Invocation::Report {
             job: matches.get_one::<PathBuf>("job").cloned(),
+            attempt: matches.get_one::<String>("attempt").map(|text| read_attempt(text)).transpose()?,
             list: matches.get_flag("list"),
             json: matches.get_flag("json"),
         },
         "restart" => Invocation::Restart { job: job(), wait: !matches.get_flag("no-wait") },
+        "stacks" => Invocation::Stacks {
+            job: job(),
+            ranks: matches.get_one::<String>("rank").cloned(),
+            native: matches.get_flag("native"),
+            json: matches.get_flag("json"),
+        },
         "status" => {
             Invocation::Status { job: matches.get_one::<String>("job").cloned(), json: matches.get_flag("json") }
         }
@@ -132,6 +147,12 @@ fn read_subcommand(name: &str, command: Command, words: &[OsString]) -> Result<I
             Invocation::Stop { job: job(), grace: grace.transpose()?, wait: !matches.get_flag("no-wait") }
         }
         _ => Invocation::Replay { file: file() },
+    })
+}
+
+fn read_attempt(text: &str) -> Result<u32, Stop> {
+    text.parse().map_err(|_| {
+        Stop::Problem(Problem::usage(format!("--attempt: \"{text}\" is not the number of an attempt, from 0 on")))
     })
 }
 
@@ -255,7 +276,11 @@ fn explain<'a>(command: &Command, error: &'a clap::Error) -> Problem {
                 other.trim_matches(angles)
             ))
         }
-        ErrorKind::MissingRequiredArgument => Problem::usage(format!("{} is missing", option.trim_matches(angles))),
+        ErrorKind::MissingRequiredArgument => {
+            let is_job = option == "<JOB>";
+            Problem::usage(format!("{} is missing", option.trim_matches(angles)))
+                .hint_if(is_job.then(|| "\"rankrun status\" lists the running jobs".to_owned()))
+        }
         _ => Problem::usage(error.to_string().trim_start_matches("error: ").trim_end().to_owned()),
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             heading,
             "Restart only after these failures",
             "The classes are those of the report: out-of-memory, exception, abort, signal, exit-code, stuck-in-finalize, \
-             stuck-in-exit-handlers, exit-without-finalize, exit-before-init, left-early, stopped, launcher-lost. The \
+             stuck-in-exit-handlers, exit-without-finalize, exit-before-init, left-early, stopped, node-lost. The \
              default is all of them. A job that was ended by its user or by --timeout is never restarted.",
         ),
         option(
@@ -131,7 +131,7 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
         "no-breaker",
         heading,
         "Do not restart after a failure that repeats itself (default on)",
-        "Gives up when two attempts in a row were ended by the same exception, each within 60s of its start and before any \
+        "Gives up when two attempts in a row were ended by the same error, each within 60s of its start and before any \
          progress; or failed in the same way, at any time, without progress, if the job tells its progress. Signals and \
          lost nodes do not count. --no-breaker turns this off.",
     ));
@@ -175,7 +175,6 @@ pub(crate) fn read(sources: &Sources<'_>, keep_going: bool) -> Result<RestartSpe
             .map(|given| Ok(OnFailureCommand { command: read_command(&given)?, timeout }))
             .transpose()?,
         healthy: default.healthy,
-        has_own_policy: false,
     })
 }
 
@@ -195,6 +194,10 @@ const OF_RESTARTS: [&str; 8] = [
 pub(crate) fn warning(spec: &RestartSpec, given: &[Given]) -> Option<String> {
     let is_idle = |given: &&Given| given.origin == Origin::CommandLine && OF_RESTARTS.contains(&given.key);
     let idle = given.iter().find(is_idle).filter(|_| !spec.is_on())?;
+    let text = |key: &str| given.iter().find(|given| given.key == key).map(|given| given.text.to_string_lossy());
+    if text("max-restarts").is_some_and(|text| text == "0") && text("restart").is_some_and(|text| text != "0") {
+        return Some(format!("--{} has no effect: --max-restarts 0 turns restarts off", idle.key));
+    }
     Some(format!("--{} has no effect without --restart, --max-restarts or --on-failure", idle.key))
 }
 
@@ -309,6 +312,9 @@ mod tests {
             error(&["--restart-on", "timeout"]),
             error(&["--no-restart-codes", "0"]),
             error(&["--restart", "3", "--restart-scope", "rank"]),
+            error(&["--restart", "-1"]),
+            error(&["--start-retries", "-1"]),
+            error(&["--ready-timeout", "-3s"]),
             error(&["--on-failure", " "]),
             error(&["--on-failure", "'a"]),
         ];
@@ -317,13 +323,16 @@ mod tests {
         error: --restart: the window is 0: write 3 without one, or 3/1h
         error: --max-restarts: "x" is not a number
         error: --backoff: "30s..1s" goes backwards: write the shorter time first, as in 1s..30s
-        error: --backoff: "1s.30s" is not a duration: write 500ms, 5s, 1m30s or 2h
+        error: --backoff: "1s.30s" is not MIN..MAX: write 1s..30s, or 5s for both
         error: --restart-on: "signals" is not a class of failures; did you mean "signal"?
-        error: --restart-on: "crash" is not a class of failures: write some of out-of-memory,exception,abort,signal,exit-code,stuck-in-finalize,stuck-in-exit-handlers,exit-without-finalize,exit-before-init,left-early,stopped,launcher-lost
+        error: --restart-on: "crash" is not a class of failures: write some of out-of-memory,exception,abort,signal,exit-code,stuck-in-finalize,stuck-in-exit-handlers,exit-without-finalize,exit-before-init,left-early,stopped,hang,node-lost
         error: --restart-on: a job that ended with "timeout" is never restarted
         error: --no-restart-codes: "0" is not an exit code of a failure: write 1 to 255, or a range such as 64-78
         error: --restart-scope: "rank" needs --keep-going: without it, the first failure stops all ranks
         hint: add --keep-going if the ranks do not depend on each other
+        error: --restart: "-1" is not a number of restarts: write 3 or 3/1h
+        error: --start-retries: "-1" is not a number
+        error: --ready-timeout: "-3s" is not a duration: write 500ms, 5s, 1m30s or 2h
         error: --on-failure: the command is empty
         error: --on-failure: a quote is not closed in "'a"
         "#);
@@ -335,6 +344,8 @@ mod tests {
         let text = "--backoff has no effect without --restart, --max-restarts or --on-failure";
         assert_eq!(warnings(&[], &["--backoff", "5s"]), [text]);
         assert!(warnings(&[("RANKRUN_BACKOFF", "5s")], &[]).is_empty());
+        let off = "--backoff has no effect: --max-restarts 0 turns restarts off";
+        assert_eq!(warnings(&[], &["--restart", "5", "--max-restarts", "0", "--backoff", "0..0"]), [off]);
         assert!(warnings(&[], &["--backoff", "5s", "--restart", "1"]).is_empty());
     }
 }

@@ -12,6 +12,7 @@ use rankrun_core::env::matches as name_matches;
 use rankrun_core::job::{
     Buffer, CleanShm, Descendants, EnvEdit, MpiMode, RestartSpec, StdinTarget, StopScope, TorchStore, Wrap,
 };
+use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::testimony::Graces;
 use rankrun_core::units::{parse_duration, parse_size};
 use rankrun_core::{Rank, RankSet, Template};
@@ -20,12 +21,14 @@ use crate::args;
 use crate::choices::{self, Output, Stdio, When, choose};
 use crate::config::{self, Config};
 use crate::files::{Files, MatchSettings, files, matches, of_ranks};
+use crate::hosts::{self, HostSettings};
 use crate::invocation::Segment;
+use crate::joining::{self, Joining, NodeCount};
 use crate::message::Problem;
 use crate::restarting;
 use crate::slips::{misspelt_variables, no_command, slip};
 use crate::stopping;
-use crate::values::{read_gpus, read_nproc, read_rank, read_stdin};
+use crate::values::{read_gpus, read_level, read_nproc, read_rank, read_stdin};
 use crate::words;
 
 /// Where a setting comes from.
@@ -61,6 +64,7 @@ impl Given {
             Origin::CommandLine => match self.key {
                 "nproc" => format!("-n: {text}"),
                 "env" => format!("-x: {text}"),
+                "hosts" => format!("-H: {text}"),
                 key => format!("--{key}: {text}"),
             },
             Origin::Variable(name) => format!("{}: {text}", name.display()),
@@ -85,7 +89,8 @@ pub(crate) enum Nproc {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct AppSettings {
     pub(crate) command: Vec<OsString>,
-    pub(crate) nproc: Nproc,
+    /// `None` if it is not said.
+    pub(crate) nproc: Option<Nproc>,
     pub(crate) env: Vec<EnvEdit>,
     pub(crate) wdir: Option<Template>,
     pub(crate) wraps: Vec<Wrap>,
@@ -97,6 +102,7 @@ pub(crate) struct AppSettings {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Settings {
     pub(crate) apps: Vec<AppSettings>,
+    pub(crate) hosts: HostSettings,
     pub(crate) gpus_per_rank: Option<u32>,
     pub(crate) mpi: MpiMode,
     pub(crate) torch_store: TorchStore,
@@ -110,6 +116,7 @@ pub(crate) struct Settings {
     pub(crate) linger: Option<Duration>,
     pub(crate) graces: Graces,
     /// End a rank whose stderr ends with a traceback, instead of warning of it.
+    pub(crate) stall: Option<StallSpec>,
     pub(crate) end_suspects: bool,
     /// Give Python interpreters the hook.
     pub(crate) hook: bool,
@@ -120,9 +127,12 @@ pub(crate) struct Settings {
     pub(crate) die_with_parent: bool,
     /// When the job is started again. A path in it is still as written.
     pub(crate) restart: RestartSpec,
+    /// How many nodes there may be, if that was said.
+    pub(crate) nodes: Option<NodeCount>,
+    /// The nodes of the job join by themselves.
+    pub(crate) joining: Option<Joining>,
     pub(crate) output: Option<Output>,
-    /// The template of the tag; empty for the default one. With its origin, since only the output crate can validate
-    /// it.
+    /// The template of the tag; empty for the default one. With its origin: only the output crate can validate it.
     pub(crate) tag: Option<Given>,
     pub(crate) timestamps: bool,
     pub(crate) only: Option<RankSet>,
@@ -193,6 +203,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         let later = Sources { typed: &segment.typed, config: None, env: &[] };
         given.extend(later.all());
     }
+    let (nodes, joining) = joining::read(&sources)?;
     let switch = |key| sources.get(key, read_bool).map(|yes| yes.unwrap_or(false));
     let verbose = match first.get_count("verbose") {
         0 => sources.get("verbose", read_level)?.unwrap_or(0),
@@ -206,6 +217,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
     let files = |key| sources.path(key)?.map(|given| files(&given)).transpose();
     let settings = Settings {
         apps,
+        hosts: hosts::read(&sources, &mut warnings)?,
         gpus_per_rank: sources.get("gpus-per-rank", read_gpus)?.flatten(),
         mpi: sources.choice("mpi", choices::MPI)?.unwrap_or_default(),
         torch_store: sources.choice("torch-store", choices::TORCH_STORE)?.unwrap_or_default(),
@@ -216,7 +228,8 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         grace_saving: sources.get("grace-saving", duration)?,
         stop_signal: sources.get("stop-signal", stopping::read_signal)?,
         linger: sources.get("linger", duration)?,
-        graces: graces(sources.get("finalize-grace", duration)?, sources.get("exit-grace", duration)?),
+        graces: stopping::graces(sources.get("finalize-grace", duration)?, sources.get("exit-grace", duration)?),
+        stall: sources.get("stall", stopping::stall)?.map_or_else(|| Some(StallSpec::default()), |given| given.0),
         end_suspects: sources.choice("on-suspect", choices::ON_SUSPECT)?.unwrap_or(false),
         hook: sources.choice("hook", choices::HOOK)?.unwrap_or(true),
         stop_scope: sources.choice("stop-scope", choices::STOP_SCOPE)?.unwrap_or_default(),
@@ -225,6 +238,8 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         keep_going: switch("keep-going")?,
         die_with_parent: switch("die-with-parent")?,
         restart: restarting::read(&sources, switch("keep-going")?)?,
+        nodes,
+        joining,
         output: sources.choice("output", choices::OUTPUT)?,
         tag: sources.one("tag").and_then(read_tag),
         timestamps: switch("timestamps")?,
@@ -420,11 +435,26 @@ pub(crate) const KEYS: &[&str] = &[
     "tf-config",
     "pmix-lib",
     "error-file",
+    "hosts",
+    "hostfile",
+    "ppn",
+    "map",
+    "oversubscribe",
+    "interface",
+    "local-addr",
+    "port-range",
+    "node-timeout",
+    "on-front-lost",
+    "srun-args",
+    "ssh-command",
+    "remote-binary",
+    "copy",
     "timeout",
     "grace",
     "linger",
     "finalize-grace",
     "exit-grace",
+    "stall",
     "on-suspect",
     "hook",
     "stop-scope",
@@ -434,6 +464,11 @@ pub(crate) const KEYS: &[&str] = &[
     "stop-signal",
     "keep-going",
     "die-with-parent",
+    "nnodes",
+    "node-rank",
+    "rendezvous",
+    "secret-file",
+    "start-timeout",
     "restart",
     "max-restarts",
     "backoff",
@@ -475,11 +510,6 @@ pub(crate) const KEYS: &[&str] = &[
     "quiet",
 ];
 
-fn graces(finalize: Option<Duration>, handlers: Option<Duration>) -> Graces {
-    let default = Graces::default();
-    Graces { finalize: finalize.unwrap_or(default.finalize), handlers: handlers.unwrap_or(default.handlers), ..default }
-}
-
 fn app(sources: &Sources<'_>, segment: &Segment, warnings: &mut Vec<String>) -> Result<AppSettings, Problem> {
     let command = sources.typed.get_many::<OsString>(args::COMMAND);
     let command: Vec<OsString> = command.into_iter().flatten().cloned().collect();
@@ -494,7 +524,7 @@ fn app(sources: &Sources<'_>, segment: &Segment, warnings: &mut Vec<String>) -> 
     let wraps: Result<Vec<Wrap>, Problem> = sources.every(&["wrap"]).iter().map(wrap).collect();
     Ok(AppSettings {
         command,
-        nproc: sources.get("nproc", read_nproc)?.unwrap_or(Nproc::Count(1)),
+        nproc: sources.get("nproc", read_nproc)?,
         env,
         wdir: sources.path("wdir")?.map(|given| template(&given, &given.text)).transpose()?,
         wraps: wraps?,
@@ -564,14 +594,6 @@ pub(crate) fn read_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-fn read_level(text: &str) -> Result<i8, String> {
-    match text {
-        "yes" | "true" => Ok(1),
-        "no" | "false" => Ok(0),
-        _ => text.parse::<u8>().map(|level| level.min(2) as i8).map_err(|_| format!("\"{text}\" is not 0, 1 or 2")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -603,7 +625,7 @@ mod tests {
             &["-n", "1", "-x", "A=1", "./a", ":", "-np", "7", "-xB", "--wdir=/", "./b", "-n", "3"],
         );
         let [a, b] = &settings.apps[..] else { panic!("two commands") };
-        assert_eq!((a.nproc, b.nproc), (Nproc::Count(1), Nproc::Count(7)));
+        assert_eq!((a.nproc, b.nproc), (Some(Nproc::Count(1)), Some(Nproc::Count(7))));
         assert_eq!(b.command, ["./b", "-n", "3"], "options end at the command");
         let set = |name: &str, value: &str| EnvEdit::Set { name: name.into(), value: value.into() };
         assert_eq!((&a.env[..], &b.env[..]), (&[set("A", "1")][..], &[set("B", "2")][..]));
@@ -646,14 +668,14 @@ mod tests {
         let env =
             [("RANKRUN_GRCAE", "3s"), ("RANKRUN_RANK", "1"), ("RANKRUN_MY_OWN_THING", "1"), ("RANKRUN_GRACE", "1s")];
         assert_eq!(resolved(&env, &["true"]).warnings, ["RANKRUN_GRCAE is not a setting; did you mean RANKRUN_GRACE?"]);
-        let env = ["RANKRUN_WRAP", "RANKRUN_ENV", "RANKRUN_DRY_RUN", "RANKRUN_LABEL", "RANKRUN_HOSTFILE"]
+        let env = ["RANKRUN_WRAP", "RANKRUN_ENV", "RANKRUN_DRY_RUN", "RANKRUN_LABEL", "RANKRUN_RANKFILE"]
             .map(|name| (name, "1"));
         insta::assert_snapshot!(resolved(&env, &["true"]).warnings.join("\n"), @"
         RANKRUN_WRAP is not a setting: write --wrap on the command line, or wrap in a file for --config
         RANKRUN_ENV is not a setting: write --env on the command line, or env in a file for --config
         RANKRUN_DRY_RUN is not a setting: write --dry-run on the command line
         RANKRUN_LABEL is not a setting; did you mean RANKRUN_TAG?
-        RANKRUN_HOSTFILE is not a setting: --hostfile is an option of another launcher
+        RANKRUN_RANKFILE is not a setting: --rankfile is an option of another launcher
         ");
     }
 

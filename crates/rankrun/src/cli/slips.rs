@@ -29,6 +29,13 @@ const ANY_TEXT: &[&str] = &[
     "config",
     "report-dir",
     "journal",
+    "hosts",
+    "hostfile",
+    "interface",
+    "ssh-command",
+    "remote-binary",
+    "rendezvous",
+    "secret-file",
 ];
 
 /// `last` is the option at the end of the words: it may have taken the command for its value.

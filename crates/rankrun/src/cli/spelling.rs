@@ -74,7 +74,14 @@ pub(crate) fn spell(command: &Command, words: &[OsString], is_only: bool) -> Res
                 if let [value] = values {
                     typography::check_value(&option.name, value)?;
                 }
-                spelt.extend_from_slice(values);
+                match values {
+                    // A number below 0 is a value, which the option itself refuses, and not the next option.
+                    [value] if is_negative(value) && end.starts_with("--") => {
+                        spelt[at].push("=");
+                        spelt[at].push(value);
+                    }
+                    values => spelt.extend_from_slice(values),
+                }
                 (values.len(), at)
             }
             None => (foreign(command, &option, after, is_only, &mut spelt)?, start),
@@ -100,6 +107,11 @@ pub(crate) fn spell(command: &Command, words: &[OsString], is_only: bool) -> Res
     }
     spelt.extend(rest.iter().cloned());
     Ok(Spelt { words: spelt, last })
+}
+
+/// `-1`, `-5s`.
+fn is_negative(value: &OsStr) -> bool {
+    matches!(value.as_bytes(), [b'-', digit, ..] if digit.is_ascii_digit())
 }
 
 /// One option as typed.
@@ -477,13 +489,14 @@ mod tests {
         assert_eq!(spelt(&["--nproc_per_node=gpu", "--standalone", "a"]), ["--nproc=gpu", "a"]);
         assert_eq!(spelt(&["--nproc-per-node", "auto", "a"]), ["--nproc=gpu-or-cpu", "a"]);
         assert_eq!(spelt(&["--log_dir=x", "-timeout", "3", "a"]), ["--log-dir=x", "--timeout", "3", "a"]);
-        assert_eq!(spelt(&["-K", "--kill-on-bad-exit=1", "-host", "localhost", "a"]), ["a"]);
+        assert_eq!(spelt(&["-K", "--kill-on-bad-exit=1", "-launcher", "ssh", "a"]), ["a"]);
+        assert_eq!(spelt(&["-host", "a,b", "-perhost", "2", "a"]), ["--hosts=a,b", "--ppn=2", "a"]);
     }
 
     #[test]
     fn letters_stand_together_only_where_each_is_ours_and_none_prints_a_text() {
         assert_eq!(spelt(&["-vvl", "-n4", "-xA=1", "-l=x", "a"]), ["-vvl", "-n4", "-xA=1", "-l=x", "a"]);
-        for word in ["-hosts", "-hn4", "-vh", "-Vl", "-xterm", "-nfoo", "-vlz", "-version1"] {
+        for word in ["-hostz", "-hn4", "-vh", "-Vl", "-xterm", "-nfoo", "-vlz", "-version1"] {
             assert!(spelled(&[word, "a"]).is_err(), "{word}");
         }
     }

@@ -1,7 +1,11 @@
 //! The options for the signals that end ranks, and their values.
 
+use std::time::Duration;
+
 use clap::Arg;
+use rankrun_core::stacks::stall;
 use rankrun_core::status::signal_name;
+use rankrun_core::testimony::Graces;
 
 use crate::args::option;
 
@@ -27,6 +31,11 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
     ]
 }
 
+/// Reads the value of `--stall`.
+pub(crate) fn stall(text: &str) -> Result<stall::Given, String> {
+    text.parse().map_err(|error: stall::StallError| error.to_string())
+}
+
 /// Reads the name or number of a signal that a program can handle.
 pub(crate) fn read_signal(text: &str) -> Result<i32, String> {
     const LAST: i32 = 64;
@@ -40,6 +49,12 @@ pub(crate) fn read_signal(text: &str) -> Result<i32, String> {
         Some(32 | 33) | None => Err(format!("\"{text}\" is not a signal: write INT, USR1 or 10")),
         Some(number) => Ok(number),
     }
+}
+
+/// How long a process that has failed may take to end.
+pub(crate) fn graces(finalize: Option<Duration>, handlers: Option<Duration>) -> Graces {
+    let default = Graces::default();
+    Graces { finalize: finalize.unwrap_or(default.finalize), handlers: handlers.unwrap_or(default.handlers), ..default }
 }
 
 #[cfg(test)]

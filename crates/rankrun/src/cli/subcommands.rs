@@ -16,14 +16,28 @@ pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
     ("report", "Print the report of a job"),
     ("restart", "Restart a running job as planned"),
     ("replay", "Print the report of a journal"),
+    ("stacks", "Print where the ranks of a running job are"),
     ("status", "Print what running jobs and their ranks are doing"),
     ("stop", "Stop a running job"),
     ("torchrun", "Run a command line of torchrun"),
 ];
 
 /// The definitions of all subcommands.
-pub(crate) fn all() -> [Command; 11] {
-    [check(), clean(), completions(), man(), mpiexec(), replay(), report(), restart(), status(), stop(), torchrun()]
+pub(crate) fn all() -> [Command; 12] {
+    [
+        check(),
+        clean(),
+        completions(),
+        man(),
+        mpiexec(),
+        replay(),
+        report(),
+        restart(),
+        stacks(),
+        status(),
+        stop(),
+        torchrun(),
+    ]
 }
 
 /// The definition of a subcommand.
@@ -75,6 +89,14 @@ pub(crate) fn report() -> Command {
                 .value_hint(clap::ValueHint::AnyPath)
                 .help("The id of the job or the beginning of it; or its report.json, or the directory that holds one"),
         )
+        .arg(
+            Arg::new("attempt")
+                .long("attempt")
+                .value_name("N")
+                .allow_negative_numbers(true)
+                .help("Print that of an attempt before the last, from 0 on (--restart)")
+                .conflicts_with("list"),
+        )
         .arg(Arg::new("list").long("list").help("List your reports, the newest first").action(ArgAction::SetTrue).conflicts_with("job"))
         .arg(Arg::new("json").long("json").help("Print JSON").action(ArgAction::SetTrue))
         .args_override_self(true)
@@ -104,6 +126,32 @@ pub(crate) fn status() -> Command {
         .args_override_self(true)
 }
 
+pub(crate) fn stacks() -> Command {
+    Command::new("stacks")
+        .bin_name("rankrun stacks")
+        .about(about("stacks"))
+        .long_about(
+            "Looks into the ranks of a running job, without their help, and prints in which functions they are: Python, C, C++, \
+             Fortran, Rust. Ranks that are at the same place share a line, and those that differ from the others are named. A rank \
+             is stopped for some milliseconds at most.",
+        )
+        .arg(running_job().required(true))
+        .arg(
+            Arg::new("rank")
+                .long("rank")
+                .value_name("RANKS")
+                .help("Only these ranks, as in 0,4-7, with each of their threads"),
+        )
+        .arg(
+            Arg::new("native")
+                .long("native")
+                .help("Each thread of each rank, with the frames of the Python interpreter itself")
+                .action(ArgAction::SetTrue),
+        )
+        .arg(Arg::new("json").long("json").help("Print JSON, with every rank").action(ArgAction::SetTrue))
+        .args_override_self(true)
+}
+
 pub(crate) fn stop() -> Command {
     Command::new("stop")
         .bin_name("rankrun stop")
@@ -129,7 +177,7 @@ pub(crate) fn restart() -> Command {
         .about(about("restart"))
         .long_about(
             "Ends all ranks of a running job and starts them again, as a new attempt that does not count as one of --restart. Waits \
-             until every rank of it runs. The job must have been started with restarts.",
+             until every rank of it runs. Any running job can be restarted, but one with --restart-scope rank.",
         )
         .arg(running_job().required(true))
         .arg(no_wait().help("Return when the restart has begun"))

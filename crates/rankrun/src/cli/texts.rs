@@ -34,6 +34,7 @@ pub(crate) const COMMANDS: &str = "  rankrun check              Diagnose this ma
   rankrun report [JOB]       Print the report of a job (default: the newest)
   rankrun restart JOB        Restart a running job as planned
   rankrun replay FILE        Print the report of a journal
+  rankrun stacks JOB         Print in which call every rank is, and which one is odd
   rankrun status [JOB]       Print what running jobs and their ranks are doing
   rankrun stop JOB           Stop a running job
   rankrun torchrun ...       Run a command line of torchrun";

@@ -20,6 +20,14 @@ pub(crate) fn read_nproc(text: &str) -> Result<Nproc, String> {
     }
 }
 
+pub(crate) fn read_level(text: &str) -> Result<i8, String> {
+    match text {
+        "yes" | "true" => Ok(1),
+        "no" | "false" => Ok(0),
+        _ => text.parse::<u8>().map(|level| level.min(2) as i8).map_err(|_| format!("\"{text}\" is not 0, 1 or 2")),
+    }
+}
+
 pub(crate) fn read_rank(text: &str) -> Result<Rank, String> {
     let rank = text.parse().map(Rank);
     rank.map_err(|_| format!("\"{text}\" is not a rank"))

@@ -27,7 +27,7 @@ use rankrun_sys::reason;
 /// The time from SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 /// The time from SIGKILL until a process counts as unkillable.
-const KILL_BOUND: Duration = Duration::from_secs(5);
+pub(crate) const KILL_BOUND: Duration = Duration::from_secs(5);
 /// What a dead job left.
 #[derive(Debug)]
 pub(crate) struct Leftover {
@@ -86,11 +86,37 @@ fn survey_base(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
     Ok(directories.into_iter().filter_map(|directory| examine(job(&directory)?, directory)).collect())
 }
 
+/// The name of a job's directory and cgroup: that of the job, and on a node that its front reached over ssh the number of the node.
+fn parts(name: &str) -> Option<(&str, Option<&str>)> {
+    let (job, node) = name.split_once("-n").map_or((name, None), |(job, node)| (job, Some(node)));
+    let is_job = job.len() == 8 && job.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_node = node.is_none_or(|node| !node.is_empty() && node.bytes().all(|byte| byte.is_ascii_digit()));
+    (is_job && is_node).then_some((job, node))
+}
+
+/// Ends all that is there of a job whose agent and guard are gone, and removes what it left. Returns whether nothing is left.
+pub(crate) fn end_all_of(job: &str) -> bool {
+    if parts(job).is_none() {
+        return false;
+    }
+    let directories = tidy::bases().into_iter().filter(|base| tidy::check(base).is_ok()).map(|base| base.join(job));
+    let lone = tidy::lone_directories().into_iter().filter(|(name, _)| name == job).map(|(_, directory)| directory);
+    let leftovers = directories.chain(lone).filter_map(|directory| examine(job.to_owned(), directory));
+    // What is told of each is for people.
+    // What is still alive is looked for below.
+    leftovers.for_each(|leftover| _ = leftover.remove(&mut String::new()));
+    // The directory goes last, but it may be gone although somebody is left.
+    let processes = processes_of(job);
+    end(&processes, job, Signal::KILL, KILL_BOUND);
+    let groups = cgroups_of(job);
+    let is_empty = |path: &PathBuf| GuardedCgroup::open(path).is_ok_and(|group| group.empty() && group.remove());
+    processes_of(job).is_empty() && groups.iter().all(is_empty)
+}
+
 /// What a job left, if it is dead.
 fn examine(job: String, directory: PathBuf) -> Option<Leftover> {
-    let named_like_a_job = job.len() == 8 && job.bytes().all(|byte| byte.is_ascii_hexdigit());
     let meta = std::fs::symlink_metadata(&directory).ok()?;
-    if !named_like_a_job || !meta.is_dir() || meta.uid() != getuid().as_raw() {
+    if parts(&job).is_none() || !meta.is_dir() || meta.uid() != getuid().as_raw() {
         return None;
     }
     let lock = std::fs::File::open(&directory).ok()?;
@@ -116,10 +142,17 @@ fn processes_of(job: &str) -> Vec<proc::Process> {
     all.into_iter().filter(ours).collect()
 }
 
-fn is_of_job(pid: i32, job: &str) -> bool {
+fn is_of_job(pid: i32, name: &str) -> bool {
     let owner = std::fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
+    let (job, node) = parts(name).unwrap_or((name, None));
+    let value = |variable| proc::environment_variable(pid, variable);
+    // Two nodes may be one machine, and a restart gives them other ranks. Their directories keep their names.
+    let is_there = |socket: Vec<u8>| {
+        Path::new(OsStr::from_bytes(&socket)).iter().any(|part| part.as_bytes().ends_with(name.as_bytes()))
+    };
     owner.is_ok_and(|owner| owner == getuid().as_raw())
-        && proc::environment_variable(pid, "RANKRUN_JOB_ID").is_some_and(|value| value == job.as_bytes())
+        && value("RANKRUN_JOB_ID").is_some_and(|value| value == job.as_bytes())
+        && node.is_none_or(|_| value("RANKRUN_SOCKET").is_some_and(is_there))
 }
 
 /// The job's directories in the cgroup v2 hierarchy, at any place.

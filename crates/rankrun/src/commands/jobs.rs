@@ -16,6 +16,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::commands::report::Reports;
 use crate::message::Problem;
 
 /// How long a front may take to answer. It answers in its next turn, and waits 2 s for its agents before.
@@ -243,6 +244,14 @@ fn no_such_job(command: &str, word: &str, all: &[Found]) -> Problem {
             true => format!("sudo -u {owner} rankrun {command} {word}"),
             false => format!("ask that user, or root (its guard is process {pid})"),
         });
+    }
+    let ended = match word.is_empty() {
+        true => Vec::new(),
+        false => Reports::of_user(std::env::vars_os()).begin_so(word),
+    };
+    if let [job] = ended.as_slice() {
+        return Problem::usage(format!("job {job} is not running: it has ended"))
+            .hint(format!("\"rankrun report {job}\" prints its report"));
     }
     let running: Vec<&str> = all.iter().filter(|found| found.is_held()).map(|found| found.job.as_str()).collect();
     let problem = Problem::usage(format!("no job \"{word}\" of yours is running on this machine"));

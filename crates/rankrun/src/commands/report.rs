@@ -55,18 +55,27 @@ impl Reports {
     }
 
     /// The text of one report, or its JSON: that of `job`, which is an id, the beginning of one or a path; by default the
-    /// newest.
-    pub(crate) fn read(&self, job: Option<&Path>, as_json: bool, color: bool) -> Result<String, Problem> {
+    /// newest. `attempt`: that of this attempt of the job, by default the last.
+    pub(crate) fn read(
+        &self,
+        job: Option<&Path>,
+        attempt: Option<u32>,
+        as_json: bool,
+        color: bool,
+    ) -> Result<String, Problem> {
         let path = match job {
             Some(job) => self.find(job)?,
             None => self.newest_first()?.into_iter().next().ok_or_else(|| self.none())?,
         };
-        let kept = read(&path)?;
+        let kept = match attempt {
+            Some(attempt) => of_attempt(read(&path)?, attempt)?,
+            None => read(&path)?,
+        };
         if as_json {
             return String::from_utf8(kept.json)
-                .map_err(|_| Problem::usage(format!("\"{}\" is not UTF-8 text", path.display())));
+                .map_err(|_| Problem::usage(format!("\"{}\" is not UTF-8 text", kept.path.display())));
         }
-        let shown = path.display().to_string();
+        let shown = kept.path.display().to_string();
         let mut text = render(&kept.report, Look { saved: Some(&shown), color, is_quoted_above: false });
         text.push('\n');
         Ok(text)
@@ -129,6 +138,13 @@ impl Reports {
         Ok(if job.is_dir() { job.join(REPORT) } else { job.to_owned() })
     }
 
+    /// The jobs with a report whose ids begin so.
+    pub(crate) fn begin_so(&self, word: &str) -> Vec<String> {
+        let reports = self.newest_first().unwrap_or_default();
+        let jobs = reports.iter().filter_map(|path| job_of(path)).filter(|job| job.starts_with(word));
+        jobs.map(str::to_owned).collect()
+    }
+
     /// The paths of the reports, the newest first.
     fn newest_first(&self) -> Result<Vec<PathBuf>, Problem> {
         let Some(directory) = &self.directory else { return Ok(Vec::new()) };
@@ -144,6 +160,27 @@ impl Reports {
             paths.filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path))).collect();
         dated.sort_unstable_by(|one, other| other.cmp(one));
         Ok(dated.into_iter().map(|(_, path)| path).collect())
+    }
+}
+
+/// The report of an attempt, which lies beside that of the last.
+fn of_attempt(last: Kept, attempt: u32) -> Result<Kept, Problem> {
+    let Report { job, attempt: present, .. } = &last.report;
+    if attempt == *present {
+        return Ok(last);
+    }
+    let have = match present {
+        0 => "it has only attempt 0".to_owned(),
+        present => format!("it has attempts 0 to {present}"),
+    };
+    if attempt > *present {
+        return Err(Problem::usage(format!("job {job} has no attempt {attempt}: {have}")));
+    }
+    let path = last.path.with_file_name(format!("attempt-{attempt}.json"));
+    let found = read(&path)?;
+    match found.report.job == *job {
+        true => Ok(found),
+        false => Err(Problem::usage(format!("\"{}\" is of job {}, not of {job}", path.display(), found.report.job))),
     }
 }
 

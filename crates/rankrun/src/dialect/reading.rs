@@ -39,7 +39,7 @@ impl From<Problem> for Stop {
 }
 
 /// One option as typed: its name, and the value behind an equals sign.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Typed {
     pub(crate) name: String,
     pub(crate) value: Option<OsString>,

@@ -1,156 +1,115 @@
-//! Lists and files of hosts, as the launchers of MPI read them. Ranks run on this machine only, so that a list is good if
-//! it names no other one; how many slots it gives is how many ranks there are without `-n`.
+//! Hosts, and how ranks are placed on them: what the options of the launchers say, in words of ours.
 
-use std::collections::BTreeMap;
-use std::net::{ToSocketAddrs, UdpSocket};
+use std::ffi::OsString;
+use std::path::PathBuf;
 
-/// One entry of a list or a line of a file.
+use rankrun_core::hosts::Host;
+
+use crate::dialect::{Typed, with_value};
+use crate::message::Problem;
+
+/// One list or file of hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Host {
-    pub(super) name: String,
-    /// The ranks that it is for, if the entry says so.
-    pub(super) slots: Option<u32>,
+pub(super) struct Named {
+    pub(super) hosts: Vec<Host>,
+    /// The list as written, or the file.
+    pub(super) source: Source,
+    /// The number of the command that it stands before.
+    pub(super) command: usize,
+    pub(super) option: Typed,
 }
 
-/// `a,b:4,user@c`: the value of `-hosts` and `--host`.
-pub(super) fn parse_list(text: &str) -> Result<Vec<Host>, String> {
-    let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-    let hosts: Vec<Host> = entries.map(parse_entry).collect::<Result<_, _>>()?;
-    if hosts.is_empty() { Err("it names no host".to_owned()) } else { Ok(hosts) }
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Source {
+    List(OsString),
+    File(PathBuf),
 }
 
-/// A file of hosts: `host`, `host:n` (Hydra, Intel MPI) or `host slots=n` (Open MPI) in each line, and comments after `#`.
-pub(super) fn parse_file(text: &str) -> Result<Vec<Host>, String> {
-    let mut hosts = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        // Open MPI takes blanks around the equals sign.
-        let line = line.split('#').next().unwrap_or_default().replace(" =", "=").replace("= ", "=");
-        let mut fields = line.split_whitespace();
-        let Some(first) = fields.next() else { continue };
-        let at = |error: String| format!("line {}: {error}", number + 1);
-        let mut host = parse_entry(first).map_err(at)?;
-        for field in fields {
-            let (key, value) = field.split_once('=').unwrap_or((field, ""));
-            match key {
-                "slots" | "cpu" | "count" => host.slots = Some(parse_slots(value).map_err(at)?),
-                "max_slots" | "max-slots" | "max" | "user" | "username" | "user_name" | "binding" | "port" | "ssh" => {}
-                // Open MPI takes a bare number, and does not use it.
-                number if number.parse::<u32>().is_ok() => {}
-                _ => return Err(at(format!("\"{field}\" is not slots=N, max_slots=N, user=NAME or binding=WHAT"))),
+/// What a command line says about hosts and places.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Places {
+    pub(super) named: Vec<Named>,
+    pub(super) per_node: Option<u32>,
+    /// One rank goes to each host in turn.
+    pub(super) is_cyclic: bool,
+    /// An option of Hydra says it: there, the list of hosts begins again when all slots are used.
+    pub(super) begins_again: bool,
+}
+
+impl Places {
+    /// Whether the hosts say how many ranks there are.
+    pub(super) fn say_the_number(&self) -> bool {
+        !self.named.is_empty() || self.per_node.is_some()
+    }
+
+    /// The words of ours. `counts` are the ranks of each command, where it says so.
+    pub(super) fn words(&self, counts: &[Option<u32>]) -> Result<Vec<OsString>, Problem> {
+        let mut words = Vec::new();
+        let mut is_cyclic = self.is_cyclic;
+        match &self.named[..] {
+            [] => {}
+            [first, others @ ..] if others.iter().any(|named| named.command != first.command) => {
+                words.push(with_value("--hosts", &self.by_command(counts)?));
+            }
+            [named] => words.push(match &named.source {
+                Source::List(text) => with_value("--hosts", text),
+                Source::File(path) => with_value("--hostfile", path.as_os_str()),
+            }),
+            several => {
+                let hosts: Vec<String> = several.iter().flat_map(|named| &named.hosts).map(written).collect();
+                words.push(with_value("--hosts", hosts.join(",").as_ref()));
             }
         }
-        hosts.push(host);
-    }
-    if hosts.is_empty() { Err("it names no host".to_owned()) } else { Ok(hosts) }
-}
-
-fn parse_entry(entry: &str) -> Result<Host, String> {
-    let bare = entry.rsplit('@').next().unwrap_or(entry);
-    // An address of IPv6 has colons of its own, and stands between brackets if slots follow.
-    let (name, slots) = match bare.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, rest)) if address.contains(':') => (address, rest.strip_prefix(':')),
-        _ if bare.matches(':').count() == 1 => {
-            let (name, slots) = bare.split_once(':').unwrap_or((bare, ""));
-            (name, Some(slots))
+        let given: u32 = counts.iter().flatten().fold(0, |sum, count| sum.saturating_add(*count));
+        if self.begins_again && given > 0 {
+            words.push("--oversubscribe".into());
+            let hosts: Vec<&Host> = self.named.iter().flat_map(|named| &named.hosts).collect();
+            let has_slots = hosts.iter().any(|host| host.slots.is_some());
+            let is_one_each = self.per_node.map_or(!has_slots, |count| count == 1);
+            is_cyclic |= is_one_each && hosts.len() > 1 && given as usize > hosts.len();
         }
-        _ => (bare, None),
-    };
-    if name.is_empty() {
-        return Err(format!("\"{entry}\" names no host"));
-    }
-    // Open MPI writes "*" for as many as there are CPUs.
-    let slots = slots.filter(|slots| *slots != "*").map(parse_slots).transpose()?;
-    Ok(Host { name: name.to_owned(), slots })
-}
-
-fn parse_slots(text: &str) -> Result<u32, String> {
-    text.parse().ok().filter(|slots| *slots > 0).ok_or_else(|| format!("\"{text}\" is not a number of slots"))
-}
-
-/// How many ranks these hosts are for, if they say so: by their slots, or by naming a host several times.
-pub(super) fn slots(hosts: &[Host]) -> Option<u32> {
-    let mut times: BTreeMap<&str, u32> = BTreeMap::new();
-    for host in hosts {
-        *times.entry(&host.name).or_default() += 1;
-    }
-    let is_said = hosts.iter().any(|host| host.slots.is_some()) || times.values().any(|times| *times > 1);
-    is_said.then(|| hosts.iter().fold(0, |sum, host| host.slots.unwrap_or(1).saturating_add(sum)))
-}
-
-/// Whether a name is one of this machine's. Asks the resolver only for a name that is not plainly its own.
-pub(super) fn is_here(name: &str, own: &str) -> bool {
-    let label = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
-    if name.eq_ignore_ascii_case("localhost") || name.eq_ignore_ascii_case(own) {
-        return true;
-    }
-    let is_short = !name.contains('.') || !own.contains('.');
-    if is_short && name.parse::<std::net::IpAddr>().is_err() && label(name) == label(own) {
-        return true;
-    }
-    let Ok(addresses) = (name, 0).to_socket_addrs() else { return false };
-    // A socket can be bound to an address of this machine only.
-    addresses.into_iter().any(|address| UdpSocket::bind(address).is_ok())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn host(name: &str, slots: Option<u32>) -> Host {
-        Host { name: name.to_owned(), slots }
-    }
-
-    #[test]
-    fn lists_are_read_as_each_launcher_writes_them() {
-        assert_eq!(
-            parse_list("a,me@b:4, c.example ,::1,[::1]:2"),
-            Ok(vec![
-                host("a", None),
-                host("b", Some(4)),
-                host("c.example", None),
-                host("::1", None),
-                host("::1", Some(2))
-            ])
-        );
-        for (bad, error) in [
-            ("", "it names no host"),
-            ("a:", "\"\" is not a number of slots"),
-            ("a:x", "\"x\" is not a number of slots"),
-            ("a:0", "\"0\" is not a number of slots"),
-            (":3", "\":3\" names no host"),
-        ] {
-            assert_eq!(parse_list(bad), Err(error.to_owned()), "{bad}");
+        if let Some(count) = self.per_node {
+            words.push(format!("--ppn={count}").into());
         }
-    }
-
-    #[test]
-    fn files_are_read_as_each_launcher_writes_them() {
-        let text = "# nodes\n\na\nb:2   # two\n  c slots = 4 max_slots=8\nd 7 user=me binding=user:0,1\n";
-        let hosts = vec![host("a", None), host("b", Some(2)), host("c", Some(4)), host("d", None)];
-        assert_eq!(parse_file(text), Ok(hosts));
-        assert_eq!(
-            parse_file("a\nb slot=2\n").unwrap_err(),
-            "line 2: \"slot=2\" is not slots=N, max_slots=N, user=NAME or binding=WHAT"
-        );
-        assert_eq!(parse_file("# none\n"), Err("it names no host".to_owned()));
-    }
-
-    #[test]
-    fn slots_are_those_that_the_list_says() {
-        assert_eq!(slots(&[host("a", None)]), None);
-        assert_eq!(slots(&[host("a", None), host("a", None)]), Some(2), "a host for each rank, as PBS writes it");
-        assert_eq!(slots(&[host("a", Some(3)), host("b", None)]), Some(4));
-    }
-
-    #[test]
-    fn this_machine_is_known_by_its_names_and_addresses() {
-        for name in ["localhost", "LOCALHOST", "vm", "vm.example.org", "127.0.0.1", "::1"] {
-            assert!(is_here(name, "vm"), "{name}");
+        if is_cyclic {
+            words.push("--map=cyclic".into());
         }
-        assert!(is_here("vm", "vm.example.org"));
-        assert!(is_here("10", "10"), "a host may be called so");
-        for name in ["192.0.2.7", "vm2", "vm.elsewhere.invalid"] {
-            assert!(!is_here(name, "vm.example.org"), "{name}");
-        }
+        Ok(words)
     }
+
+    /// A list where each command has hosts of its own: the same as one list if each names one, since ranks go to hosts in
+    /// the order of their numbers.
+    fn by_command(&self, counts: &[Option<u32>]) -> Result<OsString, Problem> {
+        let problem = |named: &Named| {
+            named
+                .option
+                .problem("hosts of one command are taken only where each command names one, and no other")
+                .hint("name all hosts once, before the first command, with their numbers of ranks: -hosts a:4,b:2")
+        };
+        let mut list: Vec<Host> = Vec::new();
+        for (command, count) in counts.iter().enumerate() {
+            let mut of_command = self.named.iter().filter(|named| named.command == command);
+            let (Some(named), None) = (of_command.next(), of_command.next()) else {
+                return Err(problem(&self.named[0]));
+            };
+            let [host] = &named.hosts[..] else { return Err(problem(named)) };
+            let slots = count.unwrap_or(1);
+            match list.iter().position(|have| have.name.eq_ignore_ascii_case(&host.name)) {
+                None => list.push(Host { slots: Some(slots), ..host.clone() }),
+                Some(at) if at + 1 == list.len() => {
+                    list[at].slots = list[at].slots.map(|have| have.saturating_add(slots));
+                }
+                Some(_) => return Err(problem(named)),
+            }
+        }
+        Ok(list.iter().map(written).collect::<Vec<_>>().join(",").into())
+    }
+}
+
+/// A host as a list of ours has it.
+fn written(host: &Host) -> String {
+    let user = host.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+    let name = if host.name.contains(':') { format!("[{}]", host.name) } else { host.name.clone() };
+    let slots = host.slots.map(|slots| format!(":{slots}")).unwrap_or_default();
+    format!("{user}{name}{slots}")
 }

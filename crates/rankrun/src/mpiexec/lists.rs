@@ -102,7 +102,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "HYDRA_*, I_MPI_HYDRA_*",
         None,
-        "the others are not read: nothing is started on another machine, and nothing is bound",
+        "the others are not read: other machines are reached by ssh alone, and nothing is bound",
     ),
 ];
 

@@ -90,6 +90,13 @@ pub(super) enum Special {
     Version,
 }
 
+impl Special {
+    /// Whether it is about hosts and the number of ranks on each.
+    pub(super) fn places_ranks(self) -> bool {
+        matches!(self, S::Per(_) | S::Hosts | S::HostFile | S::HostsOrFile)
+    }
+}
+
 /// One of the words of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Word {
@@ -157,11 +164,12 @@ const ALL: &[Launcher] = &[Hydra, Intel, OpenMpi4, OpenMpi5];
 const HYDRA: &[Launcher] = &[Hydra, Intel];
 const OPEN_MPI: &[Launcher] = &[OpenMpi4, OpenMpi5];
 
-const PLACING: &str = "all ranks are on this machine, in the order of their numbers";
+const PLACING: &str = "ranks have their numbers in the order in which -map-by places them";
 pub(super) const BINDING: &str = "ranks are not bound to CPUs or memory";
-const NO_REMOTE: &str = "nothing is started on another machine";
+const NO_REMOTE: &str = "other machines are reached by ssh, which needs nothing of the kind";
+const NO_FILES: &str = "no files are copied to other machines";
 pub(super) const SHOWN: &str = "places, bindings and protocols are not printed; --dry-run shows the plan";
-const NODES: &str = "rankrun starts ranks on this machine only";
+const NODES: &str = "name the other hosts: write -hosts a,b";
 pub(super) const DEBUGGER: &str = "write --tty 0 --wrap '0:gdb --args' for the rank that you want to debug";
 const NO_DVM: &str = "every job is started and ended by a rankrun of its own: leave it out";
 pub(super) const NO_RESTART: &str =
@@ -172,9 +180,8 @@ const INHERITED: &str =
     "on its own machine the launcher strips nothing either; --env-remove '*' leaves only what rankrun sets";
 pub(super) const REPORT: &str = "the report of a job that was ended says what each rank did, and has every exit code";
 const TRACE: &str = "write -x LD_PRELOAD=libVT.so to trace, -x LD_PRELOAD=libVTmc.so to check";
-const HOSTS: &str =
-    "read: names of this machine are good, any other is refused; without -n their slots are the number of ranks";
-const PER_NODE: &str = "without -n: N ranks; with it nothing, since there is one machine";
+const HOSTS: &str = "`--hosts` or `--hostfile`; without -n their slots are the number of ranks; under Hydra's names the list begins again when all slots are used (`--oversubscribe`)";
+const PER_NODE: &str = "`--ppn N`; without -n it is N ranks on each host";
 pub(super) const COPIES: &str = "the files are in a directory for each job, rank-0000.stdout and so on; the output is on the terminal too, except with nocopy";
 pub(super) const NO_UNIVERSE: &str = "the universe has the size of the job, since MPI_Comm_spawn is not offered";
 
@@ -189,20 +196,26 @@ pub(super) const TABLE: &[Row] = &[
     row(OPEN_MPI, &["-c"], "N", Command, special(S::Count, "`-n N`")),
     row(HYDRA, &["-ppn"], "N", Job, special(S::Per(Resource::Node), PER_NODE)),
     row(&[Intel], &["-perhost", "-grr"], "N", Job, special(S::Per(Resource::Node), PER_NODE)),
-    row(&[Intel], &["-rr"], "", Job, Already("there is one machine")),
+    row(&[Intel], &["-rr"], "", Job, Same(&["--map=cyclic"])),
     row(OPEN_MPI, &["-N", "-npernode"], "N", Job, special(S::Per(Resource::Node), PER_NODE)),
-    row(OPEN_MPI, &["-pernode"], "", Job, special(S::OnePerNode, "without -n: 1 rank")),
+    row(OPEN_MPI, &["-pernode"], "", Job, special(S::OnePerNode, "`--ppn 1`")),
     row(
         OPEN_MPI,
         &["-npersocket"],
         "N",
         Job,
-        special(S::Per(Resource::Package), "without -n: N ranks for each socket; with it nothing"),
+        special(S::Per(Resource::Package), "`--ppn`: N ranks for each socket of this machine"),
     ),
     row(OPEN_MPI, &["-ppr"], "N:WHAT", Job, special(S::Ppr, "as -map-by ppr:N:WHAT")),
-    row(OPEN_MPI, &["-oversubscribe"], "", Job, Already("ranks may outnumber CPUs and slots")),
+    row(OPEN_MPI, &["-oversubscribe"], "", Job, Same(&["--oversubscribe"])),
     row(OPEN_MPI, &["-allow-run-as-root"], "", Job, Already("root may start jobs")),
-    row(OPEN_MPI, &["-nooversubscribe"], "", Job, Refused("write -n auto: one rank for each CPU")),
+    row(
+        OPEN_MPI,
+        &["-nooversubscribe"],
+        "",
+        Job,
+        Differs(&["--no-oversubscribe"], "the slots of hosts are a bound, the CPUs of a machine are none"),
+    ),
     row(HYDRA, &["-usize"], "N", Job, Without(NO_UNIVERSE)),
     // Where they run.
     row(ALL, &["-host"], "HOSTS", Job, special(S::Hosts, HOSTS)),
@@ -219,11 +232,13 @@ pub(super) const TABLE: &[Row] = &[
     row(&[Hydra], &["-rankmap"], "MAP", Job, Already(PLACING)),
     row(&[Hydra], &["-order-nodes"], "ORDER", Job, Already(NO_REMOTE)),
     row(&[Hydra], &["-hybrid-hosts"], "", Job, Already(NO_REMOTE)),
-    row(HYDRA, &["-launcher", "-launcher-exec", "-rmk"], "VALUE", Job, Already(NO_REMOTE)),
-    row(HYDRA, &["-bootstrap", "-bootstrap-exec", "-bootstrap-exec-args"], "VALUE", Job, Already(NO_REMOTE)),
+    row(HYDRA, &["-launcher", "-bootstrap", "-rmk"], "VALUE", Job, Already(NO_REMOTE)),
+    row(HYDRA, &["-launcher-exec", "-bootstrap-exec"], "COMMAND", Job, Same(&["--ssh-command={}"])),
+    row(HYDRA, &["-bootstrap-exec-args"], "WORDS", Job, Refused("write --ssh-command 'ssh WORDS'")),
     row(HYDRA, &["-enable-x", "-disable-x"], "", Job, Already(NO_REMOTE)),
     row(HYDRA, &["-disable-hostname-propagation", "-enable-hostname-propagation"], "", Job, Already(NO_REMOTE)),
-    row(HYDRA, &["-iface", "-localhost", "-nameserver", "-demux"], "VALUE", Job, Already(NO_REMOTE)),
+    row(HYDRA, &["-iface"], "NAME", Job, Same(&["--interface={}"])),
+    row(HYDRA, &["-localhost", "-nameserver", "-demux"], "VALUE", Job, Already(NO_REMOTE)),
     row(&[Hydra], &["-pmi-port"], "", Job, Already(NO_REMOTE)),
     row(&[Intel], &["-branch-count", "-tree-width", "-pmi-connect", "-rsh", "-r"], "VALUE", Job, Already(NO_REMOTE)),
     row(&[Intel, OpenMpi5], &["-tmpdir"], "DIR", Job, Already("ranks have a directory of their own, which is removed")),
@@ -254,8 +269,8 @@ pub(super) const TABLE: &[Row] = &[
         Job,
         Refused("in a shell, write & behind the command line: $! is the process id of rankrun"),
     ),
-    row(OPEN_MPI, &["-preload-files"], "FILES", Command, Already(NO_REMOTE)),
-    row(OPEN_MPI, &["-preload-binary"], "", Command, Already(NO_REMOTE)),
+    row(OPEN_MPI, &["-preload-files"], "FILES", Command, Without(NO_FILES)),
+    row(OPEN_MPI, &["-preload-binary"], "", Command, Without(NO_FILES)),
     // Binding.
     row(ALL, &["-bind-to", "-bindto"], "WHAT", Job, Without(BINDING)),
     row(HYDRA, &["-binding", "-membind", "-topolib"], "WHAT", Job, Without(BINDING)),
@@ -267,17 +282,13 @@ pub(super) const TABLE: &[Row] = &[
         Job,
         special(
             S::MapBy,
-            "ppr:N:node (package, numa) without -n: N ranks for each; all ranks are on this machine; PE=N, which binds, is not done (a warning)",
+            "node: `--map cyclic`; ppr:N:node (package, numa): `--ppn`; others place ranks within a host, which is not done; PE=N, which binds, is not done (a warning)",
         ),
     ),
     row(OPEN_MPI, &["-rank-by", "-rankby"], "WHAT", Job, Already(PLACING)),
-    row(
-        OPEN_MPI,
-        &["-bycore", "-bynode", "-byslot", "-bind-to-core", "-bind-to-socket", "-use-hwthread-cpus"],
-        "",
-        Job,
-        Without(BINDING),
-    ),
+    row(OPEN_MPI, &["-bycore", "-bind-to-core", "-bind-to-socket", "-use-hwthread-cpus"], "", Job, Without(BINDING)),
+    row(OPEN_MPI, &["-bynode"], "", Job, Same(&["--map=cyclic"])),
+    row(OPEN_MPI, &["-byslot"], "", Job, Same(&["--map=block"])),
     row(OPEN_MPI, &["-cpus-per-proc", "-cpus-per-rank", "-cpu-set", "-cpu-list"], "VALUE", Job, Without(BINDING)),
     row(&[OpenMpi4], &["-cf", "-cartofile"], "FILE", Job, Without(BINDING)),
     row(ALL, &["-report-bindings"], "", Job, Without(SHOWN)),

@@ -13,7 +13,7 @@ use crate::dialect::{Here, Reading, Stop};
 fn reading_in(env: &[(&str, &str)], words: &[&str]) -> Result<Reading, String> {
     let env: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
     let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-    read(&words, &Around { env: &env, node: "vm", packages: || 2, numa_nodes: || 3 }).map_err(|stop| match stop {
+    read(&words, &Around { env: &env, packages: || 2, numa_nodes: || 3 }).map_err(|stop| match stop {
         Stop::Problem(problem) => problem.to_string(),
         Stop::Help => "help".to_owned(),
         Stop::Version => "version".to_owned(),
@@ -50,18 +50,22 @@ fn options_of_each_launcher_become_ours() {
         ("--np 4 -l ./a", "--tag -n 4 ./a"),
         ("-np=4 ./a", "-n 4 ./a"),
         ("-c 2 ./a", "-n 2 ./a"),
-        ("-ppn 3 ./a", "-n 3 ./a"),
-        ("-ppn 3 -n 6 ./a", "-n 6 ./a"),
-        ("--map-by ppr:2:node:PE=4 ./a", "-n 2 ./a"),
-        ("-pernode ./a", "-n 1 ./a"),
-        ("-npersocket 3 ./a", "-n 6 ./a"),
-        ("--map-by ppr:1:numa ./a", "-n 3 ./a"),
+        ("-ppn 3 ./a", "--ppn=3 ./a"),
+        ("-ppn 3 -n 6 ./a", "--oversubscribe --ppn=3 -n 6 ./a"),
+        ("--map-by ppr:1:numa -n 6 ./a", "--oversubscribe --ppn=3 -n 6 ./a"),
+        ("-npernode 3 -n 6 ./a", "--ppn=3 -n 6 ./a"),
+        ("--map-by ppr:2:node:PE=4 ./a", "--ppn=2 ./a"),
+        ("--map-by node -n 2 ./a", "--map=cyclic -n 2 ./a"),
+        ("--map-by slot -n 2 ./a", "-n 2 ./a"),
+        ("-pernode ./a", "--ppn=1 ./a"),
+        ("-npersocket 3 ./a", "--ppn=6 ./a"),
+        ("--map-by ppr:1:numa ./a", "--ppn=3 ./a"),
         ("-n 1 -genv A 1 -env B x=y ./a : -n 2 -x C ./b", "-n 1 -x A=1 -x B=x=y ./a : -n 2 -x A=1 -x C ./b"),
         ("-genv A=1 -n 1 ./a", "-n 1 -x A=1 ./a"),
         ("--mca btl self,tcp --pmixmca a b -n 1 ./a", "-n 1 -x OMPI_MCA_btl=self,tcp -x PMIX_MCA_a=b ./a"),
         ("--prtemca a b -n 1 ./a", "-n 1 ./a"),
         ("-genvnone -genvlist A,B -envexcl C -n 1 ./a", "-n 1 --env-remove C ./a"),
-        ("-host vm ./a", "-n 1 ./a"),
+        ("-host vm ./a", "--hosts=vm ./a"),
         ("-genv=A 1 -x B={rank} -wdir {x} -n 1 ./a", "-n 1 -x A=1 -x 'B={{rank}}' '--wdir={{x}}' ./a"),
         ("-n 1 ./a : ./b", "-n 1 ./a : -n 1 ./b"),
         ("-wdir /tmp -n 1 ./a : --wd / -n 1 ./b", "-n 1 --wdir=/tmp ./a : -n 1 --wdir=/ ./b"),
@@ -80,9 +84,17 @@ fn options_of_each_launcher_become_ours() {
         ("-gtool gdb:0,3 -n 4 ./a", "-n 4 --wrap=0,3:gdb ./a"),
         ("-s all -n 2 ./a", "--stdin=all -n 2 ./a"),
         ("--timeout 5 --stdin none -n 2 ./a", "--timeout=5 --stdin=none -n 2 ./a"),
-        ("--oversubscribe --allow-run-as-root -n 2 ./a", "-n 2 ./a"),
-        ("-launcher ssh -iface eth0 -n 2 ./a", "-n 2 ./a"),
-        ("-host localhost,vm:3 ./a", "-n 4 ./a"),
+        ("--oversubscribe --allow-run-as-root -n 2 ./a", "--oversubscribe -n 2 ./a"),
+        ("-launcher ssh -iface eth0 -n 2 ./a", "--interface=eth0 -n 2 ./a"),
+        ("-host localhost,vm:3 ./a", "--hosts=localhost,vm:3 ./a"),
+        ("-H a:2,b:2 -n 4 ./a", "--hosts=a:2,b:2 -n 4 ./a"),
+        ("-hosts a,b -n 2 ./a", "--hosts=a,b --oversubscribe -n 2 ./a"),
+        ("-hosts a,b -n 4 ./a", "--hosts=a,b --oversubscribe --map=cyclic -n 4 ./a"),
+        ("-hosts a,b -ppn 2 -n 8 ./a", "--hosts=a,b --oversubscribe --ppn=2 -n 8 ./a"),
+        ("-rr -hosts a:2,b:2 ./a", "--map=cyclic --hosts=a:2,b:2 ./a"),
+        ("-H a:2 -H me@b ./a", "--hosts=a:2,me@b ./a"),
+        ("-n 4 -H a ./a : -n 2 -H b ./b", "--hosts=a:4,b:2 -n 4 ./a : -n 2 ./b"),
+        ("-n 4 -H a ./a : -n 2 -H a ./b", "--hosts=a:6 -n 4 ./a : -n 2 ./b"),
         ("--grace 3s --wrap nice -n 2 ./a", "--grace 3s -n 2 --wrap nice ./a"),
         ("-n 2 -- -a", "-n 2 -- -a"),
     ] {
@@ -117,20 +129,25 @@ fn what_is_not_done_is_said_once() {
 
 #[test]
 fn without_a_number_the_hosts_the_resource_manager_or_the_cpus_say_it() {
-    let count = |env: &[(&str, &str)], words: &[&str]| {
+    let word = |at: usize, env: &[(&str, &str)], words: &[&str]| {
         let reading = reading_in(env, words).expect("it is a job");
-        (reading.words[1].to_string_lossy().into_owned(), reading.warnings.len())
+        (reading.words[at].to_string_lossy().into_owned(), reading.warnings.len())
     };
+    let first = |env: &[(&str, &str)], words: &[&str]| word(0, env, words);
+    let count = |env: &[(&str, &str)], words: &[&str]| word(1, env, words);
     assert_eq!(count(&[], &["./a"]), ("auto".to_owned(), 1));
     assert_eq!(count(&[("SLURM_NTASKS", "6"), ("SLURM_JOB_NUM_NODES", "1")], &["./a"]), ("6".to_owned(), 1));
     assert_eq!(count(&[("SLURM_NTASKS", "6"), ("SLURM_JOB_NUM_NODES", "2")], &["./a"]), ("auto".to_owned(), 1));
-    assert_eq!(count(&[("I_MPI_PERHOST", "3")], &["./a"]), ("3".to_owned(), 0));
+    let in_slurm = [("SLURM_NTASKS", "6"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_JOB_NODELIST", "n[1-2]")];
+    assert_eq!(first(&in_slurm, &["./a"]), ("./a".to_owned(), 0), "the allocation says it");
+    assert_eq!(first(&[("I_MPI_PERHOST", "3")], &["./a"]), ("--ppn=3".to_owned(), 0));
     let hosts = file("localhost slots=4\n");
     let path = hosts.path().to_str().expect("UTF-8");
-    assert_eq!(count(&[], &["--hostfile", path, "./a"]), ("4".to_owned(), 0));
-    assert_eq!(count(&[("HYDRA_HOST_FILE", path)], &["./a"]), ("4".to_owned(), 0));
-    assert_eq!(count(&[], &["-machine", path, "./a"]), ("4".to_owned(), 0), "a file");
-    assert_eq!(count(&[], &["-machine", "vm:2", "./a"]), ("2".to_owned(), 0), "a list");
+    let of_file = (format!("--hostfile={path}"), 0);
+    assert_eq!(first(&[], &["--hostfile", path, "./a"]), of_file);
+    assert_eq!(first(&[("HYDRA_HOST_FILE", path)], &["./a"]), of_file);
+    assert_eq!(first(&[], &["-machine", path, "./a"]), of_file, "a file");
+    assert_eq!(first(&[], &["-machine", "vm:2", "./a"]), ("--hosts=vm:2".to_owned(), 0), "a list");
 }
 
 #[test]
@@ -153,7 +170,8 @@ fn files_of_command_lines_are_the_rest_of_the_line() {
 fn mistakes_are_refused_with_a_way_out() {
     let cases = [
         "-n 2",
-        "-hosts node1,node2 -n 2 ./a",
+        "-n 2 -hosts node1,node2 ./a : -n 2 -hosts node1 ./b",
+        "-n 2 -hosts a ./a : -n 2 -hosts b ./b : -n 1 -hosts a ./c",
         "-hosts a:x ./a",
         "-np4 ./a",
         "-hlep ./a",

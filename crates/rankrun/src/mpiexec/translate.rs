@@ -5,12 +5,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rankrun_core::foreign_codes::Codes;
+use rankrun_core::hosts::{parse_file, parse_list};
 use rankrun_core::suggest::nearest;
 
-use super::hosts::{self, Host};
-use super::table::{self, Row, Scope, Special, TABLE};
+use super::hosts::{Named, Places, Source};
+use super::table::{self, Launcher, Row, Scope, Special, TABLE};
 use super::values::{self, Placement, Resource};
 use super::{files, lists};
+use crate::allocation;
 use crate::dialect::{For, Here, Reading, Stop, Typed, Without, fill, literal, with_value};
 use crate::message::Problem;
 use crate::{args, typography};
@@ -18,8 +20,6 @@ use crate::{args, typography};
 /// What the words are read against.
 pub(crate) struct Around<'a> {
     pub(crate) env: &'a [(OsString, OsString)],
-    /// The name of this machine.
-    pub(crate) node: &'a str,
     /// How many packages and NUMA nodes it has.
     pub(crate) packages: fn() -> u32,
     pub(crate) numa_nodes: fn() -> u32,
@@ -39,8 +39,7 @@ pub(crate) fn read(words: &[OsString], around: &Around<'_>) -> Result<Reading, S
         job: Vec::new(),
         everywhere: Vec::new(),
         commands: Vec::new(),
-        hosts: Vec::new(),
-        per_node: None,
+        places: Places::default(),
         without: Without::default(),
         codes: None,
     };
@@ -67,9 +66,7 @@ struct Reader<'a> {
     /// Words about the environment that every command gets, before its own.
     everywhere: Vec<OsString>,
     commands: Vec<CommandLine>,
-    /// The hosts that were named, each with the option that named it.
-    hosts: Vec<(String, Host)>,
-    per_node: Option<u32>,
+    places: Places,
     without: Without,
     codes: Option<Codes>,
 }
@@ -164,7 +161,11 @@ impl Reader<'_> {
                 let text = format!("{} is not offered by rankrun", option.name);
                 return Err(Problem::usage(text).hint(advice).into());
             }
-            Here::Special(special, _) => self.special(special, option, &values, line)?,
+            Here::Special(special, _) => {
+                let is_of_hydra = [Launcher::Hydra, Launcher::Intel].iter().any(|hydra| row.launchers.contains(hydra));
+                self.places.begins_again |= is_of_hydra && special.places_ranks();
+                self.special(special, option, &values, line)?;
+            }
         }
         Ok(used)
     }
@@ -189,8 +190,10 @@ impl Reader<'_> {
             Special::MapBy | Special::Ppr => {
                 let prefix = if special == Special::Ppr { "ppr:" } else { "" };
                 let text = format!("{prefix}{}", option.text(first)?);
-                if let Placement::Per(count, resource) = values::map_by(&text).map_err(bad)? {
-                    self.per(count, resource);
+                match values::map_by(&text).map_err(bad)? {
+                    Placement::Per(count, resource) => self.per(count, resource),
+                    Placement::Cyclic => self.places.is_cyclic = true,
+                    Placement::Places => {}
                 }
                 if values::binds(&text) {
                     self.without.note(table::BINDING, &option.name, values);
@@ -199,10 +202,10 @@ impl Reader<'_> {
             Special::HostFile => self.host_file(option, Path::new(first))?,
             Special::HostsOrFile if Path::new(first).is_file() => self.host_file(option, Path::new(first))?,
             Special::Hosts | Special::HostsOrFile => {
-                let mut hosts = hosts::parse_list(option.text(first)?).map_err(bad)?;
-                // In a list, a host without slots has one.
-                hosts.iter_mut().for_each(|host| host.slots = host.slots.or(Some(1)));
-                self.hosts.extend(hosts.into_iter().map(|host| (option.name.clone(), host)));
+                let hosts = parse_list(option.text(first)?)
+                    .map_err(|error| option.problem(&error).hint_if(error.hint().map(str::to_owned)))?;
+                let (source, command) = (Source::List(first.to_owned()), self.commands.len());
+                self.places.named.push(Named { hosts, source, command, option: option.clone() });
             }
             Special::CommandLines => {}
             Special::Set { everywhere } => {
@@ -316,7 +319,9 @@ impl Reader<'_> {
             Resource::Package => (self.around.packages)(),
             Resource::Numa => (self.around.numa_nodes)(),
         };
-        self.per_node = Some(count.saturating_mul(resources));
+        // How many of them another machine has is not known: it is no bound.
+        self.places.begins_again |= resource != Resource::Node;
+        self.places.per_node = Some(count.saturating_mul(resources));
     }
 
     /// Where edits of the environment go.
@@ -338,9 +343,12 @@ impl Reader<'_> {
 
     fn host_file(&mut self, option: &Typed, path: &Path) -> Result<(), Problem> {
         let text = read_text(option, path)?;
-        let read = hosts::parse_file(&text);
-        let hosts = read.map_err(|error| option.problem(format!("\"{}\": {error}", path.display())))?;
-        self.hosts.extend(hosts.into_iter().map(|host| (option.name.clone(), host)));
+        let file = parse_file(&text).map_err(|error| {
+            let text = format!("\"{}\": {error}", path.display());
+            option.problem(text).hint_if(error.hint().map(str::to_owned))
+        })?;
+        let (source, command) = (Source::File(path.to_owned()), self.commands.len());
+        self.places.named.push(Named { hosts: file.hosts, source, command, option: option.clone() });
         Ok(())
     }
 
@@ -384,9 +392,13 @@ impl Reader<'_> {
             let Some(value) = self.around.variable(name) else { continue };
             let option = Typed { name: name.to_owned(), value: None };
             match meaning {
-                lists::Meaning::HostFile if self.hosts.is_empty() => self.host_file(&option, Path::new(value))?,
-                lists::Meaning::PerNode if self.per_node.is_none() => {
-                    self.per_node = value.to_str().and_then(|text| text.parse().ok()).filter(|count| *count > 0);
+                lists::Meaning::HostFile if self.places.named.is_empty() => {
+                    self.host_file(&option, Path::new(value))?;
+                    self.places.begins_again |= !name.contains("MCA");
+                }
+                lists::Meaning::PerNode if self.places.per_node.is_none() => {
+                    self.places.begins_again = true;
+                    self.places.per_node = value.to_str().and_then(|text| text.parse().ok()).filter(|count| *count > 0);
                 }
                 lists::Meaning::HostFile | lists::Meaning::PerNode => {}
             }
@@ -395,35 +407,30 @@ impl Reader<'_> {
     }
 
     fn finish(self) -> Result<Reading, Problem> {
-        for (option, host) in &self.hosts {
-            if !hosts::is_here(&host.name, self.around.node) {
-                let text = format!(
-                    "{option}: \"{}\" is not this machine, \"{}\", and rankrun starts ranks on this machine only",
-                    host.name, self.around.node
-                );
-                return Err(Problem::usage(text).hint(format!("leave {option} out to run all ranks here")));
-            }
-        }
         let mut warnings = self.without.warnings();
-        let hosts: Vec<Host> = self.hosts.iter().map(|(_, host)| host.clone()).collect();
-        let slots = self.per_node.or_else(|| hosts::slots(&hosts));
+        let counts: Vec<Option<u32>> = self
+            .commands
+            .iter()
+            .map(|line| line.count.as_ref().and_then(|count| count.to_str()?.parse().ok()))
+            .collect();
         let is_mpmd = self.commands.len() > 1;
         let mut words = self.job;
+        words.extend(self.places.words(&counts)?);
         for (i, line) in self.commands.into_iter().enumerate() {
             if i > 0 {
                 words.push(":".into());
             }
-            let number = match (line.count, slots) {
-                (Some(number), _) => number,
-                (None, Some(slots)) => slots.to_string().into(),
-                (None, None) if is_mpmd => {
+            let number = match line.count {
+                Some(number) => Some(number),
+                None if is_mpmd => {
                     let program = line.command.first().map(|word| word.display().to_string()).unwrap_or_default();
                     warnings.push(format!("-n is not given for {program}: starting 1 rank, as MPICH and Intel MPI do"));
-                    "1".into()
+                    Some("1".into())
                 }
-                (None, None) => default_count(self.around, &mut warnings),
+                None if self.places.say_the_number() => None,
+                None => default_count(self.around, &mut warnings),
             };
-            words.extend(["-n".into(), number]);
+            words.extend(number.into_iter().flat_map(|number| ["-n".into(), number]));
             words.extend(self.everywhere.iter().cloned());
             words.extend(line.words);
             if line.command.first().is_some_and(|word| word.as_bytes().starts_with(b"-")) {
@@ -435,8 +442,9 @@ impl Reader<'_> {
     }
 }
 
-/// The ranks of a command without `-n`: those that a resource manager has given to this machine, or one for each CPU.
-fn default_count(around: &Around<'_>, warnings: &mut Vec<String>) -> OsString {
+/// The ranks of a command without `-n`: those that a resource manager has given to this machine, or one for each CPU. `None`
+/// where it has given several machines: they say it.
+fn default_count(around: &Around<'_>, warnings: &mut Vec<String>) -> Option<OsString> {
     // The number of all tasks is that of this machine only where it is the only one.
     let is_alone = lists::NODES.iter().all(|name| around.variable(name).is_none_or(|nodes| nodes == "1"))
         && around
@@ -449,14 +457,15 @@ fn default_count(around: &Around<'_>, warnings: &mut Vec<String>) -> OsString {
     match given {
         Some((name, count)) => {
             warnings.push(format!("-n is not given: starting {count} ranks, by {name}"));
-            count.to_string().into()
+            Some(count.to_string().into())
         }
+        None if !is_alone && allocation::is_there(around.env) => None,
         None => {
             warnings.push(
                 "-n is not given: starting one rank for each CPU, as Open MPI and Intel MPI do; mpiexec of MPICH starts one"
                     .to_owned(),
             );
-            "auto".into()
+            Some("auto".into())
         }
     }
 }

@@ -81,15 +81,19 @@ impl Resource {
 pub(super) enum Placement {
     /// So many ranks on each of these.
     Per(u32, Resource),
-    /// It places ranks, and says nothing about their number.
+    /// One rank goes to each node in turn.
+    Cyclic,
+    /// It places ranks within a node.
     Places,
 }
 
 /// Reads the value of `--map-by`: `ppr:4:node:PE=2`, `core`, `numa:SPAN`.
 pub(super) fn map_by(text: &str) -> Result<Placement, String> {
     let mut fields = text.split(':');
-    if !fields.next().is_some_and(|first| first.eq_ignore_ascii_case("ppr")) {
-        return Ok(Placement::Places);
+    match fields.next().map(str::to_ascii_lowercase).as_deref() {
+        Some("ppr") => {}
+        Some("node") => return Ok(Placement::Cyclic),
+        _ => return Ok(Placement::Places),
     }
     let count = fields.next().and_then(|count| count.parse().ok()).filter(|count| *count > 0);
     let count = count.ok_or_else(|| format!("\"{text}\" is not ppr:N:RESOURCE"))?;
@@ -152,6 +156,7 @@ mod tests {
         assert_eq!(map_by("ppr:4:node:PE=2"), Ok(Placement::Per(4, Resource::Node)));
         assert_eq!(map_by("PPR:4:Socket"), Ok(Placement::Per(4, Resource::Package)));
         assert_eq!(map_by("ppr:1:numa"), Ok(Placement::Per(1, Resource::Numa)));
+        assert_eq!(map_by("node:PE=2"), Ok(Placement::Cyclic));
         for text in ["core", "numa:PE=2,SPAN", "slot"] {
             assert_eq!(map_by(text), Ok(Placement::Places), "{text}");
         }

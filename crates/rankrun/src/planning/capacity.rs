@@ -5,8 +5,12 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rankrun_core::job::{IoPolicy, MpiMode};
+use rankrun_core::open_files;
+
 use crate::cpus::hierarchies;
 use crate::message::Problem;
+use crate::settings::Settings;
 
 /// Front, guard and agent with their threads, and some room for other processes of the user.
 const OWN_TASKS: u64 = 16;
@@ -53,56 +57,57 @@ fn refuse(ranks: u64, bounds: Vec<Bound>) -> Result<(), Problem> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Descriptors {
     pub(crate) ranks: u32,
-    /// The agent's ends for each rank, as long as it lives.
-    pub(crate) each: u32,
-    /// Log files that the front holds open.
-    pub(crate) logs: u32,
+    /// How many nodes other than this one there are.
+    pub(crate) nodes: u32,
+    /// What the agent of this machine needs, and the front.
+    pub(crate) agent: u64,
+    pub(crate) front: u64,
 }
 
-/// What the agent opens for itself: poll set, signals, stream, lease, the job's directory, cgroup and shared memory, a spool.
-const OF_THE_AGENT: u64 = 32;
-/// What the front opens for itself: poll set, signals, stream, threads, terminal.
-const OF_THE_FRONT: u64 = 24;
-/// What a rank needs until it is started: its stdio, its PMI socket, its cgroup.
-const EACH_AT_START: u64 = 5;
-/// Ranks that the agent prepares at the same time.
-const MADE_READY: u64 = 16;
+/// Log files that are open at once; the least recently used one is closed for the next.
+const LOG_FILES: u32 = 256;
 
 impl Descriptors {
-    /// For an agent, and for a front, in addition to what is open already.
-    fn needed(self) -> [u64; 2] {
-        let ranks = u64::from(self.ranks);
-        let agent = ranks * u64::from(self.each) + ranks.min(MADE_READY) * EACH_AT_START;
-        [agent + OF_THE_AGENT, u64::from(self.logs) + OF_THE_FRONT]
+    /// Of a job with so many ranks in all, so many of them here, and so many other nodes. A rank with the terminal needs a few less;
+    /// they are not counted.
+    pub(crate) fn of(
+        settings: &Settings,
+        world: u32,
+        (ranks, nodes): (u32, u32),
+        io: &IoPolicy,
+        mpi: MpiMode,
+    ) -> Descriptors {
+        let writes_files = settings.log_dir.is_some() || settings.has_files();
+        let logs = if writes_files { world.saturating_mul(2).min(LOG_FILES) } else { 0 };
+        let agent = open_files::of_agent(ranks, io, mpi, settings.tf_config);
+        Descriptors { ranks, nodes, agent, front: open_files::of_front(logs, nodes) }
     }
 }
 
-/// Refuses a job that would need more open files than it may have. The agent raises its soft limit to the hard one.
+/// Refuses a job that would need more open files than it may have. Front and agent raise their soft limits to the hard one.
 pub(crate) fn check_descriptors(wanted: Descriptors) -> Result<(), Problem> {
     // If they cannot be counted, assume the usual three.
     let open = std::fs::read_dir("/proc/self/fd").map_or(3, Iterator::count) as u64;
-    let (soft, hard) = rankrun_sys::limits::open_files();
-    refuse_descriptors(wanted, open, soft.unwrap_or(u64::MAX), hard.unwrap_or(u64::MAX))
+    refuse_descriptors(wanted, open, rankrun_sys::limits::open_files().1.unwrap_or(u64::MAX))
 }
 
-fn refuse_descriptors(wanted: Descriptors, open: u64, soft: u64, hard: u64) -> Result<(), Problem> {
-    let [agent, front] = wanted.needed().map(|needed| needed + open);
-    let (needed, limit) = if agent > hard { (agent, hard) } else { (front, soft) };
+fn refuse_descriptors(wanted: Descriptors, open: u64, limit: u64) -> Result<(), Problem> {
+    let [agent, front] = [wanted.agent, wanted.front].map(|needed| needed.saturating_add(open));
+    let needed = agent.max(front);
     if needed <= limit {
         return Ok(());
     }
-    let ranks = crate::clean::count(wanted.ranks as usize, "rank", "ranks");
-    let remedy = match needed <= hard {
-        true => format!("raise it with \"ulimit -n {needed}\""),
-        false => {
-            "only the administrator can raise it: \"nofile\" in /etc/security/limits.conf, or LimitNOFILE of the unit"
-                .to_owned()
-        }
+    let what = match agent < front && wanted.nodes > 0 {
+        true => format!(
+            "cannot run on {}: rankrun needs",
+            crate::clean::count(wanted.nodes as usize, "other node", "other nodes")
+        ),
+        false => format!("cannot start {}: they need", crate::clean::count(wanted.ranks as usize, "rank", "ranks")),
     };
     Err(Problem::usage(format!(
-        "cannot start {ranks}: they need up to {needed} open files, and the limit (RLIMIT_NOFILE, \"ulimit -n\") is {limit}"
+        "{what} up to {needed} open files, and the limit (RLIMIT_NOFILE, \"ulimit -Hn\") is {limit}"
     ))
-    .hint(remedy))
+    .hint("only the administrator can raise it: \"nofile\" in /etc/security/limits.conf, or LimitNOFILE of the unit"))
 }
 
 /// The limits on processes that concern us, for a job of so many ranks.
@@ -202,21 +207,21 @@ mod tests {
     }
 
     #[test]
-    fn open_files_are_counted_for_the_agent_by_the_hard_limit_and_for_the_front_by_the_soft_one() {
-        let wanted = Descriptors { ranks: 32, each: 4, logs: 64 };
-        // 10 are open; the agent needs 32, 32 * 4 and 16 * 5 more, the front 24 and 64.
-        let check = |soft, hard| refuse_descriptors(wanted, 10, soft, hard);
-        assert_eq!(check(98, 250), Ok(()));
-        insta::assert_snapshot!(check(98, 249).expect_err("too few for the agent"), @r#"
-        error: cannot start 32 ranks: they need up to 250 open files, and the limit (RLIMIT_NOFILE, "ulimit -n") is 249
+    fn open_files_are_compared_with_the_hard_limit() {
+        let of_ranks = Descriptors { ranks: 32, nodes: 0, agent: 240, front: 88 };
+        assert_eq!(refuse_descriptors(of_ranks, 10, 250), Ok(()));
+        insta::assert_snapshot!(refuse_descriptors(of_ranks, 10, 249).expect_err("too few for the agent"), @r#"
+        error: cannot start 32 ranks: they need up to 250 open files, and the limit (RLIMIT_NOFILE, "ulimit -Hn") is 249
         hint: only the administrator can raise it: "nofile" in /etc/security/limits.conf, or LimitNOFILE of the unit
         "#);
-        insta::assert_snapshot!(check(97, 1000).expect_err("too few for the front"), @r#"
-        error: cannot start 32 ranks: they need up to 98 open files, and the limit (RLIMIT_NOFILE, "ulimit -n") is 97
-        hint: raise it with "ulimit -n 98"
+        let of_nodes = Descriptors { ranks: 1000, nodes: 999, agent: 40, front: 3405 };
+        assert_eq!(refuse_descriptors(of_nodes, 3, 4096), Ok(()));
+        insta::assert_snapshot!(refuse_descriptors(of_nodes, 3, 1024).expect_err("too few for the front"), @r#"
+        error: cannot run on 999 other nodes: rankrun needs up to 3408 open files, and the limit (RLIMIT_NOFILE, "ulimit -Hn") is 1024
+        hint: only the administrator can raise it: "nofile" in /etc/security/limits.conf, or LimitNOFILE of the unit
         "#);
-        let largest = Descriptors { ranks: u32::MAX, each: u32::MAX, logs: u32::MAX };
-        assert!(refuse_descriptors(largest, 10, 1024, 1 << 20).is_err());
+        let largest = Descriptors { ranks: u32::MAX, nodes: u32::MAX, agent: u64::MAX, front: u64::MAX };
+        assert!(refuse_descriptors(largest, 10, 1 << 20).is_err());
     }
 
     #[test]

@@ -8,11 +8,12 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use rankrun_core::env::{NodeFacts, app_environment, rank_environment};
+use rankrun_core::hosts;
 use rankrun_core::job::MpiMode;
 use rankrun_core::rankmap::Place;
 use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::{JobId, JobSpec, NodeRank, Rank, RankSet, Template, pmix};
-use rankrun_front::Plan;
+use rankrun_front::{Hosts, NodeTarget, Plan};
 
 use crate::program;
 use crate::settings::Given;
@@ -21,7 +22,10 @@ use crate::words::{quote, quote_all};
 /// How many different values of a variable are shown before the middle ones are left out.
 const SHOWN_VALUES: usize = 4;
 
-/// Where the ranks of a node meet. The ports are known when the job starts.
+/// How many nodes are shown before the others are left out.
+const SHOWN_NODES: usize = 32;
+
+/// Where ranks on this machine alone meet. The ports are known when the job starts.
 const LOOPBACK: &str = "127.0.0.1";
 
 type Env = BTreeMap<OsString, OsString>;
@@ -30,11 +34,16 @@ type Env = BTreeMap<OsString, OsString>;
 pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> String {
     // A value that is known only at the start is shown by its name.
     let spec = JobSpec { job: JobId("<job>".to_owned()), ..plan.spec.clone() };
+    // Where several nodes meet is known only at the start too.
+    let meeting = match &plan.hosts.targets[..] {
+        [] | [NodeTarget { is_local: true, .. }] => LOOPBACK.to_owned(),
+        [first, ..] => format!("<address of {}>", first.name),
+    };
     let facts = NodeFacts {
         node: NodeRank(0),
         cpus,
         rendezvous: Rendezvous::new(
-            LOOPBACK,
+            &meeting,
             &vec![0; Rendezvous::port_count(&spec)],
             Rendezvous::wants_agent_store(&spec),
         ),
@@ -49,10 +58,10 @@ pub(crate) fn describe(plan: &Plan, given: &[Given], cpus: u32, whole: bool) -> 
         runtime_dir: Some("<directory>".into()),
     };
     let blocks: Vec<Block> =
-        blocks(&spec).into_iter().map(|places| describe_block(&spec, &facts, &places, whole)).collect();
+        blocks(&spec).into_iter().map(|places| describe_block(&spec, &plan.hosts, &facts, &places, whole)).collect();
     let mut text = String::new();
     // Writing into a string does not fail.
-    let _ = header(&mut text, &spec, given);
+    let _ = header(&mut text, &spec, &plan.hosts, given, whole);
     let _ = write_blocks(&mut text, &blocks, whole);
     text
 }
@@ -65,13 +74,26 @@ struct Block {
     removed: Vec<OsString>,
 }
 
-fn header(text: &mut String, spec: &JobSpec, given: &[Given]) -> std::fmt::Result {
+fn header(text: &mut String, spec: &JobSpec, hosts: &Hosts, given: &[Given], whole: bool) -> std::fmt::Result {
     let count = |n: u32, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
     let map = &spec.map;
-    writeln!(text, "{} on {}", count(map.world_size(), "rank"), count(map.node_count(), "node"))?;
-    for node in (0..map.node_count()).map(NodeRank) {
-        let ranks = RankSet::of(map.on_node(node).map(|place| place.rank));
-        writeln!(text, "  {}: {ranks}", map.node_name(node))?;
+    write!(text, "{} on {}", count(map.world_size(), "rank"), count(map.node_count(), "node"))?;
+    if hosts.targets.len() > 1 {
+        write!(text, ": {}", hosts::fold(hosts.targets.iter().map(|target| &target.name)))?;
+    }
+    writeln!(text)?;
+    let mut ranks: Vec<Vec<Rank>> = vec![Vec::new(); hosts.targets.len()];
+    for place in map.places() {
+        ranks[place.node.index()].push(place.rank);
+    }
+    let shown = if whole { usize::MAX } else { SHOWN_NODES };
+    for (target, ranks) in hosts.targets.iter().zip(ranks).take(shown) {
+        let user = target.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+        let here = if target.is_local && hosts.targets.len() > 1 { " (this machine)" } else { "" };
+        writeln!(text, "  {user}{}: {}{here}", target.name, RankSet::of(ranks))?;
+    }
+    if let Some(more) = hosts.targets.len().checked_sub(shown).filter(|more| *more > 0) {
+        writeln!(text, "  and {more} more nodes; -v shows all")?;
     }
     if !given.is_empty() {
         writeln!(text, "\nsettings")?;
@@ -100,7 +122,7 @@ fn blocks(spec: &JobSpec) -> Vec<Vec<Place>> {
     blocks.into_iter().map(|(_, places)| places).collect()
 }
 
-fn describe_block(spec: &JobSpec, facts: &NodeFacts, places: &[Place], whole: bool) -> Block {
+fn describe_block(spec: &JobSpec, hosts: &Hosts, facts: &NodeFacts, places: &[Place], whole: bool) -> Block {
     let app_index = places[0].app;
     let app = spec.app(app_index);
     let first = places[0].rank;
@@ -115,15 +137,18 @@ fn describe_block(spec: &JobSpec, facts: &NodeFacts, places: &[Place], whole: bo
             (command, app.wdir.as_ref().map_or_else(|| spec.cwd.clone(), Template::shown).into())
         }
     };
-    let shared = app_environment(spec, facts, app_index);
-    let own: Vec<Env> = places.iter().map(|place| rank_variables(spec, facts, place.rank)).collect();
+    let Environments { shared, own } = environments(spec, facts, places);
     let path = shared.get(OsStr::new("PATH")).map(OsString::as_os_str);
     let ranks = RankSet::of(places.iter().map(|place| place.rank));
     let mut lines = vec![
         format!("{} {ranks}", if places.len() == 1 { "rank" } else { "ranks" }),
         format!("  command    {}", quote_all(&command)),
     ];
-    if let Ok(program) = program::find(&program, path, &own_directory) {
+    // On another machine it is looked up there.
+    let is_here = hosts.targets.get(places[0].node.index()).is_some_and(|target| target.is_local);
+    if let Ok(program) = program::find(&program, path, &own_directory)
+        && is_here
+    {
         lines.push(format!("  program    {}", program.display()));
     }
     lines.push(format!("  directory  {}", directory.display()));
@@ -147,6 +172,43 @@ fn describe_block(spec: &JobSpec, facts: &NodeFacts, places: &[Place], whole: bo
     let is_gone = |name: &&OsString| !shared.contains_key(*name) && own.iter().all(|env| !env.contains_key(*name));
     let removed = base.keys().filter(is_gone).cloned().collect();
     Block { lines, set, removed }
+}
+
+/// The variables of ranks that run the same command.
+struct Environments {
+    /// Those that have the same value for all of them.
+    shared: Env,
+    /// The others, by rank.
+    own: Vec<Env>,
+}
+
+fn environments(spec: &JobSpec, facts: &NodeFacts, places: &[Place]) -> Environments {
+    let app = places[0].app;
+    let mut nodes: BTreeMap<NodeRank, (NodeFacts, Env)> = BTreeMap::new();
+    for node in places.iter().map(|place| place.node) {
+        nodes.entry(node).or_insert_with(|| {
+            let facts = NodeFacts { node, ..facts.clone() };
+            let mut env = app_environment(spec, &facts, app);
+            let with_more = app_environment(spec, &NodeFacts { cpus: u32::MAX, ..facts.clone() }, app);
+            // The CPUs of other machines are not known here.
+            let differs = |(name, value): &(&OsString, &mut OsString)| with_more.get(*name) != Some(&**value);
+            if spec.map.node_count() > 1 {
+                env.iter_mut().filter(differs).for_each(|(_, value)| *value = "<by the CPUs of the host>".into());
+            }
+            (facts, env)
+        });
+    }
+    let mut shared = nodes.values().next().map(|(_, env)| env.clone()).unwrap_or_default();
+    shared.retain(|name, value| nodes.values().all(|(_, env)| env.get(name) == Some(value)));
+    let own = places.iter().filter_map(|place| {
+        let (facts, env) = nodes.get(&place.node)?;
+        let of_node = env.iter().filter(|(name, _)| !shared.contains_key(*name));
+        let mut own: Env = of_node.map(|(name, value)| (name.clone(), value.clone())).collect();
+        own.extend(rank_variables(spec, facts, place.rank));
+        Some(own)
+    });
+    let own = own.collect();
+    Environments { shared, own }
 }
 
 /// The many variables that name one server, as one line.
@@ -227,7 +289,9 @@ fn fold(name: &OsStr, values: &[&OsString], places: &[Place], world: u32) -> Str
 fn known_later(name: &OsStr, value: &OsStr) -> String {
     match (name.to_str(), value.to_str()) {
         (Some("MASTER_PORT"), Some("0")) => "<port>".to_owned(),
-        (Some("RANKRUN_JAX_COORDINATOR"), Some(text)) if text.ends_with(":0") => format!("{LOOPBACK}:<port>"),
+        (Some("RANKRUN_JAX_COORDINATOR"), Some(text)) if text.ends_with(":0") => {
+            format!("{}:<port>", text.trim_end_matches(":0"))
+        }
         (Some("TF_CONFIG"), Some(text)) if text.contains(":0\"") => "<cluster>".to_owned(),
         (Some("PMI_FD"), _) => "<descriptor>".to_owned(),
         (_, Some(text)) if text.starts_with('<') && text.ends_with('>') => text.to_owned(),

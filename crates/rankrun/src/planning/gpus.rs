@@ -2,6 +2,10 @@
 
 use std::path::Path;
 
+use rankrun_core::env::GpuMask;
+
+use crate::message::Problem;
+
 /// The GPUs of the machine, from the files of its drivers: NVIDIA's, else AMD's, else Intel's.
 pub(crate) fn installed() -> u32 {
     count(Path::new("/"))
@@ -40,6 +44,14 @@ fn is_numbered(name: &str, kind: &str) -> bool {
 
 fn read(file: &Path) -> String {
     std::fs::read_to_string(file).unwrap_or_default()
+}
+
+/// An option counts GPUs, and there are none.
+pub(crate) fn no_gpus(option: &str, mask: Option<GpuMask>) -> Problem {
+    Problem::usage(match mask {
+        Some(mask) => format!("{option}: {} lists no GPU", mask.variable),
+        None => format!("{option}: this machine has no GPU that rankrun can see"),
+    })
 }
 
 #[cfg(test)]

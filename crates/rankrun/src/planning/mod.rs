@@ -1,11 +1,16 @@
 //! From settings to a plan: programs, CPUs, limits, and what would be done.
 
+pub(crate) mod allocation;
+pub(crate) mod beforehand;
 pub(crate) mod capacity;
 pub(crate) mod cpus;
 pub(crate) mod dry_run;
 pub(crate) mod file;
 pub(crate) mod gpus;
+pub(crate) mod here;
+pub(crate) mod layout;
 pub(crate) mod logs;
 pub(crate) mod plan;
 pub(crate) mod program;
 pub(crate) mod refusal;
+pub(crate) mod slurm;

@@ -9,25 +9,27 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rankrun_core::env::{GPU_MASKS, GpuMask, NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus, gpu_mask};
+use rankrun_core::env::{GPU_MASKS, NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus, gpu_mask};
 use rankrun_core::job::{
-    App, Buffer, EnvEdit, IoPolicy, MpiMode, RestartScope, RestartSpec, StdinTarget, StdioKind, StopPolicy, TtyGrant,
-    Wrap,
+    App, Buffer, EnvEdit, IoPolicy, MpiMode, OnGiveup, RestartScope, RestartSpec, StdinTarget, StdioKind, StopPolicy,
+    TtyGrant, Wrap,
 };
 use rankrun_core::rankmap::Place;
 use rankrun_core::{
     AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template,
 };
-use rankrun_front::{Plan, ReportPlace};
+use rankrun_front::{HostsOrigin, Plan, ReportPlace};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template as Tag};
 
-use crate::capacity::Descriptors;
 use crate::check::variable;
 use crate::choices::{Output, Stdio, When};
+use crate::gpus::no_gpus;
+use crate::layout::{Layout, layout};
 use crate::logs::logs;
 use crate::message::Problem;
 use crate::program;
-use crate::settings::{AppSettings, Nproc, Settings};
+use crate::settings::{AppSettings, Settings};
+use crate::slurm;
 use rankrun_sys::reason;
 
 /// The environment in which rankrun starts.
@@ -82,11 +84,11 @@ impl Surroundings {
     }
 
     /// GPUs of this machine, whether or not a mask leaves some out.
-    fn gpus(&self) -> u32 {
+    pub(crate) fn gpus(&self) -> u32 {
         *self.gpus.get_or_init(crate::gpus::installed)
     }
 
-    fn variable(&self, name: &str) -> Option<&OsStr> {
+    pub(crate) fn variable(&self, name: &str) -> Option<&OsStr> {
         let found = self.env.iter().find(|(have, _)| have == name);
         found.map(|(_, value)| value.as_os_str())
     }
@@ -161,61 +163,88 @@ fn check_calls() -> Result<(), Problem> {
 ///
 /// The front fills in the runtime directory and the signals that are ignored.
 pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, Problem> {
-    let sizes: Result<Vec<u32>, Problem> = settings.apps.iter().map(|app| size(app, around)).collect();
-    let sizes = sizes?;
-    let world: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
-    crate::capacity::check(world)?;
-    let world = u32::try_from(world).map_err(|_| Problem::usage(format!("{world} ranks are too many")))?;
+    let Layout { map, hosts, sizes } = layout(settings, around)?;
+    let world = map.world_size();
+    let here = hosts.targets.iter().zip(0u32..).find(|(target, _)| target.is_local).map(|(_, node)| NodeRank(node));
+    let ranks_here = here.map_or(0, |node| map.local_size(node));
+    crate::capacity::check(u64::from(ranks_here))?;
     check_ranks(settings, world)?;
+    check_tty(settings, &map, here)?;
     let apps: Vec<App> = settings.apps.iter().zip(&sizes).map(|(app, size)| plan_app(app, *size, around)).collect();
     check_buffer(settings)?;
     check_containment(&around.env)?;
-    let io = io_policy(settings, world, around)?;
-    crate::capacity::check_descriptors(descriptors(settings, world, &io))?;
+    let io = io_policy(settings, world, ranks_here == world, around)?;
+    let others = hosts.targets.iter().filter(|target| !target.is_local).count() as u32;
+    let mpi = mpi(settings)?;
+    crate::capacity::check_descriptors(crate::capacity::Descriptors::of(
+        settings,
+        world,
+        (ranks_here, others),
+        &io,
+        mpi,
+    ))?;
+    // A rankrun below a rank has another job, and must not write over this one's journal.
+    let is_inherited = |(name, value): &&(OsString, OsString)| {
+        name != "RANKRUN_JOURNAL" && name != RESULTS && slurm::is_true(name, value, around, &map, hosts.least.is_none())
+    };
+    let base_env = around.env.iter().filter(is_inherited).cloned().collect();
     let spec = JobSpec {
         job: JobId(random_name()?),
         group: GroupId(0),
         attempt: Attempt(0),
         apps,
-        map: RankMap::single_node(&around.host, &sizes),
-        // A rankrun below a rank has another job, and must not write over this one's journal.
-        base_env: around.env.iter().filter(|(name, _)| name != "RANKRUN_JOURNAL").cloned().collect(),
+        map,
+        base_env,
         cwd: around.cwd.clone().into(),
         stop: stop_policy(settings),
         restart: restart(settings, around),
         graces: settings.graces.clone(),
         hook: settings.hook,
         io,
-        mpi: mpi(settings)?,
+        mpi,
         pmix_library: settings.pmix_library.as_ref().map(|path| around.cwd.join(path).into()),
         gpus_per_rank: settings.gpus_per_rank,
         torch_store: settings.torch_store,
+        ports: settings.hosts.ports,
         tf_config: settings.tf_config,
         error_file: settings.error_file.clone().map(|file| below(&around.cwd, file)),
         expands_args: settings.expands_args,
         clean_shm: settings.clean_shm,
         ignored_signals: Vec::new(),
     };
-    check_gpu_masks(&spec, around)?;
-    check_programs(&spec, &settings.apps)?;
-    Ok(Plan {
+    check_gpu_masks(&spec, here, around)?;
+    check_programs(&spec, here, &settings.apps)?;
+    let plan = Plan {
+        hosts,
+        join: None,
         output: output(settings, world, around)?,
         logs: logs(settings, &spec)?,
         report: report_place(settings, around, &spec.job),
         journal: settings.journal.as_ref().map(|file| around.cwd.join(file)),
+        results: around.variable(RESULTS).map(|path| around.cwd.join(path)),
         error_file: around.variable("TORCHELASTIC_ERROR_FILE").map(|path| around.cwd.join(path)),
         // A user at a debugger needs time.
         timeout: settings.timeout.filter(|_| settings.tty.is_none()),
         keep_going: settings.keep_going,
         node: node_options(&spec, &around.env),
         die_with_parent: settings.die_with_parent,
+        stall: settings.stall,
         end_suspects: settings.end_suspects,
         drain: settings.drain,
         verbosity: settings.verbosity,
         color: around.colors(settings.color, around.terminals[2]),
         codes: None,
         spec,
-    })
+    };
+    match &settings.joining {
+        Some(joining) => {
+            let variable =
+                |name: &str| around.variable(name)?.to_str().filter(|text| !text.is_empty()).map(str::to_owned);
+            joining.apply(plan, variable, &around.cwd, &rankrun_sys::network::addresses())
+        }
+        None if plan.hosts.origin == HostsOrigin::Slurm => slurm::plan(plan),
+        None => Ok(plan),
+    }
 }
 
 /// Where the report goes: the user's choice, by default below their state directory.
@@ -234,6 +263,8 @@ pub(crate) fn reports_directory(variable: impl Fn(&'static str) -> Option<PathBu
     state.map(|state| state.join("rankrun"))
 }
 
+/// The directory for what the ranks of the Python package's `launch` return.
+const RESULTS: &str = "RANKRUN_LAUNCH_RESULTS";
 /// The variable that chooses the tier: `cgroup`, the default, where cgroups can be used, or `subreaper`.
 const CONTAINMENT: &str = "RANKRUN_CONTAINMENT";
 
@@ -252,6 +283,7 @@ fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::
     rankrun_agent::Options {
         lends_terminal: spec.io.tty.is_some(),
         containment: text(CONTAINMENT).map(str::to_owned),
+        is_away: false,
         patience: patience.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(PATIENCE),
     }
 }
@@ -277,29 +309,8 @@ fn known_facts() -> NodeFacts {
     }
 }
 
-fn size(app: &AppSettings, around: &Surroundings) -> Result<u32, Problem> {
-    let gpus = || gpu_mask(&around.env, &app.env).map_or_else(|| around.gpus(), |mask| mask.devices);
-    match app.nproc {
-        Nproc::Count(count) => Ok(count),
-        Nproc::Auto => Ok(around.cpus()),
-        Nproc::GpusOrCpus => Ok(Some(gpus()).filter(|count| *count > 0).unwrap_or_else(|| around.cpus())),
-        Nproc::Gpus => match gpus() {
-            0 => Err(no_gpus("-n gpu", gpu_mask(&around.env, &app.env))
-                .hint("write -n auto for one rank on each CPU, or a number")),
-            count => Ok(count),
-        },
-    }
-}
-
-fn no_gpus(option: &str, mask: Option<GpuMask>) -> Problem {
-    Problem::usage(match mask {
-        Some(mask) => format!("{option}: {} lists no GPU", mask.variable),
-        None => format!("{option}: this machine has no GPU that rankrun can see"),
-    })
-}
-
 /// Refuses `--gpus-per-rank` if there are too few GPUs.
-fn check_gpu_masks(spec: &JobSpec, around: &Surroundings) -> Result<(), Problem> {
+fn check_gpu_masks(spec: &JobSpec, here: Option<NodeRank>, around: &Surroundings) -> Result<(), Problem> {
     let edits = spec.apps.iter().flat_map(|app| &app.env);
     let filled = edits.filter_map(|edit| match edit {
         EnvEdit::Fill { name, .. } => GPU_MASKS.into_iter().find(|mask| name == mask),
@@ -310,15 +321,18 @@ fn check_gpu_masks(spec: &JobSpec, around: &Surroundings) -> Result<(), Problem>
             .hint("leave one of them out: both say which GPUs each rank has"));
     }
     const HINT: &str = "ask for fewer GPUs or fewer ranks, or let every rank see all GPUs: --gpus-per-rank none";
-    check_gpus(spec, NodeRank(0)).map_err(|error| Problem::usage(error.to_string()).hint(HINT))?;
-    let Some(each) = spec.gpus_per_rank else {
+    for node in (0..spec.map.node_count()).map(NodeRank) {
+        check_gpus(spec, node).map_err(|error| Problem::usage(error.to_string()).hint(HINT))?;
+    }
+    // What other hosts have is not known here.
+    let (Some(each), Some(here)) = (spec.gpus_per_rank, here) else {
         return Ok(());
     };
     // Without a mask, devices are counted from 0 on.
     if spec.apps.iter().all(|app| gpu_mask(&spec.base_env, &app.env).is_some()) {
         return Ok(());
     }
-    let (ranks, have) = (spec.map.world_size(), around.gpus());
+    let (ranks, have) = (spec.map.local_size(here), around.gpus());
     match have {
         0 => Err(no_gpus("--gpus-per-rank", None)
             .hint("leave it out, or say which devices there are: -x CUDA_VISIBLE_DEVICES=0,1")),
@@ -345,23 +359,6 @@ fn check_buffer(settings: &Settings) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Log files that are open at once; the least recently used one is closed for the next.
-const LOG_FILES: u32 = 256;
-
-/// The files that the job opens. A rank with the terminal needs a few less; they are not counted.
-fn descriptors(settings: &Settings, world: u32, io: &IoPolicy) -> Descriptors {
-    // A pty is open once more, for its window size.
-    let stream = |kind| if kind == StdioKind::Pty { 2 } else { 1 };
-    let of_pmi = u32::from(settings.mpi.offers_pmi1());
-    let of_stdin = u32::from(io.stdin == StdinTarget::All);
-    let of_tensorflow = u32::from(settings.tf_config);
-    // One stands for the process itself (pidfd_open(2)).
-    let each = 1 + stream(io.stdout) + stream(io.stderr) + of_pmi + of_stdin + of_tensorflow;
-    let logs =
-        if settings.log_dir.is_some() || settings.has_files() { world.saturating_mul(2).min(LOG_FILES) } else { 0 };
-    Descriptors { ranks: world, each, logs }
-}
-
 /// Refuses options that name ranks which the job does not have.
 fn check_ranks(settings: &Settings, world: u32) -> Result<(), Problem> {
     let wraps = settings.apps.iter().flat_map(|app| &app.wraps);
@@ -382,6 +379,20 @@ fn check_ranks(settings: &Settings, world: u32) -> Result<(), Problem> {
         }
     }
     Ok(())
+}
+
+/// Refuses to give the terminal to a rank on another machine.
+fn check_tty(settings: &Settings, map: &RankMap, here: Option<NodeRank>) -> Result<(), Problem> {
+    let place = settings.tty.and_then(|rank| map.place(rank));
+    match place.filter(|place| Some(place.node) != here) {
+        None => Ok(()),
+        Some(place) => Err(Problem::usage(format!(
+            "--tty {}: this rank is on host \"{}\", and only a rank on this machine can have the terminal",
+            place.rank,
+            map.node_name(place.node)
+        ))
+        .hint("begin the list of hosts with localhost, and choose one of the first ranks")),
+    }
 }
 
 fn plan_app(app: &AppSettings, size: u32, around: &Surroundings) -> App {
@@ -412,10 +423,11 @@ fn check_directory(directory: &Path) -> Result<(), Problem> {
     rustix::fs::access(directory, rustix::fs::Access::EXEC_OK).map_err(|error| problem(reason(&error.into())))
 }
 
-/// Checks that every rank has its directory, and that its program can be executed.
-fn check_programs(spec: &JobSpec, settings: &[AppSettings]) -> Result<(), Problem> {
+/// Checks that every rank on this machine has its directory, and that its program can be executed.
+fn check_programs(spec: &JobSpec, here: Option<NodeRank>, settings: &[AppSettings]) -> Result<(), Problem> {
     let directory = |place: &Place| PathBuf::from(spec.directory(place.rank));
-    let directories: BTreeSet<PathBuf> = spec.map.places().iter().map(directory).collect();
+    let places: Vec<&Place> = spec.map.places().iter().filter(|place| Some(place.node) == here).collect();
+    let directories: BTreeSet<PathBuf> = places.iter().map(|place| directory(place)).collect();
     for directory in directories.iter().filter(|directory| *directory != Path::new(&spec.cwd)) {
         check_directory(directory)?;
     }
@@ -423,7 +435,7 @@ fn check_programs(spec: &JobSpec, settings: &[AppSettings]) -> Result<(), Proble
         let env = app_environment(spec, &known_facts(), AppIndex(index));
         let path = env.get(OsStr::new("PATH")).map(OsString::as_os_str);
         let mut found: BTreeSet<(OsString, PathBuf)> = BTreeSet::new();
-        for place in spec.map.places().iter().filter(|place| place.app == AppIndex(index)) {
+        for place in places.iter().filter(|place| place.app == AppIndex(index)) {
             let wraps: Vec<&Wrap> = app.wraps.iter().filter(|wrap| wrap.ranks.contains(place.rank)).collect();
             // The wrap looks up the program of a wrapped rank: it may not be a program at all, as after "sh -c".
             let own = wraps.is_empty().then(|| app.command[0].clone());
@@ -447,6 +459,15 @@ fn check_programs(spec: &JobSpec, settings: &[AppSettings]) -> Result<(), Proble
 /// Ranks that are started again one by one cannot be those of an MPI program.
 fn mpi(settings: &Settings) -> Result<MpiMode, Problem> {
     let is_single = settings.restart.scope == RestartScope::Rank && settings.restart.is_on();
+    let of_job = match &settings.restart {
+        spec if spec.on_failure.is_some() => Some("--on-failure"),
+        spec if spec.on_giveup == OnGiveup::Requeue => Some("--on-giveup requeue"),
+        _ => None,
+    };
+    if let Some(option) = of_job.filter(|_| is_single) {
+        let problem = Problem::usage(format!("{option} decides about the whole job, not about one rank"));
+        return Err(problem.hint("leave out --restart-scope to start all ranks again"));
+    }
     match settings.mpi {
         MpiMode::Auto | MpiMode::None if is_single => Ok(MpiMode::None),
         _ if is_single => {
@@ -489,7 +510,7 @@ fn mode(settings: &Settings, world: u32) -> Mode {
     }
 }
 
-fn io_policy(settings: &Settings, world: u32, around: &Surroundings) -> Result<IoPolicy, Problem> {
+fn io_policy(settings: &Settings, world: u32, is_here: bool, around: &Surroundings) -> Result<IoPolicy, Problem> {
     let [stdin, stdout, stderr] = around.terminals;
     let grant = |rank| TtyGrant { rank, stdin, stdout, stderr, foreground: around.foreground };
     let stdin_rank = match (settings.stdin, settings.tty) {
@@ -507,6 +528,7 @@ fn io_policy(settings: &Settings, world: u32, around: &Surroundings) -> Result<I
         // A single rank with unprocessed output gets the terminal as without rankrun: with job control, window size and
         // modes.
         None if world == 1
+            && is_here
             && stdin
             && untouched
             && [StdinTarget::Rank(Rank(0)), StdinTarget::Shared].contains(&stdin_rank) =>

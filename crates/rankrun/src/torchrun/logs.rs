@@ -1,6 +1,6 @@
 //! Log files, and what of the output is shown: torchrun's directories, masks, prefixes and filters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -9,6 +9,8 @@ use super::rendezvous::Meeting;
 use super::translate::Writer;
 use crate::dialect::{For, literal};
 use crate::message::Problem;
+use rankrun_core::Rank;
+use rankrun_core::ranks::RankSet;
 
 /// The bits of a mask, with our options for each: to a file, to a file and the terminal, and the torchrun's file name.
 const STREAMS: [(u8, &str, &str, &str); 2] =
@@ -23,6 +25,20 @@ pub(super) fn write(writer: &mut Writer<'_>, meeting: &Meeting, workers: u32) ->
     let mask = |name: &str| options.get(name).map(|given| masks(given, workers)).transpose();
     let redirects = mask("--redirects")?.unwrap_or_default();
     let tees = mask("--tee")?.unwrap_or_default();
+    for (name, masks) in [("--redirects", &redirects), ("--tee", &tees)] {
+        if let (Some(given), Some((rank, _))) = (options.get(name), masks.range(workers..).next()) {
+            writer.warnings.push(format!("{}: {}", given.origin, no_such_rank(*rank, workers)));
+        }
+    }
+    let (redirects, tees) = (of_workers(redirects, workers), of_workers(tees, workers));
+    let shown = options.get("--local-ranks-filter").filter(|given| !given.text.is_empty());
+    let shown = shown.map(|given| shown_ranks(given, workers)).transpose()?;
+    if let Some(shown) = &shown {
+        // Where the numbers of nodes may change, those of the first are meant.
+        let nodes = meeting.nodes.as_ref().map_or(1, |nodes| nodes.count.parse().unwrap_or(1));
+        let ranks = (0..nodes).flat_map(|node| shown.iter().map(move |rank| node * workers + rank));
+        writer.push(format!("--only={}", RankSet::of(ranks.map(Rank))));
+    }
     let template = match options.get("--log-line-prefix-template").filter(|given| !given.text.is_empty()) {
         Some(given) => Some(given.clone()),
         None => writer
@@ -79,7 +95,9 @@ pub(super) fn write(writer: &mut Writer<'_>, meeting: &Meeting, workers: u32) ->
         let of = |masks: &Masks, rank: u32| masks.get(&rank).is_some_and(|mask| mask & bit != 0);
         let teed: Vec<u32> = (0..workers).filter(|rank| of(&tees, *rank)).collect();
         let redirected: Vec<u32> = (0..workers).filter(|rank| of(&redirects, *rank) && !of(&tees, *rank)).collect();
-        all_teed.clone_from(&teed);
+        // As torchrun: lines are copied of what it reads for the terminal.
+        *all_teed =
+            teed.iter().copied().filter(|rank| shown.as_ref().is_none_or(|shown| shown.contains(rank))).collect();
         for (option, ranks) in [(to_file, redirected), (to_both, teed)] {
             if ranks.is_empty() {
                 continue;
@@ -96,6 +114,30 @@ pub(super) fn write(writer: &mut Writer<'_>, meeting: &Meeting, workers: u32) ->
 
 /// The masks of the local ranks that have one.
 type Masks = BTreeMap<u32, u8>;
+
+/// What is said of a rank that is not there.
+fn no_such_rank(rank: u32, workers: u32) -> String {
+    match workers {
+        1 => format!("there is no local rank {rank}; there is only local rank 0"),
+        _ => format!("there is no local rank {rank}; there are 0 to {}", workers - 1),
+    }
+}
+
+/// The masks of ranks that are there.
+fn of_workers(masks: Masks, workers: u32) -> Masks {
+    masks.into_iter().filter(|(rank, _)| *rank < workers).collect()
+}
+
+/// `0,2`.
+fn shown_ranks(given: &Given, workers: u32) -> Result<BTreeSet<u32>, Problem> {
+    let text = given.utf8()?;
+    let rank = |text: &str| match text.trim().parse::<u32>() {
+        Ok(rank) if rank < workers => Ok(rank),
+        Ok(rank) => Err(given.problem(no_such_rank(rank, workers))),
+        Err(_) => Err(given.problem(format!("\"{text}\" is not a list of local ranks")).hint("write them as in 0,2")),
+    };
+    text.split(',').map(rank).collect()
+}
 
 /// `3`, or `0:3,1:1`.
 fn masks(given: &Given, workers: u32) -> Result<Masks, Problem> {

@@ -24,6 +24,14 @@ impl Given {
         Problem::usage(format!("{}: {text}", self.origin))
     }
 
+    /// How it is left out.
+    pub(super) fn left_out(&self) -> String {
+        match self.origin.starts_with('-') {
+            true => format!("leave {} out", self.origin),
+            false => format!("unset {}", self.origin),
+        }
+    }
+
     /// The value as text.
     pub(super) fn utf8(&self) -> Result<&str, Problem> {
         self.text.to_str().ok_or_else(|| self.problem(format!("{:?} is not UTF-8 text", self.text)))
@@ -32,7 +40,7 @@ impl Given {
     /// The value as a whole number.
     pub(super) fn number(&self) -> Result<u32, Problem> {
         let text = self.utf8()?;
-        text.trim().parse().map_err(|_| self.problem(format!("\"{text}\" is not a number, such as 1")))
+        text.trim().parse().map_err(|_| self.problem(format!("\"{text}\" is not a whole number from 0 on")))
     }
 }
 
@@ -185,12 +193,22 @@ fn unknown(ours: &clap::Command, typed: &Typed) -> Problem {
     let mut names: Vec<String> = TABLE.iter().map(|row| row.name.to_owned()).collect();
     names.extend(args::long_names(ours));
     let name = typed.name.replace('_', "-");
-    Problem::usage(format!("unknown option \"{}\"", typed.name)).hint(
-        match nearest(&name, names.iter().map(String::as_str)) {
+    let problem = Problem::usage(format!("unknown option \"{}\"", typed.name));
+    if ["-n", "-np"].contains(&name.as_str()) {
+        return problem.hint("the number of workers is written --nproc-per-node N");
+    }
+    if name.starts_with("--rdzv-") {
+        let of_meeting: Vec<&str> =
+            TABLE.iter().map(|row| row.name).filter(|name| name.starts_with("--rdzv-")).collect();
+        return problem.hint(match nearest(&name, of_meeting.iter().copied()) {
             Some(near) => format!("did you mean \"{near}\"?"),
-            None => "\"rankrun torchrun --help\" lists the options".to_owned(),
-        },
-    )
+            None => format!("torchrun has {}", of_meeting.join(", ")),
+        });
+    }
+    problem.hint(match nearest(&name, names.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => "\"rankrun torchrun --help\" lists the options".to_owned(),
+    })
 }
 
 /// Adds what the variables say about options that were not typed.

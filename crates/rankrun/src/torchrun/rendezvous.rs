@@ -1,8 +1,8 @@
-//! Nodes, and how their workers meet: torchrun's rendezvous, of which one node needs little.
+//! Nodes, and how they and their workers meet: torchrun's rendezvous. One node needs little of it; several join node 0.
 
 use super::parse::{Given, Options};
-use super::table::ETCD;
 use crate::message::Problem;
+use rankrun_core::suggest::nearest;
 
 /// What the workers are told about the rendezvous.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -12,14 +12,43 @@ pub(super) struct Meeting {
     /// The id of the run, if it is not left to us.
     pub(super) run_id: Option<String>,
     pub(super) warning: Option<String>,
+    /// Several nodes run this command.
+    pub(super) nodes: Option<Nodes>,
 }
 
-const MANY: &str = "several machines come with many nodes: this version of rankrun starts workers on one";
+/// The nodes of a job of several.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Nodes {
+    /// `N`, or `MIN:MAX`.
+    pub(super) count: String,
+    /// This one; `None` where torchrun would find out.
+    pub(super) rank: Option<u64>,
+    /// Where node 0 is reached.
+    pub(super) address: String,
+}
+
+const MANY: &str = "write --nnodes N, how many machines run this command";
 
 /// Reads everything about nodes and rendezvous.
 pub(super) fn read(options: &Options) -> Result<Meeting, Problem> {
-    let warning = options.get("--nnodes").map(nodes).transpose()?.flatten();
-    if let Some(rank) = options.get("--node-rank")
+    let nodes = options.get("--nnodes").map(nodes).transpose()?;
+    let (least, most) = nodes.unwrap_or((1, 1));
+    let endpoint =
+        options.get("--rdzv-endpoint").map(|given| Ok::<_, Problem>((given, endpoint(given)?))).transpose()?;
+    // A port that the kernel chooses is known to nobody else.
+    let is_known = |port: &Option<String>| port.as_deref().is_none_or(|port| port.parse() != Ok(0));
+    let can_meet = match &endpoint {
+        Some((_, (_, port))) => is_known(port),
+        None => options.has("--master-addr"),
+    };
+    // Whoever names no place to meet has this machine only.
+    let is_alone = least == 1 && most > 1 && (!can_meet || options.has("--standalone"));
+    let warning = options.get("--nnodes").filter(|_| is_alone).map(|given| {
+        let (origin, text) = (&given.origin, given.text.display());
+        format!("{origin} {text}: starting with one node, this machine; others need --rdzv-endpoint HOST:PORT")
+    });
+    let count = if is_alone { 1 } else { most };
+    if let Some(rank) = options.get("--node-rank").filter(|_| count == 1)
         && rank.number()? != 0
     {
         let problem = rank.problem(format!("{} is not the first node, and there is one", rank.utf8()?));
@@ -31,13 +60,33 @@ pub(super) fn read(options: &Options) -> Result<Meeting, Problem> {
         Some("c10d") => false,
         Some(name) => {
             let given = backend.expect("it has a name");
-            return Err(given.problem(format!("\"{name}\" is not supported: c10d or static")).hint(ETCD));
+            let hint = match nearest(name, ["c10d", "static"]) {
+                _ if name.starts_with("etcd") => {
+                    format!("{}: no etcd server is needed, on one machine or on several", given.left_out())
+                }
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None => "write c10d or static".to_owned(),
+            };
+            return Err(given.problem(format!("\"{name}\" is not supported: c10d or static")).hint(hint));
         }
     };
-    let endpoint =
-        options.get("--rdzv-endpoint").map(|given| Ok::<_, Problem>((given, endpoint(given)?))).transpose()?;
+    options.get("--rdzv-conf").map_or(Ok(()), check_configuration)?;
     let port = options.get("--master-port").map(port).transpose()?;
     let address = options.get("--master-addr").map(|given| Ok::<_, Problem>(given.utf8()?.to_owned())).transpose()?;
+    if count > 1 {
+        if let Some((given, _)) = endpoint.as_ref().filter(|_| !can_meet) {
+            let problem = given.problem("with port 0 no other node knows where to meet".to_owned());
+            return Err(problem.hint("write --rdzv-endpoint HOST:PORT, where node 0 can be reached"));
+        }
+        let count = if least == most { most.to_string() } else { format!("{least}:{most}") };
+        let nodes = several(options, count, is_static, endpoint.map(|(_, found)| found), address, port)?;
+        let run_id = options.get("--rdzv-id").map(|id| Ok::<_, Problem>(id.utf8()?.to_owned())).transpose()?;
+        return Ok(Meeting {
+            run_id: Some(run_id.unwrap_or_else(|| "none".to_owned())),
+            nodes: Some(nodes),
+            ..Meeting::default()
+        });
+    }
     // As run.py decides it: whoever names no port gets a free one, and an id.
     let is_auto = options.has("--standalone") || (is_static && endpoint.is_none() && port.is_none());
     if is_auto {
@@ -53,11 +102,39 @@ pub(super) fn read(options: &Options) -> Result<Meeting, Problem> {
         Some((_, (host, port))) => Some((host, port.unwrap_or_else(|| "29500".to_owned()))),
         None => Some((address.unwrap_or_else(local), port.unwrap_or_else(|| "29500".to_owned()))),
     };
-    Ok(Meeting { master, run_id: Some(run_id), warning })
+    Ok(Meeting { master, run_id: Some(run_id), warning, nodes: None })
 }
 
-/// `N` or `MIN:MAX`. Returns a warning where more nodes might come.
-fn nodes(given: &Given) -> Result<Option<String>, Problem> {
+/// Where several nodes meet. Node 0 listens there; the workers have another port.
+fn several(
+    options: &Options,
+    count: String,
+    is_static: bool,
+    endpoint: Option<(String, Option<String>)>,
+    address: Option<String>,
+    port: Option<String>,
+) -> Result<Nodes, Problem> {
+    // The ports of torchrun: that of c10d, and that of a static rendezvous.
+    let default = if is_static { "29500" } else { "29400" };
+    let (host, port) = match (endpoint, address) {
+        (Some((host, port)), _) => (host, port.unwrap_or_else(|| default.to_owned())),
+        (None, Some(host)) => (host, port.unwrap_or_else(|| default.to_owned())),
+        (None, None) => {
+            return Err(Problem::usage(format!("--nnodes {count} needs --rdzv-endpoint or --master-addr"))
+                .hint("write --rdzv-endpoint HOST:PORT, where node 0 can be reached"));
+        }
+    };
+    let rank = match options.get("--node-rank") {
+        Some(rank) => Some(u64::from(rank.number()?)),
+        // A static rendezvous numbers them by the option alone, whose default is 0.
+        None => is_static.then_some(0),
+    };
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    Ok(Nodes { count, rank, address: format!("{host}:{port}") })
+}
+
+/// `N` or `MIN:MAX`.
+fn nodes(given: &Given) -> Result<(u32, u32), Problem> {
     let text = given.utf8()?;
     let number = |text: &str| text.trim().parse::<u32>().ok().filter(|count| *count > 0);
     let (min, max) = text.split_once(':').unwrap_or((text, text));
@@ -65,16 +142,20 @@ fn nodes(given: &Given) -> Result<Option<String>, Problem> {
         (Some(min), Some(max)) if min > max => {
             Err(given.problem(format!("\"{text}\" begins with the larger number")).hint("write MIN:MAX"))
         }
-        (Some(1), Some(1)) => Ok(None),
-        (Some(1), Some(_)) => Ok(Some(format!(
-            "{} {text}: starting with one node, this machine; nodes that join a running job come with many nodes",
-            given.origin
-        ))),
-        (Some(_), Some(_)) => {
-            let problem = given.problem(format!("{text} nodes are not supported yet"));
-            Err(problem.hint(format!("{MANY}; write --nnodes 1")))
-        }
+        (Some(min), Some(max)) => Ok((min, max)),
         _ => Err(given.problem(format!("\"{text}\" is not a number of nodes")).hint("write N, or MIN:MAX")),
+    }
+}
+
+/// Refuses what torchrun refuses; nothing of it is needed here.
+fn check_configuration(given: &Given) -> Result<(), Problem> {
+    let text = given.utf8()?.trim();
+    let is_pair = |pair: &str| {
+        pair.split_once('=').is_some_and(|(key, value)| !key.trim().is_empty() && !value.trim().is_empty())
+    };
+    match text.is_empty() || text.split(',').all(is_pair) {
+        true => Ok(()),
+        false => Err(given.problem(format!("\"{text}\" is not KEY=VALUE,...")).hint("write it as in join_timeout=600")),
     }
 }
 

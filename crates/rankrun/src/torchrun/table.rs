@@ -31,7 +31,7 @@ impl Topic {
             Topic::Program => "The program",
             Topic::Ending => "Failures and the end",
             Topic::Output => "Output and log files",
-            Topic::Meeting => "Nodes and rendezvous (there is one node)",
+            Topic::Meeting => "Nodes and rendezvous",
             Topic::Texts => "Texts and rankrun's own",
         }
     }
@@ -82,8 +82,6 @@ const fn read(text: &'static str) -> Here {
 }
 
 const LOCAL: &str = "all workers are on this machine, and each job has ports of its own";
-pub(super) const ETCD: &str =
-    "leave --rdzv-backend out: on one machine nothing has to be looked up; no etcd server is needed";
 const PROMPT: &str = "the end of a worker is reported by the kernel at once, nothing is polled";
 pub(super) const NUMA: &str = "workers are not bound to CPUs";
 pub(super) const EVENTS: &str = "events are not printed: --journal FILE writes what happened as JSON";
@@ -114,7 +112,9 @@ pub(super) const TABLE: &[Row] = &[
         Ending,
         "--max-restarts",
         "N",
-        read("--max-restarts N, and TORCHELASTIC_MAX_RESTARTS=N for the workers; N is for the whole job"),
+        read(
+            "--max-restarts N, and TORCHELASTIC_MAX_RESTARTS=N for the workers; N is for the whole job; starts again at once and after every failure (--backoff 0, --no-breaker, --start-retries 0)",
+        ),
     ),
     option(Ending, "--monitor-interval", "SECONDS", Already(PROMPT)),
     option(
@@ -165,7 +165,12 @@ pub(super) const TABLE: &[Row] = &[
             "--tag: ${role_name}, ${local_rank}, ${rank}, ${hostname}; with --tee; also TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; default [${role_name}${local_rank}]:",
         ),
     ),
-    option(Output, "--local-ranks-filter", "RANKS", Same(&["--only={}"])),
+    option(
+        Output,
+        "--local-ranks-filter",
+        "RANKS",
+        read("--only=RANKS, of each node; lines of other ranks are not in filtered_stdout.log either"),
+    ),
     option(
         Output,
         "--duplicate-stdout-filters",
@@ -182,24 +187,36 @@ pub(super) const TABLE: &[Row] = &[
         ),
     ),
     option(Output, "--event-log-handler", "NAME", read("null: nothing to do; another one is not done, with a warning")),
-    option(Meeting, "--nnodes", "N|MIN:MAX", read("1 or 1:MAX: one node; several come with many nodes")),
-    option(Meeting, "--node-rank", "N", read("0")),
-    option(Meeting, "--standalone", "", Already(LOCAL)),
     option(
         Meeting,
-        "--rdzv-backend",
-        "c10d|static",
-        read("nothing to do: all workers are on this machine; etcd is refused"),
+        "--nnodes",
+        "N|MIN:MAX",
+        read("machines that run this command: they join node 0, with the secret of RANKRUN_SECRET_FILE; 1:MAX is one"),
     ),
+    option(Meeting, "--node-rank", "N", read("this machine; with c10d, without it, as docs/hosts.md says")),
+    option(Meeting, "--standalone", "", Already(LOCAL)),
+    option(Meeting, "--rdzv-backend", "c10d|static", read("whether nodes need a number; etcd is refused")),
     option(
         Meeting,
         "--rdzv-endpoint",
         "HOST[:PORT]",
-        read("c10d: nothing to do, each job has ports of its own; static: MASTER_ADDR and MASTER_PORT"),
+        read("several nodes: where node 0 is reached; one: c10d: nothing to do, static: MASTER_ADDR and MASTER_PORT"),
     ),
-    option(Meeting, "--rdzv-id", "NAME", read("TORCHELASTIC_RUN_ID, and the name of the log directory")),
+    option(
+        Meeting,
+        "--rdzv-id",
+        "NAME",
+        read(
+            "TORCHELASTIC_RUN_ID, and the name of the log directory; as in torchrun, not with --standalone, and not where neither an endpoint nor a port is given: then it is the job's id",
+        ),
+    ),
     option(Meeting, "--rdzv-conf", "K=V,...", Already("nothing has to be waited for")),
-    option(Meeting, "--master-addr", "HOST", read("MASTER_ADDR, with --master-port")),
+    option(
+        Meeting,
+        "--master-addr",
+        "HOST",
+        read("several nodes: where node 0 is reached; one: MASTER_ADDR, with --master-port"),
+    ),
     option(Meeting, "--master-port", "PORT", read("MASTER_PORT: without it the job has a free port of its own")),
     option(Meeting, "--local-addr", "HOST", Already(LOCAL)),
     typed(Texts, "--print-completion", "bash|zsh|tcsh", read("prints the completion script for torchrun")),

@@ -48,11 +48,17 @@ fn command_lines_become_ours() {
         "--rdzv-backend c10d --rdzv-endpoint host --rdzv-id r train.py",
         "--standalone --rdzv-id r --master-port 1 train.py",
         "--nnodes 1:4 --max-restarts 3 --role '{rank}' train.py",
+        "--nnodes 2 --nproc 4 --rdzv-backend c10d --rdzv-endpoint node0:29400 train.py",
+        "--nnodes 1:2 --nproc 2 --rdzv-backend c10d --rdzv-endpoint localhost:0 train.py",
+        "--nnodes 2:2 --node-rank 1 --nproc 2 --master-addr fe80::1 --master-port 1234 train.py",
         "--shutdown-timeout 0 --signals-to-handle SIGTERM,SIGALRM --event-log-handler console --numa-binding node train.py",
         "--log-dir /dev/null -r 3 --tee 3 train.py",
         "--log-dir 'l/{x}' -r3 -t=1:1 --nproc 2 --duplicate-stdout-filters a,b,,c --duplicate-stderr-filters z train.py",
         "-t 0:3 --nproc 2 train.py",
         "--virtual-local-rank --nproc 2 train.py",
+        "--nproc 2 --local-ranks-filter 0 -t 0:3,1:1 --duplicate-stdout-filters out --log-dir l train.py",
+        "--nnodes 2 --nproc 2 --local-ranks-filter 1 --rdzv-endpoint a:1 train.py",
+        "--nproc 2 --redirects 5:1 train.py",
         "--strict --timeout 5 --report-dir r -x A=1 train.py",
         "--print-completion bash",
     ]));
@@ -63,6 +69,8 @@ fn mistakes_are_refused_with_a_way_out() {
     insta::assert_snapshot!(all(&[
         "--nproc-per-node npu train.py",
         "--nnodes 2 train.py",
+        "--nnodes 2 --rdzv-endpoint a:0 train.py",
+        "--nnodes 2:4 --rdzv-endpoint a train.py",
         "--nnodes 1: train.py",
         "--node-rank 1 train.py",
         "--rdzv-backend etcd train.py",
@@ -76,6 +84,21 @@ fn mistakes_are_refused_with_a_way_out() {
         "--tee",
         "--tee train.py",
         "-mr3 x",
+        "--nproc-per-node gpu train.py",
+        "-n 2 train.py",
+        "--nproc 2 --local-ranks-filter 0,7 train.py",
+        "--local-ranks-filter 0-1 train.py",
+        "--start-method thread train.py",
+        "--rdzv-conf foo train.py",
+        "--rdzv-conf a=1,=2 train.py",
+        "--max-restarts -1 train.py",
+        "--rdzv-backend c10dd train.py",
+        "--rdzv-backend zeus train.py",
+        "--rdzv-timeout 5 train.py",
+        "--rdzv-bakend c10d train.py",
+        "--nproc-per-node 2 python train.py",
+        "python3.11 train.py",
+        "torchrun train.py",
     ]));
 }
 
@@ -84,9 +107,12 @@ fn variables_are_read_where_nothing_is_typed() {
     let words = |line: &str, env: &[(&str, &str)]| told(line, env);
     assert!(words("x.py", &[("PET_NPROC_PER_NODE", "2")]).contains("-n 2 "));
     assert!(words("--nproc-per-node 3 x.py", &[("PET_NPROC_PER_NODE", "2")]).contains("-n 3 "));
+    assert!(words("x.py", &[("SLURM_JOB_NODELIST", "n[1-2]")]).contains("--hosts=localhost -n 1 "));
     assert!(words("x.py", &[("PET_NO_PYTHON", "1")]).ends_with("-- x.py"));
     assert!(words("x.py", &[("PET_NO_PYTHON", "0")]).ends_with("-- python -u x.py"));
     assert_eq!(words("x.py", &[("PET_NO_PYTHON", "yes")]), "error: PET_NO_PYTHON: \"yes\" is not 0 or 1");
+    let etcd = words("x.py", &[("PET_RDZV_BACKEND", "etcd")]);
+    assert!(etcd.contains("\nhint: unset PET_RDZV_BACKEND: "), "{etcd}");
     assert!(words("x.py", &[("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "7")]).contains("--grace=7s"));
     assert!(!words("--nproc 2 x.py", &[("OMP_NUM_THREADS", "7")]).contains("OMP_NUM_THREADS"));
     assert!(words("x.py", &[("PYTHON_EXEC", "/p/python")]).ends_with("-- /p/python -u x.py"));

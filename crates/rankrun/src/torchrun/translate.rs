@@ -9,9 +9,10 @@ use rankrun_core::foreign_codes::Codes;
 
 use super::parse::{Given, Options, parse};
 use super::rendezvous::{self, Meeting};
-use super::table::{EVENTS, NUMA};
+use super::table::{EVENTS, Row};
 use super::{completion, logs};
 use crate::dialect::{For, Here, Reading, Stop, Without, fill, literal};
+use crate::gpus::no_gpus;
 use crate::message::Problem;
 
 /// What the words are read against.
@@ -53,7 +54,7 @@ pub(crate) fn read(words: &[OsString], around: &Around<'_>) -> Result<Reading, S
     writer.table()?;
     let meeting = rendezvous::read(&options)?;
     writer.meeting(&meeting);
-    let workers = writer.workers()?;
+    let workers = writer.workers(&meeting)?;
     writer.ending()?;
     logs::write(&mut writer, &meeting, workers)?;
     let Writer { mut words, warnings, .. } = writer;
@@ -92,19 +93,15 @@ impl Writer<'_> {
                 Here::Same(words) | Here::Differs(words, _) => {
                     self.words.extend(words.iter().map(|word| fill(word, Some(&given.text))));
                 }
-                Here::Without(NUMA) => {
-                    let modes: Vec<&str> = row.value.split('|').collect();
-                    if !modes.iter().any(|mode| given.text == *mode) {
-                        let text = format!("\"{}\" is not one of {}", given.text.display(), modes.join(", "));
-                        return Err(given.problem(text));
-                    }
-                    without.note(NUMA, &given.origin, std::slice::from_ref(&given.text));
+                Here::Without(what) => {
+                    check_choice(row, given)?;
+                    without.note(what, &given.origin, std::slice::from_ref(&given.text));
                 }
-                Here::Without(what) => without.note(what, &given.origin, std::slice::from_ref(&given.text)),
                 Here::Refused(advice) => {
                     return Err(Problem::usage(format!("{} is not supported", given.origin)).hint(advice));
                 }
-                Here::Already(_) | Here::Special(..) => {}
+                Here::Already(_) => check_choice(row, given)?,
+                Here::Special(..) => {}
             }
         }
         if let Some(handler) = self.options.get("--event-log-handler").filter(|given| given.text != "null") {
@@ -125,6 +122,12 @@ impl Writer<'_> {
 
     fn meeting(&mut self, meeting: &Meeting) {
         self.warnings.extend(meeting.warning.clone());
+        if let Some(nodes) = &meeting.nodes {
+            let rank = nodes.rank.map_or_else(|| "auto".to_owned(), |rank| rank.to_string());
+            self.push(format!("--nnodes={}", nodes.count));
+            self.push(format!("--node-rank={rank}"));
+            self.push(format!("--rendezvous={}", nodes.address));
+        }
         if let Some((host, port)) = &meeting.master {
             self.set("MASTER_ADDR", host);
             self.set("MASTER_PORT", port);
@@ -135,7 +138,7 @@ impl Writer<'_> {
     }
 
     /// The number of workers, and what hangs on it. Returns the number.
-    fn workers(&mut self) -> Result<u32, Problem> {
+    fn workers(&mut self, meeting: &Meeting) -> Result<u32, Problem> {
         let given = self.options.get("--nproc-per-node");
         let text = given.map_or(Ok("1"), Given::utf8)?.trim();
         let (word, count) = match text {
@@ -143,7 +146,14 @@ impl Writer<'_> {
                 ("gpu-or-cpu", Some(self.around.gpus()).filter(|count| *count > 0).unwrap_or_else(self.around.cpus))
             }
             "cpu" => ("auto", (self.around.cpus)()),
-            "gpu" | "xpu" => ("gpu", self.around.gpus()),
+            "gpu" | "xpu" => match (self.around.gpus(), given) {
+                (0, Some(given)) => {
+                    let mask = gpu_mask(self.around.env, &[]);
+                    let problem = no_gpus(&format!("{} {text}", given.origin), mask);
+                    return Err(problem.hint("write --nproc-per-node auto for one worker on each CPU, or a number"));
+                }
+                (count, _) => ("gpu", count),
+            },
             text => match (text.parse::<u32>(), given) {
                 (Ok(count), _) if count > 0 => (text, count),
                 (_, Some(given)) => {
@@ -153,7 +163,15 @@ impl Writer<'_> {
                 (_, None) => ("1", 1),
             },
         };
-        self.words.extend(["-n".into(), word.into()]);
+        // torchrun starts the workers of its own machine, whatever else an allocation has.
+        let is_alone = meeting.nodes.is_none();
+        if is_alone && crate::allocation::is_there(self.around.env) {
+            self.words.push("--hosts=localhost".into());
+        }
+        match is_alone {
+            true => self.words.extend(["-n".into(), word.into()]),
+            false => self.push(format!("--ppn={count}")),
+        }
         // As run.py: one thread for each worker, where the user says nothing and there are several. One worker alone may use
         // every CPU, which is OpenMP's own default.
         match (self.around.env.iter().any(|(name, _)| name == "OMP_NUM_THREADS"), count) {
@@ -228,6 +246,11 @@ impl Writer<'_> {
             return Err(problem.hint("leave one of them out: a module is run by Python"));
         }
         let (script, arguments) = options.command.split_first().ok_or_else(|| Problem::usage("no script given"))?;
+        if !is_program && !is_module && is_launcher(script) {
+            let name = script.display();
+            return Err(Problem::usage(format!("\"{name}\" is no script: there is no such file here"))
+                .hint(format!("leave \"{name}\" out: the script is run with Python; --no-python runs a program")));
+        }
         let mut command = Vec::new();
         if !is_program {
             command.extend([self.python(), "-u".into()]);
@@ -273,6 +296,26 @@ impl Writer<'_> {
         let has = |name: &str| std::env::split_paths(path).any(|directory| directory.join(name).is_file());
         if !has("python") && has("python3") { "python3".into() } else { "python".into() }
     }
+}
+
+/// Refuses a value that is none of those that the table lists.
+fn check_choice(row: &Row, given: &Given) -> Result<(), Problem> {
+    let choices: Vec<&str> = row.value.split('|').collect();
+    match choices.len() < 2 || choices.iter().any(|choice| given.text == *choice) {
+        true => Ok(()),
+        false => Err(given.problem(format!("\"{}\" is not one of {}", given.text.display(), choices.join(", ")))),
+    }
+}
+
+/// Whether a word where the script should be is one that stands before a script elsewhere: `python`, `torchrun`.
+fn is_launcher(script: &OsStr) -> bool {
+    let is_version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let is_named = script.to_str().is_some_and(|name| {
+        ["torchrun", "rankrun"].contains(&name) || name.strip_prefix("python").is_some_and(is_version)
+    });
+    // Python also runs a directory that has a program.
+    let script = Path::new(script);
+    is_named && !script.is_file() && !script.join("__main__.py").is_file()
 }
 
 /// A piece of an argument of the script.

@@ -44,6 +44,8 @@ pub struct Conn {
     out: VecDeque<Bytes>,
     unsent: usize,
     watch: Watch,
+    /// Its input has ended, or is of no interest.
+    is_deaf: bool,
 }
 
 /// What the writing side waits for.
@@ -74,7 +76,41 @@ impl Conn {
         }
         registry.add(&reader, token, Interest::Read)?;
         let registry = registry.clone();
-        Ok(Conn { registry, token, reader, writer, out: VecDeque::new(), unsent: 0, watch: Watch::Nothing })
+        Ok(Conn {
+            registry,
+            token,
+            reader,
+            writer,
+            out: VecDeque::new(),
+            unsent: 0,
+            watch: Watch::Nothing,
+            is_deaf: false,
+        })
+    }
+
+    /// From now on it is polled under another token.
+    pub fn rename(&mut self, token: u64) -> io::Result<()> {
+        self.token = token;
+        let (reader, writer) = match (&self.writer, self.watch) {
+            (None, Watch::Room) => (Interest::ReadWrite, None),
+            (_, Watch::Nothing) | (None, Watch::Broken) => (Interest::Read, None),
+            (Some(writer), Watch::Room) => (Interest::Read, Some((writer, Interest::Write))),
+            (Some(writer), Watch::Broken) => (Interest::Read, Some((writer, Interest::Hangup))),
+        };
+        self.registry.change(&self.reader, token, reader)?;
+        writer.map_or(Ok(()), |(writer, interest)| self.registry.change(writer, token, interest))
+    }
+
+    /// Leaves its poll set for another one.
+    pub fn move_to(mut self, registry: &Registry, token: u64) -> io::Result<Conn> {
+        let (reader, writer) = (self.reader.try_clone()?, self.writer.as_ref().map(OwnedFd::try_clone).transpose()?);
+        let (out, unsent) = (std::mem::take(&mut self.out), self.unsent);
+        // Its own descriptors leave the old set here.
+        drop(self);
+        let mut conn = Conn::new(registry, token, reader, writer)?;
+        (conn.out, conn.unsent) = (out, unsent);
+        conn.flush()?;
+        Ok(conn)
     }
 
     /// Reads once, up to the length of `room`.
@@ -89,6 +125,25 @@ impl Conn {
                 Err(Errno::CONNRESET) => Ok(Incoming::End),
                 Err(error) => Err(error.into()),
             };
+        }
+    }
+
+    /// Reads no more, so that the end of the input does not wake the loop. Whether the other end is gone is still reported.
+    ///
+    /// # Errors
+    ///
+    /// The descriptor cannot be polled.
+    pub fn ignore_input(&mut self) -> io::Result<()> {
+        self.is_deaf = true;
+        self.registry.change(&self.reader, self.token, self.interest(self.watch))
+    }
+
+    fn interest(&self, watch: Watch) -> Interest {
+        match (watch == Watch::Room && self.writer.is_none(), self.is_deaf) {
+            (true, false) => Interest::ReadWrite,
+            (true, true) => Interest::Write,
+            (false, false) => Interest::Read,
+            (false, true) => Interest::Hangup,
         }
     }
 
@@ -163,10 +218,7 @@ impl Conn {
             return Ok(());
         }
         match &self.writer {
-            None => {
-                let interest = if watch == Watch::Room { Interest::ReadWrite } else { Interest::Read };
-                self.registry.change(&self.reader, self.token, interest)?;
-            }
+            None => self.registry.change(&self.reader, self.token, self.interest(watch))?,
             Some(writer) => match (self.watch, watch) {
                 (Watch::Nothing, Watch::Room) => self.registry.add(writer, self.token, Interest::Write)?,
                 // A pipe without a reader is reported with any interest.
@@ -266,6 +318,38 @@ mod tests {
             assert_eq!(conn.read(&mut room).expect("the end"), Incoming::End);
             conn.send([Bytes::from_static(b"lost")]).expect("no error");
             assert_eq!(conn.unsent(), 0);
+        }
+    }
+
+    #[test]
+    fn a_renamed_connection_wakes_the_loop_under_its_new_token() {
+        let mut poller = Poller::new().expect("a poller");
+        for (mut conn, _peer, writes) in connections(&poller) {
+            conn.send([Bytes::from(vec![0; 3_000_000])]).expect("the peer is there");
+            assert!(conn.unsent() > 0);
+            conn.rename(TOKEN + 1).expect("it is in the set");
+            rustix::io::write(&writes, b"x").expect("there is room");
+            let ready = wait(&mut poller);
+            assert!(!ready.is_empty() && ready.iter().all(|ready| ready.token == TOKEN + 1), "{ready:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_moves_to_another_set_with_what_waits_in_it() {
+        let (mut first, mut second) = (Poller::new().expect("a poller"), Poller::new().expect("a poller"));
+        for (mut conn, peer, _writes) in connections(&first) {
+            conn.send([Bytes::from(vec![7; 3_000_000])]).expect("the peer is there");
+            let mut conn = conn.move_to(&second.registry(), TOKEN).expect("it can be added");
+            let mut got = 0;
+            while got < 3_000_000 {
+                let count = rustix::io::read(&peer, &mut [0; 1 << 16]).expect("bytes");
+                got += count;
+                second.wait(Some(Duration::ZERO), &mut Vec::new()).expect("an epoll set can be waited for");
+                conn.flush().expect("the peer is there");
+            }
+            let mut ready = Vec::new();
+            first.wait(Some(Duration::ZERO), &mut ready).expect("an epoll set can be waited for");
+            assert!(ready.is_empty(), "it is in the old set still: {ready:?}");
         }
     }
 

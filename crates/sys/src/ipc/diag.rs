@@ -1,7 +1,7 @@
-//! Asks the kernel whose a TCP connection of this machine is (sock_diag(7)).
+//! Asks the kernel about TCP sockets of this machine: whose one is, how many wait at a listener (sock_diag(7)).
 
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
@@ -27,11 +27,22 @@ pub struct Owner {
 ///
 /// `NotFound` if there is none; other errors if the kernel does not answer such questions here.
 pub fn tcp_owner(local: SocketAddrV4, remote: SocketAddrV4) -> io::Result<Owner> {
+    // The last two words.
+    ask(local, remote, |reply| Owner { uid: number(reply, REPLY - 8), inode: number(reply, REPLY - 4).into() })
+}
+
+/// How many connections wait to be accepted by the listener that is bound to `local`.
+pub fn tcp_backlog(local: SocketAddrV4) -> io::Result<u32> {
+    // A listener's reply has them as its received bytes.
+    ask(local, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), |reply| number(reply, REPLY - 16))
+}
+
+fn ask<T>(local: SocketAddrV4, remote: SocketAddrV4, take: impl Fn(&[u8]) -> T) -> io::Result<T> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(SOCK_DIAG))?;
     sendto(&socket, &request(local, remote), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     let mut reply = [0u8; 1024];
     let (count, _) = recv(&socket, &mut reply[..], RecvFlags::empty())?;
-    parse(&reply[..count])
+    check(&reply[..count]).map(take)
 }
 
 fn request(local: SocketAddrV4, remote: SocketAddrV4) -> Vec<u8> {
@@ -55,27 +66,23 @@ fn request(local: SocketAddrV4, remote: SocketAddrV4) -> Vec<u8> {
     bytes
 }
 
-fn parse(reply: &[u8]) -> io::Result<Owner> {
-    let number =
-        |at: usize| reply.get(at..at + 4).and_then(|bytes| bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)));
+fn number(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+}
+
+/// Whether it is the description of a socket.
+fn check(reply: &[u8]) -> io::Result<&[u8]> {
     let kind = reply.get(4..6).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     match kind {
-        Some(SOCK_DIAG_BY_FAMILY) if reply.len() >= REPLY => {
-            // The last two words.
-            let (uid, inode) = (number(REPLY - 8).unwrap_or_default(), number(REPLY - 4).unwrap_or_default());
-            Ok(Owner { uid, inode: inode.into() })
-        }
-        Some(NLMSG_ERROR) => {
-            let errno = number(HEAD).map_or(0, |number| (number as i32).wrapping_neg());
-            Err(io::Error::from_raw_os_error(errno))
-        }
+        Some(SOCK_DIAG_BY_FAMILY) if reply.len() >= REPLY => Ok(reply),
+        Some(NLMSG_ERROR) => Err(io::Error::from_raw_os_error((number(reply, HEAD) as i32).wrapping_neg())),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
@@ -93,5 +100,18 @@ mod tests {
         let file = std::fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&client)));
         assert_eq!((owner.uid, owner.inode), (rustix::process::geteuid().as_raw(), file.expect("it is open").ino()));
         assert!(tcp_owner(address(own), SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1)).is_err());
+    }
+
+    #[test]
+    fn connections_that_nobody_has_accepted_are_counted() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let SocketAddr::V4(address) = listener.local_addr().expect("an address") else { panic!("no IPv4") };
+        assert_eq!(tcp_backlog(address).expect("it is there"), 0);
+        let clients = [0; 3].map(|_| TcpStream::connect(address).expect("a connection"));
+        assert_eq!(tcp_backlog(address).expect("it is there"), 3);
+        drop(clients);
+        assert_eq!(tcp_backlog(address).expect("it is there"), 3, "a connection that was closed waits, too");
+        drop(listener.accept());
+        assert_eq!(tcp_backlog(address).expect("it is there"), 2);
     }
 }

@@ -1,6 +1,8 @@
 //! What processes share: sockets, pipes, memory, and watched directories.
 
 pub mod diag;
+pub mod mapped;
+pub mod network;
 pub mod shared;
 pub mod shm;
 pub mod socket;

@@ -2,9 +2,11 @@
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -91,12 +93,25 @@ pub fn receive_from(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(u
     Ok((received.bytes, sender.filter(|pid| *pid > 0)))
 }
 
-/// Binds a TCP port that the kernel picks, and holds it without listening: with SO_REUSEADDR a later listener of the job
-/// can bind it, while the kernel gives it to no other process (README, "In place of torchrun").
-pub fn hold_port() -> io::Result<(OwnedFd, u16)> {
+/// Binds the first TCP port of a range that is free, or for 0 one that the kernel picks, and holds it without listening: with
+/// SO_REUSEADDR a later listener of the job can bind it, while the kernel gives it to no other process (README, "In place of torchrun").
+pub fn hold_port(ports: RangeInclusive<u16>) -> io::Result<(OwnedFd, u16)> {
+    let mut last = io::Error::from(io::ErrorKind::InvalidInput);
+    for port in ports {
+        match hold_this_port(port) {
+            Ok(held) => return Ok(held),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn hold_this_port(port: u16) -> io::Result<(OwnedFd, u16)> {
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Two that do not listen could both bind it if both had the option then.
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, port == 0)?;
+    rustix::net::bind(&socket, &std::net::SocketAddr::from(([0, 0, 0, 0], port)))?;
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
-    rustix::net::bind(&socket, &std::net::SocketAddr::from(([0, 0, 0, 0], 0)))?;
     let address: std::net::SocketAddr =
         rustix::net::getsockname(&socket)?.try_into().map_err(|_| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
     Ok((socket, address.port()))
@@ -111,6 +126,95 @@ pub fn listen_local(backlog: i32) -> io::Result<(OwnedFd, u16)> {
     let address: std::net::SocketAddr =
         rustix::net::getsockname(&socket)?.try_into().map_err(|_| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
     Ok((socket, address.port()))
+}
+
+/// Listens at the first free port of a range, at one address or at all, IPv6 and IPv4. 0 is a port that the kernel picks.
+/// The listener does not block.
+///
+/// A port at which connections are closing still counts as free only where it is the only one of the range: one that somebody else
+/// holds ([`hold_port`]) looks the same.
+pub fn listen_at(
+    address: Option<IpAddr>,
+    ports: RangeInclusive<u16>,
+    backlog: i32,
+) -> io::Result<(OwnedFd, SocketAddr)> {
+    let mut last = io::Error::from(io::ErrorKind::InvalidInput);
+    let addresses = match address {
+        Some(address) => vec![address],
+        // A machine without IPv6 has the second only.
+        None => vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
+    };
+    let is_only = ports.start() == ports.end();
+    for port in ports {
+        for address in &addresses {
+            match listen_at_port(SocketAddr::new(*address, port), backlog, is_only) {
+                Ok(found) => return Ok(found),
+                Err(error) => last = error,
+            }
+        }
+    }
+    Err(last)
+}
+
+fn listen_at_port(address: SocketAddr, backlog: i32, reuses: bool) -> io::Result<(OwnedFd, SocketAddr)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    // Connections of the job before may be closing at this port.
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, reuses)?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, backlog)?;
+    let bound = rustix::net::getsockname(&socket)?.try_into();
+    let bound = bound.map_err(|_| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+    Ok((socket, bound))
+}
+
+/// Takes a connection of [`listen_at`], which does not block and does not wait to fill packets, and its peer's address.
+pub fn accept_at(listener: &OwnedFd) -> io::Result<(OwnedFd, SocketAddr)> {
+    let (socket, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+    watch_peer(&socket)?;
+    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+    let peer: SocketAddr = peer.ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok((socket, SocketAddr::new(peer.ip().to_canonical(), peer.port())))
+}
+
+/// Begins to connect to a TCP port. The socket does not block; it is writable when it is connected, or cannot be:
+/// [`connected`] tells which.
+pub fn begin_connect(address: SocketAddr) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether [`begin_connect`] has succeeded, once the socket is writable.
+pub fn connected(socket: &OwnedFd) -> io::Result<()> {
+    Ok(rustix::net::sockopt::socket_error(socket)??)
+}
+
+/// Whether a TCP socket is connected to itself.
+pub fn is_its_own_peer(socket: &OwnedFd) -> bool {
+    let own = rustix::net::getsockname(socket).ok().and_then(|own| SocketAddr::try_from(own).ok());
+    let peer = rustix::net::getpeername(socket).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok());
+    own.is_some() && own == peer
+}
+
+/// Makes the kernel notice a peer whose machine is gone, although nothing is sent: within about a minute. Between two loops that
+/// send heartbeats it is only the last resort.
+pub fn watch_peer(socket: &OwnedFd) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(20))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(10))?;
+    Ok(sockopt::set_tcp_keepcnt(socket, 4)?)
 }
 
 /// Takes a TCP connection (IPv4), which does not block and does not wait to fill packets, and its peer's address.

@@ -150,6 +150,8 @@ pub(super) type ModexCb = Option<
         release_data: *mut c_void,
     ),
 >;
+pub(super) type DmodexCb =
+    Option<unsafe extern "C" fn(status: c_int, data: *mut c_char, size: usize, cbdata: *mut c_void)>;
 pub(super) type LookupCb =
     Option<unsafe extern "C" fn(status: c_int, found: *mut Pdata, count: usize, data: *mut c_void)>;
 pub(super) type InfoCb = Option<

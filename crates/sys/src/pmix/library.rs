@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::abi::{Buffer, Info, Module, OpCb, Proc};
+use super::abi::{Buffer, DmodexCb, Info, Module, OpCb, Proc};
 
 /// Why a library cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,7 @@ type RegisterClientFn =
 type DeregisterClientFn = unsafe extern "C" fn(*const Proc, OpCb, *mut c_void);
 type SetupForkFn = unsafe extern "C" fn(*const Proc, *mut *mut *mut c_char) -> c_int;
 type NotifyFn = unsafe extern "C" fn(c_int, *const Proc, u8, *const Info, usize, OpCb, *mut c_void) -> c_int;
+type DmodexFn = unsafe extern "C" fn(*const Proc, DmodexCb, *mut c_void) -> c_int;
 type GenerateFn = unsafe extern "C" fn(input: *const c_char, output: *mut *mut c_char) -> c_int;
 type PackFn = unsafe extern "C" fn(*const Proc, *mut Buffer, *mut c_void, i32, u16) -> c_int;
 type UnpackFn = unsafe extern "C" fn(*const Proc, *mut Buffer, *mut c_void, *mut i32, u16) -> c_int;
@@ -42,6 +43,7 @@ pub struct Library {
     pub(super) deregister_client: DeregisterClientFn,
     pub(super) setup_fork: SetupForkFn,
     pub(super) notify: NotifyFn,
+    pub(super) dmodex_request: DmodexFn,
     pub(super) pack: PackFn,
     pub(super) unpack: UnpackFn,
 }
@@ -90,6 +92,7 @@ impl Library {
                 )?),
                 setup_fork: std::mem::transmute::<*mut c_void, SetupForkFn>(find(c"PMIx_server_setup_fork")?),
                 notify: std::mem::transmute::<*mut c_void, NotifyFn>(find(c"PMIx_Notify_event")?),
+                dmodex_request: std::mem::transmute::<*mut c_void, DmodexFn>(find(c"PMIx_server_dmodex_request")?),
                 pack: std::mem::transmute::<*mut c_void, PackFn>(find(c"PMIx_Data_pack")?),
                 unpack: std::mem::transmute::<*mut c_void, UnpackFn>(find(c"PMIx_Data_unpack")?),
             })

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::abi::{self, Module, key, status};
 use super::infos::{Infos, proc};
 use super::library::Library;
-use super::upcalls::{SINK, Sink, Upcall, module, pong};
+use super::upcalls::{SINK, Sink, Upcall, found, module, pong};
 use crate::poll::Waker;
 
 /// How long libpmix may take for one call of the set-up, which takes it milliseconds.
@@ -167,6 +167,22 @@ impl Server {
         let nobody = proc(c"rankrun-ping", 0);
         // SAFETY: libpmix copies the name. It knows no such client, and only calls back.
         unsafe { (library().deregister_client)(&raw const nobody, Some(pong), std::ptr::null_mut()) }
+    }
+
+    /// Asks libpmix for the data of a rank of this node, for another one: [`Upcall::Found`] has the number. libpmix waits until
+    /// the rank has committed some.
+    pub fn find(&self, namespace: &str, rank: u32, number: u64) -> Result<(), ServerError> {
+        let name = c_string(OsStr::new(namespace), "the name of the namespace")?;
+        let wanted = proc(&name, rank);
+        // SAFETY: libpmix copies the name, and gives the number back as it is.
+        let result = unsafe {
+            (library().dmodex_request)(
+                &raw const wanted,
+                Some(found),
+                std::ptr::without_provenance_mut(number as usize),
+            )
+        };
+        check("PMIx_server_dmodex_request", result)
     }
 
     /// Tells the clients that asked for such events that a rank has ended without finalizing.

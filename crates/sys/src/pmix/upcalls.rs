@@ -94,6 +94,11 @@ pub enum Upcall {
         data: Vec<u8>,
         done: Completion,
     },
+    /// The answer to [`super::Server::find`] of that number. `None`: there are no data.
+    Found {
+        number: u64,
+        data: Option<Vec<u8>>,
+    },
     /// libpmix's thread has passed [`super::Server::ping`].
     Pong,
 }
@@ -505,6 +510,15 @@ unsafe extern "C" fn group(
     let bytes = endpoints.and_then(|info| unsafe { info.as_bytes() }).unwrap_or_default();
     let done = Completion { call: Call::Info(callback), data };
     send(Upcall::Group { procs, wants_context, data: bytes, done })
+}
+
+/// The callback of a search. `data` is its number, and leads nowhere.
+pub(super) unsafe extern "C" fn found(result: c_int, bytes: *mut c_char, size: usize, data: *mut c_void) {
+    // SAFETY: libpmix gives so many bytes, which are its own and valid during the call.
+    let bytes = unsafe { slice(bytes.cast::<u8>().cast_const(), size) }.to_vec();
+    let found = (result == status::SUCCESS).then_some(bytes);
+    // Without a loop nobody waits for it.
+    let _ = send(Upcall::Found { number: data.addr() as u64, data: found });
 }
 
 /// The callback of a ping.

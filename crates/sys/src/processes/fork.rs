@@ -31,6 +31,11 @@ pub fn exit_now(code: u8) -> ! {
     unsafe { libc::_exit(i32::from(code)) }
 }
 
+/// Whether this process has one thread, and may thus fork.
+pub fn is_possible() -> bool {
+    thread_count() <= 1
+}
+
 /// Threads of this process; 1 where /proc cannot be read: the fork is then tried.
 fn thread_count() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)

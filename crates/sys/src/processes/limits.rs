@@ -18,12 +18,50 @@ impl std::fmt::Debug for Limit {
 /// The limits that a child must put back, in the child's order.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    entries: [Option<Limit>; 1],
+    entries: [Option<Limit>; 4],
 }
 
 impl Limits {
+    /// The child gets another soft limit; its hard limit stays.
+    pub fn set_soft(&mut self, resource: Resource, soft: Option<u64>) {
+        let number = resource.number();
+        let hard = raw(number).rlim_max;
+        let value = libc::rlimit { rlim_cur: soft.unwrap_or(libc::RLIM_INFINITY).min(hard), rlim_max: hard };
+        let is_its = |entry: &&mut Option<Limit>| entry.is_none_or(|limit| limit.resource == number);
+        // There is an entry for each resource.
+        if let Some(entry) = self.entries.iter_mut().find(is_its) {
+            *entry = Some(Limit { resource: number, value });
+        }
+    }
+
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Limit> {
         self.entries.iter().flatten()
+    }
+}
+
+/// A resource whose limit can be set for a child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resource {
+    OpenFiles,
+    Stack,
+    Core,
+    LockedMemory,
+}
+
+impl Resource {
+    fn number(self) -> i32 {
+        let number = match self {
+            Resource::OpenFiles => libc::RLIMIT_NOFILE,
+            Resource::Stack => libc::RLIMIT_STACK,
+            Resource::Core => libc::RLIMIT_CORE,
+            Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
+        };
+        number as i32
+    }
+
+    /// Its limits in this process.
+    pub fn limit(self) -> Pair {
+        get(self.number())
     }
 }
 
@@ -76,5 +114,5 @@ pub fn raise_open_files() -> io::Result<Limits> {
     if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &new) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(Limits { entries: [Some(Limit { resource: libc::RLIMIT_NOFILE as i32, value: old })] })
+    Ok(Limits { entries: [Some(Limit { resource: libc::RLIMIT_NOFILE as i32, value: old }), None, None, None] })
 }

@@ -1,6 +1,8 @@
 //! Processes: started, found, signalled, waited for.
 
+pub mod build;
 pub(crate) mod clone;
+pub mod errand;
 pub mod exec;
 pub mod fork;
 pub mod limits;
@@ -9,5 +11,6 @@ pub mod oom;
 pub mod proc;
 pub mod process;
 pub mod spawn;
+pub mod trace;
 pub mod vitals;
 pub mod wait;

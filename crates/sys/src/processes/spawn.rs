@@ -6,7 +6,7 @@
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -293,6 +293,9 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
         if libc::getppid() != shared.parent {
             libc::_exit(127);
         }
+        // Where only ancestors may look into a process (kernel.yama.ptrace_scope = 1), its parent's other children may too. It
+        // fails where there is no such rule.
+        libc::prctl(libc::PR_SET_PTRACER, shared.parent as libc::c_ulong, 0, 0, 0);
         install(shared)?;
         for limit in (*shared.limits).entries() {
             if libc::setrlimit(limit.resource as _, &limit.value) != 0 {
@@ -365,6 +368,17 @@ unsafe fn reset_signals(ignored: &[i32]) {
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
     }
+}
+
+/// A descriptor beyond 0, 1 and 2 that this process was started with ([`Command::keep`]). Call it once for each. Its own children do
+/// not get it.
+pub fn inherited(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes numbers; it fails if there is no such descriptor.
+    if number <= 2 || unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: it is open, and nothing else in this process knows it, since it came from outside.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Duplicates a descriptor for a child, close-on-exec until the child has it in its place.

@@ -3,6 +3,7 @@
 use rankrun_core::Rank;
 
 use super::payload::append_pair;
+use super::publishing::Command;
 use super::{Epoch, KEYLEN_MAX, Lifecycle, MAX_KVS_BYTES, MAX_LINE, VALLEN_MAX};
 
 /// The overhead of a pair in the store.
@@ -21,6 +22,8 @@ pub(super) enum Violation {
     AfterFinalize(String),
     #[error("\"{0}\" came while a barrier was unanswered")]
     InBarrier(String),
+    #[error("\"{0}\" came while a request for a name was unanswered")]
+    WhileAsking(String),
     #[error("\"{command}\" lacks \"{key}\"")]
     Missing { command: &'static str, key: &'static str },
     #[error("the key-value space \"{0}\" is not this program's")]
@@ -53,6 +56,8 @@ pub(super) struct Client {
     pub(super) lifecycle: Lifecycle,
     /// It has entered a barrier that is not answered yet.
     pub(super) in_barrier: bool,
+    /// It has asked for a name, with this number, and is not answered yet.
+    pub(super) asking: Option<(u64, Command)>,
     /// Its connection is closed, or is to be.
     pub(super) shut: bool,
     /// A line whose end has not arrived.
@@ -70,6 +75,7 @@ impl Client {
             rank,
             lifecycle: Lifecycle::NotInited,
             in_barrier: false,
+            asking: None,
             shut: false,
             line: Vec::new(),
             multi_line: None,
@@ -84,6 +90,7 @@ impl Client {
             Lifecycle::NotInited => Err(Violation::BeforeInit(excerpt(command))),
             Lifecycle::Finalized { .. } => Err(Violation::AfterFinalize(excerpt(command))),
             Lifecycle::Inited { .. } if self.in_barrier => Err(Violation::InBarrier(excerpt(command))),
+            Lifecycle::Inited { .. } if self.asking.is_some() => Err(Violation::WhileAsking(excerpt(command))),
             Lifecycle::Inited { epoch, .. } => Ok(epoch),
         }
     }
@@ -98,6 +105,7 @@ impl Client {
         };
         self.lifecycle = Lifecycle::Inited { epoch, passed_barrier: false };
         self.in_barrier = false;
+        self.asking = None;
         self.pairs = Vec::new();
         self.charged = 0;
         Ok(epoch)

@@ -24,13 +24,15 @@ pub fn process_mapping(map: &RankMap) -> Option<String> {
 
 fn mapping_of(nodes: &[NodeRank]) -> Option<String> {
     let first = *nodes.first()?;
-    let whole = blocks(nodes);
-    // Clients begin the vector again when ranks are left. MPICH 5 begins again at the first block with node 0, which
-    // must be the very first for that to be the same thing (`mpl_rankmap.c`).
-    let repeated = (first == NodeRank(0)).then(|| blocks(&nodes[..period(nodes)]));
-    let shortest = repeated.filter(|repeated| repeated.len() < whole.len()).unwrap_or(whole);
+    // MPICH begins the vector again when ranks are left, at the first block with node 0, which must be the very first for that to
+    // be the same thing (`mpl_rankmap.c`). Intel MPI 2021 does not, and its own Hydra writes the whole: so do we where it fits.
+    let period = || (first == NodeRank(0)).then(|| blocks(&nodes[..period(nodes)]));
+    written(&blocks(nodes)).or_else(|| written(&period()?))
+}
+
+fn written(blocks: &[Block]) -> Option<String> {
     let mut text = "(vector".to_owned();
-    for Block { first, count, ranks } in shortest {
+    for Block { first, count, ranks } in blocks {
         write!(text, ",({first},{count},{ranks})").ok()?;
         if text.len() >= MAX_MAPPING {
             return None;
@@ -70,6 +72,7 @@ fn period(nodes: &[NodeRank]) -> usize {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use rankrun_core::hosts::{Mapping, NodeSlots, Wanted, place};
 
     use super::*;
 
@@ -83,9 +86,9 @@ mod tests {
             (&[0][..], "(vector,(0,1,1))"),
             (&[0, 0, 0, 0], "(vector,(0,1,4))"),
             (&[0, 0, 1, 1, 2, 2], "(vector,(0,3,2))"),
-            (&[0, 1, 0, 1, 0, 1], "(vector,(0,2,1))"),
-            (&[0, 1, 2, 0, 1], "(vector,(0,3,1))"),
-            (&[0, 0, 1, 1, 0, 0, 1], "(vector,(0,2,2))"),
+            (&[0, 1, 0, 1, 0, 1], "(vector,(0,2,1),(0,2,1),(0,2,1))"),
+            (&[0, 1, 2, 0, 1], "(vector,(0,3,1),(0,2,1))"),
+            (&[0, 0, 1, 1, 0, 0, 1], "(vector,(0,2,2),(0,1,2),(1,1,1))"),
             (&[0, 0, 0, 1, 1], "(vector,(0,1,3),(1,1,2))"),
             (&[1, 0, 1, 0], "(vector,(1,1,1),(0,2,1),(0,1,1))"),
         ] {
@@ -101,24 +104,86 @@ mod tests {
         assert_eq!(mapping(&irregular), None);
     }
 
-    /// Reads a mapping as MPICH does: blocks in turn, from the first again while ranks are left.
-    fn read(text: &str, size: usize) -> Vec<u32> {
-        let triples = text.trim_start_matches("(vector,(").trim_end_matches("))");
-        let blocks: Vec<Vec<u32>> = triples
-            .split("),(")
-            .map(|triple| triple.split(',').map(|number| number.parse().expect("a number")).collect())
-            .collect();
-        let nodes = blocks.iter().flat_map(|block| {
-            (block[0]..block[0] + block[1]).flat_map(|node| std::iter::repeat_n(node, block[2] as usize))
-        });
-        nodes.cycle().take(size).collect()
+    /// The triples of a mapping.
+    fn triples(text: &str) -> Vec<[u32; 3]> {
+        let inner = text.strip_prefix("(vector,(").and_then(|rest| rest.strip_suffix("))")).expect("a vector");
+        let numbers =
+            |triple: &str| triple.split(',').map(|number| number.parse().expect("a number")).collect::<Vec<_>>();
+        inner.split("),(").map(|triple| numbers(triple).try_into().expect("three numbers")).collect()
+    }
+
+    /// Reads a mapping as clients do: blocks in turn, and again from block `again` on while ranks are left.
+    fn read(text: &str, size: usize, again: impl Fn(&[[u32; 3]]) -> usize) -> Vec<u32> {
+        let blocks = triples(text);
+        let again = again(&blocks);
+        let ranks = |[first, count, ranks]: &[u32; 3]| {
+            let ranks = *ranks as usize;
+            (*first..first + count).flat_map(move |node| std::iter::repeat_n(node, ranks)).collect::<Vec<_>>()
+        };
+        let mut nodes: Vec<u32> = blocks.iter().flat_map(ranks).collect();
+        while nodes.len() < size {
+            nodes.extend(blocks[again..].iter().flat_map(ranks));
+        }
+        nodes.truncate(size);
+        nodes
+    }
+
+    /// Both ways to begin again: at the first block, and at the first block with node 0 (MPICH 5, `mpl_rankmap.c`).
+    fn read_by_all(text: &str, size: usize) -> [Vec<u32>; 2] {
+        let node_0 = |blocks: &[[u32; 3]]| blocks.iter().position(|block| block[0] == 0).unwrap_or(0);
+        [read(text, size, |_| 0), read(text, size, node_0)]
+    }
+
+    /// The nodes of a job as ranks are placed on them.
+    fn placed() -> impl Strategy<Value = RankMap> {
+        let slots = proptest::collection::vec(1u32..6, 1..12);
+        let choices = (proptest::option::of(1u32..60), proptest::option::of(1u32..5), any::<bool>());
+        (slots, choices).prop_map(|(slots, (ranks, per_node, is_cyclic))| {
+            let node = |(i, slots): (usize, &u32)| NodeSlots {
+                name: format!("n{i}"),
+                user: None,
+                slots: *slots,
+                room: None,
+                most: None,
+            };
+            let nodes: Vec<NodeSlots> = slots.iter().enumerate().map(node).collect();
+            let mapping = if is_cyclic { Mapping::Cyclic } else { Mapping::Block };
+            let homes =
+                place(&nodes, &Wanted { ranks, per_node, mapping, oversubscribe: true }).expect("everything fits");
+            let homes: Vec<NodeRank> = homes.into_iter().map(|home| NodeRank(home as u32)).collect();
+            RankMap::of_nodes(nodes.into_iter().map(|node| node.name).collect(), &homes, &[homes.len() as u32])
+        })
     }
 
     proptest! {
         #[test]
         fn what_is_told_is_read_back_the_same(nodes in proptest::collection::vec(0u32..4, 1..40)) {
             let text = mapping(&nodes).expect("a short mapping");
-            prop_assert_eq!(read(&text, nodes.len()), nodes, "{}", text);
+            for read in read_by_all(&text, nodes.len()) {
+                prop_assert_eq!(&read, &nodes, "{}", text);
+            }
+        }
+
+        #[test]
+        fn block_cyclic_and_uneven_jobs_are_read_back_as_they_are_placed(map in placed()) {
+            let text = process_mapping(&map).expect("a short mapping");
+            let nodes: Vec<u32> = map.places().iter().map(|place| place.node.0).collect();
+            for read in read_by_all(&text, nodes.len()) {
+                prop_assert_eq!(&read, &nodes, "{}", text);
+            }
+        }
+
+        #[test]
+        fn even_jobs_of_any_size_are_told_in_equal_triples(nodes in 1u32..2000, each in 1u32..64, is_cyclic in any::<bool>()) {
+            let homes: Vec<u32> = match is_cyclic {
+                false => (0..nodes).flat_map(|node| std::iter::repeat_n(node, each as usize)).collect(),
+                true => (0..each).flat_map(|_| 0..nodes).collect(),
+            };
+            let text = mapping(&homes).expect("a short mapping");
+            // In blocks one is enough; in turn there is one for each turn, where all fit.
+            let triples = triples(&text);
+            prop_assert!(triples.len() == 1 || (is_cyclic && triples.len() == each as usize), "{}", text);
+            prop_assert!(triples.windows(2).all(|pair| pair[0] == pair[1]), "{}", text);
         }
     }
 }

@@ -20,7 +20,8 @@
 //! over. So every epoch ends with one collective to which each node contributes, and all ranks that wait in it get the
 //! error.
 //!
-//! **Names.** `MPI_Publish_name` and its like are a map of the job. A lookup does not wait: a name is there, or not.
+//! **Names.** `MPI_Publish_name` and its like are a map of the job, which the front holds ([`Effect::Ask`]). Names outlive the
+//! program of the rank that published them, as under Hydra. A lookup does not wait for a name: it is there, or not.
 //!
 //! **Bounds.** Of each client the server holds at most [`MAX_LINE`] bytes of an unfinished line and [`MAX_KVS_BYTES`]
 //! of puts. Every reply is shorter than [`MAX_REPLY`]. A driver bounds what it queues by reading at most a few KiB at
@@ -38,6 +39,7 @@ mod server;
 use std::fmt;
 
 use bytes::Bytes;
+use rankrun_core::names::Question;
 use rankrun_core::{GroupId, Rank};
 
 pub use mapping::process_mapping;
@@ -123,6 +125,9 @@ pub enum Effect {
     /// The local part of a collective is complete: hand it to the front, which answers with a [`CollectiveResult`] when
     /// each node's is there. Only in a group that spans nodes.
     Collective(Collective),
+    /// A rank asks for a published name, or publishes one: ask the names of the job, and hand the answer to
+    /// [`Server::answered`].
+    Ask { id: u64, question: Question },
     /// The rank's end was closed. Evidence only: children of the rank may have held the socket open longer.
     Closed { rank: Rank, lifecycle: Lifecycle },
     /// The rank asked for an operation of MPI that is not served, such as `MPI_Comm_spawn`, and got an error. `detail`: what
@@ -139,8 +144,9 @@ pub struct Collective {
     pub group: GroupId,
     /// The same on all nodes for the same operation, and different for each operation. Not consecutive.
     pub seq: u64,
-    /// How many ranks this node contributes for.
+    /// How many ranks this node contributes for, and how many take part on all nodes together.
     pub members: u32,
+    pub of: u32,
     /// For servers of the same version alone to read.
     pub payload: Bytes,
 }

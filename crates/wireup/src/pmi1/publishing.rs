@@ -6,10 +6,10 @@
 
 use bytes::Bytes;
 use rankrun_core::Rank;
+use rankrun_core::names::{Question, Reply};
 
 use super::VALLEN_MAX;
 use super::request::Request;
-use crate::names::{Names, PublishError};
 
 const PUBLISHED: &[u8] = b"cmd=publish_result info=ok rc=0 msg=success\n";
 const ALREADY_THERE: &[u8] = b"cmd=publish_result info=ok rc=1 msg=key_already_present\n";
@@ -42,34 +42,36 @@ impl Command {
     }
 }
 
-/// The reply to a request of a rank.
-pub(super) fn reply(names: &mut Names<Vec<u8>>, rank: Rank, command: Command, request: &Request<'_>) -> Bytes {
+/// What to ask for a rank, or the reply to what cannot be asked.
+pub(super) fn question(rank: Rank, command: Command, request: &Request<'_>) -> Result<Question, Bytes> {
     let service = request.text(b"service").unwrap_or_default();
+    let names = vec![service.to_vec()];
     match command {
-        Command::Publish => Bytes::from_static(publish(names, rank, service, request)),
-        Command::Lookup => match names.lookup(service) {
-            Some((_, port)) => {
-                const FOUND: &[u8] = b"cmd=lookup_result port=";
-                Bytes::from([FOUND, port, b" info=ok rc=0 msg=success\n"].concat())
-            }
-            None => Bytes::from_static(NOT_FOUND),
+        Command::Publish if service.is_empty() => Err(Bytes::from_static(NO_NAME)),
+        Command::Publish => match request.text(b"port").filter(|port| can_be_sent(port)) {
+            Some(port) => Ok(Question::Publish { rank, entries: vec![(service.to_vec(), port.to_vec())] }),
+            // A client would read only the first word of it.
+            None => Err(Bytes::from_static(BAD_PORT)),
         },
-        Command::Unpublish => {
-            Bytes::from_static(if names.unpublish(service) { UNPUBLISHED } else { NOTHING_TO_UNPUBLISH })
-        }
+        Command::Lookup => Ok(Question::Lookup { names, waits: false }),
+        Command::Unpublish => Ok(Question::Unpublish { names }),
     }
 }
 
-fn publish(names: &mut Names<Vec<u8>>, rank: Rank, service: &[u8], request: &Request<'_>) -> &'static [u8] {
-    if service.is_empty() {
-        return NO_NAME;
-    }
-    // A client would read only the first word of it.
-    let Some(port) = request.text(b"port").filter(|port| can_be_sent(port)) else { return BAD_PORT };
-    match names.publish(rank, service, port.to_vec()) {
-        Ok(()) => PUBLISHED,
-        Err(PublishError::Exists) => ALREADY_THERE,
-        Err(PublishError::Full) => TOO_MUCH,
+/// The reply to a rank, by what the names of the job answer.
+pub(super) fn reply(command: Command, reply: Reply) -> Bytes {
+    match (command, reply) {
+        (Command::Lookup, Reply::Found(found)) => {
+            const FOUND: &[u8] = b"cmd=lookup_result port=";
+            let port = found.first().map(|(_, _, port)| &port[..]).unwrap_or_default();
+            Bytes::from([FOUND, port, b" info=ok rc=0 msg=success\n"].concat())
+        }
+        (Command::Lookup, _) => Bytes::from_static(NOT_FOUND),
+        (Command::Publish, Reply::Done) => Bytes::from_static(PUBLISHED),
+        (Command::Publish, Reply::Full) => Bytes::from_static(TOO_MUCH),
+        (Command::Publish, _) => Bytes::from_static(ALREADY_THERE),
+        (Command::Unpublish, Reply::Done) => Bytes::from_static(UNPUBLISHED),
+        (Command::Unpublish, _) => Bytes::from_static(NOTHING_TO_UNPUBLISH),
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use bytes::Bytes;
 use memchr::memchr;
 use rankrun_core::Rank;
+use rankrun_core::names::Reply;
 
 use super::barrier::Barrier;
 use super::client::{Client, MultiLine, Violation, excerpt};
@@ -16,7 +17,6 @@ use super::{
     Collective, CollectiveResult, Config, Effect, Epoch, KEYLEN_MAX, KVSNAME_MAX, Lifecycle, MAX_LINE, MAX_REPLY,
     VALLEN_MAX,
 };
-use crate::names::Names;
 
 /// The version that is served. With 1.2 clients would use group barriers and several requests at a time.
 const VERSION: (i64, i64) = (1, 1);
@@ -43,8 +43,8 @@ pub struct Server {
     clients: Vec<Client>,
     barrier: Barrier,
     kvs: Kvs,
-    /// Ports by service. They outlive the program of the rank that published them, as under Hydra.
-    names: Names<Vec<u8>>,
+    /// How often a rank asked for a name.
+    asked: u64,
 }
 
 impl Server {
@@ -62,7 +62,7 @@ impl Server {
             clients: config.local.iter().copied().map(Client::new).collect(),
             barrier: Barrier::new(),
             kvs: Kvs::default(),
-            names: Names::default(),
+            asked: 0,
             config,
         }
     }
@@ -107,6 +107,18 @@ impl Server {
                     self.report_broken(epoch, effects);
                 }
             }
+        }
+    }
+
+    /// The names of the job have answered the question of that number.
+    pub fn answered(&mut self, id: u64, reply: Reply, effects: &mut Vec<Effect>) {
+        let asking = |client: &Client| client.asking.is_some_and(|(number, _)| number == id);
+        // Whoever has asked may have begun its next program.
+        let Some(slot) = self.clients.iter().position(asking) else { return };
+        if let Some((_, command)) = self.clients[slot].asking.take()
+            && !self.clients[slot].shut
+        {
+            self.reply(slot, publishing::reply(command, reply), effects);
         }
     }
 
@@ -223,7 +235,7 @@ impl Server {
             b"barrier_in" => self.barrier_in(slot, epoch?, request, effects),
             b"finalize" => self.finalize(slot, epoch?, effects),
             name => {
-                if self.clients[slot].in_barrier {
+                if self.clients[slot].in_barrier || self.clients[slot].asking.is_some() {
                     epoch?;
                 }
                 self.unsupported(slot, name, None, effects)?;
@@ -314,8 +326,14 @@ impl Server {
         effects: &mut Vec<Effect>,
     ) -> Result<(), Violation> {
         self.clients[slot].epoch(request.name)?;
-        let reply = publishing::reply(&mut self.names, self.clients[slot].rank, command, request);
-        self.reply(slot, reply, effects);
+        match publishing::question(self.clients[slot].rank, command, request) {
+            Ok(question) => {
+                self.asked += 1;
+                self.clients[slot].asking = Some((self.asked, command));
+                effects.push(Effect::Ask { id: self.asked, question });
+            }
+            Err(reply) => self.reply(slot, reply, effects),
+        }
         Ok(())
     }
 
@@ -500,6 +518,7 @@ impl Server {
             group: self.config.group,
             seq,
             members: self.clients.len() as u32,
+            of: self.config.size,
             payload,
         }));
     }

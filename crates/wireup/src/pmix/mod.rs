@@ -11,5 +11,5 @@
 mod message;
 mod server;
 
-pub use message::{Answer, Decoder, FromHost, MAX_MESSAGE, MessageError, Participants, Request, Setup, ToHost, encode};
+pub use message::{Answer, FromHost, Participants, Request, Setup, ToHost};
 pub use server::{Collective, CollectiveResult, Config, Effect, Lifecycle, Server};

@@ -1,12 +1,12 @@
 //! Decides what the ranks get.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use rankrun_core::{GroupId, Pid, Rank};
+use rankrun_core::names::{Question, Reply};
+use rankrun_core::{GroupId, NodeId, NodeRank, Pid, Rank};
 
 use super::message::{Answer, Participants, Request};
-use crate::names::{Names, PublishError};
 
 /// What a server must know of its job.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,6 +16,9 @@ pub struct Config {
     pub size: u32,
     /// The ranks of this node, in ascending order.
     pub local: Vec<Rank>,
+    pub node: NodeRank,
+    /// How many nodes the job has.
+    pub nodes: u32,
 }
 
 /// How far a rank is in the life of a PMIx program.
@@ -61,6 +64,27 @@ pub enum Effect {
         call: &'static str,
         detail: Option<String>,
     },
+    /// Ask the names of the job, and hand the answer to [`Server::answered`].
+    Ask {
+        id: u64,
+        question: Question,
+    },
+    /// Ask the node of this rank for the rank's data, and hand them to [`Server::fetched`].
+    Fetch {
+        id: u64,
+        of: Rank,
+    },
+    /// Have the host ask libpmix for the data of a rank of this node, and hand them to [`Server::found`].
+    Find {
+        id: u64,
+        of: Rank,
+    },
+    /// What another node has asked for; `None` if the rank is gone.
+    Fetched {
+        by: NodeId,
+        id: u64,
+        data: Option<Vec<u8>>,
+    },
     /// The local part of a collective is complete: hand it to the front, which answers with a [`CollectiveResult`]. Only
     /// where a participant is on another node.
     Collective(Collective),
@@ -72,8 +96,9 @@ pub struct Collective {
     pub group: GroupId,
     /// The same on all nodes for the same operation, and different for each operation.
     pub seq: u64,
-    /// How many ranks this node contributes for.
+    /// How many ranks this node contributes for, and how many take part on all nodes together.
     pub members: u32,
+    pub of: u32,
     pub payload: Vec<u8>,
 }
 
@@ -100,28 +125,42 @@ struct Pending {
     id: u64,
     kind: Kind,
     who: Participants,
-    context: Option<u64>,
+    wants_context: bool,
 }
 
-/// A lookup that waits for its keys.
+/// Data of a rank of this node that another node has asked for.
 #[derive(Clone, Debug)]
-struct Waiting {
+struct Sought {
+    by: NodeId,
+    /// The number that the other node has given it.
     id: u64,
-    keys: Vec<String>,
-    until: Option<Duration>,
+    of: Rank,
 }
+
+/// Some bytes more than a rank has to tell; a frame of the wire has room for it.
+const MAX_DATA: usize = 16 << 20;
+/// The proposed context before the data of a group.
+const PROPOSAL: usize = 8;
 
 /// The server of one node.
 #[derive(Clone, Debug)]
 pub struct Server {
     config: Config,
     ranks: BTreeMap<Rank, Lifecycle>,
-    names: Names<Vec<u8>>,
-    waiting: Vec<Waiting>,
+    /// The requests that wait for the names of the job, and until when.
+    asked: HashMap<u64, Option<Duration>>,
+    /// The requests that wait for data of another node.
+    fetches: HashSet<u64>,
+    /// What other nodes wait for, by a number of ours.
+    sought: BTreeMap<u64, Sought>,
+    next_sought: u64,
+    /// Local ranks that have ended.
+    gone: HashSet<Rank>,
     /// By number of the operation.
     pending: HashMap<u64, Pending>,
     /// How many operations of each kind the same participants have begun.
     counts: HashMap<(Kind, Participants), u64>,
+    /// The last context that a group of this node has, or that was proposed for one.
     contexts: u64,
 }
 
@@ -131,8 +170,11 @@ impl Server {
         Server {
             config,
             ranks,
-            names: Names::default(),
-            waiting: Vec::new(),
+            asked: HashMap::new(),
+            fetches: HashSet::new(),
+            sought: BTreeMap::new(),
+            next_sought: 0,
+            gone: HashSet::new(),
             pending: HashMap::new(),
             counts: HashMap::new(),
             contexts: 0,
@@ -145,14 +187,14 @@ impl Server {
 
     /// When [`Server::tick`] is due.
     pub fn deadline(&self) -> Option<Duration> {
-        self.waiting.iter().filter_map(|waiting| waiting.until).min()
+        self.asked.values().filter_map(|until| *until).min()
     }
 
     /// Ends the lookups whose time has passed.
     pub fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        let is_due = |waiting: &Waiting| waiting.until.is_some_and(|until| until <= now);
-        for waiting in self.waiting.extract_if(.., |waiting| is_due(waiting)) {
-            effects.push(Effect::Answer { id: waiting.id, answer: Answer::TimedOut });
+        for (id, _) in self.asked.extract_if(|_, until| until.is_some_and(|until| until <= now)) {
+            effects.push(Effect::Ask { id, question: Question::Withdraw });
+            effects.push(Effect::Answer { id, answer: Answer::TimedOut });
         }
     }
 
@@ -179,36 +221,34 @@ impl Server {
                 effects.push(Effect::Aborted { rank, code, message });
                 Answer::Done
             }
-            Request::Fence { who, data } => return self.collective(id, Kind::Fence, who, data, None, effects),
-            Request::Connect { who } => return self.collective(id, Kind::Connect, who, Vec::new(), None, effects),
+            Request::Fence { who, data } => return self.collective(id, Kind::Fence, who, data, false, effects),
+            Request::Connect { who } => return self.collective(id, Kind::Connect, who, Vec::new(), false, effects),
             Request::Disconnect { who } => {
-                return self.collective(id, Kind::Disconnect, who, Vec::new(), None, effects);
+                return self.collective(id, Kind::Disconnect, who, Vec::new(), false, effects);
             }
             Request::Group { who, wants_context, data } => {
-                // From the top, as PRRTE counts them: MPI's own identifiers begin at 0.
-                let context = wants_context.then(|| {
-                    self.contexts += 1;
-                    u64::from(u32::MAX) - self.contexts
-                });
-                return self.collective(id, Kind::Group, who, data, context, effects);
+                let data = [&self.propose_context().to_le_bytes()[..], &data].concat();
+                return self.collective(id, Kind::Group, who, data, wants_context, effects);
             }
-            // A node has the data of its own ranks; of others it gets them in the fence.
-            Request::Fetch { of: _ } => Answer::NotFound,
-            Request::Publish { rank, entries } => self.publish(rank, entries, effects),
-            Request::Lookup { rank: _, keys, wait } => match self.find(&keys) {
-                Some(found) => Answer::Found(found),
-                None => match wait {
-                    Some(seconds) => {
-                        let until = (seconds > 0).then(|| now.saturating_add(Duration::from_secs(seconds)));
-                        self.waiting.push(Waiting { id, keys, until });
-                        return;
-                    }
-                    None => Answer::NotFound,
-                },
-            },
+            // libpmix has the data of this node's ranks, and asks for those of others alone.
+            Request::Fetch { of } if of.0 >= self.config.size || self.is_local(of) => Answer::NotFound,
+            Request::Fetch { of } => {
+                self.fetches.insert(id);
+                effects.push(Effect::Fetch { id, of });
+                return;
+            }
+            Request::Publish { entries, .. } if size_of(&entries) > MAX_DATA => Answer::NotSupported,
+            Request::Publish { rank, entries } => {
+                let entries = entries.into_iter().map(|(key, value)| (key.into_bytes(), value)).collect();
+                return self.ask(id, None, Question::Publish { rank, entries }, effects);
+            }
+            Request::Lookup { rank: _, keys, wait } => {
+                let until = wait.filter(|seconds| *seconds > 0).map(|seconds| now + Duration::from_secs(seconds));
+                let question = Question::Lookup { names: bytes(keys), waits: wait.is_some() };
+                return self.ask(id, until, question, effects);
+            }
             Request::Unpublish { rank: _, keys } => {
-                let gone = keys.iter().filter(|key| self.names.unpublish(key.as_bytes())).count();
-                if gone == keys.len() { Answer::Done } else { Answer::NotFound }
+                return self.ask(id, None, Question::Unpublish { names: bytes(keys) }, effects);
             }
             Request::Spawn { rank, commands } => {
                 let detail = (!commands.is_empty()).then(|| commands.join(", "));
@@ -222,38 +262,94 @@ impl Server {
     /// All parts of a collective are there.
     pub fn collective_done(&mut self, done: CollectiveResult, effects: &mut Vec<Effect>) {
         if let Some(pending) = self.pending.remove(&done.seq) {
-            self.complete(pending, done.payloads.concat(), effects);
+            self.complete(pending, done.payloads, effects);
         }
     }
 
-    fn publish(&mut self, rank: Rank, entries: Vec<(String, Vec<u8>)>, effects: &mut Vec<Effect>) -> Answer {
-        if entries.iter().any(|(key, _)| self.names.lookup(key.as_bytes()).is_some()) {
-            return Answer::Exists;
-        }
-        for (key, value) in entries {
-            match self.names.publish(rank, key.as_bytes(), value) {
-                Ok(()) => {}
-                Err(PublishError::Exists) => return Answer::Exists,
-                Err(PublishError::Full) => return Answer::NotSupported,
-            }
-        }
-        let waiting = std::mem::take(&mut self.waiting);
-        for waiting in waiting {
-            match self.find(&waiting.keys) {
-                Some(found) => effects.push(Effect::Answer { id: waiting.id, answer: Answer::Found(found) }),
-                None => self.waiting.push(waiting),
-            }
-        }
-        Answer::Done
+    fn ask(&mut self, id: u64, until: Option<Duration>, question: Question, effects: &mut Vec<Effect>) {
+        self.asked.insert(id, until);
+        effects.push(Effect::Ask { id, question });
     }
 
-    /// All of these keys, or nothing.
-    fn find(&self, keys: &[String]) -> Option<Vec<(Rank, String, Vec<u8>)>> {
-        let find = |key: &String| {
-            let (rank, value) = self.names.lookup(key.as_bytes())?;
-            Some((rank, key.clone(), value.clone()))
+    /// The names of the job have answered.
+    pub fn answered(&mut self, id: u64, reply: Reply, effects: &mut Vec<Effect>) {
+        // A lookup may have been answered by its time limit.
+        if self.asked.remove(&id).is_none() {
+            return;
+        }
+        let text = |key: Vec<u8>| String::from_utf8_lossy(&key).into_owned();
+        let answer = match reply {
+            Reply::Done => Answer::Done,
+            Reply::NotFound => Answer::NotFound,
+            Reply::Exists => Answer::Exists,
+            Reply::Full => Answer::NotSupported,
+            Reply::Found(found) => {
+                Answer::Found(found.into_iter().map(|(rank, key, value)| (rank, text(key), value)).collect())
+            }
         };
-        keys.iter().map(find).collect()
+        effects.push(Effect::Answer { id, answer });
+    }
+
+    /// The node of a rank has sent its data; `None` if the rank is gone.
+    pub fn fetched(&mut self, id: u64, data: Option<Vec<u8>>, effects: &mut Vec<Effect>) {
+        if self.fetches.remove(&id) {
+            let answer = data.map_or(Answer::NotFound, Answer::Data);
+            effects.push(Effect::Answer { id, answer });
+        }
+    }
+
+    /// Another node asks for the data of a rank of this one. It waits until the rank has data, or is gone.
+    pub fn seek(&mut self, by: NodeId, id: u64, of: Rank, effects: &mut Vec<Effect>) {
+        if !self.is_local(of) || self.gone.contains(&of) {
+            return effects.push(Effect::Fetched { by, id, data: None });
+        }
+        let number = self.next_sought;
+        self.next_sought += 1;
+        self.sought.insert(number, Sought { by, id, of });
+        effects.push(Effect::Find { id: number, of });
+    }
+
+    /// libpmix has answered a [`Effect::Find`].
+    pub fn found(&mut self, number: u64, data: Option<Vec<u8>>, effects: &mut Vec<Effect>) {
+        // The rank may have ended before.
+        if let Some(Sought { by, id, .. }) = self.sought.remove(&number) {
+            let data = data.filter(|data| data.len() <= MAX_DATA);
+            effects.push(Effect::Fetched { by, id, data });
+        }
+    }
+
+    /// What was asked of the host and is not answered: a host that has just begun to serve has heard of none of it.
+    pub fn unanswered(&self) -> impl Iterator<Item = Effect> {
+        self.sought.iter().map(|(number, sought)| Effect::Find { id: *number, of: sought.of })
+    }
+
+    /// A rank of this node has ended: nobody will hear more of it.
+    pub fn ended(&mut self, rank: Rank, effects: &mut Vec<Effect>) {
+        self.gone.insert(rank);
+        self.sought.retain(|_, Sought { by, id, of }| {
+            let is_gone = *of == rank;
+            if is_gone {
+                effects.push(Effect::Fetched { by: *by, id: *id, data: None });
+            }
+            !is_gone
+        });
+    }
+
+    /// A rank of this node is started again.
+    pub fn started(&mut self, rank: Rank) {
+        self.gone.remove(&rank);
+    }
+
+    fn is_local(&self, rank: Rank) -> bool {
+        self.config.local.binary_search(&rank).is_ok()
+    }
+
+    /// A number that no node has proposed before, and that is greater than all that this one knows: the nodes of a group take
+    /// the greatest that one of them proposes, and so two groups never have the same.
+    fn propose_context(&mut self) -> u64 {
+        let nodes = u64::from(self.config.nodes.max(1));
+        self.contexts = (self.contexts / nodes + 1) * nodes + u64::from(self.config.node.0);
+        self.contexts
     }
 
     fn collective(
@@ -262,30 +358,41 @@ impl Server {
         kind: Kind,
         who: Participants,
         data: Vec<u8>,
-        context: Option<u64>,
+        wants_context: bool,
         effects: &mut Vec<Effect>,
     ) {
         let local = self.local(&who).len() as u32;
         let count = self.counts.entry((kind, who.clone())).or_default();
         *count += 1;
         let seq = number(kind, &who, *count);
-        let is_local = local == self.size_of(&who);
-        let pending = Pending { id, kind, who, context };
-        if is_local {
-            self.complete(pending, data, effects);
+        let of = self.size_of(&who);
+        let pending = Pending { id, kind, who, wants_context };
+        if local == of {
+            self.complete(pending, vec![data], effects);
         } else {
             self.pending.insert(seq, pending);
-            let collective = Collective { group: self.config.group, seq, members: local, payload: data };
+            let collective = Collective { group: self.config.group, seq, members: local, of, payload: data };
             effects.push(Effect::Collective(collective));
         }
     }
 
-    fn complete(&mut self, pending: Pending, data: Vec<u8>, effects: &mut Vec<Effect>) {
-        let Pending { id, kind, who, context } = pending;
+    fn complete(&mut self, pending: Pending, parts: Vec<Vec<u8>>, effects: &mut Vec<Effect>) {
+        let Pending { id, kind, who, wants_context } = pending;
         let answer = match kind {
-            Kind::Fence => Answer::Data(data),
+            Kind::Fence => Answer::Data(parts.concat()),
             Kind::Connect | Kind::Disconnect => Answer::Done,
-            Kind::Group => Answer::Group { context, who: self.all(&who), data },
+            Kind::Group => {
+                let parts = || parts.iter().filter_map(|part| part.split_first_chunk::<PROPOSAL>());
+                let agreed = parts().map(|(proposal, _)| u64::from_le_bytes(*proposal)).max().unwrap_or_default();
+                self.contexts = self.contexts.max(agreed);
+                // From the top, as PRRTE counts them: MPI's own identifiers begin at 0.
+                let context = wants_context.then(|| u64::from(u32::MAX).saturating_sub(agreed));
+                Answer::Group {
+                    context,
+                    who: self.all(&who),
+                    data: parts().flat_map(|(_, data)| data).copied().collect(),
+                }
+            }
         };
         effects.push(Effect::Answer { id, answer });
         // A fence of all says that all have come into it. One of a few says nothing of the rest.
@@ -324,6 +431,14 @@ impl Server {
     }
 }
 
+fn size_of(entries: &[(String, Vec<u8>)]) -> usize {
+    entries.iter().map(|(key, value)| key.len() + value.len()).sum()
+}
+
+fn bytes(keys: Vec<String>) -> Vec<Vec<u8>> {
+    keys.into_iter().map(String::into_bytes).collect()
+}
+
 /// The number of an operation: the same on each node, since each sees the operations of the same participants in the same
 /// order. Two operations have the same number once in 2^63 (FNV-1a); PMI-1's numbers have the highest bit unset.
 fn number(kind: Kind, who: &Participants, count: u64) -> u64 {
@@ -348,7 +463,10 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1);
 
     fn server(size: u32, local: impl IntoIterator<Item = u32>) -> Server {
-        Server::new(Config { group: GroupId(0), size, local: local.into_iter().map(Rank).collect() })
+        let local: Vec<Rank> = local.into_iter().map(Rank).collect();
+        let node = NodeRank(u32::from(local.first() != Some(&Rank(0))));
+        let nodes = if local.len() as u32 == size { 1 } else { 2 };
+        Server::new(Config { group: GroupId(0), size, local, node, nodes })
     }
 
     fn request(server: &mut Server, id: u64, request: Request) -> Vec<Effect> {
@@ -415,26 +533,103 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_when_they_are_published_and_not_before() {
+    fn a_question_is_asked_once_and_its_answer_goes_to_the_rank() {
         let mut server = server(2, 0..2);
         let keys = vec!["service".to_owned()];
+        let names = vec![b"service".to_vec()];
         let lookup = |wait| Request::Lookup { rank: Rank(0), keys: keys.clone(), wait };
-        assert_eq!(request(&mut server, 1, lookup(None)), [answer(1, Answer::NotFound)]);
-        assert_eq!(request(&mut server, 2, lookup(Some(0))), []);
-        assert_eq!(request(&mut server, 3, lookup(Some(5))), []);
+        let ask = |id, waits| Effect::Ask { id, question: Question::Lookup { names: names.clone(), waits } };
+        assert_eq!(request(&mut server, 1, lookup(None)), [ask(1, false)]);
+        assert_eq!(request(&mut server, 2, lookup(Some(0))), [ask(2, true)]);
+        assert_eq!(request(&mut server, 3, lookup(Some(5))), [ask(3, true)]);
         assert_eq!(server.deadline(), Some(NOW + Duration::from_secs(5)));
         let mut effects = Vec::new();
         server.tick(NOW + Duration::from_secs(5), &mut effects);
-        assert_eq!((effects, server.deadline()), (vec![answer(3, Answer::TimedOut)], None));
-        let entries = vec![("service".to_owned(), vec![7])];
-        let publish = Request::Publish { rank: Rank(1), entries };
+        let withdrawn = Effect::Ask { id: 3, question: Question::Withdraw };
+        assert_eq!((effects, server.deadline()), (vec![withdrawn, answer(3, Answer::TimedOut)], None));
+        let found = || Reply::Found(vec![(Rank(1), b"service".to_vec(), vec![7])]);
+        let mut effects = Vec::new();
+        server.answered(3, found(), &mut effects);
+        assert_eq!(effects, [], "it has timed out");
+        server.answered(2, found(), &mut effects);
+        server.answered(1, Reply::NotFound, &mut effects);
         let found = Answer::Found(vec![(Rank(1), "service".to_owned(), vec![7])]);
-        assert_eq!(request(&mut server, 4, publish.clone()), [answer(2, found.clone()), answer(4, Answer::Done)]);
-        assert_eq!(request(&mut server, 5, publish), [answer(5, Answer::Exists)]);
-        assert_eq!(request(&mut server, 6, lookup(None)), [answer(6, found)]);
-        let unpublish = Request::Unpublish { rank: Rank(0), keys: keys.clone() };
-        assert_eq!(request(&mut server, 7, unpublish.clone()), [answer(7, Answer::Done)]);
-        assert_eq!(request(&mut server, 8, unpublish), [answer(8, Answer::NotFound)]);
+        assert_eq!(effects, [answer(2, found), answer(1, Answer::NotFound)]);
+    }
+
+    #[test]
+    fn data_of_a_rank_come_from_its_node_or_it_is_said_that_the_rank_is_gone() {
+        let (mut first, mut second) = (server(4, [0, 1]), server(4, [2, 3]));
+        for (id, of) in [(7, Rank(2)), (8, Rank(3)), (9, Rank(3))] {
+            assert_eq!(request(&mut first, id, Request::Fetch { of }), [Effect::Fetch { id, of }]);
+        }
+        assert_eq!(request(&mut first, 10, Request::Fetch { of: Rank(9) }), [answer(10, Answer::NotFound)]);
+        let mut effects = Vec::new();
+        second.seek(NodeId(0), 7, Rank(2), &mut effects);
+        second.seek(NodeId(0), 8, Rank(3), &mut effects);
+        assert_eq!(effects, [Effect::Find { id: 0, of: Rank(2) }, Effect::Find { id: 1, of: Rank(3) }]);
+        assert_eq!(second.unanswered().collect::<Vec<_>>(), effects, "a host that has just started is asked");
+        effects.clear();
+        second.found(0, Some(vec![5]), &mut effects);
+        second.ended(Rank(3), &mut effects);
+        second.found(1, Some(vec![6]), &mut effects);
+        second.seek(NodeId(0), 9, Rank(3), &mut effects);
+        let fetched = |id, data| Effect::Fetched { by: NodeId(0), id, data };
+        assert_eq!(effects, [fetched(7, Some(vec![5])), fetched(8, None), fetched(9, None)]);
+        let mut effects = Vec::new();
+        first.fetched(7, Some(vec![5]), &mut effects);
+        first.fetched(8, None, &mut effects);
+        first.fetched(8, None, &mut effects);
+        assert_eq!(effects, [answer(7, Answer::Data(vec![5])), answer(8, Answer::NotFound)]);
+    }
+
+    /// The answers that the two nodes of a group get, and what they have of it.
+    fn group(servers: &mut [Server; 2], id: u64) -> Vec<(u64, Vec<u8>)> {
+        let mut parts = Vec::new();
+        for server in servers.iter_mut() {
+            let wish = Request::Group { who: Participants::All, wants_context: true, data: vec![id as u8] };
+            let effects = request(server, id, wish);
+            let [Effect::Collective(part)] = &effects[..] else { panic!("{effects:?}") };
+            parts.push(part.clone());
+        }
+        let payloads: Vec<Vec<u8>> = parts.iter().map(|part| part.payload.clone()).collect();
+        let complete = |server: &mut Server| {
+            let mut effects = Vec::new();
+            let done = CollectiveResult { seq: parts[0].seq, payloads: payloads.clone() };
+            server.collective_done(done, &mut effects);
+            match effects.pop() {
+                Some(Effect::Answer { answer: Answer::Group { context: Some(context), data, .. }, .. }) => {
+                    (context, data)
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        servers.iter_mut().map(complete).collect()
+    }
+
+    #[test]
+    fn the_nodes_of_a_group_have_one_context_whatever_groups_each_had_before() {
+        let mut servers = [server(4, [0, 1]), server(4, [2, 3])];
+        let alone = Request::Group { who: Participants::Ranks(vec![Rank(2)]), wants_context: true, data: vec![] };
+        let mut contexts = Vec::new();
+        for id in 0..3 {
+            match &request(&mut servers[1], id, alone.clone())[..] {
+                [Effect::Answer { answer: Answer::Group { context: Some(context), .. }, .. }] => {
+                    contexts.push(*context)
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        for id in 3..6 {
+            let answers = group(&mut servers, id);
+            assert_eq!(answers[0], answers[1]);
+            assert_eq!(answers[0].1, [id as u8; 2]);
+            contexts.push(answers[0].0);
+        }
+        let all = contexts.len();
+        contexts.sort_unstable();
+        contexts.dedup();
+        assert_eq!(contexts.len(), all, "{contexts:?}");
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
+use super::names::{Name, Names};
 use super::request::Violation;
+use super::table::Table;
 
 /// A value that is appended to gets room for a sixteenth of its length, so that many appends do not each copy it.
 const ROOM_SHARE: usize = 16;
@@ -12,26 +14,46 @@ const ROOM_SHARE: usize = 16;
 /// The values and queues.
 #[derive(Default, Debug)]
 pub(super) struct Map {
-    values: HashMap<Box<[u8]>, Bytes>,
+    values: Table<Value>,
+    /// Of the values.
+    names: Names,
     /// None is empty.
     queues: HashMap<Box<[u8]>, VecDeque<Bytes>>,
+    /// How often something was stored or taken out.
+    changes: u64,
+}
+
+#[derive(Debug)]
+struct Value {
+    bytes: Bytes,
+    /// Of its name in the list.
+    place: usize,
 }
 
 impl Map {
-    pub(super) fn set(&mut self, key: &[u8], value: Bytes) {
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    pub(super) fn set(&mut self, key: &[u8], bytes: Bytes) {
+        self.changes += 1;
         match self.values.get_mut(key) {
-            Some(present) => *present = value,
-            None => drop(self.values.insert(key.into(), value)),
+            Some(present) => present.bytes = bytes,
+            None => {
+                let name = Name::from(key);
+                let place = self.names.push(Name::clone(&name));
+                self.values.insert(name, Value { bytes, place });
+            }
         }
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Option<&Bytes> {
-        self.values.get(key)
+        self.values.get(key).map(|value| &value.bytes)
     }
 
     /// Whether a wait for the key is over: it has a value, or a queue with something in it.
     pub(super) fn has(&self, key: &[u8]) -> bool {
-        self.values.contains_key(key) || self.queues.contains_key(key)
+        self.values.get(key).is_some() || self.queues.contains_key(key)
     }
 
     pub(super) fn has_queue(&self, key: &[u8]) -> bool {
@@ -40,7 +62,7 @@ impl Map {
 
     /// Adds to the decimal number under the key; a key without a value counts from 0.
     pub(super) fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, Violation> {
-        let present = match self.values.get(key) {
+        let present = match self.get(key) {
             Some(value) => {
                 let text = std::str::from_utf8(value).map_err(|_| Violation::NotANumber)?;
                 text.trim_ascii_start().parse().map_err(|_| Violation::NotANumber)?
@@ -53,37 +75,43 @@ impl Map {
     }
 
     pub(super) fn append(&mut self, key: &[u8], more: &[u8]) {
+        self.changes += 1;
         match self.values.get_mut(key) {
             Some(value) => {
                 // Not copied, unless a reply that was not yet sent shares it.
-                let mut bytes = Vec::from(std::mem::take(value));
+                let mut bytes = Vec::from(std::mem::take(&mut value.bytes));
                 if bytes.capacity() - bytes.len() < more.len() {
                     bytes.reserve_exact(more.len() + bytes.len() / ROOM_SHARE);
                 }
                 bytes.extend_from_slice(more);
-                *value = bytes.into();
+                value.bytes = bytes.into();
             }
             None => self.set(key, Bytes::copy_from_slice(more)),
         }
     }
 
     pub(super) fn delete(&mut self, key: &[u8]) -> bool {
-        let had = self.values.remove(key).is_some();
-        if self.values.len() < self.values.capacity() / 4 {
-            self.values.shrink_to(2 * self.values.len());
+        let Some(value) = self.values.remove(key) else { return false };
+        self.changes += 1;
+        if let Some(moved) = self.names.swap_remove(value.place)
+            && let Some(other) = self.values.get_mut(&moved)
+        {
+            other.place = value.place;
         }
-        had
+        true
     }
 
     pub(super) fn len(&self) -> usize {
         self.values.len()
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.values.keys().map(|key| &**key)
+    /// The names of all values, as they are now.
+    pub(super) fn names(&self) -> Names {
+        self.names.clone()
     }
 
     pub(super) fn push(&mut self, key: &[u8], value: Bytes) {
+        self.changes += 1;
         match self.queues.get_mut(key) {
             Some(queue) => queue.push_back(value),
             None => drop(self.queues.insert(key.into(), VecDeque::from([value]))),
@@ -95,6 +123,7 @@ impl Map {
         let Some(queue) = self.queues.get_mut(key) else { return (0, None) };
         let length = queue.len();
         let first = queue.pop_front();
+        self.changes += 1;
         if queue.is_empty() {
             self.queues.remove(key);
         } else if queue.len() < queue.capacity() / 4 {
@@ -109,7 +138,7 @@ impl Map {
 
     /// Bytes of all keys and values.
     pub(super) fn bytes(&self) -> usize {
-        let values = self.values.iter().map(|(key, value)| key.len() + value.len());
+        let values = self.values.iter().map(|(key, value)| key.len() + value.bytes.len());
         let queues = self.queues.iter().map(|(key, queue)| key.len() + queue.iter().map(Bytes::len).sum::<usize>());
         values.sum::<usize>() + queues.sum::<usize>()
     }

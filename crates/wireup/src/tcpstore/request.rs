@@ -81,11 +81,22 @@ pub(crate) enum Request<'a> {
     },
 }
 
-/// A list of keys that has been checked.
+/// A list of keys that has been checked, as it is on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Keys<'a> {
-    pub(crate) count: usize,
     bytes: &'a [u8],
+}
+
+impl<'a> Keys<'a> {
+    /// The rest of a list of which some keys were taken.
+    pub(crate) fn of_rest(bytes: &'a [u8]) -> Keys<'a> {
+        Keys { bytes }
+    }
+
+    /// The keys that were not taken.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.bytes
+    }
 }
 
 impl<'a> Iterator for Keys<'a> {
@@ -186,7 +197,7 @@ impl<'a> Reader<'a> {
             })?;
             *seen = Seen { keys: seen.keys + 1, bytes: self.at - begin };
         }
-        Ok(Keys { count: count as usize, bytes: &self.bytes[begin..self.at] })
+        Ok(Keys { bytes: &self.bytes[begin..self.at] })
     }
 
     fn request(&mut self, seen: &mut Seen) -> Result<Request<'a>, Stop> {

@@ -5,21 +5,21 @@ use std::collections::HashMap;
 use bytes::Bytes;
 
 use super::map::Map;
-use super::request::{self, Keys, MAGIC, Parsed, Request, Seen, Violation};
+use super::request::{self, MAGIC, Parsed, Request, Seen, Violation};
+use super::tasks::{Lookup, Task};
 use super::waiting::Waiting;
 
 /// Replies that a connection has not read, in bytes: none of its requests is served beyond them. A request that is served
 /// may exceed them, since its client waits for the reply.
-pub const MAX_UNREAD: usize = 1 << 20;
+pub const MAX_UNREAD: usize = 256 << 10;
 /// The bytes of an unfinished request get as much room as they have, but at least this.
 const FIRST_ROOM: usize = 4 << 10;
 /// A value is copied into its reply up to this; a larger one is shared with it.
-const COPIED: usize = 4 << 10;
+pub(super) const COPIED: usize = 4 << 10;
+/// Requests, and keys of a request, that are served to a client before the others have their turn: less than a millisecond.
+const TURN: usize = 1 << 10;
 
-const STOP_WAITING: &[u8] = &[0];
 const WAIT_CANCELED: &[u8] = &[1];
-const READY: &[u8] = &[0];
-const NOT_READY: &[u8] = &[1];
 
 /// A connection, as its driver names it. No name is used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -35,7 +35,7 @@ pub enum Effect {
 }
 
 #[derive(Default, Debug)]
-struct Conn {
+pub(super) struct Conn {
     is_valid: bool,
     /// The beginning of a request.
     partial: Vec<u8>,
@@ -43,19 +43,33 @@ struct Conn {
     /// Pairs of a `MULTI_SET` that are still to come.
     pairs: u64,
     /// Bytes sent to it that it may not have read.
-    unread: usize,
-    /// Bytes that are not served until it has read what was sent.
+    pub(super) unread: usize,
+    /// The request of many keys that is being served.
+    pub(super) task: Option<Task>,
+    /// What it has waited for is there. It is told so when its task is done.
+    pub(super) is_woken: bool,
+    /// Bytes that are not served until it has read what was sent, and the task is done.
     backlog: Vec<u8>,
     /// The queue of which it was told that there is something in it, and from which it has not taken it yet.
     called: Option<Box<[u8]>>,
 }
 
 /// torch's store.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub struct Server {
-    conns: HashMap<ConnId, Conn>,
-    map: Map,
-    waiting: Waiting,
+    pub(super) conns: HashMap<ConnId, Conn>,
+    pub(super) map: Map,
+    pub(super) waiting: Waiting,
+    /// Requests and keys of a turn.
+    pub(super) turn: usize,
+    /// Those that are left to the client that is being served.
+    pub(super) left: usize,
+}
+
+impl Default for Server {
+    fn default() -> Server {
+        Server { conns: HashMap::new(), map: Map::default(), waiting: Waiting::default(), turn: TURN, left: 0 }
+    }
 }
 
 impl Server {
@@ -72,7 +86,7 @@ impl Server {
     /// from a client only when all that was sent to it is written.
     pub fn received(&mut self, id: ConnId, bytes: &[u8], effects: &mut Vec<Effect>) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        if !conn.backlog.is_empty() {
+        if conn.is_behind() {
             conn.backlog.extend_from_slice(bytes);
             return;
         }
@@ -80,17 +94,28 @@ impl Server {
         self.serve(id, bytes, effects);
     }
 
-    /// Whether requests of a client wait until it has read its replies.
+    /// Whether requests of a client wait until it has read its replies, or others have had their turn. The driver calls
+    /// [`Server::written`] then.
     pub fn is_behind(&self, id: ConnId) -> bool {
-        self.conns.get(&id).is_some_and(|conn| !conn.backlog.is_empty())
+        self.conns.get(&id).is_some_and(Conn::is_behind)
     }
 
-    /// All that was sent to a client is written.
+    /// All that was sent to a client is written: it is its turn.
     pub fn written(&mut self, id: ConnId, effects: &mut Vec<Effect>) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.unread = 0;
         let backlog = std::mem::take(&mut conn.backlog);
         self.serve(id, &backlog, effects);
+    }
+
+    /// Whether the driver is to call [`Server::tidy`] when others have had their turn.
+    pub fn is_tidy(&self) -> bool {
+        self.waiting.is_tidy()
+    }
+
+    /// Frees some of the memory of waits that are over.
+    pub fn tidy(&mut self) {
+        self.waiting.tidy(self.turn);
     }
 
     /// A client is gone.
@@ -108,6 +133,11 @@ impl Server {
     /// Whether a client has sent the magic number.
     pub fn is_valid(&self, id: ConnId) -> bool {
         self.conns.get(&id).is_some_and(|conn| conn.is_valid)
+    }
+
+    /// How often something was stored or taken out since the store was empty: a client that only asks changes nothing.
+    pub fn changes(&self) -> u64 {
+        self.map.changes()
     }
 
     /// Bytes of all keys and values.
@@ -128,7 +158,10 @@ impl Server {
 
     /// The bytes of memory that a client's unfinished and unserved requests take.
     pub fn held(&self, id: ConnId) -> usize {
-        self.conns.get(&id).map_or(0, |conn| conn.partial.capacity() + conn.backlog.capacity())
+        self.conns.get(&id).map_or(0, |conn| {
+            let task = conn.task.as_ref().map_or(0, Task::held);
+            conn.partial.capacity() + conn.backlog.capacity() + task
+        })
     }
 
     fn serve(&mut self, id: ConnId, mut bytes: &[u8], effects: &mut Vec<Effect>) {
@@ -144,8 +177,14 @@ impl Server {
 
     /// Serves each whole request while the client reads its replies, and keeps the beginning of the last.
     fn requests(&mut self, id: ConnId, bytes: &mut &[u8], effects: &mut Vec<Effect>) -> Result<(), Violation> {
+        self.left = self.turn;
+        // As much as this turn may add.
+        self.tidy();
+        if let Some(task) = self.conns.get_mut(&id).and_then(|conn| conn.task.take()) {
+            self.resume(id, task, effects);
+        }
         while let Some(conn) = self.conns.get_mut(&id) {
-            if bytes.is_empty() || conn.unread > MAX_UNREAD {
+            if bytes.is_empty() || self.left == 0 || conn.unread > MAX_UNREAD || conn.task.is_some() {
                 break;
             }
             let in_pairs = conn.pairs > 0;
@@ -196,6 +235,7 @@ impl Server {
             conn.is_valid = request == Request::Validate(MAGIC);
             return if conn.is_valid { Ok(()) } else { Err(Violation::NoMagic) };
         }
+        self.left = self.left.saturating_sub(1);
         conn.pairs = conn.pairs.saturating_sub(1);
         if conn.called.is_some() && !matches!(request, Request::QueuePop { .. }) {
             // It has timed out, and does something else now.
@@ -221,11 +261,11 @@ impl Server {
                 self.key_is_there(key, effects);
                 self.send(id, Bytes::copy_from_slice(&sum.to_le_bytes()), effects);
             }
-            Request::Check(mut keys) => {
-                let reply = if keys.all(|key| self.map.has(key)) { READY } else { NOT_READY };
-                self.send(id, Bytes::from_static(reply), effects);
+            Request::Check(keys) => self.look_up(id, Lookup::Check, keys, whole, effects),
+            Request::Wait(keys) => {
+                self.waiting.begin(id);
+                self.look_up(id, Lookup::Wait, keys, whole, effects);
             }
-            Request::Wait(keys) => self.wait(id, keys, effects),
             Request::NumKeys => self.send_count(id, self.map.len(), effects),
             Request::Delete { key } => {
                 let deleted = self.map.delete(key);
@@ -235,7 +275,7 @@ impl Server {
                 self.map.append(key, value);
                 self.key_is_there(key, effects);
             }
-            Request::MultiGet(keys) => self.multi_get(id, keys, effects),
+            Request::MultiGet(keys) => self.look_up(id, Lookup::MultiGet, keys, whole, effects),
             Request::MultiSet { pairs } => {
                 if let Some(conn) = self.conns.get_mut(&id) {
                     conn.pairs = pairs;
@@ -286,31 +326,6 @@ impl Server {
         self.send_value(id, None, reply, effects);
     }
 
-    fn wait(&mut self, id: ConnId, keys: Keys<'_>, effects: &mut Vec<Effect>) {
-        let Server { map, waiting, .. } = self;
-        if let Some(first) = keys.clone().position(|key| !map.has(key)) {
-            waiting.begin(id, keys.skip(first).filter(|key| !map.has(key)));
-        } else {
-            waiting.cancel(id);
-            self.send(id, Bytes::from_static(STOP_WAITING), effects);
-        }
-    }
-
-    fn multi_get(&mut self, id: ConnId, keys: Keys<'_>, effects: &mut Vec<Effect>) {
-        let mut small = Vec::with_capacity(keys.count * 8);
-        for key in keys {
-            let value = self.map.get(key).cloned().unwrap_or_default();
-            small.extend_from_slice(&(value.len() as u64).to_le_bytes());
-            if value.len() <= COPIED {
-                small.extend_from_slice(&value);
-            } else {
-                self.send(id, std::mem::take(&mut small).into(), effects);
-                self.send(id, value, effects);
-            }
-        }
-        self.send(id, small.into(), effects);
-    }
-
     fn pop(&mut self, id: ConnId, key: &[u8], effects: &mut Vec<Effect>) {
         let called = self.conns.get_mut(&id).and_then(|conn| conn.called.take());
         let (length, first) = self.map.pop(key);
@@ -323,25 +338,15 @@ impl Server {
         self.call_another(called.filter(|called| **called != *key), effects);
     }
 
-    fn list_keys(&mut self, id: ConnId, effects: &mut Vec<Effect>) {
-        let length: usize = self.map.keys().map(|key| 8 + key.len()).sum();
-        let mut reply = Vec::with_capacity(8 + length);
-        reply.extend_from_slice(&(self.map.len() as i64).to_le_bytes());
-        for key in self.map.keys() {
-            reply.extend_from_slice(&(key.len() as u64).to_le_bytes());
-            reply.extend_from_slice(key);
-        }
-        self.send(id, reply.into(), effects);
-    }
-
     fn key_is_there(&mut self, key: &[u8], effects: &mut Vec<Effect>) {
         let woken = self.waiting.key_is_there(key);
         self.stop_waiting(woken, effects);
     }
 
     fn stop_waiting(&mut self, conns: Vec<ConnId>, effects: &mut Vec<Effect>) {
+        self.left = self.left.saturating_sub(conns.len());
         for conn in conns {
-            self.send(conn, Bytes::from_static(STOP_WAITING), effects);
+            self.wake(conn, effects);
         }
     }
 
@@ -351,7 +356,7 @@ impl Server {
             if let Some(conn) = self.conns.get_mut(&conn) {
                 conn.called = Some(key.into());
             }
-            self.send(conn, Bytes::from_static(STOP_WAITING), effects);
+            self.wake(conn, effects);
         }
     }
 
@@ -381,8 +386,8 @@ impl Server {
         }
     }
 
-    fn send(&mut self, id: ConnId, bytes: Bytes, effects: &mut Vec<Effect>) {
-        if let Some(conn) = self.conns.get_mut(&id) {
+    pub(super) fn send(&mut self, id: ConnId, bytes: Bytes, effects: &mut Vec<Effect>) {
+        if let Some(conn) = self.conns.get_mut(&id).filter(|_| !bytes.is_empty()) {
             conn.unread += bytes.len();
             effects.push(Effect::Send { conn: id, bytes });
         }
@@ -390,6 +395,10 @@ impl Server {
 }
 
 impl Conn {
+    fn is_behind(&self) -> bool {
+        !self.backlog.is_empty() || self.task.is_some()
+    }
+
     fn parse<'a>(&mut self, bytes: &'a [u8], in_pairs: bool) -> Result<Parsed<'a>, Violation> {
         if !self.is_valid && bytes.first().is_some_and(|operation| *operation != 0) {
             return Err(Violation::NoMagic);

@@ -68,6 +68,14 @@ impl World {
     }
 }
 
+/// The bytes that are sent.
+fn length(effect: &Effect) -> usize {
+    match effect {
+        Effect::Send { bytes, .. } => bytes.len(),
+        Effect::Close { .. } => 0,
+    }
+}
+
 fn hello() -> Vec<u8> {
     [&[0][..], &MAGIC.to_le_bytes()].concat()
 }
@@ -267,13 +275,7 @@ fn a_client_that_does_not_read_is_not_served_further() {
     world.feed(B, &with(SET, &[b"big", &vec![7; MAX_VALUE]]));
     let mut effects = Vec::new();
     world.server.received(A, &with(GET, &[b"big"]).repeat(1000), &mut effects);
-    let unread = |effects: &[Effect]| {
-        let bytes = effects.iter().map(|effect| match effect {
-            Effect::Send { bytes, .. } => bytes.len(),
-            Effect::Close { .. } => 0,
-        });
-        bytes.sum::<usize>()
-    };
+    let unread = |effects: &[Effect]| effects.iter().map(length).sum::<usize>();
     assert!(unread(&effects) <= MAX_UNREAD + MAX_VALUE + 8, "one reply at a time");
     for served in 1..1000 {
         assert!(world.server.is_behind(A), "after {served}");
@@ -283,6 +285,167 @@ fn a_client_that_does_not_read_is_not_served_further() {
     }
     assert!(!world.server.is_behind(A));
     assert_eq!(world.server.held(A), 0);
+}
+
+#[test]
+fn a_request_of_many_keys_is_served_in_parts_and_others_have_their_turn() {
+    let mut world = World::with(&[A, B]);
+    world.feed(A, &with(1, &[b"k", &[7; 4096]]));
+    let names = vec![&b"k"[..]; MAX_KEYS as usize];
+    let mut effects = Vec::new();
+    world.server.received(A, &with_keys(10, &names), &mut effects);
+    let (mut parts, mut total) = (0, 0);
+    loop {
+        let sent: usize = effects.drain(..).map(|effect| length(&effect)).sum();
+        assert!(sent <= MAX_UNREAD + 8 + 4096, "{sent} bytes at a time");
+        (parts, total) = (parts + 1, total + sent);
+        assert_eq!(world.ask(B, &[13, 1, 2, 3, 4]), [1, 2, 3, 4]);
+        if !world.server.is_behind(A) {
+            break;
+        }
+        world.server.written(A, &mut effects);
+    }
+    assert_eq!(total, MAX_KEYS as usize * (8 + 4096));
+    assert!(parts > 100, "{parts}");
+    assert_eq!(world.ask(A, &[13, 4, 3, 2, 1]), [4, 3, 2, 1], "and goes on");
+}
+
+#[test]
+fn keys_that_come_while_they_are_being_named_count() {
+    let keys: Vec<Vec<u8>> = (0..10_000u32).map(|key| key.to_le_bytes().to_vec()).collect();
+    let names: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    for is_deleted in [false, true] {
+        let mut world = World::with(&[A, B]);
+        let mut effects = Vec::new();
+        world.server.received(A, &with_keys(6, &names), &mut effects);
+        assert!(world.server.is_behind(A) && effects.is_empty());
+        // One that is awaited already, and one that is not yet.
+        for key in [names[0], names[9_999]] {
+            world.feed(B, &with(1, &[key, b"v"]));
+        }
+        if is_deleted {
+            world.feed(B, &with(8, &[names[0]]));
+        }
+        world.feed(A, &[]);
+        while world.server.is_behind(A) {
+            world.server.written(A, &mut effects);
+        }
+        assert!(effects.is_empty() && world.server.waiting() == 1);
+        for key in &names[1..9_999] {
+            assert!(world.take(A).is_empty());
+            world.feed(B, &with(1, &[key, b"v"]));
+        }
+        assert_eq!((world.take(A), world.server.waiting(), world.server.awaited()), (vec![0], 0, 0));
+    }
+}
+
+#[test]
+fn keys_are_listed_in_parts_as_they_were_when_they_were_asked_for() {
+    let mut world = World::with(&[A, B]);
+    let keys: Vec<Vec<u8>> = (0..20_000u32).map(|key| key.to_le_bytes().to_vec()).collect();
+    keys.iter().for_each(|key| world.feed(A, &with(SET, &[key, b"v"])));
+    let mut effects = Vec::new();
+    world.server.received(A, &[17], &mut effects);
+    let (mut parts, mut others) = (0, keys.iter());
+    while world.server.is_behind(A) {
+        assert!(effects.iter().map(length).sum::<usize>() <= MAX_UNREAD + 8 + 4);
+        world.perform(std::mem::take(&mut effects));
+        // Meanwhile half of them are deleted, and as many others set.
+        for key in others.by_ref().take(500) {
+            world.feed(B, &with(8, &[key]));
+            world.feed(B, &with(SET, &[&[&key[..], b"more"].concat(), b"v"]));
+        }
+        world.server.written(A, &mut effects);
+        parts += 1;
+    }
+    world.perform(effects);
+    assert!(parts > 10 && others.len() < 15_000, "{parts}");
+    let reply = world.take(A);
+    assert_eq!(reply[..8], number(20_000));
+    let mut listed: Vec<&[u8]> = reply[8..].chunks(12).map(|key| &key[8..]).collect();
+    listed.sort_unstable();
+    let mut expected: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    expected.sort_unstable();
+    assert!(listed == expected);
+    assert_eq!(world.ask(B, &[7]).last_chunk(), number(20_000).last_chunk::<8>());
+    assert_eq!(world.ask(A, &[17]).len(), 8 + others.len() * 12 + (20_000 - others.len()) * 16);
+}
+
+#[test]
+fn many_small_requests_are_served_in_turns() {
+    let mut world = World::with(&[A, B]);
+    let mut effects = Vec::new();
+    world.server.received(A, &[7; 64 << 10], &mut effects);
+    let (mut turns, mut count) = (0, 0);
+    loop {
+        assert!(effects.len() <= 2048, "{} replies in a turn", effects.len());
+        (turns, count) = (turns + 1, count + effects.drain(..).map(|effect| length(&effect)).sum::<usize>());
+        assert_eq!(world.ask(B, &[13, 1, 2, 3, 4]), [1, 2, 3, 4]);
+        if !world.server.is_behind(A) {
+            break;
+        }
+        world.server.written(A, &mut effects);
+    }
+    assert_eq!(count, 8 * (64 << 10));
+    assert!(turns > 30, "{turns}");
+}
+
+#[test]
+fn a_client_is_not_woken_within_another_answer() {
+    let mut world = World::with(&[A, B]);
+    world.feed(A, &with_keys(WAIT, &[b"awaited"]));
+    let names = vec![&b"none"[..]; 5000];
+    let mut effects = Vec::new();
+    world.server.received(A, &with_keys(MULTI_GET, &names), &mut effects);
+    assert!(world.server.is_behind(A));
+    world.perform(effects);
+    world.feed(B, &with(SET, &[b"awaited", b""]));
+    world.feed(A, &[13, 1, 2, 3, 4]);
+    let reply = world.take(A);
+    assert_eq!((&reply[..8 * 5000], &reply[8 * 5000..]), (&vec![0; 8 * 5000][..], &[0, 1, 2, 3, 4][..]));
+}
+
+#[test]
+fn a_long_wait_that_is_over_is_taken_back_in_parts() {
+    let keys: Vec<Vec<u8>> = (0..10_000u32).map(|key| key.to_le_bytes().to_vec()).collect();
+    let names: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    let wait = with_keys(WAIT, &names);
+    for hangs_up in [false, true] {
+        let mut world = World::with(&[A, B]);
+        world.feed(A, &wait);
+        assert_eq!(world.server.awaited(), 10_000);
+        if hangs_up {
+            world.hang_up(A);
+        } else {
+            assert_eq!(world.ask(A, &CANCEL_WAIT), [1]);
+        }
+        assert!(world.server.awaited() > 5_000 && !world.server.is_tidy());
+        // The same keys are awaited by another one, and come while the first wait is taken back.
+        world.feed(B, &with_keys(WAIT, &names[..9_000]));
+        let setter = ConnId(2);
+        world.server.opened(setter);
+        world.feed(setter, &hello());
+        for name in &names[..9_000] {
+            assert!(world.take(B).is_empty());
+            world.feed(setter, &with(SET, &[name, b""]));
+        }
+        assert_eq!((world.take(B), world.take(A)), (vec![0], vec![]));
+        while !world.server.is_tidy() {
+            world.server.tidy();
+        }
+        assert_eq!((world.server.awaited(), world.server.waiting()), (0, 0));
+    }
+}
+
+#[test]
+fn waits_that_are_given_up_again_and_again_take_no_more_memory_than_a_few() {
+    let mut world = World::with(&[A]);
+    for turn in 0..20u32 {
+        let keys: Vec<Vec<u8>> = (0..10_000u32).map(|key| (turn * 10_000 + key).to_le_bytes().to_vec()).collect();
+        world.feed(A, &with_keys(WAIT, &keys.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+        world.feed(A, &CANCEL_WAIT);
+        assert!(world.server.awaited() <= 20_000, "{}", world.server.awaited());
+    }
 }
 
 #[test]
@@ -343,7 +506,7 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// All clients' bytes up to now, and what they got; the order of `LIST_KEYS` may differ.
+/// All clients' bytes up to now, and what they got.
 fn outcome(world: &World) -> (BTreeMap<ConnId, usize>, Vec<ConnId>, usize, usize) {
     let lengths = world.sent.iter().map(|(conn, sent)| (*conn, sent.len())).collect();
     (lengths, world.closed.keys().copied().collect(), world.server.stored(), world.server.waiting())
@@ -354,15 +517,14 @@ proptest! {
     fn segmentation_never_changes_an_answer(
         requests in prop::collection::vec((0..3u32, request()), 0..40),
         cuts in prop::collection::vec(1..50usize, 1..60),
+        turn in 1..5usize,
     ) {
         let clients: Vec<ConnId> = (0..3).map(ConnId).collect();
         let (mut whole, mut cut) = (World::with(&clients), World::with(&clients));
+        // The answers come in small parts, too.
+        cut.server.turn = turn;
         let mut cuts = cuts.iter().cycle();
         for (conn, request) in &requests {
-            // Two keys or more are listed in any order.
-            if request[0] == 17 {
-                continue;
-            }
             whole.feed(ConnId(*conn), request);
             let mut rest = &request[..];
             while !rest.is_empty() {
@@ -373,6 +535,13 @@ proptest! {
         }
         prop_assert_eq!(&whole.sent, &cut.sent);
         prop_assert_eq!(outcome(&whole), outcome(&cut));
+        for conn in clients {
+            cut.hang_up(conn);
+        }
+        while !cut.server.is_tidy() {
+            cut.server.tidy();
+        }
+        prop_assert_eq!((cut.server.awaited(), cut.server.waiting()), (0, 0));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Each command by itself.
 
 use rankrun_core::Rank;
-use rankrun_wireup::pmi1::{Effect, Lifecycle, Server, VALLEN_MAX};
+use rankrun_wireup::pmi1::{Effect, Lifecycle, VALLEN_MAX};
 
 use crate::world::{INIT, World, config, replies};
 
@@ -27,7 +27,7 @@ fn init_is_answered_with_our_version_and_refused_for_others() {
 fn a_known_universe_is_told_both_ways() {
     let mut config = config(1);
     config.universe_size = Some(12);
-    let mut world = World { server: Server::new(config) };
+    let mut world = World::of(config);
     world.ask(0, INIT);
     assert_eq!(world.ask(0, "cmd=get_universe_size"), "cmd=universe_size rc=0 size=12");
     assert_eq!(world.ask(0, "cmd=get key=universeSize"), "cmd=get_result rc=0 msg=success value=12");
@@ -37,7 +37,7 @@ fn a_known_universe_is_told_both_ways() {
 fn without_a_mapping_or_a_universe_there_is_no_such_key() {
     let mut config = config(1);
     config.mapping = String::new();
-    let mut world = World { server: Server::new(config) };
+    let mut world = World::of(config);
     world.ask(0, INIT);
     for key in ["PMI_process_mapping", "universeSize", "nothing"] {
         assert_eq!(world.ask(0, &format!("cmd=get key={key}")), "cmd=get_result rc=1 msg=key_not_found");

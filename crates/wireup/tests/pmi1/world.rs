@@ -1,6 +1,7 @@
 //! A server with its ranks, spoken to line by line.
 
-use rankrun_core::{GroupId, Rank, RankMap};
+use rankrun_core::names::{Asker, Protocol, PublishedNames};
+use rankrun_core::{GroupId, NodeId, Rank, RankMap};
 use rankrun_wireup::pmi1::{Config, Effect, MAX_REPLY, Server, process_mapping};
 
 pub(crate) const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1";
@@ -19,11 +20,16 @@ pub(crate) fn config(size: u32) -> Config {
 
 pub(crate) struct World {
     pub(crate) server: Server,
+    names: PublishedNames,
 }
 
 impl World {
     pub(crate) fn new(size: u32) -> World {
-        World { server: Server::new(config(size)) }
+        World::of(config(size))
+    }
+
+    pub(crate) fn of(config: Config) -> World {
+        World { server: Server::new(config), names: PublishedNames::default() }
     }
 
     /// A world in which every rank has begun its first program.
@@ -44,6 +50,13 @@ impl World {
     pub(crate) fn send(&mut self, rank: u32, bytes: &[u8]) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.server.received(Rank(rank), bytes, &mut effects);
+        while let Some(index) = effects.iter().position(|effect| matches!(effect, Effect::Ask { .. })) {
+            let Effect::Ask { id, question } = effects.remove(index) else { continue };
+            let mut replies = Vec::new();
+            let asker = Asker { node: NodeId(0), protocol: Protocol::Pmi1, id };
+            self.names.ask(asker, question, &mut replies);
+            replies.into_iter().for_each(|(_, reply)| self.server.answered(id, reply, &mut effects));
+        }
         effects
     }
 

@@ -48,12 +48,18 @@ impl End {
         self.has_aborted
             || match self.status {
                 Some(WorkerStatus::Exited { .. }) | None => true,
-                Some(WorkerStatus::Signaled { signal, .. }) => signal == SIGABRT,
+                Some(WorkerStatus::Signaled { signal, .. }) => {
+                    // One that was leaving when the job was stopped.
+                    signal == SIGABRT || self.has_left && [SIGINT, SIGKILL, SIGTERM].contains(&signal)
+                }
             }
     }
 }
 
+const SIGINT: i32 = 2;
 const SIGABRT: i32 = 6;
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
 
 /// Which ends of a process a message accounts for, however long before them it was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -32,10 +32,14 @@ pub enum Outside {
     /// The rank that has the terminal was interrupted, and ends by that.
     Interrupted(Rank),
     Timeout,
+    /// No rank did anything for longer than `--stall`, and their stacks did not change.
+    Hang,
     OutputGone,
     OutputFailed,
     AgentLost,
     GuardLost,
+    /// One of several nodes: see [`Gang::lost_nodes`].
+    NodeLost,
     /// What connects the ranks of Open MPI.
     WireUpLost,
     /// A user has asked for a new attempt. Anything else that comes after it counts instead.
@@ -50,8 +54,8 @@ impl Outside {
             Outside::Interrupted(_) => Some(SIGINT),
             Outside::OutputGone => Some(13),
             Outside::Restart => Some(SIGTERM),
-            Outside::Timeout | Outside::OutputFailed => None,
-            Outside::AgentLost | Outside::GuardLost | Outside::WireUpLost => None,
+            Outside::Timeout | Outside::Hang | Outside::OutputFailed => None,
+            Outside::AgentLost | Outside::GuardLost | Outside::NodeLost | Outside::WireUpLost => None,
         }
     }
 
@@ -61,7 +65,8 @@ impl Outside {
                 self.signal().map_or(ExitCode::FAILURE, ExitCode::signal)
             }
             Outside::Timeout => ExitCode::TIMEOUT,
-            Outside::AgentLost => ExitCode::NODE_LOST,
+            Outside::Hang => ExitCode::HANG,
+            Outside::AgentLost | Outside::NodeLost => ExitCode::NODE_LOST,
             Outside::GuardLost | Outside::WireUpLost | Outside::OutputFailed => ExitCode::INTERNAL,
         }
     }
@@ -70,8 +75,10 @@ impl Outside {
         match self {
             Outside::Signal(_) | Outside::Interrupted(_) | Outside::OutputGone | Outside::Restart => Class::Interrupted,
             Outside::Timeout => Class::Timeout,
+            Outside::Hang => Class::Hang,
             Outside::OutputFailed => Class::OutputFailed,
             Outside::AgentLost | Outside::GuardLost | Outside::WireUpLost => Class::LauncherLost,
+            Outside::NodeLost => Class::NodeLost,
         }
     }
 }
@@ -108,7 +115,8 @@ impl Gang {
     /// As SIGTERM, except that a request with a grace also shortens that of a stop that has begun.
     pub(super) fn stop_request(&mut self, now: Duration, request: StopRequest, effects: &mut Vec<Effect>) {
         let grace = request.grace.unwrap_or(self.rules.grace_outside);
-        if self.outside.is_none_or(|(first, _)| first == Outside::Restart) {
+        let is_first = self.outside.is_none_or(|(first, _)| matches!(first, Outside::Restart | Outside::NodeLost));
+        if is_first && self.requested.is_none() {
             self.requested = Some(request);
             self.end_from_outside(now, Outside::Signal(SIGTERM), grace, effects);
         } else if request.grace.is_some() {
@@ -136,8 +144,16 @@ impl Gang {
         grace: Duration,
         effects: &mut Vec<Effect>,
     ) {
-        if self.outside.is_none_or(|(first, _)| first == Outside::Restart) {
-            self.outside = Some((outside, now));
+        match self.outside {
+            None | Some((Outside::Restart, _)) => self.outside = Some((outside, now)),
+            // Whoever ends all processes of a job ends those of other nodes too, which may be noticed first.
+            Some((Outside::NodeLost, at)) if matches!(outside, Outside::Signal(_)) && now <= at + SHARED => {
+                self.outside = Some((outside, now));
+            }
+            Some((Outside::NodeLost, _)) if outside != Outside::NodeLost => {
+                self.after_loss.get_or_insert(outside);
+            }
+            Some(_) => {}
         }
         let why = match outside {
             Outside::Signal(signal) => StopWhy::Signal(signal),
@@ -146,12 +162,29 @@ impl Gang {
             Outside::OutputGone => StopWhy::Signal(13),
             Outside::OutputFailed => StopWhy::OutputFailed,
             Outside::Timeout => StopWhy::Timeout,
+            Outside::Hang => StopWhy::Hang,
             Outside::AgentLost => StopWhy::FrontLost,
             Outside::GuardLost => StopWhy::GuardLost,
+            Outside::NodeLost => StopWhy::GangFailed,
             Outside::WireUpLost => StopWhy::WireUpLost,
         };
         self.stop(now, Stop { why, grace }, effects);
     }
+}
+
+/// A signal to a whole process group, a container or a step of Slurm reaches ranks and rankrun within this time.
+const SHARED: Duration = Duration::from_secs(1);
+
+/// The signal that ended the job from outside, if a rank ended by the same one just before: whoever sent it sent it to both.
+pub(crate) fn is_shared(gang: &Gang, finding: &Finding) -> Option<Outside> {
+    let (outside @ Outside::Signal(signal), at) = gang.outside? else { return None };
+    let kind = finding.exception.as_ref().map(|exception| exception.kind.as_str()).filter(|kind| !kind.is_empty());
+    let is_by_it = match kind {
+        Some(kind) => signal == SIGINT && is_raised_by_sigint(kind),
+        None => finding.code == ExitCode::signal(signal),
+    };
+    let is_near = finding.at <= at && at - finding.at <= SHARED;
+    (is_by_it && is_near && gang.requested.is_none()).then_some(outside)
 }
 
 /// Whether the failure of a rank, as far as it is known, is the user's ^C.
@@ -309,6 +342,43 @@ mod tests {
             assert!(matches!(effects[..], [Effect::Stop(Stop { why: StopWhy::GangFailed, .. })]), "{effects:?}");
             assert_eq!(verdict(&gang).culprit.map(|culprit| culprit.rank), Some(Rank(0)));
         }
+    }
+
+    #[test]
+    fn a_signal_that_ranks_got_just_before_us_is_what_ended_the_job() {
+        for (end, number) in [(exit(1, 143), SIGTERM), (killed(1, SIGTERM), SIGTERM), (killed(1, SIGINT), SIGINT)] {
+            for (after, is_same) in [(50, true), (900, true), (1500, false)] {
+                let mut gang = gang(None, None);
+                feed(&mut gang, 100, end.clone());
+                feed(&mut gang, 100 + after, Event::Signal(number));
+                feed(&mut gang, 100 + after + 10, killed(0, number));
+                let verdict = verdict(&gang);
+                let told = (verdict.code, verdict.class, verdict.culprit.is_none());
+                let expected = (ExitCode::signal(number), Some(Class::Interrupted), true);
+                assert_eq!(told == expected, is_same, "{end:?}, {after}: {verdict:?}");
+            }
+        }
+        // A node was lost by it, and that was noticed first; or it came later.
+        for (after, class) in [(50, Class::Interrupted), (1500, Class::NodeLost)] {
+            let mut gang = gang(None, None);
+            let lost = Event::NodeLost {
+                node: crate::ids::NodeRank(1),
+                name: "b".to_owned(),
+                why: "gone".to_owned(),
+                ranks: vec![Rank(1)],
+            };
+            feed(&mut gang, 100, lost);
+            assert_eq!(gang.ended_by(), None);
+            feed(&mut gang, 100 + after, Event::Signal(SIGTERM));
+            feed(&mut gang, 100 + after + 10, killed(0, SIGTERM));
+            assert_eq!(verdict(&gang).class, Some(class));
+            assert_eq!(gang.ended_by(), Some(Outside::Signal(SIGTERM)), "no other attempt follows");
+        }
+        // Another failure is one.
+        let mut gang = gang(None, None);
+        feed(&mut gang, 100, exit(1, 3));
+        feed(&mut gang, 150, Event::Signal(SIGTERM));
+        assert_eq!(verdict(&gang).culprit.map(|culprit| culprit.rank), Some(Rank(1)));
     }
 
     #[test]

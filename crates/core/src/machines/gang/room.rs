@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Gang, Moment};
+use super::{Gang, Moment, RankRecord};
 use crate::evidence::{Evidence, Fact, shorten};
 use crate::ids::Rank;
 
@@ -56,6 +56,17 @@ impl Gang {
         }
         all.extend(passing.cloned());
         all
+    }
+
+    /// A rank that had ended is started again: what it did before counts no more.
+    pub(super) fn again(&mut self, rank: Rank) {
+        if let Some(record) = self.ranks.get_mut(rank.index()) {
+            self.unstarted += usize::from(record.pid.is_some());
+            *record = RankRecord::default();
+            self.evidence.retain(|evidence| evidence.rank != rank);
+            self.words[rank.index()] = 0;
+            self.to_judge.values_mut().for_each(|ranks| ranks.retain(|judged| *judged != rank));
+        }
     }
 
     /// Keeps what a rank says in passing. It decides nothing.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spoken::spoken;
 use crate::status::WorkerStatus;
-use crate::units::parse_duration;
+use crate::units::{LONGEST, UnitError, parse_exactly};
 
 /// What is to be done about a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -26,12 +26,17 @@ pub enum Answer {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AnswerError {
     /// The beginning of what it wrote.
-    #[error("--on-failure: \"{text}\" is not restart, stop or wait DURATION")]
+    #[error("\"{text}\" is not restart, stop or wait DURATION")]
     Text { text: String },
-    #[error("--on-failure: the command failed ({0})")]
+    #[error("\"{text}\" is longer than {} years", LONGEST.as_secs() / (365 * 24 * 3600))]
+    TooLong { text: String },
+    #[error("the command failed ({0})")]
     Failed(WorkerStatus),
-    #[error("--on-failure: the command was not done within {}, and was killed", spoken(*.0))]
+    #[error("the command was not done within {}, and was killed", spoken(*.0))]
     TimedOut(Duration),
+    /// It could not be asked at all.
+    #[error("{why}")]
+    NotAsked { why: String },
 }
 
 /// Letters of a wrong answer that are shown.
@@ -48,14 +53,20 @@ pub fn parse_answer(text: &str) -> Result<Answer, AnswerError> {
         (None, ..) => Some(Answer::Own),
         (Some("restart"), None, _) => Some(Answer::Restart),
         (Some("stop"), None, _) => Some(Answer::Stop),
-        (Some("wait"), Some(time), None) => parse_duration(time).ok().map(Answer::Wait),
+        (Some("wait"), Some(time), None) => match parse_exactly(time) {
+            Ok(time) => Some(Answer::Wait(time)),
+            Err(UnitError::TooLong { .. }) => return Err(AnswerError::TooLong { text: shown(text) }),
+            Err(_) => None,
+        },
         _ => None,
     };
-    answer.ok_or_else(|| {
-        let plain = text.trim().replace(char::is_control, " ");
-        let cut = plain.char_indices().nth(SHOWN).map_or(plain.as_str(), |(end, _)| &plain[..end]);
-        AnswerError::Text { text: if cut.len() < plain.len() { format!("{cut}...") } else { plain } }
-    })
+    answer.ok_or_else(|| AnswerError::Text { text: shown(text) })
+}
+
+fn shown(text: &str) -> String {
+    let plain = text.trim().replace(char::is_control, " ");
+    let cut = plain.char_indices().nth(SHOWN).map_or(plain.as_str(), |(end, _)| &plain[..end]);
+    if cut.len() < plain.len() { format!("{cut}...") } else { plain }
 }
 
 #[cfg(test)]
@@ -81,10 +92,14 @@ mod tests {
         }
         let error = parse_answer(&"x\n".repeat(100)).expect_err("no answer");
         let shown = "x ".repeat(30);
-        assert_eq!(error.to_string(), format!("--on-failure: \"{shown}...\" is not restart, stop or wait DURATION"));
+        assert_eq!(error.to_string(), format!("\"{shown}...\" is not restart, stop or wait DURATION"));
         let failed = AnswerError::Failed(WorkerStatus::Exited { code: 1 }).to_string();
-        assert_eq!(failed, "--on-failure: the command failed (exit 1)");
+        assert_eq!(failed, "the command failed (exit 1)");
         let timed_out = AnswerError::TimedOut(Duration::from_secs(30)).to_string();
-        assert_eq!(timed_out, "--on-failure: the command was not done within 30 s, and was killed");
+        let forever = parse_answer("wait 100000000000h").expect_err("a time that nobody waits");
+        assert_eq!(forever.to_string(), "\"wait 100000000000h\" is longer than 100 years");
+        assert_eq!(parse_answer("wait 876000h"), Ok(Answer::Wait(LONGEST)));
+        assert!(matches!(parse_answer("wait 876000h1ms"), Err(AnswerError::TooLong { .. })));
+        assert_eq!(timed_out, "the command was not done within 30 s, and was killed");
     }
 }

@@ -45,7 +45,7 @@ impl fmt::Display for GiveUp {
             GiveUp::Code(code) => write!(f, "gives up: --no-restart-codes has {}", code.0),
             GiveUp::Repeated { how: How::Early, what } => write!(
                 f,
-                "gives up: two attempts in a row failed within {} by the same exception, which another restart would not \
+                "gives up: two attempts in a row failed within {} with the same error, which another restart would not \
                  cure: {what}",
                 spoken(EARLY)
             ),

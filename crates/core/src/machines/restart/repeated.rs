@@ -2,7 +2,7 @@
 //!
 //! Two rules (DESIGN: the breaker). Both look at two attempts in a row.
 //!
-//! 1. Each was ended by the same exception (type, message, place) within [`EARLY`] of being up, and before any progress.
+//! 1. Each was ended by the same exception (type, message, place), or with the same error line, within [`EARLY`] of being up, and before any progress.
 //! 2. Each failed in the same way, at whatever time, and made no progress, in a job whose progress is known.
 //!
 //! What comes from outside the program says nothing about it: signals (also for want of memory, and a shell's code for
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::evidence::Class;
 use crate::exit::ExitCode;
-use crate::ids::Rank;
+use crate::ids::{Attempt, Rank};
 use crate::testimony::Exception;
 use crate::verdict::Verdict;
 
@@ -41,6 +41,9 @@ pub struct Outcome {
     pub is_not_ready: bool,
     /// Processes of it could not be killed, or not be proved gone.
     pub is_left: bool,
+    /// Every rank had ended well before it was to be stopped: a restart that was asked for came too late.
+    #[serde(default)]
+    pub has_succeeded: bool,
 }
 
 impl Default for Outcome {
@@ -56,6 +59,7 @@ impl Default for Outcome {
             by_user: false,
             is_not_ready: false,
             is_left: false,
+            has_succeeded: false,
         }
     }
 }
@@ -80,7 +84,7 @@ impl Outcome {
     /// Whether a restart that was asked for can follow. What the ranks did on the way to their end does not matter.
     pub(super) fn allows_planned(&self) -> bool {
         let is_over = matches!(self.class, Some(Class::Timeout | Class::OutputFailed | Class::Refused));
-        !self.by_user && !self.is_left && !is_over
+        !self.by_user && !self.is_left && !is_over && !self.has_succeeded
     }
 
     /// `rank 1 failed: ValueError: bad sample`.
@@ -104,6 +108,7 @@ impl Outcome {
 /// The failure of an attempt, as far as it matters for whether the next one repeats it.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
+    attempt: Attempt,
     class: Class,
     code: ExitCode,
     exception: Option<String>,
@@ -124,8 +129,15 @@ pub enum How {
 
 impl Failure {
     /// `lasted` is the time since all ranks were up, or else since the attempt began.
-    pub(super) fn new(class: Class, outcome: &Outcome, lasted: Duration, progressed: bool) -> Failure {
+    pub(super) fn new(
+        attempt: Attempt,
+        class: Class,
+        outcome: &Outcome,
+        lasted: Duration,
+        progressed: bool,
+    ) -> Failure {
         Failure {
+            attempt,
             class,
             code: outcome.code,
             exception: outcome.exception.clone(),
@@ -134,6 +146,16 @@ impl Failure {
             progressed,
             is_of_outside: is_of_outside(class, outcome.code) || outcome.is_of_lost_peer,
         }
+    }
+
+    /// The attempt that it ended.
+    pub(super) fn attempt(&self) -> Attempt {
+        self.attempt
+    }
+
+    /// The attempt had made progress, which has become known after its end.
+    pub(super) fn has_progressed(&mut self) {
+        (self.progressed, self.is_early) = (true, false);
     }
 
     pub(super) fn repeats(&self, before: &Failure, knows_progress: bool) -> Option<How> {
@@ -155,7 +177,12 @@ impl Failure {
 
 fn is_of_outside(class: Class, code: ExitCode) -> bool {
     match class {
-        Class::Signal | Class::OutOfMemory | Class::Stopped | Class::NotReady | Class::LauncherLost => true,
+        Class::Signal
+        | Class::OutOfMemory
+        | Class::Stopped
+        | Class::NotReady
+        | Class::LauncherLost
+        | Class::NodeLost => true,
         // A shell passes on the signal of its program as 128 + n, and signals go up to 64.
         Class::ExitCode => (129..=192).contains(&code.0),
         Class::SpawnFailed
@@ -167,6 +194,7 @@ fn is_of_outside(class: Class, code: ExitCode) -> bool {
         | Class::ExitBeforeInit
         | Class::LeftEarly
         | Class::Timeout
+        | Class::Hang
         | Class::Interrupted
         | Class::OutputFailed
         | Class::Refused => false,

@@ -42,6 +42,8 @@ pub(super) enum Awaits {
     Nothing,
     /// The states of the ranks.
     States,
+    /// Where the ranks are.
+    Stacks,
     /// The end of the job.
     End,
     /// That all ranks of this attempt run.
@@ -58,6 +60,8 @@ struct Client {
     idle_since: Duration,
     /// It is closed when its answer is sent.
     is_last: bool,
+    /// It sends no more requests, and reads its answers.
+    is_half_closed: bool,
 }
 
 /// The socket and its connections.
@@ -154,7 +158,10 @@ impl Control {
         if let Ok(conn) = Conn::of_socket(&self.registry, (self.token)(Ours::Client(id)), accepted) {
             let by = Requester { pid, is_root: user != own };
             let (pending, awaits) = (Vec::new(), Awaits::Nothing);
-            self.clients.insert(id, Client { conn, by, pending, awaits, idle_since: now, is_last: false });
+            self.clients.insert(
+                id,
+                Client { conn, by, pending, awaits, idle_since: now, is_last: false, is_half_closed: false },
+            );
         }
     }
 
@@ -172,6 +179,10 @@ impl Control {
                     client.pending.extend_from_slice(&room[..count]);
                 }
                 Ok(Incoming::Nothing) => {}
+                // If it is gone, and has not only said all, that is reported next.
+                Ok(Incoming::End) if !client.is_half_closed && client.conn.ignore_input().is_ok() => {
+                    client.is_half_closed = true;
+                }
                 // A client that sends ever more, or is gone.
                 Ok(Incoming::Bytes(_) | Incoming::End) | Err(_) => {
                     self.clients.remove(&id);
@@ -196,6 +207,10 @@ impl Control {
             return None;
         }
         let end = memchr(b'\n', &client.pending);
+        if end.is_none() && client.is_half_closed {
+            self.clients.remove(&id);
+            return None;
+        }
         if end.is_none_or(|end| end >= MAX_REQUEST) {
             if client.pending.len() >= MAX_REQUEST {
                 let error = format!("a request is longer than {MAX_REQUEST} bytes");

@@ -7,13 +7,14 @@ use rankrun_core::control::{Answer, Request};
 use rankrun_core::gang::{self, Requester, StopRequest};
 use rankrun_core::report::Report;
 use rankrun_core::worker::{Stop, StopWhy};
-use rankrun_core::{Attempt, ExitCode};
+use rankrun_core::{Attempt, ExitCode, RankSet};
 use rankrun_sys::signal;
 
 use super::clients::{Awaits, ClientId};
 use crate::job::attempts::NoRestart;
 use crate::job::event::FrontEffect;
 use crate::job::front::Front;
+use crate::job::looking::Purpose;
 
 impl Front {
     /// The agent has made the job's directory: listens there for requests.
@@ -36,6 +37,7 @@ impl Front {
                 let status = self.job_status(&self.clock.clone());
                 self.answer(client, Answer::Status(Box::new(status)));
             }
+            Request::Stacks { ranks, native, each } => self.stacks_requested(client, ranks.as_deref(), native, each),
             Request::Stop { grace } => {
                 let answer = self.stop_requested(by, grace);
                 self.answer(client, answer);
@@ -52,14 +54,13 @@ impl Front {
         }
     }
 
-    pub(super) fn answer(&mut self, client: ClientId, answer: Answer) {
+    pub(crate) fn answer(&mut self, client: ClientId, answer: Answer) {
         self.effects.push_back(FrontEffect::Answer { client, answer: Box::new(answer) });
     }
 
-    /// Whether every rank of this attempt, or of a later one, runs.
+    /// Whether every rank of this attempt, or of a later one, has run.
     fn is_up(&self, attempt: Attempt) -> bool {
-        let is_running = |record: &gang::RankRecord| record.pid.is_some() && record.status.is_none();
-        self.plan.spec.attempt >= attempt && self.gang.ranks().iter().all(is_running)
+        self.attempts.was_up(attempt, self.plan.spec.attempt)
     }
 
     /// Answers those who wait for what has come.
@@ -72,6 +73,23 @@ impl Front {
                 self.answer(client, Answer::Restarting { attempt, is_up: true });
             }
         }
+    }
+
+    /// `rankrun stacks`: the agents have some seconds to answer.
+    fn stacks_requested(&mut self, client: ClientId, ranks: Option<&str>, native: bool, each: bool) {
+        let ranks = match ranks.map(str::parse::<RankSet>).transpose() {
+            Ok(ranks) => ranks.map(|ranks| self.alive().into_iter().filter(|rank| ranks.contains(*rank)).collect()),
+            Err(error) => {
+                return self.answer(client, Answer::Refused { error: format!("the ranks: {error}"), hint: None });
+            }
+        };
+        if ranks.as_ref().is_some_and(Vec::is_empty) {
+            let error = "none of these ranks is running".to_owned();
+            let hint = Some(format!("`rankrun status {}` lists the ranks", self.plan.spec.job));
+            return self.answer(client, Answer::Refused { error, hint });
+        }
+        self.control.wait(client, Awaits::Stacks);
+        self.look(Purpose::Client { client, each }, ranks, native);
     }
 
     /// `rankrun stop`: as SIGTERM.
@@ -101,7 +119,7 @@ impl Front {
                     error: format!("the job ended before the new attempt was up: {}", report.summary),
                     hint: None,
                 },
-                Awaits::Nothing | Awaits::States | Awaits::End => {
+                Awaits::Nothing | Awaits::States | Awaits::Stacks | Awaits::End => {
                     Answer::Over { exit_code: code.0, summary: report.summary.clone(), left: Some(report.left.clone()) }
                 }
             };

@@ -10,7 +10,7 @@ use rankrun_core::gang::{Outside, RankRecord};
 use rankrun_core::standing::{last_note, phases, short};
 use rankrun_core::status::signal_name;
 use rankrun_core::worker::StopWhy;
-use rankrun_core::{NodeRank, Pid, Rank, WorkerId};
+use rankrun_core::{NodeId, Pid, Rank, WorkerId};
 use rankrun_wire::ToAgent;
 
 use super::clients::{Awaits, ClientId};
@@ -27,7 +27,7 @@ pub(crate) struct States {
     number: u64,
     /// Until when the answers may come, if any is to come.
     due: Option<Duration>,
-    missing: BTreeSet<NodeRank>,
+    missing: BTreeSet<NodeId>,
     /// By rank, on the front's clock.
     known: BTreeMap<Rank, Condition>,
 }
@@ -47,7 +47,7 @@ impl Front {
             return;
         }
         let linked = self.nodes.iter().filter(|node| node.link.is_some() && node.containment.is_some());
-        let missing: BTreeSet<NodeRank> = linked.map(|node| node.rank).collect();
+        let missing: BTreeSet<NodeId> = linked.map(|node| node.id).collect();
         // The agents' loops stand still too.
         if missing.is_empty() || self.clock.is_paused() {
             return self.answer_states(BTreeSet::new());
@@ -59,13 +59,7 @@ impl Front {
     }
 
     /// An agent has answered.
-    pub(crate) fn conditions(
-        &mut self,
-        from: NodeRank,
-        number: u64,
-        workers: Vec<(WorkerId, Condition)>,
-        at: Duration,
-    ) {
+    pub(crate) fn conditions(&mut self, from: NodeId, number: u64, workers: Vec<(WorkerId, Condition)>, at: Duration) {
         if number != self.states.number || !self.states.missing.remove(&from) {
             return;
         }
@@ -91,20 +85,19 @@ impl Front {
         if self.states.due.is_none() {
             return;
         }
-        let is_linked = |node: &NodeRank| self.nodes.get(node.index()).is_some_and(|node| node.link.is_some());
+        let is_linked = |node: &NodeId| self.nodes.get(node.index()).is_some_and(|node| node.link.is_some());
         if self.states.due.is_some_and(|due| due <= now) || !self.states.missing.iter().any(is_linked) {
             let missing = std::mem::take(&mut self.states.missing);
             self.answer_states(missing);
         }
     }
 
-    fn answer_states(&mut self, silent: BTreeSet<NodeRank>) {
+    fn answer_states(&mut self, silent: BTreeSet<NodeId>) {
         self.states.due = None;
         let known = std::mem::take(&mut self.states.known);
         let clock = self.clock.clone();
         let mut status = self.job_status(&clock);
-        let map = &self.plan.spec.map;
-        status.silent_nodes = silent.iter().map(|node| map.node_name(*node).to_owned()).collect();
+        status.silent_nodes = silent.iter().map(|node| self.nodes[node.index()].name.clone()).collect();
         status.ranks = self.rank_states(&known, &Wall::of(&clock));
         for (client, awaits) in self.control.waiting() {
             if awaits == Awaits::States {
@@ -122,12 +115,19 @@ impl Front {
         let ended = self.gang.ranks().iter().filter_map(|record| record.ended_at).max();
         let is_started = self.gang.ranks().iter().all(|record| record.pid.is_some() || record.outcome.is_some());
         let timeout = rules.timeout.filter(|_| self.gang.stop_ordered().is_none());
+        let waits = self.attempts.waits();
         let (state, since, until) = match self.gang.stop_ordered() {
-            _ if self.gang.over() || !self.is_linked() => (JobState::Ending, ended.unwrap_or_default(), None),
+            _ if (self.gang.over() && !self.successors.are_to_come()) || !self.is_linked() => {
+                (JobState::Ending, ended.unwrap_or_default(), None)
+            }
             _ if clock.is_paused() => (JobState::Paused, self.now(), None),
             Some(at) => (JobState::Stopping, at, self.gang.killed_at().or(self.gang.grace_until())),
             None if is_started => (JobState::Running, started.unwrap_or_default(), timeout),
-            None => (JobState::Starting, Duration::ZERO, timeout),
+            None => (JobState::Starting, self.attempts.began(), timeout),
+        };
+        let (state, since, until) = match &waits {
+            Some((since, until, _)) => (JobState::Waiting, *since, *until),
+            None => (state, since, until),
         };
         JobStatus {
             job: spec.job.clone(),
@@ -142,7 +142,10 @@ impl Front {
             state,
             since: wall.time(since),
             until: until.map(|until| wall.time(until)),
-            why: self.gang.stop_ordered().map(|_| self.why_stopped()),
+            why: match waits {
+                Some((_, _, why)) => Some(why),
+                None => self.gang.stop_ordered().map(|_| self.why_stopped()),
+            },
             silent_nodes: Vec::new(),
             ranks: Vec::new(),
         }
@@ -157,10 +160,12 @@ impl Front {
                 Outside::Interrupted(rank) => format!("rank {rank}, which has the terminal, was interrupted"),
                 Outside::Restart => "rankrun restart".to_owned(),
                 Outside::Timeout => "--timeout passed".to_owned(),
+                Outside::Hang => "no rank did anything (--stall)".to_owned(),
                 Outside::OutputGone => "nobody reads the output".to_owned(),
                 Outside::OutputFailed => "output could not be written".to_owned(),
                 Outside::AgentLost => "the agent is lost".to_owned(),
                 Outside::GuardLost => "the guard is lost".to_owned(),
+                Outside::NodeLost => "a node is lost".to_owned(),
                 Outside::WireUpLost => "the ranks cannot be connected".to_owned(),
             },
             (None, None) => match self.gang.evidence().first() {
@@ -192,13 +197,19 @@ impl Front {
                 Some(StopWhy::GuardLost) => Some("the guard is lost".to_owned()),
                 Some(_) => Some(why.clone()),
             };
+            let next = self.successors.next_of(rank);
+            let condition = condition.filter(|_| next.is_none());
+            let state = if next.is_some() { Doing::Waiting } else { state };
+            let since = next.map_or(since, |next| Some(next.since));
+            let until = next.map(|next| next.at).or(condition.and_then(|condition| condition.until));
             ranks.push(RankStatus {
                 rank,
+                attempt: self.successors.attempt_of(rank).unwrap_or(self.plan.spec.attempt),
                 node: map.place(rank).map(|place| map.node_name(place.node).to_owned()).unwrap_or_default(),
                 pid: condition.map_or(record.pid.filter(|_| record.status.is_none()), |condition| condition.pid),
                 state,
                 since: since.map(|since| wall.time(since)),
-                until: condition.and_then(|condition| condition.until).map(|until| wall.time(until)),
+                until: until.map(|until| wall.time(until)),
                 why: because.filter(|_| state != Doing::Ended).or(ended.map(|status| status.to_string())),
                 is_saving: condition.is_some_and(|condition| condition.is_saving),
                 phase,

@@ -1,6 +1,6 @@
 //! Decides when guard and agent of a node are given up (K-5): they were stopped, or do not end.
 //!
-//! The guard watches the agent; if the guard is gone or stopped, the front does. A process is judged by its state, not
+//! The guard watches the agent; if the guard is gone or stopped, the guard's own parent does: the front, or a relay. A process is judged by its state, not
 //! by its silence: one that is only slow is not given up.
 
 use std::time::Duration;
@@ -8,20 +8,20 @@ use std::time::Duration;
 use rankrun_sys::proc;
 
 /// How often to check whether a process is stopped.
-pub(crate) const LOOK_STEP: Duration = Duration::from_millis(250);
+pub const LOOK_STEP: Duration = Duration::from_millis(250);
 /// A process is given up after so many checks in a row that find it stopped: a second.
 const LOOKS: u32 = 4;
 /// How long the agent may take beyond the grace of a stop: 60 s for a process that dumps core, 30 s for one that still
 /// saves, and the time to kill and to check.
-pub(crate) const END_BOUND: Duration = Duration::from_secs(120);
+pub const END_BOUND: Duration = Duration::from_secs(120);
 /// How long it may take to kill all workers, and to find that some cannot be killed.
-pub(crate) const KILLING_BOUND: Duration = Duration::from_secs(30);
+pub const KILLING_BOUND: Duration = Duration::from_secs(30);
 /// How long a killed agent may take to end. After that it cannot be killed, and is given up.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 
 /// What is known of guard and agent, and when to look again.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Watch {
+pub struct Watch {
     /// Checks in a row that found the process stopped.
     guard: u32,
     agent: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Seen {
 
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Act {
+pub enum Act {
     KillAgent,
     KillGuard,
     /// The agent cannot be killed: it is left to the kernel.
@@ -55,23 +55,23 @@ pub(crate) enum Act {
 }
 
 impl Watch {
-    pub(crate) fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Duration> {
         let gone_by = self.killed_at.map(|at| at + KILL_BOUND);
         [self.next, self.end_by, gone_by].into_iter().flatten().min()
     }
 
     /// The guard is stopped, or gone: from now on both are checked.
-    pub(crate) fn begin(&mut self, now: Duration) {
+    pub fn begin(&mut self, now: Duration) {
         self.next.get_or_insert(now + LOOK_STEP);
     }
 
     /// The agent was sent the order to end its workers, and has until then.
-    pub(crate) fn expect_end(&mut self, by: Duration) {
+    pub fn expect_end(&mut self, by: Duration) {
         self.end_by = Some(self.end_by.map_or(by, |end| end.min(by)));
     }
 
     /// The agent has reported the end.
-    pub(crate) fn is_over(&mut self) {
+    pub fn is_over(&mut self) {
         self.end_by = None;
     }
 

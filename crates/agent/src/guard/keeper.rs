@@ -1,0 +1,225 @@
+//! The guard's parent: the front, or a relay on another node. It reaps the guard, does its work if the guard is lost, and gives up
+//! guard and agent if both hang.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rankrun_core::ExitCode;
+use rankrun_core::lease::Lapse;
+use rankrun_sys::cgroup::GuardedCgroup;
+use rankrun_sys::proc::{self, ChildList};
+use rankrun_sys::process::{Child, ProcessRef};
+use rankrun_sys::signal;
+use rankrun_sys::wait::{self, Change, Look};
+
+use super::launch::{LapseNote, Launched};
+use super::watchdog::{Act, Seen, Watch, is_stopped};
+use crate::tidy::{Places, Remains};
+
+/// The state of a guard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GuardState {
+    /// It has not been reaped.
+    Alive,
+    /// It has ended with this code: 0 if nothing is left.
+    Ended(u8),
+    /// It was killed.
+    Lost,
+}
+
+/// What was known of the agent when the guard's work is to be done in its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LastKnown {
+    /// It has sent all that it had to send, and ends by itself.
+    pub is_done: bool,
+    /// It has let processes go, which live on (`--descendants leave`).
+    pub has_released: bool,
+    /// The shared memory that the job left is to be removed.
+    pub cleans_shm: bool,
+}
+
+/// The guard of this node, and the agent below it.
+#[derive(Debug)]
+pub struct Keeper {
+    /// Where the job's directory may be.
+    pub places: Places,
+    /// Where the job's cgroup is, if there is one.
+    pub cgroup: Option<PathBuf>,
+    child: Child,
+    /// Why the guard has ended the agent, if it has.
+    lapse: LapseNote,
+    pub state: GuardState,
+    /// The loss of the guard has been noticed.
+    pub is_lost: bool,
+    /// The agent, once it is known.
+    pub agent: Option<ProcessRef>,
+    pub watch: Watch,
+}
+
+impl Keeper {
+    /// Of a guard that was just started. The stream to the agent stays with the caller.
+    pub fn new(launched: Launched) -> Keeper {
+        let Launched { guard, cgroup, places, lapse, .. } = launched;
+        Keeper {
+            places,
+            cgroup,
+            child: guard,
+            lapse,
+            state: GuardState::Alive,
+            is_lost: false,
+            agent: None,
+            watch: Watch::default(),
+        }
+    }
+
+    /// Why the agent is lost, if known: from the guard's note, or because we killed it.
+    pub fn why_lost(&self) -> Option<&'static str> {
+        let noted = self.lapse.lapse().map(|lapse| match lapse {
+            Lapse::Stopped => "another process stopped its agent, and its guard killed it",
+            Lapse::Stuck => "its agent hung without running, and its guard killed it",
+            Lapse::Spinning => "its agent ran in an endless loop, and its guard killed it",
+        });
+        noted.or(self.watch.why)
+    }
+
+    /// The guard, as long as it is our child.
+    pub fn guard(&self) -> Option<i32> {
+        (self.state == GuardState::Alive).then_some(self.child.pid())
+    }
+
+    /// Checks whether the guard has ended, and reaps it. Returns whether it was lost now.
+    pub fn reap(&mut self) -> bool {
+        if self.state != GuardState::Alive {
+            return false;
+        }
+        self.state = match wait::peek_at(self.child.pid()) {
+            Look::Found(child) => {
+                wait::reap(self.child.pid());
+                match child.change {
+                    Change::Exited { code } => GuardState::Ended(code),
+                    Change::Signaled { .. } | Change::Stopped { .. } | Change::Continued => GuardState::Lost,
+                }
+            }
+            Look::Nothing => GuardState::Alive,
+            Look::NoChildren => GuardState::Lost,
+        };
+        self.state == GuardState::Lost
+    }
+
+    /// Whether somebody has stopped the guard.
+    pub fn is_guard_stopped(&self) -> bool {
+        self.state == GuardState::Alive && is_stopped(self.child.pid())
+    }
+
+    /// Decides whether guard or agent are to be given up now. `foreign` are children of this process that are not the job's.
+    pub fn watch(&mut self, now: Duration, foreign: &[i32]) -> Option<Act> {
+        let mut watch = std::mem::take(&mut self.watch);
+        let act = watch.tick(now, || self.look(foreign));
+        self.watch = watch;
+        act
+    }
+
+    /// At the end: decides whether the guard is to be given up.
+    pub fn watch_guard(&mut self) -> Option<Act> {
+        let is_stopped = self.is_guard_stopped();
+        self.watch.tick_guard(is_stopped)
+    }
+
+    /// For a process that only moves bytes between front and agent. A child may have ended or been stopped: `has_agent`, whether the agent's
+    /// stream is open.
+    pub fn children_changed(&mut self, now: Duration, has_agent: bool) {
+        if self.reap() && has_agent {
+            // The agent notices it too, and ends its workers.
+            self.is_lost = true;
+            self.watch.begin(now);
+        } else if self.is_guard_stopped() {
+            self.watch.begin(now);
+        }
+    }
+
+    /// For the same: ends guard and agent if they hang. Returns whether the agent is given up.
+    pub fn end_what_hangs(&mut self, now: Duration, has_agent: bool) -> bool {
+        let act = self.watch(now, &[]);
+        let act = if has_agent { act } else { act.or_else(|| self.watch_guard()) };
+        match act {
+            Some(Act::KillAgent) => self.kill_agent(),
+            Some(Act::KillGuard) => self.kill_guard(),
+            Some(Act::GiveUpAgent) | None => {}
+        }
+        self.reap();
+        act == Some(Act::GiveUpAgent)
+    }
+
+    fn look(&mut self, foreign: &[i32]) -> Seen {
+        let guard_stopped = self.is_guard_stopped();
+        if self.agent.is_none() && guard_stopped {
+            // It has not sent its pid yet. It is the only child that the guard can have so early.
+            self.agent = child_of(self.child.pid(), |_| true);
+        } else if self.agent.is_none() && self.state != GuardState::Alive {
+            // The kernel has given it to us: we are the next subreaper above. It runs our own program.
+            let ours = proc::executable(std::process::id() as i32);
+            let is_agent = |pid| !foreign.contains(&pid) && ours.is_some() && proc::executable(pid) == ours;
+            self.agent = child_of(std::process::id() as i32, is_agent);
+        }
+        Seen {
+            is_guarded: self.state == GuardState::Alive && !self.is_lost,
+            guard_stopped,
+            agent_stopped: self.agent.as_ref().map(|agent| is_stopped(agent.pid())),
+        }
+    }
+
+    /// Sends a signal to the agent, the guard's child. Returns whether there is one.
+    pub fn signal_agent(&self, number: i32) -> bool {
+        let ours = proc::executable(std::process::id() as i32);
+        let is_agent = |pid| ours.is_some() && proc::executable(pid) == ours;
+        let agent = self.guard().and_then(|guard| child_of(guard, is_agent));
+        agent.is_some_and(|agent| agent.signal(number).is_ok())
+    }
+
+    /// Kills the agent.
+    pub fn kill_agent(&self) {
+        if let Some(agent) = &self.agent {
+            // If this fails it has ended already, and its stream ends.
+            let _ = agent.signal(signal::SIGKILL);
+        }
+    }
+
+    /// Kills the guard.
+    pub fn kill_guard(&self) {
+        if self.state == GuardState::Alive {
+            // It has not been reaped: if this fails it is another user's, and the wait for it times out.
+            let _ = self.child.signal(signal::SIGKILL);
+        }
+    }
+
+    /// Whether nothing is left on this node: by the guard's exit code, or, if the guard is gone, by doing its work.
+    pub fn prove(&self, last: LastKnown, foreign: &[i32]) -> bool {
+        if let GuardState::Ended(code) = self.state {
+            return code == ExitCode::SUCCESS.0;
+        }
+        if last.is_done && last.has_released {
+            // Released processes live on; the agent has ended the rest.
+            self.places.remove();
+            return true;
+        }
+        let remains = Remains {
+            cgroup: self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
+            children: ChildList::open(),
+            places: self.places.clone(),
+            clean_shm: last.cleans_shm,
+        };
+        if last.is_done {
+            remains.let_end(foreign);
+        }
+        let empty = remains.end(foreign);
+        remains.tidy();
+        empty
+    }
+}
+
+/// A child of a process, held so that it can be signalled.
+fn child_of(parent: i32, is_wanted: impl Fn(i32) -> bool) -> Option<ProcessRef> {
+    let is_child = |process: &proc::Process| process.parent == parent && is_wanted(process.pid);
+    let found = proc::all().into_iter().find(is_child)?;
+    ProcessRef::open_if(found.pid, is_child)
+}

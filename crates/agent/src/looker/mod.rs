@@ -1,0 +1,13 @@
+//! The looker: a child of the agent that looks into ranks, so that a crash or a read that does not end is not the agent's.
+//!
+//! It is started for each look, and ends with it. Its descriptor 0 is the connection to the agent. The agent writes one
+//! [`Request`]; the looker writes each answer as soon as it has it, so that those before a crash are not lost.
+
+mod message;
+mod run;
+
+pub(crate) use message::{Found, Request, Subject};
+pub use run::serve;
+
+/// What an agent starts as its looker. Nobody types it.
+pub const WORD: &str = "stack-looker";

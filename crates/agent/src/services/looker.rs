@@ -1,0 +1,208 @@
+//! The agent's side of looking into ranks: one looker at a time, a process of its own (`crate::looker`), is started when it is
+//! asked for and ends with its answer. A job that is never asked pays nothing.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rankrun_core::stacks::ProcessStack;
+use rankrun_core::{Pid, WorkerId, WorkerStatus};
+use rankrun_sys::limits::Limits;
+use rankrun_sys::poll::{Poller, Ready};
+use rankrun_sys::reactor::{Conn, Incoming};
+use rankrun_sys::spawn::{Command, Session};
+use rankrun_sys::{reason, socket};
+use rankrun_wire::ToFront;
+use rankrun_wireup::messages::{Decoder, encode};
+
+use crate::driver::Token;
+use crate::looker::{Found, Request, Subject, WORD};
+use crate::team::null;
+
+/// The time for all ranks of a node.
+pub(crate) const LOOK_BOUND: Duration = Duration::from_secs(2);
+/// How long a looker may take besides: to start, on a busy machine, and to end.
+const SPARE: Duration = Duration::from_secs(3);
+/// Bytes read at a time.
+const READ: usize = 64 * 1024;
+
+/// A look that the front has asked for.
+pub(crate) struct Look {
+    pub(crate) number: u64,
+    pub(crate) native: bool,
+    pub(crate) subjects: Vec<(WorkerId, Subject)>,
+}
+
+/// The look that is being made.
+struct Present {
+    look: Look,
+    control: Conn,
+    decoder: Decoder,
+    until: Duration,
+    /// The process, once it is started.
+    pid: Option<i32>,
+    /// By subject: whether there is an answer.
+    is_answered: Vec<bool>,
+}
+
+/// The looker of this node.
+#[derive(Default)]
+pub(crate) struct Looker {
+    present: Option<Present>,
+    waiting: VecDeque<Look>,
+}
+
+impl Looker {
+    pub(crate) fn ask(&mut self, look: Look) {
+        self.waiting.push_back(look);
+    }
+
+    /// Whether a looker is to be started.
+    pub(crate) fn wants_start(&self) -> bool {
+        self.present.is_none() && !self.waiting.is_empty()
+    }
+
+    pub(crate) fn is_looking(&self) -> bool {
+        self.present.is_some()
+    }
+
+    /// The command of the looker for the next look.
+    pub(crate) fn start(
+        &mut self,
+        now: Duration,
+        limits: Limits,
+        cgroup: Option<OwnedFd>,
+        poller: &Poller,
+    ) -> io::Result<Command> {
+        let Some(look) = self.waiting.front() else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let subjects = look.subjects.iter().map(|(_, subject)| *subject).collect();
+        let request = Request { subjects, bound: LOOK_BOUND, native: look.native };
+        let request = encode(&request).map_err(io::Error::other)?;
+        let (ours, theirs) = socket::pair()?;
+        let stdio = [theirs, null()?, null()?];
+        let mut control = Conn::of_socket(&poller.registry(), Token::Looker.encode(), ours)?;
+        control.send([Bytes::from(request)])?;
+        if let Some(look) = self.waiting.pop_front() {
+            let is_answered = vec![false; look.subjects.len()];
+            let until = now + LOOK_BOUND + SPARE;
+            self.present = Some(Present { look, control, decoder: Decoder::default(), until, pid: None, is_answered });
+        }
+        Ok(Command {
+            program: CString::default(),
+            argv: vec![c"rankrun".into(), CString::new(WORD).unwrap_or_default()],
+            env: Vec::new(),
+            shared_env: Vec::new().into(),
+            wdir: Some(c"/".into()),
+            stdio,
+            keep: None,
+            cgroup,
+            session: Session::Own,
+            ignored: Vec::new(),
+            limits,
+            parent: std::process::id() as i32,
+        })
+    }
+
+    /// It was started. Returns whether it is wanted still.
+    pub(crate) fn started(&mut self, pid: i32) -> bool {
+        match &mut self.present {
+            Some(present) => {
+                present.pid = Some(pid);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The next look cannot be made, or the present one not to its end.
+    pub(crate) fn fail(&mut self, why: &str) -> Vec<ToFront> {
+        let (look, is_answered) = match (self.present.take(), self.waiting.pop_front()) {
+            (Some(present), next) => {
+                // Only one of them has failed.
+                next.into_iter().for_each(|next| self.waiting.push_front(next));
+                (present.look, present.is_answered)
+            }
+            (None, Some(look)) => {
+                let is_answered = vec![false; look.subjects.len()];
+                (look, is_answered)
+            }
+            (None, None) => return Vec::new(),
+        };
+        let Look { number, subjects, .. } = look;
+        let missing = subjects.into_iter().zip(is_answered).filter(|(_, is_answered)| !is_answered);
+        let unseen = missing.map(|((worker, subject), _)| ToFront::Looked {
+            number,
+            worker,
+            stack: Box::new(ProcessStack::not_seen(Pid(subject.pid), why)),
+        });
+        unseen.chain([ToFront::LookOver { number }]).collect()
+    }
+
+    /// The looker has ended.
+    pub(crate) fn ended(&mut self, status: WorkerStatus) -> Vec<ToFront> {
+        // All that it wrote is there.
+        let mut news = self.read();
+        if self.present.is_some() {
+            news.extend(self.fail(&format!("the process that looks into ranks was ended by {status}")));
+        }
+        news
+    }
+
+    /// Its connection is ready.
+    pub(crate) fn ready(&mut self, event: Ready) -> Vec<ToFront> {
+        if event.writable
+            && let Some(present) = &mut self.present
+            && let Err(error) = present.control.flush()
+        {
+            return self.fail(&format!("cannot send to the process that looks into ranks: {}", reason(&error)));
+        }
+        match event.readable {
+            true => self.read(),
+            false => Vec::new(),
+        }
+    }
+
+    fn read(&mut self) -> Vec<ToFront> {
+        let mut news = Vec::new();
+        let mut room = vec![0; READ];
+        while let Some(present) = &mut self.present {
+            match present.control.read(&mut room) {
+                Ok(Incoming::Bytes(count)) => present.decoder.received(&room[..count]),
+                // Its end is reported when it is reaped, with its status.
+                Ok(Incoming::Nothing | Incoming::End) | Err(_) => break,
+            }
+            loop {
+                match present.decoder.next_message() {
+                    Ok(Some(Found::Subject(index, stack))) => {
+                        let index = index as usize;
+                        let Some((worker, _)) = present.look.subjects.get(index) else { continue };
+                        present.is_answered[index] = true;
+                        news.push(ToFront::Looked { number: present.look.number, worker: *worker, stack });
+                    }
+                    Ok(Some(Found::Done)) => {
+                        news.extend(self.fail("it was not looked into"));
+                        break;
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        news.extend(self.fail(&format!("the process that looks into ranks wrote nonsense: {error}")));
+                        break;
+                    }
+                }
+            }
+        }
+        news
+    }
+
+    /// When the present look has taken too long.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.present.as_ref().map(|present| present.until)
+    }
+
+    pub(crate) fn is_late(&self, now: Duration) -> bool {
+        self.deadline().is_some_and(|until| until <= now)
+    }
+}

@@ -1,0 +1,32 @@
+//! Nodes that are lost.
+
+use std::time::Duration;
+
+use super::Gang;
+use crate::ids::{NodeRank, Rank};
+
+/// A node that was lost, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LostNode {
+    pub node: NodeRank,
+    pub name: String,
+    pub why: String,
+    pub at: Duration,
+}
+
+impl Gang {
+    /// The nodes that were lost, in the order in which that was noticed.
+    pub fn lost_nodes(&self) -> &[LostNode] {
+        &self.lost_nodes
+    }
+
+    /// Nothing more is known of the ranks that had not ended there.
+    pub(super) fn lose_node(&mut self, lost: LostNode, ranks: &[Rank]) {
+        for rank in ranks {
+            if let Some(record) = self.ranks.get_mut(rank.index()) {
+                record.is_lost = record.outcome.is_none();
+            }
+        }
+        self.lost_nodes.push(lost);
+    }
+}

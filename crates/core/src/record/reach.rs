@@ -1,0 +1,175 @@
+//! Why a node could not be reached: at which step of its start, and what is to be done.
+
+use std::fmt;
+
+/// A step on the way to a running agent.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Step {
+    Resolve,
+    Connect,
+    Authenticate,
+    /// rankrun does not start on the node.
+    Start,
+    /// rankrun is not there, and could not be copied.
+    Copy,
+    /// What answers is not rankrun.
+    Handshake,
+    Version,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Step::Resolve => "cannot resolve its name",
+            Step::Connect => "cannot connect to it",
+            Step::Authenticate => "cannot log in",
+            Step::Start => "cannot start rankrun there",
+            Step::Copy => "cannot copy rankrun there",
+            Step::Handshake => "no answer of rankrun",
+            Step::Version => "another version of rankrun",
+        })
+    }
+}
+
+/// Texts of OpenSSH's client, in lower case, by the step that failed. The first that is found counts.
+const TEXTS: &[(Step, &[&str])] = &[
+    (Step::Authenticate, &["remote host identification has changed", "host key verification failed"]),
+    (Step::Authenticate, &["permission denied (", "too many authentication failures", "no supported authentication"]),
+    (Step::Resolve, &["could not resolve hostname", "name or service not known"]),
+    (
+        Step::Connect,
+        &[
+            "connection refused",
+            "connection timed out",
+            "operation timed out",
+            "no route to host",
+            "network is unreachable",
+            "connection reset",
+            "connection closed",
+            "kex_exchange_identification",
+            "ssh_exchange_identification",
+            "banner exchange",
+            "connect to host",
+        ],
+    ),
+];
+
+/// The code with which ssh says that it has failed itself.
+pub const SSH_FAILED: i32 = 255;
+
+/// The step at which ssh ended. `code` is its exit code, `words` what it wrote to stderr.
+pub fn step_of(code: i32, words: &str) -> Step {
+    let words = words.to_lowercase();
+    if code != SSH_FAILED {
+        return Step::Start;
+    }
+    let found = TEXTS.iter().find(|(_, texts)| texts.iter().any(|text| words.contains(text)));
+    found.map_or(Step::Connect, |(step, _)| *step)
+}
+
+/// Whether another try may succeed: sshd refuses connections while too many are being opened (`MaxStartups`).
+pub fn is_worth_retrying(code: i32, words: &str) -> bool {
+    let words = words.to_lowercase();
+    let is_early = words.contains("kex_exchange_identification") || words.contains("ssh_exchange_identification");
+    code == SSH_FAILED && is_early && !words.contains("connection refused")
+}
+
+/// What to do about it, where that can be known. `host` is the node as ssh was called for it.
+pub fn way_out(step: Step, host: &str, words: &str) -> Option<String> {
+    let words = words.to_lowercase();
+    match step {
+        // Of many lines only the last are kept, and the title is not one of them.
+        Step::Authenticate if words.contains("has changed") => {
+            Some(format!("if the host was installed anew, remove its old key: ssh-keygen -R {host}"))
+        }
+        Step::Authenticate if words.contains("host key verification failed") => {
+            Some(format!("log in once by hand, to accept the host's key: ssh {host}"))
+        }
+        Step::Authenticate => {
+            Some(format!("rankrun asks for no password: \"ssh -o BatchMode=yes {host} true\" must work"))
+        }
+        Step::Connect | Step::Resolve => {
+            Some(format!("\"ssh {host} true\" must work; --ssh-command names another ssh"))
+        }
+        Step::Start | Step::Handshake if words.contains("before rankrun began") => Some(
+            "look at what its startup files (~/.bashrc) do when nobody types: \"ssh HOST true\"".replace("HOST", host),
+        ),
+        Step::Start if words.contains("exec format error") => Some(
+            "the node has another kind of processor: install rankrun there, and name it by --remote-binary".to_owned(),
+        ),
+        Step::Start | Step::Handshake => None,
+        Step::Copy => Some("install the same version there, or name it by --remote-binary".to_owned()),
+        Step::Version => Some("remove --remote-binary, and rankrun copies itself".to_owned()),
+    }
+}
+
+/// Why a node could not be reached where ssh itself says nothing and ended with `code`.
+pub fn silent_end(code: i32) -> String {
+    match code {
+        SSH_FAILED => "ssh says nothing".to_owned(),
+        code => format!("ssh ended with exit code {code} before rankrun began"),
+    }
+}
+
+/// What a login shell printed before rankrun began: so many bytes, and the first of them.
+pub fn noise(size: usize, begin: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(begin);
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
+    let line: String = line.chars().filter(|letter| !letter.is_control()).collect();
+    let most = 60;
+    let (begin, rest) = match line.char_indices().nth(most) {
+        Some((at, _)) => (&line[..at], "..."),
+        None if line.len() < size.saturating_sub(1) => (&*line, "..."),
+        None => (&*line, ""),
+    };
+    Some(format!("its login shell printed {size} bytes before rankrun began: \"{begin}{rest}\""))
+}
+
+/// The lines of ssh's words that say why, on one line: without its banners and its rows of `@`.
+pub fn essence(words: &str) -> String {
+    let lines = words.lines().map(str::trim).filter(|line| !line.is_empty() && !line.chars().all(|c| c == '@'));
+    let lines = lines.map(|line| line.trim_matches('@').trim());
+    let mut kept: Vec<&str> = lines.filter(|line| !line.starts_with("Warning: Permanently added")).collect();
+    let most = 3;
+    if kept.len() > most {
+        kept.drain(..kept.len() - most);
+    }
+    kept.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_put_down_to_its_step() {
+        // As OpenSSH 9.2 says it.
+        let cases = [
+            (255, "ssh: Could not resolve hostname node99: Name or service not known"),
+            (255, "ssh: connect to host node1 port 22: Connection refused"),
+            (255, "ssh: connect to host node1 port 22: No route to host"),
+            (255, "root@node1: Permission denied (publickey)."),
+            (
+                255,
+                "No ED25519 host key is known for node1 and you have requested strict checking.\nHost key verification failed.",
+            ),
+            (
+                255,
+                "@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n@@@@@@@\nHost key verification failed.",
+            ),
+            (
+                255,
+                "kex_exchange_identification: Connection closed by remote host\nConnection closed by 10.0.0.2 port 22",
+            ),
+            (126, "sh: 1: /opt/rankrun: Exec format error"),
+            (127, "sh: 1: exec: /opt/rankrun: not found"),
+            (255, ""),
+        ];
+        let text = cases.map(|(code, words)| {
+            let step = step_of(code, words);
+            let retry = if is_worth_retrying(code, words) { " (again)" } else { "" };
+            format!("{step}{retry}: {}\n  {:?}", essence(words), way_out(step, "node1", words))
+        });
+        insta::assert_snapshot!(text.join("\n"));
+    }
+}

@@ -1,0 +1,562 @@
+//! What a thread does, in the words of its programmer: the calls that matter of its frames, and what it waits for.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Frame, Interpreter, OtherProcess, ProcessStack, ThreadStack, ThreadState};
+
+/// What a rank waits for, as far as its frames tell.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "for", content = "call")]
+pub enum Wait {
+    /// All ranks are to come to this call.
+    Collective(String),
+    /// The other ranks are to come to the end: `MPI_Finalize`.
+    Finalize,
+    /// A message of another rank.
+    Message(String),
+    /// Another rank that takes its message.
+    Taker(String),
+    /// A process that it has started.
+    Process,
+    /// Another thread of its own.
+    Thread,
+    Lock,
+    /// Somebody who types.
+    Stdin,
+    /// A disk or a file server: no signal wakes it.
+    Disk,
+    /// That some time passes.
+    Time,
+    /// Bytes from a file, a pipe, a socket.
+    Event,
+    /// It is on its way out, in what runs after the end of its program.
+    Exit,
+    /// Its Python interpreter is gone, and the process is not.
+    Gone,
+    /// It was stopped (SIGSTOP).
+    Continue,
+    /// Nothing: it computes.
+    Nothing,
+    /// It cannot be told.
+    Unknown,
+}
+
+impl Wait {
+    /// Whether other ranks can end this wait.
+    pub fn is_for_others(&self) -> bool {
+        matches!(self, Wait::Collective(_) | Wait::Finalize | Wait::Message(_) | Wait::Taker(_))
+    }
+}
+
+/// A thread as it is shown: innermost call first.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Place {
+    pub wait: Wait,
+    pub calls: Vec<Frame>,
+    /// The name of the thread, if it is not the main one.
+    pub thread: Option<String>,
+}
+
+/// Where a thread sleeps in the kernel while a disk or a file server is to answer: FUSE, NFS, SMB, 9P, Ceph, Lustre, pages, journals.
+const SERVERS: [&str; 12] = [
+    "request_wait_answer",
+    "fuse_",
+    "rpc_wait_bit_killable",
+    "nfs",
+    "wait_for_response",
+    "p9_",
+    "ceph_",
+    "ptlrpc_",
+    "cl_sync_io_wait",
+    "io_schedule",
+    "folio_wait_bit",
+    "jbd2_",
+];
+
+/// Whether it is a disk or a file server for which a thread sleeps at this place in the kernel.
+pub fn is_for_disk(place: &str) -> bool {
+    SERVERS.iter().any(|start| place.starts_with(start))
+}
+
+/// What runs before the program's own first function.
+const STARTS: [&str; 14] = [
+    "_start",
+    "__libc_start_main",
+    "__libc_start_main_impl",
+    "__libc_start_main@@GLIBC_2.34",
+    "__libc_start_call_main",
+    "start_thread",
+    "clone",
+    "clone3",
+    "__clone3",
+    "_run_module_as_main",
+    "_run_code",
+    "_bootstrap",
+    "_bootstrap_inner",
+    "thread_run",
+];
+/// Files of frames between a caller and what it calls, without meaning for either.
+const PLUMBING: [&str; 7] = [
+    "c10d_logger.py",
+    "_contextlib.py",
+    "contextlib.py",
+    "<frozen runpy>",
+    "runpy.py",
+    "_dynamo/eval_frame.py",
+    "<frozen importlib._bootstrap>",
+];
+/// Collectives of MPI, without `MPI_` and without the `I` of those that do not block.
+const COLLECTIVES: [&str; 40] = [
+    "Allgather",
+    "Allgatherv",
+    "Allreduce",
+    "Alltoall",
+    "Alltoallv",
+    "Alltoallw",
+    "Barrier",
+    "Bcast",
+    "Exscan",
+    "Gather",
+    "Gatherv",
+    "Reduce",
+    "Reduce_scatter",
+    "Reduce_scatter_block",
+    "Scan",
+    "Scatter",
+    "Scatterv",
+    "Neighbor_allgather",
+    "Neighbor_alltoall",
+    "Init",
+    "Init_thread",
+    "Session_init",
+    "Comm_create",
+    "Comm_create_group",
+    "Comm_dup",
+    "Comm_split",
+    "Comm_split_type",
+    "Comm_free",
+    "Comm_disconnect",
+    "Comm_accept",
+    "Comm_connect",
+    "Comm_spawn",
+    "Intercomm_create",
+    "Intercomm_merge",
+    "Cart_create",
+    "Win_create",
+    "Win_allocate",
+    "Win_fence",
+    "Win_free",
+    "File_open",
+];
+/// Of windows: these wait for one rank or several. `MPI_Win_lock_all`, `MPI_Win_flush_local` as well.
+const SYNCHRONIZATIONS: [&str; 7] = ["lock", "unlock", "flush", "start", "complete", "wait", "test"];
+/// Of torch.distributed, which has its calls in this file.
+const TORCH_FILE: &str = "distributed_c10d.py";
+const TORCH_MESSAGES: [&str; 3] = ["recv", "irecv", "recv_object_list"];
+const TORCH_TAKERS: [&str; 3] = ["send", "isend", "send_object_list"];
+/// Native functions that mean a wait, by the end of their names after leading underscores, and what for.
+const NATIVE: [(&[&str], Wait); 7] = [
+    (&["nanosleep", "clock_nanosleep", "usleep", "sleep"], Wait::Time),
+    (&["pthread_join", "pthread_clockjoin_ex", "pthread_timedjoin_ex"], Wait::Thread),
+    (
+        &[
+            "pthread_mutex_lock",
+            "lll_lock_wait",
+            "pthread_cond_wait",
+            "pthread_cond_timedwait",
+            "pthread_rwlock_wrlock",
+            "pthread_rwlock_rdlock",
+            "sem_wait",
+            "new_sem_wait_slow",
+            "new_sem_wait_slow64",
+            "new_sem_wait_common",
+            "PyThread_acquire_lock_timed",
+            "take_gil",
+            "multiprocessing_SemLock_acquire",
+            "flock",
+            "fcntl",
+        ],
+        Wait::Lock,
+    ),
+    (&["wait4", "waitpid", "waitid", "wait3", "system", "do_system", "vfork"], Wait::Process),
+    (&["builtin_input", "builtin_input_impl", "PyOS_Readline", "PyOS_StdioReadline"], Wait::Stdin),
+    (&["run_exit_handlers", "cxa_finalize", "libc_exit", "Py_FinalizeEx"], Wait::Exit),
+    (
+        &[
+            "read",
+            "pread",
+            "pread64",
+            "recv",
+            "recvfrom",
+            "recvmsg",
+            "poll",
+            "ppoll",
+            "select",
+            "pselect",
+            "epoll_wait",
+            "epoll_pwait",
+            "accept",
+            "accept4",
+            "connect",
+            "pause",
+            "sigsuspend",
+            "sigtimedwait",
+            "write",
+            "send",
+            "sendmsg",
+            "writev",
+            "futex",
+            "open",
+            "openat",
+        ],
+        Wait::Event,
+    ),
+];
+/// Python functions that mean a wait.
+const PYTHON: [(&str, &str, Wait); 19] = [
+    ("subprocess.py", "_wait", Wait::Process),
+    ("subprocess.py", "_try_wait", Wait::Process),
+    ("subprocess.py", "wait", Wait::Process),
+    ("subprocess.py", "communicate", Wait::Process),
+    ("popen_fork.py", "poll", Wait::Process),
+    ("popen_fork.py", "wait", Wait::Process),
+    ("dataloader.py", "_try_get_data", Wait::Process),
+    ("dataloader.py", "_get_data", Wait::Process),
+    ("threading.py", "_shutdown", Wait::Exit),
+    ("threading.py", "join", Wait::Thread),
+    ("threading.py", "_wait_for_tstate_lock", Wait::Thread),
+    ("connection.py", "_recv", Wait::Process),
+    ("connection.py", "_poll", Wait::Process),
+    ("pool.py", "get", Wait::Process),
+    ("pool.py", "wait", Wait::Process),
+    // Only another thread of the process can end these.
+    ("_base.py", "result", Wait::Thread),
+    ("threading.py", "wait", Wait::Thread),
+    ("queue.py", "get", Wait::Thread),
+    ("threading.py", "acquire", Wait::Lock),
+];
+
+/// A symbol without what libraries put before and after the names of their functions.
+fn bare(function: &str) -> &str {
+    let function = function.split('@').next().unwrap_or(function);
+    function.trim_start_matches("__GI_").trim_start_matches('_').trim_start_matches("libc_")
+}
+
+/// The name of an MPI function, however it was called: `PMPI_Recv`, `mpi_recv_` of Fortran, `MPI_Recv_c`.
+fn mpi(function: &str) -> Option<String> {
+    let name = function.split('@').next().unwrap_or(function);
+    let name = name.trim_start_matches("__GI_");
+    // Open MPI's MPI_Finalize and MPI_Init end with a jump to these, and leave no frame.
+    match name {
+        "ompi_mpi_finalize" | "ompi_mpi_instance_finalize" => return Some("MPI_Finalize".to_owned()),
+        "ompi_mpi_init" | "ompi_mpi_instance_init" => return Some("MPI_Init".to_owned()),
+        _ => {}
+    }
+    if let Some(rest) = name.strip_prefix("PMPI_").or_else(|| name.strip_prefix("MPI_")) {
+        let is_one = rest.starts_with(|c: char| c.is_ascii_uppercase()) && !rest.contains("::");
+        return is_one.then(|| format!("MPI_{}", rest.trim_end_matches("_c")));
+    }
+    let lower = name.to_ascii_lowercase();
+    let fortran = lower.strip_prefix("pmpi_").or_else(|| lower.strip_prefix("mpi_"))?;
+    let is_fortran =
+        name.ends_with('_') && (name == lower || name.trim_end_matches('_').chars().all(|c| !c.is_lowercase()));
+    let rest = fortran.trim_end_matches('_').trim_end_matches("_f08").trim_end_matches("_f");
+    let mut letters = rest.chars();
+    let first = letters.next().filter(|_| is_fortran)?;
+    Some(format!("MPI_{}{}", first.to_ascii_uppercase(), letters.as_str()))
+}
+
+fn of_mpi(name: &str) -> Wait {
+    let call = name.trim_start_matches("MPI_");
+    let blocking = match call.strip_prefix('I').map(str::chars).and_then(|mut rest| rest.next()) {
+        // MPI_Ibarrier; but not MPI_Init.
+        Some(next) if next.is_ascii_lowercase() && !call.starts_with("Init") && !call.starts_with("Inter") => {
+            let mut letters = call[1..].chars();
+            letters
+                .next()
+                .map_or_else(String::new, |first| format!("{}{}", first.to_ascii_uppercase(), letters.as_str()))
+        }
+        _ => call.to_owned(),
+    };
+    if call == "Finalize" {
+        Wait::Finalize
+    } else if COLLECTIVES.contains(&blocking.as_str()) || call.starts_with("File_") && call.ends_with("_all") {
+        Wait::Collective(name.to_owned())
+    } else if blocking.to_ascii_lowercase().ends_with("send") {
+        Wait::Taker(name.to_owned())
+    } else if ["Recv", "Irecv", "Mrecv", "Probe", "Mprobe", "Sendrecv", "Sendrecv_replace"].contains(&call)
+        || call.starts_with("Wait")
+        || call.starts_with("Test")
+        || call.strip_prefix("Win_").is_some_and(|call| SYNCHRONIZATIONS.iter().any(|known| call.starts_with(known)))
+    {
+        Wait::Message(name.to_owned())
+    } else {
+        Wait::Unknown
+    }
+}
+
+/// The function of MPI that a method of mpi4py is: `Comm.Recv` is `MPI_Recv`, `Win.Lock` is `MPI_Win_lock`.
+fn of_class(method: &str) -> String {
+    match method.split_once('.') {
+        Some(("Win", call)) => format!("MPI_Win_{}", call.to_ascii_lowercase()),
+        Some((_, call)) => format!("MPI_{call}"),
+        None => format!("MPI_{method}"),
+    }
+}
+
+/// What a method of mpi4py waits for that begins with a small letter, and so calls several functions of MPI: `Comm.allreduce`.
+/// [`Wait::Unknown`] for the others, which are functions of MPI with another name.
+fn of_method(method: &str) -> Wait {
+    let call = method.rsplit('.').next().unwrap_or(method);
+    let mut letters = call.chars();
+    let Some(first) = letters.next().filter(char::is_ascii_lowercase) else { return Wait::Unknown };
+    match of_mpi(&format!("MPI_{}{}", first.to_ascii_uppercase(), letters.as_str())) {
+        Wait::Collective(_) => Wait::Collective(method.to_owned()),
+        Wait::Message(_) => Wait::Message(method.to_owned()),
+        Wait::Taker(_) => Wait::Taker(method.to_owned()),
+        _ => Wait::Unknown,
+    }
+}
+
+fn file_is(frame: &Frame, file: &str) -> bool {
+    frame.file.as_deref().is_some_and(|known| known == file || known.rsplit('/').next() == Some(file))
+}
+
+/// What a frame of torch.distributed waits for.
+fn of_torch(frame: &Frame) -> Option<Wait> {
+    if !frame.is_python || !file_is(frame, TORCH_FILE) {
+        return None;
+    }
+    let name = frame.function.rsplit('.').next().unwrap_or(&frame.function);
+    Some(match name {
+        "wrapper" => return None,
+        _ if TORCH_MESSAGES.contains(&name) => Wait::Message(name.to_owned()),
+        _ if TORCH_TAKERS.contains(&name) => Wait::Taker(name.to_owned()),
+        _ => Wait::Collective(name.trim_start_matches('_').to_owned()),
+    })
+}
+
+/// What a single frame means.
+fn meaning(frame: &Frame) -> Option<Wait> {
+    if frame.is_python {
+        let name = frame.function.rsplit('.').next().unwrap_or(&frame.function);
+        let known = PYTHON.iter().find(|(file, function, _)| *function == name && file_is(frame, file));
+        return known.map(|(_, _, wait)| wait.clone());
+    }
+    let name = bare(&frame.function);
+    let is_named = |known: &&str| {
+        name == *known
+            || (name.starts_with(*known)
+                && !name[known.len()..].starts_with(|c: char| c.is_ascii_alphabetic() || c == '_'))
+    };
+    if frame.function.starts_with("std::terminate") || name.starts_with("cxxabiv1::") && name.contains("terminate") {
+        return Some(Wait::Exit);
+    }
+    if frame.function == "exit" {
+        return Some(Wait::Exit);
+    }
+    // glibc's futex waits have many names.
+    if name.starts_with("futex_") {
+        return Some(Wait::Lock);
+    }
+    NATIVE.iter().find(|(names, _)| names.iter().any(is_named)).map(|(_, wait)| wait.clone())
+}
+
+/// Whether a frame is of the interpreter itself, or of the glue of an extension.
+fn is_glue(frame: &Frame) -> bool {
+    let name = frame.function.as_str();
+    !frame.is_python
+        && ([
+            "_Py",
+            "Py",
+            "__pyx_",
+            "cfunction_",
+            "method_vectorcall",
+            "vectorcall",
+            "pymain_",
+            "slot_tp_",
+            "builtin_exec",
+            "type_call",
+            "call_ll_exitfuncs",
+            "handle_system_exit",
+        ]
+        .iter()
+        .any(|start| name.starts_with(start))
+            || name == "main")
+}
+
+/// The calls of a thread that matter, and what it waits for. `None` where nothing is known of it.
+pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
+    let frames = &thread.frames;
+    let has_python = frames.iter().any(|frame| frame.is_python);
+    // The outermost call of a library that a user knows hides what is inside of it.
+    let mpi_at = frames.iter().rposition(|frame| !frame.is_python && mpi(&frame.function).is_some());
+    let torch_at = frames.iter().rposition(|frame| of_torch(frame).is_some());
+    let (inner, said) = match (mpi_at, torch_at) {
+        (Some(at), _) => {
+            let name = mpi(&frames[at].function).unwrap_or_default();
+            let wait = of_mpi(&name);
+            // A method of mpi4py that calls others of MPI is known by its own name: `Comm.allreduce` begins with MPI_Comm_dup.
+            let outer = frames[at + 1..].iter().take_while(|frame| !frame.is_python);
+            let method = outer.filter_map(|frame| frame.function.strip_prefix("mpi4py.MPI.")).last();
+            let own = method.map(|method| (method, of_method(method))).filter(|(_, wait)| *wait != Wait::Unknown);
+            let (name, wait) = own.map_or((name, wait), |(method, wait)| (method.to_owned(), wait));
+            let call = Frame { function: name, file: None, line: None, is_python: false };
+            (Some((at, call)), Some(wait))
+        }
+        (None, Some(at)) => {
+            let name = frames[at].function.rsplit('.').next().unwrap_or_default();
+            let call = Frame { function: format!("torch.distributed.{name}"), file: None, line: None, is_python: true };
+            (Some((at, call)), of_torch(&frames[at]))
+        }
+        // A library without names, or without what it takes to walk through it.
+        (None, None) => {
+            let method = |frame: &Frame| {
+                frame.function.strip_prefix("mpi4py.MPI.").filter(|_| !frame.is_python).map(str::to_owned)
+            };
+            let found = frames.iter().rposition(|frame| method(frame).is_some());
+            let found = found.and_then(|at| Some((at, method(&frames[at])?)));
+            let known = found.map(|(at, method)| match of_method(&method) {
+                Wait::Unknown => (at, of_mpi(&of_class(&method)), of_class(&method)),
+                wait => (at, wait, method),
+            });
+            match known.filter(|(_, wait, _)| *wait != Wait::Unknown) {
+                Some((at, wait, name)) => {
+                    let call = Frame { function: name, file: None, line: None, is_python: false };
+                    (Some((at, call)), Some(wait))
+                }
+                None => (None, None),
+            }
+        }
+    };
+    // Of the frames inside the program's own, only the innermost that means something.
+    let first_own = frames.iter().position(|frame| frame.is_python).unwrap_or(frames.len());
+    let meant = frames.iter().filter_map(meaning);
+    // What is farther out says more: a wait for a thread is one in a lock, too.
+    let rank = |wait: &Wait| match wait {
+        Wait::Exit => 0,
+        Wait::Process | Wait::Stdin => 1,
+        Wait::Thread => 2,
+        Wait::Lock => 3,
+        _ => 4,
+    };
+    let in_kernel = thread.kernel.as_deref().unwrap_or_default();
+    let wait = match (&thread.state, said, &process.interpreter) {
+        (ThreadState::Stopped, ..) => Wait::Continue,
+        (_, Some(said), _) if said != Wait::Unknown => said,
+        (_, _, Interpreter::Gone) if thread.is_main => Wait::Gone,
+        (ThreadState::Uninterruptible, ..) if frames.iter().all(|frame| bare(&frame.function) != "vfork") => Wait::Disk,
+        _ if in_kernel.rsplit(' ').next().is_some_and(is_for_disk) => Wait::Disk,
+        (state, ..) => match (meant.min_by_key(rank), state) {
+            (Some(Wait::Event), _) if in_kernel.starts_with("read stdin") => Wait::Stdin,
+            (Some(Wait::Event), ThreadState::Running) => Wait::Nothing,
+            (Some(wait), _) => wait,
+            (None, ThreadState::Running) => Wait::Nothing,
+            (None, _) if in_kernel.contains("nanosleep") => Wait::Time,
+            (None, _) if thread.kernel.is_some() && !frames.is_empty() => Wait::Event,
+            (None, _) => Wait::Unknown,
+        },
+    };
+    let mut calls: Vec<Frame> = Vec::new();
+    match inner {
+        Some((at, call)) => {
+            calls.push(call);
+            calls.extend(frames[at + 1..].iter().cloned());
+        }
+        None if has_python => {
+            let innermost = frames[..first_own].iter().find(|frame| !is_glue(frame) && meaning(frame).is_some());
+            calls.extend(innermost.map(|frame| Frame {
+                function: bare(&frame.function).to_owned(),
+                file: None,
+                line: None,
+                ..frame.clone()
+            }));
+            calls.extend(frames[first_own..].iter().cloned());
+        }
+        None => calls.extend(frames.iter().cloned()),
+    }
+    if has_python {
+        calls = calls
+            .into_iter()
+            .enumerate()
+            .filter(|(at, frame)| *at == 0 || frame.is_python)
+            .map(|(_, frame)| frame)
+            .collect();
+    } else {
+        calls.retain(|frame| !is_glue(frame) || frame.function == "main");
+    }
+    calls.retain(|frame| !PLUMBING.iter().any(|file| file_is(frame, file) || frame.file.as_deref() == Some(*file)));
+    while calls.len() > 1
+        && calls.last().is_some_and(|frame| STARTS.contains(&frame.function.as_str()) || is_thread_start(frame))
+    {
+        calls.pop();
+    }
+    // Where the program's own functions are shown, the line that called the first of them says nothing.
+    if let [.., inside, last] = calls.as_slice()
+        && last.function == "<module>"
+        && inside.is_python
+        && inside.file == last.file
+    {
+        calls.pop();
+    }
+    let thread = (!thread.is_main).then(|| thread.name.clone());
+    Place { wait, calls, thread }
+}
+
+/// `run threading.py`, where a thread of Python begins.
+fn is_thread_start(frame: &Frame) -> bool {
+    frame.is_python
+        && file_is(frame, "threading.py")
+        && ["run", "_bootstrap", "_bootstrap_inner"].contains(&frame.function.as_str())
+}
+
+/// The thread of a process that shows where its rank is: the main one; but where that only waits for other threads, one that waits
+/// for other ranks.
+pub fn place_of(process: &ProcessStack) -> Option<Place> {
+    let main = process.threads.iter().find(|thread| thread.is_main).or(process.threads.first())?;
+    let of_main = place(process, main);
+    if matches!(of_main.wait, Wait::Thread | Wait::Lock | Wait::Exit) {
+        let others = process.threads.iter().filter(|thread| !thread.is_main && !thread.is_idle);
+        let places = others.map(|thread| place(process, thread));
+        if let Some(found) = places.into_iter().find(|place| place.wait.is_for_others()) {
+            return Some(found);
+        }
+    }
+    Some(of_main)
+}
+
+/// Whether the main thread has left the program, and is on its way out of the process.
+pub fn is_leaving(process: &ProcessStack) -> bool {
+    let main = process.threads.iter().filter(|thread| thread.is_main);
+    main.flat_map(|thread| &thread.frames).any(|frame| meaning(frame) == Some(Wait::Exit))
+}
+
+/// Another process of the rank in one line: what it is, and where.
+pub fn describe_other(other: &OtherProcess) -> String {
+    let OtherProcess { pid, command, state, frames, unseen, .. } = other;
+    let place = match (state, frames.first(), unseen) {
+        (ThreadState::Zombie, ..) => "has ended, and nobody has taken note of it".to_owned(),
+        (ThreadState::Stopped, ..) => "is stopped".to_owned(),
+        (_, Some(_), _) => {
+            let names: Vec<String> = frames.iter().take(3).map(|frame| show(frame, None)).collect();
+            names.join(" < ")
+        }
+        (_, None, Some(why)) => format!("not seen: {why}"),
+        (ThreadState::Running, None, None) => "runs".to_owned(),
+        (_, None, None) => "waits".to_owned(),
+    };
+    format!("process {pid} ({command}): {place}")
+}
+
+/// `reduce_gradients train.py:88`; without the file where the frame inside of it has the same.
+pub fn show(frame: &Frame, inside: Option<&Frame>) -> String {
+    let Frame { function, file, line, .. } = frame;
+    let is_same = inside.is_some_and(|inside| inside.file == *file && inside.file.is_some());
+    match (file, line) {
+        (Some(_), Some(line)) if is_same => format!("{function}:{line}"),
+        (Some(file), Some(line)) => format!("{function} {file}:{line}"),
+        (Some(_), None) if is_same => function.clone(),
+        (Some(file), None) if !frame.is_python && function.starts_with("0x") => format!("{file}+{function}"),
+        (Some(_) | None, _) => function.clone(),
+    }
+}

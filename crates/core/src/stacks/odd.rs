@@ -1,0 +1,177 @@
+//! Which ranks are odd: those for which the others wait. Where that is not certain, nobody is named.
+
+use serde::{Deserialize, Serialize};
+
+use super::calls::{Wait, describe_other, is_for_disk};
+use super::fold::{Row, Seen};
+use super::{OtherProcess, ProcessStack, ThreadState};
+use crate::ids::Rank;
+use crate::ranks::RankSet;
+use crate::standing::written;
+
+/// Odd ranks that are named.
+const NAMED: usize = 4;
+
+/// Ranks that the others wait for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Odd {
+    #[serde(with = "written")]
+    pub ranks: RankSet,
+    /// The sentence about them.
+    pub text: String,
+}
+
+/// The odd ranks; and what there is to say of all of them, where nobody is odd. `is_whole`: all nodes have answered.
+pub(super) fn judge(rows: &[Row], seen: &[Seen], is_whole: bool) -> (Vec<Odd>, Option<String>) {
+    let total: usize = rows.iter().map(Row::count).sum();
+    let is_whole = is_whole && total == seen.len();
+    let waits: Vec<&Wait> = rows.iter().map(|row| &row.place.wait).collect();
+    // Those that wait for others, by what they wait in; the calls around it do not matter.
+    let mut waiting: Vec<(&Wait, usize)> = Vec::new();
+    for row in rows.iter().filter(|row| row.place.wait.is_for_others()) {
+        match waiting.iter_mut().find(|(wait, _)| **wait == row.place.wait) {
+            Some((_, count)) => *count += row.count(),
+            None => waiting.push((&row.place.wait, row.count())),
+        }
+    }
+    waiting.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let waiters: usize = waiting.iter().map(|(_, count)| count).sum();
+    if total < 2 {
+        return (Vec::new(), None);
+    }
+    if let [one] = waits.as_slice() {
+        return (Vec::new(), Some(alike(one, is_whole)));
+    }
+    if waiters == 0 {
+        return (Vec::new(), None);
+    }
+    let others_in = |wait: &Wait| match wait {
+        Wait::Collective(call) => format!("the others wait in {call}"),
+        Wait::Finalize => "the others wait in MPI_Finalize".to_owned(),
+        Wait::Message(call) => format!("the others wait for messages in {call}"),
+        Wait::Taker(call) => format!("the others wait in {call} until their messages are taken"),
+        _ => "the others wait".to_owned(),
+    };
+    // Ranks that wait for no other rank hold up those that do.
+    let idle: Vec<&Row> = rows.iter().filter(|row| !row.place.wait.is_for_others()).collect();
+    if !idle.is_empty() {
+        let Some((most, _)) = waiting.first() else { return (Vec::new(), None) };
+        let because = others_in(most);
+        return (named(&idle, seen, &because), None);
+    }
+    match waiting.as_slice() {
+        [(wait, _)] => (Vec::new(), Some(alike(wait, is_whole))),
+        [(most, count), ..] if *count * 2 > total => {
+            let less: Vec<&Row> = rows.iter().filter(|row| row.place.wait != **most).collect();
+            (named(&less, seen, &others_in(most)), None)
+        }
+        several => {
+            let calls: Vec<String> = several
+                .iter()
+                .take(NAMED)
+                .map(|(wait, count)| {
+                    let noun = if *count == 1 { "rank" } else { "ranks" };
+                    format!("{count} {noun} in {}", call(wait))
+                })
+                .collect();
+            (Vec::new(), Some(format!("the ranks wait for each other in different calls: {}", calls.join(", "))))
+        }
+    }
+}
+
+fn call(wait: &Wait) -> String {
+    match wait {
+        Wait::Collective(call) | Wait::Message(call) | Wait::Taker(call) => call.clone(),
+        Wait::Finalize => "MPI_Finalize".to_owned(),
+        _ => "other calls".to_owned(),
+    }
+}
+
+fn alike(wait: &Wait, is_whole: bool) -> String {
+    let whose = if is_whole { "all alike: every rank" } else { "alike as far as they were seen: each rank" };
+    match wait {
+        Wait::Collective(call) => format!("{whose} waits in {call}"),
+        Wait::Finalize => format!("{whose} waits in MPI_Finalize"),
+        Wait::Message(call) => format!("{whose} waits for a message in {call}"),
+        Wait::Taker(call) => format!("{whose} waits in {call} until its message is taken"),
+        Wait::Nothing => format!("{whose} computes"),
+        Wait::Time => format!("{whose} sleeps"),
+        Wait::Lock => format!("{whose} waits for a lock"),
+        _ if is_whole => "all alike".to_owned(),
+        _ => "alike as far as they were seen".to_owned(),
+    }
+}
+
+fn named(rows: &[&Row], seen: &[Seen], because: &str) -> Vec<Odd> {
+    let mut odd: Vec<Odd> = rows
+        .iter()
+        .take(NAMED)
+        .map(|row| {
+            let first = row.ranks.min().unwrap_or_default();
+            let of_first = seen.binary_search_by_key(&first, |seen| seen.rank).ok().map(|at| &seen[at]);
+            let reason = of_first.map_or_else(String::new, |seen| reason(&row.place.wait, &seen.stack));
+            let name = match row.count() {
+                1 => format!("rank {first}{}", of_first.map(|seen| format!(" on {}", seen.node)).unwrap_or_default()),
+                _ => format!("ranks {}", row.ranks),
+            };
+            Odd { ranks: row.ranks.clone(), text: format!("{name}: {reason}; {because}") }
+        })
+        .collect();
+    if rows.len() > NAMED {
+        let ranks: Vec<Rank> = rows[NAMED..].iter().flat_map(|row| row.ranks.iter()).collect();
+        let ranks = RankSet::of(ranks);
+        odd.push(Odd { text: format!("and ranks {ranks}"), ranks });
+    }
+    odd
+}
+
+/// What a rank waits for itself.
+fn reason(wait: &Wait, stack: &ProcessStack) -> String {
+    match wait {
+        Wait::Collective(call) => format!("waits in {call}"),
+        Wait::Finalize => "has come to its end, and waits in MPI_Finalize".to_owned(),
+        Wait::Message(call) => format!("waits for a message in {call}"),
+        Wait::Taker(call) => format!("waits in {call} until its message is taken"),
+        Wait::Process => of_process(stack),
+        Wait::Thread => match stack.threads.iter().any(|thread| !thread.is_main && !thread.is_idle) {
+            true => "waits for a thread of its own".to_owned(),
+            false => "waits for a thread of its own, and has none that works".to_owned(),
+        },
+        Wait::Lock => "waits for a lock".to_owned(),
+        Wait::Stdin => "waits for input on stdin".to_owned(),
+        Wait::Disk => match stack.threads.first().and_then(|thread| thread.kernel.as_deref()) {
+            Some(kernel) if kernel.rsplit(' ').next().is_some_and(is_for_disk) => {
+                format!("waits for a disk or a file server ({kernel})")
+            }
+            Some(kernel) => format!("waits in the kernel, where no signal reaches it ({kernel})"),
+            None => "waits in the kernel, where no signal reaches it".to_owned(),
+        },
+        Wait::Time => "sleeps".to_owned(),
+        Wait::Event => {
+            let dead = dead_child(stack).map(|dead| format!("; {dead}")).unwrap_or_default();
+            format!("waits for a file, a pipe, a socket or a signal{dead}")
+        }
+        Wait::Exit => "is on its way out, in what runs after the end of its program".to_owned(),
+        Wait::Gone => "its Python has ended, and its process has not".to_owned(),
+        Wait::Continue => "is stopped (SIGSTOP)".to_owned(),
+        Wait::Nothing => "computes".to_owned(),
+        Wait::Unknown => "does something else".to_owned(),
+    }
+}
+
+/// Of a rank that waits for a process that it has started.
+fn of_process(stack: &ProcessStack) -> String {
+    match (dead_child(stack), stack.others.iter().find(|other| other.parent == stack.pid)) {
+        (Some(dead), _) => format!("waits for {dead}"),
+        (None, Some(other)) => format!("waits for {}", describe_other(other)),
+        (None, None) => "waits for another process, and has started none that lives".to_owned(),
+    }
+}
+
+/// A process that it has started has ended, and it has not taken note of it.
+fn dead_child(stack: &ProcessStack) -> Option<String> {
+    let is_dead = |other: &&OtherProcess| other.parent == stack.pid && other.state == ThreadState::Zombie;
+    let OtherProcess { pid, command, status, .. } = stack.others.iter().find(is_dead)?;
+    let how = status.map_or_else(|| command.clone(), |status| format!("{command}, {status}"));
+    Some(format!("a worker process that is gone (pid {pid}, {how})"))
+}

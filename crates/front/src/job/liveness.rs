@@ -1,0 +1,107 @@
+//! Signs of life of other machines: those that are silent are suspect and then lost, as those whose connection has ended.
+
+use std::time::Duration;
+
+use rankrun_core::{NodeId, gang};
+
+use crate::job::front::Front;
+use crate::job::muster::BEAT;
+use crate::link::LinkError;
+use crate::nodes::Silence;
+
+/// After this silence a node is suspected.
+const SUSPECT: Duration = Duration::from_secs(10);
+
+impl Front {
+    /// Lets other machines know that we are alive, and finds those that are silent.
+    pub(super) fn beat(&mut self, now: Duration) {
+        let Some(muster) = self.muster.as_mut().filter(|it| it.beat_due <= now) else { return };
+        muster.beat_due = now + BEAT;
+        let timeout = self.plan.hosts.node_timeout;
+        let (mut suspects, mut lost) = (Vec::new(), Vec::new());
+        for node in self.nodes.iter_mut().filter(|node| node.link.is_some() && node.remote().is_some()) {
+            let silence = node.silence.lasted(now, BEAT);
+            if silence >= timeout {
+                lost.push(node.id);
+                continue;
+            }
+            if silence >= SUSPECT.min(timeout) && !std::mem::replace(&mut node.is_suspect, true) {
+                suspects.push((node.name.clone(), silence));
+            }
+            if let Err(error) = node.beat(now) {
+                // It is found at the next reading.
+                drop(error);
+            }
+        }
+        for (name, silence) in suspects {
+            let rest = timeout.saturating_sub(silence).as_secs();
+            self.note(format!(
+                "node {name} has been silent for {} s; it counts as lost in {rest} s (--node-timeout)",
+                silence.as_secs()
+            ));
+        }
+        for node in lost {
+            if let Some(joined) = self.nodes[node.index()].joined_mut() {
+                joined.is_given_up = true;
+            }
+            let why = format!("no sign of life for {} s (--node-timeout)", timeout.as_secs_f64());
+            self.nodes[node.index()].kill_agent();
+            self.lose_node(node, why);
+        }
+    }
+
+    /// A node has been heard.
+    pub(crate) fn heard(&mut self, node: NodeId) {
+        let handle = &mut self.nodes[node.index()];
+        handle.silence = Silence::default();
+        if std::mem::take(&mut handle.is_suspect) {
+            let name = handle.name.clone();
+            self.note(format!("node {name} answers again"));
+        }
+    }
+
+    /// One of several nodes is lost, with its ranks.
+    pub(crate) fn lose_node(&mut self, node: NodeId, why: String) {
+        let now = self.now();
+        let handle = &mut self.nodes[node.index()];
+        handle.link = None;
+        if handle.lost.is_some() {
+            return;
+        }
+        handle.lost = Some(why.clone());
+        handle.has_ended();
+        let (name, has_sent_all) = (handle.name.clone(), handle.is_drained);
+        if self.is_gathering() && self.gang.stop_ordered().is_none() && self.map_left().is_some() {
+            self.note(format!("node {name} was lost before the ranks were started: {why}"));
+            return self.begin_without();
+        }
+        // The ranks of an attempt that it has sent all of have lost nothing. Whether another one can begin without it is seen then.
+        if !has_sent_all {
+            self.lose_ranks(node, why);
+        }
+        if self.is_over() {
+            self.drain_until = Some(now + self.plan.drain);
+        }
+        if self.has_started() {
+            // The others may have sent everything before.
+            self.attempt_drained();
+        }
+    }
+
+    /// The ranks of a node are lost with it; those of an attempt that runs without it are not.
+    pub(crate) fn lose_ranks(&mut self, node: NodeId, why: String) {
+        let handle = &self.nodes[node.index()];
+        let Some(place) = handle.place else { return };
+        let (name, ranks) = (handle.name.clone(), handle.ranks(&self.plan.spec.map).collect());
+        self.event(gang::Event::NodeLost { node: place, name, why, ranks });
+    }
+
+    /// The stream to one of several nodes has ended. Why is known better once ssh has ended, which it does about now.
+    pub(crate) fn why_lost(&self, node: NodeId, error: &LinkError) -> String {
+        let known = self.nodes[node.index()].why_lost();
+        known.unwrap_or_else(|| match error {
+            LinkError::Ended => "its connection was closed, or its agent was killed".to_owned(),
+            error => error.to_string(),
+        })
+    }
+}

@@ -1,0 +1,254 @@
+//! Connects a node to the front, and tries again until it is admitted, is refused, or has waited long enough.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use rankrun_sys::errand::Lookup;
+use rankrun_sys::poll::{Interest, Poller, Ready};
+use rankrun_sys::reactor::{Conn, Incoming};
+use rankrun_sys::signal::{self, SignalFd};
+use rankrun_sys::{reason, socket};
+use rankrun_wire::Transport;
+use rankrun_wire::identity::{Accepted, Connector, JoinError, Node, Purpose};
+
+use super::FrontAddress;
+
+/// One try may take this long: the connection, and the enrolment.
+const TRY_BOUND: Duration = Duration::from_secs(10);
+/// The wait after the first try that failed. It doubles up to the longest: all nodes of a job start at the same time.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// Nothing is said about tries that fail before: the nodes of a job start one after the other.
+const QUIET: Duration = Duration::from_secs(2);
+/// Bytes read at a time.
+const READ: usize = 16 * 1024;
+
+const SIGNALS: u64 = 0;
+const FRONT: u64 = 1;
+
+/// Why a node does not reach the front.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DialError {
+    #[error("cannot reach node 0 at {at} within {} s: {why}", bound.as_secs())]
+    TimedOut { at: FrontAddress, bound: Duration, why: String },
+    #[error("node 0 at {at}: {source}")]
+    Denied { at: FrontAddress, source: JoinError },
+    #[error("interrupted")]
+    Signal(i32),
+    #[error("cannot connect")]
+    Io(#[from] io::Error),
+}
+
+/// Why one try failed; another one may not.
+struct Failed(String);
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Failed {
+        Failed(reason(&error))
+    }
+}
+
+/// What a try comes to.
+enum Tried {
+    Accepted(Accepted, Option<Transport>),
+    Denied(JoinError),
+    Signal(i32),
+}
+
+/// What the resolver says.
+enum Found {
+    Addresses(Vec<SocketAddr>),
+    Signal(i32),
+}
+
+/// What connects.
+pub(crate) struct Dialer<'a> {
+    pub(crate) at: &'a FrontAddress,
+    pub(crate) signals: &'a SignalFd,
+    /// Under which the connection is polled afterwards.
+    pub(crate) poller: &'a Poller,
+    pub(crate) token: u64,
+    /// Where the front was reached before: the resolver is not asked again.
+    pub(crate) known: Option<SocketAddr>,
+    /// Is told why a try has failed, when that is another reason than before.
+    pub(crate) note: &'a mut dyn FnMut(&str),
+}
+
+impl Dialer<'_> {
+    /// Connects as this node. The connection comes with an admission only. `waits` is whether the answer may take as long as the
+    /// job: that to a node that has ended.
+    pub(crate) fn dial(
+        &mut self,
+        node: &mut Node,
+        purpose: Purpose,
+        bound: Duration,
+    ) -> Result<(Accepted, Option<Transport>), DialError> {
+        let (began, until) = (Instant::now(), Instant::now() + bound);
+        let mut noted = String::new();
+        let mut wait = FIRST_WAIT;
+        let mut last = String::new();
+        loop {
+            match self.try_once(node, purpose, until) {
+                Ok(Tried::Accepted(accepted, transport)) => return Ok((accepted, transport)),
+                Ok(Tried::Denied(source)) => return Err(DialError::Denied { at: self.at.clone(), source }),
+                Ok(Tried::Signal(signal)) => return Err(DialError::Signal(signal)),
+                // The last try is cut short: the reason of the one before says more.
+                Err(_) if !last.is_empty() && Instant::now() >= until => {}
+                Err(Failed(why)) => last = why,
+            }
+            if last != noted && began.elapsed() >= QUIET {
+                (self.note)(&last);
+                noted.clone_from(&last);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(DialError::TimedOut { at: self.at.clone(), bound, why: last });
+            }
+            if let Some(signal) = self.rest(wait.min(left))? {
+                return Err(DialError::Signal(signal));
+            }
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+    }
+
+    /// A signal that ends this node. Children are somebody else's business.
+    fn asked_to_end(&self) -> Option<i32> {
+        std::iter::from_fn(|| self.signals.next()).map(|(signal, _)| signal).find(|signal| *signal != signal::SIGCHLD)
+    }
+
+    /// Waits for this time, or for a signal.
+    fn rest(&self, time: Duration) -> io::Result<Option<i32>> {
+        let mut poller = Poller::new()?;
+        poller.add(self.signals, SIGNALS, Interest::Read)?;
+        poller.wait(Some(time), &mut Vec::new())?;
+        Ok(self.asked_to_end())
+    }
+
+    fn try_once(&mut self, node: &mut Node, purpose: Purpose, until: Instant) -> Result<Tried, Failed> {
+        let addresses = match self.look_up(until)? {
+            Found::Addresses(addresses) => addresses,
+            Found::Signal(signal) => return Ok(Tried::Signal(signal)),
+        };
+        let mut last = Failed(format!("{} has no address", self.at.host));
+        for address in addresses {
+            match self.try_address(node, purpose, address, until) {
+                Err(failed) => last = failed,
+                tried => {
+                    self.known = Some(address);
+                    return tried;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// Where the front may be. Signals are heard meanwhile.
+    fn look_up(&self, until: Instant) -> Result<Found, Failed> {
+        let given = self.at.host.parse::<IpAddr>().ok().map(|address| SocketAddr::new(address, self.at.port));
+        if let Some(address) = self.known.or(given) {
+            return Ok(Found::Addresses(vec![address]));
+        }
+        let until = until.min(Instant::now() + TRY_BOUND);
+        let mut lookup = Lookup::start(&self.at.host, self.at.port)?;
+        let mut poller = Poller::new()?;
+        poller.add(self.signals, SIGNALS, Interest::Read)?;
+        poller.add(&lookup, FRONT, Interest::Read)?;
+        let mut ready = Vec::new();
+        loop {
+            match lookup.result() {
+                Some(Ok(addresses)) => return Ok(Found::Addresses(addresses)),
+                Some(Err(why)) => return Err(Failed(why)),
+                None => {}
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Failed(format!("the resolver does not answer for {}", self.at.host)));
+            }
+            poller.wait(Some(left), &mut ready)?;
+            if let Some(signal) = self.asked_to_end() {
+                return Ok(Found::Signal(signal));
+            }
+        }
+    }
+
+    fn try_address(
+        &self,
+        node: &mut Node,
+        purpose: Purpose,
+        address: SocketAddr,
+        until: Instant,
+    ) -> Result<Tried, Failed> {
+        let until = until.min(Instant::now() + TRY_BOUND);
+        let mut poller = Poller::new()?;
+        poller.add(self.signals, SIGNALS, Interest::Read)?;
+        let stream = socket::begin_connect(address)?;
+        poller.add(&stream, FRONT, Interest::Write)?;
+        let mut ready = Vec::new();
+        loop {
+            if let Some(signal) = self.wait(&mut poller, Some(until), &mut ready)? {
+                return Ok(Tried::Signal(signal));
+            }
+            if ready.iter().any(|ready| ready.token == FRONT) {
+                break;
+            }
+        }
+        socket::connected(&stream)?;
+        if socket::is_its_own_peer(&stream) {
+            // Where nobody listens, the kernel may connect a socket to itself, if it gave it the port that it asks for.
+            return Err(Failed("Connection refused".to_owned()));
+        }
+        poller.remove(&stream)?;
+        socket::watch_peer(&stream)?;
+        let mut connector = match Connector::new(node, purpose) {
+            Ok(connector) => connector,
+            Err(error) => return Ok(Tried::Denied(error)),
+        };
+        let mut conn = Conn::of_socket(&poller.registry(), FRONT, stream)?;
+        conn.send([connector.take_output()])?;
+        loop {
+            // The front has its own limit for what comes before the claim. The answer to a node that has ended comes at the end
+            // of the job.
+            let bound = (purpose == Purpose::Join || !connector.has_claimed()).then_some(until);
+            if let Some(signal) = self.wait(&mut poller, bound, &mut ready)? {
+                return Ok(Tried::Signal(signal));
+            }
+            conn.flush()?;
+            let mut room = [0; READ];
+            let count = match conn.read(&mut room)? {
+                Incoming::Bytes(count) => count,
+                Incoming::Nothing => continue,
+                Incoming::End if connector.was_answered() => return Err(Failed("it closed the connection".to_owned())),
+                Incoming::End => {
+                    return Err(Failed(
+                        "it closed the connection at once: it has another secret, or is no rankrun".to_owned(),
+                    ));
+                }
+            };
+            let step = connector.receive(&room[..count]);
+            conn.send([connector.take_output()])?;
+            match step {
+                Ok(None) => {}
+                Ok(Some(Accepted::Admitted(admission))) => {
+                    node.admitted(&connector, &admission);
+                    let tls = connector.into_tls().ok_or_else(|| Failed("it closed the connection".to_owned()))?;
+                    let conn = conn.move_to(&self.poller.registry(), self.token)?;
+                    return Ok(Tried::Accepted(Accepted::Admitted(admission), Some(Transport::secured(conn, tls))));
+                }
+                Ok(Some(over)) => return Ok(Tried::Accepted(over, None)),
+                Err(error) if error.is_final() => return Ok(Tried::Denied(error)),
+                Err(error) => return Err(Failed(error.to_string())),
+            }
+        }
+    }
+
+    /// Waits for the front. Returns a signal that has come meanwhile.
+    fn wait(&self, poller: &mut Poller, until: Option<Instant>, ready: &mut Vec<Ready>) -> Result<Option<i32>, Failed> {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(Failed("it does not answer".to_owned()));
+        }
+        poller.wait(left, ready)?;
+        Ok(self.asked_to_end())
+    }
+}

@@ -1,0 +1,109 @@
+//! The same command on every node: node 0 is the front, and the others join it over TCP (docs/adr/0026).
+//!
+//! A node that joins starts guard and agent when the front has admitted it, and not before. From then on it moves bytes between
+//! the two, and writes the output of its own ranks. When guard and agent have ended it tells the front so, waits for the end of
+//! the job, and ends with the job's exit code.
+
+mod dial;
+mod member;
+mod own_output;
+mod slurm;
+
+pub(crate) use member::{MemberPlan, run, run_as};
+pub use slurm::run_slurm_node;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rankrun_core::NodeRank;
+use rankrun_sys::errand::Lookup;
+use rankrun_wire::identity::Secret;
+
+/// Where Kubernetes reads why a container has ended: a file that it puts there.
+const TERMINATION_LOG: &str = "/dev/termination-log";
+/// How long the resolver may take to say whether an address is this machine's: one packet may be lost.
+const LOOKUP_BOUND: Duration = Duration::from_secs(6);
+/// Lines of it, and the bytes that Kubernetes reads.
+const LAST_LINES: usize = 20;
+const LAST_BYTES: usize = 4096;
+
+/// Says why the container has ended, where Kubernetes asks for it: the last lines of this text.
+pub(crate) fn write_termination_log(text: &str) {
+    let is_there = std::fs::metadata(TERMINATION_LOG).is_ok_and(|facts| facts.is_file());
+    if is_there && !text.is_empty() {
+        // It is for people only, who have the log too.
+        let _ = std::fs::write(TERMINATION_LOG, last_lines(text.as_bytes()));
+    }
+}
+
+/// The last lines of a text.
+fn last_lines(text: &[u8]) -> &[u8] {
+    let text = &text[text.len().saturating_sub(LAST_BYTES)..];
+    let body = text.strip_suffix(b"\n").unwrap_or(text);
+    let mut breaks = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+    &text[breaks.nth(LAST_LINES - 1).map_or(0, |(at, _)| at + 1)..]
+}
+
+/// How the nodes of a job find each other.
+#[derive(Clone, Debug)]
+pub struct Join {
+    /// How many nodes there are, the front's included.
+    pub nodes: u32,
+    pub part: Part,
+    pub front: FrontAddress,
+    pub secret: Secret,
+    /// How long to wait for the other nodes.
+    pub start_timeout: Duration,
+}
+
+/// What this node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Node 0.
+    Front,
+    /// Another one. `None`: any that is free.
+    Member(Option<NodeRank>),
+}
+
+/// A node other than the front.
+pub(crate) struct Member {
+    pub(crate) rank: Option<NodeRank>,
+}
+
+impl Join {
+    pub(crate) fn as_member(&self) -> Option<Member> {
+        match self.part {
+            Part::Front => None,
+            Part::Member(rank) => Some(Member { rank }),
+        }
+    }
+}
+
+/// Where the front listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FrontAddress {
+    pub host: String,
+    pub port: u16,
+}
+
+impl std::fmt::Display for FrontAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl FrontAddress {
+    /// Whether it is an address of this machine: the node that nobody has numbered is then the front. `own` are the addresses of
+    /// the machine's interfaces. The calling process must have one thread.
+    pub fn is_here(&self, own: &[std::net::IpAddr]) -> bool {
+        let is_own = |address: IpAddr| address.is_loopback() || own.contains(&address);
+        if let Ok(address) = self.host.parse::<IpAddr>() {
+            return is_own(address);
+        }
+        let found = Lookup::start(&self.host, self.port).ok().and_then(|lookup| lookup.wait(LOOKUP_BOUND));
+        found.and_then(Result::ok).is_some_and(|found| found.iter().any(|it| is_own(it.ip())))
+    }
+}

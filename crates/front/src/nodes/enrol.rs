@@ -1,0 +1,154 @@
+//! Where the nodes of a job connect that join by themselves: who may, and as which.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use rankrun_core::roster::{Request, Roster};
+use rankrun_core::{JobId, NodeRank};
+use rankrun_sys::poll::{Poller, Ready};
+use rankrun_wire::identity::{
+    AcceptError, Arrival, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Secret, Tokens, Waiting,
+};
+
+use crate::link::Link;
+
+/// Notes about connections that were turned away. A port that is open is scanned by others; nothing is said of the rest.
+const MAX_NOTES: usize = 10;
+
+/// What has happened at the door.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// A node is here.
+    Joined {
+        node: NodeRank,
+        host: String,
+        from: IpAddr,
+        link: Box<Link>,
+    },
+    /// Agent and guard of a node have ended, the guard with this code.
+    Ended {
+        node: NodeRank,
+        code: u8,
+    },
+    Note(String),
+}
+
+/// The listening socket, and the places of the nodes.
+#[derive(Debug)]
+pub(crate) struct Enrolment {
+    listener: Listener,
+    roster: Roster<PublicKey>,
+    /// Nodes that have ended, and wait for the end of the job.
+    waiting: Vec<(PeerId, Waiting)>,
+    /// Why nobody may join any more.
+    closed: Option<&'static str>,
+    /// What was said of connections that were turned away: each text once.
+    notes: BTreeSet<String>,
+    node_token: fn(NodeRank) -> u64,
+}
+
+impl Enrolment {
+    /// Listens for so many nodes, this one included if it is one of them.
+    pub(crate) fn open(
+        secret: &Secret,
+        job: JobId,
+        (nodes, front): (u32, Option<NodeRank>),
+        ports: RangeInclusive<u16>,
+        poller: &Poller,
+        tokens: Tokens,
+        node_token: fn(NodeRank) -> u64,
+    ) -> io::Result<Enrolment> {
+        let listener = Listener::bind(None, ports, poller.registry(), tokens, Door::new(secret, job)?)?;
+        let roster = Roster::new(nodes, front);
+        Ok(Enrolment { listener, roster, waiting: Vec::new(), closed: None, notes: BTreeSet::new(), node_token })
+    }
+
+    /// The port at which it listens.
+    pub(crate) fn port(&self) -> u16 {
+        self.listener.address().port()
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.listener.deadline()
+    }
+
+    pub(crate) fn tick(&mut self, now: Duration) {
+        self.listener.tick(now);
+    }
+
+    pub(crate) fn accept(&mut self, now: Duration) {
+        self.listener.accept(now);
+    }
+
+    /// No node begins any more.
+    pub(crate) fn close(&mut self, why: &'static str) {
+        self.closed = Some(why);
+    }
+
+    /// A connection is ready.
+    pub(crate) fn ready(&mut self, id: PeerId, event: Ready) -> Option<News> {
+        // A node that waits for the end has gone.
+        self.waiting.retain(|(waiting, _)| *waiting != id);
+        match self.listener.ready(id, event)? {
+            ListenerEvent::Arrived(arrival) => self.arrived(arrival),
+            ListenerEvent::TurnedAway { from, error } => self.turned_away(from, &error),
+        }
+    }
+
+    fn arrived(&mut self, arrival: Arrival) -> Option<News> {
+        let Arrival { id, from, claimed } = arrival;
+        if let (Purpose::Ended { code }, Some(node)) = (claimed.purpose, claimed.was) {
+            self.waiting.push((id, self.listener.hold(id)?));
+            return Some(News::Ended { node, code });
+        }
+        if let Some(why) = self.closed {
+            self.listener.refuse(id, why);
+            return None;
+        }
+        let host = match claimed.host.is_empty() {
+            true => from.ip().to_string(),
+            false => claimed.host,
+        };
+        let request = Request { node: claimed.node, key: claimed.key, was: claimed.was, host: host.clone() };
+        let admitted = match self.roster.join(request) {
+            Ok(admitted) => admitted,
+            Err(denied) => {
+                self.listener.refuse(id, &denied.to_string());
+                return Some(News::Note(format!("node at {} may not join: {denied}", from.ip())));
+            }
+        };
+        if admitted.is_back {
+            // Its agent has seen the end of the stream, and has ended its workers.
+            self.listener.refuse(id, "this node counts as lost since its connection was closed");
+            return None;
+        }
+        let node = admitted.node;
+        match self.listener.admit(id, node, (self.node_token)(node)) {
+            Ok((transport, session)) => Some(News::Joined {
+                node,
+                host,
+                from: from.ip(),
+                link: Box::new(Link::of_transport(transport, session)),
+            }),
+            Err(error) => Some(News::Note(format!("cannot admit node {node}: {}", rankrun_sys::reason(&error)))),
+        }
+    }
+
+    fn turned_away(&mut self, from: SocketAddr, error: &AcceptError) -> Option<News> {
+        let text = format!("refused a connection from {}: {error}", from.ip());
+        if self.notes.len() >= MAX_NOTES || !self.notes.insert(text.clone()) {
+            return None;
+        }
+        Some(News::Note(text))
+    }
+
+    /// The job is over: tells the nodes that wait.
+    pub(crate) fn dismiss(self, code: u8) {
+        for (_, waiting) in self.waiting {
+            waiting.dismiss(self.listener.door(), code);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The nodes of a job, and how the front reaches those that are not this machine.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rankrun_core::job::OnFrontLost;
+
+/// The nodes of a job with what is needed to start, reach and watch them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hosts {
+    /// By node rank: the same nodes, in the same order, as in the rank map.
+    pub targets: Vec<NodeTarget>,
+    /// Who named them.
+    pub origin: HostsOrigin,
+    pub ssh: SshSettings,
+    /// Options for the srun that starts the agents of a Slurm allocation.
+    pub srun_args: Vec<OsString>,
+    /// On how few nodes the job may run (`--nnodes MIN:MAX`); `None`: it needs all.
+    pub least: Option<u32>,
+    /// How long a node may be silent before it counts as lost.
+    pub node_timeout: Duration,
+    /// What the agents do when they lose the front.
+    pub on_front_lost: OnFrontLost,
+    /// The network interface whose address the ranks of other nodes use to reach this node.
+    pub interface: Option<String>,
+    /// The address that other nodes use to reach this one.
+    pub local_addr: Option<IpAddr>,
+}
+
+impl Hosts {
+    /// A job on this machine only.
+    pub fn here(name: impl Into<String>) -> Hosts {
+        Hosts {
+            targets: vec![NodeTarget { name: name.into(), user: None, is_local: true }],
+            origin: HostsOrigin::ThisMachine,
+            ssh: SshSettings::default(),
+            srun_args: Vec::new(),
+            least: None,
+            node_timeout: NODE_TIMEOUT,
+            on_front_lost: OnFrontLost::Kill,
+            interface: None,
+            local_addr: None,
+        }
+    }
+}
+
+/// How long a node may be silent by default.
+pub const NODE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One node of a job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeTarget {
+    /// The machine's own name if it is this one, else the name or address as the user or the batch system wrote it.
+    pub name: String,
+    /// The user to log in as, if one was named (`user@host`).
+    pub user: Option<String>,
+    /// It is the machine that the front runs on.
+    pub is_local: bool,
+}
+
+/// Who named the hosts of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HostsOrigin {
+    /// Nobody: the job runs where rankrun was started.
+    ThisMachine,
+    /// `--hosts` or `--hostfile`.
+    User,
+    /// Nobody: they join by themselves (`--nnodes`).
+    Themselves,
+    /// A Slurm allocation.
+    Slurm,
+    /// A PBS job.
+    Pbs,
+    /// An LSF job.
+    Lsf,
+}
+
+/// How nodes are reached over ssh.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SshSettings {
+    /// The program and its first arguments. Never empty.
+    pub command: Vec<OsString>,
+    /// The path of rankrun on the other nodes; `None` is for our own version, wherever it is found or copied to.
+    pub remote_binary: Option<PathBuf>,
+    /// Whether rankrun is copied to a node that has not the same version.
+    pub copies: bool,
+}
+
+impl Default for SshSettings {
+    fn default() -> SshSettings {
+        SshSettings { command: vec!["ssh".into()], remote_binary: None, copies: true }
+    }
+}

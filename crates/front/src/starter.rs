@@ -1,0 +1,346 @@
+//! Starts the front's own programs: ssh, srun, and the hosts of commands.
+//!
+//! Both the search for a program and its exec ask file systems, which may not answer, and a child holds whoever started it until its
+//! exec. So a thread of its own does this. It lasts as long as this process: a child's parent-death signal follows the thread that
+//! cloned it.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rankrun_sys::limits::Limits;
+use rankrun_sys::poll::Waker;
+use rankrun_sys::process::Child;
+use rankrun_sys::spawn::{Command, Session, Spawner, UnderWay};
+use rankrun_sys::wait::{self, Change, Look};
+use rankrun_sys::{exec, signal};
+
+/// How long the search for one program and its exec may take.
+const START_BOUND: Duration = Duration::from_secs(10);
+/// How often that is looked at.
+const LOOK_STEP: Duration = Duration::from_secs(1);
+/// How long a child that is killed before its exec may take to end, at the end of the job.
+const END_BOUND: Duration = Duration::from_secs(1);
+/// Programs that wait for their turn: more than nodes are reached at a time. Who finds no room tries again.
+const ROOM: usize = 128;
+
+/// What is said of a program that was not started.
+const UNWANTED: &str = "nobody wants it any more";
+
+/// What is to be started.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// The program, which is searched for, and its arguments.
+    pub(crate) words: Vec<OsString>,
+    pub(crate) env: Vec<(OsString, OsString)>,
+    pub(crate) stdio: [OwnedFd; 3],
+    /// A descriptor that it has beside its streams, and the number that it has there.
+    pub(crate) keep: Option<(OwnedFd, i32)>,
+    /// The signals that it ignores.
+    pub(crate) ignored: Vec<i32>,
+}
+
+impl Request {
+    /// With our environment.
+    pub(crate) fn of(words: Vec<OsString>, stdio: [OwnedFd; 3]) -> Request {
+        Request { words, env: std::env::vars_os().collect(), stdio, keep: None, ignored: Vec::new() }
+    }
+}
+
+/// A program that was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Program(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    under_way: Arc<UnderWay>,
+}
+
+#[derive(Debug)]
+struct State {
+    step: Step,
+    /// Why it was not started, or was given up before its exec.
+    failure: Option<String>,
+    /// It is to be killed as soon as it is there.
+    is_unwanted: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Waiting,
+    Starting(Instant),
+    Running(Child),
+    /// Its exit code, if there was a process that has called exec.
+    Over(Option<i32>),
+}
+
+/// What has become of a program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Status {
+    Coming,
+    Runs,
+    /// It has been reaped. The code is 128 and the signal if it was killed.
+    Ended(i32),
+    NotStarted(String),
+}
+
+impl Program {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic aborts.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its process, as long as there is one that has not been reaped.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.state().child(&self.0.under_way).map(Child::pid)
+    }
+
+    /// Reaps it, if it has ended.
+    pub(crate) fn look(&self) -> Status {
+        let mut state = self.state();
+        if let Step::Running(child) = state.step
+            && let Some(code) = reap(child)
+        {
+            state.step = Step::Over(Some(code));
+        }
+        match (&state.failure, state.step) {
+            (Some(failure), _) => Status::NotStarted(failure.clone()),
+            (None, Step::Waiting | Step::Starting(_)) => Status::Coming,
+            (None, Step::Running(_)) => Status::Runs,
+            (None, Step::Over(code)) => Status::Ended(code.unwrap_or(255)),
+        }
+    }
+
+    /// Sends it a signal, if it runs.
+    pub(crate) fn signal(&self, signal: i32) {
+        if let Step::Running(child) = self.state().step {
+            // It has not been reaped: it is still ours.
+            let _ = child.signal(signal);
+        }
+    }
+
+    /// Ends it, or keeps it from being started.
+    pub(crate) fn kill(&self) {
+        let mut state = self.state();
+        state.is_unwanted = true;
+        if let Some(child) = state.child(&self.0.under_way) {
+            // It has not been reaped: it is still ours.
+            let _ = child.signal(signal::SIGKILL);
+        }
+    }
+
+    /// Gives it up, if it has been starting for too long. Returns whether that is so now.
+    fn give_up_late(&self) -> bool {
+        let mut state = self.state();
+        let is_late = matches!(state.step, Step::Starting(since) if since.elapsed() >= START_BOUND);
+        if !is_late || state.failure.is_some() {
+            return false;
+        }
+        state.failure = Some(format!("it could not be started within {} s", START_BOUND.as_secs()));
+        drop(state);
+        self.kill();
+        true
+    }
+
+    /// Whether the thread has done with it, and nobody else has to reap it.
+    fn is_settled(&self) -> bool {
+        let state = self.state();
+        match state.step {
+            Step::Waiting | Step::Starting(_) => false,
+            Step::Running(_) => state.failure.is_none() && !state.is_unwanted,
+            Step::Over(_) => true,
+        }
+    }
+}
+
+impl State {
+    fn child(&self, under_way: &UnderWay) -> Option<Child> {
+        match self.step {
+            // The thread starts one at a time, and clears this when it changes the step.
+            Step::Starting(_) => under_way.child(),
+            Step::Running(child) => Some(child),
+            Step::Waiting | Step::Over(_) => None,
+        }
+    }
+}
+
+/// The exit code of a child that has ended, which is reaped.
+fn reap(child: Child) -> Option<i32> {
+    match wait::reap(child.pid()) {
+        Look::Found(found) => match found.change {
+            Change::Exited { code } => Some(i32::from(code)),
+            Change::Signaled { signal, .. } => Some(128 + signal),
+            Change::Stopped { .. } | Change::Continued => None,
+        },
+        Look::Nothing => None,
+        Look::NoChildren => Some(255),
+    }
+}
+
+/// The loop's handle to the thread.
+#[derive(Debug)]
+pub(crate) struct Starter {
+    /// `None`: the job starts no program.
+    requests: Option<SyncSender<(Request, Program)>>,
+    under_way: Arc<UnderWay>,
+    /// Those that the thread has not done with.
+    open: Vec<Program>,
+}
+
+impl Starter {
+    /// Starts the thread, if it `is_needed`. It wakes the loop whenever it has done with a program.
+    /// `limits` are those of the user.
+    pub(crate) fn start(is_needed: bool, limits: Limits, waker: Waker) -> io::Result<Starter> {
+        let mut spawner = Spawner::new()?;
+        let mut starter = Starter { requests: None, under_way: spawner.under_way(), open: Vec::new() };
+        if is_needed {
+            let (requests, inbox) = sync_channel::<(Request, Program)>(ROOM);
+            starter.requests = Some(requests);
+            // A child has this name until its exec.
+            std::thread::Builder::new().name("rankrun-start".to_owned()).stack_size(256 * 1024).spawn(move || {
+                signal::block_all();
+                for (request, program) in inbox {
+                    start_one(&mut spawner, request, limits, &program);
+                    waker.wake();
+                }
+                // Its children are killed when it returns.
+                loop {
+                    std::thread::park();
+                }
+            })?;
+        }
+        Ok(starter)
+    }
+
+    /// Asks for a program.
+    ///
+    /// # Errors
+    ///
+    /// There is no room.
+    pub(crate) fn request(&mut self, request: Request) -> io::Result<Program> {
+        let state = State { step: Step::Waiting, failure: None, is_unwanted: false };
+        let program = Program(Arc::new(Shared { state: Mutex::new(state), under_way: Arc::clone(&self.under_way) }));
+        let requests = self.requests.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        requests.try_send((request, program.clone())).map_err(|_| io::ErrorKind::WouldBlock)?;
+        self.open.push(program.clone());
+        Ok(program)
+    }
+
+    /// When [`Starter::tick`] has something to do, by the clock that is `now`.
+    pub(crate) fn deadline(&self, now: Duration) -> Option<Duration> {
+        (!self.open.is_empty()).then_some(now + LOOK_STEP)
+    }
+
+    /// Gives up what has been starting for too long, and reaps what nobody wants any more. Returns whether something has come of a
+    /// program.
+    pub(crate) fn tick(&mut self) -> bool {
+        let (before, mut is_late) = (self.open.len(), false);
+        self.open.retain(|program| {
+            is_late |= program.give_up_late();
+            program.look();
+            !program.is_settled()
+        });
+        is_late || self.open.len() < before
+    }
+
+    /// The child that has not called exec yet.
+    pub(crate) fn under_way(&self) -> Option<i32> {
+        self.under_way.child().map(Child::pid)
+    }
+
+    /// The job is over: what is starting is ended. One that has not called exec may be stopped, and would stay.
+    pub(crate) fn end(&mut self) {
+        self.open.iter().for_each(Program::kill);
+        let until = Instant::now() + END_BOUND;
+        let step = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        loop {
+            self.tick();
+            if !self.open.iter().any(|program| program.pid().is_some()) || Instant::now() >= until {
+                return;
+            }
+            // An interrupted pause is only shorter.
+            let _ = rustix::event::poll(&mut [], Some(&step));
+        }
+    }
+}
+
+/// On the thread: starts one.
+fn start_one(spawner: &mut Spawner, request: Request, limits: Limits, program: &Program) {
+    {
+        let mut state = program.state();
+        if state.is_unwanted {
+            (state.step, state.failure) = (Step::Over(None), Some(UNWANTED.to_owned()));
+            return;
+        }
+        state.step = Step::Starting(Instant::now());
+    }
+    let name = request.words[0].to_string_lossy().into_owned();
+    let result = find(&request.words[0]).and_then(|path| {
+        let command = command(path, request, limits)?;
+        if program.state().is_unwanted {
+            return Err(io::Error::other(UNWANTED));
+        }
+        Ok(spawner.spawn(&command))
+    });
+    // Our copies of the child's descriptors are closed before the loop hears of it.
+    let mut state = program.state();
+    state.step = match result {
+        Ok(Ok(pid)) => {
+            let child = Child::unreaped(pid);
+            if state.is_unwanted {
+                // As in `kill`.
+                let _ = child.signal(signal::SIGKILL);
+            }
+            Step::Running(child)
+        }
+        Ok(Err(error)) => {
+            error.pid.map(wait::reap);
+            let why = format!("{name}: {error}: {}", rankrun_sys::reason(&error.source));
+            state.failure.get_or_insert(why);
+            Step::Over(None)
+        }
+        Err(error) => {
+            state.failure.get_or_insert(format!("{name}: {}", rankrun_sys::reason(&error)));
+            Step::Over(None)
+        }
+    };
+    // From here on the state has it.
+    spawner.under_way().clear();
+}
+
+fn find(name: &OsStr) -> io::Result<PathBuf> {
+    let path = std::env::var_os("PATH");
+    let here = std::env::current_dir().unwrap_or_else(|_| "/".into());
+    exec::resolve(name, path.as_deref(), &here).map_err(|error| io::Error::other(error.to_string()))
+}
+
+/// A key of the terminal is for us alone, and the program must ask nothing there: it has a session of its own.
+fn command(path: PathBuf, request: Request, limits: Limits) -> io::Result<Command> {
+    let Request { words, env, stdio, keep, ignored } = request;
+    let c_string = |text: OsString| CString::new(text.into_vec());
+    let variable = |(mut name, value): (OsString, OsString)| {
+        name.push("=");
+        name.push(value);
+        c_string(name)
+    };
+    Ok(Command {
+        program: CString::new(path.as_os_str().as_bytes())?,
+        argv: words.into_iter().map(c_string).collect::<Result<_, _>>()?,
+        env: env.into_iter().map(variable).collect::<Result<_, _>>()?,
+        shared_env: Arc::new([]),
+        wdir: None,
+        stdio,
+        keep,
+        cgroup: None,
+        session: Session::Own,
+        ignored,
+        limits,
+        parent: std::process::id() as i32,
+    })
+}

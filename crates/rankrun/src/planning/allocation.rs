@@ -1,0 +1,158 @@
+//! The hosts that a batch system has given to this job: Slurm, PBS or LSF.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use rankrun_core::hosts::{NodeSlots, Slurm, lsf_counts, merge, parse_file, slurm_nodes};
+use rankrun_front::HostsOrigin;
+
+use crate::check::variable;
+use crate::file;
+use crate::message::Problem;
+
+/// The hosts of an allocation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Allocation {
+    pub(crate) origin: HostsOrigin,
+    pub(crate) nodes: Vec<NodeSlots>,
+    /// The name that the batch system has for this machine, if it says so.
+    pub(crate) own: Option<String>,
+}
+
+/// Whether there is an allocation.
+pub(crate) fn is_there(env: &[(OsString, OsString)]) -> bool {
+    let names = ["SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS"];
+    names.iter().any(|name| variable(env, name).is_some_and(|value| !value.is_empty()))
+}
+
+/// Steps of Slurm from here on are not started with srun: the batch script, salloc's shell and others (`slurm.h`,
+/// `SLURM_MAX_NORMAL_STEP_ID`).
+const FIRST_SPECIAL_STEP: u32 = 0xffff_fff0;
+
+/// The largest file of hosts.
+const MOST: u64 = 16 << 20;
+
+/// The allocation in which rankrun runs. `None` outside of one, and within a rank: there, its hosts are taken.
+pub(crate) fn find(env: &[(OsString, OsString)]) -> Result<Option<Allocation>, Problem> {
+    let text = |name: &str| variable(env, name).and_then(OsStr::to_str).filter(|text| !text.is_empty());
+    if text("RANKRUN_RANK").is_some() {
+        return Ok(None);
+    }
+    if let Some(job_list) = text("SLURM_JOB_NODELIST") {
+        // In a step that srun has started, its own nodes count: the user has chosen them.
+        let step = text("SLURM_STEP_ID").and_then(|id| id.parse::<u32>().ok()).filter(|id| *id < FIRST_SPECIAL_STEP);
+        // Of a shell with a terminal (srun --pty) only the first task is there for long.
+        let tasks = step.and_then(|_| text("SLURM_STEP_NUM_TASKS")).and_then(|tasks| tasks.parse::<u32>().ok());
+        if let Some(tasks) = tasks.filter(|tasks| *tasks > 1 && text("SLURM_PTY_PORT").is_none()) {
+            return Err(many(tasks, text("SLURM_STEP_NUM_NODES").and_then(|nodes| nodes.parse().ok())));
+        }
+        let step_list = step.and_then(|_| text("SLURM_STEP_NODELIST")).filter(|list| *list != job_list);
+        let (name, node_list, tasks, cpus) = match step_list {
+            Some(list) => ("SLURM_STEP_NODELIST", list, text("SLURM_STEP_TASKS_PER_NODE"), None),
+            None => ("SLURM_JOB_NODELIST", job_list, text("SLURM_TASKS_PER_NODE"), text("SLURM_JOB_CPUS_PER_NODE")),
+        };
+        let slurm = Slurm { node_list, tasks, cpus, cpus_per_task: text("SLURM_CPUS_PER_TASK") };
+        let nodes = slurm_nodes(&slurm).map_err(|error| unreadable(name, error))?;
+        let own = text("SLURMD_NODENAME").map(str::to_owned);
+        return Ok(Some(Allocation { origin: HostsOrigin::Slurm, nodes, own }));
+    }
+    let of_file = |name: &str, path: &str| {
+        let read = file::read(Path::new(path), MOST);
+        let bytes =
+            read.map_err(|error| unreadable(name, format!("cannot read \"{path}\": {}", rankrun_sys::reason(&error))))?;
+        let file = parse_file(&String::from_utf8_lossy(&bytes))
+            .map_err(|error| unreadable(name, format!("\"{path}\": {error}")))?;
+        merge(file.hosts).map_err(|error| unreadable(name, error))
+    };
+    if let Some(path) = text("PBS_NODEFILE") {
+        let nodes = of_file("PBS_NODEFILE", path)?;
+        return Ok(Some(Allocation { origin: HostsOrigin::Pbs, nodes, own: None }));
+    }
+    let nodes = match (text("LSB_DJOB_HOSTFILE"), text("LSB_MCPU_HOSTS")) {
+        (Some(path), _) => of_file("LSB_DJOB_HOSTFILE", path)?,
+        (None, Some(pairs)) => {
+            let hosts = lsf_counts(pairs).map_err(|error| unreadable("LSB_MCPU_HOSTS", error))?;
+            merge(hosts).map_err(|error| unreadable("LSB_MCPU_HOSTS", error))?
+        }
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(Allocation { origin: HostsOrigin::Lsf, nodes, own: None }))
+}
+
+/// srun has started rankrun several times, and each would start the whole job.
+fn many(tasks: u32, nodes: Option<u32>) -> Problem {
+    let hint = match nodes {
+        Some(nodes) if nodes == tasks => format!(
+            "leave out srun: rankrun starts on all nodes by itself; or let the nodes join: --nnodes {nodes} --rendezvous HOST:PORT \
+             --secret-file FILE; -H localhost is a job of its own in each task"
+        ),
+        _ => "leave out srun: rankrun starts on all nodes by itself, with a rank for each task; -H localhost is a job of its own in \
+              each task"
+            .to_owned(),
+    };
+    Problem::usage(format!("srun has started rankrun {tasks} times, and each would be the whole job")).hint(hint)
+}
+
+fn unreadable(name: &str, error: impl std::fmt::Display) -> Problem {
+    Problem::usage(format!("{name}: {error}")).hint("name the hosts with -H, or write -H localhost to run here only")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(env: &[(&str, &str)]) -> String {
+        let env: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        match find(&env) {
+            Ok(None) => "none".to_owned(),
+            Ok(Some(allocation)) => {
+                let node = |node: &NodeSlots| format!(" {}:{}", node.name, node.slots);
+                let nodes: String = allocation.nodes.iter().map(node).collect();
+                let own = allocation.own.map(|own| format!(", this is {own}")).unwrap_or_default();
+                format!("{:?}{nodes}{own}", allocation.origin)
+            }
+            Err(problem) => problem.to_string(),
+        }
+    }
+
+    #[test]
+    fn each_batch_system_is_known_by_its_variables() {
+        assert_eq!(found(&[]), "none");
+        let slurm = [("SLURM_JOB_NODELIST", "n[1-3]"), ("SLURM_TASKS_PER_NODE", "4(x2),2"), ("SLURMD_NODENAME", "n2")];
+        assert_eq!(found(&slurm), "Slurm n1:4 n2:4 n3:2, this is n2");
+        assert_eq!(found(&[("LSB_MCPU_HOSTS", "a 4 b 2")]), "Lsf a:4 b:2");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "a\na\nb\na\n").expect("it can be written");
+        let path = file.path().to_str().expect("UTF-8");
+        assert_eq!(found(&[("PBS_NODEFILE", path)]), "Pbs a:3 b:1");
+        assert_eq!(found(&[("LSB_DJOB_HOSTFILE", path), ("LSB_MCPU_HOSTS", "c 4")]), "Lsf a:3 b:1");
+    }
+
+    #[test]
+    fn a_step_counts_with_its_own_nodes_and_a_rank_with_none() {
+        let job = [("SLURM_JOB_NODELIST", "n[1-4]"), ("SLURM_TASKS_PER_NODE", "2(x4)")];
+        let step = [("SLURM_STEP_NODELIST", "n3"), ("SLURM_STEP_TASKS_PER_NODE", "1")];
+        let with =
+            |id: &str, more: &[(&str, &str)]| found(&[&job[..], &step[..], &[("SLURM_STEP_ID", id)], more].concat());
+        assert_eq!(with("0", &[]), "Slurm n3:1");
+        assert_eq!(with("4294967290", &[]), "Slurm n1:2 n2:2 n3:2 n4:2", "the shell of salloc");
+        assert_eq!(with("0", &[("RANKRUN_RANK", "0")]), "none");
+        // One of several tasks of a step.
+        let tasks = |tasks, nodes| [("SLURM_STEP_NUM_TASKS", tasks), ("SLURM_STEP_NUM_NODES", nodes)];
+        assert_eq!(with("0", &tasks("1", "1")), "Slurm n3:1");
+        assert_eq!(with("4294967290", &tasks("2", "2")), "Slurm n1:2 n2:2 n3:2 n4:2");
+        assert_eq!(with("0", &[("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_PTY_PORT", "4242")]), "Slurm n3:1");
+        insta::assert_snapshot!(with("0", &tasks("2", "2")) + &with("0", &tasks("8", "2")));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_with_a_way_out() {
+        let text = [
+            found(&[("SLURM_JOB_NODELIST", "n[1-")]),
+            found(&[("SLURM_JOB_NODELIST", "n[1-2]"), ("SLURM_TASKS_PER_NODE", "4")]),
+            found(&[("PBS_NODEFILE", "/nonexistent")]),
+            found(&[("LSB_MCPU_HOSTS", "a b")]),
+        ];
+        insta::assert_snapshot!(text.join("\n"));
+    }
+}

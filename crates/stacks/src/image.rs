@@ -1,0 +1,174 @@
+//! Object files: their sections, their functions, their lines.
+
+use std::cell::OnceCell;
+use std::fmt;
+use std::ops::Range;
+
+use addr2line::Context;
+use gimli::{EndianSlice, LittleEndian};
+use object::elf::FileHeader64;
+use object::read::elf::ElfSection;
+use object::{Endianness, Object, ObjectSection, ObjectSegment};
+
+use crate::symbols::{Elf, Function, Symbols};
+
+type Lines = Context<EndianSlice<'static, LittleEndian>>;
+
+/// Debug information beyond this size is not read: its index alone would take seconds.
+const MAX_DEBUG_BYTES: u64 = 256 << 20;
+
+/// An object file: a program, a shared library.
+pub(crate) struct Image {
+    /// Its file name.
+    pub(crate) name: String,
+    /// Where execution begins.
+    pub(crate) entry: u64,
+    pub(crate) build_id: Option<Vec<u8>>,
+    /// Whether it belongs to a Python interpreter.
+    pub(crate) is_python: bool,
+    data: &'static [u8],
+    segments: Vec<Segment>,
+    symbols: Symbols,
+    lines: OnceCell<Option<Lines>>,
+}
+
+#[derive(Clone, Copy)]
+struct Segment {
+    address: u64,
+    offset: u64,
+    size: u64,
+}
+
+/// A section: its addresses, and its bytes.
+pub(crate) type Section = (Range<u64>, &'static [u8]);
+
+impl fmt::Debug for Image {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Image").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Image {
+    /// Reads the headers of an object file; `None` if it is none of a 64-bit program.
+    pub(crate) fn parse(name: String, data: &'static [u8]) -> Option<Image> {
+        let elf = Elf::parse(data).ok()?;
+        let segments = elf
+            .segments()
+            .map(|segment| {
+                let (offset, size) = segment.file_range();
+                Segment { address: segment.address(), offset, size }
+            })
+            .collect();
+        let build_id = elf.build_id().ok().flatten().map(<[u8]>::to_vec);
+        let is_python = name.starts_with("python") || name.starts_with("libpython");
+        Some(Image {
+            name,
+            entry: elf.entry(),
+            build_id,
+            is_python,
+            data,
+            segments,
+            symbols: Symbols::default(),
+            lines: OnceCell::new(),
+        })
+    }
+
+    /// The address in the file of what was mapped from this offset.
+    pub(crate) fn address_of(&self, offset: u64) -> Option<u64> {
+        // A mapping begins at the page that a segment begins in.
+        const PAGE: u64 = 0xffff;
+        let starts_in = |segment: &&Segment| (segment.offset & !PAGE..segment.offset + segment.size).contains(&offset);
+        let exact = |segment: &&Segment| (segment.offset & !0xfff..segment.offset + segment.size).contains(&offset);
+        // Of two segments that share a page, the later one is mapped from its beginning.
+        let segment = self.segments.iter().rfind(exact).or_else(|| self.segments.iter().rfind(starts_in))?;
+        Some((segment.address + offset).wrapping_sub(segment.offset))
+    }
+
+    fn elf(&self) -> Option<Elf> {
+        Elf::parse(self.data).ok()
+    }
+
+    /// A section by its name, if its bytes are in the file.
+    pub(crate) fn section(&self, name: &str) -> Option<Section> {
+        let elf = self.elf()?;
+        let section = elf.section_by_name(name)?;
+        let bytes = section.data().ok().filter(|bytes| !bytes.is_empty())?;
+        Some((section.address()..section.address() + section.size(), bytes))
+    }
+
+    /// The address of a variable.
+    pub(crate) fn variable(&self, name: &'static str) -> Option<u64> {
+        self.symbols.variable(&self.elf()?, name)
+    }
+
+    /// Whether the functions at all these addresses were looked up.
+    pub(crate) fn knows(&self, addresses: &[u64]) -> bool {
+        self.symbols.knows(addresses)
+    }
+
+    /// Looks up the functions at these addresses. For the largest libraries that takes some milliseconds, however many
+    /// addresses there are.
+    pub(crate) fn learn(&self, addresses: &[u64]) {
+        if let Some(elf) = self.elf() {
+            self.symbols.learn(&elf, addresses);
+        }
+    }
+
+    /// The function at an address, if it was looked up.
+    pub(crate) fn function(&self, address: u64) -> Option<Function> {
+        self.symbols.function(address)
+    }
+
+    /// Whether lines can be told without reading an index first, which may take long.
+    pub(crate) fn has_lines(&self) -> bool {
+        self.lines.get().is_some()
+    }
+
+    /// The functions, lines and files at an address, by its debug information: innermost first, those that were inlined
+    /// included. Empty where there is none.
+    pub(crate) fn lines_at(&self, address: u64) -> Vec<Line> {
+        let Some(lines) = self.lines.get_or_init(|| self.elf().and_then(|elf| debug_lines(&elf))) else {
+            return Vec::new();
+        };
+        let Ok(mut frames) = lines.find_frames(address).skip_all_loads() else { return Vec::new() };
+        let mut found = Vec::new();
+        while let Ok(Some(frame)) = frames.next() {
+            let function = frame.function.and_then(|function| function.raw_name().ok().map(|name| name.into_owned()));
+            let file = frame.location.as_ref().and_then(|location| location.file);
+            found.push(Line {
+                function,
+                file: file.map(|path| path.rsplit('/').next().unwrap_or(path).to_owned()),
+                line: frame.location.and_then(|location| location.line).filter(|line| *line > 0),
+            });
+        }
+        found
+    }
+}
+
+/// A place in the source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Line {
+    /// As the compiler writes it.
+    pub(crate) function: Option<String>,
+    pub(crate) file: Option<String>,
+    pub(crate) line: Option<u32>,
+}
+
+fn debug_lines(elf: &Elf) -> Option<Lines> {
+    let is_debug = |name: &str| name.starts_with(".debug_");
+    let size: u64 = elf.sections().filter(|section| section.name().is_ok_and(is_debug)).map(|it| it.size()).sum();
+    elf.section_by_name(".debug_info")?;
+    if size > MAX_DEBUG_BYTES {
+        return None;
+    }
+    let load = |id: gimli::SectionId| -> Result<_, gimli::Error> {
+        let section = elf.section_by_name(id.name());
+        // Those that are compressed are left out.
+        let is_plain = |section: &ElfSection<'static, '_, FileHeader64<Endianness>>| {
+            section.compressed_file_range().is_ok_and(|range| range.format == object::CompressionFormat::None)
+        };
+        let bytes = section.filter(is_plain).and_then(|section| section.data().ok()).unwrap_or_default();
+        Ok(EndianSlice::new(bytes, LittleEndian))
+    };
+    Context::from_dwarf(gimli::Dwarf::load(load).ok()?).ok()
+}

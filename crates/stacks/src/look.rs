@@ -1,0 +1,237 @@
+//! One look into a process.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rankrun_core::stacks::calls::is_for_disk;
+use rankrun_core::stacks::{Frame, Interpreter, OtherProcess, ProcessStack, ThreadStack, ThreadState};
+use rankrun_core::{Pid, WorkerStatus};
+use rankrun_sys::proc;
+
+use crate::Bounds;
+use crate::capture::{self, Copied, Missed, Source, Thread};
+use crate::images::{Images, file_name};
+use crate::kernel;
+use crate::maps::Mappings;
+use crate::memory::Memory;
+use crate::native::{Stacks, Unwound};
+use crate::python::{self, Codes, Found, RawFrames};
+use crate::{idle, merge, reason};
+
+/// Bytes of a command that are read.
+const COMMAND_BYTES: u64 = 4096;
+
+/// Why a look is not complete.
+const LATE: &str = "the time for it was over";
+
+/// Looks into processes, one after the other. What it learns of object files serves for all of them.
+#[derive(Debug)]
+pub struct Looker {
+    bounds: Bounds,
+    images: Images,
+}
+
+/// The threads of one process.
+struct Seen {
+    threads: Vec<ThreadStack>,
+    interpreter: Interpreter,
+    unseen: Option<String>,
+    stopped: Duration,
+}
+
+impl Looker {
+    pub fn new(bounds: Bounds) -> Looker {
+        Looker { bounds, images: Images::default() }
+    }
+
+    /// Where a process is, and what it has started. What could not be seen is said in the result.
+    pub fn look(&mut self, pid: Pid) -> ProcessStack {
+        let until = Instant::now() + self.bounds.per_process;
+        let Seen { threads, interpreter, unseen, stopped } = self.see(pid.0, self.bounds.threads, until);
+        let others = self.others(pid.0, until);
+        let stopped_us = u32::try_from(stopped.as_micros()).unwrap_or(u32::MAX);
+        ProcessStack { pid, command: command(living(pid.0)), interpreter, threads, others, unseen, stopped_us }
+    }
+
+    fn others(&mut self, pid: i32, until: Instant) -> Vec<OtherProcess> {
+        let mut others = Vec::new();
+        for process in proc::descendants(pid).into_iter().take(self.bounds.others) {
+            let mut seen = self.see(process.pid, 1, until);
+            let frames = if seen.threads.is_empty() { Vec::new() } else { seen.threads.swap_remove(0).frames };
+            let name = command(living(process.pid));
+            others.push(OtherProcess {
+                pid: Pid(process.pid),
+                parent: Pid(process.parent),
+                command: if name.is_empty() { process.name } else { name },
+                state: kernel::state(process.state),
+                status: proc::exit_status(process.pid).map(WorkerStatus::of_wait),
+                unseen: if frames.is_empty() { seen.unseen } else { None },
+                frames,
+            });
+        }
+        others
+    }
+
+    /// Looks into at most `most` threads of a process.
+    fn see(&mut self, pid: i32, most: usize, until: Instant) -> Seen {
+        let mut seen =
+            Seen { threads: Vec::new(), interpreter: Interpreter::None, unseen: None, stopped: Duration::ZERO };
+        let tids = capture::tids(pid);
+        let threads: Vec<Thread> = tids.iter().take(most).filter_map(|tid| capture::thread(pid, *tid)).collect();
+        if threads.is_empty() {
+            seen.unseen = Some("it is gone".to_owned());
+            return seen;
+        }
+        let living = living_of(pid, &threads);
+        let memory = Memory { pid: living };
+        let maps = match fs::read_to_string(format!("/proc/{living}/maps")) {
+            Ok(text) => Mappings::parse(&text),
+            Err(_) => Mappings::default(),
+        };
+        if maps.0.is_empty() {
+            let is_ended = threads.iter().all(|thread| thread.state == ThreadState::Zombie);
+            let why = if is_ended {
+                "it has ended, and its parent has not waited for it".to_owned()
+            } else {
+                reason::of_refusal(pid)
+            };
+            seen.unseen = Some(why);
+            seen.threads = threads.into_iter().map(|thread| stack(pid, thread, Vec::new(), false, true)).collect();
+            return seen;
+        }
+        let program =
+            proc::executable(living).map(|path| file_name(&path.to_string_lossy()).to_owned()).unwrap_or_default();
+        let found = python::find(memory, &maps, &mut self.images, &program, self.bounds.depth);
+        let runtime = if let Found::Running(runtime) = &found { Some(&**runtime) } else { None };
+        let source = Source { memory, maps: &maps, runtime, bounds: &self.bounds, until };
+        let copied = capture::copy_all(source, &threads);
+        // Names of Python cost little. Those of native code are looked up for all threads together.
+        let mut codes = runtime.map(|runtime| Codes::new(memory, &runtime.layout));
+        let runs: Vec<Vec<Vec<Frame>>> = copied.iter().map(|copied| runs(codes.as_mut(), copied)).collect();
+        let mut stacks = Stacks::new(memory, &maps, &mut self.images, until);
+        let depth = self.bounds.depth;
+        let mut unwind = |copied: &Copied| stacks.unwind(copied, depth);
+        let unwound: Vec<Option<Unwound>> = copied.iter().map(|copied| copied.as_ref().ok().map(&mut unwind)).collect();
+        stacks.learn(unwound.iter().flatten());
+        for (((thread, copied), unwound), runs) in threads.into_iter().zip(copied).zip(unwound).zip(runs) {
+            match copied {
+                Ok(Copied { stopped, python, .. }) => {
+                    seen.stopped = seen.stopped.max(stopped);
+                    let native = unwound.map(|stack| (stacks.frames(&stack), stack.is_cut)).unwrap_or_default();
+                    let is_whole = self.bounds.is_native_whole;
+                    let frames = merge::merge(&native.0, &runs, native.1, is_whole);
+                    seen.threads.push(merged(pid, thread, frames, native.1, python.as_ref()));
+                }
+                Err(Missed::Gone) => {}
+                Err(missed) => {
+                    let why = match missed {
+                        Missed::Refused => Some(reason::of_refusal(pid)),
+                        Missed::Late => Some(LATE.to_owned()),
+                        Missed::Asleep | Missed::Gone => None,
+                    };
+                    seen.unseen = seen.unseen.or(why);
+                    seen.threads.push(stack(pid, thread, Vec::new(), false, true));
+                }
+            }
+        }
+        if stacks.is_late {
+            seen.unseen.get_or_insert_with(|| LATE.to_owned());
+        }
+        if tids.len() > most && most > 1 {
+            seen.unseen.get_or_insert_with(|| format!("it has {} threads; {most} are shown", tids.len()));
+        }
+        seen.interpreter = interpreter(found);
+        seen
+    }
+}
+
+/// The thread by which the kernel tells of a process: the main thread, or where only that one has ended (`pthread_exit`), another. With
+/// its end the main thread has lost the memory and the files of the process.
+fn living_of(pid: i32, threads: &[Thread]) -> i32 {
+    let has_ended = |thread: &&Thread| thread.state == ThreadState::Zombie;
+    match threads.iter().find(|thread| thread.tid == pid).filter(has_ended) {
+        Some(_) => threads.iter().find(|thread| !has_ended(thread)).map_or(pid, |thread| thread.tid),
+        None => pid,
+    }
+}
+
+fn living(pid: i32) -> i32 {
+    match capture::thread(pid, pid).is_none_or(|main| main.state == ThreadState::Zombie) {
+        true => {
+            living_of(pid, &capture::tids(pid).iter().filter_map(|tid| capture::thread(pid, *tid)).collect::<Vec<_>>())
+        }
+        false => pid,
+    }
+}
+
+fn interpreter(found: Found) -> Interpreter {
+    match found {
+        Found::None => Interpreter::None,
+        Found::Running(runtime) => Interpreter::Running { version: runtime.layout.version },
+        Found::Gone => Interpreter::Gone,
+        Found::Unknown(why) => Interpreter::Unknown { why },
+    }
+}
+
+/// The Python frames of a thread: those of each call of the evaluation loop together.
+fn runs(codes: Option<&mut Codes<'_>>, copied: &Result<Copied, Missed>) -> Vec<Vec<Frame>> {
+    let (Some(codes), Ok(Copied { python: Some(python), .. })) = (codes, copied) else { return Vec::new() };
+    python.runs.iter().map(|run| run.iter().map(|frame| codes.frame(*frame)).collect()).collect()
+}
+
+/// One stack of a thread's native frames, which may be cut, and its Python frames.
+fn merged(pid: i32, thread: Thread, frames: Vec<Frame>, is_cut: bool, python: Option<&RawFrames>) -> ThreadStack {
+    // All of Python is there, whatever is missing of what it is called from.
+    let is_cut = is_cut && python.is_none_or(|python| python.is_cut || python.runs.is_empty());
+    stack(pid, thread, frames, python.is_some_and(|python| python.holds_gil), is_cut)
+}
+
+fn stack(pid: i32, thread: Thread, frames: Vec<Frame>, holds_gil: bool, is_cut: bool) -> ThreadStack {
+    let is_main = thread.tid == pid;
+    let is_idle = idle::is_idle(is_main, thread.state, &thread.name, &frames);
+    let kernel = in_kernel(&thread);
+    ThreadStack {
+        tid: Pid(thread.tid),
+        name: thread.name,
+        is_main,
+        state: thread.state,
+        run_us: thread.run_us,
+        holds_gil,
+        kernel,
+        frames,
+        is_idle,
+        is_cut,
+    }
+}
+
+/// The system call, for calls on a descriptor also what it is; for one that waits for a disk, or in an
+/// uninterruptible sleep, also the place in the kernel.
+fn in_kernel(thread: &Thread) -> Option<String> {
+    let pid = thread.tid;
+    let call = thread.call.and_then(|call| {
+        if call.is_restarted() {
+            return call.name_of_restarted(thread.wchan.as_deref(), Memory { pid }).map(str::to_owned);
+        }
+        let name = call.name()?;
+        let descriptor = i32::try_from(call.first).ok().filter(|_| call.is_on_descriptor());
+        let file = descriptor.and_then(|fd| fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok());
+        Some(match (descriptor, file) {
+            (Some(0), Some(file)) => format!("{name} stdin, {}", file.display()),
+            (_, Some(file)) => format!("{name} {}", file.display()),
+            (_, None) => name.to_owned(),
+        })
+    });
+    let is_deep = thread.state == ThreadState::Uninterruptible || thread.wchan.as_deref().is_some_and(is_for_disk);
+    match (call, &thread.wchan) {
+        (Some(call), Some(place)) if is_deep => Some(format!("{call} in {place}")),
+        (None, Some(place)) => Some(place.clone()),
+        (call, _) => call,
+    }
+}
+
+/// Its command, on one line.
+fn command(pid: i32) -> String {
+    let words = proc::arguments(pid, COMMAND_BYTES);
+    let words: Vec<String> = words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    words.join(" ").replace(['\n', '\r'], " ")
+}

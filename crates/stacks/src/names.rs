@@ -1,0 +1,106 @@
+//! Names of functions as people write them.
+
+use cpp_demangle::DemangleOptions;
+
+/// Names of templates may be longer than all else on a screen.
+const MAX_LENGTH: usize = 160;
+
+/// A symbol of C++, Rust or Cython without its arguments and the parameters of its templates; any other as it is.
+pub(crate) fn short(symbol: &str) -> String {
+    if let Ok(name) = rustc_demangle::try_demangle(symbol) {
+        return without_parameters(&format!("{name:#}"));
+    }
+    // A compiler's copies and parts of a function: `f.cold`, `f.constprop.0`, `f.isra.0`.
+    let plain = symbol.split_once('.').map_or(symbol, |(name, _)| if name.is_empty() { symbol } else { name });
+    // A version: `f@@GLIBC_2.17`.
+    let plain = plain.split_once('@').map_or(plain, |(name, _)| if name.is_empty() { plain } else { name });
+    if let Some(name) = of_cython(plain) {
+        return name;
+    }
+    if !plain.starts_with("_Z") {
+        // Debug information of C++ and Rust has names with parameters.
+        return without_parameters(plain);
+    }
+    let options = DemangleOptions::new().no_params().no_return_type().recursion_limit(64);
+    let name = cpp_demangle::BorrowedSymbol::new(plain.as_bytes()).ok();
+    match name.and_then(|name| name.demangle_with_options(&options).ok()) {
+        Some(name) => without_parameters(&name),
+        None => plain.to_owned(),
+    }
+}
+
+/// `__pyx_pw_6mpi4py_3MPI_4Comm_293allreduce`: each part has its length before it, the last one a number of its own.
+fn of_cython(symbol: &str) -> Option<String> {
+    let rest = symbol.strip_prefix("__pyx_")?;
+    let mut rest = rest.strip_prefix("pw_").or_else(|| rest.strip_prefix("pf_")).or_else(|| rest.strip_prefix("f_"))?;
+    let mut parts = Vec::new();
+    loop {
+        let digits = rest.find(|letter: char| !letter.is_ascii_digit())?;
+        let name = &rest[digits..];
+        let length = rest[..digits].parse::<usize>().ok();
+        match length.and_then(|length| Some((name.get(..length)?, name.get(length..)?.strip_prefix('_')?))) {
+            Some((part, after)) if !part.is_empty() => {
+                parts.push(part);
+                rest = after;
+            }
+            _ => {
+                parts.push(name);
+                return (parts.len() > 1).then(|| parts.join("."));
+            }
+        }
+    }
+}
+
+/// Removes what stands in angle brackets or parentheses, except of operators, of `(anonymous namespace)`, and of
+/// `<T as Trait>::f`.
+fn without_parameters(name: &str) -> String {
+    let mut short = String::new();
+    let mut depth = 0usize;
+    for (at, letter) in name.char_indices() {
+        let is_of_operator = short.ends_with("operator") || (depth == 0 && short.ends_with("operator<"));
+        let is_kept = depth == 0 && (is_of_operator || at == 0 || name[at..].starts_with("(anonymous"));
+        match letter {
+            '<' | '(' if is_kept => short.push(letter),
+            '<' | '(' => depth += 1,
+            // An arrow's point closes nothing.
+            '>' if name[..at].ends_with('-') => {}
+            '>' | ')' if depth > 0 => depth -= 1,
+            _ if depth == 0 => short.push(letter),
+            _ => {}
+        }
+    }
+    let short = short.replace("::::", "::");
+    let short = short.strip_suffix(" const").unwrap_or(&short);
+    let short = short.strip_suffix("::").unwrap_or(short);
+    match short.char_indices().nth(MAX_LENGTH) {
+        Some((end, _)) => format!("{}...", &short[..end]),
+        None => short.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_neither_arguments_nor_parameters() {
+        for (symbol, name) in [
+            ("MPI_Recv", "MPI_Recv"),
+            ("_ZN4gloo9transport3tcp4Loop3runEv", "gloo::transport::tcp::Loop::run"),
+            ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector::push_back"),
+            ("_ZlsRSoi", "operator<<"),
+            ("_ZN3foo3barILi3EEEvv.cold", "foo::bar"),
+            ("work.constprop.0", "work"),
+            ("_ZN4gloo12_GLOBAL__N_19allreduceEv", "gloo::(anonymous namespace)::allreduce"),
+            ("_ZZN3app3runEvENKUliE_clEi", "app::run::{lambda#1}::operator()"),
+            ("__pyx_pw_6mpi4py_3MPI_4Comm_293allreduce", "mpi4py.MPI.Comm.allreduce"),
+            ("__pyx_f_6mpi4py_3MPI_PyMPI_Commctx_INTRA", "mpi4py.MPI.PyMPI_Commctx_INTRA"),
+            ("__pyx_unpickle", "__pyx_unpickle"),
+            ("wait<alloc::rc::Rc<T>>", "wait"),
+            ("_RNvCskwGfYPst2Cb_3foo3bar", "foo::bar"),
+            ("_ZN4core3ptr13drop_in_place17h0123456789abcdefE", "core::ptr::drop_in_place"),
+        ] {
+            assert_eq!(short(symbol), name, "{symbol}");
+        }
+    }
+}

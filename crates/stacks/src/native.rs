@@ -1,0 +1,367 @@
+//! Native frames: a copied stack is unwound, and its addresses get names.
+
+use std::collections::HashSet;
+use std::num::NonZeroU64;
+use std::rc::Rc;
+use std::time::Instant;
+
+use framehop::{
+    CacheNative, ExplicitModuleSectionInfo, FrameAddress, MayAllocateDuringUnwind, Module, UnwindRegsNative, Unwinder,
+    UnwinderNative,
+};
+use rankrun_core::stacks::Frame;
+use rankrun_sys::trace::Registers;
+
+use crate::capture::Copied;
+use crate::image::Image;
+use crate::images::{Images, Loaded, file_name};
+use crate::maps::{Mapping, Mappings};
+use crate::memory::{Memory, word_at};
+use crate::names;
+
+/// A native frame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct NativeFrame {
+    /// Its symbol as it is in the object file.
+    pub(crate) symbol: Option<&'static str>,
+    /// The object file.
+    pub(crate) module: String,
+    pub(crate) is_of_python: bool,
+    /// It is where the execution of the program begins.
+    pub(crate) is_entry: bool,
+    /// Those that were inlined first.
+    pub(crate) frames: Vec<Frame>,
+}
+
+/// A stack whose addresses have no names yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unwound {
+    /// Innermost first.
+    calls: Vec<Call>,
+    /// There are more.
+    pub(crate) is_cut: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    /// An address within the instruction that calls.
+    At(u64),
+    /// What calls is the kernel: a signal is handled.
+    Signal,
+}
+
+/// What a call calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Callee {
+    At(u64),
+    Unknown,
+}
+
+/// Unwinds the stacks of one process.
+pub(crate) struct Stacks<'a> {
+    memory: Memory,
+    maps: &'a Mappings,
+    images: &'a mut Images,
+    unwinder: UnwinderNative<&'static [u8], MayAllocateDuringUnwind>,
+    cache: CacheNative<MayAllocateDuringUnwind>,
+    /// The start of each mapping whose object file the unwinder knows, or that has none.
+    known: HashSet<u64>,
+    /// The same for object files: one may have several mappings of code.
+    added: HashSet<u64>,
+    /// When names are no longer looked up.
+    until: Instant,
+    /// That time is over, and names are missing.
+    pub(crate) is_late: bool,
+}
+
+impl<'a> Stacks<'a> {
+    pub(crate) fn new(memory: Memory, maps: &'a Mappings, images: &'a mut Images, until: Instant) -> Stacks<'a> {
+        Stacks {
+            memory,
+            maps,
+            images,
+            unwinder: UnwinderNative::new(),
+            cache: CacheNative::new(),
+            known: HashSet::new(),
+            added: HashSet::new(),
+            until,
+            is_late: false,
+        }
+    }
+
+    /// The calls of a thread, at most `depth`.
+    pub(crate) fn unwind(&mut self, copied: &Copied, depth: usize) -> Unwound {
+        let depth = if self.is_over() { 1 } else { depth };
+        let (calls, is_cut) = self.addresses(copied, depth);
+        Unwound { calls, is_cut }
+    }
+
+    /// Looks up the functions of all these stacks, with one pass over each symbol table.
+    pub(crate) fn learn<'b>(&mut self, stacks: impl Iterator<Item = &'b Unwound>) {
+        let mut images: Vec<(Rc<Image>, Vec<u64>)> = Vec::new();
+        for call in stacks.flat_map(|stack| &stack.calls) {
+            let Call::At(address) = *call else { continue };
+            let Some(mapping) = self.maps.code_at(address) else { continue };
+            let Some(Loaded { image, bias }) = self.images.loaded(self.memory, mapping) else { continue };
+            let own = address.wrapping_sub(bias);
+            match images.iter_mut().find(|(known, _)| Rc::ptr_eq(known, &image)) {
+                Some((_, addresses)) => addresses.push(own),
+                None => images.push((image, vec![own])),
+            }
+        }
+        for (image, addresses) in images {
+            if !image.knows(&addresses) && !self.is_over() {
+                image.learn(&addresses);
+            }
+        }
+    }
+
+    /// The frames of a stack, innermost first.
+    pub(crate) fn frames(&mut self, stack: &Unwound) -> Vec<NativeFrame> {
+        let name = |call: &Call| match *call {
+            Call::At(address) => self.name(address),
+            Call::Signal => signal(),
+        };
+        stack.calls.iter().map(name).collect()
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.is_late = self.is_late || Instant::now() >= self.until;
+        self.is_late
+    }
+
+    /// The calls, innermost first.
+    fn addresses(&mut self, copied: &Copied, depth: usize) -> (Vec<Call>, bool) {
+        let stack = Stack { start: copied.registers.sp, bytes: &copied.stack };
+        let mut pc = copied.registers.pc;
+        let mut registers = unwind_registers(copied.registers);
+        let mut lacks_fp = copied.lacks_fp;
+        let mut address = FrameAddress::from_instruction_pointer(pc);
+        let mut found: Vec<Call> = Vec::new();
+        loop {
+            if self.maps.code_at(pc).is_none() && !found.is_empty() {
+                return (found, true);
+            }
+            found.push(Call::At(address.address_for_lookup()));
+            if found.len() >= depth {
+                return (found, true);
+            }
+            self.load(pc);
+            if let Some(interrupted) = self.interrupted(pc, registers.sp(), &stack) {
+                // All registers of what was interrupted are on the stack.
+                found.pop();
+                found.push(Call::Signal);
+                registers = unwind_registers(interrupted);
+                pc = interrupted.pc;
+                address = FrameAddress::from_instruction_pointer(pc);
+                lacks_fp = false;
+                continue;
+            }
+            let before = registers;
+            let mut read = |at: u64| stack.word(at).ok_or(());
+            let mut next = self.unwinder.unwind_frame(address, &mut registers, &mut self.cache, &mut read);
+            let goes_on =
+                |next: &Result<Option<u64>, _>| matches!(next, Ok(Some(pc)) if self.maps.code_at(*pc).is_some());
+            if lacks_fp && !goes_on(&next) {
+                // What the frame pointer should be is still on the stack if a caller has one.
+                lacks_fp = false;
+                if let Some(fp) = self.likely_fp(pc, before.sp(), &stack) {
+                    let mut with_fp = before;
+                    set_fp(&mut with_fp, fp);
+                    let other = self.unwinder.unwind_frame(address, &mut with_fp, &mut self.cache, &mut read);
+                    if goes_on(&other) {
+                        (next, registers) = (other, with_fp);
+                    }
+                }
+            }
+            match next {
+                Ok(Some(caller)) => {
+                    let Some(return_address) = NonZeroU64::new(caller) else { return (found, false) };
+                    pc = caller;
+                    address = FrameAddress::from_return_address(return_address.get()).unwrap_or(address);
+                }
+                Ok(None) | Err(framehop::Error::ReturnAddressIsNull) => return (found, false),
+                Err(_) => return (found, true),
+            }
+        }
+    }
+
+    /// Tells the unwinder of the object file at an address.
+    fn load(&mut self, pc: u64) {
+        let Some(mapping) = self.maps.code_at(pc) else { return };
+        if !self.known.insert(mapping.start) {
+            return;
+        }
+        let Some(Loaded { image, bias }) = self.images.loaded(self.memory, mapping) else { return };
+        let same_file = |other: &&Mapping| other.file == mapping.file && other.path == mapping.path;
+        let (start, end) = if mapping.path.starts_with('/') {
+            let of_it = || self.maps.0.iter().filter(same_file);
+            // The same file may be mapped again, elsewhere, as data.
+            let near = || of_it().filter(|other| other.start.wrapping_sub(bias) < u64::from(u32::MAX));
+            (
+                near().map(|other| other.start).min().unwrap_or(mapping.start),
+                near().map(|other| other.end).max().unwrap_or(mapping.end),
+            )
+        } else {
+            (mapping.start, mapping.end)
+        };
+        if !self.added.insert(start) {
+            return;
+        }
+        let section = |name: &str| image.section(name);
+        let (text, got) = (section(".text"), section(".got"));
+        let (table, index) = (section(".eh_frame"), section(".eh_frame_hdr"));
+        let debug = if table.is_none() { section(".debug_frame") } else { None };
+        let info = ExplicitModuleSectionInfo {
+            base_svma: start.wrapping_sub(bias),
+            text_svma: text.as_ref().map(|section| section.0.clone()),
+            text: text.map(|section| section.1),
+            got_svma: got.map(|section| section.0),
+            eh_frame_svma: table.as_ref().map(|section| section.0.clone()),
+            eh_frame: table.map(|section| section.1),
+            eh_frame_hdr_svma: index.as_ref().map(|section| section.0.clone()),
+            eh_frame_hdr: index.map(|section| section.1),
+            debug_frame: debug.map(|section| section.1),
+            ..Default::default()
+        };
+        self.unwinder.add_module(Module::new(image.name.clone(), start..end, start, info));
+    }
+
+    /// The registers that a signal handler's caller will have, if the code at `pc` is the return from a handler.
+    fn interrupted(&self, pc: u64, sp: u64, stack: &Stack<'_>) -> Option<Registers> {
+        if !cfg!(target_arch = "x86_64") {
+            return None;
+        }
+        // mov $15, %rax; syscall: what every C library has there.
+        const RETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+        let mut code = [0; RETURN.len()];
+        if !self.memory.fill(pc, &mut code) || code != RETURN {
+            return None;
+        }
+        // struct ucontext of the kernel: flags, link, stack_t (24 bytes), then r8 to r15, di, si, bp, bx, dx, ax, cx, sp, ip.
+        let register = |index: u64| stack.word(sp + 40 + 8 * index);
+        Some(Registers { fp: register(10)?, sp: register(15)?, pc: register(16)?, ..Registers::default() })
+    }
+
+    /// The innermost place on the stack that looks like a saved frame pointer below the return address of the function at
+    /// `pc`.
+    fn likely_fp(&mut self, pc: u64, sp: u64, stack: &Stack<'_>) -> Option<u64> {
+        /// Words that are tried: larger frames are rare.
+        const TRIES: usize = 4096;
+        let end = stack.start + stack.bytes.len() as u64;
+        let first = sp.next_multiple_of(8);
+        let places = (first..end).step_by(8).take(TRIES);
+        let calls: Vec<(u64, Callee)> = places.filter_map(|at| Some((at, self.callee(stack.word(at + 8)?)?))).collect();
+        // Calls of former functions are still on the stack. A function that is not called directly, or whose caller has
+        // ended with a jump to it, has another callee in front of its return address.
+        let start = self.start_of_function(pc);
+        let is_own = |callee: Callee| matches!((callee, start), (Callee::At(target), Some(start)) if target == start);
+        let own = calls.iter().find(|(_, callee)| is_own(*callee));
+        own.or(calls.first()).map(|(at, _)| *at)
+    }
+
+    /// What the instruction before an address calls, if it is a call.
+    fn callee(&self, address: u64) -> Option<Callee> {
+        self.maps.code_at(address)?;
+        let mut before = [0; 7];
+        if !self.memory.fill(address.wrapping_sub(7), &mut before) {
+            return None;
+        }
+        // x86-64: call rel32; call through a register or memory (ff /2), two to seven bytes long.
+        if let [_, _, 0xe8, a, b, c, d] = before {
+            return Some(Callee::At(address.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into())));
+        }
+        let is_indirect = |length: usize| before[7 - length] == 0xff && before[8 - length] >> 3 & 7 == 2;
+        [2, 3, 4, 6, 7].into_iter().any(is_indirect).then_some(Callee::Unknown)
+    }
+
+    /// Where the function at an address begins, if it has a name.
+    fn start_of_function(&mut self, address: u64) -> Option<u64> {
+        let mapping = self.maps.code_at(address)?;
+        let Loaded { image, bias } = self.images.loaded(self.memory, mapping)?;
+        let own = address.wrapping_sub(bias);
+        if !image.knows(&[own]) && !self.is_over() {
+            image.learn(&[own]);
+        }
+        Some(image.function(own)?.start.wrapping_add(bias))
+    }
+
+    fn name(&mut self, address: u64) -> NativeFrame {
+        let Some(mapping) = self.maps.code_at(address) else {
+            return unnamed(address, "?".to_owned());
+        };
+        let Some(Loaded { image, bias }) = self.images.loaded(self.memory, mapping) else {
+            let name = file_name(&mapping.path);
+            // Code that was made at run time.
+            let module = if name.is_empty() { "generated code" } else { name };
+            return unnamed(address - mapping.start + mapping.offset, module.to_owned());
+        };
+        let own = address.wrapping_sub(bias);
+        let symbol = image.function(own).map(|function| function.name);
+        let lines = if image.has_lines() || !self.is_over() { image.lines_at(own) } else { Vec::new() };
+        let last = lines.len().saturating_sub(1);
+        let mut frames: Vec<Frame> = lines
+            .into_iter()
+            .enumerate()
+            .map(|(index, line)| {
+                // The names of debug information lack what the linker knows, as aliases.
+                let name = line.function.as_deref().or(if index == last { symbol } else { None });
+                Frame {
+                    function: name.map_or_else(|| format!("{own:#x}"), names::short),
+                    file: Some(line.file.unwrap_or_else(|| image.name.clone())),
+                    line: line.line,
+                    is_python: false,
+                }
+            })
+            .collect();
+        if frames.is_empty() {
+            let function = symbol.map_or_else(|| format!("{own:#x}"), names::short);
+            frames.push(Frame { function, file: Some(image.name.clone()), line: None, is_python: false });
+        }
+        // `_start` is some dozens of bytes long.
+        let is_entry = own.wrapping_sub(image.entry) < 64;
+        NativeFrame { symbol, module: image.name.clone(), is_of_python: image.is_python, is_entry, frames }
+    }
+}
+
+/// Where a signal interrupted the program.
+fn signal() -> NativeFrame {
+    let frame = Frame { function: "<signal>".to_owned(), file: None, line: None, is_python: false };
+    NativeFrame { symbol: None, module: String::new(), is_of_python: false, is_entry: false, frames: vec![frame] }
+}
+
+fn unnamed(offset: u64, module: String) -> NativeFrame {
+    let frame = Frame { function: format!("{offset:#x}"), file: Some(module.clone()), line: None, is_python: false };
+    NativeFrame { symbol: None, module, is_of_python: false, is_entry: false, frames: vec![frame] }
+}
+
+struct Stack<'a> {
+    start: u64,
+    bytes: &'a [u8],
+}
+
+impl Stack<'_> {
+    fn word(&self, address: u64) -> Option<u64> {
+        word_at(self.bytes, usize::try_from(address.checked_sub(self.start)?).ok()?)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn unwind_registers(registers: Registers) -> UnwindRegsNative {
+    UnwindRegsNative::new(registers.pc, registers.sp, registers.fp)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn set_fp(registers: &mut UnwindRegsNative, fp: u64) {
+    registers.set_bp(fp);
+}
+
+#[cfg(target_arch = "aarch64")]
+fn unwind_registers(registers: Registers) -> UnwindRegsNative {
+    UnwindRegsNative::new(registers.lr, registers.sp, registers.fp)
+}
+
+#[cfg(target_arch = "aarch64")]
+fn set_fp(registers: &mut UnwindRegsNative, fp: u64) {
+    registers.set_fp(fp);
+}

@@ -1,0 +1,127 @@
+//! A training with real torch on four hosts that are cut off, frozen and killed at random: it goes on with those that are left, and
+//! reaches its last step with the right loss.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rankrun_core::evidence::Class;
+use rankrun_core::report::Report;
+use rankrun_tests::{Cut, Environment, Host, Hosts, Job, Random, full_scale, processes, seeds, wait_until};
+use rustix::process::Signal;
+
+/// Each attempt imports torch in up to eight processes, on a busy machine in two minutes.
+const ATTEMPT: Duration = Duration::from_secs(180);
+/// How long a host may take to be empty after a job: it may have to notice that it was lost.
+const MOMENT: Duration = Duration::from_secs(20);
+/// Steps of an attempt that is to lose a host, and those of the last.
+const PACE: u64 = 30;
+
+/// What happens to a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Misfortune {
+    /// It hears nothing, and is not heard.
+    Cut,
+    /// Its connections are reset.
+    Reset,
+    /// Nothing runs there.
+    Freeze,
+    /// Every process of the job on it is killed.
+    Kill,
+}
+
+impl Misfortune {
+    const ALL: [Misfortune; 4] = [Misfortune::Cut, Misfortune::Kill, Misfortune::Freeze, Misfortune::Reset];
+
+    fn befall(self, host: &Host) {
+        match self {
+            Misfortune::Cut => host.cut(Cut::Silent),
+            Misfortune::Reset => host.cut(Cut::Reset),
+            Misfortune::Freeze => host.freeze(),
+            Misfortune::Kill => {
+                for process in host.survivors() {
+                    processes::send(process.pid, Signal::KILL);
+                }
+            }
+        }
+    }
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests have a directory of their own").to_owned()
+}
+
+#[test]
+fn a_torch_training_whose_hosts_are_lost_at_random_ends_with_the_right_loss() {
+    let Some(torch) = Environment::find("torch") else { return };
+    let (seed, jobs) = (*seeds(1).start(), full_scale(4, 1));
+    let mut random = Random::new(seed);
+    let script = repository().join("tests/programs/restart/train_nodes.py").display().to_string();
+    let python = torch.program("python3");
+    for job in 0..jobs {
+        let Some(hosts) = Hosts::up(4) else { return };
+        let mut alive: Vec<usize> = (0..4).collect();
+        let count = 3;
+        let steps = ((count + 1) * PACE).to_string();
+        let directory = hosts.directory().join("jobs");
+        let train = |options: &[&str]| {
+            let place = directory.join(if options.is_empty() { "alone" } else { "together" });
+            fs::create_dir_all(&place).expect("it is ours");
+            let reports = place.join("report").display().to_string();
+            let pace = if options.is_empty() { steps.clone() } else { PACE.to_string() };
+            let all = ["--report-dir", &reports, "--grace", "2s"].into_iter().chain(options.iter().copied());
+            let job = Job::new(all.chain([&*python, &*script, &*steps, &*pace]))
+                .at(hosts.front())
+                .env("PYTHONPATH", repository().join("python"))
+                .env("PYTHONDONTWRITEBYTECODE", "1")
+                .current_dir(&place);
+            (job, place.join("report/report.json"))
+        };
+        let (unharmed, _) = train(&[]);
+        let unharmed = unharmed.bound(ATTEMPT).run();
+        assert_eq!(unharmed.code, Some(0), "{}", unharmed.stderr_text());
+        let words = ["-H", "node[0-3]:2", "--nnodes", "1:4", "--max-restarts", "3", "--node-timeout", "3s"];
+        let (harmed, report) = train(&words);
+        let (harmed, checkpoint) = (harmed.start(), directory.join("together/checkpoint"));
+        let errors = || String::from_utf8_lossy(&harmed.stderr_so_far()).into_owned();
+        let mut story = Vec::new();
+        for attempt in 0..count {
+            let before = fs::read(&checkpoint).ok();
+            let trains = || (fs::read(&checkpoint).ok() != before).then_some(());
+            wait_until(ATTEMPT, trains).unwrap_or_else(|| panic!("attempt {attempt}: {story:?}\n{}", errors()));
+            // Some steps later: while ranks compute, meet, save, or wait.
+            let after = Duration::from_millis(random.below(1500));
+            let _ = wait_until(after, || None::<()>);
+            let victim = alive.remove(random.below(alive.len() as u64) as usize);
+            let misfortune = Misfortune::ALL[((attempt + job as u64) % 4) as usize];
+            misfortune.befall(hosts.node(victim));
+            story.push((misfortune, victim));
+        }
+        let harmed = harmed.finish(ATTEMPT);
+        hosts.nodes().iter().for_each(|host| {
+            host.thaw();
+            host.heal();
+        });
+        let text = format!("RANKRUN_TEST_SEED={seed}, job {job}: {story:?}\n{}", harmed.stderr_text());
+        assert_eq!(harmed.code, Some(0), "{text}");
+        assert_eq!(harmed.stdout_text(), unharmed.stdout_text(), "{text}");
+        assert!(
+            text.contains("begin 3: ") && !text.contains("begin 3: 0 of"),
+            "it goes on from its checkpoint: {text}"
+        );
+        let report = fs::read(report).expect("a report");
+        let report: Report = serde_json::from_slice(&report).expect("a report");
+        assert_eq!(report.attempts.len(), story.len(), "{text}");
+        for (past, (_, victim)) in report.attempts.iter().zip(&story) {
+            assert_eq!(past.class, Some(Class::NodeLost), "attempt {}: {text}", past.attempt);
+            assert!(past.summary.starts_with(&format!("node node{victim} was lost")), "{}: {text}", past.summary);
+        }
+        // A session of sshd whose connection was cut lasts until TCP gives up; where all was killed, the empty cgroup stays.
+        let left = || {
+            let all = hosts.nodes().iter().flat_map(Host::survivors);
+            all.filter(|process| process.name != "sshd").collect::<Vec<_>>()
+        };
+        let is_empty = wait_until(MOMENT, || left().is_empty().then_some(()));
+        assert!(is_empty.is_some(), "{:?}: {text}", left());
+    }
+}
