@@ -9,7 +9,7 @@ use rankrun_core::evidence::Class;
 use rankrun_core::report::Report;
 use rankrun_core::verdict::Fate;
 use rankrun_tests::{
-    Cut, Ended, Hosts, Job, Running, full_scale, helper, monotonic, processes, rankrun, slowness, wait_until,
+    Cut, Ended, Host, Hosts, Job, Running, full_scale, helper, monotonic, processes, rankrun, slowness, wait_until,
 };
 use rustix::process::Signal;
 
@@ -17,6 +17,8 @@ use rustix::process::Signal;
 const MOMENT: Duration = Duration::from_secs(10);
 /// How long a process of a job may take to appear.
 const START: Duration = Duration::from_secs(30);
+/// What the jobs have as `--node-timeout`.
+const NODE_TIMEOUT: Duration = Duration::from_secs(3);
 /// From a loss to the end: `--node-timeout`, the grace, what is asked of the node again, and a margin.
 const BOUND: Duration = Duration::from_secs(40);
 
@@ -317,6 +319,30 @@ fn a_frozen_node_is_lost_and_ends_its_workers_when_it_thaws() {
     assert_eq!(report.left.unproven, ["node1"], "{}", ended.stderr_text());
     hosts.node(1).thaw();
     assert_nothing_left(&hosts, "frozen");
+    hosts.finish(MOMENT);
+}
+
+/// As on a machine that sleeps, or a host of virtual machines that stands still: nobody was silent, since nobody listened.
+#[test]
+fn what_stands_still_all_together_goes_on() {
+    let Some(hosts) = Hosts::up(NODES) else { return };
+    let running = start(&hosts, &[], &[&tree(), "--obedient", "--on-go", "--rank", "3", "--exit", "7"]);
+    running.wait_for_ranks(4);
+    let all = || hosts.nodes().iter().chain([hosts.front()]);
+    all().for_each(Host::freeze);
+    let (since, timeouts) = (monotonic(), 3 * NODE_TIMEOUT);
+    let over = wait_until(2 * timeouts, || (monotonic() - since > timeouts).then_some(()));
+    assert!(over.is_some());
+    all().for_each(Host::thaw);
+    // Longer than an agent needs to take its front for lost.
+    let since = monotonic();
+    assert!(wait_until(2 * timeouts, || (monotonic() - since > timeouts).then_some(())).is_some());
+    running.sign("go");
+    let ended = running.finish(BOUND);
+    assert_eq!(ended.code, Some(7), "{}", ended.stderr_text());
+    let report = report(&hosts, &ended);
+    assert_eq!(report.culprit.map(|culprit| culprit.rank), Some(Rank(3)), "{}", ended.stderr_text());
+    assert_nothing_left(&hosts, "all frozen");
     hosts.finish(MOMENT);
 }
 

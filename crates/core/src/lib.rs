@@ -14,7 +14,7 @@ pub use conclusion::{
     absence, evidence, exit, headline, open_mpi, order, peers, status, stderr, testimony, verdict, window,
 };
 pub(crate) use conclusion::{causes, echoes, endings, recognisers};
-pub use machines::{condition, gang, grace, lease, names, node_clock, restart, roster, team, timers, worker};
+pub use machines::{condition, gang, grace, lease, names, node_clock, restart, roster, silence, team, timers, worker};
 pub use record::{
     advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, overview, printable, reach, report,
     result, standing, suggest, text, torchrun_summary,

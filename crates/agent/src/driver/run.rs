@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use rankrun_core::silence::Silence;
 use rankrun_core::team::Event;
 use rankrun_core::worker::{Stop, StopWhy};
 use rankrun_core::{ExitCode, Slot};
@@ -36,9 +37,9 @@ pub(super) struct Loop {
     team: Option<Team>,
     /// `None` once the front is lost.
     link: Option<Link>,
-    /// How long the front may be silent before it counts as lost, and when it was heard last.
+    /// How long the front may be silent before it counts as lost, and how long it has been.
     patience: Option<Duration>,
-    heard: Duration,
+    silence: Silence,
     /// The front has sent `End`.
     end: bool,
     guard_lost: bool,
@@ -78,7 +79,7 @@ impl Loop {
             team: None,
             link: None,
             patience,
-            heard: Duration::ZERO,
+            silence: Silence::default(),
             end: false,
             guard_lost: false,
         }
@@ -103,7 +104,8 @@ impl Loop {
             }
             if !self.hands.clock.is_paused() {
                 let now = self.hands.clock.now();
-                if self.silent_until().is_some_and(|until| until <= now) {
+                let silence = self.silence.look(now);
+                if self.link.is_some() && self.patience.is_some_and(|patience| patience <= silence) {
                     self.lose_front(now);
                 }
                 self.hands.worker_socket.tick(now, &self.hands.poller);
@@ -128,7 +130,7 @@ impl Loop {
 
     /// When the front has been silent for too long.
     fn silent_until(&self) -> Option<Duration> {
-        self.link.as_ref().and(self.patience).map(|patience| self.heard + patience)
+        self.link.as_ref().and(self.patience).map(|patience| self.silence.until(patience))
     }
 
     fn timeout(&self) -> Duration {
@@ -235,7 +237,7 @@ impl Loop {
     fn receive(&mut self, now: Duration) {
         let Some(link) = &mut self.link else { return };
         self.hands.lease.front_is_alive();
-        self.heard = now;
+        self.silence.heard(now);
         let mut messages = Vec::new();
         let alive = link.receive(&mut messages);
         for message in messages {
@@ -281,7 +283,7 @@ impl Loop {
             }
             ToAgent::Resume => {
                 self.hands.clock.resume();
-                self.heard = self.hands.clock.now();
+                self.silence.heard(self.hands.clock.now());
                 self.freeze(false);
             }
             ToAgent::Credit { stream, bytes } => {

@@ -1,5 +1,5 @@
 //! State machines: of a worker, of the workers of one agent, of the gang, of its attempts, of the nodes that join, and of the lease
-//! between agent and guard; the names that its ranks have published, and the clocks of nodes, on which the times of events are read.
+//! between agent and guard and of silence between front and agents; the names that its ranks have published, and the clocks of nodes, on which the times of events are read.
 
 pub mod condition;
 pub mod gang;
@@ -9,6 +9,7 @@ pub mod names;
 pub mod node_clock;
 pub mod restart;
 pub mod roster;
+pub mod silence;
 pub mod team;
 pub mod timers;
 pub mod worker;

@@ -14,7 +14,7 @@ use rankrun_wire::message::Hello;
 
 use crate::job::front::{Front, Outcome, Refused};
 use crate::job::run::Token;
-use crate::nodes::{News, NodeHandle, Silence, Srun, Step};
+use crate::nodes::{News, NodeHandle, Srun, Step};
 
 /// How long the step of Slurm may take to end after the job.
 const SRUN_BOUND: Duration = Duration::from_secs(5);
@@ -41,13 +41,14 @@ impl Front {
             }
             Some(News::Joined { node, host, from, link }) => {
                 let node = NodeId(node.0);
-                let verbosity = self.plan.verbosity;
+                let (now, verbosity) = (self.now(), self.plan.verbosity);
                 let Some(handle) = self.nodes.get_mut(node.index()) else { return };
                 if let Some(place) = handle.place {
                     self.plan.spec.map.rename_node(place, &host);
                     self.facts.map.rename_node(place, &host);
                 }
-                (handle.silence, handle.link) = (Silence::default(), Some(*link));
+                handle.silence.heard(now);
+                handle.link = Some(*link);
                 handle.name.clone_from(&host);
                 if let Some(remote) = handle.remote_mut() {
                     remote.server = Some(from);

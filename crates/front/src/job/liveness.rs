@@ -7,7 +7,6 @@ use rankrun_core::{NodeId, gang};
 use crate::job::front::Front;
 use crate::job::muster::BEAT;
 use crate::link::LinkError;
-use crate::nodes::Silence;
 
 /// After this silence a node is suspected.
 const SUSPECT: Duration = Duration::from_secs(10);
@@ -20,7 +19,7 @@ impl Front {
         let timeout = self.plan.hosts.node_timeout;
         let (mut suspects, mut lost) = (Vec::new(), Vec::new());
         for node in self.nodes.iter_mut().filter(|node| node.link.is_some() && node.remote().is_some()) {
-            let silence = node.silence.lasted(now, BEAT);
+            let silence = node.silence.look(now);
             if silence >= timeout {
                 lost.push(node.id);
                 continue;
@@ -34,7 +33,7 @@ impl Front {
             }
         }
         for (name, silence) in suspects {
-            let rest = timeout.saturating_sub(silence).as_secs();
+            let rest = timeout.saturating_sub(silence).as_millis().div_ceil(1_000);
             self.note(format!(
                 "node {name} has been silent for {} s; it counts as lost in {rest} s (--node-timeout)",
                 silence.as_secs()
@@ -52,8 +51,9 @@ impl Front {
 
     /// A node has been heard.
     pub(crate) fn heard(&mut self, node: NodeId) {
+        let now = self.now();
         let handle = &mut self.nodes[node.index()];
-        handle.silence = Silence::default();
+        handle.silence.heard(now);
         if std::mem::take(&mut handle.is_suspect) {
             let name = handle.name.clone();
             self.note(format!("node {name} answers again"));

@@ -24,7 +24,7 @@ use crate::job::event::FrontEffect;
 use crate::job::front::{Front, Refused};
 use crate::job::run::Token;
 use crate::link::Link;
-use crate::nodes::{Call, NodeHandle, OwnBinary, Silence, Ssh, has_proxy};
+use crate::nodes::{Call, NodeHandle, OwnBinary, Ssh, has_proxy};
 
 /// Nodes that are being reached at a time, and behind a jump host.
 const AT_A_TIME: usize = 64;
@@ -289,8 +289,9 @@ impl Front {
             let why = format!("it is {} there and {} here", greeting.release, Hello::ours().release);
             return self.cannot_reach(node, Step::Version, &why);
         }
+        let now = self.now();
         let handle = &mut self.nodes[node.index()];
-        handle.silence = Silence::default();
+        handle.silence.heard(now);
         let name = handle.name.clone();
         let Some(remote) = handle.remote_mut() else { return };
         (remote.client, remote.server, remote.greet_by) = (greeting.client, greeting.server, None);

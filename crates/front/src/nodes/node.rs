@@ -7,6 +7,7 @@ use std::time::Duration;
 use rankrun_agent::{Act, GuardState, Keeper, LastKnown, Launched};
 use rankrun_core::node_clock::NodeClock;
 use rankrun_core::reach::{Step, essence};
+use rankrun_core::silence::Silence;
 use rankrun_core::{ExitCode, NodeId, NodeRank, Rank, RankMap};
 use rankrun_sys::poll::Poller;
 use rankrun_sys::process::ProcessRef;
@@ -89,28 +90,6 @@ pub(crate) struct NodeHandle {
     pub(crate) is_suspect: bool,
     /// It was sent bytes of stdin, and has not said that they were read.
     pub(crate) owes_stdin: bool,
-}
-
-/// Beats that a node has not answered. Only these count: a front that does not get to run has not asked, and must not take its own
-/// silence for that of others.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Silence {
-    /// When the first of them was sent, and how many have been.
-    since: Option<Duration>,
-    beats: u32,
-}
-
-impl Silence {
-    /// Another beat is sent.
-    pub(crate) fn asked(&mut self, now: Duration) {
-        self.since.get_or_insert(now);
-        self.beats += 1;
-    }
-
-    /// How long it has lasted: never longer than the time for which so many beats stand, `step` apart.
-    pub(crate) fn lasted(&self, now: Duration, step: Duration) -> Duration {
-        self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since).min(step * self.beats))
-    }
 }
 
 /// What a node says of itself.
@@ -366,7 +345,6 @@ impl NodeHandle {
 
     /// Asks for a sign of life, whose answer also tells how the clocks differ.
     pub(crate) fn beat(&mut self, now: Duration) -> Result<(), LinkError> {
-        self.silence.asked(now);
         self.send(&ToAgent::Beat { sent: now })
     }
 
@@ -399,27 +377,5 @@ impl Remote {
         if let Some(ssh) = &self.ssh {
             ssh.kill();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_front_that_does_not_run_takes_nobody_for_silent() {
-        let step = Duration::from_secs(1);
-        let at = Duration::from_secs;
-        let mut silence = Silence::default();
-        assert_eq!(silence.lasted(at(100), step), at(0));
-        silence.asked(at(100));
-        silence.asked(at(101));
-        assert_eq!(silence.lasted(at(102), step), at(2));
-        // It is away for a minute, and asks again.
-        silence.asked(at(160));
-        assert_eq!(silence.lasted(at(160), step), at(3));
-        silence = Silence::default();
-        silence.asked(at(161));
-        assert_eq!(silence.lasted(at(161), step), at(0));
     }
 }
