@@ -4,7 +4,7 @@
     cargo xtask env mpich && cargo build --release -p rankrun && python3 docs/images/record.py
 
 A real shell runs the commands below on a pseudo-terminal of its own; what the terminal then shows is drawn as an SVG.
-Another binary can be named as the argument. Only the standard library is used here; solver.py needs mpi4py, which the
+tests/python/test_picture.py fails when today's binary shows something else. Another binary can be named as the argument. Only the standard library is used here; solver.py needs mpi4py, which the
 first command installs.
 """
 
@@ -43,11 +43,21 @@ def main():
     binary = Path(sys.argv[1] if len(sys.argv) > 1 else HERE.parent.parent / "target/release/rankrun").resolve()
     if not binary.exists():
         sys.exit(f"{binary} does not exist: cargo build --release -p rankrun")
+    (HERE / "failure.svg").write_text(svg(screen_of(binary)), encoding="utf-8")
+
+
+def screen_of(binary):
+    """What the terminal shows after the commands."""
     screen = Screen()
     with tempfile.TemporaryDirectory(prefix="heat-") as directory:
         shutil.copy(HERE / "solver.py", directory)
         record(binary, directory, screen)
-    (HERE / "failure.svg").write_text(svg(screen), encoding="utf-8")
+    return screen
+
+
+def label(screen):
+    """The text of the picture, which the SVG has for those who cannot see it."""
+    return " / ".join(line for line in screen.text() if line)
 
 
 def python_directory():
@@ -191,10 +201,9 @@ def svg(screen):
     rows = screen.rows
     width = round(COLUMNS * CELL_WIDTH + 2 * MARGIN)
     height = BAR + len(rows) * CELL_HEIGHT + MARGIN
-    label = escape(" / ".join(line for line in screen.text() if line), quote=True)
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-        f' role="img" aria-label="{label}">',
+        f' role="img" aria-label="{escape(label(screen), quote=True)}">',
         "<!-- Made by docs/images/record.py from a real run. -->",
         f'<rect width="{width}" height="{height}" rx="8" fill="{BACKGROUND}"/>',
     ]
@@ -239,4 +248,5 @@ def run(begin, y, style, text):
     return f"<text{attributes}>{escape(text)}</text>"
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -66,10 +66,12 @@ class Telling(object):
     def tell(self, error):
         self.told = True
         last = [("code", self.code), ("thread", "MainThread")]
+        traceback = traceback_at_top(error)
         if not is_quickly_described(error):
             # The job may end meanwhile.
-            self.say("uncaught", [("exception", type_name(error))] + last)
-        self.say("uncaught", describe(error, traceback_at_top(error)) + last)
+            place = zip(("file", "line", "function"), (entries_of(traceback) or [()])[-1])
+            self.say("uncaught", [("exception", type_name(error))] + list(place) + last)
+        self.say("uncaught", describe(error, traceback) + last)
         self.watch_jax()
 
     def watch_jax(self):
@@ -184,6 +186,16 @@ def type_name(error):
     return "%s.%s" % (kind.__module__, kind.__qualname__)
 
 
+def entries_of(traceback):
+    """File, line and function of each frame, the innermost last."""
+    entries, entry = [], traceback
+    while entry is not None:
+        code = entry.tb_frame.f_code
+        entries.append((code.co_filename, entry.tb_lineno, code.co_name))
+        entry = entry.tb_next
+    return entries
+
+
 def describe(error, traceback):
     """The fields that say what an exception is and where it was raised."""
     name = type_name(error)
@@ -192,11 +204,7 @@ def describe(error, traceback):
     except BaseException:
         message = "<exception str() failed>"
     fields = [("exception", name), ("message", message)]
-    entries, entry = [], traceback
-    while entry is not None:
-        code = entry.tb_frame.f_code
-        entries.append((code.co_filename, entry.tb_lineno, code.co_name))
-        entry = entry.tb_next
+    entries = entries_of(traceback)
     if isinstance(error, SyntaxError) and error.filename and isinstance(error.lineno, int):
         fields += [("file", str(error.filename)), ("line", error.lineno)]
     elif entries:

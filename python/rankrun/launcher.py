@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import multiprocessing
+import operator
 import os
 import pickle
 import secrets
@@ -16,10 +17,11 @@ import threading
 from multiprocessing import process, spawn
 from pathlib import Path
 from types import FrameType
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 from rankrun.binary import find_binary
 from rankrun.errors import LaunchError, MainProcessError, RemoteTraceback, StartMethodError, WorkerError
+from rankrun.guard import guard_of
 from rankrun.on_failure import Listener, OnFailure
 
 A = TypeVar("A")
@@ -50,8 +52,8 @@ def launch(
     Each rank is a fresh interpreter, whatever `set_start_method` says: it imports the module that `func` comes from,
     and has the environment that rankrun gives to ranks (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR`,
     `MASTER_PORT`, PMI). A script that calls this at its top level needs `if __name__ == "__main__":`, as with
-    multiprocessing. Functions that cannot be imported (those of a notebook, lambdas, inner functions) need the
-    package `cloudpickle`.
+    multiprocessing. Functions that cannot be imported (those of a notebook, lambdas, inner functions, those defined
+    below that guard) need the package `cloudpickle`.
 
     When a rank fails, all others are ended, and when this function returns or raises, no process of the job is left.
     The environment of this process is not changed. SIGINT and SIGTERM to this process end the job; the handlers
@@ -85,11 +87,13 @@ def launch(
         LaunchError: the job could not be started, or failed as a whole.
         pickle.PicklingError: `func` or `args` cannot be sent to the ranks; nothing was started.
         ValueError: `nprocs` is less than 1, or both `on_failure` and the option `--on-failure` are given.
-        TypeError: `on_failure` is no function.
+        TypeError: an argument is of the wrong kind, such as a `nprocs` that is a string.
+        RuntimeError: a rank that imports the main module has called this: the `__main__` guard is missing.
         FileNotFoundError: the command `rankrun` is missing.
     """
-    if nprocs < 1:
-        raise ValueError(f"nprocs is {nprocs}, and must be at least 1")
+    _refuse_import_by_rank()
+    nprocs = _count(nprocs)
+    _check_kinds(env, grace, options)
     if on_failure is not None:
         if not callable(on_failure):
             raise TypeError(f"on_failure is {on_failure!r}, and must be a function; a command is options=['--on-failure', ...]")
@@ -137,7 +141,7 @@ def launch(
             if own_report_dir and reports is not None:
                 shutil.rmtree(reports, ignore_errors=True)
             return [_result(directory, rank) for rank in range(nprocs)]
-        _fail(code, directory, reports, func)
+        raise _failure(code, directory, reports, func)
 
 
 def set_start_method(method: str) -> None:
@@ -178,6 +182,40 @@ def set_start_method(method: str) -> None:
         ) from None
 
 
+def _refuse_import_by_rank() -> None:
+    """A main module without its guard calls `launch` again in each rank that imports it."""
+    if not getattr(process.current_process(), "_inheriting", False):
+        return
+    error = RuntimeError(
+        "a rank that imports this module would start the ranks again: call launch() below if __name__ == '__main__':"
+    )
+    # The message has all there is to know: worker.py prints no traceback.
+    error.is_guard_missing = True  # type: ignore[attr-defined]
+    raise error
+
+
+def _count(nprocs: int) -> int:
+    try:
+        number = operator.index(nprocs)
+    except TypeError:
+        raise TypeError(f"nprocs is {nprocs!r}, and must be an integer") from None
+    if number < 1:
+        raise ValueError(f"nprocs is {nprocs}, and must be at least 1")
+    return number
+
+
+def _check_kinds(env: Optional[Mapping[str, str]], grace: Optional[float], options: Sequence[str]) -> None:
+    """What would otherwise fail far from here, or be taken for something else."""
+    for name, value in (env or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"env has {name!r}: {value!r}, and must have a string for each name")
+    if grace is not None and (isinstance(grace, str) or not grace >= 0):
+        raise (TypeError if isinstance(grace, str) else ValueError)(f"grace is {grace!r}, and must be a number of seconds")
+    # A string is a sequence of its letters.
+    if isinstance(options, str) or not all(isinstance(option, str) for option in options):
+        raise TypeError(f"options is {options!r}, and must be a list of strings, one for each word")
+
+
 def _interpreter() -> List[str]:
     executable = spawn.get_executable() or sys.executable
     # -I, -E, -O, -W, -X and their like: what this interpreter was started with. multiprocessing does the same.
@@ -192,7 +230,12 @@ def _new_report_dir() -> Optional[Path]:
 
 def _pickle_job(func: Callable[[A], R], args: A) -> bytes:
     """Two pickles: what `multiprocessing.spawn.prepare` needs, and the call."""
+    chosen = multiprocessing.get_start_method(allow_none=True)
     preparation: Dict[str, Any] = spawn.get_preparation_data("rank")
+    if chosen is None:
+        # It has fixed the default, here and for the ranks: the program may still choose.
+        multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type, unused-ignore]
+        preparation.pop("start_method", None)
     # The key guards sockets between the processes of this program, to which the ranks belong.
     preparation["authkey"] = bytes(process.current_process().authkey)
     main_path = preparation.get("init_main_from_path")
@@ -211,8 +254,15 @@ class _Pickler(pickle.Pickler):
         self.has_main = has_main
 
     def reducer_override(self, obj: Any) -> Any:
-        if not self.has_main and getattr(obj, "__module__", None) == "__main__" and hasattr(obj, "__qualname__"):
-            raise pickle.PicklingError(f"{obj.__qualname__} is defined in a main program that cannot be imported")
+        if getattr(obj, "__module__", None) == "__main__" and hasattr(obj, "__qualname__"):
+            if not self.has_main:
+                raise pickle.PicklingError(f"{obj.__qualname__} is defined in a main program that cannot be imported")
+            line = guard_of(obj)
+            if line is not None:
+                raise pickle.PicklingError(
+                    f'{obj.__qualname__} is defined below the guard if __name__ == "__main__": (line {line}), '
+                    f"which the ranks do not run"
+                )
         return NotImplemented
 
 
@@ -225,7 +275,7 @@ def _pickle_call(func: Callable[[A], R], args: A, has_main: bool) -> bytes:
         try:
             import cloudpickle  # type: ignore[import-untyped, import-not-found, unused-ignore]
         except ImportError:
-            hint = 'define it at the top level of a module, or "pip install cloudpickle"'
+            hint = 'define it at the top level of a module, above the guard, or "pip install cloudpickle"'
             name = getattr(func, "__qualname__", repr(func))
             raise pickle.PicklingError(f"cannot send {name} and its argument to the ranks: {error}; {hint}") from error
         try:
@@ -309,7 +359,7 @@ def _end(started: "subprocess.Popen[bytes]") -> None:
         started.wait()
 
 
-def _fail(code: int, directory: Path, reports: Optional[Path], func: Callable[..., Any]) -> NoReturn:
+def _failure(code: int, directory: Path, reports: Optional[Path], func: Callable[..., Any]) -> Exception:
     report = _read_report(reports)
     culprit = (report or {}).get("culprit") or {}
     worker: Optional[int] = culprit.get("rank")
@@ -318,7 +368,7 @@ def _fail(code: int, directory: Path, reports: Optional[Path], func: Callable[..
     if worker is None:
         summary = (report or {}).get("summary")
         what = summary or ("it was ended by a signal" if code < 0 else "its own message is above")
-        raise LaunchError(f"rankrun failed with exit code {code}: {what}", exitcode=code, report=report)
+        return LaunchError(f"rankrun failed with exit code {code}: {what}", exitcode=code, report=report)
     if (report or {}).get("class") in ("signal", "out-of-memory") and code > 128:
         code = 128 - code
     name = getattr(func, "__name__", repr(func))
@@ -330,7 +380,8 @@ def _fail(code: int, directory: Path, reports: Optional[Path], func: Callable[..
         exception=exception,
         report=report,
     )
-    raise error from (RemoteTraceback(text) if text is not None else None)
+    error.__cause__ = RemoteTraceback(text) if text is not None else None
+    return error
 
 
 def _read_report(reports: Optional[Path]) -> Optional[Dict[str, Any]]:

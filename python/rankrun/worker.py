@@ -10,17 +10,24 @@ import io
 import json
 import os
 import pickle
+import runpy
 import socket
 import sys
 import traceback
 from multiprocessing import process, spawn
-from typing import IO, Any, Dict, Optional
+from types import TracebackType
+from typing import IO, Any, Dict, Optional, Type
 
 # Bytes of a result in one line of the worker socket, which takes 64 KiB of text.
 _PIECE = 45_000
 
 
+# What stands between this file and the program's own module.
+_LOADERS = (__file__, spawn.__file__, runpy.__file__, "<frozen runpy>")
+
+
 def main(directory: Optional[str]) -> None:
+    sys.excepthook = show
     rank = int(os.environ["RANKRUN_RANK"])
     if directory is not None:
         # That of an attempt before this one.
@@ -31,6 +38,8 @@ def main(directory: Optional[str]) -> None:
         # It is pickled here, so that a result that cannot be sent is a failure of the rank that made it.
         data = dump(result)
     except Exception as error:
+        if getattr(error, "is_guard_missing", False):
+            end_at_program(error.__traceback__)
         # The exception goes on to the top, where it ends this rank as it would end any program.
         hand_over(directory, rank, "error", dump_error(error))
         raise
@@ -57,10 +66,21 @@ def run(job: IO[bytes], rank: int) -> Any:
         current._inheriting = True
         try:
             spawn.prepare(preparation)
-            func, args = pickle.load(file)
+            func, args = load_call(file)
         finally:
             del current._inheriting
     return func(args)
+
+
+def load_call(file: IO[bytes]) -> Any:
+    try:
+        return pickle.load(file)
+    except AttributeError as error:
+        # Created by exec or under a condition that held only in the first process. `launch` finds what it can by itself.
+        if "__mp_main__" not in str(error):
+            raise
+        text = f'{error}: a rank imports the main module, and does not run what is below if __name__ == "__main__":'
+        raise AttributeError(text) from None
 
 
 def dump(value: Any) -> bytes:
@@ -77,11 +97,37 @@ def dump(value: Any) -> bytes:
         return data
 
 
-def dump_error(error: BaseException) -> bytes:
-    entry = error.__traceback__
-    while entry is not None and entry.tb_frame.f_code.co_filename == __file__:
+def own_frames(entry: Optional[TracebackType]) -> Optional[TracebackType]:
+    """A traceback from the first frame of the program itself; all of it if there is none."""
+    own = entry
+    while own is not None and own.tb_frame.f_code.co_filename in _LOADERS:
+        own = own.tb_next
+    return own or entry
+
+
+def end_at_program(entry: Optional[TracebackType]) -> None:
+    """Cuts off the frames of this package at the inner end: the place is the line that calls `launch`."""
+    last = None
+    while entry is not None:
+        if os.path.dirname(entry.tb_frame.f_code.co_filename) != os.path.dirname(__file__):
+            last = entry
         entry = entry.tb_next
-    text = "".join(traceback.format_exception(type(error), error, entry))
+    if last is not None:
+        last.tb_next = None
+
+
+def show(kind: Type[BaseException], error: BaseException, entry: Optional[TracebackType]) -> None:
+    """Prints an uncaught exception as Python does, without the frames of this file."""
+    if getattr(error, "is_guard_missing", False):
+        print(f"{kind.__name__}: {error}", file=sys.stderr)
+    else:
+        # It prints the traceback that the exception has, whichever it is given.
+        own = own_frames(entry)
+        sys.__excepthook__(kind, error.with_traceback(own), own)
+
+
+def dump_error(error: BaseException) -> bytes:
+    text = "".join(traceback.format_exception(type(error), error, own_frames(error.__traceback__)))
     try:
         packed = dump(error)
         # Many exceptions can be pickled and not unpickled, because their __init__ wants more than their args.

@@ -1,19 +1,32 @@
-/* Runs a command with a file system that never answers: `dead_fs DIRECTORY COMMAND...`.
+/* Runs a command with a file system that does not answer: `dead_fs [-r [-w FILE]] DIRECTORY COMMAND...`.
 
    The file system is mounted at DIRECTORY in a mount namespace of the command. It is a FUSE file system whose server,
-   a process of its own, reads no request. When the command has ended, so does the server, and with it the mount. */
+   a process of its own, reads no request: SIGKILL ends a process that waits for it. When the command has ended, so does the server,
+   and with it the mount.
+
+   With `-r` the server reads each request and does not answer: a process that waits for it is in state D, and only the end of the
+   server ends it. The server ends 3 s after the command, or 60 s after its start. With `-w FILE` it is an empty directory, and the
+   command's working directory, until FILE exists. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/fuse.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+/* The longest life of a server that reads, and its life after the command, in seconds. */
+enum { LIFE = 60, AFTER = 3 };
 
 static void check(int result, const char *what)
 {
@@ -23,9 +36,88 @@ static void check(int result, const char *what)
     }
 }
 
+static void answer(int fuse, unsigned long long unique, int error, const void *body, size_t length)
+{
+    struct {
+        struct fuse_out_header head;
+        char body[512];
+    } answer = {.head = {.len = sizeof answer.head + length, .error = -error, .unique = unique}};
+    memcpy(answer.body, body, length);
+    /* The process that asked may be gone. */
+    if (write(fuse, &answer, answer.head.len) < 0)
+        return;
+}
+
+/* Answers a request as an empty directory does. */
+static void answer_as_empty(int fuse, const struct fuse_in_header *head)
+{
+    struct fuse_attr_out attributes = {.attr = {.ino = 1, .mode = S_IFDIR | 0755, .nlink = 2}};
+    struct fuse_open_out opened = {0};
+    struct fuse_statfs_out space = {{0}};
+    switch (head->opcode) {
+    case FUSE_GETATTR:
+        return answer(fuse, head->unique, 0, &attributes, sizeof attributes);
+    case FUSE_LOOKUP:
+        return answer(fuse, head->unique, ENOENT, NULL, 0);
+    case FUSE_OPENDIR:
+        return answer(fuse, head->unique, 0, &opened, sizeof opened);
+    case FUSE_READDIR:
+    case FUSE_RELEASEDIR:
+        return answer(fuse, head->unique, 0, NULL, 0);
+    case FUSE_STATFS:
+        return answer(fuse, head->unique, 0, &space, sizeof space);
+    case FUSE_FORGET:
+    case FUSE_BATCH_FORGET:
+    case FUSE_INTERRUPT:
+        return;
+    default:
+        return answer(fuse, head->unique, ENOSYS, NULL, 0);
+    }
+}
+
+static void read_requests(int fuse, int command, const char *until)
+{
+    static char request[1 << 20];
+    time_t end = time(NULL) + LIFE;
+    while (time(NULL) < end) {
+        struct pollfd watched[2] = {{.fd = fuse, .events = POLLIN}, {.fd = command, .events = POLLIN}};
+        poll(watched, command < 0 ? 1 : 2, 1000);
+        if (command >= 0 && watched[1].revents) {
+            end = time(NULL) + AFTER;
+            command = -1;
+        }
+        if (!(watched[0].revents & POLLIN))
+            continue;
+        ssize_t length = read(fuse, request, sizeof request);
+        struct fuse_in_header *head = (struct fuse_in_header *)request;
+        if (length < (ssize_t)sizeof *head)
+            continue;
+        if (head->opcode == FUSE_INIT) {
+            struct fuse_init_in *asked = (struct fuse_init_in *)(head + 1);
+            struct fuse_init_out init = {.major = FUSE_KERNEL_VERSION, .max_background = 16, .max_write = 65536};
+            init.minor = asked->minor < FUSE_KERNEL_MINOR_VERSION ? asked->minor : FUSE_KERNEL_MINOR_VERSION;
+            init.max_readahead = asked->max_readahead;
+            answer(fuse, head->unique, 0, &init, sizeof init);
+        } else if (until && access(until, F_OK) != 0) {
+            answer_as_empty(fuse, head);
+        }
+    }
+}
+
 int main(int count, char **words)
 {
     char options[128];
+    const char *until = NULL;
+    int reads = 0;
+    for (; count > 1 && words[1][0] == '-'; words++, count--) {
+        if (strcmp(words[1], "-r") == 0)
+            reads = 1;
+        else if (strcmp(words[1], "-w") == 0 && count > 2) {
+            until = words[2];
+            words++;
+            count--;
+        }
+    }
     if (count < 3)
         return 2;
     check(unshare(CLONE_NEWNS), "unshare");
@@ -47,13 +139,18 @@ int main(int count, char **words)
         struct pollfd watched = {.fd = command, .events = POLLIN};
         for (int fd = 0; fd < 3; fd++)
             close(fd);
-        while (poll(&watched, 1, -1) < 1)
-            ;
+        if (reads)
+            read_requests(fuse, command, until);
+        else
+            while (poll(&watched, 1, -1) < 1)
+                ;
         _exit(0);
     }
     waitpid(between, NULL, 0);
     close(command);
     close(fuse);
+    if (until)
+        check(chdir(words[1]), "chdir");
     execvp(words[2], words + 2);
     perror(words[2]);
     return 127;

@@ -1,4 +1,4 @@
-/* Runs a command to which the kernel refuses a system call with EPERM, as some sandboxes do: `deny_call waitid|unlinkat COMMAND...`. */
+/* Runs a command to which the kernel refuses a system call with EPERM, as some sandboxes do: `deny_call NAME COMMAND...`. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
@@ -10,11 +10,22 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+static const struct {
+    const char *name;
+    unsigned number;
+} calls[] = {
+    {"waitid", SYS_waitid},     {"unlinkat", SYS_unlinkat}, {"pipe2", SYS_pipe2},
+    {"write", SYS_write},       {"getdents64", SYS_getdents64}, {"clock_gettime", SYS_clock_gettime},
+};
+
 int main(int count, char **words)
 {
-    if (count < 3)
+    unsigned call = ~0u;
+    for (size_t at = 0; count > 2 && at < sizeof calls / sizeof *calls; at++)
+        if (strcmp(words[1], calls[at].name) == 0)
+            call = calls[at].number;
+    if (call == ~0u)
         return 2;
-    unsigned call = strcmp(words[1], "waitid") == 0 ? SYS_waitid : SYS_unlinkat;
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),

@@ -1,6 +1,6 @@
 /* A client of PMIx without MPI: what Open MPI asks of a server, and what other clients may.
 
-   pmix_client [no-groups | abort RANK CODE]
+   pmix_client [no-groups | log | abort RANK CODE]
 
    Compiles with the headers of OpenPMIx 3.2 to 6.1. Each rank writes one line if all is right. What goes wrong is written to
    stderr, with the status, and the exit code is 1. Groups work only where client and server have one version (4.2 with 5.0
@@ -146,6 +146,19 @@ static void group(uint32_t size)
 }
 #endif
 
+/* Texts for both streams, behind what was written before; a channel that is not there is refused. */
+static void logs(void)
+{
+    pmix_info_t infos[2];
+    fputs("before\n", stderr);
+    PMIX_INFO_LOAD(&infos[0], PMIX_LOG_STDERR, "*** An error\n*** of two lines", PMIX_STRING);
+    PMIX_INFO_LOAD(&infos[1], PMIX_LOG_STDOUT, "a word\n", PMIX_STRING);
+    check("PMIx_Log", PMIx_Log(infos, 2, NULL, 0));
+    fputs("behind\n", stderr);
+    PMIX_INFO_LOAD(&infos[0], PMIX_LOG_JOB_RECORD, "nowhere", PMIX_STRING);
+    expect("PMIx_Log to a job record succeeded", PMIx_Log(infos, 1, NULL, 0) != PMIX_SUCCESS);
+}
+
 int main(int argc, char **argv)
 {
     pmix_proc_t everybody;
@@ -168,6 +181,11 @@ int main(int argc, char **argv)
             PMIx_Abort(atoi(argv[3]), "a client's own words", NULL, 0);
         // Whoever does not ask for it is ended.
         pause();
+    }
+    if (argc == 2 && strcmp(argv[1], "log") == 0) {
+        logs();
+        check("PMIx_Finalize", PMIx_Finalize(NULL, 0));
+        return 0;
     }
     snprintf(key, sizeof key, "collected-%u", next);
     snprintf(text, sizeof text, "of rank %u", next);

@@ -1,11 +1,12 @@
-/* Runs a command. The first child that one of its threads starts by vfork is stopped (SIGSTOP) before its first instruction, and thus
-   before its exec: `stop_before_exec COMMAND...`.
+/* Runs a command. The first child of its thread `rankrun-start`, which starts programs by vfork, is stopped (SIGSTOP) before its first
+   instruction, and thus before its exec: `stop_before_exec COMMAND...`.
 
    Ends with the exit code of the command. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +17,20 @@ static int is_thread(pid_t which, pid_t process)
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task/%d", (int)process, (int)which);
     return access(path, F_OK) == 0;
+}
+
+/* Whether a new process has the name of the thread that starts programs: a child has the name of its parent until its exec. */
+static int is_starter(pid_t which)
+{
+    char path[64], name[32] = "";
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)which);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return 0;
+    if (!fgets(name, sizeof name, file))
+        name[0] = '\0';
+    fclose(file);
+    return strcmp(name, "rankrun-start\n") == 0;
 }
 
 int main(int count, char **words)
@@ -48,7 +63,9 @@ int main(int count, char **words)
         int number = WSTOPSIG(status);
         if (!is_thread(which, command)) {
             /* Its first stop. It may come before that of its parent. */
-            ptrace(PTRACE_DETACH, which, NULL, has_stopped++ ? 0 : SIGSTOP);
+            int stops = !has_stopped && is_starter(which);
+            has_stopped |= stops;
+            ptrace(PTRACE_DETACH, which, NULL, stops ? SIGSTOP : 0);
             continue;
         }
         /* A new thread begins with a stop, and events are stops. */

@@ -22,7 +22,7 @@ from agent import BOUND, PACKAGE, ROOT, Agent, end_group, interpreters, mpi_pyth
 sys.path.insert(0, str(PACKAGE))
 
 import rankrun  # noqa: E402
-from rankrun import launcher  # noqa: E402
+from rankrun import guard, launcher  # noqa: E402
 
 PYTHONS = {version: python for version, python in interpreters().items() if version >= (3, 9)}
 
@@ -327,6 +327,21 @@ class Speaking(PackageTest):
         self.assertEqual((status, err), (4, "rankrun: rank 0 aborted: no good\n"))
 
 
+class Guard(unittest.TestCase):
+    def test_the_guard_is_found_wherever_it_stands(self):
+        for test in ('__name__ == "__main__"', "'__main__' == __name__", "__name__ == '__main__' and x"):
+            source = "def f(): pass\nif {}:\n    def g(): pass\n    try:\n        class H: pass\n    finally: pass\n".format(test)
+            found = guard.find_guards(source.encode())
+            self.assertEqual((found.lines, found.inside, found.outside), ([(2, 6)], {"g", "H"}, {"f"}))
+        nested = guard.find_guards(b"try:\n    if __name__ == '__main__':\n        def g(): pass\n    else:\n        def h(): pass\nexcept E: pass\n")
+        self.assertEqual((nested.lines, nested.inside, nested.outside), ([(2, 3)], {"g"}, {"h"}))
+
+    def test_other_conditions_are_no_guard(self):
+        for test in ("x", "__name__ != '__main__'", "__name__ == '__main__' or x", "__name__ == 'main'"):
+            found = guard.find_guards("if {}:\n    def g(): pass\n".format(test).encode())
+            self.assertEqual((found.lines, found.outside), ([], {"g"}))
+
+
 class Pickling(PackageTest):
     """What cannot be sent is refused before anything is started."""
 
@@ -357,7 +372,7 @@ class Pickling(PackageTest):
     def test_a_lambda_is_refused(self):
         last = self.refused("if __name__ == '__main__':\n    rankrun.launch(lambda a: a, 1, 2)\n")
         self.assertIn("PicklingError: cannot send <lambda> and its argument to the ranks: ", last)
-        self.assertIn('define it at the top level of a module, or "pip install cloudpickle"', last)
+        self.assertIn('define it at the top level of a module, above the guard, or "pip install cloudpickle"', last)
 
     def test_an_argument_is_refused(self):
         last = self.refused("if __name__ == '__main__':\n    rankrun.launch(print, open(os.devnull), 2)\n")
@@ -371,10 +386,37 @@ class Pickling(PackageTest):
         last = self.refused("class C: pass\nrankrun.launch(print, [C()], 2)\n", ["-c"])
         self.assertIn("C is defined in a main program that cannot be imported", last)
 
+    def test_what_is_defined_below_the_guard_is_refused(self):
+        for define, send, name in (
+            ("def inner(a): pass", "inner, 1", "inner"),
+            ("@functools.lru_cache()\n    def inner(a): pass", "inner, 1", "inner"),
+            ("class C: pass", "print, [C()]", "C"),
+            # The ranks would call the first one.
+            ("def work(a): pass", "work, 1", "work"),
+        ):
+            last = self.refused(
+                "import functools\ndef work(a): pass\n"
+                "if __name__ == '__main__':\n    {}\n    rankrun.launch({}, 2)\n".format(define, send)
+            )
+            self.assertIn(name + ' is defined below the guard if __name__ == "__main__": (line ', last)
+            self.assertIn("define it at the top level of a module, above the guard, or", last)
+
     def test_fewer_ranks_than_one_are_refused(self):
         for n in (0, -1):
             last = self.refused("if __name__ == '__main__':\n    rankrun.launch(print, 1, {})\n".format(n))
             self.assertEqual(last, "ValueError: nprocs is {}, and must be at least 1".format(n))
+
+    def test_arguments_of_the_wrong_kind_are_named(self):
+        for arguments, said in (
+            ("nprocs='2'", "TypeError: nprocs is '2', and must be an integer"),
+            ("nprocs=2.0", "TypeError: nprocs is 2.0, and must be an integer"),
+            ("nprocs=2, options='--tag'", "TypeError: options is '--tag', and must be a list of strings, one for each word"),
+            ("nprocs=2, env={'A': 1}", "TypeError: env has 'A': 1, and must have a string for each name"),
+            ("nprocs=2, grace='5s'", "TypeError: grace is '5s', and must be a number of seconds"),
+            ("nprocs=2, grace=-1", "ValueError: grace is -1, and must be a number of seconds"),
+        ):
+            last = self.refused("if __name__ == '__main__':\n    rankrun.launch(print, 1, {})\n".format(arguments))
+            self.assertEqual(last, said)
 
 
 @unittest.skipIf(BINARY is None, "the binary rankrun has not been built")
@@ -610,9 +652,26 @@ class Launch(PackageTest):
             assert [r.x for r in results] == [11, 12] and isinstance(results[0], Result), results
             assert rankrun.launch(lambda a: a * rankrun.rank(), 3, 3) == [0, 3, 6]
         """)
-        for command, stdin in (([sys.executable, "-c", code], ""), ([sys.executable, "-"], code)):
+        below = textwrap.dedent("""
+            import rankrun
+            if __name__ == "__main__":
+                def inner(a): return a + rankrun.rank()
+                assert rankrun.launch(inner, 1, 2) == [1, 2]
+        """)
+        scripts = [[sys.executable, self.script(below)]]
+        for command, stdin in (([sys.executable, "-c", code], ""), ([sys.executable, "-"], code), *((s, "") for s in scripts)):
             status, _, err = self.run_to_end(command, stdin)
             self.assertEqual(status, 0, err)
+
+    def test_a_name_that_only_the_first_process_has_comes_with_a_hint(self):
+        status, _, err = self.run_to_end(
+            [
+                sys.executable,
+                self.script("import rankrun\nif __name__ == '__main__':\n    exec('def f(a): pass')\n    rankrun.launch(f, 1, 1)\n"),
+            ]
+        )
+        self.assertEqual(status, 1)
+        self.assertIn('a rank imports the main module, and does not run what is below if __name__ == "__main__":', err)
 
     def test_a_module_run_by_name_can_launch(self):
         self.script("""
@@ -629,7 +688,35 @@ class Launch(PackageTest):
             [sys.executable, self.script("import rankrun\ndef f(a): pass\nrankrun.launch(f, 1, 2)\n")]
         )
         self.assertEqual(status, 1)
-        self.assertIn("if __name__ == '__main__':", err)
+        said = "RuntimeError: a rank that imports this module would start the ranks again: call launch() below if __name__ == '__main__':"
+        headline = next(line for line in err.splitlines() if line.startswith("rankrun: "))
+        self.assertIn(said, headline)
+        self.assertIn("program.py:3 in <module>", err)
+        lines = err.splitlines()
+        # Of each rank that came so far, and of the cause.
+        self.assertIn(lines.count(said), (2, 3), err)
+        self.assertLess(len(lines), 30, err)
+
+    def test_the_traceback_of_a_rank_begins_in_the_program(self):
+        status, _, err = self.run_to_end(
+            [sys.executable, self.script("import rankrun\ndef f(a): raise ValueError('bad')\nif __name__ == '__main__':\n    rankrun.launch(f, 1, 1)\n")]
+        )
+        self.assertEqual(status, 1)
+        self.assertNotIn("worker.py", err)
+        self.assertNotIn("in _failure", err)
+        self.assertEqual(err.count("ValueError: bad"), 3, err)
+
+    def test_the_start_method_may_be_chosen_after_a_launch_and_in_a_rank(self):
+        self.check("""
+            import multiprocessing, rankrun
+            def f(_):
+                rankrun.set_start_method("spawn")
+                return multiprocessing.get_start_method()
+            if __name__ == "__main__":
+                assert rankrun.launch(f, None, 2) == ["spawn", "spawn"]
+                rankrun.set_start_method("forkserver")
+                assert multiprocessing.get_start_method() == "forkserver"
+        """)
 
     def test_launch_can_be_nested_and_repeated(self):
         self.check("""

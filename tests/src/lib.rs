@@ -5,8 +5,10 @@
 //! search but a fact of the kernel: the reaper has no child any more. It also dates the end of the front and the end
 //! of the last process with the same clock, so that bounds on time do not depend on how fast a test polls.
 
+pub mod cases;
 mod environment;
 pub mod failures;
+pub mod hangs;
 mod helper;
 pub mod hosts;
 mod job;
@@ -27,5 +29,5 @@ pub use hosts::{Cut, Host, Hosts, Plan, Slurm};
 pub use job::{Ended, Job, Running, Stdin, Tier, User};
 pub use pty::Pty;
 pub use random::{Random, seeds};
-pub use skip::{full_scale, skip, slowness};
+pub use skip::{full_scale, is_loaded, skip, slowness};
 pub use time::{monotonic, pause, wait_until};

@@ -33,8 +33,9 @@
 //! A case with `healthy: yes` is a job that succeeds: exit code 0, every rank succeeded, no word from rankrun.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::cases::{Program, Section, sections, texts, words};
 
 /// One program and what must be said of it.
 #[derive(Clone, Debug, Default)]
@@ -42,13 +43,10 @@ pub struct Case {
     /// `language::name`.
     pub name: String,
     pub ranks: u32,
-    pub environment: Option<String>,
-    pub needs: Vec<String>,
-    pub build: Option<String>,
+    pub program: Program,
     pub options: Vec<String>,
     pub variables: Vec<(String, String)>,
     pub run: Vec<String>,
-    pub files: BTreeMap<String, String>,
     pub healthy: bool,
     pub loaded: bool,
     /// Ranks, or `none`.
@@ -74,17 +72,10 @@ pub struct Case {
 /// # Panics
 /// If a file is not in the form above, or two cases have one name: they are ours.
 pub fn cases(directory: &Path) -> Vec<Case> {
-    let entries = fs::read_dir(directory).expect("the cases are in the repository");
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "cases"));
-    paths.sort();
-    let mut cases: Vec<Case> = Vec::new();
-    for path in paths {
-        let language = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let text = fs::read_to_string(&path).expect("a file of cases can be read");
-        let read = parse(&language, &text).unwrap_or_else(|error| panic!("{}:{error}", path.display()));
-        cases.extend(read);
-    }
+    let of_language = |(language, text): (String, String)| {
+        parse(&language, &text).unwrap_or_else(|error| panic!("{}/{language}.cases:{error}", directory.display()))
+    };
+    let cases: Vec<Case> = texts(directory).into_iter().flat_map(of_language).collect();
     let mut names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
     names.sort_unstable();
     let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
@@ -94,33 +85,18 @@ pub fn cases(directory: &Path) -> Vec<Case> {
 
 /// The cases of one file; else the line and what is wrong with it.
 fn parse(language: &str, text: &str) -> Result<Vec<Case>, String> {
-    let mut common = Case { ranks: 2, within: 10, ..Case::default() };
-    let mut cases: Vec<(usize, Case)> = Vec::new();
-    let mut file: Option<String> = None;
-    for (number, line) in (1..).zip(text.lines()) {
-        if let Some(name) = line.strip_prefix("=== ") {
-            file = None;
-            let case = Case { name: format!("{language}::{}", name.trim()), ..common.clone() };
-            cases.push((number, case));
-            continue;
+    let (common, cases) = sections(text)?;
+    let of_section = |section: Section| {
+        let name = format!("{language}::{}", section.name);
+        let mut case = Case { name, ranks: 2, within: 10, ..Case::default() };
+        for (number, key, value) in common.keys.iter().chain(&section.keys) {
+            set(&mut case, key, value).map_err(|error| format!("{number}: {error}"))?;
         }
-        let case = match cases.last_mut() {
-            Some((_, case)) => case,
-            None => &mut common,
-        };
-        if let Some(name) = line.strip_prefix("--- ") {
-            case.files.insert(name.trim().to_owned(), String::new());
-            file = Some(name.trim().to_owned());
-        } else if let Some(file) = &file {
-            let content = case.files.entry(file.clone()).or_default();
-            content.push_str(line);
-            content.push('\n');
-        } else if !line.trim().is_empty() && !line.starts_with('#') {
-            let (key, value) = line.split_once(':').ok_or_else(|| format!("{number}: no \"key: value\""))?;
-            set(case, key, value.trim()).map_err(|error| format!("{number}: {error}"))?;
-        }
-    }
-    cases.into_iter().map(|(number, case)| finish(case).map_err(|error| format!("{number}: {error}"))).collect()
+        case.program.files = common.files.clone();
+        case.program.files.extend(section.files);
+        finish(case).map_err(|error| format!("{}: {error}", section.number))
+    };
+    cases.into_iter().map(of_section).collect()
 }
 
 fn set(case: &mut Case, key: &str, value: &str) -> Result<(), String> {
@@ -130,9 +106,9 @@ fn set(case: &mut Case, key: &str, value: &str) -> Result<(), String> {
     match key {
         "about" => {}
         "ranks" => case.ranks = number(value)?,
-        "env" => case.environment = some(value),
-        "needs" => case.needs = value.split_whitespace().map(str::to_owned).collect(),
-        "build" => case.build = some(value),
+        "env" => case.program.environment = some(value),
+        "needs" => case.program.needs = value.split_whitespace().map(str::to_owned).collect(),
+        "build" => case.program.build = some(value),
         "options" => case.options = words(value),
         "set" => {
             let (name, value) = value.split_once('=').ok_or("no NAME=VALUE")?;
@@ -194,34 +170,6 @@ fn finish(mut case: Case) -> Result<Case, String> {
     Ok(case)
 }
 
-/// The words of a command, as a shell splits them: quotes hold them together. `{2s}` is a time.
-fn words(line: &str) -> Vec<String> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    for letter in line.chars() {
-        match (quote, letter) {
-            (Some(open), _) if open == letter => quote = None,
-            (None, '\'' | '"') => {
-                quote = Some(letter);
-                word.get_or_insert_default();
-            }
-            (None, ' ') => words.extend(word.take()),
-            (Some(_) | None, _) => word.get_or_insert_default().push(letter),
-        }
-    }
-    words.extend(word);
-    words
-}
-
-/// A word in which `{2s}` has become a time that fits the machine's load.
-pub fn with_times(word: &str, slowness: u32) -> String {
-    match word.strip_prefix('{').and_then(|rest| rest.strip_suffix("s}")).and_then(|time| time.parse::<u32>().ok()) {
-        Some(seconds) => format!("{}s", seconds * slowness),
-        None => word.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod unit {
     use super::*;
@@ -232,7 +180,7 @@ mod unit {
                     fates: 0=victim|succeeded *=unknown\n--- b.sh\nexit 3\n=== two\nhealthy: yes\nrun: true\n";
         let cases = parse("shell", text).expect("it is in the form");
         let [one, two] = &cases[..] else { panic!("{cases:?}") };
-        assert_eq!((one.name.as_str(), one.environment.as_deref()), ("shell::one", Some("mpich")));
+        assert_eq!((one.name.as_str(), one.program.environment.as_deref()), ("shell::one", Some("mpich")));
         assert_eq!(one.run, ["sh", "a b", "c"]);
         assert_eq!((one.code.clone(), one.says.clone()), (vec![3, 4], vec!["x: y".to_owned()]));
         assert_eq!(one.culprit, ["1"]);
@@ -240,8 +188,8 @@ mod unit {
             (&one.fates[&0][..], &one.rest[..]),
             (&["victim".into(), "succeeded".into()][..], &["unknown".into()][..])
         );
-        assert_eq!(one.files.keys().collect::<Vec<_>>(), ["a.py", "b.sh"]);
-        assert_eq!(two.files.keys().collect::<Vec<_>>(), ["a.py"]);
+        assert_eq!(one.program.files.keys().collect::<Vec<_>>(), ["a.py", "b.sh"]);
+        assert_eq!(two.program.files.keys().collect::<Vec<_>>(), ["a.py"]);
         assert_eq!((two.culprit[0].as_str(), two.code[0]), ("none", 0));
     }
 
@@ -252,10 +200,5 @@ mod unit {
             Some("1: a failure needs class, code and says")
         );
         assert_eq!(parse("c", "=== one\ncolour: red\n").err().as_deref(), Some("2: \"colour\" is no key"));
-    }
-
-    #[test]
-    fn times_grow_with_the_load() {
-        assert_eq!((with_times("{2s}", 5).as_str(), with_times("{rank}", 5).as_str()), ("10s", "{rank}"));
     }
 }

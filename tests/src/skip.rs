@@ -21,9 +21,16 @@ pub fn skip(reason: &str) {
     }
 }
 
-/// How many times as long as on an idle machine things may take: more under `cargo xtask test --loaded`.
+/// How many times as long as on an idle machine things may take: several tests run at a time, and under `cargo xtask test --loaded`
+/// beside busy loops.
 pub fn slowness() -> u32 {
-    if env::var_os("RANKRUN_TEST_LOADED").is_some_and(|value| !value.is_empty()) { 10 } else { 1 }
+    let factor = env::var("RANKRUN_TEST_SLOWNESS").ok().and_then(|value| value.parse().ok());
+    factor.unwrap_or(1).max(1)
+}
+
+/// Whether this is `cargo xtask test --loaded`.
+pub fn is_loaded() -> bool {
+    env::var_os("RANKRUN_TEST_LOADED").is_some_and(|value| !value.is_empty())
 }
 
 /// `full` in a soak run, else `brief`: how often a test repeats what it does.

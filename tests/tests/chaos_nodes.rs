@@ -43,6 +43,8 @@ struct Done {
     was_told_to_stop: bool,
     /// A rank exits with 3.
     has_failure: bool,
+    /// Children of the front that were stopped.
+    stopped: Vec<i32>,
 }
 
 /// A signal to a process of the job, on any host.
@@ -77,8 +79,17 @@ fn hit_process(random: &mut Random, done: &mut Done, hosts: &Hosts, running: &Ru
     let line = String::from_utf8_lossy(&line).into_owned();
     // An ssh of the front belongs to the node to which it leads.
     done.hit.extend(hosts.nodes().iter().filter(|node| line.contains(node.name())).map(|node| node.name().to_owned()));
+    let is_own = host == "front";
     done.hit.insert(host);
     processes::send(pid, signal);
+    if is_front && signal == Signal::KILL {
+        // A child that was stopped before it could ask for a signal at the end of its parent is known to nobody else any more.
+        for child in &done.stopped {
+            processes::send(*child, Signal::CONT);
+        }
+    } else if is_own && signal == Signal::STOP {
+        done.stopped.push(pid);
+    }
 }
 
 /// Cuts or freezes a host, most often for a while only.
@@ -219,7 +230,14 @@ fn nodes_among_misfortunes_end_and_leave_nothing() {
         let mut done = Done::default();
         let mut random = Random::new(seed);
         let outcome = panic::catch_unwind(AssertUnwindSafe(|| misfortune(&mut random, &mut done, &hosts)));
-        assert!(outcome.is_ok(), "RANKRUN_TEST_SEED={seed}: {:#?}", done.notes);
+        let listens: Vec<_> =
+            hosts.nodes().iter().map(|node| (node.name(), node.sshd(), node.listens_on(22))).collect();
+        assert!(outcome.is_ok(), "RANKRUN_TEST_SEED={seed}: {:#?}, sshd {listens:?}", done.notes);
+        assert!(
+            listens.iter().all(|(.., listens)| *listens),
+            "after RANKRUN_TEST_SEED={seed}: {:#?}, {listens:?}",
+            done.notes
+        );
         played += 1;
     }
     // It says how much the success stands for.

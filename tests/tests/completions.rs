@@ -2,13 +2,14 @@
 //! looked at.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use rankrun_tests::screen::Screen;
-use rankrun_tests::{Job, skip, wait_until};
+use rankrun_tests::{Job, processes, rankrun, skip, wait_until};
+use rustix::process::Signal;
 
 const BOUND: Duration = Duration::from_secs(30);
 
@@ -45,6 +46,10 @@ const CASES: &[(&str, &[&str])] = &[
     ("rankrun clean --dr\t", &["clean", "--dry-run"]),
     ("rankrun replay mine/dat\t", &["replay", "mine/data-file.txt"]),
     ("rankrun help chec\t", &["help", "check"]),
+    ("rankrun --stdin sha\t true", &["--stdin", "shared", "true"]),
+    // The options of other launchers.
+    ("rankrun torchrun --nproc-per\t 2 ./mine/sol\t", &["torchrun", "--nproc-per-node", "2", "./mine/solver"]),
+    ("rankrun mpiexec -outfile-p\t x marked-t\t", &["mpiexec", "-outfile-pattern", "x", "marked-tool"]),
 ];
 
 /// A home with programs and files to be completed, and the script of a shell.
@@ -60,6 +65,8 @@ fn home(shell: &str) -> tempfile::TempDir {
     write("mine/solver", b"#!/bin/sh\n", 0o755);
     write("mine/data-file.txt", b"", 0o644);
     fs::create_dir(home.path().join("mine/logs")).expect("it is ours");
+    // Running jobs are asked for by its name.
+    symlink(rankrun(), home.path().join("bin/rankrun")).expect("it is ours");
     let script = Job::new(["completions", shell]).run();
     assert_eq!((script.code, script.stderr_text()), (Some(0), String::new()));
     // As it is installed: a file that is read, or one on zsh's fpath.
@@ -96,7 +103,11 @@ fn complete_all(shell: &str, arguments: &[&str], preparation: &[&str]) {
         .start();
     let typed = |line: &str| screen.press(&format!("{line}\n"));
     preparation.iter().for_each(|line| typed(line));
-    for (number, (line, words)) in CASES.iter().enumerate() {
+    let running = Job::new(["sh", "-c", "echo $RANKRUN_JOB_ID > $RANKRUN_TEST_DIR/id; exec sleep 1000"]).start();
+    let id = running.wait_for_text("id").trim().to_owned();
+    let stop = format!("rankrun stop {}\t", &id[..7]);
+    let of_job: (&str, &[&str]) = (&stop, &["stop", &id]);
+    for (number, (line, words)) in CASES.iter().chain([&of_job]).enumerate() {
         let answer = home.path().join(format!("answer-{number}"));
         // The shell says where the answer goes before the line is typed, so that the line is all that is completed.
         typed(&format!("to answer-{number}"));
@@ -109,6 +120,8 @@ fn complete_all(shell: &str, arguments: &[&str], preparation: &[&str]) {
         let got: Vec<&str> = got.iter().map(|word| word.trim_end_matches('/')).collect();
         assert_eq!(got, *words, "{shell}: {line:?}\n{}", screen.text());
     }
+    processes::send(running.front(), Signal::TERM);
+    running.finish(BOUND);
     typed("exit");
     job.finish(BOUND);
 }

@@ -96,8 +96,12 @@ fn status_says_of_every_rank_what_it_does_since_when_until_when_and_why() {
             assert!((19.9..20.1).contains(&grace), "{rank}");
         }
         assert!(stopping["until"].as_f64().is_some_and(|until| until > all["now"].as_f64().expect("a time")), "{all}");
-        let (text, _) = answer(&["status", &job]);
-        assert!(text.contains("ranks 0-2  stopping for") && text.contains("SIGKILL in"), "{text}");
+        // One row for all, once each has written that it was told to stop.
+        let row = wait_until(BOUND, || {
+            let (text, _) = answer(&["status", &job]);
+            (text.contains("ranks 0-2  stopping for") && text.contains("SIGKILL in")).then_some(())
+        });
+        assert!(row.is_some(), "{}", answer(&["status", &job]).0);
 
         processes::send(of_ranks(&all, "pid")[1].as_i64().expect("a pid") as i32, Signal::USR1);
         let ended = wait_until(BOUND, || Some(status(&job)).filter(|status| status["ranks"][1]["state"] == "ended"));
@@ -183,27 +187,37 @@ fn a_second_stop_shortens_the_grace_of_the_first() {
 }
 
 #[test]
-fn a_front_that_is_stopped_is_said_not_to_answer_with_the_way_out() {
+fn a_paused_job_is_said_to_be_paused_at_once_with_the_way_out() {
     let (running, job) = start(Tier::available()[0], &["--grace", "1s"], 2, "SIGTERM");
     let front = running.front();
-    processes::send(front, Signal::STOP);
-    for command in ["status", "stop", "restart"] {
-        let (text, code) = answer(&[command, &job]);
-        assert_eq!(code, Some(1), "{text}");
-        assert!(text.contains(&format!("error: job {job} does not answer (5 s)")), "{text}");
-        assert!(
-            text.contains(&format!("is stopped (^Z or SIGSTOP): continue it with \"kill -CONT {front}\"")),
-            "{text}"
-        );
+    for stop in [Signal::TSTP, Signal::STOP] {
+        processes::send(front, stop);
+        let stopped = || processes::process(front).is_some_and(|process| process.state == 'T').then_some(());
+        assert!(wait_until(BOUND, stopped).is_some(), "{stop:?}");
+        let began = monotonic();
+        for command in ["stop", "restart", "stacks"] {
+            let (text, code) = answer(&[command, &job]);
+            assert_eq!(code, Some(1), "{text}");
+            assert!(text.contains(&format!("error: job {job} is paused: its rankrun, process {front}, ")), "{text}");
+            assert!(text.contains(&format!("with \"kill -CONT {front}\", and repeat")), "{text}");
+        }
+        let (text, code) = answer(&["status", &job]);
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.starts_with(&format!("job {job}: paused: ")), "{text}");
+        let (text, code) = answer(&["status"]);
+        assert_eq!(code, Some(0), "{text}");
+        let row = text.lines().find(|line| line.starts_with(&job)).expect("it is in the list");
+        assert!(row.contains("paused") && row.contains("--grace 1s"), "{text}");
+        let whole = status(&job);
+        assert_eq!((&whole["state"], &whole["pid"]), (&"paused".into(), &front.into()), "{whole}");
+        assert!(monotonic() - began < Duration::from_secs(4), "each answer took 5 s and more");
+        processes::send(front, Signal::CONT);
+        let continued = || (answer(&["status", &job]).0.contains(": running")).then_some(());
+        assert!(wait_until(BOUND, continued).is_some(), "the stop that was refused is not carried out later");
     }
-    let (text, code) = answer(&["status"]);
+    let (text, code) = answer(&["stop", &job]);
     assert_eq!(code, Some(0), "{text}");
-    let row = text.lines().find(|line| line.starts_with(&job)).expect("it is in the list");
-    assert!(row.contains("does not answer"), "{text}");
-    // What was asked meanwhile is done now.
-    processes::send(front, Signal::CONT);
-    let ended = running.finish(BOUND);
-    assert!(ended.stderr_text().contains("stopped by \"rankrun stop\""), "{}", ended.stderr_text());
+    running.finish(BOUND);
 }
 
 #[test]
@@ -235,7 +249,7 @@ fn any_job_can_be_restarted_as_planned_and_that_costs_no_budget() {
             }
             answer(&["stop", &job]);
             let ended = running.finish(BOUND);
-            assert!(ended.stderr_text().contains("attempts 0-2: ended for a restart that was asked for"));
+            assert!(ended.stderr_text().contains("attempts 0-2: ended for a requested restart"));
         }
     }
 }

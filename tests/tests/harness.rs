@@ -42,7 +42,7 @@ fn a_job_that_does_not_return_fails_its_test() {
     running.wait_for_ranks(1);
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| running.finish(Duration::from_millis(50))));
     let message = *outcome.expect_err("the job sleeps for ever").downcast::<String>().expect("a text");
-    assert!(message.starts_with("rankrun did not return within 50ms"), "{message}");
+    assert!(message.starts_with("rankrun did not return within "), "{message}");
 }
 
 #[test]

@@ -286,7 +286,7 @@ fn a_job_whose_cgroup_somebody_else_freezes_says_so_and_can_be_interrupted() {
 fn a_job_in_a_sandbox_that_refuses_what_its_end_needs_is_refused_with_the_reason() {
     let deny = program("deny_call");
     let rankrun = rankrun().display().to_string();
-    for call in ["waitid", "unlinkat"] {
+    for call in ["waitid", "unlinkat", "pipe2", "write", "getdents64"] {
         let ended = Job::of_program(&deny, [call, &rankrun, "-n", "2", "echo", "x"]).bound(BOUND).run();
         let text = ended.stderr_text();
         assert_eq!(ended.code, Some(125), "{text}");
@@ -297,4 +297,28 @@ fn a_job_in_a_sandbox_that_refuses_what_its_end_needs_is_refused_with_the_reason
         assert_eq!(ended.stdout_text(), "");
         assert!(ended.elapsed() < SOON * slowness(), "{:?}", ended.elapsed());
     }
+}
+
+#[test]
+fn a_sandbox_that_refuses_a_clock_costs_nothing() {
+    let (deny, rankrun) = (program("deny_call"), rankrun().display().to_string());
+    let ended = Job::of_program(&deny, ["clock_gettime", &rankrun, "-n", "2", "echo", "x"]).bound(BOUND).run();
+    assert_eq!((ended.code, ended.stdout_text(), ended.stderr_text()), (Some(0), "x\nx\n".to_owned(), String::new()));
+}
+
+#[test]
+fn a_limit_that_leaves_no_room_for_rankrun_is_named_and_a_small_stack_stays_the_ranks() {
+    let rankrun = rankrun().display().to_string();
+    let limited = |limit: &str| {
+        let script = format!("ulimit {limit}; exec {rankrun} -n 2 sh -c 'ulimit -s'");
+        Job::of_program("bash", ["-c", &script]).bound(BOUND).run()
+    };
+    for (limit, words) in [("-d 1200", "1200 KiB (ulimit -d)"), ("-s 64", "64 KiB (ulimit -s)")] {
+        let ended = limited(limit);
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(125), "{limit}: {text}");
+        assert!(text.starts_with("error: the limit on ") && text.contains(words), "{limit}: {text}");
+    }
+    let ended = limited("-S -s 128");
+    assert_eq!((ended.code, ended.stdout_text()), (Some(0), "128\n128\n".to_owned()), "{}", ended.stderr_text());
 }

@@ -167,6 +167,20 @@ fn shared_memory_that_a_rank_only_reads_survives_and_is_listed_as_doubtful() {
 }
 
 #[test]
+fn shared_memory_that_only_another_program_wrote_survives_and_is_not_listed() {
+    // The other program lets go of it before the job ends. The last look at a name is after a second.
+    let beside = r#"until [ -e up ]; do sleep 0.01; done; exec 9> /dev/shm/other; touch go
+until [ -e seen ]; do sleep 0.01; done; exec 9>&-; touch released"#;
+    let rank = r#"touch up; until [ -e go ]; do sleep 0.01; done; sleep 2; touch seen
+until [ -e released ]; do sleep 0.01; done; exit 3"#;
+    let Some((ended, report)) = with_shared_memory_of_its_own("", beside, rank) else { return };
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr_text());
+    assert_eq!(ended.stdout_text(), "other\n", "{}", ended.stderr_text());
+    assert!(ended.stderr_text().contains("left      nothing"), "{}", ended.stderr_text());
+    assert_eq!(report["left"]["shared_memory_doubtful"].as_array().map_or(0, Vec::len), 0, "{report}");
+}
+
+#[test]
 fn shared_memory_that_nobody_was_seen_to_hold_is_removed_or_listed_as_doubtful() {
     // To look who holds many files takes a while, and then there is a pause.
     let rank = r#"python3 -c '
@@ -181,6 +195,66 @@ os._exit(3)
         serde_json::from_value(report["left"]["shared_memory_doubtful"].clone()).unwrap_or_default();
     let there: Vec<String> = ended.stdout_text().lines().map(|name| format!("/dev/shm/{name}")).collect();
     assert_eq!(listed, there, "{}", ended.stderr_text());
+}
+
+/// A rank that is told to make its files when its agent is stopped: one that it holds, one that it closes, one that has the name of
+/// MPICH's segment of this job, and one with the name of a segment of another job.
+const UNSEEN: &str = r#"echo $PPID > agent.new; mv agent.new agent
+python3 -c '
+import os, time
+while not os.path.exists("go"):
+    time.sleep(0.005)
+hash = 2166136261
+for byte in ("rankrun_" + os.environ["RANKRUN_JOB_ID"] + "_0_0_0").encode():
+    hash = (hash ^ byte) * 16777619 & 0xffffffff
+held = open("/dev/shm/held", "w")
+for name in ("closed", f"mpich_shm_{hash:x}_0", f"mpich_shm_{hash ^ 1:x}_0"):
+    open("/dev/shm/" + name, "w").close()
+print(f"mpich_shm_{hash ^ 1:x}_0", file=open("other", "w"), flush=True)
+open("made", "w").close()
+time.sleep(600)
+'
+exit $?"#;
+
+#[test]
+fn shared_memory_that_a_lost_agent_has_not_seen_is_removed_by_its_guard_or_named() {
+    for then in ["", "kill -KILL $agent"] {
+        let beside = format!(
+            r#"until [ -e agent ]; do sleep 0.005; done; agent=$(cat agent); kill -STOP $agent; touch go
+until [ -e made ]; do sleep 0.005; done; {then}"#
+        );
+        let Some((ended, report)) = with_shared_memory_of_its_own("trap 'cat other' EXIT", &beside, UNSEEN) else {
+            return;
+        };
+        assert_eq!(ended.code, Some(121), "{}", ended.stderr_text());
+        let text = ended.stdout_text();
+        let [ref found @ .., same] = text.lines().collect::<Vec<_>>()[..] else {
+            panic!("{text}: {}", ended.stderr_text())
+        };
+        // On a busy machine the guard kills the rank before it has read what the rank holds: then that file is named too.
+        assert!([&["closed", same][..], &["closed", "held", same]].contains(&found), "{}", ended.stderr_text());
+        let doubtful: Vec<String> = found.iter().map(|name| format!("/dev/shm/{name}")).collect();
+        assert_eq!(report["left"]["shared_memory_doubtful"], serde_json::json!(doubtful), "{report}");
+        assert_eq!(report["left"]["shared_memory"].as_array().map(Vec::len), Some(4 - found.len()), "{report}");
+        let left = format!("left      possibly {} shm files", found.len());
+        assert!(ended.stderr_text().contains(&left), "{}", ended.stderr_text());
+    }
+}
+
+#[test]
+fn shared_memory_of_a_job_without_guard_and_agent_is_looked_for_by_its_front() {
+    let beside = r#"until [ -e agent ]; do sleep 0.005; done; agent=$(cat agent); kill -STOP $agent; touch go
+until [ -e made ]; do sleep 0.005; done
+guard=$(sed 's/.*) . \([0-9]*\).*/\1/' /proc/$agent/stat); kill -KILL $guard $agent"#;
+    let Some((ended, report)) = with_shared_memory_of_its_own("trap 'cat other' EXIT", beside, UNSEEN) else { return };
+    let text = ended.stdout_text();
+    // The file that was held is known to nobody.
+    let [closed, held, other, same] = text.lines().collect::<Vec<_>>()[..] else {
+        panic!("{text}: {}", ended.stderr_text())
+    };
+    assert_eq!((closed, held, other), ("closed", "held", same), "{}", ended.stderr_text());
+    let paths = [closed, held, other].map(|name| format!("/dev/shm/{name}"));
+    assert_eq!(report["left"]["shared_memory_doubtful"], serde_json::json!(paths), "{report}");
 }
 
 #[test]

@@ -360,3 +360,20 @@ fn pods_end_together_as_the_first_process_of_an_unknown_user_with_nothing_to_wri
     let own = ended[1].stdout_text();
     assert!(!own.is_empty() && own.lines().all(|line| line == "on 1"), "{own}");
 }
+
+#[test]
+fn a_node_says_how_a_job_ended_that_another_node_has_ended() {
+    let meeting = Meeting::new();
+    let script = "[ $RANK = 1 ] && exit 7; exec sleep 60";
+    let ended = finish_all(meeting.start_all(3, &[], &["sh", "-c", script]));
+    for (node, ended) in ended.iter().enumerate().skip(1) {
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(7), "{node}: {text}");
+        let lines: Vec<&str> = text.lines().collect();
+        let is_told = |line: &str| {
+            line.starts_with("rankrun: the job has ended: rank 1 failed: exited with code 7 (node ")
+                && line.ends_with("); the report is on node 0")
+        };
+        assert!(matches!(lines[..], [line] if is_told(line)), "{node}: {text}");
+    }
+}

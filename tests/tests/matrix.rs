@@ -9,20 +9,15 @@
 //! One test for each case, `language::name`. A case whose toolchain is not there is skipped by name. Under load
 //! (`cargo xtask test --loaded`) the cases run that are marked `loaded`, and all with `RANKRUN_TEST_SCALE=full`.
 
-use std::collections::BTreeMap;
-use std::env;
-use std::fs::{self, File};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use std::thread;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use rankrun_tests::matrix::{Case, cases, with_times};
-use rankrun_tests::{Ended, Environment, Job, full_scale, scratch, skip, slowness};
-use rustix::fs::FlockOperation;
+use rankrun_tests::cases::{in_thread, with_times};
+use rankrun_tests::matrix::{Case, cases};
+use rankrun_tests::{Ended, Job, is_loaded, scratch, slowness};
 use serde_json::Value;
 
 /// Of a report, and of a job's end on stderr.
@@ -38,12 +33,11 @@ fn main() -> ExitCode {
     let all = cases(&Path::new(env!("CARGO_MANIFEST_DIR")).join("matrix"));
     let healthy = all.iter().filter(|case| case.healthy).count();
     let failures = all.len() - healthy;
-    let loaded = slowness() > 1 && !full_scale(true, false);
-    let chosen = all.into_iter().filter(|case| case.loaded || !loaded);
+    let chosen = all.into_iter().filter(|case| case.loaded || !is_loaded());
     let mut trials: Vec<Trial> = chosen
         .map(|case| {
             let name = case.name.clone();
-            Trial::test(name.clone(), move || in_thread(&name, move || run(&case)))
+            Trial::test(name.clone(), move || in_thread(&name, move || run(&case)).map_err(Failed::from))
         })
         .collect();
     trials.push(Trial::test("the_matrix_has_its_size", move || {
@@ -53,39 +47,8 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Runs a test in a thread of its name, as the usual harness does: a skip is noted by that name.
-fn in_thread(name: &str, test: impl FnOnce() -> Result<(), String> + Send + 'static) -> Result<(), Failed> {
-    let thread = thread::Builder::new().name(name.to_owned()).spawn(test).map_err(Failed::from)?;
-    match thread.join() {
-        Ok(result) => result.map_err(Failed::from),
-        // What it said of it is on stderr.
-        Err(_) => Err(Failed::from("the test panicked")),
-    }
-}
-
 fn run(case: &Case) -> Result<(), String> {
-    let environment = match case.environment.as_deref() {
-        Some(name) => match Environment::find(name) {
-            Some(environment) => Some(environment),
-            None => return Ok(()),
-        },
-        None => None,
-    };
-    let inherited = env::var("PATH").unwrap_or_default();
-    let path = match &environment {
-        Some(environment) => format!("{}:{inherited}", environment.program("")),
-        None => inherited,
-    };
-    for need in &case.needs {
-        let met = match need.as_str() {
-            "root" => rustix::process::geteuid().is_root(),
-            program => env::split_paths(&path).any(|directory| directory.join(program).exists()),
-        };
-        if !met {
-            skip(&format!("\"{need}\" is not there"));
-            return Ok(());
-        }
-    }
+    let Some(path) = case.program.path() else { return Ok(()) };
     let directory = scratch();
     let result = run_in(case, &path, &directory);
     fs::remove_dir_all(&directory).expect("the directory is ours");
@@ -95,16 +58,7 @@ fn run(case: &Case) -> Result<(), String> {
 fn run_in(case: &Case, path: &str, directory: &Path) -> Result<(), String> {
     let (work, reports) = (directory.join("work"), directory.join("report"));
     fs::create_dir(&work).expect("the directory is ours");
-    match &case.build {
-        Some(build) => {
-            let built = built(build, path, &case.files);
-            for entry in fs::read_dir(&built).expect("it has been made").flatten() {
-                let to = work.join(entry.file_name());
-                std::os::unix::fs::symlink(entry.path(), to).expect("the directory is ours");
-            }
-        }
-        None => write_files(&work, &case.files),
-    }
+    case.program.prepare(path, &work, &Path::new(env!("CARGO_TARGET_TMPDIR")).join("matrix"));
     let mut words = vec!["--report-dir".to_owned(), reports.display().to_string()];
     words.extend(["-n".to_owned(), case.ranks.to_string()]);
     words.extend(case.options.iter().map(|word| with_times(word, slowness())));
@@ -124,42 +78,6 @@ fn run_in(case: &Case, path: &str, directory: &Path) -> Result<(), String> {
     let tail = stderr.char_indices().rev().nth(3000).map_or(0, |(index, _)| index);
     let summary = report["summary"].as_str().unwrap_or("(no report)");
     Err(format!("{}\n  summary: {summary}\n{}", faults.join("\n"), &stderr[tail..]))
-}
-
-fn write_files(directory: &Path, files: &BTreeMap<String, String>) {
-    for (name, content) in files {
-        let path = directory.join(name);
-        fs::create_dir_all(path.parent().expect("it is in the directory")).expect("the directory is ours");
-        fs::write(&path, content).expect("the directory is ours");
-        if content.starts_with("#!") {
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the file is ours");
-        }
-    }
-}
-
-/// The directory with these files and what the command makes of them. It is made once, for all cases with the same files and
-/// command, and for later runs.
-fn built(command: &str, path: &str, files: &BTreeMap<String, String>) -> PathBuf {
-    let mut hasher = DefaultHasher::new();
-    (command, files).hash(&mut hasher);
-    let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("matrix");
-    fs::create_dir_all(&all).expect("the build directory can be written");
-    let directory = all.join(format!("{:016x}", hasher.finish()));
-    let lock = File::create(directory.with_extension("lock")).expect("the build directory can be written");
-    rustix::fs::flock(&lock, FlockOperation::LockExclusive).expect("it is a file");
-    if !directory.exists() {
-        let fresh = directory.with_extension("new");
-        // One is there if an earlier run was killed.
-        let _ = fs::remove_dir_all(&fresh);
-        fs::create_dir(&fresh).expect("the build directory can be written");
-        write_files(&fresh, files);
-        let output = Command::new("sh").args(["-c", command]).current_dir(&fresh).env("PATH", path).output();
-        let output = output.expect("there is a shell");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{command}: {said}");
-        fs::rename(&fresh, &directory).expect("both are in one directory");
-    }
-    directory
 }
 
 /// What is said or done otherwise than it must.

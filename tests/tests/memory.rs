@@ -1,4 +1,4 @@
-//! What the kernel kills for want of memory is named, whichever process of a rank it is.
+//! What the kernel kills because memory ran out is named, whichever process of a rank it is.
 
 use std::fs;
 use std::path::Path;

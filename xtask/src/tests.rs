@@ -1,14 +1,15 @@
 //! `cargo xtask test` and `soak`: everything the tests need, the tests, and one line that sums them up.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::leftovers::Leftovers;
 use crate::load::Load;
@@ -30,6 +31,9 @@ const SUITES_WITH_PEERS: [&str; 12] = [
     "store",
 ];
 
+/// Most tests wait for most of their time: six at a time keep two CPUs busy. Those that do not say so in `.config/nextest.toml`.
+const TESTS_PER_CPU: usize = 3;
+
 /// The black-box tests that run once more under load.
 const SUITES_UNDER_LOAD: [&str; 4] = ["containment", "output", "mpi", "matrix"];
 
@@ -40,6 +44,17 @@ const MISSED_SEGMENTS: usize = 8;
 /// How the names of such segments begin. Open MPI makes the second kind to see whether it can, and removes it at once.
 const MISSED_NAMES: [&str; 2] = ["/dev/shm/mpich_shm_", "/dev/shm/open_mpi."];
 
+/// Which tests are run.
+#[derive(Clone, Copy)]
+enum Selection<'a> {
+    All,
+    /// All but the black-box tests of these files.
+    Without(&'a [&'a str]),
+    /// The black-box tests of these files alone.
+    Only(&'a [&'a str]),
+    BlackBox,
+}
+
 /// How often and how long the black-box tests do what they do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scale {
@@ -47,6 +62,17 @@ enum Scale {
     Full,
     /// As brief, while busy loops run: bounds on time are wider.
     Loaded,
+}
+
+impl Scale {
+    /// How many times as long as on an idle machine things may take. Bounds of tests are far above what is usual; the factor keeps them
+    /// above it.
+    fn slowness(self) -> &'static str {
+        match self {
+            Scale::Brief | Scale::Full => "3",
+            Scale::Loaded => "10",
+        }
+    }
 }
 
 /// Sums of test results.
@@ -57,46 +83,37 @@ struct Totals {
     skipped: u64,
 }
 
-pub(crate) fn test(fast: bool, filters: &[String]) -> Result<()> {
-    prepare(fast)?;
+pub(crate) fn test(fast: bool, binary: Option<&Path>, filters: &[String]) -> Result<()> {
+    let binary = prepare(fast, binary)?;
     let before = Leftovers::now();
     let mut totals = Totals::default();
-    let unit = ["--workspace", "--exclude", "rankrun-tests"].map(OsString::from);
-    let mut sound = run_suite(&unit, filters, Scale::Brief, &mut totals)?;
-    sound &= run_suite(&black_box(fast)?, filters, Scale::Brief, &mut totals)?;
+    let selection = if fast { Selection::Without(&SUITES_WITH_PEERS) } else { Selection::All };
+    let mut sound = run_suite(selection, filters, Scale::Brief, &binary, &mut totals)?;
     if !fast && filters.is_empty() {
-        sound &= run_python(&mut totals)?;
+        sound &= run_python(&binary, &mut totals)?;
     }
     conclude(sound, totals, &before)
 }
 
-/// The tests of what a busy machine may break, once more on a busy machine.
-pub(crate) fn loaded(filters: &[String]) -> Result<()> {
-    prepare(false)?;
+/// The tests of what a busy machine may break, on a busy machine.
+pub(crate) fn loaded(binary: Option<&Path>, filters: &[String]) -> Result<()> {
+    let binary = prepare(false, binary)?;
     let before = Leftovers::now();
     let mut totals = Totals::default();
-    let mut selection: Vec<OsString> = ["--package", "rankrun-tests"].map(OsString::from).into();
-    for suite in SUITES_UNDER_LOAD {
-        selection.extend(["--test", suite].map(OsString::from));
-    }
-    // Built before the load begins.
-    process::run(
-        Command::new(workspace::cargo()).current_dir(workspace::root()).args(["test", "--no-run"]).args(&selection),
-    )?;
     let load = Load::start()?;
-    let sound = run_suite(&selection, filters, Scale::Loaded, &mut totals)?;
+    let sound = run_suite(Selection::Only(&SUITES_UNDER_LOAD), filters, Scale::Loaded, &binary, &mut totals)?;
     drop(load);
     conclude(sound, totals, &before)
 }
 
 /// Runs the tests of the Python package and of the interpreter hook, in the environment that has what they need.
-fn run_python(totals: &mut Totals) -> Result<bool> {
+fn run_python(binary: &Path, totals: &mut Totals) -> Result<bool> {
     let python = environments::directory()?.join("mpich/bin/python");
     let mut command = Command::new(python);
     command
         .current_dir(workspace::root())
         .arg("tests/python/run.py")
-        .env("RANKRUN_TEST_BINARY", workspace::release().join("rankrun"))
+        .env("RANKRUN_TEST_BINARY", binary)
         .env("RANKRUN_ENV_DIR", environments::directory()?);
     let (lines, success) = run_and_listen(&mut command)?;
     let mut results = Totals::default();
@@ -111,7 +128,7 @@ fn run_python(totals: &mut Totals) -> Result<bool> {
 }
 
 pub(crate) fn soak(time: Duration, filters: &[String]) -> Result<()> {
-    prepare(false)?;
+    let binary = prepare(false, None)?;
     let before = Leftovers::now();
     let start = Instant::now();
     let mut totals = Totals::default();
@@ -119,35 +136,76 @@ pub(crate) fn soak(time: Duration, filters: &[String]) -> Result<()> {
     loop {
         round += 1;
         println!("soak: round {round}, {} min after the start", start.elapsed().as_secs() / 60);
-        let sound = run_suite(&black_box(false)?, filters, Scale::Full, &mut totals)?;
+        let sound = run_suite(Selection::BlackBox, filters, Scale::Full, &binary, &mut totals)?;
         if !sound || start.elapsed() >= time {
             return conclude(sound, totals, &before);
         }
     }
 }
 
-fn prepare(fast: bool) -> Result<()> {
+/// Installs what the tests need, and builds them and the binary. The Python environments, which wait for the network, are installed
+/// while the compiler runs. Returns the binary to test: the given one, or else the release build.
+fn prepare(fast: bool, binary: Option<&Path>) -> Result<PathBuf> {
     packages::install_missing()?;
-    if !fast {
-        environments::create(&[])?;
-    }
-    process::run(Command::new(workspace::cargo()).current_dir(workspace::root()).args([
-        "build",
-        "--release",
-        "--package",
-        "rankrun",
-    ]))
+    thread::scope(|scope| {
+        let environments = scope.spawn(move || if fast { Ok(()) } else { environments::create(&[]) });
+        let built = build(binary);
+        environments.join().map_err(|_| anyhow!("the installation of the Python environments panicked"))??;
+        built
+    })
 }
 
-/// The arguments that choose the black-box tests.
-fn black_box(fast: bool) -> Result<Vec<OsString>> {
-    let mut arguments: Vec<OsString> = ["--package", "rankrun-tests"].map(OsString::from).into();
-    if fast {
-        for suite in suites()?.into_iter().filter(|suite| !SUITES_WITH_PEERS.contains(&suite.as_str())) {
-            arguments.extend([OsString::from("--test"), suite.into()]);
+fn build(binary: Option<&Path>) -> Result<PathBuf> {
+    let cargo = || {
+        let mut command = Command::new(workspace::cargo());
+        command.current_dir(workspace::root());
+        command
+    };
+    let binary = match binary {
+        Some(binary) => std::path::absolute(binary).context("the current directory is unknown")?,
+        None => {
+            process::run(cargo().args(["build", "--release", "--package", "rankrun"]))?;
+            workspace::release().join("rankrun")
+        }
+    };
+    // All tests are built in one go, whichever are asked for: another selection of packages would choose other features of the
+    // dependencies, and build these and all crates once more.
+    process::run(cargo().args(["test", "--no-run", "--quiet", "--workspace"]))?;
+    Ok(binary)
+}
+
+impl Selection<'_> {
+    /// As a filter of nextest.
+    fn filterset(self) -> String {
+        let any = |suites: &[&str]| {
+            let binaries: Vec<String> = suites.iter().map(|suite| format!("binary(={suite})")).collect();
+            format!("(package(=rankrun-tests) & ({}))", binaries.join(" | "))
+        };
+        match self {
+            Selection::All => "all()".to_owned(),
+            Selection::Without(suites) => format!("not {}", any(suites)),
+            Selection::Only(suites) => any(suites),
+            Selection::BlackBox => "package(=rankrun-tests)".to_owned(),
         }
     }
-    Ok(arguments)
+
+    /// As the arguments of `cargo test`, one list for each call.
+    fn cargo_arguments(self) -> Result<Vec<Vec<String>>> {
+        let unit = vec!["--workspace".to_owned(), "--exclude=rankrun-tests".to_owned()];
+        let all = vec!["--package=rankrun-tests".to_owned()];
+        let some = |suites: &mut dyn Iterator<Item = &str>| {
+            all.iter().cloned().chain(suites.map(|suite| format!("--test={suite}"))).collect()
+        };
+        Ok(match self {
+            Selection::All => vec![unit, all],
+            Selection::Without(others) => {
+                let suites = suites()?;
+                vec![unit, some(&mut suites.iter().map(String::as_str).filter(|suite| !others.contains(suite)))]
+            }
+            Selection::Only(suites) => vec![some(&mut suites.iter().copied())],
+            Selection::BlackBox => vec![all],
+        })
+    }
 }
 
 /// The names of the files of `tests/tests`.
@@ -161,6 +219,11 @@ fn suites() -> Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
+}
+
+/// How many tests run at a time: most of them wait, for processes, networks and bounds of time.
+fn threads() -> usize {
+    TESTS_PER_CPU * thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 fn conclude(sound: bool, totals: Totals, before: &Leftovers) -> Result<()> {
@@ -187,39 +250,61 @@ fn conclude(sound: bool, totals: Totals, before: &Leftovers) -> Result<()> {
     Ok(())
 }
 
-/// Runs one selection of tests and adds its results. False if the runner itself says that something is wrong.
-fn run_suite(selection: &[OsString], filters: &[String], scale: Scale, totals: &mut Totals) -> Result<bool> {
+/// Runs some tests and adds their results. False if the runner itself says that something is wrong.
+fn run_suite(
+    selection: Selection,
+    filters: &[String],
+    scale: Scale,
+    binary: &Path,
+    totals: &mut Totals,
+) -> Result<bool> {
     let skips = workspace::target().join("skipped-tests");
     fs::write(&skips, "").with_context(|| format!("cannot write {}", skips.display()))?;
+    let cargo = || {
+        let mut command = Command::new(workspace::cargo());
+        command.current_dir(workspace::root());
+        command
+    };
     let nextest = workspace::find_program("cargo-nextest").is_some();
-    let mut command = Command::new(workspace::cargo());
-    command.current_dir(workspace::root());
+    let mut commands = Vec::new();
     if nextest {
-        command.args(["nextest", "run", "--no-tests=pass"]).args(selection).args(filters);
+        let mut command = cargo();
+        command.args(["nextest", "run", "--no-tests=pass", "--workspace", "--filterset"]).arg(selection.filterset());
         match scale {
-            Scale::Brief => {}
+            Scale::Brief => drop(command.arg(format!("--test-threads={}", threads()))),
             Scale::Full => drop(command.args(["--profile", "soak"])),
             Scale::Loaded => drop(command.args(["--profile", "loaded"])),
         }
+        command.args(filters);
+        commands.push(command);
     } else {
-        command.args(["test", "--no-fail-fast"]).args(selection).arg("--").args(filters);
-        // Two at a time: more would make the bounds on time measure the machine.
-        command.arg("--test-threads=2");
+        for arguments in selection.cargo_arguments()? {
+            let mut command = cargo();
+            command.args(["test", "--no-fail-fast"]).args(arguments).arg("--").args(filters);
+            // Two at a time: `cargo test` does not know which tests need a machine of their own.
+            command.arg("--test-threads=2");
+            commands.push(command);
+        }
     }
-    command
-        .env("RANKRUN_BIN", workspace::release().join("rankrun"))
-        .env("RANKRUN_ENV_DIR", environments::directory()?)
-        .env("RANKRUN_TEST_SKIPS", &skips)
-        .env("RANKRUN_TEST_SCALE", if scale == Scale::Full { "full" } else { "brief" })
-        .env("RANKRUN_TEST_LOADED", if scale == Scale::Loaded { "yes" } else { "" });
-    let (lines, success) = run_and_listen(&mut command)?;
+    let mut sound = true;
     let mut results = Totals::default();
-    for line in &lines {
-        // A failing test's own output, which nextest prints, has closing lines too.
-        if nextest {
-            results.read_nextest(line, filters.is_empty());
-        } else {
-            results.read_libtest(line);
+    for mut command in commands {
+        command
+            .env("RANKRUN_BIN", binary)
+            .env("RANKRUN_ENV_DIR", environments::directory()?)
+            .env("RANKRUN_TEST_SKIPS", &skips)
+            .env("RANKRUN_TEST_SCALE", if scale == Scale::Full { "full" } else { "brief" })
+            .env("RANKRUN_TEST_SLOWNESS", scale.slowness())
+            .env("RANKRUN_TEST_LOADED", if scale == Scale::Loaded { "yes" } else { "" });
+        let (lines, success) = run_and_listen(&mut command)?;
+        sound &= success;
+        for line in &lines {
+            // A failing test's own output, which nextest prints, has closing lines too.
+            if nextest {
+                results.read_nextest(line, filters.is_empty() && matches!(selection, Selection::All));
+            } else {
+                results.read_libtest(line);
+            }
         }
     }
     let skipped = fs::read_to_string(&skips).unwrap_or_default();
@@ -231,7 +316,7 @@ fn run_suite(selection: &[OsString], filters: &[String], scale: Scale, totals: &
     totals.passed += results.passed;
     totals.failed += results.failed;
     totals.skipped += results.skipped;
-    Ok(success)
+    Ok(sound)
 }
 
 /// Runs a command, passes its stdout and stderr on, and returns their lines as well.

@@ -15,10 +15,10 @@ use rankrun_sys::fork;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_wire::greeting::Greeting;
+use rankrun_wire::greeting::{Farewell, Greeting};
 
 use crate::driver::Clock;
-use crate::guard::{GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Options, launch};
+use crate::guard::{GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Options, Proof, launch};
 use crate::staff::{FRONT_IS_GONE, Role};
 use crate::team::null;
 
@@ -38,10 +38,10 @@ const SIGNALS: u64 = 2;
 /// startup file has left in the background, and so may ssh when the relay has ended.
 pub fn relay(job: &JobId, marker: &str, options: Options) -> u8 {
     match run(job, marker, options) {
-        Ok(code) => {
+        Ok(farewell) => {
             // If nobody reads it, the exit code tells.
-            let _ = io::stderr().write_all(rankrun_wire::greeting::farewell(marker, code).as_bytes());
-            code
+            let _ = io::stderr().write_all(rankrun_wire::greeting::farewell(marker, &farewell).as_bytes());
+            farewell.code
         }
         Err(error) => {
             // The front reads it, and says it.
@@ -51,7 +51,7 @@ pub fn relay(job: &JobId, marker: &str, options: Options) -> u8 {
     }
 }
 
-fn run(job: &JobId, marker: &str, options: Options) -> io::Result<u8> {
+fn run(job: &JobId, marker: &str, options: Options) -> io::Result<Farewell> {
     for ignored in [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGPIPE] {
         signal::ignore(ignored);
     }
@@ -109,7 +109,7 @@ impl Relay {
         (self.front, self.agent) = (None, None);
     }
 
-    fn run_to_end(mut self) -> io::Result<u8> {
+    fn run_to_end(mut self) -> io::Result<Farewell> {
         let mut ready: Vec<Ready> = Vec::new();
         let mut ended_at = None;
         loop {
@@ -132,11 +132,9 @@ impl Relay {
             }
             self.look_after(self.clock.now());
         }
-        let code = match self.keeper.prove(LastKnown::default(), &[]) {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::LEFT_BEHIND,
-        };
-        Ok(code.0)
+        let Proof { is_empty, memory } = self.keeper.prove(LastKnown::unknown(), &[]);
+        let code = if is_empty { ExitCode::SUCCESS } else { ExitCode::LEFT_BEHIND };
+        Ok(Farewell { code: code.0, memory })
     }
 
     fn dispatch(&mut self, event: Ready) {

@@ -11,15 +11,20 @@ mod spec;
 pub mod stacks;
 
 pub use conclusion::{
-    absence, evidence, exit, headline, open_mpi, order, peers, status, stderr, testimony, verdict, window,
+    absence, alone, evidence, exit, headline, open_mpi, order, peers, status, stderr, testimony, verdict, window,
 };
 pub(crate) use conclusion::{causes, echoes, endings, recognisers};
-pub use machines::{condition, gang, grace, lease, names, node_clock, restart, roster, silence, team, timers, worker};
+pub use machines::{
+    condition, fence, gang, grace, lease, names, node_clock, restart, roster, silence, team, timers, worker,
+};
 pub use record::{
     advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, overview, printable, reach, report,
     result, standing, suggest, text, torchrun_summary,
 };
-pub use spec::{env, hosts, ids, job, open_files, pmix, rankmap, ranks, rendezvous, template, travel, units};
+pub use spec::{
+    env, hosts, ids, interface, job, open_files, outer, pmix, portable, rankmap, ranks, rendezvous, segments, template,
+    travel, units,
+};
 
 pub use exit::ExitCode;
 pub use ids::{

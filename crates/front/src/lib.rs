@@ -19,6 +19,7 @@ use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::{ExitCode, JobSpec};
 
 pub use command::host::{COMMAND_HOST, run_command_host};
+pub use delivery::{STORAGE, run_storage};
 pub use job::{JournalError, Refusal, Replayed, replay};
 pub use join::{FrontAddress, Join, Part, run_slurm_node};
 pub use logs::{Logs, MatchedLines, Places, StreamFiles};
@@ -47,6 +48,8 @@ pub struct Plan {
     pub error_file: Option<PathBuf>,
     pub timeout: Option<Duration>,
     pub keep_going: bool,
+    /// Whether ranks that run MPI without being connected end the job.
+    pub strict: bool,
     /// The settings of the agent of this node.
     pub node: rankrun_agent::Options,
     /// Whether the job ends when our parent does.

@@ -27,6 +27,11 @@ _rankrun_words() {
     done < <(compgen -W "$*" -- "$word")
 }
 
+# The running jobs of this user.
+_rankrun_jobs() {
+    command rankrun status 2>/dev/null | sed -n 's/^\([0-9a-f]\{8\}\) .*/\1/p'
+}
+
 # The values of an option.
 _rankrun_values() {
     local option=$1 word=$2 name

@@ -66,6 +66,11 @@ function __rankrun_rest
     complete -C (string join ' ' -- (string escape -- (__rankrun_command)) (commandline -ct))
 end
 
+# The running jobs of this user.
+function __rankrun_jobs
+    command rankrun status 2>/dev/null | string match -rg '^([0-9a-f]{8}) '
+end
+
 complete -c rankrun -f
 complete -c rankrun -n __rankrun_at_options -f -k -a '(__rankrun_programs)'
 complete -c rankrun -n __rankrun_in_command -f -k -a '(__rankrun_rest)'

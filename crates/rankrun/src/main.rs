@@ -9,6 +9,7 @@ mod torchrun;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rankrun_core::ExitCode;
@@ -19,7 +20,8 @@ use cli::{
 };
 use commands::{check, clean, completions, inventory, man, mpi, prove, replay, report, restart, stacks, status, stop};
 use planning::{
-    allocation, beforehand, capacity, cpus, dry_run, file, gpus, here, layout, logs, plan, program, refusal, slurm,
+    allocation, beforehand, capacity, cpus, dry_run, file, gpus, here, layout, local_addr, logs, plan, program,
+    refusal, sandbox, slurm,
 };
 
 use crate::invocation::Invocation;
@@ -31,6 +33,10 @@ const PMIX_HOST: &str = "pmix-host";
 
 fn main() -> std::process::ExitCode {
     rankrun_sys::signal::set_ours();
+    if let Err(why) = rankrun_sys::limits::ensure_room() {
+        Problem::internal(why).print();
+        return std::process::ExitCode::from(ExitCode::INTERNAL.0);
+    }
     let mut words: Vec<OsString> = std::env::args_os().collect();
     let called = if words.is_empty() { OsString::new() } else { words.remove(0) };
     if words.first().is_some_and(|word| word == PMIX_HOST) {
@@ -54,17 +60,19 @@ fn main() -> std::process::ExitCode {
     {
         return std::process::ExitCode::from(rankrun_front::run_command_host(rest));
     }
+    if let [word, rest @ ..] = words.as_slice()
+        && word == rankrun_front::STORAGE
+    {
+        return std::process::ExitCode::from(rankrun_front::run_storage(rest));
+    }
     if let [word, library] = words.as_slice()
         && word == mpi::PROBE
     {
         let printed = print(mpi::probe(Path::new(library), &std::env::vars_os().collect::<Vec<_>>()).as_bytes());
         return std::process::ExitCode::from(printed.map_or(1, |code| code.0));
     }
-    if mpiexec::is_name(&called) {
-        words.insert(0, mpiexec::SUBCOMMAND.into());
-    }
-    if torchrun::is_name(&called) {
-        words.insert(0, torchrun::SUBCOMMAND.into());
+    if mpiexec::is_name(&called) || torchrun::is_name(&called) {
+        words.insert(0, called.clone());
     }
     let code = run(words, &called).unwrap_or_else(|problem| {
         problem.print();
@@ -90,15 +98,17 @@ fn run_relay(words: &[OsString]) -> u8 {
 }
 
 fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
+    // The command line of another launcher, with "rankrun" before it. That may begin with the path of the launcher.
     if let [first, rest @ ..] = &words[..]
-        && first == mpiexec::SUBCOMMAND
+        && mpiexec::is_name(first)
     {
-        return run_mpiexec(rest);
+        return run_mpiexec(rest, first);
     }
     if let [first, rest @ ..] = &words[..]
-        && first == torchrun::SUBCOMMAND
+        && torchrun::is_name(first)
     {
-        return run_torchrun(rest, called);
+        let is_path = first.as_bytes().contains(&b'/');
+        return run_torchrun(rest, if is_path { first } else { called });
     }
     match invocation::read(words)? {
         Invocation::Job(segments) => run_job(&segments, None),
@@ -142,14 +152,14 @@ fn run(words: Vec<OsString>, called: &OsStr) -> Result<ExitCode, Problem> {
     }
 }
 
-/// Runs a command line of mpiexec.
-fn run_mpiexec(words: &[OsString]) -> Result<ExitCode, Problem> {
+/// Runs a command line of mpiexec, which is called `name` there.
+fn run_mpiexec(words: &[OsString], name: &OsStr) -> Result<ExitCode, Problem> {
     let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    let around = mpiexec::Around { env: &env, packages: cpus::packages, numa_nodes: cpus::numa_nodes };
+    let around = mpiexec::Around { name, env: &env, packages: cpus::packages, numa_nodes: cpus::numa_nodes };
     run_dialect(mpiexec::SUBCOMMAND, mpiexec::read(words, &around))
 }
 
-/// Runs a command line of torchrun. `called` is how this program was called.
+/// Runs a command line of torchrun. `called` is how torchrun, or this program, was called.
 fn run_torchrun(words: &[OsString], called: &OsStr) -> Result<ExitCode, Problem> {
     let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let around = torchrun::Around { env: &env, called, cpus: cpus::allowed, gpus: gpus::installed };

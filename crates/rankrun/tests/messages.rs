@@ -464,8 +464,15 @@ fn a_dry_run_shows_what_two_ranks_get() {
                  MPIR_CVAR_PMI_VERSION=1
                  MPI_LOCALNRANKS=2
                  MPI_LOCALRANKID=<local rank>
+                 OMPI_COMM_WORLD_LOCAL_RANK=<local rank>
+                 OMPI_COMM_WORLD_LOCAL_SIZE=2
+                 OMPI_COMM_WORLD_NODE_RANK=<rank>
+                 OMPI_COMM_WORLD_RANK=<rank>
+                 OMPI_COMM_WORLD_SIZE=2
                  OMPI_MCA_ess=pmi
-                 OMPI_MCA_schizo='^orte'
+                 OMPI_MCA_ess_singleton_server=file:rankrun-offers-no-pmix
+                 OMPI_MCA_pmix='^cray,flux,s1,s2'
+                 OMPI_MCA_schizo='^alps,flux,jsm,moab,orte,singularity,slurm'
                  PMIX_*=<15 variables>
                  PMI_FD=<descriptor>
                  PMI_RANK=<rank>
@@ -521,7 +528,7 @@ fn tf_config_is_set_where_it_is_asked_for() {
 fn a_dry_run_of_many_ranks_stays_short() {
     let args = ["-n", "1", "./solver", ":", "-n", "511", "--wrap", "2-4:env X=1", "--wdir", "/", "true"];
     let output = dry_run(&[], &args);
-    assert!(output.lines().count() < 80, "{output}");
+    assert!(output.lines().count() < 90, "{output}");
     let heads: Vec<&str> =
         output.lines().filter(|line| line.starts_with("rank") || line.starts_with("  command")).collect();
     insta::assert_snapshot!(heads.join("\n"), @"

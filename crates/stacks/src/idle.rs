@@ -4,7 +4,7 @@ use rankrun_core::stacks::{Frame, ThreadState};
 
 /// Functions that such threads wait in: of UCX, libevent and PMIx, Open MPI, libfabric, gloo, NCCL, CUDA, torch, OpenBLAS, MKL,
 /// OpenMP (GNU, LLVM), TBB, Eigen and XLA. The beginning of the name, or of a part of it.
-const FUNCTIONS: [&str; 42] = [
+const FUNCTIONS: [&str; 46] = [
     "ucs_async_thread_func",
     "ucs_event_set_wait",
     "ucs_vfs_",
@@ -47,6 +47,10 @@ const FUNCTIONS: [&str; 42] = [
     "grpc_core::",
     "rayon_core::registry::",
     "tokio::runtime::",
+    "runtime.stopm",
+    "runtime.sysmon",
+    "runtime.mPark",
+    "runtime.templateThread",
 ];
 
 /// The kernel's names of such threads.

@@ -11,7 +11,8 @@ pub(crate) fn state(letter: char) -> ThreadState {
         'R' => ThreadState::Running,
         'S' => ThreadState::Sleeping,
         'D' => ThreadState::Uninterruptible,
-        'T' | 't' => ThreadState::Stopped,
+        'T' => ThreadState::Stopped,
+        't' => ThreadState::Traced,
         'Z' | 'X' => ThreadState::Zombie,
         other => ThreadState::Other(other),
     }
@@ -23,6 +24,9 @@ pub(crate) struct Call {
     /// -1: it sleeps outside of a system call, as in a page fault.
     pub(crate) number: i64,
     pub(crate) first: u64,
+    pub(crate) third: u64,
+    pub(crate) fourth: u64,
+    pub(crate) fifth: u64,
     pub(crate) sp: u64,
     pub(crate) pc: u64,
 }
@@ -34,8 +38,16 @@ impl Call {
         let number = words.first()?.parse().ok()?;
         let hex = |word: &&str| u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok();
         let [.., sp, pc] = words.as_slice() else { return None };
-        let first = if words.len() == 9 { hex(&words[1])? } else { 0 };
-        Some(Call { number, first, sp: hex(sp)?, pc: hex(pc)? })
+        let argument = |at: usize| if words.len() == 9 { hex(&words[at]) } else { Some(0) };
+        Some(Call {
+            number,
+            first: argument(1)?,
+            third: argument(3)?,
+            fourth: argument(4)?,
+            fifth: argument(5)?,
+            sp: hex(sp)?,
+            pc: hex(pc)?,
+        })
     }
 
     pub(crate) fn name(&self) -> Option<&'static str> {
@@ -65,6 +77,21 @@ impl Call {
 
     pub(crate) fn is_restarted(&self) -> bool {
         self.number == numbers::restart_syscall
+    }
+
+    /// Whether it waits for no file, only for the end of a time: `select(0, NULL, NULL, NULL, &time)`.
+    pub(crate) fn is_without_files(&self) -> bool {
+        [numbers::select, numbers::pselect6].contains(&self.number) && self.first == 0 && self.fifth != 0
+    }
+
+    /// Whether it waits for events, with a time limit.
+    pub(crate) fn is_until_a_time(&self) -> bool {
+        [numbers::epoll_wait, numbers::epoll_pwait].contains(&self.number) && self.fourth as i32 >= 0
+    }
+
+    /// The value that a futex has while it is waited for: that of a thread's end is the thread's id.
+    pub(crate) fn value_of_futex(&self) -> Option<i32> {
+        (self.number == numbers::futex).then_some(self.third as u32 as i32)
     }
 
     /// Whether its first argument is a descriptor of something that has a name.
@@ -131,14 +158,27 @@ mod tests {
     #[test]
     fn a_sleeping_thread_has_a_call_and_a_running_one_none() {
         let text = "230 0x0 0x0 0x7ffd30 0x7ffd31 0x0 0x0 0x7ffd28 0x7f6b\n";
-        assert_eq!(Call::parse(text), Some(Call { number: 230, first: 0, sp: 0x7ffd28, pc: 0x7f6b }));
-        assert_eq!(Call::parse("-1 0x7ffd28 0x7f6b"), Some(Call { number: -1, first: 0, sp: 0x7ffd28, pc: 0x7f6b }));
+        assert_eq!(
+            Call::parse(text),
+            Some(Call { number: 230, first: 0, third: 0x7ffd30, fourth: 0x7ffd31, fifth: 0, sp: 0x7ffd28, pc: 0x7f6b })
+        );
+        assert_eq!(
+            Call::parse("-1 0x7ffd28 0x7f6b"),
+            Some(Call { number: -1, first: 0, third: 0, fourth: 0, fifth: 0, sp: 0x7ffd28, pc: 0x7f6b })
+        );
         assert_eq!(Call::parse("running\n"), None);
     }
 
     #[test]
+    fn a_wait_for_no_file_until_a_time_is_a_sleep() {
+        let select = |first, fifth| Call { number: numbers::pselect6, first, third: 0, fourth: 0, fifth, sp: 0, pc: 0 };
+        assert!(select(0, 0x7ffd28).is_without_files());
+        assert!(!select(0, 0).is_without_files() && !select(4, 0x7ffd28).is_without_files());
+    }
+
+    #[test]
     fn calls_that_a_stop_would_end_are_known() {
-        let call = |number| Call { number, first: 0, sp: 0, pc: 0 };
+        let call = |number| Call { number, first: 0, third: 0, fourth: 0, fifth: 0, sp: 0, pc: 0 };
         assert!(call(numbers::epoll_pwait).is_fragile());
         assert!(!call(numbers::futex).is_fragile());
         assert_eq!(call(numbers::clock_nanosleep).name(), Some("clock_nanosleep"));

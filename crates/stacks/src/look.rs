@@ -1,10 +1,14 @@
 //! One look into a process.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rankrun_core::stacks::calls::is_for_disk;
-use rankrun_core::stacks::{Frame, Interpreter, OtherProcess, ProcessStack, ThreadStack, ThreadState};
+use rankrun_core::stacks::{
+    END_OF_THREAD, Frame, Interpreter, OtherProcess, ProcessStack, ThreadStack, ThreadState, UNTIL_A_TIME,
+    WITHOUT_FILES, is_sleep,
+};
 use rankrun_core::{Pid, WorkerStatus};
 use rankrun_sys::proc;
 
@@ -20,6 +24,9 @@ use crate::{idle, merge, reason};
 
 /// Bytes of a command that are read.
 const COMMAND_BYTES: u64 = 4096;
+
+/// Threads of another process of a rank of which is asked whether they sleep.
+const OTHER_THREADS: usize = 16;
 
 /// Why a look is not complete.
 const LATE: &str = "the time for it was over";
@@ -50,12 +57,18 @@ impl Looker {
         let Seen { threads, interpreter, unseen, stopped } = self.see(pid.0, self.bounds.threads, until);
         let others = self.others(pid.0, until);
         let stopped_us = u32::try_from(stopped.as_micros()).unwrap_or(u32::MAX);
-        ProcessStack { pid, command: command(living(pid.0)), interpreter, threads, others, unseen, stopped_us }
+        let (command, written) = (command(living(pid.0)), written(pid.0));
+        ProcessStack { pid, command, interpreter, threads, others, unseen, stopped_us, written }
     }
 
     fn others(&mut self, pid: i32, until: Instant) -> Vec<OtherProcess> {
         let mut others = Vec::new();
+        let stdin = stdin_of(pid);
         for process in proc::descendants(pid).into_iter().take(self.bounds.others) {
+            // Before it is stopped: after that it may be on its way back into its call.
+            let threads = capture::tids(process.pid).into_iter().take(OTHER_THREADS);
+            let calls: Vec<String> = threads.filter_map(|tid| in_kernel(&capture::thread(process.pid, tid)?)).collect();
+            let is_at_stdin = calls.iter().any(|call| call.starts_with("read stdin"));
             let mut seen = self.see(process.pid, 1, until);
             let frames = if seen.threads.is_empty() { Vec::new() } else { seen.threads.swap_remove(0).frames };
             let name = command(living(process.pid));
@@ -67,6 +80,9 @@ impl Looker {
                 status: proc::exit_status(process.pid).map(WorkerStatus::of_wait),
                 unseen: if frames.is_empty() { seen.unseen } else { None },
                 frames,
+                sleeps: calls.iter().any(|call| is_sleep(call)),
+                // That of a pipeline is written by another process of the rank.
+                reads_stdin: is_at_stdin && stdin.is_some() && stdin_of(process.pid) == stdin,
             });
         }
         others
@@ -93,7 +109,7 @@ impl Looker {
             let why = if is_ended {
                 "it has ended, and its parent has not waited for it".to_owned()
             } else {
-                reason::of_refusal(pid)
+                reason::of_refusal(living)
             };
             seen.unseen = Some(why);
             seen.threads = threads.into_iter().map(|thread| stack(pid, thread, Vec::new(), false, true)).collect();
@@ -125,7 +141,7 @@ impl Looker {
                 Err(Missed::Gone) => {}
                 Err(missed) => {
                     let why = match missed {
-                        Missed::Refused => Some(reason::of_refusal(pid)),
+                        Missed::Refused => Some(reason::of_refusal(living)),
                         Missed::Late => Some(LATE.to_owned()),
                         Missed::Asleep | Missed::Gone => None,
                     };
@@ -213,6 +229,17 @@ fn in_kernel(thread: &Thread) -> Option<String> {
             return call.name_of_restarted(thread.wchan.as_deref(), Memory { pid }).map(str::to_owned);
         }
         let name = call.name()?;
+        let is_sibling =
+            |tid: &i32| *tid > 0 && *tid != pid && fs::exists(format!("/proc/{pid}/task/{tid}")).unwrap_or(false);
+        if let Some(thread) = call.value_of_futex().filter(is_sibling) {
+            return Some(format!("{name} {END_OF_THREAD} {thread}"));
+        }
+        if call.is_until_a_time() {
+            return Some(format!("{name}{UNTIL_A_TIME}"));
+        }
+        if call.is_without_files() {
+            return Some(format!("{name}{WITHOUT_FILES}"));
+        }
         let descriptor = i32::try_from(call.first).ok().filter(|_| call.is_on_descriptor());
         let file = descriptor.and_then(|fd| fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok());
         Some(match (descriptor, file) {
@@ -227,6 +254,16 @@ fn in_kernel(thread: &Thread) -> Option<String> {
         (None, Some(place)) => Some(place.clone()),
         (call, _) => call,
     }
+}
+
+fn stdin_of(pid: i32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/fd/0")).ok()
+}
+
+/// Bytes that it has passed to write and the like.
+fn written(pid: i32) -> Option<u64> {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    io.lines().find_map(|line| line.strip_prefix("wchar: ")?.trim().parse().ok())
 }
 
 /// Its command, on one line.

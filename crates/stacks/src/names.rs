@@ -10,12 +10,19 @@ pub(crate) fn short(symbol: &str) -> String {
     if let Ok(name) = rustc_demangle::try_demangle(symbol) {
         return without_parameters(&format!("{name:#}"));
     }
-    // A compiler's copies and parts of a function: `f.cold`, `f.constprop.0`, `f.isra.0`.
-    let plain = symbol.split_once('.').map_or(symbol, |(name, _)| if name.is_empty() { symbol } else { name });
+    let plain = without_suffix(symbol);
     // A version: `f@@GLIBC_2.17`.
     let plain = plain.split_once('@').map_or(plain, |(name, _)| if name.is_empty() { plain } else { name });
     if let Some(name) = of_cython(plain) {
         return name;
+    }
+    // gfortran's procedures of a module.
+    if let Some((module, name)) = plain.strip_prefix("__").and_then(|rest| rest.split_once("_MOD_")) {
+        return format!("{module}::{name}");
+    }
+    // A method of Go.
+    if plain.contains(".(*") {
+        return plain.to_owned();
     }
     if !plain.starts_with("_Z") {
         // Debug information of C++ and Rust has names with parameters.
@@ -26,6 +33,42 @@ pub(crate) fn short(symbol: &str) -> String {
     match name.and_then(|name| name.demangle_with_options(&options).ok()) {
         Some(name) => without_parameters(&name),
         None => plain.to_owned(),
+    }
+}
+
+/// What compilers add to the names of copies and parts of a function.
+const SUFFIXES: [&str; 13] = [
+    "cold",
+    "constprop",
+    "isra",
+    "part",
+    "lto_priv",
+    "localalias",
+    "llvm",
+    "clone",
+    "resolver",
+    "specialized",
+    "_omp_fn",
+    "omp_outlined",
+    "__uniq",
+];
+
+/// `f` of `f.cold`, `f.constprop.0` and `f.0`; but all of Go's `main.search`, in which the dot belongs to the name.
+fn without_suffix(symbol: &str) -> &str {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut parts = symbol.split('.');
+    let Some(first) = parts.next().filter(|first| !first.is_empty()) else { return symbol };
+    let rest: Vec<&str> = parts.collect();
+    let end = match rest.as_slice() {
+        [number] if is_number(number) => Some(0),
+        rest => rest.iter().position(|part| SUFFIXES.contains(part)),
+    };
+    match end {
+        Some(kept) => {
+            let length = rest[..kept].iter().map(|part| part.len() + 1).sum::<usize>();
+            &symbol[..first.len() + length]
+        }
+        None => symbol,
     }
 }
 
@@ -91,6 +134,14 @@ mod tests {
             ("_ZlsRSoi", "operator<<"),
             ("_ZN3foo3barILi3EEEvv.cold", "foo::bar"),
             ("work.constprop.0", "work"),
+            ("work.0", "work"),
+            ("__solver_MOD_relax", "solver::relax"),
+            ("main._omp_fn.0", "main"),
+            ("main.search", "main.search"),
+            ("main.search.func1", "main.search.func1"),
+            ("net.(*conn).Read", "net.(*conn).Read"),
+            ("runtime.mcall", "runtime.mcall"),
+            (".Lstart", ".Lstart"),
             ("_ZN4gloo12_GLOBAL__N_19allreduceEv", "gloo::(anonymous namespace)::allreduce"),
             ("_ZZN3app3runEvENKUliE_clEi", "app::run::{lambda#1}::operator()"),
             ("__pyx_pw_6mpi4py_3MPI_4Comm_293allreduce", "mpi4py.MPI.Comm.allreduce"),

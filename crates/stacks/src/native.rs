@@ -10,6 +10,7 @@ use framehop::{
     UnwinderNative,
 };
 use rankrun_core::stacks::Frame;
+use rankrun_core::stacks::calls::GENERATED;
 use rankrun_sys::trace::Registers;
 
 use crate::capture::Copied;
@@ -46,6 +47,9 @@ pub(crate) struct Unwound {
 enum Call {
     /// An address within the instruction that calls.
     At(u64),
+    /// The start of the function of another object file that the next one calls. It has no frame if it has ended with a jump to
+    /// the one before: `MPI_Recv` of Intel MPI is only a jump.
+    Entered(u64),
     /// What calls is the kernel: a signal is handled.
     Signal,
 }
@@ -100,7 +104,7 @@ impl<'a> Stacks<'a> {
     pub(crate) fn learn<'b>(&mut self, stacks: impl Iterator<Item = &'b Unwound>) {
         let mut images: Vec<(Rc<Image>, Vec<u64>)> = Vec::new();
         for call in stacks.flat_map(|stack| &stack.calls) {
-            let Call::At(address) = *call else { continue };
+            let (Call::At(address) | Call::Entered(address)) = *call else { continue };
             let Some(mapping) = self.maps.code_at(address) else { continue };
             let Some(Loaded { image, bias }) = self.images.loaded(self.memory, mapping) else { continue };
             let own = address.wrapping_sub(bias);
@@ -118,11 +122,32 @@ impl<'a> Stacks<'a> {
 
     /// The frames of a stack, innermost first.
     pub(crate) fn frames(&mut self, stack: &Unwound) -> Vec<NativeFrame> {
-        let name = |call: &Call| match *call {
-            Call::At(address) => self.name(address),
-            Call::Signal => signal(),
-        };
-        stack.calls.iter().map(name).collect()
+        let mut frames: Vec<NativeFrame> = Vec::with_capacity(stack.calls.len());
+        for call in &stack.calls {
+            frames.extend(match *call {
+                Call::At(address) => Some(self.name(address)),
+                Call::Entered(address) => self.entered(address, frames.last()),
+                Call::Signal => Some(signal()),
+            });
+        }
+        frames
+    }
+
+    /// The function at an address, if it has a name and is not the one that is there already.
+    fn entered(&mut self, address: u64, inner: Option<&NativeFrame>) -> Option<NativeFrame> {
+        let mapping = self.maps.code_at(address)?;
+        let Loaded { image, bias } = self.images.loaded(self.memory, mapping)?;
+        let symbol = image.function(address.wrapping_sub(bias))?.name;
+        let is_there = inner.is_some_and(|inner| inner.symbol == Some(symbol));
+        let frame =
+            Frame { function: names::short(symbol), file: Some(image.name.clone()), line: None, is_python: false };
+        (!is_there).then(|| NativeFrame {
+            symbol: Some(symbol),
+            module: image.name.clone(),
+            is_of_python: image.is_python,
+            is_entry: false,
+            frames: vec![frame],
+        })
     }
 
     fn is_over(&mut self) -> bool {
@@ -177,6 +202,7 @@ impl<'a> Stacks<'a> {
             match next {
                 Ok(Some(caller)) => {
                     let Some(return_address) = NonZeroU64::new(caller) else { return (found, false) };
+                    found.extend(self.called_from(caller, pc).map(Call::Entered));
                     pc = caller;
                     address = FrameAddress::from_return_address(return_address.get()).unwrap_or(address);
                 }
@@ -275,6 +301,48 @@ impl<'a> Stacks<'a> {
         [2, 3, 4, 6, 7].into_iter().any(is_indirect).then_some(Callee::Unknown)
     }
 
+    /// The function in the object file of `pc` that is called in front of a return address, if the call comes from another file.
+    fn called_from(&mut self, return_address: u64, pc: u64) -> Option<u64> {
+        if !cfg!(target_arch = "x86_64") {
+            return None;
+        }
+        let is_same = |one: &Mapping, other: &Mapping| one.file == other.file && one.path == other.path;
+        let (caller, own) = (self.maps.code_at(return_address)?, self.maps.code_at(pc)?);
+        if is_same(caller, own) {
+            return None;
+        }
+        let mut before = [0; 7];
+        if !self.memory.fill(return_address.wrapping_sub(7), &mut before) {
+            return None;
+        }
+        let target = match before {
+            // call *slot(%rip)
+            [_, 0xff, 0x15, a, b, c, d] => self.word(relative(return_address, [a, b, c, d]))?,
+            // call stub
+            [_, _, 0xe8, a, b, c, d] => self.behind_stub(relative(return_address, [a, b, c, d]))?,
+            _ => return None,
+        };
+        self.maps.code_at(target).filter(|mapping| is_same(mapping, own)).map(|_| target)
+    }
+
+    /// Where an entry of the procedure linkage table jumps to.
+    fn behind_stub(&self, address: u64) -> Option<u64> {
+        let mut code = [0; 16];
+        if !self.memory.fill(address, &mut code) {
+            return None;
+        }
+        // endbr64, then perhaps a prefix: jmp *slot(%rip).
+        let skipped = if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) { 4 } else { 0 };
+        let skipped = if code[skipped] == 0xf2 { skipped + 1 } else { skipped };
+        let [0xff, 0x25, a, b, c, d] = code[skipped..skipped + 6] else { return None };
+        self.word(relative(address + skipped as u64 + 6, [a, b, c, d]))
+    }
+
+    fn word(&self, address: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.memory.fill(address, &mut bytes).then(|| u64::from_le_bytes(bytes))
+    }
+
     /// Where the function at an address begins, if it has a name.
     fn start_of_function(&mut self, address: u64) -> Option<u64> {
         let mapping = self.maps.code_at(address)?;
@@ -293,7 +361,7 @@ impl<'a> Stacks<'a> {
         let Some(Loaded { image, bias }) = self.images.loaded(self.memory, mapping) else {
             let name = file_name(&mapping.path);
             // Code that was made at run time.
-            let module = if name.is_empty() { "generated code" } else { name };
+            let module = if name.is_empty() { GENERATED } else { name };
             return unnamed(address - mapping.start + mapping.offset, module.to_owned());
         };
         let own = address.wrapping_sub(bias);
@@ -322,6 +390,11 @@ impl<'a> Stacks<'a> {
         let is_entry = own.wrapping_sub(image.entry) < 64;
         NativeFrame { symbol, module: image.name.clone(), is_of_python: image.is_python, is_entry, frames }
     }
+}
+
+/// What an instruction that ends at `end` names with a distance.
+fn relative(end: u64, distance: [u8; 4]) -> u64 {
+    end.wrapping_add_signed(i32::from_le_bytes(distance).into())
 }
 
 /// Where a signal interrupted the program.

@@ -20,7 +20,9 @@ pub use containment::cgroup;
 pub use events::{poll, reactor, signal};
 pub use ipc::{diag, mapped, network, shared, shm, socket, watched};
 pub(crate) use processes::clone;
-pub use processes::{build, errand, exec, fork, limits, name, oom, proc, process, spawn, trace, vitals, wait};
+pub use processes::{
+    build, errand, exec, fork, libraries, limits, name, oom, proc, process, spawn, trace, vitals, wait,
+};
 pub use terminals::{pty, terminal};
 
 /// The operating system's text for an error, without Rust's "(os error 2)".

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::ops::Range;
 
+use crate::memory::Memory;
+
 /// Bytes before the marker that are skipped at most.
 pub const NOISE_MOST: usize = 4 * 1024 * 1024;
 /// Bytes of them that are kept: the first.
@@ -52,19 +54,32 @@ impl Greeting {
     }
 }
 
-/// The line on its stderr with which a relay ends, and its exit code in it.
-pub fn farewell(marker: &str, code: u8) -> String {
-    format!("{marker} ended {code}\n")
+/// How a relay has ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Farewell {
+    pub code: u8,
+    /// What guard or relay have found in /dev/shm, if they have looked in place of the agent.
+    pub memory: Option<Memory>,
 }
 
-/// The exit code in such a line, and where the line is.
-pub fn find_farewell(marker: &str, bytes: &[u8]) -> Option<(u8, Range<usize>)> {
+/// The line on its stderr with which a relay ends.
+pub fn farewell(marker: &str, Farewell { code, memory }: &Farewell) -> String {
+    match memory {
+        Some(memory) => format!("{marker} ended {code} {}\n", memory.word()),
+        None => format!("{marker} ended {code}\n"),
+    }
+}
+
+/// What such a line says, and where the line is.
+pub fn find_farewell(marker: &str, bytes: &[u8]) -> Option<(Farewell, Range<usize>)> {
     let start = format!("{marker} ended ");
     let from = find(bytes, start.as_bytes())?;
     let rest = &bytes[from + start.len()..];
     let length = rest.iter().position(|byte| *byte == b'\n')?;
-    let code = std::str::from_utf8(&rest[..length]).ok()?.parse().ok()?;
-    Some((code, from..from + start.len() + length + 1))
+    let mut words = std::str::from_utf8(&rest[..length]).ok()?.split(' ');
+    let code = words.next()?.parse().ok()?;
+    let farewell = Farewell { code, memory: words.next().and_then(Memory::of_word) };
+    Some((farewell, from..from + start.len() + length + 1))
 }
 
 /// What has come of the other node so far.
@@ -175,9 +190,13 @@ mod tests {
 
     #[test]
     fn a_farewell_is_found_among_other_words_when_it_is_whole() {
-        let text = format!("bye{}Killed\n", farewell("rr-1", 123));
-        let (code, line) = find_farewell("rr-1", text.as_bytes()).expect("it is there");
-        assert_eq!((code, &text[line]), (123, "rr-1 ended 123\n"));
+        for memory in [None, Some(Memory { doubtful: vec!["/dev/shm/a b".into()], ..Memory::default() })] {
+            let said = Farewell { code: 123, memory };
+            let line = farewell("rr-1", &said);
+            let text = format!("bye{line}Killed\n");
+            let (heard, range) = find_farewell("rr-1", text.as_bytes()).expect("it is there");
+            assert_eq!((heard, &text[range]), (said, line.as_str()));
+        }
         for wrong in ["rr-1 ended 12", "rr-2 ended 0\n", "rr-1 ended \n", "rr-1 ended 300\n"] {
             assert_eq!(find_farewell("rr-1", wrong.as_bytes()), None, "{wrong}");
         }

@@ -9,6 +9,7 @@ pub mod frame;
 pub mod greeting;
 pub mod identity;
 pub mod link;
+pub mod memory;
 pub mod message;
 pub mod session;
 mod tap;
@@ -16,6 +17,7 @@ mod transport;
 
 pub use frame::{Frame, WireError};
 pub use link::{Link, LinkError};
+pub use memory::Memory;
 pub use message::{ToAgent, ToFront};
 pub use session::{Retain, Session};
 pub use tap::Tap;
@@ -23,4 +25,4 @@ pub use transport::Transport;
 
 /// The version of the wire format. Peers of different versions refuse each other in the handshake: the frame that
 /// carries `Hello` must keep its form.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 10;

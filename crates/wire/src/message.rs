@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rankrun_core::absence::Absence;
+use rankrun_core::alone::Sight;
 use rankrun_core::condition::Condition;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::grace::StopRecord;
@@ -19,6 +20,8 @@ use rankrun_core::travel::Resource;
 use rankrun_core::worker::{Outcome, Stop};
 use rankrun_core::{Attempt, GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Stream, WorkerId, WorkerStatus};
 use serde::{Deserialize, Serialize};
+
+use crate::memory::Memory;
 
 /// The first message of each side.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -116,6 +119,8 @@ pub enum ToAgent {
     },
     /// Look for ranks that run Python without the hook; `Hookless` follows if there are any.
     LookForHooks,
+    /// Look for MPI libraries in the ranks; `MpiSeen` follows if there are any.
+    LookForMpi,
     /// `Alive` is to follow.
     WhoIsAlive,
     /// `Conditions` is to follow, with this number.
@@ -223,13 +228,15 @@ pub enum ToFront {
     },
     /// Ranks that run Python without the interpreter hook, and why.
     Hookless(Vec<(WorkerId, Absence)>),
+    /// Ranks that have an MPI library loaded.
+    MpiSeen(Vec<(WorkerId, Sight)>),
     /// What is known of a SIGKILL that was not ours.
     KilledForMemory {
         worker: WorkerId,
         detail: String,
         at: Duration,
     },
-    /// The kernel killed another process of a worker than its leader for want of memory.
+    /// The kernel killed another process of a worker than its leader because memory ran out.
     HelperKilledForMemory {
         worker: WorkerId,
         pid: Pid,
@@ -356,9 +363,8 @@ pub struct Summary {
     pub left: Vec<LeftProcess>,
     /// Processes that were released (`--descendants leave`).
     pub released: u32,
-    /// Shared memory files that were removed, or would have been.
-    pub shared_memory: Vec<OsString>,
-    pub shared_memory_removed: bool,
-    /// Shared memory files that the job may have created, and that were not removed.
-    pub shared_memory_doubtful: Vec<OsString>,
+    /// What it has left in /dev/shm; `None` if nobody has looked.
+    pub memory: Option<Memory>,
+    /// The files that it had created there were removed.
+    pub removes_memory: bool,
 }

@@ -4,6 +4,7 @@
 //! gets slower for all. Compare within a row only.
 
 mod agents;
+mod crowded;
 mod hosts;
 mod launchers;
 mod measure;
@@ -38,7 +39,7 @@ struct Bench {
 
 type Row = fn(&Bench, &mut Table) -> Result<()>;
 
-const ROWS: [(&str, Row); 18] = [
+const ROWS: [(&str, Row); 19] = [
     ("launch", rows::launch),
     ("failure", rows::failure),
     ("restart", restart::restart),
@@ -46,6 +47,7 @@ const ROWS: [(&str, Row); 18] = [
     ("mpi", rows::mpi),
     ("open-mpi", open_mpi::open_mpi),
     ("offer", open_mpi::offer),
+    ("crowded", crowded::crowded),
     ("pmi", rows::pmi),
     ("memory", rows::memory),
     ("hook", testimony::hook),
@@ -95,6 +97,8 @@ impl Bench {
             let directory = environments::existing(environment).context("the environments were just made")?;
             let program = programs.join(format!("init-{environment}"));
             compile(&directory.join("bin/mpicc"), &sources.join("init.c"), &program)?;
+            let program = programs.join(format!("collectives-{environment}"));
+            compile(&directory.join("bin/mpicc"), &sources.join("collectives.c"), &program)?;
         }
         compile(Path::new("mpicc.openmpi"), &sources.join("init.c"), &programs.join("init-openmpi-4"))?;
         let scratch = std::env::temp_dir().join(format!("rr-bench-{}", std::process::id()));

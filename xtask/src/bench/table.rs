@@ -62,7 +62,11 @@ struct Milliseconds(Duration);
 impl fmt::Display for Milliseconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_secs_f64() * 1e3;
-        if ms >= 1000.0 { write!(f, "{:.2} s", ms / 1e3) } else { write!(f, "{ms:.1} ms") }
+        match ms {
+            1000.0.. => write!(f, "{:.2} s", ms / 1e3),
+            0.1.. => write!(f, "{ms:.1} ms"),
+            _ => write!(f, "{:.1} µs", ms * 1e3),
+        }
     }
 }
 

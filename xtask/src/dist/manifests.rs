@@ -88,9 +88,10 @@ pub(crate) fn dry_run(scratch: &Path) -> Result<()> {
     let workspace = format!("[workspace]\nresolver = \"3\"\nmembers = [\"*\"]\n\n[patch.crates-io]\n{patches}");
     fs::write(place.join("Cargo.toml"), workspace)?;
     fs::copy(workspace::root().join("Cargo.lock"), place.join("Cargo.lock"))?;
+    // The dependencies are those that `cargo xtask lint` has checked already.
     let mut command = Command::new(workspace::cargo());
     command.current_dir(&place).args(["check", "--quiet", "--workspace", "--offline"]);
-    process::run(command.env("CARGO_TARGET_DIR", workspace::target().join("publish")))
+    process::run(command.env("CARGO_TARGET_DIR", workspace::target()))
 }
 
 #[cfg(test)]

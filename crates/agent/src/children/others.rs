@@ -23,7 +23,7 @@ const ENDING_BOUND: Duration = Duration::from_millis(500);
 impl Children {
     /// The cgroup for a process of rankrun's own, where the job has cgroups. It is removed with the job's.
     pub(crate) fn take_own_leaf(&self, helper: Helper) -> io::Result<Option<OwnedFd>> {
-        self.boundary.cgroup().map(|cgroup| cgroup.make_leaf(helper.leaf())).transpose()
+        self.boundary.cgroup().map(|cgroup| cgroup.make_leaf_like(helper.leaf())).transpose()
     }
 
     pub(crate) fn add_helper(&mut self, helper: Helper, pid: i32) {
@@ -47,8 +47,7 @@ impl Children {
             }
         }
         if let Some(cgroup) = self.boundary.cgroup() {
-            // If there is none, or somebody is in it, making the next one tells.
-            let _ = cgroup.remove_leaf(helper.leaf());
+            cgroup.remove_leaves_like(helper.leaf());
         }
     }
 

@@ -4,6 +4,7 @@
 //! order: it descends from the worker's leader, it was once seen to descend from it, it is in the leader's process group, it
 //! has the worker's tag in its environment. A program can change the last by accident, and cannot change the first.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,11 +19,13 @@ use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Change, Look};
 
-use super::Boundary;
 use super::looks::{Account, activity, left_processes};
+use super::{Boundary, Bounded};
 
 /// The variable that carries a worker's tag.
 pub(crate) const TAG: &str = "RANKRUN_WORKER";
+/// How long the loop waits for the environment of a process. One that holds the lock on its own memory gives none.
+const TAG_BOUND: Duration = Duration::from_millis(50);
 /// A walk of the process table may take this part of the time at most (1 / n).
 const DUTY: u32 = 4;
 /// Walks in a row for a set of processes that must not grow while they are stopped.
@@ -97,6 +100,10 @@ pub(crate) struct Children {
     adopted: HashMap<ProcessId, Option<Slot>>,
     /// Fallback tier: the workers of the processes that were seen below a leader.
     kin: HashMap<ProcessId, Slot>,
+    /// Reads environments.
+    environments: RefCell<Bounded>,
+    /// Processes whose environment could not be read in time: they are not asked again.
+    silent: RefCell<HashSet<ProcessId>>,
     /// The process table, if it was read in this turn or not long ago.
     table: Option<Snapshot>,
     table_until: Option<Instant>,
@@ -122,6 +129,8 @@ impl Children {
             is_blind: false,
             adopted: HashMap::new(),
             kin: HashMap::new(),
+            environments: RefCell::default(),
+            silent: RefCell::default(),
             table: None,
             table_until: None,
             turn_has_table: false,
@@ -146,6 +155,7 @@ impl Children {
         self.by_tag = tags.into_iter().map(String::into_bytes).zip((0..).map(Slot)).collect();
         self.by_leaf.clear();
         self.kin.clear();
+        self.silent.get_mut().clear();
     }
 
     /// Begins an attempt of one worker, with this tag.
@@ -308,7 +318,7 @@ impl Children {
         if let Some(slot) = self.kin.get(&process.id()) {
             return Some(*slot);
         }
-        self.of_group(process.group).or_else(|| self.of_tag(process.pid))
+        self.of_group(process.group).or_else(|| self.of_tag(process.id()))
     }
 
     /// The worker of this process group. A group keeps its number as long as a process is in it.
@@ -319,8 +329,17 @@ impl Children {
         self.members.iter().position(|member| member.group == Some(group)).map(|slot| Slot(slot as u32))
     }
 
-    fn of_tag(&self, pid: i32) -> Option<Slot> {
-        self.by_tag.get(&proc::environment_variable(pid, TAG)?).copied()
+    /// The worker that is named in the environment of a process.
+    fn of_tag(&self, process: ProcessId) -> Option<Slot> {
+        if self.silent.borrow().contains(&process) {
+            return None;
+        }
+        let read = move || proc::environment_variable(process.pid, TAG);
+        let Some(tag) = self.environments.borrow_mut().call(TAG_BOUND, read) else {
+            self.silent.borrow_mut().insert(process);
+            return None;
+        };
+        self.by_tag.get(&tag?).copied()
     }
 
     /// The worker that a client names by its tag.
@@ -356,7 +375,7 @@ impl Children {
                 Some(_) | None => break,
             }
         }
-        self.of_group(process.group).or_else(|| self.of_tag(process.pid))
+        self.of_group(process.group).or_else(|| self.of_tag(process.id()))
     }
 
     /// The process table: read at most once a turn, and no more often than its size allows.

@@ -16,7 +16,7 @@ use super::clock::Clock;
 use super::io::IoThread;
 use super::run::{Loop, Wakers};
 use super::token::Token;
-use crate::children::{Boundary, Children, Interpreters};
+use crate::children::{Boundary, Children, Interpreters, Libraries};
 use crate::guard::Options;
 use crate::guard::lease::{Lease, Word};
 use crate::services::looker::Looker;
@@ -171,6 +171,7 @@ impl Setup {
         let waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let io_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let io_handle = io_waker.handle().map_err(cannot("make an event descriptor"))?;
+        let libraries = Libraries::new(io_waker.handle().map_err(cannot("make an event descriptor"))?);
         let interpreters = Interpreters::new(io_waker.handle().map_err(cannot("make an event descriptor"))?);
         let memory_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let handle = waker.handle().map_err(cannot("make an event descriptor"))?;
@@ -203,6 +204,7 @@ impl Setup {
             worker_socket: WorkerSocket::default(),
             torch_store: TorchStore::default(),
             interpreters,
+            libraries,
             lease: self.lease,
             memory: Some(memory),
             inherited: self.inherited,

@@ -156,7 +156,7 @@ impl Loop {
             return Ok(());
         }
         let now = self.hands.clock.now();
-        let token = Token::decode(event.token);
+        let Some(token) = Token::decode(event.token) else { return Ok(()) };
         match token {
             Token::Front => {
                 if event.readable {
@@ -184,6 +184,7 @@ impl Loop {
                     }
                 }
                 self.with_team(Team::hooks_seen);
+                self.with_team(Team::mpi_seen);
                 return Ok(());
             }
             Token::Memory => self.wakers.memory.clear(),
@@ -268,9 +269,12 @@ impl Loop {
                 let at = self.hands.clock.now();
                 self.hands.outbox.push(ToFront::Beat { sent, at });
             }
-            ToAgent::Again(rank, attempt) => self.with_team(|team, hands| {
-                team.event_of_rank(hands, now, rank, |slot| Event::Again(slot, attempt));
-            }),
+            ToAgent::Again(rank, attempt) => {
+                self.restore_directory();
+                self.with_team(|team, hands| {
+                    team.event_of_rank(hands, now, rank, |slot| Event::Again(slot, attempt));
+                });
+            }
             ToAgent::Settled(rank) => {
                 self.with_team(|team, hands| team.event_of_rank(hands, now, rank, Event::Settled));
             }
@@ -292,6 +296,7 @@ impl Loop {
                 }
             }
             ToAgent::LookForHooks => self.with_team(Team::look_for_hooks),
+            ToAgent::LookForMpi => self.with_team(Team::look_for_mpi),
             ToAgent::End => self.end = true,
             ToAgent::Signal(signal) => self.with_team(|team, hands| team.signal_all(hands, signal)),
             ToAgent::Stdin(bytes) => self.with_team(|team, hands| team.stdin_bytes(hands, Some(bytes))),
@@ -337,22 +342,40 @@ impl Loop {
         if let Some(mask) = start.umask {
             rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
         }
+        self.restore_directory();
         let mut limits = self.limits;
         let warning = adopt(&start.limits, &mut limits);
         self.hands.outbox.extend(warning.filter(|_| start.spec.attempt.0 == 0).map(ToFront::Note));
+        // Before the first rank: the guard may lose us any time from here on.
+        let (attempt, clean_shm) = (start.spec.attempt, start.spec.clean_shm);
+        self.hands.lease.send(Word::Begin { attempt, clean_shm });
         match Team::start(&mut self.hands, now, start, self.runtime.path(), limits) {
-            Ok(team) => {
-                if team.removes_shared_memory() {
-                    self.hands.lease.send(Word::CleanSharedMemory);
-                }
-                self.team = Some(team);
-            }
+            Ok(team) => self.team = Some(team),
             Err(error) => {
                 let (what, source) = (error.to_string(), error.source.to_string());
                 self.hands.outbox.push(ToFront::Refused { what, source });
                 self.end = true;
             }
         }
+    }
+
+    /// Makes again what the ranks before have removed of the job's directory, with a note: without it the next ones could not report.
+    fn restore_directory(&mut self) {
+        let directory = format!("the job's directory \"{}\"", self.runtime.path().display());
+        let restored = self.runtime.restore().map_err(|error| {
+            let reason = rankrun_sys::reason(&error);
+            format!("a process has removed {directory}, and it cannot be made again: {reason}")
+        });
+        let restored = restored.and_then(|is_new| {
+            let missing = self.hands.worker_socket.restore(self.runtime.path(), &self.hands.poller)?;
+            Ok(match (is_new, missing.is_empty()) {
+                (true, _) => Some(format!("a process has removed {directory}: it was made again")),
+                (false, false) => Some(format!("a process has changed {directory}: {} made again", were(&missing))),
+                (false, true) => None,
+            })
+        });
+        let note = restored.unwrap_or_else(Some);
+        self.hands.outbox.extend(note.map(ToFront::Note));
     }
 
     fn freeze(&mut self, frozen: bool) {
@@ -427,14 +450,20 @@ impl Loop {
             // If it cannot be opened, there is none to remove.
             let cgroup = self.hands.children.boundary().cgroup();
             let cgroup = cgroup.and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok());
-            let clean_shm = team.is_some_and(Team::removes_shared_memory);
-            Remains { cgroup, children: ChildList::open(), places: self.places.clone(), clean_shm }.tidy();
+            // Shared memory has been looked for, or the guard does it.
+            Remains { cgroup, children: ChildList::open(), places: self.places.clone(), search: None }.tidy();
         }
         if self.link.is_none() && !self.guard_lost {
             // A stopped guard would stay for ever: no front is left to end it. It is our parent, or gone.
             let _ = process::signal_parent(signal::SIGCONT);
         }
     }
+}
+
+/// "a was", "a and b were".
+fn were(names: &[&str]) -> String {
+    let verb = if names.len() == 1 { "was" } else { "were" };
+    format!("{} {verb}", names.join(" and "))
 }
 
 /// The front can no longer receive it. The agent's stderr is the front's.

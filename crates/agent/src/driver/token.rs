@@ -1,6 +1,7 @@
 //! What a descriptor of the agent's poll set belongs to.
 
 use rankrun_core::Stream;
+use rankrun_sys::kinds;
 
 /// The owner of a descriptor; slots are counted by local rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,57 +31,66 @@ pub(crate) enum Token {
     Looker,
 }
 
+kinds! {
+    enum Kind {
+        Front, Signals, Spawner, Io, Lease, Memory, Stdout, Stderr, Pmi, Stdin, Boundary, WorkerSocket, WorkerClient, KernelLog,
+        Pmix, PmixHost, PmixErrors, TorchStore, TorchClient, Looker,
+    }
+}
+
 impl Token {
     pub(crate) fn encode(self) -> u64 {
-        let (kind, slot) = match self {
-            Token::Front => (0, 0),
-            Token::Signals => (1, 0),
-            Token::Spawner => (2, 0),
-            Token::Lease => (3, 0),
-            Token::Output(slot, Stream::Stdout) => (4, slot),
-            Token::Output(slot, Stream::Stderr) => (5, slot),
-            Token::Pmi(slot) => (6, slot),
-            Token::Stdin(slot) => (7, slot),
-            Token::Boundary(slot) => (8, slot),
-            Token::WorkerSocket => (9, 0),
-            Token::WorkerClient(client) => (10, client),
-            Token::Memory => (11, 0),
-            Token::Io => (12, 0),
-            Token::KernelLog => (13, 0),
-            Token::Pmix => (14, 0),
-            Token::PmixHost => (15, 0),
-            Token::PmixErrors => (16, 0),
-            Token::TorchStore => (17, 0),
-            Token::TorchClient(client) => (18, client),
-            Token::Looker => (19, 0),
+        let (kind, number) = match self {
+            Token::Front => (Kind::Front, 0),
+            Token::Signals => (Kind::Signals, 0),
+            Token::Spawner => (Kind::Spawner, 0),
+            Token::Io => (Kind::Io, 0),
+            Token::Lease => (Kind::Lease, 0),
+            Token::Memory => (Kind::Memory, 0),
+            Token::Output(slot, Stream::Stdout) => (Kind::Stdout, slot),
+            Token::Output(slot, Stream::Stderr) => (Kind::Stderr, slot),
+            Token::Pmi(slot) => (Kind::Pmi, slot),
+            Token::Stdin(slot) => (Kind::Stdin, slot),
+            Token::Boundary(slot) => (Kind::Boundary, slot),
+            Token::WorkerSocket => (Kind::WorkerSocket, 0),
+            Token::WorkerClient(client) => (Kind::WorkerClient, client),
+            Token::KernelLog => (Kind::KernelLog, 0),
+            Token::Pmix => (Kind::Pmix, 0),
+            Token::PmixHost => (Kind::PmixHost, 0),
+            Token::PmixErrors => (Kind::PmixErrors, 0),
+            Token::TorchStore => (Kind::TorchStore, 0),
+            Token::TorchClient(client) => (Kind::TorchClient, client),
+            Token::Looker => (Kind::Looker, 0),
         };
-        (kind << 32) | slot as u64
+        kind.token(number as u64)
     }
 
-    pub(crate) fn decode(token: u64) -> Token {
-        let slot = (token & 0xffff_ffff) as usize;
-        match token >> 32 {
-            0 => Token::Front,
-            1 => Token::Signals,
-            2 => Token::Spawner,
-            3 => Token::Lease,
-            4 => Token::Output(slot, Stream::Stdout),
-            5 => Token::Output(slot, Stream::Stderr),
-            6 => Token::Pmi(slot),
-            7 => Token::Stdin(slot),
-            8 => Token::Boundary(slot),
-            9 => Token::WorkerSocket,
-            10 => Token::WorkerClient(slot),
-            11 => Token::Memory,
-            13 => Token::KernelLog,
-            14 => Token::Pmix,
-            15 => Token::PmixHost,
-            16 => Token::PmixErrors,
-            17 => Token::TorchStore,
-            18 => Token::TorchClient(slot),
-            19 => Token::Looker,
-            _ => Token::Io,
-        }
+    /// `None`: the agent has given no such token.
+    pub(crate) fn decode(token: u64) -> Option<Token> {
+        let (kind, number) = Kind::owner(token)?;
+        let number = number as usize;
+        Some(match kind {
+            Kind::Front => Token::Front,
+            Kind::Signals => Token::Signals,
+            Kind::Spawner => Token::Spawner,
+            Kind::Io => Token::Io,
+            Kind::Lease => Token::Lease,
+            Kind::Memory => Token::Memory,
+            Kind::Stdout => Token::Output(number, Stream::Stdout),
+            Kind::Stderr => Token::Output(number, Stream::Stderr),
+            Kind::Pmi => Token::Pmi(number),
+            Kind::Stdin => Token::Stdin(number),
+            Kind::Boundary => Token::Boundary(number),
+            Kind::WorkerSocket => Token::WorkerSocket,
+            Kind::WorkerClient => Token::WorkerClient(number),
+            Kind::KernelLog => Token::KernelLog,
+            Kind::Pmix => Token::Pmix,
+            Kind::PmixHost => Token::PmixHost,
+            Kind::PmixErrors => Token::PmixErrors,
+            Kind::TorchStore => Token::TorchStore,
+            Kind::TorchClient => Token::TorchClient(number),
+            Kind::Looker => Token::Looker,
+        })
     }
 }
 
@@ -112,7 +122,7 @@ mod tests {
             Token::TorchClient(7),
             Token::Looker,
         ] {
-            assert_eq!(Token::decode(token.encode()), token);
+            assert_eq!(Token::decode(token.encode()), Some(token));
         }
     }
 }

@@ -2,19 +2,21 @@
 //! guard and agent if both hang.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use rankrun_core::ExitCode;
+use rankrun_core::job::CleanShm;
 use rankrun_core::lease::Lapse;
+use rankrun_core::{Attempt, ExitCode, JobId};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::{self, ChildList};
 use rankrun_sys::process::{Child, ProcessRef};
 use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Change, Look};
+use rankrun_wire::Memory;
 
-use super::launch::{LapseNote, Launched};
+use super::launch::{GuardNote, Launched};
 use super::watchdog::{Act, Seen, Watch, is_stopped};
-use crate::tidy::{Places, Remains};
+use crate::tidy::{Places, Remains, Search};
 
 /// The state of a guard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,14 +30,32 @@ pub enum GuardState {
 }
 
 /// What was known of the agent when the guard's work is to be done in its place.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LastKnown {
     /// It has sent all that it had to send, and ends by itself.
     pub is_done: bool,
     /// It has let processes go, which live on (`--descendants leave`).
     pub has_released: bool,
-    /// The shared memory that the job left is to be removed.
-    pub cleans_shm: bool,
+    /// The present attempt.
+    pub attempt: Attempt,
+    /// What becomes of shared memory that the job left.
+    pub clean_shm: CleanShm,
+}
+
+impl LastKnown {
+    /// For a process that moves bytes and does not read them. Nothing in /dev/shm is removed then.
+    pub fn unknown() -> LastKnown {
+        LastKnown { is_done: false, has_released: false, attempt: Attempt(0), clean_shm: CleanShm::List }
+    }
+}
+
+/// What is known of a node when its guard is gone, or has done its work.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Proof {
+    /// Nothing of the job is left there.
+    pub is_empty: bool,
+    /// What was found in /dev/shm in place of the agent; `None` where nobody but the agent may have looked.
+    pub memory: Option<Memory>,
 }
 
 /// The guard of this node, and the agent below it.
@@ -46,8 +66,10 @@ pub struct Keeper {
     /// Where the job's cgroup is, if there is one.
     pub cgroup: Option<PathBuf>,
     child: Child,
-    /// Why the guard has ended the agent, if it has.
-    lapse: LapseNote,
+    /// What the guard has left.
+    note: GuardNote,
+    job: JobId,
+    since: SystemTime,
     pub state: GuardState,
     /// The loss of the guard has been noticed.
     pub is_lost: bool,
@@ -59,12 +81,14 @@ pub struct Keeper {
 impl Keeper {
     /// Of a guard that was just started. The stream to the agent stays with the caller.
     pub fn new(launched: Launched) -> Keeper {
-        let Launched { guard, cgroup, places, lapse, .. } = launched;
+        let Launched { guard, cgroup, places, note, job, since, .. } = launched;
         Keeper {
             places,
             cgroup,
             child: guard,
-            lapse,
+            note,
+            job,
+            since,
             state: GuardState::Alive,
             is_lost: false,
             agent: None,
@@ -74,7 +98,7 @@ impl Keeper {
 
     /// Why the agent is lost, if known: from the guard's note, or because we killed it.
     pub fn why_lost(&self) -> Option<&'static str> {
-        let noted = self.lapse.lapse().map(|lapse| match lapse {
+        let noted = self.note.lapse().map(|lapse| match lapse {
             Lapse::Stopped => "another process stopped its agent, and its guard killed it",
             Lapse::Stuck => "its agent hung without running, and its guard killed it",
             Lapse::Spinning => "its agent ran in an endless loop, and its guard killed it",
@@ -193,27 +217,27 @@ impl Keeper {
     }
 
     /// Whether nothing is left on this node: by the guard's exit code, or, if the guard is gone, by doing its work.
-    pub fn prove(&self, last: LastKnown, foreign: &[i32]) -> bool {
+    pub fn prove(&self, last: LastKnown, foreign: &[i32]) -> Proof {
         if let GuardState::Ended(code) = self.state {
-            return code == ExitCode::SUCCESS.0;
+            return Proof { is_empty: code == ExitCode::SUCCESS.0, memory: self.note.memory() };
         }
         if last.is_done && last.has_released {
             // Released processes live on; the agent has ended the rest.
             self.places.remove();
-            return true;
+            return Proof { is_empty: true, memory: None };
         }
+        let search = Search::new(&self.job, last.attempt, self.since, last.clean_shm);
         let remains = Remains {
             cgroup: self.cgroup.as_deref().and_then(|path| GuardedCgroup::open(path).ok()),
             children: ChildList::open(),
             places: self.places.clone(),
-            clean_shm: last.cleans_shm,
+            search: (!last.is_done && last.clean_shm != CleanShm::No).then_some(search),
         };
         if last.is_done {
             remains.let_end(foreign);
         }
-        let empty = remains.end(foreign);
-        remains.tidy();
-        empty
+        let is_empty = remains.end(foreign);
+        Proof { is_empty, memory: remains.tidy() }
     }
 }
 

@@ -4,14 +4,15 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rankrun_core::lease::Lapse;
 use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::fork::{self, Side};
 use rankrun_sys::process::Child;
-use rankrun_sys::shared::SharedNumber;
-use rankrun_sys::{cgroup, socket};
+use rankrun_sys::shared::SharedNote;
+use rankrun_sys::{cgroup, shm, socket};
+use rankrun_wire::Memory;
 
 use crate::driver::Agent;
 use crate::guard::lease::Lease;
@@ -43,21 +44,34 @@ pub struct Launched {
     pub cgroup: Option<PathBuf>,
     /// Where the job's directory may be.
     pub places: Places,
-    pub lapse: LapseNote,
+    pub note: GuardNote,
+    /// The job, with the number of the node where there are several.
+    pub job: JobId,
+    /// When: what appears in /dev/shm from here on is new.
+    pub since: SystemTime,
 }
 
-/// Shared memory in which a guard that ends its agent leaves the reason. It outlives both.
+/// Memory in which a guard leaves what its exit code has no room for. It outlives guard and agent.
 #[derive(Debug)]
-pub struct LapseNote(SharedNumber);
+pub struct GuardNote(SharedNote);
 
-impl LapseNote {
+impl GuardNote {
     /// Why the guard has ended the agent, if it has.
     pub fn lapse(&self) -> Option<Lapse> {
-        Lapse::from_number(self.0.get())
+        Lapse::from_number(self.0.number())
     }
 
     pub(crate) fn leave(&self, lapse: Lapse) {
-        self.0.set(lapse as u32);
+        self.0.set_number(lapse as u32);
+    }
+
+    /// What the guard has found in /dev/shm, if it has looked in place of its agent.
+    pub fn memory(&self) -> Option<Memory> {
+        Memory::of_word(std::str::from_utf8(&self.0.text()?).ok()?)
+    }
+
+    pub(crate) fn leave_memory(&self, memory: &Memory) {
+        self.0.set_text(memory.word().as_bytes());
     }
 }
 
@@ -73,17 +87,19 @@ pub fn launch_in(job: &JobId, session: NonZeroU64, options: Options) -> io::Resu
     // If we have no cgroup, the job gets none: the agent reports why.
     let cgroup = cgroup::own_directory().ok().map(|own| own.join(format!("rankrun-{job}")));
     let places = Places::of(job);
-    let lapse = LapseNote(SharedNumber::new()?);
+    let (note, since) = (GuardNote(SharedNote::new()?), shm::now());
     match fork::fork()? {
         Side::Child => {
             // The end of the stream must be seen when the front is gone.
             drop(stream);
             let stream = (agents_end, session);
-            let code = become_guard(job, stream, cgroup, places, lapse, options).unwrap_or(ExitCode::INTERNAL.0);
+            let code =
+                become_guard(job, stream, (cgroup, places), (note, since), options).unwrap_or(ExitCode::INTERNAL.0);
             fork::exit_now(code)
         }
         Side::Parent { child } => {
-            Ok(Launched { guard: Child::unreaped(child), stream, session, cgroup, places, lapse })
+            let (guard, job) = (Child::unreaped(child), job.clone());
+            Ok(Launched { guard, stream, session, cgroup, places, note, job, since })
         }
     }
 }
@@ -92,9 +108,8 @@ pub fn launch_in(job: &JobId, session: NonZeroU64, options: Options) -> io::Resu
 fn become_guard(
     job: &JobId,
     stream: (OwnedFd, NonZeroU64),
-    cgroup: Option<PathBuf>,
-    places: Places,
-    lapse: LapseNote,
+    (cgroup, places): (Option<PathBuf>, Places),
+    (note, since): (GuardNote, SystemTime),
     options: Options,
 ) -> io::Result<u8> {
     fork::become_subreaper()?;
@@ -110,7 +125,7 @@ fn become_guard(
             let agent = Child::unreaped(child);
             let job = job.clone();
             let Options { patience, is_away, .. } = options;
-            let guard = Guard { agent, lease: guards_end, cgroup, places, job, lapse, patience, is_away };
+            let guard = Guard { agent, lease: guards_end, cgroup, places, job, note, since, patience, is_away };
             // The guard closes the descriptors of this frame although their owners still exist: it never returns.
             fork::exit_now(guard.run())
         }

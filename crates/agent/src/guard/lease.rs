@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rankrun_core::Attempt;
+use rankrun_core::job::CleanShm;
 use rankrun_core::lease::TICK;
 use rankrun_sys::socket;
 
@@ -22,8 +24,10 @@ pub(crate) enum Word {
     GivenUp,
     /// The job's cgroup has been made under the name that was agreed on.
     Cgroup,
-    /// The shared memory that the job makes is to be removed after it.
-    CleanSharedMemory,
+    /// An attempt begins, and what becomes of the shared memory that it leaves.
+    Begin { attempt: Attempt, clean_shm: CleanShm },
+    /// The agent has looked through /dev/shm after the attempt.
+    Looked,
 }
 
 impl Word {
@@ -33,7 +37,10 @@ impl Word {
             Word::Leave => (b'l', 0),
             Word::GivenUp => (b'g', 0),
             Word::Cgroup => (b'c', 0),
-            Word::CleanSharedMemory => (b's', 0),
+            Word::Begin { attempt, clean_shm: CleanShm::Job } => (b's', attempt.0),
+            Word::Begin { attempt, clean_shm: CleanShm::List } => (b'i', attempt.0),
+            Word::Begin { attempt, clean_shm: CleanShm::No } => (b'n', attempt.0),
+            Word::Looked => (b'd', 0),
         };
         let [a, b, c, d] = number.to_le_bytes();
         [kind, 0, 0, 0, a, b, c, d]
@@ -42,15 +49,17 @@ impl Word {
     /// `None` for anything that no agent sends.
     pub(crate) fn decode(record: &[u8]) -> Option<Word> {
         let [kind, 0, 0, 0, a, b, c, d] = *record.first_chunk::<RECORD>()? else { return None };
+        let number = u32::from_le_bytes([a, b, c, d]);
+        let begin = |clean_shm| Some(Word::Begin { attempt: Attempt(number), clean_shm });
         match kind {
-            b'a' => {
-                let number = u32::from_le_bytes([a, b, c, d]);
-                Some(Word::Alive { front_silent: Duration::from_millis(number.into()) })
-            }
+            b'a' => Some(Word::Alive { front_silent: Duration::from_millis(number.into()) }),
             b'l' => Some(Word::Leave),
             b'g' => Some(Word::GivenUp),
             b'c' => Some(Word::Cgroup),
-            b's' => Some(Word::CleanSharedMemory),
+            b's' => begin(CleanShm::Job),
+            b'i' => begin(CleanShm::List),
+            b'n' => begin(CleanShm::No),
+            b'd' => Some(Word::Looked),
             _ => None,
         }
     }
@@ -116,7 +125,10 @@ mod tests {
             Word::Leave,
             Word::GivenUp,
             Word::Cgroup,
-            Word::CleanSharedMemory,
+            Word::Begin { attempt: Attempt(3), clean_shm: CleanShm::Job },
+            Word::Begin { attempt: Attempt(0), clean_shm: CleanShm::List },
+            Word::Begin { attempt: Attempt(70_000), clean_shm: CleanShm::No },
+            Word::Looked,
         ];
         for word in words {
             assert_eq!(Word::decode(&word.encode()), Some(word));

@@ -6,6 +6,6 @@ pub(crate) mod lease;
 mod watch;
 mod watchdog;
 
-pub use keeper::{GuardState, Keeper, LastKnown};
-pub use launch::{LapseNote, Launched, Options, launch, launch_in};
+pub use keeper::{GuardState, Keeper, LastKnown, Proof};
+pub use launch::{GuardNote, Launched, Options, launch, launch_in};
 pub use watchdog::{Act, END_BOUND, KILLING_BOUND, LOOK_STEP, Watch};

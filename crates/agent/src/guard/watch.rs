@@ -8,22 +8,24 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use rankrun_core::job::CleanShm;
 use rankrun_core::lease::{self, Judge, TICK};
-use rankrun_core::{ExitCode, JobId};
+use rankrun_core::{Attempt, ExitCode, JobId};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal::SignalFd;
 use rankrun_sys::vitals::Vitals;
-use rankrun_sys::wait::{self, Look};
+use rankrun_sys::wait::{self, Change, Look};
 use rankrun_sys::{fork, process, signal};
+use rankrun_wire::Memory;
 
-use super::launch::LapseNote;
+use super::launch::GuardNote;
 use super::lease::{RECORD, Word};
 use crate::staff::Role;
-use crate::tidy::{Places, Remains};
+use crate::tidy::{Holders, Places, Remains, Search, holders};
 
 /// What the guard watches.
 pub(crate) struct Guard {
@@ -34,7 +36,9 @@ pub(crate) struct Guard {
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) places: Places,
     pub(crate) job: JobId,
-    pub(crate) lapse: LapseNote,
+    pub(crate) note: GuardNote,
+    /// When the job was started on this node.
+    pub(crate) since: SystemTime,
     /// How long the agent may do nothing at all.
     pub(crate) patience: Duration,
     /// The parent is a relay.
@@ -47,7 +51,14 @@ struct Received {
     renewed: bool,
     leave: bool,
     given_up: bool,
-    clean_shm: bool,
+    /// The present attempt, and what becomes of its shared memory, once it has begun.
+    attempt: Option<(Attempt, CleanShm)>,
+    /// The agent has looked through /dev/shm after this attempt.
+    has_looked: bool,
+    /// The agent has ended by itself, and has done what it had to do.
+    is_done: bool,
+    /// What the job's processes held when the agent was lost.
+    holders: Option<Holders>,
     /// The job's cgroup, opened when the agent has made it.
     cgroup: Option<GuardedCgroup>,
     /// The agent's end is closed: it is exiting. SIGCHLD will report its exit.
@@ -67,9 +78,19 @@ impl Guard {
         }
         // The agent may have been killed before it could report that it had made a cgroup.
         let cgroup = received.cgroup.or_else(|| self.open_cgroup());
-        let remains = Remains { cgroup, children, places: self.places.clone(), clean_shm: received.clean_shm };
+        let mut remains = Remains { cgroup, children, places: self.places.clone(), search: None };
         let empty = if received.given_up { remains.end_given_up() } else { remains.end(&[]) };
-        remains.tidy();
+        let has_looked = received.has_looked && received.is_done;
+        if let Some((attempt, clean_shm)) = received.attempt.filter(|_| !has_looked) {
+            let mut search = Search::new(&self.job, attempt, self.since, clean_shm);
+            search.held = received.holders.map(|holders| holders.files()).unwrap_or_default();
+            remains.search = (clean_shm != CleanShm::No).then_some(search);
+        }
+        let found = remains.tidy();
+        // Without an attempt there were no ranks, and nothing to look for.
+        if let Some(memory) = found.or_else(|| received.attempt.is_none().then(Memory::default)) {
+            self.note.leave_memory(&memory);
+        }
         if self.is_away {
             // A relay that somebody has stopped would stay for ever: no front is left to end it.
             let _ = process::signal_parent(signal::SIGCONT);
@@ -114,10 +135,12 @@ impl Guard {
             }
             self.receive(&mut received);
             match wait::peek_at(self.agent.pid()) {
-                Look::Found(_) => {
+                Look::Found(child) => {
                     wait::reap(self.agent.pid());
                     // Read what the agent sent just before its end.
                     self.receive(&mut received);
+                    received.is_done = child.change == Change::Exited { code: 0 };
+                    self.look_at_holders(&mut received);
                     return received;
                 }
                 Look::NoChildren => return received,
@@ -134,7 +157,8 @@ impl Guard {
                 delayed: reading.delayed,
             });
             if let Some(lapse) = judge.tick(std::mem::take(&mut received.renewed), reading) {
-                self.lapse.leave(lapse);
+                self.note.leave(lapse);
+                self.look_at_holders(&mut received);
                 // It is our child and has not been reaped. If it cannot be killed, it does not end, and the next tick
                 // tries again.
                 let _ = self.agent.signal(signal::SIGKILL);
@@ -158,9 +182,20 @@ impl Guard {
                     Word::Leave => received.leave = true,
                     Word::GivenUp => received.given_up = true,
                     Word::Cgroup => received.cgroup = self.open_cgroup(),
-                    Word::CleanSharedMemory => received.clean_shm = true,
+                    Word::Begin { attempt, clean_shm } => {
+                        (received.attempt, received.has_looked) = (Some((attempt, clean_shm)), false);
+                    }
+                    Word::Looked => received.has_looked = true,
                 }
             }
+        }
+    }
+
+    /// Finds out which files of /dev/shm the job's processes hold before they are killed, where the agent may have had no time to.
+    fn look_at_holders(&self, received: &mut Received) {
+        let is_wanted = received.attempt.is_some_and(|(_, clean_shm)| clean_shm != CleanShm::No) && !received.is_done;
+        if is_wanted && received.holders.is_none() {
+            received.holders = Some(holders(self.agent.pid()));
         }
     }
 

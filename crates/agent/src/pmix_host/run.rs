@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rankrun_core::{Pid, Rank, pmix};
-use rankrun_sys::pmix::{App, Completion, Member, Namespace, Published, Server, Upcall, Who, status};
+use rankrun_core::{Pid, Rank, Stream, pmix};
+use rankrun_sys::pmix::{App, Completion, LogText, Member, Namespace, Published, Server, Upcall, Who, status};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::{diag, fork, reason, signal};
@@ -130,8 +130,8 @@ impl Start {
         }
     }
 
-    /// The client for which we were started. Any process of this machine can connect: what is none of a rank's is closed, and the
-    /// next one is waited for.
+    /// The client for which we were started. Any process of this machine can connect: the host closes a
+    /// connection that does not come from a rank, and waits for the next one.
     fn first_client(&mut self, namespace: &str) -> io::Result<FirstClient> {
         let mut was_none = false;
         loop {
@@ -173,7 +173,7 @@ impl Start {
         }
     }
 
-    /// The client of a connection, with its process if that can be found. `None`: it is none of a rank's.
+    /// The client of a connection, with its process if that can be found. `None`: the connection does not come from a rank.
     fn admit(&mut self, mut stream: TcpStream, address: SocketAddrV4, namespace: &str) -> Option<FirstClient> {
         let until = Instant::now() + FIRST_CLIENT;
         let inode = inode_of_ours(&stream, address)?;
@@ -250,6 +250,14 @@ fn time_until(until: Instant) -> rustix::time::Timespec {
     rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
 }
 
+/// Writes what libpmix itself logs here, as it would without our function: the agent reads our stderr.
+fn write_own(texts: &[LogText]) {
+    for text in texts {
+        // Nobody can be told.
+        let _ = io::Write::write_all(&mut io::stderr(), &[&text.bytes, &b"\n"[..]].concat());
+    }
+}
+
 /// No socket has this number: it stands for one that the kernel does not tell.
 const NO_INODE: u64 = 0;
 
@@ -257,7 +265,7 @@ const NO_INODE: u64 = 0;
 fn inode_of_ours(stream: &TcpStream, client: SocketAddrV4) -> Option<u64> {
     let Ok(SocketAddr::V4(server)) = stream.local_addr() else { return None };
     let own = rustix::process::geteuid().as_raw();
-    match diag::tcp_owner(client, server) {
+    match diag::tcp_owner(client.into(), server.into()) {
         Ok(owner) => (owner.uid == own).then_some(owner.inode),
         // This kernel does not answer such questions.
         Err(error) => (error.kind() != io::ErrorKind::NotFound).then_some(NO_INODE),
@@ -293,7 +301,7 @@ fn namespace(setup: &Setup) -> Namespace {
     }
 }
 
-/// Open MPI makes none where it is told of some.
+/// Creates the session directories that the host announces to Open MPI, which then creates none itself.
 fn make_directories(namespace: &Namespace) -> io::Result<()> {
     let session = namespace.session_directory();
     std::fs::create_dir(&session)?;
@@ -472,6 +480,7 @@ impl Host {
     fn complete(&self, completion: Completion, answer: Answer) {
         match answer {
             Answer::Done => completion.status(status::SUCCESS),
+            Answer::Partly => completion.status(status::PARTIAL_SUCCESS),
             Answer::NotFound => completion.status(status::NOT_FOUND),
             Answer::NotSupported => completion.status(status::NOT_SUPPORTED),
             Answer::Exists => completion.status(status::DUPLICATE_KEY),
@@ -523,6 +532,17 @@ impl Host {
             Upcall::Spawn { who, commands, done } => {
                 (self.rank(&who).map(|rank| Request::Spawn { rank, commands }), done)
             }
+            Upcall::Log { who, texts, others, done } => match self.rank(&who) {
+                Some(rank) => {
+                    let stream = |text: &LogText| if text.is_error { Stream::Stderr } else { Stream::Stdout };
+                    let texts = texts.into_iter().map(|text| (stream(&text), text.bytes)).collect();
+                    (Some(Request::Log { rank, texts, others }), done)
+                }
+                None => {
+                    write_own(&texts);
+                    (None, done)
+                }
+            },
             Upcall::Connect { procs, done } => (self.participants(&procs).map(|who| Request::Connect { who }), done),
             Upcall::Disconnect { procs, done } => {
                 (self.participants(&procs).map(|who| Request::Disconnect { who }), done)

@@ -36,6 +36,24 @@ pub(crate) fn lay_out(runtime_dir: &Path) -> io::Result<PathBuf> {
     Ok(directory)
 }
 
+/// Whether the hook in the job's directory is as it was laid out.
+pub(crate) fn is_laid_out(runtime_dir: &Path) -> bool {
+    let directory = runtime_dir.join(DIRECTORY);
+    [(NAME, SOURCE), JAX_CLUSTER].into_iter().all(|(name, source)| {
+        let file = std::fs::symlink_metadata(directory.join(name));
+        file.is_ok_and(|file| file.is_file() && file.len() == source.len() as u64)
+    })
+}
+
+/// Lays the hook out again, over what is left of it.
+pub(crate) fn lay_out_again(runtime_dir: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(runtime_dir.join(DIRECTORY)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    lay_out(runtime_dir).map(drop)
+}
+
 fn share_bytecode(runtime_dir: &Path, hook: &Path) -> io::Result<()> {
     let Some(base) = runtime_dir.parent() else { return Ok(()) };
     // Without a base directory of ours the job's directory is in one that everybody can write to: anybody could plant
@@ -62,7 +80,13 @@ mod tests {
         let jobs = ["0a0a0a0a", "0b0b0b0b"].map(|job| base.path().join(job));
         let hooks = jobs.map(|job| {
             std::fs::create_dir(&job).expect("a directory");
-            lay_out(&job).expect("the hook")
+            let hook = lay_out(&job).expect("the hook");
+            assert!(is_laid_out(&job));
+            std::fs::remove_file(hook.join(NAME)).expect("it is there");
+            assert!(!is_laid_out(&job));
+            lay_out_again(&job).expect("the hook");
+            assert!(is_laid_out(&job));
+            hook
         });
         let times = hooks.each_ref().map(|hook| std::fs::metadata(hook.join(NAME)).expect("a file").modified().ok());
         assert_eq!(times[0], times[1]);

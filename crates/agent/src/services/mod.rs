@@ -4,5 +4,6 @@ mod hook;
 pub(crate) mod looker;
 pub(crate) mod pmi;
 pub(crate) mod pmix;
+mod pmix_environment;
 pub(crate) mod torch_store;
 pub(crate) mod worker_socket;

@@ -6,13 +6,14 @@ use std::os::fd::OwnedFd;
 use bytes::{Buf, Bytes};
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::names::{Protocol, Reply};
-use rankrun_core::{Rank, Slot};
+use rankrun_core::{Rank, Slot, Stream};
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::socket;
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Collective;
 use rankrun_wireup::pmi1;
+use rankrun_wireup::pmix::Answer;
 
 use crate::driver::Token;
 
@@ -27,6 +28,13 @@ const READS: usize = 64;
 pub(crate) enum News {
     Mpi(Slot, MpiEvent),
     Note(String),
+    /// The rank wrote this through its MPI library, and not to its own descriptors.
+    Wrote(Slot, Stream, Vec<u8>),
+    /// The host is sent this answer, after what comes before.
+    Answer {
+        id: u64,
+        answer: Answer,
+    },
     /// What the rest of the job is asked, or answered.
     Tell(ToFront),
     /// What connects the ranks is gone.

@@ -4,14 +4,13 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::names::{Protocol, Reply};
-use rankrun_core::{AppIndex, JobSpec, NodeId, NodeRank, Pid, Rank, Slot, WorkerStatus, env, pmix};
+use rankrun_core::{AppIndex, JobSpec, NodeId, NodeRank, Pid, Rank, Slot, WorkerStatus, pmix};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::process::ProcessId;
@@ -21,9 +20,10 @@ use rankrun_sys::{reason, socket};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Collective;
 use rankrun_wireup::messages::{Decoder, encode};
-use rankrun_wireup::pmix::{CollectiveResult, Config, Effect, FromHost, Lifecycle, Server, Setup, ToHost};
+use rankrun_wireup::pmix::{Answer, CollectiveResult, Config, Effect, FromHost, Lifecycle, Server, Setup, ToHost};
 
 use super::pmi::News;
+use super::pmix_environment::environment;
 use crate::driver::Token;
 use crate::streams::{Capture, Read};
 
@@ -184,6 +184,11 @@ impl Pmix {
         matches!(self.state, State::Wanted(_))
     }
 
+    /// A rank has asked for the host, which does not answer yet.
+    pub(crate) fn is_coming_up(&self) -> bool {
+        matches!(self.state, State::Wanted(_) | State::Starting { .. })
+    }
+
     /// No rank has connected, so that no host was asked for.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Waiting(_))
@@ -249,14 +254,17 @@ impl Pmix {
     }
 
     /// The host has ended. It ends by itself only if something is wrong.
-    pub(crate) fn host_ended(&mut self, status: WorkerStatus) -> Vec<News> {
-        // All that it wrote is there.
+    pub(crate) fn host_ended(&mut self, now: Duration, status: WorkerStatus) -> Vec<News> {
+        // All that it wrote is there: why it could not begin, too.
+        let mut news = Vec::new();
+        self.read(now, &mut news);
         self.read_errors();
         let last = match self.last_line.as_str() {
             "" => String::new(),
             line => format!("; it wrote: {line}"),
         };
-        self.lose(format!("the PMIx host was ended by {status}{last}"))
+        news.extend(self.lose(format!("the PMIx host was ended by {status}{last}")));
+        news
     }
 
     /// The host was stopped: nobody would be answered.
@@ -460,14 +468,21 @@ impl Pmix {
         self.state = State::Lost;
     }
 
+    /// Sends the host the answer to a request.
+    pub(crate) fn answer(&mut self, id: u64, answer: Answer) -> Vec<News> {
+        match self.send(&ToHost::Answer { id, answer }) {
+            Ok(()) => Vec::new(),
+            Err(error) => self.lose(format!("cannot send to the PMIx host: {}", reason(&error))),
+        }
+    }
+
     fn perform(&mut self, effects: Vec<Effect>, news: &mut Vec<News>) {
+        let mut has_written = false;
         for effect in effects {
             match effect {
-                Effect::Answer { id, answer } => {
-                    if let Err(error) = self.send(&ToHost::Answer { id, answer }) {
-                        news.extend(self.lose(format!("cannot send to the PMIx host: {}", reason(&error))));
-                    }
-                }
+                // What the rank writes after the answer comes behind the text.
+                Effect::Answer { id, answer } if has_written => news.push(News::Answer { id, answer }),
+                Effect::Answer { id, answer } => news.extend(self.answer(id, answer)),
                 Effect::Inited { rank, pid } => {
                     let Some(slot) = self.slot_of(rank) else { continue };
                     self.processes[slot.index()] = pid.and_then(|pid| ProcessId::of(pid.0));
@@ -496,6 +511,10 @@ impl Pmix {
                 }
                 Effect::Ask { id, question } => {
                     news.push(News::Tell(ToFront::Ask { protocol: Protocol::Pmix, id, question }));
+                }
+                Effect::Logged { rank, stream, text } => {
+                    news.extend(self.slot_of(rank).map(|slot| News::Wrote(slot, stream, text)));
+                    has_written = true;
                 }
                 Effect::Fetch { id, of } => news.push(News::Tell(ToFront::Fetch { id, of })),
                 Effect::Fetched { by, id, data } => news.push(News::Tell(ToFront::Fetched { by, id, data })),
@@ -562,25 +581,4 @@ fn apps(spec: &JobSpec) -> Vec<(String, String)> {
             (words.join(" "), directory.to_string_lossy().into_owned())
         })
         .collect()
-}
-
-/// The environment of the host: the job's, without what an outer launcher said of itself.
-fn environment(spec: &JobSpec) -> Vec<CString> {
-    let ours = [
-        // Plain tables: nothing in shared memory, and the same for each version of a client.
-        ("PMIX_MCA_gds", "hash"),
-        ("PMIX_MCA_psec", "native"),
-    ];
-    let base = spec
-        .base_env
-        .iter()
-        .filter(|(name, _)| !env::is_outer_identity(name) && !ours.iter().any(|(ours, _)| name == ours));
-    let base = base.map(|(name, value)| {
-        let mut bytes = name.clone().into_vec();
-        bytes.push(b'=');
-        bytes.extend(value.clone().into_vec());
-        bytes
-    });
-    let ours = ours.map(|(name, value)| format!("{name}={value}").into_bytes());
-    base.chain(ours).filter_map(|bytes| CString::new(bytes).ok()).collect()
 }

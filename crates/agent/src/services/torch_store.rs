@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -154,7 +154,7 @@ impl TorchStore {
             match socket::accept_tcp(listener) {
                 Ok(_) if self.stale > 0 => self.stale -= 1,
                 Ok((client, peer)) => {
-                    if is_ours(&client, peer) || self.open_to.contains(&IpAddr::V4(*peer.ip())) {
+                    if is_ours(&client, peer) || self.open_to.contains(&peer.ip()) {
                         self.add(client, poller);
                     }
                 }
@@ -330,7 +330,7 @@ impl Client {
 }
 
 /// Whether a connection is from this machine, and its peer's socket is our user's or root's.
-fn is_ours(client: &OwnedFd, peer: SocketAddrV4) -> bool {
+fn is_ours(client: &OwnedFd, peer: SocketAddr) -> bool {
     let Ok(local) = socket::local_address(client) else { return false };
     if !peer.ip().is_loopback() && peer.ip() != local.ip() {
         return false;
@@ -342,5 +342,31 @@ fn is_ours(client: &OwnedFd, peer: SocketAddrV4) -> bool {
         Ok(owner) => owner.inode != 0 && (owner.uid == own || owner.uid == 0),
         // This kernel does not answer such questions.
         Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn clients_of_this_machine_are_taken_over_either_family() {
+        for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            // A machine may lack IPv6.
+            if TcpListener::bind((address, 0)).is_err() {
+                continue;
+            }
+            let poller = Poller::new().expect("a poller");
+            let mut store = TorchStore::default();
+            let port = store.begin((address, 0..=0), Vec::new(), &poller).expect("a port");
+            let stale = TcpStream::connect((address, port)).expect("it listens");
+            assert_eq!(store.begin((address, 0..=0), Vec::new(), &poller).expect("the same port"), port);
+            let client = TcpStream::connect((address, port)).expect("it listens");
+            store.accept(Duration::ZERO, &poller);
+            assert_eq!(store.clients.len(), 1, "{address}: that of the attempt before is closed");
+            drop((stale, client));
+        }
     }
 }

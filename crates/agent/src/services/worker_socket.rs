@@ -6,7 +6,9 @@
 //! rank.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -73,6 +75,8 @@ struct Connection {
 #[derive(Default)]
 pub(crate) struct WorkerSocket {
     listener: Option<OwnedFd>,
+    /// The device and the inode of its name.
+    name: Option<(u64, u64)>,
     /// What the first attempt was told.
     opened: Option<Opened>,
     connections: BTreeMap<usize, Connection>,
@@ -109,26 +113,57 @@ impl WorkerSocket {
 
     fn open_first(&mut self, runtime_dir: &Path, with_hook: bool, poller: &Poller) -> Opened {
         let path = runtime_dir.join(NAME);
-        let listener = socket::listen(&path).and_then(|listener| {
-            socket::set_nonblocking(&listener)?;
-            poller.add(&listener, Token::WorkerSocket.encode(), Interest::Read)?;
-            Ok(listener)
-        });
-        let complain = |what: &str, path: &Path, error: &std::io::Error| {
-            Some(format!("cannot {what} \"{}\": {}", path.display(), rankrun_sys::reason(error)))
-        };
-        match listener {
-            Ok(listener) => self.listener = Some(listener),
-            Err(error) => return Opened { complaint: complain("listen on", &path, &error), ..Opened::default() },
+        if let Err(error) = self.listen(&path, poller) {
+            return Opened { complaint: Some(complaint("listen on", &path, &error)), ..Opened::default() };
         }
         let mut opened = Opened { socket: Some(path), ..Opened::default() };
         if with_hook {
             match hook::lay_out(runtime_dir) {
                 Ok(directory) => opened.hook = Some(directory),
-                Err(error) => opened.complaint = complain("lay out Python's hook in", runtime_dir, &error),
+                Err(error) => opened.complaint = Some(complaint("lay out Python's hook in", runtime_dir, &error)),
             }
         }
         opened
+    }
+
+    fn listen(&mut self, path: &Path, poller: &Poller) -> io::Result<()> {
+        let listener = socket::listen(path)?;
+        socket::set_nonblocking(&listener)?;
+        poller.add(&listener, Token::WorkerSocket.encode(), Interest::Read)?;
+        self.name = name_of(path);
+        self.rests_until = None;
+        if let Some(before) = self.listener.replace(listener) {
+            // It may be out of the set, for a rest.
+            let _ = poller.remove(&before);
+        }
+        Ok(())
+    }
+
+    /// Before another attempt: makes again what the job has removed of the socket and of the hook. Returns what was missing.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be made again, for the user. The ranks are started without.
+    pub(crate) fn restore(&mut self, runtime_dir: &Path, poller: &Poller) -> Result<Vec<&'static str>, String> {
+        let mut missing = Vec::new();
+        let Some(opened) = &self.opened else { return Ok(missing) };
+        let has_hook = opened.hook.is_some();
+        if let Some(path) = opened.socket.clone()
+            && name_of(&path).is_none_or(|name| Some(name) != self.name)
+        {
+            missing.push("worker socket");
+            let removed = std::fs::remove_file(&path).or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            });
+            removed.and_then(|()| self.listen(&path, poller)).map_err(|error| complaint("listen on", &path, &error))?;
+        }
+        if has_hook && !hook::is_laid_out(runtime_dir) {
+            missing.push("Python's hook");
+            let made = hook::lay_out_again(runtime_dir);
+            made.map_err(|error| complaint("lay out Python's hook in", runtime_dir, &error))?;
+        }
+        Ok(missing)
     }
 
     /// When [`WorkerSocket::tick`] is due.
@@ -171,7 +206,7 @@ impl WorkerSocket {
             let Some(listener) = &self.listener else { return (taken, false) };
             let socket = match socket::accept(listener) {
                 Ok(socket) => socket,
-                Err(error) => return (taken, error.kind() != std::io::ErrorKind::WouldBlock),
+                Err(error) => return (taken, error.kind() != io::ErrorKind::WouldBlock),
             };
             if self.connections.len() >= MAX_CLIENTS || socket::set_nonblocking(&socket).is_err() {
                 continue;
@@ -304,6 +339,16 @@ impl WorkerSocket {
         }
         received
     }
+}
+
+fn complaint(what: &str, path: &Path, error: &io::Error) -> String {
+    format!("cannot {what} \"{}\": {}", path.display(), rankrun_sys::reason(error))
+}
+
+/// The device and the inode of a socket's name.
+fn name_of(path: &Path) -> Option<(u64, u64)> {
+    let name = std::fs::symlink_metadata(path).ok().filter(|name| name.file_type().is_socket())?;
+    Some((name.dev(), name.ino()))
 }
 
 /// Counts what is passed on in a second.

@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use rankrun_core::{Slot, Stream, WorkerId};
 use rankrun_output::{Record, Spool, SpoolError};
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_wire::ToFront;
+use rankrun_wire::frame::MAX_OUTPUT;
 
 use super::capture::Read;
 use super::{Link, LinkError};
@@ -23,6 +24,8 @@ use crate::team::{Hands, Team};
 const READS: usize = 4;
 /// Reads from a worker that is gone: what its pipe can hold, and no more if somebody who was let go still writes.
 const LAST_READS: usize = 64;
+/// Records that wait in front of a full spool, beyond which a text of an MPI library is dropped: such a rank does not wait for room.
+const MAX_OVERFLOW: usize = 4096;
 
 /// Output that is in the agent.
 pub(crate) struct Output {
@@ -135,6 +138,26 @@ impl Team {
                     return;
                 }
             }
+        }
+    }
+
+    /// Takes in a text that a rank wrote through its MPI library, behind what it wrote to its own descriptor before.
+    pub(crate) fn take_text(&mut self, hands: &mut Hands, slot: Slot, stream: Stream, text: &[u8]) {
+        self.take_in(hands, slot, stream, LAST_READS);
+        let worker = &mut self.slots[slot.index()];
+        if worker.captures[stream.index()].is_none() {
+            // The rank writes to the terminal itself, or has closed its end.
+            let text = String::from_utf8_lossy(text);
+            let lines = text.lines().map(|line| ToFront::Note(format!("rank {}: {line}", worker.id.rank)));
+            return hands.outbox.extend(lines);
+        }
+        if self.output.is_discarding || self.output.overflow[stream.index()].len() > MAX_OVERFLOW {
+            return;
+        }
+        for piece in text.chunks(MAX_OUTPUT) {
+            worker.under_way[stream.index()] += 1;
+            let bytes = Bytes::copy_from_slice(piece);
+            self.output.push(Record { worker: worker.id, stream, time: wall(), bytes });
         }
     }
 

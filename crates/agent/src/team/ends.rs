@@ -29,7 +29,7 @@ impl Team {
                 Some(Ended::Orphan) => orphan_ended = true,
                 Some(Ended::Helper(Helper::Looker, status)) => self.looker_ended(hands, now, status),
                 Some(Ended::Helper(Helper::PmixHost, status)) => {
-                    let news = self.pmix.as_mut().map(|pmix| pmix.host_ended(status));
+                    let news = self.pmix.as_mut().map(|pmix| pmix.host_ended(now, status));
                     self.mpi_news(hands, now, news.unwrap_or_default());
                 }
                 None => break,
@@ -86,7 +86,7 @@ impl Team {
         }
     }
 
-    /// The kernel's log has news: which processes of the ranks were killed for want of memory? Look them up at once: their
+    /// The kernel's log has news: which processes of the ranks were killed because memory ran out? Look them up at once: their
     /// parents reap them.
     pub(crate) fn look_for_killed_helpers(&mut self, hands: &mut Hands, now: Duration) {
         let victims = self.oom.as_mut().map(OomWatch::victims).unwrap_or_default();
@@ -125,7 +125,7 @@ impl Team {
         self.event(hands, now, Event::LeaderEnded(slot, status));
     }
 
-    /// A SIGKILL that is not ours may be the kernel's, for want of memory.
+    /// A SIGKILL that is not ours may be the kernel's, which was out of memory.
     fn look_for_oom(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, leader: Child, status: WorkerStatus) {
         let killed = match status {
             WorkerStatus::Signaled { signal, .. } => signal == signal::SIGKILL,

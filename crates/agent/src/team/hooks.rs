@@ -5,6 +5,7 @@ use rankrun_wire::ToFront;
 
 use super::{Hands, Team};
 use crate::children::Subject;
+use crate::services::pmix::Pmix;
 
 impl Team {
     /// Begins to look at the ranks on which nobody reports. Those whose Python has its hook cost nothing here.
@@ -29,6 +30,31 @@ impl Team {
         });
         if !found.is_empty() {
             hands.outbox.push(ToFront::Hookless(found));
+        }
+    }
+}
+
+impl Team {
+    /// Begins to look for MPI libraries in the ranks.
+    pub(crate) fn look_for_mpi(&mut self, hands: &mut Hands) {
+        // A rank that waits for the PMIx host has not been able to connect yet.
+        if hands.libraries.is_busy() || self.pmix.as_ref().is_some_and(Pmix::is_coming_up) {
+            return;
+        }
+        let mut ranks = Vec::new();
+        for slot in self.machine.slots() {
+            let is_alive = matches!(self.machine.state(slot), State::Running { .. } | State::Stopping { .. });
+            if is_alive && self.in_mpi(slot).is_none() {
+                ranks.push((self.machine.id(slot), hands.children.processes(slot)));
+            }
+        }
+        hands.libraries.look(ranks);
+    }
+
+    /// The answer to such a look may have come.
+    pub(crate) fn mpi_seen(&mut self, hands: &mut Hands) {
+        if let Some(found) = hands.libraries.answer().filter(|found| !found.is_empty()) {
+            hands.outbox.push(ToFront::MpiSeen(found));
         }
     }
 }

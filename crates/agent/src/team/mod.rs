@@ -25,12 +25,12 @@ use rankrun_core::{JobSpec, Rank, Slot as SlotIndex};
 use rankrun_sys::oom::OomWatch;
 use rankrun_sys::poll::Poller;
 use rankrun_sys::wait::Change;
-use rankrun_wire::ToFront;
 use rankrun_wire::message::Summary;
+use rankrun_wire::{Memory, ToFront};
 
-use crate::children::{Children, Interpreters};
+use crate::children::{Children, Interpreters, Libraries};
 use crate::driver::Clock;
-use crate::guard::lease::Lease;
+use crate::guard::lease::{Lease, Word};
 use crate::services::looker::Looker;
 use crate::services::pmi::Pmi;
 use crate::services::pmix::Pmix;
@@ -42,7 +42,7 @@ use crate::tidy::shm::{self, FINISH_BOUND, SharedMemory};
 pub(crate) use prepare::{Inherited, Preparer};
 pub(crate) use slot::{SharedStdin, Slot};
 pub(crate) use spawner::{SpawnerThread, null};
-use speakers::Speakers;
+use speakers::{ErrorFiles, Speakers};
 
 /// What a team uses and does not own: it outlives the team.
 pub(crate) struct Hands {
@@ -55,6 +55,7 @@ pub(crate) struct Hands {
     pub(crate) worker_socket: WorkerSocket,
     pub(crate) torch_store: TorchStore,
     pub(crate) interpreters: Interpreters,
+    pub(crate) libraries: Libraries,
     pub(crate) lease: Lease,
     /// The thread that watches /dev/shm, until a team takes it.
     pub(crate) memory: Option<SharedMemory>,
@@ -105,11 +106,12 @@ pub(crate) struct Team {
     /// The first rank is not started until the present content of /dev/shm is known.
     memory_ready: bool,
     speakers: Speakers,
+    error_files: ErrorFiles,
     /// Somebody else has frozen the job's cgroup, and the front was sent a note.
     frozen_outside: bool,
     next_freezer_look: Duration,
     oom: Option<OomWatch>,
-    /// By slot: the line of the kernel's log about the last helper that was killed for want of memory.
+    /// By slot: the line of the kernel's log about the last helper that was killed because memory ran out.
     killed_helpers: HashMap<SlotIndex, String>,
     frozen: bool,
     /// The child that was under way when it was stopped or continued, and what happened to it last.
@@ -178,9 +180,9 @@ impl Team {
             && now >= until
         {
             let bound = FINISH_BOUND.as_secs();
-            let text = format!("could not look through /dev/shm within {bound} s: what the job left there stays");
+            let text = format!("could not look through /dev/shm within {bound} s: the guard looks again");
             hands.outbox.push(ToFront::Note(text));
-            self.over(hands, shm::Left::default());
+            self.over(hands, None);
         }
         self.spawn_more(hands, now);
     }
@@ -204,10 +206,10 @@ impl Team {
             self.ending = Ending::Memory { until: now + FINISH_BOUND };
         } else {
             if self.memory.is_some() {
-                let text = "could not look through /dev/shm: what the job left there stays";
+                let text = "could not look through /dev/shm: the guard looks again";
                 hands.outbox.push(ToFront::Note(text.to_owned()));
             }
-            self.over(hands, shm::Left::default());
+            self.over(hands, None);
         }
     }
 
@@ -219,24 +221,27 @@ impl Team {
                     self.memory_ready = true;
                     self.spawn_more(hands, now);
                 }
-                shm::Answer::Finished(left) if matches!(self.ending, Ending::Memory { .. }) => self.over(hands, left),
+                shm::Answer::Finished(left) if matches!(self.ending, Ending::Memory { .. }) => {
+                    hands.lease.send(Word::Looked);
+                    self.over(hands, Some(left));
+                }
                 shm::Answer::Finished(_) => {}
             }
         }
     }
 
-    fn over(&mut self, hands: &mut Hands, left: shm::Left) {
+    /// `memory` is what was found in /dev/shm, if anybody has looked.
+    fn over(&mut self, hands: &mut Hands, memory: Option<Memory>) {
         self.ending = Ending::Over;
         let given_up = hands.children.given_up();
         if !given_up.is_empty() {
-            hands.lease.send(crate::guard::lease::Word::GivenUp);
+            hands.lease.send(Word::GivenUp);
         }
         hands.outbox.push(ToFront::Over(Summary {
             left: given_up,
             released: self.released,
-            shared_memory: left.created,
-            shared_memory_removed: self.spec.clean_shm == CleanShm::Job,
-            shared_memory_doubtful: left.doubtful,
+            memory,
+            removes_memory: self.spec.clean_shm == CleanShm::Job,
         }));
     }
 
@@ -262,11 +267,6 @@ impl Team {
     /// Whether processes were released, and must not be killed when the agent ends.
     pub(crate) fn has_released(&self) -> bool {
         self.released > 0
-    }
-
-    /// Whether shared memory that the job has created is to be removed.
-    pub(crate) fn removes_shared_memory(&self) -> bool {
-        self.spec.clean_shm == CleanShm::Job
     }
 
     /// The time from SIGTERM to SIGKILL, in a stop that no signal from outside started.

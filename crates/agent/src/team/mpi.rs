@@ -118,7 +118,7 @@ impl Team {
         if let Some(pmix) = &mut self.pmix
             && let Some(status) = hands.children.ended_helper(Helper::PmixHost, hands.spawner.starting(Job::PmixHost))
         {
-            let news = pmix.host_ended(status);
+            let news = pmix.host_ended(now, status);
             self.mpi_news(hands, now, news);
         }
     }
@@ -161,12 +161,22 @@ impl Team {
                 self.mpi_changed(*slot);
                 self.send_reports(hands, *slot);
             }
-            hands.outbox.push(match news {
+            let message = match news {
                 News::Mpi(slot, event) => ToFront::Mpi { worker: self.machine.id(slot), event, at: now },
                 News::Note(text) => ToFront::Note(text),
                 News::Tell(message) => message,
+                News::Wrote(slot, stream, text) => {
+                    self.take_text(hands, slot, stream, &text);
+                    continue;
+                }
+                News::Answer { id, answer } => {
+                    let news = self.pmix.as_mut().map(|pmix| pmix.answer(id, answer));
+                    self.mpi_news(hands, now, news.unwrap_or_default());
+                    continue;
+                }
                 News::WireUpLost(reason) => ToFront::WireUpLost { reason, at: now },
-            });
+            };
+            hands.outbox.push(message);
         }
     }
 }

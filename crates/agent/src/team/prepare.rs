@@ -63,7 +63,7 @@ impl Inherited {
     /// gone.
     pub(crate) fn rewind_stdin(&self) {
         if let (Some(stdin), Some(begins)) = (&self.stdin, self.stdin_begins) {
-            // It could be told its place before.
+            // The offset could be read before, so that a seek cannot fail.
             let _ = rustix::fs::seek(stdin, SeekFrom::Start(begins));
         }
     }

@@ -1,9 +1,10 @@
 //! The processes that report for the ranks over the worker socket ("speakers").
 
 use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rankrun_core::env::error_file;
 use rankrun_core::evidence::MpiEvent;
@@ -17,10 +18,42 @@ use rankrun_wireup::worker::{self, When};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::{Hands, Team};
+use crate::children::Bounded;
 use crate::services::worker_socket::{Peer, Received};
 
 /// Bytes of an error file that are read.
 const MAX_ERROR_FILE: u64 = 1 << 20;
+
+/// How long the loop waits for an error file on the user's storage, and for all of an attempt.
+const ERROR_FILE_BOUND: Duration = Duration::from_millis(200);
+const ERROR_FILES_BOUND: Duration = Duration::from_secs(1);
+
+/// Reads error files on the user's storage.
+#[derive(Debug)]
+pub(super) struct ErrorFiles {
+    calls: Bounded,
+    /// What is left of [`ERROR_FILES_BOUND`].
+    left: Duration,
+}
+
+impl Default for ErrorFiles {
+    fn default() -> ErrorFiles {
+        ErrorFiles { calls: Bounded::default(), left: ERROR_FILES_BOUND }
+    }
+}
+
+impl ErrorFiles {
+    /// What a file holds, if its file system answers in time.
+    fn read(&mut self, path: OsString) -> Option<Vec<u8>> {
+        if self.left.is_zero() {
+            return None;
+        }
+        let begun = Instant::now();
+        let json = self.calls.call(ERROR_FILE_BOUND.min(self.left), move || read_error_file(&path));
+        self.left = self.left.saturating_sub(begun.elapsed());
+        json.flatten()
+    }
+}
 
 /// The speakers by id and by process.
 #[derive(Debug, Default)]
@@ -245,22 +278,28 @@ impl Team {
         self.handle_received(hands, now, received);
     }
 
-    /// Reads the error file that torch may have written for a failed rank. The rank may have replaced it by something that
-    /// blocks (a FIFO): the read never waits.
+    /// Reads the error file that torch may have written for a failed rank. It may be on the user's storage, and the rank may have
+    /// replaced it by something that blocks (a FIFO).
     pub(super) fn read_error_file(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, pid: Pid) {
         let worker = self.machine.id(slot);
         let path = error_file(&self.spec, self.runtime.as_os_str(), worker.rank);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(file) = rustix::fs::open(&path, flags, Mode::empty()) else { return };
-        let is_file = rustix::fs::fstat(file.as_fd())
-            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
-        let mut json = Vec::new();
-        if is_file
-            && std::fs::File::from(file).take(MAX_ERROR_FILE).read_to_end(&mut json).is_ok()
+        let is_ours = self.spec.error_file.is_none();
+        let json = if is_ours { read_error_file(&path) } else { self.error_files.read(path) };
+        if let Some(json) = json
             && let Some(exception) = worker::error_file(&json)
         {
             let testimony = Testimony::ErrorFile(exception);
             hands.outbox.push(ToFront::Testimony { worker, pid, testimony, at: now });
         }
     }
+}
+
+fn read_error_file(path: &OsStr) -> Option<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(file.as_fd()).ok()?;
+    let mut json = Vec::new();
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let is_read = is_file && std::fs::File::from(file).take(MAX_ERROR_FILE).read_to_end(&mut json).is_ok();
+    is_read.then_some(json)
 }

@@ -13,6 +13,7 @@ use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES};
 use rankrun_core::job::{CleanShm, PortRange, RestartScope, StdinTarget};
 use rankrun_core::open_files;
 use rankrun_core::rendezvous::Rendezvous;
+use rankrun_core::segments;
 use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::travel::on_another_node;
 use rankrun_core::worker::State;
@@ -28,13 +29,14 @@ use rankrun_wireup::pmi1;
 
 use super::prepare::{PrepareError, Preparer};
 use super::spawner::{Job, NotSpawned, Spawned};
-use super::speakers::Speakers;
+use super::speakers::{ErrorFiles, Speakers};
 use super::{Ending, Hands, SharedStdin, Slot, Team};
 use crate::children::Helper;
 use crate::driver::Token;
 use crate::services::pmi::Pmi;
 use crate::services::pmix::Pmix;
 use crate::streams::{Capture, Output};
+use crate::tidy::own_names;
 
 /// The bytes of a worker's tag before it is written in hexadecimal.
 const TAG_BYTES: usize = 16;
@@ -79,8 +81,9 @@ impl Team {
         hands.children.end_helpers(Helper::PmixHost);
         hands.children.begin(slots.iter().map(|slot| slot.tag.clone()));
         // Without a job its thread does nothing until the agent ends.
-        let memory =
-            hands.memory.take().filter(|memory| spec.clean_shm != CleanShm::No && memory.begin(spec.clean_shm));
+        let names = || own_names(&spec.job, spec.attempt);
+        let memory = hands.memory.take();
+        let memory = memory.filter(|memory| spec.clean_shm != CleanShm::No && memory.begin(spec.clean_shm, names()));
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         // Where there is no network, Open MPI cannot connect either.
         let pmix =
@@ -89,7 +92,7 @@ impl Team {
             let config = pmi1::Config {
                 group: spec.group,
                 size: spec.map.world_size(),
-                kvs_prefix: format!("rankrun_{}_{}", spec.job, spec.attempt),
+                kvs_prefix: segments::kvs_prefix(&spec.job, spec.attempt),
                 mapping: pmi1::process_mapping(&spec.map).unwrap_or_default(),
                 appnums: spec.map.places().iter().map(|place| place.app.0).collect(),
                 universe_size: Some(spec.map.world_size()),
@@ -135,6 +138,7 @@ impl Team {
             memory_ready: memory.is_none(),
             memory,
             speakers: Speakers::default(),
+            error_files: ErrorFiles::default(),
             frozen_outside: false,
             next_freezer_look: Duration::ZERO,
             oom: None,

@@ -8,11 +8,12 @@ use std::time::Duration;
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::proc::{self, ChildList};
 use rankrun_sys::process::Child;
+use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Look};
-use rankrun_sys::{shm, signal};
+use rankrun_wire::Memory;
 use rustix::event::{PollFd, Timespec, poll};
 
-use super::Places;
+use super::{Places, Search};
 
 /// How long killed processes may take to end before they count as left behind.
 const BOUND_STEPS: u32 = 5000;
@@ -31,8 +32,8 @@ pub struct Remains {
     pub children: ChildList,
     /// Where the directory of the job may be, with the list of its shared memory.
     pub places: Places,
-    /// The shared memory that the job left is to be removed (`--clean-shm job`).
-    pub clean_shm: bool,
+    /// How to look through /dev/shm, where the agent has not.
+    pub search: Option<Search>,
 }
 
 impl Remains {
@@ -118,16 +119,15 @@ impl Remains {
         ours().next().is_none()
     }
 
-    /// Removes the shared memory that the agent noted, and the job's directories. Only after [`Remains::end`]. Where the cgroup
+    /// Removes the shared memory that the job has left, and its directories. Only after [`Remains::end`]. Where the cgroup
     /// stays because a process in it could not be killed, the job's directory stays too: `rankrun clean` needs it to find the
-    /// cgroup later.
-    pub fn tidy(&self) {
-        if self.clean_shm {
-            shm::unlink_unused(self.places.noted_shared_memory());
-        }
+    /// cgroup later. Returns what was found in /dev/shm, if that was to be done.
+    pub fn tidy(&self) -> Option<Memory> {
+        let found = self.search.as_ref().map(|search| search.run(&self.places.noted_shared_memory()));
         if self.cgroup.as_ref().is_none_or(GuardedCgroup::remove) {
             self.places.remove();
         }
+        found
     }
 }
 

@@ -180,9 +180,13 @@ fn check_way(path: &Path) -> io::Result<()> {
 /// The shared memory files that are noted in a job's directory: the inode and the path, one a line, with a `-` in front
 /// where the note is taken back. They belong to the user of the directory.
 pub fn noted_shared_memory(directory: &Path) -> HashMap<OsString, shm::File> {
-    let owner = rustix::process::geteuid().as_raw();
     // Without a list nothing was noted.
-    let list = std::fs::read(directory.join(SHARED_MEMORY)).unwrap_or_default();
+    parse_notes(&std::fs::read(directory.join(SHARED_MEMORY)).unwrap_or_default())
+}
+
+/// The files in such a list.
+pub(super) fn parse_notes(list: &[u8]) -> HashMap<OsString, shm::File> {
+    let owner = rustix::process::geteuid().as_raw();
     let mut noted = HashMap::new();
     for line in list.split(|&byte| byte == b'\n') {
         let (is_taken_back, line) = line.strip_prefix(b"-").map_or((false, line), |line| (true, line));
@@ -204,7 +208,7 @@ pub fn noted_shared_memory(directory: &Path) -> HashMap<OsString, shm::File> {
 #[derive(Debug)]
 pub struct RuntimeDir {
     path: PathBuf,
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 /// Why no directory could be made.
@@ -225,7 +229,38 @@ impl RuntimeDir {
         &self.path
     }
 
+    /// Makes the directory again if a process of the job has removed it. Returns whether it was missing.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be made again, or another process has put something in its place.
+    pub fn restore(&mut self) -> io::Result<bool> {
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(found) => {
+                let own = rustix::fs::fstat(&self.lock)?;
+                if (found.dev(), found.ino()) == (own.st_dev, own.st_ino) {
+                    return Ok(false);
+                }
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, "it was replaced"))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // The directory of all jobs of this user may be missing too; a lone directory lies in one of the system's.
+                if let Some(base) = self.path.parent().filter(|base| !base.exists()) {
+                    RuntimeDir::create_base(base)?;
+                }
+                *self = RuntimeDir::create_at(&self.path)?;
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn create(base: &Path, job: &JobId) -> io::Result<RuntimeDir> {
+        RuntimeDir::create_base(base)?;
+        RuntimeDir::create_at(&base.join(&job.0))
+    }
+
+    fn create_base(base: &Path) -> io::Result<()> {
         base.parent().map_or(Ok(()), check_way)?;
         match std::fs::DirBuilder::new().mode(0o700).create(base) {
             Ok(()) => {}
@@ -237,7 +272,7 @@ impl RuntimeDir {
         if std::fs::symlink_metadata(base)?.permissions().mode() & 0o077 != 0 {
             std::fs::set_permissions(base, std::fs::Permissions::from_mode(0o700))?;
         }
-        RuntimeDir::create_at(&base.join(&job.0))
+        Ok(())
     }
 
     /// Makes a directory that does not exist yet.
@@ -246,7 +281,7 @@ impl RuntimeDir {
         for _ in 0..TRIES {
             std::fs::DirBuilder::new().mode(0o700).create(path)?;
             match lock(path) {
-                Ok(Some(lock)) => return Ok(RuntimeDir { path: path.to_owned(), _lock: lock }),
+                Ok(Some(lock)) => return Ok(RuntimeDir { path: path.to_owned(), lock }),
                 // `rankrun clean` removed it before it was locked.
                 Ok(None) => {}
                 Err(error) => {
@@ -360,6 +395,25 @@ mod tests {
         }
         std::os::unix::fs::symlink("loop", top.path().join("loop")).expect("a link");
         assert!(!allowed(0o755, &top.path().join("loop")));
+    }
+
+    #[test]
+    fn a_directory_that_was_removed_during_the_job_is_made_again_and_locked() {
+        let top = tempfile::tempdir().expect("a directory");
+        let base = top.path().join("base");
+        let places = places(&[&base]);
+        let mut directory = places.create().expect("a directory for the job");
+        assert!(!directory.restore().expect("it is there"));
+        for removed in [directory.path().to_owned(), base] {
+            std::fs::remove_dir_all(&removed).expect("removed");
+            assert!(directory.restore().expect("made again"));
+            assert!(!directory.restore().expect("it is there"));
+            let cleaner = File::open(directory.path()).expect("the directory");
+            assert!(rustix::fs::flock(&cleaner, FlockOperation::NonBlockingLockExclusive).is_err());
+        }
+        std::fs::remove_dir_all(directory.path()).expect("removed");
+        std::os::unix::fs::symlink("/tmp", directory.path()).expect("a link");
+        assert!(directory.restore().is_err());
     }
 
     #[test]

@@ -3,13 +3,13 @@
 //! A thread of its own does it: it reads much of /proc, and a process that does not let us read its maps must not hold up
 //! the agent. The kernel notifies it when a name appears in /dev/shm; the thread then looks up which processes have the
 //! file open. A file is the job's if it appeared during the job, belongs to its user, is held for writing by a process of
-//! the job, and by nobody outside it. Doubtful files are listed and never removed
-//! (docs/adr/0007-whose-shared-memory-it-is.md).
+//! the job or has the job's hash in its name, and is held by nobody outside the job. Doubtful files are listed and never
+//! removed (docs/adr/0007-whose-shared-memory-it-is.md).
 //!
 //! What was found is also written to the job's directory, for the guard and for `rankrun clean`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -17,20 +17,21 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use rankrun_core::job::CleanShm;
+use rankrun_core::segments::{Fate, Names, Traces, fate};
 use rankrun_sys::poll::Waker;
 use rankrun_sys::proc::{self, Snapshot};
-use rankrun_sys::shm::{self, File};
+use rankrun_sys::shm::{self, File, Held};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::watched::{self, Watched};
+use rankrun_wire::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::runtime::SHARED_MEMORY;
+use super::search::{MAX_DOUBTFUL, has_own_name};
 
 /// New names for which no holder has been found yet. A job that makes more at a time (a DataLoader that makes and
 /// removes thousands) loses the oldest, which it has most likely removed itself.
 const MAX_PENDING: usize = 1024;
-/// Doubtful names that are kept.
-const MAX_DOUBTFUL: usize = 64;
 /// When the holders of a new name are looked up, after it appeared: at once, since its creator has it open, and again,
 /// since others may map it later and the first look may come before the `open` has returned.
 const LOOKS: [Duration; 7] = [
@@ -49,13 +50,16 @@ const DUTY: u32 = 10;
 const UNHINTED: Duration = Duration::from_secs(1);
 /// Requests that may wait for the thread. One pending look is enough, and the end is requested once.
 const REQUESTS: usize = 4;
+/// How long files of which nobody knows whose they are may take to be removed by another job, and how often to look.
+const OTHERS_BOUND: Duration = Duration::from_millis(500);
+const OTHERS_STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// How long the end of the job waits for the last look.
 pub(crate) const FINISH_BOUND: Duration = Duration::from_secs(5);
 
 /// A request to the thread.
 enum Request {
-    /// An attempt begins; the policy for what it leaves.
-    Begin(CleanShm),
+    /// An attempt begins; the policy for what it leaves, and the names that are its own.
+    Begin(CleanShm, Names),
     /// The processes are about to be signalled: look at once.
     Look,
     /// All processes of the attempt are gone.
@@ -67,16 +71,7 @@ enum Request {
 pub(crate) enum Answer {
     /// It has read the directory before the first rank of an attempt.
     Ready,
-    Finished(Left),
-}
-
-/// What the job has left in /dev/shm.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Left {
-    /// What it had created: removed, or under `--clean-shm list` only listed.
-    pub(crate) created: Vec<OsString>,
-    /// What it may have created. It was not removed.
-    pub(crate) doubtful: Vec<OsString>,
+    Finished(Memory),
 }
 
 /// The thread, seen from the agent's loop.
@@ -90,7 +85,7 @@ pub(crate) struct SharedMemory {
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Request::Begin(_) => "Begin",
+            Request::Begin(..) => "Begin",
             Request::Look => "Look",
             Request::Finish => "Finish",
         })
@@ -127,14 +122,15 @@ impl SharedMemory {
                 watch.has_news |= notified;
                 loop {
                     match inbox.try_recv() {
-                        Ok(Request::Begin(policy)) => {
+                        Ok(Request::Begin(policy, names)) => {
                             if !std::mem::take(&mut is_first) {
                                 // What is on it is removed: another may have these names now. There may be no list.
                                 let _ = std::fs::remove_file(&list);
-                                watch = Watch::begin(list.clone());
+                                let listed = std::mem::take(&mut watch.listed);
+                                watch = Watch { listed, ..Watch::begin(list.clone()) };
                                 answer(Answer::Ready);
                             }
-                            watch.policy = policy;
+                            (watch.policy, watch.names) = (policy, Some(names));
                             watch.has_news = true;
                         }
                         Ok(Request::Look) => watch.look(true),
@@ -153,8 +149,8 @@ impl SharedMemory {
     }
 
     /// An attempt begins. `false` if the request could not be sent.
-    pub(crate) fn begin(&self, policy: CleanShm) -> bool {
-        let sent = self.requests.try_send(Request::Begin(policy)).is_ok();
+    pub(crate) fn begin(&self, policy: CleanShm, names: Names) -> bool {
+        let sent = self.requests.try_send(Request::Begin(policy, names)).is_ok();
         self.waker.wake();
         sent
     }
@@ -179,10 +175,13 @@ impl SharedMemory {
     }
 }
 
-/// The CPU time that this thread has used so far.
+/// The CPU time that this thread has used so far. Where a sandbox refuses that clock, the time that has passed bounds it.
 fn worked() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+    use rustix::time::{ClockId, DynamicClockId, clock_gettime_dynamic};
+    match clock_gettime_dynamic(DynamicClockId::Known(ClockId::ThreadCPUTime)) {
+        Ok(time) => Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32),
+        Err(_) => rankrun_sys::proc::monotonic(),
+    }
 }
 
 fn wait(waker: &Waker, signals: Option<&SignalFd>, time: Option<Duration>) {
@@ -197,6 +196,8 @@ fn wait(waker: &Waker, signals: Option<&SignalFd>, time: Option<Duration>) {
 #[derive(Debug)]
 struct Watch {
     policy: CleanShm,
+    /// The names that are the job's own, once it has begun.
+    names: Option<Names>,
     user: u32,
     agent: i32,
     /// The kernel's notification of new names.
@@ -210,6 +211,8 @@ struct Watch {
     pending: BTreeMap<OsString, usize>,
     noted: HashMap<OsString, File>,
     doubtful: BTreeSet<OsString>,
+    /// Doubtful files that earlier attempts have left.
+    listed: HashMap<OsString, File>,
     /// The list of the noted names, once there is one.
     list: PathBuf,
     file: Option<std::fs::File>,
@@ -220,6 +223,10 @@ struct Watch {
     /// machine, so it has its own pace and does not delay the looks at the job's processes.
     unchecked: HashSet<OsString>,
     no_check_before: Instant,
+    /// Names that no look has found with a process of the job. The same check looks for their holders.
+    unclaimed: HashSet<OsString>,
+    /// Files that only a process outside the job was seen to hold for writing: they are not the job's.
+    foreign: HashMap<OsString, File>,
 }
 
 impl Watch {
@@ -231,6 +238,7 @@ impl Watch {
         let mut watch = Watch {
             // Until the job begins.
             policy: CleanShm::No,
+            names: None,
             user: rustix::process::geteuid().as_raw(),
             agent: std::process::id() as i32,
             hint,
@@ -240,6 +248,7 @@ impl Watch {
             pending: BTreeMap::new(),
             noted: HashMap::new(),
             doubtful: BTreeSet::new(),
+            listed: HashMap::new(),
             list,
             file: None,
             next_look: None,
@@ -247,15 +256,21 @@ impl Watch {
             no_walk_before: now,
             unchecked: HashSet::new(),
             no_check_before: now,
+            unclaimed: HashSet::new(),
+            foreign: HashMap::new(),
         };
         watch.next_look = watch.hint.is_none().then_some(now + UNHINTED);
         watch
     }
 
     fn due_in(&self) -> Option<Duration> {
-        let check = (!self.unchecked.is_empty()).then_some(self.no_check_before);
+        let check = self.is_check_wanted().then_some(self.no_check_before);
         let due = [self.look_due(), check].into_iter().flatten().min()?;
         Some(due.saturating_duration_since(Instant::now()))
+    }
+
+    fn is_check_wanted(&self) -> bool {
+        !self.unchecked.is_empty() || !self.unclaimed.is_empty()
     }
 
     fn look_due(&self) -> Option<Instant> {
@@ -297,9 +312,10 @@ impl Watch {
         }
         let begun = worked();
         self.scan();
-        let mut created = HashSet::new();
-        if !self.pending.is_empty() {
-            created = self.held_for_writing(proc::own_children());
+        // A name says it at once, whoever holds the file.
+        let mut created: HashSet<OsString> = self.pending.keys().filter(|path| self.is_named(path)).cloned().collect();
+        if created.len() < self.pending.len() {
+            created.extend(self.held_for_writing(proc::own_children()));
         }
         let looked = worked();
         let is_open = |(path, looks): (&OsString, &usize)| *looks > 0 && !created.contains(path);
@@ -312,8 +328,12 @@ impl Watch {
         if !created.is_empty() {
             self.note(created);
         }
-        self.pending.retain(|_, looks| {
+        let unclaimed = &mut self.unclaimed;
+        self.pending.retain(|path, looks| {
             *looks += 1;
+            if *looks == LOOKS.len() {
+                unclaimed.insert(path.clone());
+            }
             *looks < LOOKS.len()
         });
         let now = Instant::now();
@@ -354,24 +374,33 @@ impl Watch {
         self.unchecked.extend(created);
     }
 
-    /// Takes back the noted files that a process outside the job holds too: they are doubtful.
+    /// Takes back the noted files that a process outside the job holds too: they are doubtful. Those that nobody in the job holds are
+    /// of the process outside that writes to them.
     fn check_outside(&mut self) {
-        if self.unchecked.is_empty() {
+        if !self.is_check_wanted() {
             return;
         }
         let begun = worked();
         let created = std::mem::take(&mut self.unchecked);
+        let mut unclaimed = std::mem::take(&mut self.unclaimed);
+        unclaimed.retain(|path| !self.noted.contains_key(path));
         let table = Snapshot::take();
         let job: HashSet<i32> = table.below(self.agent).iter().map(|process| process.pid).chain([self.agent]).collect();
         let outside = table.iter().filter(|process| !job.contains(&process.pid));
         let mut shared: HashSet<OsString> = HashSet::new();
         for process in outside {
-            let held = shm::held_by(process.pid).unwrap_or_default().into_iter().map(|held| held.path);
-            let held: Vec<OsString> = held.filter(|path| created.contains(path)).collect();
+            let held = shm::held_by(process.pid).unwrap_or_default().into_iter();
+            let is_wanted =
+                |held: &Held| created.contains(&held.path) || held.writable && unclaimed.contains(&held.path);
+            let held: Vec<Held> = held.filter(is_wanted).collect();
             // The table changed while it was read: a process that has just lost its parent seems to be outside.
-            if !held.is_empty() && !self.is_below_agent(process.pid) {
-                shared.extend(held);
+            if held.is_empty() || self.is_below_agent(process.pid) {
+                continue;
             }
+            let (common, foreign): (Vec<Held>, Vec<Held>) = held.into_iter().partition(|it| created.contains(&it.path));
+            shared.extend(common.into_iter().map(|held| held.path));
+            let file = |held: Held| Some((self.seen.get(&held.path).copied()?, held.path));
+            self.foreign.extend(foreign.into_iter().filter_map(file).map(|(file, path)| (path, file)));
         }
         self.list("-", &shared);
         for path in shared {
@@ -419,7 +448,10 @@ impl Watch {
     }
 
     /// After the job: removes what it created and nobody holds, or only lists it.
-    fn finish(&mut self) -> Left {
+    fn finish(&mut self) -> Memory {
+        // What has appeared since the last look has its name at least.
+        self.has_news = true;
+        self.look(false);
         self.check_outside();
         let noted = std::mem::take(&mut self.noted);
         let doubtful = self.in_doubt(&noted);
@@ -428,18 +460,42 @@ impl Watch {
             CleanShm::List => shm::unused(noted),
             CleanShm::No => Vec::new(),
         };
-        Left { created, doubtful: shm::unused(doubtful) }
+        let mut left = shm::unused(doubtful.clone());
+        // Another job of this user may have ended at the same time, and removes its own.
+        let until = Instant::now() + OTHERS_BOUND;
+        while !left.is_empty() && Instant::now() < until {
+            // An interrupted pause is only shorter.
+            let _ = poll(&mut [], Some(&OTHERS_STEP));
+            let files = shm::files();
+            left.retain(|path| files.get(path) == doubtful.get(path));
+        }
+        left.truncate(MAX_DOUBTFUL);
+        self.listed = doubtful.into_iter().filter(|(path, _)| left.contains(path)).collect();
+        Memory { created, doubtful: left }
     }
 
-    /// What the job may have created: what it held and others too, or only for reading, and what has appeared during the
-    /// job and was never seen to be held.
+    /// Whether a file is the job's by its name.
+    fn is_named(&self, path: &OsStr) -> bool {
+        self.names.as_ref().is_some_and(|names| has_own_name(names, path))
+    }
+
+    /// What the job may have created: what it held and others too, or only for reading, what has appeared during the
+    /// attempt and was never seen to be held, and what earlier attempts have left of this kind.
     fn in_doubt(&self, noted: &HashMap<OsString, File>) -> HashMap<OsString, File> {
         if self.policy == CleanShm::No {
             return HashMap::new();
         }
-        let files = shm::files().into_iter().filter(|(_, file)| file.owner == self.user);
-        let is_new =
-            |path: &OsString, file: &File| self.before.get(path) != Some(file) && noted.get(path) != Some(file);
-        files.filter(|(path, file)| self.doubtful.contains(path) || is_new(path, file)).take(MAX_DOUBTFUL).collect()
+        let traces = |path: &OsString, file: &File| Traces {
+            is_of_user: file.owner == self.user,
+            is_new: self.before.get(path) != Some(file) || self.listed.get(path) == Some(file),
+            was_written: false,
+            was_held_outside: self.doubtful.contains(path),
+            is_named: self.is_named(path),
+        };
+        let is_others = |path: &OsString, file: &File| {
+            noted.get(path) == Some(file) || (self.foreign.get(path) == Some(file) && !self.doubtful.contains(path))
+        };
+        let files = shm::files().into_iter().filter(|(path, file)| !is_others(path, file));
+        files.filter(|(path, file)| fate(traces(path, file)) == Fate::List).collect()
     }
 }

@@ -6,6 +6,7 @@ use crate::evidence::{Evidence, Fact, Source};
 use crate::exit::ExitCode;
 use crate::gang::RankRecord;
 use crate::ids::Pid;
+use crate::open_mpi::with_class;
 use crate::peers::loss_of;
 use crate::printable::{fit, printable};
 use crate::status::{WorkerStatus, signal_name};
@@ -213,6 +214,13 @@ pub(crate) fn text(fact: &Fact, exception: Option<&Exception>, said: Said<'_>, e
     let is_title =
         |it: &&Exception| it.kind == "Fatal Python error" && SIGNALS_OF_FAULTHANDLER.contains(&it.message.as_str());
     let told = exception.filter(|it| !is_title(it)).map(Exception::headline).filter(|headline| !headline.is_empty());
+    // Only of an exception whose text takes long is the type reported alone, and a rank that waits for it is stuck.
+    let is_bare = exception.is_some_and(|it| !is_complete(it)) && matches!(fact, Fact::Stuck { .. });
+    let told = told.map(|told| if is_bare { format!("{told} (its text was not made in time)") } else { told });
+    let told = match (fact, told) {
+        (Fact::Aborted { code, .. }, Some(told)) => Some(with_class(&told, *code).unwrap_or(told)),
+        (_, told) => told,
+    };
     let told = told.or_else(|| said.peer_lost.map(str::to_owned));
     // Where nothing is known to be the cause, the last line may be.
     let or_last_line = |what: String| match said.last_line.filter(|_| told.is_none() && exception.is_none()) {
@@ -266,6 +274,7 @@ pub(crate) fn text(fact: &Fact, exception: Option<&Exception>, said: Said<'_>, e
         Fact::PeerLost { line } | Fact::LastLine { line } => line.clone(),
         Fact::HelperOutOfMemory { name, .. } => format!("its process {name} was killed by the kernel: out of memory"),
         Fact::Note { text } => text.clone(),
+        Fact::Refused { call, ended: true, .. } => format!("called {call}, which rankrun does not support yet"),
         Fact::Refused { call, .. } => format!("called {call}, which is not offered"),
         Fact::Malformed { reason } => format!("broke the PMI protocol: {reason}"),
     };
@@ -276,4 +285,19 @@ pub(crate) fn text(fact: &Fact, exception: Option<&Exception>, said: Said<'_>, e
 pub(crate) fn one_line(text: &str, most: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     fit(&printable(&line), most).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exception_whose_text_took_too_long_is_told_as_that() {
+        let stuck = Fact::Stuck { place: StuckIn::ExitHandlers, since: Duration::ZERO, leader: true };
+        let bare = Exception { kind: "E".to_owned(), ..Exception::default() };
+        let told = |exception: &Exception| text(&stuck, Some(exception), Said::default(), ExitCode::FAILURE);
+        assert_eq!(told(&bare), "E (its text was not made in time)");
+        assert_eq!(told(&Exception { traceback: "E".to_owned(), ..bare.clone() }), "E", "it has none");
+        assert_eq!(told(&Exception { message: "no mesh".to_owned(), ..bare }), "E: no mesh");
+    }
 }

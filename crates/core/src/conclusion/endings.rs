@@ -75,6 +75,18 @@ pub(crate) fn left_before(
     gang.ranks().iter().zip(0..).filter_map(left).max()
 }
 
+/// Of the ranks that ended with 0 of their own shortly after a peer was lost, and lost none themselves, the first: its
+/// connections go before its process does, as after `destroy_process_group`.
+pub(crate) fn left_after(gang: &Gang, lost_at: Duration) -> Option<(Duration, Rank)> {
+    let left = |(record, rank): (&RankRecord, u32)| {
+        let ended = record.ended_at.filter(|_| record.status.is_some_and(WorkerStatus::success))?;
+        let is_own = record.stop.signals.first().is_none_or(|(_, sent)| ended < *sent);
+        let is_meant = is_own && (lost_at..=lost_at + LEFT_RECENTLY).contains(&ended);
+        (is_meant && lost(gang, Rank(rank), record).is_none()).then_some((ended, Rank(rank)))
+    };
+    gang.ranks().iter().zip(0..).filter_map(left).min()
+}
+
 /// Whether a rank that ended then may be the other end of a connection that was lost at this time.
 pub(crate) fn is_recent(ended: Duration, lost_at: Duration) -> bool {
     lost_at <= ended + LEFT_RECENTLY

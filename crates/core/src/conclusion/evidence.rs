@@ -71,9 +71,9 @@ pub enum Fact {
         since: Duration,
         leader: bool,
     },
-    /// The kernel killed it for want of memory.
+    /// The kernel killed it because memory ran out.
     OutOfMemory { detail: String },
-    /// The kernel killed another process of it than the leader for want of memory. That ends nothing by itself.
+    /// The kernel killed another process of it than the leader because memory ran out. That ends nothing by itself.
     HelperOutOfMemory { name: String, detail: String },
     /// It called `MPI_Abort`, or asked for the end of the job otherwise.
     Aborted { code: i32, message: Option<String> },
@@ -101,8 +101,13 @@ pub enum Fact {
     },
     /// It said this of itself.
     Note { text: String },
-    /// It called a function of MPI that is not offered, and got an error.
-    Refused { call: String, detail: Option<String> },
+    /// It called a function of MPI that is not offered, and got an error. `ended`: the error ended the thread that called.
+    Refused {
+        call: String,
+        detail: Option<String>,
+        #[serde(default)]
+        ended: bool,
+    },
     /// It spoke nonsense to the wire-up.
     Malformed { reason: String },
 }
@@ -171,13 +176,14 @@ impl Fact {
             | Fact::Suspect { .. }
             | Fact::HelperOutOfMemory { .. }
             | Fact::Note { .. }
-            | Fact::Refused { .. }
+            | Fact::Refused { ended: false, .. }
             | Fact::Malformed { .. } => true,
             Fact::Ended { .. }
             | Fact::Stuck { leader: true, .. }
             | Fact::OutOfMemory { .. }
             | Fact::ExitWithoutFinalize
             | Fact::ExitBeforeInit
+            | Fact::Refused { ended: true, .. }
             | Fact::SpawnFailed { .. } => false,
         }
     }
@@ -197,7 +203,7 @@ impl Fact {
             | Fact::LastLine { line: text }
             | Fact::Note { text }
             | Fact::Malformed { reason: text } => vec![(text, TEXT_KEPT)],
-            Fact::Refused { call, detail } => {
+            Fact::Refused { call, detail, .. } => {
                 let detail = detail.as_mut().map(|detail| (detail, TEXT_KEPT));
                 std::iter::once((call, LITTLE_KEPT)).chain(detail).collect()
             }
@@ -241,6 +247,7 @@ impl Fact {
             | Fact::ExitBeforeInit
             | Fact::SpawnFailed { .. }
             | Fact::Stopped { .. }
+            | Fact::Refused { ended: true, .. }
             | Fact::NotReady { .. } => true,
             Fact::Exception { .. }
             | Fact::Exiting { .. }
@@ -251,7 +258,7 @@ impl Fact {
             | Fact::LastLine { .. }
             | Fact::HelperOutOfMemory { .. }
             | Fact::Note { .. }
-            | Fact::Refused { .. }
+            | Fact::Refused { ended: false, .. }
             | Fact::Malformed { .. } => false,
         }
     }
@@ -291,6 +298,8 @@ pub enum Class {
     LauncherLost,
     /// A node of several was lost.
     NodeLost,
+    /// Ranks ran MPI without being connected (`--strict`).
+    Alone,
     OutputFailed,
     /// The job could not begin: no rank was started.
     Refused,
@@ -298,7 +307,7 @@ pub enum Class {
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 20] = [
+    pub const ALL: [Class; 21] = [
         Class::SpawnFailed,
         Class::OutOfMemory,
         Class::Exception,
@@ -317,6 +326,7 @@ impl Class {
         Class::Interrupted,
         Class::LauncherLost,
         Class::NodeLost,
+        Class::Alone,
         Class::OutputFailed,
         Class::Refused,
     ];
@@ -342,6 +352,7 @@ impl Class {
             Class::Interrupted => "interrupted",
             Class::LauncherLost => "launcher-lost",
             Class::NodeLost => "node-lost",
+            Class::Alone => "alone",
             Class::OutputFailed => "output-failed",
             Class::Refused => "refused",
         }

@@ -10,6 +10,7 @@ use crate::gang::{Gang, Outside};
 use crate::ids::Rank;
 use crate::peers::Loss;
 use crate::report::OutputFate;
+use crate::stacks::odd::Hang;
 use crate::status::signal_name;
 use crate::verdict::{Fate, Finding, Verdict, finding};
 
@@ -48,6 +49,7 @@ fn of_culprit(culprit: &Finding, verdict: &Verdict, gang: &Gang) -> String {
         }
     };
     match (culprit.class, culprit.loss()) {
+        (Class::Hang, _) => of_hang(gang),
         (Class::SpawnFailed, _) => format!("rank {rank} could not be started: {cause}"),
         (Class::LeftEarly, _) => format!("{}: rank {rank} {cause}", nobody()),
         (_, Some(Loss::Peer)) if gang.ranks().len() > 1 => {
@@ -105,7 +107,7 @@ fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
     let Circumstances { code, output, node, why_lost } = circumstances;
     match gang.outside() {
         Some(Outside::Signal(signal)) => ended_by(gang, signal),
-        Some(Outside::Restart) => "ended for a restart that was asked for".to_owned(),
+        Some(Outside::Restart) => "ended for a requested restart".to_owned(),
         Some(Outside::Interrupted(rank)) => format!("interrupted: rank {rank}, which has the terminal"),
         Some(Outside::OutputFailed) => match gang.why_no_logs() {
             Some(why) => why.to_owned(),
@@ -115,13 +117,8 @@ fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
             Some(timeout) => format!("timed out after {} (--timeout)", seconds(timeout)),
             None => "timed out (--timeout)".to_owned(),
         },
-        Some(Outside::Hang) => match gang.silent() {
-            Some(silent) => {
-                let ranks = gang.ranks().len();
-                format!("{ranks} rank{}, silent for {} (--stall)", if ranks == 1 { "" } else { "s" }, seconds(silent))
-            }
-            None => "all ranks wait (--stall)".to_owned(),
-        },
+        Some(Outside::Hang) => of_hang(gang),
+        Some(Outside::Alone) => of_alone(gang),
         Some(Outside::OutputGone) => "nobody reads the output any more".to_owned(),
         Some(Outside::AgentLost) => {
             format!("node {node} was lost: {}", why_lost.unwrap_or("its agent was killed or stopped"))
@@ -132,6 +129,24 @@ fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
         None if code == ExitCode::LEFT_BEHIND => "processes of the job are left".to_owned(),
         None if output == OutputFate::Written => "every rank succeeded".to_owned(),
         None => "the job succeeded, but not all of its output could be written".to_owned(),
+    }
+}
+
+/// Which ranks were not connected.
+fn of_alone(gang: &Gang) -> String {
+    let why = gang.alone().first().map_or_else(|| "ranks run MPI alone".to_owned(), ToString::to_string);
+    format!("ended by --strict: {why}")
+}
+
+/// That no rank has made progress, and for which of them the others wait.
+fn of_hang(gang: &Gang) -> String {
+    let Some(Hang { silent, odd }) = gang.hang() else { return "all ranks wait (--stall)".to_owned() };
+    let ranks = gang.ranks().len();
+    let silence =
+        format!("{ranks} rank{}, silent for {} (--stall)", if ranks == 1 { "" } else { "s" }, seconds(*silent));
+    match odd {
+        Some(odd) => format!("{silence}: {}", odd.text),
+        None => silence,
     }
 }
 
@@ -152,4 +167,54 @@ fn of_lost_nodes(gang: &Gang) -> String {
         more => format!(" (and {more} more after it)"),
     };
     with(format!("node {} was lost: {}", first.name, first.why), &more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::{Event, Rules};
+    use crate::ids::Pid;
+    use crate::stacks::odd::OddRank;
+    use crate::status::WorkerStatus;
+    use crate::verdict::verdict;
+
+    /// A job of three ranks that is ended because it has stalled.
+    fn stalled(odd: Option<OddRank>) -> (Verdict, String) {
+        let rules = Rules {
+            grace_failure: Duration::from_secs(5),
+            grace_outside: Duration::from_secs(25),
+            timeout: None,
+            keep_going: false,
+            terminal: None,
+        };
+        let mut gang = Gang::new(3, rules);
+        let mut feed = |seconds: u64, event| gang.handle(Duration::from_secs(seconds), event, &mut Vec::new());
+        (0..3).for_each(|rank| feed(0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) }));
+        feed(9, Event::Hang(Hang { silent: Duration::from_secs(8), odd }));
+        let status = WorkerStatus::Signaled { signal: 15, core_dumped: false };
+        (0..3).for_each(|rank| feed(10, Event::Ended { rank: Rank(rank), status }));
+        let verdict = verdict(&gang);
+        let circumstances =
+            Circumstances { code: verdict.code, output: OutputFate::Written, node: "a", why_lost: None };
+        let text = headline(&verdict, &gang, circumstances);
+        (verdict, text)
+    }
+
+    #[test]
+    fn a_stall_is_blamed_on_the_rank_that_the_others_wait_for() {
+        let text = "rank 1 on a: waits for a lock; the others wait in MPI_Barrier";
+        let odd = OddRank { rank: Rank(1), text: text.to_owned(), is_certain: true };
+        let (verdict, told) = stalled(Some(odd.clone()));
+        let culprit = verdict.culprit.expect("it is certain");
+        assert_eq!((culprit.rank, culprit.pid, culprit.class), (Rank(1), Some(Pid(101)), Class::Hang));
+        assert_eq!(verdict.fates, [Fate::EndedByRankrun, Fate::Culprit, Fate::EndedByRankrun]);
+        assert_eq!((verdict.code, verdict.class), (ExitCode::HANG, Some(Class::Hang)));
+        assert_eq!(told, format!("3 ranks, silent for 8 s (--stall): {text}"));
+        // What may be otherwise is told, and nobody is blamed.
+        let (verdict, told) = stalled(Some(OddRank { is_certain: false, ..odd }));
+        assert_eq!((verdict.culprit, verdict.class), (None, Some(Class::Hang)));
+        assert_eq!(told, format!("3 ranks, silent for 8 s (--stall): {text}"));
+        let (verdict, told) = stalled(None);
+        assert_eq!((verdict.culprit, told.as_str()), (None, "3 ranks, silent for 8 s (--stall)"));
+    }
 }

@@ -1,6 +1,7 @@
 //! From what was observed to who failed and why.
 
 pub mod absence;
+pub mod alone;
 pub(crate) mod causes;
 pub(crate) mod echoes;
 pub(crate) mod endings;

@@ -1,5 +1,5 @@
-//! Ranks of Open MPI that were not offered PMIx (`--mpi pmi1`): `MPI_Init` fails in them (see `env`), and what that means is said
-//! here.
+//! What ends of Open MPI's ranks mean that it does not say itself: of ranks that were not offered PMIx (`--mpi pmi1`), whose
+//! `MPI_Init` fails (see `env`), and of errors for which it does not find its words.
 
 /// Why such a rank has failed. What to do comes first, and all of it is short enough for no view to cut it.
 pub const CAUSE: &str =
@@ -12,9 +12,51 @@ pub fn has_failed_to_init(lines: &[String]) -> bool {
     lines.iter().any(|line| banner.iter().any(|part| line.contains(part)))
 }
 
+/// How the cause begins where Open MPI did not find its own words for a fatal error.
+pub(crate) const WORDLESS: &str = "an MPI error without words";
+
+/// The classes of errors, which are the codes of the aborts (`mpi.h` of Open MPI 1 to 5), from 1 on.
+const CLASSES: [&str; 19] = [
+    "BUFFER",
+    "COUNT",
+    "TYPE",
+    "TAG",
+    "COMM",
+    "RANK",
+    "REQUEST",
+    "ROOT",
+    "GROUP",
+    "OP",
+    "TOPOLOGY",
+    "DIMS",
+    "ARG",
+    "UNKNOWN",
+    "TRUNCATE",
+    "OTHER",
+    "INTERN",
+    "IN_STATUS",
+    "PENDING",
+];
+
+/// A cause that has no words of Open MPI, with the class of the error by the code of the abort.
+pub(crate) fn with_class(cause: &str, code: i32) -> Option<String> {
+    let rest = cause.strip_prefix(WORDLESS)?;
+    let class = CLASSES.get(usize::try_from(code).ok()?.checked_sub(1)?)?;
+    Some(format!("MPI_ERR_{class} without words{rest}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_without_words_has_the_class_of_its_code() {
+        let named = with_class("an MPI error without words: /a is missing", 15);
+        assert_eq!(named.as_deref(), Some("MPI_ERR_TRUNCATE without words: /a is missing"));
+        assert_eq!(with_class("an MPI error without words", 0), None);
+        assert_eq!(with_class("an MPI error without words", 77), None);
+        assert_eq!(with_class("no mesh", 15), None);
+    }
 
     #[test]
     fn the_banner_of_open_mpi_is_known() {

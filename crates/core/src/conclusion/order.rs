@@ -15,7 +15,7 @@ pub const SETTLE: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Weight {
-    /// An own cause: an exception, a crash, an abort, want of memory, or words of its own.
+    /// An own cause: an exception, a crash, an abort, out of memory, or words of its own.
     Own,
     /// A crash that was under way when the stop was ordered.
     UnderWay,
@@ -77,6 +77,7 @@ pub(crate) fn weight(class: Class, began: Began, is_victim: bool, has_words: boo
         | Class::Interrupted
         | Class::LauncherLost
         | Class::NodeLost
+        | Class::Alone
         | Class::OutputFailed
         | Class::Refused => (false, true),
     };

@@ -102,6 +102,13 @@ pub fn loss_of(exception: &Exception) -> Option<Loss> {
     own.max(causes)
 }
 
+/// The collective of torch in which an exception was raised, by its name in `torch.distributed`.
+pub(crate) fn collective_of(exception: &Exception) -> Option<String> {
+    let is_torch = |file: &str| file.ends_with("torch/distributed/distributed_c10d.py");
+    let (.., function) = exception.traceback.lines().filter_map(frame).rfind(|(file, ..)| is_torch(file))?;
+    Some(function).filter(|name| !name.starts_with('_'))
+}
+
 /// Whether a word is the name of a type of exceptions.
 fn is_exception(kind: &str) -> bool {
     let name = kind.rsplit('.').next().unwrap_or(kind);

@@ -1,5 +1,7 @@
 //! The last lines that a rank wrote to stderr and to stdout, and what they say of its failure where nothing better does.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::causes::is_plain_exit;
@@ -71,7 +73,7 @@ impl Tail {
 
     /// The last lines, the unterminated last one included, as a terminal would have shown them.
     pub fn lines(&self) -> Vec<String> {
-        let text = String::from_utf8_lossy(&self.bytes);
+        let text = text_of(&self.bytes);
         let mut lines: Vec<String> = text.lines().rev().take(LINES).map(|line| cut(shown(line)).to_owned()).collect();
         lines.reverse();
         lines
@@ -82,7 +84,7 @@ impl Tail {
     ///
     /// This reads all that is kept: it is for the end of a rank, or a timer, and never for each piece of output.
     pub(crate) fn bare(&self) -> Vec<String> {
-        let text = String::from_utf8_lossy(&self.bytes);
+        let text = text_of(&self.bytes);
         let mut lines: Vec<String> =
             text.lines().rev().take(READ).map(|line| without_rank(without_escapes(cut(shown(line))))).collect();
         lines.reverse();
@@ -155,8 +157,9 @@ pub struct Words {
 impl Tails<'_> {
     /// What they say of the end of rank `rank`.
     pub(crate) fn words(self, rank: u32, end: End) -> Words {
-        let bare =
-            |tail: Option<&Tail>| tail.map(|tail| without_boxes(tail.bare(), end.has_aborted)).unwrap_or_default();
+        let bare = |tail: Option<&Tail>| {
+            tail.map(|tail| without_make(without_boxes(tail.bare(), end.has_aborted))).unwrap_or_default()
+        };
         let (stderr, stdout) = (bare(self.stderr), bare(self.stdout));
         let is_silent = stderr.iter().all(|line| line.trim().is_empty());
         let read = |lines: &[String]| choose(&lines.iter().map(String::as_str).collect::<Vec<_>>(), end);
@@ -171,10 +174,40 @@ impl Tails<'_> {
         let last = stderr.iter().rev().filter(|line| !line.trim().is_empty()).take(LAST);
         let peer_lost = last.filter(|line| !is_mild(line)).find(|line| loss_in(line).is_some()).cloned();
         let aborted = self.stderr.and_then(|stderr| stderr.aborted(rank));
-        let last_line = stderr.iter().rev().find(|line| !line.trim().is_empty() && abort_banner(line).is_none());
-        let last_line = last_line.filter(|_| end.is_deliberate()).map(|line| line.trim().to_owned());
+        let last_line = stderr.iter().rev().find(|line| says(line) && abort_banner(line).is_none());
+        // A warning was survived.
+        let last_line =
+            last_line.filter(|line| end.is_deliberate() && !is_mild(line)).map(|line| line.trim().to_owned());
         Words { failure, peer_lost: peer_lost.filter(|_| end.is_deliberate()), aborted, last_line }
     }
+}
+
+/// The lines without the last ones of GNU make, which only tell that a command failed: `make: *** [Makefile:3: a] Error 3`.
+fn without_make(mut lines: Vec<String>) -> Vec<String> {
+    let is_of_make = |line: &str| {
+        let is_named = line.starts_with("make: ") || line.starts_with("make[");
+        is_named && (line.contains(": *** [") && line.contains("] Error ") || line.contains(": Leaving directory '"))
+    };
+    let last = lines.iter().rposition(|line| says(line) && !is_of_make(line));
+    if let Some(last) = last.filter(|last| lines[*last..].iter().any(|line| is_of_make(line))) {
+        lines.truncate(last + 1);
+    }
+    lines
+}
+
+/// The text of an output. Of one in UTF-16 (`wine`, programs for Windows) the characters of ASCII remain.
+fn text_of(bytes: &[u8]) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(bytes);
+    match text.contains('\0') {
+        // The mark of the byte order is no UTF-8.
+        true => text.replace('\0', "").replace("\u{fffd}\u{fffd}", "").into(),
+        false => text,
+    }
+}
+
+/// Whether a line has a letter or a digit: a rule (`----`, `====`, `╰──╯`) says nothing.
+fn says(line: &str) -> bool {
+    line.chars().any(char::is_alphanumeric)
 }
 
 /// What a terminal shows of a line at its end: a carriage return begins it anew.
@@ -306,6 +339,35 @@ mod tests {
             Some((Source::Stderr, "FATAL: no mesh".to_owned()))
         );
         assert_eq!(headline("", "step 12\nstep 13\n", exited(3)), None);
+    }
+
+    #[test]
+    fn the_last_line_of_stderr_is_one_that_says_something_and_is_no_warning() {
+        let last = |text: &str| {
+            let tail = tail(text);
+            Tails { stderr: Some(&tail), stdout: None }.words(0, exited(3)).last_line
+        };
+        for (text, expected) in [
+            ("no room\n", Some("no room")),
+            ("no room\n-----------\n\n", Some("no room")),
+            ("| no room |\n╰─────────╯\n==== ====\n", Some("| no room |")),
+            ("=======\n", None),
+            ("WARNING: tuning file not found, using defaults\n", None),
+            ("no room\n[INFO] bye\n", None),
+            ("no room\nmake[1]: *** [Makefile:2: a] Error 3\nmake: *** [Makefile:5: b] Error 2\n", Some("no room")),
+            ("make: *** [Makefile:2: a] Error 3\n", Some("make: *** [Makefile:2: a] Error 3")),
+        ] {
+            assert_eq!(last(text).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn words_in_utf_16_are_read() {
+        let mut tail = Tail::default();
+        tail.write(&"\u{feff}Fatal: no licence\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>());
+        assert_eq!(tail.lines().first().map(String::as_str), Some("Fatal: no licence"));
+        let words = Tails { stderr: Some(&tail), stdout: None }.words(0, exited(5));
+        assert_eq!(words.last_line.as_deref(), Some("Fatal: no licence"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::causes::{
     text, told,
 };
 use crate::echoes;
-use crate::endings::{fate, how, is_recent, left_before, seconds};
+use crate::endings::{fate, how, is_recent, left_after, left_before, seconds};
 use crate::evidence::{Class, Evidence, Fact, Source};
 use crate::exit::ExitCode;
 use crate::gang::interrupts::{is_interrupt, is_raised_by_sigint, is_shared};
@@ -22,7 +22,7 @@ use crate::grace::SIGINT;
 use crate::ids::{Pid, Rank};
 use crate::node_clock::is_order_uncertain;
 use crate::order::{SETTLE, Weight, began, weight};
-use crate::peers::{Loss, loss_in, loss_of};
+use crate::peers::{Loss, collective_of, loss_in, loss_of};
 use crate::recognisers::place;
 use crate::status::WorkerStatus;
 use crate::testimony::{Exception, StuckIn};
@@ -165,6 +165,7 @@ pub fn verdict(gang: &Gang) -> Verdict {
     let is_victim = first.is_some_and(|first| first.weight == Weight::Victim);
     let outside = outside.or((is_victim && !gang.lost_nodes().is_empty()).then_some(Outside::NodeLost));
     let (code, class, culprit, interrupted) = match (outside, first) {
+        (Some(Outside::Hang), _) => (Outside::Hang.code(), Some(Class::Hang), held_up(gang), None),
         (Some(outside), _) => (outside.code(), Some(outside.class()), None, None),
         (None, Some(first)) if is_interrupt(gang, first) => {
             let outside = Outside::Interrupted(first.rank);
@@ -195,6 +196,26 @@ pub fn verdict(gang: &Gang) -> Verdict {
     }
     let uncertain = culprit.as_ref().map(|culprit| rivals(gang, culprit, &findings)).unwrap_or_default();
     Verdict { code, class, culprit, interrupted, uncertain, fates, endings }
+}
+
+/// The rank that all others waited for when the job had stalled, where that is certain.
+fn held_up(gang: &Gang) -> Option<Finding> {
+    let odd = gang.hang()?.odd.as_ref().filter(|odd| odd.is_certain)?;
+    let record = gang.ranks().get(odd.rank.index())?;
+    Some(Finding {
+        rank: odd.rank,
+        class: Class::Hang,
+        weight: Weight::Own,
+        at: gang.stop_ordered().unwrap_or_default(),
+        is_reported: false,
+        pid: record.pid,
+        cause: odd.text.clone(),
+        code: ExitCode::HANG,
+        exception: None,
+        stuck_in: None,
+        stuck_since: None,
+        window: None,
+    })
 }
 
 /// What one rank by itself comes to, which others do not depend on.
@@ -320,7 +341,7 @@ fn has_own_words(facts: &[&Evidence], of_child: &Evidence) -> bool {
     Said::of(facts).last_line.is_some_and(|line| !exception.has_line(line))
 }
 
-/// The last process of a rank, other than the leader, that the kernel killed for want of memory.
+/// The last process of a rank, other than the leader, that the kernel killed because memory ran out.
 fn killed_helper(facts: &[&Evidence]) -> Option<String> {
     facts.iter().rev().find_map(|evidence| match &evidence.fact {
         Fact::HelperOutOfMemory { name, .. } => {
@@ -357,6 +378,9 @@ fn is_peer_lost(gang: &Gang, first: &Finding, findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.loss() == Some(Loss::Peer) && is_before(finding))
 }
 
+/// A rank that left longer before a loss than this has left before it, and not at the same time.
+const LONG_BEFORE: Duration = Duration::from_millis(50);
+
 /// Where others say that they lost a peer and none failed of its own, the rank that had left before with 0.
 fn left_early(gang: &Gang, findings: &[Finding]) -> Option<Finding> {
     let first = findings.iter().min_by_key(|finding| (finding.weight, finding.at, finding.rank))?;
@@ -367,15 +391,22 @@ fn left_early(gang: &Gang, findings: &[Finding]) -> Option<Finding> {
     // A connection may be to anything: whoever left in good order is not missed for the loss of one.
     let is_missed =
         |record: &RankRecord, ended| is_peer || (record.mpi == MpiLife::Inited && is_recent(ended, first.at));
-    let (ended, rank) = left_before(gang, first.at + SETTLE, is_missed)?;
+    let later = || is_peer.then(|| left_after(gang, first.at)).flatten();
+    let (ended, rank) = left_before(gang, first.at + SETTLE, is_missed).or_else(later)?;
     let record = gang.ranks().get(rank.index())?;
-    let others = match findings.iter().filter(|finding| finding.weight == Weight::Victim).count() {
-        1 => format!("rank {}", first.rank),
-        _ => "the others".to_owned(),
+    let victims = || findings.iter().filter(|finding| finding.weight == Weight::Victim);
+    let (others, were) = match victims().count() {
+        1 => (format!("rank {}", first.rank), "was"),
+        _ => ("the others".to_owned(), "were"),
     };
-    let before = match first.at.saturating_sub(ended) {
-        time if time < Duration::from_millis(50) => format!("just before {others} lost it"),
-        time => format!("{} before {others} lost it", seconds(time)),
+    let collective = victims().find_map(|victim| victim.exception.as_ref().and_then(collective_of));
+    let how_long = first.at.saturating_sub(ended);
+    let before = match collective {
+        Some(collective) if how_long < LONG_BEFORE => format!(" while {others} {were} in {collective}"),
+        Some(collective) => format!(", {} before {others} lost it in {collective}", seconds(how_long)),
+        None if ended > first.at + SETTLE => format!(", just after {others} lost it"),
+        None if how_long < LONG_BEFORE => format!(", just before {others} lost it"),
+        None => format!(", {} before {others} lost it", seconds(how_long)),
     };
     let hidden = how(gang, rank, record, Fate::Succeeded).map(|how| format!("; it {how}")).unwrap_or_default();
     Some(Finding {
@@ -385,7 +416,7 @@ fn left_early(gang: &Gang, findings: &[Finding]) -> Option<Finding> {
         at: ended,
         is_reported: false,
         pid: record.pid,
-        cause: format!("left with code 0, {before}{hidden}"),
+        cause: format!("left with code 0{before}{hidden}"),
         code: ExitCode::FAILURE,
         exception: None,
         stuck_in: None,
@@ -437,6 +468,7 @@ fn class_of(fact: &Fact, has_exception: bool, record: &RankRecord) -> Option<Cla
         Fact::ExitBeforeInit => Class::ExitBeforeInit,
         Fact::Stopped { .. } => Class::Stopped,
         Fact::NotReady { .. } => Class::NotReady,
+        Fact::Refused { ended: true, .. } => Class::Exception,
         Fact::Exception { .. }
         | Fact::Exiting { .. }
         | Fact::Aside { .. }
@@ -446,7 +478,7 @@ fn class_of(fact: &Fact, has_exception: bool, record: &RankRecord) -> Option<Cla
         | Fact::LastLine { .. }
         | Fact::HelperOutOfMemory { .. }
         | Fact::Note { .. }
-        | Fact::Refused { .. }
+        | Fact::Refused { ended: false, .. }
         | Fact::Malformed { .. } => return None,
     })
 }

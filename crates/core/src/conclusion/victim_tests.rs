@@ -95,6 +95,29 @@ fn where_only_victims_are_known_the_headline_says_what_can_be_known() {
 }
 
 #[test]
+fn a_rank_that_left_with_0_while_the_others_were_in_a_collective_is_named() {
+    let traceback = "Traceback (most recent call last):\n  File \"/a/train.py\", line 6, in <module>\n    dist.all_reduce(t)\n  File \
+                     \"/v/site-packages/torch/distributed/c10d_logger.py\", line 83, in wrapper\n    return func()\n  File \
+                     \"/v/site-packages/torch/distributed/distributed_c10d.py\", line 3007, in all_reduce\n    work.wait()\n";
+    let in_torch = || Exception { traceback: traceback.to_owned(), ..lost() };
+    let job = |left: u64| {
+        let mut events: Events = vec![(10, raises(0, in_torch())), (11, raises(2, in_torch())), (20, exit(0, 1))];
+        events.extend([(left, exit(1, 0)), (400, exit(2, 1))]);
+        events.sort_by_key(|(at, _)| *at);
+        headline_of(events)
+    };
+    let named = "no rank failed of its own: rank 1 left with code 0 while the others were in all_reduce";
+    assert_eq!(job(5), named);
+    assert_eq!(job(300), named, "its connections went before its process");
+    let words = vec![(10, raises(0, lost())), (20, exit(0, 1)), (300, exit(1, 0)), (2_120, killed(2, 15))];
+    let named = "no rank is known to have failed of its own: rank 1 left with code 0, just after rank 0 lost it";
+    assert_eq!(headline_of(words), named);
+    // Whoever leaves much later was waited for by nobody.
+    let late = vec![(10, raises(0, lost())), (20, exit(0, 1)), (9_000, exit(1, 0)), (9_001, exit(2, 0))];
+    assert!(headline_of(late).contains("rank 0 was the first to miss a peer"));
+}
+
+#[test]
 fn a_rank_that_lost_a_connection_keeps_its_words_and_its_code_whoever_left_before() {
     let reset = || exception("ConnectionResetError", "[Errno 104] Connection reset by peer");
     let refused = || exception("ConnectionRefusedError", "[Errno 111] Connection refused");

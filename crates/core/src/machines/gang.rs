@@ -9,11 +9,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::absence::Absence;
+use crate::alone::Alone;
 use crate::evidence::{Evidence, Fact, LeftOut, MpiEvent, Source};
 use crate::exit::ExitCode;
 use crate::grace::StopRecord;
 use crate::ids::{NodeRank, Pid, Rank};
 use crate::open_mpi;
+use crate::stacks::odd::Hang;
 use crate::status::WorkerStatus;
 use crate::stderr::Words;
 use crate::testimony::{Exception, StuckIn, Testimony};
@@ -96,12 +98,12 @@ pub enum Event {
         since: Duration,
         leader: bool,
     },
-    /// The kernel killed a rank for want of memory.
+    /// The kernel killed a rank because memory ran out.
     OutOfMemory {
         rank: Rank,
         detail: String,
     },
-    /// The kernel killed another process of a rank than its leader for want of memory.
+    /// The kernel killed another process of a rank than its leader because memory ran out.
     HelperOutOfMemory {
         rank: Rank,
         pid: Pid,
@@ -123,6 +125,11 @@ pub enum Event {
     },
     /// A rank runs Python without the interpreter hook.
     Hookless(Rank, Absence),
+    /// Ranks run MPI, and have not connected; `end`: end the job for that.
+    Alone {
+        alone: Vec<Alone>,
+        end: bool,
+    },
     /// The last lines of a rank's output, read after its end.
     LastWords {
         rank: Rank,
@@ -135,9 +142,7 @@ pub enum Event {
     /// A user asks for a new attempt: this one is to end.
     RestartRequest,
     /// No rank has done anything for so long, and their stacks do not change (`--stall`).
-    Hang {
-        silent: Duration,
-    },
+    Hang(Hang),
     /// The reader of our output is gone: end as SIGPIPE would.
     OutputGone,
     /// Output could not be written for longer than `--drain`.
@@ -195,12 +200,13 @@ pub struct Gang {
     after_loss: Option<Outside>,
     /// The first request to stop, if it was what ended the job.
     requested: Option<StopRequest>,
-    silent: Option<Duration>,
+    hang: Option<Hang>,
     /// Why the ranks cannot be connected.
     why_wire_up_lost: String,
     /// Why there are no log files, if that ended the job.
     why_no_logs: Option<String>,
     lost_nodes: Vec<LostNode>,
+    alone: Vec<Alone>,
     stop_at: Option<Duration>,
     /// When the shortest grace of all orders to stop is over.
     grace_until: Option<Duration>,
@@ -227,10 +233,11 @@ impl Gang {
             outside: None,
             after_loss: None,
             requested: None,
-            silent: None,
+            hang: None,
             why_wire_up_lost: String::new(),
             why_no_logs: None,
             lost_nodes: Vec::new(),
+            alone: Vec::new(),
             stop_at: None,
             grace_until: None,
             killed_at: None,
@@ -257,9 +264,9 @@ impl Gang {
         &self.evidence
     }
 
-    /// How long no rank had done anything when the job was ended for that.
-    pub fn silent(&self) -> Option<Duration> {
-        self.silent
+    /// That no rank had made progress for a time, if the job was ended for that.
+    pub fn hang(&self) -> Option<&Hang> {
+        self.hang.as_ref()
     }
 
     /// Observations that are not evidence.
@@ -285,6 +292,11 @@ impl Gang {
 
     pub fn why_wire_up_lost(&self) -> &str {
         &self.why_wire_up_lost
+    }
+
+    /// The ranks that run MPI, and have not connected.
+    pub fn alone(&self) -> &[Alone] {
+        &self.alone
     }
 
     /// Why the log files could not be made, if that is why output could not be written.
@@ -385,12 +397,18 @@ impl Gang {
                     record.hookless = Some(why);
                 }
             }
+            Event::Alone { alone, end } => {
+                self.alone = alone;
+                if end {
+                    self.end_from_outside(now, Outside::Alone, self.rules.grace_failure, effects);
+                }
+            }
             Event::LastWords { rank, words } => self.last_words(moment, rank, words, effects),
             Event::Signal(signal) => self.signal(now, signal, effects),
             Event::StopRequest(request) => self.stop_request(now, request, effects),
             Event::RestartRequest => self.end_from_outside(now, Outside::Restart, self.rules.grace_outside, effects),
-            Event::Hang { silent } => {
-                self.silent.get_or_insert(silent);
+            Event::Hang(hang) => {
+                self.hang.get_or_insert(hang);
                 self.end_from_outside(now, Outside::Hang, self.rules.grace_failure, effects);
             }
             Event::OutputGone => self.end_from_outside(now, Outside::OutputGone, self.rules.grace_failure, effects),
@@ -507,42 +525,6 @@ impl Gang {
                 }
             }
         }
-    }
-
-    fn testimony(&mut self, moment: Moment, rank: Rank, pid: Pid, testimony: Testimony, effects: &mut Vec<Effect>) {
-        if testimony == (Testimony::Exiting { code: 0 }) {
-            // The program's own hook has handled the exception: it is not a cause.
-            let is_retracted = |evidence: &Evidence| {
-                evidence.pid == Some(pid)
-                    && evidence.rank == rank
-                    && matches!(evidence.fact, Fact::Exception { source: Source::Program, .. })
-            };
-            while let Some(at) = self.evidence.iter().position(is_retracted) {
-                self.take_out(at);
-            }
-            return;
-        }
-        if let Testimony::Uncaught(exception) = &testimony
-            && self.completes(rank, pid, exception)
-        {
-            self.heard_of(moment.now, rank, effects);
-            return;
-        }
-        let fact = match testimony {
-            Testimony::Uncaught(exception) => Fact::Exception { source: Source::Program, exception },
-            Testimony::ErrorFile(exception) => Fact::Exception { source: Source::ErrorFile, exception },
-            Testimony::Exiting { code } | Testimony::Leaving { code } => Fact::Exiting { code },
-            Testimony::Aside { place, exception } => Fact::Aside { place, exception },
-            Testimony::Abort { code, message } => Fact::Aborted { code, message },
-            Testimony::Note { text } => Fact::Note { text },
-            // They matter to what follows a failure only.
-            Testimony::Progress | Testimony::Ready => return,
-        };
-        if matches!(fact, Fact::Note { .. } | Fact::Aside { .. }) {
-            self.say_in_passing(Evidence { rank, at: moment.at, pid: Some(pid), fact });
-            return;
-        }
-        self.fact_of(moment, rank, Some(pid), fact, effects);
     }
 
     fn fact(&mut self, moment: Moment, rank: Rank, fact: Fact, effects: &mut Vec<Effect>) {

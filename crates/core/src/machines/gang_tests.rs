@@ -289,6 +289,31 @@ fn what_is_refused_is_kept_once_and_of_a_few_calls() {
 }
 
 #[test]
+fn a_refused_spawn_ends_the_job_only_if_its_error_ends_the_thread_that_asked() {
+    let frame = "  File \"src/mpi4py/MPI.src/Comm.pyx\", line 2560, in mpi4py.MPI.Intracomm.Spawn\n";
+    let table = [
+        ("MPI_Comm_spawn", "mpi4py.MPI.Exception", frame, true),
+        ("MPI_Comm_spawn", "mpi4py.MPI.Exception", "  in mpi4py.MPI.Intracomm.Spawn_multiple\n", true),
+        ("MPI_Comm_spawn", "mpi4py.MPI.Exception", "  in mpi4py.MPI.Comm.Send\n", false),
+        ("MPI_Comm_spawn", "ValueError", frame, false),
+        ("another", "mpi4py.MPI.Exception", frame, false),
+    ];
+    for (call, kind, traceback, ends) in table {
+        let mut gang = gang(2);
+        feed(&mut gang, 1, mpi(0, MpiEvent::Inited));
+        feed(&mut gang, 2, mpi(0, MpiEvent::Refused { call: call.to_owned(), detail: None }));
+        let exception = Exception { kind: kind.to_owned(), traceback: traceback.to_owned(), ..Exception::default() };
+        let aside = || Testimony::Aside { place: "Thread-1".to_owned(), exception: exception.clone() };
+        // The thread of another rank says nothing of the spawn.
+        feed(&mut gang, 3, says(1, aside()));
+        feed(&mut gang, 4, says(0, aside()));
+        let told = verdict(&gang).culprit.map(|culprit| (culprit.rank, culprit.cause));
+        let cause = "called MPI_Comm_spawn, which rankrun does not support yet".to_owned();
+        assert_eq!(told, ends.then_some((Rank(0), cause)), "{call} {kind} {traceback}");
+    }
+}
+
+#[test]
 fn what_is_retracted_makes_room() {
     let mut gang = Gang::new(1, Rules { keep_going: true, ..rules() });
     for child in 0..1_000 {

@@ -30,7 +30,7 @@ mod spoken;
 pub use answer::{Answer, AnswerError, parse_answer};
 pub use giveup::GiveUp;
 pub use repeated::{EARLY, How, Outcome, fold, identity};
-pub use spoken::spoken;
+pub use spoken::{spoken, spoken_wait};
 
 use random::Random;
 use repeated::Failure;
@@ -47,6 +47,8 @@ pub enum Event {
     Progress(Attempt),
     /// The attempt has ended, and everything of it is gone, or is known to be left.
     Ended(Outcome),
+    /// Before the next attempt began it became known that processes of the last one are left.
+    Left,
     /// A user asks for a restart.
     Planned,
     /// What `--on-failure` answered to the last end.
@@ -199,6 +201,7 @@ impl Restarter {
                 self.progress(attempt);
             }
             Event::Ended(outcome) => return Some(self.ended(now, &outcome)),
+            Event::Left => return Some(self.left(now)),
             Event::Planned => return Some(self.planned(now)),
             Event::Answered(answer) => return Some(self.answered(now, &answer)),
         }
@@ -262,6 +265,18 @@ impl Restarter {
         self.conclude(now, decision)
     }
 
+    /// Processes of the last attempt are left, which was not known when its end was decided: no other begins.
+    pub fn left(&mut self, now: Duration) -> Decision {
+        if !matches!(self.last, Decision::Restart { .. }) {
+            return self.last.clone();
+        }
+        self.asked = None;
+        if let Some(before) = self.before.take() {
+            self.counts = before;
+        }
+        self.conclude(now, Decision::GiveUp { why: GiveUp::Left })
+    }
+
     /// A user asks for a restart: it costs nothing, nor does the restart after a failure that it replaces. If an attempt runs, it is to be stopped now, and its end, which is
     /// not [`by_user`](Outcome::by_user), then has the same decision.
     pub fn planned(&mut self, now: Duration) -> Decision {
@@ -276,7 +291,7 @@ impl Restarter {
             after: Duration::ZERO,
             attempt: self.next,
             reason: Reason::Planned,
-            because: "a restart was asked for".to_owned(),
+            because: "restart requested".to_owned(),
         };
         match self.is_planned {
             true => {

@@ -31,6 +31,10 @@ pub fn advice(report: &Report, commands: usize) -> Vec<String> {
             lines.push(advice);
         }
     }
+    for alone in &report.alone {
+        let advice = alone.cause.advice().map(str::to_owned);
+        lines.extend(advice.filter(|advice| !lines.contains(advice)));
+    }
     lines.extend(more_time(&report.ranks));
     if report.class == Some(Class::NotReady) {
         lines.push(
@@ -89,7 +93,7 @@ fn instead_of(call: &str, detail: Option<&str>) -> &'static str {
 
 fn refused(evidence: &[Evidence]) -> Option<String> {
     evidence.iter().find_map(|evidence| match &evidence.fact {
-        Fact::Refused { call, detail } => {
+        Fact::Refused { call, detail, .. } => {
             Some(format!("{call} is not offered: {}", instead_of(call, detail.as_deref())))
         }
         _ => None,

@@ -74,6 +74,40 @@ pub fn is_worth_retrying(code: i32, words: &str) -> bool {
     code == SSH_FAILED && is_early && !words.contains("connection refused")
 }
 
+/// A line that ssh writes to stderr only because rankrun asks for it (`LogLevel=VERBOSE` of OpenSSH 9.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verbose {
+    /// The host has accepted the user: what follows is a matter of the login shell.
+    LoggedIn,
+    /// Of no use here.
+    Other,
+}
+
+/// Whether a line of ssh is one of these.
+pub fn verbose(line: &str) -> Option<Verbose> {
+    match line {
+        line if line.starts_with("Authenticated to ") => Some(Verbose::LoggedIn),
+        line if ["Authenticated using ", "Transferred: sent ", "Bytes per second: sent "]
+            .iter()
+            .any(|start| line.starts_with(start)) =>
+        {
+            Some(Verbose::Other)
+        }
+        _ => None,
+    }
+}
+
+/// The step at which a node is that has not led to rankrun within so many seconds, and what is said of it.
+pub fn silence(has_logged_in: bool, seconds: u64) -> (Step, String) {
+    match has_logged_in {
+        true => (
+            Step::Handshake,
+            format!("ssh has logged in, but the login shell did not start rankrun within {seconds} s"),
+        ),
+        false => (Step::Connect, format!("no answer within {seconds} s")),
+    }
+}
+
 /// What to do about it, where that can be known. `host` is the node as ssh was called for it.
 pub fn way_out(step: Step, host: &str, words: &str) -> Option<String> {
     let words = words.to_lowercase();
@@ -91,6 +125,10 @@ pub fn way_out(step: Step, host: &str, words: &str) -> Option<String> {
         Step::Connect | Step::Resolve => {
             Some(format!("\"ssh {host} true\" must work; --ssh-command names another ssh"))
         }
+        Step::Handshake if words.contains("login shell did not start") => Some(format!(
+            "\"ssh {host} true\" must end by itself: look at what the startup files (~/.bashrc) do without a terminal, and remove \
+             ~/.cache/rankrun/bin there"
+        )),
         Step::Start | Step::Handshake if words.contains("before rankrun began") => Some(
             "look at what its startup files (~/.bashrc) do when nobody types: \"ssh HOST true\"".replace("HOST", host),
         ),
@@ -106,7 +144,7 @@ pub fn way_out(step: Step, host: &str, words: &str) -> Option<String> {
 /// Why a node could not be reached where ssh itself says nothing and ended with `code`.
 pub fn silent_end(code: i32) -> String {
     match code {
-        SSH_FAILED => "ssh says nothing".to_owned(),
+        SSH_FAILED => "ssh printed no reason".to_owned(),
         code => format!("ssh ended with exit code {code} before rankrun began"),
     }
 }
@@ -140,6 +178,29 @@ pub fn essence(words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_login_shell_that_does_not_run_the_command_is_no_failure_to_connect() {
+        let (step, why) = silence(true, 30);
+        assert_eq!(step, Step::Handshake);
+        assert!(way_out(step, "node1", &why).is_some_and(|hint| hint.contains("~/.bashrc")), "{why}");
+        assert_eq!(silence(false, 60), (Step::Connect, "no answer within 60 s".to_owned()));
+    }
+
+    #[test]
+    fn lines_that_rankrun_has_asked_ssh_for_are_told_from_its_reasons() {
+        for (line, kind) in [
+            ("Authenticated to node0 ([10.99.0.1]:22) using \"publickey\".", Some(Verbose::LoggedIn)),
+            ("Authenticated to node0 (via proxy) using \"publickey\".", Some(Verbose::LoggedIn)),
+            ("Authenticated using \"publickey\" with partial success.", Some(Verbose::Other)),
+            ("Transferred: sent 3, received 4 bytes, in 0.1 seconds", Some(Verbose::Other)),
+            ("Bytes per second: sent 9.1, received 1.0", Some(Verbose::Other)),
+            ("Connection closed by 10.99.0.1 port 22", None),
+            ("Permission denied (publickey).", None),
+        ] {
+            assert_eq!(verbose(line), kind, "{line}");
+        }
+    }
 
     #[test]
     fn a_failure_is_put_down_to_its_step() {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::alone::Alone;
 use crate::core_dump::CoreDump;
 use crate::evidence::{Class, Evidence, LeftOut};
 use crate::exit::ExitCode;
@@ -60,6 +61,9 @@ pub struct Report {
     /// Ranks whose Python had no hook, where that may hide the cause.
     #[serde(default)]
     pub hookless: Vec<Hookless>,
+    /// Ranks that ran MPI without being connected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alone: Vec<Alone>,
     /// What can be done about the failure, a line each.
     #[serde(default)]
     pub next: Vec<String>,
@@ -146,6 +150,9 @@ pub struct Left {
     /// Files that the job may have created, and that were not removed.
     #[serde(default)]
     pub shared_memory_doubtful: Vec<String>,
+    /// The nodes on which nobody has looked through /dev/shm after the job: files of the job may be there.
+    #[serde(default)]
+    pub shared_memory_unchecked: Vec<String>,
     pub output: OutputFate,
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::alone::Alone;
 use crate::core_dump::CoreDump;
 use crate::evidence::{Class, Fact};
 use crate::hookless::Hookless;
@@ -104,6 +105,9 @@ pub fn render(report: &Report, look: Look<'_>) -> String {
     text.lines("state", standing::lines(&report.standings, states));
     let reasons = if text.0.len() > MAX_LINES / 3 { 1 } else { MAX_HOOKLESS };
     text.lines("hook", report.hookless.iter().take(reasons).map(Hookless::to_string));
+    if report.class != Some(Class::Alone) {
+        text.lines("mpi", report.alone.iter().take(reasons).map(Alone::to_string));
+    }
     text.lines("others", others(report));
     text.lines("also", causes(report));
     text.lines("before", attempts(report));
@@ -287,14 +291,21 @@ fn left(report: &Report, text: &mut Text) {
     let workers = if left.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", left.workers) };
     let files = |count: usize| if count == 1 { "1 shm file".to_owned() } else { format!("{count} shm files") };
     let mut gone = vec![workers];
-    let stays = match (left.shared_memory_removed, left.shared_memory.len()) {
-        (_, 0) => None,
-        (true, count) => {
-            gone.push(format!("{} removed", files(count)));
-            None
-        }
-        (false, count) => Some(files(count)),
-    };
+    let mut stays = Vec::new();
+    match (left.shared_memory_removed, left.shared_memory.len()) {
+        (_, 0) => {}
+        (true, count) => gone.push(format!("{} removed", files(count))),
+        (false, count) => stays.push(files(count)),
+    }
+    match left.shared_memory_doubtful.len() {
+        0 => {}
+        count => stays.push(format!("possibly {}", files(count))),
+    }
+    match left.shared_memory_unchecked.as_slice() {
+        [] => {}
+        nodes => stays.push(format!("/dev/shm not checked on {}", nodes.join(", "))),
+    }
+    let stays = (!stays.is_empty()).then(|| stays.join(", "));
     let mut words = match (left.proven, left.processes.len(), left.released) {
         (true, 0, 0) => {
             gone.insert(1, "all processes gone".to_owned());
@@ -324,12 +335,12 @@ fn left(report: &Report, text: &mut Text) {
         let channel = process.wait_channel.as_deref().map(|name| format!(" in {name}")).unwrap_or_default();
         text.line("", &format!("pid {} ({}), state {}{channel}", process.pid, process.name, process.state));
     }
-    if let Some(first) = left.shared_memory_doubtful.first() {
-        let more = match left.shared_memory_doubtful.len() - 1 {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        text.line("", &format!("possibly of this job, not removed: {first}{more}"));
+    let doubtful = &left.shared_memory_doubtful;
+    for path in doubtful.iter().take(MAX_LEFT) {
+        text.line("", &format!("possibly of this job, not removed: {path}"));
+    }
+    if let Some(more @ 1..) = doubtful.len().checked_sub(MAX_LEFT) {
+        text.line("", &format!("and {more} more, in the report"));
     }
 }
 
@@ -456,6 +467,7 @@ mod tests {
             standings: Vec::new(),
             stacks: None,
             hookless: Vec::new(),
+            alone: Vec::new(),
             next: Vec::new(),
         }
     }
@@ -614,7 +626,7 @@ mod tests {
         };
         let process = LeftProcess { pid: Pid(7), name: "python".to_owned(), state: 'D', wait_channel: None };
         let file = |number: u32| format!("/dev/shm/file_{number}");
-        let cases: [&dyn Fn(&mut Left); 9] = [
+        let cases: [&dyn Fn(&mut Left); 12] = [
             &|_| {},
             &|left| left.workers = 1,
             &|left| left.shared_memory = vec![file(0)],
@@ -626,6 +638,9 @@ mod tests {
             },
             &|left| (left.processes, left.proven) = (vec![process.clone(); 5], false),
             &|left| left.shared_memory_doubtful = vec![file(0), file(1)],
+            &|left| left.shared_memory_doubtful = (0..9).map(file).collect(),
+            &|left| left.shared_memory_unchecked = vec!["vm".to_owned()],
+            &|left| (left.proven, left.shared_memory_unchecked) = (false, vec!["vm".to_owned()]),
         ];
         insta::assert_snapshot!(cases.map(|case| left(case)).join("\n"));
     }
@@ -675,7 +690,7 @@ mod tests {
             rank: Rank(1),
             at: Duration::ZERO,
             pid: None,
-            fact: Fact::Refused { call: call.to_owned(), detail: detail.map(str::to_owned) },
+            fact: Fact::Refused { call: call.to_owned(), detail: detail.map(str::to_owned), ended: false },
         };
         let mut next = |evidence| {
             report.evidence = vec![evidence];

@@ -13,7 +13,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::ids::{AppIndex, LocalRank, NodeRank, Rank};
-use crate::job::{App, Buffer, EnvEdit, JobSpec};
+use crate::job::{App, Buffer, EnvEdit, JobSpec, MpiMode};
+use crate::outer::{is_outer_identity, matches};
 use crate::rendezvous::{Rendezvous, jax_device};
 
 /// What the agent of a node knows about the node when it starts ranks.
@@ -40,135 +41,6 @@ pub struct NodeFacts {
 pub const STDBUF_LIBRARIES: &[&str] =
     &["/usr/libexec/coreutils/libstdbuf.so", "/usr/lib/coreutils/libstdbuf.so", "/usr/lib64/coreutils/libstdbuf.so"];
 
-/// Variables that identify a process in another launcher's job. A `*` stands for any rest.
-///
-/// Variables that describe the whole allocation (`SLURM_JOB_ID`, `SLURM_JOB_NODELIST`, `SLURM_CPUS_PER_TASK`) or tune a
-/// library (`I_MPI_FABRICS`, `MPIR_CVAR_*`, `UCX_*`) are not listed.
-const OUTER_IDENTITY: &[&str] = &[
-    // Slurm: srun sets these per step and per task (srun(1), "OUTPUT ENVIRONMENT VARIABLES").
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_NODEID",
-    "SLURM_NTASKS",
-    "SLURM_NPROCS",
-    "SLURM_STEP_*",
-    "SLURM_STEPID",
-    "SLURM_TASK_PID",
-    "SLURM_GTIDS",
-    "SLURM_LAUNCH_NODE_IPADDR",
-    "SLURM_SRUN_COMM_*",
-    "SLURM_PMI_*",
-    "SLURM_PMI2_*",
-    "SLURM_PMIX*",
-    // PMI, PMIx and PRRTE. PMI_VERSION would even change what our own clients ask for.
-    "PMI_*",
-    "PMI2_*",
-    "PMIX_*",
-    "PRTE_*",
-    // Hydra, of MPICH 5 and of Intel MPI 2021: seen in the environment of `mpiexec -n 1 env`.
-    "HYDRA_*",
-    "HYDI_*",
-    "MPI_LOCALRANKID",
-    "MPI_LOCALNRANKS",
-    "I_MPI_HYDRA_TOPOLIB",
-    "I_MPI_HYDRA_UUID",
-    "I_MPI_INFO_*",
-    "I_MPI_INTERNAL_*",
-    "I_MPI_PIN_INFO",
-    "I_MPI_PIN_MAPPING",
-    // These make Intel MPI speak to another launcher's PMI library instead of our socket.
-    "I_MPI_PMI_LIBRARY",
-    "I_MPI_PMI",
-    // Open MPI: the variables that mpirun sets for ranks, and the MCA parameters among them (see
-    // `OPEN_MPI_PARAMETERS`).
-    "OMPI_*",
-    "ORTE_*",
-    "OPAL_JOBID",
-    // MVAPICH, HPE PALS, Flux and JSM.
-    "MV2_COMM_WORLD_*",
-    "MPISPAWN_*",
-    "PALS_RANKID",
-    "PALS_NODEID",
-    "PALS_LOCAL_RANKID",
-    "PALS_APID",
-    "FLUX_TASK_RANK",
-    "FLUX_TASK_LOCAL_ID",
-    "JSM_NAMESPACE_*",
-    // torch, as torchrun 2.15 sets it.
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "ROLE_NAME",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE",
-    "TORCHELASTIC_ERROR_FILE",
-    "TORCHELASTIC_TIMER_FILE",
-    // TensorFlow, as operators of Kubernetes set it for a pod.
-    "TF_CONFIG",
-    // An outer rankrun. Its settings (RANKRUN_GRACE and the like) are kept: they do not identify a process.
-    "RANKRUN_JOB_ID",
-    "RANKRUN_RANK",
-    "RANKRUN_WORLD_SIZE",
-    "RANKRUN_LOCAL_RANK",
-    "RANKRUN_LOCAL_WORLD_SIZE",
-    "RANKRUN_NODE_RANK",
-    "RANKRUN_NNODES",
-    "RANKRUN_ATTEMPT",
-    "RANKRUN_SOCKET",
-    "RANKRUN_WORKER",
-    "RANKRUN_JAX_COORDINATOR",
-    "RANKRUN_JAX_LOCAL_DEVICE",
-];
-
-/// MCA parameters in the environment are the user's tuning, and are kept although their prefix is on the list above.
-const OPEN_MPI_PARAMETERS: &[&str] = &["OMPI_MCA_*", "PMIX_MCA_*", "PRTE_MCA_*"];
-
-/// MCA parameters that mpirun (Open MPI 4 and 5) itself exports: a rank's identity and the address of its daemon.
-///
-/// The rest cannot be distinguished from what the user exported: mpirun passes both on with the same prefix. The ranks
-/// of an inner rankrun therefore get the parameters of an outer `mpirun --mca` too.
-const OPEN_MPI_IDENTITY: &[&str] = &[
-    "OMPI_MCA_ess",
-    "OMPI_MCA_ess_base_*",
-    // Ours: see `NOT_ALONE`.
-    "OMPI_MCA_ess_singleton_server",
-    "OMPI_MCA_initial_wdir",
-    "OMPI_MCA_num_procs",
-    "OMPI_MCA_orte_*",
-    "OMPI_MCA_pmix",
-    "OMPI_MCA_pmix_*",
-    "OMPI_MCA_prte_*",
-    "OMPI_MCA_shmem_RUNTIME_QUERY_hint",
-    "PRTE_MCA_ess",
-    "PRTE_MCA_ess_base_*",
-    "PRTE_MCA_prte_*",
-    "PMIX_MCA_mca_base_component_show_load_errors",
-];
-
-/// Whether a variable identifies this process in an outer job, and so must not reach our ranks.
-pub fn is_outer_identity(name: &OsStr) -> bool {
-    let listed = |patterns: &[&str]| patterns.iter().any(|pattern| matches(OsStr::new(pattern), name));
-    listed(OUTER_IDENTITY) && (!listed(OPEN_MPI_PARAMETERS) || listed(OPEN_MPI_IDENTITY))
-}
-
-/// Whether a name is the pattern, or begins with the part of it before a final `*`.
-pub fn matches(pattern: &OsStr, name: &OsStr) -> bool {
-    match pattern.as_bytes().strip_suffix(b"*") {
-        Some(prefix) => name.as_bytes().starts_with(prefix),
-        None => pattern == name,
-    }
-}
-
 /// The environment that all ranks of an app on one node share.
 pub fn app_environment(spec: &JobSpec, facts: &NodeFacts, app: AppIndex) -> BTreeMap<OsString, OsString> {
     let mut env: BTreeMap<OsString, OsString> = BTreeMap::new();
@@ -187,6 +59,11 @@ pub fn app_environment(spec: &JobSpec, facts: &NodeFacts, app: AppIndex) -> BTre
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1".to_owned()),
     ] {
         env.entry(name.into()).or_insert_with(|| value.into());
+    }
+    if spec.mpi != MpiMode::None && local_size > facts.cpus {
+        for (name, value) in OVERSUBSCRIBED {
+            env.entry((*name).into()).or_insert_with(|| (*value).into());
+        }
     }
     let ours = shared_variables(spec, facts, local_size);
     env.extend(ours.iter().map(|(name, value)| (OsString::from(name), value.clone())));
@@ -263,11 +140,21 @@ pub fn rank_environment(
     if let Some(device) = jax_device(spec, app, place) {
         set("RANKRUN_JAX_LOCAL_DEVICE", number(device));
     }
+    if spec.io.tty.is_some_and(|grant| grant.rank != rank) {
+        // `breakpoint()` in a rank without the terminal would read end of file and raise BdbQuit, which ends the job.
+        set("PYTHONBREAKPOINT", "0".into());
+    }
     if let Some(config) = facts.rendezvous.as_ref().and_then(|rendezvous| rendezvous.tf_config(rank)) {
         set("TF_CONFIG", config);
     }
     if let Some(directory) = &facts.runtime_dir {
         set(ERROR_FILE, error_file(spec, directory, rank));
+    }
+    if spec.mpi != MpiMode::None {
+        set("OMPI_COMM_WORLD_RANK", number(rank.0));
+        set("OMPI_COMM_WORLD_LOCAL_RANK", number(place.local_rank.0));
+        // Of all jobs on the node, for mpirun: not the number of the node.
+        set("OMPI_COMM_WORLD_NODE_RANK", number(place.local_rank.0));
     }
     if let Some(fd) = pmi_fd {
         set("PMI_FD", number(fd.unsigned_abs()));
@@ -276,6 +163,10 @@ pub fn rank_environment(
     }
     if facts.pmix.is_some() {
         set("PMIX_RANK", number(rank.0));
+        if spec.map.world_size() > 1 {
+            let (name, value) = NO_SINGLETON;
+            set(name, value.into());
+        }
     } else if pmi_fd.is_some() && spec.map.world_size() > 1 {
         NOT_ALONE.iter().for_each(|(name, value)| set(name, value.into()));
     }
@@ -326,14 +217,26 @@ fn fill(
     filled
 }
 
+/// Open MPI 1.7 to 4 reads this file if it has decided to be a singleton, and `MPI_Init` fails. Whatever made it decide so, a rank of a
+/// larger world is then not alone without a word.
+const NO_SINGLETON: (&str, &str) = ("OMPI_MCA_ess_singleton_server", "file:rankrun-offers-no-pmix");
+
 /// Prevents ranks of Open MPI from running as singletons where they are not offered PMIx (`--mpi pmi1`): `MPI_Init` then fails. It does not
 /// affect programs that never call `MPI_Init`, nor Open MPI's own `mpiexec` in a rank: `mpiexec` sets the first variable
 /// for its ranks, and they do not read the second.
 const NOT_ALONE: &[(&str, &str)] = &[
     // Open MPI 5: PMIx_Init finds a namespace without a rank, so that it is not a singleton.
     ("PMIX_NAMESPACE", "rankrun-offers-no-pmix"),
-    // Open MPI 1.7 to 4: ess/singleton looks for the contact information of its server in this file.
-    ("OMPI_MCA_ess_singleton_server", "file:rankrun-offers-no-pmix"),
+    NO_SINGLETON,
+];
+
+/// Makes a rank that waits yield its CPU, on a node with more ranks than CPUs. MPICH yields always.
+const OVERSUBSCRIBED: &[(&str, &str)] = &[
+    // Open MPI 4.1: as mpirun sets it. Open MPI 5 asks its PMIx server.
+    ("OMPI_MCA_mpi_oversubscribe", "1"),
+    // Intel MPI 2021.18 turns its wait mode on if there are more local ranks than logical CPUs, which it knows from Hydra alone
+    // (`I_MPI_INFO_LCPU`, the number in `I_MPI_PIN_MAPPING`). Those count the CPUs of the machine, not those that the job may use.
+    ("I_MPI_WAIT_MODE", "1"),
 ];
 
 /// Where torch's `@record` writes the exception of a rank.
@@ -378,12 +281,13 @@ fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(
     if let Some(socket) = &facts.socket {
         shared.push(("RANKRUN_SOCKET", socket.clone()));
     }
+    if spec.mpi != MpiMode::None {
+        // Scripts around MPI programs choose a GPU by these (`CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK`). No MPI takes them for another
+        // launcher's: mpi4py warns of them only where PMI_SIZE is not set.
+        shared.extend([("OMPI_COMM_WORLD_SIZE", number(world)), ("OMPI_COMM_WORLD_LOCAL_SIZE", number(local_size))]);
+    }
     if let Some(pmix) = &facts.pmix {
         shared.extend(crate::pmix::environment(pmix, &crate::pmix::namespace(&spec.job, spec.attempt)));
-        if local_size > facts.cpus {
-            // As mpirun 4.1 sets it: ranks that wait give their CPU away. Open MPI 5 asks its server.
-            shared.push(("OMPI_MCA_mpi_oversubscribe", "1".into()));
-        }
     }
     match &facts.rendezvous {
         Some(rendezvous) => shared.extend(rendezvous.shared()),
@@ -545,7 +449,7 @@ fn mask_of<'a>(base_env: &'a [(OsString, OsString)], edits: &'a [EnvEdit], varia
 mod tests {
     use super::*;
     use crate::ids::{Attempt, GroupId, JobId};
-    use crate::job::{CleanShm, IoPolicy, MpiMode, StopPolicy};
+    use crate::job::{CleanShm, IoPolicy, MpiMode, StopPolicy, TtyGrant};
     use crate::rankmap::RankMap;
     use crate::template::Template;
 
@@ -610,6 +514,18 @@ mod tests {
     }
 
     #[test]
+    fn breakpoint_stops_only_the_rank_that_has_the_terminal() {
+        let mut spec = spec(3, &[("PYTHONBREAKPOINT", "ipdb.set_trace")], vec![]);
+        let of = |spec: &JobSpec, rank| get(&whole(spec, rank, None), "PYTHONBREAKPOINT").map(str::to_owned);
+        assert_eq!(of(&spec, 0).as_deref(), Some("ipdb.set_trace"), "without --tty it is left alone");
+        spec.io.tty = Some(TtyGrant { rank: Rank(1), stdin: true, stdout: true, stderr: true, foreground: true });
+        let values: Vec<_> = (0..3).map(|rank| of(&spec, rank)).collect();
+        assert_eq!(values, [Some("0".into()), Some("ipdb.set_trace".into()), Some("0".into())]);
+        spec.apps[0].env = vec![set("PYTHONBREAKPOINT", "web_pdb.set_trace")];
+        assert_eq!(of(&spec, 0).as_deref(), Some("web_pdb.set_trace"), "-x decides");
+    }
+
+    #[test]
     fn a_rank_of_open_mpi_is_not_alone_unless_it_is_meant_to_be() {
         let names = |spec: &JobSpec, pmi_fd| -> Vec<String> {
             let env = whole(spec, 0, pmi_fd);
@@ -630,7 +546,8 @@ mod tests {
         let pmix = crate::pmix::Facts { port: 4711, directory: "/run/pmix".into(), host: "node1".to_owned() };
         let facts = NodeFacts { pmix: Some(pmix), ..facts() };
         let outer = [("PMIX_RANK", "7"), ("PMIX_SERVER_URI41", "of.another;tcp4://127.0.0.1:1")];
-        let spec = spec(1, &outer, vec![]);
+        let alone = self::spec(1, &outer, vec![]);
+        let spec = self::spec(2, &outer, vec![]);
         let mut env = app_environment(&spec, &facts, AppIndex(0));
         env.extend(rank_environment(&spec, &facts, Rank(0), Some(9)));
         let get = |name: &str| env.get(OsStr::new(name)).and_then(|value| value.to_str());
@@ -640,7 +557,24 @@ mod tests {
         assert_eq!((get("PMIX_RANK"), get("PMIX_NAMESPACE")), (Some("0"), Some("rankrun-7f3a91c2.0")));
         assert_eq!(get("MPIR_CVAR_PMI_VERSION"), Some("1"), "MPICH takes the other one");
         assert_eq!(get("OMPI_MCA_ess"), Some("pmi"));
-        assert_eq!(get("OMPI_MCA_ess_singleton_server"), None);
+        assert!(get("OMPI_MCA_ess_singleton_server").is_some(), "MPI_Init fails where all this does not help");
+        let env = rank_environment(&alone, &facts, Rank(0), Some(9));
+        assert!(!env.contains_key(OsStr::new("OMPI_MCA_ess_singleton_server")), "a world of one rank");
+    }
+
+    #[test]
+    fn no_launcher_that_open_mpi_4_may_see_around_a_rank_makes_it_a_singleton() {
+        let pmix = crate::pmix::Facts { port: 4711, directory: "/run/pmix".into(), host: "node1".to_owned() };
+        let facts = NodeFacts { pmix: Some(pmix), ..facts() };
+        let outer = [("OMPI_MCA_schizo", "slurm"), ("OMPI_MCA_pmix", "s2"), ("OMPI_MCA_ess", "singleton")];
+        let env = app_environment(&spec(2, &outer, vec![]), &facts, AppIndex(0));
+        let excluded = |name: &str| {
+            let value = env.get(OsStr::new(name)).and_then(|value| value.to_str()).unwrap_or_default();
+            value.strip_prefix('^').unwrap_or_default().split(',').map(str::to_owned).collect::<Vec<_>>()
+        };
+        // All of orte/mca/schizo in 4.1 but `ompi`, and of opal/mca/pmix but `pmix3x`, `ext3x` and `isolated`.
+        assert_eq!(excluded("OMPI_MCA_schizo"), ["alps", "flux", "jsm", "moab", "orte", "singularity", "slurm"]);
+        assert_eq!(excluded("OMPI_MCA_pmix"), ["cray", "flux", "s1", "s2"]);
     }
 
     #[test]
@@ -658,6 +592,11 @@ mod tests {
         MPIR_CVAR_PMI_VERSION=1
         MPI_LOCALNRANKS=8
         MPI_LOCALRANKID=5
+        OMPI_COMM_WORLD_LOCAL_RANK=5
+        OMPI_COMM_WORLD_LOCAL_SIZE=8
+        OMPI_COMM_WORLD_NODE_RANK=5
+        OMPI_COMM_WORLD_RANK=5
+        OMPI_COMM_WORLD_SIZE=8
         OMPI_MCA_ess_singleton_server=file:rankrun-offers-no-pmix
         OMP_NUM_THREADS=2
         PATH=/bin
@@ -703,7 +642,8 @@ mod tests {
             "PMI_HOSTNAME",
             "PMIX_NAMESPACE",
             "PMIX_SERVER_URI41",
-            "OMPI_COMM_WORLD_RANK",
+            "OMPI_UNIVERSE_SIZE",
+            "OMPI_FILE_LOCATION",
             "OMPI_MCA_ess_base_jobid",
             "OMPI_MCA_orte_hnp_uri",
             "OMPI_MCA_pmix",
@@ -748,6 +688,18 @@ mod tests {
             "I_MPI_FABRICS",
             "I_MPI_PIN",
             "UCX_TLS",
+            "OMPI_CC",
+            "OMPI_ALLOW_RUN_AS_ROOT",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+            "OPAL_PREFIX",
+            "PMIX_PREFIX",
+            "PMIX_DEBUG",
+            "PRTE_ALLOW_RUN_AS_ROOT",
+            "PRTE_MCA_plm",
+            "PMI_NO_FORK",
+            "PMI_MMAP_SYNC_WAIT_TIME",
+            "HYDRA_IFACE",
+            "SLURM_PMIX_TIMEOUT",
             "OMPI_MCA_btl",
             "PMIX_MCA_gds",
             "NCCL_DEBUG",
@@ -770,6 +722,40 @@ mod tests {
     #[test]
     fn more_ranks_than_cpus_still_get_one_thread_each() {
         assert_eq!(get(&whole(&spec(64, &[], vec![]), 0, None), "OMP_NUM_THREADS"), Some("1"));
+    }
+
+    #[test]
+    fn ranks_that_wait_yield_where_they_outnumber_the_cpus_of_their_node() {
+        let of = |spec: &JobSpec| {
+            let env = whole(spec, 0, Some(9));
+            ["I_MPI_WAIT_MODE", "OMPI_MCA_mpi_oversubscribe"].map(|name| get(&env, name).map(str::to_owned))
+        };
+        let [on, off] = [Some("1".to_owned()), Some("0".to_owned())];
+        assert_eq!(of(&spec(16, &[], vec![])), [None, None], "each rank has a CPU");
+        assert_eq!(of(&spec(17, &[], vec![])), [on.clone(), on.clone()]);
+        let users = [("I_MPI_WAIT_MODE", "0"), ("OMPI_MCA_mpi_oversubscribe", "0")];
+        assert_eq!(of(&spec(17, &users, vec![])), [off.clone(), off.clone()], "the user's own");
+        assert_eq!(of(&spec(17, &[], vec![set("I_MPI_WAIT_MODE", "0")])), [off, on]);
+        let without_mpi = JobSpec { mpi: MpiMode::None, ..spec(17, &[], vec![]) };
+        assert_eq!(of(&without_mpi), [None, None]);
+        let homes: Vec<NodeRank> = (0..17).map(|rank| NodeRank(rank / 16)).collect();
+        let map = RankMap::of_nodes(vec!["a".to_owned(), "b".to_owned()], &homes, &[17]);
+        let two_nodes = JobSpec { map, ..spec(17, &[], vec![]) };
+        assert_eq!(of(&two_nodes), [None, None], "node 0 has 16 of the ranks");
+    }
+
+    #[test]
+    fn scripts_of_open_mpi_know_their_rank_where_mpi_is_offered() {
+        let names =
+            |env: &BTreeMap<String, String>| env.keys().filter(|name| name.starts_with("OMPI_COMM_WORLD_")).count();
+        let outer = [("OMPI_COMM_WORLD_RANK", "7"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "9")];
+        let env = whole(&spec(2, &outer, vec![]), 1, Some(5));
+        assert_eq!((names(&env), get(&env, "OMPI_COMM_WORLD_RANK")), (5, Some("1")));
+        assert_eq!(get(&env, "OMPI_COMM_WORLD_LOCAL_SIZE"), Some("2"));
+        let without_mpi = JobSpec { mpi: MpiMode::None, ..spec(2, &outer, vec![]) };
+        assert_eq!(names(&whole(&without_mpi, 1, None)), 0, "nor those of an outer launcher");
+        let edited = whole(&spec(2, &[], vec![remove("OMPI_COMM_*")]), 1, Some(5));
+        assert_eq!(names(&edited), 0);
     }
 
     #[test]

@@ -3,13 +3,17 @@
 pub mod env;
 pub mod hosts;
 pub mod ids;
+pub mod interface;
 pub mod job;
 pub mod open_files;
+pub mod outer;
 pub mod pmix;
+pub mod portable;
 pub mod rankmap;
 pub mod ranks;
 pub mod rendezvous;
 pub(crate) mod restart;
+pub mod segments;
 pub mod template;
 pub mod travel;
 pub mod units;

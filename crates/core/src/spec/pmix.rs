@@ -65,12 +65,23 @@ pub fn environment(facts: &Facts, namespace: &str) -> Vec<(&'static str, OsStrin
         ("PMIX_SERVER_TMPDIR", facts.directory.clone()),
         ("PMIX_SYSTEM_TMPDIR", facts.directory.clone()),
         ("PMIX_HOSTNAME", facts.host.clone().into()),
-        // Open MPI 4.1 takes itself for a singleton without these two, and never connects. Later versions do not read them.
-        ("OMPI_MCA_ess", "pmi".into()),
-        ("OMPI_MCA_schizo", "^orte".into()),
     ]);
+    env.extend(OPEN_MPI_4.iter().map(|(name, value)| (*name, value.into())));
     env
 }
+
+/// Open MPI 4 selects the launcher that it believes in by its environment, and never connects if that is another one. Later versions read
+/// none of these variables.
+///
+/// `ess=pmi` asks a PMIx server. A component of `schizo` overwrites that (`check_launch_environment`): `orte` and `alps` with `singleton`,
+/// `slurm` too if there is an allocation (`SLURM_NODELIST`) and no step; the others set what belongs to their own launcher. `pmix` has
+/// clients of other protocols, preferred to PMIx if their launcher seems to be there (`flux`: `FLUX_JOB_ID`; `s1`, `s2`: Slurm's PMI).
+/// Components that a build lacks may be named in a list of exclusions.
+pub const OPEN_MPI_4: &[(&str, &str)] = &[
+    ("OMPI_MCA_ess", "pmi"),
+    ("OMPI_MCA_schizo", "^alps,flux,jsm,moab,orte,singularity,slurm"),
+    ("OMPI_MCA_pmix", "^cray,flux,s1,s2"),
+];
 
 #[cfg(test)]
 mod tests {

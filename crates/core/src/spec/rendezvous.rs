@@ -4,9 +4,10 @@ use std::ffi::{OsStr, OsString};
 
 use serde::{Deserialize, Serialize};
 
-use crate::env::{GPU_MASKS, is_edited, matches};
+use crate::env::{GPU_MASKS, is_edited};
 use crate::ids::Rank;
 use crate::job::{App, EnvEdit, JobSpec, TorchStore};
+use crate::outer::matches;
 use crate::rankmap::Place;
 
 /// Variables that tell torch where the store is, and who serves it. A user who sets one of them means another store.
@@ -59,15 +60,22 @@ impl Rendezvous {
             ("MASTER_PORT", self.master_port.to_string().into()),
             // torch 2.15, distributed/rendezvous.py: with "True" no rank starts a store at this address.
             ("TORCHELASTIC_USE_AGENT_STORE", if self.agent_store { "True" } else { "False" }.into()),
-            ("RANKRUN_JAX_COORDINATOR", format!("{}:{}", self.addr, self.jax_port).into()),
+            ("RANKRUN_JAX_COORDINATOR", self.at(self.jax_port).into()),
         ]
+    }
+
+    /// The address with a port, as gRPC reads it: an IPv6 address in brackets.
+    fn at(&self, port: u16) -> String {
+        match self.addr.contains(':') {
+            true => format!("[{}]:{port}", self.addr),
+            false => format!("{}:{port}", self.addr),
+        }
     }
 
     /// The `TF_CONFIG` of a rank, as `tf.distribute.MultiWorkerMirroredStrategy` reads it: all ranks are workers.
     pub(crate) fn tf_config(&self, rank: Rank) -> Option<OsString> {
         self.tensorflow_ports.get(rank.index())?;
-        let workers: Vec<String> =
-            self.tensorflow_ports.iter().map(|port| format!("\"{}:{port}\"", self.addr)).collect();
+        let workers: Vec<String> = self.tensorflow_ports.iter().map(|port| format!("\"{}\"", self.at(*port))).collect();
         let workers = workers.join(", ");
         let task = format!("{{\"type\": \"worker\", \"index\": {rank}}}");
         Some(format!("{{\"cluster\": {{\"worker\": [{workers}]}}, \"task\": {task}}}").into())
@@ -100,5 +108,14 @@ mod tests {
         let without = Rendezvous::new("127.0.0.1", &[41000, 41001], true).expect("enough ports");
         assert_eq!(without.tf_config(Rank(0)), None);
         assert_eq!(Rendezvous::new("127.0.0.1", &[41000], true), None);
+    }
+
+    #[test]
+    fn an_ipv6_address_is_bare_for_torch_and_in_brackets_before_a_port() {
+        let rendezvous = Rendezvous::new("2001:db8::1", &[41000, 41001, 41002], true).expect("enough ports");
+        let [address, _, _, coordinator] = rendezvous.shared().map(|(_, value)| value);
+        assert_eq!((address, coordinator), ("2001:db8::1".into(), "[2001:db8::1]:41001".into()));
+        let config = rendezvous.tf_config(Rank(0)).expect("a rank of it").into_string().expect("text");
+        assert!(config.contains("[\"[2001:db8::1]:41002\"]"), "{config}");
     }
 }

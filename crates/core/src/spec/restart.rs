@@ -144,7 +144,8 @@ impl FromStr for Budget {
         }
         // `3/h` reads as "three an hour".
         let window = match window.starts_with(|first: char| first.is_ascii_alphabetic()) {
-            true => parse_duration(&format!("1{window}"))?,
+            // What is wrong is named as it was typed.
+            true => parse_duration(&format!("1{window}")).or_else(|_| parse_duration(window))?,
             false => parse_duration(window)?,
         };
         if window.is_zero() {
@@ -393,6 +394,7 @@ mod tests {
             ("0", total(0)),
             ("3/1h", recent(3, seconds(3600))),
             ("3/h", recent(3, seconds(3600))),
+            ("3/m", recent(3, seconds(60))),
             ("10/1m30s", recent(10, seconds(90))),
             ("1/60", recent(1, seconds(60))),
         ] {
@@ -444,6 +446,13 @@ mod tests {
             let in_report = serde_json::to_string(&class).expect("plain data");
             assert_eq!(in_report, format!("\"{}\"", class.word()));
         }
+    }
+
+    #[test]
+    fn a_window_that_is_none_is_named_as_it_was_typed() {
+        let said = |text: &str| text.parse::<Budget>().map_err(|error| error.to_string());
+        assert_eq!(said("3/x"), Err("\"x\" is not a duration: write 500ms, 5s, 1m30s or 2h".to_owned()));
+        assert_eq!(said("3/1x"), Err("\"1x\" is not a duration: write 500ms, 5s, 1m30s or 2h".to_owned()));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 
 use serde::{Deserialize, Serialize};
 
-use crate::env::matches;
+use crate::outer::matches;
 
 /// A resource whose soft limit goes along.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Frame, Interpreter, OtherProcess, ProcessStack, ThreadStack, ThreadState};
+use super::libraries::{inside, inside_mpi, is_of_go};
+use super::mpi_calls::{mpi, of_class, of_method, of_mpi};
+use super::{END_OF_THREAD, Frame, Interpreter, OtherProcess, ProcessStack, ThreadStack, ThreadState};
 
 /// What a rank waits for, as far as its frames tell.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -57,6 +59,13 @@ pub struct Place {
     pub thread: Option<String>,
 }
 
+impl Place {
+    /// Whether it says where the thread is. Without frames only a wait that the kernel itself shows is known.
+    pub fn is_known(&self) -> bool {
+        !self.calls.is_empty() || self.wait != Wait::Unknown
+    }
+}
+
 /// Where a thread sleeps in the kernel while a disk or a file server is to answer: FUSE, NFS, SMB, 9P, Ceph, Lustre, pages, journals.
 const SERVERS: [&str; 12] = [
     "request_wait_answer",
@@ -105,51 +114,8 @@ const PLUMBING: [&str; 7] = [
     "_dynamo/eval_frame.py",
     "<frozen importlib._bootstrap>",
 ];
-/// Collectives of MPI, without `MPI_` and without the `I` of those that do not block.
-const COLLECTIVES: [&str; 40] = [
-    "Allgather",
-    "Allgatherv",
-    "Allreduce",
-    "Alltoall",
-    "Alltoallv",
-    "Alltoallw",
-    "Barrier",
-    "Bcast",
-    "Exscan",
-    "Gather",
-    "Gatherv",
-    "Reduce",
-    "Reduce_scatter",
-    "Reduce_scatter_block",
-    "Scan",
-    "Scatter",
-    "Scatterv",
-    "Neighbor_allgather",
-    "Neighbor_alltoall",
-    "Init",
-    "Init_thread",
-    "Session_init",
-    "Comm_create",
-    "Comm_create_group",
-    "Comm_dup",
-    "Comm_split",
-    "Comm_split_type",
-    "Comm_free",
-    "Comm_disconnect",
-    "Comm_accept",
-    "Comm_connect",
-    "Comm_spawn",
-    "Intercomm_create",
-    "Intercomm_merge",
-    "Cart_create",
-    "Win_create",
-    "Win_allocate",
-    "Win_fence",
-    "Win_free",
-    "File_open",
-];
-/// Of windows: these wait for one rank or several. `MPI_Win_lock_all`, `MPI_Win_flush_local` as well.
-const SYNCHRONIZATIONS: [&str; 7] = ["lock", "unlock", "flush", "start", "complete", "wait", "test"];
+/// The file of code that was made at run time.
+pub const GENERATED: &str = "generated code";
 /// Of torch.distributed, which has its calls in this file.
 const TORCH_FILE: &str = "distributed_c10d.py";
 const TORCH_MESSAGES: [&str; 3] = ["recv", "irecv", "recv_object_list"];
@@ -160,6 +126,7 @@ const NATIVE: [(&[&str], Wait); 7] = [
     (&["pthread_join", "pthread_clockjoin_ex", "pthread_timedjoin_ex"], Wait::Thread),
     (
         &[
+            "futex",
             "pthread_mutex_lock",
             "lll_lock_wait",
             "pthread_cond_wait",
@@ -172,6 +139,16 @@ const NATIVE: [(&[&str], Wait); 7] = [
             "new_sem_wait_common",
             "PyThread_acquire_lock_timed",
             "take_gil",
+            "sem_timedwait",
+            "sem_clockwait",
+            "pthread_barrier_wait",
+            "pthread_cond_clockwait",
+            "pthread_mutex_timedlock",
+            "pthread_mutex_clocklock",
+            "pthread_rwlock_timedwrlock",
+            "pthread_rwlock_timedrdlock",
+            "semop",
+            "semtimedop",
             "multiprocessing_SemLock_acquire",
             "flock",
             "fcntl",
@@ -205,7 +182,9 @@ const NATIVE: [(&[&str], Wait); 7] = [
             "send",
             "sendmsg",
             "writev",
-            "futex",
+            "mq_receive",
+            "mq_timedreceive",
+            "msgrcv",
             "open",
             "openat",
         ],
@@ -240,82 +219,6 @@ const PYTHON: [(&str, &str, Wait); 19] = [
 fn bare(function: &str) -> &str {
     let function = function.split('@').next().unwrap_or(function);
     function.trim_start_matches("__GI_").trim_start_matches('_').trim_start_matches("libc_")
-}
-
-/// The name of an MPI function, however it was called: `PMPI_Recv`, `mpi_recv_` of Fortran, `MPI_Recv_c`.
-fn mpi(function: &str) -> Option<String> {
-    let name = function.split('@').next().unwrap_or(function);
-    let name = name.trim_start_matches("__GI_");
-    // Open MPI's MPI_Finalize and MPI_Init end with a jump to these, and leave no frame.
-    match name {
-        "ompi_mpi_finalize" | "ompi_mpi_instance_finalize" => return Some("MPI_Finalize".to_owned()),
-        "ompi_mpi_init" | "ompi_mpi_instance_init" => return Some("MPI_Init".to_owned()),
-        _ => {}
-    }
-    if let Some(rest) = name.strip_prefix("PMPI_").or_else(|| name.strip_prefix("MPI_")) {
-        let is_one = rest.starts_with(|c: char| c.is_ascii_uppercase()) && !rest.contains("::");
-        return is_one.then(|| format!("MPI_{}", rest.trim_end_matches("_c")));
-    }
-    let lower = name.to_ascii_lowercase();
-    let fortran = lower.strip_prefix("pmpi_").or_else(|| lower.strip_prefix("mpi_"))?;
-    let is_fortran =
-        name.ends_with('_') && (name == lower || name.trim_end_matches('_').chars().all(|c| !c.is_lowercase()));
-    let rest = fortran.trim_end_matches('_').trim_end_matches("_f08").trim_end_matches("_f");
-    let mut letters = rest.chars();
-    let first = letters.next().filter(|_| is_fortran)?;
-    Some(format!("MPI_{}{}", first.to_ascii_uppercase(), letters.as_str()))
-}
-
-fn of_mpi(name: &str) -> Wait {
-    let call = name.trim_start_matches("MPI_");
-    let blocking = match call.strip_prefix('I').map(str::chars).and_then(|mut rest| rest.next()) {
-        // MPI_Ibarrier; but not MPI_Init.
-        Some(next) if next.is_ascii_lowercase() && !call.starts_with("Init") && !call.starts_with("Inter") => {
-            let mut letters = call[1..].chars();
-            letters
-                .next()
-                .map_or_else(String::new, |first| format!("{}{}", first.to_ascii_uppercase(), letters.as_str()))
-        }
-        _ => call.to_owned(),
-    };
-    if call == "Finalize" {
-        Wait::Finalize
-    } else if COLLECTIVES.contains(&blocking.as_str()) || call.starts_with("File_") && call.ends_with("_all") {
-        Wait::Collective(name.to_owned())
-    } else if blocking.to_ascii_lowercase().ends_with("send") {
-        Wait::Taker(name.to_owned())
-    } else if ["Recv", "Irecv", "Mrecv", "Probe", "Mprobe", "Sendrecv", "Sendrecv_replace"].contains(&call)
-        || call.starts_with("Wait")
-        || call.starts_with("Test")
-        || call.strip_prefix("Win_").is_some_and(|call| SYNCHRONIZATIONS.iter().any(|known| call.starts_with(known)))
-    {
-        Wait::Message(name.to_owned())
-    } else {
-        Wait::Unknown
-    }
-}
-
-/// The function of MPI that a method of mpi4py is: `Comm.Recv` is `MPI_Recv`, `Win.Lock` is `MPI_Win_lock`.
-fn of_class(method: &str) -> String {
-    match method.split_once('.') {
-        Some(("Win", call)) => format!("MPI_Win_{}", call.to_ascii_lowercase()),
-        Some((_, call)) => format!("MPI_{call}"),
-        None => format!("MPI_{method}"),
-    }
-}
-
-/// What a method of mpi4py waits for that begins with a small letter, and so calls several functions of MPI: `Comm.allreduce`.
-/// [`Wait::Unknown`] for the others, which are functions of MPI with another name.
-fn of_method(method: &str) -> Wait {
-    let call = method.rsplit('.').next().unwrap_or(method);
-    let mut letters = call.chars();
-    let Some(first) = letters.next().filter(char::is_ascii_lowercase) else { return Wait::Unknown };
-    match of_mpi(&format!("MPI_{}{}", first.to_ascii_uppercase(), letters.as_str())) {
-        Wait::Collective(_) => Wait::Collective(method.to_owned()),
-        Wait::Message(_) => Wait::Message(method.to_owned()),
-        Wait::Taker(_) => Wait::Taker(method.to_owned()),
-        _ => Wait::Unknown,
-    }
 }
 
 fn file_is(frame: &Frame, file: &str) -> bool {
@@ -360,6 +263,18 @@ fn meaning(frame: &Frame) -> Option<Wait> {
         return Some(Wait::Lock);
     }
     NATIVE.iter().find(|(names, _)| names.iter().any(is_named)).map(|(_, wait)| wait.clone())
+}
+
+/// What a call of the kernel means that functions without names may have made.
+fn meaning_of_call(thread: &ThreadStack) -> Option<Wait> {
+    let kernel = thread.kernel.as_deref()?;
+    match kernel.split(' ').next()? {
+        // The scheduler of Go waits so for work, whatever its goroutines wait for.
+        _ if thread.frames.iter().any(is_of_go) => None,
+        "futex" if kernel.contains(END_OF_THREAD) => Some(Wait::Thread),
+        "futex" | "semop" | "semtimedop" => Some(Wait::Lock),
+        _ => None,
+    }
 }
 
 /// Whether a frame is of the interpreter itself, or of the glue of an extension.
@@ -416,6 +331,7 @@ pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
             };
             let found = frames.iter().rposition(|frame| method(frame).is_some());
             let found = found.and_then(|at| Some((at, method(&frames[at])?)));
+            let is_of_mpi4py = found.is_some();
             let known = found.map(|(at, method)| match of_method(&method) {
                 Wait::Unknown => (at, of_mpi(&of_class(&method)), of_class(&method)),
                 wait => (at, wait, method),
@@ -425,13 +341,20 @@ pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
                     let call = Frame { function: name, file: None, line: None, is_python: false };
                     (Some((at, call)), Some(wait))
                 }
-                None => (None, None),
+                // A call of MPI whose name is not known, as of a library that was stripped.
+                None => match inside_mpi(thread).filter(|_| thread.is_main && !is_of_mpi4py) {
+                    Some(frames) => {
+                        let call = Frame { function: "MPI".to_owned(), file: None, line: None, is_python: false };
+                        (Some((frames - 1, call)), Some(Wait::Message("MPI".to_owned())))
+                    }
+                    None => (None, None),
+                },
             }
         }
     };
     // Of the frames inside the program's own, only the innermost that means something.
     let first_own = frames.iter().position(|frame| frame.is_python).unwrap_or(frames.len());
-    let meant = frames.iter().filter_map(meaning);
+    let meant = frames.iter().filter_map(meaning).chain(meaning_of_call(thread));
     // What is farther out says more: a wait for a thread is one in a lock, too.
     let rank = |wait: &Wait| match wait {
         Wait::Exit => 0,
@@ -447,13 +370,15 @@ pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
         (_, _, Interpreter::Gone) if thread.is_main => Wait::Gone,
         (ThreadState::Uninterruptible, ..) if frames.iter().all(|frame| bare(&frame.function) != "vfork") => Wait::Disk,
         _ if in_kernel.rsplit(' ').next().is_some_and(is_for_disk) => Wait::Disk,
+        // A thread that could not be read: whether it runs or sleeps says nothing of what it does there.
+        _ if frames.is_empty() => Wait::Unknown,
         (state, ..) => match (meant.min_by_key(rank), state) {
             (Some(Wait::Event), _) if in_kernel.starts_with("read stdin") => Wait::Stdin,
             (Some(Wait::Event), ThreadState::Running) => Wait::Nothing,
+            (Some(Wait::Event | Wait::Lock) | None, _) if thread.sleeps() => Wait::Time,
             (Some(wait), _) => wait,
             (None, ThreadState::Running) => Wait::Nothing,
-            (None, _) if in_kernel.contains("nanosleep") => Wait::Time,
-            (None, _) if thread.kernel.is_some() && !frames.is_empty() => Wait::Event,
+            (None, _) if thread.kernel.is_some() => Wait::Event,
             (None, _) => Wait::Unknown,
         },
     };
@@ -485,6 +410,7 @@ pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
     } else {
         calls.retain(|frame| !is_glue(frame) || frame.function == "main");
     }
+    without_addresses(&mut calls);
     calls.retain(|frame| !PLUMBING.iter().any(|file| file_is(frame, file) || frame.file.as_deref() == Some(*file)));
     while calls.len() > 1
         && calls.last().is_some_and(|frame| STARTS.contains(&frame.function.as_str()) || is_thread_start(frame))
@@ -503,6 +429,14 @@ pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
     Place { wait, calls, thread }
 }
 
+/// Code that was made at run time is elsewhere in each process.
+fn without_addresses(calls: &mut Vec<Frame>) {
+    for frame in calls.iter_mut().filter(|frame| frame.file.as_deref() == Some(GENERATED)) {
+        *frame = Frame { function: GENERATED.to_owned(), file: None, line: None, is_python: false };
+    }
+    calls.dedup_by(|frame, before| frame.function == GENERATED && before.function == GENERATED);
+}
+
 /// `run threading.py`, where a thread of Python begins.
 fn is_thread_start(frame: &Frame) -> bool {
     frame.is_python
@@ -511,19 +445,36 @@ fn is_thread_start(frame: &Frame) -> bool {
 }
 
 /// The thread of a process that shows where its rank is: the main one; but where that only waits for other threads, one that waits
-/// for other ranks.
+/// for other ranks, or one that computes.
 pub fn place_of(process: &ProcessStack) -> Option<Place> {
     let main = process.threads.iter().find(|thread| thread.is_main).or(process.threads.first())?;
     let of_main = place(process, main);
+    let others = || process.threads.iter().filter(|thread| !thread.is_main && !thread.is_idle);
     if matches!(of_main.wait, Wait::Thread | Wait::Lock | Wait::Exit) {
-        let others = process.threads.iter().filter(|thread| !thread.is_main && !thread.is_idle);
-        let places = others.map(|thread| place(process, thread));
+        let places = others().map(|thread| place(process, thread));
         if let Some(found) = places.into_iter().find(|place| place.wait.is_for_others()) {
             return Some(found);
         }
     }
-    Some(of_main)
+    let is_in_loop = main.frames.iter().any(is_of_go);
+    let is_in_region = !inside(main).is_empty() && inside_mpi(main).is_none();
+    if matches!(of_main.wait, Wait::Thread | Wait::Lock) || is_in_loop || is_in_region {
+        let computes = |place: &Place| place.wait == Wait::Nothing && !place.calls.is_empty();
+        let running = others().filter(|thread| thread.state == ThreadState::Running && inside(thread).is_empty());
+        let at_work = running.map(|thread| (thread.run_us, place(process, thread))).filter(|(_, it)| computes(it));
+        if let Some((_, found)) = at_work.max_by_key(|(ran, _)| *ran) {
+            return Some(found);
+        }
+    }
+    // The first thread of a program in Java only waits for the thread that runs it.
+    let is_of_java = |thread: &&ThreadStack| thread.frames.iter().any(|frame| frame.function == JAVA_MAIN);
+    let java = others().find(is_of_java).filter(|_| of_main.wait == Wait::Thread);
+    let java = java.map(|thread| Place { thread: None, ..place(process, thread) }).filter(Place::is_known);
+    Some(java.unwrap_or(of_main))
 }
+
+/// Where the program in Java begins.
+const JAVA_MAIN: &str = "JavaMain";
 
 /// Whether the main thread has left the program, and is on its way out of the process.
 pub fn is_leaving(process: &ProcessStack) -> bool {

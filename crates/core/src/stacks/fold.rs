@@ -87,7 +87,7 @@ pub fn fold(seen: &[Seen], silent_nodes: &[String]) -> Table {
     let mut known: HashMap<Place, usize> = HashMap::new();
     let mut unseen: Vec<(String, Vec<Rank>)> = Vec::new();
     for Seen { rank, stack, .. } in seen {
-        let found = place_of(stack).filter(|place| !place.calls.is_empty() || place.wait != Wait::Unknown);
+        let found = place_of(stack).filter(Place::is_known);
         let Some(mut place) = found else {
             let why = stack.unseen.clone().unwrap_or_else(|| "it has no frames".to_owned());
             match unseen.iter_mut().find(|(known, _)| *known == why) {
@@ -105,7 +105,8 @@ pub fn fold(seen: &[Seen], silent_nodes: &[String]) -> Table {
     }
     rows.sort_by_key(|(_, ranks)| (std::cmp::Reverse(ranks.len()), ranks.first().copied()));
     let rows: Vec<Row> = rows.into_iter().map(|(place, ranks)| Row { ranks: RankSet::of(ranks), place }).collect();
-    let (odd, remark) = judge(&rows, seen, silent_nodes.is_empty());
+    let without_row: Vec<Rank> = unseen.iter().flat_map(|(_, ranks)| ranks).copied().collect();
+    let (odd, remark) = judge(&rows, seen, &without_row, silent_nodes.is_empty());
     let rows_left_out = rows.len().saturating_sub(KEPT) as u32;
     Table {
         ranks: seen.len() as u32,
@@ -299,6 +300,7 @@ impl Seen {
                 (ThreadState::Uninterruptible, Some(kernel)) => format!("cannot be interrupted, in {kernel}"),
                 (_, Some(kernel)) => format!("waits in {kernel}"),
                 (ThreadState::Stopped, None) => "is stopped".to_owned(),
+                (ThreadState::Traced, None) => "is stopped by its tracer".to_owned(),
                 (_, None) => "waits".to_owned(),
             };
             let gil = if thread.holds_gil { ", holds the GIL" } else { "" };

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::WorkerStatus;
 use crate::ids::Pid;
-use crate::stacks::ThreadState::{Running, Sleeping, Stopped, Uninterruptible, Zombie};
+use crate::stacks::ThreadState::{Running, Sleeping, Stopped, Traced, Uninterruptible, Zombie};
 use crate::stacks::samples::{another, child, rank, rank_in};
 
 // Frames as they were recorded from MPICH, Open MPI, torch and Debian's programs.
@@ -216,6 +216,23 @@ fn people_see_where_ranks_hang_and_who_is_odd() {
             ),
         ),
         ("not seen", but(4, HALO, unseen(2, "ptrace_scope is 3: nobody may look into processes"))),
+        ("a rank that runs and was not read", {
+            let mut seen = but(4, HALO, rank(2, Running, "relax halo.c:60 < main halo.c:90"));
+            seen[0] = rank(0, Running, "");
+            seen[0].stack.unseen = Some("strace (pid 7) traces it".to_owned());
+            seen
+        }),
+        ("all are traced", {
+            let mut seen = ranks(4, Traced, "");
+            seen[3] = rank(3, Running, "");
+            seen.iter_mut().for_each(|seen| seen.stack.unseen = Some("gdb (pid 7) traces it".to_owned()));
+            seen
+        }),
+        ("one is traced, in a system call", {
+            let mut seen = but(4, HALO, rank_in(2, Sleeping, "clock_nanosleep", ""));
+            seen[2].stack.unseen = Some("gdb (pid 7) traces it".to_owned());
+            seen
+        }),
         ("a node is silent", ranks(4, Running, HALO)),
         ("each elsewhere", different),
     ];
@@ -370,6 +387,38 @@ fn a_rank_is_shown_with_its_threads_and_processes() {
     insta::assert_snapshot!(seen.lines().join("\n"));
 }
 
+/// What the ranks do, and who is odd.
+fn odd_of(seen: &[Seen]) -> Vec<String> {
+    let table = fold(seen, &[]);
+    table.odd.into_iter().map(|odd| odd.text).chain(table.remark).collect()
+}
+
+#[test]
+fn outside_of_mpi_the_rank_that_does_not_wait_as_most_do_is_named_with_a_doubt() {
+    let recv = "recv@libc.so.6 < ask ranks.py:6";
+    let ask = |number| rank_in(number, Sleeping, "recvfrom socket:[7]", recv);
+    let lock = |number| rank_in(number, Sleeping, "futex", "0x1@libc.so.6 < take a.c:3");
+    let computes = |number| rank(number, Running, "search main.py:4");
+    let sleeps = |number| rank_in(number, Sleeping, "clock_nanosleep", "clock_nanosleep@libc.so.6 < nap a.c:7");
+    let perhaps = "the others wait for a file, a pipe, a socket or a signal, perhaps for this rank";
+    assert_eq!(odd_of(&[ask(0), ask(1), computes(2)]), [format!("rank 2 on node00: computes; {perhaps}")]);
+    assert_eq!(odd_of(&[ask(0), sleeps(1)]), [format!("rank 1 on node00: sleeps; {perhaps}")]);
+    assert_eq!(odd_of(&[ask(0), lock(1), ask(2)]), [format!("rank 1 on node00: waits for a lock; {perhaps}")]);
+    let of_lock = "rank 0 on node00: sleeps; the others wait for a lock, perhaps for this rank";
+    assert_eq!(odd_of(&[sleeps(0), lock(1), lock(2)]), [of_lock]);
+    // One that waits beside ranks that compute, and two that wait for something else, say nothing.
+    assert_eq!(odd_of(&[ask(0), computes(1), computes(2)]), [""; 0]);
+    assert_eq!(odd_of(&[ask(0), lock(1)]), [""; 0]);
+}
+
+#[test]
+fn ranks_whose_tasks_are_not_seen_are_not_said_to_be_alike() {
+    let parked = "runtime.futex < runtime.stopm < runtime.findRunnable < runtime.schedule";
+    let seen: Vec<Seen> = (0..3).map(|number| rank_in(number, Sleeping, "futex", parked)).collect();
+    let told = odd_of(&seen);
+    assert!(told[0].starts_with("all threads alike; goroutines"), "{told:?}");
+}
+
 #[test]
 fn calls_of_mpi_are_known_by_each_of_their_names() {
     let wait = |text: &str| {
@@ -387,4 +436,55 @@ fn calls_of_mpi_are_known_by_each_of_their_names() {
     assert_eq!(wait("mpi4py.MPI.Win.Lock"), message("MPI_Win_lock"));
     assert_eq!(wait("mpi4py.MPI.Comm.Ssend"), Wait::Taker("MPI_Ssend".to_owned()));
     assert_eq!(wait("mpi4py.MPI.Comm.Get_attr"), Wait::Nothing);
+    // Fortran's names.
+    assert_eq!(wait("mpi_barrier_@libmpi_mpifh.so.40"), Wait::Collective("MPI_Barrier".to_owned()));
+    assert_eq!(wait("MPI_BARRIER@libmpi_mpifh.so.40"), Wait::Collective("MPI_Barrier".to_owned()));
+    assert_eq!(wait("PMPI_RECV@libmpi_mpifh.so.40"), message("MPI_Recv"));
+    assert_eq!(wait("MPI_WIN_LOCK@libmpi_mpifh.so.40"), message("MPI_Win_lock"));
+    // A call that left no frame, in a library without names.
+    assert_eq!(wait("0x22f000@libmpi.so.12"), message("MPI"));
+}
+
+#[test]
+fn a_futex_is_a_lock_or_the_end_of_a_thread_however_it_is_reached() {
+    let wait = |kernel: &str, text: &str| place_of(&rank_in(0, Sleeping, kernel, text).stack).expect("a place").wait;
+    assert_eq!(wait("futex", "0x85f16@libc.so.6 < 0x90d8f@libc.so.6 < take main.c:2"), Wait::Lock);
+    assert_eq!(
+        wait("futex", "syscall@libc.so.6 < std::sys::sync::mutex::futex::Mutex::lock_contended a.rs:9"),
+        Wait::Lock
+    );
+    assert_eq!(
+        wait("futex for the end of thread 4711", "0x85f16@libc.so.6 < 0x8ace2@libc.so.6 < main main.c:2"),
+        Wait::Thread
+    );
+    assert_eq!(wait("semop", "semop@libc.so.6 < take main.c:2"), Wait::Lock);
+    assert_eq!(wait("futex", "futex@libc.so.6 < Thread.join threading.py:1112 < main train.py:9"), Wait::Thread);
+    let parked =
+        "runtime.futex < runtime.notesleep < runtime.mPark < runtime.stopm < runtime.findRunnable < runtime.schedule";
+    assert_eq!(wait("futex", parked), Wait::Event);
+    assert_eq!(
+        wait("epoll_pwait until a time", "0x1@a < runtime.netpoll < runtime.findRunnable < runtime.schedule"),
+        Wait::Time
+    );
+    assert_eq!(wait("select without files", "select@libc.so.6 < Perl_pp_sselect@perl < main"), Wait::Time);
+}
+
+#[test]
+fn a_thread_that_computes_is_shown_where_the_main_one_waits_for_it() {
+    let main = |text: &str| {
+        let mut seen = rank_in(0, Sleeping, "futex for the end of thread 7", text);
+        another(&mut seen, "C2 CompilerThre", Sleeping, "0x1@libjvm.so");
+        another(&mut seen, "pool-1", Running, "0x4b8a@generated code < 0x4c01@generated code < JavaMain@libjli.so");
+        seen.stack.threads[2].run_us = 9_000_000;
+        place_of(&seen.stack).expect("a place")
+    };
+    let found = main("pthread_join@libc.so.6 < CallJavaMainInNewThread@libjli.so");
+    assert_eq!((found.wait, found.thread.as_deref()), (Wait::Nothing, Some("pool-1")));
+    let names: Vec<&str> = found.calls.iter().map(|frame| frame.function.as_str()).collect();
+    assert_eq!(names, ["generated code", "JavaMain"], "addresses differ from process to process");
+    // The first thread of a program in Java waits for the one that runs it.
+    let mut seen = rank_in(0, Sleeping, "futex for the end of thread 7", "pthread_join < CallJavaMainInNewThread");
+    another(&mut seen, "java", Sleeping, "poll@libc.so.6 < NET_Poll@libnet.so < JavaMain@libjli.so");
+    let found = place_of(&seen.stack).expect("a place");
+    assert_eq!((found.wait, found.thread), (Wait::Event, None));
 }

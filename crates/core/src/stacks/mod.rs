@@ -3,6 +3,8 @@
 
 pub mod calls;
 pub mod fold;
+mod libraries;
+mod mpi_calls;
 pub mod odd;
 pub mod print;
 pub mod proof;
@@ -35,7 +37,10 @@ pub enum ThreadState {
     Sleeping,
     /// It sleeps, and no signal wakes it: mostly it waits for a disk or a file server (D).
     Uninterruptible,
+    /// By a signal (SIGSTOP).
     Stopped,
+    /// By a debugger or strace.
+    Traced,
     Zombie,
     /// The letter of `/proc/PID/stat`.
     Other(char),
@@ -93,6 +98,12 @@ pub struct OtherProcess {
     pub frames: Vec<Frame>,
     /// Why not.
     pub unseen: Option<String>,
+    /// A thread of it sleeps until some time has passed.
+    #[serde(default)]
+    pub sleeps: bool,
+    /// It reads the stdin that the rank has.
+    #[serde(default)]
+    pub reads_stdin: bool,
 }
 
 /// A process with all its threads.
@@ -109,6 +120,40 @@ pub struct ProcessStack {
     pub unseen: Option<String>,
     /// The longest time for which a thread was stopped, in microseconds.
     pub stopped_us: u32,
+    /// Bytes that it has passed to write and the like. `None`: not known.
+    #[serde(default)]
+    pub written: Option<u64>,
+}
+
+/// Calls that end by themselves after a time.
+const SLEEPS: [&str; 4] = ["nanosleep", "clock_nanosleep", "usleep", "sleep"];
+/// What follows the name of a call that waits for files, where it is given none: it is used to sleep.
+pub const WITHOUT_FILES: &str = " without files";
+/// What follows the name of a call that waits for events, and has a time limit.
+pub const UNTIL_A_TIME: &str = " until a time";
+/// What follows the name of a call that waits for the end of a thread of the same process.
+pub const END_OF_THREAD: &str = "for the end of thread";
+/// Functions that sleep in another call: Java's waits for a condition with a time limit.
+const SLEEPING_FUNCTIONS: [&str; 1] = ["JVM_Sleep"];
+
+/// Whether a call that the kernel shows (`clock_nanosleep`) ends after a time, whatever happens.
+pub fn is_sleep(kernel: &str) -> bool {
+    let call = kernel.split([' ', '(']).next().unwrap_or_default();
+    kernel.ends_with(WITHOUT_FILES) || SLEEPS.contains(&call.trim_start_matches("__GI_").trim_start_matches('_'))
+}
+
+impl ThreadStack {
+    /// Whether it is in a call that ends after a time.
+    pub fn sleeps(&self) -> bool {
+        // The scheduler of Go waits with a time limit where a goroutine sleeps.
+        let has_timer = self.kernel.as_deref().is_some_and(|kernel| kernel.ends_with(UNTIL_A_TIME));
+        let is_known = |frame: &Frame| {
+            let sleeps = !frame.is_python && SLEEPING_FUNCTIONS.contains(&frame.function.as_str());
+            sleeps || has_timer && libraries::is_of_go(frame)
+        };
+        let innermost = self.frames.first().is_some_and(|frame| !frame.is_python && is_sleep(&frame.function));
+        self.kernel.as_deref().is_some_and(is_sleep) || innermost || self.frames.iter().any(is_known)
+    }
 }
 
 impl ProcessStack {
@@ -122,6 +167,7 @@ impl ProcessStack {
             others: Vec::new(),
             unseen: Some(why.to_owned()),
             stopped_us: 0,
+            written: None,
         }
     }
 }

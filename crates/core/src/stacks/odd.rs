@@ -1,9 +1,12 @@
 //! Which ranks are odd: those for which the others wait. Where that is not certain, nobody is named.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
-use super::calls::{Wait, describe_other, is_for_disk};
+use super::calls::{Place, Wait, describe_other, is_for_disk};
 use super::fold::{Row, Seen};
+use super::libraries::is_of_loop;
 use super::{OtherProcess, ProcessStack, ThreadState};
 use crate::ids::Rank;
 use crate::ranks::RankSet;
@@ -19,12 +22,43 @@ pub struct Odd {
     pub ranks: RankSet,
     /// The sentence about them.
     pub text: String,
+    /// The others may wait for something else.
+    #[serde(default)]
+    pub is_doubtful: bool,
 }
 
-/// The odd ranks; and what there is to say of all of them, where nobody is odd. `is_whole`: all nodes have answered.
-pub(super) fn judge(rows: &[Row], seen: &[Seen], is_whole: bool) -> (Vec<Odd>, Option<String>) {
+/// That no rank has made progress.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hang {
+    /// How long no rank had given a sign of life.
+    pub silent: Duration,
+    pub odd: Option<OddRank>,
+}
+
+/// A rank that the others were seen to wait for when the job had stalled.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OddRank {
+    pub rank: Rank,
+    /// The sentence about it, and those that are odd with it.
+    pub text: String,
+    /// The others are in calls that end only when it comes to them, or are likely to.
+    pub is_certain: bool,
+}
+
+impl OddRank {
+    /// The first of those that a table names.
+    pub fn of(odd: &[Odd]) -> Option<OddRank> {
+        let first = odd.first()?;
+        let rank = first.ranks.min()?;
+        Some(OddRank { rank, text: first.text.clone(), is_certain: odd.iter().all(|odd| !odd.is_doubtful) })
+    }
+}
+
+/// The odd ranks; and what there is to say of all of them, where nobody is odd. `unseen`: ranks without a row; `is_whole`: all
+/// nodes have answered.
+pub(super) fn judge(rows: &[Row], seen: &[Seen], unseen: &[Rank], is_whole: bool) -> (Vec<Odd>, Option<String>) {
     let total: usize = rows.iter().map(Row::count).sum();
-    let is_whole = is_whole && total == seen.len();
+    let is_whole = is_whole && unseen.is_empty();
     let waits: Vec<&Wait> = rows.iter().map(|row| &row.place.wait).collect();
     // Those that wait for others, by what they wait in; the calls around it do not matter.
     let mut waiting: Vec<(&Wait, usize)> = Vec::new();
@@ -40,17 +74,23 @@ pub(super) fn judge(rows: &[Row], seen: &[Seen], is_whole: bool) -> (Vec<Odd>, O
         return (Vec::new(), None);
     }
     if let [one] = waits.as_slice() {
-        return (Vec::new(), Some(alike(one, is_whole)));
+        return (Vec::new(), Some(alike(one, &rows[0].place, is_whole)));
     }
+    // A rank that was not seen may be the one.
+    let but = match unseen {
+        [] => String::new(),
+        [rank] => format!("; rank {rank} was not seen"),
+        ranks => format!("; ranks {} were not seen", RankSet::of(ranks.to_vec())),
+    };
     if waiters == 0 {
-        return (Vec::new(), None);
+        return (beside_waits(rows, seen, &but), None);
     }
     let others_in = |wait: &Wait| match wait {
-        Wait::Collective(call) => format!("the others wait in {call}"),
-        Wait::Finalize => "the others wait in MPI_Finalize".to_owned(),
-        Wait::Message(call) => format!("the others wait for messages in {call}"),
-        Wait::Taker(call) => format!("the others wait in {call} until their messages are taken"),
-        _ => "the others wait".to_owned(),
+        Wait::Collective(call) => format!("the others wait in {call}{but}"),
+        Wait::Finalize => format!("the others wait in MPI_Finalize{but}"),
+        Wait::Message(call) => format!("the others wait for messages in {call}{but}"),
+        Wait::Taker(call) => format!("the others wait in {call} until their messages are taken{but}"),
+        _ => format!("the others wait{but}"),
     };
     // Ranks that wait for no other rank hold up those that do.
     let idle: Vec<&Row> = rows.iter().filter(|row| !row.place.wait.is_for_others()).collect();
@@ -60,7 +100,7 @@ pub(super) fn judge(rows: &[Row], seen: &[Seen], is_whole: bool) -> (Vec<Odd>, O
         return (named(&idle, seen, &because), None);
     }
     match waiting.as_slice() {
-        [(wait, _)] => (Vec::new(), Some(alike(wait, is_whole))),
+        [(wait, _)] => (Vec::new(), Some(alike(wait, &rows[0].place, is_whole))),
         [(most, count), ..] if *count * 2 > total => {
             let less: Vec<&Row> = rows.iter().filter(|row| row.place.wait != **most).collect();
             (named(&less, seen, &others_in(most)), None)
@@ -79,6 +119,25 @@ pub(super) fn judge(rows: &[Row], seen: &[Seen], is_whole: bool) -> (Vec<Odd>, O
     }
 }
 
+/// The odd ranks where none is in a call that says that it waits for other ranks: those that are in another wait than most, or in
+/// none. Most may wait for something else than these ranks.
+fn beside_waits(rows: &[Row], seen: &[Seen], but: &str) -> Vec<Odd> {
+    let in_wait = |wait: &Wait| -> usize { rows.iter().filter(|row| row.place.wait == *wait).map(Row::count).sum() };
+    let total: usize = rows.iter().map(Row::count).sum();
+    let kinds = [(Wait::Event, "a file, a pipe, a socket or a signal"), (Wait::Lock, "a lock")];
+    let most = kinds.into_iter().max_by_key(|(wait, _)| in_wait(wait));
+    let Some((wait, what)) = most.filter(|(wait, _)| in_wait(wait) * 2 >= total) else { return Vec::new() };
+    let others: Vec<&Row> =
+        rows.iter().filter(|row| row.place.wait != wait && row.place.wait != Wait::Unknown).collect();
+    let is_half = in_wait(&wait) * 2 == total;
+    if is_half && others.iter().any(|row| matches!(row.place.wait, Wait::Event | Wait::Lock)) {
+        return Vec::new();
+    }
+    let mut odd = named(&others, seen, &format!("the others wait for {what}, perhaps for this rank{but}"));
+    odd.iter_mut().for_each(|odd| odd.is_doubtful = true);
+    odd
+}
+
 fn call(wait: &Wait) -> String {
     match wait {
         Wait::Collective(call) | Wait::Message(call) | Wait::Taker(call) => call.clone(),
@@ -87,7 +146,11 @@ fn call(wait: &Wait) -> String {
     }
 }
 
-fn alike(wait: &Wait, is_whole: bool) -> String {
+/// What ranks at one place have in common.
+fn alike(wait: &Wait, place: &Place, is_whole: bool) -> String {
+    if place.calls.iter().any(is_of_loop) {
+        return "all threads alike; goroutines, coroutines and callbacks that wait are on no stack".to_owned();
+    }
     let whose = if is_whole { "all alike: every rank" } else { "alike as far as they were seen: each rank" };
     match wait {
         Wait::Collective(call) => format!("{whose} waits in {call}"),
@@ -114,13 +177,13 @@ fn named(rows: &[&Row], seen: &[Seen], because: &str) -> Vec<Odd> {
                 1 => format!("rank {first}{}", of_first.map(|seen| format!(" on {}", seen.node)).unwrap_or_default()),
                 _ => format!("ranks {}", row.ranks),
             };
-            Odd { ranks: row.ranks.clone(), text: format!("{name}: {reason}; {because}") }
+            Odd { ranks: row.ranks.clone(), text: format!("{name}: {reason}; {because}"), is_doubtful: false }
         })
         .collect();
     if rows.len() > NAMED {
         let ranks: Vec<Rank> = rows[NAMED..].iter().flat_map(|row| row.ranks.iter()).collect();
         let ranks = RankSet::of(ranks);
-        odd.push(Odd { text: format!("and ranks {ranks}"), ranks });
+        odd.push(Odd { text: format!("and ranks {ranks}"), ranks, is_doubtful: false });
     }
     odd
 }
@@ -152,7 +215,7 @@ fn reason(wait: &Wait, stack: &ProcessStack) -> String {
             format!("waits for a file, a pipe, a socket or a signal{dead}")
         }
         Wait::Exit => "is on its way out, in what runs after the end of its program".to_owned(),
-        Wait::Gone => "its Python has ended, and its process has not".to_owned(),
+        Wait::Gone => "interpreter exited, process still alive".to_owned(),
         Wait::Continue => "is stopped (SIGSTOP)".to_owned(),
         Wait::Nothing => "computes".to_owned(),
         Wait::Unknown => "does something else".to_owned(),

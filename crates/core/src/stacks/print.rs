@@ -7,44 +7,17 @@ use std::time::Duration;
 
 use super::calls::{Wait, place, place_of};
 use super::fold::Seen;
-use super::{Frame, OtherProcess, ProcessStack, ThreadStack, ThreadState};
+use super::libraries::{inside, waits_for_gpu};
+use super::{OtherProcess, ProcessStack, ThreadStack, ThreadState};
 use crate::ids::{Pid, Rank};
-
-/// Libraries that spin while they wait, by the beginning of their files' names: what is inside of the call into them changes from
-/// one microsecond to the next.
-const SPINNING: [&str; 17] = [
-    "libmpi",
-    "libopen-pal",
-    "libopen-rte",
-    "libpmix",
-    "libuc",
-    "libfabric",
-    "libpsm",
-    "libhcoll",
-    "libsharp",
-    "libgloo",
-    "libnccl",
-    "librccl",
-    "libgomp",
-    "libiomp",
-    "libomp",
-    "libtbb",
-    "libpsm2",
-];
-/// The same of GPUs. What waits for a GPU cannot be told from what lets it compute.
-const GPU: [&str; 7] = ["libcuda", "libcublas", "libcudnn", "libamdhip64", "libhsa-runtime", "libze_", "libnvidia"];
-/// What these libraries call to wait.
-const SYSTEM: [&str; 5] = ["libc.so", "libc-", "libpthread", "ld-", "[vdso]"];
-/// Calls that end by themselves after a time.
-const SLEEPS: [&str; 4] = ["nanosleep", "clock_nanosleep", "usleep", "sleep"];
 
 /// What a rank does, as far as it matters for a stall.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doing {
     Waits,
-    /// It wakes by itself.
+    /// It wakes by itself, or a thread or process does that it may wait for.
     Sleeps,
-    /// It waits for somebody who types.
+    /// It waits for its stdin, or a process does that it may wait for.
     AtInput,
     /// It runs, and not in a wait that spins; or its GPU may.
     Computes,
@@ -58,6 +31,10 @@ pub struct Print {
     /// Equal at two looks if it was at the same place. `None`: it could not be looked into.
     pub(super) place: Option<u64>,
     pub(super) doing: Doing,
+    /// Only other ranks can end its wait.
+    pub(super) waits_for_others: bool,
+    /// Bytes that it has written.
+    written: Option<u64>,
     /// A process that it has started runs.
     pub(super) has_busy_child: bool,
     /// A thread runs that is at work.
@@ -87,23 +64,27 @@ impl Print {
         let is_busy =
             |thread: &&ThreadStack| thread.state == ThreadState::Running && Thread::of(process, thread).is_at_work;
         let has_busy_thread = process.threads.iter().any(|thread| is_busy(&thread));
-        let is_held = process.threads.iter().any(|thread| thread.state == ThreadState::Stopped);
+        let is_held =
+            process.threads.iter().any(|thread| matches!(thread.state, ThreadState::Stopped | ThreadState::Traced));
         let chosen = place_of(process).filter(|place| !place.calls.is_empty());
         let shown = chosen.and_then(|chosen| {
             let thread = process.threads.iter().find(|thread| place(process, thread) == chosen)?;
             Some((thread, chosen))
         });
+        let waits_for_others = shown.as_ref().is_some_and(|(_, chosen)| chosen.wait.is_for_others());
+        // What waits for a thread or a process of its own waits as long as that does.
+        let is_asleep = |thread: &ThreadStack| !thread.is_idle && thread.sleeps() && inside(thread).is_empty();
+        let has_sleeper = process.threads.iter().any(is_asleep) || process.others.iter().any(|other| other.sleeps);
+        let has_reader = process.others.iter().any(|other| other.reads_stdin);
         let doing = match &shown {
             _ if is_held => Doing::Held,
-            None => Doing::Waits,
-            Some((_, chosen)) if chosen.wait.is_for_others() => Doing::Waits,
-            Some((thread, _)) if inside(thread).iter().any(|frame| is_of(frame, &GPU)) => Doing::Computes,
-            Some((thread, _)) if !inside(thread).is_empty() => Doing::Waits,
-            Some((_, chosen)) if chosen.wait == Wait::Stdin => Doing::AtInput,
-            Some((_, chosen)) if chosen.wait == Wait::Nothing => Doing::Computes,
-            Some((_, chosen)) if chosen.wait == Wait::Time => Doing::Sleeps,
-            Some((thread, chosen)) if chosen.wait == Wait::Event && sleeps(thread) => Doing::Sleeps,
-            Some(_) => Doing::Waits,
+            _ if waits_for_others => Doing::Waits,
+            Some((thread, _)) if waits_for_gpu(inside(thread)) => Doing::Computes,
+            Some((thread, chosen)) if chosen.wait == Wait::Stdin && inside(thread).is_empty() => Doing::AtInput,
+            _ if has_reader => Doing::AtInput,
+            Some((thread, chosen)) if chosen.wait == Wait::Nothing && inside(thread).is_empty() => Doing::Computes,
+            _ if has_sleeper => Doing::Sleeps,
+            Some(_) | None => Doing::Waits,
         };
         let place = shown.map(|(thread, chosen)| {
             let mut hasher = DefaultHasher::new();
@@ -117,7 +98,8 @@ impl Print {
             }
             hasher.finish()
         });
-        Print { place, doing, has_busy_child, has_busy_thread, threads }
+        let written = process.written;
+        Print { place, doing, waits_for_others, written, has_busy_child, has_busy_thread, threads }
     }
 
     /// The CPU time since an earlier look that was not spent in a wait.
@@ -131,6 +113,14 @@ impl Print {
         let is_same = self.threads.len() == before.threads.len() && self.pairs(before).count() == self.threads.len();
         let has_run = self.pairs(before).any(|(now, then)| now.ran != then.ran);
         is_same && !self.threads.is_empty() && !has_run && !self.has_busy_child
+    }
+
+    /// Whether it goes on without a mark outside of itself: it computes or sleeps, at another place than at an earlier look, and has
+    /// written nothing.
+    pub(super) fn only_computes_since(&self, before: &Print) -> bool {
+        let computes =
+            |print: &Print| print.place.is_some() && (print.doing == Doing::Computes || print.doing == Doing::Sleeps);
+        computes(self) && computes(before) && self.written == before.written
     }
 
     /// The threads that are in both.
@@ -151,30 +141,6 @@ impl Thread {
         let is_waiting = || !inside(thread).is_empty() || place(process, thread).wait.is_for_others();
         let is_at_work = !thread.is_idle && !is_waiting();
         Thread { tid: thread.tid, ran: Duration::from_micros(thread.run_us), is_at_work }
-    }
-}
-
-fn is_of(frame: &Frame, libraries: &[&str]) -> bool {
-    let file = frame.file.as_deref().filter(|_| !frame.is_python).unwrap_or_default();
-    libraries.iter().any(|library| file.starts_with(library))
-}
-
-/// The innermost frames, if they are of a library that spins while it waits.
-fn inside(thread: &ThreadStack) -> &[Frame] {
-    let is_spinning = |frame: &Frame| is_of(frame, &SPINNING) || is_of(frame, &GPU);
-    let own = thread.frames.iter().position(|frame| !is_spinning(frame) && !is_of(frame, &SYSTEM));
-    let frames = &thread.frames[..own.unwrap_or(thread.frames.len())];
-    &frames[..frames.iter().rposition(is_spinning).map_or(0, |at| at + 1)]
-}
-
-/// Whether it is in a call that ends after a time.
-fn sleeps(thread: &ThreadStack) -> bool {
-    let is_sleep = |name: &str| SLEEPS.contains(&name.trim_start_matches("__GI_").trim_start_matches('_'));
-    let call = thread.kernel.as_deref().and_then(|kernel| kernel.split([' ', '(']).next());
-    match (call, thread.frames.first()) {
-        (Some(call), _) if is_sleep(call) => true,
-        (_, Some(frame)) => !frame.is_python && is_sleep(&frame.function),
-        (_, None) => false,
     }
 }
 

@@ -35,6 +35,7 @@ pub(crate) fn rank(rank: u32, state: ThreadState, text: &str) -> Seen {
         others: Vec::new(),
         unseen: None,
         stopped_us: 300,
+        written: Some(0),
     };
     Seen { rank: Rank(rank), node: format!("node{:02}", rank / 16), stack }
 }
@@ -81,5 +82,7 @@ pub(crate) fn child(seen: &mut Seen, command: &str, state: ThreadState, text: &s
         status: None,
         frames: frames(text),
         unseen: None,
+        sleeps: false,
+        reads_stdin: false,
     });
 }

@@ -20,8 +20,11 @@
 //! * **S-2** It is not ended, and that is told instead, if some rank computes ([`Doubt::Computes`]): for hours at one line of
 //!   Python, in one call of numpy, on its GPU, or in a process that it has started, such as a compiler. Nobody can tell that
 //!   from a loop without end. If no rank waits for something else, nothing is told.
-//! * **S-3** Likewise if a rank sleeps until a time, for which the others may wait (`sleep` in a loop: [`Doubt::Sleeps`]), or could
-//!   not be looked into ([`Doubt::Unseen`]). One that has not had the CPU at all is at the same place for certain.
+//!   So is a rank that moves from place to place, if it only computes, writes nothing, and all others wait for each other or for it.
+//! * **S-3** Likewise if a rank sleeps until a time, for which the others may wait (`sleep` in a loop: [`Doubt::Sleeps`]), or a thread
+//!   or a process does for which the rank may wait; if it waits for input on a stdin that is no terminal ([`Doubt::AtInput`]); or if it
+//!   could not be looked into ([`Doubt::Unseen`]), also not when the look was repeated. One that has not had the CPU at all is at the
+//!   same place for certain.
 //! * **S-4** Nothing is told, and nothing ended, while a rank waits for somebody at the terminal (a REPL, a debugger's prompt,
 //!   `input()`), or is held by a debugger or SIGSTOP: that somebody knows.
 //! * **S-5** The same stall is told once, whatever signs of life there are in between: a service that writes a line each hour
@@ -58,6 +61,12 @@ pub const LOOKS: usize = STEPS.len() + 1;
 const LEAST: Duration = Duration::from_secs(1);
 /// A rank that was not in a wait for a fifth of the time computes: one that only wakes now and then uses far less.
 const COMPUTES: u32 = 5;
+/// How often a look is repeated that has not shown all ranks, and the share of the time between the first look and the last that
+/// passes before.
+const REPEATS: u32 = 4;
+const REPEAT_SHARE: u32 = 16;
+/// Of so many ranks one may go on while the others wait for it, and yet that is told.
+const FOLLOWED: usize = 4;
 /// Stalls that were told and are remembered, for each attempt.
 const TOLD: usize = 16;
 /// Who is not called for so much longer than it asked for did not run.
@@ -169,12 +178,15 @@ pub enum Doubt {
     Unseen(RankSet),
     /// These sleep until a time, and wake by themselves.
     Sleeps(RankSet),
+    /// These wait for input on stdin.
+    AtInput(RankSet),
 }
 
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ranks, one, several) = match self {
-            Doubt::Computes(ranks) => (ranks, "computes", "compute"),
+            Doubt::Computes(ranks) => (ranks, "computes and may go on", "compute and may go on"),
+            Doubt::AtInput(ranks) => (ranks, "waits for input on stdin", "wait for input on stdin"),
             Doubt::Unseen(ranks) => (ranks, "could not be looked into", "could not be looked into"),
             Doubt::Sleeps(ranks) => (ranks, "sleeps until a time", "sleep until a time"),
         };
@@ -197,6 +209,10 @@ pub struct Stall {
     /// When this was last called.
     called: Duration,
     round: Option<Round>,
+    /// Ranks that a look has shown since the last sign of life: a rank that ends is one.
+    known: BTreeSet<Rank>,
+    /// How often the present look was repeated.
+    repeats: u32,
     /// When to look next; `None` while a look is under way, or when the job is to be ended.
     due: Option<Duration>,
     /// What was told, the newest last.
@@ -213,6 +229,8 @@ struct Round {
     /// The round before has left no doubt.
     was_certain: bool,
     first: BTreeMap<Rank, Print>,
+    /// Those that go on, at one place and another, while all others wait for them.
+    moving: BTreeSet<Rank>,
     /// Those that some look has not shown.
     unseen: BTreeSet<Rank>,
     /// In how many looks a rank had a process that runs.
@@ -223,7 +241,18 @@ impl Stall {
     /// From `now` on. `has_terminal`: somebody may type.
     pub fn new(spec: StallSpec, has_terminal: bool, now: Duration) -> Stall {
         let due = Some(now.saturating_add(spec.after));
-        Stall { spec, has_terminal, last: now, base: now, called: now, round: None, due, told: VecDeque::new() }
+        Stall {
+            spec,
+            has_terminal,
+            last: now,
+            base: now,
+            called: now,
+            round: None,
+            known: BTreeSet::new(),
+            repeats: 0,
+            due,
+            told: VecDeque::new(),
+        }
     }
 
     pub fn spec(&self) -> StallSpec {
@@ -235,6 +264,7 @@ impl Stall {
         self.called = self.called.max(now);
         self.last = self.last.max(now);
         self.base = self.base.max(now);
+        self.known.clear();
     }
 
     /// When [`Stall::is_to_look`] wants to be called, at the latest. `None`: when something else has happened.
@@ -316,8 +346,18 @@ impl Stall {
         if prints.values().any(is_known) {
             return self.rest_from(now);
         }
+        // A look that has not shown all ranks, as on a busy machine, is made again before anything is concluded from it.
+        self.known.extend(prints.keys());
+        let is_given_up = |rank: &Rank| self.round.as_ref().is_some_and(|round| round.unseen.contains(rank));
+        let is_missing = |rank: &Rank| prints.get(rank).is_none_or(|print| print.place.is_none());
+        if self.repeats < REPEATS && self.known.iter().any(|rank| is_missing(rank) && !is_given_up(rank)) {
+            self.repeats += 1;
+            self.due = Some(now + self.between() / REPEAT_SHARE);
+            return Finding::No;
+        }
+        self.repeats = 0;
         let Some(mut round) = self.round.take() else {
-            self.round = Some(Round::new(now, prints, LOOKS));
+            self.round = Some(Round::new(now, prints, &self.known, LOOKS));
             self.due = Some(now + self.step(1));
             return Finding::No;
         };
@@ -342,13 +382,13 @@ impl Stall {
         let doubt = round.doubt(now, &last);
         let is_certain = matches!(doubt, Ok(None));
         if is_certain && !round.was_certain && round.wanted < LOOKS {
-            self.round = Some(Round::new(now, last, LOOKS));
+            self.round = Some(Round::new(now, last, &self.known, LOOKS));
             self.due = Some(now + self.step(1));
             return Finding::No;
         }
         self.rest_from(now);
         // From now on one look each time is enough, until it shows something else or there is a sign of life.
-        self.round = Some(Round { was_certain: is_certain, ..Round::new(now, last, 2) });
+        self.round = Some(Round { was_certain: is_certain, ..Round::new(now, last, &self.known, 2) });
         let Ok(doubt) = doubt else { return Finding::No };
         if doubt.is_none() && self.spec.action == Action::Kill {
             self.due = None;
@@ -364,7 +404,13 @@ impl Stall {
     /// Whether this stall was not told before; remembers it.
     fn is_new(&mut self, round: &Round, doubt: Option<&Doubt>) -> bool {
         let mut hasher = DefaultHasher::new();
-        round.first.iter().for_each(|(rank, print)| (rank, print.place).hash(&mut hasher));
+        // The place of a rank that computes or was not seen says nothing: it may be another one at the next look.
+        let of_doubt = match doubt {
+            Some(Doubt::Computes(ranks) | Doubt::Unseen(ranks)) => ranks.iter().collect(),
+            Some(Doubt::Sleeps(_) | Doubt::AtInput(_)) | None => BTreeSet::new(),
+        };
+        let certain = round.first.iter().filter(|(rank, _)| !of_doubt.contains(rank));
+        certain.for_each(|(rank, print)| (rank, print.place).hash(&mut hasher));
         // Which ranks it is about may change from look to look.
         doubt.map(std::mem::discriminant).hash(&mut hasher);
         let it = hasher.finish();
@@ -383,10 +429,12 @@ impl Stall {
 struct Nothing;
 
 impl Round {
-    fn new(now: Duration, first: BTreeMap<Rank, Print>, wanted: usize) -> Round {
-        let (unseen, busy_children) = (BTreeSet::new(), BTreeMap::new());
+    fn new(now: Duration, first: BTreeMap<Rank, Print>, known: &BTreeSet<Rank>, wanted: usize) -> Round {
+        let unseen = known.iter().filter(|rank| !first.contains_key(rank)).copied().collect();
+        let busy_children = BTreeMap::new();
+        let (empty, moving) = (BTreeMap::new(), BTreeSet::new());
         let mut round =
-            Round { began: now, looks: 0, wanted, was_certain: false, first: BTreeMap::new(), unseen, busy_children };
+            Round { began: now, looks: 0, wanted, was_certain: false, first: empty, moving, unseen, busy_children };
         round.count(&first);
         Round { first, ..round }
     }
@@ -401,16 +449,31 @@ impl Round {
 
     /// Another look. Returns whether it shows the same.
     fn add(&mut self, prints: &BTreeMap<Rank, Print>) -> bool {
-        let is_same = |(rank, print): (&Rank, &Print)| {
+        let is_same = |rank: &Rank, print: &Print| {
             let Some(first) = self.first.get(rank) else { return false };
             first.place.zip(print.place).is_none_or(|(first, now)| first == now)
         };
-        if !prints.iter().all(is_same) {
+        let moved: Vec<Rank> =
+            prints.iter().filter(|(rank, print)| !is_same(rank, print)).map(|(rank, _)| *rank).collect();
+        if !moved.is_empty() && !self.may_follow(&moved, prints) {
             return false;
         }
+        self.moving.extend(moved);
         self.unseen.extend(self.first.keys().filter(|rank| !prints.contains_key(rank)).copied());
         self.count(prints);
         true
+    }
+
+    /// Whether these ranks only compute, while all others wait for each other or for these.
+    fn may_follow(&self, moved: &[Rank], prints: &BTreeMap<Rank, Print>) -> bool {
+        let moving: BTreeSet<&Rank> = self.moving.iter().chain(moved).collect();
+        let only_computes = |rank: &&Rank| {
+            self.first.get(rank).zip(prints.get(rank)).is_some_and(|(first, now)| now.only_computes_since(first))
+        };
+        let all_others_wait =
+            prints.iter().filter(|(rank, _)| !moving.contains(rank)).all(|(_, print)| print.waits_for_others);
+        let is_few = moving.len() == 1 || moving.len() * FOLLOWED <= prints.len();
+        is_few && moving.len() < prints.len() && all_others_wait && moved.iter().all(|rank| only_computes(&rank))
     }
 
     /// Why the job may go on, if it may.
@@ -427,7 +490,11 @@ impl Round {
                 let computes = |print: &Print| print.doing == Doing::Computes || print.has_busy_thread;
                 first.place.is_some() && computes(first) && computes(last)
             });
-            has_worked || is_seen_to || self.busy_children.get(rank).is_some_and(|looks| looks * 2 >= self.looks)
+            let is_moving = self.moving.contains(rank);
+            has_worked
+                || is_seen_to
+                || is_moving
+                || self.busy_children.get(rank).is_some_and(|looks| looks * 2 >= self.looks)
         };
         let computing: Vec<Rank> = self.first.keys().filter(|rank| computes(rank)).copied().collect();
         if computing.len() == self.first.len() {
@@ -441,8 +508,13 @@ impl Round {
         if !unseen.is_empty() {
             return Ok(Some(Doubt::Unseen(RankSet::of(unseen))));
         }
-        let asleep = last.iter().filter(|(_, print)| print.doing == Doing::Sleeps).map(|(rank, _)| *rank);
-        let asleep: Vec<Rank> = asleep.collect();
+        let are = |doing: Doing| -> Vec<Rank> {
+            last.iter().filter(|(_, print)| print.doing == doing).map(|(rank, _)| *rank).collect()
+        };
+        let (at_input, asleep) = (are(Doing::AtInput), are(Doing::Sleeps));
+        if !at_input.is_empty() {
+            return Ok(Some(Doubt::AtInput(RankSet::of(at_input))));
+        }
         Ok((!asleep.is_empty()).then(|| Doubt::Sleeps(RankSet::of(asleep))))
     }
 }

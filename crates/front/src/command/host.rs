@@ -79,7 +79,7 @@ fn run(job: &OsStr, command: &[OsString]) -> io::Result<ExitCode> {
     let _ = name::set("rr-command", &format!("rr-command {}", job.to_string_lossy()));
     fork::become_subreaper()?;
     // When the front is gone the socket ends, and there is time to end the command's processes.
-    fork::end_with_parent(0)?;
+    fork::end_with_parent(fork::parent_pid(), 0)?;
     let signals = SignalFd::new(&[signal::SIGCHLD])?;
     let verdict = match start(command) {
         Ok(pid) => watch(pid, &signals, &control),

@@ -7,15 +7,16 @@
 use std::io;
 use std::time::Duration;
 
-use rankrun_core::{Attempt, Stream, WorkerId};
-use rankrun_output::{Config, LogError, Presenter};
+use rankrun_core::{Attempt, JobId, Stream, WorkerId};
+use rankrun_output::{Config, Presenter};
 use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
 
-use crate::delivery::files::{Directory, Done, Files, Stamp, Task};
+use crate::delivery::files::Files;
 use crate::delivery::journal::Journal;
 use crate::delivery::shown::Shown;
 use crate::delivery::sink::{News, Sink};
+use crate::delivery::task::{Destination, Directory, Done, Failure, Stamp, Task};
 
 /// A batch of this size is handed to its sink before the loop handles other events.
 pub(crate) const EAGER: usize = 64 * 1024;
@@ -70,9 +71,9 @@ pub(crate) struct Threads {
 
 impl Threads {
     /// Starts them; they wake the loop through `waker`.
-    pub(crate) fn start(waker: &Waker) -> io::Result<Threads> {
+    pub(crate) fn start(job: JobId, waker: &Waker) -> io::Result<Threads> {
         Ok(Threads {
-            files: Files::start(waker.handle()?)?,
+            files: Files::start(job, waker.handle()?)?,
             sinks: [
                 Sink::new("stdout", rustix::stdio::stdout(), waker.handle()?)?,
                 Sink::new("stderr", rustix::stdio::stderr(), waker.handle()?)?,
@@ -123,8 +124,10 @@ pub(crate) struct Delivery {
     /// The time of the present turn of the loop.
     now: Duration,
     events: Vec<DeliveryEvent>,
-    /// Answers of the I/O thread that concern the end of the job.
+    /// Answers of file systems that concern the end of the job.
     pub(crate) answers: Vec<Done>,
+    /// This program's bytes, which were asked for.
+    pub(crate) binary: Option<Result<Vec<u8>, Failure>>,
     /// What is known of the file that shows progress.
     pub(crate) stamps: Vec<(Attempt, Stamp)>,
 }
@@ -167,6 +170,7 @@ impl Delivery {
             now: Duration::ZERO,
             events: Vec::new(),
             answers: Vec::new(),
+            binary: None,
             stamps: Vec::new(),
         }
     }
@@ -239,7 +243,7 @@ impl Delivery {
 
     /// Whether log files have unwritten bytes.
     pub(crate) fn is_logging(&self) -> bool {
-        self.logs && (!self.files.is_idle() || self.log_failed_since.is_some())
+        self.logs && (!self.files.is_idle(Destination::Logs) || self.log_failed_since.is_some())
     }
 
     /// Hands what is ready to the destinations, and returns the credit for what needs none.
@@ -377,20 +381,20 @@ impl Delivery {
 
     /// When log files that cannot be written are given up.
     fn log_deadline(&self) -> Option<Duration> {
-        let since = [self.log_failed_since, self.files.busy_since()].into_iter().flatten().min();
+        let since = [self.log_failed_since, self.files.busy_since(Destination::Logs)].into_iter().flatten().min();
         since.filter(|_| self.logs).map(|since| since + self.drain)
     }
 
     fn handle_file_done(&mut self, now: Duration, done: Done) {
         match done {
-            Done::Logged { bytes, failure } => {
+            Done::Logged { bytes, failure, is_behind: _ } => {
                 self.logged(bytes);
                 if let Some(error) = failure
                     && self.logs
                     && self.log_failed_since.is_none()
                 {
                     self.log_failed_since = Some(now);
-                    self.note(format!("{}; trying again", describe(&error)));
+                    self.note(format!("{error}; trying again"));
                 }
             }
             Done::Recovered { bytes } => {
@@ -407,8 +411,7 @@ impl Delivery {
                 {
                     let directory = self.keep_in.as_ref().map(|keep| keep.path.display().to_string());
                     let directory = directory.unwrap_or_default();
-                    let reason = rankrun_sys::reason(&error);
-                    self.note(format!("cannot save the remaining output in \"{directory}\": {reason}"));
+                    self.note(format!("cannot save the remaining output in \"{directory}\": {error}"));
                 }
                 self.return_credit(credits);
             }
@@ -421,11 +424,12 @@ impl Delivery {
             Done::LogsOpened(Err(error)) => {
                 self.logs = false;
                 self.return_credit([0, 0]);
-                self.events.push(DeliveryEvent::LogsFailed(describe(&error)));
+                self.events.push(DeliveryEvent::LogsFailed(error.to_string()));
             }
             Done::LogsOpened(Ok(())) => self.events.push(DeliveryEvent::LogsOpened),
-            Done::GivenUp | Done::Removed | Done::JournalOpened(_) => {}
+            Done::GivenUp | Done::Removed | Done::JournalOpened(_) | Done::NotRecovered => {}
             Done::Stamped(attempt, stamp) => self.stamps.push((attempt, stamp)),
+            Done::BinaryRead { bytes, result } => self.binary = Some(result.map(|()| bytes)),
             done @ (Done::Probed(_) | Done::Saved { .. } | Done::CoreFound(_)) => self.answers.push(done),
         }
     }
@@ -457,11 +461,9 @@ impl Delivery {
             self.note(format!("gave up log files: {left} bytes were not written"));
             self.files.submit(now, Task::GiveUpLogs);
         } else {
-            let at = self.files.at();
+            let at = self.files.at(Destination::Logs);
             self.note(format!("no answer from \"{}\": gave up log files, {left} bytes were not written", at.display()));
-            if let Err(error) = self.files.replace() {
-                self.note(format!("cannot start a thread: {}", rankrun_sys::reason(&error)));
-            }
+            self.files.give_up(Destination::Logs);
         }
         self.logs = false;
         self.return_credit([0, 0]);
@@ -506,16 +508,14 @@ impl Delivery {
         self.keeping.iter().any(Option::is_some)
     }
 
-    /// The directory does not answer: gives up the output that could not be kept, and the blocked thread.
+    /// The directory does not answer: gives up the output that could not be kept, and the blocked process.
     pub(crate) fn give_up_kept(&mut self) {
         if self.keeping.iter().flatten().all(|waiting| *waiting == 0) {
             return;
         }
         (self.is_lost, self.is_keep_dead) = (true, true);
         self.keeping.iter_mut().flatten().for_each(|waiting| *waiting = 0);
-        if let Err(error) = self.files.replace() {
-            self.note(format!("cannot start a thread: {}", rankrun_sys::reason(&error)));
-        }
+        self.files.give_up(Destination::Report);
     }
 
     /// Whether the directory for kept output does not answer.
@@ -537,8 +537,4 @@ impl Delivery {
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
     }
-}
-
-fn describe(error: &LogError) -> String {
-    format!("{error}: {}", rankrun_sys::reason(&error.source))
 }

@@ -1,443 +1,549 @@
-//! The front's I/O thread: the only one that uses file systems while a job runs. A file system that does not answer
-//! blocks this thread, never the loop. The loop sets a time limit for each task and names the path that did not answer.
+//! The front's access to file systems while a job runs (ADR 32).
 //!
-//! The loop hands over [`Task`]s, in order, and gets one [`Done`] for each. The sources bound the waiting tasks: the
-//! ranks' bytes by their credit, which is returned only when they are written, the others by their number.
+//! A thread that waits for a file system that does not answer is in state D: nothing ends it, and its process cannot be
+//! reaped. So no thread of the front calls such a file system. Each destination has a *storage process*
+//! ([`super::storage`]), started with its first task, and a thread of the front that passes tasks and answers over a socket. Nobody
+//! waits for a storage process: at the end of the job it is killed, and named if it stays.
+//!
+//! The loop hands over [`Task`]s, in order for each destination, and gets one [`Done`] for each. The sources bound the waiting tasks:
+//! the ranks' bytes by their credit, which is returned only when they are written, the others by their number.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rankrun_agent::tidy::Places;
-use rankrun_core::core_dump::CoreDump;
-use rankrun_core::result::ResultPiece;
-use rankrun_core::{Attempt, JobId, Pid, Rank, Stream};
-use rankrun_output::{LogError, LogFiles, LogPlaces};
+use rankrun_core::{JobId, Rank, Stream};
+use rankrun_output::LogPlaces;
+use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::Waker;
-use rustix::fs::Access;
+use rankrun_sys::proc;
+use rankrun_sys::process::Child;
+use rankrun_sys::signal::{self, SIGKILL};
+use rankrun_sys::socket;
+use rankrun_sys::spawn::{Command, Session, Spawner, UnderWay};
+use rankrun_sys::wait::{self, Look};
 
-use crate::delivery::{core_file, prune};
+use crate::delivery::storage::{SOCKET, STORAGE, Storage, receive, send};
+use crate::delivery::task::{Destination, Done, Task};
 
-/// Tasks that the thread may have at a time. When it has so many, the others wait on the loop's side.
+/// Tasks that a thread may have at a time. When it has so many, the others wait on the loop's side.
 const TASKS: usize = 64;
+/// Tasks that are sent before their answers are read. The answers fit into the socket's buffer.
+const BATCH: usize = 32;
 /// How often writing to full log files is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long an idle storage process may take to end by itself.
+const END_BOUND: Duration = Duration::from_millis(200);
+/// After so long in state D a killed one is left behind: it waits for its file system.
+const STUCK: Duration = Duration::from_secs(1);
+/// How long a killed one may take that waits for a CPU or a disk.
+const KILL_BOUND: Duration = Duration::from_secs(5);
 
-/// A task of the thread.
+/// What a thread gets.
 #[derive(Debug)]
-pub(crate) enum Task {
-    /// Make the directory of the log files.
-    OpenLogs { places: Box<LogPlaces>, world_size: u32 },
-    /// A rank is started again: from now on its files are those that it has there.
-    MoveLog { rank: Rank, places: Box<LogPlaces> },
-    /// Append to a log file.
-    Log { rank: Rank, stream: Stream, bytes: Vec<u8> },
-    /// A stream has ended: write its last line and close its file.
-    CloseLog { rank: Rank, stream: Stream },
-    /// Write no more log files.
-    GiveUpLogs,
-    /// Check whether a directory exists or may be made.
-    Probe(Directory),
-    /// Append to a file of output that no destination took; the first bytes create it.
-    Keep { stream: Stream, directory: Directory, bytes: Vec<u8>, credits: [u64; 2] },
-    /// Write a whole file.
-    Save { directory: Option<Directory>, path: PathBuf, bytes: Vec<u8> },
-    /// A piece of what a rank returns to `rankrun.launch`: this file is there when the last piece is.
-    Result { path: PathBuf, piece: ResultPiece },
-    /// Begin the journal.
-    OpenJournal(PathBuf),
-    /// Append to the journal.
-    Journal(Vec<u8>),
-    /// Remove the directories of the job.
+enum Item {
+    Task(Task),
+    /// Remove the directories of the job. They are where the agent has made them, in /tmp or in memory: the thread does this itself.
     Remove(Places),
-    /// Remove the oldest reports beside this directory until so many are left.
-    Prune { own: PathBuf, keep: u32 },
-    /// Remove the reports of attempts of other jobs from this directory, which has a report of this one.
-    Forget { directory: PathBuf, own: JobId },
-    /// Look whether a file has changed (`--progress-file`).
-    Stamp { attempt: Attempt, path: PathBuf },
-    /// Look for the core of a process that ran in `directory`, in a job that `took` so long.
-    FindCore { pid: Pid, signal: i32, directory: PathBuf, took: Duration },
 }
 
-/// The result of a task.
+/// What an unanswered task works on.
 #[derive(Debug)]
-pub(crate) enum Done {
-    LogsOpened(Result<(), LogError>),
-    /// A write to log files: so many bytes of each stream are written now.
-    Logged {
-        bytes: [u64; 2],
-        failure: Option<LogError>,
-    },
-    /// All that could not be written before is written. Not the result of a task: the thread tries again by itself.
-    Recovered {
-        bytes: [u64; 2],
-    },
-    GivenUp,
-    Probed(Result<(), Unusable>),
-    Kept {
-        stream: Stream,
-        credits: [u64; 2],
-        result: io::Result<()>,
-    },
-    Saved {
-        path: PathBuf,
-        result: io::Result<()>,
-    },
-    JournalOpened(io::Result<()>),
-    Journaled {
-        bytes: usize,
-        result: io::Result<()>,
-    },
-    Removed,
-    CoreFound(Option<CoreDump>),
-    /// Asked about this attempt.
-    Stamped(Attempt, Stamp),
+enum Label {
+    /// The same as the task before it.
+    Same,
+    Path(PathBuf),
+    Log(Rank, Stream),
 }
 
-/// What changes when a file is written: its time and its size. `None`: there is no such file.
-pub(crate) type Stamp = Option<(std::time::SystemTime, u64)>;
-
-/// A directory that is made when it is needed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Directory {
-    pub(crate) path: PathBuf,
-    /// It is made only below this directory, which must exist: a missing home is not made.
-    pub(crate) below: Option<PathBuf>,
-    /// The user has named it. Any other is used only if no directory above it belongs to another user.
-    pub(crate) is_chosen: bool,
-}
-
-/// Why a directory is not used.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum Unusable {
-    #[error("\"{}\" is no directory", .0.display())]
-    NoHome(PathBuf),
-    #[error("\"{}\" belongs to another user", .0.display())]
-    OfAnother(PathBuf),
-    #[error("cannot write to \"{}\": {why}", .path.display())]
-    Unwritable { path: PathBuf, why: String },
-}
-
-impl Directory {
-    fn check(&self) -> Result<(), Unusable> {
-        if let Some(below) = self.below.as_deref().filter(|below| !below.is_dir()) {
-            return Err(Unusable::NoHome(below.to_owned()));
-        }
-        if self.is_chosen {
-            return Ok(());
-        }
-        self.check_owners()?;
-        self.check_access()
-    }
-
-    /// What is missing of the path is made later: the nearest directory that is there counts.
-    fn check_access(&self) -> Result<(), Unusable> {
-        let Some(nearest) = self.path.ancestors().find(|path| path.exists()) else { return Ok(()) };
-        let may = rustix::fs::access(nearest, Access::WRITE_OK | Access::EXEC_OK);
-        let why = |errno: rustix::io::Errno| rankrun_sys::reason(&errno.into());
-        may.map_err(|errno| Unusable::Unwritable { path: nearest.to_owned(), why: why(errno) })
-    }
-
-    /// With `sudo -E` and `su` we get the variables of another user. For root, all directories above must be root's:
-    /// the owner of one can replace what is in it. For other users only the parent directory is checked: they cannot
-    /// write elsewhere anyway.
-    fn check_owners(&self) -> Result<(), Unusable> {
-        use std::os::unix::fs::MetadataExt;
-        let user = rustix::process::geteuid();
-        let owned = self.path.ancestors().filter_map(|path| Some((path, std::fs::metadata(path).ok()?.uid())));
-        let counts = if user.is_root() { usize::MAX } else { 1 };
-        let other = owned.take(counts).find(|(_, owner)| ![0, user.as_raw()].contains(owner));
-        other.map_or(Ok(()), |(path, _)| Err(Unusable::OfAnother(path.to_owned())))
-    }
-
-    fn make(&self) -> io::Result<()> {
-        self.check().map_err(io::Error::other)?;
-        std::fs::create_dir_all(&self.path)
-    }
-}
-
-/// The thread, seen from the loop.
+/// The destinations, seen from the loop.
 #[derive(Debug)]
 pub(crate) struct Files {
-    tasks: SyncSender<Task>,
-    done: Receiver<Done>,
-    /// Tasks for which there was no room yet.
-    waiting: VecDeque<Task>,
-    /// Tasks without an answer, the waiting ones included.
-    outstanding: usize,
-    /// When the thread last answered, or got a task after a rest.
-    progress: Duration,
-    /// The path that it works on.
-    at: Arc<Mutex<PathBuf>>,
+    job: JobId,
+    lanes: BTreeMap<Destination, Lane>,
+    /// The places of the log files, and of ranks that were started again.
+    logs: Option<(Box<LogPlaces>, u32)>,
+    moved: HashMap<Rank, Box<LogPlaces>>,
+    /// Storage processes that were given up, with the path that did not answer.
+    given_up: Vec<(Helper, PathBuf)>,
+    /// Nothing more is written.
+    is_over: bool,
     waker: Waker,
 }
 
-impl Files {
-    /// Starts the thread, which wakes the loop through `waker`.
-    pub(crate) fn start(waker: Waker) -> io::Result<Files> {
-        let (tasks, inbox) = sync_channel(TASKS);
-        // This may wait for room: the task is finished, and the loop always reads.
-        let (outbox, done) = sync_channel(TASKS);
-        let at = Arc::new(Mutex::new(PathBuf::new()));
-        let handle = waker.handle()?;
-        let worker = Worker {
-            outbox,
-            waker: handle,
-            at: Arc::clone(&at),
-            logs: None,
-            uncredited: [0, 0],
-            kept: [None, None],
-            journal: None,
-        };
-        std::thread::Builder::new().name("files".to_owned()).stack_size(256 * 1024).spawn(move || {
-            rankrun_sys::signal::block_all();
-            worker.run(&inbox);
-        })?;
-        Ok(Files { tasks, done, waiting: VecDeque::new(), outstanding: 0, progress: Duration::ZERO, at, waker })
+/// A destination, its thread and its storage process.
+#[derive(Debug)]
+struct Lane {
+    items: SyncSender<Item>,
+    done: Receiver<Done>,
+    /// Items for which there was no room yet.
+    waiting: VecDeque<Item>,
+    /// What the items without an answer work on, the waiting ones included.
+    outstanding: VecDeque<Label>,
+    /// What the last item with an answer worked on.
+    last: PathBuf,
+    /// When the thread last answered, or got an item after a rest.
+    progress: Duration,
+    helper: Helper,
+}
+
+/// A storage process, as the loop and a thread know it.
+#[derive(Clone, Debug, Default)]
+struct Helper {
+    child: Arc<Mutex<Option<Child>>>,
+    under_way: Arc<UnderWay>,
+    /// It has ended before its socket was closed.
+    has_failed: Arc<AtomicBool>,
+}
+
+impl Helper {
+    fn child(&self) -> Option<Child> {
+        let child = *self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        child.or_else(|| self.under_way.child())
     }
 
-    /// Abandons a blocked thread with all its tasks, and starts another for new tasks.
-    pub(crate) fn replace(&mut self) -> io::Result<()> {
-        *self = Files::start(self.waker.handle()?)?;
-        Ok(())
+    fn kill(&self) {
+        if let Some(child) = self.child() {
+            // It has not been reaped: it is still ours.
+            let _ = child.signal(SIGKILL);
+        }
+    }
+
+    /// Whether its process waits where no signal ends it (state D, proc(5)).
+    fn waits_for_files(&self) -> bool {
+        self.child().and_then(|child| proc::process(child.pid())).is_some_and(|process| process.state == 'D')
+    }
+
+    /// Whether there is no process, or it has ended and is reaped now.
+    fn has_ended(&self) -> bool {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        match child.map(|child| wait::reap(child.pid())) {
+            Some(Look::Nothing) => false,
+            Some(Look::Found(_) | Look::NoChildren) => {
+                *child = None;
+                true
+            }
+            None => self.under_way.child().is_none(),
+        }
+    }
+}
+
+impl Files {
+    /// Starts the thread of the report, since ranks may use up the limit on threads; those of other destinations are started when
+    /// they are needed. They wake the loop through `waker`.
+    pub(crate) fn start(job: JobId, waker: Waker) -> io::Result<Files> {
+        let report = Lane::start(Destination::Report, &job, waker.handle()?)?;
+        let lanes = BTreeMap::from([(Destination::Report, report)]);
+        Ok(Files { job, lanes, logs: None, moved: HashMap::new(), given_up: Vec::new(), is_over: false, waker })
     }
 
     /// Hands over a task.
     pub(crate) fn submit(&mut self, now: Duration, task: Task) {
-        if self.outstanding == 0 {
-            self.progress = now;
+        let label = match &task {
+            Task::Log { rank, stream, .. } | Task::CloseLog { rank, stream } => Label::Log(*rank, *stream),
+            other => other.path().map_or(Label::Same, |path| Label::Path(path.to_owned())),
+        };
+        match &task {
+            Task::OpenLogs { places, world_size } => self.logs = Some((places.clone(), *world_size)),
+            Task::MoveLog { rank, places } => {
+                self.moved.insert(*rank, places.clone());
+            }
+            _ => {}
         }
-        self.outstanding += 1;
-        self.waiting.push_back(task);
-        self.pump();
+        self.push(now, task.destination(), label, Item::Task(task));
     }
 
-    fn pump(&mut self) {
-        while let Some(task) = self.waiting.pop_front() {
-            if let Err(refused) = self.tasks.try_send(task) {
-                let (std::sync::mpsc::TrySendError::Full(task) | std::sync::mpsc::TrySendError::Disconnected(task)) =
-                    refused;
-                self.waiting.push_front(task);
-                return;
+    /// Removes the directories of the job.
+    pub(crate) fn remove(&mut self, now: Duration, places: Places) {
+        self.push(now, Destination::Report, Label::Path("/tmp".into()), Item::Remove(places));
+    }
+
+    fn push(&mut self, now: Duration, destination: Destination, label: Label, item: Item) {
+        if self.is_over {
+            return;
+        }
+        if !self.lanes.contains_key(&destination) {
+            let lane = self.waker.handle().and_then(|waker| Lane::start(destination, &self.job, waker));
+            // Without a thread nothing answers, as where the file system does not.
+            self.lanes.insert(destination, lane.unwrap_or_else(|_| Lane::broken()));
+        }
+        if let Some(lane) = self.lanes.get_mut(&destination) {
+            if lane.outstanding.is_empty() {
+                lane.progress = now;
             }
+            lane.outstanding.push_back(label);
+            lane.waiting.push_back(item);
+            lane.pump();
         }
     }
 
     /// The next answer.
     pub(crate) fn next(&mut self, now: Duration) -> Option<Done> {
-        // A thread that has panicked never answers.
-        let done = self.done.try_recv().ok()?;
-        if !matches!(done, Done::Recovered { .. }) {
-            self.outstanding = self.outstanding.saturating_sub(1);
+        let Files { lanes, logs, moved, .. } = self;
+        let (lane, done) = lanes.values_mut().find_map(|lane| lane.done.try_recv().ok().map(|done| (lane, done)))?;
+        if !matches!(done, Done::Recovered { .. })
+            && let Some(label) = lane.outstanding.pop_front()
+            && let Some(path) = path_of(&label, logs.as_ref(), moved)
+        {
+            lane.last = path;
         }
-        self.progress = now;
-        self.pump();
+        lane.progress = now;
+        lane.pump();
         Some(done)
     }
 
-    /// Since when the thread has not answered; `None` if it has nothing to do.
-    pub(crate) fn busy_since(&self) -> Option<Duration> {
-        (self.outstanding > 0).then_some(self.progress)
+    /// Since when a destination has not answered; `None` if it has nothing to do.
+    pub(crate) fn busy_since(&self, destination: Destination) -> Option<Duration> {
+        self.lanes.get(&destination).filter(|lane| !lane.outstanding.is_empty()).map(|lane| lane.progress)
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
-        self.outstanding == 0
+    pub(crate) fn is_idle(&self, destination: Destination) -> bool {
+        self.busy_since(destination).is_none()
     }
 
-    /// The path that the thread works on.
-    pub(crate) fn at(&self) -> PathBuf {
-        self.at.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The path that a destination works on, or worked on last.
+    pub(crate) fn at(&self, destination: Destination) -> PathBuf {
+        self.lanes.get(&destination).map(|lane| self.at_lane(lane)).unwrap_or_default()
+    }
+
+    fn at_lane(&self, lane: &Lane) -> PathBuf {
+        let label = lane.outstanding.front();
+        label.and_then(|label| path_of(label, self.logs.as_ref(), &self.moved)).unwrap_or_else(|| lane.last.clone())
+    }
+
+    /// Why a destination has not answered for so long.
+    pub(crate) fn why(&self, destination: Destination, bound: Duration) -> String {
+        match self.lanes.get(&destination).is_some_and(|lane| lane.helper.has_failed.load(Ordering::Acquire)) {
+            true => "the process that writes there has ended".to_owned(),
+            false => format!("no answer from its file system for {} s", bound.as_secs_f64()),
+        }
+    }
+
+    /// Gives up a destination with all its tasks. A later task starts another process.
+    pub(crate) fn give_up(&mut self, destination: Destination) {
+        if let Some(lane) = self.lanes.get(&destination) {
+            let at = self.at_lane(lane);
+            lane.helper.kill();
+            self.given_up.push((lane.helper.clone(), at));
+        }
+        self.lanes.remove(&destination);
+    }
+
+    /// The processes of rankrun itself among the front's children.
+    pub(crate) fn pids(&self) -> Vec<i32> {
+        let given_up = self.given_up.iter().map(|(helper, _)| helper);
+        let helpers = self.lanes.values().map(|lane| &lane.helper).chain(given_up);
+        helpers.filter_map(|helper| helper.child().map(Child::pid)).collect()
+    }
+
+    /// The job is over: ends all storage processes. Returns those that stay, and the path that each waits for.
+    pub(crate) fn end(&mut self) -> Vec<(i32, PathBuf)> {
+        self.is_over = true;
+        for destination in self.lanes.keys().copied().collect::<Vec<_>>() {
+            if !self.is_idle(destination) {
+                self.give_up(destination);
+            }
+        }
+        // The threads see the end of their channels, and close the sockets.
+        let idle = std::mem::take(&mut self.lanes).into_values().map(|lane| (lane.helper, lane.last));
+        let mut open: Vec<(Helper, PathBuf)> = idle.chain(std::mem::take(&mut self.given_up)).collect();
+        let begun = Instant::now();
+        let (mut is_killed, mut moved) = (false, begun);
+        loop {
+            open.retain(|(helper, _)| !helper.has_ended());
+            let time = begun.elapsed();
+            if open.is_empty() || time >= KILL_BOUND {
+                break;
+            }
+            if time >= END_BOUND {
+                if !std::mem::replace(&mut is_killed, true) {
+                    open.iter().for_each(|(helper, _)| helper.kill());
+                }
+                if !open.iter().all(|(helper, _)| helper.waits_for_files()) {
+                    moved = Instant::now();
+                }
+                if moved.elapsed() >= STUCK {
+                    break;
+                }
+            }
+            let step = if is_killed { Duration::from_millis(5) } else { Duration::from_micros(200) };
+            let step = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(step.subsec_nanos()) };
+            // An interrupted pause is only shorter.
+            let _ = rustix::event::poll(&mut [], Some(&step));
+        }
+        open.into_iter().filter_map(|(helper, path)| Some((helper.child()?.pid(), path))).collect()
     }
 }
 
-struct Worker {
+impl Drop for Files {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The path that a task works on; `None`: the same as the task before it.
+fn path_of(
+    label: &Label,
+    logs: Option<&(Box<LogPlaces>, u32)>,
+    moved: &HashMap<Rank, Box<LogPlaces>>,
+) -> Option<PathBuf> {
+    match label {
+        Label::Same => None,
+        Label::Path(path) => Some(path.clone()),
+        Label::Log(rank, stream) => {
+            let (places, world_size) = logs?;
+            moved.get(rank).unwrap_or(places).file(*rank, *stream, *world_size)
+        }
+    }
+}
+
+impl Lane {
+    fn start(destination: Destination, job: &JobId, waker: Waker) -> io::Result<Lane> {
+        let mut spawner = Spawner::new()?;
+        let helper = Helper { under_way: spawner.under_way(), ..Helper::default() };
+        let words = [STORAGE, &job.0, &format!("{destination:?}").to_lowercase()].map(str::to_owned);
+        Lane::with(helper, waker, move |helper| start_helper(&mut spawner, &words, helper))
+    }
+
+    /// The same, with another way to start its process.
+    fn with(
+        helper: Helper,
+        waker: Waker,
+        start: impl FnMut(&Helper) -> io::Result<Backend> + Send + 'static,
+    ) -> io::Result<Lane> {
+        let (items, inbox) = sync_channel(TASKS);
+        // This may wait for room: the task is finished, and the loop always reads.
+        let (outbox, done) = sync_channel(TASKS);
+        let thread = Passing { outbox, waker, helper: helper.clone(), is_behind: false };
+        std::thread::Builder::new().name("files".to_owned()).stack_size(256 * 1024).spawn(move || {
+            signal::block_all();
+            thread.run(&inbox, start);
+        })?;
+        Ok(Lane { helper, ..Lane::of(items, done) })
+    }
+
+    /// One that never answers.
+    fn broken() -> Lane {
+        let lane = Lane::of(sync_channel(0).0, sync_channel(0).1);
+        lane.helper.has_failed.store(true, Ordering::Release);
+        lane
+    }
+
+    fn of(items: SyncSender<Item>, done: Receiver<Done>) -> Lane {
+        Lane {
+            items,
+            done,
+            waiting: VecDeque::new(),
+            outstanding: VecDeque::new(),
+            last: PathBuf::new(),
+            progress: Duration::ZERO,
+            helper: Helper::default(),
+        }
+    }
+
+    fn pump(&mut self) {
+        while let Some(item) = self.waiting.pop_front() {
+            if let Err(TrySendError::Full(item) | TrySendError::Disconnected(item)) = self.items.try_send(item) {
+                self.waiting.push_front(item);
+                return;
+            }
+        }
+    }
+}
+
+/// The socket to a storage process; or, where none can be started, the work itself.
+enum Backend {
+    Helper { reader: io::BufReader<File>, writer: File },
+    Here(Box<Storage>),
+}
+
+/// Starts the storage process of a destination.
+fn start_helper(spawner: &mut Spawner, words: &[String], helper: &Helper) -> io::Result<Backend> {
+    let (ours, theirs) = socket::pair()?;
+    let null = || io::Result::Ok(File::options().read(true).write(true).open("/dev/null")?.into());
+    let c_string = |text: Vec<u8>| CString::new(text).map_err(io::Error::from);
+    let variable = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        c_string([name.into_vec(), value.into_vec()].join(&b'='))
+    };
+    let program = "rankrun".to_owned();
+    let command = Command {
+        program: c"/proc/self/exe".to_owned(),
+        argv: [&program]
+            .into_iter()
+            .chain(words)
+            .map(|word| c_string(word.clone().into()))
+            .collect::<Result<_, _>>()?,
+        env: std::env::vars_os().map(variable).collect::<Result<_, _>>()?,
+        shared_env: Arc::new([]),
+        wdir: None,
+        stdio: [null()?, null()?, null()?],
+        keep: Some((theirs, SOCKET)),
+        cgroup: None,
+        session: Session::Own,
+        ignored: Vec::new(),
+        limits: Limits::default(),
+        parent: std::process::id() as i32,
+    };
+    let spawned = spawner.spawn(&command);
+    match spawned {
+        Ok(pid) => {
+            *helper.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(Child::unreaped(pid));
+            helper.under_way.clear();
+            Ok(Backend::Helper { reader: io::BufReader::new(File::from(ours.try_clone()?)), writer: ours.into() })
+        }
+        Err(error) => {
+            error.pid.map(wait::reap);
+            helper.under_way.clear();
+            Err(error.source)
+        }
+    }
+}
+
+/// The thread of a destination.
+struct Passing {
     outbox: SyncSender<Done>,
     waker: Waker,
-    at: Arc<Mutex<PathBuf>>,
-    logs: Option<LogFiles>,
-    /// Bytes for log files without credit returned, by stream.
-    uncredited: [u64; 2],
-    kept: [Option<File>; 2],
-    journal: Option<(PathBuf, File)>,
+    helper: Helper,
+    /// Log files have not taken all bytes.
+    is_behind: bool,
 }
 
-impl Worker {
-    fn run(mut self, inbox: &Receiver<Task>) {
+/// The loop does not want answers any more.
+struct Unwanted;
+
+impl Passing {
+    fn run(mut self, inbox: &Receiver<Item>, mut start: impl FnMut(&Helper) -> io::Result<Backend>) {
+        let mut backend = None;
         loop {
-            let is_behind = self.logs.as_ref().is_some_and(|logs| logs.unwritten() > 0);
-            let task = match is_behind {
+            let first = match self.is_behind {
                 false => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 true => inbox.recv_timeout(RETRY),
             };
-            let done = match task {
-                Ok(task) => self.perform(task),
-                Err(RecvTimeoutError::Timeout) => match self.retry() {
-                    Some(done) => done,
-                    None => continue,
-                },
+            let first = match first {
+                Ok(item) => item,
+                Err(RecvTimeoutError::Timeout) => Item::Task(Task::RetryLogs),
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            if self.outbox.send(done).is_err() {
-                return;
-            }
-            self.waker.wake();
-        }
-    }
-
-    fn perform(&mut self, task: Task) -> Done {
-        match task {
-            Task::OpenLogs { places, world_size } => {
-                self.go_to(places.first());
-                let opened = LogFiles::create(*places, world_size);
-                Done::LogsOpened(opened.map(|logs| self.logs = Some(logs)))
-            }
-            Task::MoveLog { rank, places } => {
-                self.go_to(places.first());
-                Done::LogsOpened(self.logs.as_mut().map_or(Ok(()), |logs| logs.move_rank(rank, &places)))
-            }
-            Task::Log { rank, stream, bytes } => {
-                self.uncredited[stream.index()] += bytes.len() as u64;
-                self.log(rank, stream, |logs| logs.write(rank, stream, &bytes))
-            }
-            Task::CloseLog { rank, stream } => self.log(rank, stream, |logs| logs.close(rank, stream)),
-            Task::GiveUpLogs => {
-                self.logs = None;
-                Done::GivenUp
-            }
-            Task::Probe(directory) => {
-                self.go_to(&directory.path);
-                Done::Probed(directory.check())
-            }
-            Task::Keep { stream, directory, bytes, credits } => {
-                let result = self.keep(stream, &directory, &bytes);
-                Done::Kept { stream, credits, result }
-            }
-            Task::Save { directory, path, bytes } => {
-                self.go_to(&path);
-                let result = directory.map_or(Ok(()), |directory| directory.make()).and_then(|()| save(&path, &bytes));
-                Done::Saved { path, result }
-            }
-            Task::Result { path, piece } => {
-                self.go_to(&path);
-                match add_to_result(&path, &piece) {
-                    Ok(()) => Done::Removed,
-                    Err(error) => Done::Saved { path, result: Err(error) },
+            let mut batch = Vec::new();
+            for item in std::iter::once(first).chain(inbox.try_iter().take(BATCH - 1)) {
+                match item {
+                    Item::Task(task) => batch.push(task),
+                    Item::Remove(places) => {
+                        if self.pass(&mut backend, &mut start, std::mem::take(&mut batch)).is_err() {
+                            return;
+                        }
+                        places.remove();
+                        if self.answer(Done::Removed).is_err() {
+                            return;
+                        }
+                    }
                 }
             }
-            Task::OpenJournal(path) => {
-                self.go_to(&path);
-                Done::JournalOpened(create(&path).map(|file| self.journal = Some((path, file))))
-            }
-            Task::Journal(bytes) => {
-                let Some((path, mut file)) = self.journal.take() else {
-                    let error = io::Error::other("it was given up with the log files");
-                    return Done::Journaled { bytes: bytes.len(), result: Err(error) };
-                };
-                self.go_to(&path);
-                let result = file.write_all(&bytes);
-                self.journal = Some((path, file));
-                Done::Journaled { bytes: bytes.len(), result }
-            }
-            Task::Stamp { attempt, path } => {
-                self.go_to(&path);
-                let stamp = |found: std::fs::Metadata| Some((found.modified().ok()?, found.len()));
-                Done::Stamped(attempt, std::fs::metadata(&path).ok().and_then(stamp))
-            }
-            Task::Remove(places) => {
-                self.go_to(Path::new("/tmp"));
-                places.remove();
-                Done::Removed
-            }
-            Task::Prune { own, keep } => {
-                self.go_to(&own);
-                prune::prune(&own, keep);
-                Done::Removed
-            }
-            Task::Forget { directory, own } => {
-                self.go_to(&directory);
-                prune::forget(&directory, &own);
-                Done::Removed
-            }
-            Task::FindCore { pid, signal, directory, took } => {
-                self.go_to(&directory);
-                Done::CoreFound(core_file::find(pid, signal, &directory, took))
+            if self.pass(&mut backend, &mut start, batch).is_err() {
+                return;
             }
         }
     }
 
-    fn go_to(&self, path: &Path) {
-        path.clone_into(&mut self.at.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    fn log(&mut self, rank: Rank, stream: Stream, write: impl FnOnce(&mut LogFiles) -> Result<(), LogError>) -> Done {
-        let Some(mut logs) = self.logs.take() else { return Done::Logged { bytes: [0, 0], failure: None } };
-        if let Some(path) = logs.path(rank, stream) {
-            self.go_to(&path);
+    /// Passes tasks on, and their answers back.
+    fn pass(
+        &mut self,
+        backend: &mut Option<Backend>,
+        start: &mut impl FnMut(&Helper) -> io::Result<Backend>,
+        tasks: Vec<Task>,
+    ) -> Result<(), Unwanted> {
+        if tasks.is_empty() {
+            return Ok(());
         }
-        let failure = write(&mut logs).err();
-        self.logged(logs, failure)
-    }
-
-    /// Tries to write the rest again. A failure was reported already.
-    fn retry(&mut self) -> Option<Done> {
-        let logs = self.logs.as_mut()?;
-        logs.retry().ok()?;
-        Some(Done::Recovered { bytes: std::mem::take(&mut self.uncredited) })
-    }
-
-    fn logged(&mut self, logs: LogFiles, failure: Option<LogError>) -> Done {
-        let bytes = if logs.unwritten() == 0 { std::mem::take(&mut self.uncredited) } else { [0, 0] };
-        self.logs = Some(logs);
-        Done::Logged { bytes, failure }
-    }
-
-    fn keep(&mut self, stream: Stream, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
-        let path = directory.path.join(format!("unwritten.{stream}"));
-        self.go_to(&path);
-        let file = &mut self.kept[stream.index()];
-        if file.is_none() {
-            directory.make()?;
-            *file = Some(create(&path)?);
+        // Where no process can be started, the job does not lose its report for that.
+        let backend =
+            backend.get_or_insert_with(|| start(&self.helper).unwrap_or_else(|_| Backend::Here(Box::default())));
+        match backend {
+            Backend::Here(storage) => tasks.into_iter().try_for_each(|task| self.answer(storage.perform(task))),
+            Backend::Helper { reader, writer } => {
+                let count = tasks.len();
+                let mut sent = tasks.iter().try_for_each(|task| send(writer, task));
+                for _ in 0..count {
+                    match sent.and_then(|()| receive(reader)) {
+                        Ok(done) => self.answer(done)?,
+                        Err(_) => {
+                            self.helper.has_failed.store(true, Ordering::Release);
+                            return Err(Unwanted);
+                        }
+                    }
+                    sent = Ok(());
+                }
+                Ok(())
+            }
         }
-        file.as_mut().map_or(Ok(()), |file| file.write_all(bytes))
+    }
+
+    fn answer(&mut self, done: Done) -> Result<(), Unwanted> {
+        match &done {
+            Done::Logged { is_behind, .. } => self.is_behind = *is_behind,
+            Done::Recovered { .. } | Done::GivenUp => self.is_behind = false,
+            Done::NotRecovered => return Ok(()),
+            _ => {}
+        }
+        self.outbox.send(done).map_err(|_| Unwanted)?;
+        self.waker.wake();
+        Ok(())
     }
 }
 
-/// Opens a file that is written from its start. Refuses what may block.
-fn create(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-    let mut options = File::options();
-    options.create(true).write(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
-    let file = options.open(path)?;
-    let metadata = file.metadata()?;
-    if metadata.file_type().is_fifo() {
-        return Err(io::Error::other("it is a FIFO, not a regular file"));
-    }
-    if metadata.is_file() {
-        file.set_len(0)?;
-    }
-    Ok(file)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Appends a piece to the unfinished file, which gets its name with the last one.
-fn add_to_result(path: &Path, piece: &ResultPiece) -> io::Result<()> {
-    let part = path.with_extension("part");
-    let mut options = File::options();
-    let mut file = match piece.is_first {
-        true => options.create(true).write(true).truncate(true).open(&part)?,
-        false => options.append(true).open(&part)?,
-    };
-    file.write_all(piece.data.as_bytes())?;
-    file.write_all(b"\n")?;
-    if piece.is_last { std::fs::rename(&part, path) } else { Ok(()) }
-}
+    fn files() -> (Files, Waker) {
+        let waker = Waker::new().expect("a waker");
+        let files = Files::start(JobId("0a1b2c3d".to_owned()), waker.handle().expect("a handle"));
+        (files.expect("a thread"), waker)
+    }
 
-/// Writes a file as a whole.
-pub(crate) fn save(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    create(path)?.write_all(bytes)
+    #[test]
+    fn a_storage_process_that_ends_is_no_silence_of_its_file_system() {
+        let (mut files, waker) = files();
+        let ends_at_once = |_: &Helper| {
+            let (ours, _) = socket::pair()?;
+            Ok(Backend::Helper { reader: io::BufReader::new(File::from(ours.try_clone()?)), writer: ours.into() })
+        };
+        let lane = Lane::with(Helper::default(), waker.handle().expect("a handle"), ends_at_once).expect("a thread");
+        files.lanes.insert(Destination::Journal, lane);
+        files.submit(Duration::ZERO, Task::Journal(b"x".to_vec()));
+        let begun = Instant::now();
+        let says = |files: &Files| files.why(Destination::Journal, RETRY);
+        while begun.elapsed() < Duration::from_secs(20) && says(&files).starts_with("no answer") {
+            std::thread::yield_now();
+        }
+        assert_eq!(says(&files), "the process that writes there has ended");
+        assert_eq!(files.busy_since(Destination::Journal), Some(Duration::ZERO));
+        assert_eq!(files.busy_since(Destination::Report), None, "another destination");
+        assert_eq!((files.end(), files.pids()), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn the_path_of_the_first_unanswered_task_is_blamed() {
+        let (mut files, _waker) = files();
+        let places = LogPlaces::directories(vec!["/logs".into()]);
+        let lane = Lane::broken();
+        files.lanes.insert(Destination::Logs, lane);
+        files.submit(Duration::ZERO, Task::OpenLogs { places: Box::new(places), world_size: 2 });
+        files.submit(Duration::ZERO, Task::Log { rank: Rank(1), stream: Stream::Stderr, bytes: Vec::new() });
+        assert_eq!(files.at(Destination::Logs), PathBuf::from("/logs"));
+        if let Some(lane) = files.lanes.get_mut(&Destination::Logs) {
+            lane.outstanding.pop_front();
+        }
+        assert_eq!(files.at(Destination::Logs), PathBuf::from("/logs/rank-0001.stderr"));
+        files.give_up(Destination::Logs);
+        assert!(files.is_idle(Destination::Logs));
+    }
 }

@@ -1,13 +1,13 @@
 //! The journal: the events of the job as lines of JSON in a file (`--journal`), from which `rankrun replay` makes the
 //! report again.
 
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rankrun_core::event::{Entry, JobEvent};
 
-use crate::delivery::files::{Files, Task};
+use crate::delivery::files::Files;
+use crate::delivery::task::{Failure, Task};
 
 /// Bytes that may wait for the file. With so many waiting, events are left out and counted: a job never waits for its
 /// journal.
@@ -68,11 +68,11 @@ impl Journal {
     }
 
     /// So many bytes were written, or could not be. Returns the message about a failure.
-    pub(crate) fn written(&mut self, bytes: usize, result: io::Result<()>) -> Option<String> {
+    pub(crate) fn written(&mut self, bytes: usize, result: Result<(), Failure>) -> Option<String> {
         self.waiting = self.waiting.saturating_sub(bytes);
         let error = result.err()?;
         let path = self.path.take()?;
         self.lines.clear();
-        Some(format!("cannot write the journal to \"{}\": {}", path.display(), rankrun_sys::reason(&error)))
+        Some(format!("cannot write the journal to \"{}\": {error}", path.display()))
     }
 }

@@ -104,6 +104,7 @@ impl Front {
                     self.node_event(from, at, gang::Event::Signalled { rank: worker.rank, record: stop });
                 }
                 self.rank_ended(from, worker.rank, status, at);
+                self.judge_alone(true);
             }
             ToFront::Gone { worker, outcome, left } => {
                 self.event(gang::Event::Gone { rank: worker.rank, outcome });
@@ -175,6 +176,7 @@ impl Front {
                 self.last_words.reports(now, worker.rank, reports);
             }
             ToFront::Hookless(found) => self.hookless(found),
+            ToFront::MpiSeen(found) => self.mpi_seen(found),
             ToFront::KilledForMemory { worker, detail, at } => {
                 self.node_event(from, at, gang::Event::OutOfMemory { rank: worker.rank, detail });
             }

@@ -10,19 +10,22 @@ use std::time::Duration;
 
 use rankrun_core::event::JobEvent;
 use rankrun_core::evidence::Class;
+use rankrun_core::fence::Clearance;
 use rankrun_core::gang::{self, Gang, Outside};
 use rankrun_core::headline::ended_by;
 use rankrun_core::job::{OnGiveup, StdinTarget};
 use rankrun_core::report::{AttemptReport, Report};
-use rankrun_core::restart::{Answer, AnswerError, Decision, Event, GiveUp, Outcome, Restarter, spoken};
+use rankrun_core::restart::{self, Answer, AnswerError, Decision, Event, GiveUp, Outcome, Restarter};
 use rankrun_core::verdict::{Verdict, verdict};
 use rankrun_core::{Attempt, ExitCode, JobSpec, Rank, WorkerId, WorkerStatus};
 use rankrun_wire::ToAgent;
 
 use crate::delivery::{LastLines, LastWords, Stamp, Task, report_of};
+use crate::job::alone::MpiWatch;
 use crate::job::front::Front;
 use crate::job::hooks::HookWatch;
 use crate::job::on_failure::Asked;
+use crate::job::proof::Clearing;
 use crate::job::report;
 use crate::job::signals::Roll;
 use crate::nodes::NodeHandle;
@@ -75,6 +78,8 @@ pub(crate) struct Present {
     planned_at: Option<Duration>,
     /// The end of the one that it follows, until all its ranks run.
     follows: Option<Follows>,
+    /// Nodes of it were lost, and may have ranks of it: the next one waits.
+    clearing: Option<Clearing>,
     /// When the ranks that are not ready are too late.
     ready_by: Option<Duration>,
     /// The ranks that have said that they are ready.
@@ -132,7 +137,7 @@ impl Attempts {
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let due = match &self.present.phase {
             Phase::Stamping { by } => Some(*by),
-            Phase::Waiting(wait) => Some(wait.until),
+            Phase::Waiting(wait) => Some(self.present.clearing.as_ref().map_or(wait.until, |clearing| clearing.look)),
             Phase::Running | Phase::Showing | Phase::Asking { .. } | Phase::Opening | Phase::Over => None,
         };
         let stopped = self.present.stopped.values().map(|(due, _)| *due).min();
@@ -158,7 +163,13 @@ impl Attempts {
     pub(crate) fn waits(&self) -> Option<(Duration, Option<Duration>, String)> {
         match &self.present.phase {
             Phase::Asking { since, .. } => Some((*since, None, "--on-failure is being asked".to_owned())),
-            Phase::Waiting(Wait { since, until, because }) => Some((*since, Some(*until), because.clone())),
+            Phase::Waiting(Wait { since, until, because }) => Some(match &self.present.clearing {
+                Some(clearing) if clearing.until > *until => {
+                    let what = format!("{} must prove that no rank is left there", clearing.nodes);
+                    (clearing.since, Some(clearing.until), what)
+                }
+                _ => (*since, Some(*until), because.clone()),
+            }),
             Phase::Running | Phase::Showing | Phase::Stamping { .. } | Phase::Opening | Phase::Over => None,
         }
     }
@@ -371,6 +382,16 @@ impl Front {
                 self.event(gang::Event::NotReady { rank, after });
             }
         }
+        let mut is_clear = true;
+        if let Phase::Waiting(_) = self.attempts.present.phase {
+            let before = self.attempts.present.clearing.take();
+            let (clearance, clearing) = self.clear_last_attempt(now, before);
+            self.attempts.present.clearing = clearing;
+            is_clear = clearance == Clearance::Clear;
+            if clearance == Clearance::Left {
+                return self.is_left_of_attempt();
+            }
+        }
         let until = match &self.attempts.present.phase {
             Phase::Showing => return self.show_rest(),
             Phase::Running | Phase::Stamping { .. } | Phase::Over => return,
@@ -384,9 +405,18 @@ impl Front {
                 _ => self.attempts.given_up = Some(before_the_next(why)),
             }
             self.end_agents();
-        } else if until.is_some_and(|until| until <= now) && !self.delivery.is_logging() {
+        } else if is_clear && until.is_some_and(|until| until <= now) && !self.delivery.is_logging() {
             self.begin_attempt(now);
         }
+    }
+
+    /// On a node that was lost, processes of the last attempt are left: no other begins.
+    fn is_left_of_attempt(&mut self) {
+        if let Some(Decision::GiveUp { why }) = self.decide(None, Event::Left) {
+            self.attempts.give_up(why.to_string());
+            self.attempts.is_to_requeue = self.plan.spec.restart.on_giveup == OnGiveup::Requeue;
+        }
+        self.end_agents();
     }
 
     /// Why no attempt may begin, whatever was decided. A guard that was lost at any time is lost until the job ends: nothing
@@ -410,6 +440,7 @@ impl Front {
             Outside::Signal(signal) => return Some(ended_by(&self.gang, signal)),
             Outside::Interrupted(rank) => return Some(format!("rank {rank}, which has the terminal, was interrupted")),
             Outside::Timeout => Some("the time limit was reached"),
+            Outside::Alone => Some("its ranks run MPI without being connected (--strict)"),
             Outside::OutputGone | Outside::OutputFailed => Some("its output could not be written"),
             Outside::AgentLost | Outside::GuardLost | Outside::WireUpLost => Some(OWN_LOST),
         };
@@ -427,6 +458,7 @@ impl Front {
         self.last_words = LastWords::default();
         self.last_lines = LastLines::default();
         self.hooks = HookWatch::new(plan.verbosity > 0, plan.timeout);
+        self.mpi_watch = MpiWatch::new(now, plan);
         self.standings.clear();
         self.looks.begin_attempt(&self.plan, now);
         (self.roll, self.drain_until, self.salvage) = (Roll::default(), None, None);
@@ -540,7 +572,7 @@ pub(crate) fn before_the_next(why: String) -> String {
 
 /// How long it is until an attempt begins, in a sentence that says that it does.
 pub(crate) fn spoken_wait(after: Duration) -> String {
-    if after < MOMENT { String::new() } else { format!(" in {}", spoken(after)) }
+    if after < MOMENT { String::new() } else { format!(" in {}", restart::spoken_wait(after)) }
 }
 
 /// Whether what is read from this cannot be read again.

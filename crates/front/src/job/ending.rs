@@ -21,7 +21,7 @@ use rankrun_sys::signal;
 use rankrun_wire::message::Containment;
 
 use crate::command::Known;
-use crate::delivery::{Directory, Done, Files, Task, Unusable};
+use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
 use crate::job::front::{Front, Outcome, Refused};
 use crate::job::refusal::Refusal;
 use crate::job::report;
@@ -40,6 +40,9 @@ const REPORT_BOUND: Duration = Duration::from_secs(1);
 const PROBE_BOUND: Duration = Duration::from_millis(200);
 /// The limit for each of these after a second signal.
 const HURRIED_BOUND: Duration = Duration::from_millis(200);
+/// What is waited for at the end. A progress file or a working directory that does not answer is not.
+const AWAITED: [Destination; 4] =
+    [Destination::Report, Destination::ErrorFile, Destination::Journal, Destination::Results];
 /// How long a file system may take to save the report, after it was printed.
 pub(crate) const SAVE_BOUND: Duration = Duration::from_secs(5);
 
@@ -108,7 +111,7 @@ impl Front {
         // find the cgroup.
         let keepers = self.nodes.iter().filter_map(NodeHandle::keeper);
         for keeper in keepers.filter(|keeper| !keeper.cgroup.as_deref().is_some_and(Path::exists)) {
-            self.delivery.files.submit(now, Task::Remove(keeper.places.clone()));
+            self.delivery.files.remove(now, keeper.places.clone());
         }
         let unusable = directory.as_ref().and_then(|directory| self.find_unusable(directory));
         let home = self.plan.report.home.as_deref();
@@ -117,6 +120,10 @@ impl Front {
             (Some(directory), None) => Some(report::shorten_home(&directory.path.join(REPORT), home)),
             (None, None) => Some("not saved: HOME is not set; see --report-dir".to_owned()),
         };
+        if let Some(enrolment) = self.enrolment.as_mut().filter(|_| is_printed) {
+            let node = report.culprit.as_ref().map(|culprit| format!(" (node {})", culprit.node));
+            enrolment.explain(format!("{}{}", report.summary, node.unwrap_or_default()));
+        }
         if self.plan.verbosity >= 0 && is_printed {
             let look =
                 Look { saved: end.saved.as_deref(), color: self.plan.color, is_quoted_above: end.is_quoted_above };
@@ -137,6 +144,7 @@ impl Front {
         self.write_out(Some(REPORT_BOUND));
         self.save(directory.filter(|_| unusable.is_none()), &report);
         self.requeue();
+        self.end_files();
         self.write_out(Some(REPORT_BOUND));
         let interrupted = verdict.interrupted.and_then(|finding| self.gang.ranks()[finding.rank.index()].status);
         let code = self.plan.codes.map_or(report.exit_code, |codes| codes.of(&report));
@@ -161,13 +169,26 @@ impl Front {
         let (mut processes, mut shared_memory, mut doubtful, mut released) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for summary in self.nodes.iter().filter_map(|node| node.summary.as_ref()) {
             processes.extend(summary.left.iter().cloned());
-            let text = |name: &OsString| name.to_string_lossy().into_owned();
-            shared_memory.extend(summary.shared_memory.iter().map(text));
-            doubtful.extend(summary.shared_memory_doubtful.iter().map(text));
             released += summary.released;
         }
-        // Without a summary the guard has cleaned up, by the agent's notes.
-        let is_removed = |node: &&NodeHandle| node.summary.as_ref().is_none_or(|summary| summary.shared_memory_removed);
+        // Where a job has several nodes, a name alone does not say where the file is.
+        let is_alone = self.seated().count() == 1;
+        let mut unchecked = Vec::new();
+        for node in self.seated() {
+            let text = |name: &OsString| match (name.to_string_lossy(), is_alone) {
+                (name, true) => name.into_owned(),
+                (name, false) => format!("{}:{name}", node.name),
+            };
+            match node.memory() {
+                Some(memory) => {
+                    shared_memory.extend(memory.created.iter().map(text));
+                    doubtful.extend(memory.doubtful.iter().map(text));
+                }
+                None => unchecked.push(node.name.clone()),
+            }
+        }
+        let removes = self.plan.spec.clean_shm == CleanShm::Job;
+        let is_removed = |node: &&NodeHandle| node.summary.as_ref().map_or(removes, |summary| summary.removes_memory);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // One value for all nodes: the weakest.
         let weak = self.nodes.iter().find(|node| !matches!(node.containment, Some(Containment::Cgroup)));
@@ -191,6 +212,7 @@ impl Front {
                 shared_memory,
                 shared_memory_removed: self.seated().all(|node| is_removed(&node)),
                 shared_memory_doubtful: doubtful,
+                shared_memory_unchecked: unchecked,
                 output: match (
                     self.seated().all(|node| node.is_drained),
                     is_written && !self.delivery.is_lost(),
@@ -262,8 +284,9 @@ impl Front {
         for (directory, path, bytes) in files {
             match bytes {
                 Ok(bytes) => {
-                    paths.push(path.clone());
-                    self.delivery.files.submit(now, Task::Save { directory, path, bytes });
+                    let task = Task::Save { directory, path: path.clone(), bytes };
+                    paths.push((task.destination(), path));
+                    self.delivery.files.submit(now, task);
                 }
                 Err(error) => self.note(cannot_write(&path, &rankrun_sys::reason(&error))),
             }
@@ -276,19 +299,30 @@ impl Front {
         }
         // The report lies beside the output that is kept.
         let bound = if self.is_hurried || self.delivery.is_keep_dead() { HURRIED_BOUND } else { SAVE_BOUND };
-        self.wait_for_files(bound, |files, _| files.is_idle());
+        self.wait_for_files(bound, |files, _| AWAITED.iter().all(|destination| files.is_idle(*destination)));
         for answer in std::mem::take(&mut self.delivery.answers) {
             if let Done::Saved { path, result } = answer {
-                paths.retain(|unanswered| *unanswered != path);
+                paths.retain(|(_, unanswered)| *unanswered != path);
                 if let Err(error) = result {
-                    self.note(cannot_write(&path, &rankrun_sys::reason(&error)));
+                    self.note(cannot_write(&path, &error.to_string()));
                 }
             }
         }
         let bound = if self.is_hurried { HURRIED_BOUND } else { bound };
-        for path in paths {
-            let why = format!("no answer from its file system for {} s", bound.as_secs_f64());
+        let files = &self.delivery.files;
+        let others = [Destination::Journal, Destination::Results].into_iter().filter(|other| !files.is_idle(*other));
+        paths.extend(others.map(|other| (other, files.at(other))));
+        for (destination, path) in paths {
+            let why = self.delivery.files.why(destination, bound);
             self.note(cannot_write(&path, &why));
+        }
+    }
+
+    /// Ends the storage processes, and names those that stay.
+    fn end_files(&mut self) {
+        for (pid, path) in self.delivery.files.end() {
+            let path = path.display();
+            self.note(format!("\"{path}\" does not answer: process {pid} of rankrun stays until it does"));
         }
     }
 
@@ -304,7 +338,7 @@ impl Front {
         self.delivery.answers.iter().find_map(unusable)
     }
 
-    /// Waits for the I/O thread. Returns whether the awaited answer came.
+    /// Waits for file systems. Returns whether the awaited answer came.
     fn wait_for_files(&mut self, bound: Duration, has_come: impl Fn(&Files, &[Done]) -> bool) -> bool {
         let was_hurried = self.is_hurried;
         let until = self.now() + if was_hurried { HURRIED_BOUND.min(bound) } else { bound };
@@ -404,9 +438,11 @@ impl Front {
         }
         self.prove_again();
         // All of them: what is left of one must not keep the others from being cleaned up.
-        let cleans_shm = self.plan.spec.clean_shm == CleanShm::Job;
+        let (attempt, clean_shm) = (self.plan.spec.attempt, self.plan.spec.clean_shm);
         let foreign = self.foreign();
-        let unproven: Vec<&NodeHandle> = self.nodes.iter().filter(|node| !node.prove(cleans_shm, &foreign)).collect();
+        let is_proved: Vec<bool> = self.nodes.iter_mut().map(|node| node.prove(attempt, clean_shm, &foreign)).collect();
+        let unproven: Vec<&NodeHandle> =
+            self.nodes.iter().zip(is_proved).filter(|(_, is_proved)| !is_proved).map(|(node, _)| node).collect();
         self.unproven = unproven.iter().filter(|it| it.place.is_some()).map(|node| node.name.clone()).collect();
         let left_out: Vec<String> =
             unproven.iter().filter(|it| it.place.is_none()).map(|node| node.name.clone()).collect();

@@ -23,6 +23,7 @@ use rankrun_wire::ToAgent;
 use crate::Plan;
 use crate::command::Known;
 use crate::delivery::{Delivery, Directory, LastLines, LastWords, Notes};
+use crate::job::alone::MpiWatch;
 use crate::job::attempts::Attempts;
 use crate::job::control::{Control, States};
 use crate::job::event::FrontEffect;
@@ -130,6 +131,7 @@ pub(crate) struct Front {
     pub(crate) last_words: LastWords,
     pub(crate) last_lines: LastLines,
     pub(crate) hooks: HookWatch,
+    pub(crate) mpi_watch: MpiWatch,
     pub(crate) looks: Looks,
     /// The socket for `rankrun status`, `stop` and `restart`.
     pub(crate) control: Control,
@@ -196,7 +198,8 @@ impl Front {
             .chain(ssh)
             .chain(provers)
             .chain(self.commands.iter().filter_map(Known::pid))
-            .chain(self.starter.under_way());
+            .chain(self.starter.under_way())
+            .chain(self.delivery.files.pids());
         self.strangers.iter().copied().chain(own).collect()
     }
 

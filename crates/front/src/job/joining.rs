@@ -13,7 +13,7 @@ use rankrun_wire::identity::PeerId;
 use rankrun_wire::message::Hello;
 
 use crate::job::front::{Front, Outcome, Refused};
-use crate::job::run::Token;
+use crate::job::token::Token;
 use crate::nodes::{News, NodeHandle, Srun, Step};
 
 /// How long the step of Slurm may take to end after the job.
@@ -34,9 +34,10 @@ impl Front {
         match enrolment.ready(peer, ready) {
             None => {}
             Some(News::Note(text)) => self.note(text),
-            Some(News::Ended { node, code }) => {
+            Some(News::Ended { node, code, memory }) => {
                 if let Some(joined) = self.nodes.get_mut(node.index()).and_then(NodeHandle::joined_mut) {
                     joined.ended = Some(code);
+                    joined.memory = memory;
                 }
             }
             Some(News::Joined { node, host, from, link }) => {
@@ -173,7 +174,7 @@ impl Front {
             agent: &self.plan.node,
             extra: &hosts.srun_args,
         };
-        let srun = Srun::start(&mut self.starter, &self.poller, Token::Srun(self.srun.len() as u8).encode(), &step)?;
+        let srun = Srun::start(&mut self.starter, &self.poller, Token::Srun(self.srun.len() as u32).encode(), &step)?;
         self.srun.push(srun);
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rankrun_core::fence::Loss;
 use rankrun_core::{NodeId, gang};
 
 use crate::job::front::Front;
@@ -44,9 +45,15 @@ impl Front {
                 joined.is_given_up = true;
             }
             let why = format!("no sign of life for {} s (--node-timeout)", timeout.as_secs_f64());
-            self.nodes[node.index()].kill_agent();
+            self.nodes[node.index()].give_up();
             self.lose_node(node, why);
         }
+    }
+
+    /// The agent of another machine is connected, and has not reported the end of its ranks in time.
+    pub(crate) fn give_up_node(&mut self, node: NodeId) {
+        self.nodes[node.index()].give_up();
+        self.lose_node(node, "its agent did not end the ranks in time".to_owned());
     }
 
     /// A node has been heard.
@@ -63,12 +70,13 @@ impl Front {
     /// One of several nodes is lost, with its ranks.
     pub(crate) fn lose_node(&mut self, node: NodeId, why: String) {
         let now = self.now();
+        let loss = self.loss(now);
         let handle = &mut self.nodes[node.index()];
         handle.link = None;
         if handle.lost.is_some() {
             return;
         }
-        handle.lost = Some(why.clone());
+        (handle.lost, handle.loss) = (Some(why.clone()), Some(loss));
         handle.has_ended();
         let (name, has_sent_all) = (handle.name.clone(), handle.is_drained);
         if self.is_gathering() && self.gang.stop_ordered().is_none() && self.map_left().is_some() {
@@ -86,6 +94,17 @@ impl Front {
             // The others may have sent everything before.
             self.attempt_drained();
         }
+    }
+
+    /// The loss of a node now, with the bounds of its agent.
+    fn loss(&self, now: Duration) -> Loss {
+        let stop = &self.plan.spec.stop;
+        // Where a stop has been sent before, the agent goes on with that.
+        let grace = match self.gang.stop_ordered() {
+            Some(_) => stop.grace_failure.max(stop.grace_outside).max(stop.grace_saving),
+            None => stop.grace_failure,
+        };
+        Loss { at: now, patience: self.patience(), grace }
     }
 
     /// The ranks of a node are lost with it; those of an attempt that runs without it are not.

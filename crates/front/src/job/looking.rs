@@ -11,6 +11,7 @@ use rankrun_core::job::StdinTarget;
 use rankrun_core::printable::{fit, printable};
 use rankrun_core::stacks::ProcessStack;
 use rankrun_core::stacks::fold::{Seen, Table, fold};
+use rankrun_core::stacks::odd::{Hang, OddRank};
 use rankrun_core::stacks::proof::{Finding, Proof, Standing};
 use rankrun_core::stacks::stall::{self, Action, Print, Stall, prints};
 use rankrun_core::testimony::Exception;
@@ -261,8 +262,9 @@ impl Front {
         );
         match spec.action {
             Action::Kill if doubt.is_none() => {
+                let odd = OddRank::of(&table.odd);
                 self.looks.for_report = Some(table);
-                self.event(gang::Event::Hang { silent });
+                self.event(gang::Event::Hang(Hang { silent, odd }));
             }
             Action::Kill | Action::Warn => {
                 let goes_on = match doubt {

@@ -4,6 +4,7 @@
 //! which the loop performs.
 
 mod agents;
+mod alone;
 mod attempts;
 mod control;
 mod ending;
@@ -26,6 +27,7 @@ mod run;
 mod signals;
 mod start;
 mod successors;
+mod token;
 
 pub(crate) use front::Outcome;
 pub use refusal::Refusal;

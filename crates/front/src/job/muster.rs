@@ -20,9 +20,10 @@ use rankrun_wire::greeting::{Greeting, Heard};
 use rankrun_wire::message::{Hello, Meeting, NodeStart};
 use rankrun_wire::{ToAgent, VERSION};
 
+use crate::delivery::Task;
 use crate::job::event::FrontEffect;
 use crate::job::front::{Front, Refused};
-use crate::job::run::Token;
+use crate::job::token::Token;
 use crate::link::Link;
 use crate::nodes::{Call, NodeHandle, OwnBinary, Ssh, has_proxy};
 
@@ -34,6 +35,8 @@ const TRIES: u32 = 6;
 const RETRY: Duration = Duration::from_millis(300);
 /// A node has at least so long to greet, however short `--node-timeout` is: ssh does much before that.
 const GREETING: Duration = Duration::from_secs(20);
+/// How long a login shell may take to start rankrun. Its startup files may be on a slow file system.
+const LOGIN_SHELL: Duration = Duration::from_secs(30);
 /// How long the words of an ssh that has failed are waited for.
 const WORDS: Duration = Duration::from_secs(2);
 /// How long it takes until the user is told for whom we wait, and then how often.
@@ -52,6 +55,8 @@ pub(crate) struct Muster {
     limits: Vec<(Resource, Option<u64>)>,
     /// The program's bytes, once a node has asked for them.
     binary: Option<Bytes>,
+    /// The nodes that wait for it to be read.
+    lack_binary: Vec<NodeId>,
     /// When to say next for whom we wait.
     progress_due: Option<Duration>,
     /// The ranks of this attempt have been started on the first node, and on the others.
@@ -84,6 +89,7 @@ impl Muster {
             umask: umask(),
             limits: soft_limits(),
             binary: None,
+            lack_binary: Vec::new(),
             progress_due: Some(PATIENCE),
             phase: Phase::Gathering,
             beat_due: Duration::ZERO,
@@ -163,7 +169,10 @@ impl Front {
                         failed.push((id, Step::Copy, why));
                     }
                     (None, None) => {
-                        failed.push((id, Step::Connect, format!("no answer within {} s", patience.as_secs())))
+                        let has_logged_in = remote.ssh.as_ref().is_some_and(Ssh::has_logged_in);
+                        let patience = if has_logged_in { patience.min(LOGIN_SHELL) } else { patience };
+                        let (step, why) = reach::silence(has_logged_in, patience.as_secs());
+                        failed.push((id, step, why));
                     }
                 }
                 continue;
@@ -264,23 +273,48 @@ impl Front {
                 &format!("the node is {system}, and this rankrun is for {ours}"),
             );
         }
+        let greet_by = Some(self.now() + self.plan.hosts.node_timeout.max(GREETING));
+        if let Some(remote) = self.nodes[node.index()].remote_mut() {
+            remote.greet_by = greet_by;
+        }
         let Some(muster) = &mut self.muster else { return };
-        if muster.binary.is_none() {
-            match build::bytes() {
-                Ok(bytes) => muster.binary = Some(bytes.into()),
-                Err(error) => return self.cannot_reach(node, Step::Copy, &rankrun_sys::reason(&error)),
+        if let Some(binary) = muster.binary.clone() {
+            return self.copy_binary(node, binary);
+        }
+        // It may lie on a file system that does not answer.
+        muster.lack_binary.push(node);
+        if muster.lack_binary.len() == 1 {
+            let now = self.now();
+            self.delivery.files.submit(now, Task::ReadBinary);
+        }
+    }
+
+    /// This program was read: the nodes that wait for it get it.
+    pub(crate) fn hear_binary(&mut self) {
+        let Some(read) = self.delivery.binary.take() else { return };
+        let Some(muster) = &mut self.muster else { return };
+        let nodes = std::mem::take(&mut muster.lack_binary);
+        let read = read.map(Bytes::from);
+        muster.binary = read.as_ref().ok().cloned();
+        for node in nodes {
+            match &read {
+                Ok(binary) => self.copy_binary(node, binary.clone()),
+                Err(failure) => self.cannot_reach(node, Step::Copy, &failure.to_string()),
             }
         }
-        let Some(binary) = muster.binary.clone() else { return };
-        if self.plan.verbosity > 0 {
-            let name = &self.nodes[node.index()].name;
-            self.note(format!("copying rankrun to {name} ({:.1} MB)", binary.len() as f64 / 1e6));
-        }
+    }
+
+    fn copy_binary(&mut self, node: NodeId, binary: Bytes) {
         let greet_by = Some(self.now() + self.plan.hosts.node_timeout.max(GREETING));
         let Some(remote) = self.nodes[node.index()].remote_mut() else { return };
-        if let Some(ssh) = &mut remote.ssh {
-            (remote.unsent, remote.greet_by) = (Some(binary.len()), greet_by);
-            ssh.send(binary);
+        // The node may have been given up meanwhile.
+        let Some(ssh) = &mut remote.ssh else { return };
+        (remote.unsent, remote.greet_by) = (Some(binary.len()), greet_by);
+        let megabytes = binary.len() as f64 / 1e6;
+        ssh.send(binary);
+        if self.plan.verbosity > 0 {
+            let name = &self.nodes[node.index()].name;
+            self.note(format!("copying rankrun to {name} ({megabytes:.1} MB)"));
         }
     }
 
@@ -322,7 +356,7 @@ impl Front {
         if self.refused.is_some() || self.gang.stop_ordered().is_some() {
             return;
         }
-        let why = if why.is_empty() { "ssh says nothing" } else { why };
+        let why = if why.is_empty() { "ssh printed no reason" } else { why };
         if self.map_left().is_some() {
             self.note(format!("node {name}: {step}: {why}"));
             return self.begin_without();
@@ -344,10 +378,16 @@ impl Front {
     /// ssh has written to stderr.
     pub(crate) fn read_words(&mut self, node: NodeId) {
         let registry = self.poller.registry();
+        let by = self.now() + LOGIN_SHELL;
         let handle = &mut self.nodes[node.index()];
         let name = handle.name.clone();
-        let Some(ssh) = handle.remote_mut().and_then(|it| it.ssh.as_mut()) else { return };
+        let Some(remote) = handle.remote_mut() else { return };
+        let Some(ssh) = &mut remote.ssh else { return };
+        let had_logged_in = ssh.has_logged_in();
         ssh.read_words(&registry);
+        if ssh.has_logged_in() && !had_logged_in {
+            remote.greet_by = remote.greet_by.map(|greet_by| greet_by.min(by));
+        }
         // What it says before is told if it fails.
         if ssh.has_greeted {
             for line in ssh.new_words() {
@@ -462,19 +502,24 @@ impl Front {
     /// What the agent of a node needs for that.
     pub(super) fn node_start(&self, node: NodeId, place: NodeRank, meeting: Meeting) -> NodeStart {
         let is_away = self.nodes[node.index()].remote().is_some();
-        let patience = match self.plan.hosts.on_front_lost {
-            OnFrontLost::Kill => self.plan.hosts.node_timeout,
-            OnFrontLost::Wait(longer) => self.plan.hosts.node_timeout + longer,
-        };
+        let patience = self.patience();
         NodeStart {
             node: place,
-            spec: self.plan.spec.clone(),
+            spec: self.spec_for(node),
             meeting,
             hosts: self.seated().filter_map(|node| node.about.as_ref()).map(|about| about.host.clone()).collect(),
             sends_stdin: (is_away || self.stdin.is_some()) && self.reads_stdin(node),
             patience: is_away.then_some(patience),
             umask: self.muster.as_ref().filter(|_| is_away).map(|muster| muster.umask),
             limits: self.muster.as_ref().filter(|_| is_away).map(|muster| muster.limits.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// How long the agent of another node may miss us until it ends its ranks.
+    pub(super) fn patience(&self) -> Duration {
+        match self.plan.hosts.on_front_lost {
+            OnFrontLost::Kill => self.plan.hosts.node_timeout,
+            OnFrontLost::Wait(longer) => self.plan.hosts.node_timeout + longer,
         }
     }
 

@@ -2,15 +2,16 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::sync_channel;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rankrun_core::evidence::{Class, LeftOut};
 use rankrun_core::report::{Left, Report, SCHEMA};
 use rankrun_core::{ExitCode, JobId, Rank};
+use rankrun_sys::poll::Waker;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Plan;
-use crate::delivery::{forget, save};
+use crate::delivery::{Destination, Directory, Done, Files, Task};
 use crate::job::ending::{REPORT, SAVE_BOUND, cannot_write};
 use crate::job::report;
 
@@ -45,22 +46,35 @@ impl Refusal {
     pub fn save(&self, directory: &Path) -> Result<(), String> {
         let path = directory.join(REPORT);
         let json = report::to_json(&self.report()).map_err(|error| cannot_write(&path, &error.to_string()))?;
-        let (answer, answers) = sync_channel(1);
-        let (directory, file, own) = (directory.to_owned(), path.clone(), self.job.clone());
-        // The file system may never answer.
-        let write = move || {
-            let result = std::fs::create_dir_all(&directory).and_then(|()| save(&file, &json));
-            forget(&directory, &own);
-            // The receiver is gone if it took too long.
-            let _ = answer.send(result);
-        };
-        let thread = std::thread::Builder::new().name("report".to_owned()).spawn(write);
-        let result = thread.and_then(|_| {
-            answers.recv_timeout(SAVE_BOUND).map_err(|_| {
-                io::Error::other(format!("no answer from its file system for {} s", SAVE_BOUND.as_secs_f64()))
-            })?
-        });
+        let result = self.write(directory, &path, json);
         result.map_err(|error| cannot_write(&path, &rankrun_sys::reason(&error)))
+    }
+
+    fn write(&self, directory: &Path, path: &Path, bytes: Vec<u8>) -> io::Result<()> {
+        let waker = Waker::new()?;
+        let mut files = Files::start(self.job.clone(), waker.handle()?)?;
+        let directory = Directory { path: directory.to_owned(), below: None, is_chosen: true };
+        let own = Task::Forget { directory: directory.path.clone(), own: self.job.clone() };
+        files.submit(Duration::ZERO, Task::Save { directory: Some(directory), path: path.to_owned(), bytes });
+        files.submit(Duration::ZERO, own);
+        let until = Instant::now() + SAVE_BOUND;
+        let mut result = None;
+        while !files.is_idle(Destination::Report) {
+            while let Some(done) = files.next(Duration::ZERO) {
+                if let Done::Saved { result: saved, .. } = done {
+                    result = Some(saved.map_err(io::Error::other));
+                }
+            }
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                break;
+            }
+            let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
+            // A failed wait ends at the time limit.
+            let _ = poll(&mut [PollFd::new(&waker, PollFlags::IN)], Some(&timeout));
+            waker.clear();
+        }
+        result.unwrap_or_else(|| Err(io::Error::other(files.why(Destination::Report, SAVE_BOUND))))
     }
 
     fn report(&self) -> Report {
@@ -89,6 +103,7 @@ impl Refusal {
             standings: Vec::new(),
             stacks: None,
             hookless: Vec::new(),
+            alone: Vec::new(),
             next: Vec::new(),
         }
     }

@@ -97,9 +97,10 @@ pub(crate) fn make<'a>(
         standings: end.standings.clone(),
         stacks: end.stacks.clone(),
         hookless: {
-            let outside = gang.outside().filter(|_| verdict.culprit.is_none());
+            let outside = gang.outside().filter(|_| verdict.culprit.is_none() || verdict.class == Some(Class::Hang));
             that_matter(gang, &end.standings, Occasion { now: gang.stop_ordered().unwrap_or(end.took), outside })
         },
+        alone: gang.alone().to_vec(),
         next: Vec::new(),
     };
     report.next = advice(&report, facts.commands.len());
@@ -315,6 +316,7 @@ mod tests {
                 standings: Vec::new(),
                 stacks: None,
                 hookless: Vec::new(),
+                alone: Vec::new(),
                 next: Vec::new(),
             };
             let json = to_json(&report).expect("plain data");

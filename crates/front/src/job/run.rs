@@ -5,14 +5,14 @@ use std::time::Duration;
 use rankrun_agent::Act;
 use rankrun_core::{NodeId, gang};
 use rankrun_sys::poll::Ready;
-use rankrun_wire::identity::PeerId;
 use rankrun_wire::{Frame, ToAgent};
 
 use crate::delivery::DeliveryEvent;
-use crate::job::control::{ClientId, Ours};
+use crate::job::control::Ours;
 use crate::job::event::{FrontEffect, FrontEvent};
 use crate::job::front::{Front, Outcome, Salvage};
 use crate::job::muster::Muster;
+use crate::job::token::Token;
 use crate::link::{LinkError, send_to_all};
 use crate::nodes::Enrolment;
 
@@ -24,58 +24,6 @@ const SALVAGE_STEP: Duration = Duration::from_secs(3);
 pub(crate) const RELEASE_BOUND: Duration = Duration::from_secs(3);
 /// How often to check the window size while a rank has the terminal: the kernel then sends SIGWINCH only to the rank.
 const WINDOW_STEP: Duration = Duration::from_millis(500);
-
-/// The token of a descriptor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Token {
-    Signals,
-    Waker,
-    /// The stream to an agent.
-    Node(NodeId),
-    /// What a srun writes, by the number of its step.
-    Srun(u8),
-    /// What ssh writes to stderr for a node.
-    Words(NodeId),
-    /// Where nodes connect that join, and those that have connected and are not admitted.
-    Door,
-    Newcomer(PeerId),
-    Control(Ours),
-}
-
-/// Set in the tokens of the control socket's connections, and in those of the stderr of ssh.
-const CLIENT: u64 = 1 << 63;
-const WORDS: u64 = 1 << 62;
-const NEWCOMER: u64 = 1 << 61;
-
-impl Token {
-    pub(crate) fn encode(self) -> u64 {
-        match self {
-            Token::Signals => 0,
-            Token::Waker => 1,
-            Token::Control(Ours::Listener) => 2,
-            Token::Door => 3,
-            Token::Srun(step) => 4 + u64::from(step),
-            Token::Node(node) => 6 + u64::from(node.0),
-            Token::Newcomer(peer) => NEWCOMER | peer.0,
-            Token::Words(node) => WORDS | u64::from(node.0),
-            Token::Control(Ours::Client(client)) => CLIENT | u64::from(client.0),
-        }
-    }
-
-    fn decode(token: u64) -> Token {
-        match token {
-            0 => Token::Signals,
-            1 => Token::Waker,
-            2 => Token::Control(Ours::Listener),
-            3 => Token::Door,
-            step @ (4 | 5) => Token::Srun(step as u8 - 4),
-            client if client & CLIENT != 0 => Token::Control(Ours::Client(ClientId(client as u32))),
-            words if words & WORDS != 0 => Token::Words(NodeId(words as u32)),
-            peer if peer & NEWCOMER != 0 => Token::Newcomer(PeerId(peer & !NEWCOMER)),
-            node => Token::Node(NodeId((node - 6) as u32)),
-        }
-    }
-}
 
 impl Front {
     /// Runs until all agents have ended or are lost, and then ends the job.
@@ -93,7 +41,7 @@ impl Front {
                 break;
             }
             // While output keeps coming, a silent rank may only be slow.
-            let quiet = !ready.iter().any(|event| matches!(Token::decode(event.token), Token::Node(_)));
+            let quiet = !ready.iter().any(|event| matches!(Token::decode(event.token), Some(Token::Node(_))));
             for &event in &ready {
                 self.dispatch(event);
             }
@@ -131,6 +79,7 @@ impl Front {
         let waits = waits.chain([self.control.deadline(), self.states.deadline(), self.starter.deadline(now)]);
         let deadlines =
             waits.chain([self.gang.deadline(), self.delivery.deadline(), self.hooks.deadline(), self.looks.deadline()]);
+        let deadlines = deadlines.chain([self.mpi_watch.deadline()]);
         deadlines.flatten().min().map(|deadline| deadline.saturating_sub(now))
     }
 
@@ -139,7 +88,8 @@ impl Front {
         if !self.poller.is_current(ready) {
             return;
         }
-        match Token::decode(ready.token) {
+        let Some(token) = Token::decode(ready.token) else { return };
+        match token {
             Token::Srun(_) => self.read_srun(),
             Token::Words(node) => self.read_words(node),
             Token::Door => {
@@ -183,6 +133,7 @@ impl Front {
                 let now = self.now();
                 self.delivery.receive(now);
                 self.take_news();
+                self.hear_binary();
                 self.hear_answer();
                 if let Some(piece) = self.stdin.as_ref().filter(|_| self.has_started()).and_then(|stdin| stdin.next()) {
                     self.take(FrontEvent::Stdin(piece));
@@ -320,6 +271,7 @@ impl Front {
             FrontEffect::Act { node, act } => {
                 let node = &self.nodes[node.index()];
                 match act {
+                    Act::GiveUpAgent if node.remote().is_some() => self.give_up_node(node.id),
                     Act::KillAgent => node.kill_agent(),
                     Act::KillGuard => node.kill_guard(),
                     Act::GiveUpAgent => return vec![lost((node.id, LinkError::Ended))],
@@ -374,6 +326,7 @@ impl Front {
         self.watch_nodes(now);
         self.muster_due(now);
         self.look_for_hooks(now);
+        self.look_for_mpi(now);
         self.looks_due(now);
         self.suspect(now);
         self.ask_who_is_alive(now);

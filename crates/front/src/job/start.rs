@@ -23,7 +23,10 @@ use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Plan;
-use crate::delivery::{Delivery, Done, Files, Journal, LastLines, LastWords, Notes, Opened, Task, Threads};
+use crate::delivery::{
+    Delivery, Destination, Done, Files, Journal, LastLines, LastWords, Notes, Opened, Task, Threads,
+};
+use crate::job::alone::MpiWatch;
 use crate::job::attempts::Attempts;
 use crate::job::control::{Control, States};
 use crate::job::front::{Front, Outcome, OwnDirectory};
@@ -32,9 +35,9 @@ use crate::job::looking::Looks;
 use crate::job::muster::Muster;
 use crate::job::refusal::Refusal;
 use crate::job::report;
-use crate::job::run::Token;
 use crate::job::signals::Roll;
 use crate::job::successors::Successors;
+use crate::job::token::Token;
 use crate::join::Join;
 use crate::nodes::{Bootstrap, Collectives, Debts, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget};
 use crate::starter::Starter;
@@ -103,7 +106,8 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
     // From here on a signal ends the job, not this process, which then could not clean up.
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
     if plan.die_with_parent {
-        fork::end_with_parent(signal::SIGTERM).map_err(failed("watch for the end of the parent"))?;
+        fork::end_with_parent(fork::parent_pid(), signal::SIGTERM)
+            .map_err(failed("watch for the end of the parent"))?;
     }
     let foreign: Vec<i32> = proc::own_children();
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
@@ -142,38 +146,39 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
     let (logs, journal) = (plan.logs.as_ref().map(|logs| logs.places(&plan.spec)), plan.journal.take());
     let mut what = Vec::new();
     if let Some(places) = &logs {
-        what.push(format!("cannot write log files to \"{}\"", places.first().display()));
+        what.push((Destination::Logs, format!("cannot write log files to \"{}\"", places.first().display())));
         let world_size = plan.spec.map.world_size();
         files.submit(Duration::ZERO, Task::OpenLogs { places: Box::new(places.clone()), world_size });
     }
     if let Some(path) = &journal {
-        what.push(format!("cannot write the journal to \"{}\"", path.display()));
+        what.push((Destination::Journal, format!("cannot write the journal to \"{}\"", path.display())));
         files.submit(Duration::ZERO, Task::OpenJournal(path.clone()));
     }
     let until = Instant::now() + plan.drain;
     loop {
-        // Results come in the order of the tasks.
         while let Some(done) = files.next(Duration::ZERO) {
-            let failure = match done {
+            let (destination, failure) = match done {
                 Done::LogsOpened(result) => {
                     opened.logs = true;
-                    result.err().map(|error| match logs.as_ref().is_some_and(|logs| logs.first() == error.path) {
-                        true => error.source,
-                        false => io::Error::other(format!("{error}: {}", rankrun_sys::reason(&error.source))),
-                    })
+                    let failure = result.err().map(|error| {
+                        let is_first = logs.as_ref().is_some_and(|logs| logs.first() == error.path);
+                        io::Error::other(if is_first { error.why } else { error.to_string() })
+                    });
+                    (Destination::Logs, failure)
                 }
                 Done::JournalOpened(result) => {
                     opened.journal = Journal::new(journal.clone());
-                    result.err()
+                    (Destination::Journal, result.err().map(io::Error::other))
                 }
-                _ => None,
+                _ => continue,
             };
-            let what = what.remove(0);
             if let Some(source) = failure {
-                return Err(refused(&what, source));
+                let what = what.iter().find(|(at, _)| *at == destination).map_or("cannot write", |(_, what)| what);
+                return Err(refused(what, source));
             }
+            what.retain(|(at, _)| *at != destination);
         }
-        let Some(what) = what.first() else { return Ok(opened) };
+        let Some((destination, what)) = what.first() else { return Ok(opened) };
         while let Some((number, sender)) = signals.next() {
             opened.signals.push((number, sender));
             if [signal::SIGINT, signal::SIGTERM, signal::SIGHUP].contains(&number) {
@@ -186,7 +191,7 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
         }
         let rest = until.saturating_duration_since(Instant::now());
         if rest.is_zero() {
-            let text = format!("no answer from its file system for {} s (--drain)", plan.drain.as_secs_f64());
+            let text = format!("{} (--drain)", files.why(*destination, plan.drain));
             return Err(refused(what, io::Error::new(io::ErrorKind::TimedOut, text)));
         }
         let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
@@ -256,7 +261,7 @@ fn make(
     let poller = Poller::new().map_err(failed("make an epoll set"))?;
     let handle = || waker.handle().map_err(failed("make an event descriptor"));
     // Ranks may use up the user's limit on processes and threads: start our own threads before the first rank.
-    let mut threads = Threads::start(&waker).map_err(no_thread)?;
+    let mut threads = Threads::start(plan.spec.job.clone(), &waker).map_err(no_thread)?;
     // Programs that it may have to start.
     let starts =
         muster.is_some() || plan.spec.restart.on_failure.is_some() || plan.spec.restart.on_giveup == OnGiveup::Requeue;
@@ -310,6 +315,7 @@ fn make(
         last_words: LastWords::default(),
         last_lines: LastLines::default(),
         hooks: HookWatch::new(plan.verbosity > 0, plan.timeout),
+        mpi_watch: MpiWatch::new(Duration::ZERO, &plan),
         looks: Looks::new(&plan),
         control: Control::new(poller.registry(), |ours| Token::Control(ours).encode()),
         states: States::default(),

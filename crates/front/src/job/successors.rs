@@ -216,6 +216,7 @@ impl Front {
             self.attempts.present.are_read.remove(&rank);
             self.last_words.forget(rank);
             self.last_lines.forget(rank);
+            self.mpi_watch.sights.forget(rank);
             self.delivery.presenter.begin_rank(rank);
             let mut spec = self.plan.spec.clone();
             spec.attempt = self.successors.attempts.get(&rank).map_or(Attempt(0), |begun| begun.attempt);

@@ -89,7 +89,7 @@ impl Dialer<'_> {
         let mut wait = FIRST_WAIT;
         let mut last = String::new();
         loop {
-            match self.try_once(node, purpose, until) {
+            match self.try_once(node, &purpose, until) {
                 Ok(Tried::Accepted(accepted, transport)) => return Ok((accepted, transport)),
                 Ok(Tried::Denied(source)) => return Err(DialError::Denied { at: self.at.clone(), source }),
                 Ok(Tried::Signal(signal)) => return Err(DialError::Signal(signal)),
@@ -125,7 +125,7 @@ impl Dialer<'_> {
         Ok(self.asked_to_end())
     }
 
-    fn try_once(&mut self, node: &mut Node, purpose: Purpose, until: Instant) -> Result<Tried, Failed> {
+    fn try_once(&mut self, node: &mut Node, purpose: &Purpose, until: Instant) -> Result<Tried, Failed> {
         let addresses = match self.look_up(until)? {
             Found::Addresses(addresses) => addresses,
             Found::Signal(signal) => return Ok(Tried::Signal(signal)),
@@ -175,7 +175,7 @@ impl Dialer<'_> {
     fn try_address(
         &self,
         node: &mut Node,
-        purpose: Purpose,
+        purpose: &Purpose,
         address: SocketAddr,
         until: Instant,
     ) -> Result<Tried, Failed> {
@@ -200,7 +200,7 @@ impl Dialer<'_> {
         }
         poller.remove(&stream)?;
         socket::watch_peer(&stream)?;
-        let mut connector = match Connector::new(node, purpose) {
+        let mut connector = match Connector::new(node, purpose.clone()) {
             Ok(connector) => connector,
             Err(error) => return Ok(Tried::Denied(error)),
         };
@@ -209,7 +209,7 @@ impl Dialer<'_> {
         loop {
             // The front has its own limit for what comes before the claim. The answer to a node that has ended comes at the end
             // of the job.
-            let bound = (purpose == Purpose::Join || !connector.has_claimed()).then_some(until);
+            let bound = (*purpose == Purpose::Join || !connector.has_claimed()).then_some(until);
             if let Some(signal) = self.wait(&mut poller, bound, &mut ready)? {
                 return Ok(Tried::Signal(signal));
             }

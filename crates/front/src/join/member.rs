@@ -6,15 +6,15 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rankrun_agent::{Clock, GuardState, Keeper, LOOK_STEP, LastKnown, Options, launch_in};
+use rankrun_agent::{Clock, GuardState, Keeper, LOOK_STEP, LastKnown, Options, Proof, launch_in};
 use rankrun_core::{ExitCode, JobId, LocalRank, NodeRank, Rank, RankMap};
 use rankrun_output::{Config, Names};
 use rankrun_sys::fork;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_wire::identity::{Accepted, Admission, Node, Purpose};
-use rankrun_wire::{Tap, Transport};
+use rankrun_wire::identity::{Accepted, Admission, MAX_ENROLMENT, Node, Purpose};
+use rankrun_wire::{Memory, Tap, Transport};
 
 use super::dial::{DialError, Dialer};
 use super::own_output::OwnOutput;
@@ -31,6 +31,8 @@ const GUARD_BOUND: Duration = Duration::from_secs(15);
 const TELL_BOUND: Duration = Duration::from_secs(20);
 /// The same if the front has closed the stream before the agent.
 const ORPHAN_BOUND: Duration = Duration::from_secs(5);
+/// Bytes of names of shared memory that are sent with it: the message has a limit ([`MAX_ENROLMENT`]), and a certificate in it.
+const MEMORY_MOST: usize = MAX_ENROLMENT / 4;
 /// How long our own stdout and stderr may take for the last output.
 const OUTPUT_BOUND: Duration = Duration::from_secs(5);
 
@@ -127,7 +129,7 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
         is_orphan: false,
         signal: None,
     };
-    running.run_to_end(&join, &mut node, color)
+    running.run_to_end(&join, &mut node, color, is_quiet)
 }
 
 /// The names of ranks in the tags of this node's own output.
@@ -160,10 +162,11 @@ struct Running {
 }
 
 impl Running {
-    fn run_to_end(mut self, join: &Join, node: &mut Node, color: bool) -> Result<Outcome, DialError> {
+    fn run_to_end(mut self, join: &Join, node: &mut Node, color: bool, is_quiet: bool) -> Result<Outcome, DialError> {
         // Bytes may have come with the admission.
         self.read_front();
-        let code = self.await_guard()?;
+        let (code, memory) = self.await_guard()?;
+        let memory = memory.map(|memory| memory.within(MEMORY_MOST));
         let now = self.clock.now();
         // Where the front has gone first it may be at its end, as this node is.
         let bound = if self.is_orphan { ORPHAN_BOUND } else { TELL_BOUND };
@@ -175,10 +178,16 @@ impl Running {
             known: self.known,
             note: &mut |_| {},
         };
-        let over = dialer.dial(node, Purpose::Ended { code: code.0 }, bound);
+        let over = dialer.dial(node, Purpose::Ended { code: code.0, memory }, bound);
         let last = self.output.map(|output| output.finish(now, OUTPUT_BOUND)).unwrap_or_default();
         let outcome = match (over, self.signal) {
-            (Ok((Accepted::Over { code: job }, _)), _) => Outcome { code: ExitCode(job), raise: None },
+            (Ok((Accepted::Over { code: job, why }, _)), _) => {
+                // Only node 0 has the report: without the line nothing in this node's log says why its ranks were ended.
+                if !why.is_empty() && !is_quiet {
+                    report::note(&format!("the job has ended: {why}; the report is on node 0"));
+                }
+                Outcome { code: ExitCode(job), raise: None }
+            }
             (_, Some(signal)) | (Err(DialError::Signal(signal)), None) => {
                 Outcome { code: ExitCode::signal(signal), raise: Some(signal) }
             }
@@ -194,8 +203,8 @@ impl Running {
         Ok(if is_left { Outcome { code, raise: None } } else { outcome })
     }
 
-    /// Moves bytes until agent and guard have ended. Returns whether nothing is left.
-    fn await_guard(&mut self) -> io::Result<ExitCode> {
+    /// Moves bytes until agent and guard have ended. Returns whether nothing is left, and what the guard has found in /dev/shm.
+    fn await_guard(&mut self) -> io::Result<(ExitCode, Option<Memory>)> {
         let mut ready: Vec<Ready> = Vec::new();
         let mut ended_at = None;
         loop {
@@ -223,10 +232,8 @@ impl Running {
             }
             self.look_after(now);
         }
-        Ok(match self.keeper.prove(LastKnown::default(), &[]) {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::LEFT_BEHIND,
-        })
+        let Proof { is_empty, memory } = self.keeper.prove(LastKnown::unknown(), &[]);
+        Ok((if is_empty { ExitCode::SUCCESS } else { ExitCode::LEFT_BEHIND }, memory))
     }
 
     fn dispatch(&mut self, event: Ready) {

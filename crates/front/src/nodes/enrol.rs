@@ -9,6 +9,7 @@ use std::time::Duration;
 use rankrun_core::roster::{Request, Roster};
 use rankrun_core::{JobId, NodeRank};
 use rankrun_sys::poll::{Poller, Ready};
+use rankrun_wire::Memory;
 use rankrun_wire::identity::{
     AcceptError, Arrival, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Secret, Tokens, Waiting,
 };
@@ -17,6 +18,8 @@ use crate::link::Link;
 
 /// Notes about connections that were turned away. A port that is open is scanned by others; nothing is said of the rest.
 const MAX_NOTES: usize = 10;
+/// Characters of how the job has ended: the message has a limit.
+const MOST_WHY: usize = 300;
 
 /// What has happened at the door.
 #[derive(Debug)]
@@ -28,10 +31,11 @@ pub(crate) enum News {
         from: IpAddr,
         link: Box<Link>,
     },
-    /// Agent and guard of a node have ended, the guard with this code.
+    /// Agent and guard of a node have ended, the guard with this code and with what it has found in /dev/shm.
     Ended {
         node: NodeRank,
         code: u8,
+        memory: Option<Memory>,
     },
     Note(String),
 }
@@ -47,6 +51,8 @@ pub(crate) struct Enrolment {
     closed: Option<&'static str>,
     /// What was said of connections that were turned away: each text once.
     notes: BTreeSet<String>,
+    /// How the job has ended, in one line.
+    why: String,
     node_token: fn(NodeRank) -> u64,
 }
 
@@ -63,7 +69,15 @@ impl Enrolment {
     ) -> io::Result<Enrolment> {
         let listener = Listener::bind(None, ports, poller.registry(), tokens, Door::new(secret, job)?)?;
         let roster = Roster::new(nodes, front);
-        Ok(Enrolment { listener, roster, waiting: Vec::new(), closed: None, notes: BTreeSet::new(), node_token })
+        Ok(Enrolment {
+            listener,
+            roster,
+            waiting: Vec::new(),
+            closed: None,
+            notes: BTreeSet::new(),
+            why: String::new(),
+            node_token,
+        })
     }
 
     /// The port at which it listens.
@@ -100,9 +114,10 @@ impl Enrolment {
 
     fn arrived(&mut self, arrival: Arrival) -> Option<News> {
         let Arrival { id, from, claimed } = arrival;
-        if let (Purpose::Ended { code }, Some(node)) = (claimed.purpose, claimed.was) {
+        if let (Purpose::Ended { code, memory }, Some(node)) = (&claimed.purpose, claimed.was) {
+            let (code, memory) = (*code, memory.clone());
             self.waiting.push((id, self.listener.hold(id)?));
-            return Some(News::Ended { node, code });
+            return Some(News::Ended { node, code, memory });
         }
         if let Some(why) = self.closed {
             self.listener.refuse(id, why);
@@ -145,10 +160,16 @@ impl Enrolment {
         Some(News::Note(text))
     }
 
+    /// How the job has ended, which the nodes that wait are told.
+    pub(crate) fn explain(&mut self, why: String) {
+        self.why = why;
+    }
+
     /// The job is over: tells the nodes that wait.
     pub(crate) fn dismiss(self, code: u8) {
+        let why: String = self.why.chars().take(MOST_WHY).collect();
         for (_, waiting) in self.waiting {
-            waiting.dismiss(self.listener.door(), code);
+            waiting.dismiss(self.listener.door(), code, &why);
         }
     }
 }

@@ -75,6 +75,10 @@ pub enum HostsOrigin {
     Pbs,
     /// An LSF job.
     Lsf,
+    /// A job of Grid Engine in a parallel environment.
+    GridEngine,
+    /// An OAR job.
+    Oar,
 }
 
 /// How nodes are reached over ssh.

@@ -4,15 +4,17 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use rankrun_agent::{Act, GuardState, Keeper, LastKnown, Launched};
+use rankrun_agent::{Act, GuardState, Keeper, LastKnown, Launched, Proof};
+use rankrun_core::fence::{Fate, Loss};
+use rankrun_core::job::CleanShm;
 use rankrun_core::node_clock::NodeClock;
 use rankrun_core::reach::{Step, essence};
 use rankrun_core::silence::Silence;
-use rankrun_core::{ExitCode, NodeId, NodeRank, Rank, RankMap};
+use rankrun_core::{Attempt, ExitCode, NodeId, NodeRank, Rank, RankMap};
 use rankrun_sys::poll::Poller;
 use rankrun_sys::process::ProcessRef;
-use rankrun_wire::ToAgent;
 use rankrun_wire::message::{Containment, Summary};
+use rankrun_wire::{Memory, ToAgent};
 
 use crate::link::{Link, LinkError};
 use crate::nodes::hosts::NodeTarget;
@@ -61,6 +63,8 @@ pub(crate) struct Joined {
     pub(crate) is_admitted: bool,
     /// With what its guard has ended.
     pub(crate) ended: Option<u8>,
+    /// What its guard has found in /dev/shm in place of the agent.
+    pub(crate) memory: Option<Memory>,
     /// It was silent for too long: nothing is expected of it any more.
     pub(crate) is_given_up: bool,
 }
@@ -80,10 +84,14 @@ pub(crate) struct NodeHandle {
     pub(crate) about: Option<About>,
     /// The agent's summary, sent at the end.
     pub(crate) summary: Option<Summary>,
+    /// What somebody else has found in /dev/shm in its place.
+    pub(crate) found: Option<Memory>,
     /// All output of the node was received.
     pub(crate) is_drained: bool,
     /// Why it was lost, if it was.
     pub(crate) lost: Option<String>,
+    /// When its connection was lost, and when its agent ends the ranks by itself.
+    pub(crate) loss: Option<Loss>,
     /// The beats that it has not answered. It is another machine if this counts.
     pub(crate) silence: Silence,
     /// The user was told that it is silent.
@@ -156,8 +164,10 @@ impl NodeHandle {
             containment: None,
             about: None,
             summary: None,
+            found: None,
             is_drained: false,
             lost: None,
+            loss: None,
             silence: Silence::default(),
             is_suspect: false,
             owes_stdin: false,
@@ -255,8 +265,9 @@ impl NodeHandle {
     pub(crate) fn watch(&mut self, now: Duration, foreign: &[i32]) -> Option<Act> {
         match &mut self.hold {
             Hold::Here(keeper) => keeper.watch(now, foreign),
-            // Its relay watches both; what is left to us is that it ends in time.
-            Hold::There(remote) => remote.end_by.take_if(|by| *by <= now).map(|_| Act::KillAgent),
+            // Its relay watches both; what is left to us is that it ends in time. No signal reaches an agent that is elsewhere, and one
+            // that answers beats is not silent: it is given up (K-5).
+            Hold::There(remote) => remote.end_by.take_if(|by| *by <= now).map(|_| Act::GiveUpAgent),
         }
     }
 
@@ -271,6 +282,12 @@ impl NodeHandle {
             Hold::Here(keeper) => keeper.kill_agent(),
             Hold::There(remote) => remote.kill(),
         }
+    }
+
+    /// Nothing more is expected from another machine: its connection is closed. Its agent ends the ranks by that.
+    pub(crate) fn give_up(&mut self) {
+        self.kill_agent();
+        self.link = None;
     }
 
     pub(crate) fn kill_guard(&self) {
@@ -320,6 +337,16 @@ impl NodeHandle {
         self.remote().is_none_or(Remote::is_proved)
     }
 
+    /// What is known of the last attempt there, once nothing more of it is to come.
+    pub(crate) fn fate(&self) -> Fate {
+        match self.loss {
+            Some(_) if self.is_drained || self.is_proved() => Fate::Gone,
+            Some(_) if self.remote().is_some_and(Remote::is_known_left) => Fate::Left,
+            Some(loss) => Fate::Unknown(loss),
+            None => Fate::Gone,
+        }
+    }
+
     /// Whether nothing has said what is left there: ssh or the relay was killed, or cut off. Asking again may help.
     pub(crate) fn is_unheard(&self) -> bool {
         let known = [ExitCode::SUCCESS, ExitCode::LEFT_BEHIND].map(|code| Some(i32::from(code.0)));
@@ -328,13 +355,28 @@ impl NodeHandle {
     }
 
     /// Whether nothing is left on the node. Elsewhere nobody can do the guard's work.
-    pub(crate) fn prove(&self, cleans_shm: bool, foreign: &[i32]) -> bool {
-        match &self.hold {
+    pub(crate) fn prove(&mut self, attempt: Attempt, clean_shm: CleanShm, foreign: &[i32]) -> bool {
+        let Proof { is_empty, memory } = match &self.hold {
             Hold::Here(keeper) => {
                 let has_released = self.summary.as_ref().is_some_and(|summary| summary.released > 0);
-                keeper.prove(LastKnown { is_done: self.is_drained, has_released, cleans_shm }, foreign)
+                let is_done = self.is_drained;
+                keeper.prove(LastKnown { is_done, has_released, attempt, clean_shm }, foreign)
             }
-            Hold::There(remote) => remote.is_proved(),
+            Hold::There(remote) => Proof { is_empty: remote.is_proved(), memory: remote.memory() },
+        };
+        self.found = memory;
+        is_empty
+    }
+
+    /// What the job has left in /dev/shm there; `None` if nobody has looked.
+    pub(crate) fn memory(&self) -> Option<Memory> {
+        let by_agent = self.summary.as_ref().and_then(|summary| summary.memory.clone());
+        match (by_agent, self.found.clone()) {
+            (Some(mut memory), Some(found)) => {
+                memory.add(found);
+                Some(memory)
+            }
+            (by_agent, found) => by_agent.or(found),
         }
     }
 
@@ -373,9 +415,66 @@ impl Remote {
         }
     }
 
+    /// Whether guard, relay or prover have found processes that could not be killed.
+    fn is_known_left(&self) -> bool {
+        let left = ExitCode::LEFT_BEHIND.0;
+        let by_member = self.joined.as_ref().is_some_and(|joined| joined.ended.is_some_and(|code| code != 0));
+        let by_relay = self.ssh.as_ref().is_some_and(|ssh| ssh.code == Some(i32::from(left)));
+        by_member || by_relay || self.prover.as_ref().is_some_and(Prover::has_found_some)
+    }
+
+    /// What guard or relay have found in /dev/shm. Where nothing was started there is nothing.
+    fn memory(&self) -> Option<Memory> {
+        match (&self.joined, &self.ssh) {
+            (Some(joined), _) if joined.is_admitted => joined.memory.clone(),
+            (None, Some(ssh)) if ssh.has_greeted => ssh.memory(),
+            (Some(_), _) | (None, _) => Some(Memory::default()),
+        }
+    }
+
     fn kill(&self) {
         if let Some(ssh) = &self.ssh {
             ssh.kill();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn an_agent_elsewhere_that_never_reports_its_end_is_given_up_at_the_bound() {
+        let poller = Poller::new().expect("a poller");
+        let target = NodeTarget { name: "node1".to_owned(), user: None, is_local: false };
+        let joined = NodeHandle::joins(NodeId(1), &target, s(60));
+        for mut node in [NodeHandle::there(NodeId(1), &target), joined] {
+            let remote = node.remote_mut().expect("another machine");
+            remote.due = None;
+            if let Some(joined) = &mut remote.joined {
+                (joined.by, joined.is_admitted) = (None, true);
+            }
+            let (stream, _peer) = rankrun_sys::socket::pair().expect("a pair of sockets");
+            let link = Link::new(&poller.registry(), 1, stream, NonZeroU64::MIN).expect("a link");
+            node.link = Some(link);
+            node.expect_end(s(150));
+            node.expect_end(s(30));
+            // It goes on to answer beats.
+            node.silence.heard(s(29));
+            assert_eq!((node.watch_deadline(), node.watch(s(29), &[])), (Some(s(30)), None));
+            assert_eq!(node.watch(s(30), &[]), Some(Act::GiveUpAgent));
+            node.give_up();
+            assert!(!node.is_alive(), "nothing waits for it: {node:?}");
+            // One that has reported it is not.
+            node.expect_end(s(40));
+            node.has_ended();
+            assert_eq!(node.watch(s(50), &[]), None);
         }
     }
 }

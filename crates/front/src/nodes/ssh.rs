@@ -13,7 +13,8 @@ use rankrun_sys::errand::Errand;
 use rankrun_sys::poll::{Interest, Poller, Registry};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::socket;
-use rankrun_wire::greeting::{Heard, Listener, find_farewell};
+use rankrun_wire::Memory;
+use rankrun_wire::greeting::{Farewell, Heard, Listener, find_farewell};
 
 use super::hosts::{NodeTarget, SshSettings};
 use crate::starter::{Program, Request, Starter, Status};
@@ -76,15 +77,25 @@ pub(super) struct Words {
     shown: usize,
     /// How many were there when the relay greeted: a banner, the words of a login shell.
     before: usize,
-    /// What the relay says its end by, and the exit code that it has said.
+    /// What the relay says its end by, and what it has said.
     marker: Option<String>,
-    ended: Option<u8>,
+    ended: Option<Farewell>,
+    /// ssh has logged in.
+    has_logged_in: bool,
 }
 
 impl Words {
     /// Of a pipe that does not block.
     pub(super) fn new(pipe: OwnedFd) -> Words {
-        Words { pipe: Some(pipe), kept: Vec::new(), shown: 0, before: 0, marker: None, ended: None }
+        Words {
+            pipe: Some(pipe),
+            kept: Vec::new(),
+            shown: 0,
+            before: 0,
+            marker: None,
+            ended: None,
+            has_logged_in: false,
+        }
     }
 
     /// The pipe is ready.
@@ -99,6 +110,7 @@ impl Words {
                 }
                 Ok(count) => {
                     self.kept.extend_from_slice(&room[..count]);
+                    self.take_verbose();
                     self.take_farewell();
                     let over = self.kept.len().saturating_sub(WORDS_KEPT);
                     self.kept.drain(..over);
@@ -111,11 +123,28 @@ impl Words {
         }
     }
 
+    /// What ssh logs only because it was asked to is no reason of anything.
+    fn take_verbose(&mut self) {
+        if self.marker.is_none() {
+            return;
+        }
+        let mut at = self.shown;
+        while let Some(length) = self.kept[at..].iter().position(|byte| *byte == b'\n') {
+            let line = String::from_utf8_lossy(&self.kept[at..at + length]);
+            let Some(kind) = reach::verbose(&line) else {
+                at += length + 1;
+                continue;
+            };
+            self.has_logged_in |= kind == reach::Verbose::LoggedIn;
+            self.kept.drain(at..=at + length);
+        }
+    }
+
     /// What the relay says at its end is no word of ssh.
     fn take_farewell(&mut self) {
         let Some(marker) = &self.marker else { return };
-        if let Some((code, line)) = find_farewell(marker, &self.kept[self.shown..]) {
-            self.ended = Some(code);
+        if let Some((farewell, line)) = find_farewell(marker, &self.kept[self.shown..]) {
+            self.ended = Some(farewell);
             self.kept.drain(self.shown + line.start..self.shown + line.end);
         }
     }
@@ -213,6 +242,11 @@ impl Ssh {
         }
     }
 
+    /// Whether it has logged in on the node.
+    pub(crate) fn has_logged_in(&self) -> bool {
+        self.words.has_logged_in
+    }
+
     /// Nothing more is said to it: what runs on the node sees the end of its stdin.
     pub(crate) fn hang_up(&mut self) {
         self.keep_noise();
@@ -252,6 +286,11 @@ impl Ssh {
         self.words.text()
     }
 
+    /// What was found in /dev/shm of the node in place of the agent, by what the relay has said at its end.
+    pub(super) fn memory(&self) -> Option<Memory> {
+        self.words.ended.as_ref()?.memory.clone()
+    }
+
     /// What it wrote to stderr since the relay greeted: why the connection has ended, if it says so.
     pub(crate) fn last_words(&self) -> String {
         self.words.since_greeting()
@@ -273,7 +312,7 @@ impl Ssh {
                 None
             }
             Status::Coming | Status::Runs => None,
-            Status::Ended(code) => Some(self.words.ended.map_or(code, i32::from)),
+            Status::Ended(code) => Some(self.words.ended.as_ref().map_or(code, |farewell| i32::from(farewell.code))),
             Status::NotStarted(why) => {
                 self.not_started = Some(why);
                 Some(255)
@@ -304,8 +343,11 @@ pub(super) fn proving(
 /// The whole command.
 fn arguments(settings: &SshSettings, target: &NodeTarget, line: &str) -> Vec<OsString> {
     let mut arguments = settings.command.clone();
-    // No X11, no agent, no terminal; and no master that would live on as our child, and hold our pipes.
-    arguments.extend(["-x", "-a", "-T", "-o", "ControlMaster=no", "-o", "BatchMode=yes"].map(OsString::from));
+    // No X11, no agent, no terminal; and no master that would live on as our child, and hold our pipes. Its log says when it has logged in.
+    arguments.extend(
+        ["-x", "-a", "-T", "-o", "ControlMaster=no", "-o", "BatchMode=yes", "-o", "LogLevel=VERBOSE"]
+            .map(OsString::from),
+    );
     if let Some(user) = &target.user {
         arguments.extend(["-l".into(), user.into()]);
     }
@@ -421,7 +463,28 @@ mod tests {
         say("Connection to a closed.\nrr-1 end", &mut words);
         assert_eq!(words.ended, None);
         say("ed 123\nKilled\n", &mut words);
-        assert_eq!((words.since_greeting().as_str(), words.ended), ("Connection to a closed.\nKilled\n", Some(123)));
+        assert_eq!(
+            (words.since_greeting().as_str(), words.ended.clone()),
+            ("Connection to a closed.\nKilled\n", Some(Farewell { code: 123, memory: None }))
+        );
+    }
+
+    #[test]
+    fn the_login_is_read_from_what_ssh_logs_and_is_no_word_of_it() {
+        let (reader, writer) = socket::pipe().expect("a pipe");
+        socket::set_nonblocking(&reader).expect("it is a pipe");
+        let poller = Poller::new().expect("a poller");
+        let mut words = Words { marker: Some("rr-1".to_owned()), ..Words::new(reader) };
+        let mut say = |text: &str| {
+            rustix::io::write(&writer, text.as_bytes()).expect("there is room");
+            words.read(&poller.registry());
+            (words.has_logged_in, words.text())
+        };
+        assert_eq!(say("*** banner ***\r\nAuthenti"), (false, "*** banner ***\r\nAuthenti".to_owned()));
+        let (has_logged_in, text) =
+            say("cated to node0 ([10.99.0.1]:22) using \"publickey\".\r\nsh: not found\nTransferred: sent 1");
+        assert_eq!((has_logged_in, &*text), (true, "*** banner ***\r\nsh: not found\nTransferred: sent 1"));
+        assert_eq!(say(", received 2 bytes, in 0.1 seconds\r\n").1, "*** banner ***\r\nsh: not found\n");
     }
 
     #[test]

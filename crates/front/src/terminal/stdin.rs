@@ -92,7 +92,7 @@ impl Thread {
                         bytes.truncate(count);
                         if let Some(from) = &mut from {
                             *from += count as u64;
-                            // For who reads it after us. It could be told its place before.
+                            // For the process that reads stdin after us. The offset could be read before, so that a seek cannot fail.
                             let _ = rustix::fs::seek(stdin(), SeekFrom::Start(*from));
                         }
                         Some(bytes)

@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use memchr::memmem;
-use rankrun_core::{Rank, RankSet};
+use rankrun_core::{Rank, RankSet, portable};
+use serde::{Deserialize, Serialize};
 
 /// A line that is longer is looked at in pieces of this many bytes.
 const LONGEST: usize = 64 << 10;
 
 /// Which lines of a stream are copied, and where to.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Matches {
+    #[serde(with = "portable::paths")]
     pub file: PathBuf,
     pub ranks: RankSet,
     /// A line with one of these is copied.

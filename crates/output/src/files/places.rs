@@ -6,7 +6,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rankrun_core::{Rank, Stream};
+use rankrun_core::{Rank, Stream, portable};
+use serde::{Deserialize, Serialize};
 
 use crate::logfiles::LogError;
 use crate::matches::Matches;
@@ -15,16 +16,19 @@ use crate::matches::Matches;
 const RANK_WIDTH: usize = 4;
 
 /// Which files the streams of the ranks go to, beside the console or instead of it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LogPlaces {
     kind: Kind,
     /// Directories that the ranks themselves write into.
+    #[serde(with = "portable::paths")]
     directories: Vec<PathBuf>,
     /// The files that keep what they have: an earlier attempt has written it.
+    #[serde(with = "portable::paths")]
     kept: BTreeSet<PathBuf>,
     /// For each stream the lines that are copied to a file of their own.
     matches: [Option<Matches>; 2],
     /// For each stream the files of these lines that ranks have which were started again.
+    #[serde(with = "portable::paths")]
     moved: [Vec<PathBuf>; 2],
     /// Which of them a rank has: an index.
     movers: [HashMap<Rank, usize>; 2],
@@ -34,12 +38,12 @@ pub struct LogPlaces {
 /// stand for the files that ranks have which were started again: there are far fewer attempts than numbers.
 const MATCHES: Rank = Rank(u32::MAX);
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Kind {
     /// `rank-0007.stdout` and `rank-0007.stderr` in one directory for all ranks, or in one for each.
-    Directories(Vec<PathBuf>),
+    Directories(#[serde(with = "portable::paths")] Vec<PathBuf>),
     /// For each stream the file of each rank that has one, in the order of the ranks; several may have the same.
-    Files([Vec<Option<PathBuf>>; 2]),
+    Files(#[serde(with = "portable::paths")] [Vec<Option<PathBuf>>; 2]),
 }
 
 /// What an earlier job left in the directory.

@@ -1,5 +1,4 @@
-//! The options of rankrun, defined once: `--help`, the man page, the completions, the keys of a configuration file and
-//! the `RANKRUN_*` variables all come from here. What was typed is kept unchanged; `settings` interprets it.
+//! The options of rankrun, defined once for `--help`, the man page, completions, configuration files and `RANKRUN_*`. `settings` interprets them.
 
 use std::ffi::OsString;
 
@@ -12,7 +11,7 @@ use crate::texts;
 
 const RANKS: &str = "Ranks";
 const HOSTS: &str = "Hosts";
-const NODES: &str = "The same command on every node";
+const NODES: &str = "Multi-node without ssh";
 const ENDING: &str = "How the job ends";
 const RESTART: &str = "Restart";
 const OUTPUT: &str = "Output";
@@ -38,6 +37,7 @@ pub(crate) const SWITCHES: &[&str] = &[
     "oversubscribe",
     "copy",
     "keep-going",
+    "strict",
     "die-with-parent",
     "breaker",
     "timestamps",
@@ -62,7 +62,6 @@ const COMMON: &[&str] = &[
     "log-dir",
     "stdin",
     "tty",
-    "config",
     "dry-run",
     "verbose",
     "quiet",
@@ -84,7 +83,7 @@ pub(crate) fn job() -> Command {
         .disable_version_flag(true)
         .args_override_self(true)
         .args(rank_args())
-        .args(crate::hosts::args(RANKS, HOSTS))
+        .args(crate::hosts::args(HOSTS))
         .args(ending_args())
         .args(crate::joining::args(NODES))
         .args(crate::restarting::args(RESTART))
@@ -200,7 +199,7 @@ fn rank_args() -> Vec<Arg> {
             RANKS,
             "Set a variable for the ranks [repeatable]",
             "Ranks inherit the whole environment of rankrun, except variables that describe a rank of an outer \
-             launcher (SLURM_PROCID, PMI_*, OMPI_*, ...). NAME alone passes such a variable on; NAME* passes on \
+             launcher (SLURM_PROCID, PMI_RANK, ...). NAME alone passes such a variable on; NAME* passes on \
              all variables that begin with NAME. Values set here override those that rankrun sets, except for \
              PMI_* and RANKRUN_*. In VALUE the fields {rank}, {local_rank}, {job}, {attempt} and {node} are \
              replaced; other braces stay.",
@@ -221,7 +220,7 @@ fn rank_args() -> Vec<Arg> {
             "Prefix the program, as in 'gdb --args'",
             "For some ranks only: --wrap '0:gdb --args', --wrap '2-3:valgrind'. The command is split into words \
              as a shell does it, with quotes. The fields {rank}, {local_rank}, {job}, {attempt} and {node} are \
-             replaced: --wrap 'perf record -o perf.{rank}'. Repeatable; the first one given is outermost.",
+             replaced: --wrap 'perf record -o perf.{rank}'. Repeatable; the first --wrap is the outermost command.",
         ),
     ];
     args.extend(switch(
@@ -280,9 +279,10 @@ fn ending_args() -> Vec<Arg> {
             "stall",
             "DURATION[:ACTION]",
             ENDING,
-            "Tell where the ranks are if none of them does anything for so long (default 10m:warn)",
-            "No output, no progress, no use of PMI, PMIx or torch's store, and the same stacks in the same ranks at two looks. \
-             ACTION is warn or kill; kill ends the job with 122, or restarts it, if every rank waits. off: never look.",
+            "Print stacks after this long without activity (default 10m:warn)",
+            "Activity is output, progress, a request to PMI, PMIx or torch's store, or a stack that changes in one of eight \
+             samples. ACTION is warn or kill: if every rank waits, kill ends the job with 122, or restarts it. \"off\" disables \
+             this.",
         ),
         choice(
             "on-suspect",
@@ -383,7 +383,7 @@ fn output_args() -> Vec<Arg> {
             OUTPUT,
             "Write the ranks' stdout to files instead",
             "FILE names the file of each rank: --stdout-file 'out.{rank}'. The fields are those of --log-dir. Ranks with the same \
-             name share the file, line by line. A file that exists loses what it had. RANKS limits it to some ranks: '0-3:out.{rank}'.",
+             name share the file, line by line. An existing file is overwritten. RANKS limits the option to some ranks: '0-3:out.{rank}'.",
         )
         .value_hint(clap::ValueHint::FilePath),
         option(
@@ -415,8 +415,8 @@ fn output_args() -> Vec<Arg> {
             "[RANKS:]FILE::TEXT",
             OUTPUT,
             "Copy the lines of stdout that contain TEXT to a file [repeatable]",
-            "The lines of all ranks are in one file, with the tag of --tag. Several texts need the same FILE each time: a line with \
-             any of them is copied.",
+            "The lines of all ranks go to one file, with the tag of --tag. To match several texts, repeat the option with the same \
+             FILE: a line with any of the texts is copied.",
         ),
         option(
             "match-stderr",
@@ -453,7 +453,7 @@ fn output_args() -> Vec<Arg> {
             "DURATION",
             OUTPUT,
             "Time to write remaining output after the job (default 30s)",
-            "What could not be written by then is saved in the report directory, with a message.",
+            "Output that could not be written by then is saved in the report directory, with a message.",
         ),
     ];
     args.extend(switch(
@@ -473,16 +473,17 @@ fn input_args() -> Vec<Arg> {
             "WHO",
             INPUT,
             "Who reads stdin: RANK, none, all or shared (default 0)",
-            "A single rank reads rankrun's stdin directly, so that input which it does not read is left for the \
-             next program. \"shared\" gives rankrun's own stdin to every rank: each byte goes to the one that reads it, for \
-             programs of which one rank at a time reads, such as torch.distributed.breakpoint.",
+            "A single rank reads rankrun's stdin directly: input that the rank does not read is left for the \
+             next program. \"shared\" gives rankrun's own stdin to every rank, for programs in which one rank at a time reads, \
+             such as torch.distributed.breakpoint: each byte goes to the rank that reads first.",
         ),
         option(
             "tty",
             "RANK",
             INPUT,
             "Give one rank the terminal, for a debugger",
-            "--timeout does not apply while it runs. Example: rankrun -n 4 --tty 3 --wrap '3:gdb --args' ./a",
+            "--timeout does not apply to such a job. In the other ranks, Python's breakpoint() does nothing. Example: rankrun -n 4 \
+             --tty 3 --wrap '3:gdb --args' ./a",
         ),
     ]
 }
@@ -513,14 +514,14 @@ fn general_args() -> Vec<Arg> {
             "N",
             GENERAL,
             "Number of reports to keep (default 100)",
-            "After a job has saved its report in the default place, the oldest ones there are removed.",
+            "After a job has saved its report in the default directory, the oldest reports there are removed.",
         ),
         option(
             "journal",
             "FILE",
             GENERAL,
             "Write the events of the job to a file",
-            "One JSON object per line. \"rankrun replay FILE\" prints the report for these events. The file \
+            "One JSON object per line. \"rankrun replay FILE\" prints the report of these events. The file \
              contains the failures that ranks reported and the last lines of their stderr, but not the \
              environment.",
         )

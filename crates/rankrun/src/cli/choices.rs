@@ -67,6 +67,7 @@ pub(crate) const WHEN: &[Choice<When>] = &[
 pub(crate) const MAP: &[Choice<Mapping>] = &[
     choice("block", Mapping::Block, "consecutive ranks on each host (default)"),
     choice("cyclic", Mapping::Cyclic, "one rank to each host in turn"),
+    choice("seq", Mapping::Seq, "as the hosts are listed: a:1,b:1,a:1 is a, b, a"),
 ];
 
 pub(crate) const STDIO: &[Choice<Stdio>] = &[

@@ -123,6 +123,12 @@ impl Habit {
 
     /// What to write instead, for these values.
     pub(crate) fn advice(&self, values: &[String]) -> String {
+        // mpirun reads this parameter itself.
+        if let ([.., "-prtemca"], [name, command]) = (self.names, values)
+            && ["plm_rsh_agent", "plm_ssh_agent", "orte_rsh_agent"].contains(&name.as_str())
+        {
+            return format!("write --ssh-command {}", quote(OsStr::new(command)));
+        }
         match self.here {
             Same(words) => format!("write {}", self.written(&words.join(" "), values)),
             SameForOne(words) => format!("write {} before each command", self.written(&words.join(" "), values)),
@@ -150,13 +156,14 @@ fn key(name: &str) -> String {
 }
 
 const NODES: &str =
-    "name the hosts: write -H a,b --ppn N; inside an allocation of Slurm, PBS or LSF they are known: leave it out";
+    "name the hosts: write -H a,b --ppn N; inside an allocation of a batch system they are known: leave it out";
 const PER_SOCKET: &str = "write --ppn N: the number of ranks on each host";
 const BINDING: &str = "rankrun does not bind ranks to CPUs: leave it out, or, while there are as many CPUs as ranks, write --wrap 'taskset -c {local_rank}'";
 const REMOTE: &str = "rankrun reaches other hosts by ssh: leave it out, or write --ssh-command COMMAND";
 const PLACING: &str =
     "write --map block or --map cyclic: the order in which ranks go to hosts; rankrun does not bind ranks to CPUs";
 const LEAVE: &str = "there is no such setting here: leave it out";
+const ENDPOINT: &str = "on one machine leave it out, and --nnodes too: rankrun finds a port that is free; on several write --nnodes N --rendezvous HOST:PORT --secret-file FILE, or put rankrun before the whole line: rankrun torchrun ...";
 const MEETING: &str = "rankrun gives the ranks MASTER_ADDR and a MASTER_PORT that is free: leave it out";
 const LOCAL: &[&str] = &["localhost", "127.0.0.1"];
 const FILES: &str = "write --log-dir DIR for files and the terminal, or --stdout-file 'out.{rank}' --stderr-file 'err.{rank}' for files alone";
@@ -282,6 +289,7 @@ pub(crate) const TABLE: &[Habit] = &[
         Only(&["ALL"], "ranks have the whole environment: write -x NAME=VALUE for more, --env-remove '*' for none"),
     ),
     row(&[Mpirun], &["-mca", "-gmca", "-pmixmca", "-prtemca"], "NAME VALUE", Refused("write -x OMPI_MCA_{1}={2}")),
+    row(&[Mpirun], &["--rsh"], "COMMAND", Refused("write --ssh-command {}: a command that takes the options of ssh")),
     row(&[Mpirun], &["-am", "--tune"], "FILE", Refused("write each parameter as -x OMPI_MCA_NAME=VALUE")),
     row(&[Mpiexec], &["-tune"], "FILE", Refused("write -x I_MPI_TUNING_BIN={}")),
     row(
@@ -400,7 +408,7 @@ pub(crate) const TABLE: &[Habit] = &[
         &[Mpirun],
         &["--report-state-on-timeout", "--get-stack-traces"],
         "",
-        Refused("the report says what each rank was doing: leave it out"),
+        Refused("after --timeout the report has the state and the stacks of each rank: leave it out"),
     ),
     row(&[Mpirun], &["--forward-signals"], "SIGNALS", Refused("rankrun passes signals on: leave it out")),
     row(&[Torchrun], &["--signals-to-handle"], "SIGNALS", Refused("rankrun passes signals on: leave it out")),
@@ -441,10 +449,10 @@ pub(crate) const TABLE: &[Habit] = &[
     // How torch's ranks find each other.
     row(&[Torchrun], &["--standalone"], "", Already("every job has a rendezvous of its own")),
     row(&[Torchrun], &["--rdzv-backend"], "KIND", Only(&["c10d", "static"], MEETING)),
-    row(&[Torchrun], &["--rdzv-endpoint"], "HOST[:PORT]", Only(&["localhost", "localhost:0", "127.0.0.1:0"], MEETING)),
+    row(&[Torchrun], &["--rdzv-endpoint"], "HOST[:PORT]", Only(&["localhost", "localhost:0", "127.0.0.1:0"], ENDPOINT)),
     row(&[Torchrun], &["--rdzv-conf", "--local-addr"], "VALUE", Refused(MEETING)),
     row(&[Torchrun], &["--rdzv-id"], "NAME", SameForOne(&["-x", "TORCHELASTIC_RUN_ID={}"])),
-    row(&[Torchrun], &["--master-addr", "--main-process-ip"], "HOST", Only(LOCAL, MEETING)),
+    row(&[Torchrun], &["--master-addr", "--main-process-ip"], "HOST", Only(LOCAL, ENDPOINT)),
     row(&[Torchrun], &["--master-port", "--main-process-port"], "PORT", SameForOne(&["-x", "MASTER_PORT={}"])),
     row(&[Torchrun], &["--role"], "NAME", SameForOne(&["-x", "ROLE_NAME={}"])),
     row(&[Torchrun], &["--start-method", "--event-log-handler"], "NAME", Refused(LEAVE)),
@@ -547,6 +555,17 @@ mod tests {
                 assert!(of_another || known.iter().any(|name| name == word), "{:?}: {advice}", habit.names);
             }
         }
+    }
+
+    #[test]
+    fn the_agent_of_mpirun_is_our_ssh_command() {
+        let advice = |name: &str, values: &[&str]| {
+            let values: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
+            named(name)[0].advice(&values)
+        };
+        assert_eq!(advice("--mca", &["plm_rsh_agent", "/opt/my ssh"]), "write --ssh-command '/opt/my ssh'");
+        assert_eq!(advice("--mca", &["btl", "self"]), "write -x OMPI_MCA_btl=self");
+        assert!(advice("--rsh", &["/opt/ssh"]).starts_with("write --ssh-command /opt/ssh:"));
     }
 
     #[test]

@@ -42,46 +42,45 @@ pub(crate) struct HostSettings {
     pub(crate) srun_args: Vec<OsString>,
 }
 
-/// The options, for the help: those that say where ranks run under `ranks`, and those that say how hosts are reached under
-/// `heading`.
-pub(crate) fn args(ranks: &'static str, heading: &'static str) -> Vec<Arg> {
+/// The options, for the help under `heading`: first where ranks run, then how hosts are reached.
+pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
     let mut args = vec![
         option(
             "hosts",
             "LIST",
-            ranks,
+            heading,
             "Hosts to run on: a:4,b:4 or node[01-16]:8",
-            "The number after the colon is how many ranks the host is for (its slots); without one it is 1, and a host that is \
-             named several times has a slot each time. Brackets are those of Slurm. \"localhost\" and the names of this \
-             machine start ranks here. Without -n, all slots are used. Inside an allocation of Slurm, PBS or LSF the hosts \
+            "The number after the colon is the number of ranks for that host (its slots, default 1). A host that is listed several \
+             times gets a slot each time. Brackets are those of Slurm. \"localhost\" and the names of this \
+             machine start ranks here. Without -n, all slots are used. Inside an allocation of Slurm, PBS, LSF, Grid Engine or OAR the hosts \
              are those of the allocation.",
         )
         .short('H'),
         option(
             "hostfile",
             "FILE",
-            ranks,
+            heading,
             "Read the hosts from a file",
-            "One on each line, as \"host\", \"host:4\" (MPICH, Intel MPI) or \"host slots=4 max_slots=8\" (Open MPI); # begins a \
+            "One host a line, as \"host\", \"host:4\" (MPICH, Intel MPI) or \"host slots=4 max_slots=8\" (Open MPI); # begins a \
              comment.",
         )
         .value_hint(clap::ValueHint::FilePath),
         option(
             "ppn",
             "N",
-            ranks,
+            heading,
             "Ranks on each host: N or gpu (GPUs)",
-            "Instead of the hosts' slots. Without -n, the job has as many ranks on every host. \"gpu\" is one for each GPU of a \
-             host: as many as Slurm says, or as this machine has.",
+            "Overrides the hosts' slots. Without -n, every host has this number of ranks. \"gpu\" means one rank for each GPU of a \
+             host, as many GPUs as Slurm reports or as this machine has.",
         ),
-        choice("map", "ORDER", ranks, "Order of ranks on the hosts", "With the slots of each host as a bound.", choices::MAP),
+        choice("map", "ORDER", heading, "Order of ranks on the hosts", "The slots of each host limit its ranks.", choices::MAP),
     ];
     args.extend(switch(
         "oversubscribe",
         "no-oversubscribe",
-        ranks,
+        heading,
         "Allow more ranks than slots on a host",
-        "When all slots are used, each host in turn gets one rank more. max_slots= in a host file stays a bound.",
+        "When all slots are used, each host in turn gets one more rank. max_slots= in a host file still applies.",
     ));
     args.extend(reaching(heading));
     args
@@ -94,23 +93,23 @@ fn reaching(heading: &'static str) -> Vec<Arg> {
             "interface",
             "NAME",
             heading,
-            "Network interface that hosts reach each other by",
+            "Network interface that connects the hosts",
             "MASTER_ADDR and the like are its address on the host of the first rank.",
         ),
         option(
             "local-addr",
             "ADDRESS",
             heading,
-            "Address that other hosts reach this one by",
-            "Instead of the address that is found by --interface or by the routes.",
+            "Address of this machine for the other hosts",
+            "Overrides the address of --interface, or that of the route.",
         ),
         option(
             "port-range",
             "A-B",
             heading,
-            "Ports that rankrun listens at for other hosts (default: any that is free)",
-            "Those of the agents of a Slurm allocation, of torch's store, and of the coordinators of JAX and TensorFlow. The first that are \
-             free are taken; each job needs three, and with --tf-config one more for each rank. --rendezvous names a port of its own.",
+            "Ports that rankrun listens on for other hosts (default: any free port)",
+            "Applies to the agents of a Slurm allocation, torch's store, and the coordinators of JAX and TensorFlow. rankrun takes the first \
+             free ports; each job needs three, and with --tf-config one more for each rank. --rendezvous has a port of its own.",
         ),
         option(
             "node-timeout",
@@ -123,15 +122,15 @@ fn reaching(heading: &'static str) -> Vec<Arg> {
             "on-front-lost",
             "WHAT",
             heading,
-            "What other hosts do when they lose this one: kill or wait:DURATION",
-            "\"kill\", the default, stops their ranks. \"wait:5m\" lets them run on for that time first.",
+            "What other hosts do when they lose this machine: kill or wait:DURATION",
+            "\"kill\", the default, stops their ranks. \"wait:5m\" lets their ranks run on for 5 minutes first.",
         ),
         option(
             "srun-args",
             "WORDS",
             heading,
             "More options for srun in a Slurm allocation",
-            "There, one step of srun starts rankrun on the nodes of the allocation. The words are split as a shell does it: \
+            "One step of srun starts rankrun on the nodes of the allocation. The words are split as a shell does it: \
              --srun-args '--mem=0 --gres=gpu:4'.",
         ),
         option(
@@ -146,8 +145,8 @@ fn reaching(heading: &'static str) -> Vec<Arg> {
             "PATH",
             heading,
             "rankrun on the other hosts",
-            "It must be of the same version. By default it is looked up in PATH, and copied to the user's cache directory if \
-             it is not there.",
+            "It must have the same version. By default rankrun is looked up in PATH, and copied to the user's cache directory if \
+             no such version is found.",
         ),
     ];
     args.extend(switch(
@@ -155,7 +154,7 @@ fn reaching(heading: &'static str) -> Vec<Arg> {
         "no-copy",
         heading,
         "Copy rankrun to hosts that lack this version (default on)",
-        "It goes to the user's cache directory there. --no-copy turns this off: such a host is then an error.",
+        "The copy goes to the user's cache directory on that host. With --no-copy such a host is an error.",
     ));
     args
 }

@@ -5,11 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::cli::settings::duration;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 use rankrun_core::suggest::nearest;
-use rankrun_core::units::parse_duration;
 
 use crate::args;
 use crate::completions::Shell;
@@ -141,9 +141,9 @@ fn read_subcommand(name: &str, command: Command, words: &[OsString]) -> Result<I
             Invocation::Status { job: matches.get_one::<String>("job").cloned(), json: matches.get_flag("json") }
         }
         "stop" => {
-            let grace = matches.get_one::<String>("grace").map(|text| {
-                parse_duration(text).map_err(|error| Stop::Problem(Problem::usage(format!("--grace: {error}"))))
-            });
+            let grace = matches
+                .get_one::<String>("grace")
+                .map(|text| duration(text).map_err(|error| Stop::Problem(Problem::usage(format!("--grace: {error}")))));
             Invocation::Stop { job: job(), grace: grace.transpose()?, wait: !matches.get_flag("no-wait") }
         }
         _ => Invocation::Replay { file: file() },
@@ -158,9 +158,10 @@ fn read_attempt(text: &str) -> Result<u32, Stop> {
 
 /// `rankrun help`, and `rankrun help check`.
 fn read_help(words: &[OsString]) -> Result<Invocation, Stop> {
+    let named = |name: &str| subcommands::subcommand(crate::mpiexec::subcommand(name).unwrap_or(name));
     let command = match words {
         [] => args::job(),
-        [name] => subcommands::subcommand(&name.to_string_lossy()).ok_or_else(|| {
+        [name] => named(&name.to_string_lossy()).ok_or_else(|| {
             let names: Vec<&str> = subcommands::SUBCOMMANDS.iter().map(|(name, _)| *name).collect();
             let problem = Problem::usage(format!("there is no help for \"{}\"", name.display()));
             Stop::Problem(

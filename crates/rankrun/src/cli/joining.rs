@@ -69,14 +69,14 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             heading,
             "Which node this is: 0 to N-1, or auto",
             "\"auto\", the default, takes JOB_COMPLETION_INDEX (Kubernetes), SLURM_NODEID or OMPI_COMM_WORLD_RANK (mpirun, one process a node). Without \
-             these, the node that has the address of --rendezvous is node 0, and the others are numbered as they come.",
+             these, the node that has the address of --rendezvous is node 0, and the others are numbered in order of arrival.",
         ),
         option(
             "rendezvous",
             "HOST:PORT",
             heading,
-            "Where node 0 can be reached",
-            "Node 0 listens at the port, on all addresses. The port must be the same on every node.",
+            "Address and port of node 0",
+            "Node 0 listens on the port, at all its addresses. Every node must name the same port.",
         ),
         option(
             "secret-file",
@@ -92,7 +92,7 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "DURATION",
             heading,
             "Time for all nodes to join (default 5m)",
-            "Then node 0 says which are missing, and the job does not begin.",
+            "Then node 0 names the missing nodes and exits; no rank is started.",
         ),
     ]
 }
@@ -125,7 +125,17 @@ pub(crate) fn read(sources: &Sources<'_>) -> Result<(Option<NodeCount>, Option<J
     let front =
         front.ok_or_else(|| missing("--rendezvous", "write --rendezvous HOST:PORT, where node 0 can be reached"))?;
     let secret_file = secret_file.ok_or_else(|| {
-        missing("--secret-file", "(umask 077; head -c 32 /dev/urandom | base64 > secret), the same file on every node")
+        let file = "(umask 077; head -c 32 /dev/urandom | base64 > secret), the same file on every node";
+        let is_loopback = front.host.eq_ignore_ascii_case("localhost")
+            || front.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+        match is_loopback {
+            // No other machine reaches it.
+            true => missing(
+                "--secret-file",
+                &format!("one rankrun starts all ranks of this machine, without --nnodes; several that are to meet here need it: {file}"),
+            ),
+            false => missing("--secret-file", file),
+        }
     })?;
     if let Some(node) = node.filter(|node| node.0 >= nodes) {
         return Err(Problem::usage(format!(

@@ -70,6 +70,9 @@ fn line(label: &str, color: AnsiColor, text: &str) {
     let style = Style::new().bold().fg_color(Some(color.into()));
     // It quotes names of files and lines of scripts, which others may have chosen.
     let text = printable_lines(text);
-    // If stderr is closed, there is nowhere to print.
-    let _ = writeln!(anstream::stderr(), "{style}{label}:{style:#} {text}");
+    if writeln!(anstream::stderr(), "{style}{label}:{style:#} {text}").is_err() {
+        // A sandbox may refuse `write` alone. If stderr is closed, there is nowhere to print.
+        let line = format!("{label}: {text}\n");
+        let _ = rustix::io::writev(rustix::stdio::stderr(), &[std::io::IoSlice::new(line.as_bytes())]);
+    }
 }

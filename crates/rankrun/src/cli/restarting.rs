@@ -21,8 +21,8 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "N[/TIME]",
             heading,
             "Restart after a failure, up to N times [in TIME]",
-            "With --restart 3/1h, rankrun gives up when a fourth restart within an hour would be needed. Every rank is \
-             stopped, and all are started again with the next RANKRUN_ATTEMPT. 0 means never, which is the default.",
+            "With --restart 3/1h, rankrun gives up at the failure that would need a fourth restart within an hour. A restart stops \
+             every rank and starts all of them with the next RANKRUN_ATTEMPT. The default is 0: no restart.",
         ),
         option(
             "max-restarts",
@@ -37,7 +37,7 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             heading,
             "Time before a restart (default 1s..30s)",
             "The first restart is at once. Before the next ones rankrun waits for a random time, from MIN to a limit that \
-             doubles with each restart up to MAX. An attempt that was up for 5m begins anew.",
+             doubles with each restart up to MAX. An attempt that was up for 5m resets the backoff.",
         ),
         option(
             "restart-on",
@@ -45,22 +45,22 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             heading,
             "Restart only after these failures",
             "The classes are those of the report: out-of-memory, exception, abort, signal, exit-code, stuck-in-finalize, \
-             stuck-in-exit-handlers, exit-without-finalize, exit-before-init, left-early, stopped, node-lost. The \
-             default is all of them. A job that was ended by its user or by --timeout is never restarted.",
+             stuck-in-exit-handlers, exit-without-finalize, exit-before-init, left-early, stopped, hang, \
+             node-lost. The default is all of them. A job that was ended by its user or by --timeout is never restarted.",
         ),
         option(
             "no-restart-codes",
             "CODES",
             heading,
             "Do not restart after these exit codes, such as 2,64-78",
-            "The code is the one with which rankrun would exit: that of the rank that failed first.",
+            "Compared with the exit code of rankrun: that of the rank that failed first.",
         ),
         option(
             "progress-file",
             "FILE",
             heading,
             "File that changes as the job makes progress",
-            "Such as a checkpoint. A program may also send \"progress\" to the worker socket.",
+            "For example a checkpoint. A program may instead send \"progress\" to the worker socket.",
         )
         .value_hint(clap::ValueHint::FilePath),
         choice(
@@ -68,23 +68,23 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "SCOPE",
             heading,
             "What to restart",
-            "With \"rank\", each rank has the restarts of --restart for itself.",
+            "With \"rank\", --restart applies to each rank separately.",
             choices::RESTART_SCOPE,
         ),
         option(
             "start-retries",
             "N",
             heading,
-            "Times to try again when ranks cannot be started (default 2)",
-            "Also when they are not ready within --ready-timeout. These do not count as restarts. Without --restart and \
+            "Retries when ranks cannot be started (default 2)",
+            "Also when ranks are not ready within --ready-timeout. A retry does not count as a restart. Without --restart and \
              --max-restarts, the default is 0.",
         ),
         option(
             "start-backoff",
             "DURATION",
             heading,
-            "Time before ranks that could not be started are tried again (default 1s)",
-            "A fixed time.",
+            "Time before such a retry (default 1s)",
+            "The time is the same before each retry.",
         ),
         option(
             "ready-timeout",
@@ -113,9 +113,9 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "COMMAND",
             heading,
             "Ask a command what to do after a failure",
-            "It gets the report as JSON on its stdin, and writes \"restart\", \"stop\" or \"wait 30s\" (restart after this \
-             time) to its stdout; nothing leaves the decision to the other options. It cannot exceed --restart. The \
-             command is split into words as a shell does it, with quotes.",
+            "The command gets the report as JSON on its stdin. Its stdout is the answer: \"restart\", \"stop\" or \"wait 30s\" \
+             (restart after 30 s); empty output leaves the decision to the other options. The limit of --restart still applies. \
+             The command is split into words as a shell does it, with quotes.",
         )
         .value_hint(clap::ValueHint::CommandString),
         option(
@@ -123,7 +123,7 @@ pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
             "DURATION",
             heading,
             "Time for the command of --on-failure (default 30s)",
-            "Then it is killed, and the other options decide.",
+            "A command that takes longer is killed, and the other options decide.",
         ),
     ];
     args.extend(switch(
@@ -237,6 +237,18 @@ mod tests {
 
     fn policy(env: &[(&str, &str)], words: &[&str]) -> RestartSpec {
         resolved(env, words).expect("good settings").restart
+    }
+
+    #[test]
+    fn the_help_and_the_page_name_every_class() {
+        let help =
+            args("").iter().find(|arg| arg.get_id() == "restart-on").and_then(|arg| arg.get_long_help().cloned());
+        let help = help.map(|help| help.to_string()).unwrap_or_default();
+        let page = include_str!("../../../../docs/restart.md");
+        for class in rankrun_core::job::RESTARTABLE {
+            assert!(help.contains(class.word()), "--restart-on: {}", class.word());
+            assert!(page.contains(&format!("`{}`", class.word())), "docs/restart.md: {}", class.word());
+        }
     }
 
     #[test]

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use rankrun_core::env::matches as name_matches;
 use rankrun_core::job::{
     Buffer, CleanShm, Descendants, EnvEdit, MpiMode, RestartSpec, StdinTarget, StopScope, TorchStore, Wrap,
 };
+use rankrun_core::outer::matches as name_matches;
 use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::testimony::Graces;
 use rankrun_core::units::{parse_duration, parse_size};
@@ -124,6 +124,8 @@ pub(crate) struct Settings {
     pub(crate) descendants: Descendants,
     pub(crate) clean_shm: CleanShm,
     pub(crate) keep_going: bool,
+    /// End a job whose ranks run MPI without being connected.
+    pub(crate) strict: bool,
     pub(crate) die_with_parent: bool,
     /// When the job is started again. A path in it is still as written.
     pub(crate) restart: RestartSpec,
@@ -236,6 +238,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         descendants: sources.choice("descendants", choices::DESCENDANTS)?.unwrap_or_default(),
         clean_shm: sources.choice("clean-shm", choices::CLEAN_SHM)?.unwrap_or_default(),
         keep_going: switch("keep-going")?,
+        strict: switch("strict")?,
         die_with_parent: switch("die-with-parent")?,
         restart: restarting::read(&sources, switch("keep-going")?)?,
         nodes,
@@ -463,6 +466,7 @@ pub(crate) const KEYS: &[&str] = &[
     "grace-saving",
     "stop-signal",
     "keep-going",
+    "strict",
     "die-with-parent",
     "nnodes",
     "node-rank",

@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use rankrun_core::env::{is_outer_identity, matches as name_matches};
+use rankrun_core::outer::{is_outer_identity, matches as name_matches};
 use rankrun_core::suggest::nearest;
 
 use crate::args;
@@ -14,7 +14,7 @@ use crate::settings::KEYS;
 use crate::spelling::LastOption;
 use crate::words::{quote, quote_all};
 
-/// Options whose values are any text: what stands in the place of the command is taken for one.
+/// Options whose values are any text: without the value, such an option would take the command as its value.
 const ANY_TEXT: &[&str] = &[
     "wdir",
     "env",

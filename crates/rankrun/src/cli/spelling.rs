@@ -348,7 +348,10 @@ fn refuse(option: &Typed, rows: &[&Habit], values: &[OsString]) -> Problem {
         ([Habit { here: Here::Only(..), .. }, ..], [value]) if !habits::disagree(rows) => {
             format!("{name}: \"{value}\" is not supported")
         }
-        _ => format!("{name} is an option of {}, and not of rankrun", launchers(rows)),
+        _ => {
+            let launchers = of_another(name).map_or_else(|| launchers(rows), str::to_owned);
+            format!("{name} is an option of {launchers}, and not of rankrun")
+        }
     });
     let problem = match rows {
         [row, others @ ..] if others.iter().all(|other| other.advice(&values) == row.advice(&values)) => {
@@ -363,6 +366,20 @@ fn refuse(option: &Typed, rows: &[&Habit], values: &[OsString]) -> Problem {
     };
     let dialect = format!("\"rankrun {} {name} ...\" takes the options of mpiexec and mpirun", mpiexec::SUBCOMMAND);
     problem.hint_if(mpiexec::takes(name).then_some(dialect))
+}
+
+/// The launcher on top of torch's that alone has an option.
+fn of_another(name: &str) -> Option<&'static str> {
+    match name.replace('_', "-").as_str() {
+        "--mixed-precision"
+        | "--num-processes"
+        | "--num-machines"
+        | "--machine-rank"
+        | "--main-process-ip"
+        | "--main-process-port" => Some("accelerate"),
+        "--num-gpus" | "--num-nodes" => Some("deepspeed"),
+        _ => None,
+    }
 }
 
 fn launchers(rows: &[&Habit]) -> String {

@@ -7,10 +7,23 @@ use rankrun_core::stacks::stall;
 use rankrun_core::status::signal_name;
 use rankrun_core::testimony::Graces;
 
-use crate::args::option;
+use crate::args::{option, switch};
 
 /// The options, for the help under `heading`.
 pub(crate) fn args(heading: &'static str) -> Vec<Arg> {
+    let mut args = timed(heading);
+    args.extend(switch(
+        "strict",
+        "no-strict",
+        heading,
+        "End a job whose ranks run MPI alone",
+        "Two or more ranks run MPI and none has connected to rankrun: each may be a world of one. Without this option it is a \
+         warning. The exit code is 1, the class alone (docs/mpi.md).",
+    ));
+    args
+}
+
+fn timed(heading: &'static str) -> Vec<Arg> {
     vec![
         option(
             "grace-saving",

@@ -16,7 +16,7 @@ pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
     ("report", "Print the report of a job"),
     ("restart", "Restart a running job as planned"),
     ("replay", "Print the report of a journal"),
-    ("stacks", "Print where the ranks of a running job are"),
+    ("stacks", "Print each rank's call and the outlier"),
     ("status", "Print what running jobs and their ranks are doing"),
     ("stop", "Stop a running job"),
     ("torchrun", "Run a command line of torchrun"),
@@ -131,9 +131,8 @@ pub(crate) fn stacks() -> Command {
         .bin_name("rankrun stacks")
         .about(about("stacks"))
         .long_about(
-            "Looks into the ranks of a running job, without their help, and prints in which functions they are: Python, C, C++, \
-             Fortran, Rust. Ranks that are at the same place share a line, and those that differ from the others are named. A rank \
-             is stopped for some milliseconds at most.",
+            "Reads the stacks of the ranks of a running job from outside, and prints the functions that they are in: Python, C, C++, \
+             Fortran, Rust. Ranks at the same place share a line, and outliers are named. Each rank is stopped for some milliseconds.",
         )
         .arg(running_job().required(true))
         .arg(
@@ -176,8 +175,8 @@ pub(crate) fn restart() -> Command {
         .bin_name("rankrun restart")
         .about(about("restart"))
         .long_about(
-            "Ends all ranks of a running job and starts them again, as a new attempt that does not count as one of --restart. Waits \
-             until every rank of it runs. Any running job can be restarted, but one with --restart-scope rank.",
+            "Ends all ranks of a running job and starts a new attempt, which does not count against --restart. Waits until every rank \
+             of the new attempt runs. A job with --restart-scope rank cannot be restarted.",
         )
         .arg(running_job().required(true))
         .arg(no_wait().help("Return when the restart has begun"))

@@ -10,19 +10,19 @@ Options end at the first word of the command. A word \":\" separates commands; e
 --wrap. All other options apply to the whole job and come before the first command.";
 
 pub(crate) const MPIEXEC: &str = "\
-Runs a job from a command line of mpiexec or mpirun: write \"rankrun \" before it. A link to rankrun that is called mpiexec \
-or mpirun does the same.
+Runs a job from a command line of mpiexec or mpirun: write \"rankrun \" before it. mpirun, mpiexec.hydra, orterun and prterun are \
+other names of it, also with a path. A link to rankrun that is called so does the same.
 
-It takes the options of Hydra (MPICH, MVAPICH), Intel MPI and Open MPI 4 and 5, with one dash or two. The MPI of the program \
-does not matter. Options of rankrun may stand among them with two dashes. What is not done, such as binding, is said in \
-a warning; what cannot be ignored is refused with the nearest thing. --dry-run prints the command line of rankrun that it stands for.";
+rankrun accepts the options of Hydra (MPICH, MVAPICH), Intel MPI and Open MPI 4 and 5, with one dash or two, whichever MPI the program \
+uses, and its own options with two dashes. An option without effect here, such as binding, prints a warning; an option that cannot be \
+ignored is an error that names the nearest equivalent. --dry-run prints the equivalent command line of rankrun.";
 
 pub(crate) const TORCHRUN: &str = "\
 Runs a job from a command line of torchrun: write \"rankrun \" before it. A link to rankrun that is called torchrun does the same.
 
-It takes the options of torchrun 2.15, with - or _ in their names, shortened as far as they are clear, and its PET_* variables. \
-Options of rankrun may stand among them. What is not done is said in a warning; what cannot be ignored is refused with the nearest \
-thing. --dry-run prints the command line of rankrun that it stands for.";
+rankrun accepts torchrun command lines: the options of torchrun 2.15, with - or _ in their names (unambiguous abbreviations work), its \
+PET_* variables, and rankrun's own options. An option without effect here prints a warning; an option that cannot be ignored is an error \
+that names the nearest equivalent. --dry-run prints the equivalent command line of rankrun.";
 
 /// The subcommands, for the end of the help.
 pub(crate) const COMMANDS: &str = "  rankrun check              Diagnose this machine
@@ -34,7 +34,7 @@ pub(crate) const COMMANDS: &str = "  rankrun check              Diagnose this ma
   rankrun report [JOB]       Print the report of a job (default: the newest)
   rankrun restart JOB        Restart a running job as planned
   rankrun replay FILE        Print the report of a journal
-  rankrun stacks JOB         Print in which call every rank is, and which one is odd
+  rankrun stacks JOB         Print each rank's call and the outlier
   rankrun status [JOB]       Print what running jobs and their ranks are doing
   rankrun stop JOB           Stop a running job
   rankrun torchrun ...       Run a command line of torchrun";
@@ -48,15 +48,16 @@ pub(crate) const EXAMPLES: &str = "  rankrun -n 4 python train.py              f
 pub(crate) const SETTINGS: &str = "\
 Every option that has a value or a switch can also be given as an environment variable, RANKRUN_GRACE=10s for --grace 10s, \
 or in a TOML file (--config FILE or RANKRUN_CONFIG), grace = \"10s\". The command line overrides the environment, which \
-overrides the file. --no-keep-going, --no-die-with-parent, --no-timestamps and --no-tf-config turn a switch off.";
+overrides the file. --no-keep-going, --no-strict, --no-die-with-parent, --no-timestamps and --no-tf-config turn a switch off.";
 
 pub(crate) const EXIT_CODES: &str = "\
 The code of the rank that failed first, or 128 + n if signal n ended it. Also:";
 
 pub(crate) const EXIT_CODE_TABLE: &str = "  0    every rank exited with 0
-  1    also: a rank exited with 0 but failed (no MPI_Finalize, MPI_Abort(0))
+  1    also: a rank exited with 0 but failed (no MPI_Finalize, MPI_Abort(0)); --strict
   2    usage error; nothing was started
   121  the agent (the process that starts and watches the ranks) was lost
+  122  --stall DURATION:kill ended a job that made no progress
   123  processes of the job could not be killed
   124  --timeout passed
   125  rankrun itself failed
@@ -70,7 +71,6 @@ pub(crate) const AFTER_HELP: &str = "\
 Examples:
   rankrun -n 4 python train.py
   rankrun -n 1 ./master : -n 7 ./worker        two programs in one world
-  rankrun -n 4 --tty 3 --wrap '3:gdb --args' ./solver
 
 rankrun --help lists all options, and commands such as status, stop and report.";
 

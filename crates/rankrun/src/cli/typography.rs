@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_typographic_dash_is_told_of_with_the_option_that_is_meant() {
+    fn an_error_about_a_typographic_dash_names_the_option() {
         for (typed, meant) in [
             ("–n", "write -n"),
             ("−n", "write -n"),

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rankrun_agent::tidy;
-use rankrun_core::ExitCode;
 use rankrun_core::printable::printable;
+use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::{proc, shm};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -124,7 +124,7 @@ fn examine(job: String, directory: PathBuf) -> Option<Leftover> {
     Some(Leftover {
         processes: processes_of(&job),
         cgroups: cgroups_of(&job),
-        shared_memory: still_there(tidy::noted_shared_memory(&directory)),
+        shared_memory: shared_memory_of(&job, &directory),
         directory,
         _lock: lock,
         job,
@@ -177,9 +177,13 @@ fn cgroups_of(job: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The noted files of /dev/shm that are still the ones that were noted.
-fn still_there(noted: HashMap<OsString, shm::File>) -> HashMap<OsString, shm::File> {
-    noted.into_iter().filter(|(path, file)| shm::file_at(path) == Some(*file)).collect()
+/// The files of /dev/shm that are the job's: those that were noted and are still the ones that were noted, and those that have its name.
+fn shared_memory_of(job: &str, directory: &Path) -> HashMap<OsString, shm::File> {
+    let noted = tidy::noted_shared_memory(directory);
+    let mut found: HashMap<OsString, shm::File> =
+        noted.into_iter().filter(|(path, file)| shm::file_at(path) == Some(*file)).collect();
+    found.extend(tidy::named_of_dead(&JobId(job.to_owned()), directory));
+    found
 }
 
 impl Leftover {
@@ -357,6 +361,14 @@ mod tests {
         let directory = job_directory(jobs.path(), &job);
         let shared = PathBuf::from(format!("/dev/shm/rankrun-test-{job}"));
         std::fs::write(&shared, "left").expect("a shared memory file");
+        // In which a program of MPICH's of this job has left a segment that nobody noted.
+        let hash = format!("rankrun_{job}_0_0_0")
+            .bytes()
+            .fold(2_166_136_261u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619));
+        let segments = [hash, !hash].map(|hash| PathBuf::from(format!("/dev/shm/mpich_shm_{hash:x}_0")));
+        for path in &segments {
+            std::fs::write(path, "left").expect("a shared memory file");
+        }
         let inode = |path: &Path| std::fs::metadata(path).expect("it is there").ino();
         let hostname = Path::new("/etc/hostname");
         let list = format!("{} {}\n{} /etc/hostname\n", inode(&shared), shared.display(), inode(hostname));
@@ -369,7 +381,9 @@ mod tests {
         let mut text = String::new();
         assert_eq!(leftovers[0].remove(&mut text), 0);
         assert!(text.contains("2 processes ended"), "{text}");
-        assert!(text.contains("1 shared memory file"), "{text}");
+        assert!(text.contains("2 shared memory files"), "{text}");
+        assert!(!segments[0].exists() && segments[1].exists(), "the segment of another job was removed");
+        std::fs::remove_file(&segments[1]).expect("it is there");
         assert!(!shared.exists() && !directory.exists() && Path::new("/etc/hostname").exists());
         let signals = ended.each_mut().map(|child| child.wait().expect("it ended").signal());
         assert_eq!(signals, [Some(15), Some(9)]);

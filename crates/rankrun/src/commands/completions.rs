@@ -66,6 +66,8 @@ enum Takes {
     Variable,
     /// A program, perhaps after ranks and a colon.
     Program,
+    /// The id of a running job.
+    Job,
     Text,
 }
 
@@ -118,7 +120,10 @@ fn takes(arg: &Arg) -> Takes {
     };
     match arg.get_id().as_str() {
         "nproc" => words(&[("auto", "one rank for each CPU"), ("gpu", "one rank for each GPU")]),
-        "stdin" => words(&[("none", "nobody"), ("all", "every rank"), ("0", "rank 0")]),
+        "stdin" => {
+            words(&[("none", "nobody"), ("all", "every rank"), ("0", "rank 0"), ("shared", "the rank that reads")])
+        }
+        "job" if arg.get_value_hint() == ValueHint::Other => Takes::Job,
         "stop-signal" => words(SIGNALS),
         "gpus-per-rank" => words(&[("none", "every rank sees all GPUs"), ("1", "one for each rank")]),
         "env" | "env-remove" => Takes::Variable,
@@ -146,6 +151,15 @@ fn parts(command: &Command) -> (Vec<Opt>, Vec<Takes>) {
     (options, positional.into_iter().map(takes).collect())
 }
 
+/// The options of another launcher's command line, which `rankrun NAME` takes. A program follows them.
+fn dialect(name: &str) -> Option<Vec<String>> {
+    match name {
+        "mpiexec" => Some(crate::mpiexec::names()),
+        "torchrun" => Some(crate::torchrun::names()),
+        _ => None,
+    }
+}
+
 /// The first part of a help text: enough for a menu.
 fn brief(help: &str) -> &str {
     help.split([':', ';']).next().unwrap_or(help)
@@ -171,6 +185,7 @@ fn bash(options: &[Opt], subcommands: &[(Command, &str)]) -> String {
         Takes::Variable => "_rankrun_words \"$word\" \"$(compgen -e)\"".to_owned(),
         // bash has cut the word at a colon.
         Takes::Program => "_rankrun_programs \"${word##*:}\"".to_owned(),
+        Takes::Job => "_rankrun_words \"$word\" \"$(_rankrun_jobs)\"".to_owned(),
         Takes::Text | Takes::Nothing => ":".to_owned(),
     };
     let mut values = String::new();
@@ -183,7 +198,10 @@ fn bash(options: &[Opt], subcommands: &[(Command, &str)]) -> String {
         let (options, positional) = parts(command);
         let position = positional.first().map_or(":".to_owned(), complete);
         let name = command.get_name();
-        let names = all_names(&options);
+        let (names, position) = match dialect(name) {
+            Some(names) => (names.join(" "), "_rankrun_programs \"$word\"; _rankrun_filenames -f \"$word\"".to_owned()),
+            None => (all_names(&options), position),
+        };
         // As above.
         let _ = writeln!(
             cases,
@@ -225,6 +243,7 @@ fn zsh(options: &[Opt], subcommands: &[(Command, &str)]) -> String {
         Takes::File => "_files".to_owned(),
         Takes::Variable => "_parameters -g \"*export*\"".to_owned(),
         Takes::Program => "_command_names -e".to_owned(),
+        Takes::Job => "_rankrun_jobs".to_owned(),
         Takes::Text | Takes::Nothing => " ".to_owned(),
     };
     let escape = |text: &str| text.replace('\\', "\\\\").replace('[', "\\[").replace(']', "\\]").replace(':', "\\:");
@@ -256,9 +275,20 @@ fn zsh(options: &[Opt], subcommands: &[(Command, &str)]) -> String {
     let mut cases = String::new();
     for (command, _) in subcommands {
         let (options, positional) = parts(command);
+        if let Some(names) = dialect(command.get_name()) {
+            // As above.
+            let _ = writeln!(
+                cases,
+                "            {}) if [[ $PREFIX == -* ]]; then compadd -- {}; else _command_names -e; _files; fi; return ;;",
+                command.get_name(),
+                names.join(" "),
+            );
+            continue;
+        }
         let mut specs: Vec<String> = options.iter().map(&mut spec).collect();
         specs.extend(positional.iter().map(|takes| match takes {
             Takes::Words(words) => format!("'1:argument:({})'", words_of(words)),
+            Takes::Job => "'1:job:_rankrun_jobs'".to_owned(),
             _ => "'1:file:_files'".to_owned(),
         }));
         let name = command.get_name();
@@ -300,6 +330,7 @@ fn fish(options: &[Opt], subcommands: &[(Command, &str)]) -> String {
         Takes::File => " -r -F".to_owned(),
         Takes::Variable => " -x -a '(set -nx)'".to_owned(),
         Takes::Program => " -x -a '(__rankrun_programs)'".to_owned(),
+        Takes::Job => " -x -a '(__rankrun_jobs)'".to_owned(),
         Takes::Text => " -x".to_owned(),
     };
     let line = |condition: &str, option: &Opt| {
@@ -314,6 +345,13 @@ fn fish(options: &[Opt], subcommands: &[(Command, &str)]) -> String {
         let within = format!("'__rankrun_in_subcommand {name}'");
         // Writing into a string does not fail.
         let _ = writeln!(lines, "complete -c rankrun -n __rankrun_is_first -f -a {name} -d {}", quote(about));
+        if let Some(names) = dialect(name) {
+            // As above.
+            let _ = writeln!(lines, "complete -c rankrun -n {within} -F -a {}", quote(&names.join(" ")));
+            // As above.
+            let _ = writeln!(lines, "complete -c rankrun -n {within} -a '(__rankrun_programs)'");
+            continue;
+        }
         let (options, positional) = parts(command);
         for option in &options {
             // As above.
@@ -322,6 +360,7 @@ fn fish(options: &[Opt], subcommands: &[(Command, &str)]) -> String {
         for takes in &positional {
             let argument = match takes {
                 Takes::Words(words) => format!(" -f -a {}", quote(&words_of(words))),
+                Takes::Job => " -f -a '(__rankrun_jobs)'".to_owned(),
                 _ => " -F".to_owned(),
             };
             let _ = writeln!(lines, "complete -c rankrun -n {within}{argument}");

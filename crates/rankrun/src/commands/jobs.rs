@@ -27,6 +27,8 @@ const MAX_ANSWER: usize = 1 << 30;
 const READ: usize = 1 << 16;
 /// How often a connection is tried again where the backlog of the front is full.
 const RETRY: Duration = Duration::from_millis(20);
+/// How often a wait for an answer checks whether the front has been stopped meanwhile.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// The directory of a job, which may be running.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +42,10 @@ pub(crate) struct Found {
 pub(crate) enum Silence {
     /// Nobody listens: its front is gone, or has not come so far.
     NoFront,
+    /// The front is stopped by ^Z, SIGTSTP or SIGSTOP, and reads nothing until it is continued.
+    Paused {
+        front: i32,
+    },
     /// It did not answer in time. The front, if it is known.
     TimedOut {
         front: Option<i32>,
@@ -78,13 +84,16 @@ impl Found {
         self.directory.exists()
     }
 
-    /// Connects to the front.
+    /// Connects to the front, unless the front is stopped: it would carry the requests out whenever it is continued.
     pub(crate) fn connect(&self, bound: Duration) -> Result<Connection, Silence> {
         let path = self.directory.join(SOCKET);
         let until = Instant::now() + bound;
         loop {
             match socket::try_connect(&path) {
-                Ok(socket) => return Ok(Connection { socket, received: Vec::new() }),
+                Ok(socket) => {
+                    let connection = Connection { socket, received: Vec::new() };
+                    return connection.check_paused().map(|()| connection);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if Instant::now() >= until {
                         return Err(Silence::TimedOut { front: None });
@@ -124,6 +133,15 @@ impl Connection {
     /// A handle of the front's process, to wait for its end.
     pub(crate) fn hold_front(&self) -> Option<OwnedFd> {
         pidfd_open(Pid::from_raw(self.front()?)?, PidfdFlags::empty()).ok()
+    }
+
+    fn check_paused(&self) -> Result<(), Silence> {
+        match self.front() {
+            Some(front) if proc::process(front).is_some_and(|process| process.state == 'T') => {
+                Err(Silence::Paused { front })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Sends requests. They are answered one after the other.
@@ -166,9 +184,10 @@ impl Connection {
         if rest.is_some_and(|rest| rest.is_zero()) {
             return Err(Silence::TimedOut { front: self.front() });
         }
-        let timeout = rest.and_then(|rest| Timespec::try_from(rest).ok());
+        let timeout = rest.and_then(|rest| Timespec::try_from(rest.min(LOOK)).ok());
         match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref()) {
-            Ok(0) => return Err(Silence::TimedOut { front: self.front() }),
+            // The next call finds whether the time is over.
+            Ok(0) => return self.check_paused().map(|()| true),
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Silence::Io(error.into())),
         }
@@ -299,18 +318,19 @@ pub(crate) fn explain(command: &str, found: &Found, silence: Silence) -> Problem
         }
         Silence::NoFront => Problem::usage(format!("job {job} is not running: it crashed"))
             .hint("\"rankrun clean\" removes what it left"),
+        Silence::Paused { front } => Problem::internal(format!(
+            "job {job} is paused: its rankrun, process {front}, was stopped by ^Z or SIGSTOP"
+        ))
+        .code(ExitCode::FAILURE)
+        .hint(format!("continue it with fg in its shell, or with \"kill -CONT {front}\", and repeat this command"))
+        .hint(format!("\"kill -KILL {front}\" ends the job: its agent ends the ranks within the grace")),
         Silence::TimedOut { front } => {
             let bound = ANSWER_BOUND.as_secs();
             let problem = Problem::internal(format!("job {job} does not answer ({bound} s)")).code(ExitCode::FAILURE);
             let Some(front) = front else { return problem };
-            match proc::process(front).map(|process| process.state) {
-                Some('T' | 't') => problem
-                    .hint(format!("its front, process {front}, is stopped (^Z or SIGSTOP): continue it with \"kill -CONT {front}\", or with fg in its shell"))
-                    .hint(format!("\"kill -KILL {front}\" ends the job: its agent ends the ranks within the grace")),
-                _ => problem
-                    .hint(format!("its front is process {front}: \"cat /proc/{front}/stack\" shows what it waits for"))
-                    .hint(format!("\"kill -KILL {front}\" ends the job: its agent ends the ranks within the grace")),
-            }
+            problem
+                .hint(format!("its front is process {front}: \"cat /proc/{front}/stack\" shows what it waits for"))
+                .hint(format!("\"kill -KILL {front}\" ends the job: its agent ends the ranks within the grace"))
         }
         Silence::Ended => Problem::internal(format!("the front of job {job} ended before it answered"))
             .hint("its agent or its guard end what is left; \"rankrun status\" lists what is running"),

@@ -1,21 +1,30 @@
 //! `rankrun status`: the running jobs, or one of them with its ranks.
 
-use rankrun_core::control::{Answer, JobStatus, Request};
+use rankrun_core::control::{Answer, JobState, JobStatus, Request};
 use rankrun_core::overview::{Row, describe, table};
+use rankrun_core::printable::printable;
 use rankrun_core::text::WIDTH;
-use rankrun_sys::terminal;
+use rankrun_sys::{proc, terminal};
 use serde_json::json;
 
 use crate::commands::jobs::{self, ANSWER_BOUND, Found, Silence};
 use crate::message::Problem;
+
+/// Bytes of a command line that are shown at most.
+const MAX_COMMAND: u64 = 4096;
 
 /// The text for stdout.
 pub(crate) fn run(job: Option<&str>, as_json: bool) -> Result<String, Problem> {
     let width = terminal::window(rustix::stdio::stdout()).map_or(WIDTH, |(_, columns)| usize::from(columns).max(40));
     match job {
         Some(word) => {
-            let status = one(&jobs::find("status", word)?)?;
-            if as_json { to_json(&status) } else { Ok(describe(&status, width)) }
+            let found = jobs::find("status", word)?;
+            match one(&found)? {
+                One::Answered(status) if as_json => to_json(&status),
+                One::Answered(status) => Ok(describe(&status, width)),
+                One::Paused(front) if as_json => to_json(&paused_in_json(&found, front)),
+                One::Paused(front) => Ok(paused(&found, front)),
+            }
         }
         None if as_json => to_json(&ask_all().iter().filter_map(in_json).collect::<Vec<_>>()),
         None => {
@@ -28,13 +37,39 @@ pub(crate) fn run(job: Option<&str>, as_json: bool) -> Result<String, Problem> {
     }
 }
 
-fn one(found: &Found) -> Result<JobStatus, Problem> {
+/// What is known of one job.
+enum One {
+    Answered(Box<JobStatus>),
+    /// Its front, this process, is stopped.
+    Paused(i32),
+}
+
+fn one(found: &Found) -> Result<One, Problem> {
     match found.ask(Request::Status { ranks: true }, ANSWER_BOUND) {
-        Ok(Answer::Status(status)) => Ok(*status),
+        Ok(Answer::Status(status)) => Ok(One::Answered(status)),
+        Err(Silence::Paused { front }) => Ok(One::Paused(front)),
         Ok(Answer::Refused { error, hint }) => Err(jobs::refused("ask", &found.job, &error, hint)),
         Ok(other) => Err(jobs::unexpected(&found.job, &other)),
         Err(silence) => Err(jobs::explain("status", found, silence)),
     }
+}
+
+fn paused(found: &Found, front: i32) -> String {
+    format!(
+        "job {}: paused: its rankrun, process {front}, was stopped by ^Z or SIGSTOP; fg in its shell or \"kill -CONT {front}\" continues it\n  command   {}\n",
+        found.job,
+        printable(&command_of(front)),
+    )
+}
+
+fn paused_in_json(found: &Found, front: i32) -> serde_json::Value {
+    json!({ "job": found.job, "state": JobState::Paused, "pid": front })
+}
+
+/// The command line of a front that is stopped.
+fn command_of(front: i32) -> String {
+    let words = proc::arguments(front, MAX_COMMAND);
+    words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ")
 }
 
 /// Asks all jobs at the same time: one that does not answer does not delay the others.
@@ -55,6 +90,7 @@ fn ask_all() -> Vec<(Found, Result<Answer, Silence>)> {
 /// What is known of a job that has not answered; `None` if it is over.
 fn unknown(found: &Found, silence: &Silence) -> Option<&'static str> {
     match silence {
+        Silence::Paused { .. } => Some("paused"),
         Silence::TimedOut { .. } => Some("does not answer"),
         Silence::NoFront | Silence::Ended => found.is_held().then_some("no front"),
         Silence::Nonsense(_) | Silence::Io(_) => Some("not understood"),
@@ -65,7 +101,13 @@ fn row((found, answer): &(Found, Result<Answer, Silence>)) -> Option<Row> {
     match answer {
         Ok(Answer::Status(status)) => Some(Row::of(status)),
         Ok(_) => Some(Row::unknown(&found.job, "not understood", "")),
-        Err(silence) => unknown(found, silence).map(|state| Row::unknown(&found.job, state, "")),
+        Err(silence) => {
+            let command = match silence {
+                Silence::Paused { front } => command_of(*front),
+                _ => String::new(),
+            };
+            unknown(found, silence).map(|state| Row::unknown(&found.job, state, &command))
+        }
     }
 }
 
@@ -73,6 +115,7 @@ fn in_json((found, answer): &(Found, Result<Answer, Silence>)) -> Option<serde_j
     match answer {
         Ok(Answer::Status(status)) => serde_json::to_value(status).ok(),
         Ok(_) => Some(json!({ "job": found.job, "state": null, "error": "not understood" })),
+        Err(Silence::Paused { front }) => Some(paused_in_json(found, *front)),
         Err(silence) => unknown(found, silence).map(|error| json!({ "job": found.job, "state": null, "error": error })),
     }
 }

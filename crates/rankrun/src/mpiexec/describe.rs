@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::lists::VARIABLES;
-use super::table::{Row, TABLE};
+use super::table::{Here, Row, TABLE};
 
 /// What an option is here, in words.
 pub(super) fn here(row: &Row) -> String {
@@ -14,6 +14,15 @@ pub(super) fn here(row: &Row) -> String {
 pub(super) fn typed(row: &Row) -> String {
     let space = if row.value.is_empty() || row.value.starts_with('[') { "" } else { " " };
     format!("{}{space}{}", row.names.join(", "), row.value)
+}
+
+/// The names of all options as they are mostly typed, for completions.
+pub(crate) fn names() -> Vec<String> {
+    let taken = TABLE.iter().filter(|row| !matches!(row.here, Here::Refused(..)));
+    let mut names: Vec<String> = taken.flat_map(|row| row.names).map(|name| (*name).to_owned()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// The list of options for the help.

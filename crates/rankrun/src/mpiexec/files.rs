@@ -42,6 +42,32 @@ fn take(lines: &mut Vec<Vec<OsString>>, text: &[u8], start: usize) -> Result<(),
     Ok(())
 }
 
+/// How a file of hosts says the number of ranks of a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Syntax {
+    /// `host:4`: Hydra and Intel MPI.
+    Colon,
+    /// `host slots=4`: Open MPI.
+    Slots,
+}
+
+/// The syntax of the first host with a number.
+pub(super) fn syntax(text: &str) -> Option<Syntax> {
+    text.lines().find_map(|line| {
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        // A colon of an IPv6 address is not the only one.
+        let is_colon = |host: &str| {
+            host.rsplit_once(':')
+                .is_some_and(|(host, count)| is_number(count) && (!host.contains(':') || host.ends_with(']')))
+        };
+        match words.next() {
+            Some(host) if is_colon(host) => Some(Syntax::Colon),
+            _ => words.any(|word| word.starts_with("slots=") || word.starts_with("max")).then_some(Syntax::Slots),
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

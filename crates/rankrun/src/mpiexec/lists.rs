@@ -95,9 +95,13 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable("OMPI_MCA_orte_default_hostfile", Some(Meaning::HostFile), "`--hostfile`"),
     variable("PRTE_MCA_prte_default_hostfile", Some(Meaning::HostFile), "`--hostfile`"),
     variable("I_MPI_PERHOST", Some(Meaning::PerNode), "`-ppn`"),
-    variable("OMPI_MCA_*", None, "reaches the ranks: the library reads it, rankrun does not"),
+    variable(
+        "OMPI_MCA_*",
+        None,
+        "reaches the ranks: the library reads it. Parameters of mpirun itself: as with `--mca`",
+    ),
     variable("PMIX_MCA_*", None, "reaches the ranks"),
-    variable("PRTE_MCA_*", None, "not read: there are no daemons"),
+    variable("PRTE_MCA_*", None, "as with `--prtemca`"),
     variable("I_MPI_*", None, "reaches the ranks: the library reads it, rankrun does not"),
     variable(
         "HYDRA_*, I_MPI_HYDRA_*",

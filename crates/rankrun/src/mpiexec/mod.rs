@@ -1,6 +1,6 @@
 //! The mpiexec dialect: a command line of mpiexec or mpirun becomes one of ours.
 //!
-//! `rankrun mpiexec …`, and a binary that is called `mpiexec` or `mpirun`, take the options of Hydra (MPICH, MVAPICH), Intel
+//! `rankrun mpiexec …`, the same with another of the launchers' names, and a binary that is called so, take the options of Hydra (MPICH, MVAPICH), Intel
 //! MPI and Open MPI 4 and 5. What each of them is here is in one [`table`], which docs/mpiexec.md shows. [`translate`] walks
 //! along the words; the result is read by the parser of our own options, so that a setting has one meaning.
 
@@ -8,6 +8,7 @@ mod describe;
 mod files;
 mod hosts;
 mod lists;
+mod mca;
 mod table;
 mod translate;
 mod values;
@@ -15,19 +16,31 @@ mod values;
 #[cfg(test)]
 mod page;
 #[cfg(test)]
+mod placement_tests;
+#[cfg(test)]
 mod tests;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-pub(crate) use describe::options;
+pub(crate) use describe::{names, options};
 pub(crate) use translate::{Around, read};
 
 /// The word after `rankrun` that asks for the dialect.
 pub(crate) const SUBCOMMAND: &str = "mpiexec";
 
-/// The names by which a binary is called that speaks the dialect.
-const NAMES: &[&str] = &["mpiexec", "mpirun", "mpiexec.hydra", "orterun", "prterun"];
+/// The names of the launchers. Those that only one family has say whose options follow.
+const NAMES: &[(&str, &[table::Launcher])] = &[
+    ("mpiexec", &[]),
+    ("mpirun", &[]),
+    ("mpiexec.hydra", table::HYDRA),
+    ("orterun", table::OPEN_MPI),
+    ("prterun", table::OPEN_MPI),
+    ("mpirun.openmpi", table::OPEN_MPI),
+    ("mpiexec.openmpi", table::OPEN_MPI),
+    ("mpirun.mpich", table::HYDRA),
+    ("mpiexec.mpich", table::HYDRA),
+];
 
 /// Whether the dialect takes an option, as typed.
 pub(crate) fn takes(name: &str) -> bool {
@@ -36,6 +49,16 @@ pub(crate) fn takes(name: &str) -> bool {
 
 /// Whether a program that was called as `path` speaks the dialect.
 pub(crate) fn is_name(path: &OsStr) -> bool {
+    family(path).is_some()
+}
+
+/// The launchers that are called as `path`; none where the name does not tell them apart.
+fn family(path: &OsStr) -> Option<&'static [table::Launcher]> {
     let name = path.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    NAMES.iter().any(|known| name == known.as_bytes())
+    NAMES.iter().find(|(known, _)| name == known.as_bytes()).map(|(_, family)| *family)
+}
+
+/// The word that the help and the completions know for another name of a launcher.
+pub(crate) fn subcommand(name: &str) -> Option<&'static str> {
+    is_name(OsStr::new(name)).then_some(SUBCOMMAND)
 }

@@ -49,6 +49,8 @@ pub(super) enum Special {
     Per(Resource),
     /// One rank on each node.
     OnePerNode,
+    /// One rank to each node in turn.
+    RoundRobin,
     /// Places, and perhaps the number of ranks on each node.
     MapBy,
     /// The same without its first word.
@@ -120,6 +122,18 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// What the option is about: options about the same thing take each other's place.
+    pub(super) fn subject(&self) -> &'static str {
+        let places =
+            || matches!(self.here, Here::Special(S::Per(_) | S::OnePerNode | S::RoundRobin | S::MapBy | S::Ppr, _));
+        match self.names[0] {
+            "-byslot" => "places",
+            "-oversubscribe" | "-nooversubscribe" => "oversubscription",
+            _ if places() => "places",
+            name => name,
+        }
+    }
+
     /// Whether its value is a file that stands for the rest of the command line.
     pub(super) fn reads_lines(&self) -> bool {
         matches!(self.here, Here::Special(S::CommandLines, _))
@@ -161,8 +175,8 @@ const fn special(special: Special, text: &'static str) -> Here {
 }
 
 const ALL: &[Launcher] = &[Hydra, Intel, OpenMpi4, OpenMpi5];
-const HYDRA: &[Launcher] = &[Hydra, Intel];
-const OPEN_MPI: &[Launcher] = &[OpenMpi4, OpenMpi5];
+pub(super) const HYDRA: &[Launcher] = &[Hydra, Intel];
+pub(super) const OPEN_MPI: &[Launcher] = &[OpenMpi4, OpenMpi5];
 
 const PLACING: &str = "ranks have their numbers in the order in which -map-by places them";
 pub(super) const BINDING: &str = "ranks are not bound to CPUs or memory";
@@ -180,7 +194,7 @@ const INHERITED: &str =
     "on its own machine the launcher strips nothing either; --env-remove '*' leaves only what rankrun sets";
 pub(super) const REPORT: &str = "the report of a job that was ended says what each rank did, and has every exit code";
 const TRACE: &str = "write -x LD_PRELOAD=libVT.so to trace, -x LD_PRELOAD=libVTmc.so to check";
-const HOSTS: &str = "`--hosts` or `--hostfile`; without -n their slots are the number of ranks; under Hydra's names the list begins again when all slots are used (`--oversubscribe`)";
+const HOSTS: &str = "`--hosts` or `--hostfile`; without -n their slots are the number of ranks; under Hydra's names the list begins again when all slots are used (`--oversubscribe --map seq`); where several commands name hosts, each list is for its own command";
 const PER_NODE: &str = "`--ppn N`; without -n it is N ranks on each host";
 pub(super) const COPIES: &str = "the files are in a directory for each job, rank-0000.stdout and so on; the output is on the terminal too, except with nocopy";
 pub(super) const NO_UNIVERSE: &str = "the universe has the size of the job, since MPI_Comm_spawn is not offered";
@@ -196,7 +210,7 @@ pub(super) const TABLE: &[Row] = &[
     row(OPEN_MPI, &["-c"], "N", Command, special(S::Count, "`-n N`")),
     row(HYDRA, &["-ppn"], "N", Job, special(S::Per(Resource::Node), PER_NODE)),
     row(&[Intel], &["-perhost", "-grr"], "N", Job, special(S::Per(Resource::Node), PER_NODE)),
-    row(&[Intel], &["-rr"], "", Job, Same(&["--map=cyclic"])),
+    row(&[Intel], &["-rr"], "", Job, special(S::RoundRobin, "--map=cyclic")),
     row(OPEN_MPI, &["-N", "-npernode"], "N", Job, special(S::Per(Resource::Node), PER_NODE)),
     row(OPEN_MPI, &["-pernode"], "", Job, special(S::OnePerNode, "`--ppn 1`")),
     row(
@@ -282,12 +296,12 @@ pub(super) const TABLE: &[Row] = &[
         Job,
         special(
             S::MapBy,
-            "node: `--map cyclic`; ppr:N:node (package, numa): `--ppn`; others place ranks within a host, which is not done; PE=N, which binds, is not done (a warning)",
+            "node: `--map cyclic`, which is not done behind host options of Hydra, where it binds; seq: `--map seq`; ppr:N:node (package, numa): `--ppn`; others place ranks within a host, which is not done; PE=N, which binds, is not done (a warning)",
         ),
     ),
     row(OPEN_MPI, &["-rank-by", "-rankby"], "WHAT", Job, Already(PLACING)),
     row(OPEN_MPI, &["-bycore", "-bind-to-core", "-bind-to-socket", "-use-hwthread-cpus"], "", Job, Without(BINDING)),
-    row(OPEN_MPI, &["-bynode"], "", Job, Same(&["--map=cyclic"])),
+    row(OPEN_MPI, &["-bynode"], "", Job, special(S::RoundRobin, "--map=cyclic")),
     row(OPEN_MPI, &["-byslot"], "", Job, Same(&["--map=block"])),
     row(OPEN_MPI, &["-cpus-per-proc", "-cpus-per-rank", "-cpu-set", "-cpu-list"], "VALUE", Job, Without(BINDING)),
     row(&[OpenMpi4], &["-cf", "-cartofile"], "FILE", Job, Without(BINDING)),
@@ -337,7 +351,7 @@ pub(super) const TABLE: &[Row] = &[
         Job,
         special(
             S::Mca("OMPI_MCA_"),
-            "-x OMPI_MCA_NAME=VALUE for every command: the library reads it, rankrun does not",
+            "-x OMPI_MCA_NAME=VALUE for every command: the library reads it. Parameters of mpirun itself are followed as its options, or named in a warning",
         ),
     ),
     row(
@@ -347,7 +361,16 @@ pub(super) const TABLE: &[Row] = &[
         Job,
         special(S::Mca("PMIX_MCA_"), "-x PMIX_MCA_NAME=VALUE for every command"),
     ),
-    row(OPEN_MPI, &["-prtemca"], "NAME VALUE", Job, Already("there are no daemons")),
+    row(
+        OPEN_MPI,
+        &["-prtemca"],
+        "NAME VALUE",
+        Job,
+        special(
+            S::Mca("PRTE_MCA_"),
+            "parameters of mpirun itself are followed as its options, or named in a warning; there are no daemons for others",
+        ),
+    ),
     row(OPEN_MPI, &["-am", "-amca"], "FILE", Job, Refused("write --mca NAME VALUE for each line of the file")),
     row(
         ALL,
@@ -531,7 +554,9 @@ pub(super) const TABLE: &[Row] = &[
         &["-get-stack-traces"],
         "",
         Job,
-        Without("no stacks are printed; the report says what each rank did"),
+        Already(
+            "shortly before --timeout ends the job rankrun reads the stacks of all ranks, and the report shows them",
+        ),
     ),
     row(OPEN_MPI, &["-report-child-jobs-separately"], "", Job, Already(NO_UNIVERSE)),
     row(&[OpenMpi5], &["-forward-signals"], "SIGNALS", Job, Already("signals that rankrun receives reach the ranks")),

@@ -1,6 +1,6 @@
 //! What command lines of mpiexec and mpirun become.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use rankrun_core::foreign_codes::Codes;
 
@@ -13,11 +13,13 @@ use crate::dialect::{Here, Reading, Stop};
 fn reading_in(env: &[(&str, &str)], words: &[&str]) -> Result<Reading, String> {
     let env: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
     let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-    read(&words, &Around { env: &env, packages: || 2, numa_nodes: || 3 }).map_err(|stop| match stop {
-        Stop::Problem(problem) => problem.to_string(),
-        Stop::Help => "help".to_owned(),
-        Stop::Version => "version".to_owned(),
-        Stop::Text(text) => text,
+    read(&words, &Around { name: OsStr::new("mpiexec"), env: &env, packages: || 2, numa_nodes: || 3 }).map_err(|stop| {
+        match stop {
+            Stop::Problem(problem) => problem.to_string(),
+            Stop::Help => "help".to_owned(),
+            Stop::Version => "version".to_owned(),
+            Stop::Text(text) => text,
+        }
     })
 }
 
@@ -64,6 +66,12 @@ fn options_of_each_launcher_become_ours() {
         ("-genv A=1 -n 1 ./a", "-n 1 -x A=1 ./a"),
         ("--mca btl self,tcp --pmixmca a b -n 1 ./a", "-n 1 -x OMPI_MCA_btl=self,tcp -x PMIX_MCA_a=b ./a"),
         ("--prtemca a b -n 1 ./a", "-n 1 ./a"),
+        ("--mca orte_tag_output 1 -n 1 ./a", "--tag -n 1 -x OMPI_MCA_orte_tag_output=1 ./a"),
+        ("--mca orte_tag_output 0 -n 1 ./a", "-n 1 -x OMPI_MCA_orte_tag_output=0 ./a"),
+        ("--prtemca plm_ssh_agent /opt/ssh -n 1 ./a", "--ssh-command=/opt/ssh -n 1 ./a"),
+        ("--prtemca rmaps_base_mapping_policy node -n 2 ./a", "--map=cyclic -n 2 ./a"),
+        ("--prtemca rmaps_base_n_pernode 3 -n 6 ./a", "--ppn=3 -n 6 ./a"),
+        ("--prtemca orte_output_filename logs -n 2 ./a", "'--log-dir=logs/{job}' -n 2 ./a"),
         ("-genvnone -genvlist A,B -envexcl C -n 1 ./a", "-n 1 --env-remove C ./a"),
         ("-host vm ./a", "--hosts=vm ./a"),
         ("-genv=A 1 -x B={rank} -wdir {x} -n 1 ./a", "-n 1 -x A=1 -x 'B={{rank}}' '--wdir={{x}}' ./a"),
@@ -89,12 +97,17 @@ fn options_of_each_launcher_become_ours() {
         ("-host localhost,vm:3 ./a", "--hosts=localhost,vm:3 ./a"),
         ("-H a:2,b:2 -n 4 ./a", "--hosts=a:2,b:2 -n 4 ./a"),
         ("-hosts a,b -n 2 ./a", "--hosts=a,b --oversubscribe -n 2 ./a"),
-        ("-hosts a,b -n 4 ./a", "--hosts=a,b --oversubscribe --map=cyclic -n 4 ./a"),
-        ("-hosts a,b -ppn 2 -n 8 ./a", "--hosts=a,b --oversubscribe --ppn=2 -n 8 ./a"),
-        ("-rr -hosts a:2,b:2 ./a", "--map=cyclic --hosts=a:2,b:2 ./a"),
+        ("-hosts a,b -n 4 ./a", "--hosts=a,b --oversubscribe --map=seq -n 4 ./a"),
+        ("-hosts a,b -ppn 2 -n 8 ./a", "--hosts=a,b --oversubscribe --ppn=2 --map=seq -n 8 ./a"),
+        ("-rr -hosts a:2,b:2 ./a", "--hosts=a:2,b:2 --map=cyclic ./a"),
         ("-H a:2 -H me@b ./a", "--hosts=a:2,me@b ./a"),
         ("-n 4 -H a ./a : -n 2 -H b ./b", "--hosts=a:4,b:2 -n 4 ./a : -n 2 ./b"),
         ("-n 4 -H a ./a : -n 2 -H a ./b", "--hosts=a:6 -n 4 ./a : -n 2 ./b"),
+        ("-n 2 -host a ./a : -n 2 -host b ./b", "--hosts=a:2,b:2 -n 2 ./a : -n 2 ./b"),
+        (
+            "-n 1 -H a ./a : -n 1 -H b ./b : -n 1 -H a ./c",
+            "--hosts=a:1,b:1,a:1 --map=seq -n 1 ./a : -n 1 ./b : -n 1 ./c",
+        ),
         ("--grace 3s --wrap nice -n 2 ./a", "--grace 3s -n 2 --wrap nice ./a"),
         ("-n 2 -- -a", "-n 2 -- -a"),
     ] {
@@ -124,7 +137,48 @@ fn what_is_not_done_is_said_once() {
         ["-bind-to core, -membind bind:numa: ranks are not bound to CPUs or memory"]
     );
     assert_eq!(warnings(&["--bind-to", "none", "-n", "1", "a"]), [""; 0], "it is not done by request");
+    assert_eq!(
+        warnings(&["--mca", "hwloc_base_binding_policy", "core", "--mca", "rmaps_base_x", "1", "-n", "1", "a"]),
+        [
+            "--mca rmaps_base_x 1: not read: write --map-by, --ppn or -host for the places of ranks",
+            "--mca hwloc_base_binding_policy core: ranks are not bound to CPUs or memory",
+        ]
+    );
+    assert_eq!(warnings(&["--mca", "hwloc_base_binding_policy", "none", "-n", "1", "a"]), [""; 0]);
     assert_eq!(warnings(&["--display", "map,bind", "-n", "1", "a"]).len(), 1);
+}
+
+#[test]
+fn parameters_of_mpirun_in_the_environment_are_followed_unless_an_option_says_otherwise() {
+    let line = |env: &[(&str, &str)], words: &[&str]| {
+        let reading = reading_in(env, words).expect("it is a job");
+        let shown: Vec<_> = reading.words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        (shown.join(" "), reading.warnings.join("; "))
+    };
+    let plain = ["-n", "1", "a"];
+    let agent = [("OMPI_MCA_plm_rsh_agent", "ssh : rsh"), ("OMPI_MCA_plm_rsh_args", "-p 22")];
+    assert_eq!(line(&agent, &plain), ("--ssh-command=ssh -p 22 -n 1 a".to_owned(), String::new()));
+    let given = ["--ssh-command", "mine", "-n", "1", "a"];
+    assert_eq!(line(&agent, &given).0, "--ssh-command mine -n 1 a");
+    let by_option = ["--prtemca", "plm_rsh_agent", "mine", "-n", "1", "a"];
+    assert_eq!(line(&agent[..1], &by_option).0, "--ssh-command=mine -n 1 a");
+    let bound = [("OMPI_MCA_hwloc_base_binding_policy", "core"), ("OMPI_MCA_btl", "self")];
+    let warning = "OMPI_MCA_hwloc_base_binding_policy core: ranks are not bound to CPUs or memory";
+    assert_eq!(line(&bound, &plain), ("-n 1 a".to_owned(), warning.to_owned()));
+    assert_eq!(line(&[("PRTE_MCA_prte_tag_output", "true")], &plain).0, "--tag -n 1 a");
+    // The command line wins, by whichever option it says so.
+    let alone = |words: &[&str]| line(&[], words);
+    for (variable, value, words) in [
+        ("OMPI_MCA_rmaps_base_mapping_policy", "ppr:1:node", &["-H", "a:2,b:2", "--map-by", "ppr:2:node", "x"][..]),
+        ("OMPI_MCA_rmaps_base_n_pernode", "4", &["-H", "a:8,b:8", "-N", "2", "x"]),
+        ("OMPI_MCA_rmaps_base_mapping_policy", "node", &["-H", "a:2,b:2", "-n", "4", "--map-by", "slot", "x"]),
+        ("OMPI_MCA_rmaps_base_oversubscribe", "1", &["-H", "a:2", "-n", "2", "--nooversubscribe", "x"]),
+        ("OMPI_MCA_orte_output_filename", "logs", &["-n", "1", "--output-filename", "mine", "x"]),
+    ] {
+        assert_eq!(line(&[(variable, value)], words), alone(words), "{variable}");
+    }
+    let template = ["--tag={rank}", "-n", "1", "a"];
+    assert_eq!(line(&[("OMPI_MCA_orte_tag_output", "1")], &template).0, "--tag --tag={rank} -n 1 a");
 }
 
 #[test]
@@ -170,8 +224,7 @@ fn files_of_command_lines_are_the_rest_of_the_line() {
 fn mistakes_are_refused_with_a_way_out() {
     let cases = [
         "-n 2",
-        "-n 2 -hosts node1,node2 ./a : -n 2 -hosts node1 ./b",
-        "-n 2 -hosts a ./a : -n 2 -hosts b ./b : -n 1 -hosts a ./c",
+        "-n 4 -host node1,node2 ./a : -n 2 -host node3 ./b",
         "-hosts a:x ./a",
         "-np4 ./a",
         "-hlep ./a",
@@ -210,7 +263,7 @@ fn texts_and_codes_are_asked_for_by_options() {
 
 #[test]
 fn a_binary_that_is_called_so_speaks_the_dialect() {
-    for name in ["mpiexec", "/usr/bin/mpirun", "./mpiexec.hydra"] {
+    for name in ["mpiexec", "/usr/bin/mpirun", "./mpiexec.hydra", "mpirun.openmpi"] {
         assert!(is_name(name.as_ref()), "{name}");
     }
     for name in ["rankrun", "/mpiexec/rankrun", "mpiexec2", ""] {

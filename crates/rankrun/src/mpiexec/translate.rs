@@ -9,9 +9,9 @@ use rankrun_core::hosts::{parse_file, parse_list};
 use rankrun_core::suggest::nearest;
 
 use super::hosts::{Named, Places, Source};
-use super::table::{self, Launcher, Row, Scope, Special, TABLE};
+use super::table::{self, HYDRA, OPEN_MPI, Row, Scope, Special, TABLE};
 use super::values::{self, Placement, Resource};
-use super::{files, lists};
+use super::{files, lists, mca};
 use crate::allocation;
 use crate::dialect::{For, Here, Reading, Stop, Typed, Without, fill, literal, with_value};
 use crate::message::Problem;
@@ -19,6 +19,8 @@ use crate::{args, typography};
 
 /// What the words are read against.
 pub(crate) struct Around<'a> {
+    /// The launcher as the user calls it.
+    pub(crate) name: &'a OsStr,
     pub(crate) env: &'a [(OsString, OsString)],
     /// How many packages and NUMA nodes it has.
     pub(crate) packages: fn() -> u32,
@@ -42,11 +44,17 @@ pub(crate) fn read(words: &[OsString], around: &Around<'_>) -> Result<Reading, S
         places: Places::default(),
         without: Without::default(),
         codes: None,
+        mca: Vec::new(),
+        typed: Vec::new(),
+        ssh: [None, None],
     };
+    let family = super::family(around.name).unwrap_or_default();
+    reader.places.note(family, family == HYDRA);
     for words in words.split(|word| word == ":") {
         reader.command_line(words, None)?;
     }
     reader.variables()?;
+    reader.parameters_of_environment()?;
     Ok(reader.finish()?)
 }
 
@@ -69,6 +77,12 @@ struct Reader<'a> {
     places: Places,
     without: Without,
     codes: Option<Codes>,
+    /// MCA parameters of mpirun that options have set.
+    mca: Vec<OsString>,
+    /// What the options so far are about ([`Row::subject`]).
+    typed: Vec<&'static str>,
+    /// The ssh command, and further words, of MCA parameters.
+    ssh: [Option<OsString>; 2],
 }
 
 impl Reader<'_> {
@@ -146,6 +160,8 @@ impl Reader<'_> {
         if let Some(value) = values.first() {
             typography::check_value(&option.name, value)?;
         }
+        self.places.note(row.launchers, false);
+        self.typed.push(row.subject());
         match row.here {
             Here::Same(words) | Here::Differs(words, _) => {
                 let written = words.iter().map(|word| fill(word, values.first()));
@@ -162,8 +178,7 @@ impl Reader<'_> {
                 return Err(Problem::usage(text).hint(advice).into());
             }
             Here::Special(special, _) => {
-                let is_of_hydra = [Launcher::Hydra, Launcher::Intel].iter().any(|hydra| row.launchers.contains(hydra));
-                self.places.begins_again |= is_of_hydra && special.places_ranks();
+                self.places.note(row.launchers, special.places_ranks());
                 self.special(special, option, &values, line)?;
             }
         }
@@ -187,13 +202,18 @@ impl Reader<'_> {
                 self.per(count.ok_or_else(wrong)?, resource);
             }
             Special::OnePerNode => self.per(1, Resource::Node),
+            Special::RoundRobin => self.places.is_round_robin = true,
             Special::MapBy | Special::Ppr => {
                 let prefix = if special == Special::Ppr { "ppr:" } else { "" };
                 let text = format!("{prefix}{}", option.text(first)?);
                 match values::map_by(&text).map_err(bad)? {
                     Placement::Per(count, resource) => self.per(count, resource),
-                    Placement::Cyclic => self.places.is_cyclic = true,
+                    Placement::Cyclic => self.places.by_node = true,
+                    Placement::Seq => self.places.is_seq = true,
                     Placement::Places => {}
+                }
+                if values::oversubscribes(&text) {
+                    self.job.push("--oversubscribe".into());
                 }
                 if values::binds(&text) {
                     self.without.note(table::BINDING, &option.name, values);
@@ -225,6 +245,13 @@ impl Reader<'_> {
             }
             Special::Mca(prefix) => {
                 let [name, value] = values else { return Ok(()) };
+                let origin = Typed { name: format!("{} {}", option.name, name.display()), value: None };
+                self.parameter(origin, name, value)?;
+                self.mca.push(name.clone());
+                // The daemons that would read it do not exist.
+                if prefix == "PRTE_MCA_" {
+                    return Ok(());
+                }
                 let mut pair = OsString::from(prefix);
                 pair.push(name);
                 pair.push("=");
@@ -262,6 +289,52 @@ impl Reader<'_> {
             }
             Special::Help => return Err(Stop::Help),
             Special::Version => return Err(Stop::Version),
+        }
+        Ok(())
+    }
+
+    /// Follows an MCA parameter of mpirun itself; one of the library is the library's.
+    fn parameter(&mut self, origin: Typed, name: &OsStr, value: &OsStr) -> Result<(), Stop> {
+        let Some(parameter) = name.to_str().and_then(mca::parameter) else { return Ok(()) };
+        let mut take = |option: &str, value: Option<&OsStr>| {
+            let row = table::named(option).expect("the table of parameters names options of the dialect");
+            let typed = Typed { name: origin.name.clone(), value: value.map(OsStr::to_owned) };
+            self.take(&typed, row, &[], &mut CommandLine::default()).map(|_| ())
+        };
+        match parameter {
+            mca::Parameter::Option(option) => take(option, Some(value))?,
+            mca::Parameter::Switch(option) if mca::is_true(value) => take(option, None)?,
+            mca::Parameter::Switch(_) => {}
+            mca::Parameter::HostFile => {
+                self.host_file(&origin, Path::new(value))?;
+                self.places.note(OPEN_MPI, true);
+            }
+            mca::Parameter::Agent => self.ssh[0] = Some(value.to_owned()),
+            mca::Parameter::AgentWords => self.ssh[1] = Some(value.to_owned()),
+            mca::Parameter::Without(what) => self.without.note(what, &origin.name, &[value.to_owned()]),
+        }
+        Ok(())
+    }
+
+    /// Follows MCA parameters of mpirun in the environment that no option has set.
+    fn parameters_of_environment(&mut self) -> Result<(), Stop> {
+        // Of two words of ours the later one counts.
+        let (typed, words) = (self.typed.clone(), std::mem::take(&mut self.job));
+        for (variable, value) in self.around.env.iter().filter(|(_, value)| !value.is_empty()) {
+            let Some(text) = variable.to_str() else { continue };
+            let name = text.strip_prefix("OMPI_MCA_").or_else(|| text.strip_prefix("PRTE_MCA_"));
+            // Files of hosts are in the list of variables.
+            let Some(name) = name.filter(|name| !name.ends_with("_default_hostfile")) else { continue };
+            let is_typed = |option: &str| table::named(option).is_some_and(|row| typed.contains(&row.subject()));
+            if self.mca.iter().all(|set| set != name) && !mca::option_of(name).is_some_and(is_typed) {
+                self.parameter(Typed { name: text.to_owned(), value: None }, OsStr::new(name), value)?;
+            }
+        }
+        self.job.extend(words);
+        let is_given = self.job.iter().any(|word| word.as_bytes().starts_with(b"--ssh-command"));
+        let [agent, words] = &self.ssh;
+        if let Some(command) = mca::ssh_command(agent.as_deref(), words.as_deref()).filter(|_| !is_given) {
+            self.job.push(with_value("--ssh-command", &command));
         }
         Ok(())
     }
@@ -320,7 +393,7 @@ impl Reader<'_> {
             Resource::Numa => (self.around.numa_nodes)(),
         };
         // How many of them another machine has is not known: it is no bound.
-        self.places.begins_again |= resource != Resource::Node;
+        self.places.is_unbounded |= resource != Resource::Node;
         self.places.per_node = Some(count.saturating_mul(resources));
     }
 
@@ -347,6 +420,12 @@ impl Reader<'_> {
             let text = format!("\"{}\": {error}", path.display());
             option.problem(text).hint_if(error.hint().map(str::to_owned))
         })?;
+        // Each launcher has a syntax of its own for the number of ranks.
+        match files::syntax(&text) {
+            Some(files::Syntax::Colon) => self.places.note(HYDRA, true),
+            Some(files::Syntax::Slots) => self.places.note(OPEN_MPI, true),
+            None => {}
+        }
         let (source, command) = (Source::File(path.to_owned()), self.commands.len());
         self.places.named.push(Named { hosts: file.hosts, source, command, option: option.clone() });
         Ok(())
@@ -394,10 +473,10 @@ impl Reader<'_> {
             match meaning {
                 lists::Meaning::HostFile if self.places.named.is_empty() => {
                     self.host_file(&option, Path::new(value))?;
-                    self.places.begins_again |= !name.contains("MCA");
+                    self.places.note(if name.contains("MCA") { OPEN_MPI } else { HYDRA }, true);
                 }
                 lists::Meaning::PerNode if self.places.per_node.is_none() => {
-                    self.places.begins_again = true;
+                    self.places.note(HYDRA, true);
                     self.places.per_node = value.to_str().and_then(|text| text.parse().ok()).filter(|count| *count > 0);
                 }
                 lists::Meaning::HostFile | lists::Meaning::PerNode => {}
@@ -406,7 +485,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn finish(self) -> Result<Reading, Problem> {
+    fn finish(mut self) -> Result<Reading, Problem> {
         let mut warnings = self.without.warnings();
         let counts: Vec<Option<u32>> = self
             .commands
@@ -415,7 +494,8 @@ impl Reader<'_> {
             .collect();
         let is_mpmd = self.commands.len() > 1;
         let mut words = self.job;
-        words.extend(self.places.words(&counts)?);
+        self.places.oversubscribes = words.iter().any(|word| word == "--oversubscribe");
+        words.extend(self.places.words(&counts, &mut warnings)?);
         for (i, line) in self.commands.into_iter().enumerate() {
             if i > 0 {
                 words.push(":".into());

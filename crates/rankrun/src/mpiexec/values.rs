@@ -83,6 +83,8 @@ pub(super) enum Placement {
     Per(u32, Resource),
     /// One rank goes to each node in turn.
     Cyclic,
+    /// One rank goes to each host of the list, in its order.
+    Seq,
     /// It places ranks within a node.
     Places,
 }
@@ -93,6 +95,7 @@ pub(super) fn map_by(text: &str) -> Result<Placement, String> {
     match fields.next().map(str::to_ascii_lowercase).as_deref() {
         Some("ppr") => {}
         Some("node") => return Ok(Placement::Cyclic),
+        Some("seq") => return Ok(Placement::Seq),
         _ => return Ok(Placement::Places),
     }
     let count = fields.next().and_then(|count| count.parse().ok()).filter(|count| *count > 0);
@@ -107,6 +110,11 @@ pub(super) fn map_by(text: &str) -> Result<Placement, String> {
 /// Whether a value of `--map-by` asks for CPUs for each rank, and so for binding.
 pub(super) fn binds(text: &str) -> bool {
     text.split([':', ',']).any(|word| word.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("pe=")))
+}
+
+/// Whether a value of `--map-by` lets hosts have more ranks than slots.
+pub(super) fn oversubscribes(text: &str) -> bool {
+    text.split([':', ',']).any(|word| word.eq_ignore_ascii_case("oversubscribe"))
 }
 
 #[cfg(test)]
@@ -157,12 +165,14 @@ mod tests {
         assert_eq!(map_by("PPR:4:Socket"), Ok(Placement::Per(4, Resource::Package)));
         assert_eq!(map_by("ppr:1:numa"), Ok(Placement::Per(1, Resource::Numa)));
         assert_eq!(map_by("node:PE=2"), Ok(Placement::Cyclic));
+        assert_eq!(map_by("seq"), Ok(Placement::Seq));
         for text in ["core", "numa:PE=2,SPAN", "slot"] {
             assert_eq!(map_by(text), Ok(Placement::Places), "{text}");
         }
         assert!(map_by("ppr:x:node").is_err());
         assert!(map_by("ppr:2").is_err());
         assert!(map_by("ppr:2:l3cache").is_err(), "how many there are is not known");
+        assert!(oversubscribes(":OVERSUBSCRIBE") && !oversubscribes("node:nooversubscribe"));
         assert!(binds("node:pe=2") && binds("ppr:2:socket:SPAN,PE=9") && !binds("ppr:1:node"));
     }
 }

@@ -1,9 +1,9 @@
-//! The hosts that a batch system has given to this job: Slurm, PBS or LSF.
+//! The hosts that a batch system has given to this job: Slurm, PBS, LSF, Grid Engine or OAR.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use rankrun_core::hosts::{NodeSlots, Slurm, lsf_counts, merge, parse_file, slurm_nodes};
+use rankrun_core::hosts::{NodeSlots, Slurm, grid_engine_lines, lsf_counts, merge, parse_file, slurm_nodes};
 use rankrun_front::HostsOrigin;
 
 use crate::check::variable;
@@ -21,7 +21,8 @@ pub(crate) struct Allocation {
 
 /// Whether there is an allocation.
 pub(crate) fn is_there(env: &[(OsString, OsString)]) -> bool {
-    let names = ["SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS"];
+    let names =
+        ["SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS", "PE_HOSTFILE", "OAR_NODEFILE"];
     names.iter().any(|name| variable(env, name).is_some_and(|value| !value.is_empty()))
 }
 
@@ -56,27 +57,36 @@ pub(crate) fn find(env: &[(OsString, OsString)]) -> Result<Option<Allocation>, P
         let own = text("SLURMD_NODENAME").map(str::to_owned);
         return Ok(Some(Allocation { origin: HostsOrigin::Slurm, nodes, own }));
     }
-    let of_file = |name: &str, path: &str| {
+    let text_of = |name: &str, path: &str| {
         let read = file::read(Path::new(path), MOST);
         let bytes =
             read.map_err(|error| unreadable(name, format!("cannot read \"{path}\": {}", rankrun_sys::reason(&error))))?;
-        let file = parse_file(&String::from_utf8_lossy(&bytes))
-            .map_err(|error| unreadable(name, format!("\"{path}\": {error}")))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let of_file = |name: &str, path: &str| {
+        let file =
+            parse_file(&text_of(name, path)?).map_err(|error| unreadable(name, format!("\"{path}\": {error}")))?;
         merge(file.hosts).map_err(|error| unreadable(name, error))
     };
     if let Some(path) = text("PBS_NODEFILE") {
         let nodes = of_file("PBS_NODEFILE", path)?;
         return Ok(Some(Allocation { origin: HostsOrigin::Pbs, nodes, own: None }));
     }
-    let nodes = match (text("LSB_DJOB_HOSTFILE"), text("LSB_MCPU_HOSTS")) {
-        (Some(path), _) => of_file("LSB_DJOB_HOSTFILE", path)?,
-        (None, Some(pairs)) => {
-            let hosts = lsf_counts(pairs).map_err(|error| unreadable("LSB_MCPU_HOSTS", error))?;
-            merge(hosts).map_err(|error| unreadable("LSB_MCPU_HOSTS", error))?
-        }
-        (None, None) => return Ok(None),
+    let (origin, nodes) = if let Some(path) = text("LSB_DJOB_HOSTFILE") {
+        (HostsOrigin::Lsf, of_file("LSB_DJOB_HOSTFILE", path)?)
+    } else if let Some(pairs) = text("LSB_MCPU_HOSTS") {
+        let hosts = lsf_counts(pairs).map_err(|error| unreadable("LSB_MCPU_HOSTS", error))?;
+        (HostsOrigin::Lsf, merge(hosts).map_err(|error| unreadable("LSB_MCPU_HOSTS", error))?)
+    } else if let Some(path) = text("PE_HOSTFILE") {
+        let hosts = grid_engine_lines(&text_of("PE_HOSTFILE", path)?)
+            .map_err(|error| unreadable("PE_HOSTFILE", format!("\"{path}\": {error}")))?;
+        (HostsOrigin::GridEngine, merge(hosts).map_err(|error| unreadable("PE_HOSTFILE", error))?)
+    } else if let Some(path) = text("OAR_NODEFILE") {
+        (HostsOrigin::Oar, of_file("OAR_NODEFILE", path)?)
+    } else {
+        return Ok(None);
     };
-    Ok(Some(Allocation { origin: HostsOrigin::Lsf, nodes, own: None }))
+    Ok(Some(Allocation { origin, nodes, own: None }))
 }
 
 /// srun has started rankrun several times, and each would start the whole job.
@@ -126,6 +136,10 @@ mod tests {
         let path = file.path().to_str().expect("UTF-8");
         assert_eq!(found(&[("PBS_NODEFILE", path)]), "Pbs a:3 b:1");
         assert_eq!(found(&[("LSB_DJOB_HOSTFILE", path), ("LSB_MCPU_HOSTS", "c 4")]), "Lsf a:3 b:1");
+        assert_eq!(found(&[("OAR_NODEFILE", path)]), "Oar a:3 b:1");
+        std::fs::write(file.path(), "a 4 all.q@a UNDEFINED\nb 2 all.q@b <NULL>\na 1 fast.q@a UNDEFINED\n")
+            .expect("again");
+        assert_eq!(found(&[("PE_HOSTFILE", path)]), "GridEngine a:5 b:2");
     }
 
     #[test]

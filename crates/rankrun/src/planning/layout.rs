@@ -1,7 +1,7 @@
 //! Which hosts a job runs on, and its map of ranks: from the options, the allocation and the names of this machine.
 
 use rankrun_core::env::gpu_mask;
-use rankrun_core::hosts::{NodeSlots, PlacementError, Wanted, merge, place};
+use rankrun_core::hosts::{Host, NodeSlots, PlacementError, Wanted, mentions, merge, place};
 use rankrun_core::{NodeRank, RankMap};
 use rankrun_front::{Hosts, HostsOrigin, NodeTarget};
 
@@ -25,7 +25,7 @@ pub(crate) struct Layout {
 
 /// Decides where ranks run.
 pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layout, Problem> {
-    let Candidates { origin, nodes, is_counted } = match &settings.joining {
+    let Candidates { origin, nodes, is_counted, listed } = match &settings.joining {
         Some(joining) => joining_nodes(joining, settings, around)?,
         None => candidates(&settings.hosts, around)?,
     };
@@ -52,7 +52,7 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
             || settings.hosts.per_node == Some(PerNode::Gpus),
     };
     let slots: Vec<NodeSlots> = nodes.iter().map(|node| node.slots.clone()).collect();
-    let homes = place(&slots, &wanted);
+    let homes = place(&slots, &listed, &wanted);
     if let (Err(PlacementError::TooManyRanks { ranks }), false) = (&homes, is_elsewhere) {
         // The limit of the machine says more.
         crate::capacity::check(*ranks)?;
@@ -123,6 +123,8 @@ struct Candidates {
     nodes: Vec<Candidate>,
     /// Somebody has said how many ranks they are for.
     is_counted: bool,
+    /// The nodes as the user has listed them, which may name one several times: for `--map seq`.
+    listed: Vec<(usize, u32)>,
 }
 
 /// The nodes that run this same command. Those that are not node 0 say their names when they join.
@@ -152,13 +154,18 @@ fn joining_nodes(joining: &Joining, settings: &Settings, around: &Surroundings) 
         let slots = NodeSlots { name, user: None, slots: slots(node), room: None, most: None };
         Candidate { slots, is_local: node == 0 }
     };
-    Ok(Candidates { origin: HostsOrigin::Themselves, nodes: (0..nodes).map(node).collect(), is_counted: true })
+    Ok(Candidates {
+        origin: HostsOrigin::Themselves,
+        nodes: (0..nodes).map(node).collect(),
+        is_counted: true,
+        listed: Vec::new(),
+    })
 }
 
 fn candidates(settings: &HostSettings, around: &Surroundings) -> Result<Candidates, Problem> {
     let here = |origin| {
         let slots = NodeSlots { name: around.host.clone(), user: None, slots: 1, room: None, most: None };
-        Candidates { origin, nodes: vec![Candidate { slots, is_local: true }], is_counted: false }
+        Candidates { origin, nodes: vec![Candidate { slots, is_local: true }], is_counted: false, listed: Vec::new() }
     };
     // This machine alone, without a number, is what there is without any list.
     let is_plain = |nodes: &[Candidate]| matches!(nodes, [node] if node.is_local && node.slots.slots == 1 && node.slots.room.is_none());
@@ -173,13 +180,15 @@ fn candidates(settings: &HostSettings, around: &Surroundings) -> Result<Candidat
             }
             host
         });
-        let nodes = merge(hosts).map_err(|error| given.problem(error))?;
+        let hosts: Vec<Host> = hosts.collect();
+        let nodes = merge(hosts.iter().cloned()).map_err(|error| given.problem(error))?;
+        let listed = mentions(&hosts, &nodes);
         let is_local = |slots: &NodeSlots| !own.is_empty() && slots.name == around.host;
         let nodes: Vec<Candidate> =
             nodes.into_iter().map(|slots| Candidate { is_local: is_local(&slots), slots }).collect();
         return Ok(match is_plain(&nodes) {
             true => here(HostsOrigin::User),
-            false => Candidates { origin: HostsOrigin::User, nodes, is_counted: true },
+            false => Candidates { origin: HostsOrigin::User, nodes, is_counted: true, listed },
         });
     }
     let Some(found) = allocation::find(&around.env)? else {
@@ -198,7 +207,7 @@ fn candidates(settings: &HostSettings, around: &Surroundings) -> Result<Candidat
     // A job on one machine runs as it does without a batch system.
     Ok(match &nodes[..] {
         [node] if node.is_local => here(HostsOrigin::ThisMachine),
-        _ => Candidates { origin: found.origin, nodes, is_counted: true },
+        _ => Candidates { origin: found.origin, nodes, is_counted: true, listed: Vec::new() },
     })
 }
 

@@ -18,16 +18,18 @@ use rankrun_core::rankmap::Place;
 use rankrun_core::{
     AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template,
 };
-use rankrun_front::{HostsOrigin, Plan, ReportPlace};
+use rankrun_front::{HostsOrigin, Part, Plan, ReportPlace};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template as Tag};
 
 use crate::check::variable;
 use crate::choices::{Output, Stdio, When};
 use crate::gpus::no_gpus;
 use crate::layout::{Layout, layout};
+use crate::local_addr;
 use crate::logs::logs;
 use crate::message::Problem;
 use crate::program;
+use crate::sandbox;
 use crate::settings::{AppSettings, Settings};
 use crate::slurm;
 use rankrun_sys::reason;
@@ -131,34 +133,6 @@ fn is_regular_file(fd: impl AsFd) -> bool {
 
 /// How long an agent may do nothing at all before its guard kills it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Refuses to start a job where `/proc` does not show our own processes: without it, ranks could be neither watched nor
-/// found, and with that of another pid namespace other processes would be mistaken for them.
-fn check_proc() -> Result<(), Problem> {
-    let stat = std::fs::read_to_string("/proc/self/stat").map_err(|error| {
-        Problem::internal(format!("cannot read \"/proc/self/stat\": {}", reason(&error)))
-            .hint("mount /proc: \"mount -t proc proc /proc\"")
-    })?;
-    if stat.split(' ').next() != Some(std::process::id().to_string().as_str()) {
-        return Err(Problem::internal("/proc shows the processes of another pid namespace")
-            .hint("mount the /proc of this one: \"mount -t proc proc /proc\", or \"unshare --mount-proc\""));
-    }
-    Ok(())
-}
-
-/// Refuses to start a job if a sandbox prevents what its end needs: waiting for processes, and removing directories.
-fn check_calls() -> Result<(), Problem> {
-    let refused = |what: &str, call: &str, error: &std::io::Error| {
-        Problem::internal(format!("cannot {what}: {call}: {}", reason(error)))
-            .hint(format!("allow the system call {call} in the sandbox's seccomp profile"))
-    };
-    rankrun_sys::wait::check().map_err(|error| refused("wait for processes", "waitid", &error))?;
-    // There is no file without a name.
-    match rustix::fs::unlinkat(rustix::fs::CWD, "", rustix::fs::AtFlags::empty()) {
-        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-        Err(error) => Err(refused("remove files", "unlinkat", &error.into())),
-    }
-}
-
 /// Makes the plan of a job, or returns the problem. Starts and writes nothing.
 ///
 /// The front fills in the runtime directory and the signals that are ignored.
@@ -226,6 +200,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         // A user at a debugger needs time.
         timeout: settings.timeout.filter(|_| settings.tty.is_none()),
         keep_going: settings.keep_going,
+        strict: settings.strict,
         node: node_options(&spec, &around.env),
         die_with_parent: settings.die_with_parent,
         stall: settings.stall,
@@ -236,7 +211,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         codes: None,
         spec,
     };
-    match &settings.joining {
+    let plan = match &settings.joining {
         Some(joining) => {
             let variable =
                 |name: &str| around.variable(name)?.to_str().filter(|text| !text.is_empty()).map(str::to_owned);
@@ -244,7 +219,13 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
         }
         None if plan.hosts.origin == HostsOrigin::Slurm => slurm::plan(plan),
         None => Ok(plan),
+    }?;
+    // The address is that of the first host; the nodes that join it have the same command line.
+    let is_front = plan.join.as_ref().is_none_or(|join| join.part == Part::Front);
+    if let Some(address) = plan.hosts.local_addr.filter(|_| is_front && plan.hosts.targets.len() > 1) {
+        local_addr::check(address, &rankrun_sys::network::addresses())?;
     }
+    Ok(plan)
 }
 
 /// Where the report goes: the user's choice, by default below their state directory.
@@ -290,8 +271,8 @@ fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::
 
 /// Runs a job.
 pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
-    check_proc()?;
-    check_calls()?;
+    sandbox::check_proc()?;
+    sandbox::check_calls()?;
     Ok(rankrun_front::run(plan))
 }
 

@@ -64,6 +64,26 @@ fn is_dangerous(name: &str) -> bool {
     DANGEROUS.contains(&name) || name.starts_with("mkfs")
 }
 
+/// What other programs call a subcommand of rankrun.
+const SYNONYMS: &[(&str, &str)] = &[
+    ("abort", "stop"),
+    ("attach", "status"),
+    ("backtrace", "stacks"),
+    ("cancel", "stop"),
+    ("cleanup", "clean"),
+    ("diagnose", "check"),
+    ("doctor", "check"),
+    ("htop", "status"),
+    ("jobs", "status"),
+    ("list", "status"),
+    ("queue", "status"),
+    ("show", "report"),
+    ("terminate", "stop"),
+];
+
+/// Subcommands that end something: suggested only where the first letter is right.
+const ENDING: &[&str] = &["clean", "restart", "stop"];
+
 /// The subcommand of rankrun that may be meant. It must be the first word, in lower case.
 fn own_command(text: &str) -> Option<String> {
     let lower = text.to_lowercase();
@@ -71,7 +91,9 @@ fn own_command(text: &str) -> Option<String> {
     let is_form = |name: &&str| {
         lower == *name || lower.strip_suffix('s') == Some(*name) || name.strip_suffix('s') == Some(&*lower)
     };
-    let own = names().find(is_form).or_else(|| nearest(&lower, names()))?;
+    let is_safe = |name: &&str| !ENDING.contains(name) || name.as_bytes().first() == lower.as_bytes().first();
+    let synonym = || SYNONYMS.iter().find(|(word, _)| *word == lower).map(|(_, name)| *name);
+    let own = names().find(is_form).or_else(synonym).or_else(|| nearest(&lower, names().filter(is_safe)))?;
     Some(match text == own {
         true => format!("\"{own}\" is a command of rankrun only as the first word: write rankrun {own}"),
         false => format!("did you mean \"rankrun {own}\"?"),
@@ -331,6 +353,11 @@ mod tests {
             ("checks", "did you mean \"rankrun check\"?"),
             ("completion", "did you mean \"rankrun completions\"?"),
             ("halp", "did you mean \"rankrun help\"?"),
+            ("stpo", "did you mean \"rankrun stop\"?"),
+            ("list", "did you mean \"rankrun status\"?"),
+            ("attach", "did you mean \"rankrun status\"?"),
+            ("htop", "did you mean \"rankrun status\"?"),
+            ("cancel", "did you mean \"rankrun stop\"?"),
         ] {
             assert_eq!(hint_of(typed).as_deref(), Some(hint), "{typed}");
         }
@@ -338,7 +365,7 @@ mod tests {
 
     #[test]
     fn no_harmful_program_and_nothing_for_a_letter_is_suggested() {
-        for typed in ["rebot", "haltt", "powerof", "shutdwn", "mkfs.ext5", "", "-", "m", "r"] {
+        for typed in ["atop", "xtop", "rebot", "haltt", "powerof", "shutdwn", "mkfs.ext5", "", "-", "m", "r"] {
             assert_eq!(hint_of(typed), None, "{typed}");
         }
     }

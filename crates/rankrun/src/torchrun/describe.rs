@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::table::{Row, TABLE, Topic};
+use super::table::{Here, Row, TABLE, Topic};
 
 /// The names and the value of an option, as they are typed.
 pub(super) fn typed(row: &Row) -> String {
@@ -20,6 +20,12 @@ pub(super) const VARIABLES: &[(&str, &str)] = &[
     ("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "--log-line-prefix-template"),
     ("TORCHELASTIC_ERROR_FILE", "the file into which the cause of a failure is written, in torch's form"),
 ];
+
+/// The names of all options, for completions.
+pub(crate) fn names() -> Vec<String> {
+    let taken = TABLE.iter().filter(|row| !matches!(row.here, Here::Refused(..)));
+    taken.flat_map(|row| row.short.into_iter().chain([row.name])).map(str::to_owned).collect()
+}
 
 /// The list of options for the help.
 pub(crate) fn options() -> String {

@@ -20,7 +20,7 @@ mod tests;
 use std::ffi::OsStr;
 use std::path::Path;
 
-pub(crate) use describe::options;
+pub(crate) use describe::{names, options};
 pub(crate) use translate::{Around, read};
 
 /// The word after `rankrun` that asks for the dialect.

@@ -1,5 +1,7 @@
 //! Nodes, and how they and their workers meet: torchrun's rendezvous. One node needs little of it; several join node 0.
 
+use std::net::IpAddr;
+
 use super::parse::{Given, Options};
 use crate::message::Problem;
 use rankrun_core::suggest::nearest;
@@ -29,8 +31,13 @@ pub(super) struct Nodes {
 
 const MANY: &str = "write --nnodes N, how many machines run this command";
 
-/// Reads everything about nodes and rendezvous.
-pub(super) fn read(options: &Options) -> Result<Meeting, Problem> {
+/// Whether an endpoint is of this machine only: no other machine reaches it.
+fn is_loopback(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Reads everything about nodes and rendezvous. `has_secret`: a secret of the job is named, without which no node joins.
+pub(super) fn read(options: &Options, has_secret: bool) -> Result<Meeting, Problem> {
     let nodes = options.get("--nnodes").map(nodes).transpose()?;
     let (least, most) = nodes.unwrap_or((1, 1));
     let endpoint =
@@ -41,11 +48,16 @@ pub(super) fn read(options: &Options) -> Result<Meeting, Problem> {
         Some((_, (_, port))) => is_known(port),
         None => options.has("--master-addr"),
     };
-    // Whoever names no place to meet has this machine only.
-    let is_alone = least == 1 && most > 1 && (!can_meet || options.has("--standalone"));
+    // A command without a place to meet has this machine only. The same is true of a place that only this machine reaches,
+    // unless several commands of this machine are to meet there: these have a secret.
+    let is_local = !has_secret && endpoint.as_ref().is_some_and(|(_, (host, _))| is_loopback(host));
+    let is_alone = least == 1 && most > 1 && (!can_meet || is_local || options.has("--standalone"));
     let warning = options.get("--nnodes").filter(|_| is_alone).map(|given| {
         let (origin, text) = (&given.origin, given.text.display());
-        format!("{origin} {text}: starting with one node, this machine; others need --rdzv-endpoint HOST:PORT")
+        format!(
+            "{origin} {text}: starting with one node, this machine; others need --rdzv-endpoint HOST:PORT{}",
+            if is_local { " of a host that they reach" } else { "" }
+        )
     });
     let count = if is_alone { 1 } else { most };
     if let Some(rank) = options.get("--node-rank").filter(|_| count == 1)

@@ -191,7 +191,9 @@ pub(super) const TABLE: &[Row] = &[
         Meeting,
         "--nnodes",
         "N|MIN:MAX",
-        read("machines that run this command: they join node 0, with the secret of RANKRUN_SECRET_FILE; 1:MAX is one"),
+        read(
+            "machines that run this command: they join node 0, with the secret of RANKRUN_SECRET_FILE; 1:MAX is one where no endpoint is given, or that of localhost without a secret",
+        ),
     ),
     option(Meeting, "--node-rank", "N", read("this machine; with c10d, without it, as docs/hosts.md says")),
     option(Meeting, "--standalone", "", Already(LOCAL)),

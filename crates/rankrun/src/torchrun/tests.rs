@@ -121,6 +121,23 @@ fn variables_are_read_where_nothing_is_typed() {
 }
 
 #[test]
+fn one_node_at_least_starts_alone_where_only_this_machine_can_be_reached() {
+    for endpoint in ["localhost:29511", "127.0.0.1:29511", "[::1]:29511"] {
+        for backend in ["", "--rdzv-backend c10d "] {
+            let line = told(&format!("--nnodes 1:2 {backend}--rdzv-endpoint {endpoint} x.py"), &[]);
+            assert!(line.contains(" -n 1 ") || line.starts_with("-n 1 ") && !line.contains("--rendezvous"), "{line}");
+            assert!(line.contains("starting with one node, this machine"), "{line}");
+        }
+    }
+    // With a secret, several commands of one machine meet.
+    let secret = [("RANKRUN_SECRET_FILE", "/s")];
+    assert!(told("--nnodes 1:2 --rdzv-endpoint localhost:1 x.py", &secret).contains("--rendezvous=localhost:1"));
+    assert!(told("--nnodes 1:2 --rdzv-endpoint localhost:1 --secret-file s x.py", &[]).contains("--rendezvous="));
+    assert!(told("--nnodes 1:2 --rdzv-endpoint node0:1 x.py", &[]).contains("--rendezvous=node0:1"));
+    assert!(told("--nnodes 2 --rdzv-endpoint localhost:1 x.py", &[]).contains("--rendezvous=localhost:1"));
+}
+
+#[test]
 fn a_link_is_known_by_its_name() {
     for (path, is) in [("torchrun", true), ("/a/bin/torchrun", true), ("rankrun", false), ("torchrun2", false)] {
         assert_eq!(is_name(OsStr::new(path)), is, "{path}");

@@ -52,7 +52,11 @@ pub(crate) fn read(words: &[OsString], around: &Around<'_>) -> Result<Reading, S
     let codes = writer.strict()?;
     let command = writer.command()?;
     writer.table()?;
-    let meeting = rendezvous::read(&options)?;
+    let meeting = {
+        let is_secret = |word: &OsString| word.as_bytes().starts_with(b"--secret-file");
+        let has_secret = around.variable("RANKRUN_SECRET_FILE").is_some() || options.ours.iter().any(is_secret);
+        rendezvous::read(&options, has_secret)?
+    };
     writer.meeting(&meeting);
     let workers = writer.workers(&meeting)?;
     writer.ending()?;

@@ -69,6 +69,13 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
+/// Cgroups of like names: each may hold a process that cannot be killed at once.
+const LIKE_IT: usize = 8;
+
+fn names_like(name: &str) -> impl Iterator<Item = String> {
+    (0..LIKE_IT).map(move |number| if number == 0 { name.to_owned() } else { format!("{name}.{number}") })
+}
+
 /// The cgroup of a job. Workers' cgroups are made in it.
 #[derive(Debug)]
 pub struct JobCgroup {
@@ -106,6 +113,25 @@ impl JobCgroup {
     pub fn make_leaf(&self, name: &str) -> io::Result<OwnedFd> {
         rustix::fs::mkdirat(&self.directory, name, Mode::from_raw_mode(0o755))?;
         open_directory(self.directory.as_fd(), Path::new(name))
+    }
+
+    /// Makes a cgroup of this name, or of one like it if a process that does not end is in that. There are at most [`LIKE_IT`] of them.
+    pub fn make_leaf_like(&self, name: &str) -> io::Result<OwnedFd> {
+        for like in names_like(name) {
+            if !self.remove_leaf(&like)? {
+                continue;
+            }
+            return self.make_leaf(&like);
+        }
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "processes that do not end are in all cgroups of this name"))
+    }
+
+    /// Removes those cgroups of [`JobCgroup::make_leaf_like`] in which no process is.
+    pub fn remove_leaves_like(&self, name: &str) {
+        for like in names_like(name) {
+            // One that cannot be removed goes with the job's.
+            let _ = self.remove_leaf(&like);
+        }
     }
 
     /// Opens a worker's cgroup again.
@@ -285,6 +311,23 @@ impl GuardedCgroup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_does_not_end_does_not_keep_its_cgroups_name_from_the_next() {
+        let Ok(cgroup) = JobCgroup::create(&format!("test-{}", std::process::id())) else { return };
+        let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        let first = cgroup.make_leaf_like("looker").expect("a cgroup");
+        let is_in = write(first.as_fd(), "cgroup.procs", sleeper.id().to_string().as_bytes()).is_ok();
+        let second = cgroup.make_leaf_like("looker").expect("another cgroup");
+        assert_eq!(cgroup.path().join("looker.1").exists(), is_in);
+        drop(second);
+        sleeper.kill().expect("it lives");
+        sleeper.wait().expect("it is a child");
+        cgroup.make_leaf_like("looker").expect("the first one is free again");
+        cgroup.remove_leaves_like("looker");
+        assert!(!cgroup.path().join("looker").exists() && !cgroup.path().join("looker.1").exists());
+        std::fs::remove_dir(cgroup.path()).expect("it is empty");
+    }
 
     #[test]
     fn the_hierarchy_is_found_where_it_is_mounted() {

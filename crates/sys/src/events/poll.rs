@@ -14,6 +14,47 @@ use std::time::Duration;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
+/// Bits of a token for the number of its owner. The bits above are the kind of the owner.
+const NUMBER_BITS: u32 = 56;
+
+/// The token of an owner: its kind, and its number among the owners of this kind. Use [`kinds!`](crate::kinds).
+pub const fn token(kind: u8, number: u64) -> u64 {
+    debug_assert!(number >> NUMBER_BITS == 0, "the number of an owner fits below its kind");
+    (kind as u64) << NUMBER_BITS | number & (u64::MAX >> u8::BITS)
+}
+
+/// The kind and the number of a token's owner.
+pub const fn owner(token: u64) -> (u8, u64) {
+    ((token >> NUMBER_BITS) as u8, token & (u64::MAX >> u8::BITS))
+}
+
+/// Declares the kinds of a loop's descriptors, and makes their tokens. The compiler numbers the kinds, and a kind and a number have
+/// bits of their own in a token: two owners never share one.
+#[macro_export]
+macro_rules! kinds {
+    ($(#[$doc:meta])* $vis:vis enum $Kind:ident { $($(#[$about:meta])* $name:ident),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        $vis enum $Kind { $($(#[$about])* $name),+ }
+
+        impl $Kind {
+            /// All kinds, each at its number.
+            const ALL: &'static [$Kind] = &[$($Kind::$name),+];
+
+            /// The token of the owner of this kind with this number.
+            $vis const fn token(self, number: u64) -> u64 {
+                $crate::poll::token(self as u8, number)
+            }
+
+            /// The kind and the number of a token's owner. `None`: this loop has given no such token.
+            $vis fn owner(token: u64) -> Option<($Kind, u64)> {
+                let (kind, number) = $crate::poll::owner(token);
+                Some((*Self::ALL.get(usize::from(kind))?, number))
+            }
+        }
+    };
+}
+
 /// A descriptor is ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {

@@ -1,7 +1,7 @@
 //! Asks the kernel about TCP sockets of this machine: whose one is, how many wait at a listener (sock_diag(7)).
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
@@ -23,21 +23,22 @@ pub struct Owner {
     pub inode: u64,
 }
 
-/// The owner of the socket that is bound to `local` and connected to `remote`.
+/// The owner of the socket that is bound to `local` and connected to `remote`, both of one family.
 ///
 /// `NotFound` if there is none; other errors if the kernel does not answer such questions here.
-pub fn tcp_owner(local: SocketAddrV4, remote: SocketAddrV4) -> io::Result<Owner> {
+pub fn tcp_owner(local: SocketAddr, remote: SocketAddr) -> io::Result<Owner> {
     // The last two words.
     ask(local, remote, |reply| Owner { uid: number(reply, REPLY - 8), inode: number(reply, REPLY - 4).into() })
 }
 
 /// How many connections wait to be accepted by the listener that is bound to `local`.
-pub fn tcp_backlog(local: SocketAddrV4) -> io::Result<u32> {
+pub fn tcp_backlog(local: SocketAddr) -> io::Result<u32> {
+    let any: IpAddr = if local.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     // A listener's reply has them as its received bytes.
-    ask(local, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), |reply| number(reply, REPLY - 16))
+    ask(local, SocketAddr::new(any, 0), |reply| number(reply, REPLY - 16))
 }
 
-fn ask<T>(local: SocketAddrV4, remote: SocketAddrV4, take: impl Fn(&[u8]) -> T) -> io::Result<T> {
+fn ask<T>(local: SocketAddr, remote: SocketAddr, take: impl Fn(&[u8]) -> T) -> io::Result<T> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(SOCK_DIAG))?;
     sendto(&socket, &request(local, remote), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     let mut reply = [0u8; 1024];
@@ -45,20 +46,26 @@ fn ask<T>(local: SocketAddrV4, remote: SocketAddrV4, take: impl Fn(&[u8]) -> T) 
     check(&reply[..count]).map(take)
 }
 
-fn request(local: SocketAddrV4, remote: SocketAddrV4) -> Vec<u8> {
+fn request(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(REQUEST);
     bytes.extend((REQUEST as u32).to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(NLM_F_REQUEST.to_ne_bytes());
     bytes.extend([0; 8]);
     // Family, protocol, no extensions, any state.
-    bytes.extend([2, 6, 0, 0]);
+    let family = if local.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    bytes.extend([family.as_raw() as u8, 6, 0, 0]);
     bytes.extend(u32::MAX.to_ne_bytes());
     bytes.extend(local.port().to_be_bytes());
     bytes.extend(remote.port().to_be_bytes());
     for address in [local, remote] {
-        bytes.extend(address.ip().octets());
-        bytes.extend([0; 12]);
+        match address.ip() {
+            IpAddr::V4(address) => {
+                bytes.extend(address.octets());
+                bytes.extend([0; 12]);
+            }
+            IpAddr::V6(address) => bytes.extend(address.octets()),
+        }
     }
     // Any interface, and no cookie.
     bytes.extend([0; 4]);
@@ -82,36 +89,46 @@ fn check(reply: &[u8]) -> io::Result<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::net::{TcpListener, TcpStream};
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
 
+    /// One that listens on each loopback address of this machine, which may lack IPv6.
+    fn listeners() -> Vec<TcpListener> {
+        let at = |address: IpAddr| TcpListener::bind((address, 0)).ok();
+        let listeners: Vec<_> =
+            [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()].into_iter().filter_map(at).collect();
+        assert!(!listeners.is_empty());
+        listeners
+    }
+
     #[test]
     fn a_connection_of_this_process_is_found_from_its_peers_side() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
-        let address = |address: SocketAddr| match address {
-            SocketAddr::V4(address) => address,
-            SocketAddr::V6(address) => panic!("{address}"),
-        };
-        let (own, peer) = (client.local_addr().expect("bound"), client.peer_addr().expect("connected"));
-        let owner = tcp_owner(address(own), address(peer)).expect("it is there");
-        let file = std::fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&client)));
-        assert_eq!((owner.uid, owner.inode), (rustix::process::geteuid().as_raw(), file.expect("it is open").ino()));
-        assert!(tcp_owner(address(own), SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1)).is_err());
+        for listener in listeners() {
+            let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+            let (own, peer) = (client.local_addr().expect("bound"), client.peer_addr().expect("connected"));
+            let owner = tcp_owner(own, peer).expect("it is there");
+            let file = std::fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&client)));
+            assert_eq!(
+                (owner.uid, owner.inode),
+                (rustix::process::geteuid().as_raw(), file.expect("it is open").ino())
+            );
+            assert!(tcp_owner(own, SocketAddr::new(own.ip(), 1)).is_err());
+        }
     }
 
     #[test]
     fn connections_that_nobody_has_accepted_are_counted() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let SocketAddr::V4(address) = listener.local_addr().expect("an address") else { panic!("no IPv4") };
-        assert_eq!(tcp_backlog(address).expect("it is there"), 0);
-        let clients = [0; 3].map(|_| TcpStream::connect(address).expect("a connection"));
-        assert_eq!(tcp_backlog(address).expect("it is there"), 3);
-        drop(clients);
-        assert_eq!(tcp_backlog(address).expect("it is there"), 3, "a connection that was closed waits, too");
-        drop(listener.accept());
-        assert_eq!(tcp_backlog(address).expect("it is there"), 2);
+        for listener in listeners() {
+            let address = listener.local_addr().expect("an address");
+            assert_eq!(tcp_backlog(address).expect("it is there"), 0);
+            let clients = [0; 3].map(|_| TcpStream::connect(address).expect("a connection"));
+            assert_eq!(tcp_backlog(address).expect("it is there"), 3);
+            drop(clients);
+            assert_eq!(tcp_backlog(address).expect("it is there"), 3, "a connection that was closed waits, too");
+            drop(listener.accept());
+            assert_eq!(tcp_backlog(address).expect("it is there"), 2);
+        }
     }
 }

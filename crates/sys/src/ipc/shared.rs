@@ -1,26 +1,35 @@
-//! A number in memory that forked processes share. It lasts as long as one of them lives.
+//! A number and a text in memory that forked processes share. They last as long as one of the processes lives.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-/// The number, 0 at first. Made before the fork.
+/// The memory: a number, 0 at first, and a text that one process writes once. Made before the fork.
 #[derive(Debug)]
-pub struct SharedNumber {
-    page: *const AtomicU32,
+pub struct SharedNote {
+    page: *const Page,
 }
 
-// SAFETY: the mapping belongs to this value, and an atomic may be used from any thread.
-unsafe impl Send for SharedNumber {}
+/// Bytes of a text at most.
+const TEXT: usize = 32 * 1024;
 
-const SIZE: usize = 4096;
+#[repr(C)]
+struct Page {
+    number: AtomicU32,
+    /// The length of the text, and 1; 0 while there is none.
+    length: AtomicU32,
+    text: [AtomicU8; TEXT],
+}
 
-impl SharedNumber {
-    pub fn new() -> io::Result<SharedNumber> {
+// SAFETY: the mapping belongs to this value, and atomics may be used from any thread.
+unsafe impl Send for SharedNote {}
+
+impl SharedNote {
+    pub fn new() -> io::Result<SharedNote> {
         // SAFETY: an anonymous mapping at an address that the kernel chooses touches no memory of ours.
         let page = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                SIZE,
+                size_of::<Page>(),
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED | libc::MAP_ANONYMOUS,
                 -1,
@@ -30,24 +39,44 @@ impl SharedNumber {
         if page == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(SharedNumber { page: page.cast() })
+        Ok(SharedNote { page: page.cast() })
     }
 
-    pub fn get(&self) -> u32 {
-        // SAFETY: the page is mapped, zeroed and aligned as long as this value lives.
-        unsafe { &*self.page }.load(Ordering::Acquire)
+    fn page(&self) -> &Page {
+        // SAFETY: it is mapped, zeroed and aligned as long as this value lives, and zeroes are valid atomics.
+        unsafe { &*self.page }
     }
 
-    pub fn set(&self, number: u32) {
-        // SAFETY: as above.
-        unsafe { &*self.page }.store(number, Ordering::Release);
+    pub fn number(&self) -> u32 {
+        self.page().number.load(Ordering::Acquire)
+    }
+
+    pub fn set_number(&self, number: u32) {
+        self.page().number.store(number, Ordering::Release);
+    }
+
+    /// Writes the text, as far as there is room. Only one process does so, and once.
+    pub fn set_text(&self, text: &[u8]) {
+        let page = self.page();
+        let length = text.len().min(TEXT);
+        for (place, byte) in page.text.iter().zip(text) {
+            place.store(*byte, Ordering::Relaxed);
+        }
+        page.length.store(length as u32 + 1, Ordering::Release);
+    }
+
+    /// The text, if one was written.
+    pub fn text(&self) -> Option<Vec<u8>> {
+        let page = self.page();
+        let length = page.length.load(Ordering::Acquire).checked_sub(1)? as usize;
+        Some(page.text.iter().take(length).map(|byte| byte.load(Ordering::Relaxed)).collect())
     }
 }
 
-impl Drop for SharedNumber {
+impl Drop for SharedNote {
     fn drop(&mut self) {
         // SAFETY: `page` is the start of a mapping of this size, made in `new`.
-        unsafe { libc::munmap(self.page.cast_mut().cast(), SIZE) };
+        unsafe { libc::munmap(self.page.cast_mut().cast(), size_of::<Page>()) };
     }
 }
 
@@ -58,17 +87,20 @@ mod tests {
 
     #[test]
     fn what_a_fork_writes_is_read_by_its_parent() {
-        let number = SharedNumber::new().expect("a page");
-        assert_eq!(number.get(), 0);
-        // SAFETY: the child stores a number and ends.
+        let note = SharedNote::new().expect("a page");
+        assert_eq!((note.number(), note.text()), (0, None));
+        // SAFETY: the child stores a number and a text, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            number.set(7);
+            note.set_number(7);
+            note.set_text(b"");
             crate::fork::exit_now(0);
         }
         while wait::reap(child) == wait::Look::Nothing {
             std::thread::yield_now();
         }
-        assert_eq!(number.get(), 7);
+        assert_eq!((note.number(), note.text()), (7, Some(Vec::new())));
+        note.set_text(&[b'x'; TEXT + 1]);
+        assert_eq!(note.text(), Some(vec![b'x'; TEXT]));
     }
 }

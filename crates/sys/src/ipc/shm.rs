@@ -6,7 +6,7 @@ use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::proc;
 
@@ -27,10 +27,20 @@ pub fn files() -> HashMap<OsString, File> {
     entries.filter_map(|entry| Some((entry.path().into_os_string(), file(&entry.metadata().ok()?)))).collect()
 }
 
-/// The files of this user that have appeared since a time, where the kernel says when a file was made.
+/// The time that the kernel dates files by: it runs a few milliseconds behind the exact one.
+pub fn now() -> SystemTime {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    SystemTime::UNIX_EPOCH + Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+/// The files of this user that have appeared since a time. Where the kernel does not say when a file was made (tmpfs before Linux 5.18),
+/// those that have changed since.
 pub fn appeared_since(since: SystemTime) -> HashMap<OsString, File> {
     let user = rustix::process::geteuid().as_raw();
-    let is_new = |meta: &Metadata| meta.is_file() && meta.created().is_ok_and(|created| created >= since);
+    let changed = |meta: &Metadata| {
+        SystemTime::UNIX_EPOCH + Duration::new(meta.ctime().unsigned_abs(), meta.ctime_nsec().unsigned_abs() as u32)
+    };
+    let is_new = |meta: &Metadata| meta.is_file() && meta.created().unwrap_or_else(|_| changed(meta)) >= since;
     let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
     let new = entries.filter_map(|entry| Some((entry.path().into_os_string(), entry.metadata().ok().filter(is_new)?)));
     new.map(|(path, meta)| (path, file(&meta))).filter(|(_, file)| file.owner == user).collect()
@@ -123,7 +133,7 @@ pub fn unlink_unused(noted: HashMap<OsString, File>) -> Vec<OsString> {
 }
 
 /// Unlinks a file below /dev/shm that belongs to us. Returns whether it was there and is gone.
-fn unlink(path: &OsStr) -> bool {
+pub fn unlink(path: &OsStr) -> bool {
     let path = Path::new(path);
     let Ok(name) = path.strip_prefix(DIRECTORY) else {
         return false;
@@ -151,6 +161,19 @@ mod tests {
         assert_eq!(mapping(b"7f01-7f02 rw-p 00000000 00:1a 7   /usr/lib/libc.so.6"), None);
         assert_eq!(mapping(b"7f01-7f02 rw-s 00000000 00:1b 7   /dev/shm/a"), None, "in another mount namespace");
         assert_eq!(mapping(b"7f01-7f02 rw-s 00000000 00:1a 7   /srv/dev/shm/a"), None);
+    }
+
+    #[test]
+    fn a_file_appeared_since_a_time_if_it_was_made_after_it() {
+        let path = Path::new(DIRECTORY).join(format!("rankrun-test-appeared-{}", std::process::id()));
+        let before = now();
+        std::fs::write(&path, "x").expect("the file is made");
+        let (found, user) = (file_at(path.as_os_str()), rustix::process::geteuid().as_raw());
+        let later = SystemTime::now() + Duration::from_secs(1);
+        assert_eq!(appeared_since(before).get(path.as_os_str()).copied(), found);
+        assert_eq!(found.map(|file| file.owner), Some(user));
+        assert!(!appeared_since(later).contains_key(path.as_os_str()));
+        std::fs::remove_file(&path).expect("it is there");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -178,8 +178,7 @@ pub fn accept_at(listener: &OwnedFd) -> io::Result<(OwnedFd, SocketAddr)> {
     rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
     watch_peer(&socket)?;
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-    let peer: SocketAddr = peer.ok_or(io::ErrorKind::AddrNotAvailable)?;
-    Ok((socket, SocketAddr::new(peer.ip().to_canonical(), peer.port())))
+    Ok((socket, canonical(peer.ok_or(io::ErrorKind::AddrNotAvailable)?)))
 }
 
 /// Begins to connect to a TCP port. The socket does not block; it is writable when it is connected, or cannot be:
@@ -217,17 +216,23 @@ pub fn watch_peer(socket: &OwnedFd) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(socket, 4)?)
 }
 
-/// Takes a TCP connection (IPv4), which does not block and does not wait to fill packets, and its peer's address.
-pub fn accept_tcp(listener: &OwnedFd) -> io::Result<(OwnedFd, SocketAddrV4)> {
+/// Takes a TCP connection, which does not block and does not wait to fill packets, and its peer's address: the IPv4 address of one
+/// that an IPv6 socket has mapped.
+pub fn accept_tcp(listener: &OwnedFd) -> io::Result<(OwnedFd, SocketAddr)> {
     let (socket, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
-    let peer = peer.and_then(|peer| SocketAddrV4::try_from(peer).ok());
-    Ok((socket, peer.ok_or(io::ErrorKind::AddrNotAvailable)?))
+    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+    Ok((socket, canonical(peer.ok_or(io::ErrorKind::AddrNotAvailable)?)))
 }
 
-/// The address (IPv4) at which a connection was taken.
-pub fn local_address(socket: &OwnedFd) -> io::Result<SocketAddrV4> {
-    Ok(rustix::net::getsockname(socket)?.try_into()?)
+/// The address at which a connection was taken, or a listener listens, in the same form.
+pub fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
+    let address = SocketAddr::try_from(rustix::net::getsockname(socket)?);
+    Ok(canonical(address.map_err(|_| io::Error::from(io::ErrorKind::AddrNotAvailable))?))
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// Connects to a port of 127.0.0.1.

@@ -182,6 +182,7 @@ type RegisterEventsFn = unsafe extern "C" fn(*mut c_int, usize, *const Info, usi
 type DeregisterEventsFn = unsafe extern "C" fn(*mut c_int, usize, OpCb, *mut c_void) -> c_int;
 type NotifyFn = unsafe extern "C" fn(c_int, *const Proc, u8, *mut Info, usize, OpCb, *mut c_void) -> c_int;
 type QueryFn = unsafe extern "C" fn(*mut Proc, *mut Query, usize, InfoCb, *mut c_void) -> c_int;
+type LogFn = unsafe extern "C" fn(*const Proc, *const Info, usize, *const Info, usize, OpCb, *mut c_void);
 type JobControlFn =
     unsafe extern "C" fn(*const Proc, *const Proc, usize, *const Info, usize, InfoCb, *mut c_void) -> c_int;
 type GroupFn =
@@ -207,7 +208,8 @@ pub(super) struct Module {
     pub(super) notify_event: Option<NotifyFn>,
     pub(super) query: Option<QueryFn>,
     pub(super) tool_connected: usize,
-    pub(super) log: usize,
+    /// 6.1 asks this one where its own `log2` is not set.
+    pub(super) log: Option<LogFn>,
     pub(super) allocate: usize,
     pub(super) job_control: Option<JobControlFn>,
     pub(super) monitor: usize,
@@ -264,6 +266,8 @@ pub(super) mod key {
     pub(crate) const PROCDIR: &CStr = c"pmix.pdir";
     pub(crate) const WAIT: &CStr = c"pmix.wait";
     pub(crate) const TIMEOUT: &CStr = c"pmix.timeout";
+    pub(crate) const LOG_STDERR: &CStr = c"pmix.log.stderr";
+    pub(crate) const LOG_STDOUT: &CStr = c"pmix.log.stdout";
     pub(crate) const PERSISTENCE: &CStr = c"pmix.persist";
     pub(crate) const RANGE: &CStr = c"pmix.range";
     pub(crate) const USERID: &CStr = c"pmix.euid";
@@ -292,6 +296,7 @@ mod tests {
         assert_eq!((size_of::<Query>(), offset_of!(Query, qualifiers), offset_of!(Query, nqual)), (24, 8, 16));
         assert_eq!(size_of::<Buffer>(), 40);
         assert_eq!((offset_of!(Module, push_stdin), offset_of!(Module, group)), (192, 200));
+        assert_eq!(offset_of!(Module, log), 136);
         // 6.1.0 has 256 bytes.
         assert!(size_of::<Module>() >= 2 * 200);
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_void};
 
-use super::abi::{ByteObject, Data, DataArray, Info, MAX_KEYLEN, MAX_NSLEN, Proc, Value, kind};
+use super::abi::{ByteObject, Data, DataArray, Info, MAX_KEYLEN, MAX_NSLEN, Proc, Value, key, kind};
 
 /// An array that owns what its values point to. libpmix reads it and copies what it keeps.
 #[derive(Default)]
@@ -175,6 +175,32 @@ pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize) -> &'a [T] {
     unsafe { std::slice::from_raw_parts(pointer, count) }
 }
 
+/// A text that a client logs, in its own bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogText {
+    /// For stderr. Otherwise for stdout.
+    pub is_error: bool,
+    pub bytes: Vec<u8>,
+}
+
+/// The texts for the two streams, and how many other channels are wanted.
+///
+/// # Safety
+/// The values come from libpmix and live during the call.
+pub(super) unsafe fn log_texts(infos: &[Info]) -> (Vec<LogText>, usize) {
+    let mut texts = Vec::new();
+    for info in infos {
+        let is_error = info.has(key::LOG_STDERR);
+        if !is_error && !info.has(key::LOG_STDOUT) {
+            continue;
+        }
+        // SAFETY: the caller promises it.
+        texts.extend(unsafe { info.as_text() }.map(|bytes| LogText { is_error, bytes }));
+    }
+    let others = infos.len() - texts.len();
+    (texts, others)
+}
+
 impl Info {
     pub(super) fn has(&self, key: &CStr) -> bool {
         self.key.iter().map(|byte| *byte as u8).zip(key.to_bytes_with_nul()).all(|(have, want)| have == *want)
@@ -201,6 +227,20 @@ impl Info {
                 _ => None,
             }
         }
+    }
+
+    /// The bytes of a string, without the NUL.
+    ///
+    /// # Safety
+    /// The value comes from libpmix and lives during the call.
+    pub(super) unsafe fn as_text(&self) -> Option<Vec<u8>> {
+        if self.value.kind != kind::STRING {
+            return None;
+        }
+        // SAFETY: the kind says which member is set.
+        let text = unsafe { self.value.data.string };
+        // SAFETY: the caller says that the string is valid.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes().to_vec())
     }
 
     /// # Safety
@@ -230,6 +270,19 @@ mod tests {
         assert!(!infos.items[0].has(c"pmix.wai") && !infos.items[0].has(c"pmix.waits"));
         assert_eq!((infos.items[1].as_u32(), infos.items[1].name()), (Some(7), "pmix.rank".to_owned()));
         assert_eq!(infos.items[0].as_u32(), None);
+    }
+
+    #[test]
+    fn what_is_logged_is_the_strings_for_the_streams_alone() {
+        let mut infos = Infos::default();
+        infos.string(key::LOG_STDERR, c"no memory");
+        infos.string(key::LOG_STDOUT, c"bye");
+        infos.number(key::LOG_STDERR, 7);
+        infos.string(c"pmix.log.email", c"nobody");
+        // SAFETY: the values are those of `infos`.
+        let (texts, others) = unsafe { log_texts(&infos.items) };
+        let text = |is_error, bytes: &str| LogText { is_error, bytes: bytes.into() };
+        assert_eq!((texts, others), (vec![text(true, "no memory"), text(false, "bye")], 2));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod server;
 mod upcalls;
 
 pub use abi::status;
+pub use infos::LogText;
 pub(crate) use library::linker_error;
 pub use library::{Library, LoadError};
 pub use server::{App, Member, Namespace, Server, ServerError};

@@ -9,7 +9,7 @@ use super::abi::{
     AppCommand, Buffer, Info, InfoCb, LookupCb, ModexCb, Module, OpCb, Pdata, Proc, Query, RANK_WILDCARD, SpawnCb,
     Value, key, kind, status,
 };
-use super::infos::{Infos, name, proc, slice, string, strings, text};
+use super::infos::{Infos, LogText, log_texts, name, proc, slice, string, strings, text};
 use super::library::Library;
 use crate::poll::Waker;
 
@@ -92,6 +92,14 @@ pub enum Upcall {
         procs: Vec<Who>,
         wants_context: bool,
         data: Vec<u8>,
+        done: Completion,
+    },
+    /// Texts for the streams of a process.
+    Log {
+        who: Who,
+        texts: Vec<LogText>,
+        /// How many other channels are wanted: syslog, mail, a data store.
+        others: usize,
         done: Completion,
     },
     /// The answer to [`super::Server::find`] of that number. `None`: there are no data.
@@ -416,6 +424,22 @@ unsafe extern "C" fn spawn(
     send(Upcall::Spawn { who, commands, done: Completion { call: Call::Spawn(callback), data } })
 }
 
+unsafe extern "C" fn log(
+    proc: *const Proc,
+    infos: *const Info,
+    count: usize,
+    _: *const Info,
+    _: usize,
+    callback: OpCb,
+    data: *mut c_void,
+) {
+    // SAFETY: see above.
+    let (who, (texts, others)) = unsafe { (who(proc), log_texts(slice(infos, count))) };
+    if send(Upcall::Log { who, texts, others, done: op(callback, data) }) != status::SUCCESS {
+        op(callback, data).status(status::ERROR);
+    }
+}
+
 unsafe extern "C" fn connect(
     procs: *const Proc,
     count: usize,
@@ -547,7 +571,7 @@ pub(super) fn module() -> Module {
         notify_event: Some(notify_event),
         query: Some(query),
         tool_connected: 0,
-        log: 0,
+        log: Some(log),
         allocate: 0,
         job_control: Some(job_control),
         monitor: 0,

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,6 +36,7 @@ impl Errand {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let (ours, theirs) = socket::pipe()?;
+        let parent = std::process::id() as i32;
         match fork::fork()? {
             fork::Side::Parent { child } => {
                 socket::set_nonblocking(&ours)?;
@@ -43,7 +44,9 @@ impl Errand {
             }
             fork::Side::Child => {
                 // If it fails, the pipe has no reader when the parent is gone, or the work ends some time.
-                let _ = fork::end_with_parent(signal::SIGKILL);
+                let _ = fork::end_with_parent(parent, signal::SIGKILL);
+                // It may outlive us in state D: it must not hold the streams that our caller reads to their end.
+                fork::keep_only(&[theirs.as_raw_fd()]);
                 work(&mut File::from(theirs));
                 fork::exit_now(0)
             }

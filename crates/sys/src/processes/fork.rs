@@ -50,17 +50,22 @@ pub fn become_subreaper() -> io::Result<()> {
     Ok(())
 }
 
-/// The process gets a signal when the thread that started it is gone; at once if that is so already.
-pub fn end_with_parent(signal: i32) -> io::Result<()> {
-    let parent = rustix::process::getppid();
+/// The process gets a signal when the thread of `parent` that started it is gone; at once if that is so already. A process that is
+/// stopped before this call, and whose parent then dies, is not ended.
+pub fn end_with_parent(parent: i32, signal: i32) -> io::Result<()> {
     // SAFETY: prctl with these arguments reads no memory of ours.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    if rustix::process::getppid() != parent {
+    if parent_pid() != parent {
         crate::process::signal_self(signal)?;
     }
     Ok(())
+}
+
+/// The pid of the parent; 0 if it is in another pid namespace.
+pub fn parent_pid() -> i32 {
+    rustix::process::Pid::as_raw(rustix::process::getppid())
 }
 
 /// A new session, without a terminal. Fails only in a process group leader.

@@ -5,6 +5,7 @@ pub(crate) mod clone;
 pub mod errand;
 pub mod exec;
 pub mod fork;
+pub mod libraries;
 pub mod limits;
 pub mod name;
 pub mod oom;

@@ -31,7 +31,7 @@ pub struct OomWatch {
     returned: usize,
 }
 
-/// A process that the kernel has killed for want of memory, by its log.
+/// A process that the kernel has killed because memory ran out, by its log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Victim {
     pub pid: i32,

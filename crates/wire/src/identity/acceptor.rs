@@ -151,7 +151,7 @@ impl Acceptor {
                 if knock.len() < KNOCK_LENGTH {
                     return Ok((State::Knock(knock), None));
                 }
-                // Behind its knock a node waits for the answer.
+                // After the knock a node sends nothing until it has the answer.
                 if knock.len() > KNOCK_LENGTH {
                     return Err(AcceptError::Stranger);
                 }
@@ -248,11 +248,11 @@ impl Acceptor {
         }
     }
 
-    /// The job is over. Send [`Acceptor::take_output`], and close the connection.
-    pub fn dismiss(&mut self, door: &Door, code: u8) {
+    /// The job is over, with this exit code, and for this reason, which may be empty. Send [`Acceptor::take_output`], and close the connection.
+    pub fn dismiss(&mut self, door: &Door, code: u8, why: &str) {
         if let State::Claimed { mut tls, binding, .. } = std::mem::replace(&mut self.state, State::Over) {
             // As above.
-            let _ = self.send_verdict(door, &mut tls, &binding, Decision::Over { code });
+            let _ = self.send_verdict(door, &mut tls, &binding, Decision::Over { code, why: why.to_owned() });
         }
     }
 

@@ -11,18 +11,20 @@ use crate::frame::WireError;
 use crate::identity::certificate::{Certificate, Role};
 use crate::identity::keys::PublicKey;
 use crate::identity::secret::{Label, Secret};
+use crate::memory::Memory;
 
 /// The most that one of these messages may hold.
 pub const MAX_ENROLMENT: usize = 4096;
 
 /// Why a node connects.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Purpose {
     /// It wants to take its place.
     Join,
-    /// Agent and guard have ended there, the guard with this code: 0 if nothing of the job is left. It waits for the end
-    /// of the job. Its certificate says which node it is.
-    Ended { code: u8 },
+    /// Agent and guard have ended there, the guard with this code: 0 if nothing of the job is left; and what it has found in
+    /// /dev/shm, if it has looked in place of the agent. The node waits for the end of the job. Its certificate says which node
+    /// it is.
+    Ended { code: u8, memory: Option<Memory> },
 }
 
 /// What a node asks for.
@@ -61,6 +63,8 @@ pub enum Decision {
     /// The job is over, with this exit code: the answer to [`Purpose::Ended`].
     Over {
         code: u8,
+        /// How it ended, in one line; empty if there is nothing to tell.
+        why: String,
     },
 }
 

@@ -84,6 +84,11 @@ impl Node {
     }
 }
 
+/// A text of the front, for one line.
+fn printable(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(1000).collect()
+}
+
 /// The front's decision about a node that it accepts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Accepted {
@@ -91,6 +96,8 @@ pub enum Accepted {
     /// The job is over, with this exit code.
     Over {
         code: u8,
+        /// How it ended, in one line; empty if there is nothing to tell.
+        why: String,
     },
 }
 
@@ -188,7 +195,7 @@ impl Connector {
         let proof = self.node.proofs.prove(Role::Node, &binding, self.node.keys.public());
         let ask = Ask {
             role: Role::Node,
-            purpose: self.purpose,
+            purpose: self.purpose.clone(),
             node: self.node.rank,
             host: self.node.host.clone(),
             certificate: self.node.certificate.clone(),
@@ -216,10 +223,9 @@ impl Connector {
         let admission = match verdict.decision {
             Decision::Admitted(admission) => admission,
             Decision::Refused(reason) => {
-                let printable = reason.chars().filter(|letter| !letter.is_control()).take(1000);
-                return Err(JoinError::Refused(printable.collect()));
+                return Err(JoinError::Refused(printable(&reason)));
             }
-            Decision::Over { code } => return Ok(Some(Accepted::Over { code })),
+            Decision::Over { code, why } => return Ok(Some(Accepted::Over { code, why: printable(&why) })),
         };
         if admission.certificate.node(front, &admission.job, self.node.keys.public()) != Some(admission.node) {
             return Err(JoinError::NoProof);

@@ -283,8 +283,8 @@ pub struct Waiting {
 
 impl Waiting {
     /// The job is over: tells the node, which then ends.
-    pub fn dismiss(mut self, door: &Door, code: u8) {
-        self.acceptor.dismiss(door, code);
+    pub fn dismiss(mut self, door: &Door, code: u8, why: &str) {
+        self.acceptor.dismiss(door, code, why);
         // As in [`Listener::refuse`].
         let _ = self.conn.send([self.acceptor.take_output()]);
     }

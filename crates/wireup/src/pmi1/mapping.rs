@@ -149,7 +149,7 @@ mod tests {
             let nodes: Vec<NodeSlots> = slots.iter().enumerate().map(node).collect();
             let mapping = if is_cyclic { Mapping::Cyclic } else { Mapping::Block };
             let homes =
-                place(&nodes, &Wanted { ranks, per_node, mapping, oversubscribe: true }).expect("everything fits");
+                place(&nodes, &[], &Wanted { ranks, per_node, mapping, oversubscribe: true }).expect("everything fits");
             let homes: Vec<NodeRank> = homes.into_iter().map(|home| NodeRank(home as u32)).collect();
             RankMap::of_nodes(nodes.into_iter().map(|node| node.name).collect(), &homes, &[homes.len() as u32])
         })

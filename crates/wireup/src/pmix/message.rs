@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rankrun_core::{Pid, Rank};
+use rankrun_core::{Pid, Rank, Stream};
 use serde::{Deserialize, Serialize};
 
 /// From the agent to its host.
@@ -64,7 +64,7 @@ pub enum FromHost {
         data: Option<Vec<u8>>,
     },
     Pong,
-    /// The connection for which it was started is none of a rank's: it waits for the next one.
+    /// The first connection did not come from a rank: the host waits for the next one.
     NoClient,
     /// After `NoClient`: a rank has connected.
     Client,
@@ -127,6 +127,12 @@ pub enum Request {
     Disconnect {
         who: Participants,
     },
+    /// Texts for the streams of the rank. `others`: how many other channels are wanted.
+    Log {
+        rank: Rank,
+        texts: Vec<(Stream, Vec<u8>)>,
+        others: usize,
+    },
     /// A group of ranks is made. `data`: of those on this node.
     Group {
         who: Participants,
@@ -139,6 +145,8 @@ pub enum Request {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
     Done,
+    /// A part of what was asked for.
+    Partly,
     NotFound,
     NotSupported,
     /// The name is published already.

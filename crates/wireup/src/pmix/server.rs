@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use rankrun_core::names::{Question, Reply};
-use rankrun_core::{GroupId, NodeId, NodeRank, Pid, Rank};
+use rankrun_core::{GroupId, NodeId, NodeRank, Pid, Rank, Stream};
 
 use super::message::{Answer, Participants, Request};
 
@@ -63,6 +63,12 @@ pub enum Effect {
         rank: Rank,
         call: &'static str,
         detail: Option<String>,
+    },
+    /// The rank wrote this, through its library.
+    Logged {
+        rank: Rank,
+        stream: Stream,
+        text: Vec<u8>,
     },
     /// Ask the names of the job, and hand the answer to [`Server::answered`].
     Ask {
@@ -249,6 +255,21 @@ impl Server {
             }
             Request::Unpublish { rank: _, keys } => {
                 return self.ask(id, None, Question::Unpublish { names: bytes(keys) }, effects);
+            }
+            Request::Log { rank, texts, others } => {
+                let answer = match (texts.is_empty(), others) {
+                    (true, _) => Answer::NotSupported,
+                    (false, 0) => Answer::Done,
+                    (false, _) => Answer::Partly,
+                };
+                for (stream, mut text) in texts {
+                    // What the rank writes next begins a line.
+                    if text.last().is_some_and(|byte| *byte != b'\n') {
+                        text.push(b'\n');
+                    }
+                    effects.push(Effect::Logged { rank, stream, text });
+                }
+                answer
             }
             Request::Spawn { rank, commands } => {
                 let detail = (!commands.is_empty()).then(|| commands.join(", "));
@@ -639,6 +660,21 @@ mod tests {
         let detail = Some("./worker".to_owned());
         let refused = Effect::Refused { rank: Rank(0), call: "MPI_Comm_spawn", detail };
         assert_eq!(effects, [refused, answer(1, Answer::NotSupported)]);
+    }
+
+    #[test]
+    fn a_logged_text_is_the_ranks_output_before_the_rank_gets_its_answer() {
+        let mut server = server(2, 0..2);
+        let rank = Rank(1);
+        let texts = vec![(Stream::Stderr, b"no memory".to_vec()), (Stream::Stdout, b"bye\n".to_vec())];
+        let log = |texts, others| Request::Log { rank, texts, others };
+        let logged = |stream, text: &[u8]| Effect::Logged { rank, stream, text: text.to_vec() };
+        let expected = [logged(Stream::Stderr, b"no memory\n"), logged(Stream::Stdout, b"bye\n")];
+        let effects = request(&mut server, 1, log(texts.clone(), 0));
+        assert_eq!((&effects[..2], &effects[2..]), (&expected[..], &[answer(1, Answer::Done)][..]));
+        let effects = request(&mut server, 2, log(texts, 1));
+        assert_eq!((&effects[..2], &effects[2..]), (&expected[..], &[answer(2, Answer::Partly)][..]));
+        assert_eq!(request(&mut server, 3, log(Vec::new(), 1)), [answer(3, Answer::NotSupported)]);
     }
 
     #[test]

@@ -1,13 +1,18 @@
 //! The error stacks and the banners of MPICH, Intel MPI and Open MPI.
 
+use crate::open_mpi;
+
 use super::{Accounts, Message, Recogniser, Strength, last};
 
 /// Ends the line before an error stack.
 const STACK_FOLLOWS: &str = ", error stack:";
+/// How a box of Open MPI begins if the file of its texts is missing. The topic follows.
+const WITHOUT_TEXTS: &str = "Sorry!  You were supposed to get help about:";
 
 pub(super) const ALL: &[Recogniser] = &[
     Recogniser { strength: Strength::Named, accounts: Accounts::MpiError, find: mpich, name: "mpich" },
     Recogniser { strength: Strength::Named, accounts: Accounts::MpiError, find: open_mpi, name: "open_mpi" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::MpiError, find: wordless, name: "open_mpi_wordless" },
     Recogniser {
         strength: Strength::Manner,
         accounts: Accounts::UnknownAbort,
@@ -78,6 +83,21 @@ fn open_mpi(lines: &[&str]) -> Option<Message> {
     Some(Message::words(at..at + block.len(), message))
 }
 
+/// The box of an Open MPI that is not where it was built for, and so does not find the words of its own errors
+/// (`opal/util/show_help.c`).
+fn wordless(lines: &[&str]) -> Option<Message> {
+    let at = last(lines, |line| line.starts_with(WITHOUT_TEXTS))?;
+    let topic = lines.get(at + 1)?.trim();
+    if !topic.starts_with("mpi_errors_are_fatal") {
+        return None;
+    }
+    let (file, _) = lines.get(at + 3)?.trim().split_once(": ")?;
+    let end = (at..lines.len()).find(|at| is_edge(lines[*at])).map_or(lines.len(), |end| end + 1);
+    let start = at.checked_sub(1).filter(|at| is_edge(lines[*at])).unwrap_or(at);
+    let advice = "OPAL_PREFIX must name its directory";
+    Some(Message::words(start..end, format!("{}: {file} is missing ({advice})", open_mpi::WORDLESS)))
+}
+
 /// The box of Open MPI's `MPI_Abort`, which says no reason.
 fn open_mpi_abort(lines: &[&str]) -> Option<Message> {
     let at = last(lines, |line| line.starts_with("MPI_ABORT was invoked on rank "))?;
@@ -102,7 +122,7 @@ pub(crate) fn without_boxes(lines: Vec<String>, has_aborted: bool) -> Vec<String
         if line.ends_with("] *** Process received signal ***") {
             // Without its end, all of the rest is of it.
             lines.find(|line| line.ends_with("] *** End of error message ***"));
-        } else if has_aborted && line.starts_with("MPI_ABORT was invoked on rank ") {
+        } else if has_aborted && is_of_abort(&line, lines.as_slice().first()) {
             kept.pop_if(|edge| is_edge(edge));
             lines.find(|line| is_edge(line));
         } else {
@@ -110,6 +130,12 @@ pub(crate) fn without_boxes(lines: Vec<String>, has_aborted: bool) -> Vec<String
         }
     }
     kept
+}
+
+/// Whether a box of Open MPI is that of `MPI_Abort`, by its first two lines: without the file of its texts Open MPI names the topic.
+fn is_of_abort(first: &str, second: Option<&String>) -> bool {
+    let has_topic = || second.is_some_and(|topic| topic.trim() == "mpi-abort");
+    first.starts_with("MPI_ABORT was invoked on rank ") || (first.starts_with(WITHOUT_TEXTS) && has_topic())
 }
 
 /// The upper or lower edge of a box of Open MPI.
@@ -141,6 +167,11 @@ mod tests {
         );
         assert_eq!(without_boxes(lines(&abort), true), ["no mesh", "bye"]);
         assert_eq!(without_boxes(lines(&abort), false).len(), 8, "nothing else is known of the abort");
+        // Open MPI 5.0.11, where the file of its texts is missing.
+        let wordless = format!(
+            "no mesh\n{edge}\nSorry!  You were supposed to get help about:\n    mpi-abort\nfrom the file:\n    /x/help-mpi-api.txt: No such file or directory\nBut I couldn't find that topic in the file.  Sorry!\n{edge}\nbye"
+        );
+        assert_eq!(without_boxes(lines(&wordless), true), ["no mesh", "bye"]);
         let signal = "no mesh\n[vm:9] *** Process received signal ***\n[vm:9] Signal: Aborted (6)\n[vm:9] [ 0] libc.so.6(+0x3c050)\n[vm:9] *** End of error message ***";
         assert_eq!(without_boxes(lines(signal), false), ["no mesh"]);
         let cut = "no mesh\n[vm:9] *** Process received signal ***\n[vm:9] Signal: Aborted (6)";

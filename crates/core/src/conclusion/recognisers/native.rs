@@ -16,6 +16,7 @@ pub(super) const ALL: &[Recogniser] = &[
     },
     Recogniser { strength: Strength::Named, accounts: Accounts::Any, find: fortran, name: "fortran" },
     Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1, 127]), find: linker, name: "linker" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Any, find: link_editor, name: "link_editor" },
     Recogniser {
         strength: Strength::Manner,
         accounts: Accounts::SignalOr(&[]),
@@ -175,4 +176,24 @@ fn linker(lines: &[&str]) -> Option<Message> {
     })?;
     let from = lines[at].find("error while").or_else(|| lines[at].find("symbol lookup")).unwrap_or(0);
     Some(Message::words(at..at + 1, &lines[at][from..]))
+}
+
+/// What `ld` says before `collect2: error: ld returned 1 exit status` (GCC) or clang's `linker command failed`, up to the lines of make.
+fn link_editor(lines: &[&str]) -> Option<Message> {
+    let is_end = |line: &str| {
+        line.starts_with("collect2: error: ld returned ")
+            || line.contains(": error: linker command failed with exit code ")
+    };
+    let end = last(lines, is_end)?;
+    let is_cause = |line: &str| {
+        let names = |words: &str| line.contains(words);
+        names(": undefined reference to ") || names("ld: cannot find ") || names(": multiple definition of ")
+    };
+    let start = (0..end).rev().take_while(|at| !is_end(lines[*at])).filter(|at| is_cause(lines[*at])).last()?;
+    let is_of_make =
+        |line: &&&str| line.starts_with("make: ") || line.starts_with("make[") || line.starts_with("ninja: ");
+    let after = end + 1 + lines[end + 1..].iter().take_while(is_of_make).count();
+    // Where it says so: `/usr/bin/ld: main.o: in function ...` stands before.
+    let said = lines[start].split_once("ld: ").map_or(lines[start], |(_, said)| said);
+    Some(Message::words(start..after, said))
 }

@@ -21,6 +21,12 @@ pub(super) const ALL: &[Recogniser] = &[
     },
     Recogniser {
         strength: Strength::Named,
+        accounts: Accounts::Codes(&[1]),
+        find: timeout,
+        name: "faulthandler_timeout",
+    },
+    Recogniser {
+        strength: Strength::Named,
         accounts: Accounts::SignalOr(&[1]),
         find: fatal_error,
         name: "python_fatal_error",
@@ -175,13 +181,17 @@ fn within_group(line: &str) -> &str {
     line.trim_start_matches([' ', '|', '+'])
 }
 
-/// The first exception of a group, by the group's traceback.
+/// The first exception of a group, by the group's traceback: where that is a group too, the first of its own.
 pub(crate) fn first_of_group(traceback: &str) -> Option<String> {
     let (_, inside) = traceback.split_once(GROUP_HEADER)?;
-    let mut lines = inside.lines().skip_while(|line| !line.contains("---------------- 1 -")).skip(1);
-    let is_frame = |line: &str| line.starts_with("    |   ") || line.contains("Traceback (most recent call last):");
-    let found = lines.find(|line| !is_frame(line) && exception_line(within_group(line)).is_some())?;
-    Some(within_group(found).to_owned())
+    let lines = inside.lines().skip_while(|line| !line.contains("---------------- 1 -")).skip(1);
+    let is_frame =
+        |line: &str| within_margin(line).starts_with("  ") || line.contains("Traceback (most recent call last):");
+    let named = lines.filter(|line| !is_frame(line)).map(within_group);
+    let mut named = named.filter_map(|line| exception_line(line).map(|(kind, _)| (kind, line))).peekable();
+    let first = named.peek().map(|(_, line)| *line)?;
+    let found = named.find(|(kind, _)| !kind.ends_with("Group")).map_or(first, |(_, line)| line);
+    Some(found.to_owned())
 }
 
 /// `╭──── Traceback (most recent call last) ────╮`, as rich prints it.
@@ -229,6 +239,23 @@ fn fatal_error(lines: &[&str]) -> Option<Message> {
     // Whoever calls abort() says why before it.
     let said = Message { is_manner: message == "Aborted", ..Message::of(start..thread + 1 + frames, kind, message) };
     Some(with_place(said, place(inside.into_iter())))
+}
+
+/// `Timeout (0:00:05)!`, with the stacks of all threads behind it: `faulthandler.dump_traceback_later(..., exit=True)`.
+fn timeout(lines: &[&str]) -> Option<Message> {
+    let start = last(lines, |line| line.starts_with("Timeout (") && line.ends_with(")!"))?;
+    let is_stack = |line: &&&str| {
+        line.starts_with("Thread 0x")
+            || line.starts_with("Current thread 0x")
+            || line.starts_with("  ")
+            || line.is_empty()
+    };
+    let end = start + 1 + lines[start + 1..].iter().take_while(is_stack).count();
+    // The main thread's stack is the last one.
+    let thread = last(&lines[start..end], |line| line.contains("(most recent call first)")).unwrap_or_default();
+    let mut inside = lines[start + thread..end].to_vec();
+    inside.reverse();
+    Some(with_place(Message::words(start..end, lines[start].trim_end_matches('!')), place(inside.into_iter())))
 }
 
 /// `python3: can't open file 'a.py': [Errno 2] No such file or directory`, `python3: No module named nosuch`.

@@ -148,3 +148,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn of_groups_within_groups_the_innermost_exception_is_the_first() {
+    let rule = "+-+---------------- 1 ----------------";
+    let header = "| Exception Group Traceback (most recent call last):";
+    let title = "| ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)";
+    let frame = "|   File \"/a/b.py\", line 4, in f\n    |     run: int = g()";
+    let cut = format!("  {header}\n  {frame}\n  {title}\n  {rule}\n    {header}\n    {frame}\n    {title}\n");
+    let whole = format!(
+        "{cut}    {rule}\n      | Traceback (most recent call last):\n      {frame}\n      | ValueError: no mesh\n"
+    );
+    assert_eq!(super::first_of_group(&whole).as_deref(), Some("ValueError: no mesh"));
+    assert_eq!(super::first_of_group(&cut).as_deref(), title.strip_prefix("| "), "no more of it is known");
+}

@@ -42,6 +42,8 @@ pub enum Outside {
     NodeLost,
     /// What connects the ranks of Open MPI.
     WireUpLost,
+    /// Ranks run MPI, and have not connected (`--strict`).
+    Alone,
     /// A user has asked for a new attempt. Anything else that comes after it counts instead.
     Restart,
 }
@@ -54,7 +56,7 @@ impl Outside {
             Outside::Interrupted(_) => Some(SIGINT),
             Outside::OutputGone => Some(13),
             Outside::Restart => Some(SIGTERM),
-            Outside::Timeout | Outside::Hang | Outside::OutputFailed => None,
+            Outside::Timeout | Outside::Hang | Outside::OutputFailed | Outside::Alone => None,
             Outside::AgentLost | Outside::GuardLost | Outside::NodeLost | Outside::WireUpLost => None,
         }
     }
@@ -66,6 +68,7 @@ impl Outside {
             }
             Outside::Timeout => ExitCode::TIMEOUT,
             Outside::Hang => ExitCode::HANG,
+            Outside::Alone => ExitCode::FAILURE,
             Outside::AgentLost | Outside::NodeLost => ExitCode::NODE_LOST,
             Outside::GuardLost | Outside::WireUpLost | Outside::OutputFailed => ExitCode::INTERNAL,
         }
@@ -76,6 +79,7 @@ impl Outside {
             Outside::Signal(_) | Outside::Interrupted(_) | Outside::OutputGone | Outside::Restart => Class::Interrupted,
             Outside::Timeout => Class::Timeout,
             Outside::Hang => Class::Hang,
+            Outside::Alone => Class::Alone,
             Outside::OutputFailed => Class::OutputFailed,
             Outside::AgentLost | Outside::GuardLost | Outside::WireUpLost => Class::LauncherLost,
             Outside::NodeLost => Class::NodeLost,
@@ -165,7 +169,7 @@ impl Gang {
             Outside::Hang => StopWhy::Hang,
             Outside::AgentLost => StopWhy::FrontLost,
             Outside::GuardLost => StopWhy::GuardLost,
-            Outside::NodeLost => StopWhy::GangFailed,
+            Outside::NodeLost | Outside::Alone => StopWhy::GangFailed,
             Outside::WireUpLost => StopWhy::WireUpLost,
         };
         self.stop(now, Stop { why, grace }, effects);

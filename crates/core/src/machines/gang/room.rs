@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Gang, Moment, RankRecord};
+use super::{Effect, Gang, Moment, RankRecord};
 use crate::evidence::{Evidence, Fact, shorten};
 use crate::ids::Rank;
 
@@ -10,6 +10,9 @@ use crate::ids::Rank;
 const NOTES_KEPT: usize = 10;
 /// Calls that are kept of those of each rank that are not offered.
 pub(super) const CALLS_KEPT: usize = 8;
+/// The call whose refusal may end the job, and the frames of mpi4py that make it.
+const SPAWN: &str = "MPI_Comm_spawn";
+const SPAWNS: [&str; 2] = ["Intracomm.Spawn\n", "Intracomm.Spawn_multiple\n"];
 /// Bytes of the name of such a call.
 const CALL_KEPT: usize = 256;
 /// Testimonies that are kept of each rank, besides what it says in passing.
@@ -103,7 +106,24 @@ impl Gang {
         record.refused.push(call.clone());
         self.left_out.bytes += cut;
         let pid = record.pid;
-        self.record(Evidence { rank, at: moment.at, pid, fact: Fact::Refused { call, detail } });
+        self.record(Evidence { rank, at: moment.at, pid, fact: Fact::Refused { call, detail, ended: false } });
+    }
+
+    /// The error of a refused `MPI_Comm_spawn` has ended the thread that called it, and no other: the program waits for workers
+    /// that will never come, as `MPIPoolExecutor` does.
+    pub(super) fn judge_refusal(&mut self, moment: Moment, rank: Rank, aside: &Fact, effects: &mut Vec<Effect>) {
+        let Fact::Aside { exception, .. } = aside else { return };
+        let asks =
+            exception.kind.starts_with("mpi4py.") && SPAWNS.iter().any(|name| exception.traceback.contains(name));
+        let of_rank = || self.evidence.iter().filter(|it| it.rank == rank).map(|it| &it.fact);
+        let refused = of_rank().find_map(|fact| match fact {
+            Fact::Refused { call, detail, ended: false } if call == SPAWN => Some(detail.clone()),
+            _ => None,
+        });
+        let is_told = of_rank().any(|fact| matches!(fact, Fact::Refused { ended: true, .. }));
+        if let Some(detail) = refused.filter(|_| asks && !is_told) {
+            self.fact(moment, rank, Fact::Refused { call: SPAWN.to_owned(), detail, ended: true }, effects);
+        }
     }
 
     pub(super) fn take_out(&mut self, at: usize) {

@@ -8,7 +8,7 @@ use crate::evidence::{Evidence, Fact, Source};
 use crate::ids::{Pid, Rank};
 use crate::status::WorkerStatus;
 use crate::stderr::Words;
-use crate::testimony::Exception;
+use crate::testimony::{Exception, Testimony};
 
 impl Gang {
     pub(super) fn last_words(&mut self, moment: Moment, rank: Rank, words: Words, effects: &mut Vec<Effect>) {
@@ -46,6 +46,50 @@ impl Gang {
         let at = at.saturating_sub(Duration::from_nanos(1)); // Before whatever it led to.
         let pid = record.pid;
         self.record(Evidence { rank, at, pid, fact: Fact::Aborted { code, message: None } });
+    }
+
+    pub(super) fn testimony(
+        &mut self,
+        moment: Moment,
+        rank: Rank,
+        pid: Pid,
+        testimony: Testimony,
+        effects: &mut Vec<Effect>,
+    ) {
+        if testimony == (Testimony::Exiting { code: 0 }) {
+            // The program's own hook has handled the exception: it is not a cause.
+            let is_retracted = |evidence: &Evidence| {
+                evidence.pid == Some(pid)
+                    && evidence.rank == rank
+                    && matches!(evidence.fact, Fact::Exception { source: Source::Program, .. })
+            };
+            while let Some(at) = self.evidence.iter().position(is_retracted) {
+                self.take_out(at);
+            }
+            return;
+        }
+        if let Testimony::Uncaught(exception) = &testimony
+            && self.completes(rank, pid, exception)
+        {
+            self.heard_of(moment.now, rank, effects);
+            return;
+        }
+        let fact = match testimony {
+            Testimony::Uncaught(exception) => Fact::Exception { source: Source::Program, exception },
+            Testimony::ErrorFile(exception) => Fact::Exception { source: Source::ErrorFile, exception },
+            Testimony::Exiting { code } | Testimony::Leaving { code } => Fact::Exiting { code },
+            Testimony::Aside { place, exception } => Fact::Aside { place, exception },
+            Testimony::Abort { code, message } => Fact::Aborted { code, message },
+            Testimony::Note { text } => Fact::Note { text },
+            // They matter to what follows a failure only.
+            Testimony::Progress | Testimony::Ready => return,
+        };
+        if matches!(fact, Fact::Note { .. } | Fact::Aside { .. }) {
+            self.judge_refusal(moment, rank, &fact, effects);
+            self.say_in_passing(Evidence { rank, at: moment.at, pid: Some(pid), fact });
+            return;
+        }
+        self.fact_of(moment, rank, Some(pid), fact, effects);
     }
 
     /// Whether a report only completes an earlier one of the same process, which had no more than the type of the exception:

@@ -5,7 +5,7 @@
 //! 1. Each was ended by the same exception (type, message, place), or with the same error line, within [`EARLY`] of being up, and before any progress.
 //! 2. Each failed in the same way, at whatever time, and made no progress, in a job whose progress is known.
 //!
-//! What comes from outside the program says nothing about it: signals (also for want of memory, and a shell's code for
+//! What comes from outside the program says nothing about it: signals (also the kernel's when it is out of memory, and a shell's code for
 //! one), ranks that were stopped, lost nodes, and the loss of a peer.
 
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl Outcome {
 
     /// Whether a restart that was asked for can follow. What the ranks did on the way to their end does not matter.
     pub(super) fn allows_planned(&self) -> bool {
-        let is_over = matches!(self.class, Some(Class::Timeout | Class::OutputFailed | Class::Refused));
+        let is_over = matches!(self.class, Some(Class::Timeout | Class::OutputFailed | Class::Refused | Class::Alone));
         !self.by_user && !self.is_left && !is_over && !self.has_succeeded
     }
 
@@ -196,6 +196,7 @@ fn is_of_outside(class: Class, code: ExitCode) -> bool {
         | Class::Timeout
         | Class::Hang
         | Class::Interrupted
+        | Class::Alone
         | Class::OutputFailed
         | Class::Refused => false,
     }

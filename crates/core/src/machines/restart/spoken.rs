@@ -5,21 +5,25 @@ use std::time::Duration;
 use super::Restarter;
 use crate::evidence::Class;
 use crate::spec::restart::{Budget, OnGiveup, RESTARTABLE, RestartScope, RestartSpec, StartRetries};
-use crate::units::format_duration;
 
-/// A duration as a sentence has it: `1 h 30 min`, `500 ms`.
+/// A duration as a sentence has it: `1 h 30 min`, `1.5 s`, `500 ms`.
 pub fn spoken(duration: Duration) -> String {
-    let mut text = String::new();
-    let written = format_duration(duration);
-    let mut rest = written.as_str();
-    while let Some(digits) = rest.find(|c: char| c.is_ascii_alphabetic()) {
-        let (number, tail) = rest.split_at(digits);
-        let end = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
-        let unit = if &tail[..end] == "m" { "min" } else { &tail[..end] };
-        text += &format!("{}{number} {unit}", if text.is_empty() { "" } else { " " });
-        rest = &tail[end..];
+    let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
+    if seconds == 0 {
+        return if millis == 0 { "0 s".to_owned() } else { format!("{millis} ms") };
     }
-    text
+    let fraction = if millis == 0 { String::new() } else { format!(".{millis:03}") };
+    let rest = format!("{}{}", seconds % 60, fraction.trim_end_matches('0'));
+    let parts = [((seconds / 3600).to_string(), "h"), ((seconds / 60 % 60).to_string(), "min"), (rest, "s")];
+    let parts: Vec<String> =
+        parts.iter().filter(|(number, _)| number != "0").map(|(number, unit)| format!("{number} {unit}")).collect();
+    parts.join(" ")
+}
+
+/// A wait of which nobody needs to know more than tenths of a second.
+pub fn spoken_wait(duration: Duration) -> String {
+    let rounded = (duration.as_secs_f64() * 10.0).round() / 10.0;
+    if duration < Duration::from_secs(1) { spoken(duration) } else { spoken(Duration::from_secs_f64(rounded)) }
 }
 
 /// `3 restarts in 1 h`.
@@ -86,4 +90,19 @@ fn sentence(spec: &RestartSpec) -> String {
         parts.push("requeues the job when it gives up".to_owned());
     }
     parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_spoken_with_as_few_units_as_it_needs() {
+        let said = |ms| spoken(Duration::from_millis(ms));
+        let samples = [0, 500, 1_000, 1_500, 1_050, 61_000, 90_500, 3_600_000, 5_400_000].map(said);
+        let expected = ["0 s", "500 ms", "1 s", "1.5 s", "1.05 s", "1 min 1 s", "1 min 30.5 s", "1 h", "1 h 30 min"];
+        assert_eq!(samples, expected);
+        let waits = [200, 999, 1_522, 1_960, 59_970].map(|ms| spoken_wait(Duration::from_millis(ms)));
+        assert_eq!(waits, ["200 ms", "999 ms", "1.5 s", "2 s", "1 min"]);
+    }
 }

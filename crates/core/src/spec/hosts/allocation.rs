@@ -29,6 +29,8 @@ pub enum AllocationError {
     Uneven { nodes: usize, counts: usize, text: String },
     #[error("\"{0}\" is not a list of hosts, each with its number of slots")]
     Pairs(String),
+    #[error("line {line}: \"{text}\" is not a host and its number of slots")]
+    Line { line: u32, text: String },
 }
 
 /// The nodes of a Slurm allocation. The slots of a node are its tasks; it has room for a rank on each of its CPUs (by
@@ -107,6 +109,25 @@ pub fn lsf_counts(text: &str) -> Result<Vec<Host>, AllocationError> {
     if hosts.is_empty() { Err(wrong()) } else { Ok(hosts) }
 }
 
+/// The file `PE_HOSTFILE` of Grid Engine: `host slots queue processors` on each line (`sge_pe(5)`). The queue and the
+/// processors may be missing, and say nothing here. A host may have a line for each of its queues; a line with 0 slots gives
+/// none.
+pub fn grid_engine_lines(text: &str) -> Result<Vec<Host>, AllocationError> {
+    let mut hosts = Vec::new();
+    for (line, number) in text.lines().zip(1u32..) {
+        let mut words = line.split_whitespace();
+        let Some(name) = words.next() else { continue };
+        let wrong = || AllocationError::Line { line: number, text: line.trim().to_owned() };
+        let slots: u32 = words.next().and_then(|slots| slots.parse().ok()).ok_or_else(wrong)?;
+        let names = parse_names(name).map_err(AllocationError::Nodes)?;
+        let [name] = names.as_slice() else { return Err(wrong()) };
+        if slots > 0 {
+            hosts.push(Host { slots: Some(slots), ..Host::named(name) });
+        }
+    }
+    if hosts.is_empty() { Err(AllocationError::Nodes(ListError::Empty)) } else { Ok(hosts) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,5 +194,20 @@ mod tests {
         for bad in ["", "a", "a 0", "a b", "a 2 b", "-x 2", "a,b 2"] {
             assert!(lsf_counts(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn lines_of_grid_engine_are_hosts_with_slots() {
+        let text = "a.site.org 4 all.q@a.site.org UNDEFINED\nb 2 all.q@b 0,0:0,1\n\na.site.org 1 fast.q@a.site.org <NULL>\nc 0 q\n";
+        let hosts = grid_engine_lines(text).expect("lines");
+        let read: Vec<_> = hosts.iter().map(|host| (host.name.as_str(), host.slots)).collect();
+        assert_eq!(read, [("a.site.org", Some(4)), ("b", Some(2)), ("a.site.org", Some(1))]);
+        for bad in ["", "a", "a b c d", "a -1 q", "-x 2 q", "a,b 2 q", "a 0 q"] {
+            assert!(grid_engine_lines(bad).is_err(), "{bad}");
+        }
+        assert_eq!(
+            grid_engine_lines("a 1 q\nb x q").unwrap_err().to_string(),
+            "line 2: \"b x q\" is not a host and its number of slots"
+        );
     }
 }

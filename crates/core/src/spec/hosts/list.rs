@@ -55,6 +55,8 @@ pub enum ListError {
     NoSlots { entry: String },
     #[error("\"{entry}\" is not the name of a host: it begins with \"-\"")]
     Dash { entry: String },
+    #[error("\"{entry}\" is not the name of a host: it begins with \"+\"")]
+    Plus { entry: String },
     #[error("\"{entry}\" is not the name of a host: {character:?} is not allowed in it")]
     Character { entry: String, character: char },
     #[error("\"{entry}\" is not an address of IPv6")]
@@ -77,6 +79,9 @@ impl ListError {
             ListError::NotSlots { .. } => Some("the number of ranks of a host is written after a colon, as in a:4"),
             ListError::NoSlots { .. } => Some("leave the host out, or write how many ranks it is for, as in a:4"),
             ListError::NotAnAddress { .. } => Some("an address of IPv6 with slots is written [fe80::1]:4"),
+            ListError::Plus { .. } => {
+                Some("write the host itself: nodes of an allocation are not counted (+n1, +e of Open MPI)")
+            }
             ListError::Dash { .. } | ListError::Character { .. } | ListError::TooLong { .. } | ListError::TooMany => {
                 None
             }
@@ -140,6 +145,10 @@ pub(super) fn expand_into(entry: &str, hosts: &mut Vec<Host>) -> Result<(), List
     }
     if name.starts_with('-') {
         return Err(ListError::Dash { entry: shown() });
+    }
+    // Open MPI's nth node of the allocation, or its empty nodes.
+    if name.starts_with('+') {
+        return Err(ListError::Plus { entry: shown() });
     }
     let parts = parse_parts(name, entry)?;
     let width: usize = parts.iter().map(Part::longest).sum();
@@ -430,5 +439,15 @@ mod tests {
         let error = parse_list(&format!("{}!", "a".repeat(10_000))).expect_err("a character");
         assert!(error.to_string().len() < 200);
         assert_eq!(parse_list("n[1-65536]").map(|hosts| hosts.len()), Ok(MAX_HOSTS));
+    }
+
+    #[test]
+    fn a_relative_node_of_open_mpi_is_refused() {
+        for text in ["+n1", "a,+e:2", "me@+n0"] {
+            let error = parse_list(text).expect_err(text);
+            assert!(matches!(error, ListError::Plus { .. }) && error.hint().is_some(), "{text}: {error}");
+        }
+        assert!(crate::hosts::parse_file("a\n+n1\n").is_err());
+        assert!(parse_list("c++").is_ok(), "elsewhere in a name");
     }
 }

@@ -10,9 +10,9 @@ mod list;
 mod placement;
 mod slots;
 
-pub use allocation::{AllocationError, Slurm, are_like_tasks, lsf_counts, slurm_nodes};
+pub use allocation::{AllocationError, Slurm, are_like_tasks, grid_engine_lines, lsf_counts, slurm_nodes};
 pub use file::{FileError, HostFile, parse_file};
 pub use fold::fold;
 pub use list::{Host, ListError, MAX_HOSTS, parse_list, parse_names};
 pub use placement::{Mapping, PlacementError, Wanted, place};
-pub use slots::{MergeError, NodeSlots, merge};
+pub use slots::{MergeError, NodeSlots, mentions, merge};

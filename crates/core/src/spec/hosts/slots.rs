@@ -65,6 +65,14 @@ pub fn merge(hosts: impl IntoIterator<Item = Host>) -> Result<Vec<NodeSlots>, Me
     Ok(nodes)
 }
 
+/// The places of a list: the node of each host, as an index into what [`merge`] has made of the list, and the ranks that it is for there.
+pub fn mentions(hosts: &[Host], nodes: &[NodeSlots]) -> Vec<(usize, u32)> {
+    let known: HashMap<String, usize> =
+        nodes.iter().enumerate().map(|(index, node)| (node.name.to_ascii_lowercase(), index)).collect();
+    let of = |host: &Host| Some((*known.get(&host.name.to_ascii_lowercase())?, host.slots.unwrap_or(1)));
+    hosts.iter().filter_map(of).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

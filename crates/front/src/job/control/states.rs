@@ -161,6 +161,7 @@ impl Front {
                 Outside::Restart => "rankrun restart".to_owned(),
                 Outside::Timeout => "--timeout passed".to_owned(),
                 Outside::Hang => "no rank did anything (--stall)".to_owned(),
+                Outside::Alone => "its ranks run MPI without being connected (--strict)".to_owned(),
                 Outside::OutputGone => "nobody reads the output".to_owned(),
                 Outside::OutputFailed => "output could not be written".to_owned(),
                 Outside::AgentLost => "the agent is lost".to_owned(),

@@ -140,9 +140,9 @@ fn serve(
                 WAKER => {}
                 peer if peer & PEERS != 0 => match listener.ready(PeerId(peer & !PEERS), event) {
                     Some(ListenerEvent::Arrived(Arrival { id, claimed, .. })) => {
-                        if let Purpose::Ended { code } = claimed.purpose {
+                        if let Purpose::Ended { code, .. } = claimed.purpose {
                             let waiting = listener.hold(id).expect("it has just arrived");
-                            waiting.dismiss(listener.door(), code + 40);
+                            waiting.dismiss(listener.door(), code + 40, "rank 1 failed");
                             continue;
                         }
                         let node = claimed.was.or(claimed.node).unwrap_or(NodeRank(1));
@@ -216,7 +216,7 @@ fn connect(node: &mut Node, mut stream: TcpStream, purpose: Purpose) -> Result<(
         send(&mut stream, &mut connector);
         match step {
             Ok(None) => {}
-            Ok(Some(Accepted::Over { code })) => return Err(format!("over with {code}")),
+            Ok(Some(Accepted::Over { code, .. })) => return Err(format!("over with {code}")),
             Ok(Some(Accepted::Admitted(admission))) => {
                 node.admitted(&connector, &admission);
                 return Ok((admission, stream, connector.into_tls().expect("it was admitted")));
@@ -477,9 +477,9 @@ fn a_node_comes_back_as_itself_and_nobody_else_does() {
     assert!(enrol(&mut told, front.connect()).is_ok());
     assert!(other.seen().admitted.is_empty());
     // At its end it says so, and gets the job's exit code. Without a certificate it may not.
-    let over = connect(&mut node, front.connect(), Purpose::Ended { code: 2 }).err();
+    let over = connect(&mut node, front.connect(), Purpose::Ended { code: 2, memory: None }).err();
     assert_eq!(over.as_deref(), Some("over with 42"));
-    let error = connect(&mut new_node(&secret, 2), front.connect(), Purpose::Ended { code: 2 }).err();
+    let error = connect(&mut new_node(&secret, 2), front.connect(), Purpose::Ended { code: 2, memory: None }).err();
     assert!(error.as_deref().is_some_and(|error| error.contains("it has no certificate")), "{error:?}");
     // A node that asks for what does not exist gets the reason.
     let error = enrol(&mut new_node(&secret, 99), front.connect()).err();

@@ -1,0 +1,188 @@
+//! Looking through /dev/shm for the agent, by whoever does the agent's work: guard, front, or relay (K-8).
+//!
+//! The agent has noted what it saw while the ranks lived. What it had no time to see is known by its name, or by who holds it when
+//! the guard ends the job. What is new besides may be the job's: it is named, and stays.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use rankrun_core::job::CleanShm;
+use rankrun_core::segments::{Fate, Names, Traces, fate};
+use rankrun_core::{Attempt, JobId};
+use rankrun_sys::fork::{self, Side};
+use rankrun_sys::proc::Snapshot;
+use rankrun_sys::process::Child;
+use rankrun_sys::{shm, signal, socket, wait};
+use rankrun_wire::Memory;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::runtime::parse_notes;
+
+/// Files that are named at most.
+pub(super) const MAX_DOUBTFUL: usize = 64;
+/// How long the processes of the job live on so that their files are known: they are about to be killed.
+const HOLDERS_BOUND: Duration = Duration::from_millis(250);
+/// Bytes of notes about them.
+const HOLDERS_NOTES: usize = 32 * 1024;
+
+/// What is known for a search.
+#[derive(Clone, Debug)]
+pub struct Search {
+    pub clean_shm: CleanShm,
+    /// When the job was started on this node.
+    pub since: SystemTime,
+    pub names: Names,
+    /// What the job's processes were seen to hold for writing, besides what the agent has noted.
+    pub held: HashMap<OsString, shm::File>,
+}
+
+impl Search {
+    /// For a job in all its attempts up to this one.
+    pub fn new(job: &JobId, last: Attempt, since: SystemTime, clean_shm: CleanShm) -> Search {
+        Search { clean_shm, since, names: own_names(job, last), held: HashMap::new() }
+    }
+
+    /// Looks through /dev/shm when no process of the job is left, and removes what is the job's, if it is to be removed. `noted` is what the
+    /// agent has noted.
+    pub(super) fn run(&self, noted: &HashMap<OsString, shm::File>) -> Memory {
+        let new = shm::appeared_since(self.since);
+        let unused = shm::unused(new.clone());
+        let mut memory = Memory::default();
+        for path in unused {
+            let file = new.get(&path).copied();
+            let was_written =
+                [noted, &self.held].iter().any(|known| file.is_some() && known.get(&path).copied() == file);
+            let is_named = has_own_name(&self.names, &path);
+            let traces = Traces { is_of_user: true, is_new: true, was_written, was_held_outside: false, is_named };
+            match (fate(traces), self.clean_shm) {
+                (_, CleanShm::No) | (Fate::Ignore, _) => {}
+                (Fate::Remove, CleanShm::Job) => {
+                    if shm::unlink(&path) {
+                        memory.created.push(path);
+                    }
+                }
+                (Fate::Remove, CleanShm::List) => memory.created.push(path),
+                (Fate::List, _) => memory.doubtful.push(path),
+            }
+        }
+        memory.doubtful.truncate(MAX_DOUBTFUL);
+        memory
+    }
+}
+
+/// The files of a job whose guard and agent are gone, by their names: those that appeared since its directory was made.
+pub fn named_of_dead(job: &JobId, directory: &Path) -> HashMap<OsString, shm::File> {
+    let names = Names::of_any_attempt(job, rustix::process::geteuid().as_raw());
+    // Where the file system does not say when, nothing is known to be new.
+    let made = std::fs::metadata(directory).and_then(|meta| meta.created());
+    let new = made.map(shm::appeared_since).unwrap_or_default();
+    new.into_iter().filter(|(path, _)| has_own_name(&names, path)).collect()
+}
+
+/// The names of the segments of a job that this user has started.
+pub fn own_names(job: &JobId, last: Attempt) -> Names {
+    Names::of(job, last, rustix::process::geteuid().as_raw())
+}
+
+/// Whether a path of /dev/shm is the job's by its name.
+pub(super) fn has_own_name(names: &Names, path: &OsStr) -> bool {
+    Path::new(path).file_name().and_then(OsStr::to_str).is_some_and(|name| names.have(name))
+}
+
+/// The files of /dev/shm that processes below this one hold for writing, and nobody else: read by a child, since the reader of a
+/// process may wait for it, and since a guard allocates no memory before all of the job are dead. What the child has not read in time is
+/// not known. `except` is the agent, which is not killed yet.
+pub(crate) fn holders(except: i32) -> Holders {
+    let mut notes = Holders { bytes: [0; HOLDERS_NOTES], count: 0 };
+    let Ok((reader, writer)) = socket::pipe() else { return notes };
+    let guard = std::process::id() as i32;
+    match fork::fork() {
+        Err(_) => {}
+        Ok(Side::Child) => {
+            drop(reader);
+            // Nobody reads what has no place any more.
+            let _ = write_held(guard, except, writer);
+            fork::exit_now(0)
+        }
+        Ok(Side::Parent { child }) => {
+            drop(writer);
+            notes.read(&reader);
+            // It is our child, and not reaped.
+            let _ = Child::unreaped(child).signal(signal::SIGKILL);
+            // If it is not gone yet, it ends with what is left of the job.
+            wait::reap(child);
+        }
+    }
+    notes
+}
+
+/// What [`holders`] has found, not read yet.
+pub(crate) struct Holders {
+    bytes: [u8; HOLDERS_NOTES],
+    count: usize,
+}
+
+impl Holders {
+    /// Reads until the end, or until the time has passed.
+    fn read(&mut self, pipe: &OwnedFd) {
+        let until = Instant::now() + HOLDERS_BOUND;
+        while let Some(rest) = until.checked_duration_since(Instant::now())
+            && self.count < HOLDERS_NOTES
+        {
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) };
+            match poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&timeout)) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(_) => continue,
+            }
+            match rustix::io::read(pipe, &mut self.bytes[self.count..]) {
+                Ok(0) | Err(_) => return,
+                Ok(count) => self.count += count,
+            }
+        }
+    }
+
+    /// The files. A last line that was cut is not one.
+    pub(crate) fn files(&self) -> HashMap<OsString, shm::File> {
+        let bytes = &self.bytes[..self.count];
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        parse_notes(&bytes[..whole])
+    }
+}
+
+/// Writes a line for each of the files, as in the agent's list.
+fn write_held(guard: i32, except: i32, pipe: OwnedFd) -> io::Result<()> {
+    let own = std::process::id() as i32;
+    let table = Snapshot::take();
+    let job: HashSet<i32> =
+        table.below(guard).iter().map(|process| process.pid).filter(|pid| ![own, except].contains(pid)).collect();
+    let mut held: HashMap<OsString, shm::File> = HashMap::new();
+    for pid in &job {
+        for held_file in shm::held_by(*pid).unwrap_or_default().into_iter().filter(|held| held.writable) {
+            if let Some(file) = shm::file_at(&held_file.path) {
+                held.insert(held_file.path, file);
+            }
+        }
+    }
+    if held.is_empty() {
+        return Ok(());
+    }
+    for process in table.iter().filter(|process| !job.contains(&process.pid) && ![own, except].contains(&process.pid)) {
+        for held_file in shm::held_by(process.pid).unwrap_or_default() {
+            held.remove(&held_file.path);
+        }
+    }
+    let mut pipe = std::fs::File::from(pipe);
+    for (path, file) in held {
+        let mut line = format!("{} ", file.inode).into_bytes();
+        line.extend_from_slice(path.as_bytes());
+        line.push(b'\n');
+        pipe.write_all(&line)?;
+    }
+    Ok(())
+}

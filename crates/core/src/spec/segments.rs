@@ -1,0 +1,201 @@
+//! Which files of /dev/shm are a job's by their name alone (K-8, docs/adr/0007-whose-shared-memory-it-is.md).
+//!
+//! MPICH and Open MPI put a hash of the name that their launcher has given to the job into the names of their segments. These names
+//! have the job's random id in them, so that the hash tells the job: also when the rank that made the file was killed before anybody
+//! saw it hold the file.
+
+use super::ids::{Attempt, GroupId, JobId};
+use super::pmix;
+
+/// How many MPI programs in a row of one rank are known. Each has a key-value space of its own, whose name ends in its number.
+const PROGRAMS: u32 = 16;
+/// How many attempts are known, up to the present one.
+const ATTEMPTS: u32 = 64;
+/// What MPICH 5 has before the hash (`posix_init.c`, `posix_eager_iqueue.c`): `mpich_shm_HASH_NODE`.
+const MPICH: [&str; 2] = ["mpich_shm_", "mpich_vci_"];
+/// What Open MPI has before the name of the host (`btl_vader_module.c` of 4.1, `btl_sm_module.c` of 5.0):
+/// `sm_segment.HOST.UID.JOBID.RANK`.
+const OPEN_MPI: [&str; 2] = ["vader_segment.", "sm_segment."];
+/// The empty file by which a rank of Open MPI tries whether there is shared memory: `open_mpi.0000`, with the first number that is free
+/// (`shmem_posix_module.c`). The rank removes it before it closes it, so that one that nobody holds is of a rank that was killed.
+const OPEN_MPI_PROBE: &str = "open_mpi.";
+
+/// The name of the key-value space of a job's attempt, without group and program.
+pub fn kvs_prefix(job: &JobId, attempt: Attempt) -> String {
+    format!("rankrun_{job}_{attempt}")
+}
+
+/// What is known of a file that nobody holds any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traces {
+    /// It belongs to the job's user.
+    pub is_of_user: bool,
+    /// It appeared during the job.
+    pub is_new: bool,
+    /// A process of the job was seen to hold it for writing, as its creator does.
+    pub was_written: bool,
+    /// A process outside the job was seen to hold it.
+    pub was_held_outside: bool,
+    /// Its name has the job's hash in it ([`Names::have`]).
+    pub is_named: bool,
+}
+
+/// What becomes of such a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// The job has made it: it is removed.
+    Remove,
+    /// The job may have made it: it is named in the report, and stays.
+    List,
+    /// It is not the job's.
+    Ignore,
+}
+
+/// The fate of a file. Only evidence of its own counts: a file of another job of the same user may have appeared at the same time, and
+/// nobody may hold it just now.
+pub fn fate(traces: Traces) -> Fate {
+    let Traces { is_of_user, is_new, was_written, was_held_outside, is_named } = traces;
+    match (is_of_user && is_new, was_written || is_named, was_held_outside) {
+        (false, ..) => Fate::Ignore,
+        (true, true, false) => Fate::Remove,
+        (true, true, true) | (true, false, _) => Fate::List,
+    }
+}
+
+/// The numbers by which a job's segments are known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Names {
+    user: u32,
+    mpich: Vec<u32>,
+    open_mpi: Vec<u32>,
+}
+
+impl Names {
+    /// Those of a job in all attempts up to this one, which this user has started. A job's id may have the number of a node behind it.
+    pub fn of(job: &JobId, last: Attempt, user: u32) -> Names {
+        let id = JobId(job.0.split('-').next().unwrap_or_default().to_owned());
+        let attempts = last.0.saturating_sub(ATTEMPTS - 1)..=last.0;
+        let (mut mpich, mut open_mpi) = (Vec::new(), Vec::new());
+        for attempt in attempts.map(Attempt) {
+            let prefix = kvs_prefix(&id, attempt);
+            mpich.extend((0..PROGRAMS).map(|program| fnv(&format!("{prefix}_{}_{program}", GroupId(0)))));
+            let hash = one_at_a_time(&pmix::namespace(&id, attempt));
+            // 4.1 clears a bit of the hash (`OPAL_HASH_JOBID`); 5.0 folds it to 16 bits (`opal_pmix_convert_nspace`).
+            open_mpi.extend([hash & !0x8000, (hash >> 16 ^ hash & 0xffff) << 16]);
+        }
+        Names { user, mpich, open_mpi }
+    }
+
+    /// Those of a job of which only the id is known.
+    pub fn of_any_attempt(job: &JobId, user: u32) -> Names {
+        Names::of(job, Attempt(ATTEMPTS - 1), user)
+    }
+
+    /// Whether a file of this name, which appeared during the job and which nobody outside of it holds, is the job's.
+    pub fn have(&self, name: &str) -> bool {
+        let hexadecimal = |digits| u32::from_str_radix(digits, 16).ok();
+        if let Some(rest) = MPICH.iter().find_map(|prefix| name.strip_prefix(prefix)) {
+            let hash = rest.split_once('_').filter(|(_, node)| is_number(node)).and_then(|(hash, _)| hexadecimal(hash));
+            return hash.is_some_and(|hash| self.mpich.contains(&hash));
+        }
+        if let Some(number) = name.strip_prefix(OPEN_MPI_PROBE) {
+            return number.len() == 4 && is_number(number);
+        }
+        // The name of a host may have dots in it.
+        let Some(rest) = OPEN_MPI.iter().find_map(|prefix| name.strip_prefix(prefix)) else { return false };
+        let mut parts = rest.rsplitn(4, '.');
+        let (rank, job, user, host) = (parts.next(), parts.next(), parts.next(), parts.next());
+        rank.is_some_and(is_number)
+            && job.and_then(hexadecimal).is_some_and(|job| self.open_mpi.contains(&job))
+            && user.is_some_and(|user| user == self.user.to_string())
+            && host.is_some()
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// FNV-1a, as MPICH has it (`HASH_FNV` of its uthash, `MPIR_pmi_init`).
+fn fnv(text: &str) -> u32 {
+    text.bytes().fold(2_166_136_261, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619))
+}
+
+/// Jenkins' one-at-a-time hash, as Open MPI has it (`OPAL_HASH_STR`).
+fn one_at_a_time(text: &str) -> u32 {
+    let mut hash = text.bytes().fold(0u32, |hash, byte| {
+        let hash = hash.wrapping_add(u32::from(byte));
+        let hash = hash.wrapping_add(hash << 10);
+        hash ^ hash >> 6
+    });
+    hash = hash.wrapping_add(hash << 3);
+    hash ^= hash >> 11;
+    hash.wrapping_add(hash << 15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(job: &str, attempt: u32) -> Names {
+        Names::of(&JobId(job.to_owned()), Attempt(attempt), 0)
+    }
+
+    #[test]
+    fn segments_that_mpich_and_open_mpi_made_in_a_job_are_known_by_name() {
+        // Seen with MPICH 5.0.2, Open MPI 5.0.11 and Open MPI 4.1.4.
+        assert!(names("e939867a", 0).have("mpich_shm_d3b4d99a_0"));
+        assert!(names("e939867a", 0).have("mpich_vci_d3b4d99a_3"));
+        assert!(names("55f8fa9c", 0).have("sm_segment.vm.0.f9880000.1"));
+        assert!(names("4c1b1b75", 0).have("vader_segment.vm.0.4f83248f.1"));
+        assert!(names("55f8fa9c-n2", 0).have("sm_segment.node.of.some.domain.0.f9880000.12"), "on another node");
+    }
+
+    #[test]
+    fn a_probe_of_open_mpi_that_nobody_holds_is_of_a_rank_that_was_killed() {
+        assert!(names("55f8fa9c", 0).have("open_mpi.0000"));
+        assert!(names("55f8fa9c", 0).have("open_mpi.0012"));
+    }
+
+    #[test]
+    fn only_a_new_file_of_the_user_that_the_job_wrote_or_that_has_its_name_is_removed() {
+        let new = Traces { is_of_user: true, is_new: true, ..Traces::default() };
+        assert_eq!(fate(Traces { was_written: true, ..new }), Fate::Remove);
+        assert_eq!(fate(Traces { is_named: true, ..new }), Fate::Remove);
+        assert_eq!(fate(Traces { is_named: true, was_written: true, was_held_outside: true, ..new }), Fate::List);
+        assert_eq!(fate(new), Fate::List, "it may be of another job of this user");
+        for old in [Traces { is_new: false, ..new }, Traces { is_of_user: false, ..new }] {
+            assert_eq!(fate(Traces { was_written: true, is_named: true, ..old }), Fate::Ignore);
+        }
+    }
+
+    #[test]
+    fn segments_of_other_jobs_users_and_programs_are_not_known() {
+        for (job, name) in [
+            ("e939867b", "mpich_shm_d3b4d99a_0"),
+            ("e939867a", "mpich_shm_d3b4d99b_0"),
+            ("e939867a", "mpich_shm_d3b4d99a_"),
+            ("e939867a", "mpich_shm_d3b4d99a_x"),
+            ("e939867a", "mpich_shm_d3b4d99a"),
+            ("e939867a", "mpich_shm_1804289383_4711"),
+            ("55f8fa9c", "sm_segment.vm.1000.f9880000.1"),
+            ("55f8fa9c", "sm_segment.vm.0.f9890000.1"),
+            ("55f8fa9c", "sm_segment.0.f9880000.1"),
+            ("55f8fa9d", "sm_segment.vm.0.f9880000.1"),
+            ("55f8fa9c", "open_mpi.00000"),
+            ("55f8fa9c", "open_mpi.data"),
+            ("55f8fa9c", ""),
+        ] {
+            assert!(!names(job, 0).have(name), "{job}: {name}");
+        }
+    }
+
+    #[test]
+    fn segments_of_past_attempts_and_of_later_programs_of_a_rank_are_known_too() {
+        let segment = |kvs: &str| format!("mpich_shm_{:x}_0", fnv(kvs));
+        assert!(names("e939867a", 3).have("mpich_shm_d3b4d99a_0"));
+        assert!(names("e939867a", 3).have(&segment("rankrun_e939867a_3_0_7")));
+        assert!(!names("e939867a", 3).have(&segment("rankrun_e939867a_4_0_0")), "an attempt that has not begun");
+        assert!(Names::of_any_attempt(&JobId("e939867a".to_owned()), 0).have(&segment("rankrun_e939867a_4_0_0")));
+    }
+}

@@ -1,0 +1,272 @@
+//! The storage process: does tasks for one destination, one after the other ([`super::files`]).
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rankrun_core::ExitCode;
+use rankrun_core::result::ResultPiece;
+use rankrun_core::{Rank, Stream};
+use rankrun_output::{LogError, LogFiles};
+use rankrun_sys::{build, name, spawn};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::delivery::task::{Directory, Done, Task};
+use crate::delivery::{core_file, prune};
+
+/// The word by which rankrun is called as a storage process.
+pub const STORAGE: &str = "storage";
+
+/// The descriptor of the socket to the front.
+pub(super) const SOCKET: i32 = 3;
+
+/// Runs a storage process: the job's id and the name of the destination are its words, descriptor 3 is a socket to the front.
+///
+/// Returns the exit code.
+pub fn run_storage(words: &[std::ffi::OsString]) -> u8 {
+    let title: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    let run = || -> io::Result<()> {
+        let socket = spawn::inherited(SOCKET)?;
+        // If the name cannot be set, it is only harder to see what this is.
+        let _ = name::set("rr-storage", &format!("rr-storage {}", title.join(" ")));
+        serve(&socket)
+    };
+    // The front sees the end.
+    if run().is_ok() { ExitCode::SUCCESS.0 } else { ExitCode::INTERNAL.0 }
+}
+
+/// Does tasks until the front closes the socket.
+fn serve(socket: &OwnedFd) -> io::Result<()> {
+    let mut storage = Storage::default();
+    let mut reader = io::BufReader::with_capacity(128 * 1024, File::from(socket.try_clone()?));
+    let mut writer = File::from(socket.try_clone()?);
+    loop {
+        match receive(&mut reader) {
+            Ok(task) => send(&mut writer, &storage.perform(task))?,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Sends a value: its length in four bytes, then itself.
+pub(super) fn send(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    let mut frame = postcard::to_extend(value, vec![0; 4]).map_err(io::Error::other)?;
+    let length = u32::try_from(frame.len() - 4).map_err(io::Error::other)?;
+    frame[..4].copy_from_slice(&length.to_le_bytes());
+    to.write_all(&frame)
+}
+
+/// Receives a value. The peer is a process of the same build.
+pub(super) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    let mut frame = Vec::new();
+    if from.take(u64::from(length)).read_to_end(&mut frame)? < length as usize {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    postcard::from_bytes(&frame).map_err(io::Error::other)
+}
+
+/// The open files of a destination.
+#[derive(Debug, Default)]
+pub(super) struct Storage {
+    logs: Option<LogFiles>,
+    /// Bytes for log files without credit returned, by stream.
+    uncredited: [u64; 2],
+    kept: [Option<File>; 2],
+    journal: Option<File>,
+}
+
+impl Storage {
+    pub(super) fn perform(&mut self, task: Task) -> Done {
+        match task {
+            Task::OpenLogs { places, world_size } => {
+                let opened = LogFiles::create(*places, world_size);
+                Done::LogsOpened(opened.map(|logs| self.logs = Some(logs)).map_err(Into::into))
+            }
+            Task::MoveLog { rank, places } => {
+                let moved = self.logs.as_mut().map_or(Ok(()), |logs| logs.move_rank(rank, &places));
+                Done::LogsOpened(moved.map_err(Into::into))
+            }
+            Task::Log { rank, stream, bytes } => {
+                self.uncredited[stream.index()] += bytes.len() as u64;
+                self.log(|logs| logs.write(rank, stream, &bytes))
+            }
+            Task::CloseLog { rank, stream } => self.close_log(rank, stream),
+            // A failure was reported already.
+            Task::RetryLogs => match self.logs.as_mut().map(LogFiles::retry) {
+                Some(Ok(())) => Done::Recovered { bytes: std::mem::take(&mut self.uncredited) },
+                Some(Err(_)) | None => Done::NotRecovered,
+            },
+            Task::GiveUpLogs => {
+                self.logs = None;
+                Done::GivenUp
+            }
+            Task::Probe(directory) => Done::Probed(directory.check()),
+            Task::Keep { stream, directory, bytes, credits } => {
+                let result = self.keep(stream, &directory, &bytes).map_err(Into::into);
+                Done::Kept { stream, credits, result }
+            }
+            Task::Save { directory, path, bytes } => {
+                let made = directory.map_or(Ok(()), |directory| directory.make());
+                let result = made.and_then(|()| save(&path, &bytes)).map_err(Into::into);
+                Done::Saved { path, result }
+            }
+            Task::Result { path, piece } => match add_to_result(&path, &piece) {
+                Ok(()) => Done::Removed,
+                Err(error) => Done::Saved { path, result: Err(error.into()) },
+            },
+            Task::OpenJournal(path) => {
+                let opened = create(&path).map(|file| self.journal = Some(file));
+                Done::JournalOpened(opened.map_err(Into::into))
+            }
+            Task::Journal(bytes) => {
+                let file = self.journal.as_mut().ok_or_else(|| io::Error::other("it is not open"));
+                let result = file.and_then(|file| file.write_all(&bytes)).map_err(Into::into);
+                Done::Journaled { bytes: bytes.len(), result }
+            }
+            Task::Stamp { attempt, path } => {
+                let stamp = |found: std::fs::Metadata| Some((found.modified().ok()?, found.len()));
+                Done::Stamped(attempt, std::fs::metadata(&path).ok().and_then(stamp))
+            }
+            Task::Prune { own, keep } => {
+                prune::prune(&own, keep);
+                Done::Removed
+            }
+            Task::Forget { directory, own } => {
+                prune::forget(&directory, &own);
+                Done::Removed
+            }
+            Task::FindCore { pid, signal, directory, took } => {
+                Done::CoreFound(core_file::find(pid, signal, &directory, took))
+            }
+            Task::ReadBinary => match build::bytes() {
+                Ok(bytes) => Done::BinaryRead { bytes, result: Ok(()) },
+                Err(error) => Done::BinaryRead { bytes: Vec::new(), result: Err(error.into()) },
+            },
+        }
+    }
+
+    fn close_log(&mut self, rank: Rank, stream: Stream) -> Done {
+        self.log(|logs| logs.close(rank, stream))
+    }
+
+    fn log(&mut self, write: impl FnOnce(&mut LogFiles) -> Result<(), LogError>) -> Done {
+        let Some(logs) = &mut self.logs else {
+            return Done::Logged { bytes: [0, 0], failure: None, is_behind: false };
+        };
+        let failure = write(logs).err().map(Into::into);
+        let is_behind = logs.unwritten() > 0;
+        let bytes = if is_behind { [0, 0] } else { std::mem::take(&mut self.uncredited) };
+        Done::Logged { bytes, failure, is_behind }
+    }
+
+    fn keep(&mut self, stream: Stream, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
+        let path: PathBuf = directory.path.join(format!("unwritten.{stream}"));
+        let file = &mut self.kept[stream.index()];
+        if file.is_none() {
+            directory.make()?;
+            *file = Some(create(&path)?);
+        }
+        file.as_mut().map_or(Ok(()), |file| file.write_all(bytes))
+    }
+}
+
+/// Opens a file that is written from its start. Refuses what may block.
+fn create(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+    let mut options = File::options();
+    options.create(true).write(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    let file = options.open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.file_type().is_fifo() {
+        return Err(io::Error::other("it is a FIFO, not a regular file"));
+    }
+    if metadata.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// Appends a piece to the unfinished file, which gets its name with the last one.
+fn add_to_result(path: &Path, piece: &ResultPiece) -> io::Result<()> {
+    let part = path.with_extension("part");
+    let mut options = File::options();
+    let mut file = match piece.is_first {
+        true => options.create(true).write(true).truncate(true).open(&part)?,
+        false => options.append(true).open(&part)?,
+    };
+    file.write_all(piece.data.as_bytes())?;
+    file.write_all(b"\n")?;
+    if piece.is_last { std::fs::rename(&part, path) } else { Ok(()) }
+}
+
+/// Writes a file as a whole.
+fn save(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    create(path)?.write_all(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use rankrun_output::LogPlaces;
+    use rankrun_sys::socket;
+
+    use super::*;
+
+    /// A storage process without the process: a thread that serves the other end.
+    fn storage() -> (File, io::BufReader<File>) {
+        let (ours, theirs) = socket::pair().expect("a pair of sockets");
+        std::thread::spawn(move || serve(&theirs));
+        let writer = File::from(ours);
+        let reader = io::BufReader::new(writer.try_clone().expect("a descriptor"));
+        (writer, reader)
+    }
+
+    #[test]
+    fn paths_of_any_bytes_are_written_and_answered() {
+        let top = tempfile::tempdir().expect("a directory");
+        let odd = top.path().join(OsStr::from_bytes(b"od\xffd"));
+        let (mut writer, mut reader) = storage();
+        let directory = Directory { path: odd.clone(), below: None, is_chosen: true };
+        let places = Box::new(LogPlaces::directories(vec![odd.join("logs")]));
+        let tasks = [
+            Task::Save { directory: Some(directory), path: odd.join("report"), bytes: b"all".to_vec() },
+            Task::OpenLogs { places, world_size: 1 },
+            Task::Log { rank: Rank(0), stream: Stream::Stdout, bytes: b"line\n".to_vec() },
+            Task::CloseLog { rank: Rank(0), stream: Stream::Stdout },
+        ];
+        tasks.iter().for_each(|task| send(&mut writer, task).expect("it can be sent"));
+        let answers: [Done; 4] = std::array::from_fn(|_| receive(&mut reader).expect("an answer"));
+        let [saved, opened, logged, _] = &answers;
+        assert!(matches!(saved, Done::Saved { path, result: Ok(()) } if *path == odd.join("report")), "{saved:?}");
+        assert!(matches!(opened, Done::LogsOpened(Ok(()))), "{opened:?}");
+        assert!(matches!(logged, Done::Logged { bytes: [5, 0], failure: None, is_behind: false }), "{logged:?}");
+        assert_eq!(std::fs::read(odd.join("report")).expect("the report"), b"all");
+        assert_eq!(std::fs::read(odd.join("logs/rank-0000.stdout")).expect("the log"), b"line\n");
+    }
+
+    #[test]
+    fn a_refusal_says_why_and_where() {
+        let top = tempfile::tempdir().expect("a directory");
+        let file = top.path().join("file");
+        std::fs::write(&file, "").expect("it is ours");
+        let (mut writer, mut reader) = storage();
+        let places = Box::new(LogPlaces::directories(vec![file.join("logs")]));
+        send(&mut writer, &Task::OpenLogs { places, world_size: 1 }).expect("it can be sent");
+        send(&mut writer, &Task::Journal(b"x".to_vec())).expect("it can be sent");
+        let failure = match receive(&mut reader).expect("an answer") {
+            Done::LogsOpened(Err(failure)) => failure,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((failure.path.clone(), failure.why.as_str()), (file.join("logs"), "Not a directory"));
+        let journaled: Done = receive(&mut reader).expect("an answer");
+        assert!(matches!(journaled, Done::Journaled { bytes: 1, result: Err(_) }), "{journaled:?}");
+    }
+}

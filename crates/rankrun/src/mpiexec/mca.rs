@@ -1,0 +1,146 @@
+//! MCA parameters of mpirun itself. The library in the ranks does not read these parameters: each one is followed as the
+//! option that says the same, or is named in a warning.
+//!
+//! Names of Open MPI 4.1 (`orte`, `plm_rsh`) and of Open MPI 5 (`prte`, `plm_ssh`); a synonym of an older version is listed too.
+
+use std::ffi::{OsStr, OsString};
+
+/// What a parameter of mpirun is here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Parameter {
+    /// The ssh command; alternatives are separated by colons, and the first one counts.
+    Agent,
+    /// More words after the ssh command.
+    AgentWords,
+    /// The option of the dialect with the same value.
+    Option(&'static str),
+    /// The option of the dialect without a value, if the parameter is true.
+    Switch(&'static str),
+    /// The host file of the job.
+    HostFile,
+    /// Not done, with the reason.
+    Without(&'static str),
+}
+
+use Parameter::{Agent, AgentWords, HostFile, Option as Valued, Switch, Without};
+
+const PLACES: &str = "not read: write --map-by, --ppn or -host for the places of ranks";
+const REMOTE: &str = "not read: write --ssh-command for how other hosts are reached";
+
+const PARAMETERS: &[(&str, Parameter)] = &[
+    ("plm_rsh_agent", Agent),
+    ("orte_rsh_agent", Agent),
+    ("pls_rsh_agent", Agent),
+    ("plm_ssh_agent", Agent),
+    ("plm_rsh_args", AgentWords),
+    ("plm_ssh_args", AgentWords),
+    ("orte_tag_output", Switch("-tag-output")),
+    ("prte_tag_output", Switch("-tag-output")),
+    ("orte_timestamp_output", Switch("-timestamp-output")),
+    ("prte_timestamp_output", Switch("-timestamp-output")),
+    ("orte_output_filename", Valued("-output-filename")),
+    ("prte_output_filename", Valued("-output-filename")),
+    ("orte_default_hostfile", HostFile),
+    ("prte_default_hostfile", HostFile),
+    ("hwloc_base_binding_policy", Valued("-bind-to")),
+    ("hwloc_default_binding_policy", Valued("-bind-to")),
+    ("hwloc_base_cpu_set", Valued("-cpu-set")),
+    ("hwloc_base_report_bindings", Switch("-report-bindings")),
+    ("orte_report_bindings", Switch("-report-bindings")),
+    ("rmaps_base_mapping_policy", Valued("-map-by")),
+    ("rmaps_default_mapping_policy", Valued("-map-by")),
+    ("rmaps_base_ranking_policy", Valued("-rank-by")),
+    ("rmaps_default_ranking_policy", Valued("-rank-by")),
+    ("rmaps_base_oversubscribe", Switch("-oversubscribe")),
+    ("rmaps_base_no_oversubscribe", Switch("-nooversubscribe")),
+    ("rmaps_base_bynode", Switch("-bynode")),
+    ("rmaps_base_byslot", Switch("-byslot")),
+    ("rmaps_base_pernode", Switch("-pernode")),
+    ("rmaps_base_n_pernode", Valued("-npernode")),
+    ("rmaps_base_cpus_per_rank", Valued("-cpus-per-rank")),
+    ("rmaps_base_cpus_per_proc", Valued("-cpus-per-proc")),
+    ("rmaps_base_display_map", Switch("-display-map")),
+    ("rmaps_base_display_devel_map", Switch("-display-devel-map")),
+    ("rmaps_rank_file_path", Without(PLACES)),
+];
+
+/// What a parameter of mpirun is here; `None` for a parameter of the library, and for one of daemons, which do not exist here.
+pub(super) fn parameter(name: &str) -> Option<Parameter> {
+    let listed = PARAMETERS.iter().find(|(known, _)| *known == name).map(|(_, parameter)| *parameter);
+    listed.or_else(|| match name {
+        _ if name.ends_with("_verbose") => None,
+        _ if name.starts_with("rmaps_") => Some(Without(PLACES)),
+        // Trees and numbers of sessions are a matter of daemons.
+        "plm_rsh_no_tree_spawn" | "plm_rsh_num_concurrent" | "plm_ssh_no_tree_spawn" | "plm_ssh_num_concurrent" => None,
+        _ if name.starts_with("plm_") => Some(Without(REMOTE)),
+        _ => None,
+    })
+}
+
+/// The option of the dialect that a parameter stands for.
+pub(super) fn option_of(name: &str) -> std::option::Option<&'static str> {
+    match parameter(name)? {
+        Valued(option) | Switch(option) => Some(option),
+        Agent | AgentWords | HostFile | Without(_) => None,
+    }
+}
+
+/// Whether a value of a boolean parameter is true (`mca_base_var.c`: words, or a number that is not 0).
+pub(super) fn is_true(value: &OsStr) -> bool {
+    let text = value.to_string_lossy().trim().to_ascii_lowercase();
+    ["true", "t", "yes", "y", "enabled"].contains(&&*text) || text.parse::<i64>().is_ok_and(|number| number != 0)
+}
+
+/// The ssh command of an agent and its further words; `None` if neither is given. `ssh : rsh` names alternatives.
+pub(super) fn ssh_command(agent: Option<&OsStr>, words: Option<&OsStr>) -> Option<OsString> {
+    let agent = agent.map(|agent| agent.to_string_lossy().split(':').next().unwrap_or_default().trim().to_owned());
+    let words = words.map(|words| words.to_string_lossy().trim().to_owned()).filter(|words| !words.is_empty());
+    match (agent.filter(|agent| !agent.is_empty()), words) {
+        (None, None) => None,
+        (agent, words) => {
+            let mut command = agent.unwrap_or_else(|| "ssh".to_owned());
+            if let Some(words) = words {
+                command = format!("{command} {words}");
+            }
+            Some(command.into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mpiexec::table::named;
+
+    #[test]
+    fn options_that_parameters_stand_for_exist() {
+        for (name, parameter) in PARAMETERS {
+            match parameter {
+                Valued(option) => assert_eq!(named(option).expect(name).words(), 1, "{name}"),
+                Switch(option) => assert_eq!(named(option).expect(name).words(), 0, "{name}"),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn parameters_of_the_library_and_of_daemons_are_not_ours() {
+        for name in ["btl", "pml", "oob_tcp_if_include", "plm_rsh_no_tree_spawn", "rmaps_base_verbose", "plm"] {
+            assert_eq!(parameter(name), None, "{name}");
+        }
+        assert_eq!(parameter("rmaps_base_subscription_policy"), Some(Without(PLACES)));
+        assert_eq!(parameter("plm_rsh_force_rsh"), Some(Without(REMOTE)));
+    }
+
+    #[test]
+    fn the_first_agent_counts_with_all_words() {
+        let command = |agent: Option<&str>, words: Option<&str>| {
+            ssh_command(agent.map(OsStr::new), words.map(OsStr::new))
+                .map(|command| command.into_string().expect("text"))
+        };
+        assert_eq!(command(None, None), None);
+        assert_eq!(command(Some("ssh : rsh"), None).as_deref(), Some("ssh"));
+        assert_eq!(command(Some("/opt/ssh -q"), Some("-p 22")).as_deref(), Some("/opt/ssh -q -p 22"));
+        assert_eq!(command(None, Some("-p 22")).as_deref(), Some("ssh -p 22"));
+    }
+}

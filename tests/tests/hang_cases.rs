@@ -1,0 +1,166 @@
+//! Hangs in many languages, of which the odd rank, its place and its kind of wait are known (`tests/hangs/*.cases`; the form is in
+//! `tests/src/hangs.rs`), and healthy programs that `--stall 3s:kill` must not end.
+//!
+//! One test for each case, `file::name`. CI plays those that are marked `sample`; RANKRUN_TEST_SCALE=full plays all.
+//! A hang is right if, once the ranks are where they stay, all of several looks name the odd rank, its place and its kind.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use rankrun_core::stacks::calls::Wait;
+use rankrun_core::stacks::fold::{Row, Table};
+use rankrun_tests::cases::in_thread;
+use rankrun_tests::hangs::{Hang, hangs};
+use rankrun_tests::{Job, Running, Stdin, full_scale, processes, rankrun, scratch, slowness, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// How long the ranks may take to their places.
+const BOUND: Duration = Duration::from_secs(40);
+/// Looks that must be right, one after another.
+const LOOKS: u32 = 4;
+/// How long a healthy program runs under `--stall 3s:kill`, which takes 4.5 s to end a job.
+const HEALTHY: u32 = 8;
+/// These sets shall never become smaller.
+const HANGS: usize = 40;
+const HEALTHY_PROGRAMS: usize = 40;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let all = hangs(&Path::new(env!("CARGO_MANIFEST_DIR")).join("hangs"));
+    let healthy = all.iter().filter(|hang| hang.healthy).count();
+    let others = all.len() - healthy;
+    let chosen = all.into_iter().filter(|hang| hang.sample || full_scale(true, false));
+    let mut trials: Vec<Trial> = chosen
+        .map(|hang| {
+            let name = hang.name.clone();
+            Trial::test(name.clone(), move || in_thread(&name, move || play(&hang)).map_err(Failed::from))
+        })
+        .collect();
+    trials.push(Trial::test("the_sets_have_their_size", move || {
+        let enough = others >= HANGS && healthy >= HEALTHY_PROGRAMS;
+        if enough { Ok(()) } else { Err(Failed::from(format!("{others} hangs, {healthy} healthy programs"))) }
+    }));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn play(hang: &Hang) -> Result<(), String> {
+    let Some(path) = hang.program.path() else { return Ok(()) };
+    let work = scratch();
+    hang.program.prepare(&path, &work, &Path::new(env!("CARGO_TARGET_TMPDIR")).join("hangs"));
+    let mut words: Vec<String> = ["-n", &hang.ranks.to_string(), "--report-dir", "report"].map(str::to_owned).to_vec();
+    if hang.healthy {
+        let timeout = format!("{}s", HEALTHY * slowness());
+        words.extend(["--stall", "3s:kill", "--timeout", &timeout, "--grace", "1s"].map(str::to_owned));
+    }
+    words.push("--".to_owned());
+    words.extend(hang.run.iter().cloned());
+    let (reader, _writer) = rustix::pipe::pipe().expect("a pipe");
+    let stdin = if hang.stdin_is_pipe { Stdin::File(File::from(reader)) } else { Stdin::Null };
+    let mut job = Job::new(words).current_dir(&work).stdin(stdin).env("PATH", path).env("PYTHONDONTWRITEBYTECODE", "1");
+    for (name, value) in &hang.variables {
+        job = job.env(name, value);
+    }
+    let result = if hang.healthy { play_healthy(job) } else { play_hang(hang, job) };
+    fs::remove_dir_all(&work).expect("the directory is ours");
+    result
+}
+
+fn play_healthy(job: Job) -> Result<(), String> {
+    let ended = job.bound(BOUND * slowness() * 2).run();
+    if ended.code == Some(124) {
+        Ok(())
+    } else {
+        Err(format!("it ended with {:?}: {}", ended.code, ended.stderr_text()))
+    }
+}
+
+fn play_hang(hang: &Hang, job: Job) -> Result<(), String> {
+    let running = job.start();
+    let id = id(&running);
+    let mut last = Err("there was no look".to_owned());
+    wait_until(BOUND * slowness(), || {
+        last = look(hang, &id);
+        last.is_ok().then_some(())
+    });
+    for _ in 1..LOOKS {
+        last = last.and_then(|()| look(hang, &id));
+    }
+    processes::send(running.front(), Signal::TERM);
+    let ended = running.finish(BOUND * 2);
+    last.map_err(|fault| format!("{fault}\n{}", ended.stderr_text()))
+}
+
+fn id(running: &Running) -> String {
+    let found = wait_until(BOUND * slowness(), || {
+        let listed = Command::new(rankrun()).args(["status", "--json"]).output().ok()?;
+        let all: Value = serde_json::from_slice(&listed.stdout).ok()?;
+        let ours = all.as_array()?.iter().find(|job| job["pid"] == running.front())?;
+        Some(ours["job"].as_str()?.to_owned())
+    });
+    found.expect("the job is in the list")
+}
+
+/// One look; what is wrong with it.
+fn look(hang: &Hang, id: &str) -> Result<(), String> {
+    let asked = Command::new(rankrun()).args(["stacks", id, "--json"]).output().expect("rankrun can be started");
+    let answer: Value = serde_json::from_slice(&asked.stdout)
+        .map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&asked.stderr)))?;
+    let table: Table = serde_json::from_value(answer["table"].clone()).map_err(|error| error.to_string())?;
+    let shown = table.lines(160, 20).join("\n");
+    fault(hang, &table).map_or(Ok(()), |fault| Err(format!("{fault}\n{shown}")))
+}
+
+fn fault(hang: &Hang, table: &Table) -> Option<String> {
+    let odd: Vec<u32> = table.odd.iter().flat_map(|odd| odd.ranks.iter()).map(|rank| rank.0).collect();
+    let expected = ranks(&hang.odd);
+    if odd != expected {
+        return Some(format!("odd is {odd:?}, must be {expected:?}"));
+    }
+    if let Some(says) = &hang.says
+        && !table.remark.as_deref().unwrap_or_default().contains(says.as_str())
+    {
+        return Some(format!("the remark is {:?}, must have \"{says}\"", table.remark));
+    }
+    let row_of = |rank: u32| table.rows.iter().find(|row| row.ranks.iter().any(|of_row| of_row.0 == rank));
+    let kind = |row: &Row| {
+        let kind = serde_json::to_value(&row.place.wait).unwrap_or_default();
+        let call = kind["call"].as_str().map(|call| format!(" {call}")).unwrap_or_default();
+        format!("{}{call}", kind["for"].as_str().unwrap_or_default())
+    };
+    for rank in &expected {
+        let Some(row) = row_of(*rank) else { return Some(format!("rank {rank} has no row")) };
+        if !hang.kind.contains(&kind(row)) {
+            return Some(format!("rank {rank} is in {}, must be in {}", kind(row), hang.kind.join(" or ")));
+        }
+    }
+    if let (Some((function, file)), Some(rank)) = (&hang.place, expected.first()) {
+        let is_it = |row: &Row| {
+            row.place.calls.iter().any(|frame| {
+                let is_named = frame.function == *function || frame.function.rsplit('.').next() == Some(function);
+                is_named && file.as_ref().is_none_or(|file| frame.file.as_ref() == Some(file))
+            })
+        };
+        if !row_of(*rank).is_some_and(is_it) {
+            return Some(format!("rank {rank} is not in {function}"));
+        }
+    }
+    let wrong = table.rows.iter().find(|row| {
+        let is_odd = row.ranks.iter().any(|rank| expected.contains(&rank.0));
+        !is_odd && !hang.others.is_empty() && !hang.others.contains(&kind(row)) && row.place.wait != Wait::Unknown
+    });
+    wrong.map(|row| format!("ranks {} are in {}, must be in {}", row.ranks, kind(row), hang.others.join(" or ")))
+}
+
+/// `2`, `1-2`, `none`.
+fn ranks(text: &str) -> Vec<u32> {
+    let number = |text: &str| text.parse::<u32>().expect("a rank");
+    match text.split_once('-') {
+        _ if text == "none" => Vec::new(),
+        Some((first, last)) => (number(first)..=number(last)).collect(),
+        None => vec![number(text)],
+    }
+}
