@@ -42,10 +42,10 @@ const BATCH: usize = 32;
 const RETRY: Duration = Duration::from_secs(1);
 /// How long an idle storage process may take to end by itself.
 const END_BOUND: Duration = Duration::from_millis(200);
-/// After so long in state D a killed one is left behind: it waits for its file system.
-const STUCK: Duration = Duration::from_secs(1);
+/// After so long in state D a killed one is left behind: it waits for its file system. A slow disk or a lock of the kernel takes less.
+const STUCK: Duration = Duration::from_secs(2);
 /// How long a killed one may take that waits for a CPU or a disk.
-const KILL_BOUND: Duration = Duration::from_secs(5);
+const KILL_BOUND: Duration = Duration::from_secs(30);
 
 /// What a thread gets.
 #[derive(Debug)]
