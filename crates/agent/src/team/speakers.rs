@@ -250,15 +250,17 @@ impl Team {
             Testimony::Abort { .. } | Testimony::ErrorFile(_) | Testimony::Ready => {}
         }
         let worker = self.machine.id(peer.slot);
+        // The loop has read its clock at the begin of its turn: what is read since may have been sent later.
+        let arrived = hands.clock.now();
         let claimed = match when {
             When::At(time) => hands.clock.at(time),
-            When::Ago(time) => now.checked_sub(time),
+            When::Ago(time) => arrived.checked_sub(time),
             When::Unsaid => None,
         };
         // A process that is gone may have been started at any time.
         let lived = peer.process.map(|process| proc::age(process.started));
-        let earliest = lived.map_or(Duration::ZERO, |lived| now.saturating_sub(lived));
-        let at = dated(now, claimed, earliest);
+        let earliest = lived.map_or(Duration::ZERO, |lived| arrived.saturating_sub(lived));
+        let at = dated(arrived, claimed, earliest);
         hands.outbox.push(ToFront::Testimony { worker, pid: peer.pid, testimony, at });
     }
 
