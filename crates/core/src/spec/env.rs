@@ -448,36 +448,12 @@ fn mask_of<'a>(base_env: &'a [(OsString, OsString)], edits: &'a [EnvEdit], varia
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Attempt, GroupId, JobId};
     use crate::job::{CleanShm, IoPolicy, MpiMode, StopPolicy, TtyGrant};
     use crate::rankmap::RankMap;
     use crate::template::Template;
 
     fn spec(size: u32, base: &[(&str, &str)], edits: Vec<EnvEdit>) -> JobSpec {
-        JobSpec {
-            job: JobId("7f3a91c2".into()),
-            group: GroupId(0),
-            attempt: Attempt(0),
-            apps: vec![App { command: vec!["true".into()], size, env: edits, wdir: None, wraps: Vec::new() }],
-            map: RankMap::single_node("vm", &[size]),
-            base_env: base.iter().map(|(name, value)| (name.into(), value.into())).collect(),
-            cwd: "/".into(),
-            stop: StopPolicy::default(),
-            graces: Default::default(),
-            hook: true,
-            io: IoPolicy::default(),
-            mpi: MpiMode::Pmi1,
-            pmix_library: None,
-            gpus_per_rank: None,
-            torch_store: crate::job::TorchStore::Agent,
-            ports: None,
-            tf_config: false,
-            error_file: None,
-            expands_args: false,
-            clean_shm: CleanShm::Job,
-            restart: Default::default(),
-            ignored_signals: Vec::new(),
-        }
+        JobSpec::sample(size, base, edits)
     }
 
     fn facts() -> NodeFacts {

@@ -43,42 +43,10 @@ pub fn tell(spec: &mut JobSpec, interface: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Attempt, GroupId, JobId};
-    use crate::job::{App, CleanShm, IoPolicy, MpiMode, StopPolicy, TorchStore};
-    use crate::rankmap::RankMap;
 
     /// What a job with this environment and this edit has after it was told of eth1.
     fn told(base: &[(&str, &str)], edit: Option<EnvEdit>) -> Vec<(String, String)> {
-        let mut spec = JobSpec {
-            job: JobId("7f3a91c2".into()),
-            group: GroupId(0),
-            attempt: Attempt(0),
-            apps: vec![App {
-                command: vec!["true".into()],
-                size: 1,
-                env: edit.into_iter().collect(),
-                wdir: None,
-                wraps: Vec::new(),
-            }],
-            map: RankMap::single_node("vm", &[1]),
-            base_env: base.iter().map(|(name, value)| (name.into(), value.into())).collect(),
-            cwd: "/".into(),
-            stop: StopPolicy::default(),
-            graces: Default::default(),
-            hook: true,
-            io: IoPolicy::default(),
-            mpi: MpiMode::Pmi1,
-            pmix_library: None,
-            gpus_per_rank: None,
-            torch_store: TorchStore::Agent,
-            ports: None,
-            tf_config: false,
-            error_file: None,
-            expands_args: false,
-            clean_shm: CleanShm::Job,
-            restart: Default::default(),
-            ignored_signals: Vec::new(),
-        };
+        let mut spec = JobSpec::sample(1, base, edit.into_iter().collect());
         tell(&mut spec, "eth1");
         let text = |text: OsString| text.into_string().expect("the test uses UTF-8");
         spec.base_env.into_iter().map(|(name, value)| (text(name), text(value))).collect()

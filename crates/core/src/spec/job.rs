@@ -317,3 +317,34 @@ pub enum OnFrontLost {
     /// It waits this long for the front to come back, and then ends them.
     Wait(Duration),
 }
+
+#[cfg(test)]
+impl JobSpec {
+    /// A job of one program on the node "vm", for tests of what is derived from a job.
+    pub(crate) fn sample(size: u32, base: &[(&str, &str)], env: Vec<EnvEdit>) -> JobSpec {
+        JobSpec {
+            job: JobId("7f3a91c2".into()),
+            group: GroupId(0),
+            attempt: Attempt(0),
+            apps: vec![App { command: vec!["true".into()], size, env, wdir: None, wraps: Vec::new() }],
+            map: RankMap::single_node("vm", &[size]),
+            base_env: base.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            cwd: "/".into(),
+            stop: StopPolicy::default(),
+            graces: Default::default(),
+            hook: true,
+            io: IoPolicy::default(),
+            mpi: MpiMode::Pmi1,
+            pmix_library: None,
+            gpus_per_rank: None,
+            torch_store: TorchStore::Agent,
+            ports: None,
+            tf_config: false,
+            error_file: None,
+            expands_args: false,
+            clean_shm: CleanShm::Job,
+            restart: Default::default(),
+            ignored_signals: Vec::new(),
+        }
+    }
+}
