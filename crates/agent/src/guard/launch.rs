@@ -126,8 +126,7 @@ fn become_guard(
             let job = job.clone();
             let Options { patience, is_away, .. } = options;
             let guard = Guard { agent, lease: guards_end, cgroup, places, job, note, since, patience, is_away };
-            // The guard closes the descriptors of this frame although their owners still exist: it never returns.
-            fork::exit_now(guard.run())
+            guard.run()
         }
     }
 }

@@ -6,7 +6,7 @@
 //! When the agent does not renew its lease, the guard checks its state ([`rankrun_core::lease`]): it ends an agent that is
 //! stopped or stuck, and waits for one that only gets no CPU.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -66,12 +66,21 @@ struct Received {
 }
 
 impl Guard {
-    /// Runs until the agent is gone and nothing of the job is left. Returns the exit code.
-    pub(crate) fn run(self) -> u8 {
+    /// Runs until the agent is gone and nothing of the job is left, and ends this process with the exit code.
+    pub(crate) fn run(self) -> ! {
         let vitals = Vitals::open(self.agent.pid());
-        let signals = self.detach(vitals.as_ref());
+        let signals = self.detach();
+        let signals_fd = signals.as_ref().map(|signals| signals.as_fd());
+        let vitals_fds = vitals.iter().flat_map(Vitals::descriptors);
+        let keep: Vec<BorrowedFd> = [self.lease.as_fd()].into_iter().chain(signals_fd).chain(vitals_fds).collect();
+        fork::run_with_only(&keep, || self.outlive_agent(signals.as_ref(), vitals.as_ref()))
+    }
+
+    fn outlive_agent(&self, signals: Option<&SignalFd>, vitals: Option<&Vitals>) -> u8 {
+        // The directory that we were started in must not be kept busy.
+        let _ = rustix::process::chdir("/");
         let children = ChildList::open();
-        let received = self.watch(signals.as_ref(), vitals.as_ref());
+        let received = self.watch(signals, vitals);
         if received.leave {
             self.places.remove();
             return ExitCode::SUCCESS.0;
@@ -99,7 +108,7 @@ impl Guard {
     }
 
     /// Makes this process hard to kill by accident, as the module describes. A failure here has no other effect.
-    fn detach(&self, vitals: Option<&Vitals>) -> Option<SignalFd> {
+    fn detach(&self) -> Option<SignalFd> {
         let _ = fork::new_session();
         Role::Guard.take_name(&self.job);
         for number in (1..=31).filter(|number| {
@@ -108,14 +117,7 @@ impl Guard {
             signal::ignore(number);
         }
         // Without a signal descriptor the guard polls at each tick.
-        let signals = SignalFd::new(&[signal::SIGCHLD]).ok();
-        let mut keep = vec![self.lease.as_raw_fd()];
-        keep.extend(signals.as_ref().map(|signals| signals.as_fd().as_raw_fd()));
-        keep.extend(vitals.into_iter().flat_map(Vitals::descriptors));
-        fork::keep_only(&keep);
-        // The directory that we were started in must not be kept busy.
-        let _ = rustix::process::chdir("/");
-        signals
+        SignalFd::new(&[signal::SIGCHLD]).ok()
     }
 
     /// Opens the job's cgroup. Without one, only the children are known.

@@ -23,8 +23,8 @@ const UPCALLS: usize = 1024;
 pub enum ServerError {
     #[error("{call} of \"{library}\" failed with status {status}")]
     Failed { call: &'static str, library: String, status: i32 },
-    #[error("{call} of \"{library}\" did not return within {} s", SETUP_BOUND.as_secs())]
-    Stuck { call: &'static str, library: String },
+    #[error("{call} of \"{library}\" did not return within {} s", bound.as_secs())]
+    Stuck { call: &'static str, library: String, bound: Duration },
     #[error("{what} has a NUL byte")]
     Nul { what: &'static str },
     #[error("\"{library}\" did not say where it listens")]
@@ -119,28 +119,26 @@ impl Server {
         let name = c_string(OsStr::new(&namespace.name), "the name of the namespace")?;
         let local: Vec<u32> =
             namespace.members.iter().filter(|member| member.node == namespace.node).map(|member| member.rank).collect();
-        let mut infos = describe(library, namespace, &name, &local)?;
-        let (items, count) = (infos.as_mut_ptr(), infos.len());
-        call("PMIx_server_register_nspace", |callback, data| {
-            // SAFETY: the name and the infos live until the callback has been called: `call` waits for it.
-            unsafe {
-                (library.register_nspace)(name.as_ptr(), local.len() as c_int, items, count, Some(callback), data)
-            }
-        })?;
+        let infos = describe(library, namespace, &name, &local)?;
+        let path = library.path();
+        call(
+            path,
+            "PMIx_server_register_nspace",
+            SETUP_BOUND,
+            (name.clone(), infos),
+            |(name, infos), callback, data| {
+                let (items, count) = (infos.as_mut_ptr(), infos.len());
+                // SAFETY: `call` keeps the name and the infos until the callback has been called, or for ever.
+                unsafe {
+                    (library.register_nspace)(name.as_ptr(), local.len() as c_int, items, count, Some(callback), data)
+                }
+            },
+        )?;
         for rank in &local {
             let client = proc(&name, *rank);
-            call("PMIx_server_register_client", |callback, data| {
-                // SAFETY: the name of the client lives until the callback has been called.
-                unsafe {
-                    (library.register_client)(
-                        &raw const client,
-                        user,
-                        group,
-                        std::ptr::null_mut(),
-                        Some(callback),
-                        data,
-                    )
-                }
+            call(path, "PMIx_server_register_client", SETUP_BOUND, client, |client, callback, data| {
+                // SAFETY: `call` keeps the client until the callback has been called, or for ever.
+                unsafe { (library.register_client)(client, user, group, std::ptr::null_mut(), Some(callback), data) }
             })?;
         }
         self.port = address(library, &name, local.first().copied().unwrap_or(0))?;
@@ -296,7 +294,7 @@ fn generate(
     let mut output: *mut c_char = std::ptr::null_mut();
     // SAFETY: libpmix allocates the result.
     let result = unsafe { function(input.as_ptr(), &raw mut output) };
-    check_with(library, name, result)?;
+    check_with(library.path(), name, result)?;
     if output.is_null() {
         return Err(ServerError::Failed { call: name, library: library.path().display().to_string(), status: result });
     }
@@ -341,7 +339,7 @@ fn address(library: &Library, name: &CStr, rank: u32) -> Result<u16, ServerError
     let mut env = unsafe { libc::calloc(1, size_of::<*mut c_char>()) }.cast::<*mut c_char>();
     // SAFETY: the array ends with a null pointer.
     let result = unsafe { (library.setup_fork)(&raw const client, &raw mut env) };
-    check_with(library, "PMIx_server_setup_fork", result)?;
+    check_with(library.path(), "PMIx_server_setup_fork", result)?;
     // SAFETY: libpmix has kept the array's form.
     let variables = unsafe { super::infos::strings(env.cast_const()) };
     // What the array points to stays, once for each host.
@@ -352,24 +350,34 @@ fn address(library: &Library, name: &CStr, rank: u32) -> Result<u16, ServerError
     port.ok_or_else(|| ServerError::NoAddress { library: library.path().display().to_string() })
 }
 
-/// Makes a call of libpmix that is completed by a callback, and waits for that.
-fn call(
+/// What libpmix calls when it has done what it was asked for.
+type Callback = unsafe extern "C" fn(c_int, *mut c_void);
+
+/// Makes a call of libpmix that is completed by a callback, and waits for the callback, at most for `bound`.
+///
+/// libpmix may read `arguments` until then. If the callback has not come in time, they are leaked: libpmix may still read them.
+fn call<A>(
+    library: &Path,
     name: &'static str,
-    make: impl FnOnce(unsafe extern "C" fn(c_int, *mut c_void), *mut c_void) -> c_int,
+    bound: Duration,
+    arguments: A,
+    make: impl FnOnce(&mut A, Callback, *mut c_void) -> c_int,
 ) -> Result<(), ServerError> {
+    // On the heap, so that they stay where they are when this function returns.
+    let mut arguments = Box::new(arguments);
     let (sender, receiver) = sync_channel::<c_int>(1);
     let data = Box::into_raw(Box::new(sender)).cast::<c_void>();
-    let result = make(completed, data);
-    if result == status::OPERATION_SUCCEEDED {
+    let result = make(&mut arguments, completed, data);
+    if result != status::SUCCESS {
         // SAFETY: no callback follows, so that nobody else frees it.
         drop(unsafe { Box::from_raw(data.cast::<SyncSender<c_int>>()) });
-        return Ok(());
+        return check_with(library, name, result);
     }
-    check(name, result)?;
-    match receiver.recv_timeout(SETUP_BOUND) {
-        Ok(result) => check(name, result),
+    match receiver.recv_timeout(bound) {
+        Ok(result) => check_with(library, name, result),
         Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            Err(ServerError::Stuck { call: name, library: library().path().display().to_string() })
+            Box::leak(arguments);
+            Err(ServerError::Stuck { call: name, library: library.display().to_string(), bound })
         }
     }
 }
@@ -382,16 +390,69 @@ unsafe extern "C" fn completed(result: c_int, data: *mut c_void) {
 }
 
 fn check(call: &'static str, result: c_int) -> Result<(), ServerError> {
-    check_with(library(), call, result)
+    check_with(library().path(), call, result)
 }
 
-fn check_with(library: &Library, call: &'static str, result: c_int) -> Result<(), ServerError> {
+fn check_with(library: &Path, call: &'static str, result: c_int) -> Result<(), ServerError> {
     match result {
         status::SUCCESS | status::OPERATION_SUCCEEDED => Ok(()),
-        status => Err(ServerError::Failed { call, library: library.path().display().to_string(), status }),
+        status => Err(ServerError::Failed { call, library: library.display().to_string(), status }),
     }
 }
 
 fn c_string(text: &OsStr, what: &'static str) -> Result<CString, ServerError> {
     CString::new(text.as_bytes()).map_err(|_| ServerError::Nul { what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Arguments that report when they are dropped.
+    struct Arguments(SyncSender<()>);
+
+    impl Drop for Arguments {
+        fn drop(&mut self) {
+            // The test may have ended.
+            let _ = self.0.try_send(());
+        }
+    }
+
+    #[test]
+    fn arguments_of_a_call_that_libpmix_has_not_completed_stay() {
+        let (dropped, drops) = sync_channel(1);
+        let bound = Duration::from_millis(20);
+        let mut pending = None;
+        let result =
+            call(Path::new("libpmix.so.2"), "PMIx_test", bound, Arguments(dropped), |arguments, callback, data| {
+                pending = Some((std::ptr::from_mut(arguments), callback, data));
+                status::SUCCESS
+            });
+        assert!(matches!(result, Err(ServerError::Stuck { .. })), "{result:?}");
+        assert!(drops.try_recv().is_err(), "libpmix may still read them");
+        let (arguments, callback, data) = pending.expect("the call was made");
+        // SAFETY: what libpmix does when it is late: it reads the arguments, and calls back.
+        let is_alive = unsafe {
+            callback(status::SUCCESS, data);
+            (*arguments).0.try_send(()).is_ok()
+        };
+        assert!(is_alive);
+    }
+
+    #[test]
+    fn arguments_of_a_completed_call_are_freed() {
+        for (result, fails) in [(status::SUCCESS, false), (status::OPERATION_SUCCEEDED, false), (-1, true)] {
+            let (dropped, drops) = sync_channel(1);
+            let bound = Duration::from_secs(60);
+            let outcome =
+                call(Path::new("libpmix.so.2"), "PMIx_test", bound, Arguments(dropped), |_, callback, data| {
+                    if result == status::SUCCESS {
+                        // SAFETY: `data` is what `call` gave.
+                        unsafe { callback(status::SUCCESS, data) };
+                    }
+                    result
+                });
+            assert_eq!((outcome.is_err(), drops.try_recv().is_ok()), (fails, true), "{result}");
+        }
+    }
 }

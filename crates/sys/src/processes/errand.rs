@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -46,9 +46,11 @@ impl Errand {
                 // If it fails, the pipe has no reader when the parent is gone, or the work ends some time.
                 let _ = fork::end_with_parent(parent, signal::SIGKILL);
                 // It may outlive us in state D: it must not hold the streams that our caller reads to their end.
-                fork::keep_only(&[theirs.as_raw_fd()]);
-                work(&mut File::from(theirs));
-                fork::exit_now(0)
+                let pipe = File::from(theirs);
+                fork::run_with_only(&[pipe.as_fd()], || {
+                    work(&mut &pipe);
+                    0
+                })
             }
         }
     }

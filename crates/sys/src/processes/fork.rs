@@ -2,6 +2,11 @@
 //! exec and no second copy in memory.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// This process is a child of [`fork`].
+static IS_FORK: AtomicBool = AtomicBool::new(false);
 
 /// Which side of a fork one is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +25,10 @@ pub fn fork() -> io::Result<Side> {
     // SAFETY: the process has one thread, so that the child has a consistent copy of everything.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => Ok(Side::Child),
+        0 => {
+            IS_FORK.store(true, Ordering::Relaxed);
+            Ok(Side::Child)
+        }
         child => Ok(Side::Parent { child }),
     }
 }
@@ -80,27 +88,35 @@ pub fn new_process_group() -> io::Result<()> {
     Ok(())
 }
 
-/// Closes every descriptor but these (sorted or not). Descriptors 0, 1 and 2 become /dev/null where not kept.
-pub fn keep_only(keep: &[i32]) {
-    // SAFETY: only descriptors that the caller has given up are closed; no `OwnedFd` of this process is used after,
-    // since the caller is a fresh fork that runs on raw numbers alone.
+/// Closes all descriptors of a forked child but these, runs `work`, and ends the process with its result. Descriptors 0, 1 and 2 become
+/// /dev/null where not kept.
+///
+/// Owners of other descriptors still exist in the frames of the parent's copy. They are never dropped, since this function does not
+/// return. `work` must use none of them.
+///
+/// # Panics
+/// If the process is not a child of [`fork`]: its owners would close descriptors that are not theirs any more.
+pub fn run_with_only(keep: &[BorrowedFd<'_>], work: impl FnOnce() -> u8) -> ! {
+    assert!(IS_FORK.load(Ordering::Relaxed), "only a fork may close what others own");
+    close_all_but(keep);
+    exit_now(work())
+}
+
+fn close_all_but(keep: &[BorrowedFd<'_>]) {
+    let keep = keep.iter().map(AsRawFd::as_raw_fd);
+    // SAFETY: no owner of these descriptors is used or dropped any more (`run_with_only`).
     unsafe {
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
         let limit = libc::sysconf(libc::_SC_OPEN_MAX).clamp(64, 65536) as i32;
         for place in 0..3 {
-            if !keep.contains(&place) && null >= 0 {
+            if null >= 0 && !keep.clone().any(|kept| kept == place) {
                 libc::dup2(null, place);
             }
         }
-        let mut sorted = [i32::MAX; 16];
-        let count = keep.len().min(15);
-        sorted[..count].copy_from_slice(&keep[..count]);
-        sorted[..count].sort_unstable();
+        let mut sorted: Vec<i32> = keep.filter(|kept| *kept > 2).chain([i32::MAX]).collect();
+        sorted.sort_unstable();
         let mut from = 3;
-        for &fd in &sorted[..=count] {
-            if fd < 3 {
-                continue;
-            }
+        for fd in sorted {
             if fd > from {
                 let last = if fd == i32::MAX { u32::MAX } else { fd as u32 - 1 };
                 if libc::syscall(libc::SYS_close_range, from as u32, last, 0u32) != 0 {
@@ -111,5 +127,17 @@ pub fn keep_only(keep: &[i32]) {
             }
             from = fd.saturating_add(1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    #[should_panic(expected = "only a fork may close what others own")]
+    fn a_process_that_is_no_fork_keeps_its_descriptors() {
+        run_with_only(&[std::io::stdin().as_fd()], || 0);
     }
 }

@@ -370,14 +370,22 @@ unsafe fn reset_signals(ignored: &[i32]) {
     }
 }
 
-/// A descriptor beyond 0, 1 and 2 that this process was started with ([`Command::keep`]). Call it once for each. Its own children do
-/// not get it.
+/// Takes a descriptor beyond 0, 1 and 2 that this process was started with ([`Command::keep`]). Children of this process do not get it.
+///
+/// # Errors
+///
+/// There is no such descriptor, or it is close-on-exec: then this process has opened it, or taken it before.
 pub fn inherited(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes numbers; it fails if there is no such descriptor.
-    if number <= 2 || unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+    let flags = if number <= 2 { -1 } else { unsafe { libc::fcntl(number, libc::F_GETFD) } };
+    if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: it is open, and nothing else in this process knows it, since it came from outside.
+    // SAFETY: as above.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open. Nothing in this process owns it: what this process opens is close-on-exec, and so is what was taken here.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

@@ -1,7 +1,7 @@
 //! The state of a process and its scheduler statistics: read without allocation, through files that were opened before.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// The kernel's data about the main thread of a process (proc(5)).
@@ -31,9 +31,8 @@ impl Vitals {
     }
 
     /// The descriptors that must stay open in the process that uses this.
-    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
-        use std::os::fd::AsRawFd;
-        [Some(&self.stat), self.schedstat.as_ref()].into_iter().flatten().map(AsRawFd::as_raw_fd)
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [Some(&self.stat), self.schedstat.as_ref()].into_iter().flatten().map(AsFd::as_fd)
     }
 
     /// `None` when the process is gone.
