@@ -77,7 +77,7 @@ _rankrun() {
     done
     local last=$((${#words[@]} - 1))
     local word=${words[last]} at=1 option=''
-    if ((last > 1)) && [[ " @names@ help " == *" ${words[1]} "* ]]; then
+    if ((last > 1)) && [[ " @words@ help " == *" ${words[1]} "* ]]; then
         _rankrun_subcommand "${words[1]}" "$word"
         return
     fi

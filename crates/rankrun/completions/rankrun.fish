@@ -46,7 +46,7 @@ function __rankrun_in_subcommand
 end
 
 function __rankrun_in_command
-    not __rankrun_at_options; and not __rankrun_in_subcommand @names@ help
+    not __rankrun_at_options; and not __rankrun_in_subcommand @words@ help
 end
 
 function __rankrun_programs

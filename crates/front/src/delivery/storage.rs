@@ -112,9 +112,12 @@ impl Storage {
                 Done::Kept { stream, credits, result }
             }
             Task::Save { directory, path, bytes } => {
-                let made = directory.map_or(Ok(()), |directory| directory.make());
-                let result = made.and_then(|()| save(&path, &bytes)).map_err(Into::into);
-                Done::Saved { path, result }
+                let result = match directory {
+                    Some(directory) => directory.make().and_then(|()| save_at_once(&path, &bytes)),
+                    // A place of the user's: it may be no plain file.
+                    None => create(&path).and_then(|mut file| file.write_all(&bytes)),
+                };
+                Done::Saved { path, result: result.map_err(Into::into) }
             }
             Task::Result { path, piece } => match add_to_result(&path, &piece) {
                 Ok(()) => Done::Removed,
@@ -205,9 +208,17 @@ fn add_to_result(path: &Path, piece: &ResultPiece) -> io::Result<()> {
     if piece.is_last { std::fs::rename(&part, path) } else { Ok(()) }
 }
 
-/// Writes a file as a whole.
-fn save(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    create(path)?.write_all(bytes)
+/// Writes a file that nobody sees before it is complete.
+fn save_at_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    let part = Path::new(&name);
+    let written = create(part).and_then(|mut file| file.write_all(bytes)).and_then(|()| std::fs::rename(part, path));
+    if written.is_err() {
+        // On a disk that is full it would only take room.
+        let _ = std::fs::remove_file(part);
+    }
+    written
 }
 
 #[cfg(test)]
@@ -250,6 +261,25 @@ mod tests {
         assert!(matches!(logged, Done::Logged { bytes: [5, 0], failure: None, is_behind: false }), "{logged:?}");
         assert_eq!(std::fs::read(odd.join("report")).expect("the report"), b"all");
         assert_eq!(std::fs::read(odd.join("logs/rank-0000.stdout")).expect("the log"), b"line\n");
+    }
+
+    #[test]
+    fn a_report_that_exists_is_complete() {
+        let top = tempfile::tempdir().expect("a directory");
+        let path = top.path().join("report.json");
+        let whole = vec![b'x'; 4 << 20];
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                loop {
+                    if let Ok(bytes) = std::fs::read(&path) {
+                        return bytes.len();
+                    }
+                }
+            });
+            save_at_once(&path, &whole).expect("the report is saved");
+            assert_eq!(reader.join().expect("the reader ends"), whole.len());
+        });
+        assert_eq!(std::fs::read_dir(top.path()).expect("the directory").count(), 1, "nothing else is left");
     }
 
     #[test]

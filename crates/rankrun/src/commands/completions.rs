@@ -151,6 +151,18 @@ fn parts(command: &Command) -> (Vec<Opt>, Vec<Takes>) {
     (options, positional.into_iter().map(takes).collect())
 }
 
+/// The words after `rankrun` that mean this subcommand: its name, and for a dialect the names of all launchers that speak it.
+fn words_for<'a>(name: &'a str) -> Vec<&'a str> {
+    let others = crate::mpiexec::other_names().filter(|other| crate::mpiexec::subcommand(other) == Some(name));
+    let others = others.map(|other| -> &str { other });
+    std::iter::once(name).chain(others).collect()
+}
+
+/// The words after `rankrun` that mean a subcommand.
+fn all_words(subcommands: &[(Command, &str)]) -> String {
+    subcommands.iter().flat_map(|(command, _)| words_for(command.get_name())).collect::<Vec<_>>().join(" ")
+}
+
 /// The options of another launcher's command line, which `rankrun NAME` takes. A program follows them.
 fn dialect(name: &str) -> Option<Vec<String>> {
     match name {
@@ -202,6 +214,7 @@ fn bash(options: &[Opt], subcommands: &[(Command, &str)]) -> String {
             Some(names) => (names.join(" "), "_rankrun_programs \"$word\"; _rankrun_filenames -f \"$word\"".to_owned()),
             None => (all_names(&options), position),
         };
+        let name = words_for(name).join(" | ");
         // As above.
         let _ = writeln!(
             cases,
@@ -216,6 +229,7 @@ fn bash(options: &[Opt], subcommands: &[(Command, &str)]) -> String {
         .replace("@valued@", &valued.join(" | "))
         .replace("@options@", &all_names(options))
         .replace("@names@", &names_of(subcommands))
+        .replace("@words@", &all_words(subcommands))
 }
 
 /// A text between the single quotes of a POSIX shell.
@@ -280,7 +294,7 @@ fn zsh(options: &[Opt], subcommands: &[(Command, &str)]) -> String {
             let _ = writeln!(
                 cases,
                 "            {}) if [[ $PREFIX == -* ]]; then compadd -- {}; else _command_names -e; _files; fi; return ;;",
-                command.get_name(),
+                words_for(command.get_name()).join("|"),
                 names.join(" "),
             );
             continue;
@@ -342,7 +356,7 @@ fn fish(options: &[Opt], subcommands: &[(Command, &str)]) -> String {
     let mut lines = String::new();
     for (command, about) in subcommands {
         let name = command.get_name();
-        let within = format!("'__rankrun_in_subcommand {name}'");
+        let within = format!("'__rankrun_in_subcommand {}'", words_for(name).join(" "));
         // Writing into a string does not fail.
         let _ = writeln!(lines, "complete -c rankrun -n __rankrun_is_first -f -a {name} -d {}", quote(about));
         if let Some(names) = dialect(name) {
@@ -376,7 +390,7 @@ fn fish(options: &[Opt], subcommands: &[(Command, &str)]) -> String {
         .replace("@subcommands@", lines.trim_end())
         .replace("@options@", &of_job.join("\n"))
         .replace("@valued@", &valued.join(" "))
-        .replace("@names@", &names)
+        .replace("@words@", &all_words(subcommands))
 }
 
 #[cfg(test)]

@@ -58,6 +58,11 @@ fn family(path: &OsStr) -> Option<&'static [table::Launcher]> {
     NAMES.iter().find(|(known, _)| name == known.as_bytes()).map(|(_, family)| *family)
 }
 
+/// The names of the launchers but that of the subcommand.
+pub(crate) fn other_names() -> impl Iterator<Item = &'static str> {
+    NAMES.iter().map(|(name, _)| *name).filter(|name| *name != SUBCOMMAND)
+}
+
 /// The word that the help and the completions know for another name of a launcher.
 pub(crate) fn subcommand(name: &str) -> Option<&'static str> {
     is_name(OsStr::new(name)).then_some(SUBCOMMAND)
