@@ -50,7 +50,7 @@ const CASES: &[(&str, &[&str])] = &[
     // The options of other launchers.
     ("rankrun torchrun --nproc-per\t 2 ./mine/sol\t", &["torchrun", "--nproc-per-node", "2", "./mine/solver"]),
     ("rankrun mpiexec -outfile-p\t x marked-t\t", &["mpiexec", "-outfile-pattern", "x", "marked-tool"]),
-    ("rankrun mpirun --overs\t marked-t\t", &["mpirun", "--oversubscribe", "marked-tool"]),
+    ("rankrun mpirun -overs\t marked-t\t", &["mpirun", "-oversubscribe", "marked-tool"]),
     ("rankrun mpiexec.hydra -outfile-p\t x marked-t\t", &["mpiexec.hydra", "-outfile-pattern", "x", "marked-tool"]),
 ];
 
