@@ -8,6 +8,13 @@ use anyhow::{Context, Result};
 
 use crate::workspace;
 
+/// Where the repository is shown: links to it are checked against the files here.
+const REPOSITORY: [&str; 2] =
+    ["https://github.com/rankrun/rankrun/blob/main/", "https://raw.githubusercontent.com/rankrun/rankrun/main/"];
+
+/// Pages that are part of the packages, where the pages beside them are missing.
+const SHIPPED: [&str; 2] = ["README.md", "CHANGELOG.md"];
+
 /// Directories whose pages are not ours, or not written by hand.
 const SKIPPED: [&str; 3] = ["target", ".git", ".venv"];
 
@@ -45,11 +52,20 @@ fn collect(directory: &Path, pages: &mut Vec<PathBuf>) -> Result<()> {
 
 /// What is wrong with a link in a page.
 fn fault(page: &Path, text: &str, target: &str) -> Option<String> {
-    if target.contains("://") || target.starts_with("mailto:") {
+    let own = REPOSITORY.iter().find_map(|place| target.strip_prefix(place));
+    if own.is_none() && (target.contains("://") || target.starts_with("mailto:")) {
         return None;
     }
-    let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
-    let path = if file.is_empty() { page.to_owned() } else { page.parent()?.join(file) };
+    let (file, anchor) = own.unwrap_or(target).split_once('#').unwrap_or((own.unwrap_or(target), ""));
+    let is_shipped = SHIPPED.iter().any(|shipped| page == workspace::root().join(shipped));
+    if is_shipped && own.is_none() && !file.is_empty() {
+        return Some(format!("the packages have no {file}: write {}{file}", REPOSITORY[0]));
+    }
+    let path = match (own, file) {
+        (Some(_), _) => workspace::root().join(file),
+        (None, "") => page.to_owned(),
+        (None, _) => page.parent()?.join(file),
+    };
     if !path.exists() {
         return Some(format!("there is no {file}"));
     }
@@ -135,7 +151,13 @@ mod unit {
         let here = workspace::root().join("README.md");
         assert_eq!(fault(&here, PAGE, "#twice"), None);
         assert_eq!(fault(&here, PAGE, "#thrice").as_deref(), Some("the page has no heading #thrice"));
-        assert_eq!(fault(&here, PAGE, "docs/none.md").as_deref(), Some("there is no docs/none.md"));
+        let place = REPOSITORY[0];
+        let none = format!("{place}docs/none.md");
+        assert_eq!(fault(&here, PAGE, &none).as_deref(), Some("there is no docs/none.md"));
+        let heading = format!("{place}docs/mpi.md#no-such-heading");
+        assert_eq!(fault(&here, PAGE, &heading).as_deref(), Some("docs/mpi.md has no heading #no-such-heading"));
+        let beside = format!("the packages have no docs/mpi.md: write {place}docs/mpi.md");
+        assert_eq!(fault(&here, PAGE, "docs/mpi.md"), Some(beside));
         assert_eq!(fault(&here, PAGE, "https://example.org/x"), None);
     }
 }

@@ -152,7 +152,7 @@ fn parts(command: &Command) -> (Vec<Opt>, Vec<Takes>) {
 }
 
 /// The words after `rankrun` that mean this subcommand: its name, and for a dialect the names of all launchers that speak it.
-fn words_for<'a>(name: &'a str) -> Vec<&'a str> {
+fn words_for(name: &str) -> Vec<&str> {
     let others = crate::mpiexec::other_names().filter(|other| crate::mpiexec::subcommand(other) == Some(name));
     let others = others.map(|other| -> &str { other });
     std::iter::once(name).chain(others).collect()
