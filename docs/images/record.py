@@ -49,7 +49,7 @@ def main():
 def screen_of(binary):
     """What the terminal shows after the commands."""
     screen = Screen()
-    with tempfile.TemporaryDirectory(prefix="heat-") as directory:
+    with tempfile.TemporaryDirectory(prefix="heat-", dir="/tmp") as directory:
         shutil.copy(HERE / "solver.py", directory)
         record(binary, directory, screen)
     return screen

@@ -38,6 +38,19 @@ def redacted(text):
     return [line for line in lines if not re.match(r"\[\d\] step ", line)], steps
 
 
+def words(line):
+    """A row of the screen without its blanks, which the picture draws as distances."""
+    return re.sub(r"\s", "", line)
+
+
+def rows_of(svg):
+    """What is drawn, row by row."""
+    rows = {}
+    for y, text in re.findall(r'<text[^>]* y="(\d+)"[^>]*>([^<]*)</text>', svg):
+        rows[int(y)] = rows.get(int(y), "") + html.unescape(text)
+    return [words(rows[y]) for y in sorted(rows)]
+
+
 class Redaction(unittest.TestCase):
     def test_only_what_differs_from_run_to_run_is_redacted(self):
         one = "[1] step 1 / [0] step 1 / rankrun: failed (exit 1, after 2.15 s) / where node a, pid 1, /tmp/heat-x1/a.py:3"
@@ -57,6 +70,7 @@ class Picture(unittest.TestCase):
             self.skipTest("the environment mpich is missing: cargo xtask env mpich")
         svg = (IMAGES / "failure.svg").read_text(encoding="utf-8")
         drawn = html.unescape(re.search(r'aria-label="([^"]*)"', svg).group(1))
+        self.assertEqual(rows_of(svg), [words(line) for line in drawn.split(" / ")])
         shown = record.label(record.screen_of(Path(BINARY).resolve()))
         self.assertEqual(redacted(drawn), redacted(shown), "draw it anew: python3 docs/images/record.py " + BINARY)
 

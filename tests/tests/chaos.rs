@@ -151,7 +151,7 @@ fn want(random: &mut Random, notes: &mut Vec<String>) {
         (Some(2), _) => assert_eq!((next, script), (vec![1; ranks as usize], FEW_FILES), "nothing was started"),
         _ if is_hit => {}
         (code, signal) => {
-            assert!(script != FEW_FILES, "a job that had begun failed for want of files: {code:?} {signal:?}");
+            assert!(script != FEW_FILES, "a job that had begun ran out of descriptors: {code:?} {signal:?}");
             assert!(!ended.stderr.is_empty() && signal.is_none(), "no word about the failure");
             assert!(!matches!(code, Some(121 | 123)), "the node was not lost: {code:?}");
         }

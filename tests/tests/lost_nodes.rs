@@ -107,7 +107,7 @@ fn assert_lost(hosts: &Hosts, ended: &Ended, what: &str) -> Report {
     report
 }
 
-/// A front that was killed where it had no rank leaves the directory of its control socket, and nobody is there to remove it.
+/// A front that was killed where it had no rank leaves the directory of its control socket, since no agent is left to remove it.
 fn clean_after_front(hosts: &Hosts) {
     let cleaned = hosts.front().command(rankrun()).arg("clean").output().expect("rankrun can be started");
     assert!(cleaned.status.success(), "{cleaned:?}");

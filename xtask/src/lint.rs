@@ -13,6 +13,29 @@ use crate::{process, workspace};
 /// The longest a source file may be, without its tests.
 const MAX_LINES: usize = 600;
 
+/// Phrases that make a reader look back for the noun, and what to write instead. Pages, messages and comments have none of them.
+const PHRASES: [(&str, &str); 16] = [
+    ("comes no further", "makes no progress"),
+    ("come no further", "made no progress"),
+    ("rank came further", "the job stalled"),
+    ("and which one is odd", "and the outlier"),
+    ("looks into nobody", "disables automatic inspection"),
+    ("for want of", "the missing thing and its verb: \"ran out of memory\", \"made no progress\""),
+    ("of which a part is done", "a partial ..."),
+    ("begins anew", "resets, or starts again"),
+    ("gives back nothing", "does not refill"),
+    ("its Python has ended", "interpreter exited"),
+    ("shortened as far as", "unambiguous abbreviations work"),
+    ("nobody is there", "the missing thing's own name"),
+    ("a restart was asked for", "restart requested"),
+    ("exist in no file", "have no source file"),
+    ("is none of a rank's", "the noun"),
+    ("makes none where", "creates no ... if"),
+];
+
+/// Files that may quote such phrases.
+const QUOTES: [&str; 1] = ["xtask/src/lint.rs"];
+
 /// What the core may never come to depend on: it has no I/O.
 const NOT_IN_CORE: [&str; 3] = ["tokio", "rustix", "libc"];
 
@@ -27,6 +50,9 @@ pub(crate) fn lint() -> Result<()> {
     }
     for file in rust_files(&workspace::root().join("crates")) {
         check_dropped(&file, &mut faults)?;
+    }
+    for file in files_with(&workspace::root(), &["rs", "py", "md", "c", "h"]) {
+        check_words(&file, &mut faults)?;
     }
     check_core(&mut faults)?;
     manifests::check(&mut faults)?;
@@ -48,20 +74,56 @@ fn cargo() -> Command {
 }
 
 fn rust_files(directory: &Path) -> Vec<PathBuf> {
+    files_with(directory, &["rs"])
+}
+
+/// The files with one of these endings, in order. What is built or hidden is not among them.
+fn files_with(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let Ok(entries) = fs::read_dir(directory) else {
         return files;
     };
     for entry in entries.flatten() {
         let path = entry.path();
-        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
-            files.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        let name = entry.file_name();
+        if path.is_dir() {
+            let is_ours = name != "target" && !name.to_string_lossy().starts_with('.');
+            files.extend(if is_ours { files_with(&path, endings) } else { Vec::new() });
+        } else if path.extension().and_then(|it| it.to_str()).is_some_and(|ending| endings.contains(&ending)) {
             files.push(path);
         }
     }
     files.sort();
     files
+}
+
+/// A phrase may be broken over two lines.
+fn check_words(file: &Path, faults: &mut Vec<String>) -> Result<()> {
+    let name = file.strip_prefix(workspace::root()).unwrap_or(file);
+    if QUOTES.iter().any(|quoting| name == Path::new(quoting)) {
+        return Ok(());
+    }
+    let text = fs::read_to_string(file)?;
+    for (number, phrase, instead) in phrases(&text) {
+        faults.push(format!("{}:{number}: \"{phrase}\": write \"{instead}\"", name.display()));
+    }
+    Ok(())
+}
+
+fn phrases(text: &str) -> Vec<(usize, &'static str, &'static str)> {
+    let lines: Vec<&str> =
+        text.lines().map(|line| line.trim_start_matches(['/', '!', '#', '*', ' ']).trim_end()).collect();
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(&lines) {
+        let both = format!("{line} {}", lines.get(number).unwrap_or(&""));
+        for (phrase, instead) in PHRASES {
+            // One that stands in the next line alone is found there.
+            if both.find(phrase).is_some_and(|at| at < line.len()) {
+                found.push((number, phrase, instead));
+            }
+        }
+    }
+    found
 }
 
 fn check_file(file: &Path, faults: &mut Vec<String>) -> Result<()> {
@@ -152,6 +214,14 @@ mod unit {
     fn only_lines_before_the_tests_count() {
         assert_eq!(lines_without_tests("a\nb\n#[cfg(test)]\nmod tests {\n}\n"), 2);
         assert_eq!(lines_without_tests("a\nb\n"), 2);
+    }
+
+    #[test]
+    fn a_phrase_is_found_also_where_a_line_ends_in_it() {
+        let found = |text| phrases(text).into_iter().map(|(number, phrase, _)| (number, phrase)).collect::<Vec<_>>();
+        assert_eq!(found("/// A job that\n/// comes no\n/// further is ended.\n"), [(2, "comes no further")]);
+        assert_eq!(found("a\nIt comes no further.\n"), [(2, "comes no further")]);
+        assert_eq!(found("It makes no progress.\n"), []);
     }
 
     #[test]

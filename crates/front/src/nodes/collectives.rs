@@ -52,6 +52,6 @@ mod tests {
         assert_eq!(collectives.take(NodeId(1), part(1, "b")), None, "a part counts once");
         let whole = collectives.take(NodeId(0), part(2, "a")).expect("all are there");
         assert_eq!((whole.members, whole.payloads), (3, vec![b"a".to_vec(), b"b".to_vec()]));
-        assert_eq!(collectives.take(NodeId(0), part(2, "a")), None, "it begins anew");
+        assert_eq!(collectives.take(NodeId(0), part(2, "a")), None, "the next one starts empty");
     }
 }

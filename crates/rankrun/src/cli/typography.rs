@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn typographic_quotes_are_told_of_where_a_shell_should_have_taken_them() {
+    fn an_error_about_a_typographic_quote_names_the_plain_one() {
         for word in ["‘./solver", "“./solver”", "--args’"] {
             assert_eq!(hint(word).as_deref(), Some("write ' or \""), "{word}");
         }

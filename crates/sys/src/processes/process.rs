@@ -206,7 +206,7 @@ mod tests {
         }
         assert!(held.exists() && !held.is_alive(), "it is a zombie");
         child.wait().expect("it ended");
-        let error = held.signal(libc::SIGKILL).expect_err("nobody is there");
+        let error = held.signal(libc::SIGKILL).expect_err("it has ended");
         assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
         assert_eq!(held.signal_group(libc::SIGKILL).expect_err("nobody").raw_os_error(), Some(libc::ESRCH));
     }

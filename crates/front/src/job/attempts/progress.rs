@@ -44,7 +44,7 @@ impl Front {
         }
     }
 
-    /// What there is to say of the file where its job is given up for want of progress.
+    /// What there is to say of the file where its job is given up because it made no progress.
     pub(super) fn about_progress_file(&self, why: &GiveUp) -> String {
         let file = self.plan.spec.restart.progress_file.as_ref();
         let (GiveUp::Repeated { how: How::WithoutProgress, .. }, Some(file)) = (why, file) else {
