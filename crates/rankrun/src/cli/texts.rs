@@ -56,7 +56,7 @@ The code of the rank that failed first, or 128 + n if signal n ended it. Also:";
 pub(crate) const EXIT_CODE_TABLE: &str = "  0    every rank exited with 0
   1    also: a rank exited with 0 but failed (no MPI_Finalize, MPI_Abort(0)); --strict
   2    usage error; nothing was started
-  121  the agent (the process that starts and watches the ranks) was lost
+  121  a node, or the agent (the process that starts and watches the ranks), was lost
   122  --stall DURATION:kill ended a job that made no progress
   123  processes of the job could not be killed
   124  --timeout passed
@@ -79,4 +79,44 @@ pub(crate) fn after_long_help() -> String {
     let commands = "Other commands (as the first word; write ./check or -- check for a program of that name):";
     let start = format!("{commands}\n{COMMANDS}\n\nExamples:\n{EXAMPLES}");
     format!("{start}\n\nSettings:\n  {SETTINGS}\n\nExit codes:\n  {EXIT_CODES}\n{EXIT_CODE_TABLE}\n\n{NOTES}")
+}
+
+#[cfg(test)]
+mod tests {
+    use rankrun_core::ExitCode;
+    use rankrun_core::stacks::stall;
+
+    use super::EXIT_CODE_TABLE;
+
+    #[test]
+    fn the_help_and_the_readme_name_every_exit_code_of_rankrun() {
+        let codes = [
+            ExitCode::SUCCESS,
+            ExitCode::FAILURE,
+            ExitCode::USAGE,
+            ExitCode::NODE_LOST,
+            ExitCode::HANG,
+            ExitCode::LEFT_BEHIND,
+            ExitCode::TIMEOUT,
+            ExitCode::INTERNAL,
+            ExitCode::NOT_EXECUTABLE,
+            ExitCode::NOT_FOUND,
+        ];
+        let readme = include_str!("../../../../README.md");
+        for ExitCode(code) in codes {
+            let is_first = |line: &&str| line.split_whitespace().next() == Some(code.to_string().as_str());
+            assert_eq!(EXIT_CODE_TABLE.lines().filter(is_first).count(), 1, "{code} in the help");
+            assert_eq!(readme.lines().filter(|line| line.starts_with(&format!("| {code} |"))).count(), 1, "{code}");
+        }
+    }
+
+    #[test]
+    fn the_help_and_the_page_say_how_often_stalled_ranks_are_looked_at() {
+        assert_eq!(stall::LOOKS, 8, "the word in the help and in docs/hangs.md");
+        let help = crate::cli::args::job().render_long_help().to_string();
+        let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("a stack that changes in one of eight samples"));
+        let page = include_str!("../../../../docs/hangs.md");
+        assert!(page.contains("eight samples"));
+    }
 }
