@@ -1,9 +1,11 @@
 """The examples of docs/python.md run as their first lines say, and print what the page says."""
 
+import os
 import re
 import shlex
 import sys
 import unittest
+from pathlib import Path
 
 from agent import ROOT
 from test_package import BINARY, PackageTest, rankrun
@@ -33,6 +35,21 @@ class Examples(PackageTest):
                     self.assertIn(line, lines + [without_times(line) for line in err.splitlines()])
                 for line in lines:
                     self.assertIn(line, wanted, err)
+
+    def test_the_lines_of_the_log_recipe_run_one_after_the_other(self):
+        recipe = (ROOT / "docs" / "recipes.md").read_text().split("## A log file for each rank", 1)[1]
+        lines = re.search(r"```sh\n(.*?)```", recipe, re.S).group(1).splitlines()
+        self.assertGreaterEqual(len(lines), 3)
+        solver = self.script("#!/bin/sh\necho rank $RANKRUN_RANK\n", "solver")
+        os.chmod(solver, 0o755)
+        logs = Path(solver).parent / "logs"
+        for count, line in enumerate(lines, 1):
+            words = shlex.split(line, comments=True)
+            status, _, err = self.run_to_end([BINARY if word == "rankrun" else word for word in words])
+            self.assertEqual((status, err), (0, ""), line)
+            places = list(logs.iterdir()) + [logs.parent] * ("--stdout-file" in words)
+            files = [sorted(file.read_text() for file in place.glob("*[0-9]*")) for place in places]
+            self.assertEqual(files, [[f"rank {rank}\n" for rank in range(4)]] * count, line)
 
     def test_every_public_name_is_on_the_page(self):
         page = PAGE.read_text()
