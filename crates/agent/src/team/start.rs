@@ -27,6 +27,7 @@ use rankrun_wire::ToFront;
 use rankrun_wire::message::{Meeting, NodeStart};
 use rankrun_wireup::pmi1;
 
+use super::orders::Orders;
 use super::prepare::{PrepareError, Preparer};
 use super::spawner::{Job, NotSpawned, Spawned};
 use super::speakers::{ErrorFiles, Speakers};
@@ -138,6 +139,7 @@ impl Team {
             stdin_owed: false,
             memory_ready: memory.is_none(),
             memory,
+            orders: Orders::default(),
             speakers: Speakers::default(),
             error_files: ErrorFiles::default(),
             frozen_outside: false,
