@@ -60,6 +60,13 @@ pub fn open_mpi_4() -> Option<String> {
     Some(library.display().to_string())
 }
 
+/// Words before a command that give the command a /dev/shm of its own: for launchers that are not rankrun, which may leave files there. None
+/// where only root could.
+pub fn with_own_shared_memory() -> &'static [&'static str] {
+    const WORDS: [&str; 6] = ["unshare", "-m", "sh", "-c", r#"mount -t tmpfs none /dev/shm && exec "$@""#, "sh"];
+    if rustix::process::geteuid().is_root() { &WORDS } else { &[] }
+}
+
 /// A new directory that every user may write, below the temporary directory. The caller removes it.
 ///
 /// Its name marks what a job leaves elsewhere, such as in /dev/shm. So it never comes again, also for a process that gets the pid of

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -481,6 +481,11 @@ impl Running {
         if wait_until(MOMENT * slowness(), || unheld().is_empty().then_some(())).is_none() {
             left.extend(unheld());
         }
+        let jobs: Vec<String> = jobs.into_iter().chain(self.journal_job().filter(|_| !self.is_on_host)).collect();
+        let segments = || leftovers::segments_of(&jobs);
+        if wait_until(MOMENT * slowness(), || segments().is_empty().then_some(())).is_none() {
+            left.extend(segments());
+        }
         assert!(left.is_empty(), "left behind: {left:?}; {}", self.complaint());
         let ended = self.front_ended().unwrap_or_default();
         let nanos = |text: Option<String>| text.and_then(|text| text.parse().ok()).map(Duration::from_nanos);
@@ -512,6 +517,15 @@ impl Running {
         let mut ids: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         ids.extend(fs::read_to_string(self.directory.join("job")).ok());
         ids
+    }
+
+    /// The job's id, as the first line of its journal has it.
+    fn journal_job(&self) -> Option<String> {
+        let mut line = String::new();
+        let journal = File::open(self.directory.join("journal")).ok()?;
+        BufReader::new(journal.take(1 << 20)).read_line(&mut line).ok()?;
+        let (_, rest) = line.split_once("\"job\":\"")?;
+        Some(rest.split_once('"')?.0.to_owned())
     }
 
     /// The nth word after `key` in the reaper's record.

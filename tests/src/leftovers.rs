@@ -2,12 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use rankrun_core::segments::Names;
+use rankrun_core::{Attempt, JobId};
 use rustix::fs::FlockOperation;
 
 use crate::processes::{self, Process};
+
+/// The last attempt whose segments are looked for: each makes a mistake about a name of Open MPI 5, which has 16 bits, more likely.
+const LAST_ATTEMPT: Attempt = Attempt(3);
 
 /// Names in /dev/shm that contain `tag`, runtime directories and cgroups of the jobs.
 pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
@@ -24,6 +30,19 @@ pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
         cgroups(&mount, jobs, &mut found);
     }
     found
+}
+
+/// Segments of /dev/shm that MPI libraries have named after one of these jobs. A name of Open MPI 5 may be another job's that runs beside:
+/// then it is gone soon.
+pub(crate) fn segments_of(jobs: &[String]) -> Vec<PathBuf> {
+    let names_for = |user: u32| jobs.iter().map(move |job| Names::of(&JobId(job.clone()), LAST_ATTEMPT, user));
+    let is_of_job = |path: &PathBuf| {
+        let owner = fs::symlink_metadata(path).map(|meta| meta.uid());
+        // An empty `open_mpi.NNNN` may be of any job.
+        let name = Some(name(path)).filter(|name| !name.starts_with("open_mpi."));
+        name.zip(owner.ok()).is_some_and(|(name, owner)| names_for(owner).any(|names| names.have(&name)))
+    };
+    if jobs.is_empty() { Vec::new() } else { entries(Path::new("/dev/shm")).into_iter().filter(is_of_job).collect() }
 }
 
 /// Names in /dev/shm, and runtime directories of jobs, below the root of a host that has nothing else to do.

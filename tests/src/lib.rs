@@ -23,7 +23,7 @@ pub mod screen;
 mod skip;
 mod time;
 
-pub use environment::{Environment, compile, open_mpi_4, scratch};
+pub use environment::{Environment, compile, open_mpi_4, scratch, with_own_shared_memory};
 pub use helper::{helper, rankrun, shared_directory};
 pub use hosts::{Cut, Host, Hosts, Plan, Slurm};
 pub use job::{Ended, Job, Running, Stdin, Tier, User};

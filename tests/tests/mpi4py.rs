@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rankrun_tests::{Environment, Job, full_scale};
+use rankrun_tests::{Environment, Job, full_scale, with_own_shared_memory};
 
 /// No run of the suite lasts longer, on a busy machine.
 const BOUND: Duration = Duration::from_secs(1800);
@@ -140,7 +140,9 @@ fn once_under_own_launcher(
     let directory = tempfile::tempdir().expect("the temporary directory can be written");
     let bound = BOUND.as_secs().to_string();
     let output = Command::new("timeout")
-        .args(["-k", "5", &bound, &environment.program("mpiexec")])
+        .args(["-k", "5", &bound])
+        .args(with_own_shared_memory())
+        .arg(environment.program("mpiexec"))
         .args(mpi.options())
         .args(["-n", &size.to_string()])
         .args(suite(mpi, environment, sources, directory.path()))

@@ -19,6 +19,7 @@ mod environments;
 mod leftovers;
 mod lint;
 mod load;
+mod makers;
 mod packages;
 mod process;
 mod tests;

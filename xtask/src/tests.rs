@@ -13,6 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::leftovers::Leftovers;
 use crate::load::Load;
+use crate::makers::Makers;
 use crate::{environments, packages, process, workspace};
 
 /// The black-box tests that need a Python environment; `--fast` leaves them out.
@@ -36,13 +37,6 @@ const TESTS_PER_CPU: usize = 3;
 
 /// The black-box tests that run once more under load.
 const SUITES_UNDER_LOAD: [&str; 4] = ["containment", "output", "mpi", "matrix"];
-
-/// Segments of shared memory of killed MPI programs that may be missed in a whole run, of each kind: none on a machine that has time, five
-/// were seen where other work ran beside the tests.
-const MISSED_SEGMENTS: usize = 8;
-
-/// How the names of such segments begin. Open MPI makes the second kind to see whether it can, and removes it at once.
-const MISSED_NAMES: [&str; 2] = ["/dev/shm/mpich_shm_", "/dev/shm/open_mpi."];
 
 /// Which tests are run.
 #[derive(Clone, Copy)]
@@ -85,25 +79,25 @@ struct Totals {
 
 pub(crate) fn test(fast: bool, binary: Option<&Path>, filters: &[String]) -> Result<()> {
     let binary = prepare(fast, binary)?;
-    let before = Leftovers::now();
+    let (before, makers) = (Leftovers::now(), Makers::watch());
     let mut totals = Totals::default();
     let selection = if fast { Selection::Without(&SUITES_WITH_PEERS) } else { Selection::All };
     let mut sound = run_suite(selection, filters, Scale::Brief, &binary, &mut totals)?;
     if !fast && filters.is_empty() {
         sound &= run_python(&binary, &mut totals)?;
     }
-    conclude(sound, totals, &before)
+    conclude(sound, totals, &before, &makers)
 }
 
 /// The tests of what a busy machine may break, on a busy machine.
 pub(crate) fn loaded(binary: Option<&Path>, filters: &[String]) -> Result<()> {
     let binary = prepare(false, binary)?;
-    let before = Leftovers::now();
+    let (before, makers) = (Leftovers::now(), Makers::watch());
     let mut totals = Totals::default();
     let load = Load::start()?;
     let sound = run_suite(Selection::Only(&SUITES_UNDER_LOAD), filters, Scale::Loaded, &binary, &mut totals)?;
     drop(load);
-    conclude(sound, totals, &before)
+    conclude(sound, totals, &before, &makers)
 }
 
 /// Runs the tests of the Python package and of the interpreter hook, in the environment that has what they need.
@@ -129,7 +123,7 @@ fn run_python(binary: &Path, totals: &mut Totals) -> Result<bool> {
 
 pub(crate) fn soak(time: Duration, filters: &[String]) -> Result<()> {
     let binary = prepare(false, None)?;
-    let before = Leftovers::now();
+    let (before, makers) = (Leftovers::now(), Makers::watch());
     let start = Instant::now();
     let mut totals = Totals::default();
     let mut round = 0;
@@ -138,7 +132,7 @@ pub(crate) fn soak(time: Duration, filters: &[String]) -> Result<()> {
         println!("soak: round {round}, {} min after the start", start.elapsed().as_secs() / 60);
         let sound = run_suite(Selection::BlackBox, filters, Scale::Full, &binary, &mut totals)?;
         if !sound || start.elapsed() >= time {
-            return conclude(sound, totals, &before);
+            return conclude(sound, totals, &before, &makers);
         }
     }
 }
@@ -226,19 +220,13 @@ fn threads() -> usize {
     TESTS_PER_CPU * thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-fn conclude(sound: bool, totals: Totals, before: &Leftovers) -> Result<()> {
+fn conclude(sound: bool, totals: Totals, before: &Leftovers, makers: &Makers) -> Result<()> {
     let left = before.added_since();
     for thing in &left {
-        println!("left behind: {thing}");
+        println!("left behind: {}", makers.describe(thing));
     }
     println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
-    // A file whose maker is killed before the agent's first look is missed (docs/containment.md). With many jobs of one user at
-    // once, as here, that happens now and then; more of it is a defect, and so is anything else.
-    let is_segment = |thing: &&String| MISSED_NAMES.iter().any(|name| thing.starts_with(name));
-    let (segments, others): (Vec<&String>, Vec<&String>) = left.iter().partition(is_segment);
-    let count = |name: &str| segments.iter().filter(|thing| thing.starts_with(name)).count();
-    let are_many = MISSED_NAMES.iter().any(|name| count(name) > MISSED_SEGMENTS);
-    if !others.is_empty() || are_many {
+    if !left.is_empty() {
         bail!("the tests left {} things behind", left.len());
     }
     if totals.skipped > 0 && workspace::is_ci() {

@@ -18,8 +18,8 @@ pub use machines::{
     condition, fence, gang, grace, lease, names, node_clock, restart, roster, silence, team, timers, worker,
 };
 pub use record::{
-    advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, overview, printable, reach, report,
-    result, standing, suggest, text, torchrun_summary,
+    advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, overview, past, printable, reach,
+    report, result, standing, suggest, text, torchrun_summary,
 };
 pub use spec::{
     env, hosts, ids, interface, job, open_files, outer, pmix, portable, rankmap, ranks, rendezvous, segments, template,

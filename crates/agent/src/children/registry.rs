@@ -100,6 +100,8 @@ pub(crate) struct Children {
     adopted: HashMap<ProcessId, Option<Slot>>,
     /// Fallback tier: the workers of the processes that were seen below a leader.
     kin: HashMap<ProcessId, Slot>,
+    /// Fallback tier: processes that outlive the job, and are no worker's any more.
+    released: HashSet<ProcessId>,
     /// Reads environments.
     environments: RefCell<Bounded>,
     /// Processes whose environment could not be read in time: they are not asked again.
@@ -129,6 +131,7 @@ impl Children {
             is_blind: false,
             adopted: HashMap::new(),
             kin: HashMap::new(),
+            released: HashSet::new(),
             environments: RefCell::default(),
             silent: RefCell::default(),
             table: None,
@@ -303,6 +306,9 @@ impl Children {
                 continue;
             }
             let Some(process) = proc::process(pid).filter(|process| process.state != 'Z') else { continue };
+            if self.released.contains(&process.id()) {
+                continue;
+            }
             gone.remove(&process.id());
             // During an exec a process has no environment: try again at the next look.
             if self.adopted.get(&process.id()).copied().flatten().is_none() {
@@ -358,6 +364,9 @@ impl Children {
         }
         if let Some(slot) = self.kin.get(&process.id()) {
             return Some(*slot);
+        }
+        if self.released.contains(&process.id()) {
+            return None;
         }
         let mut next = process.parent;
         // Long enough for any tree; a table that changes under our eyes may show a circle.
@@ -538,13 +547,20 @@ impl Children {
 
     /// Releases what is left of a worker: it outlives the job. Returns the number of processes.
     pub(crate) fn release(&mut self, slot: Slot) -> u32 {
-        let others = self.others(slot).len() as u32;
+        let others = self.others(slot);
+        if self.boundary.cgroup().is_none() {
+            // The successor of the worker has the same slot.
+            self.kin.retain(|_, of| *of != slot);
+            self.adopted.retain(|_, of| *of != Some(slot));
+            self.released.retain(|id| proc::process(id.pid).is_some_and(|process| process.id() == *id));
+            self.released.extend(others.iter().copied());
+        }
         if let (Boundary::Cgroup(cgroup), Some(leaf)) = (&self.boundary, &self.members[slot.index()].leaf) {
             // What cannot be moved stays where it is, and keeps the directory.
             let _ = cgroup.release_leaf(leaf);
         }
         self.free_leaf(slot, false);
-        others
+        others.len() as u32
     }
 
     /// The report's text about a worker's processes that could not be killed, including a child that did not reach its
@@ -650,6 +666,29 @@ mod tests {
             child.kill().expect("it can be killed");
             child.wait().expect("it ends");
         }
+    }
+
+    #[test]
+    fn a_process_that_a_worker_has_released_is_not_of_the_successor() {
+        let mut children = registry();
+        let mut leader = Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().expect("sh starts");
+        children.add_leader(Slot(1), leader.id() as i32);
+        let daemon = loop {
+            children.read_table();
+            let below = children.table().below(leader.id() as i32).into_iter().cloned().collect::<Vec<_>>();
+            if let Some(daemon) = below.into_iter().find(|process| process.name == "sleep") {
+                break daemon;
+            }
+        };
+        assert_eq!(children.slot_of(&daemon), Some(Slot(1)));
+        assert_eq!(children.release(Slot(1)), 1);
+        children.roles.clear();
+        children.begin_one(Slot(1), "tag-2");
+        assert_eq!((children.slot_of(&daemon), children.others(Slot(1))), (None, vec![]));
+        for pid in [daemon.pid, leader.id() as i32] {
+            ProcessRef::open(pid).expect("it lives").signal(signal::SIGKILL).expect("it can be killed");
+        }
+        leader.wait().expect("it ends");
     }
 
     #[test]

@@ -278,8 +278,8 @@ impl Loop {
             ToAgent::Settled(rank) => {
                 self.with_team(|team, hands| team.event_of_rank(hands, now, rank, Event::Settled));
             }
-            ToAgent::Stop(stop) => self.with_team(|team, hands| team.event(hands, now, Event::Stop(stop))),
-            ToAgent::Kill => self.with_team(|team, hands| team.event(hands, now, Event::Kill)),
+            ToAgent::Stop(stop) => self.with_team(|team, hands| team.order(hands, now, Event::Stop(stop))),
+            ToAgent::Kill => self.with_team(|team, hands| team.order(hands, now, Event::Kill)),
             ToAgent::Pause => {
                 self.hands.clock.pause();
                 self.freeze(true);
@@ -405,7 +405,7 @@ impl Loop {
     fn stop(&mut self, now: Duration, why: StopWhy) {
         if let Some(team) = &mut self.team {
             let grace = team.grace();
-            team.event(&mut self.hands, now, Event::Stop(Stop { why, grace }));
+            team.order(&mut self.hands, now, Event::Stop(Stop { why, grace }));
         }
     }
 

@@ -166,6 +166,20 @@ impl WorkerSocket {
         Ok(missing)
     }
 
+    /// A worker has a successor: processes that the former has released (`--descendants leave`) send nothing for the successor.
+    pub(crate) fn begin_one(&mut self, slot: Slot) {
+        self.known.retain(|_, (known, _)| *known != slot);
+        for connection in self.connections.values_mut() {
+            connection.peer.take_if(|peer| peer.slot == slot);
+        }
+    }
+
+    /// Another attempt begins. The same for all workers.
+    pub(crate) fn begin(&mut self) {
+        self.known.clear();
+        self.connections.values_mut().for_each(|connection| connection.peer = None);
+    }
+
     /// When [`WorkerSocket::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         self.rests_until
@@ -427,6 +441,38 @@ mod tests {
         let received = workers.read_last(Slot(0), Duration::ZERO, &children, &poller);
         let abort = Testimony::Abort { code: 3, message: None };
         assert!(matches!(&received[..], [Received::Testimony(_, testimony, _)] if *testimony == abort), "{received:?}");
+    }
+
+    /// What a process that belongs to slot 0 can still say when `begin` has given the slot to another worker.
+    fn said_after(begin: impl Fn(&mut WorkerSocket)) -> Vec<Received> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let poller = Poller::new().expect("a poller");
+        let boundary = Boundary::choose(&JobId("test".to_owned()), Some("subreaper"));
+        let mut children = Children::new(JobId("test".to_owned()), boundary);
+        children.begin(["tag".to_owned()]);
+        children.add_leader(Slot(0), std::process::id() as i32);
+        let mut workers = WorkerSocket::default();
+        let path = workers.open(directory.path(), false, &poller).socket.expect("a socket");
+        let abort = b"{\"type\":\"abort\",\"code\":3}\n";
+        let mut early = UnixStream::connect(&path).expect("it listens");
+        early.write_all(abort).expect("it is read");
+        let received = workers.read_last(Slot(0), Duration::ZERO, &children, &poller);
+        assert!(matches!(&received[..], [Received::Testimony(..)]), "{received:?}");
+        let mut released =
+            Children::new(JobId("test".to_owned()), Boundary::choose(&JobId("test".to_owned()), Some("subreaper")));
+        released.begin(["another".to_owned()]);
+        begin(&mut workers);
+        early.write_all(abort).expect("it is read");
+        let mut late = UnixStream::connect(&path).expect("it listens");
+        late.write_all(abort).expect("it is read");
+        workers.read_last(Slot(0), Duration::ZERO, &released, &poller)
+    }
+
+    #[test]
+    fn a_process_that_a_worker_has_released_does_not_testify_for_the_successor() {
+        assert_eq!(said_after(|workers| workers.begin_one(Slot(0))), []);
+        assert_eq!(said_after(WorkerSocket::begin), []);
+        assert_eq!(said_after(|workers| workers.begin_one(Slot(1))).len(), 2, "that of another worker still does");
     }
 
     #[test]

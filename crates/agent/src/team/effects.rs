@@ -45,13 +45,7 @@ impl Team {
                 }
                 self.signal(hands, Target::Leader(slot), &[signal::SIGKILL]);
             }
-            Effect::CancelSpawns => {
-                hands.spawner.cancel();
-                if let Some(memory) = &self.memory {
-                    // Before the processes are gone. The loop does not wait for it.
-                    memory.look();
-                }
-            }
+            Effect::CancelSpawns => hands.spawner.cancel(),
             Effect::ExecTimedOut(slot) => self.report_spawn_failed(hands, now, slot, Step::Exec.to_string(), TIMED_OUT),
             Effect::LookAtBoundary(slot) => return self.look_at_boundary(hands, slot),
             Effect::LookAtWork(slot) => {

@@ -6,6 +6,7 @@ mod ends;
 mod hooks;
 mod looking;
 mod mpi;
+mod orders;
 mod prepare;
 mod slot;
 mod spawner;
@@ -39,6 +40,7 @@ use crate::services::worker_socket::WorkerSocket;
 use crate::streams::Output;
 use crate::tidy::shm::{self, FINISH_BOUND, SharedMemory};
 
+use orders::Orders;
 pub(crate) use prepare::{Inherited, Preparer};
 pub(crate) use slot::{SharedStdin, Slot};
 pub(crate) use spawner::{SpawnerThread, null};
@@ -105,6 +107,7 @@ pub(crate) struct Team {
     memory: Option<SharedMemory>,
     /// The first rank is not started until the present content of /dev/shm is known.
     memory_ready: bool,
+    orders: Orders,
     speakers: Speakers,
     error_files: ErrorFiles,
     /// Somebody else has frozen the job's cgroup, and the front was sent a note.
@@ -172,6 +175,9 @@ impl Team {
     /// Does all that is due.
     pub(crate) fn tick(&mut self, hands: &mut Hands, now: Duration) {
         self.look_at_freezer(hands, now);
+        if self.orders.deadline().is_some_and(|due| due <= now) {
+            self.carry_out(hands, now);
+        }
         self.machine.set_pace(hands.children.pace());
         self.event(hands, now, Event::Tick);
         self.pmix_tick(hands, now);
@@ -194,7 +200,7 @@ impl Team {
             Ending::No | Ending::Over | Ending::Drained => None,
         };
         let pmix = self.pmix.as_ref().and_then(Pmix::deadline);
-        [self.machine.deadline(), memory, pmix].into_iter().flatten().min()
+        [self.machine.deadline(), memory, pmix, self.orders.deadline()].into_iter().flatten().min()
     }
 
     /// No process is left but what was given up or released: check what is left in /dev/shm.
@@ -221,6 +227,7 @@ impl Team {
                     self.memory_ready = true;
                     self.spawn_more(hands, now);
                 }
+                shm::Answer::Looked => self.looked(hands, now),
                 shm::Answer::Finished(left) if matches!(self.ending, Ending::Memory { .. }) => {
                     hands.lease.send(Word::Looked);
                     self.over(hands, Some(left));

@@ -27,6 +27,7 @@ use rankrun_wire::ToFront;
 use rankrun_wire::message::{Meeting, NodeStart};
 use rankrun_wireup::pmi1;
 
+use super::orders::Orders;
 use super::prepare::{PrepareError, Preparer};
 use super::spawner::{Job, NotSpawned, Spawned};
 use super::speakers::{ErrorFiles, Speakers};
@@ -80,6 +81,7 @@ impl Team {
         let slots: Vec<Slot> = machine.slots().zip(tags).map(|(slot, tag)| Slot::new(machine.id(slot), tag)).collect();
         hands.children.end_helpers(Helper::PmixHost);
         hands.children.begin(slots.iter().map(|slot| slot.tag.clone()));
+        hands.worker_socket.begin();
         // Without a job its thread does nothing until the agent ends.
         let names = || own_names(&spec.job, spec.attempt);
         let memory = hands.memory.take();
@@ -137,6 +139,7 @@ impl Team {
             stdin_owed: false,
             memory_ready: memory.is_none(),
             memory,
+            orders: Orders::default(),
             speakers: Speakers::default(),
             error_files: ErrorFiles::default(),
             frozen_outside: false,
@@ -169,6 +172,7 @@ impl Team {
         // Without random bytes it has the tag of the one before, of which nothing is left.
         let tag = new_tags(1).ok().and_then(|mut tags| tags.pop()).unwrap_or_else(|| self.slot(slot).tag.clone());
         hands.children.begin_one(slot, &tag);
+        hands.worker_socket.begin_one(slot);
         *self.slot(slot) = Slot::new(id, tag);
         self.killed_helpers.remove(&slot);
         self.to_spawn.push_back(slot);

@@ -71,6 +71,8 @@ enum Request {
 pub(crate) enum Answer {
     /// It has read the directory before the first rank of an attempt.
     Ready,
+    /// It has looked as it was requested to.
+    Looked,
     Finished(Memory),
 }
 
@@ -133,7 +135,11 @@ impl SharedMemory {
                             (watch.policy, watch.names) = (policy, Some(names));
                             watch.has_news = true;
                         }
-                        Ok(Request::Look) => watch.look(true),
+                        Ok(Request::Look) => {
+                            watch.has_news = true;
+                            watch.look(true);
+                            answer(Answer::Looked);
+                        }
                         Ok(Request::Finish) => {
                             answer(Answer::Finished(watch.finish()));
                             watch.policy = CleanShm::No;
@@ -155,11 +161,12 @@ impl SharedMemory {
         sent
     }
 
-    /// Requests a look at once: the processes of the job are about to be signalled.
-    pub(crate) fn look(&self) {
-        // Full: a look is already requested.
-        let _ = self.requests.try_send(Request::Look);
+    /// Requests a look at once: the processes of the job are about to be signalled. [`Answer::Looked`] follows. `false` if the request
+    /// could not be sent: the thread hangs.
+    pub(crate) fn look(&self) -> bool {
+        let sent = self.requests.try_send(Request::Look).is_ok();
         self.waker.wake();
+        sent
     }
 
     /// Requests the last look; [`Answer::Finished`] follows. `false` if the request could not be sent: the thread

@@ -158,6 +158,9 @@ pub struct LeftOut {
     /// Ranks of which nothing out of the ordinary was known.
     #[serde(default)]
     pub ranks: u64,
+    /// Attempts between the first and the last ones.
+    #[serde(default)]
+    pub attempts: u64,
 }
 
 impl Fact {

@@ -202,6 +202,21 @@ fn what_many_ranks_say_is_bounded_and_each_is_heard() {
     }
 }
 
+#[test]
+fn what_a_rank_said_before_it_was_started_again_takes_no_room_from_the_others() {
+    let mut gang = Gang::new(2, Rules { keep_going: true, ..rules() });
+    for life in 0..5_000 {
+        feed(&mut gang, life, Event::Started { rank: Rank(0), pid: Pid(100) });
+        feed(&mut gang, life, uncaught(0, 100, &"m".repeat(60_000)));
+        feed(&mut gang, life, says(0, note(&"n".repeat(9_000))));
+        feed(&mut gang, life, says(0, thread_died(&"d".repeat(9_000))));
+        feed(&mut gang, life, Event::Again { rank: Rank(0) });
+    }
+    let cut = gang.left_out().bytes;
+    feed(&mut gang, 6_000, says(1, note(&"n".repeat(3_000))));
+    assert_eq!(gang.left_out().bytes, cut, "that of another rank is kept in full");
+}
+
 fn note(text: &str) -> Testimony {
     Testimony::Note { text: text.to_owned() }
 }

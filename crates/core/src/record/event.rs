@@ -133,6 +133,9 @@ pub struct End {
     /// The attempts before the last.
     #[serde(default)]
     pub attempts: Vec<AttemptReport>,
+    /// How many attempts are not among them.
+    #[serde(default)]
+    pub attempts_left_out: u64,
     /// Why the last one was the last, if another was allowed.
     #[serde(default)]
     pub given_up: Option<String>,

@@ -9,6 +9,7 @@ pub mod event;
 pub mod foreign_codes;
 pub mod hookless;
 pub mod overview;
+pub mod past;
 pub mod printable;
 pub mod reach;
 pub mod report;

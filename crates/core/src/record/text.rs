@@ -375,6 +375,9 @@ fn attempts(report: &Report) -> Vec<String> {
             },
         );
     }
+    if report.left_out.attempts > 0 {
+        lines.insert(1, format!("and {} attempts that are not listed, nor in report.json", report.left_out.attempts));
+    }
     lines
 }
 
@@ -519,6 +522,9 @@ mod tests {
         );
         report.attempts.iter_mut().for_each(|past| past.report = Some(format!("~/r/x/attempt-{}.json", past.attempt)));
         assert_eq!(attempts(&report)[1], "attempts 1-3: \"rankrun report ~/r/x --attempt 1\", and so on");
+        report.left_out.attempts = 9;
+        assert_eq!(attempts(&report)[1], "and 9 attempts that are not listed, nor in report.json");
+        report.left_out.attempts = 0;
         report.attempts.truncate(5);
         assert_eq!(attempts(&report).len(), 5);
         report.given_up = Some("gives up after 7 restarts".to_owned());

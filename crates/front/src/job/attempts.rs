@@ -14,6 +14,7 @@ use rankrun_core::fence::Clearance;
 use rankrun_core::gang::{self, Gang, Outside};
 use rankrun_core::headline::ended_by;
 use rankrun_core::job::{OnGiveup, StdinTarget};
+use rankrun_core::past::PastAttempts;
 use rankrun_core::report::{AttemptReport, Report};
 use rankrun_core::restart::{self, Answer, AnswerError, Decision, Event, GiveUp, Outcome, Restarter};
 use rankrun_core::verdict::{Verdict, verdict};
@@ -106,7 +107,7 @@ pub(crate) struct Attempts {
     seed: u64,
     pub(crate) present: Present,
     /// Those before.
-    past: Vec<AttemptReport>,
+    past: PastAttempts,
     /// The file that shows progress, when it was last looked at, and whether it has changed since the job began.
     stamp: Option<Stamp>,
     has_stamp_changed: bool,
@@ -124,7 +125,7 @@ impl Attempts {
             policy: Restarter::new(&spec.restart, seed),
             seed,
             present: Present { ready_by: spec.restart.ready_timeout, ..Present::default() },
-            past: Vec::new(),
+            past: PastAttempts::default(),
             stamp: None,
             has_stamp_changed: false,
             is_to_requeue: false,
@@ -196,7 +197,7 @@ impl Attempts {
     }
 
     /// Those before the present one.
-    pub(crate) fn past(&self) -> &[AttemptReport] {
+    pub(crate) fn past(&self) -> &PastAttempts {
         &self.past
     }
 

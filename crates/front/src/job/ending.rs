@@ -104,7 +104,7 @@ impl Front {
         end.is_quoted_above = self.is_quoted_above(&report);
         let is_printed = report::is_worth_telling(&report, &self.gang);
         // Where earlier attempts have left their reports, that of the last one says how it ended.
-        let is_saved = is_printed || !self.attempts.past().is_empty();
+        let is_saved = is_printed || !self.attempts.past().kept().is_empty();
         let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_saved);
         let now = self.now();
         // Where a cgroup stays because a process in it could not be killed, the directory stays too: `rankrun clean` needs it to
@@ -232,7 +232,8 @@ impl Front {
             stacks: self.looks.table().filter(|_| self.gang.outside().is_some()).cloned(),
             core: None,
             is_quoted_above: false,
-            attempts: self.attempts.past().to_vec(),
+            attempts: self.attempts.past().kept().to_vec(),
+            attempts_left_out: self.attempts.past().left_out(),
             given_up: self.attempts.given_up().map(str::to_owned),
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rankrun_core::advice::advice;
 use rankrun_core::event::{End, JobFacts};
-use rankrun_core::evidence::{Class, shorten};
+use rankrun_core::evidence::{Class, LeftOut, shorten};
 use rankrun_core::gang::{Gang, Outside};
 use rankrun_core::headline::{Circumstances, headline};
 use rankrun_core::hookless::{Occasion, that_matter};
@@ -83,14 +83,14 @@ pub(crate) fn make<'a>(
         culprit,
         started: end.started.as_secs_f64(),
         seconds: end.took.as_secs_f64(),
-        attempt: end.attempts.len() as u32,
+        attempt: (end.attempts.len() as u64 + end.attempts_left_out) as u32,
         attempts: end.attempts.clone(),
         given_up: end.given_up.clone(),
         world_size: map.world_size(),
         command: facts.command(Rank(0)),
         ranks,
         evidence: gang.all_evidence(),
-        left_out: gang.left_out(),
+        left_out: LeftOut { attempts: end.attempts_left_out, ..gang.left_out() },
         containment: end.containment.clone(),
         containment_note: end.containment_note.clone(),
         left: end.left.clone(),

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Effect, Gang, Moment, RankRecord};
+use super::{Effect, Gang, Moment};
 use crate::evidence::{Evidence, Fact, shorten};
 use crate::ids::Rank;
 
@@ -38,6 +38,11 @@ impl Passing {
         self.notes.iter()
     }
 
+    fn into_evidence(self) -> impl Iterator<Item = Evidence> {
+        let asides = self.first_aside.into_iter().chain(self.last_aside);
+        self.notes.into_iter().chain(asides.map(|aside| *aside))
+    }
+
     pub fn asides(&self) -> impl Iterator<Item = &Evidence> {
         self.first_aside.as_deref().into_iter().chain(self.last_aside.as_deref())
     }
@@ -65,8 +70,13 @@ impl Gang {
     pub(super) fn again(&mut self, rank: Rank) {
         if let Some(record) = self.ranks.get_mut(rank.index()) {
             self.unstarted += usize::from(record.pid.is_some());
-            *record = RankRecord::default();
-            self.evidence.retain(|evidence| evidence.rank != rank);
+            let before = std::mem::take(record);
+            let (dropped, kept) = std::mem::take(&mut self.evidence).into_iter().partition(|it| it.rank == rank);
+            self.evidence = kept;
+            let dropped: Vec<Evidence> = dropped;
+            let bytes = |mut evidence: Evidence| evidence.fact.size();
+            let freed: usize = dropped.into_iter().chain(before.passing.into_evidence()).map(bytes).sum();
+            self.bytes = self.bytes.saturating_sub(freed);
             self.words[rank.index()] = 0;
             self.to_judge.values_mut().for_each(|ranks| ranks.retain(|judged| *judged != rank));
         }
