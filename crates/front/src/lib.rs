@@ -50,6 +50,8 @@ pub struct Plan {
     pub keep_going: bool,
     /// Whether ranks that run MPI without being connected end the job.
     pub strict: bool,
+    /// The MPI library of each program of the job that is known to call `MPI_Init`, in the order of its apps.
+    pub mpi_libraries: Vec<Option<String>>,
     /// The settings of the agent of this node.
     pub node: rankrun_agent::Options,
     /// Whether the job ends when our parent does.

@@ -8,6 +8,7 @@
 //! * `capture` copies registers, stack and Python's chain of frames of each thread;
 //! * `native` unwinds the copy and names its addresses, with the object files in `images`;
 //! * `python` reads what Python's frames are called;
+//! * `library` tells whether a program file calls a library;
 //! * `merge` makes one stack of both; `idle` tells which threads only wait for work.
 
 mod capture;
@@ -15,6 +16,7 @@ mod idle;
 mod image;
 mod images;
 mod kernel;
+mod library;
 mod look;
 mod maps;
 mod memory;
@@ -27,6 +29,7 @@ mod symbols;
 
 use std::time::Duration;
 
+pub use library::{Origin, origin};
 pub use look::Looker;
 
 /// What a look may cost.

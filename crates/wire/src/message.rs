@@ -119,8 +119,10 @@ pub enum ToAgent {
     },
     /// Look for ranks that run Python without the hook; `Hookless` follows if there are any.
     LookForHooks,
-    /// Look for MPI libraries in the ranks; `MpiSeen` follows if there are any.
-    LookForMpi,
+    /// Look for MPI libraries in the ranks, or in the leaders of a few; `MpiSeen` follows if there are any.
+    LookForMpi {
+        is_brief: bool,
+    },
     /// `Alive` is to follow.
     WhoIsAlive,
     /// `Conditions` is to follow, with this number.

@@ -3,10 +3,14 @@
 //! What is read belongs to processes: it may block for as long as such a process holds the lock on its own memory. Nobody
 //! waits for the answer.
 
+use std::cell::Cell;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use rankrun_core::WorkerId;
-use rankrun_core::alone::{Sight, connects, is_launcher, is_library, is_segment, progress};
+use rankrun_core::alone::{
+    INITS, LINKED, Progress, Sight, connects, is_launcher, is_library, is_segment, is_transport, progress,
+};
+use rankrun_stacks::{Origin, origin};
 use rankrun_sys::poll::Waker;
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::{libraries, proc, signal};
@@ -80,14 +84,28 @@ fn look_at(mut processes: Vec<ProcessId>) -> Option<Sight> {
 }
 
 fn sight(id: ProcessId) -> Option<Sight> {
-    let library = libraries::library(id.pid, is_library, is_segment)?;
+    let has_transport = Cell::new(false);
+    let is_file = |path: &str| {
+        has_transport.set(has_transport.get() || is_transport(path));
+        is_segment(path)
+    };
+    let mapped = libraries::mapped(id.pid, is_library, is_file)?;
+    let is_linked = || {
+        let program = format!("/proc/{}/exe", id.pid);
+        origin(program.as_ref(), &INITS, is_library) == Some(Origin::Linked)
+    };
+    let (library, progress) = match mapped.library {
+        Some(library) => (library.name, progress(library.touched, mapped.has_file)),
+        // Only MPI makes such a segment; a transport has other users, too.
+        None if mapped.has_file || (has_transport.get() && is_linked()) => (LINKED.to_owned(), Progress::Inited),
+        None => return None,
+    };
     let environment = proc::environment(id.pid, ENVIRONMENT).ok().filter(|bytes| !bytes.is_empty());
     let has_variables = |bytes: &Vec<u8>| {
         bytes.split(|byte| *byte == 0).any(|entry| connects(entry.split(|byte| *byte == b'=').next().unwrap_or(entry)))
     };
     let is_removed = environment.as_ref().is_some_and(|bytes| !has_variables(bytes));
-    let progress = progress(library.touched, library.has_file);
     // Else it may have ended while it was read, and another process may have its pid.
     let is_same = proc::process(id.pid).is_some_and(|process| process.id() == id);
-    is_same.then_some(Sight { library: library.name, progress, is_removed })
+    is_same.then_some(Sight { library, progress, is_removed })
 }

@@ -296,7 +296,7 @@ impl Loop {
                 }
             }
             ToAgent::LookForHooks => self.with_team(Team::look_for_hooks),
-            ToAgent::LookForMpi => self.with_team(Team::look_for_mpi),
+            ToAgent::LookForMpi { is_brief } => self.with_team(|team, hands| team.look_for_mpi(hands, is_brief)),
             ToAgent::End => self.end = true,
             ToAgent::Signal(signal) => self.with_team(|team, hands| team.signal_all(hands, signal)),
             ToAgent::Stdin(bytes) => self.with_team(|team, hands| team.stdin_bytes(hands, Some(bytes))),

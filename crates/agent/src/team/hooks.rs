@@ -1,11 +1,15 @@
 //! Finds out which ranks run Python without the interpreter hook.
 
 use rankrun_core::worker::State;
+use rankrun_sys::process::ProcessId;
 use rankrun_wire::ToFront;
 
 use super::{Hands, Team};
 use crate::children::Subject;
 use crate::services::pmix::Pmix;
+
+/// Ranks of this node that a brief look shows: two are enough to tell that ranks are alone.
+const BRIEFLY: usize = 4;
 
 impl Team {
     /// Begins to look at the ranks on which nobody reports. Those whose Python has its hook cost nothing here.
@@ -35,17 +39,25 @@ impl Team {
 }
 
 impl Team {
-    /// Begins to look for MPI libraries in the ranks.
-    pub(crate) fn look_for_mpi(&mut self, hands: &mut Hands) {
+    /// Begins to look for MPI libraries in the ranks; `is_brief`: in the leaders of a few.
+    pub(crate) fn look_for_mpi(&mut self, hands: &mut Hands, is_brief: bool) {
         // A rank that waits for the PMIx host has not been able to connect yet.
         if hands.libraries.is_busy() || self.pmix.as_ref().is_some_and(Pmix::is_coming_up) {
             return;
         }
         let mut ranks = Vec::new();
         for slot in self.machine.slots() {
+            if is_brief && ranks.len() == BRIEFLY {
+                break;
+            }
             let is_alive = matches!(self.machine.state(slot), State::Running { .. } | State::Stopping { .. });
             if is_alive && self.in_mpi(slot).is_none() {
-                ranks.push((self.machine.id(slot), hands.children.processes(slot)));
+                let leader = || hands.children.leader(slot).and_then(|leader| ProcessId::of(leader.pid()));
+                let processes = match is_brief {
+                    true => leader().into_iter().collect(),
+                    false => hands.children.processes(slot),
+                };
+                ranks.push((self.machine.id(slot), processes));
             }
         }
         hands.libraries.look(ranks);

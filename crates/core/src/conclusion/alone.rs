@@ -20,15 +20,47 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 const TOUCHED: usize = 8;
 /// Shared memory that MPICH and Open MPI (5.0, 4.1) map at the end of `MPI_Init`, when they have connected or given up.
 const SEGMENTS: [&str; 3] = ["/mpich_shm_", "/sm_segment.", "/vader_segment."];
+/// A rank that has loaded the library for so long, and does not use it, will not call `MPI_Init` either: programs call it early.
+/// On a busy machine a program of 20 ms takes 100 ms to load its libraries.
+const IDLE: Duration = Duration::from_millis(500);
+/// The functions that initialise MPI, in C and Fortran.
+pub const INITS: [&str; 8] = [
+    "MPI_Init",
+    "MPI_Init_thread",
+    "PMPI_Init",
+    "PMPI_Init_thread",
+    "MPI_Session_init",
+    "mpi_init_",
+    "mpi_init_thread_",
+    "mpi_init_f08_",
+];
+/// What takes the place of a library's name in a program that is linked with MPI statically.
+pub const LINKED: &str = "linked statically";
+/// Programs that become the command that follows their own options, or wait for it: the rank is that command.
+const PREFIXES: [&str; 16] = [
+    "env", "nice", "ionice", "chrt", "taskset", "numactl", "prlimit", "setarch", "setpriv", "setsid", "nohup",
+    "stdbuf", "sudo", "time", "timeout", "unshare",
+];
 /// Programs that connect the MPI processes below them: what runs there is no world of rankrun's.
-const LAUNCHERS: [&str; 12] = [
-    "mpirun", "mpiexec", "orterun", "prterun", "prte", "hydra_", "srun", "flux", "aprun", "jsrun", "palsrun", "rankrun",
+const LAUNCHERS: [&str; 13] = [
+    "mpirun",
+    "mpirun_rsh",
+    "mpiexec",
+    "orterun",
+    "prterun",
+    "prte",
+    "hydra_",
+    "srun",
+    "flux",
+    "aprun",
+    "jsrun",
+    "palsrun",
+    "rankrun",
 ];
 
 /// Whether a file is the library of an MPI, by its name without directory. Those for C++ and Fortran only call it.
 pub fn is_library(name: &str) -> bool {
-    let stem = name.split_once(".so").map(|(stem, _)| stem);
-    stem.is_some_and(|stem| {
+    stem(name).is_some_and(|stem| {
         matches!(stem, "libmpi" | "libmpich" | "libmpi_abi")
             || ["libmpi_cray", "libmpi_gnu", "libmpi_intel", "libmpi_nvidia"].iter().any(|name| stem.starts_with(name))
     })
@@ -42,9 +74,31 @@ pub fn is_launcher(name: &str) -> bool {
     })
 }
 
+/// The name of a shared library without its version: a program is linked with `libmpi.so.40`, and maps `libmpi.so.40.30.4`.
+fn stem(name: &str) -> Option<&str> {
+    name.split_once(".so").map(|(stem, _)| stem)
+}
+
+/// Whether a library that a program is linked with is of MPI, by its name: that of C, or one for Fortran, which calls that of C.
+pub fn is_linked_library(name: &str) -> bool {
+    is_library(name)
+        || ["libmpifort", "libmpi_mpifh", "libmpi_usempi", "libmpichf"].iter().any(|it| name.starts_with(it))
+}
+
+/// Whether a program only prepares the run of the command that follows its options, by its name.
+pub fn is_prefix(name: &str) -> bool {
+    PREFIXES.contains(&name)
+}
+
 /// Whether a mapped file is one that `MPI_Init` makes.
 pub fn is_segment(path: &str) -> bool {
     SEGMENTS.iter().any(|name| path.contains(name))
+}
+
+/// Whether a mapped file belongs to a transport that MPI may use: in a program that MPI is linked with statically, `MPI_Init` has
+/// made it. MPICH 4.0 has no segment of its own for a world of one.
+pub fn is_transport(path: &str) -> bool {
+    path.contains("/ucx_shm_posix_")
 }
 
 /// Whether a variable of an environment connects a rank with rankrun, by its name.
@@ -92,6 +146,8 @@ pub enum Cause {
     Removed,
     /// The library connects in another way than it is offered, or decides for another launcher.
     Unknown,
+    /// The ranks have ended before they were seen in `MPI_Init`: that they called it is likely, and not certain.
+    Unseen,
 }
 
 impl Cause {
@@ -101,6 +157,9 @@ impl Cause {
             Cause::Off => None,
             Cause::Removed => Some(
                 "keep the variables PMI_* and PMIX_* for the ranks: something on the way removes them (env -i, sudo, a container)",
+            ),
+            Cause::Unseen => Some(
+                "if they have called MPI_Init, keep the variables PMI_* and PMIX_* for the ranks (env -i, sudo and containers remove them): see docs/mpi.md",
             ),
             Cause::Unknown => Some(
                 "the library connects in another way than it is offered, or finds another launcher in the environment: see docs/mpi.md and rankrun check",
@@ -127,6 +186,10 @@ impl fmt::Display for Alone {
         };
         match cause {
             Cause::Off => write!(f, "{noun} {ranks} {run} MPI ({library}), each alone, as a world of one (--mpi none)"),
+            Cause::Unseen => write!(
+                f,
+                "{noun} {ranks} of a program that calls MPI_Init ({library}) {have} ended and not connected to rankrun: each may have run alone, as a world of one"
+            ),
             Cause::Removed | Cause::Unknown => write!(
                 f,
                 "{noun} {ranks} {run} MPI ({library}) but {have} not connected to rankrun: each may run alone, as a world of one"
@@ -141,6 +204,8 @@ pub struct Fact {
     pub rank: Rank,
     /// Its MPI library, and whether the variables are removed, if it has been seen in `MPI_Init` or after it.
     pub seen: Option<(String, bool)>,
+    /// The MPI library of its program, which calls `MPI_Init`, if the rank has ended well before it was seen there.
+    pub unseen: Option<String>,
     /// It will not connect any more: `MPI_Init` is over.
     pub is_inited: bool,
     pub is_connected: bool,
@@ -148,19 +213,33 @@ pub struct Fact {
 
 /// The ranks that are alone, in groups; empty unless two at least will not connect, and no rank has connected.
 pub fn alone(facts: &[Fact], is_offered: bool) -> Vec<Alone> {
-    let is_inited = |fact: &&Fact| fact.is_inited && fact.seen.is_some();
-    if facts.iter().any(|fact| fact.is_connected) || facts.iter().filter(is_inited).count() < 2 {
+    if facts.iter().any(|fact| fact.is_connected) {
         return Vec::new();
     }
+    let certain = facts.iter().filter(|fact| fact.is_inited && fact.seen.is_some()).count();
+    let unseen = facts.iter().filter(|fact| fact.unseen.is_some()).count();
+    // With `--mpi none` nobody expects more than a note of what is certain.
+    if certain < 2 && (certain + unseen < 2 || !is_offered) {
+        return Vec::new();
+    }
+    let cause = |is_removed: bool| match (is_offered, is_removed) {
+        (false, _) => Cause::Off,
+        (true, true) => Cause::Removed,
+        (true, false) => Cause::Unknown,
+    };
+    let seen = facts.iter().find_map(|fact| fact.seen.as_ref());
     let mut groups: BTreeMap<(Cause, &str), Vec<Rank>> = BTreeMap::new();
     for fact in facts {
-        let Some((library, is_removed)) = &fact.seen else { continue };
-        let cause = match (is_offered, is_removed) {
-            (false, _) => Cause::Off,
-            (true, true) => Cause::Removed,
-            (true, false) => Cause::Unknown,
+        let group = match (&fact.seen, &fact.unseen, seen) {
+            (Some((library, is_removed)), ..) => (cause(*is_removed), &**library),
+            // Another rank of the same program shows how it is with this one.
+            (None, Some(library), Some((same, is_removed))) if stem(library) == stem(same) => {
+                (cause(*is_removed), &**same)
+            }
+            (None, Some(library), _) => (Cause::Unseen, &**library),
+            (None, None, _) => continue,
         };
-        groups.entry((cause, library)).or_default().push(fact.rank);
+        groups.entry(group).or_default().push(fact.rank);
     }
     let alone = |((cause, library), ranks): ((Cause, &str), _)| Alone {
         ranks: RankSet::of(ranks),
@@ -174,6 +253,8 @@ pub fn alone(facts: &[Fact], is_offered: bool) -> Vec<Alone> {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sights {
     of_rank: BTreeMap<Rank, Seen>,
+    /// When ranks were first and last seen to have the library loaded, and not to use it.
+    loaded: BTreeMap<Rank, (Duration, Duration)>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -185,32 +266,42 @@ struct Seen {
 }
 
 impl Sights {
-    /// What a look has shown of a rank.
-    pub fn see(&mut self, now: Duration, rank: Rank, sight: Sight) {
+    /// What a look has shown of a rank; whether the rank is now first seen in `MPI_Init`.
+    pub fn see(&mut self, now: Duration, rank: Rank, sight: Sight) -> bool {
         if sight.progress == Progress::Loaded {
-            return;
+            self.loaded.entry(rank).or_insert((now, now)).1 = now;
+            return false;
         }
+        let is_new = !self.of_rank.contains_key(&rank);
         let seen = self.of_rank.entry(rank).or_insert_with(|| Seen { sight: sight.clone(), first: now, last: now });
         seen.last = now;
         seen.sight.progress = seen.sight.progress.max(sight.progress);
+        is_new
     }
 
     /// A rank is started again.
     pub fn forget(&mut self, rank: Rank) {
         self.of_rank.remove(&rank);
+        self.loaded.remove(&rank);
     }
 
-    /// The ranks that are alone.
-    pub fn alone(&self, gang: &Gang, is_offered: bool) -> Vec<Alone> {
+    /// The ranks that are alone. `library` is the MPI library of a rank's program, if that calls `MPI_Init`.
+    pub fn alone<'a>(&self, gang: &Gang, is_offered: bool, library: impl Fn(Rank) -> Option<&'a str>) -> Vec<Alone> {
+        // While a rank lives, it may connect.
+        let is_over = gang.ranks().iter().all(|record| record.status.is_some());
         let facts = gang.ranks().iter().zip((0..).map(Rank)).map(|(record, rank)| {
+            let has_ended_well = record.status.is_some_and(WorkerStatus::success);
             let seen = self.of_rank.get(&rank);
             let is_inited = seen.is_some_and(|seen| {
                 seen.sight.progress == Progress::Inited
                     || seen.last.saturating_sub(seen.first) >= PATIENCE
-                    || record.status.is_some_and(WorkerStatus::success)
+                    || has_ended_well
             });
+            let is_idle = self.loaded.get(&rank).is_some_and(|(first, last)| last.saturating_sub(*first) >= IDLE);
+            let is_unseen = seen.is_none() && has_ended_well && is_over && !is_idle;
+            let unseen = is_unseen.then(|| library(rank)).flatten().map(str::to_owned);
             let seen = seen.map(|seen| (seen.sight.library.clone(), seen.sight.is_removed));
-            Fact { rank, seen, is_inited, is_connected: record.mpi != MpiLife::NotInited }
+            Fact { rank, seen, unseen, is_inited, is_connected: record.mpi != MpiLife::NotInited }
         });
         alone(&facts.collect::<Vec<Fact>>(), is_offered)
     }

@@ -4,7 +4,7 @@ use crate::gang::{Event, Rules};
 use crate::ids::Pid;
 
 fn fact(rank: u32, library: Option<&str>, is_inited: bool, is_connected: bool) -> Fact {
-    Fact { rank: Rank(rank), seen: library.map(|name| (name.to_owned(), false)), is_inited, is_connected }
+    Fact { rank: Rank(rank), seen: library.map(|name| (name.to_owned(), false)), unseen: None, is_inited, is_connected }
 }
 
 fn told(facts: &[Fact], is_offered: bool) -> Vec<String> {
@@ -61,6 +61,42 @@ fn ranks_are_told_apart_by_cause_and_library() {
     );
 }
 
+#[test]
+fn ranks_that_were_over_before_they_were_seen_may_have_been_alone() {
+    let unseen = |rank| Fact { unseen: Some("libmpi.so.40".to_owned()), ..fact(rank, None, false, false) };
+    let text = "ranks 0-1 of a program that calls MPI_Init (libmpi.so.40) have ended and not connected to rankrun: each may have run alone, as a world of one";
+    assert_eq!(told(&[unseen(0), unseen(1)], true), [text]);
+    assert_eq!(told(&[unseen(0), unseen(1)], false), [""; 0], "they were not to connect");
+    assert_eq!(told(&[unseen(0), fact(1, None, false, false)], true), [""; 0], "one rank");
+    assert_eq!(told(&[unseen(0), fact(1, None, false, true)], true), [""; 0], "one has connected");
+    let seen = |rank| fact(rank, OPEN, true, false);
+    let text =
+        "ranks 0-1 run MPI (libmpi.so.40) but have not connected to rankrun: each may run alone, as a world of one";
+    assert_eq!(
+        told(&[Fact { unseen: Some("libmpi.so".to_owned()), ..unseen(0) }, seen(1)], true),
+        [text],
+        "the other shows it"
+    );
+}
+
+#[test]
+fn a_rank_that_only_has_the_library_loaded_was_not_alone() {
+    let library = |_| Some("libmpi.so.12");
+    let (mut gang, mut sights) = (gang(), Sights::default());
+    ended(&mut gang, 0, 0);
+    assert_eq!(sights.alone(&gang, true, library), [], "the other one may connect");
+    ended(&mut gang, 1, 0);
+    assert_eq!(sights.alone(&gang, true, library).len(), 1);
+    see(&mut sights, 1, Progress::Loaded);
+    assert_eq!(sights.alone(&gang, true, library).len(), 1, "it may have called MPI_Init after that");
+    see(&mut sights, 2, Progress::Loaded);
+    assert_eq!(sights.alone(&gang, true, library), []);
+    let (mut gang, sights) = (self::gang(), Sights::default());
+    ended(&mut gang, 0, 0);
+    ended(&mut gang, 1, 1);
+    assert_eq!(sights.alone(&gang, true, library), [], "MPI_Init has failed");
+}
+
 const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
@@ -90,14 +126,14 @@ fn a_rank_in_mpi_init_has_time_to_connect() {
     let (mut gang, mut sights) = (gang(), Sights::default());
     see(&mut sights, 1, Progress::Loaded);
     see(&mut sights, 60, Progress::Loaded);
-    assert_eq!(sights.alone(&gang, true), [], "only loaded");
+    assert_eq!(sights.alone(&gang, true, |_| None), [], "only loaded");
     see(&mut sights, 61, Progress::Begun);
     see(&mut sights, 65, Progress::Begun);
-    assert_eq!(sights.alone(&gang, true), []);
+    assert_eq!(sights.alone(&gang, true, |_| None), []);
     see(&mut sights, 66, Progress::Begun);
-    assert_eq!(sights.alone(&gang, true).len(), 1);
+    assert_eq!(sights.alone(&gang, true, |_| None).len(), 1);
     gang.handle(s(67), Event::Mpi { rank: Rank(1), event: MpiEvent::Inited }, &mut Vec::new());
-    assert_eq!(sights.alone(&gang, true), [], "it was slow");
+    assert_eq!(sights.alone(&gang, true, |_| None), [], "it was slow");
 }
 
 #[test]
@@ -105,16 +141,16 @@ fn a_rank_that_has_inited_or_ended_well_will_not_connect() {
     let (mut gang, mut sights) = (gang(), Sights::default());
     see(&mut sights, 1, Progress::Begun);
     ended(&mut gang, 0, 0);
-    assert_eq!(sights.alone(&gang, true), [], "the other may be connecting");
+    assert_eq!(sights.alone(&gang, true, |_| None), [], "the other may be connecting");
     ended(&mut gang, 1, 0);
-    assert_eq!(sights.alone(&gang, true).len(), 1);
+    assert_eq!(sights.alone(&gang, true, |_| None).len(), 1);
     let (mut gang, mut sights) = (self::gang(), Sights::default());
     see(&mut sights, 1, Progress::Begun);
     ended(&mut gang, 0, 1);
     ended(&mut gang, 1, 1);
-    assert_eq!(sights.alone(&gang, true), [], "MPI_Init has failed");
+    assert_eq!(sights.alone(&gang, true, |_| None), [], "MPI_Init has failed");
     see(&mut sights, 1, Progress::Inited);
-    assert_eq!(sights.alone(&gang, true).len(), 1);
+    assert_eq!(sights.alone(&gang, true, |_| None).len(), 1);
 }
 
 #[test]
@@ -128,6 +164,10 @@ fn libraries_launchers_and_segments_are_known_by_their_names() {
     {
         assert!(!is_library(name), "{name}");
     }
+    assert!(
+        is_linked_library("libmpi_mpifh.so.40") && is_linked_library("libmpi.so.12") && !is_linked_library("libm.so.6")
+    );
+    assert!(is_prefix("env") && !is_prefix("bash"));
     for name in ["mpirun", "mpiexec.hydra", "hydra_pmi_proxy", "prterun", "mpirun.openmpi", "rankrun"] {
         assert!(is_launcher(name), "{name}");
     }

@@ -243,7 +243,7 @@ proptest! {
         let (stderr, end) = &samples[sample.index(samples.len())];
         let mut tail = Tail::default();
         tail.write(format!("{before}{stderr}").as_bytes());
-        let words = Tails { stderr: Some(&tail), stdout: None }.words(1, *end);
+        let words = Tails { stderr: Some(&tail), stdout: None, ended_at: None }.words(1, *end);
         if let Some((_, exception)) = words.failure {
             let shown = window(Origin::Stderr, &exception).expect("a message has lines").lines;
             let has = |word: &str| shown.iter().any(|line| line.split_whitespace().any(|it| it.contains(word)));

@@ -219,7 +219,7 @@ fn nothing_that_a_healthy_program_writes_is_taken_for_a_failure() {
         let (stderr, stdout) = (tail(&sample.stderr), tail(&sample.stdout));
         for (status, has_left) in ends {
             let end = End { status: Some(status), has_left, ..End::default() };
-            let words = Tails { stderr: Some(&stderr), stdout: Some(&stdout) }.words(0, end);
+            let words = Tails { stderr: Some(&stderr), stdout: Some(&stdout), ended_at: None }.words(0, end);
             let failure = words.failure.map(|(_, exception)| exception.headline());
             if failure.is_some() || words.peer_lost.is_some() || words.aborted.is_some() {
                 wrong.push(format!("{} ({status}): {failure:?} {:?}", sample.name, words.peer_lost));

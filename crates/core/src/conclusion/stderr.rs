@@ -1,6 +1,7 @@
 //! The last lines that a rank wrote to stderr and to stdout, and what they say of its failure where nothing better does.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,12 +23,16 @@ const KEPT: usize = 16 * 1024;
 const READ: usize = 1500;
 /// Lines at the end, of which one that tells of a lost peer makes a victim of a rank that says nothing better.
 const LAST: usize = 3;
+/// A line that only may be the reason of an exit was written at most so long before it.
+const SHORTLY: Duration = Duration::from_secs(2);
 
 /// The tail of one stream of one rank.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Stored", into = "Stored")]
 pub struct Tail {
     bytes: Vec<u8>,
+    /// When the last line that says something was written, if the time is known.
+    at: Option<Duration>,
 }
 
 /// The form in which a tail is written to the journal: whole lines, and what follows the last of them.
@@ -35,6 +40,8 @@ pub struct Tail {
 struct Stored {
     lines: Vec<String>,
     partial: Vec<u8>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at: Option<Duration>,
 }
 
 impl From<Tail> for Stored {
@@ -43,7 +50,7 @@ impl From<Tail> for Stored {
         let (whole, partial) = tail.bytes.split_at(end.map_or(0, |end| end + 1));
         let lines = whole.strip_suffix(b"\n").map(|whole| whole.split(|&byte| byte == b'\n'));
         let lines = lines.into_iter().flatten().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
-        Stored { lines, partial: partial.to_vec() }
+        Stored { lines, partial: partial.to_vec(), at: tail.at }
     }
 }
 
@@ -51,11 +58,20 @@ impl From<Stored> for Tail {
     fn from(stored: Stored) -> Tail {
         let mut bytes: Vec<u8> = stored.lines.iter().flat_map(|line| line.bytes().chain([b'\n'])).collect();
         bytes.extend(stored.partial);
-        Tail { bytes }
+        Tail { bytes, at: stored.at }
     }
 }
 
 impl Tail {
+    /// Bytes that the rank wrote, at this time.
+    pub fn write_at(&mut self, at: Duration, bytes: &[u8]) {
+        // A rule or an empty line that follows says nothing.
+        if bytes.iter().any(|byte| byte.is_ascii_alphanumeric() || !byte.is_ascii()) {
+            self.at = Some(at);
+        }
+        self.write(bytes);
+    }
+
     /// Bytes that the rank wrote.
     pub fn write(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(KEPT)..];
@@ -120,16 +136,19 @@ impl Tail {
 
 /// What the ends of the output of a rank that has ended say.
 pub fn words(gang: &Gang, rank: Rank, stderr: &Tail, stdout: &Tail) -> Words {
-    let mut of_rank = gang.evidence().iter().filter(|evidence| evidence.rank == rank);
+    let of_rank = gang.evidence().iter().filter(|evidence| evidence.rank == rank);
     let record = gang.ranks().get(rank.index());
     let leader = record.and_then(|record| record.pid);
     let leaves = |fact: &Fact| matches!(fact, Fact::Exception { source: Source::Program, exception } if is_plain_exit(exception));
+    let left = of_rank.clone().find(|evidence| evidence.pid == leader && leaves(&evidence.fact));
     let end = End {
         status: record.and_then(|record| record.status),
         has_aborted: of_rank.clone().any(|evidence| matches!(evidence.fact, Fact::Aborted { .. })),
-        has_left: of_rank.any(|evidence| evidence.pid == leader && leaves(&evidence.fact)),
+        has_left: left.is_some(),
     };
-    Tails { stderr: Some(stderr), stdout: Some(stdout) }.words(rank.0, end)
+    // What the interpreter does after the exit takes its time.
+    let ended_at = left.map(|left| left.at).or(record.and_then(|record| record.ended_at));
+    Tails { stderr: Some(stderr), stdout: Some(stdout), ended_at }.words(rank.0, end)
 }
 
 /// The last lines of both streams of a rank.
@@ -137,6 +156,8 @@ pub fn words(gang: &Gang, rank: Rank, stderr: &Tail, stdout: &Tail) -> Words {
 pub(crate) struct Tails<'a> {
     pub(crate) stderr: Option<&'a Tail>,
     pub(crate) stdout: Option<&'a Tail>,
+    /// When the rank ended, if that is known.
+    pub(crate) ended_at: Option<Duration>,
 }
 
 /// What the last lines say.
@@ -161,6 +182,8 @@ impl Tails<'_> {
             tail.map(|tail| without_make(without_boxes(tail.bare(), end.has_aborted))).unwrap_or_default()
         };
         let (stderr, stdout) = (bare(self.stderr), bare(self.stdout));
+        let is_old = |tail: &Tail| Some(self.ended_at?.saturating_sub(tail.at?) > SHORTLY);
+        let is_old = self.stderr.and_then(is_old).unwrap_or_default();
         let is_silent = stderr.iter().all(|line| line.trim().is_empty());
         let read = |lines: &[String]| choose(&lines.iter().map(String::as_str).collect::<Vec<_>>(), end);
         let on_stderr = read(&stderr);
@@ -169,15 +192,16 @@ impl Tails<'_> {
             Some(cause) if cause.is_marked() => Some((Source::Stderr, cause.exception)),
             weak => on_stdout()
                 .map(|cause| (Source::Stdout, cause.exception))
-                .or(weak.map(|cause| (Source::Stderr, cause.exception))),
+                .or(weak.filter(|_| !is_old).map(|cause| (Source::Stderr, cause.exception))),
         };
         let last = stderr.iter().rev().filter(|line| !line.trim().is_empty()).take(LAST);
         let peer_lost = last.filter(|line| !is_mild(line)).find(|line| loss_in(line).is_some()).cloned();
         let aborted = self.stderr.and_then(|stderr| stderr.aborted(rank));
         let last_line = stderr.iter().rev().find(|line| says(line) && abort_banner(line).is_none());
         // A warning was survived.
-        let last_line =
-            last_line.filter(|line| end.is_deliberate() && !is_mild(line)).map(|line| line.trim().to_owned());
+        let last_line = last_line
+            .filter(|line| end.is_deliberate() && !is_mild(line) && !is_old)
+            .map(|line| line.trim().to_owned());
         Words { failure, peer_lost: peer_lost.filter(|_| end.is_deliberate()), aborted, last_line }
     }
 }
@@ -277,7 +301,7 @@ mod tests {
 
     fn headline(stderr: &str, stdout: &str, end: End) -> Option<(Source, String)> {
         let (stderr, stdout) = (tail(stderr), tail(stdout));
-        let words = Tails { stderr: Some(&stderr), stdout: Some(&stdout) }.words(0, end);
+        let words = Tails { stderr: Some(&stderr), stdout: Some(&stdout), ended_at: None }.words(0, end);
         words.failure.map(|(source, exception)| (source, exception.headline()))
     }
 
@@ -345,7 +369,7 @@ mod tests {
     fn the_last_line_of_stderr_is_one_that_says_something_and_is_no_warning() {
         let last = |text: &str| {
             let tail = tail(text);
-            Tails { stderr: Some(&tail), stdout: None }.words(0, exited(3)).last_line
+            Tails { stderr: Some(&tail), stdout: None, ended_at: None }.words(0, exited(3)).last_line
         };
         for (text, expected) in [
             ("no room\n", Some("no room")),
@@ -362,11 +386,28 @@ mod tests {
     }
 
     #[test]
+    fn an_old_line_is_not_the_reason_of_an_exit() {
+        let said = |text: &str, at: u64, ended: u64| {
+            let mut tail = Tail::default();
+            tail.write_at(Duration::from_secs(at), text.as_bytes());
+            tail.write_at(Duration::from_secs(ended), b"---------\n\n");
+            let words = Tails { stderr: Some(&tail), stdout: None, ended_at: Some(Duration::from_secs(ended)) };
+            let words = words.words(0, exited(3));
+            words.failure.map(|(_, exception)| exception.headline()).or(words.last_line)
+        };
+        for text in ["loading the tuning file\n", "plugin x is not supported\n"] {
+            assert_eq!(said(text, 1, 60), None, "{text}");
+            assert_eq!(said(text, 59, 60).as_deref(), Some(text.trim()));
+        }
+        assert!(said("FATAL: no mesh\n", 1, 60).is_some(), "it calls itself the reason");
+    }
+
+    #[test]
     fn words_in_utf_16_are_read() {
         let mut tail = Tail::default();
         tail.write(&"\u{feff}Fatal: no licence\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>());
         assert_eq!(tail.lines().first().map(String::as_str), Some("Fatal: no licence"));
-        let words = Tails { stderr: Some(&tail), stdout: None }.words(0, exited(5));
+        let words = Tails { stderr: Some(&tail), stdout: None, ended_at: None }.words(0, exited(5));
         assert_eq!(words.last_line.as_deref(), Some("Fatal: no licence"));
     }
 
@@ -374,7 +415,7 @@ mod tests {
     fn a_lost_peer_counts_in_the_last_lines_of_a_rank_that_gave_up_for_it() {
         let lost = |text: &str, end| {
             let tail = tail(text);
-            Tails { stderr: Some(&tail), stdout: None }.words(0, end).peer_lost
+            Tails { stderr: Some(&tail), stdout: None, ended_at: None }.words(0, end).peer_lost
         };
         let gloo = "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711";
         assert_eq!(lost(&format!("{gloo}\n"), exited(1)).as_deref(), Some(gloo));
@@ -389,8 +430,11 @@ mod tests {
         let banner =
             "Abort(8) on node 1 (rank 1 in comm 480): application called MPI_Abort(comm=0x84000003, 8) - process 1\n";
         let tail = tail(banner);
-        assert_eq!(Tails { stderr: Some(&tail), stdout: None }.words(1, End::default()).aborted, Some(8));
-        assert_eq!(Tails { stderr: Some(&tail), stdout: None }.words(0, End::default()).aborted, None);
+        assert_eq!(
+            Tails { stderr: Some(&tail), stdout: None, ended_at: None }.words(1, End::default()).aborted,
+            Some(8)
+        );
+        assert_eq!(Tails { stderr: Some(&tail), stdout: None, ended_at: None }.words(0, End::default()).aborted, None);
     }
 
     #[test]

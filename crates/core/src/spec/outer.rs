@@ -148,7 +148,8 @@ const OUTER_IDENTITY: &[&str] = &[
 /// MCA parameters that mpirun (Open MPI 4 and 5) itself exports: a rank's identity and the address of its daemon.
 ///
 /// The rest cannot be distinguished from what the user exported: mpirun passes both on with the same prefix. The ranks
-/// of an inner rankrun therefore get the parameters of an outer `mpirun --mca` too.
+/// of an inner rankrun therefore get the parameters of an outer `mpirun --mca` too. `orte_*`, `prte_*` and `pmix_*` that are not
+/// listed (`orte_tmpdir_base`, `orte_base_help_aggregate`, `pmix_base_async_modex`) are settings.
 const OPEN_MPI_IDENTITY: &[&str] = &[
     "OMPI_MCA_PREFIXES",
     "OMPI_MCA_ess",
@@ -157,14 +158,33 @@ const OPEN_MPI_IDENTITY: &[&str] = &[
     "OMPI_MCA_ess_singleton_server",
     "OMPI_MCA_initial_wdir",
     "OMPI_MCA_num_procs",
-    "OMPI_MCA_orte_*",
+    "OMPI_MCA_orte_app_num",
+    "OMPI_MCA_orte_base_applied_binding",
+    "OMPI_MCA_orte_bound_at_launch",
+    "OMPI_MCA_orte_cpu_bitmap",
+    "OMPI_MCA_orte_daemon_*",
+    "OMPI_MCA_orte_ess_*",
+    "OMPI_MCA_orte_externally_bound",
+    "OMPI_MCA_orte_hnp_uri",
+    "OMPI_MCA_orte_jobfam_session_dir",
+    "OMPI_MCA_orte_launch",
+    "OMPI_MCA_orte_local_daemon_uri",
+    "OMPI_MCA_orte_node_regex",
+    "OMPI_MCA_orte_num_nodes",
+    "OMPI_MCA_orte_parent_uri",
+    "OMPI_MCA_orte_precondition_transports",
+    "OMPI_MCA_orte_top_session_dir",
+    // Which PMI a rank connects with: an mpirun decides it for its own ranks.
     "OMPI_MCA_pmix",
-    "OMPI_MCA_pmix_*",
-    "OMPI_MCA_prte_*",
     "OMPI_MCA_shmem_RUNTIME_QUERY_hint",
     "PRTE_MCA_ess",
     "PRTE_MCA_ess_base_*",
-    "PRTE_MCA_prte_*",
+    "PRTE_MCA_prte_ess_*",
+    "PRTE_MCA_prte_hnp_uri",
+    "PRTE_MCA_prte_jobfam_session_dir",
+    "PRTE_MCA_prte_launch",
+    "PRTE_MCA_prte_parent_uri",
+    "PRTE_MCA_prte_top_session_dir",
     "PMIX_MCA_mca_base_component_show_load_errors",
 ];
 

@@ -63,7 +63,7 @@ impl LastWords {
             words.stdout.write(bytes);
             return;
         }
-        words.stderr.write(bytes);
+        words.stderr.write_at(now, bytes);
         words.last = now;
         words.is_healthy = false;
         let was_seen = words.pause.take().is_some();

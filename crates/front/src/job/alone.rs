@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rankrun_core::WorkerId;
-use rankrun_core::alone::{Sight, Sights};
+use rankrun_core::alone::{PATIENCE, Sight, Sights};
 use rankrun_core::gang::{self, MpiLife};
 use rankrun_core::job::MpiMode;
 use rankrun_wire::ToAgent;
@@ -12,7 +12,11 @@ use crate::Plan;
 use crate::job::front::Front;
 
 /// Times after the start of an attempt, in milliseconds: early for short jobs, and again for programs that call `MPI_Init` late.
+/// The distances double from the last one on.
 const LOOKS: [u64; 11] = [100, 200, 400, 800, 1_600, 3_000, 6_000, 8_000, 16_000, 32_000, 64_000];
+/// Further times for programs that are known to call `MPI_Init`: a rank that is alone may be over after 20 ms. In a healthy job
+/// the first rank connects after 10 to 20 ms, and ends the looks.
+const EARLY: [u64; 12] = [4, 8, 12, 16, 20, 25, 30, 40, 50, 60, 70, 85];
 /// How long the ranks that are alone are waited for, when two of them are known.
 const OTHERS: Duration = Duration::from_secs(1);
 /// The shortest time between two looks for the ends of ranks.
@@ -22,8 +26,12 @@ const BETWEEN: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct MpiWatch {
     began: Duration,
-    /// The next of [`LOOKS`]; `None` if no more looks are needed.
+    /// Whether a program of the job is known to call `MPI_Init`.
+    is_expected: bool,
+    /// The number of the next timed look; `None` if no more looks are needed.
     next: Option<usize>,
+    /// A look at ranks that were first seen in `MPI_Init`, when they have had the time to connect.
+    again: Option<Duration>,
     last: Option<Duration>,
     /// When ranks were first found to be alone.
     found: Option<Duration>,
@@ -35,6 +43,8 @@ impl MpiWatch {
     pub(crate) fn new(began: Duration, plan: &Plan) -> MpiWatch {
         MpiWatch {
             began,
+            is_expected: plan.mpi_libraries.iter().any(Option::is_some),
+            again: None,
             next: (plan.spec.map.world_size() > 1).then_some(0),
             last: None,
             found: None,
@@ -43,17 +53,37 @@ impl MpiWatch {
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        Some(self.began + Duration::from_millis(*LOOKS.get(self.next?)?))
+        let timed = self.began + look_at(self.next?, self.is_expected);
+        Some(self.again.map_or(timed, |again| again.min(timed)))
     }
 
     fn is_due(&mut self, now: Duration) -> bool {
         let mut is_due = false;
-        while self.deadline().is_some_and(|at| at <= now) {
-            self.next = self.next.map(|next| next + 1);
+        while let Some(at) = self.deadline().filter(|at| *at <= now) {
+            match self.again {
+                Some(again) if again == at => self.again = None,
+                _ => self.next = self.next.map(|next| next + 1),
+            }
             is_due = true;
         }
         is_due
     }
+
+    /// Whether the look that has just become due is one of the early ones.
+    fn is_early(&self) -> bool {
+        self.is_expected && self.next.is_some_and(|next| next <= EARLY.len())
+    }
+}
+
+/// When a timed look is due, after the start of the attempt.
+fn look_at(number: usize, is_expected: bool) -> Duration {
+    let early: &[u64] = if is_expected { &EARLY } else { &[] };
+    let last = LOOKS[LOOKS.len() - 1];
+    let at = early.iter().chain(&LOOKS).nth(number).copied().unwrap_or_else(|| {
+        let doublings = number + 1 - early.len() - LOOKS.len();
+        last.saturating_mul(1 << doublings.min(32))
+    });
+    Duration::from_millis(at)
 }
 
 impl Front {
@@ -66,17 +96,18 @@ impl Front {
             // The nodes are still awaited: the times count from the start of the ranks.
             (self.mpi_watch.began, self.mpi_watch.next) = (now, Some(0));
         } else {
-            self.ask_for_mpi(now);
+            let is_brief = self.mpi_watch.is_early();
+            self.ask_for_mpi(now, is_brief);
         }
     }
 
-    fn ask_for_mpi(&mut self, now: Duration) {
+    fn ask_for_mpi(&mut self, now: Duration, is_brief: bool) {
         let is_over = self.gang.stop_ordered().is_some();
         if is_over || self.gang.ranks().iter().any(|record| record.mpi != MpiLife::NotInited) {
             self.mpi_watch.next = None;
         } else {
             self.mpi_watch.last = Some(now);
-            self.send(ToAgent::LookForMpi);
+            self.send(ToAgent::LookForMpi { is_brief });
         }
     }
 
@@ -86,7 +117,10 @@ impl Front {
         for (worker, sight) in found {
             // Not of an attempt that is over.
             if worker.attempt >= self.plan.spec.attempt {
-                self.mpi_watch.sights.see(now, worker.rank, sight);
+                let is_new = self.mpi_watch.sights.see(now, worker.rank, sight);
+                if is_new {
+                    self.mpi_watch.again = Some(now + PATIENCE);
+                }
             }
         }
         self.judge_alone(false);
@@ -99,10 +133,12 @@ impl Front {
         }
         let now = self.now();
         if has_ended && self.mpi_watch.last.is_none_or(|last| now >= last + BETWEEN) {
-            self.ask_for_mpi(now);
+            self.ask_for_mpi(now, false);
         }
         let is_offered = self.plan.spec.mpi != MpiMode::None;
-        let alone = self.mpi_watch.sights.alone(&self.gang, is_offered);
+        let (map, libraries) = (&self.plan.spec.map, &self.plan.mpi_libraries);
+        let library = |rank| libraries.get(map.place(rank)?.app.0 as usize)?.as_deref();
+        let alone = self.mpi_watch.sights.alone(&self.gang, is_offered, library);
         if alone.is_empty() {
             return;
         }
@@ -123,5 +159,19 @@ impl Front {
         }
         let end = self.plan.strict;
         self.event(gang::Event::Alone { alone, end });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_go_on_with_doubling_distance() {
+        let at = |number| look_at(number, false).as_millis();
+        assert_eq!([0, 10, 11, 12, 15].map(at), [100, 64_000, 128_000, 256_000, 2_048_000]);
+        let at = |number| look_at(number, true).as_millis();
+        assert_eq!([0, 11, 12, 22, 23].map(at), [4, 85, 100, 64_000, 128_000]);
+        assert!(look_at(1000, false) > look_at(30, false));
     }
 }

@@ -10,6 +10,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 
+use crate::mpiexec;
 use crate::words::quote;
 
 /// The launchers that have the option.
@@ -123,11 +124,11 @@ impl Habit {
 
     /// What to write instead, for these values.
     pub(crate) fn advice(&self, values: &[String]) -> String {
-        // mpirun reads this parameter itself.
-        if let ([.., "-prtemca"], [name, command]) = (self.names, values)
-            && ["plm_rsh_agent", "plm_ssh_agent", "orte_rsh_agent"].contains(&name.as_str())
+        // mpirun reads some parameters itself.
+        if let ([.., "-prtemca"], [name, value]) = (self.names, values)
+            && let Some(advice) = mpiexec::parameter_advice(name, value)
         {
-            return format!("write --ssh-command {}", quote(OsStr::new(command)));
+            return advice;
         }
         match self.here {
             Same(words) => format!("write {}", self.written(&words.join(" "), values)),
@@ -565,6 +566,8 @@ mod tests {
         };
         assert_eq!(advice("--mca", &["plm_rsh_agent", "/opt/my ssh"]), "write --ssh-command '/opt/my ssh'");
         assert_eq!(advice("--mca", &["btl", "self"]), "write -x OMPI_MCA_btl=self");
+        assert_eq!(advice("--mca", &["plm_rsh_args", "-p 22"]), "write --ssh-command 'ssh -p 22'");
+        assert!(advice("--mca", &["rmaps_base_x", "1"]).starts_with("leave it out: only mpirun"));
         assert!(advice("--rsh", &["/opt/ssh"]).starts_with("write --ssh-command /opt/ssh:"));
     }
 

@@ -489,6 +489,21 @@ mod tests {
     }
 
     #[test]
+    fn an_option_of_a_launcher_on_top_of_torchs_is_said_to_be_its_own() {
+        for (words, launcher) in [
+            (&["--mixed-precision", "bf16", "a.py"][..], "accelerate"),
+            (&["--mixed_precision=bf16", "a.py"], "accelerate"),
+            (&["--num-machines", "2", "a.py"], "accelerate"),
+            (&["--num_gpus", "2", "a.py"], "deepspeed"),
+        ] {
+            let problem = spelled(words).expect_err("it is refused");
+            let name = words[0].split('=').next().unwrap_or_default();
+            let text = format!("{name} is an option of {launcher}, and not of rankrun");
+            assert!(problem.contains(&text), "{words:?}: {problem}");
+        }
+    }
+
+    #[test]
     fn np_is_taken_where_options_are_and_left_alone_elsewhere() {
         assert_eq!(spelt(&["-np", "2", "./a", "-np", "3"]), ["--nproc=2", "./a", "-np", "3"]);
         assert_eq!(spelt(&["-np=2", "./a"]), ["--nproc=2", "./a"]);

@@ -5,6 +5,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use crate::words::quote;
+
 /// What a parameter of mpirun is here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Parameter {
@@ -18,14 +20,47 @@ pub(super) enum Parameter {
     Switch(&'static str),
     /// The host file of the job.
     HostFile,
+    /// The network between the hosts: of one interface, the option of the dialect.
+    Interface,
     /// Not done, with the reason.
     Without(&'static str),
 }
 
-use Parameter::{Agent, AgentWords, HostFile, Option as Valued, Switch, Without};
+use Parameter::{Agent, AgentWords, HostFile, Interface, Option as Valued, Switch, Without};
 
 const PLACES: &str = "not read: write --map-by, --ppn or -host for the places of ranks";
 const REMOTE: &str = "not read: write --ssh-command for how other hosts are reached";
+pub(super) const NETWORK: &str = "not read: write --interface NAME for the network between the hosts";
+const ALLOCATION: &str = "not read: the hosts are those of -host, of a host file or of the batch system";
+const DAEMONS: &str = "not read: there are no daemons of Open MPI";
+
+/// The frameworks of mpirun and its daemons, by the beginning of the names of their parameters.
+const FRAMEWORKS: &[(&str, &str)] = &[
+    ("odls_", DAEMONS),
+    ("oob_", NETWORK),
+    ("orte_", DAEMONS),
+    ("plm_", REMOTE),
+    ("prte_", DAEMONS),
+    ("ras_", ALLOCATION),
+    ("rmaps_", PLACES),
+];
+
+/// Parameters that change nothing for a job: what daemons print, where they keep their files, how they start one another.
+const HARMLESS: &[&str] = &[
+    "orte_base_help_aggregate",
+    "orte_create_session_dirs",
+    "orte_hetero_nodes",
+    "orte_keep_fqdn_hostnames",
+    "orte_tmpdir_base",
+    "plm_rsh_no_tree_spawn",
+    "plm_rsh_num_concurrent",
+    "plm_ssh_no_tree_spawn",
+    "plm_ssh_num_concurrent",
+    "prte_base_help_aggregate",
+    "prte_hetero_nodes",
+    "prte_keep_fqdn_hostnames",
+    "prte_tmpdir_base",
+];
 
 const PARAMETERS: &[(&str, Parameter)] = &[
     ("plm_rsh_agent", Agent),
@@ -61,26 +96,55 @@ const PARAMETERS: &[(&str, Parameter)] = &[
     ("rmaps_base_cpus_per_proc", Valued("-cpus-per-proc")),
     ("rmaps_base_display_map", Switch("-display-map")),
     ("rmaps_base_display_devel_map", Switch("-display-devel-map")),
-    ("rmaps_rank_file_path", Without(PLACES)),
+    ("oob_tcp_if_include", Interface),
 ];
 
-/// What a parameter of mpirun is here; `None` for a parameter of the library, and for one of daemons, which do not exist here.
-pub(super) fn parameter(name: &str) -> Option<Parameter> {
+/// What a parameter of mpirun is here; `None` for a parameter of the library, and for one that changes nothing.
+pub(super) fn parameter(name: &str) -> std::option::Option<Parameter> {
     let listed = PARAMETERS.iter().find(|(known, _)| *known == name).map(|(_, parameter)| *parameter);
-    listed.or_else(|| match name {
-        _ if name.ends_with("_verbose") => None,
-        _ if name.starts_with("rmaps_") => Some(Without(PLACES)),
-        // Trees and numbers of sessions are a matter of daemons.
-        "plm_rsh_no_tree_spawn" | "plm_rsh_num_concurrent" | "plm_ssh_no_tree_spawn" | "plm_ssh_num_concurrent" => None,
-        _ if name.starts_with("plm_") => Some(Without(REMOTE)),
-        _ => None,
+    listed.or_else(|| {
+        let is_harmless = HARMLESS.contains(&name) || name.ends_with("_verbose") || name.ends_with("_debug");
+        let what = framework(name).filter(|_| !is_harmless)?;
+        Some(Without(what))
     })
+}
+
+/// What is said of a parameter of a framework of mpirun.
+fn framework(name: &str) -> std::option::Option<&'static str> {
+    FRAMEWORKS.iter().find(|(beginning, _)| name.starts_with(beginning)).map(|(_, what)| *what)
+}
+
+/// What to write outside of the dialect for a parameter of mpirun itself; `None` for one of the library.
+pub(crate) fn advice(name: &str, value: &str) -> std::option::Option<String> {
+    let followed = |option: &str| {
+        format!(
+            "write \"rankrun mpirun --mca {name} {value} ...\", which takes it as {option}: the ranks do not read it"
+        )
+    };
+    Some(match parameter(name) {
+        Some(Agent) => format!("write --ssh-command {}", quote(OsStr::new(value))),
+        Some(AgentWords) => format!("write --ssh-command {}", quote(OsStr::new(&format!("ssh {value}")))),
+        Some(HostFile) => format!("write --hostfile {}", quote(OsStr::new(value))),
+        Some(Interface) if is_interface(value) => format!("write --interface {value}"),
+        Some(Interface) => "write --interface NAME for the network between the hosts".to_owned(),
+        Some(Valued(option) | Switch(option)) => followed(option),
+        Some(Without(_)) => NOT_READ.to_owned(),
+        None => framework(name).map(|_| NOT_READ.to_owned())?,
+    })
+}
+
+const NOT_READ: &str = "leave it out: only mpirun and its daemons read it, and they do not run here";
+
+/// Whether a list of networks is one name of an interface.
+pub(super) fn is_interface(list: &str) -> bool {
+    !list.is_empty() && !list.contains([',', '/'])
 }
 
 /// The option of the dialect that a parameter stands for.
 pub(super) fn option_of(name: &str) -> std::option::Option<&'static str> {
     match parameter(name)? {
         Valued(option) | Switch(option) => Some(option),
+        Interface => Some("-iface"),
         Agent | AgentWords | HostFile | Without(_) => None,
     }
 }
@@ -124,12 +188,43 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_the_library_and_of_daemons_are_not_ours() {
-        for name in ["btl", "pml", "oob_tcp_if_include", "plm_rsh_no_tree_spawn", "rmaps_base_verbose", "plm"] {
+    fn parameters_of_the_library_and_harmless_ones_are_not_ours() {
+        for name in ["btl", "pml", "plm_rsh_no_tree_spawn", "rmaps_base_verbose", "plm", "oob", "btl_tcp_if_include"] {
             assert_eq!(parameter(name), None, "{name}");
         }
-        assert_eq!(parameter("rmaps_base_subscription_policy"), Some(Without(PLACES)));
-        assert_eq!(parameter("plm_rsh_force_rsh"), Some(Without(REMOTE)));
+    }
+
+    #[test]
+    fn every_parameter_of_a_framework_of_mpirun_is_known() {
+        for (name, what) in [
+            ("rmaps_base_subscription_policy", PLACES),
+            ("rmaps_rank_file_path", PLACES),
+            ("plm_rsh_force_rsh", REMOTE),
+            ("oob_tcp_if_exclude", NETWORK),
+            ("ras_base_launch_orted_on_hn", ALLOCATION),
+            ("odls_base_sigkill_timeout", DAEMONS),
+            ("orte_abort_timeout", DAEMONS),
+            ("prte_abort_non_zero_exit", DAEMONS),
+        ] {
+            assert_eq!(parameter(name), Some(Without(what)), "{name}");
+        }
+    }
+
+    #[test]
+    fn outside_of_the_dialect_no_advice_hands_them_to_the_ranks() {
+        let said = |name, value| advice(name, value).unwrap_or_default();
+        assert_eq!(advice("btl", "self"), None);
+        assert_eq!(said("plm_rsh_args", "-p 22"), "write --ssh-command 'ssh -p 22'");
+        assert_eq!(said("oob_tcp_if_include", "eth0"), "write --interface eth0");
+        assert_eq!(
+            said("oob_tcp_if_include", "10.0.0.0/8"),
+            "write --interface NAME for the network between the hosts"
+        );
+        assert!(
+            said("orte_tag_output", "1").starts_with("write \"rankrun mpirun --mca orte_tag_output 1 ...\", which")
+        );
+        assert_eq!(said("rmaps_rank_file_path", "f"), NOT_READ);
+        assert_eq!(said("orte_tmpdir_base", "/tmp"), NOT_READ);
     }
 
     #[test]

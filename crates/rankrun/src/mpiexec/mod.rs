@@ -24,6 +24,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 pub(crate) use describe::{names, options};
+pub(crate) use mca::advice as parameter_advice;
 pub(crate) use translate::{Around, read};
 
 /// The word after `rankrun` that asks for the dialect.

@@ -70,6 +70,7 @@ fn options_of_each_launcher_become_ours() {
         ("--mca orte_tag_output 0 -n 1 ./a", "-n 1 -x OMPI_MCA_orte_tag_output=0 ./a"),
         ("--prtemca plm_ssh_agent /opt/ssh -n 1 ./a", "--ssh-command=/opt/ssh -n 1 ./a"),
         ("--prtemca rmaps_base_mapping_policy node -n 2 ./a", "--map=cyclic -n 2 ./a"),
+        ("--prtemca oob_tcp_if_include eth0 -n 1 ./a", "--interface=eth0 -n 1 ./a"),
         ("--prtemca rmaps_base_n_pernode 3 -n 6 ./a", "--ppn=3 -n 6 ./a"),
         ("--prtemca orte_output_filename logs -n 2 ./a", "'--log-dir=logs/{job}' -n 2 ./a"),
         ("-genvnone -genvlist A,B -envexcl C -n 1 ./a", "-n 1 --env-remove C ./a"),
@@ -145,6 +146,14 @@ fn what_is_not_done_is_said_once() {
         ]
     );
     assert_eq!(warnings(&["--mca", "hwloc_base_binding_policy", "none", "-n", "1", "a"]), [""; 0]);
+    assert_eq!(
+        warnings(&["--mca", "orte_abort_timeout", "3", "--mca", "orte_tmpdir_base", "/x", "-n", "1", "a"]),
+        ["--mca orte_abort_timeout 3: not read: there are no daemons of Open MPI"]
+    );
+    assert_eq!(
+        warnings(&["--mca", "oob_tcp_if_include", "10.0.0.0/8", "-n", "1", "a"]),
+        ["--mca oob_tcp_if_include 10.0.0.0/8: not read: write --interface NAME for the network between the hosts"]
+    );
     assert_eq!(warnings(&["--display", "map,bind", "-n", "1", "a"]).len(), 1);
 }
 
@@ -166,6 +175,8 @@ fn parameters_of_mpirun_in_the_environment_are_followed_unless_an_option_says_ot
     let warning = "OMPI_MCA_hwloc_base_binding_policy core: ranks are not bound to CPUs or memory";
     assert_eq!(line(&bound, &plain), ("-n 1 a".to_owned(), warning.to_owned()));
     assert_eq!(line(&[("PRTE_MCA_prte_tag_output", "true")], &plain).0, "--tag -n 1 a");
+    let of_outer = [("OMPI_MCA_orte_hnp_uri", "1.0;tcp://10.0.0.1:1"), ("OMPI_MCA_orte_ess_num_procs", "2")];
+    assert_eq!(line(&of_outer, &plain), ("-n 1 a".to_owned(), String::new()), "an mpirun above us has set it");
     // The command line wins, by whichever option it says so.
     let alone = |words: &[&str]| line(&[], words);
     for (variable, value, words) in [

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rankrun_core::foreign_codes::Codes;
 use rankrun_core::hosts::{parse_file, parse_list};
+use rankrun_core::outer::is_outer_identity;
 use rankrun_core::suggest::nearest;
 
 use super::hosts::{Named, Places, Source};
@@ -309,6 +310,8 @@ impl Reader<'_> {
                 self.host_file(&origin, Path::new(value))?;
                 self.places.note(OPEN_MPI, true);
             }
+            mca::Parameter::Interface if value.to_str().is_some_and(mca::is_interface) => take("-iface", Some(value))?,
+            mca::Parameter::Interface => self.without.note(mca::NETWORK, &origin.name, &[value.to_owned()]),
             mca::Parameter::Agent => self.ssh[0] = Some(value.to_owned()),
             mca::Parameter::AgentWords => self.ssh[1] = Some(value.to_owned()),
             mca::Parameter::Without(what) => self.without.note(what, &origin.name, &[value.to_owned()]),
@@ -321,7 +324,8 @@ impl Reader<'_> {
         // Of two words of ours the later one counts.
         let (typed, words) = (self.typed.clone(), std::mem::take(&mut self.job));
         for (variable, value) in self.around.env.iter().filter(|(_, value)| !value.is_empty()) {
-            let Some(text) = variable.to_str() else { continue };
+            // What an outer mpirun has set is no wish of the user.
+            let Some(text) = variable.to_str().filter(|_| !is_outer_identity(variable)) else { continue };
             let name = text.strip_prefix("OMPI_MCA_").or_else(|| text.strip_prefix("PRTE_MCA_"));
             // Files of hosts are in the list of variables.
             let Some(name) = name.filter(|name| !name.ends_with("_default_hostfile")) else { continue };

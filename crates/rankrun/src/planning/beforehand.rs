@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rankrun_core::ExitCode;
+use rankrun_core::alone::is_launcher;
 use rankrun_core::job::OnGiveup;
 use rankrun_front::{HostsOrigin, Part, Plan};
 use rankrun_sys::errand::Errand;
@@ -12,8 +13,9 @@ use rankrun_sys::reason;
 
 use crate::message::Problem;
 use crate::plan::Surroundings;
-use crate::program;
-use crate::settings::{Given, Settings};
+use crate::settings::{AppSettings, Given, Settings};
+use crate::words::quote_all;
+use crate::{mpiexec, program, torchrun};
 
 /// What is wrong, and hints.
 type Words = (String, Vec<String>);
@@ -113,9 +115,9 @@ pub(crate) fn warnings(plan: &Plan, settings: &Settings, around: &Surroundings) 
     if is_member(plan) {
         return Vec::new();
     }
-    let gpus = idle_gpus(plan, settings, around);
+    let general = launchers(settings).into_iter().chain(idle_gpus(plan, settings, around));
     if !restart.is_on() {
-        return gpus.into_iter().collect();
+        return general.collect();
     }
     let named = |key: &str, text: String| problem(settings, key, text).text;
     let file = restart.progress_file.as_ref();
@@ -123,7 +125,28 @@ pub(crate) fn warnings(plan: &Plan, settings: &Settings, around: &Surroundings) 
     let no_scheduler = restart.on_giveup == OnGiveup::Requeue && around.variable("SLURM_JOB_ID").is_none();
     let requeue = "there is no scheduler to run the job again: SLURM_JOB_ID is not set";
     let file = file.map(|text| named("progress-file", text));
-    gpus.into_iter().chain(file).chain(no_scheduler.then(|| named("on-giveup", requeue.to_owned()))).collect()
+    general.chain(file).chain(no_scheduler.then(|| named("on-giveup", requeue.to_owned()))).collect()
+}
+
+/// Launchers that are the program of a job whose number of ranks nobody has given: they are hardly meant to be a rank.
+fn launchers(settings: &Settings) -> Vec<String> {
+    let is_counted = |app: &AppSettings| app.nproc.is_some() || settings.hosts.per_node.is_some();
+    let warned = settings.apps.iter().filter(|app| !is_counted(app)).filter_map(|app| {
+        let [program, words @ ..] = &app.command[..] else { return None };
+        let name = Path::new(program).file_name()?.to_str()?;
+        let has_dialect = mpiexec::is_name(program) || torchrun::is_name(program);
+        let instead = match has_dialect {
+            true => {
+                let words = quote_all(words);
+                format!("to replace it, write \"rankrun {} {words}\", and options of rankrun after its name", program.display())
+            }
+            false => format!("to replace it, write \"rankrun -n N PROGRAM\" without {name}"),
+        };
+        let is_one = has_dialect || is_launcher(name);
+        let text = || format!("{name} runs as the program of a rank, and starts processes of its own: {instead}; -n 1 is for a launcher that is meant to be a rank");
+        is_one.then(text)
+    });
+    warned.collect()
 }
 
 /// A Slurm allocation with a task on each node, as for a launcher that starts the ranks of a node itself, and with GPUs for more.
@@ -197,6 +220,31 @@ mod tests {
         assert_eq!(warned("8", "8(x2)", &[]), [""; 0]);
         for words in [&["--ppn", "gpu"], &["--ppn", "1"], &["-n", "2"], &["-H", "n1"]] {
             assert_eq!(warned("8", "1(x2)", words), [""; 0], "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_launcher_as_the_program_of_a_job_is_noted_unless_the_number_of_ranks_is_given() {
+        let noted = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let Ok(Invocation::Job(segments)) = read(words) else { panic!("a job") };
+            launchers(&crate::settings::resolve(&segments, &[]).expect("good settings")).join("; ")
+        };
+        assert_eq!(
+            noted("--timeout 60 mpirun -np 4 ./a"),
+            "mpirun runs as the program of a rank, and starts processes of its own: to replace it, write \"rankrun mpirun -np 4 ./a\", \
+             and options of rankrun after its name; -n 1 is for a launcher that is meant to be a rank"
+        );
+        for line in [
+            "-v /opt/bin/mpiexec.hydra ./a",
+            "--timeout 9 mpirun_rsh -np 2 ./a",
+            "-v mpiexec.gforker ./a",
+            "-v srun ./a",
+        ] {
+            assert!(!noted(line).is_empty(), "{line}");
+        }
+        for line in ["-n 1 mpirun ./a", "--ppn 1 mpirun ./a", "--timeout 9 env mpirun ./a", "-v ./mpirunner"] {
+            assert_eq!(noted(line), "", "{line}");
         }
     }
 }

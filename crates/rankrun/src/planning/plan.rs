@@ -189,6 +189,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     check_gpu_masks(&spec, here, around)?;
     check_programs(&spec, here, &settings.apps)?;
     let plan = Plan {
+        mpi_libraries: mpi_libraries(&spec),
         hosts,
         join: None,
         output: output(settings, world, around)?,
@@ -435,6 +436,18 @@ fn check_programs(spec: &JobSpec, here: Option<NodeRank>, settings: &[AppSetting
         }
     }
     Ok(())
+}
+
+/// The MPI library of each program that calls `MPI_Init`, as far as this machine has the file. One rank is a world of its own.
+fn mpi_libraries(spec: &JobSpec) -> Vec<Option<String>> {
+    let library = |(app, index): (&App, u32)| {
+        let is_wanted = spec.map.world_size() > 1 && app.wraps.is_empty();
+        let env = is_wanted.then(|| app_environment(spec, &known_facts(), AppIndex(index)))?;
+        let rank = spec.map.places().iter().find(|place| place.app == AppIndex(index))?.rank;
+        let path = env.get(OsStr::new("PATH")).map(OsString::as_os_str);
+        program::mpi_library(&app.command, path, Path::new(&spec.directory(rank)))
+    };
+    spec.apps.iter().zip(0..).map(library).collect()
 }
 
 /// Ranks that are started again one by one cannot be those of an MPI program.

@@ -6,7 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rankrun_core::ExitCode;
+use rankrun_core::alone::{INITS, LINKED, is_launcher, is_linked_library, is_prefix};
 use rankrun_core::suggest::nearest;
+use rankrun_stacks::{Origin, origin};
 use rankrun_sys::exec::{ResolveError, resolve};
 
 use crate::message::Problem;
@@ -23,6 +25,29 @@ pub(crate) fn find(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Result
     match interpreter(&file) {
         Some(interpreter) if !Path::new(&interpreter).exists() => Err(missing_interpreter(command, &interpreter)),
         _ => Ok(file),
+    }
+}
+
+/// The MPI library of a command whose program calls `MPI_Init`, as far as its file tells. `None` for one that runs a launcher,
+/// and for scripts.
+pub(crate) fn mpi_library(command: &[OsString], path: Option<&OsStr>, wdir: &Path) -> Option<String> {
+    let name = |word: &OsStr| Path::new(word).file_name().and_then(OsStr::to_str).map(str::to_owned);
+    let mut programs = command.iter().filter(|word| !word.as_bytes().starts_with(b"-"));
+    let mut word = programs.next()?;
+    loop {
+        let called = name(word).unwrap_or_default();
+        if is_launcher(&called) {
+            return None;
+        }
+        if !is_prefix(&called) {
+            let file = resolve(word, path, wdir).ok()?;
+            return match origin(&file, &INITS, is_linked_library)? {
+                Origin::Shared(name) => Some(name),
+                Origin::Linked => Some(LINKED.to_owned()),
+            };
+        }
+        // After its options, their values and variables.
+        word = programs.find(|word| !word.as_bytes().contains(&b'=') && resolve(word, path, wdir).is_ok())?;
     }
 }
 

@@ -11,6 +11,14 @@ const PAGE_MAP: u64 = 512 << 10;
 /// Bits of a page's entry: it is in memory, or in swap.
 const TOUCHED: u64 = 3 << 62;
 
+/// What a process has mapped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mapped {
+    pub library: Option<Library>,
+    /// Another file is mapped whose path was asked for.
+    pub has_file: bool,
+}
+
 /// A library that a process has mapped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Library {
@@ -18,13 +26,11 @@ pub struct Library {
     pub name: String,
     /// Pages of its uninitialised data that the process has touched.
     pub touched: usize,
-    /// Another file is mapped whose path was asked for.
-    pub has_file: bool,
 }
 
-/// The first library of a process whose file name is wanted, with a look for another file by its path. `None` if there is none,
-/// or the process may not be read.
-pub fn library(pid: i32, is_wanted: impl Fn(&str) -> bool, is_file: impl Fn(&str) -> bool) -> Option<Library> {
+/// The first library of a process whose file name is wanted, with a look for another file by its path. `None` if the process
+/// may not be read.
+pub fn mapped(pid: i32, is_wanted: impl Fn(&str) -> bool, is_file: impl Fn(&str) -> bool) -> Option<Mapped> {
     let mut maps = Vec::new();
     File::open(format!("/proc/{pid}/maps")).ok()?.take(MAPPINGS).read_to_end(&mut maps).ok()?;
     let maps = String::from_utf8_lossy(&maps);
@@ -50,13 +56,13 @@ pub fn library(pid: i32, is_wanted: impl Fn(&str) -> bool, is_file: impl Fn(&str
         has_file |= is_file(path);
         let is_known = found.as_ref().is_some_and(|library| library.name == name);
         if is_known || (found.is_none() && path.starts_with('/') && is_wanted(name)) {
-            found.get_or_insert_with(|| Library { name: name.to_owned(), touched: 0, has_file: false });
+            found.get_or_insert_with(|| Library { name: name.to_owned(), touched: 0 });
             end = Some(to);
         } else {
             end = None;
         }
     }
-    found.map(|library| Library { has_file, ..library })
+    Some(Mapped { library: found, has_file })
 }
 
 /// The pages of a range of addresses that are in memory or in swap.
@@ -81,9 +87,10 @@ mod tests {
     fn the_c_library_of_this_process_is_found_and_used() {
         let is_libc = |name: &str| name.starts_with("libc.so") || name.starts_with("libc-");
         let pid = std::process::id() as i32;
-        let library = library(pid, is_libc, |path| path.contains("/libgcc_s")).expect("linked to it");
-        assert!(library.touched > 0, "{library:?}");
-        assert_eq!(super::library(pid, |name| name == "libmpi.so.40", |_| false), None);
-        assert_eq!(super::library(i32::MAX, is_libc, |_| false), None);
+        let found = mapped(pid, is_libc, |path| path.contains("/libc.so")).expect("it is this process");
+        assert!(found.library.is_some_and(|library| library.touched > 0) && found.has_file);
+        let nothing = Mapped { library: None, has_file: false };
+        assert_eq!(mapped(pid, |name| name == "libmpi.so.40", |_| false), Some(nothing));
+        assert_eq!(mapped(i32::MAX, is_libc, |_| false), None);
     }
 }
