@@ -77,9 +77,14 @@ fn main() -> ExitCode {
 
 fn print_score() {
     let looks = FIRST_LOOKS.lock().expect("nobody panics with it");
-    let wrong: Vec<(&String, &String)> = looks.iter().filter_map(|(name, fault)| Some((name, fault.as_ref()?))).collect();
+    let wrong: Vec<(&String, &String)> =
+        looks.iter().filter_map(|(name, fault)| Some((name, fault.as_ref()?))).collect();
     if !looks.is_empty() {
-        println!("first look: odd rank, place and kind are right of {} of {} hangs", looks.len() - wrong.len(), looks.len());
+        println!(
+            "first look: odd rank, place and kind are right of {} of {} hangs",
+            looks.len() - wrong.len(),
+            looks.len()
+        );
     }
     for (name, fault) in wrong {
         println!("  {name}: {fault}");

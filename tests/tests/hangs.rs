@@ -8,7 +8,8 @@ use std::time::Duration;
 use rankrun_core::report::Report;
 use rankrun_tests::processes::Process;
 use rankrun_tests::{
-    Ended, Environment, Job, Running, Stdin, compile, full_scale, monotonic, processes, rankrun, scratch, wait_until,
+    Ended, Environment, Job, Running, Stdin, compile, full_scale, monotonic, processes, rankrun, scratch, skip,
+    slowness, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -461,4 +462,54 @@ fn an_agent_that_is_killed_in_a_look_ends_the_job_as_always() {
         // It has an answer, or was told that the job is gone.
         let _ = asking.wait();
     }
+}
+
+/// Rank 1 polls under this command; looks are quick, say who traces it and do not call it odd, and the job ends as always.
+fn look_at_traced_rank(tracer: &str, command: &str) {
+    let Some(mpich) = Environment::find("mpich") else { return };
+    if !["/usr/bin", "/bin", "/usr/local/bin"].iter().any(|directory| Path::new(directory).join(tracer).exists()) {
+        return skip(&format!("there is no {tracer}"));
+    }
+    let polls = compile(&mpich.program("mpicc"), &["-O1", "-g"], &programs().join("polls.c"), "polls-mpich");
+    let directory = scratch();
+    let go = directory.join("go");
+    let (program, libraries) = (polls.display(), mpich.libraries().display().to_string());
+    let script = format!("if [ $RANK = 1 ]; then exec {command} {program} {0}; fi; exec {program} {0}", go.display());
+    let job = Job::new(["-n", "3", "--stdin", "none", "sh", "-c", &script]).env("LD_LIBRARY_PATH", libraries);
+    let running = job.start();
+    let job = id(&running);
+    let why = format!("not seen: {tracer}");
+    let mut last = String::new();
+    let is_seen = wait_until(BOUND, || {
+        last = String::from_utf8(ask(&["stacks", &job])).expect("text");
+        let line = last.lines().find(|line| line.contains(&why))?;
+        (line.contains(" 1 ") && last.contains("MPI_Barrier")).then_some(())
+    });
+    assert!(is_seen.is_some(), "{last}");
+    for _ in 0..full_scale(40, 4) {
+        let began = monotonic();
+        let told = String::from_utf8(ask(&["stacks", &job])).expect("text");
+        let took = monotonic().saturating_sub(began);
+        assert!(took <= Duration::from_secs(3) * slowness(), "{took:?}\n{told}");
+        assert!(told.contains(&why) && told.contains("MPI_Barrier"), "{told}");
+        assert!(!told.contains("odd "), "{told}");
+    }
+    let began = monotonic();
+    let table: Value = serde_json::from_slice(&ask(&["stacks", &job, "--json"])).expect("JSON");
+    assert!(monotonic().saturating_sub(began) <= Duration::from_secs(3) * slowness());
+    assert_eq!(table["table"]["odd"], Value::Array(Vec::new()));
+    File::create(&go).expect("the directory is ours");
+    let ended = running.finish(BOUND);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    fs::remove_dir_all(&directory).expect("the directory is ours");
+}
+
+#[test]
+fn looks_at_a_polling_rank_under_strace_are_quick() {
+    look_at_traced_rank("strace", "strace -f -o /dev/null");
+}
+
+#[test]
+fn looks_at_a_polling_rank_under_gdb_are_quick() {
+    look_at_traced_rank("gdb", "gdb -q -batch -ex run --args");
 }

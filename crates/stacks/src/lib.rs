@@ -28,6 +28,7 @@ mod symbols;
 use std::time::Duration;
 
 pub use look::Looker;
+pub use reason::tracer_of;
 
 /// What a look may cost.
 #[derive(Clone, PartialEq, Eq, Debug)]

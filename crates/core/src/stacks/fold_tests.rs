@@ -458,6 +458,10 @@ fn a_futex_is_a_lock_or_the_end_of_a_thread_however_it_is_reached() {
         Wait::Thread
     );
     assert_eq!(wait("semop", "semop@libc.so.6 < take main.c:2"), Wait::Lock);
+    let of_go = "runtime/internal/syscall.Syscall6 < syscall.Syscall < main.wait main.go:12";
+    assert_eq!(wait("flock /data/lock", of_go), Wait::Lock);
+    assert_eq!(wait("waitid", of_go), Wait::Process);
+    assert_eq!(wait("read pipe:[7]", of_go), Wait::Event);
     assert_eq!(wait("futex", "futex@libc.so.6 < Thread.join threading.py:1112 < main train.py:9"), Wait::Thread);
     let parked =
         "runtime.futex < runtime.notesleep < runtime.mPark < runtime.stopm < runtime.findRunnable < runtime.schedule";
