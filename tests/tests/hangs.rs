@@ -281,6 +281,42 @@ fn a_stall_is_told_once_and_the_job_goes_on() {
     running.finish(BOUND);
 }
 
+#[test]
+fn one_rank_in_an_endless_loop_is_told_of_with_a_doubt() {
+    let Some(mpich) = Environment::find("mpich") else { return };
+    let text = "from mpi4py import MPI\nw = MPI.COMM_WORLD\nw.Barrier()\nwhile w.rank == 1: pass\nw.Barrier()";
+    let python = mpich.program("python");
+    let running = Job::new(["-n", "3", "--stall", "3s:warn", &python, "-c", text]).start();
+    let stderr = || String::from_utf8_lossy(&running.stderr_so_far()).into_owned();
+    let told = wait_until(BOUND, || stderr().contains("rank 1 computes and may go on").then_some(()));
+    assert!(told.is_some(), "{}", stderr());
+    assert!(stderr().contains("odd     rank 1 on "), "{}", stderr());
+    processes::send(running.front(), Signal::TERM);
+    running.finish(BOUND);
+}
+
+/// Ends its process when the test does, also if that panics.
+struct Loop(Child);
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_stall_on_a_busy_machine_ends_the_job() {
+    let Some(command) = MPICH.command("takes_a_lock_twice", Path::new("none")) else { return };
+    let start = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().map(Loop).expect("sh can be started");
+    let cpus = std::thread::available_parallelism().map_or(2, usize::from);
+    let _loops: Vec<Loop> = (0..2 * cpus).map(|_| start()).collect();
+    let arguments = ["-n", "3", "--stall", "3s:kill"].map(str::to_owned).into_iter().chain(command);
+    let ended = Job::new(arguments).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND * slowness()).run();
+    assert_eq!(ended.code, Some(122), "{}", ended.stderr_text());
+    assert!(!ended.stderr_text().contains("could not be looked into"), "{}", ended.stderr_text());
+}
+
 /// What works without a word, and must not be taken for a stall.
 fn silent_programs(directory: &Path) -> Vec<(&'static str, Vec<String>)> {
     let shell = |text: &str| ["sh", "-c", text].map(str::to_owned).to_vec();

@@ -53,26 +53,28 @@ impl Looker {
 
     /// Where a process is, and what it has started. What could not be seen is said in the result.
     pub fn look(&mut self, pid: Pid) -> ProcessStack {
-        self.look_until(pid, Instant::now() + self.bounds.per_process)
+        self.look_until(pid, pid, Instant::now() + self.bounds.per_process)
     }
 
-    /// The same, if the time for it does not end before.
-    pub fn look_until(&mut self, pid: Pid, until: Instant) -> ProcessStack {
+    /// The same, if the time for it does not end before. `leader`: the first process of the rank, such as a shell that has started `pid`
+    /// with another stdin.
+    pub fn look_until(&mut self, pid: Pid, leader: Pid, until: Instant) -> ProcessStack {
         let until = until.min(Instant::now() + self.bounds.per_process);
-        let Seen { threads, interpreter, unseen, stopped } = self.see(pid.0, self.bounds.threads, until);
-        let others = self.others(pid.0, until);
+        let mut stdin: Vec<PathBuf> = [pid, leader].into_iter().filter_map(|pid| stdin_of(pid.0)).collect();
+        stdin.dedup();
+        let Seen { threads, interpreter, unseen, stopped } = self.see(pid.0, self.bounds.threads, &stdin, until);
+        let others = self.others(pid.0, &stdin, until);
         let stopped_us = u32::try_from(stopped.as_micros()).unwrap_or(u32::MAX);
         let (command, written) = (command(living(pid.0)), written(pid.0));
         ProcessStack { pid, command, interpreter, threads, others, unseen, stopped_us, written }
     }
 
-    fn others(&mut self, pid: i32, until: Instant) -> Vec<OtherProcess> {
-        let stdin = stdin_of(pid);
+    fn others(&mut self, pid: i32, stdin: &[PathBuf], until: Instant) -> Vec<OtherProcess> {
         let others = proc::descendants(pid).into_iter().take(self.bounds.others);
-        others.map(|process| self.other(process, stdin.as_ref(), until)).collect()
+        others.map(|process| self.other(process, stdin, until)).collect()
     }
 
-    fn other(&mut self, process: proc::Process, stdin: Option<&PathBuf>, until: Instant) -> OtherProcess {
+    fn other(&mut self, process: proc::Process, stdin: &[PathBuf], until: Instant) -> OtherProcess {
         let mut other = OtherProcess {
             pid: Pid(process.pid),
             parent: Pid(process.parent),
@@ -94,7 +96,7 @@ impl Looker {
         // The stdin of a program in a pipeline is written by another process of the rank.
         let calls: Vec<String> = threads.iter().filter_map(|thread| in_kernel(thread, stdin)).collect();
         other.limit_ms = threads.iter().filter_map(limit_ms).max();
-        let mut seen = self.see(process.pid, 1, until);
+        let mut seen = self.see(process.pid, 1, stdin, until);
         if !seen.threads.is_empty() {
             other.frames = seen.threads.swap_remove(0).frames;
         }
@@ -109,7 +111,7 @@ impl Looker {
     }
 
     /// Looks into at most `most` threads of a process.
-    fn see(&mut self, pid: i32, most: usize, until: Instant) -> Seen {
+    fn see(&mut self, pid: i32, most: usize, stdin: &[PathBuf], until: Instant) -> Seen {
         let mut seen =
             Seen { threads: Vec::new(), interpreter: Interpreter::None, unseen: None, stopped: Duration::ZERO };
         let threads = threads_until(pid, most, until);
@@ -131,14 +133,16 @@ impl Looker {
                 reason::of_refusal(living)
             };
             seen.unseen = Some(why);
-            seen.threads = threads.into_iter().map(|thread| stack(pid, thread, Vec::new(), false, true)).collect();
+            seen.threads =
+                threads.into_iter().map(|thread| stack(pid, thread, Vec::new(), false, true, stdin)).collect();
             return seen;
         }
         if Instant::now() >= until {
             // What is known of its threads costs nothing more.
             let why = reason::tracer_of(living).unwrap_or_else(|| LATE.to_owned());
             seen.unseen = Some(why);
-            seen.threads = threads.into_iter().map(|thread| stack(pid, thread, Vec::new(), false, true)).collect();
+            seen.threads =
+                threads.into_iter().map(|thread| stack(pid, thread, Vec::new(), false, true, stdin)).collect();
             return seen;
         }
         let program =
@@ -162,7 +166,7 @@ impl Looker {
                     let native = unwound.map(|stack| (stacks.frames(&stack), stack.is_cut)).unwrap_or_default();
                     let is_whole = self.bounds.is_native_whole;
                     let frames = merge::merge(&native.0, &runs, native.1, is_whole);
-                    seen.threads.push(merged(pid, thread, frames, native.1, python.as_ref()));
+                    seen.threads.push(merged(pid, thread, frames, native.1, python.as_ref(), stdin));
                 }
                 Err(Missed::Gone) => {}
                 Err(missed) => {
@@ -172,7 +176,7 @@ impl Looker {
                         Missed::Asleep | Missed::Gone => None,
                     };
                     seen.unseen = seen.unseen.or(why);
-                    seen.threads.push(stack(pid, thread, Vec::new(), false, true));
+                    seen.threads.push(stack(pid, thread, Vec::new(), false, true, stdin));
                 }
             }
         }
@@ -230,16 +234,30 @@ fn runs(codes: Option<&mut Codes<'_>>, copied: &Result<Copied, Missed>) -> Vec<V
 }
 
 /// One stack of a thread's native frames, which may be cut, and its Python frames.
-fn merged(pid: i32, thread: Thread, frames: Vec<Frame>, is_cut: bool, python: Option<&RawFrames>) -> ThreadStack {
+fn merged(
+    pid: i32,
+    thread: Thread,
+    frames: Vec<Frame>,
+    is_cut: bool,
+    python: Option<&RawFrames>,
+    stdin: &[PathBuf],
+) -> ThreadStack {
     // All of Python is there, whatever is missing of what it is called from.
     let is_cut = is_cut && python.is_none_or(|python| python.is_cut || python.runs.is_empty());
-    stack(pid, thread, frames, python.is_some_and(|python| python.holds_gil), is_cut)
+    stack(pid, thread, frames, python.is_some_and(|python| python.holds_gil), is_cut, stdin)
 }
 
-fn stack(pid: i32, thread: Thread, frames: Vec<Frame>, holds_gil: bool, is_cut: bool) -> ThreadStack {
+fn stack(
+    pid: i32,
+    thread: Thread,
+    frames: Vec<Frame>,
+    holds_gil: bool,
+    is_cut: bool,
+    stdin: &[PathBuf],
+) -> ThreadStack {
     let is_main = thread.tid == pid;
     let is_idle = idle::is_idle(is_main, thread.state, &thread.name, &frames);
-    let kernel = in_kernel(&thread, stdin_of(pid).as_ref());
+    let kernel = in_kernel(&thread, stdin);
     let limit_ms = limit_ms(&thread);
     ThreadStack {
         tid: Pid(thread.tid),
@@ -257,8 +275,8 @@ fn stack(pid: i32, thread: Thread, frames: Vec<Frame>, holds_gil: bool, is_cut: 
 }
 
 /// The system call, for calls on a descriptor also what it is; for one that waits for a disk, or in an
-/// uninterruptible sleep, also the place in the kernel. `stdin`: that of the rank.
-fn in_kernel(thread: &Thread, stdin: Option<&PathBuf>) -> Option<String> {
+/// uninterruptible sleep, also the place in the kernel. `stdin`: what the rank may read as its stdin.
+fn in_kernel(thread: &Thread, stdin: &[PathBuf]) -> Option<String> {
     let pid = thread.tid;
     let memory = Memory { pid };
     let call = thread.call.and_then(|call| call.restarted(thread.wchan.as_deref(), memory)).and_then(|call| {
@@ -270,8 +288,8 @@ fn in_kernel(thread: &Thread, stdin: Option<&PathBuf>) -> Option<String> {
         }
         let file = |fd: i32| fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok();
         let reads = call.reads(memory);
-        let is_stdin = |fd: &i32| stdin.is_some() && file(*fd).as_ref() == stdin;
-        if let (Some(stdin), true) = (stdin, reads.iter().any(is_stdin)) {
+        let is_stdin = |fd: &i32| file(*fd).filter(|file| stdin.contains(file));
+        if let Some(stdin) = reads.iter().find_map(is_stdin) {
             return Some(match reads.len() {
                 1 => format!("{name} {AT_STDIN}, {}", stdin.display()),
                 _ => format!("{name} {AT_STDIN} and others, {}", stdin.display()),

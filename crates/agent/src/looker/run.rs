@@ -142,7 +142,7 @@ fn look(looker: &mut Looker, subject: Subject, until: Instant) -> ProcessStack {
     if ProcessId::of(subject.pid) != Some(subject.id()) {
         return ProcessStack::not_seen(Pid(subject.pid), "it has ended");
     }
-    looker.look_until(Pid(program_of(subject)), until)
+    looker.look_until(Pid(program_of(subject)), Pid(subject.pid), until)
 }
 
 /// The process of interest: of a wrapper, the program that it waits for.

@@ -474,6 +474,21 @@ fn a_futex_is_a_lock_or_the_end_of_a_thread_however_it_is_reached() {
 }
 
 #[test]
+fn ranks_whose_other_threads_differ_are_not_called_alike() {
+    let with = |number: u32, thread: &str| {
+        let mut seen =
+            rank_in(number, Sleeping, "futex for the end of thread 7", "pthread_join@libc.so.6 < main a.c:9");
+        another(&mut seen, "worker", Sleeping, thread);
+        seen
+    };
+    let (locked, reads) = ("pthread_mutex_lock@libc.so.6 < move a.c:3", "read@libc.so.6 < serve a.c:5");
+    let remark = |seen: &[Seen]| fold(seen, &[]).remark.unwrap_or_default();
+    assert_eq!(remark(&[with(0, locked), with(1, locked)]), "all alike");
+    let differ = "the threads shown are alike, and others differ from rank to rank: --rank shows all threads";
+    assert_eq!(remark(&[with(0, reads), with(1, locked), with(2, reads)]), differ);
+}
+
+#[test]
 fn a_thread_that_computes_is_shown_where_the_main_one_waits_for_it() {
     let main = |text: &str| {
         let mut seen = rank_in(0, Sleeping, "futex for the end of thread 7", text);
