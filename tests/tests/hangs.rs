@@ -8,7 +8,8 @@ use std::time::Duration;
 use rankrun_core::report::Report;
 use rankrun_tests::processes::Process;
 use rankrun_tests::{
-    Ended, Environment, Job, Running, Stdin, compile, full_scale, monotonic, processes, rankrun, scratch, wait_until,
+    Ended, Environment, Job, Running, Stdin, compile, full_scale, monotonic, processes, rankrun, scratch, skip,
+    slowness, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -280,6 +281,42 @@ fn a_stall_is_told_once_and_the_job_goes_on() {
     running.finish(BOUND);
 }
 
+#[test]
+fn one_rank_in_an_endless_loop_is_told_of_with_a_doubt() {
+    let Some(mpich) = Environment::find("mpich") else { return };
+    let text = "from mpi4py import MPI\nw = MPI.COMM_WORLD\nw.Barrier()\nwhile w.rank == 1: pass\nw.Barrier()";
+    let python = mpich.program("python");
+    let running = Job::new(["-n", "3", "--stall", "3s:warn", &python, "-c", text]).start();
+    let stderr = || String::from_utf8_lossy(&running.stderr_so_far()).into_owned();
+    let told = wait_until(BOUND, || stderr().contains("rank 1 computes and may go on").then_some(()));
+    assert!(told.is_some(), "{}", stderr());
+    assert!(stderr().contains("odd     rank 1 on "), "{}", stderr());
+    processes::send(running.front(), Signal::TERM);
+    running.finish(BOUND);
+}
+
+/// Ends its process when the test does, also if that panics.
+struct Loop(Child);
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_stall_on_a_busy_machine_ends_the_job() {
+    let Some(command) = MPICH.command("takes_a_lock_twice", Path::new("none")) else { return };
+    let start = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().map(Loop).expect("sh can be started");
+    let cpus = std::thread::available_parallelism().map_or(2, usize::from);
+    let _loops: Vec<Loop> = (0..2 * cpus).map(|_| start()).collect();
+    let arguments = ["-n", "3", "--stall", "3s:kill"].map(str::to_owned).into_iter().chain(command);
+    let ended = Job::new(arguments).env("PYTHONDONTWRITEBYTECODE", "1").bound(BOUND * slowness()).run();
+    assert_eq!(ended.code, Some(122), "{}", ended.stderr_text());
+    assert!(!ended.stderr_text().contains("could not be looked into"), "{}", ended.stderr_text());
+}
+
 /// What works without a word, and must not be taken for a stall.
 fn silent_programs(directory: &Path) -> Vec<(&'static str, Vec<String>)> {
     let shell = |text: &str| ["sh", "-c", text].map(str::to_owned).to_vec();
@@ -461,4 +498,54 @@ fn an_agent_that_is_killed_in_a_look_ends_the_job_as_always() {
         // It has an answer, or was told that the job is gone.
         let _ = asking.wait();
     }
+}
+
+/// Rank 1 polls under this command; looks are quick, say who traces it and do not call it odd, and the job ends as always.
+fn look_at_traced_rank(tracer: &str, command: &str) {
+    let Some(mpich) = Environment::find("mpich") else { return };
+    if !["/usr/bin", "/bin", "/usr/local/bin"].iter().any(|directory| Path::new(directory).join(tracer).exists()) {
+        return skip(&format!("there is no {tracer}"));
+    }
+    let polls = compile(&mpich.program("mpicc"), &["-O1", "-g"], &programs().join("polls.c"), "polls-mpich");
+    let directory = scratch();
+    let go = directory.join("go");
+    let (program, libraries) = (polls.display(), mpich.libraries().display().to_string());
+    let script = format!("if [ $RANK = 1 ]; then exec {command} {program} {0}; fi; exec {program} {0}", go.display());
+    let job = Job::new(["-n", "3", "--stdin", "none", "sh", "-c", &script]).env("LD_LIBRARY_PATH", libraries);
+    let running = job.start();
+    let job = id(&running);
+    let why = format!("not seen: {tracer}");
+    let mut last = String::new();
+    let is_seen = wait_until(BOUND, || {
+        last = String::from_utf8(ask(&["stacks", &job])).expect("text");
+        let line = last.lines().find(|line| line.contains(&why))?;
+        (line.contains(" 1 ") && last.contains("MPI_Barrier")).then_some(())
+    });
+    assert!(is_seen.is_some(), "{last}");
+    for _ in 0..full_scale(40, 4) {
+        let began = monotonic();
+        let told = String::from_utf8(ask(&["stacks", &job])).expect("text");
+        let took = monotonic().saturating_sub(began);
+        assert!(took <= Duration::from_secs(3) * slowness(), "{took:?}\n{told}");
+        assert!(told.contains(&why) && told.contains("MPI_Barrier"), "{told}");
+        assert!(!told.contains("odd "), "{told}");
+    }
+    let began = monotonic();
+    let table: Value = serde_json::from_slice(&ask(&["stacks", &job, "--json"])).expect("JSON");
+    assert!(monotonic().saturating_sub(began) <= Duration::from_secs(3) * slowness());
+    assert_eq!(table["table"]["odd"], Value::Array(Vec::new()));
+    File::create(&go).expect("the directory is ours");
+    let ended = running.finish(BOUND);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    fs::remove_dir_all(&directory).expect("the directory is ours");
+}
+
+#[test]
+fn looks_at_a_polling_rank_under_strace_are_quick() {
+    look_at_traced_rank("strace", "strace -f -o /dev/null");
+}
+
+#[test]
+fn looks_at_a_polling_rank_under_gdb_are_quick() {
+    look_at_traced_rank("gdb", "gdb -q -batch -ex run --args");
 }

@@ -70,6 +70,27 @@ const NAMES: [&str; 13] = [
     "libfabric",
 ];
 
+/// The same of the threads that a Java machine has besides the program's. Some of them wait with time limits.
+const OF_JAVA: [&str; 15] = [
+    "VM Thread",
+    "VM Periodic Tas",
+    "GC Thread#",
+    "G1 ",
+    "C1 CompilerThre",
+    "C2 CompilerThre",
+    "Sweeper thread",
+    "Service Thread",
+    "Notification Th",
+    "Monitor Deflati",
+    "Signal Dispatch",
+    "Reference Handl",
+    "Common-Cleaner",
+    "Attach Listener",
+    "process reaper",
+];
+/// The object file of a Java machine.
+const JAVA: [&str; 1] = ["libjvm.so"];
+
 /// Python functions that such threads wait in, and their files: an executor's worker, the feeder of a queue, tqdm.
 const PYTHON: [(&str, &str); 7] = [
     ("_ResourceSharer._serve", "resource_sharer.py"),
@@ -112,6 +133,10 @@ pub(crate) fn is_idle(is_main: bool, state: ThreadState, name: &str, frames: &[F
     };
     let is_known =
         |frame: &Frame| FUNCTIONS.iter().any(|known| frame.function.starts_with(known)) || has_file(frame, &FILES);
+    let is_of_java = || frames.iter().any(|frame| has_file(frame, &JAVA));
+    if OF_JAVA.iter().any(|known| name.starts_with(known)) && is_of_java() {
+        return true;
+    }
     // What it has called from there only waits: else it works, and its work may be what hangs.
     let inner = frames.iter().take_while(|frame| is_known(frame) || has_file(frame, &WAITING)).count();
     let is_wholly_known = inner == frames.len();
@@ -139,6 +164,15 @@ mod tests {
         ];
         assert!(!is_idle(false, ThreadState::Sleeping, "pt_gloo_runloop", &frames));
         assert!(is_idle(false, ThreadState::Sleeping, "cuda-EvtHandlr", &frames[..1]));
+    }
+
+    #[test]
+    fn the_threads_of_a_java_machine_are_idle_and_those_of_its_program_are_not() {
+        let frames = [frame("futex", "libc.so.6", false), frame("Monitor::wait", "libjvm.so", false)];
+        assert!(is_idle(false, ThreadState::Sleeping, "Common-Cleaner", &frames));
+        assert!(is_idle(false, ThreadState::Sleeping, "GC Thread#0", &frames));
+        assert!(!is_idle(false, ThreadState::Sleeping, "Thread-0", &frames));
+        assert!(!is_idle(false, ThreadState::Sleeping, "Common-Cleaner", &frames[..1]));
     }
 
     #[test]

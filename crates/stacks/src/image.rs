@@ -26,6 +26,8 @@ pub(crate) struct Image {
     pub(crate) build_id: Option<Vec<u8>>,
     /// Whether it belongs to a Python interpreter.
     pub(crate) is_python: bool,
+    /// Whether it is a program of Go.
+    pub(crate) is_go: bool,
     data: &'static [u8],
     segments: Vec<Segment>,
     symbols: Symbols,
@@ -60,12 +62,14 @@ impl Image {
             })
             .collect();
         let build_id = elf.build_id().ok().flatten().map(<[u8]>::to_vec);
+        let is_go = [".go.buildinfo", ".gopclntab"].iter().any(|name| elf.section_by_name(name).is_some());
         let is_python = name.starts_with("python") || name.starts_with("libpython");
         Some(Image {
             name,
             entry: elf.entry(),
             build_id,
             is_python,
+            is_go,
             data,
             segments,
             symbols: Symbols::default(),

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 pub use library::{Origin, origin};
 pub use look::Looker;
+pub use reason::tracer_of;
 
 /// What a look may cost.
 #[derive(Clone, PartialEq, Eq, Debug)]

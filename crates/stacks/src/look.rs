@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use rankrun_core::stacks::calls::is_for_disk;
 use rankrun_core::stacks::{
-    END_OF_THREAD, Frame, Interpreter, OtherProcess, ProcessStack, ThreadStack, ThreadState, UNTIL_A_TIME,
-    WITHOUT_FILES, is_sleep,
+    AT_STDIN, END_OF_THREAD, Frame, Interpreter, OtherProcess, ProcessStack, ThreadStack, ThreadState, UNTIL_A_TIME,
+    WITHOUT_FILES, is_at_stdin, is_sleep,
 };
 use rankrun_core::{Pid, WorkerStatus};
 use rankrun_sys::proc;
@@ -53,47 +53,68 @@ impl Looker {
 
     /// Where a process is, and what it has started. What could not be seen is said in the result.
     pub fn look(&mut self, pid: Pid) -> ProcessStack {
-        let until = Instant::now() + self.bounds.per_process;
-        let Seen { threads, interpreter, unseen, stopped } = self.see(pid.0, self.bounds.threads, until);
-        let others = self.others(pid.0, until);
+        self.look_until(pid, pid, Instant::now() + self.bounds.per_process)
+    }
+
+    /// The same, if the time for it does not end before. `leader`: the first process of the rank, such as a shell that has started `pid`
+    /// with another stdin.
+    pub fn look_until(&mut self, pid: Pid, leader: Pid, until: Instant) -> ProcessStack {
+        let until = until.min(Instant::now() + self.bounds.per_process);
+        let mut stdin: Vec<PathBuf> = [pid, leader].into_iter().filter_map(|pid| stdin_of(pid.0)).collect();
+        stdin.dedup();
+        let Seen { threads, interpreter, unseen, stopped } = self.see(pid.0, self.bounds.threads, &stdin, until);
+        let others = self.others(pid.0, &stdin, until);
         let stopped_us = u32::try_from(stopped.as_micros()).unwrap_or(u32::MAX);
         let (command, written) = (command(living(pid.0)), written(pid.0));
         ProcessStack { pid, command, interpreter, threads, others, unseen, stopped_us, written }
     }
 
-    fn others(&mut self, pid: i32, until: Instant) -> Vec<OtherProcess> {
-        let mut others = Vec::new();
-        let stdin = stdin_of(pid);
-        for process in proc::descendants(pid).into_iter().take(self.bounds.others) {
-            // Before it is stopped: after that it may be on its way back into its call.
-            let threads = capture::tids(process.pid).into_iter().take(OTHER_THREADS);
-            let calls: Vec<String> = threads.filter_map(|tid| in_kernel(&capture::thread(process.pid, tid)?)).collect();
-            let is_at_stdin = calls.iter().any(|call| call.starts_with("read stdin"));
-            let mut seen = self.see(process.pid, 1, until);
-            let frames = if seen.threads.is_empty() { Vec::new() } else { seen.threads.swap_remove(0).frames };
-            let name = command(living(process.pid));
-            others.push(OtherProcess {
-                pid: Pid(process.pid),
-                parent: Pid(process.parent),
-                command: if name.is_empty() { process.name } else { name },
-                state: kernel::state(process.state),
-                status: proc::exit_status(process.pid).map(WorkerStatus::of_wait),
-                unseen: if frames.is_empty() { seen.unseen } else { None },
-                frames,
-                sleeps: calls.iter().any(|call| is_sleep(call)),
-                // That of a pipeline is written by another process of the rank.
-                reads_stdin: is_at_stdin && stdin.is_some() && stdin_of(process.pid) == stdin,
-            });
+    fn others(&mut self, pid: i32, stdin: &[PathBuf], until: Instant) -> Vec<OtherProcess> {
+        let others = proc::descendants(pid).into_iter().take(self.bounds.others);
+        others.map(|process| self.other(process, stdin, until)).collect()
+    }
+
+    fn other(&mut self, process: proc::Process, stdin: &[PathBuf], until: Instant) -> OtherProcess {
+        let mut other = OtherProcess {
+            pid: Pid(process.pid),
+            parent: Pid(process.parent),
+            command: process.name,
+            state: kernel::state(process.state),
+            status: proc::exit_status(process.pid).map(WorkerStatus::of_wait),
+            unseen: None,
+            frames: Vec::new(),
+            sleeps: false,
+            limit_ms: None,
+            reads_stdin: false,
+        };
+        if Instant::now() >= until {
+            other.unseen = Some(LATE.to_owned());
+            return other;
         }
-        others
+        // Before it is stopped: after that it may be on its way back into its call.
+        let threads = threads_until(process.pid, OTHER_THREADS, until);
+        // The stdin of a program in a pipeline is written by another process of the rank.
+        let calls: Vec<String> = threads.iter().filter_map(|thread| in_kernel(thread, stdin)).collect();
+        other.limit_ms = threads.iter().filter_map(limit_ms).max();
+        let mut seen = self.see(process.pid, 1, stdin, until);
+        if !seen.threads.is_empty() {
+            other.frames = seen.threads.swap_remove(0).frames;
+        }
+        let name = command(living(process.pid));
+        if !name.is_empty() {
+            other.command = name;
+        }
+        other.unseen = seen.unseen.filter(|_| other.frames.is_empty());
+        other.sleeps = calls.iter().any(|call| is_sleep(call));
+        other.reads_stdin = calls.iter().any(|call| is_at_stdin(call));
+        other
     }
 
     /// Looks into at most `most` threads of a process.
-    fn see(&mut self, pid: i32, most: usize, until: Instant) -> Seen {
+    fn see(&mut self, pid: i32, most: usize, stdin: &[PathBuf], until: Instant) -> Seen {
         let mut seen =
             Seen { threads: Vec::new(), interpreter: Interpreter::None, unseen: None, stopped: Duration::ZERO };
-        let tids = capture::tids(pid);
-        let threads: Vec<Thread> = tids.iter().take(most).filter_map(|tid| capture::thread(pid, *tid)).collect();
+        let threads = threads_until(pid, most, until);
         if threads.is_empty() {
             seen.unseen = Some("it is gone".to_owned());
             return seen;
@@ -112,7 +133,16 @@ impl Looker {
                 reason::of_refusal(living)
             };
             seen.unseen = Some(why);
-            seen.threads = threads.into_iter().map(|thread| stack(pid, thread, Vec::new(), false, true)).collect();
+            seen.threads =
+                threads.into_iter().map(|thread| stack(pid, thread, Vec::new(), false, true, stdin)).collect();
+            return seen;
+        }
+        if Instant::now() >= until {
+            // What is known of its threads costs nothing more.
+            let why = reason::tracer_of(living).unwrap_or_else(|| LATE.to_owned());
+            seen.unseen = Some(why);
+            seen.threads =
+                threads.into_iter().map(|thread| stack(pid, thread, Vec::new(), false, true, stdin)).collect();
             return seen;
         }
         let program =
@@ -136,7 +166,7 @@ impl Looker {
                     let native = unwound.map(|stack| (stacks.frames(&stack), stack.is_cut)).unwrap_or_default();
                     let is_whole = self.bounds.is_native_whole;
                     let frames = merge::merge(&native.0, &runs, native.1, is_whole);
-                    seen.threads.push(merged(pid, thread, frames, native.1, python.as_ref()));
+                    seen.threads.push(merged(pid, thread, frames, native.1, python.as_ref(), stdin));
                 }
                 Err(Missed::Gone) => {}
                 Err(missed) => {
@@ -146,19 +176,27 @@ impl Looker {
                         Missed::Asleep | Missed::Gone => None,
                     };
                     seen.unseen = seen.unseen.or(why);
-                    seen.threads.push(stack(pid, thread, Vec::new(), false, true));
+                    seen.threads.push(stack(pid, thread, Vec::new(), false, true, stdin));
                 }
             }
         }
         if stacks.is_late {
             seen.unseen.get_or_insert_with(|| LATE.to_owned());
         }
-        if tids.len() > most && most > 1 {
-            seen.unseen.get_or_insert_with(|| format!("it has {} threads; {most} are shown", tids.len()));
+        let all = capture::tids(pid).len();
+        if all > most && most > 1 {
+            seen.unseen.get_or_insert_with(|| format!("it has {all} threads; {most} are shown"));
         }
         seen.interpreter = interpreter(found);
         seen
     }
+}
+
+/// What the kernel says of the threads of a process, the main thread first: of `most` at most, and of as many as there is time for.
+fn threads_until(pid: i32, most: usize, until: Instant) -> Vec<Thread> {
+    let is_time = |(at, _): &(usize, i32)| *at == 0 || Instant::now() < until;
+    let tids = capture::tids(pid).into_iter().take(most).enumerate().take_while(is_time);
+    tids.filter_map(|(_, tid)| capture::thread(pid, tid)).collect()
 }
 
 /// The thread by which the kernel tells of a process: the main thread, or where only that one has ended (`pthread_exit`), another. With
@@ -196,16 +234,31 @@ fn runs(codes: Option<&mut Codes<'_>>, copied: &Result<Copied, Missed>) -> Vec<V
 }
 
 /// One stack of a thread's native frames, which may be cut, and its Python frames.
-fn merged(pid: i32, thread: Thread, frames: Vec<Frame>, is_cut: bool, python: Option<&RawFrames>) -> ThreadStack {
+fn merged(
+    pid: i32,
+    thread: Thread,
+    frames: Vec<Frame>,
+    is_cut: bool,
+    python: Option<&RawFrames>,
+    stdin: &[PathBuf],
+) -> ThreadStack {
     // All of Python is there, whatever is missing of what it is called from.
     let is_cut = is_cut && python.is_none_or(|python| python.is_cut || python.runs.is_empty());
-    stack(pid, thread, frames, python.is_some_and(|python| python.holds_gil), is_cut)
+    stack(pid, thread, frames, python.is_some_and(|python| python.holds_gil), is_cut, stdin)
 }
 
-fn stack(pid: i32, thread: Thread, frames: Vec<Frame>, holds_gil: bool, is_cut: bool) -> ThreadStack {
+fn stack(
+    pid: i32,
+    thread: Thread,
+    frames: Vec<Frame>,
+    holds_gil: bool,
+    is_cut: bool,
+    stdin: &[PathBuf],
+) -> ThreadStack {
     let is_main = thread.tid == pid;
     let is_idle = idle::is_idle(is_main, thread.state, &thread.name, &frames);
-    let kernel = in_kernel(&thread);
+    let kernel = in_kernel(&thread, stdin);
+    let limit_ms = limit_ms(&thread);
     ThreadStack {
         tid: Pid(thread.tid),
         name: thread.name,
@@ -214,6 +267,7 @@ fn stack(pid: i32, thread: Thread, frames: Vec<Frame>, holds_gil: bool, is_cut: 
         run_us: thread.run_us,
         holds_gil,
         kernel,
+        limit_ms,
         frames,
         is_idle,
         is_cut,
@@ -221,18 +275,25 @@ fn stack(pid: i32, thread: Thread, frames: Vec<Frame>, holds_gil: bool, is_cut: 
 }
 
 /// The system call, for calls on a descriptor also what it is; for one that waits for a disk, or in an
-/// uninterruptible sleep, also the place in the kernel.
-fn in_kernel(thread: &Thread) -> Option<String> {
+/// uninterruptible sleep, also the place in the kernel. `stdin`: what the rank may read as its stdin.
+fn in_kernel(thread: &Thread, stdin: &[PathBuf]) -> Option<String> {
     let pid = thread.tid;
-    let call = thread.call.and_then(|call| {
-        if call.is_restarted() {
-            return call.name_of_restarted(thread.wchan.as_deref(), Memory { pid }).map(str::to_owned);
-        }
+    let memory = Memory { pid };
+    let call = thread.call.and_then(|call| call.restarted(thread.wchan.as_deref(), memory)).and_then(|call| {
         let name = call.name()?;
         let is_sibling =
             |tid: &i32| *tid > 0 && *tid != pid && fs::exists(format!("/proc/{pid}/task/{tid}")).unwrap_or(false);
         if let Some(thread) = call.value_of_futex().filter(is_sibling) {
             return Some(format!("{name} {END_OF_THREAD} {thread}"));
+        }
+        let file = |fd: i32| fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok();
+        let reads = call.reads(memory);
+        let is_stdin = |fd: &i32| file(*fd).filter(|file| stdin.contains(file));
+        if let Some(stdin) = reads.iter().find_map(is_stdin) {
+            return Some(match reads.len() {
+                1 => format!("{name} {AT_STDIN}, {}", stdin.display()),
+                _ => format!("{name} {AT_STDIN} and others, {}", stdin.display()),
+            });
         }
         if call.is_until_a_time() {
             return Some(format!("{name}{UNTIL_A_TIME}"));
@@ -241,11 +302,9 @@ fn in_kernel(thread: &Thread) -> Option<String> {
             return Some(format!("{name}{WITHOUT_FILES}"));
         }
         let descriptor = i32::try_from(call.first).ok().filter(|_| call.is_on_descriptor());
-        let file = descriptor.and_then(|fd| fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok());
-        Some(match (descriptor, file) {
-            (Some(0), Some(file)) => format!("{name} stdin, {}", file.display()),
-            (_, Some(file)) => format!("{name} {}", file.display()),
-            (_, None) => name.to_owned(),
+        Some(match descriptor.and_then(file) {
+            Some(file) => format!("{name} {}", file.display()),
+            None => name.to_owned(),
         })
     });
     let is_deep = thread.state == ThreadState::Uninterruptible || thread.wchan.as_deref().is_some_and(is_for_disk);
@@ -254,6 +313,13 @@ fn in_kernel(thread: &Thread) -> Option<String> {
         (None, Some(place)) => Some(place.clone()),
         (call, _) => call,
     }
+}
+
+/// How long the call of a thread lasts at most.
+fn limit_ms(thread: &Thread) -> Option<u64> {
+    let memory = Memory { pid: thread.tid };
+    let call = thread.call.and_then(|call| call.restarted(thread.wchan.as_deref(), memory))?;
+    call.limit(memory).map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn stdin_of(pid: i32) -> Option<PathBuf> {

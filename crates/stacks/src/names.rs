@@ -5,8 +5,12 @@ use cpp_demangle::DemangleOptions;
 /// Names of templates may be longer than all else on a screen.
 const MAX_LENGTH: usize = 160;
 
-/// A symbol of C++, Rust or Cython without its arguments and the parameters of its templates; any other as it is.
-pub(crate) fn short(symbol: &str) -> String {
+/// A symbol of C++, Rust or Cython without its arguments and the parameters of its templates; any other as it is. `is_go`: the dots in a
+/// program of Go belong to its names, whatever follows them.
+pub(crate) fn short(symbol: &str, is_go: bool) -> String {
+    if is_go && !symbol.starts_with("_Z") {
+        return symbol.to_owned();
+    }
     if let Ok(name) = rustc_demangle::try_demangle(symbol) {
         return without_parameters(&format!("{name:#}"));
     }
@@ -20,7 +24,7 @@ pub(crate) fn short(symbol: &str) -> String {
     if let Some((module, name)) = plain.strip_prefix("__").and_then(|rest| rest.split_once("_MOD_")) {
         return format!("{module}::{name}");
     }
-    // A method of Go.
+    // A method of Go, in a program that does not say that it is one.
     if plain.contains(".(*") {
         return plain.to_owned();
     }
@@ -36,32 +40,25 @@ pub(crate) fn short(symbol: &str) -> String {
     }
 }
 
-/// What compilers add to the names of copies and parts of a function.
-const SUFFIXES: [&str; 13] = [
-    "cold",
-    "constprop",
-    "isra",
-    "part",
-    "lto_priv",
-    "localalias",
-    "llvm",
-    "clone",
-    "resolver",
-    "specialized",
-    "_omp_fn",
-    "omp_outlined",
-    "__uniq",
-];
+/// What compilers add to the names of copies and parts of a function, always with a number.
+const NUMBERED: [&str; 9] =
+    ["constprop", "isra", "part", "lto_priv", "llvm", "clone", "specialized", "_omp_fn", "__uniq"];
+/// The same, with a number or without.
+const PLAIN: [&str; 4] = ["cold", "localalias", "resolver", "omp_outlined"];
 
-/// `f` of `f.cold`, `f.constprop.0` and `f.0`; but all of Go's `main.search`, in which the dot belongs to the name.
+/// `f` of `f.cold`, `f.constprop.0` and `f.0`; but all of `main.search` and `main.clone`, in which the dot belongs to the name.
 fn without_suffix(symbol: &str) -> &str {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let mut parts = symbol.split('.');
     let Some(first) = parts.next().filter(|first| !first.is_empty()) else { return symbol };
     let rest: Vec<&str> = parts.collect();
+    let is_suffix = |at: usize| {
+        let has_number = rest.get(at + 1).is_some_and(|next| is_number(next));
+        PLAIN.contains(&rest[at]) || (NUMBERED.contains(&rest[at]) && has_number)
+    };
     let end = match rest.as_slice() {
         [number] if is_number(number) => Some(0),
-        rest => rest.iter().position(|part| SUFFIXES.contains(part)),
+        rest => (0..rest.len()).find(|at| is_suffix(*at)),
     };
     match end {
         Some(kept) => {
@@ -137,6 +134,14 @@ mod tests {
             ("work.0", "work"),
             ("__solver_MOD_relax", "solver::relax"),
             ("main._omp_fn.0", "main"),
+            ("work.clone.3", "work"),
+            ("work.part.0.constprop.1", "work"),
+            ("work.localalias", "work"),
+            ("work.llvm.1234567", "work"),
+            ("main.clone", "main.clone"),
+            ("main.part", "main.part"),
+            ("main.clone.func1", "main.clone.func1"),
+            ("main.(*T).clone", "main.(*T).clone"),
             ("main.search", "main.search"),
             ("main.search.func1", "main.search.func1"),
             ("net.(*conn).Read", "net.(*conn).Read"),
@@ -151,7 +156,16 @@ mod tests {
             ("_RNvCskwGfYPst2Cb_3foo3bar", "foo::bar"),
             ("_ZN4core3ptr13drop_in_place17h0123456789abcdefE", "core::ptr::drop_in_place"),
         ] {
-            assert_eq!(short(symbol), name, "{symbol}");
+            assert_eq!(short(symbol, false), name, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn names_of_go_keep_what_elsewhere_is_a_suffix() {
+        for symbol in
+            ["main.clone", "main.part", "main.cold", "main.resolver", "main.(*T).clone", "main.cold.1", "main.sum[...]"]
+        {
+            assert_eq!(short(symbol, true), symbol);
         }
     }
 }

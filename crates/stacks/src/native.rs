@@ -139,8 +139,12 @@ impl<'a> Stacks<'a> {
         let Loaded { image, bias } = self.images.loaded(self.memory, mapping)?;
         let symbol = image.function(address.wrapping_sub(bias))?.name;
         let is_there = inner.is_some_and(|inner| inner.symbol == Some(symbol));
-        let frame =
-            Frame { function: names::short(symbol), file: Some(image.name.clone()), line: None, is_python: false };
+        let frame = Frame {
+            function: names::short(symbol, image.is_go),
+            file: Some(image.name.clone()),
+            line: None,
+            is_python: false,
+        };
         (!is_there).then(|| NativeFrame {
             symbol: Some(symbol),
             module: image.name.clone(),
@@ -375,7 +379,7 @@ impl<'a> Stacks<'a> {
                 // The names of debug information lack what the linker knows, as aliases.
                 let name = line.function.as_deref().or(if index == last { symbol } else { None });
                 Frame {
-                    function: name.map_or_else(|| format!("{own:#x}"), names::short),
+                    function: name.map_or_else(|| format!("{own:#x}"), |name| names::short(name, image.is_go)),
                     file: Some(line.file.unwrap_or_else(|| image.name.clone())),
                     line: line.line,
                     is_python: false,
@@ -383,7 +387,7 @@ impl<'a> Stacks<'a> {
             })
             .collect();
         if frames.is_empty() {
-            let function = symbol.map_or_else(|| format!("{own:#x}"), names::short);
+            let function = symbol.map_or_else(|| format!("{own:#x}"), |name| names::short(name, image.is_go));
             frames.push(Frame { function, file: Some(image.name.clone()), line: None, is_python: false });
         }
         // `_start` is some dozens of bytes long.

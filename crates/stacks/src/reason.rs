@@ -22,10 +22,7 @@ pub(crate) fn of_refusal(pid: i32) -> String {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_ascii_whitespace().next()?.parse::<i64>().ok()
     };
-    let tracer = field("TracerPid:").filter(|tracer| *tracer > 0).map(|tracer| {
-        let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
-        (tracer, name.trim_end().to_owned())
-    });
+    let tracer = field("TracerPid:").and_then(named_tracer);
     let own = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let own_user =
         own.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok());
@@ -40,13 +37,30 @@ pub(crate) fn of_refusal(pid: i32) -> String {
     .to_string()
 }
 
+/// That a debugger or strace traces a process, if one does.
+pub fn tracer_of(pid: i32) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?.trim().parse().ok();
+    tracer.and_then(named_tracer).map(|tracer| traced_by(&tracer))
+}
+
+fn named_tracer(tracer: i64) -> Option<(i64, String)> {
+    let is_ours = || fs::exists(format!("/proc/self/task/{tracer}")).unwrap_or(false);
+    let name = || fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    (tracer > 0 && !is_ours()).then(|| (tracer, name().trim_end().to_owned()))
+}
+
+fn traced_by((tracer, name): &(i64, String)) -> String {
+    format!("{name} (pid {tracer}) traces it")
+}
+
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.is_ending {
             return f.write_str("the process is ending");
         }
-        if let Some((tracer, name)) = &self.tracer {
-            return write!(f, "{name} (pid {tracer}) traces it");
+        if let Some(tracer) = &self.tracer {
+            return f.write_str(&traced_by(tracer));
         }
         if self.is_of_another_user {
             return f.write_str("it runs as another user");

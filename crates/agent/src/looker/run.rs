@@ -3,9 +3,11 @@
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rankrun_core::Pid;
 use rankrun_core::stacks::ProcessStack;
@@ -18,6 +20,10 @@ use super::message::{Found, Request, Subject};
 
 /// Threads that look into ranks: most of the time goes into reading and computing.
 const MOST_THREADS: usize = 4;
+/// How long after the end of its time a look is waited for: each step looks at the clock, and a step may wait for the kernel.
+const SPARE: Duration = Duration::from_millis(500);
+/// Results that wait for the thread that sends them to the agent. A full queue only delays the next look.
+const QUEUED: usize = 16;
 /// Bytes read at a time.
 const READ: usize = 64 * 1024;
 
@@ -47,31 +53,71 @@ fn take_connection() -> io::Result<UnixStream> {
 
 fn work(mut control: UnixStream) -> io::Result<()> {
     control.set_nonblocking(false)?;
-    let request = receive(&mut control)?;
-    let until = Instant::now() + request.bound;
-    let next = AtomicUsize::new(0);
-    let out = Mutex::new(control);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
-    std::thread::scope(|scope| {
-        let run = || -> io::Result<()> {
-            // Each thread has its own cache of object files: most of the time goes into reading stacks.
-            let mut looker = Looker::new(Bounds { is_native_whole: request.native, ..Bounds::default() });
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(subject) = request.subjects.get(index) else { return Ok(()) };
-                let stack = match Instant::now() < until {
-                    true => look(&mut looker, *subject),
-                    false => ProcessStack::not_seen(Pid(subject.pid), "there was no time left to look into it"),
-                };
-                say(&out, &Found::Subject(index as u32, Box::new(stack)))?;
+    let Request { subjects, bound, native } = receive(&mut control)?;
+    let until = Instant::now() + bound;
+    let shared = Arc::new(Shared { subjects, until, native, next: AtomicUsize::new(0) });
+    let count = shared.subjects.len();
+    let (sender, results) = mpsc::sync_channel(QUEUED);
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS).min(count);
+    for _ in 0..threads {
+        let (shared, sender) = (Arc::clone(&shared), sender.clone());
+        // Nobody joins it: a step that does not return ends with the process.
+        thread::Builder::new().spawn(move || look_at_all(&shared, &sender))?;
+    }
+    drop(sender);
+    let mut is_answered = vec![false; count];
+    let mut is_late = false;
+    while is_answered.contains(&false) {
+        match results.recv_timeout((until + SPARE).saturating_duration_since(Instant::now())) {
+            Ok((index, stack)) => {
+                is_answered[index] = true;
+                say(&mut control, &Found::Subject(index as u32, Box::new(stack)))?;
             }
+            Err(error) => {
+                // A thread that has panicked has left its subject without an answer, which the agent sees.
+                is_late = error == RecvTimeoutError::Timeout;
+                break;
+            }
+        }
+    }
+    if is_late {
+        for (index, subject) in shared.subjects.iter().enumerate().filter(|(index, _)| !is_answered[*index]) {
+            let stack = ProcessStack::not_seen(Pid(subject.pid), &why_late(subject.pid));
+            say(&mut control, &Found::Subject(index as u32, Box::new(stack)))?;
+        }
+    }
+    say(&mut control, &Found::Done)
+}
+
+/// What the threads work on.
+struct Shared {
+    subjects: Vec<Subject>,
+    until: Instant,
+    native: bool,
+    /// The subject that is looked into next.
+    next: AtomicUsize,
+}
+
+fn look_at_all(shared: &Shared, results: &SyncSender<(usize, ProcessStack)>) {
+    // Each thread has its own cache of object files: most of the time goes into reading stacks.
+    let mut looker = Looker::new(Bounds { is_native_whole: shared.native, ..Bounds::default() });
+    loop {
+        let index = shared.next.fetch_add(1, Ordering::Relaxed);
+        let Some(subject) = shared.subjects.get(index) else { return };
+        let stack = match Instant::now() < shared.until {
+            true => look(&mut looker, *subject, shared.until),
+            false => ProcessStack::not_seen(Pid(subject.pid), &why_late(subject.pid)),
         };
-        let others: Vec<_> = (1..threads.min(request.subjects.len())).map(|_| scope.spawn(run)).collect();
-        let own = run();
-        // A thread that has panicked has left its subject without an answer, which the agent sees.
-        others.into_iter().filter_map(|thread| thread.join().ok()).fold(own, io::Result::and)
-    })?;
-    say(&out, &Found::Done)
+        if results.send((index, stack)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Why there was no time for a process: who traces it may have taken it.
+fn why_late(pid: i32) -> String {
+    let late = "there was no time left to look into it";
+    rankrun_stacks::tracer_of(pid).map_or_else(|| late.to_owned(), |tracer| format!("{tracer}; {late}"))
 }
 
 fn receive(control: &mut UnixStream) -> io::Result<Request> {
@@ -88,16 +134,15 @@ fn receive(control: &mut UnixStream) -> io::Result<Request> {
     }
 }
 
-fn say(out: &Mutex<UnixStream>, found: &Found) -> io::Result<()> {
-    let bytes = encode(found).map_err(io::Error::other)?;
-    out.lock().map_err(|_| io::Error::other("another thread has panicked"))?.write_all(&bytes)
+fn say(control: &mut UnixStream, found: &Found) -> io::Result<()> {
+    control.write_all(&encode(found).map_err(io::Error::other)?)
 }
 
-fn look(looker: &mut Looker, subject: Subject) -> ProcessStack {
+fn look(looker: &mut Looker, subject: Subject, until: Instant) -> ProcessStack {
     if ProcessId::of(subject.pid) != Some(subject.id()) {
         return ProcessStack::not_seen(Pid(subject.pid), "it has ended");
     }
-    looker.look(Pid(program_of(subject)))
+    looker.look_until(Pid(program_of(subject)), Pid(subject.pid), until)
 }
 
 /// The process of interest: of a wrapper, the program that it waits for.

@@ -208,22 +208,28 @@ pub(crate) fn of_child(exception: &Exception, code: u8, last_line: Option<&str>)
     format!("{}{after}", one_line(&exception.headline(), CAUSE_WIDTH.saturating_sub(after.len())))
 }
 
+/// An exception on one line. Only of one whose text takes long does a program report the type alone, and its rank ended before the rest
+/// came.
+fn headline_of(exception: &Exception, source: Source) -> String {
+    let headline = exception.headline();
+    let is_bare = source == Source::Program && !headline.is_empty() && !is_complete(exception);
+    if is_bare && !is_plain_exit(exception) { format!("{headline} (its text was not made in time)") } else { headline }
+}
+
 /// The cause on one line, in the program's own words where it had any.
-pub(crate) fn text(fact: &Fact, exception: Option<&Exception>, said: Said<'_>, exit: ExitCode) -> String {
+pub(crate) fn text(fact: &Fact, chosen: Option<&Chosen>, said: Said<'_>, exit: ExitCode) -> String {
     // faulthandler's title says no more than the signal, whose name is shown anyway.
     let is_title =
-        |it: &&Exception| it.kind == "Fatal Python error" && SIGNALS_OF_FAULTHANDLER.contains(&it.message.as_str());
-    let told = exception.filter(|it| !is_title(it)).map(Exception::headline).filter(|headline| !headline.is_empty());
-    // Only of an exception whose text takes long is the type reported alone, and a rank that waits for it is stuck.
-    let is_bare = exception.is_some_and(|it| !is_complete(it)) && matches!(fact, Fact::Stuck { .. });
-    let told = told.map(|told| if is_bare { format!("{told} (its text was not made in time)") } else { told });
+        |it: &Exception| it.kind == "Fatal Python error" && SIGNALS_OF_FAULTHANDLER.contains(&it.message.as_str());
+    let told = chosen.filter(|chosen| !is_title(&chosen.exception));
+    let told = told.map(|it| headline_of(&it.exception, it.source)).filter(|headline| !headline.is_empty());
     let told = match (fact, told) {
         (Fact::Aborted { code, .. }, Some(told)) => Some(with_class(&told, *code).unwrap_or(told)),
         (_, told) => told,
     };
     let told = told.or_else(|| said.peer_lost.map(str::to_owned));
     // Where nothing is known to be the cause, the last line may be.
-    let or_last_line = |what: String| match said.last_line.filter(|_| told.is_none() && exception.is_none()) {
+    let or_last_line = |what: String| match said.last_line.filter(|_| told.is_none() && chosen.is_none()) {
         Some(line) => format!("{what}; last line of stderr: {line}"),
         None => what,
     };
@@ -267,9 +273,8 @@ pub(crate) fn text(fact: &Fact, exception: Option<&Exception>, said: Said<'_>, e
         Fact::Exception { exception, .. } if is_plain_exit(exception) => {
             told.clone().unwrap_or_else(|| format!("exited with code {}", exit.0))
         }
-        Fact::Suspect { exception, .. } | Fact::Exception { exception, .. } | Fact::Aside { exception, .. } => {
-            exception.headline()
-        }
+        Fact::Exception { exception, source } => headline_of(exception, *source),
+        Fact::Suspect { exception, .. } | Fact::Aside { exception, .. } => exception.headline(),
         Fact::Exiting { code } => format!("exiting with code {code}"),
         Fact::PeerLost { line } | Fact::LastLine { line } => line.clone(),
         Fact::HelperOutOfMemory { name, .. } => format!("its process {name} was killed by the kernel: out of memory"),
@@ -295,8 +300,17 @@ mod tests {
     fn an_exception_whose_text_took_too_long_is_told_as_that() {
         let stuck = Fact::Stuck { place: StuckIn::ExitHandlers, since: Duration::ZERO, leader: true };
         let bare = Exception { kind: "E".to_owned(), ..Exception::default() };
-        let told = |exception: &Exception| text(&stuck, Some(exception), Said::default(), ExitCode::FAILURE);
-        assert_eq!(told(&bare), "E (its text was not made in time)");
+        let ended = Fact::Ended { status: WorkerStatus::Exited { code: 1 } };
+        let own = Fact::Exception { source: Source::Program, exception: bare.clone() };
+        let told_of = |fact: &Fact, exception: &Exception, source: Source| {
+            let chosen = Chosen { exception: exception.clone(), source, at: None, pid: None };
+            text(fact, Some(&chosen), Said::default(), ExitCode::FAILURE)
+        };
+        for fact in [&stuck, &ended, &own] {
+            assert_eq!(told_of(fact, &bare, Source::Program), "E (its text was not made in time)", "{fact:?}");
+        }
+        assert_eq!(told_of(&ended, &bare, Source::Stderr), "E", "nothing more is known of what was printed");
+        let told = |exception: &Exception| told_of(&stuck, exception, Source::Program);
         assert_eq!(told(&Exception { traceback: "E".to_owned(), ..bare.clone() }), "E", "it has none");
         assert_eq!(told(&Exception { message: "no mesh".to_owned(), ..bare }), "E: no mesh");
     }

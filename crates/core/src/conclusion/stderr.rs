@@ -208,15 +208,21 @@ impl Tails<'_> {
 
 /// The lines without the last ones of GNU make, which only tell that a command failed: `make: *** [Makefile:3: a] Error 3`.
 fn without_make(mut lines: Vec<String>) -> Vec<String> {
-    let is_of_make = |line: &str| {
-        let is_named = line.starts_with("make: ") || line.starts_with("make[");
-        is_named && (line.contains(": *** [") && line.contains("] Error ") || line.contains(": Leaving directory '"))
+    let is_end = |line: &str| {
+        is_of_make(line)
+            && (line.contains(": *** [") && line.contains("] Error ") || line.contains(": Leaving directory '"))
     };
-    let last = lines.iter().rposition(|line| says(line) && !is_of_make(line));
-    if let Some(last) = last.filter(|last| lines[*last..].iter().any(|line| is_of_make(line))) {
+    let last = lines.iter().rposition(|line| says(line) && !is_end(line));
+    if let Some(last) = last.filter(|last| lines[*last..].iter().any(|line| is_end(line))) {
         lines.truncate(last + 1);
     }
     lines
+}
+
+/// Whether GNU make says this, which other systems call gmake.
+pub(crate) fn is_of_make(line: &str) -> bool {
+    let line = line.strip_prefix('g').unwrap_or(line);
+    line.starts_with("make: ") || line.starts_with("make[")
 }
 
 /// The text of an output. Of one in UTF-16 (`wine`, programs for Windows) the characters of ASCII remain.
@@ -379,6 +385,7 @@ mod tests {
             ("WARNING: tuning file not found, using defaults\n", None),
             ("no room\n[INFO] bye\n", None),
             ("no room\nmake[1]: *** [Makefile:2: a] Error 3\nmake: *** [Makefile:5: b] Error 2\n", Some("no room")),
+            ("no room\ngmake: *** [Makefile:5: b] Error 2\n", Some("no room")),
             ("make: *** [Makefile:2: a] Error 3\n", Some("make: *** [Makefile:2: a] Error 3")),
         ] {
             assert_eq!(last(text).as_deref(), expected, "{text}");

@@ -294,7 +294,7 @@ fn finding_from(gang: &Gang, rank: Rank, all: &[&Evidence]) -> Option<Finding> {
         {
             of_child(exception, *code, said.last_line)
         }
-        _ => text(&evidence.fact, chosen.as_ref().map(|chosen| &chosen.exception), said, code),
+        _ => text(&evidence.fact, chosen.as_ref(), said, code),
     };
     if let Some(killed) = killed_helper(&facts).filter(|_| class != Class::OutOfMemory) {
         let killed = format!(" ({killed})");

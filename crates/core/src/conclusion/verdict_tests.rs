@@ -377,7 +377,8 @@ fn what_exits_after_the_stop_without_having_been_sent_a_signal_has_failed_too() 
 #[test]
 fn what_our_own_sigint_raises_is_never_the_cause() {
     let sent = |ms| StopRecord { signals: vec![(2, Duration::from_millis(ms))], ..StopRecord::default() };
-    let interrupt = || exception("KeyboardInterrupt", "");
+    let traceback = "Traceback (most recent call last):\nKeyboardInterrupt\n";
+    let interrupt = || Exception { traceback: traceback.to_owned(), ..exception("KeyboardInterrupt", "") };
     let traceback = "ConnectionResetError: [Errno 104] Connection reset by peer\n\nDuring handling of the above exception, \
         another exception occurred:\n\nTraceback (most recent call last):\nKeyboardInterrupt\n";
     let in_handler = Exception { traceback: traceback.to_owned(), ..interrupt() };

@@ -114,6 +114,8 @@ const PLUMBING: [&str; 7] = [
     "_dynamo/eval_frame.py",
     "<frozen importlib._bootstrap>",
 ];
+/// How a call is shown that reads nothing but stdin.
+const ONLY_STDIN: &str = " stdin,";
 /// The file of code that was made at run time.
 pub const GENERATED: &str = "generated code";
 /// Of torch.distributed, which has its calls in this file.
@@ -272,7 +274,8 @@ fn meaning_of_call(thread: &ThreadStack) -> Option<Wait> {
         // The scheduler of Go waits so for work, whatever its goroutines wait for.
         _ if thread.frames.iter().any(is_of_go) => None,
         "futex" if kernel.contains(END_OF_THREAD) => Some(Wait::Thread),
-        "futex" | "semop" | "semtimedop" => Some(Wait::Lock),
+        "futex" | "semop" | "semtimedop" | "flock" | "fcntl" => Some(Wait::Lock),
+        "wait4" | "waitid" => Some(Wait::Process),
         _ => None,
     }
 }
@@ -373,7 +376,8 @@ pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
         // A thread that could not be read: whether it runs or sleeps says nothing of what it does there.
         _ if frames.is_empty() => Wait::Unknown,
         (state, ..) => match (meant.min_by_key(rank), state) {
-            (Some(Wait::Event), _) if in_kernel.starts_with("read stdin") => Wait::Stdin,
+            // What waits for others beside stdin may be waiting for these.
+            (Some(Wait::Event), _) if thread.reads_stdin() && in_kernel.contains(ONLY_STDIN) => Wait::Stdin,
             (Some(Wait::Event), ThreadState::Running) => Wait::Nothing,
             (Some(Wait::Event | Wait::Lock) | None, _) if thread.sleeps() => Wait::Time,
             (Some(wait), _) => wait,

@@ -458,6 +458,10 @@ fn a_futex_is_a_lock_or_the_end_of_a_thread_however_it_is_reached() {
         Wait::Thread
     );
     assert_eq!(wait("semop", "semop@libc.so.6 < take main.c:2"), Wait::Lock);
+    let of_go = "runtime/internal/syscall.Syscall6 < syscall.Syscall < main.wait main.go:12";
+    assert_eq!(wait("flock /data/lock", of_go), Wait::Lock);
+    assert_eq!(wait("waitid", of_go), Wait::Process);
+    assert_eq!(wait("read pipe:[7]", of_go), Wait::Event);
     assert_eq!(wait("futex", "futex@libc.so.6 < Thread.join threading.py:1112 < main train.py:9"), Wait::Thread);
     let parked =
         "runtime.futex < runtime.notesleep < runtime.mPark < runtime.stopm < runtime.findRunnable < runtime.schedule";
@@ -467,6 +471,21 @@ fn a_futex_is_a_lock_or_the_end_of_a_thread_however_it_is_reached() {
         Wait::Time
     );
     assert_eq!(wait("select without files", "select@libc.so.6 < Perl_pp_sselect@perl < main"), Wait::Time);
+}
+
+#[test]
+fn ranks_whose_other_threads_differ_are_not_called_alike() {
+    let with = |number: u32, thread: &str| {
+        let mut seen =
+            rank_in(number, Sleeping, "futex for the end of thread 7", "pthread_join@libc.so.6 < main a.c:9");
+        another(&mut seen, "worker", Sleeping, thread);
+        seen
+    };
+    let (locked, reads) = ("pthread_mutex_lock@libc.so.6 < move a.c:3", "read@libc.so.6 < serve a.c:5");
+    let remark = |seen: &[Seen]| fold(seen, &[]).remark.unwrap_or_default();
+    assert_eq!(remark(&[with(0, locked), with(1, locked)]), "all alike");
+    let differ = "the threads shown are alike, and others differ from rank to rank: --rank shows all threads";
+    assert_eq!(remark(&[with(0, reads), with(1, locked), with(2, reads)]), differ);
 }
 
 #[test]

@@ -59,6 +59,9 @@ pub struct ThreadStack {
     pub holds_gil: bool,
     /// The system call or the place in the kernel in which it sleeps.
     pub kernel: Option<String>,
+    /// How long that call lasts yet, or at most where it is not known when it began. `None`: until something happens.
+    #[serde(default)]
+    pub limit_ms: Option<u64>,
     /// Innermost first.
     pub frames: Vec<Frame>,
     /// A thread of a known library that waits for work.
@@ -101,6 +104,9 @@ pub struct OtherProcess {
     /// A thread of it sleeps until some time has passed.
     #[serde(default)]
     pub sleeps: bool,
+    /// The longest time limit of the calls in which its threads are.
+    #[serde(default)]
+    pub limit_ms: Option<u64>,
     /// It reads the stdin that the rank has.
     #[serde(default)]
     pub reads_stdin: bool,
@@ -133,6 +139,8 @@ pub const WITHOUT_FILES: &str = " without files";
 pub const UNTIL_A_TIME: &str = " until a time";
 /// What follows the name of a call that waits for the end of a thread of the same process.
 pub const END_OF_THREAD: &str = "for the end of thread";
+/// What follows the name of a call that reads stdin, or waits to be able to.
+pub const AT_STDIN: &str = "stdin";
 /// Functions that sleep in another call: Java's waits for a condition with a time limit.
 const SLEEPING_FUNCTIONS: [&str; 1] = ["JVM_Sleep"];
 
@@ -142,7 +150,17 @@ pub fn is_sleep(kernel: &str) -> bool {
     kernel.ends_with(WITHOUT_FILES) || SLEEPS.contains(&call.trim_start_matches("__GI_").trim_start_matches('_'))
 }
 
+/// Whether a call that the kernel shows (`read stdin, pipe:[7]`) reads stdin, or waits to be able to.
+pub fn is_at_stdin(kernel: &str) -> bool {
+    kernel.split(' ').nth(1).is_some_and(|word| word.trim_end_matches(',') == AT_STDIN)
+}
+
 impl ThreadStack {
+    /// Whether it reads stdin, alone or beside others.
+    pub fn reads_stdin(&self) -> bool {
+        self.kernel.as_deref().is_some_and(is_at_stdin)
+    }
+
     /// Whether it is in a call that ends after a time.
     pub fn sleeps(&self) -> bool {
         // The scheduler of Go waits with a time limit where a goroutine sleeps.

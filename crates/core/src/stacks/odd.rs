@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::calls::{Place, Wait, describe_other, is_for_disk};
+use super::calls::{Place, Wait, describe_other, is_for_disk, place};
 use super::fold::{Row, Seen};
 use super::libraries::is_of_loop;
 use super::{OtherProcess, ProcessStack, ThreadState};
@@ -74,7 +74,10 @@ pub(super) fn judge(rows: &[Row], seen: &[Seen], unseen: &[Rank], is_whole: bool
         return (Vec::new(), None);
     }
     if let [one] = waits.as_slice() {
-        return (Vec::new(), Some(alike(one, &rows[0].place, is_whole)));
+        // What waits for other ranks is held up by them, whatever its other threads do.
+        let differ = !one.is_for_others() && others_differ(seen);
+        let remark = if differ { OTHERS_DIFFER.to_owned() } else { alike(one, &rows[0].place, is_whole) };
+        return (Vec::new(), Some(remark));
     }
     // A rank that was not seen may be the one.
     let but = match unseen {
@@ -144,6 +147,22 @@ fn call(wait: &Wait) -> String {
         Wait::Finalize => "MPI_Finalize".to_owned(),
         _ => "other calls".to_owned(),
     }
+}
+
+/// Where the threads that are shown are alike and others are not.
+const OTHERS_DIFFER: &str =
+    "the threads shown are alike, and others differ from rank to rank: --rank shows all threads";
+
+/// Whether the threads beside the main one are not in the same waits in all ranks.
+fn others_differ(seen: &[Seen]) -> bool {
+    let waits = |seen: &Seen| {
+        let others = seen.stack.threads.iter().filter(|thread| !thread.is_main && !thread.is_idle);
+        let mut waits: Vec<String> = others.map(|thread| format!("{:?}", place(&seen.stack, thread).wait)).collect();
+        waits.sort_unstable();
+        waits
+    };
+    let mut of_each = seen.iter().filter(|seen| seen.stack.unseen.is_none()).map(waits);
+    of_each.next().is_some_and(|first| of_each.any(|waits| waits != first))
 }
 
 /// What ranks at one place have in common.

@@ -31,6 +31,8 @@ pub struct Print {
     /// Equal at two looks if it was at the same place. `None`: it could not be looked into.
     pub(super) place: Option<u64>,
     pub(super) doing: Doing,
+    /// How long a wait lasts at most that ends by itself, of those in which the rank is.
+    pub(super) limit: Option<Duration>,
     /// Only other ranks can end its wait.
     pub(super) waits_for_others: bool,
     /// Bytes that it has written.
@@ -75,13 +77,19 @@ impl Print {
         // What waits for a thread or a process of its own waits as long as that does.
         let is_asleep = |thread: &ThreadStack| !thread.is_idle && thread.sleeps() && inside(thread).is_empty();
         let has_sleeper = process.threads.iter().any(is_asleep) || process.others.iter().any(|other| other.sleeps);
-        let has_reader = process.others.iter().any(|other| other.reads_stdin);
+        // Somebody outside may still write, whatever the other threads wait for.
+        let has_reader = process.threads.iter().any(ThreadStack::reads_stdin)
+            || process.others.iter().any(|other| other.reads_stdin);
+        let has_limit = |thread: &&ThreadStack| !thread.is_idle && inside(thread).is_empty();
+        let own_limits = process.threads.iter().filter(has_limit).filter_map(|thread| thread.limit_ms);
+        let limit = own_limits.chain(process.others.iter().filter_map(|other| other.limit_ms)).max();
+        let limit = limit.map(Duration::from_millis);
         let doing = match &shown {
             _ if is_held => Doing::Held,
+            _ if has_reader => Doing::AtInput,
             _ if waits_for_others => Doing::Waits,
             Some((thread, _)) if waits_for_gpu(inside(thread)) => Doing::Computes,
             Some((thread, chosen)) if chosen.wait == Wait::Stdin && inside(thread).is_empty() => Doing::AtInput,
-            _ if has_reader => Doing::AtInput,
             Some((thread, chosen)) if chosen.wait == Wait::Nothing && inside(thread).is_empty() => Doing::Computes,
             _ if has_sleeper => Doing::Sleeps,
             Some(_) | None => Doing::Waits,
@@ -99,7 +107,7 @@ impl Print {
             hasher.finish()
         });
         let written = process.written;
-        Print { place, doing, waits_for_others, written, has_busy_child, has_busy_thread, threads }
+        Print { place, doing, limit, waits_for_others, written, has_busy_child, has_busy_thread, threads }
     }
 
     /// The CPU time since an earlier look that was not spent in a wait.
@@ -113,6 +121,12 @@ impl Print {
         let is_same = self.threads.len() == before.threads.len() && self.pairs(before).count() == self.threads.len();
         let has_run = self.pairs(before).any(|(now, then)| now.ran != then.ran);
         is_same && !self.threads.is_empty() && !has_run && !self.has_busy_child
+    }
+
+    /// The same where a wait that lasts for so long is a sleep: it ends by itself, and not between two looks.
+    pub(super) fn with_sleep_of(self, least: Duration) -> Print {
+        let sleeps = self.doing == Doing::Waits && !self.waits_for_others && self.limit.is_some_and(|it| it >= least);
+        if sleeps { Print { doing: Doing::Sleeps, ..self } } else { self }
     }
 
     /// Whether it goes on without a mark outside of itself: it computes or sleeps, at another place than at an earlier look, and has

@@ -57,6 +57,7 @@ pub(crate) fn thread(tid: Pid, state: ThreadState, text: &str) -> ThreadStack {
         run_us: 0,
         holds_gil: false,
         kernel: None,
+        limit_ms: None,
         frames: frames(text),
         is_idle: false,
         is_cut: false,
@@ -83,6 +84,7 @@ pub(crate) fn child(seen: &mut Seen, command: &str, state: ThreadState, text: &s
         frames: frames(text),
         unseen: None,
         sleeps: false,
+        limit_ms: None,
         reads_stdin: false,
     });
 }

@@ -22,7 +22,8 @@
 //!   from a loop without end. If no rank waits for something else, nothing is told.
 //!   So is a rank that moves from place to place, if it only computes, writes nothing, and all others wait for each other or for it.
 //! * **S-3** Likewise if a rank sleeps until a time, for which the others may wait (`sleep` in a loop: [`Doubt::Sleeps`]), or a thread
-//!   or a process does for which the rank may wait; if it waits for input on a stdin that is no terminal ([`Doubt::AtInput`]); or if it
+//!   or a process does for which the rank may wait. A wait with a time limit is a sleep if the limit is not over between the first look
+//!   and the last; a shorter one is repeated where the rank is at the same place at all looks, and counts as a wait. If it waits for input on a stdin that is no terminal ([`Doubt::AtInput`]); or if it
 //!   could not be looked into ([`Doubt::Unseen`]), also not when the look was repeated. One that has not had the CPU at all is at the
 //!   same place for certain.
 //! * **S-4** Nothing is told, and nothing ended, while a rank waits for somebody at the terminal (a REPL, a debugger's prompt,
@@ -333,6 +334,9 @@ impl Stall {
             self.rest();
             return Finding::No;
         }
+        let between = self.between();
+        let prints: BTreeMap<Rank, Print> =
+            prints.into_iter().map(|(rank, print)| (rank, print.with_sleep_of(between))).collect();
         if prints.is_empty() {
             self.round = None;
             self.due = Some(now + self.between());
@@ -511,7 +515,12 @@ impl Round {
         let are = |doing: Doing| -> Vec<Rank> {
             last.iter().filter(|(_, print)| print.doing == doing).map(|(rank, _)| *rank).collect()
         };
-        let (at_input, asleep) = (are(Doing::AtInput), are(Doing::Sleeps));
+        // Of a wait until a time less is left at the last look.
+        let sleeps = |rank: &Rank| {
+            of(rank).is_some_and(|(first, last)| [first, last].iter().any(|print| print.doing == Doing::Sleeps))
+        };
+        let asleep: Vec<Rank> = last.keys().filter(|rank| sleeps(rank)).copied().collect();
+        let at_input = are(Doing::AtInput);
         if !at_input.is_empty() {
             return Ok(Some(Doubt::AtInput(RankSet::of(at_input))));
         }

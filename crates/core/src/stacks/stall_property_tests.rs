@@ -37,6 +37,7 @@ proptest! {
         let mut stall = Stall::new(spec(Action::Kill), false, s(0));
         let mut looks: Vec<(Duration, Vec<usize>)> = Vec::new();
         let mut pending = signs.clone();
+        let mut ran = [0; 3];
         while let Some(now) = stall.deadline().filter(|now| *now <= s(9000)) {
             while pending.first().is_some_and(|sign| *sign <= now) {
                 stall.sign(pending.remove(0));
@@ -48,10 +49,12 @@ proptest! {
             let seen: Vec<Seen> = (0..3).map(|number| {
                 let (state, text) = PLACES[places[number as usize]];
                 let mut seen = rank(number, state, text);
-                // What runs has CPU time, and what cannot be looked into has some.
+                // What runs has CPU time, and what cannot be looked into has some; nothing loses what it has had.
+                let ran = &mut ran[number as usize];
                 if state == Running || text.is_empty() {
-                    seen.stack.threads[0].run_us = now.as_micros() as u64;
+                    *ran = now.as_micros() as u64;
                 }
+                seen.stack.threads[0].run_us = *ran;
                 seen
             }).collect();
             looks.push((now, places));

@@ -463,6 +463,63 @@ fn a_rank_that_waits_for_what_sleeps_is_not_ended() {
 }
 
 #[test]
+fn a_wait_whose_time_limit_outlasts_the_looks_is_a_sleep() {
+    let with = |limit_ms: fn(usize) -> u64| {
+        move |look: usize| {
+            let mut seen = waiting(4, look);
+            seen[2] =
+                rank_in(2, Sleeping, "futex", "sem_clockwait@libc.so.6 < Event.wait threading.py:607 < main a.py:9");
+            seen[2].stack.threads[0].limit_ms = Some(limit_ms(look));
+            seen
+        }
+    };
+    let sleeping = ["rank 2 sleeps until a time"];
+    assert_eq!(doubts(with(|_| 60_000)), sleeping);
+    let left = doubts(with(|look| 70_000u64.saturating_sub(8_000 * look as u64)));
+    assert_eq!(left[0], sleeping[0], "less is left of it at each look");
+    assert_eq!(doubts(with(|_| 59_000)), ["stalled"], "it ends between the looks, and is repeated");
+    // A process of the rank, and one that other ranks keep waiting.
+    let of_child = |look: usize| {
+        let mut seen = waiting(4, look);
+        seen[2] = rank(2, Sleeping, "wait4@libc.so.6 < main run.c:7");
+        child(&mut seen[2], "./serve", Sleeping, "epoll_wait@libc.so.6");
+        seen[2].stack.others[0].limit_ms = Some(90_000);
+        seen
+    };
+    assert_eq!(doubts(of_child), sleeping);
+    let in_mpi = |look: usize| {
+        let mut seen = waiting(4, look);
+        seen[2].stack.threads[0].limit_ms = Some(90_000);
+        seen
+    };
+    assert_eq!(doubts(in_mpi), ["stalled"]);
+}
+
+#[test]
+fn a_rank_of_which_any_thread_reads_stdin_is_not_ended() {
+    let kernels = ["read stdin, pipe:[7]", "poll stdin, pipe:[7]", "epoll_wait stdin and others, pipe:[7]"];
+    for kernel in kernels {
+        let look = |look: usize| {
+            let mut seen = waiting(4, look);
+            another(&mut seen[1], "commands", Sleeping, "read@libc.so.6 < listen serve.c:4");
+            seen[1].stack.threads[1].kernel = Some(kernel.to_owned());
+            seen
+        };
+        let told: Vec<Finding> = found(Action::Kill, false, look);
+        let [Finding::Waits { doubt, .. }] = told.as_slice() else { panic!("{kernel}: {told:?}") };
+        assert_eq!(doubt.to_string(), "rank 1 waits for input on stdin", "{kernel}");
+        assert_eq!(found(Action::Kill, true, look), [], "somebody may type");
+    }
+    let pipe = |look: usize| {
+        let mut seen = waiting(4, look);
+        another(&mut seen[1], "commands", Sleeping, "read@libc.so.6 < listen serve.c:4");
+        seen[1].stack.threads[1].kernel = Some("read pipe:[9]".to_owned());
+        seen
+    };
+    assert_eq!(doubts(pipe), ["stalled"]);
+}
+
+#[test]
 fn one_rank_that_computes_while_all_others_wait_is_told_of_with_a_doubt() {
     let with = |count: u32, moving: &'static [u32]| {
         move |look: usize| {

@@ -50,6 +50,11 @@ pub fn monotonic() -> Duration {
     time_on(ClockId::Monotonic)
 }
 
+/// The time of day.
+pub fn realtime() -> Duration {
+    time_on(ClockId::Realtime)
+}
+
 fn time_on(clock: ClockId) -> Duration {
     let now = rustix::time::clock_gettime(clock);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)

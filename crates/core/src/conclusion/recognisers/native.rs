@@ -2,6 +2,7 @@
 //! and the dynamic linker.
 
 use super::{Accounts, Message, Recogniser, Strength, file_and_line, last};
+use crate::stderr::is_of_make;
 
 pub(super) const ALL: &[Recogniser] = &[
     Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: glibc, name: "glibc" },
@@ -178,22 +179,29 @@ fn linker(lines: &[&str]) -> Option<Message> {
     Some(Message::words(at..at + 1, &lines[at][from..]))
 }
 
-/// What `ld` says before `collect2: error: ld returned 1 exit status` (GCC) or clang's `linker command failed`, up to the lines of make.
+/// How lld, mold and gold begin a line about what is wrong. (lld/Common/ErrorHandler.cpp, mold's `common.h`, gold/errors.cc)
+const LINK_EDITORS: [&str; 5] =
+    ["ld.lld: error: ", "ld64.lld: error: ", "mold: error: ", "mold: fatal: ", "ld.gold: error: "];
+
+/// What a linker says before `collect2: error: ld returned 1 exit status` (GCC) or clang's `linker command failed`, up to the lines of
+/// make.
 fn link_editor(lines: &[&str]) -> Option<Message> {
     let is_end = |line: &str| {
         line.starts_with("collect2: error: ld returned ")
             || line.contains(": error: linker command failed with exit code ")
     };
     let end = last(lines, is_end)?;
-    let is_cause = |line: &str| {
-        let names = |words: &str| line.contains(words);
-        names(": undefined reference to ") || names("ld: cannot find ") || names(": multiple definition of ")
-    };
-    let start = (0..end).rev().take_while(|at| !is_end(lines[*at])).filter(|at| is_cause(lines[*at])).last()?;
-    let is_of_make =
-        |line: &&&str| line.starts_with("make: ") || line.starts_with("make[") || line.starts_with("ninja: ");
-    let after = end + 1 + lines[end + 1..].iter().take_while(is_of_make).count();
     // Where it says so: `/usr/bin/ld: main.o: in function ...` stands before.
-    let said = lines[start].split_once("ld: ").map_or(lines[start], |(_, said)| said);
-    Some(Message::words(start..after, said))
+    let said = |line: &'_ str| -> Option<usize> {
+        let of_others = LINK_EDITORS.iter().find_map(|start| Some(line.find(start)? + start.len()));
+        let of_ld = || line.find("ld: cannot find ").map(|at| at + "ld: ".len());
+        let is_of_file = || line.contains(": undefined reference to ") || line.contains(": multiple definition of ");
+        let of_file = || is_of_file().then(|| line.find("ld: ").map_or(0, |at| at + "ld: ".len()));
+        of_others.or_else(of_ld).or_else(of_file)
+    };
+    let before = (0..end).rev().take_while(|at| !is_end(lines[*at]));
+    let (start, from) = before.filter_map(|at| Some((at, said(lines[at])?))).last()?;
+    let after =
+        end + 1 + lines[end + 1..].iter().take_while(|line| is_of_make(line) || line.starts_with("ninja: ")).count();
+    Some(Message::words(start..after, &lines[start][from..]))
 }
