@@ -6,7 +6,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rankrun_tests::{Cut, Ended, Host, Hosts, Job, Running, Slurm, full_scale, monotonic, pause, slowness, wait_until};
+use rankrun_tests::{
+    Cut, Ended, Host, Hosts, Job, Running, Slurm, full_scale, monotonic, pause, processes, slowness, wait_until,
+};
+use rustix::process::Signal;
 
 /// How long the ranks may take to start, or to end.
 const BOUND: Duration = Duration::from_secs(60);
@@ -15,8 +18,9 @@ const MOMENT: Duration = Duration::from_secs(20);
 /// Where node 0 listens. Each bench has a network of its own.
 const PORT: u16 = 29_400;
 
-/// A rank counts until it is told to end.
-const COUNT: &str = "i=0; while [ ! -e $RANKRUN_TEST_DIR/go ]; do i=$((i+1)); echo $RANKRUN_RANK $i; sleep 0.1; done; echo $RANKRUN_RANK end";
+/// A rank counts until it is told to end, or stopped.
+const COUNT: &str = "trap 'touch $RANKRUN_TEST_DIR/stopped; exit' TERM
+    i=0; while [ ! -e $RANKRUN_TEST_DIR/go ]; do i=$((i+1)); echo $RANKRUN_RANK $i; sleep 0.1; done; echo $RANKRUN_RANK end";
 
 /// How front and agents are connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,7 +166,7 @@ fn play(kind: Kind, how: Cut, timeout: Duration, shares: &[u32]) -> usize {
     front.sign("go");
     let ended = front.finish(BOUND);
     let text = ended.stderr_text();
-    let lost = lost(&ended, hosts);
+    let lost = lost_nodes(&ended, hosts);
     assert!(goes_on == (lost == 0), "{what}: {text}");
     if lost == 0 {
         assert_eq!(ended.code, Some(0), "{what}: {text}");
@@ -181,7 +185,7 @@ fn play(kind: Kind, how: Cut, timeout: Duration, shares: &[u32]) -> usize {
 }
 
 /// How many nodes the job has lost.
-fn lost(ended: &Ended, hosts: &Hosts) -> usize {
+fn lost_nodes(ended: &Ended, hosts: &Hosts) -> usize {
     let text = ended.stderr_text();
     hosts.nodes().iter().filter(|node| text.contains(&format!("node {} was lost", node.name()))).count()
 }
@@ -217,4 +221,45 @@ fn a_cut_shorter_than_the_time_out_loses_no_node_of_slurm() {
 #[test]
 fn a_cut_shorter_than_the_time_out_loses_no_node_that_has_joined() {
     no_short_cut_loses_a_node(Kind::Join);
+}
+
+/// What a node may be silent for beyond `--node-timeout`: the last try to reach it over a fresh connection, and some looks a second apart.
+const LAST_TRY: Duration = Duration::from_secs(8);
+
+fn a_cut_that_does_not_heal_loses_the_node_in_time(kind: Kind) {
+    let Some(bench) = Bench::up(kind, 2) else { return };
+    let (hosts, timeout) = (bench.hosts(), Duration::from_secs(3));
+    let (front, members) = start(kind, hosts, timeout);
+    let ranks = 2 + usize::from(kind == Kind::Join);
+    assert!(all_count_on(&front, &vec![0; ranks], BOUND * slowness()), "{}", errors(&front));
+    hosts.node(1).cut(Cut::Silent);
+    let began = monotonic();
+    // The other ranks are stopped.
+    let is_lost = || front.directory().join("stopped").exists().then(monotonic);
+    let lost = wait_until((timeout + LAST_TRY) * slowness(), is_lost);
+    let after = lost.unwrap_or_else(|| panic!("{kind:?}: {}", errors(&front))).saturating_sub(began);
+    assert!(after + Duration::from_secs(1) >= timeout, "{kind:?}: lost after {after:?}");
+    eprintln!("{kind:?}: lost after {after:?}");
+    hosts.node(1).heal();
+    let ended = front.finish(BOUND);
+    let text = ended.stderr_text();
+    assert_eq!((ended.code, lost_nodes(&ended, hosts)), (Some(121), 1), "{kind:?}: {text}");
+    assert!(text.contains("node node1 was lost: no sign of life for 3 s (--node-timeout)"), "{kind:?}: {text}");
+    for member in members {
+        // The one that was cut off would wait for its agent to miss the front.
+        processes::send(member.front(), Signal::INT);
+        processes::send(member.front(), Signal::TERM);
+        member.finish(BOUND);
+    }
+    bench.finish();
+}
+
+#[test]
+fn a_cut_that_does_not_heal_loses_a_node_over_ssh_in_time() {
+    a_cut_that_does_not_heal_loses_the_node_in_time(Kind::Ssh);
+}
+
+#[test]
+fn a_cut_that_does_not_heal_loses_a_node_that_has_joined_in_time() {
+    a_cut_that_does_not_heal_loses_the_node_in_time(Kind::Join);
 }

@@ -56,7 +56,7 @@ pub(super) struct Wakers {
 }
 
 /// How long the agent of another node waits for a front that is silent before it has started anything.
-const UNSTARTED: Duration = Duration::from_secs(60);
+const UNSTARTED: Duration = Duration::from_secs(90);
 
 impl Loop {
     pub(super) fn new(
