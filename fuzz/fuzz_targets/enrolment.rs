@@ -69,7 +69,7 @@ fuzz_target!(|data: &[u8]| {
 
     // A stranger: it has no secret, so that no 108 bytes of it are a knock.
     let secret = Secret::generate().expect("random numbers");
-    let mut door = Door::new(&secret, JobId("0badcafe".to_owned())).expect("a key");
+    let mut door = Door::new(&secret, JobId("0badcafe".to_owned()), std::time::Duration::from_secs(60)).expect("a key");
     let mut stranger = Acceptor::default();
     for piece in data.chunks(37) {
         let step = stranger.receive(&mut door, piece);

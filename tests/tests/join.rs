@@ -209,7 +209,9 @@ fn the_next_attempt_runs_on_the_nodes_that_are_left() {
         [ $RANKRUN_ATTEMPT -gt 0 ] || exec sleep 1000";
     let start = |node: &str| {
         let secret = meeting.directory.path().join("secret");
-        meeting.job(node, "2:3", &secret, &["--ppn", "2", "--restart", "1"], &["sh", "-c", line]).start()
+        meeting
+            .job(node, "2:3", &secret, &["--ppn", "2", "--restart", "1", "--node-timeout", "5s"], &["sh", "-c", line])
+            .start()
     };
     let mut running: Vec<Running> = ["0", "1", "2"].map(start).into();
     let is_up = || (running[0].stdout_so_far().iter().filter(|byte| **byte == b'\n').count() == 6).then_some(());

@@ -28,7 +28,7 @@ pub use guard::{
 pub use looker::{WORD as LOOKER, serve as serve_looker};
 pub use pmix_host::serve as serve_pmix;
 pub use pmix_host::{Serving, serving_this_process};
-pub use relay::{PROVE, RELAY, relay, relay_arguments};
+pub use relay::{ALIVE, PROVE, RELAY, answer_alive, relay, relay_arguments};
 
 /// Bytes of each stream's output that an agent may send before the front grants more: enough to keep a fast destination
 /// busy over a round trip, little enough that the front of many nodes stays small.

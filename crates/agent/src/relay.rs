@@ -5,11 +5,13 @@
 //! the front is gone the agent sees the end of the stream, and ends its workers; the relay waits until that is done.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use bytes::Bytes;
+use rankrun_core::contact::ANSWER_BOUND;
 use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::fork;
 use rankrun_sys::poll::{Interest, Poller, Ready};
@@ -19,7 +21,7 @@ use rankrun_wire::greeting::{Farewell, Greeting};
 
 use crate::driver::Clock;
 use crate::guard::{GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Options, Proof, launch};
-use crate::staff::{FRONT_IS_GONE, Role};
+use crate::staff::{self, FRONT_IS_GONE, FRONT_LIVES, Role};
 use crate::team::null;
 
 /// Bytes moved at a time.
@@ -196,6 +198,9 @@ pub const RELAY: &str = "relay";
 /// The word after [`RELAY`] by which it asks whether anything is left of a job whose connection is lost.
 pub const PROVE: &str = "prove";
 
+/// The word after [`RELAY`] by which it asks whether the agent of a job runs, whose connection is silent.
+pub const ALIVE: &str = "alive";
+
 /// What a relay is called with: the job (with what tells this node from others on one machine), the marker, and the settings of
 /// the agent. `None`: nobody but a front of this version calls it so.
 pub fn relay_arguments(words: &[OsString]) -> Option<(JobId, String, Options)> {
@@ -209,4 +214,31 @@ pub fn relay_arguments(words: &[OsString]) -> Option<(JobId, String, Options)> {
         patience: Duration::from_millis(text(patience)?.parse().ok()?),
     };
     Some((JobId(text(job)?), text(marker)?, options))
+}
+
+/// Answers a front over a fresh connection whether the agent of a job runs here, and lets the agent know that the front does. `words` are
+/// the job and the marker. The exit code is 0 if the agent was told.
+///
+/// The front confirms the answer before the agent is told: a command that the network has kept may begin long after the front has given
+/// up the node, and must not keep the ranks alive.
+pub fn answer_alive(words: &[OsString]) -> ExitCode {
+    let [job, marker] = words else { return ExitCode::USAGE };
+    let (Some(job), Some(marker)) = (job.to_str(), marker.to_str()) else { return ExitCode::USAGE };
+    signal::ignore(signal::SIGPIPE);
+    let agent = staff::of(job).into_iter().find(|ours| ours.role == Role::Agent);
+    let is_told = agent.is_some_and(|agent| {
+        confirm(marker).is_ok_and(|is_confirmed| is_confirmed) && agent.process.signal(FRONT_LIVES).is_ok()
+    });
+    if is_told { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Answers, and waits until the front has confirmed that.
+fn confirm(marker: &str) -> io::Result<bool> {
+    // No session follows: nothing but the line matters.
+    io::stdout().write_all(Greeting::ours(NonZeroU64::MIN, "").line(marker).as_bytes())?;
+    io::stdout().flush()?;
+    let (mut poller, mut ready) = (Poller::new()?, Vec::new());
+    poller.add(io::stdin(), FRONT, Interest::Read)?;
+    poller.wait(Some(ANSWER_BOUND), &mut ready)?;
+    Ok(!ready.is_empty() && io::stdin().read(&mut [0])? > 0)
 }

@@ -8,6 +8,10 @@ use rankrun_sys::{name, proc, signal};
 /// Tells a relay that its front is gone. It cannot know by itself when a connection is cut in silence.
 pub const FRONT_IS_GONE: i32 = signal::SIGUSR1;
 
+/// Tells the agent of another node that its front lives, although nothing comes over its connection. By itself it does nothing to a
+/// process.
+pub const FRONT_LIVES: i32 = signal::SIGURG;
+
 /// Bytes of a process's command that are read.
 const TITLE: u64 = 256;
 

@@ -82,7 +82,7 @@ fn main() -> std::process::ExitCode {
 }
 
 /// What a front calls on another node over ssh: a relay; or `is ID`, whether this is the same build; or `prove JOB PATIENCE`,
-/// whether anything of a job is left there.
+/// whether anything of a job is left there; or `alive JOB MARKER`, whether its agent runs.
 fn run_relay(words: &[OsString]) -> u8 {
     match words {
         [question, id] if question == "is" => {
@@ -90,6 +90,7 @@ fn run_relay(words: &[OsString]) -> u8 {
             if is_same { ExitCode::SUCCESS.0 } else { ExitCode::FAILURE.0 }
         }
         [question, rest @ ..] if question == rankrun_agent::PROVE => prove::run(rest).0,
+        [question, rest @ ..] if question == rankrun_agent::ALIVE => rankrun_agent::answer_alive(rest).0,
         words => match rankrun_agent::relay_arguments(words) {
             Some((job, marker, options)) => rankrun_agent::relay(&job, &marker, options),
             None => ExitCode::USAGE.0,

@@ -22,7 +22,7 @@ use crate::guard::lease::{Lease, Word};
 use crate::services::looker::Looker;
 use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::WorkerSocket;
-use crate::staff::Role;
+use crate::staff::{FRONT_LIVES, Role};
 use crate::streams::Link;
 use crate::team::{Hands, Inherited, SpawnerThread, null};
 use crate::tidy::shm::SharedMemory;
@@ -166,7 +166,7 @@ impl Setup {
             self.lease.send(Word::Cgroup);
         }
         // Where the front is on another machine, it does not get what the processes of this node are sent.
-        let told: &[i32] = if self.is_away { &[signal::SIGTERM, signal::SIGINT] } else { &[] };
+        let told: &[i32] = if self.is_away { &[signal::SIGTERM, signal::SIGINT, FRONT_LIVES] } else { &[] };
         let signals = SignalFd::new(&[&[signal::SIGCHLD], told].concat()).map_err(cannot("receive signals"))?;
         let waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let io_waker = Waker::new().map_err(cannot("make an event descriptor"))?;

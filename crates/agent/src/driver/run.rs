@@ -20,6 +20,7 @@ use super::Token;
 use super::io::IoThread;
 use super::limits::adopt;
 use crate::guard::lease::Word;
+use crate::staff::FRONT_LIVES;
 use crate::streams::{Link, LinkError};
 use crate::team::{Hands, Team};
 use crate::tidy::{Places, Remains, RuntimeDir};
@@ -55,7 +56,7 @@ pub(super) struct Wakers {
 }
 
 /// How long the agent of another node waits for a front that is silent before it has started anything.
-const UNSTARTED: Duration = Duration::from_secs(60);
+const UNSTARTED: Duration = Duration::from_secs(90);
 
 impl Loop {
     pub(super) fn new(
@@ -170,8 +171,10 @@ impl Loop {
             }
             Token::Signals => {
                 while let Some((number, _)) = self.signals.next() {
-                    if number != signal::SIGCHLD {
-                        self.hands.outbox.push(ToFront::ToldToEnd { signal: number });
+                    match number {
+                        signal::SIGCHLD => {}
+                        FRONT_LIVES => self.front_is_alive(now),
+                        signal => self.hands.outbox.push(ToFront::ToldToEnd { signal }),
                     }
                 }
             }
@@ -235,10 +238,18 @@ impl Loop {
         Ok(())
     }
 
-    fn receive(&mut self, now: Duration) {
-        let Some(link) = &mut self.link else { return };
+    /// The front was heard, over its connection or over a fresh one.
+    fn front_is_alive(&mut self, now: Duration) {
         self.hands.lease.front_is_alive();
         self.silence.heard(now);
+    }
+
+    fn receive(&mut self, now: Duration) {
+        if self.link.is_none() {
+            return;
+        }
+        self.front_is_alive(now);
+        let Some(link) = &mut self.link else { return };
         let mut messages = Vec::new();
         let alive = link.receive(&mut messages);
         for message in messages {

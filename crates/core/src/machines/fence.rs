@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::contact::ANSWER_BOUND;
 use crate::worker::KILL_BOUND;
 
 /// The time that the agent may need beyond its bounds: to run, to look, and to kill in two steps.
@@ -24,7 +25,8 @@ pub enum Fate {
 /// The loss of a node, and the bounds within which its agent ends the ranks by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loss {
-    /// When the front closed the connection: the agent has not heard the front later.
+    /// When the front closed the connection. An answer of the front on a fresh one may have been under way then, and the agent has heard
+    /// nothing later ([`ANSWER_BOUND`]).
     pub at: Duration,
     /// How long the agent may miss the front until it ends the ranks.
     pub patience: Duration,
@@ -35,7 +37,7 @@ pub struct Loss {
 impl Loss {
     /// From then on no rank of the node runs.
     pub fn fenced_at(&self) -> Duration {
-        self.at + self.patience + self.grace + KILL_BOUND + SLACK
+        self.at + ANSWER_BOUND + self.patience + self.grace + KILL_BOUND + SLACK
     }
 }
 
@@ -86,16 +88,16 @@ mod tests {
 
     #[test]
     fn the_next_attempt_waits_for_proof_or_for_the_fence() {
-        let bound = KILL_BOUND + SLACK;
+        let bound = ANSWER_BOUND + KILL_BOUND + SLACK;
         let wait = |until| Clearance::Wait { until };
         for (now, fates, expected) in [
             (0, &[][..], Clearance::Clear),
             (9, &[Fate::Gone, Fate::Gone], Clearance::Clear),
             (10, &[Fate::Gone, lost(10, 60, 5)], wait(s(75) + bound)),
             (10, &[lost(10, 60, 5), lost(9, 60, 30), Fate::Gone], wait(s(99) + bound)),
-            (81, &[lost(10, 60, 5)], wait(s(75) + bound)),
-            (82, &[lost(10, 60, 5)], Clearance::Clear),
-            (82, &[lost(10, 60, 5), lost(20, 60, 5)], wait(s(85) + bound)),
+            (83, &[lost(10, 60, 5)], wait(s(75) + bound)),
+            (84, &[lost(10, 60, 5)], Clearance::Clear),
+            (84, &[lost(10, 60, 5), lost(20, 60, 5)], wait(s(85) + bound)),
             (10, &[lost(10, 60, 5), Fate::Left, Fate::Gone], Clearance::Left),
             (500, &[Fate::Left], Clearance::Left),
         ] {
@@ -111,6 +113,8 @@ mod tests {
         grace: u64,
         /// How long before the loss the agent has heard the front last, and whether it sees the end of the stream.
         deaf: u64,
+        /// How long after the loss an answer of the front has arrived, if one was under way.
+        answer: Option<u64>,
         sees_end: Option<u64>,
         /// Of the grace and of the kill bound, how much the ranks and the kernel use.
         uses: (u64, u64),
@@ -121,7 +125,8 @@ mod tests {
     impl Lost {
         /// When the last rank of the node ends.
         fn ends_at(&self) -> u64 {
-            let silent = self.at.saturating_sub(self.deaf) + self.patience;
+            let heard = self.answer.map_or(self.at.saturating_sub(self.deaf), |after| self.at + after);
+            let silent = heard + self.patience;
             let stops = self.sees_end.map_or(silent, |after| silent.min(self.at + after));
             stops + self.uses.0.min(self.grace) + self.uses.1.min(KILL_BOUND.as_millis() as u64)
         }
@@ -139,15 +144,16 @@ mod tests {
         let node = (
             (0..100_000u64, 0..70_000u64, 0..40_000u64),
             0..60_000u64,
-            proptest::option::of(0..100_000u64),
+            (proptest::option::of(0..=ANSWER_BOUND.as_millis() as u64), proptest::option::of(0..100_000u64)),
             (0..50_000u64, 0..6_000u64),
             proptest::option::of(0..90_000u64),
         );
-        let node = node.prop_map(|((at, patience, grace), deaf, sees_end, uses, proof)| Lost {
+        let node = node.prop_map(|((at, patience, grace), deaf, (answer, sees_end), uses, proof)| Lost {
             at,
             patience,
             grace,
             deaf,
+            answer,
             sees_end,
             uses,
             proof,

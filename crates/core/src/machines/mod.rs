@@ -2,6 +2,7 @@
 //! between agent and guard and of silence between front and agents; the names that its ranks have published, and the clocks of nodes, on which the times of events are read.
 
 pub mod condition;
+pub mod contact;
 pub mod fence;
 pub mod gang;
 pub mod grace;

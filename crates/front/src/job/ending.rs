@@ -451,7 +451,7 @@ impl Front {
             node.kill_guard();
         }
         if !left_out.is_empty() {
-            let (nodes, limit) = (fold(&left_out), self.plan.hosts.node_timeout.as_secs_f64());
+            let (nodes, limit) = (fold(&left_out), self.patience().as_secs_f64());
             self.note(format!(
                 "not proven on {nodes}, lost before: what runs there ends {limit} s after it has heard from us last (--node-timeout)"
             ));

@@ -191,12 +191,14 @@ impl Front {
         let remotes = || self.nodes.iter().filter_map(NodeHandle::remote);
         let ssh = remotes().filter_map(|it| it.ssh.as_ref()).filter_map(Ssh::pid);
         let provers = remotes().filter_map(|it| it.prover.as_ref()).filter_map(Prover::pid);
+        let askers = remotes().flat_map(|it| it.asker.pids());
         let own = self
             .srun
             .iter()
             .filter_map(Srun::pid)
             .chain(ssh)
             .chain(provers)
+            .chain(askers)
             .chain(self.commands.iter().filter_map(Known::pid))
             .chain(self.starter.under_way())
             .chain(self.delivery.files.pids());

@@ -34,6 +34,13 @@ impl Front {
         match enrolment.ready(peer, ready) {
             None => {}
             Some(News::Note(text)) => self.note(text),
+            Some(News::Asks { node, peer }) => {
+                let handle = self.nodes.get_mut(node.index()).filter(|handle| handle.link.is_some());
+                enrolment.answer(peer, handle.is_some());
+                if let Some(handle) = handle {
+                    handle.contact.answered(self.clock.now(), self.plan.hosts.node_timeout);
+                }
+            }
             Some(News::Ended { node, code, memory }) => {
                 if let Some(joined) = self.nodes.get_mut(node.index()).and_then(NodeHandle::joined_mut) {
                     joined.ended = Some(code);
@@ -48,7 +55,7 @@ impl Front {
                     self.plan.spec.map.rename_node(place, &host);
                     self.facts.map.rename_node(place, &host);
                 }
-                handle.silence.heard(now);
+                handle.contact.heard(now);
                 handle.link = Some(*link);
                 handle.name.clone_from(&host);
                 if let Some(remote) = handle.remote_mut() {

@@ -1,12 +1,16 @@
-//! Signs of life of other machines: those that are silent are suspect and then lost, as those whose connection has ended.
+//! Signs of life of other machines: those that are silent are asked over a fresh connection, suspect and then lost, as those whose
+//! connection has ended.
 
 use std::time::Duration;
 
+use rankrun_core::contact::Step;
 use rankrun_core::fence::Loss;
 use rankrun_core::{NodeId, gang};
+use rankrun_sys::poll::Ready;
 
 use crate::job::front::Front;
 use crate::job::muster::BEAT;
+use crate::job::token::Token;
 use crate::link::LinkError;
 
 /// After this silence a node is suspected.
@@ -18,13 +22,18 @@ impl Front {
         let Some(muster) = self.muster.as_mut().filter(|it| it.beat_due <= now) else { return };
         muster.beat_due = now + BEAT;
         let timeout = self.plan.hosts.node_timeout;
-        let (mut suspects, mut lost) = (Vec::new(), Vec::new());
-        for node in self.nodes.iter_mut().filter(|node| node.link.is_some() && node.remote().is_some()) {
-            let silence = node.silence.look(now);
-            if silence >= timeout {
-                lost.push(node.id);
-                continue;
+        let (mut suspects, mut asked, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        for node in self.nodes.iter_mut().filter(|node| node.link.is_some()) {
+            let Some(asks) = node.remote().map(|remote| remote.asks(now)) else { continue };
+            match node.contact.look(now, timeout, asks) {
+                Step::Wait => {}
+                Step::Ask => asked.push(node.id),
+                Step::Lost => {
+                    lost.push(node.id);
+                    continue;
+                }
             }
+            let silence = node.contact.silence();
             if silence >= SUSPECT.min(timeout) && !std::mem::replace(&mut node.is_suspect, true) {
                 suspects.push((node.name.clone(), silence));
             }
@@ -40,13 +49,49 @@ impl Front {
                 silence.as_secs()
             ));
         }
+        self.ask_silent(now, &asked);
         for node in lost {
             if let Some(joined) = self.nodes[node.index()].joined_mut() {
                 joined.is_given_up = true;
             }
-            let why = format!("no sign of life for {} s (--node-timeout)", timeout.as_secs_f64());
+            let contact = self.nodes[node.index()].contact;
+            let why = match contact.has_answered() {
+                true => format!(
+                    "it can be reached, and nothing has come over its connection for {} s (--node-timeout)",
+                    contact.silence().as_secs()
+                ),
+                false => format!("no sign of life for {} s (--node-timeout)", timeout.as_secs_f64()),
+            };
             self.nodes[node.index()].give_up();
             self.lose_node(node, why);
+        }
+    }
+
+    /// Asks silent nodes over fresh connections. Those that join by themselves ask us.
+    fn ask_silent(&mut self, now: Duration, silent: &[NodeId]) {
+        let Some(muster) = &self.muster else { return };
+        let mut room = muster.at_a_time();
+        for node in silent {
+            let handle = &mut self.nodes[node.index()];
+            let (ssh, target) = (&self.plan.hosts.ssh, &self.plan.hosts.targets[node.index()]);
+            let (call, timeout) = (muster.call(*node), self.plan.hosts.node_timeout);
+            let Some(remote) = handle.remote_mut().filter(|remote| remote.joined.is_none()) else { continue };
+            let place = (&mut self.starter, &self.poller, Token::Asker(*node).encode());
+            // One that cannot be started now is tried again at the next look.
+            if room == 0 || remote.asker.ask(now, place, (ssh, target), &call, timeout).is_err() {
+                handle.contact.not_asked();
+            }
+            room = room.saturating_sub(1);
+        }
+    }
+
+    /// A node that was asked has answered, or ssh has written something.
+    pub(crate) fn hear_asker(&mut self, node: NodeId, ready: Ready) {
+        let (now, registry) = (self.now(), self.poller.registry());
+        let handle = &mut self.nodes[node.index()];
+        let is_answer = handle.remote_mut().is_some_and(|remote| remote.asker.hear(&registry, ready));
+        if is_answer && handle.link.is_some() {
+            handle.contact.answered(now, self.plan.hosts.node_timeout);
         }
     }
 
@@ -60,7 +105,8 @@ impl Front {
     pub(crate) fn heard(&mut self, node: NodeId) {
         let now = self.now();
         let handle = &mut self.nodes[node.index()];
-        handle.silence.heard(now);
+        handle.contact.heard(now);
+        handle.stop_asking();
         if std::mem::take(&mut handle.is_suspect) {
             let name = handle.name.clone();
             self.note(format!("node {name} answers again"));
@@ -73,6 +119,7 @@ impl Front {
         let loss = self.loss(now);
         let handle = &mut self.nodes[node.index()];
         handle.link = None;
+        handle.stop_asking();
         if handle.lost.is_some() {
             return;
         }

@@ -14,7 +14,7 @@ use rankrun_core::reach::{self, Step};
 use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::travel::Resource;
 use rankrun_core::worker::Outcome;
-use rankrun_core::{ExitCode, JobId, NodeId, NodeRank, gang};
+use rankrun_core::{ExitCode, JobId, NodeId, NodeRank, contact, gang};
 use rankrun_sys::build;
 use rankrun_wire::greeting::{Greeting, Heard};
 use rankrun_wire::message::{Hello, Meeting, NodeStart};
@@ -99,6 +99,11 @@ impl Muster {
     /// What the relay of a node is called with. Two nodes may be one machine: each has a directory and a cgroup of its own.
     pub(crate) fn call(&self, node: NodeId) -> Call {
         Call { job: JobId(format!("{}-n{node}", self.call.job)), ..self.call.clone() }
+    }
+
+    /// How many nodes are called in a second at most.
+    pub(super) fn at_a_time(&self) -> usize {
+        self.at_a_time
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {
@@ -325,7 +330,7 @@ impl Front {
         }
         let now = self.now();
         let handle = &mut self.nodes[node.index()];
-        handle.silence.heard(now);
+        handle.contact.heard(now);
         let name = handle.name.clone();
         let Some(remote) = handle.remote_mut() else { return };
         (remote.client, remote.server, remote.greet_by) = (greeting.client, greeting.server, None);
@@ -517,9 +522,10 @@ impl Front {
 
     /// How long the agent of another node may miss us until it ends its ranks.
     pub(super) fn patience(&self) -> Duration {
+        let patience = contact::patience(self.plan.hosts.node_timeout);
         match self.plan.hosts.on_front_lost {
-            OnFrontLost::Kill => self.plan.hosts.node_timeout,
-            OnFrontLost::Wait(longer) => self.plan.hosts.node_timeout + longer,
+            OnFrontLost::Kill => patience,
+            OnFrontLost::Wait(longer) => patience + longer,
         }
     }
 

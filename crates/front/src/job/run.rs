@@ -92,6 +92,7 @@ impl Front {
         match token {
             Token::Srun(_) => self.read_srun(),
             Token::Words(node) => self.read_words(node),
+            Token::Asker(node) => self.hear_asker(node, ready),
             Token::Door => {
                 let now = self.now();
                 if let Some(enrolment) = &mut self.enrolment {

@@ -403,13 +403,15 @@ fn listen(join: &Join, plan: &Plan, poller: &Poller) -> Result<Enrolment, StartE
     let node = |node: NodeRank| Token::Node(NodeId(node.0)).encode();
     let own = plan.hosts.targets.iter().position(|target| target.is_local).map(|own| NodeRank(own as u32));
     let job = plan.spec.job.clone();
-    Enrolment::open(&join.secret, job, (join.nodes, own), ports, poller, tokens, node).map_err(|source| {
-        let hint = match range {
-            Some(range) => format!("no port of {range} (--port-range) is free on this machine"),
-            None => format!("--rendezvous names a port that is free on node 0; another job may use {port}"),
-        };
-        StartError { hint: Some(hint), ..failed("listen for the other nodes")(source) }
-    })
+    Enrolment::open(&join.secret, job, (join.nodes, own), plan.hosts.node_timeout, ports, poller, tokens, node).map_err(
+        |source| {
+            let hint = match range {
+                Some(range) => format!("no port of {range} (--port-range) is free on this machine"),
+                None => format!("--rendezvous names a port that is free on node 0; another job may use {port}"),
+            };
+            StartError { hint: Some(hint), ..failed("listen for the other nodes")(source) }
+        },
+    )
 }
 
 /// Whether a rank runs on this machine.

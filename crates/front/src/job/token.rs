@@ -17,6 +17,8 @@ pub(crate) enum Token {
     Srun(u32),
     /// What ssh writes to stderr for a node.
     Words(NodeId),
+    /// What an ssh writes that asks a silent node for a sign of life.
+    Asker(NodeId),
     /// Where nodes connect that join, and those that have connected and are not admitted.
     Door,
     Newcomer(PeerId),
@@ -24,7 +26,7 @@ pub(crate) enum Token {
 }
 
 kinds! {
-    enum Kind { Signals, Waker, Node, Srun, Words, Door, Newcomer, ControlListener, ControlClient }
+    enum Kind { Signals, Waker, Node, Srun, Words, Asker, Door, Newcomer, ControlListener, ControlClient }
 }
 
 impl Token {
@@ -35,6 +37,7 @@ impl Token {
             Token::Node(node) => Kind::Node.token(u64::from(node.0)),
             Token::Srun(step) => Kind::Srun.token(u64::from(step)),
             Token::Words(node) => Kind::Words.token(u64::from(node.0)),
+            Token::Asker(node) => Kind::Asker.token(u64::from(node.0)),
             Token::Door => Kind::Door.token(0),
             Token::Newcomer(peer) => Kind::Newcomer.token(peer.0),
             Token::Control(Ours::Listener) => Kind::ControlListener.token(0),
@@ -51,6 +54,7 @@ impl Token {
             Kind::Node => Token::Node(NodeId(number as u32)),
             Kind::Srun => Token::Srun(number as u32),
             Kind::Words => Token::Words(NodeId(number as u32)),
+            Kind::Asker => Token::Asker(NodeId(number as u32)),
             Kind::Door => Token::Door,
             Kind::Newcomer => Token::Newcomer(PeerId(number)),
             Kind::ControlListener => Token::Control(Ours::Listener),
@@ -75,6 +79,7 @@ mod tests {
                 Token::Node(NodeId(number)),
                 Token::Srun(number),
                 Token::Words(NodeId(number)),
+                Token::Asker(NodeId(number)),
                 Token::Newcomer(PeerId(u64::from(number))),
                 Token::Control(Ours::Client(ClientId(number))),
             ]

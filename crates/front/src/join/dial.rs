@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use rankrun_sys::errand::Lookup;
 use rankrun_sys::poll::{Interest, Poller, Ready};
-use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_sys::{reason, socket};
 use rankrun_wire::Transport;
-use rankrun_wire::identity::{Accepted, Connector, JoinError, Node, Purpose};
+use rankrun_wire::identity::{Accepted, JoinError, Node, Purpose};
 
 use super::FrontAddress;
+use super::call::{Call, Failed, Trouble};
 
 /// One try may take this long: the connection, and the enrolment.
 const TRY_BOUND: Duration = Duration::from_secs(10);
@@ -21,9 +20,6 @@ const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Nothing is said about tries that fail before: the nodes of a job start one after the other.
 const QUIET: Duration = Duration::from_secs(2);
-/// Bytes read at a time.
-const READ: usize = 16 * 1024;
-
 const SIGNALS: u64 = 0;
 const FRONT: u64 = 1;
 
@@ -38,15 +34,6 @@ pub(crate) enum DialError {
     Signal(i32),
     #[error("cannot connect")]
     Io(#[from] io::Error),
-}
-
-/// Why one try failed; another one may not.
-struct Failed(String);
-
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Failed {
-        Failed(reason(&error))
-    }
 }
 
 /// What a try comes to.
@@ -182,62 +169,27 @@ impl Dialer<'_> {
         let until = until.min(Instant::now() + TRY_BOUND);
         let mut poller = Poller::new()?;
         poller.add(self.signals, SIGNALS, Interest::Read)?;
-        let stream = socket::begin_connect(address)?;
-        poller.add(&stream, FRONT, Interest::Write)?;
+        let mut call = Call::begin(poller.registry(), FRONT, purpose.clone(), address)?;
         let mut ready = Vec::new();
-        loop {
-            if let Some(signal) = self.wait(&mut poller, Some(until), &mut ready)? {
-                return Ok(Tried::Signal(signal));
-            }
-            if ready.iter().any(|ready| ready.token == FRONT) {
-                break;
-            }
-        }
-        socket::connected(&stream)?;
-        if socket::is_its_own_peer(&stream) {
-            // Where nobody listens, the kernel may connect a socket to itself, if it gave it the port that it asks for.
-            return Err(Failed("Connection refused".to_owned()));
-        }
-        poller.remove(&stream)?;
-        socket::watch_peer(&stream)?;
-        let mut connector = match Connector::new(node, purpose.clone()) {
-            Ok(connector) => connector,
-            Err(error) => return Ok(Tried::Denied(error)),
-        };
-        let mut conn = Conn::of_socket(&poller.registry(), FRONT, stream)?;
-        conn.send([connector.take_output()])?;
         loop {
             // The front has its own limit for what comes before the claim. The answer to a node that has ended comes at the end
             // of the job.
-            let bound = (*purpose == Purpose::Join || !connector.has_claimed()).then_some(until);
+            let bound = (*purpose == Purpose::Join || !call.has_claimed()).then_some(until);
             if let Some(signal) = self.wait(&mut poller, bound, &mut ready)? {
                 return Ok(Tried::Signal(signal));
             }
-            conn.flush()?;
-            let mut room = [0; READ];
-            let count = match conn.read(&mut room)? {
-                Incoming::Bytes(count) => count,
-                Incoming::Nothing => continue,
-                Incoming::End if connector.was_answered() => return Err(Failed("it closed the connection".to_owned())),
-                Incoming::End => {
-                    return Err(Failed(
-                        "it closed the connection at once: it has another secret, or is no rankrun".to_owned(),
-                    ));
-                }
-            };
-            let step = connector.receive(&room[..count]);
-            conn.send([connector.take_output()])?;
-            match step {
+            if !ready.iter().any(|ready| ready.token == FRONT) {
+                continue;
+            }
+            match call.ready(node) {
                 Ok(None) => {}
                 Ok(Some(Accepted::Admitted(admission))) => {
-                    node.admitted(&connector, &admission);
-                    let tls = connector.into_tls().ok_or_else(|| Failed("it closed the connection".to_owned()))?;
-                    let conn = conn.move_to(&self.poller.registry(), self.token)?;
-                    return Ok(Tried::Accepted(Accepted::Admitted(admission), Some(Transport::secured(conn, tls))));
+                    let transport = call.admitted(node, &admission, &self.poller.registry(), self.token)?;
+                    return Ok(Tried::Accepted(Accepted::Admitted(admission), Some(transport)));
                 }
-                Ok(Some(over)) => return Ok(Tried::Accepted(over, None)),
-                Err(error) if error.is_final() => return Ok(Tried::Denied(error)),
-                Err(error) => return Err(Failed(error.to_string())),
+                Ok(Some(accepted)) => return Ok(Tried::Accepted(accepted, None)),
+                Err(Trouble::Denied(error)) => return Ok(Tried::Denied(error)),
+                Err(Trouble::Failed(failed)) => return Err(failed),
             }
         }
     }

@@ -6,7 +6,9 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rankrun_agent::staff::FRONT_LIVES;
 use rankrun_agent::{Clock, GuardState, Keeper, LOOK_STEP, LastKnown, Options, Proof, launch_in};
+use rankrun_core::contact::{ANSWER_BOUND, Asks, Contact, Step, try_bound};
 use rankrun_core::{ExitCode, JobId, LocalRank, NodeRank, Rank, RankMap};
 use rankrun_output::{Config, Names};
 use rankrun_sys::fork;
@@ -16,6 +18,7 @@ use rankrun_sys::signal::{self, SignalFd};
 use rankrun_wire::identity::{Accepted, Admission, MAX_ENROLMENT, Node, Purpose};
 use rankrun_wire::{Memory, Tap, Transport};
 
+use super::call::{Call, Trouble};
 use super::dial::{DialError, Dialer};
 use super::own_output::OwnOutput;
 use super::{Join, Member, write_termination_log};
@@ -39,6 +42,10 @@ const OUTPUT_BOUND: Duration = Duration::from_secs(5);
 const FRONT: u64 = 0;
 const AGENT: u64 = 1;
 const SIGNALS: u64 = 2;
+const CALL: u64 = 3;
+
+/// How often to look whether the front is silent.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What a node other than the front must know.
 pub(crate) struct MemberPlan {
@@ -103,7 +110,7 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
         Dialer { at: &join.front, signals: &signals, poller: &poller, token: FRONT, known: None, note: &mut note };
     let (admission, transport) = match dialer.dial(&mut node, Purpose::Join, join.start_timeout)? {
         (Accepted::Admitted(admission), Some(transport)) => (admission, transport),
-        (Accepted::Admitted(_) | Accepted::Over { .. }, _) => {
+        (Accepted::Admitted(_) | Accepted::Alive | Accepted::Over { .. }, _) => {
             return Err(io::Error::other("the front has answered otherwise than it was asked").into());
         }
     };
@@ -116,13 +123,18 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     let agent = Conn::of_socket(&poller.registry(), AGENT, launched.stream.as_fd().try_clone_to_owned()?)?;
     let output = output.map(|(config, map)| OwnOutput::new(config, names(map, &admission))).transpose()?;
     poller.add(&signals, SIGNALS, Interest::Read)?;
+    let (clock, mut contact) = (Clock::default(), Contact::default());
+    contact.heard(clock.now());
     let running = Running {
-        clock: Clock::default(),
+        clock,
         poller,
         signals,
         keeper: Keeper::new(launched),
         front: Some(transport),
         known,
+        node_timeout: admission.node_timeout,
+        contact,
+        asking: None,
         agent: Some(agent),
         tap: Tap::default(),
         output,
@@ -142,6 +154,13 @@ fn names(map: RankMap, admission: &Admission) -> impl Fn(Rank) -> Names + Send +
     }
 }
 
+/// A fresh connection to the front, over which it is asked whether it lives.
+struct Asking {
+    call: Call,
+    /// An answer counts until then.
+    until: Duration,
+}
+
 struct Running {
     clock: Clock,
     poller: Poller,
@@ -151,6 +170,10 @@ struct Running {
     front: Option<Transport>,
     /// Where it is.
     known: Option<SocketAddr>,
+    /// How long it may be silent, what is known of its life, and the fresh connection over which it is asked.
+    node_timeout: Duration,
+    contact: Contact,
+    asking: Option<Asking>,
     agent: Option<Conn>,
     tap: Tap,
     /// `None`: the front alone has it.
@@ -165,7 +188,7 @@ impl Running {
     fn run_to_end(mut self, join: &Join, node: &mut Node, color: bool, is_quiet: bool) -> Result<Outcome, DialError> {
         // Bytes may have come with the admission.
         self.read_front();
-        let (code, memory) = self.await_guard()?;
+        let (code, memory) = self.await_guard(node)?;
         let memory = memory.map(|memory| memory.within(MEMORY_MOST));
         let now = self.clock.now();
         // Where the front has gone first it may be at its end, as this node is.
@@ -196,7 +219,9 @@ impl Running {
                 report::error(color, &format!("{what}: {error}"), None, None);
                 Outcome { code: ExitCode::NODE_LOST, raise: None }
             }
-            (Ok((Accepted::Admitted(_), _)), None) => Outcome { code: ExitCode::INTERNAL, raise: None },
+            (Ok((Accepted::Admitted(_) | Accepted::Alive, _)), None) => {
+                Outcome { code: ExitCode::INTERNAL, raise: None }
+            }
         };
         write_termination_log(&String::from_utf8_lossy(&last));
         let is_left = code != ExitCode::SUCCESS && outcome.code == ExitCode::SUCCESS;
@@ -204,7 +229,7 @@ impl Running {
     }
 
     /// Moves bytes until agent and guard have ended. Returns whether nothing is left, and what the guard has found in /dev/shm.
-    fn await_guard(&mut self) -> io::Result<(ExitCode, Option<Memory>)> {
+    fn await_guard(&mut self, node: &Node) -> io::Result<(ExitCode, Option<Memory>)> {
         let mut ready: Vec<Ready> = Vec::new();
         let mut ended_at = None;
         loop {
@@ -219,14 +244,15 @@ impl Running {
             let output = self.output.as_ref().and_then(OwnOutput::deadline);
             let due = [self.keeper.watch.deadline(), output].into_iter().flatten().min();
             let due = due.map(|due| due.saturating_sub(now));
-            let step = self.agent.is_none().then_some(LOOK_STEP);
+            let step = if self.agent.is_none() { Some(LOOK_STEP) } else { self.front.as_ref().map(|_| LOOK) };
             self.poller.wait([due, step].into_iter().flatten().min(), &mut ready)?;
             for &event in &ready {
                 if self.poller.is_current(event) {
-                    self.dispatch(event);
+                    self.dispatch(node, event);
                 }
             }
             let now = self.clock.now();
+            self.ask_front(now);
             if let Some(output) = &mut self.output {
                 output.tick(now);
             }
@@ -236,8 +262,9 @@ impl Running {
         Ok((if is_empty { ExitCode::SUCCESS } else { ExitCode::LEFT_BEHIND }, memory))
     }
 
-    fn dispatch(&mut self, event: Ready) {
+    fn dispatch(&mut self, node: &Node, event: Ready) {
         match event.token {
+            CALL => self.hear_answer(node),
             FRONT => {
                 if event.writable && self.front.as_mut().is_some_and(|front| front.flush().is_err()) {
                     self.lose_front();
@@ -265,6 +292,7 @@ impl Running {
             let mut room = vec![0; READ];
             match front.read(&mut room) {
                 Ok(Incoming::Bytes(count)) => {
+                    self.contact.heard(self.clock.now());
                     let has_more = front.has_more();
                     room.truncate(count);
                     if let Some(agent) = &mut self.agent {
@@ -278,6 +306,39 @@ impl Running {
                 Ok(Incoming::Nothing) => return,
                 Ok(Incoming::End) | Err(_) => return self.lose_front(),
             }
+        }
+    }
+
+    /// Asks the front over a fresh connection, if it has been silent for long. Whether it is lost, the agent decides.
+    fn ask_front(&mut self, now: Duration) {
+        let (Some(_), Some(address)) = (&self.front, self.known) else { return };
+        self.asking.take_if(|asking| asking.until <= now);
+        let asks = Asks::Us { is_open: self.asking.is_some() };
+        if self.contact.look(now, self.node_timeout, asks) == Step::Ask {
+            let call = Call::begin(self.poller.registry(), CALL, Purpose::Alive, address);
+            // One that cannot be begun is tried again after a step.
+            self.asking = call.ok().map(|call| Asking { call, until: now + try_bound(self.node_timeout) });
+        }
+    }
+
+    /// The fresh connection is ready.
+    fn hear_answer(&mut self, node: &Node) {
+        let now = self.clock.now();
+        let Some(mut asking) = self.asking.take_if(|asking| now < asking.until) else { return };
+        match asking.call.ready(node) {
+            Ok(None) => {
+                if asking.call.has_claimed() {
+                    asking.until = asking.until.min(now + ANSWER_BOUND);
+                }
+                self.asking = Some(asking);
+            }
+            Ok(Some(Accepted::Alive)) => {
+                self.contact.answered(now, self.node_timeout);
+                self.keeper.signal_agent(FRONT_LIVES);
+            }
+            // It has given up this node, and closed the other connection.
+            Err(Trouble::Denied(_)) => self.lose_front(),
+            Ok(Some(Accepted::Admitted(_) | Accepted::Over { .. })) | Err(Trouble::Failed(_)) => {}
         }
     }
 

@@ -4,6 +4,7 @@
 //! the two, and writes the output of its own ranks. When guard and agent have ended it tells the front so, waits for the end of
 //! the job, and ends with the job's exit code.
 
+mod call;
 mod dial;
 mod member;
 mod own_output;

@@ -31,6 +31,11 @@ pub(crate) enum News {
         from: IpAddr,
         link: Box<Link>,
     },
+    /// A node hears nothing from us, and asks whether we live: [`Enrolment::answer`] it.
+    Asks {
+        node: NodeRank,
+        peer: PeerId,
+    },
     /// Agent and guard of a node have ended, the guard with this code and with what it has found in /dev/shm.
     Ended {
         node: NodeRank,
@@ -62,12 +67,13 @@ impl Enrolment {
         secret: &Secret,
         job: JobId,
         (nodes, front): (u32, Option<NodeRank>),
+        node_timeout: Duration,
         ports: RangeInclusive<u16>,
         poller: &Poller,
         tokens: Tokens,
         node_token: fn(NodeRank) -> u64,
     ) -> io::Result<Enrolment> {
-        let listener = Listener::bind(None, ports, poller.registry(), tokens, Door::new(secret, job)?)?;
+        let listener = Listener::bind(None, ports, poller.registry(), tokens, Door::new(secret, job, node_timeout)?)?;
         let roster = Roster::new(nodes, front);
         Ok(Enrolment {
             listener,
@@ -119,6 +125,9 @@ impl Enrolment {
             self.waiting.push((id, self.listener.hold(id)?));
             return Some(News::Ended { node, code, memory });
         }
+        if let (Purpose::Alive, Some(node)) = (&claimed.purpose, claimed.was) {
+            return Some(News::Asks { node, peer: id });
+        }
         if let Some(why) = self.closed {
             self.listener.refuse(id, why);
             return None;
@@ -149,6 +158,14 @@ impl Enrolment {
                 link: Box::new(Link::of_transport(transport, session)),
             }),
             Err(error) => Some(News::Note(format!("cannot admit node {node}: {}", rankrun_sys::reason(&error)))),
+        }
+    }
+
+    /// Answers a node that asks whether we live: it is still one of the job, or was given up.
+    pub(crate) fn answer(&mut self, peer: PeerId, is_ours: bool) {
+        match is_ours {
+            true => self.listener.confirm(peer),
+            false => self.listener.refuse(peer, "this node counts as lost since it was silent for too long"),
         }
     }
 

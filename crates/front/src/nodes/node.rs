@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rankrun_agent::{Act, GuardState, Keeper, LastKnown, Launched, Proof};
+use rankrun_core::contact::{Asks, Contact};
 use rankrun_core::fence::{Fate, Loss};
 use rankrun_core::job::CleanShm;
 use rankrun_core::node_clock::NodeClock;
 use rankrun_core::reach::{Step, essence};
-use rankrun_core::silence::Silence;
 use rankrun_core::{Attempt, ExitCode, NodeId, NodeRank, Rank, RankMap};
 use rankrun_sys::poll::Poller;
 use rankrun_sys::process::ProcessRef;
@@ -17,6 +17,7 @@ use rankrun_wire::message::{Containment, Summary};
 use rankrun_wire::{Memory, ToAgent};
 
 use crate::link::{Link, LinkError};
+use crate::nodes::asker::Asker;
 use crate::nodes::hosts::NodeTarget;
 use crate::nodes::prover::Prover;
 use crate::nodes::ssh::Ssh;
@@ -37,6 +38,8 @@ pub(crate) struct Remote {
     pub(crate) ssh: Option<Ssh>,
     /// It comes by itself, and there is no ssh.
     pub(crate) joined: Option<Joined>,
+    /// The connection is silent: another one asks whether the agent runs.
+    pub(crate) asker: Asker,
     /// The connection was lost: another one asks what is left there.
     pub(crate) prover: Option<Prover>,
     pub(crate) tries: u32,
@@ -92,8 +95,8 @@ pub(crate) struct NodeHandle {
     pub(crate) lost: Option<String>,
     /// When its connection was lost, and when its agent ends the ranks by itself.
     pub(crate) loss: Option<Loss>,
-    /// The beats that it has not answered. It is another machine if this counts.
-    pub(crate) silence: Silence,
+    /// What is known of its life. It is another machine if this counts.
+    pub(crate) contact: Contact,
     /// The user was told that it is silent.
     pub(crate) is_suspect: bool,
     /// It was sent bytes of stdin, and has not said that they were read.
@@ -127,6 +130,7 @@ impl NodeHandle {
         let remote = Remote {
             ssh: None,
             joined: None,
+            asker: Asker::default(),
             prover: None,
             tries: 0,
             due: Some(Duration::ZERO),
@@ -168,7 +172,7 @@ impl NodeHandle {
             is_drained: false,
             lost: None,
             loss: None,
-            silence: Silence::default(),
+            contact: Contact::default(),
             is_suspect: false,
             owes_stdin: false,
         }
@@ -305,6 +309,7 @@ impl NodeHandle {
                 if let Some(ssh) = &mut remote.ssh {
                     ssh.reap(self.link.is_none());
                 }
+                remote.asker.reap();
                 false
             }
         }
@@ -385,6 +390,13 @@ impl NodeHandle {
         self.link.as_mut().map_or(Ok(()), |link| link.send(message))
     }
 
+    /// Nothing more is to be asked over a fresh connection.
+    pub(crate) fn stop_asking(&mut self) {
+        if let Some(remote) = self.remote_mut() {
+            remote.asker.stop();
+        }
+    }
+
     /// Asks for a sign of life, whose answer also tells how the clocks differ.
     pub(crate) fn beat(&mut self, now: Duration) -> Result<(), LinkError> {
         self.send(&ToAgent::Beat { sent: now })
@@ -401,6 +413,14 @@ impl Remote {
     pub(crate) fn is_coming(&self) -> bool {
         let joins = self.joined.as_ref().is_some_and(|joined| joined.by.is_some());
         joins || self.ssh.as_ref().is_some_and(|ssh| !ssh.has_greeted && ssh.code.is_none())
+    }
+
+    /// How it is asked for a sign of life when its connection is silent.
+    pub(crate) fn asks(&self, now: Duration) -> Asks {
+        match &self.joined {
+            Some(_) => Asks::Peer,
+            None => Asks::Us { is_open: self.asker.is_open(now) },
+        }
     }
 
     /// Whether its guard has ended with nothing left, or nothing was started there.
@@ -466,7 +486,7 @@ mod tests {
             node.expect_end(s(150));
             node.expect_end(s(30));
             // It goes on to answer beats.
-            node.silence.heard(s(29));
+            node.contact.heard(s(29));
             assert_eq!((node.watch_deadline(), node.watch(s(29), &[])), (Some(s(30)), None));
             assert_eq!(node.watch(s(30), &[]), Some(Act::GiveUpAgent));
             node.give_up();

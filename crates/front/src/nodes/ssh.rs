@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rankrun_agent::{Options, PROVE, RELAY};
+use rankrun_agent::{ALIVE, Options, PROVE, RELAY};
 use rankrun_core::{JobId, reach};
 use rankrun_sys::errand::Errand;
 use rankrun_sys::poll::{Interest, Poller, Registry};
@@ -179,7 +179,36 @@ impl Ssh {
         target: &NodeTarget,
         call: &Call,
     ) -> io::Result<Ssh> {
-        let arguments = arguments(settings, target, &remote_line(settings, call)?);
+        let arguments = arguments(settings, target, &remote_line(settings, call)?, &[]);
+        Ssh::of(starter, poller, (token, words), arguments, &call.marker)
+    }
+
+    /// Asks for an ssh over a fresh connection, to a node whose own is silent: whether its agent runs. All that it writes is watched
+    /// under `token`. It fails if it is not connected within `bound`.
+    pub(super) fn asking(
+        starter: &mut Starter,
+        poller: &Poller,
+        token: u64,
+        (settings, target): (&SshSettings, &NodeTarget),
+        call: &Call,
+        bound: Duration,
+    ) -> io::Result<Ssh> {
+        let words = format!("{RELAY} {ALIVE} {} {}", call.job, call.marker);
+        // It has been there.
+        let settings = SshSettings { copies: false, ..settings.clone() };
+        // Not over a connection of the user's, which is as silent as ours.
+        let own = ["ControlPath=none".to_owned(), format!("ConnectTimeout={}", bound.as_secs().max(1))];
+        let arguments = arguments(&settings, target, &line_to_run(&settings, call, &words)?, &own);
+        Ssh::of(starter, poller, (token, token), arguments, &call.marker)
+    }
+
+    fn of(
+        starter: &mut Starter,
+        poller: &Poller,
+        (token, words): (u64, u64),
+        arguments: Vec<OsString>,
+        marker: &str,
+    ) -> io::Result<Ssh> {
         let (stdin, ours_in) = socket::pipe()?;
         let (ours_out, stdout) = socket::pipe()?;
         let (ours_err, stderr) = socket::pipe()?;
@@ -192,9 +221,9 @@ impl Ssh {
             program,
             code: None,
             not_started: None,
-            talk: Some(Talk { conn, listener: Listener::new(&call.marker) }),
+            talk: Some(Talk { conn, listener: Listener::new(marker) }),
             noise: None,
-            words: Words { marker: Some(call.marker.clone()), ..Words::new(ours_err) },
+            words: Words { marker: Some(marker.to_owned()), ..Words::new(ours_err) },
             has_greeted: false,
         })
     }
@@ -337,17 +366,18 @@ pub(super) fn proving(
     let words = format!("{RELAY} {PROVE} {} {}", call.job, patience.as_millis());
     // It has been there.
     let settings = SshSettings { copies: false, ..settings.clone() };
-    Ok(arguments(&settings, target, &line_to_run(&settings, call, &words)?))
+    Ok(arguments(&settings, target, &line_to_run(&settings, call, &words)?, &[]))
 }
 
-/// The whole command.
-fn arguments(settings: &SshSettings, target: &NodeTarget, line: &str) -> Vec<OsString> {
+/// The whole command, with these options of ssh beside those that each has.
+fn arguments(settings: &SshSettings, target: &NodeTarget, line: &str, options: &[String]) -> Vec<OsString> {
     let mut arguments = settings.command.clone();
     // No X11, no agent, no terminal; and no master that would live on as our child, and hold our pipes. Its log says when it has logged in.
-    arguments.extend(
-        ["-x", "-a", "-T", "-o", "ControlMaster=no", "-o", "BatchMode=yes", "-o", "LogLevel=VERBOSE"]
-            .map(OsString::from),
-    );
+    // ssh itself must not end a connection that is silent: we do, after --node-timeout.
+    arguments.extend(["-x", "-a", "-T"].map(OsString::from));
+    let own = ["ControlMaster=no", "BatchMode=yes", "LogLevel=VERBOSE", "ServerAliveInterval=0"];
+    let options = own.into_iter().chain(options.iter().map(String::as_str));
+    arguments.extend(options.flat_map(|option| ["-o".into(), option.into()]));
     if let Some(user) = &target.user {
         arguments.extend(["-l".into(), user.into()]);
     }

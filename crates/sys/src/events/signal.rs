@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use libc::{
     SIGABRT, SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGQUIT, SIGSEGV, SIGSTOP, SIGTERM, SIGTSTP,
-    SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2, SIGWINCH,
+    SIGTTIN, SIGTTOU, SIGURG, SIGUSR1, SIGUSR2, SIGWINCH,
 };
 
 fn set_of(signals: &[i32]) -> libc::sigset_t {

@@ -4,7 +4,7 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -176,7 +176,7 @@ fn listen_at_port(address: SocketAddr, backlog: i32, reuses: bool) -> io::Result
 pub fn accept_at(listener: &OwnedFd) -> io::Result<(OwnedFd, SocketAddr)> {
     let (socket, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
-    watch_peer(&socket)?;
+    watch_peer(&socket, Duration::ZERO)?;
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
     Ok((socket, canonical(peer.ok_or(io::ErrorKind::AddrNotAvailable)?)))
 }
@@ -206,13 +206,16 @@ pub fn is_its_own_peer(socket: &OwnedFd) -> bool {
     own.is_some() && own == peer
 }
 
-/// Makes the kernel notice a peer whose machine is gone, although nothing is sent: within about a minute. Between two loops that
-/// send heartbeats it is only the last resort.
-pub fn watch_peer(socket: &OwnedFd) -> io::Result<()> {
+/// Makes the kernel notice a peer whose machine is gone, although nothing is sent: after about so long, a minute at least. Between two
+/// loops that send heartbeats it is only the last resort.
+pub fn watch_peer(socket: impl AsFd, bound: Duration) -> io::Result<()> {
     use rustix::net::sockopt;
+    let socket = socket.as_fd();
+    // The kernel has a limit of 32,767 s.
+    let step = (bound / 6).clamp(Duration::from_secs(10), Duration::from_secs(10_000));
     sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, Duration::from_secs(20))?;
-    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(10))?;
+    sockopt::set_tcp_keepidle(socket, 2 * step)?;
+    sockopt::set_tcp_keepintvl(socket, step)?;
     Ok(sockopt::set_tcp_keepcnt(socket, 4)?)
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rankrun_core::{JobId, NodeRank};
@@ -53,6 +54,7 @@ pub enum AcceptError {
 #[derive(Debug)]
 pub struct Door {
     job: JobId,
+    node_timeout: Duration,
     keys: KeyPair,
     knocks: KnockKeys,
     proofs: ProofKeys,
@@ -62,17 +64,21 @@ pub struct Door {
 }
 
 impl Door {
-    /// Makes a key pair for the front of this job.
-    pub fn new(secret: &Secret, job: JobId) -> io::Result<Door> {
+    /// Makes a key pair for the front of this job. Its nodes are lost when they have been silent for `node_timeout`.
+    pub fn new(secret: &Secret, job: JobId, node_timeout: Duration) -> io::Result<Door> {
         let keys = KeyPair::generate()?;
         let config = front_config(&keys).map_err(io::Error::other)?;
         let (knocks, proofs) = (KnockKeys::new(secret), ProofKeys::new(secret));
-        Ok(Door { job, keys, knocks, proofs, config, heard: BTreeSet::new(), order: VecDeque::new() })
+        Ok(Door { job, node_timeout, keys, knocks, proofs, config, heard: BTreeSet::new(), order: VecDeque::new() })
     }
 
     /// The key by which a node can know this front beforehand.
     pub fn key(&self) -> PublicKey {
         self.keys.public()
+    }
+
+    pub(crate) fn node_timeout(&self) -> Duration {
+        self.node_timeout
     }
 
     /// Whether a knock is heard for the first time.
@@ -235,7 +241,8 @@ impl Acceptor {
             return Err(AcceptError::NoProof);
         };
         let certificate = Certificate::sign(&door.keys, door.job.clone(), Role::Node, node, key);
-        let admission = Admission { job: door.job.clone(), node, session, certificate };
+        let node_timeout = door.node_timeout;
+        let admission = Admission { job: door.job.clone(), node, session, certificate, node_timeout };
         self.send_verdict(door, &mut tls, &binding, Decision::Admitted(admission))?;
         Ok(*tls)
     }
@@ -245,6 +252,14 @@ impl Acceptor {
         if let State::Claimed { mut tls, binding, .. } = std::mem::replace(&mut self.state, State::Over) {
             // If it cannot be encrypted the node gets no reason, and sees the end of the connection.
             let _ = self.send_verdict(door, &mut tls, &binding, Decision::Refused(reason.to_owned()));
+        }
+    }
+
+    /// The node has asked whether the front lives. Send [`Acceptor::take_output`], and close the connection.
+    pub fn confirm(&mut self, door: &Door) {
+        if let State::Claimed { mut tls, binding, .. } = std::mem::replace(&mut self.state, State::Over) {
+            // As above.
+            let _ = self.send_verdict(door, &mut tls, &binding, Decision::Alive);
         }
     }
 

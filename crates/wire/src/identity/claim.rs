@@ -1,6 +1,7 @@
 //! What node and front send each other in the TLS connection, before their session begins.
 
 use std::num::NonZeroU64;
+use std::time::Duration;
 
 use rankrun_core::{JobId, NodeRank};
 use ring::hmac;
@@ -21,6 +22,8 @@ pub const MAX_ENROLMENT: usize = 4096;
 pub enum Purpose {
     /// It wants to take its place.
     Join,
+    /// It has been admitted, and hears nothing over that connection: it lives, and asks whether the front does.
+    Alive,
     /// Agent and guard have ended there, the guard with this code: 0 if nothing of the job is left; and what it has found in
     /// /dev/shm, if it has looked in place of the agent. The node waits for the end of the job. Its certificate says which node
     /// it is.
@@ -60,6 +63,8 @@ pub enum Decision {
     Admitted(Admission),
     /// The reason.
     Refused(String),
+    /// The front lives, and waits for the node's first connection: the answer to [`Purpose::Alive`].
+    Alive,
     /// The job is over, with this exit code: the answer to [`Purpose::Ended`].
     Over {
         code: u8,
@@ -77,6 +82,8 @@ pub struct Admission {
     pub session: NonZeroU64,
     /// With which it may come back.
     pub certificate: Certificate,
+    /// How long front and node may be silent until they count as lost to each other.
+    pub node_timeout: Duration,
 }
 
 /// That the sender knows the secret, and is the other end of this very TLS connection (S-3).

@@ -93,6 +93,8 @@ fn printable(text: &str) -> String {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Accepted {
     Admitted(Admission),
+    /// The front lives.
+    Alive,
     /// The job is over, with this exit code.
     Over {
         code: u8,
@@ -225,6 +227,7 @@ impl Connector {
             Decision::Refused(reason) => {
                 return Err(JoinError::Refused(printable(&reason)));
             }
+            Decision::Alive => return Ok(Some(Accepted::Alive)),
             Decision::Over { code, why } => return Ok(Some(Accepted::Over { code, why: printable(&why) })),
         };
         if admission.certificate.node(front, &admission.job, self.node.keys.public()) != Some(admission.node) {

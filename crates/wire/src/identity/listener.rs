@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rankrun_core::NodeRank;
+use rankrun_core::contact::longest_silence;
 use rankrun_sys::poll::{Interest, Ready, Registry};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::socket;
@@ -251,6 +252,7 @@ impl Listener {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
         let HalfOpen { mut conn, mut acceptor, .. } = self.enrolling.remove(&id).ok_or_else(gone)?;
         let session = random_session()?;
+        socket::watch_peer(&conn, longest_silence(self.door.node_timeout()))?;
         let tls = acceptor.admit(&self.door, node, session).map_err(io::Error::other)?;
         conn.rename(token)?;
         conn.send([acceptor.take_output()])?;
@@ -262,6 +264,15 @@ impl Listener {
     pub fn hold(&mut self, id: PeerId) -> Option<Waiting> {
         let HalfOpen { conn, acceptor, .. } = self.enrolling.remove(&id)?;
         Some(Waiting { conn, acceptor })
+    }
+
+    /// Tells a node that asks ([`crate::identity::Purpose::Alive`]) that the front lives.
+    pub fn confirm(&mut self, id: PeerId) {
+        if let Some(HalfOpen { mut conn, mut acceptor, .. }) = self.enrolling.remove(&id) {
+            acceptor.confirm(&self.door);
+            // As in [`Listener::refuse`].
+            let _ = conn.send([acceptor.take_output()]);
+        }
     }
 
     /// Refuses a node, which gets the reason.

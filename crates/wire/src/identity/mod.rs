@@ -10,7 +10,7 @@
 //! 3. **Claim.** The node sends what it is, and an HMAC under the secret of this TLS connection's own exporter value.
 //! 4. **Verdict.** The front sends the same, and admits the node, with a certificate, or refuses it with a reason.
 //!    A node that comes back at its end, to say whether anything of the job is left there, gets the job's exit code when
-//!    the job is over.
+//!    the job is over. A node that hears nothing over its connection comes back to ask whether the front lives, and gets an answer at once.
 //!
 //! Invariants, cited in code and tests:
 //! * **S-1** A peer without the secret gets no byte from us.

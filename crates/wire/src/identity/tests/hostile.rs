@@ -218,7 +218,7 @@ fn nothing_secret_is_in_what_is_printed() {
     let text = secret.to_text();
     let node = new_node(&secret, 1);
     let connector = Connector::new(&node, Purpose::Join).expect("random numbers");
-    let door = Door::new(&secret, JobId("0badcafe".to_owned())).expect("a door");
+    let door = Door::new(&secret, JobId("0badcafe".to_owned()), super::NODE_TIMEOUT).expect("a door");
     assert!(enrol(&mut new_node(&new_secret(), 1), front.connect()).is_err());
     let seen = front.wait_for(|seen| !seen.turned_away.is_empty());
     let printed = format!("{secret:?} {node:?} {connector:?} {door:?} {seen:?}");

@@ -25,6 +25,7 @@ use crate::{Frame, Link, Retain, Session, ToAgent, ToFront, Transport};
 
 const BOUND: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_millis(400);
+const NODE_TIMEOUT: Duration = Duration::from_secs(7);
 const LISTENER: u64 = 0;
 const WAKER: u64 = 1;
 const PEERS: u64 = 1 << 62;
@@ -55,7 +56,7 @@ impl Front {
     }
 
     fn with(secret: &Secret, limits: Limits) -> Front {
-        let door = Door::new(secret, JobId("0badcafe".to_owned())).expect("a door");
+        let door = Door::new(secret, JobId("0badcafe".to_owned()), NODE_TIMEOUT).expect("a door");
         let key = door.key();
         let socket = socket::listen_at(Some([127, 0, 0, 1].into()), 0..=0, 4096).expect("a port");
         let address = socket.1;
@@ -145,6 +146,10 @@ fn serve(
                             waiting.dismiss(listener.door(), code + 40, "rank 1 failed");
                             continue;
                         }
+                        if claimed.purpose == Purpose::Alive {
+                            listener.confirm(id);
+                            continue;
+                        }
                         let node = claimed.was.or(claimed.node).unwrap_or(NodeRank(1));
                         if node == NodeRank(99) {
                             listener.refuse(id, "there is no such node");
@@ -217,6 +222,7 @@ fn connect(node: &mut Node, mut stream: TcpStream, purpose: Purpose) -> Result<(
         match step {
             Ok(None) => {}
             Ok(Some(Accepted::Over { code, .. })) => return Err(format!("over with {code}")),
+            Ok(Some(Accepted::Alive)) => return Err("the front lives".to_owned()),
             Ok(Some(Accepted::Admitted(admission))) => {
                 node.admitted(&connector, &admission);
                 return Ok((admission, stream, connector.into_tls().expect("it was admitted")));
@@ -408,7 +414,7 @@ fn refusal(bytes: &[u8]) -> Option<String> {
     message.add(bytes);
     match message.decode::<Verdict>().ok()?.decision {
         Decision::Refused(reason) => Some(reason),
-        Decision::Admitted(_) | Decision::Over { .. } => None,
+        Decision::Admitted(_) | Decision::Alive | Decision::Over { .. } => None,
     }
 }
 
@@ -455,7 +461,7 @@ fn a_node_comes_back_as_itself_and_nobody_else_does() {
     let (admission, stream, _) = enrol(&mut node, front.connect()).expect("it knows the secret");
     drop(stream);
     let (again, ..) = enrol(&mut node, front.connect()).expect("it has its certificate");
-    assert_eq!(again.node, NodeRank(2));
+    assert_eq!((again.node, again.node_timeout), (NodeRank(2), NODE_TIMEOUT));
     let seen = front.wait_for(|seen| seen.admitted.len() == 2);
     assert_eq!(seen.admitted, [(NodeRank(2), false), (NodeRank(2), true)]);
     // Somebody who knows the secret and has seen the certificate, but has another key.
@@ -476,6 +482,11 @@ fn a_node_comes_back_as_itself_and_nobody_else_does() {
     assert!(enrol(&mut told, other.connect()).is_err());
     assert!(enrol(&mut told, front.connect()).is_ok());
     assert!(other.seen().admitted.is_empty());
+    // It may ask whether the front lives. Without a certificate it may not.
+    let alive = connect(&mut node, front.connect(), Purpose::Alive).err();
+    assert_eq!(alive.as_deref(), Some("the front lives"));
+    let error = connect(&mut new_node(&secret, 2), front.connect(), Purpose::Alive).err();
+    assert!(error.as_deref().is_some_and(|error| error.contains("it has no certificate")), "{error:?}");
     // At its end it says so, and gets the job's exit code. Without a certificate it may not.
     let over = connect(&mut node, front.connect(), Purpose::Ended { code: 2, memory: None }).err();
     assert_eq!(over.as_deref(), Some("over with 42"));
