@@ -218,7 +218,7 @@ impl Front {
                 node.has_ended();
                 node.summary = Some(summary);
                 if self.is_over() {
-                    self.drain_until = Some(self.now() + self.plan.drain);
+                    self.begin_drain();
                 }
             }
             ToFront::Drained => {

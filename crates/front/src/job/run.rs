@@ -303,6 +303,15 @@ impl Front {
         }
     }
 
+    /// The ranks have ended: their output has `--drain` to be written.
+    pub(crate) fn begin_drain(&mut self) {
+        let now = self.now();
+        self.drain_until = Some(now + self.plan.drain);
+        if self.is_last_attempt() {
+            self.delivery.ranks_ended(now);
+        }
+    }
+
     fn end_without_logs(&mut self, event: gang::Event) {
         self.event(event);
         // The destinations work: they get the output that waited for the log files.

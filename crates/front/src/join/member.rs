@@ -18,8 +18,9 @@ use rankrun_wire::{Memory, Tap, Transport};
 
 use super::dial::{DialError, Dialer};
 use super::own_output::OwnOutput;
-use super::{Join, Member, write_termination_log};
+use super::{Join, Member};
 use crate::Plan;
+use crate::delivery::{Task, perform};
 use crate::job::Outcome;
 use crate::job::report;
 
@@ -35,6 +36,9 @@ const ORPHAN_BOUND: Duration = Duration::from_secs(5);
 const MEMORY_MOST: usize = MAX_ENROLMENT / 4;
 /// How long our own stdout and stderr may take for the last output.
 const OUTPUT_BOUND: Duration = Duration::from_secs(5);
+
+/// How long to wait for the file in which Kubernetes reads why a container has ended.
+const TERMINATION_BOUND: Duration = Duration::from_secs(1);
 
 const FRONT: u64 = 0;
 const AGENT: u64 = 1;
@@ -117,6 +121,7 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     let output = output.map(|(config, map)| OwnOutput::new(config, names(map, &admission))).transpose()?;
     poller.add(&signals, SIGNALS, Interest::Read)?;
     let running = Running {
+        job,
         clock: Clock::default(),
         poller,
         signals,
@@ -143,6 +148,7 @@ fn names(map: RankMap, admission: &Admission) -> impl Fn(Rank) -> Names + Send +
 }
 
 struct Running {
+    job: JobId,
     clock: Clock,
     poller: Poller,
     signals: SignalFd,
@@ -198,7 +204,9 @@ impl Running {
             }
             (Ok((Accepted::Admitted(_), _)), None) => Outcome { code: ExitCode::INTERNAL, raise: None },
         };
-        write_termination_log(&String::from_utf8_lossy(&last));
+        let why = Task::SayWhyEnded(String::from_utf8_lossy(&last).into_owned());
+        // It is for people only, who have the log too.
+        let _ = perform(&self.job, vec![why], TERMINATION_BOUND);
         let is_left = code != ExitCode::SUCCESS && outcome.code == ExitCode::SUCCESS;
         Ok(if is_left { Outcome { code, raise: None } } else { outcome })
     }
