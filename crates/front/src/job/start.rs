@@ -352,6 +352,8 @@ fn make(
         commands: Vec::new(),
         stdin,
         terminal,
+        is_control_lost: false,
+        next_control_look: Duration::ZERO,
         drain_until: None,
         salvage: None,
         has_given_up_output: false,
