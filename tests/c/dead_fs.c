@@ -1,4 +1,4 @@
-/* Runs a command with a file system that does not answer: `dead_fs [-r [-w FILE]] DIRECTORY COMMAND...`.
+/* Runs a command with a file system that does not answer: `dead_fs [-r [-w FILE | -c | -l FILE]] DIRECTORY COMMAND...`.
 
    The file system is mounted at DIRECTORY in a mount namespace of the command. It is a FUSE file system whose server,
    a process of its own, reads no request: SIGKILL ends a process that waits for it. When the command has ended, so does the server,
@@ -6,7 +6,8 @@
 
    With `-r` the server reads each request and does not answer: a process that waits for it is in state D, and only the end of the
    server ends it. The server ends 3 s after the command, or 60 s after its start. With `-w FILE` it is an empty directory, and the
-   command's working directory, until FILE exists. */
+   command's working directory, until FILE exists. With `-c` it is the same until a file that was made in it has been closed. With
+   `-l FILE` it is mounted when FILE exists, over what DIRECTORY was until then, and FILE is removed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -48,15 +49,37 @@ static void answer(int fuse, unsigned long long unique, int error, const void *b
         return;
 }
 
-/* Answers a request as an empty directory does. */
-static void answer_as_empty(int fuse, const struct fuse_in_header *head)
+/* The file that was made in the directory. */
+enum { NO_FILE, OPEN, CLOSED } file;
+
+/* Answers a request as a directory does, empty at first, in which a file can be made and written. */
+static void answer_as_directory(int fuse, const struct fuse_in_header *head)
 {
-    struct fuse_attr_out attributes = {.attr = {.ino = 1, .mode = S_IFDIR | 0755, .nlink = 2}};
+    struct fuse_attr_out attributes = {.attr = {.ino = head->nodeid, .mode = S_IFDIR | 0755, .nlink = 2}};
+    struct fuse_attr regular = {.ino = 2, .mode = S_IFREG | 0600, .nlink = 1};
+    struct {
+        struct fuse_entry_out entry;
+        struct fuse_open_out opened;
+    } made = {.entry = {.nodeid = 2, .attr = regular}, .opened = {.open_flags = FOPEN_DIRECT_IO}};
+    struct fuse_write_out written = {.size = ((const struct fuse_write_in *)(head + 1))->size};
     struct fuse_open_out opened = {0};
     struct fuse_statfs_out space = {{0}};
     switch (head->opcode) {
     case FUSE_GETATTR:
+    case FUSE_SETATTR:
+        if (head->nodeid == 2)
+            attributes.attr = regular;
         return answer(fuse, head->unique, 0, &attributes, sizeof attributes);
+    case FUSE_CREATE:
+        file = OPEN;
+        return answer(fuse, head->unique, 0, &made, sizeof made);
+    case FUSE_WRITE:
+        return answer(fuse, head->unique, 0, &written, sizeof written);
+    case FUSE_FLUSH:
+        return answer(fuse, head->unique, 0, NULL, 0);
+    case FUSE_RELEASE:
+        file = CLOSED;
+        return answer(fuse, head->unique, 0, NULL, 0);
     case FUSE_LOOKUP:
         return answer(fuse, head->unique, ENOENT, NULL, 0);
     case FUSE_OPENDIR:
@@ -75,7 +98,7 @@ static void answer_as_empty(int fuse, const struct fuse_in_header *head)
     }
 }
 
-static void read_requests(int fuse, int command, const char *until)
+static void read_requests(int fuse, int command, const char *until, int takes_file)
 {
     static char request[1 << 20];
     time_t end = time(NULL) + LIFE;
@@ -98,8 +121,8 @@ static void read_requests(int fuse, int command, const char *until)
             init.minor = asked->minor < FUSE_KERNEL_MINOR_VERSION ? asked->minor : FUSE_KERNEL_MINOR_VERSION;
             init.max_readahead = asked->max_readahead;
             answer(fuse, head->unique, 0, &init, sizeof init);
-        } else if (until && access(until, F_OK) != 0) {
-            answer_as_empty(fuse, head);
+        } else if (until ? access(until, F_OK) != 0 : takes_file && file != CLOSED) {
+            answer_as_directory(fuse, head);
         }
     }
 }
@@ -107,13 +130,15 @@ static void read_requests(int fuse, int command, const char *until)
 int main(int count, char **words)
 {
     char options[128];
-    const char *until = NULL;
-    int reads = 0;
+    const char *until = NULL, *late = NULL;
+    int reads = 0, takes_file = 0;
     for (; count > 1 && words[1][0] == '-'; words++, count--) {
         if (strcmp(words[1], "-r") == 0)
             reads = 1;
-        else if (strcmp(words[1], "-w") == 0 && count > 2) {
-            until = words[2];
+        else if (strcmp(words[1], "-c") == 0)
+            takes_file = 1;
+        else if ((strcmp(words[1], "-w") == 0 || strcmp(words[1], "-l") == 0) && count > 2) {
+            *(words[1][1] == 'w' ? &until : &late) = words[2];
             words++;
             count--;
         }
@@ -125,7 +150,8 @@ int main(int count, char **words)
     int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
     check(fuse, "/dev/fuse");
     snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fuse);
-    check(mount("dead", words[1], "fuse", MS_NOSUID | MS_NODEV, options), "mount");
+    if (!late)
+        check(mount("dead", words[1], "fuse", MS_NOSUID | MS_NODEV, options), "mount");
     int command = syscall(SYS_pidfd_open, getpid(), 0);
     check(command, "pidfd_open");
     /* A child of a child: the command does not find it among its children. */
@@ -139,8 +165,13 @@ int main(int count, char **words)
         struct pollfd watched = {.fd = command, .events = POLLIN};
         for (int fd = 0; fd < 3; fd++)
             close(fd);
+        while (late && access(late, F_OK) != 0)
+            if (poll(&watched, 1, 10) > 0)
+                _exit(0);
+        if (late && (mount("dead", words[1], "fuse", MS_NOSUID | MS_NODEV, options) != 0 || unlink(late) != 0))
+            _exit(1);
         if (reads)
-            read_requests(fuse, command, until);
+            read_requests(fuse, command, until, takes_file);
         else
             while (poll(&watched, 1, -1) < 1)
                 ;
@@ -149,7 +180,7 @@ int main(int count, char **words)
     waitpid(between, NULL, 0);
     close(command);
     close(fuse);
-    if (until)
+    if (until || takes_file)
         check(chdir(words[1]), "chdir");
     execvp(words[2], words + 2);
     perror(words[2]);

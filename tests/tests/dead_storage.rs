@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rankrun_tests::{Ended, Job, compile, rankrun, skip};
+use rankrun_core::report::Report;
+use rankrun_tests::{Ended, Job, compile, full_scale, rankrun, skip, slowness};
 
-/// What may pass between the job's end, which comes at once, and the exit code.
-const BOUND: Duration = Duration::from_secs(10);
+/// What may pass between the job's end, which comes at once, and the exit code. On a loaded machine a little more.
+fn bound() -> Duration {
+    Duration::from_secs(10) + Duration::from_secs(2) * (slowness() - 1)
+}
 
 /// A directory, and in it `dead`, on which the program mounts the file system.
 struct Dead {
@@ -23,7 +26,9 @@ impl Dead {
         let program = compile("cc", &["-O1", "-Wall"], &source, "dead_fs");
         let top = tempfile::tempdir().expect("the temporary directory can be written");
         let dead = Dead { program, top };
-        fs::create_dir(dead.path()).expect("the directory is ours");
+        for name in ["dead", "report", "logs"] {
+            fs::create_dir(dead.healthy(name)).expect("the directory is ours");
+        }
         let probe = Command::new(&dead.program).arg("-r").arg(dead.path()).arg("true").output();
         let probe = probe.expect("the program can be started");
         if !probe.status.success() {
@@ -34,7 +39,12 @@ impl Dead {
     }
 
     fn path(&self) -> PathBuf {
-        self.top.path().join("dead")
+        self.healthy("dead")
+    }
+
+    /// A path beside it, on a healthy disk.
+    fn healthy(&self, name: &str) -> PathBuf {
+        self.top.path().join(name)
     }
 
     /// A path below it, as text.
@@ -42,63 +52,199 @@ impl Dead {
         self.path().join(name).display().to_string()
     }
 
-    /// The words that start rankrun with these arguments.
-    fn words(&self, arguments: &[&str]) -> Vec<String> {
+    /// A directory for log files on a healthy disk; the log file of rank 0 is a symbolic link to a dead one.
+    fn logs(&self) -> String {
+        let logs = self.healthy("logs");
+        fs::remove_dir_all(&logs).and_then(|()| fs::create_dir(&logs)).expect("it is ours");
+        std::os::unix::fs::symlink(self.path().join("x"), logs.join("rank-0000.stdout")).expect("it is ours");
+        logs.display().to_string()
+    }
+
+    /// A job whose file system is as these options say, with its report on a healthy disk.
+    fn job_with(&self, options: &[&str], arguments: &[&str]) -> Job {
         let (dead, rankrun) = (self.path().display().to_string(), rankrun().display().to_string());
-        let arguments = arguments.iter().map(|&word| word.to_owned());
-        ["-r".to_owned(), dead, rankrun].into_iter().chain(arguments).collect()
+        let words = [&["-r"], options, &[dead.as_str(), rankrun.as_str()], arguments].concat();
+        Job::of_program(&self.program, words).env("XDG_STATE_HOME", self.healthy("report"))
     }
 
     fn job(&self, arguments: &[&str]) -> Job {
-        Job::of_program(&self.program, self.words(arguments))
+        self.job_with(&[], arguments)
+    }
+
+    /// A job during which the file system is mounted over a healthy directory: a rank that runs `script` has it dead before its end.
+    fn job_that_loses(&self, arguments: &[&str], end: &str) -> Job {
+        let stop = self.healthy("stop").display().to_string();
+        let script = format!("touch {stop}; while [ -e {stop} ]; do sleep 0.02; done; {end}");
+        self.job_with(&["-l", &stop], &[arguments, &["/bin/sh", "-c", &script]].concat())
+    }
+
+    /// The only report in the healthy directory.
+    fn report(&self) -> Report {
+        let jobs = self.healthy("report/rankrun");
+        let jobs: Vec<_> = fs::read_dir(jobs).expect("a report is there").flatten().collect();
+        let [job] = &jobs[..] else { panic!("{jobs:?}") };
+        let json = fs::read(job.path().join("report.json")).expect("the report is there");
+        fs::remove_dir_all(job.path()).expect("it is ours");
+        serde_json::from_slice(&json).expect("it is whole")
     }
 }
 
 /// Runs a job that ends at once. The file system goes 3 s later, and with it what has stayed.
 fn finish(job: Job) -> Ended {
-    let ended = job.start().finish(BOUND + Duration::from_secs(10));
-    assert!(ended.elapsed() < BOUND, "{:?}: {}", ended.elapsed(), ended.stderr_text());
+    let ended = job.start().finish(bound() + Duration::from_secs(10));
+    assert!(ended.elapsed() < bound(), "{:?}: {}", ended.elapsed(), ended.stderr_text());
     ended
 }
 
+/// A place that does not answer.
+struct Case {
+    name: &'static str,
+    /// The job, which fails with this code.
+    make: fn(&Dead) -> Job,
+    code: i32,
+    /// Whether the report is written; `None`: there is none.
+    has_report: Option<bool>,
+    /// What the message about it contains; empty: there is none, since nothing is lost.
+    blamed: &'static str,
+}
+
 const FAILS: [&str; 5] = ["-n", "2", "/bin/sh", "-c", "exit 3"];
+const WRITES: [&str; 5] = ["-n", "2", "/bin/sh", "-c", "echo x; exit 3"];
+
+/// The six places of the promise, and others.
+const CASES: [Case; 12] = [
+    Case {
+        name: "HOME",
+        make: |dead| dead.job(&FAILS).env("HOME", dead.path()).env_remove("XDG_STATE_HOME"),
+        code: 3,
+        has_report: Some(false),
+        blamed: "/.local/state",
+    },
+    Case {
+        name: "the state directory",
+        make: |dead| dead.job(&FAILS).env("XDG_STATE_HOME", dead.file("state")),
+        code: 3,
+        has_report: Some(false),
+        blamed: "/state",
+    },
+    Case {
+        name: "the log directory",
+        make: |dead| dead.job(&[&["--log-dir", &dead.path().display().to_string()], &WRITES[..]].concat()),
+        // No rank is started.
+        code: 2,
+        has_report: None,
+        blamed: "cannot write log files to",
+    },
+    Case {
+        name: "a log file",
+        make: |dead| dead.job(&[&["--log-dir", &dead.logs()], &WRITES[..]].concat()),
+        code: 3,
+        has_report: Some(true),
+        blamed: "rank-0000.stdout",
+    },
+    Case {
+        name: "the report",
+        make: |dead| dead.job(&[&["--report-dir", &dead.file("report")], &FAILS[..]].concat()),
+        code: 3,
+        has_report: Some(false),
+        blamed: "/report",
+    },
+    Case {
+        name: "the progress file",
+        make: |dead| {
+            let progress = dead.file("progress");
+            dead.job(&[&["--progress-file", &progress, "--restart", "1"], &FAILS[..]].concat())
+        },
+        code: 3,
+        has_report: Some(true),
+        blamed: "/progress",
+    },
+    Case {
+        name: "the working directory, with a core in it",
+        make: |dead| dead.job_with(&["-c"], &["-n", "1", "/bin/sh", "-c", "ulimit -c unlimited; kill -SEGV $$"]),
+        code: 139,
+        has_report: Some(true),
+        blamed: "",
+    },
+    Case {
+        name: "TMPDIR",
+        make: |dead| {
+            // More than is kept in memory.
+            let writes = ["--output", "grouped", "-n", "2", "/bin/sh", "-c", "seq 1000000; exit 3"];
+            dead.job(&writes).env("TMPDIR", dead.path())
+        },
+        code: 3,
+        has_report: Some(true),
+        blamed: "",
+    },
+    Case {
+        name: "the error file of the job",
+        make: |dead| dead.job(&FAILS).env("TORCHELASTIC_ERROR_FILE", dead.file("error")),
+        code: 3,
+        has_report: Some(true),
+        blamed: "/error",
+    },
+    Case {
+        name: "the error file of a rank",
+        make: |dead| dead.job_that_loses(&["--error-file", &dead.file("error.{rank}"), "-n", "1"], "exit 3"),
+        code: 3,
+        has_report: Some(true),
+        blamed: "/error.0",
+    },
+    Case {
+        name: "the log directory of torchrun, which has error files too",
+        make: |dead| {
+            let logs = dead.path().display().to_string();
+            let words = ["torchrun", "--nproc-per-node", "1", "--log-dir", &logs, "--no-python"];
+            dead.job_that_loses(&words, "exit 3")
+        },
+        code: 3,
+        has_report: Some(true),
+        blamed: "error.json",
+    },
+    Case {
+        name: "log files and report together",
+        make: |dead| {
+            let report = dead.file("report");
+            dead.job(&[&["--report-dir", &report, "--log-dir", &dead.logs()], &WRITES[..]].concat())
+        },
+        code: 3,
+        has_report: Some(false),
+        blamed: "/report",
+    },
+];
 
 #[test]
 fn the_exit_code_comes_in_time_whichever_place_does_not_answer() {
-    let Some(dead) = Dead::new() else { return };
-    let logs = dead.top.path().join("logs");
-    fs::create_dir(&logs).expect("the directory is ours");
-    std::os::unix::fs::symlink(dead.path().join("x"), logs.join("rank-0000.stdout")).expect("the directory is ours");
-    let (report, progress, state) = (dead.file("report"), dead.file("progress"), dead.file("state"));
-    let writes = ["-n", "2", "/bin/sh", "-c", "echo x; exit 3"];
-    let with = |options: &[&'static str], values: &[&str], command: &[&str]| {
-        let options = options.iter().copied().zip(values.iter().copied()).flat_map(|(name, value)| [name, value]);
-        dead.job(&options.chain(command.iter().copied()).collect::<Vec<_>>())
-    };
-    let logs = logs.display().to_string();
-    // The job; whether its report is on a healthy disk; the path that does not answer.
-    let cases = [
-        (with(&[], &[], &FAILS).env("HOME", dead.path()).env_remove("XDG_STATE_HOME"), false, "/.local/state"),
-        (with(&[], &[], &FAILS).env("XDG_STATE_HOME", &state), false, "/state"),
-        (with(&["--report-dir"], &[&report], &FAILS), false, "/report"),
-        (with(&["--progress-file", "--restart"], &[&progress, "1"], &FAILS), true, "/progress"),
-        (with(&[], &[], &FAILS).env("TORCHELASTIC_ERROR_FILE", dead.file("error")), true, "/error"),
-        (with(&[], &[], &FAILS).env("TMPDIR", dead.path()), true, ""),
-        (with(&["--log-dir", "--drain"], &[&logs, "1s"], &writes), true, "rank-0000.stdout"),
-    ];
-    // They wait more than they work.
+    // They wait more than they work. Each has a directory of its own.
+    let Some(_) = Dead::new() else { return };
     std::thread::scope(|scope| {
-        for (job, has_report, blamed) in cases {
+        for case in &CASES {
             scope.spawn(move || {
-                let ended = finish(job);
-                let text = ended.stderr_text();
-                assert_eq!(ended.code, Some(3), "{blamed}: {text}");
-                assert_eq!(text.contains("cannot write the report"), !has_report, "{blamed}: {text}");
-                let is_blamed = |line: &str| line.contains(blamed) && line.contains("answer");
-                assert!(blamed.is_empty() || text.lines().any(is_blamed), "{blamed}: {text}");
+                let Some(dead) = Dead::new() else { return };
+                let times: Vec<Duration> = (0..full_scale(20, 1)).map(|_| check(case, &dead)).collect();
+                // Nextest shows it of a run by hand.
+                println!("{}: {} of {}, {:.1?} at most", case.name, times.len(), times.len(), times.iter().max());
             });
         }
     });
+}
+
+fn check(case: &Case, dead: &Dead) -> Duration {
+    let Case { name, make, code, has_report, blamed } = case;
+    let ended = finish(make(dead));
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(*code), "{name}: {text}");
+    assert_eq!(text.contains("cannot write the report"), *has_report == Some(false), "{name}: {text}");
+    let is_blamed = |line: &str| line.contains(blamed) && line.contains("answer");
+    assert!(blamed.is_empty() || text.lines().any(is_blamed), "{name}: {text}");
+    assert!(!blamed.is_empty() || !text.contains("cannot write"), "{name}: {text}");
+    if *has_report == Some(true) {
+        let report = dead.report();
+        assert_eq!(i32::from(report.exit_code.0), *code, "{name}");
+        assert!(report.left.proven && report.left.processes.is_empty(), "{name}: {:?}", report.left);
+    }
+    ended.elapsed()
 }
 
 #[test]
@@ -114,11 +260,9 @@ fn a_journal_that_cannot_be_opened_names_its_path_and_leaves_no_process() {
 #[test]
 fn a_working_directory_that_stops_answering_costs_nothing() {
     let Some(dead) = Dead::new() else { return };
-    let stop = dead.top.path().join("stop").display().to_string();
+    let stop = dead.healthy("stop").display().to_string();
     let script = format!("echo > {stop}; exit 3");
-    let words = dead.words(&["-n", "1", "/bin/sh", "-c", &script]);
-    let words = [&["-r".to_owned(), "-w".to_owned(), stop.clone()], &words[1..]].concat();
-    let ended = finish(Job::of_program(&dead.program, words));
+    let ended = finish(dead.job_with(&["-w", &stop], &["-n", "1", "/bin/sh", "-c", &script]));
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(3), "{text}");
     assert!(!text.contains("cannot write"), "{text}");
@@ -129,11 +273,12 @@ fn a_working_directory_that_stops_answering_costs_nothing() {
 fn a_caller_that_reads_all_output_is_not_held_up_either() {
     let Some(dead) = Dead::new() else { return };
     let begun = Instant::now();
-    let output = Command::new(&dead.program).args(dead.words(&FAILS)).env("XDG_STATE_HOME", dead.path()).output();
+    let words = ["-r".to_owned(), dead.path().display().to_string(), rankrun().display().to_string()];
+    let output = Command::new(&dead.program).args(words).args(FAILS).env("XDG_STATE_HOME", dead.path()).output();
     let output = output.expect("the program can be started");
     assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
     // The mount is gone 3 s later than the job, and with it what has stayed.
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < bound(), "{:?}", begun.elapsed());
 }
 
 /// Storage processes are for jobs that have something to write: the commonest job has none.
@@ -147,7 +292,8 @@ fn a_job_that_succeeds_starts_no_storage_process() {
         let output = Command::new("strace").args(words).env("XDG_STATE_HOME", directory.path()).output();
         output.expect("strace can be started");
         let calls = fs::read_to_string(&trace).expect("strace has written");
-        calls.lines().filter(|line| line.contains("\"storage\"")).count()
+        let is_ours = |line: &&str| line.contains("\"storage\"") || line.contains("\"file-reader\"");
+        calls.lines().filter(is_ours).count()
     };
     assert_eq!([count("true"), count("exit 3")], [0, 1]);
 }

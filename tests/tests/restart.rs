@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rankrun_core::report::Report;
-use rankrun_tests::{Ended, Environment, Job, Stdin, Tier, full_scale, processes, scratch, wait_until};
+use rankrun_tests::{Ended, Environment, Job, Stdin, Tier, full_scale, processes, rankrun, scratch, wait_until};
 use rustix::process::Signal;
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -302,8 +302,11 @@ fn a_rank_that_removes_the_jobs_directory_leaves_the_next_attempt_socket_and_hoo
                 ("/worker.sock", "worker socket was made again"),
                 ("/hook", "Python's hook was made again"),
             ] {
+                let rankrun = rankrun().display().to_string();
+                // The front may listen again only a moment after the rank was started.
                 let script = format!(
                     "d=${{RANKRUN_SOCKET%/*}}; if [ $RANKRUN_ATTEMPT = 0 ]; then rm -rf $d{removed}; exit 7; fi; \
+                     for i in $(seq 100); do {rankrun} status $RANKRUN_JOB_ID > status 2>&1 && break; sleep 0.1; done; \
                      exec python3 -c 'raise ValueError(\"told\")' 2> /dev/null"
                 );
                 let options = [&["-n", "1", "--restart", "1", "--backoff", "0"], scope].concat();
@@ -313,6 +316,8 @@ fn a_rank_that_removes_the_jobs_directory_leaves_the_next_attempt_socket_and_hoo
                 assert!(text.contains("rankrun: rank 0 failed: ValueError: told"), "{case}: {text}");
                 let notes: Vec<&str> = text.lines().filter(|line| line.contains("the job's directory")).collect();
                 assert!(matches!(notes[..], [line] if line.ends_with(note)), "{case}: {text}");
+                let status = fs::read_to_string(directory.join("status")).expect("it was asked for");
+                assert!(status.contains("attempt 1"), "{case}: {status}");
                 fs::remove_dir_all(directory).expect("it is ours");
             }
         }

@@ -20,6 +20,7 @@ mod streams;
 mod team;
 pub mod tidy;
 
+pub use children::{READER, serve_reader};
 pub use driver::{Clock, soft_limits};
 pub use guard::{
     Act, END_BOUND, GuardNote, GuardState, KILLING_BOUND, Keeper, LOOK_STEP, LastKnown, Launched, Options, Proof,

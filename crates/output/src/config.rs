@@ -49,7 +49,8 @@ pub struct Config {
     /// The quiet after which an unterminated line, such as a prompt, is shown. `None` never shows one before it ends,
     /// which suits a regular file.
     pub partial_after: Option<Duration>,
-    /// Where grouped output that does not fit in memory waits, in an unlinked file.
+    /// Where grouped output that does not fit in memory waits, in an unlinked file. The caller waits for its file system, so it is
+    /// not the user's.
     pub temp_dir: PathBuf,
 }
 

@@ -45,6 +45,9 @@ fn main() -> std::process::ExitCode {
     if words.first().is_some_and(|word| word == rankrun_agent::LOOKER) {
         return std::process::ExitCode::from(rankrun_agent::serve_looker());
     }
+    if words.first().is_some_and(|word| word == rankrun_agent::READER) {
+        return std::process::ExitCode::from(rankrun_agent::serve_reader());
+    }
     if let [word, rest @ ..] = words.as_slice()
         && word == rankrun_agent::RELAY
     {

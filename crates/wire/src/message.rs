@@ -238,6 +238,13 @@ pub enum ToFront {
         detail: String,
         at: Duration,
     },
+    /// Of a SIGKILL that was not ours: the CPU time that the worker's leader had used, and its hard limit.
+    CpuTime {
+        worker: WorkerId,
+        used: Duration,
+        limit: Duration,
+        at: Duration,
+    },
     /// The kernel killed another process of a worker than its leader because memory ran out.
     HelperKilledForMemory {
         worker: WorkerId,

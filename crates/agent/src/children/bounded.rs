@@ -1,15 +1,19 @@
 //! Calls that may block, made by a thread, which the loop waits for only a moment.
 //!
 //! For reads that are answered in microseconds unless something is wrong, and whose answer is needed at once: the environment of a
-//! process that may hold the lock on its own memory for ever, an error file on the user's storage.
+//! process that may hold the lock on its own memory for ever, the answer of a process that reads an error file. SIGKILL ends either wait:
+//! a call that may leave its thread in state D does not belong here ([`super::reader`]).
 
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rankrun_sys::signal;
 
 /// Threads that may be blocked at a time. With so many, nothing is asked any more.
 const BLOCKED: usize = 4;
+
+/// How often to look whether a call that takes long is stuck.
+const STEP: Duration = Duration::from_millis(20);
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -25,6 +29,17 @@ impl Bounded {
     pub(crate) fn call<T: Send + 'static>(
         &mut self,
         bound: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.call_unless(bound, bound, || true, work)
+    }
+
+    /// The same. After `bound` it is waited for up to `most` unless it is stuck.
+    pub(crate) fn call_unless<T: Send + 'static>(
+        &mut self,
+        bound: Duration,
+        most: Duration,
+        is_stuck: impl Fn() -> bool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         if self.blocked >= BLOCKED {
@@ -49,19 +64,21 @@ impl Bounded {
         });
         // The thread waits for work, since every call before was answered.
         let is_sent = self.thread.as_ref().is_some_and(|thread| thread.send(work).is_ok());
-        let answer = if is_sent { answer.recv_timeout(bound).ok() } else { None };
-        if answer.is_none() {
+        let begun = Instant::now();
+        let mut result = if is_sent { answer.recv_timeout(bound).ok() } else { None };
+        while is_sent && result.is_none() && begun.elapsed() < most && !is_stuck() {
+            result = answer.recv_timeout(STEP).ok();
+        }
+        if result.is_none() {
             self.thread = None;
             self.blocked += 1;
         }
-        answer
+        result
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
 
     #[test]
@@ -75,6 +92,23 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(30));
         assert_eq!(bounded.call(Duration::from_secs(60), || 2), Some(2));
         drop(release);
+    }
+
+    #[test]
+    fn a_call_that_is_not_stuck_gets_more_time() {
+        let mut bounded = Bounded::default();
+        let (release, blocked) = sync_channel::<()>(1);
+        let looks = std::cell::Cell::new(0);
+        let is_stuck = || {
+            looks.set(looks.get() + 1);
+            // It is done after the second look.
+            let _ = (looks.get() == 2).then(|| release.send(()));
+            false
+        };
+        let work = move || blocked.recv().is_ok();
+        let (bound, most) = (Duration::from_millis(1), Duration::from_secs(60));
+        assert_eq!(bounded.call_unless(bound, most, is_stuck, work), Some(true));
+        assert_eq!(looks.get(), 2);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Reads, in a thread of its own, why the Python processes of ranks have no hook.
 //!
-//! What is read belongs to processes, some of it to the user's file systems: it may take long, or block for ever if such a
-//! process holds the lock on its own memory. Nobody waits for the answer.
+//! What is read belongs to processes: it may take long, or block for ever if such a process holds the lock on its own memory. What is
+//! on the user's file systems is read by a process of its own ([`super::reader`]). Nobody waits for the answer.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use rankrun_sys::poll::Waker;
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::{proc, signal};
 
+use super::{Reader, Readers};
 use crate::services::worker_socket::is_helper;
 
 /// Processes of a rank that are looked at, the oldest first.
@@ -40,6 +41,7 @@ pub(crate) type Found = Vec<(WorkerId, Absence)>;
 #[derive(Debug)]
 pub(crate) struct Interpreters {
     waker: Waker,
+    readers: Readers,
     outbox: SyncSender<Found>,
     inbox: Receiver<Found>,
     is_busy: bool,
@@ -49,10 +51,10 @@ pub(crate) struct Interpreters {
 
 impl Interpreters {
     /// The loop is woken through `waker` for an answer.
-    pub(crate) fn new(waker: Waker) -> Interpreters {
+    pub(crate) fn new(waker: Waker, readers: Readers) -> Interpreters {
         // There is one answer for each look.
         let (outbox, inbox) = sync_channel(1);
-        Interpreters { waker, outbox, inbox, is_busy: false, next: None }
+        Interpreters { waker, readers, outbox, inbox, is_busy: false, next: None }
     }
 
     /// Begins a look. Where no thread can be started, there is no answer.
@@ -66,12 +68,15 @@ impl Interpreters {
         }
         let Ok(waker) = self.waker.handle() else { return };
         let outbox = self.outbox.clone();
+        let (mut reader, _) = Reader::new(&self.readers);
         let thread = std::thread::Builder::new().name("interpreters".to_owned()).stack_size(256 * 1024);
         let started = thread.spawn(move || {
             signal::block_all();
-            let why = |subject: &Subject| Some((subject.worker, look_at(subject, &hook)?));
+            let mut why = |subject: &Subject| {
+                Some((subject.worker, look_at(subject, &hook, &mut |paths| reader.is_there(paths))?))
+            };
             // The loop has ended.
-            let _ = outbox.send(subjects.iter().filter_map(why).collect());
+            let _ = outbox.send(subjects.iter().filter_map(&mut why).collect());
             waker.wake();
         });
         self.is_busy = started.is_ok();
@@ -89,8 +94,11 @@ impl Interpreters {
     }
 }
 
+/// Tells whether one of these is a regular file.
+type IsThere<'a> = dyn FnMut(Vec<String>) -> bool + 'a;
+
 /// Why the Python of a rank has no hook; `None` if it runs no Python.
-fn look_at(subject: &Subject, hook: &Hook) -> Option<Absence> {
+fn look_at(subject: &Subject, hook: &Hook, is_there: &mut IsThere<'_>) -> Option<Absence> {
     let mut processes = match subject.in_mpi {
         Some(process) if still(process) => vec![process],
         Some(_) | None => subject.processes.clone(),
@@ -102,15 +110,15 @@ fn look_at(subject: &Subject, hook: &Hook) -> Option<Absence> {
             && proc::process(id.pid).is_some_and(|process| process.id() == **id && !is_helper(&process))
     };
     match processes.iter().find(is_python) {
-        Some(interpreter) => why(*interpreter, hook, None),
+        Some(interpreter) => why(*interpreter, hook, None, is_there),
         None => processes.iter().take(EMBEDDING).find_map(|id| {
             let library = proc::mapped_file(id.pid, "libpython")?;
-            why(*id, hook, Some(library))
+            why(*id, hook, Some(library), is_there)
         }),
     }
 }
 
-fn why(id: ProcessId, hook: &Hook, library: Option<String>) -> Option<Absence> {
+fn why(id: ProcessId, hook: &Hook, library: Option<String>, is_there: &mut IsThere<'_>) -> Option<Absence> {
     let process = proc::process(id.pid).filter(|process| process.id() == id)?;
     let age = proc::age(process.started);
     let environment = proc::environment(id.pid, ENVIRONMENT).ok().filter(|bytes| !bytes.is_empty() || age > IN_EXEC);
@@ -132,20 +140,19 @@ fn why(id: ProcessId, hook: &Hook, library: Option<String>) -> Option<Absence> {
         is_own: proc::owner(id.pid) == Some(rustix::process::geteuid().as_raw()),
         age,
     };
-    let found = absence(&sight, hook, |directory| has_module(id.pid, directory));
+    let found = absence(&sight, hook, |directory| has_module(id.pid, directory, is_there));
     // Else it may have ended, or have become another program, while it was read; or another process has its pid.
     found.filter(|_| still(id) && proc::executable(id.pid).as_ref() == Some(&executable))
 }
 
 /// Whether a directory, as a process sees it, has a module `sitecustomize`.
-fn has_module(pid: i32, directory: &str) -> bool {
+fn has_module(pid: i32, directory: &str, is_there: &mut IsThere<'_>) -> bool {
     let seen = match directory.strip_prefix('/') {
         Some(path) => format!("/proc/{pid}/root/{path}"),
         None => format!("/proc/{pid}/cwd/{directory}"),
     };
-    ["sitecustomize.py", "sitecustomize.pyc", "sitecustomize/__init__.py"]
-        .iter()
-        .any(|name| std::fs::metadata(format!("{seen}/{name}")).is_ok_and(|file| file.is_file()))
+    let names = ["sitecustomize.py", "sitecustomize.pyc", "sitecustomize/__init__.py"];
+    is_there(names.iter().map(|name| format!("{seen}/{name}")).collect())
 }
 
 fn still(id: ProcessId) -> bool {

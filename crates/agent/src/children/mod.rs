@@ -6,10 +6,13 @@ mod interpreters;
 mod libraries;
 mod looks;
 mod others;
+mod reader;
 mod registry;
 
 pub(crate) use boundary::Boundary;
 pub(crate) use bounded::Bounded;
 pub(crate) use interpreters::{Interpreters, Subject};
 pub(crate) use libraries::Libraries;
+pub(crate) use reader::{Reader, Readers, content, waits};
+pub use reader::{WORD as READER, serve as serve_reader};
 pub(crate) use registry::{Children, Ended, Helper, TAG};

@@ -96,7 +96,8 @@ impl Children {
     }
 
     fn helpers(&self) -> Vec<i32> {
-        self.roles.iter().filter(|(_, role)| matches!(role, Role::Helper(_))).map(|(pid, _)| *pid).collect()
+        let helpers = self.roles.iter().filter(|(_, role)| matches!(role, Role::Helper(_))).map(|(pid, _)| *pid);
+        helpers.chain(self.readers.pids()).collect()
     }
 
     fn of_kind(&self, helper: Helper) -> Vec<i32> {
@@ -125,7 +126,8 @@ impl Children {
         let given_up: HashSet<i32> = self.given_up.keys().map(|id| id.pid).collect();
         // A list that cannot be read proves nothing.
         let Ok(children) = proc::try_own_children() else { return true };
-        children.into_iter().any(|pid| self.helper(pid).is_none() && !given_up.contains(&pid))
+        let is_own = |pid: i32| self.helper(pid).is_some() || self.readers.has(pid);
+        children.into_iter().any(|pid| !is_own(pid) && !given_up.contains(&pid))
     }
 
     /// Sends signals to all orphans.

@@ -20,7 +20,7 @@ use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Change, Look};
 
 use super::looks::{Account, activity, left_processes};
-use super::{Boundary, Bounded};
+use super::{Boundary, Bounded, Readers};
 
 /// The variable that carries a worker's tag.
 pub(crate) const TAG: &str = "RANKRUN_WORKER";
@@ -102,6 +102,7 @@ pub(crate) struct Children {
     kin: HashMap<ProcessId, Slot>,
     /// Fallback tier: processes that outlive the job, and are no worker's any more.
     released: HashSet<ProcessId>,
+    pub(super) readers: Readers,
     /// Reads environments.
     environments: RefCell<Bounded>,
     /// Processes whose environment could not be read in time: they are not asked again.
@@ -132,6 +133,7 @@ impl Children {
             adopted: HashMap::new(),
             kin: HashMap::new(),
             released: HashSet::new(),
+            readers: Readers::default(),
             environments: RefCell::default(),
             silent: RefCell::default(),
             table: None,
@@ -140,6 +142,11 @@ impl Children {
             cost: Duration::ZERO,
             given_up: HashMap::new(),
         }
+    }
+
+    /// The processes that read the user's files.
+    pub(crate) fn readers(&self) -> Readers {
+        self.readers.clone()
     }
 
     pub(crate) fn boundary(&self) -> &Boundary {
@@ -257,6 +264,7 @@ impl Children {
                 return Some(Ended::Helper(helper, status));
             }
             None if under_way == Some(child) => return None,
+            None if self.readers.ended(child.pid()) => {}
             None => {
                 if let Some(id) = ProcessId::of(child.pid()) {
                     self.adopted.remove(&id);
@@ -292,6 +300,11 @@ impl Children {
         self.boundary.cgroup()?.leaf_events(leaf).ok()
     }
 
+    /// Whether a child is a leader or a process of rankrun's own.
+    pub(super) fn is_known(&self, pid: i32) -> bool {
+        self.roles.contains_key(&pid) || self.readers.has(pid)
+    }
+
     /// Attributes the children that the kernel has given to us since the last look to their workers.
     fn adopt(&mut self) {
         // A list that cannot be read proves nothing: what was known stays, and something unknown may be there.
@@ -302,7 +315,7 @@ impl Children {
         self.is_blind = false;
         let mut gone: HashSet<ProcessId> = self.adopted.keys().copied().collect();
         for pid in adopted {
-            if self.roles.contains_key(&pid) {
+            if self.is_known(pid) {
                 continue;
             }
             let Some(process) = proc::process(pid).filter(|process| process.state != 'Z') else { continue };

@@ -172,7 +172,9 @@ impl Setup {
         let io_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let io_handle = io_waker.handle().map_err(cannot("make an event descriptor"))?;
         let libraries = Libraries::new(io_waker.handle().map_err(cannot("make an event descriptor"))?);
-        let interpreters = Interpreters::new(io_waker.handle().map_err(cannot("make an event descriptor"))?);
+        let children = Children::new(self.job, boundary);
+        let waker_of_looks = io_waker.handle().map_err(cannot("make an event descriptor"))?;
+        let interpreters = Interpreters::new(waker_of_looks, children.readers());
         let memory_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let handle = waker.handle().map_err(cannot("make an event descriptor"))?;
         let spawner = SpawnerThread::start(handle).map_err(cannot("start a thread"))?;
@@ -189,7 +191,7 @@ impl Setup {
         watched.map_err(cannot("watch descriptors"))?;
         let ready = ToFront::Ready {
             pid: Pid(std::process::id() as i32),
-            containment: boundary.containment(),
+            containment: children.boundary().containment(),
             runtime: runtime.path().to_owned(),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             addresses: network::named_addresses(),
@@ -199,7 +201,7 @@ impl Setup {
             poller,
             clock: Clock::default(),
             outbox: Vec::new(),
-            children: Children::new(self.job, boundary),
+            children,
             spawner,
             worker_socket: WorkerSocket::default(),
             torch_store: TorchStore::default(),

@@ -23,7 +23,7 @@ use crate::guard::lease::Word;
 use crate::staff::FRONT_LIVES;
 use crate::streams::{Link, LinkError};
 use crate::team::{Hands, Team};
-use crate::tidy::{Places, Remains, RuntimeDir};
+use crate::tidy::{Places, Readers, Remains, RuntimeDir};
 
 /// The running agent.
 pub(super) struct Loop {
@@ -447,6 +447,9 @@ impl Loop {
     /// Removes what the job has on this node besides processes. Guard and front do the same after us, if they are
     /// alive.
     fn tidy(&self) {
+        for pid in self.hands.children.readers().pids() {
+            self.hands.lease.send(Word::Reader { pid });
+        }
         let team = self.team.as_ref();
         if team.is_some_and(Team::has_released) {
             self.hands.lease.send(Word::Leave);
@@ -462,7 +465,8 @@ impl Loop {
             let cgroup = self.hands.children.boundary().cgroup();
             let cgroup = cgroup.and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok());
             // Shared memory has been looked for, or the guard does it.
-            Remains { cgroup, children: ChildList::open(), places: self.places.clone(), search: None }.tidy();
+            let places = self.places.clone();
+            Remains { cgroup, children: ChildList::open(), places, search: None, readers: Readers::default() }.tidy();
         }
         if self.link.is_none() && !self.guard_lost {
             // A stopped guard would stay for ever: no front is left to end it. It is our parent, or gone.

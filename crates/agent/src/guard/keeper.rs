@@ -16,7 +16,7 @@ use rankrun_wire::Memory;
 
 use super::launch::{GuardNote, Launched};
 use super::watchdog::{Act, Seen, Watch, is_stopped};
-use crate::tidy::{Places, Remains, Search};
+use crate::tidy::{Places, Readers, Remains, Search};
 
 /// The state of a guard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -232,6 +232,7 @@ impl Keeper {
             children: ChildList::open(),
             places: self.places.clone(),
             search: (!last.is_done && last.clean_shm != CleanShm::No).then_some(search),
+            readers: Readers::default(),
         };
         if last.is_done {
             remains.let_end(foreign);

@@ -28,6 +28,8 @@ pub(crate) enum Word {
     Begin { attempt: Attempt, clean_shm: CleanShm },
     /// The agent has looked through /dev/shm after the attempt.
     Looked,
+    /// This child of the agent is rankrun's own: it reads the user's files, and may stay in state D.
+    Reader { pid: i32 },
 }
 
 impl Word {
@@ -41,6 +43,7 @@ impl Word {
             Word::Begin { attempt, clean_shm: CleanShm::List } => (b'i', attempt.0),
             Word::Begin { attempt, clean_shm: CleanShm::No } => (b'n', attempt.0),
             Word::Looked => (b'd', 0),
+            Word::Reader { pid } => (b'r', pid.unsigned_abs()),
         };
         let [a, b, c, d] = number.to_le_bytes();
         [kind, 0, 0, 0, a, b, c, d]
@@ -60,6 +63,7 @@ impl Word {
             b'i' => begin(CleanShm::List),
             b'n' => begin(CleanShm::No),
             b'd' => Some(Word::Looked),
+            b'r' => Some(Word::Reader { pid: i32::try_from(number).ok()? }),
             _ => None,
         }
     }
@@ -129,6 +133,7 @@ mod tests {
             Word::Begin { attempt: Attempt(0), clean_shm: CleanShm::List },
             Word::Begin { attempt: Attempt(70_000), clean_shm: CleanShm::No },
             Word::Looked,
+            Word::Reader { pid: 4_194_304 },
         ];
         for word in words {
             assert_eq!(Word::decode(&word.encode()), Some(word));

@@ -25,7 +25,7 @@ use rankrun_wire::Memory;
 use super::launch::GuardNote;
 use super::lease::{RECORD, Word};
 use crate::staff::Role;
-use crate::tidy::{Holders, Places, Remains, Search, holders};
+use crate::tidy::{Holders, Places, Readers, Remains, Search, holders};
 
 /// What the guard watches.
 pub(crate) struct Guard {
@@ -61,6 +61,7 @@ struct Received {
     holders: Option<Holders>,
     /// The job's cgroup, opened when the agent has made it.
     cgroup: Option<GuardedCgroup>,
+    readers: Readers,
     /// The agent's end is closed: it is exiting. SIGCHLD will report its exit.
     closed: bool,
 }
@@ -87,7 +88,8 @@ impl Guard {
         }
         // The agent may have been killed before it could report that it had made a cgroup.
         let cgroup = received.cgroup.or_else(|| self.open_cgroup());
-        let mut remains = Remains { cgroup, children, places: self.places.clone(), search: None };
+        let mut remains =
+            Remains { cgroup, children, places: self.places.clone(), search: None, readers: received.readers };
         let empty = if received.given_up { remains.end_given_up() } else { remains.end(&[]) };
         let has_looked = received.has_looked && received.is_done;
         if let Some((attempt, clean_shm)) = received.attempt.filter(|_| !has_looked) {
@@ -188,6 +190,7 @@ impl Guard {
                         (received.attempt, received.has_looked) = (Some((attempt, clean_shm)), false);
                     }
                     Word::Looked => received.has_looked = true,
+                    Word::Reader { pid } => received.readers.add(pid),
                 }
             }
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use rankrun_sys::poll::{Interest, Poller, Ready};
-use rankrun_sys::{diag, limits, socket};
+use rankrun_sys::{diag, limits, memory, socket};
 use rankrun_wireup::tcpstore::{ConnId, Effect, Server};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -30,6 +30,8 @@ const READ: usize = 64 * 1024;
 const WRITE: usize = 256 * 1024;
 /// Replies given to the kernel with one call.
 const REPLIES: usize = 64;
+/// When the store holds so many bytes less than before, its memory is given back to the kernel, which the allocator may not do by itself.
+const GIVEN_BACK: usize = 16 << 20;
 /// How long no connection is taken when there are no descriptors left.
 const REST: Duration = Duration::from_millis(20);
 /// Notes in a job.
@@ -59,6 +61,8 @@ pub(crate) struct TorchStore {
     next: u32,
     /// Clients at a time. The rest of the descriptors is for the ranks.
     max_clients: usize,
+    /// The most that it has held since memory was given back.
+    peak: usize,
     /// The listener is out of the poll set until then.
     rests_until: Option<Duration>,
     /// What is read goes here first.
@@ -104,6 +108,7 @@ impl TorchStore {
     /// Empties the store and closes all connections: nothing of the attempt before is seen by the next one.
     pub(crate) fn new_attempt(&mut self, poller: &Poller) {
         self.server.clear();
+        self.give_back();
         self.strangers.clear();
         for (_, client) in self.clients.drain() {
             // Closing it takes it out of the set, too.
@@ -117,6 +122,16 @@ impl TorchStore {
                 (0..BACKLOG).take_while(|_| socket::accept_tcp(listener).is_ok()).for_each(drop);
                 0
             });
+        }
+    }
+
+    /// Gives memory back, where much less is held than before.
+    fn give_back(&mut self) {
+        let held = self.server.held_in_all();
+        self.peak = self.peak.max(held);
+        if self.peak - held >= GIVEN_BACK {
+            memory::give_back();
+            self.peak = held;
         }
     }
 
@@ -207,6 +222,7 @@ impl TorchStore {
             // Without a reply it would wait for ever.
             self.close(id, poller);
         }
+        self.give_back();
     }
 
     fn read(&mut self, id: ConnId, poller: &Poller, effects: &mut Vec<Effect>) {

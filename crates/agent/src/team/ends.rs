@@ -5,6 +5,7 @@ use std::time::Duration;
 use rankrun_core::team::Event;
 use rankrun_core::worker::State;
 use rankrun_core::{Pid, Slot as SlotIndex, WorkerStatus};
+use rankrun_sys::limits;
 use rankrun_sys::oom::{OomKill, OomWatch, Victim};
 use rankrun_sys::proc;
 use rankrun_sys::process::Child;
@@ -113,6 +114,7 @@ impl Team {
             self.look_for_killed_helpers(hands, now);
         }
         self.look_for_oom(hands, now, slot, leader, status);
+        self.look_at_cpu_time(hands, now, slot, leader, status);
         if !status.success() {
             self.read_error_file(hands, now, slot, Pid(leader.pid()));
         }
@@ -123,6 +125,17 @@ impl Team {
         hands.outbox.push(ToFront::Ended { worker: self.machine.id(slot), status, stop, at: now });
         hands.children.reap(slot, leader);
         self.event(hands, now, Event::LeaderEnded(slot, status));
+    }
+
+    /// A SIGKILL that is not ours may be the kernel's, for the CPU time that was used.
+    fn look_at_cpu_time(&self, hands: &mut Hands, now: Duration, slot: SlotIndex, leader: Child, status: WorkerStatus) {
+        let is_killed = matches!(status, WorkerStatus::Signaled { signal, .. } if signal == signal::SIGKILL);
+        let ours = !matches!(self.machine.state(slot), State::Running { .. });
+        let Some(limit) = (is_killed && !ours).then(|| limits::cpu_time_of(leader.pid())).flatten() else { return };
+        if let Some(process) = proc::process(leader.pid()) {
+            let (worker, used) = (self.machine.id(slot), process.cpu_time());
+            hands.outbox.push(ToFront::CpuTime { worker, used, limit, at: now });
+        }
     }
 
     /// A SIGKILL that is not ours may be the kernel's, which was out of memory.

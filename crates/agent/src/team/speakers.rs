@@ -1,9 +1,8 @@
 //! The processes that report for the ranks over the worker socket ("speakers").
 
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
-use std::io::Read;
-use std::os::fd::AsFd;
+use std::ffi::OsStr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rankrun_core::env::error_file;
@@ -13,45 +12,62 @@ use rankrun_core::testimony::{Standing, Testimony, dated};
 use rankrun_core::{Pid, Slot as SlotIndex, SpeakerId};
 use rankrun_sys::proc;
 use rankrun_sys::process::{Child, ProcessId, ProcessRef};
+use rankrun_sys::spawn::UnderWay;
 use rankrun_wire::ToFront;
 use rankrun_wireup::worker::{self, When};
-use rustix::fs::{FileType, Mode, OFlags};
 
 use super::{Hands, Team};
-use crate::children::Bounded;
+use crate::children::{Bounded, Reader, Readers, content, waits};
 use crate::services::worker_socket::{Peer, Received};
 
-/// Bytes of an error file that are read.
-const MAX_ERROR_FILE: u64 = 1 << 20;
-
-/// How long the loop waits for an error file on the user's storage, and for all of an attempt.
+/// How long the loop waits for an error file on the user's storage: for a file system that does not answer, for a reader that is short
+/// of CPU time, and for all files of an attempt.
 const ERROR_FILE_BOUND: Duration = Duration::from_millis(200);
-const ERROR_FILES_BOUND: Duration = Duration::from_secs(1);
+const BUSY_BOUND: Duration = Duration::from_secs(1);
+const ERROR_FILES_BOUND: Duration = Duration::from_secs(2);
 
 /// Reads error files on the user's storage.
 #[derive(Debug)]
 pub(super) struct ErrorFiles {
     calls: Bounded,
+    /// The reader, and its process.
+    reader: Option<(Arc<Mutex<Reader>>, Arc<UnderWay>)>,
     /// What is left of [`ERROR_FILES_BOUND`].
     left: Duration,
+    /// The front was sent that a file system does not answer.
+    is_noted: bool,
 }
 
 impl Default for ErrorFiles {
     fn default() -> ErrorFiles {
-        ErrorFiles { calls: Bounded::default(), left: ERROR_FILES_BOUND }
+        ErrorFiles { calls: Bounded::default(), reader: None, left: ERROR_FILES_BOUND, is_noted: false }
     }
 }
 
 impl ErrorFiles {
-    /// What a file holds, if its file system answers in time.
-    fn read(&mut self, path: OsString) -> Option<Vec<u8>> {
+    /// What a file holds, or a note that its file system has not answered in time.
+    fn read(&mut self, path: &OsStr, readers: &Readers) -> Result<Option<Vec<u8>>, Option<String>> {
         if self.left.is_zero() {
-            return None;
+            return Err(None);
         }
-        let begun = Instant::now();
-        let json = self.calls.call(ERROR_FILE_BOUND.min(self.left), move || read_error_file(&path));
+        let make = || {
+            let (reader, process) = Reader::new(readers);
+            (Arc::new(Mutex::new(reader)), process)
+        };
+        let (reader, process) = self.reader.get_or_insert_with(make).clone();
+        let (begun, asked) = (Instant::now(), path.to_owned());
+        let work = move || reader.lock().unwrap_or_else(PoisonError::into_inner).content(asked);
+        let (bound, most) = (ERROR_FILE_BOUND.min(self.left), BUSY_BOUND.min(self.left));
+        let json = self.calls.call_unless(bound, most, || waits(&process).is_some(), work);
         self.left = self.left.saturating_sub(begun.elapsed());
-        json.flatten()
+        json.ok_or_else(|| {
+            // The thread that waits for this one keeps it.
+            self.reader = None;
+            let stays = waits(&process).map(|pid| format!(": process {pid} of rankrun stays until it does"));
+            let path = path.to_string_lossy();
+            let note = format!("\"{path}\", the error file of a rank, does not answer{}", stays.unwrap_or_default());
+            (!std::mem::replace(&mut self.is_noted, true)).then_some(note)
+        })
     }
 }
 
@@ -285,23 +301,18 @@ impl Team {
     pub(super) fn read_error_file(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, pid: Pid) {
         let worker = self.machine.id(slot);
         let path = error_file(&self.spec, self.runtime.as_os_str(), worker.rank);
-        let is_ours = self.spec.error_file.is_none();
-        let json = if is_ours { read_error_file(&path) } else { self.error_files.read(path) };
-        if let Some(json) = json
-            && let Some(exception) = worker::error_file(&json)
-        {
-            let testimony = Testimony::ErrorFile(exception);
-            hands.outbox.push(ToFront::Testimony { worker, pid, testimony, at: now });
+        let json = match self.spec.error_file {
+            None => Ok(content(&path)),
+            Some(_) => self.error_files.read(&path, &hands.children.readers()),
+        };
+        match json {
+            Ok(json) => {
+                if let Some(exception) = json.as_deref().and_then(worker::error_file) {
+                    let testimony = Testimony::ErrorFile(exception);
+                    hands.outbox.push(ToFront::Testimony { worker, pid, testimony, at: now });
+                }
+            }
+            Err(note) => hands.outbox.extend(note.map(ToFront::Note)),
         }
     }
-}
-
-fn read_error_file(path: &OsStr) -> Option<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    let stat = rustix::fs::fstat(file.as_fd()).ok()?;
-    let mut json = Vec::new();
-    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    let is_read = is_file && std::fs::File::from(file).take(MAX_ERROR_FILE).read_to_end(&mut json).is_ok();
-    is_read.then_some(json)
 }

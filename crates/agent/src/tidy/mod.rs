@@ -5,7 +5,7 @@ mod runtime;
 mod search;
 pub(crate) mod shm;
 
-pub use remains::{Remains, end_children};
+pub use remains::{Readers, Remains, end_children};
 pub use runtime::{Places, RuntimeDir, RuntimeDirError, bases, check, lone_directories, noted_shared_memory};
 pub(crate) use search::{Holders, holders};
 pub use search::{Search, named_of_dead, own_names};

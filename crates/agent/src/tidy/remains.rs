@@ -21,6 +21,10 @@ const BOUND_STEPS: u32 = 5000;
 const GIVEN_UP_STEPS: u32 = 100;
 /// How long an agent that is exiting may take.
 const PATIENCE_STEPS: u32 = 1000;
+/// After so long in state D a killed reader is left behind: it waits for its file system.
+const STUCK_STEPS: u32 = 1000;
+/// The readers that a guard is told: more than an agent lets block.
+const MOST_READERS: usize = 8;
 /// One step of waiting.
 const STEP: Duration = Duration::from_millis(1);
 
@@ -34,6 +38,24 @@ pub struct Remains {
     pub places: Places,
     /// How to look through /dev/shm, where the agent has not.
     pub search: Option<Search>,
+    pub readers: Readers,
+}
+
+/// The children that read the user's files for the agent. One in state D is not left of the job, and not waited for (ADR 32).
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Readers([i32; MOST_READERS]);
+
+impl Readers {
+    /// Beyond the limit they count as left of the job.
+    pub(crate) fn add(&mut self, pid: i32) {
+        if let Some(free) = self.0.iter_mut().find(|known| **known == 0) {
+            *free = pid;
+        }
+    }
+
+    fn has(&self, pid: i32) -> bool {
+        pid != 0 && self.0.contains(&pid)
+    }
 }
 
 impl Remains {
@@ -49,6 +71,7 @@ impl Remains {
     }
 
     fn end_within(&self, steps: u32, foreign: &[i32]) -> bool {
+        let mut stuck = 0;
         for step in 0..steps {
             // Repeat SIGKILL: orphans arrive one generation after the other.
             if let Some(cgroup) = &self.cgroup
@@ -58,7 +81,9 @@ impl Remains {
                 cgroup.kill();
             }
             let killed = self.kill_children(foreign);
-            if self.reap(foreign) && self.cgroup.as_ref().is_none_or(GuardedCgroup::empty) {
+            let is_reaped = self.reap(foreign);
+            stuck = if !is_reaped && self.only_readers_wait() { stuck + 1 } else { 0 };
+            if (is_reaped || stuck >= STUCK_STEPS) && self.cgroup.as_ref().is_none_or(GuardedCgroup::empty) {
                 return true;
             }
             if !killed || step > 0 {
@@ -97,6 +122,15 @@ impl Remains {
             let _ = Child::unreaped(pid).signal(signal::SIGKILL);
         }
         any
+    }
+
+    /// Whether all children are readers that wait for a file system. Nothing else of the job lives then: memory may be allocated.
+    fn only_readers_wait(&self) -> bool {
+        let mut pids = [0i32; MOST_READERS + 1];
+        let count = self.children.read(&mut pids);
+        let pids = &pids[..count.min(MOST_READERS + 1)];
+        let waits = |pid: &i32| proc::process(*pid).is_some_and(|process| process.state == 'D');
+        !pids.is_empty() && pids.iter().all(|pid| self.readers.has(*pid)) && pids.iter().all(waits)
     }
 
     /// Reaps what has ended. Returns whether no child of the job is left.

@@ -132,7 +132,7 @@ pub fn is_interpreter(executable: &str) -> bool {
 ///
 /// `has_module` says whether a directory, as the process sees it, has a module `sitecustomize`. It is asked only where
 /// nothing else explains the absence: the directories are on the user's file systems.
-pub fn absence(sight: &Sight, hook: &Hook, has_module: impl Fn(&str) -> bool) -> Option<Absence> {
+pub fn absence(sight: &Sight, hook: &Hook, mut has_module: impl FnMut(&str) -> bool) -> Option<Absence> {
     let interpreter = Interpreter::of(&sight.executable);
     let version = match (&interpreter, &sight.library) {
         (Some(interpreter), _) if !interpreter.is_cpython => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::evidence::{Evidence, Fact, Source};
 use crate::exit::ExitCode;
 use crate::gang::RankRecord;
+use crate::grace::SIGKILL;
 use crate::ids::Pid;
 use crate::open_mpi::with_class;
 use crate::peers::loss_of;
@@ -172,11 +173,16 @@ pub(crate) fn plain_exit(exception: &Exception) -> Option<i64> {
     code.filter(|_| exception.kind == "SystemExit")
 }
 
-/// What a rank wrote itself, besides an exception.
+/// User and system time are each rounded down to a clock tick; the kernel kills at the exact time.
+const CPU_TIME_ERROR: Duration = Duration::from_millis(50);
+
+/// What a rank wrote itself, besides an exception, and what is known of its end besides its status.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Said<'a> {
     pub(crate) peer_lost: Option<&'a str>,
     pub(crate) last_line: Option<&'a str>,
+    /// The limit on CPU time that it had used up.
+    pub(crate) cpu_limit: Option<Duration>,
 }
 
 impl<'a> Said<'a> {
@@ -191,6 +197,10 @@ impl<'a> Said<'a> {
             }),
             last_line: find(|fact| match fact {
                 Fact::LastLine { line } => Some(line),
+                _ => None,
+            }),
+            cpu_limit: facts.iter().find_map(|evidence| match evidence.fact {
+                Fact::CpuTime { used, limit } if used + CPU_TIME_ERROR >= limit => Some(limit),
                 _ => None,
             }),
         }
@@ -246,7 +256,11 @@ pub(crate) fn text(fact: &Fact, chosen: Option<&Chosen>, said: Said<'_>, exit: E
         }
         Fact::Ended { status: WorkerStatus::Signaled { signal, core_dumped } } => {
             let core = if *core_dumped { ", core dumped" } else { "" };
-            or_last_line(with(format!("killed by {}{core}", signal_name(*signal))))
+            let limit = said.cpu_limit.filter(|_| *signal == SIGKILL);
+            let why = limit.map(|limit| format!(": used its CPU time limit of {} s (ulimit -t)", limit.as_secs()));
+            let what = format!("killed by {}{core}{}", signal_name(*signal), why.as_deref().unwrap_or_default());
+            // Where the cause is known, no line is needed.
+            if why.is_some() { with(what) } else { or_last_line(with(what)) }
         }
         Fact::OutOfMemory { .. } => "out of memory: killed by the kernel".to_owned(),
         Fact::Aborted { code, message } => {
@@ -277,6 +291,9 @@ pub(crate) fn text(fact: &Fact, chosen: Option<&Chosen>, said: Said<'_>, exit: E
         Fact::Suspect { exception, .. } | Fact::Aside { exception, .. } => exception.headline(),
         Fact::Exiting { code } => format!("exiting with code {code}"),
         Fact::PeerLost { line } | Fact::LastLine { line } => line.clone(),
+        Fact::CpuTime { used, limit } => {
+            format!("had used {:.1} s of CPU time; its limit is {} s", used.as_secs_f64(), limit.as_secs())
+        }
         Fact::HelperOutOfMemory { name, .. } => format!("its process {name} was killed by the kernel: out of memory"),
         Fact::Note { text } => text.clone(),
         Fact::Refused { call, ended: true, .. } => format!("called {call}, which rankrun does not support yet"),

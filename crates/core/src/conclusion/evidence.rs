@@ -75,6 +75,13 @@ pub enum Fact {
     OutOfMemory { detail: String },
     /// The kernel killed another process of it than the leader because memory ran out. That ends nothing by itself.
     HelperOutOfMemory { name: String, detail: String },
+    /// The CPU time that it had used when it was killed, and its hard limit (`ulimit -t`).
+    CpuTime {
+        #[serde(with = "seconds")]
+        used: Duration,
+        #[serde(with = "seconds")]
+        limit: Duration,
+    },
     /// It called `MPI_Abort`, or asked for the end of the job otherwise.
     Aborted { code: i32, message: Option<String> },
     /// It exited with 0, had called `MPI_Init` and not `MPI_Finalize`, and a sibling was still in MPI a second later.
@@ -184,6 +191,7 @@ impl Fact {
             Fact::Ended { .. }
             | Fact::Stuck { leader: true, .. }
             | Fact::OutOfMemory { .. }
+            | Fact::CpuTime { .. }
             | Fact::ExitWithoutFinalize
             | Fact::ExitBeforeInit
             | Fact::Refused { ended: true, .. }
@@ -215,6 +223,7 @@ impl Fact {
                 vec![(step, LITTLE_KEPT), (error, TEXT_KEPT), (command, TEXT_KEPT)]
             }
             Fact::Ended { .. }
+            | Fact::CpuTime { .. }
             | Fact::Exiting { .. }
             | Fact::Stuck { .. }
             | Fact::Aborted { message: None, .. }
@@ -260,6 +269,7 @@ impl Fact {
             | Fact::PeerLost { .. }
             | Fact::LastLine { .. }
             | Fact::HelperOutOfMemory { .. }
+            | Fact::CpuTime { .. }
             | Fact::Note { .. }
             | Fact::Refused { ended: false, .. }
             | Fact::Malformed { .. } => false,

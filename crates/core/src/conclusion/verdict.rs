@@ -477,6 +477,7 @@ fn class_of(fact: &Fact, has_exception: bool, record: &RankRecord) -> Option<Cla
         | Fact::PeerLost { .. }
         | Fact::LastLine { .. }
         | Fact::HelperOutOfMemory { .. }
+        | Fact::CpuTime { .. }
         | Fact::Note { .. }
         | Fact::Refused { ended: false, .. }
         | Fact::Malformed { .. } => return None,
@@ -525,6 +526,7 @@ fn code(gang: &Gang, evidence: &Evidence, facts: &[&Evidence]) -> ExitCode {
         | Fact::PeerLost { .. }
         | Fact::LastLine { .. }
         | Fact::HelperOutOfMemory { .. }
+        | Fact::CpuTime { .. }
         | Fact::Note { .. }
         | Fact::Refused { .. }
         | Fact::Malformed { .. } => exiting.or_else(left_with).map_or(ExitCode::FAILURE, own),

@@ -598,3 +598,22 @@ proptest::proptest! {
         proptest::prop_assert!(is_named, "{blamed} of {times:?}, uncertain {:?}", verdict.uncertain);
     }
 }
+
+#[test]
+fn a_rank_that_is_killed_for_its_cpu_time_is_told_so_only_if_it_has_used_it() {
+    let cause = |used: f64, signal: i32| {
+        let used = Duration::from_secs_f64(used);
+        let limit = Event::CpuTime { rank: Rank(1), used, limit: Duration::from_secs(2) };
+        let mut gang = gang(2);
+        feed(&mut gang, 1, limit);
+        feed(&mut gang, 1, killed(1, signal));
+        let verdict = verdict(&gang);
+        let culprit = verdict.culprit.expect("a culprit");
+        (culprit.class, culprit.cause, verdict.code)
+    };
+    let (class, text, code) = cause(1.98, 9);
+    assert_eq!((class, code), (Class::Signal, ExitCode::signal(9)));
+    assert_eq!(text, "killed by SIGKILL: used its CPU time limit of 2 s (ulimit -t)");
+    assert_eq!(cause(1.2, 9).1, "killed by SIGKILL", "somebody else has killed it");
+    assert_eq!(cause(2.1, 15).1, "killed by SIGTERM");
+}

@@ -103,6 +103,12 @@ pub enum Event {
         rank: Rank,
         detail: String,
     },
+    /// A rank was killed by a SIGKILL that was not ours, had used so much CPU time, and has this hard limit.
+    CpuTime {
+        rank: Rank,
+        used: Duration,
+        limit: Duration,
+    },
     /// The kernel killed another process of a rank than its leader because memory ran out.
     HelperOutOfMemory {
         rank: Rank,
@@ -382,6 +388,7 @@ impl Gang {
                 self.fact_of(moment, rank, Some(pid), Fact::Stuck { place, since, leader }, effects);
             }
             Event::OutOfMemory { rank, detail } => self.fact(moment, rank, Fact::OutOfMemory { detail }, effects),
+            Event::CpuTime { rank, used, limit } => self.fact(moment, rank, Fact::CpuTime { used, limit }, effects),
             Event::HelperOutOfMemory { rank, pid, name, detail } => {
                 self.fact_of(moment, rank, Some(pid), Fact::HelperOutOfMemory { name, detail }, effects);
             }

@@ -28,6 +28,10 @@ const SLOW: Duration = Duration::from_millis(50);
 const RECOVERY: Duration = Duration::from_millis(250);
 /// Batches that may wait for a file of kept output.
 const KEEPING: usize = 2;
+/// After the job's end, a file system that does not answer is waited for no longer than this: the caller gets the exit code.
+pub(crate) const SILENCE_BOUND: Duration = Duration::from_secs(4);
+/// How often to look then whether log files that take longer wait for their file system.
+const SILENCE_STEP: Duration = Duration::from_millis(500);
 /// A destination that has been busy for less than this counts as working.
 const FRESH: Duration = Duration::from_millis(500);
 
@@ -92,6 +96,11 @@ pub(crate) struct Delivery {
     /// There are log files.
     logs: bool,
     log_failed_since: Option<Duration>,
+    /// When the ranks of the last attempt had ended, and when to look next whether the file system of log files answers.
+    ended_at: Option<Duration>,
+    next_look: Duration,
+    /// Log files were given up since their file system did not answer.
+    has_waited_in_vain: bool,
     /// Bytes that were given to the log files and are not written, by stream.
     unlogged: [u64; 2],
     sinks: [Sink; 2],
@@ -150,6 +159,9 @@ impl Delivery {
             shown: Shown::new(output),
             logs,
             log_failed_since: None,
+            ended_at: None,
+            next_look: Duration::ZERO,
+            has_waited_in_vain: false,
             unlogged: [0, 0],
             sinks,
             keep_in: None,
@@ -379,10 +391,43 @@ impl Delivery {
         full.chain(presenter).chain(self.log_deadline()).min()
     }
 
-    /// When log files that cannot be written are given up.
+    /// When log files that cannot be written are given up, or are to be looked at.
     fn log_deadline(&self) -> Option<Duration> {
+        let busy = self.files.busy_since(Destination::Logs).filter(|_| self.logs);
+        let look = busy.zip(self.ended_at).map(|(busy, ended)| (busy.max(ended) + SILENCE_BOUND).max(self.next_look));
+        [self.drain_deadline(), look].into_iter().flatten().min()
+    }
+
+    /// When log files have had all of `--drain`.
+    fn drain_deadline(&self) -> Option<Duration> {
         let since = [self.log_failed_since, self.files.busy_since(Destination::Logs)].into_iter().flatten().min();
         since.filter(|_| self.logs).map(|since| since + self.drain)
+    }
+
+    /// Another attempt begins after all.
+    pub(crate) fn begin_attempt(&mut self) {
+        self.ended_at = None;
+        self.presenter.begin_attempt();
+    }
+
+    /// The ranks have ended, and no attempt follows.
+    pub(crate) fn ranks_ended(&mut self, now: Duration) {
+        self.ended_at.get_or_insert(now);
+    }
+
+    /// Whether log files were given up since their file system did not answer.
+    pub(crate) fn has_waited_in_vain(&self) -> bool {
+        self.has_waited_in_vain
+    }
+
+    /// Whether the ranks have ended, and the file system of log files does not answer.
+    pub(crate) fn are_logs_stuck(&mut self, now: Duration) -> bool {
+        let is_due =
+            self.logs && self.ended_at.is_some_and(|ended| now >= ended + SILENCE_BOUND) && now >= self.next_look;
+        if is_due {
+            self.next_look = now + SILENCE_STEP;
+        }
+        is_due && self.files.is_stuck(Destination::Logs, now, SILENCE_BOUND)
     }
 
     fn handle_file_done(&mut self, now: Duration, done: Done) {
@@ -443,7 +488,8 @@ impl Delivery {
 
     /// Gives up log files that could not be written for longer than `--drain`.
     fn check_logs(&mut self, now: Duration) {
-        if self.log_deadline().is_none_or(|deadline| deadline > now) {
+        let is_over = self.drain_deadline().is_some_and(|deadline| deadline <= now);
+        if !is_over && !self.are_logs_stuck(now) {
             return;
         }
         if self.give_up_logs(now) {
@@ -464,6 +510,7 @@ impl Delivery {
             let at = self.files.at(Destination::Logs);
             self.note(format!("no answer from \"{}\": gave up log files, {left} bytes were not written", at.display()));
             self.files.give_up(Destination::Logs);
+            self.has_waited_in_vain = true;
         }
         self.logs = false;
         self.return_credit([0, 0]);

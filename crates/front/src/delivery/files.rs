@@ -9,7 +9,7 @@
 //! the ranks' bytes by their credit, which is returned only when they are written, the others by their number.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -22,16 +22,15 @@ use std::time::{Duration, Instant};
 use rankrun_agent::tidy::Places;
 use rankrun_core::{JobId, Rank, Stream};
 use rankrun_output::LogPlaces;
-use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::Waker;
 use rankrun_sys::proc;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal::{self, SIGKILL};
-use rankrun_sys::socket;
-use rankrun_sys::spawn::{Command, Session, Spawner, UnderWay};
+use rankrun_sys::spawn::{Spawner, UnderWay};
 use rankrun_sys::wait::{self, Look};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::delivery::storage::{SOCKET, STORAGE, Storage, receive, send};
+use crate::delivery::storage::{STORAGE, Storage, receive, send};
 use crate::delivery::task::{Destination, Done, Task};
 
 /// Tasks that a thread may have at a time. When it has so many, the others wait on the loop's side.
@@ -115,6 +114,12 @@ impl Helper {
             // It has not been reaped: it is still ours.
             let _ = child.signal(SIGKILL);
         }
+    }
+
+    /// Whether its process waits for something, which is a file system while it has a task. One that lacks a CPU does not. (State S counts:
+    /// that is how a process waits for FUSE until somebody kills it.)
+    fn waits(&self) -> bool {
+        self.child().and_then(|child| proc::process(child.pid())).is_some_and(|process| process.state != 'R')
     }
 
     /// Whether its process waits where no signal ends it (state D, proc(5)).
@@ -205,6 +210,12 @@ impl Files {
         self.lanes.get(&destination).filter(|lane| !lane.outstanding.is_empty()).map(|lane| lane.progress)
     }
 
+    /// Whether a destination has not answered for so long, and its process waits for its file system.
+    pub(crate) fn is_stuck(&self, destination: Destination, now: Duration, bound: Duration) -> bool {
+        let lane = self.lanes.get(&destination).filter(|lane| !lane.outstanding.is_empty());
+        lane.is_some_and(|lane| now >= lane.progress + bound && lane.helper.waits())
+    }
+
     pub(crate) fn is_idle(&self, destination: Destination) -> bool {
         self.busy_since(destination).is_none()
     }
@@ -275,9 +286,9 @@ impl Files {
                 }
             }
             let step = if is_killed { Duration::from_millis(5) } else { Duration::from_micros(200) };
-            let step = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(step.subsec_nanos()) };
+            let step = Timespec { tv_sec: 0, tv_nsec: i64::from(step.subsec_nanos()) };
             // An interrupted pause is only shorter.
-            let _ = rustix::event::poll(&mut [], Some(&step));
+            let _ = poll(&mut [], Some(&step));
         }
         open.into_iter().filter_map(|(helper, path)| Some((helper.child()?.pid(), path))).collect()
     }
@@ -286,6 +297,34 @@ impl Files {
 impl Drop for Files {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Performs tasks of one destination, where there is no loop. They have `bound` together.
+///
+/// # Errors
+///
+/// The file system does not answer, or there can be no thread.
+pub(crate) fn perform(job: &JobId, tasks: Vec<Task>, bound: Duration) -> io::Result<Vec<Done>> {
+    let waker = Waker::new()?;
+    let mut files = Files::start(job.clone(), waker.handle()?)?;
+    let destination = tasks.first().map_or(Destination::Report, Task::destination);
+    tasks.into_iter().for_each(|task| files.submit(Duration::ZERO, task));
+    let (begun, mut answers) = (Instant::now(), Vec::new());
+    loop {
+        while let Some(done) = files.next(Duration::ZERO) {
+            answers.push(done);
+        }
+        let rest = bound.saturating_sub(begun.elapsed());
+        match (files.is_idle(destination), rest.is_zero()) {
+            (true, _) => return Ok(answers),
+            (false, true) => return Err(io::Error::other(files.why(destination, bound))),
+            (false, false) => {}
+        }
+        let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
+        // A failed wait ends at the time limit.
+        let _ = poll(&mut [PollFd::new(&waker, PollFlags::IN)], Some(&timeout));
+        waker.clear();
     }
 }
 
@@ -367,34 +406,11 @@ enum Backend {
 
 /// Starts the storage process of a destination.
 fn start_helper(spawner: &mut Spawner, words: &[String], helper: &Helper) -> io::Result<Backend> {
-    let (ours, theirs) = socket::pair()?;
-    let null = || io::Result::Ok(File::options().read(true).write(true).open("/dev/null")?.into());
-    let c_string = |text: Vec<u8>| CString::new(text).map_err(io::Error::from);
-    let variable = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        c_string([name.into_vec(), value.into_vec()].join(&b'='))
-    };
-    let program = "rankrun".to_owned();
-    let command = Command {
-        program: c"/proc/self/exe".to_owned(),
-        argv: [&program]
-            .into_iter()
-            .chain(words)
-            .map(|word| c_string(word.clone().into()))
-            .collect::<Result<_, _>>()?,
-        env: std::env::vars_os().map(variable).collect::<Result<_, _>>()?,
-        shared_env: Arc::new([]),
-        wdir: None,
-        stdio: [null()?, null()?, null()?],
-        keep: Some((theirs, SOCKET)),
-        cgroup: None,
-        session: Session::Own,
-        ignored: Vec::new(),
-        limits: Limits::default(),
-        parent: std::process::id() as i32,
-    };
-    let spawned = spawner.spawn(&command);
-    match spawned {
-        Ok(pid) => {
+    let variable = |(name, value): (OsString, OsString)| CString::new([name.into_vec(), value.into_vec()].join(&b'='));
+    let env = std::env::vars_os().map(variable).collect::<Result<_, _>>()?;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match spawner.start_own(&words, env) {
+        Ok((pid, ours)) => {
             *helper.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(Child::unreaped(pid));
             helper.under_way.clear();
             Ok(Backend::Helper { reader: io::BufReader::new(File::from(ours.try_clone()?)), writer: ours.into() })
@@ -501,6 +517,8 @@ impl Passing {
 
 #[cfg(test)]
 mod tests {
+    use rankrun_sys::socket;
+
     use super::*;
 
     fn files() -> (Files, Waker) {

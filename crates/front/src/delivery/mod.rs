@@ -12,9 +12,10 @@ mod shown;
 mod sink;
 mod storage;
 mod task;
+mod termination;
 
-pub(crate) use destinations::{Delivery, DeliveryEvent, Opened, Threads};
-pub(crate) use files::Files;
+pub(crate) use destinations::{Delivery, DeliveryEvent, Opened, SILENCE_BOUND, Threads};
+pub(crate) use files::{Files, perform};
 pub(crate) use journal::Journal;
 pub(crate) use last_lines::LastLines;
 pub(crate) use last_words::LastWords;
@@ -22,3 +23,4 @@ pub(crate) use notes::Notes;
 pub(crate) use prune::report_of;
 pub use storage::{STORAGE, run_storage};
 pub(crate) use task::{Destination, Directory, Done, Stamp, Task, Unusable};
+pub(crate) use termination::{LAST_BYTES, last_lines};

@@ -14,21 +14,18 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::delivery::task::{Directory, Done, Task};
-use crate::delivery::{core_file, prune};
+use crate::delivery::{core_file, prune, termination};
 
 /// The word by which rankrun is called as a storage process.
 pub const STORAGE: &str = "storage";
 
-/// The descriptor of the socket to the front.
-pub(super) const SOCKET: i32 = 3;
-
-/// Runs a storage process: the job's id and the name of the destination are its words, descriptor 3 is a socket to the front.
+/// Runs a storage process: the job's id and the name of the destination are its words.
 ///
 /// Returns the exit code.
 pub fn run_storage(words: &[std::ffi::OsString]) -> u8 {
     let title: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let run = || -> io::Result<()> {
-        let socket = spawn::inherited(SOCKET)?;
+        let socket = spawn::own_socket()?;
         // If the name cannot be set, it is only harder to see what this is.
         let _ = name::set("rr-storage", &format!("rr-storage {}", title.join(" ")));
         serve(&socket)
@@ -146,6 +143,11 @@ impl Storage {
             }
             Task::FindCore { pid, signal, directory, took } => {
                 Done::CoreFound(core_file::find(pid, signal, &directory, took))
+            }
+            Task::SayWhyEnded(text) => {
+                // It is for people only, who have the log too.
+                let _ = termination::write(&text);
+                Done::Removed
             }
             Task::ReadBinary => match build::bytes() {
                 Ok(bytes) => Done::BinaryRead { bytes, result: Ok(()) },

@@ -12,6 +12,8 @@ use rankrun_output::{LogError, LogPlaces};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 
+use crate::delivery::termination;
+
 /// A destination. Each has a process of its own, so that one whose file system does not answer delays no other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Destination {
@@ -27,6 +29,8 @@ pub(crate) enum Destination {
     Progress,
     /// The working directory of a rank that dumped its core.
     Core,
+    /// Where Kubernetes reads why a container has ended.
+    Termination,
     /// Where this program lies.
     Binary,
 }
@@ -105,6 +109,8 @@ pub(crate) enum Task {
         directory: PathBuf,
         took: Duration,
     },
+    /// Write why this container has ended, if it is one of Kubernetes.
+    SayWhyEnded(String),
     /// Read this program, for a node that lacks it.
     ReadBinary,
 }
@@ -128,6 +134,7 @@ impl Task {
             Task::OpenJournal(_) | Task::Journal(_) => Destination::Journal,
             Task::Stamp { .. } => Destination::Progress,
             Task::FindCore { .. } => Destination::Core,
+            Task::SayWhyEnded(_) => Destination::Termination,
             Task::ReadBinary => Destination::Binary,
         }
     }
@@ -138,6 +145,7 @@ impl Task {
             Task::OpenLogs { places, .. } | Task::MoveLog { places, .. } => Some(places.first()),
             Task::Log { .. } | Task::CloseLog { .. } | Task::RetryLogs | Task::GiveUpLogs | Task::Journal(_) => None,
             Task::ReadBinary => Some(Path::new("/proc/self/exe")),
+            Task::SayWhyEnded(_) => Some(Path::new(termination::FILE)),
             Task::Probe(directory) | Task::Keep { directory, .. } => Some(&directory.path),
             Task::Save { path, .. }
             | Task::Result { path, .. }

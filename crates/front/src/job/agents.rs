@@ -74,6 +74,10 @@ impl Front {
                 if self.plan.verbosity > 1 {
                     self.note(format!("rank {} started, pid {pid}", worker.rank));
                 }
+                if worker.attempt.0 > 0 {
+                    // The agent has made the job's directory again, if a rank has removed it.
+                    self.restore_control();
+                }
                 self.node_event(from, at, gang::Event::Started { rank: worker.rank, pid });
                 self.rank_is_up();
                 self.successor_runs(worker.rank);
@@ -180,6 +184,9 @@ impl Front {
             ToFront::KilledForMemory { worker, detail, at } => {
                 self.node_event(from, at, gang::Event::OutOfMemory { rank: worker.rank, detail });
             }
+            ToFront::CpuTime { worker, used, limit, at } => {
+                self.node_event(from, at, gang::Event::CpuTime { rank: worker.rank, used, limit });
+            }
             ToFront::HelperKilledForMemory { worker, pid, name, detail, at } => {
                 let event = gang::Event::HelperOutOfMemory { rank: worker.rank, pid, name, detail };
                 self.node_event(from, at, event);
@@ -218,7 +225,7 @@ impl Front {
                 node.has_ended();
                 node.summary = Some(summary);
                 if self.is_over() {
-                    self.drain_until = Some(self.now() + self.plan.drain);
+                    self.begin_drain();
                 }
             }
             ToFront::Drained => {

@@ -224,14 +224,18 @@ impl Front {
         if !self.nodes.iter().all(NodeHandle::is_finished) {
             return;
         }
-        let is_last = !self.plan.spec.restart.is_on() || self.successors.are_on();
-        if is_last && self.attempts.present.planned_at.is_none() {
+        if self.is_last_attempt() && self.attempts.present.planned_at.is_none() {
             return self.nodes.iter_mut().for_each(end_agent);
         }
         if matches!(self.attempts.present.phase, Phase::Running) {
             self.attempts.present.phase = Phase::Showing;
             self.show_rest();
         }
+    }
+
+    /// Whether no other attempt of all ranks can follow.
+    pub(crate) fn is_last_attempt(&self) -> bool {
+        !self.plan.spec.restart.is_on() || self.successors.are_on()
     }
 
     /// Shows what was kept for the end of the attempt, piece by piece: the next one when the last has been taken.
@@ -464,7 +468,7 @@ impl Front {
         self.looks.begin_attempt(&self.plan, now);
         (self.roll, self.drain_until, self.salvage) = (Roll::default(), None, None);
         self.attempts.present = Present { began: now, follows, ..Present::default() };
-        self.delivery.presenter.begin_attempt();
+        self.delivery.begin_attempt();
         self.decide(None, Event::Began);
         let facts = self.facts.clone();
         self.delivery.journal.record(now, || JobEvent::Job(Box::new(facts)));

@@ -27,7 +27,6 @@ use crate::job::refusal::Refusal;
 use crate::job::report;
 use crate::job::run::RELEASE_BOUND;
 use crate::job::signals::is_by_signal;
-use crate::join;
 use crate::nodes::NodeHandle;
 
 /// How long guard and agent may take to end after the ranks, beyond the time of a kill.
@@ -41,10 +40,13 @@ const PROBE_BOUND: Duration = Duration::from_millis(200);
 /// The limit for each of these after a second signal.
 const HURRIED_BOUND: Duration = Duration::from_millis(200);
 /// What is waited for at the end. A progress file or a working directory that does not answer is not.
-const AWAITED: [Destination; 4] =
-    [Destination::Report, Destination::ErrorFile, Destination::Journal, Destination::Results];
+const AWAITED: [Destination; 5] =
+    [Destination::Report, Destination::ErrorFile, Destination::Journal, Destination::Results, Destination::Termination];
 /// How long a file system may take to save the report, after it was printed.
 pub(crate) const SAVE_BOUND: Duration = Duration::from_secs(5);
+
+/// How often to look whether one that takes longer works.
+const SLOW_STEP: Duration = Duration::from_millis(200);
 
 /// Lines this close above the report need no repetition: the smallest terminal shows both together.
 const ABOVE: u64 = 10;
@@ -67,6 +69,7 @@ impl Front {
         self.clock.resume();
         // Nor can it say what the ranks are doing.
         let now = self.now();
+        self.delivery.ranks_ended(now);
         self.answer_waiting(now);
         self.perform_all();
         let proven = self.await_guards();
@@ -129,7 +132,8 @@ impl Front {
                 Look { saved: end.saved.as_deref(), color: self.plan.color, is_quoted_above: end.is_quoted_above };
             let text = render(&report, look);
             if self.plan.join.is_some() {
-                join::write_termination_log(&render(&report, Look { color: false, ..look }));
+                let text = render(&report, Look { color: false, ..look });
+                self.delivery.files.submit(self.clock.now(), Task::SayWhyEnded(text));
             }
             self.notices.push_back(format!("{}{}", self.over_key(), text.trim_end_matches('\n')));
             if self.plan.codes == Some(Codes::Torchrun)
@@ -300,7 +304,7 @@ impl Front {
         }
         // The report lies beside the output that is kept.
         let bound = if self.is_hurried || self.delivery.is_keep_dead() { HURRIED_BOUND } else { SAVE_BOUND };
-        self.wait_for_files(bound, |files, _| AWAITED.iter().all(|destination| files.is_idle(*destination)));
+        let waited = self.wait_for_saving(bound);
         for answer in std::mem::take(&mut self.delivery.answers) {
             if let Done::Saved { path, result } = answer {
                 paths.retain(|(_, unanswered)| *unanswered != path);
@@ -309,7 +313,7 @@ impl Front {
                 }
             }
         }
-        let bound = if self.is_hurried { HURRIED_BOUND } else { bound };
+        let bound = if self.is_hurried { HURRIED_BOUND } else { waited };
         let files = &self.delivery.files;
         let others = [Destination::Journal, Destination::Results].into_iter().filter(|other| !files.is_idle(*other));
         paths.extend(others.map(|other| (other, files.at(other))));
@@ -317,6 +321,30 @@ impl Front {
             let why = self.delivery.files.why(destination, bound);
             self.note(cannot_write(&path, &why));
         }
+    }
+
+    /// Waits until all is written that is waited for at the end, for so long at most. Where the log files have had the time for a file system
+    /// that does not answer, another one that does not has little. Returns how long it took.
+    fn wait_for_saving(&mut self, bound: Duration) -> Duration {
+        let begun = self.now();
+        let is_idle = |files: &Files| AWAITED.iter().all(|destination| files.is_idle(*destination));
+        let mut until = begun + if self.delivery.has_waited_in_vain() { REPORT_BOUND.min(bound) } else { bound };
+        loop {
+            if self.wait_for_files(until.saturating_sub(self.now()), |files, _| is_idle(files)) || self.is_hurried {
+                break;
+            }
+            let now = self.now();
+            let files = &self.delivery.files;
+            let works = |it: &&Destination| !files.is_idle(**it) && !files.is_stuck(**it, now, Duration::ZERO);
+            // One that is only slow has all its time.
+            if now >= begun + bound || !AWAITED.iter().any(|it| works(&it)) {
+                break;
+            }
+            until = (now + SLOW_STEP).min(begun + bound);
+        }
+        let waited = self.now().saturating_sub(begun).min(bound);
+        // People read it.
+        Duration::from_millis(waited.as_millis() as u64 / 100 * 100)
     }
 
     /// Ends the storage processes, and names those that stay.
@@ -377,10 +405,20 @@ impl Front {
         };
         loop {
             self.hand_on();
-            if self.delivery.is_done() && self.notices.is_empty() {
-                return true;
+            if self.delivery.is_done() {
+                if self.notices.is_empty() {
+                    return true;
+                }
+                // They came with the last events: nothing else would wake us for them.
+                continue;
             }
             let now = self.now();
+            if bound.is_none() && self.delivery.are_logs_stuck(now) {
+                self.delivery.give_up_logs(now);
+                self.event(gang::Event::OutputFailed);
+                until = until.min(now + RELEASE_BOUND);
+                continue;
+            }
             // The report still has its second.
             if now >= until || (bound.is_none() && self.is_hurried) {
                 if self.delivery.is_full() {

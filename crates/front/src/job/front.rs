@@ -141,6 +141,9 @@ pub(crate) struct Front {
     pub(crate) standings: Vec<Standing>,
     pub(crate) stdin: Option<Stdin>,
     pub(crate) terminal: Option<FrontTerminal>,
+    /// The front was found without its control socket, and when to look again.
+    pub(crate) is_control_lost: bool,
+    pub(crate) next_control_look: Duration,
     /// After this time, a destination that does not take its output is given up.
     pub(crate) drain_until: Option<Duration>,
     /// Output that no destination took is being written to files.

@@ -135,7 +135,7 @@ impl Front {
             self.lose_ranks(node, why);
         }
         if self.is_over() {
-            self.drain_until = Some(now + self.plan.drain);
+            self.begin_drain();
         }
         if self.has_started() {
             // The others may have sent everything before.

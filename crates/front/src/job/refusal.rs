@@ -2,16 +2,14 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rankrun_core::evidence::{Class, LeftOut};
 use rankrun_core::report::{Left, Report, SCHEMA};
 use rankrun_core::{ExitCode, JobId, Rank};
-use rankrun_sys::poll::Waker;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Plan;
-use crate::delivery::{Destination, Directory, Done, Files, Task};
+use crate::delivery::{Directory, Done, Task, perform};
 use crate::job::ending::{REPORT, SAVE_BOUND, cannot_write};
 use crate::job::report;
 
@@ -51,30 +49,13 @@ impl Refusal {
     }
 
     fn write(&self, directory: &Path, path: &Path, bytes: Vec<u8>) -> io::Result<()> {
-        let waker = Waker::new()?;
-        let mut files = Files::start(self.job.clone(), waker.handle()?)?;
         let directory = Directory { path: directory.to_owned(), below: None, is_chosen: true };
         let own = Task::Forget { directory: directory.path.clone(), own: self.job.clone() };
-        files.submit(Duration::ZERO, Task::Save { directory: Some(directory), path: path.to_owned(), bytes });
-        files.submit(Duration::ZERO, own);
-        let until = Instant::now() + SAVE_BOUND;
-        let mut result = None;
-        while !files.is_idle(Destination::Report) {
-            while let Some(done) = files.next(Duration::ZERO) {
-                if let Done::Saved { result: saved, .. } = done {
-                    result = Some(saved.map_err(io::Error::other));
-                }
-            }
-            let rest = until.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
-                break;
-            }
-            let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
-            // A failed wait ends at the time limit.
-            let _ = poll(&mut [PollFd::new(&waker, PollFlags::IN)], Some(&timeout));
-            waker.clear();
-        }
-        result.unwrap_or_else(|| Err(io::Error::other(files.why(Destination::Report, SAVE_BOUND))))
+        let save = Task::Save { directory: Some(directory), path: path.to_owned(), bytes };
+        let done = perform(&self.job, vec![save, own], SAVE_BOUND)?;
+        let saved =
+            |done| if let Done::Saved { result, .. } = done { Some(result.map_err(io::Error::other)) } else { None };
+        done.into_iter().find_map(saved).unwrap_or(Ok(()))
     }
 
     fn report(&self) -> Report {

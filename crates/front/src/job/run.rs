@@ -20,6 +20,8 @@ use crate::nodes::Enrolment;
 const SALVAGE_BOUND: Duration = Duration::from_secs(60);
 /// Without output for so long meanwhile, the files or the agent's spool do not answer.
 const SALVAGE_STEP: Duration = Duration::from_secs(3);
+/// How often to look whether the control socket is where clients find it.
+const CONTROL_STEP: Duration = Duration::from_secs(1);
 /// How long the destinations have for output that waited for log files.
 pub(crate) const RELEASE_BOUND: Duration = Duration::from_secs(3);
 /// How often to check the window size while a rank has the terminal: the kernel then sends SIGWINCH only to the rank.
@@ -304,6 +306,15 @@ impl Front {
         }
     }
 
+    /// The ranks have ended: their output has `--drain` to be written.
+    pub(crate) fn begin_drain(&mut self) {
+        let now = self.now();
+        self.drain_until = Some(now + self.plan.drain);
+        if self.is_last_attempt() {
+            self.delivery.ranks_ended(now);
+        }
+    }
+
     fn end_without_logs(&mut self, event: gang::Event) {
         self.event(event);
         // The destinations work: they get the output that waited for the log files.
@@ -334,6 +345,11 @@ impl Front {
         self.print_withheld_notes(Some(now));
         self.delivery.tick(now, quiet);
         self.control.tick(now);
+        // At the end the agents remove it with its directory.
+        if now >= self.next_control_look && !self.is_over() {
+            self.next_control_look = now + CONTROL_STEP;
+            self.restore_control();
+        }
         self.answer_waiting(now);
         if self.must_watch_window() {
             self.resized();

@@ -24,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Plan;
 use crate::delivery::{
-    Delivery, Destination, Done, Files, Journal, LastLines, LastWords, Notes, Opened, Task, Threads,
+    Delivery, Destination, Done, Files, Journal, LastLines, LastWords, Notes, Opened, SILENCE_BOUND, Task, Threads,
 };
 use crate::job::alone::MpiWatch;
 use crate::job::attempts::Attempts;
@@ -45,6 +45,8 @@ use crate::terminal::{FrontTerminal, Stdin};
 
 /// How long guard and agent of a job that is refused may take to end.
 const DISMISS_BOUND: Duration = Duration::from_secs(5);
+/// How often to look whether a file that takes long to open waits for its file system.
+const STUCK_STEP: Duration = Duration::from_millis(500);
 /// The least `--drain`: with none, every destination would be too slow.
 const DRAIN_LEAST: Duration = Duration::from_secs(1);
 
@@ -154,7 +156,8 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
         what.push((Destination::Journal, format!("cannot write the journal to \"{}\"", path.display())));
         files.submit(Duration::ZERO, Task::OpenJournal(path.clone()));
     }
-    let until = Instant::now() + plan.drain;
+    let begun = Instant::now();
+    let until = begun + plan.drain;
     loop {
         while let Some(done) = files.next(Duration::ZERO) {
             let (destination, failure) = match done {
@@ -190,10 +193,14 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
             }
         }
         let rest = until.saturating_duration_since(Instant::now());
-        if rest.is_zero() {
-            let text = format!("{} (--drain)", files.why(*destination, plan.drain));
+        // The caller waits for the exit code no longer than at the end of a job.
+        let is_stuck = begun.elapsed() >= SILENCE_BOUND && files.is_stuck(*destination, Duration::ZERO, Duration::ZERO);
+        if rest.is_zero() || is_stuck {
+            let why = |bound| files.why(*destination, bound);
+            let text = if is_stuck { why(SILENCE_BOUND) } else { format!("{} (--drain)", why(plan.drain)) };
             return Err(refused(what, io::Error::new(io::ErrorKind::TimedOut, text)));
         }
+        let rest = rest.min(SILENCE_BOUND.saturating_sub(begun.elapsed()).max(STUCK_STEP));
         let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
         // A failed wait ends at the time limit.
         let _ = poll(&mut [PollFd::new(waker, PollFlags::IN), PollFd::new(signals, PollFlags::IN)], Some(&timeout));
@@ -345,6 +352,8 @@ fn make(
         commands: Vec::new(),
         stdin,
         terminal,
+        is_control_lost: false,
+        next_control_look: Duration::ZERO,
         drain_until: None,
         salvage: None,
         has_given_up_output: false,

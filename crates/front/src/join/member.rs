@@ -21,8 +21,9 @@ use rankrun_wire::{Memory, Tap, Transport};
 use super::call::{Call, Trouble};
 use super::dial::{DialError, Dialer};
 use super::own_output::OwnOutput;
-use super::{Join, Member, write_termination_log};
+use super::{Join, Member};
 use crate::Plan;
+use crate::delivery::{Task, perform};
 use crate::job::Outcome;
 use crate::job::report;
 
@@ -38,6 +39,9 @@ const ORPHAN_BOUND: Duration = Duration::from_secs(5);
 const MEMORY_MOST: usize = MAX_ENROLMENT / 4;
 /// How long our own stdout and stderr may take for the last output.
 const OUTPUT_BOUND: Duration = Duration::from_secs(5);
+
+/// How long to wait for the file in which Kubernetes reads why a container has ended.
+const TERMINATION_BOUND: Duration = Duration::from_secs(1);
 
 const FRONT: u64 = 0;
 const AGENT: u64 = 1;
@@ -126,6 +130,7 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     let (clock, mut contact) = (Clock::default(), Contact::default());
     contact.heard(clock.now());
     let running = Running {
+        job,
         clock,
         poller,
         signals,
@@ -162,6 +167,7 @@ struct Asking {
 }
 
 struct Running {
+    job: JobId,
     clock: Clock,
     poller: Poller,
     signals: SignalFd,
@@ -223,7 +229,9 @@ impl Running {
                 Outcome { code: ExitCode::INTERNAL, raise: None }
             }
         };
-        write_termination_log(&String::from_utf8_lossy(&last));
+        let why = Task::SayWhyEnded(String::from_utf8_lossy(&last).into_owned());
+        // It is for people only, who have the log too.
+        let _ = perform(&self.job, vec![why], TERMINATION_BOUND);
         let is_left = code != ExitCode::SUCCESS && outcome.code == ExitCode::SUCCESS;
         Ok(if is_left { Outcome { code, raise: None } } else { outcome })
     }

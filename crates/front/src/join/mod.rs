@@ -20,31 +20,8 @@ use rankrun_core::NodeRank;
 use rankrun_sys::errand::Lookup;
 use rankrun_wire::identity::Secret;
 
-/// Where Kubernetes reads why a container has ended: a file that it puts there.
-const TERMINATION_LOG: &str = "/dev/termination-log";
 /// How long the resolver may take to say whether an address is this machine's: one packet may be lost.
 const LOOKUP_BOUND: Duration = Duration::from_secs(6);
-/// Lines of it, and the bytes that Kubernetes reads.
-const LAST_LINES: usize = 20;
-const LAST_BYTES: usize = 4096;
-
-/// Says why the container has ended, where Kubernetes asks for it: the last lines of this text.
-pub(crate) fn write_termination_log(text: &str) {
-    let is_there = std::fs::metadata(TERMINATION_LOG).is_ok_and(|facts| facts.is_file());
-    if is_there && !text.is_empty() {
-        // It is for people only, who have the log too.
-        let _ = std::fs::write(TERMINATION_LOG, last_lines(text.as_bytes()));
-    }
-}
-
-/// The last lines of a text.
-fn last_lines(text: &[u8]) -> &[u8] {
-    let text = &text[text.len().saturating_sub(LAST_BYTES)..];
-    let body = text.strip_suffix(b"\n").unwrap_or(text);
-    let mut breaks = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
-    &text[breaks.nth(LAST_LINES - 1).map_or(0, |(at, _)| at + 1)..]
-}
-
 /// How the nodes of a job find each other.
 #[derive(Clone, Debug)]
 pub struct Join {

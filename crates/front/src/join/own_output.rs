@@ -13,7 +13,7 @@ use rankrun_core::{Rank, Stream};
 use rankrun_output::{Config, Names, Presenter};
 use rankrun_wire::frame::OutputHead;
 
-use super::{LAST_BYTES, last_lines};
+use crate::delivery::{LAST_BYTES, last_lines};
 
 /// Pieces that wait for the thread, 64 KiB at most each. When it is full, output is left out.
 const PIECES: usize = 128;

@@ -570,7 +570,6 @@ fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Conf
         same_destination: around.same_destination,
         // Unfinished lines such as prompts are for people; in a file they would only split lines.
         partial_after: (!around.stdout_is_file).then_some(PARTIAL_AFTER),
-        temp_dir: around.variable("TMPDIR").filter(|dir| !dir.is_empty()).map_or("/tmp".into(), PathBuf::from),
         ..Config::new(mode(settings, world), world)
     })
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// The least that this program needs on its main stack, and what it asks for where that is less.
 const STACK_LEAST: u64 = 256 << 10;
@@ -11,6 +12,14 @@ const MEMORY_LEAST: usize = 3 << 19;
 
 /// The user's limit on the stack, where ours was raised.
 static USERS_STACK: OnceLock<libc::rlimit> = OnceLock::new();
+
+/// The hard limit on the CPU time of a process, which may have ended and is not reaped; `None` if there is none.
+pub fn cpu_time_of(pid: i32) -> Option<Duration> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: no limit is set, and `limit` has room for the answer.
+    let result = unsafe { libc::prlimit(pid, libc::RLIMIT_CPU, std::ptr::null(), &raw mut limit) };
+    (result == 0 && limit.rlim_max != libc::RLIM_INFINITY).then(|| Duration::from_secs(limit.rlim_max))
+}
 
 /// One limit of the user's, to be put back in a child.
 #[derive(Clone, Copy)]

@@ -7,6 +7,7 @@ pub mod exec;
 pub mod fork;
 pub mod libraries;
 pub mod limits;
+pub mod memory;
 pub mod name;
 pub mod oom;
 pub mod proc;

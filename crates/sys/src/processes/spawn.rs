@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use crate::clone::{ChildStack, clone_into, clone_plain};
 use crate::limits::Limits;
 use crate::process::Child;
+use crate::socket;
 
 /// Everything that a child needs. Made by the agent's loop, used by its spawner thread.
 #[derive(Debug)]
@@ -194,6 +195,44 @@ impl Spawner {
         // SAFETY: as above.
         unsafe { clone_plain(&mut self.stack, &self.under_way.0, child_main, argument) }
     }
+}
+
+/// The descriptor of the socket of a process that [`Spawner::start_own`] has started.
+const OWN_SOCKET: i32 = 3;
+
+impl Spawner {
+    /// Starts this program anew, called with these words: in a session of its own, with /dev/null as its streams, so that it holds
+    /// nothing that somebody reads to its end. Returns its pid, and our end of a socket; it takes its own end with [`own_socket`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`Spawner::spawn`].
+    pub fn start_own(&mut self, words: &[&str], env: Vec<CString>) -> Result<(i32, OwnedFd), SpawnError> {
+        let failed = |source: io::Error| SpawnError { step: Step::Stdio, source, pid: None };
+        let null = || io::Result::Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into());
+        let argv = ["rankrun"].iter().chain(words).map(|word| CString::new(*word).map_err(io::Error::from));
+        let (ours, theirs) = socket::pair().map_err(failed)?;
+        let command = Command {
+            program: c"/proc/self/exe".to_owned(),
+            argv: argv.collect::<Result<_, _>>().map_err(failed)?,
+            env,
+            shared_env: Arc::new([]),
+            wdir: None,
+            stdio: [null().map_err(failed)?, null().map_err(failed)?, null().map_err(failed)?],
+            keep: Some((theirs, OWN_SOCKET)),
+            cgroup: None,
+            session: Session::Own,
+            ignored: Vec::new(),
+            limits: Limits::default(),
+            parent: std::process::id() as i32,
+        };
+        Ok((self.spawn(&command)?, ours))
+    }
+}
+
+/// The socket to the process that has started this one with [`Spawner::start_own`]. Call it once.
+pub fn own_socket() -> io::Result<OwnedFd> {
+    inherited(OWN_SOCKET)
 }
 
 /// Whether the kernel or a seccomp filter refuses `clone3` as such; other errors belong to this spawn.

@@ -11,6 +11,9 @@ use super::table::Table;
 /// A value that is appended to gets room for a sixteenth of its length, so that many appends do not each copy it.
 const ROOM_SHARE: usize = 16;
 
+/// The memory that a key or an element of a queue takes besides its bytes, about.
+const ENTRY: usize = 128;
+
 /// The values and queues.
 #[derive(Default, Debug)]
 pub(super) struct Map {
@@ -21,6 +24,8 @@ pub(super) struct Map {
     queues: HashMap<Box<[u8]>, VecDeque<Bytes>>,
     /// How often something was stored or taken out.
     changes: u64,
+    /// What all of it takes, in bytes.
+    held: usize,
 }
 
 #[derive(Debug)]
@@ -37,9 +42,14 @@ impl Map {
 
     pub(super) fn set(&mut self, key: &[u8], bytes: Bytes) {
         self.changes += 1;
+        self.held += bytes.len();
         match self.values.get_mut(key) {
-            Some(present) => present.bytes = bytes,
+            Some(present) => {
+                self.held -= present.bytes.len();
+                present.bytes = bytes;
+            }
             None => {
+                self.held += key.len() + ENTRY;
                 let name = Name::from(key);
                 let place = self.names.push(Name::clone(&name));
                 self.values.insert(name, Value { bytes, place });
@@ -78,6 +88,7 @@ impl Map {
         self.changes += 1;
         match self.values.get_mut(key) {
             Some(value) => {
+                self.held += more.len();
                 // Not copied, unless a reply that was not yet sent shares it.
                 let mut bytes = Vec::from(std::mem::take(&mut value.bytes));
                 if bytes.capacity() - bytes.len() < more.len() {
@@ -93,6 +104,7 @@ impl Map {
     pub(super) fn delete(&mut self, key: &[u8]) -> bool {
         let Some(value) = self.values.remove(key) else { return false };
         self.changes += 1;
+        self.held -= key.len() + ENTRY + value.bytes.len();
         if let Some(moved) = self.names.swap_remove(value.place)
             && let Some(other) = self.values.get_mut(&moved)
         {
@@ -112,9 +124,13 @@ impl Map {
 
     pub(super) fn push(&mut self, key: &[u8], value: Bytes) {
         self.changes += 1;
+        self.held += value.len() + ENTRY;
         match self.queues.get_mut(key) {
             Some(queue) => queue.push_back(value),
-            None => drop(self.queues.insert(key.into(), VecDeque::from([value]))),
+            None => {
+                self.held += key.len() + ENTRY;
+                self.queues.insert(key.into(), VecDeque::from([value]));
+            }
         }
     }
 
@@ -124,8 +140,10 @@ impl Map {
         let length = queue.len();
         let first = queue.pop_front();
         self.changes += 1;
+        self.held -= first.as_ref().map_or(0, |first| first.len() + ENTRY);
         if queue.is_empty() {
             self.queues.remove(key);
+            self.held -= key.len() + ENTRY;
         } else if queue.len() < queue.capacity() / 4 {
             queue.shrink_to(2 * queue.len());
         }
@@ -134,6 +152,19 @@ impl Map {
 
     pub(super) fn queue_len(&self, key: &[u8]) -> usize {
         self.queues.get(key).map_or(0, VecDeque::len)
+    }
+
+    /// The memory that keys and values take, about.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// The same, counted anew.
+    #[cfg(test)]
+    pub(super) fn counted(&self) -> usize {
+        let items = |queue: &VecDeque<Bytes>| queue.len() * ENTRY;
+        let entries = (self.values.len() + self.queues.len()) * ENTRY;
+        self.bytes() + entries + self.queues.values().map(items).sum::<usize>()
     }
 
     /// Bytes of all keys and values.

@@ -3,7 +3,7 @@
 //! Nothing is served to a connection before it has sent the magic number. A connection that breaks the protocol is closed,
 //! and no other one notices it. What is held of a connection is what it has sent of an unfinished request, and the replies
 //! that it has not read: it is served no further while these exceed [`MAX_UNREAD`]. A client is served for a turn at a time, so that
-//! others need not wait for its long requests.
+//! others need not wait for its long requests. All together may make the store hold [`MOST`]; who adds more is closed.
 //!
 //! The protocol cannot authenticate: who may connect is for the driver to decide.
 
@@ -15,7 +15,7 @@ mod table;
 mod tasks;
 mod waiting;
 
-pub use request::{MAGIC, MAX_KEY, MAX_KEYS, MAX_VALUE, Violation};
+pub use request::{MAGIC, MAX_KEY, MAX_KEYS, MAX_VALUE, MOST, Violation};
 pub use server::{ConnId, Effect, MAX_UNREAD, Server};
 
 #[cfg(test)]

@@ -10,6 +10,10 @@ pub const MAX_VALUE: usize = 8 << 20;
 /// Keys in one request.
 pub const MAX_KEYS: u64 = 128 << 10;
 
+/// What the store may hold: keys, values, and requests that are not finished or not served. Programs exchange addresses and small objects
+/// through it; with more, one client would take the memory of the ranks.
+pub const MOST: usize = 1 << 30;
+
 /// Why a connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Violation {
@@ -23,6 +27,8 @@ pub enum Violation {
     ValueTooLong(u64),
     #[error("{0} keys are more than {MAX_KEYS}")]
     TooManyKeys(u64),
+    #[error("the store would hold more than {} MiB", MOST >> 20)]
+    Full,
     #[error("the value is not a number, or the sum is out of range")]
     NotANumber,
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 
 use super::map::Map;
-use super::request::{self, MAGIC, Parsed, Request, Seen, Violation};
+use super::request::{self, MAGIC, MOST, Parsed, Request, Seen, Violation};
 use super::tasks::{Lookup, Task};
 use super::waiting::Waiting;
 
@@ -50,6 +50,8 @@ pub(super) struct Conn {
     pub(super) is_woken: bool,
     /// Bytes that are not served until it has read what was sent, and the task is done.
     backlog: Vec<u8>,
+    /// What its requests take, as it is counted.
+    counted: usize,
     /// The queue of which it was told that there is something in it, and from which it has not taken it yet.
     called: Option<Box<[u8]>>,
 }
@@ -64,11 +66,16 @@ pub struct Server {
     pub(super) turn: usize,
     /// Those that are left to the client that is being served.
     pub(super) left: usize,
+    /// The memory of requests that are unfinished or not served.
+    unserved: usize,
+    /// What all may take.
+    pub(super) most: usize,
 }
 
 impl Default for Server {
     fn default() -> Server {
-        Server { conns: HashMap::new(), map: Map::default(), waiting: Waiting::default(), turn: TURN, left: 0 }
+        let (conns, map, waiting) = Default::default();
+        Server { conns, map, waiting, turn: TURN, left: 0, unserved: 0, most: MOST }
     }
 }
 
@@ -88,10 +95,18 @@ impl Server {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if conn.is_behind() {
             conn.backlog.extend_from_slice(bytes);
-            return;
+            return self.count(id);
         }
         conn.unread = 0;
         self.serve(id, bytes, effects);
+    }
+
+    /// Counts anew what the requests of a client take.
+    fn count(&mut self, id: ConnId) {
+        let held = self.held(id);
+        if let Some(conn) = self.conns.get_mut(&id) {
+            self.unserved = self.unserved + held - std::mem::replace(&mut conn.counted, held);
+        }
     }
 
     /// Whether requests of a client wait until it has read its replies, or others have had their turn. The driver calls
@@ -121,8 +136,9 @@ impl Server {
     /// A client is gone.
     pub fn closed(&mut self, id: ConnId, effects: &mut Vec<Effect>) {
         self.waiting.cancel(id);
-        let called = self.conns.remove(&id).and_then(|conn| conn.called);
-        self.call_another(called, effects);
+        let gone = self.conns.remove(&id);
+        self.unserved -= gone.as_ref().map_or(0, |conn| conn.counted);
+        self.call_another(gone.and_then(|conn| conn.called), effects);
     }
 
     /// Empties the store and forgets all connections, which the driver closes.
@@ -145,6 +161,11 @@ impl Server {
         self.map.bytes()
     }
 
+    /// The memory that all of it takes, about, with the requests that are not served.
+    pub fn held_in_all(&self) -> usize {
+        self.map.held() + self.unserved
+    }
+
     /// Clients that wait for a key or in a barrier.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
@@ -165,13 +186,20 @@ impl Server {
     }
 
     fn serve(&mut self, id: ConnId, mut bytes: &[u8], effects: &mut Vec<Effect>) {
-        if let Err(violation) = self.requests(id, &mut bytes, effects) {
+        let before = self.held_in_all();
+        let mut served = self.requests(id, &mut bytes, effects);
+        if let Some(conn) = self.conns.get_mut(&id).filter(|_| !bytes.is_empty()) {
+            conn.backlog = bytes.to_vec();
+        }
+        self.count(id);
+        let held = self.held_in_all();
+        if held > self.most && held > before {
+            // Whoever adds nothing is served on: it may be about to delete.
+            served = served.and(Err(Violation::Full));
+        }
+        if let Err(violation) = served {
             self.closed(id, effects);
             effects.push(Effect::Close { conn: id, violation });
-        } else if !bytes.is_empty()
-            && let Some(conn) = self.conns.get_mut(&id)
-        {
-            conn.backlog = bytes.to_vec();
         }
     }
 

@@ -107,6 +107,7 @@ const GET: u8 = 3;
 const ADD: u8 = 4;
 const CHECK: u8 = 5;
 const WAIT: u8 = 6;
+const DELETE: u8 = 8;
 const APPEND: u8 = 9;
 const MULTI_GET: u8 = 10;
 const CANCEL_WAIT: [u8; 1] = [12];
@@ -459,6 +460,71 @@ fn half_messages_take_no_more_memory_than_they_have_brought() {
         world.feed(A, &[0; 60_000]);
         brought += 60_000;
         assert!(world.server.held(A) <= 2 * brought + (8 << 10));
+    }
+}
+
+/// A world whose store may hold so much.
+fn with_most(most: usize, clients: &[ConnId]) -> World {
+    let mut world = World::with(clients);
+    world.server.most = most;
+    world
+}
+
+#[test]
+fn whoever_makes_the_store_hold_too_much_is_closed_and_what_is_there_stays_in_use() {
+    let mut world = with_most(1 << 20, &[A, B]);
+    let value = vec![7; 100_000];
+    for key in 0..20u32 {
+        world.feed(A, &with(SET, &[&key.to_le_bytes(), &value]));
+    }
+    assert_eq!(world.closed.get(&A), Some(&Violation::Full));
+    assert!(world.server.held_in_all() < (1 << 20) + 110_000, "{}", world.server.held_in_all());
+    assert_eq!(world.ask(B, &with(GET, &[&0u32.to_le_bytes()])).len(), 8 + value.len(), "another client is served");
+    for key in 0..20u32 {
+        world.feed(B, &with(DELETE, &[&key.to_le_bytes()]));
+    }
+    world.feed(B, &with(SET, &[b"k", &value]));
+    assert_eq!(world.closed.get(&B), None);
+}
+
+#[test]
+fn requests_that_are_never_finished_count_together_until_their_clients_are_gone() {
+    let clients: Vec<ConnId> = (0..20).map(ConnId).collect();
+    let mut world = with_most(1 << 20, &clients);
+    let announced = [with(SET, &[b"k"]), (MAX_VALUE as u64).to_le_bytes().to_vec()].concat();
+    for conn in &clients {
+        world.feed(*conn, &announced);
+        world.feed(*conn, &[0; 60_000]);
+        world.feed(*conn, &[0; 60_000]);
+    }
+    let closed = world.closed.len();
+    assert!(closed > 0 && world.closed.values().all(|why| *why == Violation::Full), "{:?}", world.closed);
+    assert!(world.server.held_in_all() <= (1 << 20) + 240_000, "{}", world.server.held_in_all());
+    for conn in clients {
+        world.hang_up(conn);
+    }
+    assert_eq!(world.server.held_in_all(), 0);
+}
+
+proptest! {
+    /// What is counted as it changes is what there is.
+    #[test]
+    fn what_is_held_is_counted(requests in proptest::collection::vec((0u8..6, 0u8..4, 0usize..300), 0..60)) {
+        let mut world = World::with(&[A]);
+        for (operation, key, length) in requests {
+            let (key, value) = ([key], vec![b'1'; length]);
+            let request = match operation {
+                0 => with(SET, &[&key, &value]),
+                1 => with(APPEND, &[&key, &value]),
+                2 => with(DELETE, &[&key]),
+                3 => with(PUSH, &[&key, &value]),
+                // What is no number closes the connection.
+                4 => with(GET, &[&key]),
+                _ => [with(POP, &[&key])].concat(),
+            };
+            world.feed(A, &request);
+            prop_assert_eq!(world.server.map.held(), world.server.map.counted());
+        }
     }
 }
 

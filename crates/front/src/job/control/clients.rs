@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -64,12 +65,32 @@ struct Client {
     is_half_closed: bool,
 }
 
+/// The socket, where it is, and what tells it from another file there.
+#[derive(Debug)]
+struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl Listener {
+    /// Whether clients that look for the socket still find it.
+    fn is_there(&self) -> bool {
+        self.identity.is_some() && identity(&self.path) == self.identity
+    }
+}
+
+/// Device and inode of a file.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
 /// The socket and its connections.
 #[derive(Debug)]
 pub(crate) struct Control {
     registry: Registry,
     token: fn(Ours) -> u64,
-    listener: Option<OwnedFd>,
+    listener: Option<Listener>,
     clients: BTreeMap<ClientId, Client>,
     next: u32,
     /// When the present time of counting began, and how many connections were taken in it.
@@ -94,13 +115,28 @@ impl Control {
     /// Listens in the job's directory, which is removed with all that is in it by whoever is the last of the job. An agent may
     /// name it again.
     pub(crate) fn listen(&mut self, directory: &Path) -> io::Result<()> {
-        if self.listener.is_some() {
+        if self.listener.as_ref().is_some_and(Listener::is_there) {
             return Ok(());
         }
-        let listener = socket::listen_for_owner(&directory.join(SOCKET), BACKLOG)?;
-        self.registry.add(&listener, (self.token)(Ours::Listener), Interest::Read)?;
-        self.listener = Some(listener);
+        let path = directory.join(SOCKET);
+        let socket = socket::listen_for_owner(&path, BACKLOG)?;
+        self.registry.add(&socket, (self.token)(Ours::Listener), Interest::Read)?;
+        if let Some(before) = self.listener.replace(Listener { identity: identity(&path), socket, path }) {
+            // Closing it takes it out of the set, too.
+            let _ = self.registry.remove(&before.socket);
+        }
+        self.rests_until = None;
         Ok(())
+    }
+
+    /// Listens again if a process has removed the socket, or its directory, which may have been made again since.
+    ///
+    /// # Errors
+    ///
+    /// There is no such directory, or another file in the socket's place.
+    pub(crate) fn restore(&mut self) -> io::Result<()> {
+        let directory = self.listener.as_ref().and_then(|listener| listener.path.parent()).map(Path::to_owned);
+        directory.map_or(Ok(()), |directory| self.listen(&directory))
     }
 
     /// When [`Control::tick`] is due.
@@ -116,7 +152,7 @@ impl Control {
             self.rests_until = None;
             if let Some(listener) = &self.listener {
                 // In the set already: nothing is lost.
-                let _ = self.registry.add(listener, (self.token)(Ours::Listener), Interest::Read);
+                let _ = self.registry.add(&listener.socket, (self.token)(Ours::Listener), Interest::Read);
             }
         }
     }
@@ -128,13 +164,13 @@ impl Control {
         }
         let Some(listener) = &self.listener else { return };
         self.window.1 += 1;
-        let accepted = (self.window.1 <= TAKEN).then(|| socket::accept(listener));
+        let accepted = (self.window.1 <= TAKEN).then(|| socket::accept(&listener.socket));
         match accepted {
             Some(Ok(accepted)) => self.admit(now, accepted),
             Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
             // Too many in this time, or there are no descriptors left: the others wait in the backlog.
             Some(Err(_)) | None => {
-                if self.registry.remove(listener).is_ok() {
+                if self.registry.remove(&listener.socket).is_ok() {
                     self.rests_until = Some(now + WINDOW);
                 }
             }
@@ -345,6 +381,29 @@ mod tests {
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("the connection is closed");
         text
+    }
+
+    #[test]
+    fn a_socket_that_was_removed_is_made_again_when_its_directory_is_there() {
+        let poller = Poller::new().expect("a poller");
+        let top = tempfile::tempdir().expect("a directory");
+        let directory = top.path().join("job");
+        std::fs::create_dir(&directory).expect("it is ours");
+        let mut control = Control::new(poller.registry(), token);
+        control.restore().expect("nothing is to be restored before the first time");
+        control.listen(&directory).expect("a socket");
+        let path = directory.join(SOCKET);
+        let first = identity(&path);
+        control.restore().expect("it is there");
+        assert_eq!(identity(&path), first);
+        std::fs::remove_dir_all(&directory).expect("it is ours");
+        control.restore().expect_err("there is no place for it");
+        std::fs::create_dir(&directory).expect("it is ours");
+        control.restore().expect("there is a place again");
+        let client = UnixStream::connect(&path);
+        client.expect("it listens");
+        control.accept(s(1));
+        assert_eq!(control.clients.len(), 1);
     }
 
     #[test]

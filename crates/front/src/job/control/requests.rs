@@ -29,6 +29,20 @@ impl Front {
         }
     }
 
+    /// An attempt begins, or time has passed: a process may have removed the control socket. Listens again, if its directory is there, and
+    /// notes what is missing.
+    pub(crate) fn restore_control(&mut self) {
+        match (self.control.restore(), self.is_control_lost) {
+            (Ok(()), _) => self.is_control_lost = false,
+            (Err(_), true) => {}
+            (Err(error), false) => {
+                self.is_control_lost = true;
+                let why = rankrun_sys::reason(&error);
+                self.note(format!("a process has removed the control socket: rankrun status, stop and restart cannot reach this job ({why})"));
+            }
+        }
+    }
+
     /// Another process asks something.
     pub(crate) fn requested(&mut self, client: ClientId, by: Requester, request: Request) {
         match request {

@@ -1,0 +1,220 @@
+//! Reads the user's files for the agent, in processes of their own.
+//!
+//! A thread that waits for a file system that does not answer is in state D, and keeps its process from being reaped. So no thread of
+//! the agent calls the user's file systems: a *reader* does (`rankrun file-reader`), and nobody waits for it. When the agent ends, the
+//! guard is told the readers, and does not count one that stays in state D as left of the job (ADR 32).
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rankrun_core::{ExitCode, Pid};
+use rankrun_sys::process::Child;
+use rankrun_sys::spawn::{self, Spawner, UnderWay};
+use rankrun_sys::{name, proc};
+use rankrun_wireup::messages::{Decoder, encode};
+use rustix::fs::{FileType, Mode, OFlags};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The word by which rankrun is called as a reader. Nobody types it.
+pub const WORD: &str = "file-reader";
+
+/// Bytes of a file that are read.
+const MOST: u64 = 1 << 20;
+/// Bytes received at a time.
+const READ: usize = 64 * 1024;
+
+/// What a reader is asked.
+#[derive(Debug, Serialize, Deserialize)]
+enum Question {
+    /// What a regular file holds.
+    Content(OsString),
+    /// Whether one of these is a regular file.
+    IsThere(Vec<String>),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Content(Option<Vec<u8>>),
+    IsThere(bool),
+}
+
+impl Question {
+    fn answer(&self) -> Answer {
+        match self {
+            Question::Content(path) => Answer::Content(content(path)),
+            Question::IsThere(paths) => {
+                let is_file = |path: &String| std::fs::metadata(path).is_ok_and(|found| found.is_file());
+                Answer::IsThere(paths.iter().any(is_file))
+            }
+        }
+    }
+}
+
+/// What a regular file holds, if it can be read. The path may lead to something that blocks, such as a FIFO.
+pub(crate) fn content(path: &OsStr) -> Option<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(file.as_fd()).ok()?;
+    let mut bytes = Vec::new();
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let is_read = is_file && std::fs::File::from(file).take(MOST).read_to_end(&mut bytes).is_ok();
+    is_read.then_some(bytes)
+}
+
+/// Runs a reader. Returns the exit code.
+pub fn serve() -> u8 {
+    let run = || -> io::Result<()> {
+        let mut agent = UnixStream::from(spawn::own_socket()?);
+        // If the name cannot be set, it is only harder to see what this is.
+        let _ = name::set("rr-reader", "rr-reader");
+        let mut decoder = Decoder::default();
+        while let Some(question) = receive::<Question>(&mut agent, &mut decoder)? {
+            agent.write_all(&encode(&question.answer()).map_err(io::Error::other)?)?;
+        }
+        Ok(())
+    };
+    // The agent sees the end.
+    if run().is_ok() { ExitCode::SUCCESS.0 } else { ExitCode::INTERNAL.0 }
+}
+
+/// The next message; `None` at the end.
+fn receive<T: DeserializeOwned>(from: &mut UnixStream, decoder: &mut Decoder) -> io::Result<Option<T>> {
+    let mut room = vec![0; READ];
+    loop {
+        if let Some(message) = decoder.next_message().map_err(io::Error::other)? {
+            return Ok(Some(message));
+        }
+        match from.read(&mut room) {
+            Ok(0) => return Ok(None),
+            Ok(count) => decoder.received(&room[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The readers of this agent, each known from its clone on until it is reaped.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Readers(Arc<Mutex<Vec<Arc<UnderWay>>>>);
+
+impl Readers {
+    /// The processes that are not reaped yet.
+    pub(crate) fn pids(&self) -> Vec<i32> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().filter_map(|reader| reader.child()).map(Child::pid).collect()
+    }
+
+    pub(super) fn has(&self, pid: i32) -> bool {
+        self.pids().contains(&pid)
+    }
+
+    /// A child has ended. Returns whether it was a reader; the caller reaps it.
+    pub(super) fn ended(&self, pid: i32) -> bool {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.len();
+        known.retain(|reader| reader.child().map(Child::pid) != Some(pid));
+        known.len() < before
+    }
+}
+
+/// A reader, started with the first question. It belongs to the thread that asks first, and ends with it.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    /// Starts the process.
+    spawner: Option<Spawner>,
+    backend: Option<Backend>,
+}
+
+/// The process; or, where none can be started, the work itself.
+#[derive(Debug)]
+enum Backend {
+    Process(UnixStream, Decoder),
+    Here,
+}
+
+impl Reader {
+    /// A reader, and its process, once there is one.
+    pub(crate) fn new(readers: &Readers) -> (Reader, Arc<UnderWay>) {
+        let spawner = Spawner::new().ok();
+        let process = spawner.as_ref().map(Spawner::under_way).unwrap_or_default();
+        readers.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&process));
+        (Reader { spawner, backend: None }, process)
+    }
+
+    /// What a regular file holds, if it can be read.
+    pub(crate) fn content(&mut self, path: OsString) -> Option<Vec<u8>> {
+        match self.ask(&Question::Content(path)) {
+            Some(Answer::Content(bytes)) => bytes,
+            Some(Answer::IsThere(_)) | None => None,
+        }
+    }
+
+    /// Whether one of these is a regular file.
+    pub(crate) fn is_there(&mut self, paths: Vec<String>) -> bool {
+        matches!(self.ask(&Question::IsThere(paths)), Some(Answer::IsThere(true)))
+    }
+
+    fn ask(&mut self, question: &Question) -> Option<Answer> {
+        let Reader { spawner, backend } = self;
+        // What was cloned in vain is reaped by the loop. Where no process can be started, the answer is worth more than the risk.
+        let start = || match spawner.take().and_then(|mut spawner| spawner.start_own(&[WORD], Vec::new()).ok()) {
+            Some((_, socket)) => Backend::Process(socket.into(), Decoder::default()),
+            None => Backend::Here,
+        };
+        match backend.get_or_insert_with(start) {
+            Backend::Here => Some(question.answer()),
+            Backend::Process(socket, decoder) => {
+                socket.write_all(&encode(question).ok()?).ok()?;
+                receive(socket, decoder).ok()?
+            }
+        }
+    }
+}
+
+/// Whether the process of a reader that has not answered waits for something: a file system. One that lacks a CPU does not.
+pub(crate) fn waits(reader: &UnderWay) -> Option<Pid> {
+    let process = reader.child().and_then(|child| proc::process(child.pid()))?;
+    (process.state != 'R').then_some(Pid(process.pid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_regular_file_holds_is_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (file, fifo) = (directory.path().join("file"), directory.path().join("fifo"));
+        std::fs::write(&file, "text").expect("it is ours");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).expect("it is ours");
+        assert_eq!(content(file.as_os_str()).as_deref(), Some(&b"text"[..]));
+        for path in [fifo.as_path(), directory.path(), &directory.path().join("missing")] {
+            assert_eq!(content(path.as_os_str()), None, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn questions_and_answers_pass_over_the_socket() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("file");
+        std::fs::write(&file, "text").expect("it is ours");
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        let thread = std::thread::spawn(move || {
+            let (mut agent, mut decoder) = (theirs, Decoder::default());
+            while let Ok(Some(question)) = receive::<Question>(&mut agent, &mut decoder) {
+                agent.write_all(&encode(&question.answer()).expect("it is short")).expect("it is read");
+            }
+        });
+        let mut reader = Reader { spawner: None, backend: Some(Backend::Process(ours, Decoder::default())) };
+        assert_eq!(reader.content(file.clone().into_os_string()).as_deref(), Some(&b"text"[..]));
+        let missing = directory.path().join("missing").display().to_string();
+        assert!(!reader.is_there(vec![missing.clone()]));
+        assert!(reader.is_there(vec![missing, file.display().to_string()]));
+        drop(reader);
+        thread.join().expect("it ends with the socket");
+    }
+}
