@@ -2,6 +2,7 @@
 //! is lost or doubled. A cut that does not heal is found in time.
 
 use std::fs;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,6 +21,7 @@ const PORT: u16 = 29_400;
 
 /// A rank counts until it is told to end, or stopped.
 const COUNT: &str = "trap 'touch $RANKRUN_TEST_DIR/stopped; exit' TERM
+    printf %s $RANKRUN_JOB_ID > $RANKRUN_TEST_DIR/job
     i=0; while [ ! -e $RANKRUN_TEST_DIR/go ]; do i=$((i+1)); echo $RANKRUN_RANK $i; sleep 0.1; done; echo $RANKRUN_RANK end";
 
 /// How front and agents are connected.
@@ -66,7 +68,7 @@ fn secret(hosts: &Hosts) -> PathBuf {
     let path = hosts.directory().join("jobs/secret");
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     if let Ok(mut file) = file {
-        std::io::Write::write_all(&mut file, format!("{}A=\n", "Q".repeat(42)).as_bytes()).expect("it is ours");
+        file.write_all(format!("{}A=\n", "Q".repeat(42)).as_bytes()).expect("it is ours");
     }
     path
 }
@@ -174,7 +176,7 @@ fn play(kind: Kind, how: Cut, timeout: Duration, shares: &[u32]) -> usize {
         counts(&stdout, ranks);
         assert_eq!(stdout.lines().filter(|line| line.ends_with(" end")).count(), ranks, "{what}: {stdout}");
     } else {
-        eprintln!("{what}: {lost} lost: {text}");
+        let _ = writeln!(io::stderr(), "{what}: {lost} lost: {text}");
     }
     for member in members {
         let ended = member.finish(BOUND);
@@ -204,7 +206,7 @@ fn no_short_cut_loses_a_node(kind: Kind) {
             all += shares.len();
         }
     }
-    eprintln!("{kind:?}: {lost} of {all} lost");
+    let _ = writeln!(io::stderr(), "{kind:?}: {lost} of {all} lost");
     assert_eq!(lost, 0, "{kind:?}: {lost} of {all} lost");
 }
 
@@ -239,7 +241,7 @@ fn a_cut_that_does_not_heal_loses_the_node_in_time(kind: Kind) {
     let lost = wait_until((timeout + LAST_TRY) * slowness(), is_lost);
     let after = lost.unwrap_or_else(|| panic!("{kind:?}: {}", errors(&front))).saturating_sub(began);
     assert!(after + Duration::from_secs(1) >= timeout, "{kind:?}: lost after {after:?}");
-    eprintln!("{kind:?}: lost after {after:?}");
+    let _ = writeln!(io::stderr(), "{kind:?}: lost after {after:?}");
     hosts.node(1).heal();
     let ended = front.finish(BOUND);
     let text = ended.stderr_text();
@@ -262,4 +264,29 @@ fn a_cut_that_does_not_heal_loses_a_node_over_ssh_in_time() {
 #[test]
 fn a_cut_that_does_not_heal_loses_a_node_that_has_joined_in_time() {
     a_cut_that_does_not_heal_loses_the_node_in_time(Kind::Join);
+}
+
+/// A question that the network has kept may arrive when the front has long given up the node: it must not keep the ranks alive.
+#[test]
+fn the_agent_is_told_that_the_front_lives_only_if_the_front_confirms_it() {
+    let Some(bench) = Bench::up(Kind::Ssh, 1) else { return };
+    let hosts = bench.hosts();
+    let (front, _) = start(Kind::Ssh, hosts, Duration::from_secs(60));
+    assert!(all_count_on(&front, &[0], BOUND * slowness()), "{}", errors(&front));
+    let job = front.job_ids().pop().expect("a job");
+    let rankrun = rankrun_tests::rankrun();
+    let ask = |job: &str, input: &str| {
+        let line = format!("{input} | {} relay alive {job} rr-mark", rankrun.display());
+        let output = hosts.node(0).run(&line);
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).starts_with("rr-mark ready "))
+    };
+    assert_eq!(ask(&format!("{job}-n0"), "echo alive"), (Some(0), true));
+    // The front is gone, or its answer is kept as well.
+    assert_eq!(ask(&format!("{job}-n0"), "true"), (Some(1), true));
+    assert_eq!(ask(&format!("{job}-n0"), "sleep 4"), (Some(1), true));
+    assert_eq!(ask("0badcafe-n0", "echo alive"), (Some(1), false));
+    front.sign("go");
+    let ended = front.finish(BOUND);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    bench.finish();
 }

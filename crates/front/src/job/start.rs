@@ -18,7 +18,7 @@ use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::wait::{self, Look};
 use rankrun_sys::{fork, limits, proc, terminal};
 use rankrun_wire::ToAgent;
-use rankrun_wire::identity::Tokens;
+use rankrun_wire::identity::{Door, Tokens};
 use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -411,16 +411,15 @@ fn listen(join: &Join, plan: &Plan, poller: &Poller) -> Result<Enrolment, StartE
     let tokens = Tokens { listener: Token::Door.encode(), peer: |peer| Token::Newcomer(peer).encode() };
     let node = |node: NodeRank| Token::Node(NodeId(node.0)).encode();
     let own = plan.hosts.targets.iter().position(|target| target.is_local).map(|own| NodeRank(own as u32));
-    let job = plan.spec.job.clone();
-    Enrolment::open(&join.secret, job, (join.nodes, own), plan.hosts.node_timeout, ports, poller, tokens, node).map_err(
-        |source| {
-            let hint = match range {
-                Some(range) => format!("no port of {range} (--port-range) is free on this machine"),
-                None => format!("--rendezvous names a port that is free on node 0; another job may use {port}"),
-            };
-            StartError { hint: Some(hint), ..failed("listen for the other nodes")(source) }
-        },
-    )
+    let door = Door::new(&join.secret, plan.spec.job.clone(), plan.hosts.node_timeout);
+    let enrolment = door.and_then(|door| Enrolment::open(door, (join.nodes, own), ports, poller, tokens, node));
+    enrolment.map_err(|source| {
+        let hint = match range {
+            Some(range) => format!("no port of {range} (--port-range) is free on this machine"),
+            None => format!("--rendezvous names a port that is free on node 0; another job may use {port}"),
+        };
+        StartError { hint: Some(hint), ..failed("listen for the other nodes")(source) }
+    })
 }
 
 /// Whether a rank runs on this machine.

@@ -6,12 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use rankrun_core::NodeRank;
 use rankrun_core::roster::{Request, Roster};
-use rankrun_core::{JobId, NodeRank};
 use rankrun_sys::poll::{Poller, Ready};
 use rankrun_wire::Memory;
 use rankrun_wire::identity::{
-    AcceptError, Arrival, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Secret, Tokens, Waiting,
+    AcceptError, Arrival, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Tokens, Waiting,
 };
 
 use crate::link::Link;
@@ -64,16 +64,14 @@ pub(crate) struct Enrolment {
 impl Enrolment {
     /// Listens for so many nodes, this one included if it is one of them.
     pub(crate) fn open(
-        secret: &Secret,
-        job: JobId,
+        door: Door,
         (nodes, front): (u32, Option<NodeRank>),
-        node_timeout: Duration,
         ports: RangeInclusive<u16>,
         poller: &Poller,
         tokens: Tokens,
         node_token: fn(NodeRank) -> u64,
     ) -> io::Result<Enrolment> {
-        let listener = Listener::bind(None, ports, poller.registry(), tokens, Door::new(secret, job, node_timeout)?)?;
+        let listener = Listener::bind(None, ports, poller.registry(), tokens, door)?;
         let roster = Roster::new(nodes, front);
         Ok(Enrolment {
             listener,
