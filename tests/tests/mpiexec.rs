@@ -196,6 +196,12 @@ fn the_name_of_a_launcher_as_the_first_word_is_the_dialect() {
     symlink("/bin/echo", &program).expect("it can be made");
     let ended = Job::new(["-n", "1", &program.display().to_string(), "-np", "2"]).run();
     assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "-np 2\n"), "{}", ended.stderr_text());
+    assert_eq!(ended.stderr_text(), "", "it is meant to be a rank");
+    let ended = Job::new(["--timeout", "60", &program.display().to_string(), "-np", "2"]).run();
+    let text = ended.stderr_text();
+    assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "-np 2\n"), "{text}");
+    let instead = format!("write \"rankrun {} -np 2\", and options of rankrun after its name", program.display());
+    assert!(text.starts_with("warning: mpirun runs as the program of a rank") && text.contains(&instead), "{text}");
     fs::remove_dir_all(&work).expect("it is ours");
 }
 
