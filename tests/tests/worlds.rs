@@ -243,6 +243,22 @@ fn every_mpi_is_one_world_in_every_form_of_a_job_in_an_allocation() {
 }
 
 #[test]
+fn ranks_of_an_allocation_that_lose_their_variables_are_said_to_be_alone() {
+    let Some(worlds) = compiled() else { return };
+    let Some(bench) = Slurm::up(2) else { return };
+    for world in &worlds[..full_scale(worlds.len(), 1)] {
+        for (options, code) in [("", 0), ("--strict", 1)] {
+            let bare = World { command: [&["env".to_owned(), "-i".to_owned()], &world.command[..]].concat(), ..*world };
+            let ended = allocated(&bench, "-N2 --ntasks-per-node=2", options, &bare);
+            let text = format!("{} {options}: {}", world.name, ended.stderr_text());
+            assert_eq!(ended.code, Some(code), "{text}");
+            assert!(text.contains("ranks 0-3 ") && text.contains("connected to rankrun: each may "), "{text}");
+        }
+    }
+    bench.finish(BOUND);
+}
+
+#[test]
 fn nodes_of_an_allocation_are_one_world_for_every_program() {
     let (Some(worlds), Some(torch)) = (worlds(), torch()) else { return };
     let Some(bench) = Slurm::up(NODES as usize) else { return };

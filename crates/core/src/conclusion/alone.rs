@@ -297,7 +297,12 @@ impl Sights {
                     || seen.last.saturating_sub(seen.first) >= PATIENCE
                     || has_ended_well
             });
-            let is_idle = self.loaded.get(&rank).is_some_and(|(first, last)| last.saturating_sub(*first) >= IDLE);
+            // Until shortly before its end: while much is running, `MPI_Init` may come late.
+            let life = record.ended_at.unwrap_or_default().saturating_sub(record.started_at.unwrap_or_default());
+            let is_idle = self.loaded.get(&rank).is_some_and(|(first, last)| {
+                let after = record.ended_at.unwrap_or_default().saturating_sub(*last);
+                last.saturating_sub(*first) >= IDLE && after <= life / 4
+            });
             let is_unseen = seen.is_none() && has_ended_well && is_over && !is_idle;
             let unseen = is_unseen.then(|| library(rank)).flatten().map(str::to_owned);
             let seen = seen.map(|seen| (seen.sight.library.clone(), seen.sight.is_removed));

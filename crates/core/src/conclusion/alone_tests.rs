@@ -91,6 +91,11 @@ fn a_rank_that_only_has_the_library_loaded_was_not_alone() {
     assert_eq!(sights.alone(&gang, true, library).len(), 1, "it may have called MPI_Init after that");
     see(&mut sights, 2, Progress::Loaded);
     assert_eq!(sights.alone(&gang, true, library), []);
+    let (mut gang, mut sights) = (self::gang(), Sights::default());
+    see(&mut sights, 0, Progress::Loaded);
+    see(&mut sights, 1, Progress::Loaded);
+    (0..2).for_each(|rank| ended(&mut gang, rank, 0));
+    assert_eq!(sights.alone(&gang, true, library).len(), 1, "much of its life is unknown");
     let (mut gang, sights) = (self::gang(), Sights::default());
     ended(&mut gang, 0, 0);
     ended(&mut gang, 1, 1);

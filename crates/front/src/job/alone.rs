@@ -14,9 +14,13 @@ use crate::job::front::Front;
 /// Times after the start of an attempt, in milliseconds: early for short jobs, and again for programs that call `MPI_Init` late.
 /// The distances double from the last one on.
 const LOOKS: [u64; 11] = [100, 200, 400, 800, 1_600, 3_000, 6_000, 8_000, 16_000, 32_000, 64_000];
-/// Further times for programs that are known to call `MPI_Init`: a rank that is alone may be over after 20 ms. In a healthy job
-/// the first rank connects after 10 to 20 ms, and ends the looks.
+/// The times for programs that are known to call `MPI_Init`: a rank that is alone may be over after 20 ms. In a healthy job the
+/// first rank connects after 10 to 20 ms, and ends the looks. From the last one on each is later by a factor, so that one is close
+/// to the end of a rank, however long that has lived.
 const EARLY: [u64; 12] = [4, 8, 12, 16, 20, 25, 30, 40, 50, 60, 70, 85];
+const FACTOR: f64 = 1.15;
+/// Of those, one in so many is at all processes of all ranks: their times double.
+const BRIEF: usize = 5;
 /// How long the ranks that are alone are waited for, when two of them are known.
 const OTHERS: Duration = Duration::from_secs(1);
 /// The shortest time between two looks for the ends of ranks.
@@ -69,20 +73,23 @@ impl MpiWatch {
         is_due
     }
 
-    /// Whether the look that has just become due is one of the early ones.
-    fn is_early(&self) -> bool {
-        self.is_expected && self.next.is_some_and(|next| next <= EARLY.len())
+    /// Whether the look that has just become due is at a few processes only.
+    fn is_brief(&self) -> bool {
+        let number = self.next.unwrap_or_default().saturating_sub(1);
+        self.is_expected && (number < EARLY.len() || number % BRIEF != 0)
     }
 }
 
 /// When a timed look is due, after the start of the attempt.
 fn look_at(number: usize, is_expected: bool) -> Duration {
-    let early: &[u64] = if is_expected { &EARLY } else { &[] };
+    if is_expected {
+        let last = Duration::from_millis(EARLY[EARLY.len() - 1]);
+        let later = i32::try_from(number + 1 - EARLY.len().min(number + 1)).unwrap_or(i32::MAX);
+        let at = || last.mul_f64(FACTOR.powi(later.min(150)));
+        return EARLY.get(number).map_or_else(at, |at| Duration::from_millis(*at));
+    }
     let last = LOOKS[LOOKS.len() - 1];
-    let at = early.iter().chain(&LOOKS).nth(number).copied().unwrap_or_else(|| {
-        let doublings = number + 1 - early.len() - LOOKS.len();
-        last.saturating_mul(1 << doublings.min(32))
-    });
+    let at = LOOKS.get(number).copied().unwrap_or_else(|| last << (number + 1 - LOOKS.len()).min(32));
     Duration::from_millis(at)
 }
 
@@ -96,7 +103,7 @@ impl Front {
             // The nodes are still awaited: the times count from the start of the ranks.
             (self.mpi_watch.began, self.mpi_watch.next) = (now, Some(0));
         } else {
-            let is_brief = self.mpi_watch.is_early();
+            let is_brief = self.mpi_watch.is_brief();
             self.ask_for_mpi(now, is_brief);
         }
     }
@@ -171,7 +178,10 @@ mod tests {
         let at = |number| look_at(number, false).as_millis();
         assert_eq!([0, 10, 11, 12, 15].map(at), [100, 64_000, 128_000, 256_000, 2_048_000]);
         let at = |number| look_at(number, true).as_millis();
-        assert_eq!([0, 11, 12, 22, 23].map(at), [4, 85, 100, 64_000, 128_000]);
-        assert!(look_at(1000, false) > look_at(30, false));
+        assert_eq!([0, 11, 12, 16, 17].map(at), [4, 85, 97, 170, 196]);
+        // Later than any job is long.
+        assert!(
+            look_at(1000, false) > Duration::from_secs(1 << 30) && look_at(1000, true) > Duration::from_secs(1 << 25)
+        );
     }
 }

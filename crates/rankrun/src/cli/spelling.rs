@@ -490,11 +490,13 @@ mod tests {
 
     #[test]
     fn an_option_of_a_launcher_on_top_of_torchs_is_said_to_be_its_own() {
+        assert_eq!(
+            ["--num_gpus", "--num-machines", "--nnodes"].map(of_another),
+            [Some("deepspeed"), Some("accelerate"), None]
+        );
         for (words, launcher) in [
             (&["--mixed-precision", "bf16", "a.py"][..], "accelerate"),
             (&["--mixed_precision=bf16", "a.py"], "accelerate"),
-            (&["--num-machines", "2", "a.py"], "accelerate"),
-            (&["--num_gpus", "2", "a.py"], "deepspeed"),
         ] {
             let problem = spelled(words).expect_err("it is refused");
             let name = words[0].split('=').next().unwrap_or_default();

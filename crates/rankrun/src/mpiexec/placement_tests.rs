@@ -11,98 +11,17 @@ use crate::invocation::{Invocation, read_job};
 use crate::layout::layout;
 use crate::plan::Surroundings;
 
-/// Host files.
-const FILES: &[(&str, &str)] = &[
-    ("F1", "a\nb\n"),
-    ("F2", "a:2\nb:2\n"),
-    ("F3", "a slots=2\nb slots=2\n"),
-    ("F4", "a\nb\na\n"),
-    ("F5", "b:2\na:1\n"),
-    ("F6", "a:1\nb:1\na:1\n"),
-];
+/// The lines, and the host files that they name.
+const TABLE: &str = include_str!("placements.txt");
 
-/// Which launchers place the ranks so, the command line, and the host of each rank. "Open MPI 5" is a line on which the two versions
-/// differ or which 4 refuses.
-const LINES: &[(&str, &str, &str)] = &[
-    // Hosts of each command.
-    ("Intel MPI", "-n 2 -host a ./A : -n 2 -host b ./B", "aabb"),
-    ("Open MPI", "-n 2 -host a:2 ./A : -n 2 -host b:2 ./B", "aabb"),
-    ("Open MPI", "-n 2 -host b:2 ./A : -n 2 -host a:2 ./B", "bbaa"),
-    ("all", "-n 1 -host a ./A : -n 1 -host b ./B", "ab"),
-    ("all", "-n 1 -host b ./A : -n 1 -host a ./B", "ba"),
-    ("Intel MPI", "-n 1 -host a ./A : -n 3 -host b ./B", "abbb"),
-    ("Intel MPI", "-host a -n 1 ./A : -host b -n 2 ./B", "abb"),
-    ("Intel MPI", "-n 1 -host a ./A : -n 1 -host b ./B : -n 1 -host a ./C", "aba"),
-    ("Intel MPI", "-n 2 -host b ./A : -n 1 -host a ./B : -n 1 -host b ./C", "bbab"),
-    ("Open MPI", "-n 1 -H a ./A : -n 1 -H b ./B : -n 1 -H a:2 ./C", "aba"),
-    ("Open MPI", "-n 2 -H a:2 ./A : -n 1 -H b:2 ./B : -n 1 -H a:3 ./C", "aaba"),
-    ("Open MPI 5", "-n 2 -host a:2 ./A : -n 2 -host a:2 ./B", "aaaa"),
-    ("Open MPI", "-n 1 -host a:2 ./A : -n 1 -host a:2 ./B", "aa"),
-    ("Open MPI", "-n 2 -host a,b ./A : -n 1 -host c ./B", "abc"),
-    ("Open MPI 5", "-n 2 -host a,b ./A : -n 2 -host a,b ./B", "abab"),
-    ("Open MPI 5", "-n 2 -host a,b ./A : -n 2 -host b,c ./B", "abbc"),
-    ("Open MPI", "-n 4 -host a:2,b:2 ./A : -n 2 -host c:2 ./B", "aabbcc"),
-    ("Open MPI", "-n 3 -host a:2,b:2 ./A : -n 2 -host c:2 ./B", "aabcc"),
-    ("Open MPI 5", "-n 1 -H a:2,b:2 ./A : -n 2 -H a:2,b:2 ./B", "aaa"),
-    ("Open MPI", "-n 3 -H a:2,b:2 ./A : -n 1 -H b:2 ./B", "aabb"),
-    ("Open MPI", "-n 2 -H a:2,b:2 --map-by node ./A : -n 2 -H c:2 ./B", "abcc"),
-    ("Open MPI", "-H a --oversubscribe -n 2 ./A : -H b -n 2 ./B", "aabb"),
-    ("Open MPI", "--hostfile F3 -n 1 -H b ./A : -n 1 -H a ./B", "ba"),
-    // Hosts before one of several commands: they are for all.
-    ("Intel MPI", "-n 1 -host a ./A : -n 1 ./B", "aa"),
-    ("Intel MPI", "-n 1 ./A : -n 1 -host b ./B", "bb"),
-    ("Open MPI", "-n 2 -host a:4 ./A : -n 2 ./B", "aaaa"),
-    ("Open MPI", "-n 1 ./A : -n 1 -H a:2 ./B", "aa"),
-    ("Intel MPI", "-n 4 -host a:2,b:2 ./A : -n 1 ./B", "aabba"),
-    ("MPICH", "-n 1 ./A : -hosts a,b -n 3 ./B", "abab"),
-    ("MPICH", "-n 1 -hosts a,b ./A : -n 3 ./B", "abab"),
-    ("MPICH", "-hosts a,b -n 3 ./A : -n 1 ./B", "abab"),
-    ("MPICH", "-hosts a:2,b:2 -n 1 ./A : -n 3 ./B", "aabb"),
-    ("MPICH", "-machinefile F2 -n 3 ./A : -n 1 ./B", "aabb"),
-    ("Intel MPI", "-hosts a,b -ppn 1 -n 1 ./A : -n 1 ./B", "ab"),
-    ("Intel MPI", "-hosts a,b -ppn 2 -n 2 ./A : -n 2 ./B", "aabb"),
-    ("Open MPI", "--hostfile F3 -n 3 ./A : -n 1 ./B", "aabb"),
-    ("Open MPI", "-H a:2,b:2 --map-by node -n 3 ./A : -n 1 ./B", "abab"),
-    // One command.
-    ("MPICH", "-host a -n 2 ./A", "aa"),
-    ("all", "-n 4 -host a:2,b:2 ./A", "aabb"),
-    // Intel MPI fills the CPUs of each host first, which are known only there.
-    ("MPICH", "-hosts a,b -n 4 ./A", "abab"),
-    ("MPICH", "-f F1 -n 4 ./A", "abab"),
-    ("MPICH", "-hosts a:2,b:2 -n 6 ./A", "aabbaa"),
-    ("MPICH", "-hosts a:2,b:1 -n 7 ./A", "aabaaba"),
-    ("MPICH", "-hosts a,b -ppn 2 -n 6 ./A", "aabbaa"),
-    ("MPICH", "-hosts a,b -ppn 2 -n 4 ./A", "aabb"),
-    ("MPICH", "-hosts a,b -ppn 2 -n 3 ./A", "aab"),
-    ("MPICH", "-hosts a:2,b:2 -map-by node -n 4 ./A", "aabb"),
-    ("MPICH", "-hosts a,b,a -n 3 ./A", "aba"),
-    ("MPICH", "-f F4 -n 3 ./A", "aba"),
-    ("MPICH", "-f F5 -n 3 ./A", "bba"),
-    ("MPICH", "-f F6 -n 3 ./A", "aba"),
-    ("Intel MPI", "-machinefile F6 -n 3 ./A", "aba"),
-    ("Intel MPI", "-machinefile F5 -n 3 ./A", "bba"),
-    ("Intel MPI", "-machinefile F2 -n 4 ./A", "aabb"),
-    ("Intel MPI", "-f F4 -ppn 1 -n 3 ./A", "aba"),
-    ("Intel MPI", "-f F1 -ppn 1 -n 4 ./A", "abab"),
-    ("Intel MPI", "-hosts a,b -rr -n 4 ./A", "abab"),
-    ("Intel MPI", "-hosts a,b -perhost 1 -n 3 ./A", "aba"),
-    ("Open MPI", "-H a:2,b:2 -n 3 ./A", "aab"),
-    ("Open MPI", "-H a,b,a -n 3 ./A", "aab"),
-    ("Open MPI", "-H a:2,b:2 --map-by node -n 4 ./A", "abab"),
-    ("Open MPI", "-H a:2,b:2 -N 1 ./A", "ab"),
-    ("Open MPI", "-H a:2,b:2 -N 2 ./A", "aabb"),
-    ("Open MPI", "-H a:2,b:2 --map-by ppr:1:node -n 2 ./A", "ab"),
-    ("Open MPI", "--hostfile F3 -n 4 ./A", "aabb"),
-    ("Open MPI", "--hostfile F4 -n 3 ./A", "aab"),
-    ("Open MPI", "--hostfile F4 --map-by seq -n 3 ./A", "aba"),
-    ("Open MPI 5", "--hostfile F4 --map-by seq ./A", "aba"),
-    ("Open MPI", "-H a:2,b:2 --oversubscribe -n 6 ./A", "aaabbb"),
-    ("Open MPI", "-H a:2,b:2 --map-by :OVERSUBSCRIBE -n 6 ./A", "aaabbb"),
-    // The name of the launcher says whose options they are.
-    ("MPICH", "mpiexec.hydra -host a,b,a -n 3 ./A", "aba"),
-    ("Open MPI", "prterun --host a,b,a -n 3 ./A", "aab"),
-    ("Open MPI", "/usr/bin/orterun --host a:2,b:2 --map-by node -n 4 ./A", "abab"),
-];
+/// The rows of three fields: which launchers, the line, and the host of each rank; or `file`, its name, and its lines.
+fn rows() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    TABLE.lines().filter(|text| !text.starts_with('#')).map(|text| {
+        let mut fields = text.split('\t');
+        let mut next = || fields.next().expect("there are three fields");
+        (next(), next(), next())
+    })
+}
 
 /// The addresses of hosts: nobody has them, and no resolver is asked.
 const ADDRESSES: &[(&str, &str)] = &[("a", "203.0.113.1"), ("b", "203.0.113.2"), ("c", "203.0.113.3")];
@@ -129,8 +48,8 @@ fn words(line: &str, directory: &Path) -> Vec<OsString> {
     let mut is_list = false;
     line.split(' ')
         .map(|word| {
-            let written = match (is_list, FILES.iter().find(|(name, _)| *name == word)) {
-                (_, Some((name, _))) => directory.join(name).into_os_string(),
+            let written = match (is_list, rows().find(|(kind, name, _)| *kind == "file" && *name == word)) {
+                (_, Some((_, name, _))) => directory.join(name).into_os_string(),
                 (true, None) => with_addresses(word).into(),
                 (false, None) => word.into(),
             };
@@ -178,8 +97,9 @@ fn homes(line: &str, directory: &Path) -> Result<String, String> {
 
 fn host_files() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
-    for (name, text) in FILES {
-        std::fs::write(directory.path().join(name), with_addresses(text)).expect("it can be written");
+    for (_, name, text) in rows().filter(|(kind, ..)| *kind == "file") {
+        let text = text.replace(", ", "\n") + "\n";
+        std::fs::write(directory.path().join(name), with_addresses(&text)).expect("it can be written");
     }
     directory
 }
@@ -188,9 +108,9 @@ fn host_files() -> tempfile::TempDir {
 fn ranks_run_on_the_hosts_that_the_launchers_take() {
     let directory = host_files();
     let mut wrong = Vec::new();
-    for (launcher, line, expected) in LINES {
+    for (launcher, line, expected) in rows().filter(|(kind, ..)| *kind != "file") {
         let placed = homes(line, directory.path());
-        if placed.as_deref() != Ok(*expected) {
+        if placed.as_deref() != Ok(expected) {
             wrong.push(format!("{line}: {placed:?}, and {launcher} has {expected}"));
         }
     }
