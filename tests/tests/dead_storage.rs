@@ -109,7 +109,7 @@ struct Case {
 }
 
 const FAILS: [&str; 5] = ["-n", "2", "/bin/sh", "-c", "exit 3"];
-const WRITES: [&str; 5] = ["-n", "2", "/bin/sh", "-c", "echo x; exit 3"];
+const WRITES: [&str; 5] = ["-n", "1", "/bin/sh", "-c", "echo x; exit 3"];
 
 /// The six places of the promise, and others.
 const CASES: [Case; 12] = [
