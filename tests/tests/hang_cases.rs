@@ -13,7 +13,6 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Mutex;
-use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -21,7 +20,7 @@ use rankrun_core::stacks::calls::Wait;
 use rankrun_core::stacks::fold::{Row, Table};
 use rankrun_tests::cases::in_thread;
 use rankrun_tests::hangs::{Hang, hangs};
-use rankrun_tests::{Job, Running, Stdin, full_scale, processes, rankrun, scratch, slowness, wait_until};
+use rankrun_tests::{Job, Running, Stdin, full_scale, pause, processes, rankrun, scratch, slowness, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -75,6 +74,7 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
+#[expect(clippy::print_stdout, reason = "the score is for whoever runs all cases")]
 fn print_score() {
     let looks = FIRST_LOOKS.lock().expect("nobody panics with it");
     let wrong: Vec<(&String, &String)> =
@@ -158,7 +158,7 @@ fn first_look(hang: &Hang, id: &str) -> Result<(), String> {
     let mut same: Vec<BTreeMap<u32, String>> = Vec::new();
     let mut last = Err("there was no look".to_owned());
     wait_until(BOUND * slowness(), || {
-        thread::sleep(BETWEEN);
+        pause(BETWEEN);
         last = table(id);
         let kinds = last.as_ref().ok().filter(|table| !is_starting(table, hang.ranks)).map(kinds)?;
         if same.last() != Some(&kinds) {

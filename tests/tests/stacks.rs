@@ -125,6 +125,10 @@ fn a_thread_in_an_uninterruptible_sleep_is_seen_and_left_alone() {
     let other = &seen.others[0];
     assert_eq!(other.parent, Pid(target.pid()));
     assert!(other.frames.iter().any(|frame| frame.function == "main"), "{other:#?}");
+    let late = Looker::new(Bounds { per_process: Duration::ZERO, ..Bounds::default() }).look(Pid(target.pid()));
+    let other = &late.others[0];
+    assert_eq!(other.unseen.as_deref(), Some("the time for it was over"), "what was not reached is named");
+    assert!(other.frames.is_empty() && !other.command.is_empty(), "{other:#?}");
     target.end();
 }
 

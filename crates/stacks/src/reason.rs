@@ -37,17 +37,17 @@ pub(crate) fn of_refusal(pid: i32) -> String {
     .to_string()
 }
 
-/// That a debugger or strace traces a process, if one does.
+/// That a debugger or strace traces a process, if one does, and not this process.
 pub fn tracer_of(pid: i32) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?.trim().parse().ok();
-    tracer.and_then(named_tracer).map(|tracer| traced_by(&tracer))
+    let tracer: i64 = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?.trim().parse().ok()?;
+    let is_ours = fs::exists(format!("/proc/self/task/{tracer}")).unwrap_or(false);
+    Some(tracer).filter(|_| !is_ours).and_then(named_tracer).map(|tracer| traced_by(&tracer))
 }
 
 fn named_tracer(tracer: i64) -> Option<(i64, String)> {
-    let is_ours = || fs::exists(format!("/proc/self/task/{tracer}")).unwrap_or(false);
     let name = || fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
-    (tracer > 0 && !is_ours()).then(|| (tracer, name().trim_end().to_owned()))
+    (tracer > 0).then(|| (tracer, name().trim_end().to_owned()))
 }
 
 fn traced_by((tracer, name): &(i64, String)) -> String {

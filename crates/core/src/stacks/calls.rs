@@ -448,33 +448,39 @@ fn is_thread_start(frame: &Frame) -> bool {
         && ["run", "_bootstrap", "_bootstrap_inner"].contains(&frame.function.as_str())
 }
 
+/// Where a rank is: the place of the thread that shows it.
+pub fn place_of(process: &ProcessStack) -> Option<Place> {
+    shown(process).map(|(_, place)| place)
+}
+
 /// The thread of a process that shows where its rank is: the main one; but where that only waits for other threads, one that waits
 /// for other ranks, or one that computes.
-pub fn place_of(process: &ProcessStack) -> Option<Place> {
+pub(super) fn shown(process: &ProcessStack) -> Option<(&ThreadStack, Place)> {
     let main = process.threads.iter().find(|thread| thread.is_main).or(process.threads.first())?;
     let of_main = place(process, main);
     let others = || process.threads.iter().filter(|thread| !thread.is_main && !thread.is_idle);
-    if matches!(of_main.wait, Wait::Thread | Wait::Lock | Wait::Exit) {
-        let places = others().map(|thread| place(process, thread));
-        if let Some(found) = places.into_iter().find(|place| place.wait.is_for_others()) {
-            return Some(found);
-        }
+    let with_place = |thread| (thread, place(process, thread));
+    if matches!(of_main.wait, Wait::Thread | Wait::Lock | Wait::Exit)
+        && let Some(found) = others().map(with_place).find(|(_, place)| place.wait.is_for_others())
+    {
+        return Some(found);
     }
     let is_in_loop = main.frames.iter().any(is_of_go);
     let is_in_region = !inside(main).is_empty() && inside_mpi(main).is_none();
     if matches!(of_main.wait, Wait::Thread | Wait::Lock) || is_in_loop || is_in_region {
         let computes = |place: &Place| place.wait == Wait::Nothing && !place.calls.is_empty();
         let running = others().filter(|thread| thread.state == ThreadState::Running && inside(thread).is_empty());
-        let at_work = running.map(|thread| (thread.run_us, place(process, thread))).filter(|(_, it)| computes(it));
-        if let Some((_, found)) = at_work.max_by_key(|(ran, _)| *ran) {
+        let at_work = running.map(with_place).filter(|(_, place)| computes(place));
+        if let Some(found) = at_work.max_by_key(|(thread, _)| thread.run_us) {
             return Some(found);
         }
     }
     // The first thread of a program in Java only waits for the thread that runs it.
     let is_of_java = |thread: &&ThreadStack| thread.frames.iter().any(|frame| frame.function == JAVA_MAIN);
     let java = others().find(is_of_java).filter(|_| of_main.wait == Wait::Thread);
-    let java = java.map(|thread| Place { thread: None, ..place(process, thread) }).filter(Place::is_known);
-    Some(java.unwrap_or(of_main))
+    let java = java.map(with_place).filter(|(_, place)| place.is_known());
+    let java = java.map(|(thread, place)| (thread, Place { thread: None, ..place }));
+    Some(java.unwrap_or((main, of_main)))
 }
 
 /// Where the program in Java begins.

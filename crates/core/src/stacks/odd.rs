@@ -74,8 +74,9 @@ pub(super) fn judge(rows: &[Row], seen: &[Seen], unseen: &[Rank], is_whole: bool
         return (Vec::new(), None);
     }
     if let [one] = waits.as_slice() {
-        // What waits for other ranks is held up by them, whatever its other threads do.
-        let differ = !one.is_for_others() && others_differ(seen);
+        // What waits for other ranks is held up by them, and what computes or sleeps by nobody, whatever its other threads do.
+        let is_own = matches!(one, Wait::Thread | Wait::Lock | Wait::Process | Wait::Event);
+        let differ = is_own && !rows[0].place.calls.iter().any(is_of_loop) && others_differ(seen);
         let remark = if differ { OTHERS_DIFFER.to_owned() } else { alike(one, &rows[0].place, is_whole) };
         return (Vec::new(), Some(remark));
     }

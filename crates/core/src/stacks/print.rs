@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use super::calls::{Wait, place, place_of};
+use super::calls::{Wait, place, shown};
 use super::fold::Seen;
 use super::libraries::{inside, waits_for_gpu};
 use super::{OtherProcess, ProcessStack, ThreadStack, ThreadState};
@@ -68,11 +68,7 @@ impl Print {
         let has_busy_thread = process.threads.iter().any(|thread| is_busy(&thread));
         let is_held =
             process.threads.iter().any(|thread| matches!(thread.state, ThreadState::Stopped | ThreadState::Traced));
-        let chosen = place_of(process).filter(|place| !place.calls.is_empty());
-        let shown = chosen.and_then(|chosen| {
-            let thread = process.threads.iter().find(|thread| place(process, thread) == chosen)?;
-            Some((thread, chosen))
-        });
+        let shown = shown(process).filter(|(_, place)| !place.calls.is_empty());
         let waits_for_others = shown.as_ref().is_some_and(|(_, chosen)| chosen.wait.is_for_others());
         // What waits for a thread or a process of its own waits as long as that does.
         let is_asleep = |thread: &ThreadStack| !thread.is_idle && thread.sleeps() && inside(thread).is_empty();

@@ -496,6 +496,20 @@ fn a_wait_whose_time_limit_outlasts_the_looks_is_a_sleep() {
 }
 
 #[test]
+fn a_rank_in_java_is_seen_by_the_thread_that_runs_main() {
+    let look = |_| {
+        let ranks = (0..2).map(|number| {
+            let text = "pthread_join@libc.so.6 < CallJavaMainInNewThread@libjli.so";
+            let mut seen = rank_in(number, Sleeping, "futex for the end of thread 7", text);
+            another(&mut seen, "java", Sleeping, "read@libc.so.6 < handleRead@libnet.so < JavaMain@libjli.so");
+            seen
+        });
+        ranks.collect()
+    };
+    assert_eq!(doubts(look), ["stalled"]);
+}
+
+#[test]
 fn a_rank_of_which_any_thread_reads_stdin_is_not_ended() {
     let kernels = ["read stdin, pipe:[7]", "poll stdin, pipe:[7]", "epoll_wait stdin and others, pipe:[7]"];
     for kernel in kernels {
