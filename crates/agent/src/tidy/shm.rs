@@ -27,7 +27,7 @@ use rankrun_wire::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::runtime::SHARED_MEMORY;
-use super::search::{MAX_DOUBTFUL, has_own_name};
+use super::search::{MAX_DOUBTFUL, has_own_name, is_segment_of, names_of_others};
 
 /// New names for which no holder has been found yet. A job that makes more at a time (a DataLoader that makes and
 /// removes thousands) loses the oldest, which it has most likely removed itself.
@@ -468,6 +468,12 @@ impl Watch {
             CleanShm::No => Vec::new(),
         };
         let mut left = shm::unused(doubtful.clone());
+        if !left.is_empty()
+            && let Some(directory) = self.list.parent()
+        {
+            let others = names_of_others(directory);
+            left.retain(|path| !is_segment_of(&others, path));
+        }
         // Another job of this user may have ended at the same time, and removes its own.
         let until = Instant::now() + OTHERS_BOUND;
         while !left.is_empty() && Instant::now() < until {

@@ -98,8 +98,8 @@ impl Names {
             let hash = rest.split_once('_').filter(|(_, node)| is_number(node)).and_then(|(hash, _)| hexadecimal(hash));
             return hash.is_some_and(|hash| self.mpich.contains(&hash));
         }
-        if let Some(number) = name.strip_prefix(OPEN_MPI_PROBE) {
-            return number.len() == 4 && is_number(number);
+        if is_probe(name) {
+            return true;
         }
         // The name of a host may have dots in it.
         let Some(rest) = OPEN_MPI.iter().find_map(|prefix| name.strip_prefix(prefix)) else { return false };
@@ -110,6 +110,11 @@ impl Names {
             && user.is_some_and(|user| user == self.user.to_string())
             && host.is_some()
     }
+}
+
+/// Whether this is the name of a file by which a rank of Open MPI tries whether there is shared memory, of whichever job.
+pub fn is_probe(name: &str) -> bool {
+    name.strip_prefix(OPEN_MPI_PROBE).is_some_and(|number| number.len() == 4 && is_number(number))
 }
 
 fn is_number(text: &str) -> bool {
