@@ -448,7 +448,7 @@ fn mask_of<'a>(base_env: &'a [(OsString, OsString)], edits: &'a [EnvEdit], varia
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{CleanShm, IoPolicy, MpiMode, StopPolicy, TtyGrant};
+    use crate::job::{MpiMode, TtyGrant};
     use crate::rankmap::RankMap;
     use crate::template::Template;
 
