@@ -6,14 +6,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rankrun_core::segments::Names;
+use rankrun_core::segments::{Names, is_probe};
 use rankrun_core::{Attempt, JobId};
 use rustix::fs::FlockOperation;
 
 use crate::processes::{self, Process};
-
-/// The last attempt whose segments are looked for: each makes a mistake about a name of Open MPI 5, which has 16 bits, more likely.
-const LAST_ATTEMPT: Attempt = Attempt(3);
 
 /// Names in /dev/shm that contain `tag`, runtime directories and cgroups of the jobs.
 pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
@@ -32,6 +29,9 @@ pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
     found
 }
 
+/// The last attempt whose segments are looked for: each makes a mistake about a name of Open MPI 5, which has 16 bits, more likely.
+const LAST_ATTEMPT: Attempt = Attempt(3);
+
 /// Segments of /dev/shm that MPI libraries have named after one of these jobs. A name of Open MPI 5 may be another job's that runs beside:
 /// then it is gone soon.
 pub(crate) fn segments_of(jobs: &[String]) -> Vec<PathBuf> {
@@ -39,7 +39,7 @@ pub(crate) fn segments_of(jobs: &[String]) -> Vec<PathBuf> {
     let is_of_job = |path: &PathBuf| {
         let owner = fs::symlink_metadata(path).map(|meta| meta.uid());
         // An empty `open_mpi.NNNN` may be of any job.
-        let name = Some(name(path)).filter(|name| !name.starts_with("open_mpi."));
+        let name = Some(name(path)).filter(|name| !is_probe(name));
         name.zip(owner.ok()).is_some_and(|(name, owner)| names_for(owner).any(|names| names.have(&name)))
     };
     if jobs.is_empty() { Vec::new() } else { entries(Path::new("/dev/shm")).into_iter().filter(is_of_job).collect() }

@@ -212,6 +212,20 @@ fn segments_of_mpi_jobs_that_are_hit_while_they_come_up_are_removed_or_named() {
     assert!(failures.is_empty(), "{} of them: {}", failures.len(), failures.join("\n\n"));
 }
 
+#[test]
+fn segments_that_open_mpi_leaves_where_no_launcher_serves_it_are_removed() {
+    let Some(environment) = Environment::find("openmpi").filter(|_| can_mount()) else { return };
+    let _load = Load::start();
+    for tier in Tier::available() {
+        for _ in 0..full_scale(25, 1) {
+            let python = environment.program("python");
+            let arguments = ["-n", "3", "--mpi", "none", &python, "-c", "from mpi4py import MPI"];
+            let (ended, left) = Private::start(tier, &arguments).finish();
+            assert_eq!((ended.code, left), (Some(0), vec![]), "{tier:?}: {}", ended.stderr_text());
+        }
+    }
+}
+
 /// Busy loops beside a test. They end with it.
 struct Load(Vec<Child>);
 

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 
@@ -84,8 +84,13 @@ fn follow(inotify: &OwnedFd, seen: &Mutex<HashMap<String, String>>) {
         }
         seen.extend(found);
         drop(seen);
-        thread::sleep(begun.elapsed() * DUTY);
+        rest(begun.elapsed() * DUTY);
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a share of the CPU is kept, and no condition is waited for")]
+fn rest(time: Duration) {
+    thread::sleep(time);
 }
 
 /// Who holds these files now; for a file that nobody holds any more, the tests that run.
@@ -133,9 +138,9 @@ fn holds(process: &Path, name: &str) -> bool {
 
 #[cfg(test)]
 mod unit {
-    use super::*;
     use std::process::{Command, Stdio};
-    use std::time::Duration;
+
+    use super::*;
 
     #[test]
     fn a_file_is_described_with_the_test_whose_process_holds_it() {
@@ -151,7 +156,7 @@ mod unit {
             .expect("there is a shell");
         let wanted = format!("{path} (made by of_this_test, sh -c {script})");
         let is_described = (0..1000).any(|_| {
-            thread::sleep(Duration::from_millis(10));
+            rest(Duration::from_millis(10));
             makers.describe(&path) == wanted
         });
         let described = makers.describe(&path);

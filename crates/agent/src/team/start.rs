@@ -273,6 +273,9 @@ impl Team {
 
     fn spawned(&mut self, hands: &mut Hands, now: Duration, index: SlotIndex, pid: i32) {
         hands.children.add_leader(index, pid);
+        if let Some(memory) = &self.memory {
+            memory.add_leader(Pid(pid));
+        }
         self.started += 1;
         let is_stalled = Stream::ALL.map(|stream| self.output.is_stalled(stream));
         let slot = self.slot(index);

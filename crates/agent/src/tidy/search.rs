@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use rankrun_core::job::CleanShm;
-use rankrun_core::segments::{Fate, Names, Traces, fate};
+use rankrun_core::segments::{self, Fate, Names, Traces, fate};
 use rankrun_core::{Attempt, JobId};
 use rankrun_sys::fork::{self, Side};
 use rankrun_sys::proc::Snapshot;
@@ -92,6 +92,23 @@ pub fn own_names(job: &JobId, last: Attempt) -> Names {
 /// Whether a path of /dev/shm is the job's by its name.
 pub(super) fn has_own_name(names: &Names, path: &OsStr) -> bool {
     Path::new(path).file_name().and_then(OsStr::to_str).is_some_and(|name| names.have(name))
+}
+
+/// Attempts of other jobs whose segments are known: a job that runs beside rarely has more.
+const ATTEMPTS_OF_OTHERS: Attempt = Attempt(7);
+
+/// The names of the segments of the jobs whose directories are beside this one.
+pub(super) fn names_of_others(directory: &Path) -> Vec<Names> {
+    let beside = directory.parent().and_then(|user| std::fs::read_dir(user).ok()).into_iter().flatten().flatten();
+    let others = beside.filter(|entry| Some(entry.file_name().as_os_str()) != directory.file_name());
+    let jobs = others.filter_map(|entry| Some(JobId(entry.file_name().to_str()?.to_owned())));
+    jobs.map(|job| own_names(&job, ATTEMPTS_OF_OTHERS)).collect()
+}
+
+/// Whether a path of /dev/shm is the segment of one of these jobs. A probe of Open MPI has no job in its name.
+pub(super) fn is_segment_of(jobs: &[Names], path: &OsStr) -> bool {
+    let name = Path::new(path).file_name().and_then(OsStr::to_str);
+    name.is_some_and(|name| !segments::is_probe(name) && jobs.iter().any(|names| names.have(name)))
 }
 
 /// The files of /dev/shm that processes below this one hold for writing, and nobody else: read by a child, since the reader of a
@@ -185,4 +202,25 @@ fn write_held(guard: i32, except: i32, pipe: OwnedFd) -> io::Result<()> {
         pipe.write_all(&line)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_of_another_job_of_the_user_is_known_by_its_directory() {
+        let user = tempfile::tempdir().expect("a directory");
+        for job in ["e939867a", "55f8fa9c"] {
+            std::fs::create_dir(user.path().join(job)).expect("it can be made");
+        }
+        let is_others = |own: &str, name: &str| {
+            let others = names_of_others(&user.path().join(own));
+            is_segment_of(&others, OsStr::new(&format!("/dev/shm/{name}")))
+        };
+        assert!(is_others("55f8fa9c", "mpich_shm_d3b4d99a_0"));
+        assert!(!is_others("e939867a", "mpich_shm_d3b4d99a_0"), "it is its own");
+        assert!(!is_others("55f8fa9c", "mpich_shm_d3b4d99b_0"), "of a job that is not there");
+        assert!(!is_others("55f8fa9c", "open_mpi.0000"), "of any job");
+    }
 }

@@ -8,14 +8,16 @@
 //!
 //! What was found is also written to the job's directory, for the guard and for `rankrun clean`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rankrun_core::Pid;
 use rankrun_core::job::CleanShm;
 use rankrun_core::segments::{Fate, Names, Traces, fate};
 use rankrun_sys::poll::Waker;
@@ -27,7 +29,7 @@ use rankrun_wire::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::runtime::SHARED_MEMORY;
-use super::search::{MAX_DOUBTFUL, has_own_name};
+use super::search::{MAX_DOUBTFUL, has_own_name, is_segment_of, names_of_others};
 
 /// New names for which no holder has been found yet. A job that makes more at a time (a DataLoader that makes and
 /// removes thousands) loses the oldest, which it has most likely removed itself.
@@ -82,7 +84,13 @@ pub(crate) struct SharedMemory {
     requests: SyncSender<Request>,
     answers: Receiver<Answer>,
     waker: Waker,
+    leaders: Leaders,
 }
+
+/// The pids of the leaders, the last ones last.
+type Leaders = Arc<Mutex<VecDeque<Pid>>>;
+/// How many are kept: the more, the more likely is a segment of another program's taken for a leader's, of whose name 16 bits count.
+const MAX_LEADERS: usize = 1024;
 
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -103,11 +111,13 @@ impl SharedMemory {
         let waker = Waker::new()?;
         let own_waker = waker.handle()?;
         let list = runtime_dir.join(SHARED_MEMORY);
+        let leaders = Leaders::default();
+        let known = Arc::clone(&leaders);
         std::thread::Builder::new().name("shm".to_owned()).stack_size(256 * 1024).spawn(move || {
             signal::block_all();
             // Both must be made on this thread: the kernel notifies the thread that began to watch.
             let signals = SignalFd::new(&[watched::TOLD]).ok();
-            let mut watch = Watch::begin(list.clone());
+            let mut watch = Watch::begin(list.clone(), Arc::clone(&known));
             // The first attempt is answered before it begins: that saves it a wait.
             let mut is_first = true;
             // The agent may have ended.
@@ -129,7 +139,7 @@ impl SharedMemory {
                                 // What is on it is removed: another may have these names now. There may be no list.
                                 let _ = std::fs::remove_file(&list);
                                 let listed = std::mem::take(&mut watch.listed);
-                                watch = Watch { listed, ..Watch::begin(list.clone()) };
+                                watch = Watch { listed, ..Watch::begin(list.clone(), Arc::clone(&known)) };
                                 answer(Answer::Ready);
                             }
                             (watch.policy, watch.names) = (policy, Some(names));
@@ -151,7 +161,16 @@ impl SharedMemory {
                 watch.look_if_due();
             }
         })?;
-        Ok(SharedMemory { requests, answers, waker })
+        Ok(SharedMemory { requests, answers, waker, leaders })
+    }
+
+    /// A leader has been started.
+    pub(crate) fn add_leader(&self, pid: Pid) {
+        let mut leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
+        if leaders.len() == MAX_LEADERS {
+            leaders.pop_front();
+        }
+        leaders.push_back(pid);
     }
 
     /// An attempt begins. `false` if the request could not be sent.
@@ -205,6 +224,7 @@ struct Watch {
     policy: CleanShm,
     /// The names that are the job's own, once it has begun.
     names: Option<Names>,
+    leaders: Leaders,
     user: u32,
     agent: i32,
     /// The kernel's notification of new names.
@@ -237,7 +257,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn begin(list: PathBuf) -> Watch {
+    fn begin(list: PathBuf, leaders: Leaders) -> Watch {
         let now = Instant::now();
         // Without it the directory is read once a second. What appears from here on is new.
         let hint = Watched::new(Path::new(shm::DIRECTORY)).ok();
@@ -246,6 +266,7 @@ impl Watch {
             // Until the job begins.
             policy: CleanShm::No,
             names: None,
+            leaders,
             user: rustix::process::geteuid().as_raw(),
             agent: std::process::id() as i32,
             hint,
@@ -319,6 +340,10 @@ impl Watch {
         }
         let begun = worked();
         self.scan();
+        if let Some(names) = self.names.as_mut().filter(|_| !self.pending.is_empty()) {
+            let leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
+            names.set_processes(leaders.iter().copied().collect());
+        }
         // A name says it at once, whoever holds the file.
         let mut created: HashSet<OsString> = self.pending.keys().filter(|path| self.is_named(path)).cloned().collect();
         if created.len() < self.pending.len() {
@@ -468,6 +493,12 @@ impl Watch {
             CleanShm::No => Vec::new(),
         };
         let mut left = shm::unused(doubtful.clone());
+        if !left.is_empty()
+            && let Some(directory) = self.list.parent()
+        {
+            let others = names_of_others(directory);
+            left.retain(|path| !is_segment_of(&others, path));
+        }
         // Another job of this user may have ended at the same time, and removes its own.
         let until = Instant::now() + OTHERS_BOUND;
         while !left.is_empty() && Instant::now() < until {

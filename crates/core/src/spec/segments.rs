@@ -4,7 +4,7 @@
 //! have the job's random id in them, so that the hash tells the job: also when the rank that made the file was killed before anybody
 //! saw it hold the file.
 
-use super::ids::{Attempt, GroupId, JobId};
+use super::ids::{Attempt, GroupId, JobId, Pid};
 use super::pmix;
 
 /// How many MPI programs in a row of one rank are known. Each has a key-value space of its own, whose name ends in its number.
@@ -68,6 +68,8 @@ pub struct Names {
     user: u32,
     mpich: Vec<u32>,
     open_mpi: Vec<u32>,
+    /// Processes of the job that may be singletons.
+    processes: Vec<Pid>,
 }
 
 impl Names {
@@ -80,10 +82,23 @@ impl Names {
             let prefix = kvs_prefix(&id, attempt);
             mpich.extend((0..PROGRAMS).map(|program| fnv(&format!("{prefix}_{}_{program}", GroupId(0)))));
             let hash = one_at_a_time(&pmix::namespace(&id, attempt));
-            // 4.1 clears a bit of the hash (`OPAL_HASH_JOBID`); 5.0 folds it to 16 bits (`opal_pmix_convert_nspace`).
-            open_mpi.extend([hash & !0x8000, (hash >> 16 ^ hash & 0xffff) << 16]);
+            // 4.1 clears a bit of the hash (`OPAL_HASH_JOBID`).
+            open_mpi.extend([hash & !0x8000, folded(hash)]);
         }
-        Names { user, mpich, open_mpi }
+        Names { user, mpich, open_mpi, processes: Vec::new() }
+    }
+
+    /// Processes of the job. A process of Open MPI 5 that no launcher serves (a singleton, `--mpi none`) is the only rank of a world that is
+    /// named after its host and its pid, and leaves its segment when it ends (5.0.11).
+    pub fn set_processes(&mut self, processes: Vec<Pid>) {
+        self.processes = processes;
+    }
+
+    /// Whether a number in the name of a segment is that of a singleton.
+    fn is_singleton(&self, host: &str, job: u32) -> bool {
+        // As PMIx names it (`pmix_client.c`).
+        let namespace = |pid: &Pid| format!("singleton.{host}.{pid}");
+        self.processes.iter().any(|pid| folded(one_at_a_time(&namespace(pid))) == job)
     }
 
     /// Those of a job of which only the id is known.
@@ -98,18 +113,23 @@ impl Names {
             let hash = rest.split_once('_').filter(|(_, node)| is_number(node)).and_then(|(hash, _)| hexadecimal(hash));
             return hash.is_some_and(|hash| self.mpich.contains(&hash));
         }
-        if let Some(number) = name.strip_prefix(OPEN_MPI_PROBE) {
-            return number.len() == 4 && is_number(number);
+        if is_probe(name) {
+            return true;
         }
         // The name of a host may have dots in it.
         let Some(rest) = OPEN_MPI.iter().find_map(|prefix| name.strip_prefix(prefix)) else { return false };
         let mut parts = rest.rsplitn(4, '.');
         let (rank, job, user, host) = (parts.next(), parts.next(), parts.next(), parts.next());
-        rank.is_some_and(is_number)
-            && job.and_then(hexadecimal).is_some_and(|job| self.open_mpi.contains(&job))
+        let (Some(rank), Some(job), Some(host)) = (rank, job.and_then(hexadecimal), host) else { return false };
+        is_number(rank)
             && user.is_some_and(|user| user == self.user.to_string())
-            && host.is_some()
+            && (self.open_mpi.contains(&job) || (rank == "0" && self.is_singleton(host, job)))
     }
+}
+
+/// Whether this is the name of a file by which a rank of Open MPI tries whether there is shared memory, of whichever job.
+pub fn is_probe(name: &str) -> bool {
+    name.strip_prefix(OPEN_MPI_PROBE).is_some_and(|number| number.len() == 4 && is_number(number))
 }
 
 fn is_number(text: &str) -> bool {
@@ -119,6 +139,11 @@ fn is_number(text: &str) -> bool {
 /// FNV-1a, as MPICH has it (`HASH_FNV` of its uthash, `MPIR_pmi_init`).
 fn fnv(text: &str) -> u32 {
     text.bytes().fold(2_166_136_261, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619))
+}
+
+/// Open MPI 5.0 folds the hash to 16 bits (`opal_pmix_convert_nspace`).
+fn folded(hash: u32) -> u32 {
+    (hash >> 16 ^ hash & 0xffff) << 16
 }
 
 /// Jenkins' one-at-a-time hash, as Open MPI has it (`OPAL_HASH_STR`).
@@ -149,6 +174,18 @@ mod tests {
         assert!(names("55f8fa9c", 0).have("sm_segment.vm.0.f9880000.1"));
         assert!(names("4c1b1b75", 0).have("vader_segment.vm.0.4f83248f.1"));
         assert!(names("55f8fa9c-n2", 0).have("sm_segment.node.of.some.domain.0.f9880000.12"), "on another node");
+    }
+
+    #[test]
+    fn a_segment_of_a_singleton_is_known_by_the_pid_of_its_process() {
+        // Seen with Open MPI 5.0.11 on the host "vm".
+        let mut names = names("55f8fa9c", 0);
+        assert!(!names.have("sm_segment.vm.0.dd4a0000.0"));
+        names.set_processes(vec![Pid(21_919), Pid(21_920)]);
+        assert!(names.have("sm_segment.vm.0.dd4a0000.0"));
+        for other in ["sm_segment.vm.0.dd4a0000.1", "sm_segment.vm.0.dd4b0000.0", "sm_segment.other.0.dd4a0000.0"] {
+            assert!(!names.have(other), "{other}");
+        }
     }
 
     #[test]
