@@ -21,6 +21,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Nothing is said about tries that fail before: the nodes of a job start one after the other.
 const QUIET: Duration = Duration::from_secs(2);
+/// For so long nobody listens where node 0 was: it has ended.
+const GONE_AFTER: Duration = Duration::from_secs(2);
 /// Bytes read at a time.
 const READ: usize = 16 * 1024;
 
@@ -34,6 +36,8 @@ pub(crate) enum DialError {
     TimedOut { at: FrontAddress, bound: Duration, why: String },
     #[error("node 0 at {at}: {source}")]
     Denied { at: FrontAddress, source: JoinError },
+    #[error("node 0 at {at} has ended: Connection refused")]
+    Gone { at: FrontAddress },
     #[error("interrupted")]
     Signal(i32),
     #[error("cannot connect")]
@@ -41,11 +45,21 @@ pub(crate) enum DialError {
 }
 
 /// Why one try failed; another one may not.
-struct Failed(String);
+struct Failed {
+    why: String,
+    /// The machine answers, and nobody listens there.
+    is_refused: bool,
+}
+
+impl Failed {
+    fn new(why: impl Into<String>) -> Failed {
+        Failed { why: why.into(), is_refused: false }
+    }
+}
 
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Failed {
-        Failed(reason(&error))
+        Failed { why: reason(&error), is_refused: error.kind() == io::ErrorKind::ConnectionRefused }
     }
 }
 
@@ -88,6 +102,7 @@ impl Dialer<'_> {
         let mut noted = String::new();
         let mut wait = FIRST_WAIT;
         let mut last = String::new();
+        let mut refused_since = None;
         loop {
             match self.try_once(node, &purpose, until) {
                 Ok(Tried::Accepted(accepted, transport)) => return Ok((accepted, transport)),
@@ -95,7 +110,15 @@ impl Dialer<'_> {
                 Ok(Tried::Signal(signal)) => return Err(DialError::Signal(signal)),
                 // The last try is cut short: the reason of the one before says more.
                 Err(_) if !last.is_empty() && Instant::now() >= until => {}
-                Err(Failed(why)) => last = why,
+                Err(Failed { why, is_refused }) => {
+                    last = why;
+                    refused_since = is_refused.then(|| refused_since.unwrap_or_else(Instant::now));
+                    let is_gone = refused_since.is_some_and(|since: Instant| since.elapsed() >= GONE_AFTER);
+                    if is_gone && purpose != Purpose::Join {
+                        // It listened there before, and does not start again.
+                        return Err(DialError::Gone { at: self.at.clone() });
+                    }
+                }
             }
             if last != noted && began.elapsed() >= QUIET {
                 (self.note)(&last);
@@ -130,7 +153,7 @@ impl Dialer<'_> {
             Found::Addresses(addresses) => addresses,
             Found::Signal(signal) => return Ok(Tried::Signal(signal)),
         };
-        let mut last = Failed(format!("{} has no address", self.at.host));
+        let mut last = Failed::new(format!("{} has no address", self.at.host));
         for address in addresses {
             match self.try_address(node, purpose, address, until) {
                 Err(failed) => last = failed,
@@ -158,12 +181,12 @@ impl Dialer<'_> {
         loop {
             match lookup.result() {
                 Some(Ok(addresses)) => return Ok(Found::Addresses(addresses)),
-                Some(Err(why)) => return Err(Failed(why)),
+                Some(Err(why)) => return Err(Failed::new(why)),
                 None => {}
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Failed(format!("the resolver does not answer for {}", self.at.host)));
+                return Err(Failed::new(format!("the resolver does not answer for {}", self.at.host)));
             }
             poller.wait(Some(left), &mut ready)?;
             if let Some(signal) = self.asked_to_end() {
@@ -196,7 +219,7 @@ impl Dialer<'_> {
         socket::connected(&stream)?;
         if socket::is_its_own_peer(&stream) {
             // Where nobody listens, the kernel may connect a socket to itself, if it gave it the port that it asks for.
-            return Err(Failed("Connection refused".to_owned()));
+            return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
         }
         poller.remove(&stream)?;
         socket::watch_peer(&stream)?;
@@ -218,10 +241,10 @@ impl Dialer<'_> {
             let count = match conn.read(&mut room)? {
                 Incoming::Bytes(count) => count,
                 Incoming::Nothing => continue,
-                Incoming::End if connector.was_answered() => return Err(Failed("it closed the connection".to_owned())),
+                Incoming::End if connector.was_answered() => return Err(Failed::new("it closed the connection")),
                 Incoming::End => {
-                    return Err(Failed(
-                        "it closed the connection at once: it has another secret, or is no rankrun".to_owned(),
+                    return Err(Failed::new(
+                        "it closed the connection at once: it has another secret, or is no rankrun",
                     ));
                 }
             };
@@ -231,13 +254,13 @@ impl Dialer<'_> {
                 Ok(None) => {}
                 Ok(Some(Accepted::Admitted(admission))) => {
                     node.admitted(&connector, &admission);
-                    let tls = connector.into_tls().ok_or_else(|| Failed("it closed the connection".to_owned()))?;
+                    let tls = connector.into_tls().ok_or_else(|| Failed::new("it closed the connection"))?;
                     let conn = conn.move_to(&self.poller.registry(), self.token)?;
                     return Ok(Tried::Accepted(Accepted::Admitted(admission), Some(Transport::secured(conn, tls))));
                 }
                 Ok(Some(over)) => return Ok(Tried::Accepted(over, None)),
                 Err(error) if error.is_final() => return Ok(Tried::Denied(error)),
-                Err(error) => return Err(Failed(error.to_string())),
+                Err(error) => return Err(Failed::new(error.to_string())),
             }
         }
     }
@@ -246,7 +269,7 @@ impl Dialer<'_> {
     fn wait(&self, poller: &mut Poller, until: Option<Instant>, ready: &mut Vec<Ready>) -> Result<Option<i32>, Failed> {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            return Err(Failed("it does not answer".to_owned()));
+            return Err(Failed::new("it does not answer"));
         }
         poller.wait(left, ready)?;
         Ok(self.asked_to_end())

@@ -11,7 +11,7 @@ use rankrun_core::{JobId, NodeRank};
 use rankrun_sys::poll::{Poller, Ready};
 use rankrun_wire::Memory;
 use rankrun_wire::identity::{
-    AcceptError, Arrival, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Secret, Tokens, Waiting,
+    AcceptError, Arrival, Claimed, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Secret, Tokens, Waiting,
 };
 
 use crate::link::Link;
@@ -117,7 +117,7 @@ impl Enrolment {
         if let (Purpose::Ended { code, memory }, Some(node)) = (&claimed.purpose, claimed.was) {
             let (code, memory) = (*code, memory.clone());
             self.waiting.push((id, self.listener.hold(id)?));
-            return Some(News::Ended { node, code, memory });
+            return self.roster.is_of(node, &claimed.key).then_some(News::Ended { node, code, memory });
         }
         if let Some(why) = self.closed {
             self.listener.refuse(id, why);
@@ -125,9 +125,10 @@ impl Enrolment {
         }
         let host = match claimed.host.is_empty() {
             true => from.ip().to_string(),
-            false => claimed.host,
+            false => claimed.host.clone(),
         };
-        let request = Request { node: claimed.node, key: claimed.key, was: claimed.was, host: host.clone() };
+        let Claimed { node, nodes, key, was, .. } = claimed;
+        let request = Request { node, nodes, key, was, host: host.clone() };
         let admitted = match self.roster.join(request) {
             Ok(admitted) => admitted,
             Err(denied) => {
@@ -148,8 +149,27 @@ impl Enrolment {
                 from: from.ip(),
                 link: Box::new(Link::of_transport(transport, session)),
             }),
-            Err(error) => Some(News::Note(format!("cannot admit node {node}: {}", rankrun_sys::reason(&error)))),
+            Err(error) => {
+                // It asks again.
+                self.roster.release(node);
+                Some(News::Note(format!("cannot admit node {node}: {}", rankrun_sys::reason(&error))))
+            }
         }
+    }
+
+    /// A node has sent something.
+    pub(crate) fn heard(&mut self, node: NodeRank) {
+        self.roster.heard(node);
+    }
+
+    /// A node was lost.
+    pub(crate) fn lost(&mut self, node: NodeRank) {
+        self.roster.lost(node);
+    }
+
+    /// The connection of a node that was never heard has ended: its place is free.
+    pub(crate) fn release(&mut self, node: NodeRank) {
+        self.roster.release(node);
     }
 
     fn turned_away(&mut self, from: SocketAddr, error: &AcceptError) -> Option<News> {

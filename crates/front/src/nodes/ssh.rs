@@ -291,6 +291,11 @@ impl Ssh {
         self.words.ended.as_ref()?.memory.clone()
     }
 
+    /// The code of the guard, by what the relay has said at its end.
+    pub(super) fn farewell_code(&self) -> Option<u8> {
+        self.words.ended.as_ref().map(|farewell| farewell.code)
+    }
+
     /// What it wrote to stderr since the relay greeted: why the connection has ended, if it says so.
     pub(crate) fn last_words(&self) -> String {
         self.words.since_greeting()
@@ -343,9 +348,10 @@ pub(super) fn proving(
 /// The whole command.
 fn arguments(settings: &SshSettings, target: &NodeTarget, line: &str) -> Vec<OsString> {
     let mut arguments = settings.command.clone();
-    // No X11, no agent, no terminal; and no master that would live on as our child, and hold our pipes. Its log says when it has logged in.
+    // No X11, no agent, no terminal; and no master that would live on as our child, and hold our pipes. Its log says when it has logged in:
+    // over a master of the user's (`ControlPath`) at this level only.
     arguments.extend(
-        ["-x", "-a", "-T", "-o", "ControlMaster=no", "-o", "BatchMode=yes", "-o", "LogLevel=VERBOSE"]
+        ["-x", "-a", "-T", "-o", "ControlMaster=no", "-o", "BatchMode=yes", "-o", "LogLevel=DEBUG1"]
             .map(OsString::from),
     );
     if let Some(user) = &target.user {
