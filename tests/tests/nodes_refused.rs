@@ -163,6 +163,29 @@ fn what_a_login_shell_prints_is_skipped_and_told() {
     hosts.finish(MOMENT);
 }
 
+/// A login shell that does not run its command, over a connection that the user's own ssh has opened before.
+#[test]
+fn a_login_shell_that_does_not_run_the_command_is_told_over_a_master_connection_too() {
+    let Some(hosts) = Hosts::up(1) else { return };
+    let (front, node) = (hosts.front(), hosts.node(0));
+    let socket = hosts.directory().join("master").display().to_string();
+    let master = format!("ssh -M -N -f -o ControlPath={socket} node0 < /dev/null > /dev/null 2>&1");
+    assert!(front.run(&master).status.success());
+    let ssh = format!("ssh -o ControlPath={socket}");
+    let ended = run(front, &["-H", "node0", "--ssh-command", &ssh, "hostname"]);
+    assert_eq!((ended.code, &*ended.stdout_text()), (Some(0), "node0\n"), "{}", ended.stderr_text());
+    for (file, shell) in [("cat", "exec cat"), ("another", "exec sh -c 'cat > /dev/null'")] {
+        write(node, "/run/root/.bashrc", &format!("{shell}\n"));
+        let ended = run(front, &["-H", "node0", "--ssh-command", &ssh, "true"]);
+        let text = refusal(&ended);
+        assert!(text.contains("ssh has logged in, but the login shell did not start rankrun"), "{file}: {text}");
+        // `--node-timeout` is 60 s.
+        assert!(ended.elapsed() < Duration::from_secs(45), "{file}: {:?}", ended.elapsed());
+    }
+    assert!(front.run(&format!("{ssh} -O exit node0")).status.success());
+    hosts.finish(MOMENT);
+}
+
 #[test]
 fn login_shells_of_all_kinds_start_rankrun() {
     for shell in ["/bin/bash", "/bin/dash", "/usr/bin/fish", "/bin/tcsh"] {
