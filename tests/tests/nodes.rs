@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use rankrun_tests::lines::{Faults, Fill, check};
-use rankrun_tests::{Ended, Environment, Host, Hosts, Job, Plan, Stdin, helper, full_scale, processes, rankrun, slowness, wait_until};
+use rankrun_tests::{
+    Ended, Environment, Host, Hosts, Job, Plan, Stdin, full_scale, helper, processes, rankrun, slowness, wait_until,
+};
 use rustix::process::Signal;
 
 /// A job of a few ranks, however busy the machine is.

@@ -132,7 +132,8 @@ fn no_attempt_begins_while_ranks_of_a_joined_node_that_was_cut_off_may_live() {
     for heals in full_scale(&[false, true][..], &[false]) {
         let start = |node: usize| {
             let rank = node.to_string();
-            let words = ["--nnodes", "1:2", "--node-rank", &rank, "--rendezvous", "node0:29400", "--secret-file", &secret];
+            let words =
+                ["--nnodes", "1:2", "--node-rank", &rank, "--rendezvous", "node0:29400", "--secret-file", &secret];
             let bounds = ["--restart", "1", "--node-timeout", "2s", "--grace", "2s", "--", "sh", "-c", OUTLIVES];
             Job::new(words.into_iter().chain(bounds)).at(hosts.node(node)).start()
         };

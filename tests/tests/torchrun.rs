@@ -253,7 +253,8 @@ fn log_files_have_the_same_places_and_contents() {
 #[test]
 fn a_rendezvous_at_a_port_of_this_machine_starts_alone() {
     let Some(place) = Place::new() else { return };
-    let port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).expect("a port");
+    let port =
+        std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).expect("a port");
     let (endpoint, script) = (format!("--rdzv-endpoint=localhost:{}", port.port()), place.directory.join("worker.py"));
     let words = ["--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d", &endpoint, "--rdzv-id=some"];
     let conf = "--rdzv-conf=join_timeout=5,last_call_timeout=1,timeout=5";

@@ -80,7 +80,15 @@ impl Plan {
     /// If there are more than the network of the bench has addresses for.
     pub fn new(nodes: usize) -> Plan {
         assert!(nodes < usize::from(host::FRONT), "the network of the bench is a /24");
-        Plan { nodes, shell: None, sshd: Vec::new(), shared_home: false, slurm: false, names: Names::Ipv4, has_second_network: false }
+        Plan {
+            nodes,
+            shell: None,
+            sshd: Vec::new(),
+            shared_home: false,
+            slurm: false,
+            names: Names::Ipv4,
+            has_second_network: false,
+        }
     }
 
     /// The login shell on every host; that of the machine's root if nothing is said.

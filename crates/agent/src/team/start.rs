@@ -323,8 +323,7 @@ impl Team {
                 // The node has not become another one.
                 let (host, addresses, machine) = (String::new(), Vec::new(), String::new());
                 let (pid, is_loopback_name) = (Pid(std::process::id() as i32), false);
-                let ready =
-                    ToFront::Ready { pid, containment, runtime, host, addresses, is_loopback_name, machine };
+                let ready = ToFront::Ready { pid, containment, runtime, host, addresses, is_loopback_name, machine };
                 hands.outbox.push(ready);
             }
             self.close_streams(slot);

@@ -195,7 +195,8 @@ impl<K: PartialEq> Roster<K> {
 
     /// The nodes that have not joined, in order.
     pub fn missing(&self) -> impl Iterator<Item = NodeRank> + '_ {
-        let is_missing = |(at, place): (usize, &Place<K>)| matches!(place, Place::Missing).then_some(NodeRank(at as u32));
+        let is_missing =
+            |(at, place): (usize, &Place<K>)| matches!(place, Place::Missing).then_some(NodeRank(at as u32));
         self.places.iter().enumerate().filter_map(is_missing)
     }
 

@@ -112,7 +112,9 @@ mod tests {
     #[test]
     fn a_name_with_a_loopback_address_is_found_in_the_file_of_hosts() {
         let debian = "127.0.0.1\tlocalhost\n127.0.1.1\tnode0.cluster node0 # Debian\n192.0.2.1 node1\n::1 node2\n192.0.2.3 node2\n";
-        for (name, expected) in [("node0", true), ("NODE0", true), ("node1", false), ("node2", false), ("Debian", false)] {
+        for (name, expected) in
+            [("node0", true), ("NODE0", true), ("node1", false), ("node2", false), ("Debian", false)]
+        {
             assert_eq!(is_loopback_name(debian, name), expected, "{name}");
         }
         assert!(!is_loopback_name("192.0.2.1 node0\n127.0.1.1 node0\n", "node0"), "the first line counts");

@@ -64,7 +64,8 @@ impl Front {
         if self.enrolment.is_some() {
             return None;
         }
-        let machines = self.seated().filter_map(|node| Some((node.name.as_str(), node.about.as_ref()?.machine.as_str())));
+        let machines =
+            self.seated().filter_map(|node| Some((node.name.as_str(), node.about.as_ref()?.machine.as_str())));
         let twice = twice(machines)?;
         let source = format!("{} are one machine", twice.join(" and "));
         let hint = format!("name it once, with all of its slots ({}:N)", twice[0]);

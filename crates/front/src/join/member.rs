@@ -79,7 +79,9 @@ pub(crate) fn run_as(plan: MemberPlan) -> Outcome {
         };
         let source = match &error {
             DialError::Io(source) => Some(source),
-            DialError::TimedOut { .. } | DialError::Denied { .. } | DialError::Gone { .. } | DialError::Signal(_) => None,
+            DialError::TimedOut { .. } | DialError::Denied { .. } | DialError::Gone { .. } | DialError::Signal(_) => {
+                None
+            }
         };
         report::error(color, &error.to_string(), source, hint.as_deref());
         Outcome { code, raise: None }
