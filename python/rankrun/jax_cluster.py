@@ -4,6 +4,7 @@ The interpreter hook runs this file when a program imports JAX. Where there is n
 It imports nothing of its package: the hook has a copy of this file alone.
 """
 
+import functools
 import os
 import sys
 from typing import Any, Optional
@@ -43,8 +44,18 @@ def device() -> Optional[int]:
     return None if has_chosen else int(number)
 
 
+def tell_interface() -> None:
+    """Gives JAX's collectives on CPUs the interface that gloo has in torch: else they take the address of the host's own name."""
+    interface = os.environ.get("GLOO_SOCKET_IFNAME")
+    module = sys.modules.get("jaxlib._jax")
+    make = getattr(module, "make_gloo_tcp_collectives", None)
+    if interface and make is not None and not isinstance(make, functools.partial):
+        module.make_gloo_tcp_collectives = functools.partial(make, interface=interface)  # type: ignore[union-attr]
+
+
 def register(base: Any) -> None:
     """Adds rankrun's environment to those that JAX knows, as the first. `base` is `jax._src.clusters.ClusterEnv`."""
+    tell_interface()
     known = base._cluster_types
     if any(kind.__name__ == "RankrunCluster" for kind in known):
         return

@@ -254,3 +254,22 @@ fn nobody_is_told_of_tensorflow_who_has_not_asked() {
     assert_eq!(config["task"], serde_json::json!({"type": "worker", "index": 0}));
     assert_eq!(config["cluster"]["worker"].as_array().map(Vec::len), Some(1));
 }
+
+/// As scripts in front of MPI programs do it: each rank sees the device of its local number.
+#[test]
+fn a_wrapper_gives_each_rank_the_device_of_its_local_rank() {
+    let place = tempfile::tempdir().expect("a directory");
+    let wrapper = place.path().join("wrapper.sh");
+    let text = "#!/bin/sh\nexport CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK\nexec \"$@\"\n";
+    std::fs::write(&wrapper, text).expect("it is ours");
+    let wrapper = wrapper.display().to_string();
+    let shown = "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE sees $CUDA_VISIBLE_DEVICES";
+    for launcher in [&["-n", "3"][..], &["mpiexec", "-n", "3"], &["mpirun", "-np", "3"]] {
+        let ended = Job::new([launcher, &["sh", &wrapper, "sh", "-c", shown]].concat()).run();
+        assert_eq!(ended.code, Some(0), "{launcher:?}: {}", ended.stderr_text());
+        let text = ended.stdout_text();
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["0 of 3 sees 0", "1 of 3 sees 1", "2 of 3 sees 2"], "{launcher:?}");
+    }
+}

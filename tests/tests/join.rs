@@ -1,12 +1,13 @@
 //! The same command on every node: node 0 runs the job, and the others join it over TCP. Here all nodes are this machine.
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Job, Random, Running, processes, rankrun, skip, wait_until};
+use rankrun_tests::{Ended, Job, Random, Running, processes, rankrun, skip, slowness, wait_until};
 use rustix::process::Signal;
 
 /// A job of a few ranks, however busy the machine is.
@@ -141,6 +142,9 @@ fn a_node_that_does_not_come_is_named() {
     let text = ended[0].stderr_text();
     assert!(text.contains("1 of 3 nodes did not join within 5 s: missing: node1"), "{text}");
     assert_eq!(ended[0].stdout_text(), "");
+    // The log of the other node says why, too.
+    let told = "the job has ended: 1 of 3 nodes did not join within 5 s: missing: node1; the report is on node 0";
+    assert!(ended[1].stderr_text().contains(told), "{}", ended[1].stderr_text());
 }
 
 #[test]
@@ -199,6 +203,8 @@ fn a_node_that_is_killed_ends_the_job_everywhere() {
     let ended = finish_all(running);
     assert_eq!(codes(&ended), [Some(121); 2], "{}", ended[0].stderr_text());
     assert!(ended[0].stderr_text().contains("was lost"), "{}", ended[0].stderr_text());
+    let told = ended[1].stderr_text();
+    assert!(told.contains("rankrun: the job has ended: node ") && told.contains(" was lost"), "{told}");
     killed.finish(BOUND);
 }
 
@@ -302,11 +308,20 @@ fn a_node_that_goes_away_while_others_are_awaited_is_left_out() {
     let start = |node: &str| meeting.job(node, "2:3", &secret, &["--ppn", "1", "-v"], &NUMBERS).start();
     let front = start("0");
     let second = start("1");
-    let has_joined = || String::from_utf8_lossy(&front.stderr_so_far()).contains("node 1 has joined").then_some(());
-    wait_until(BOUND, has_joined).expect("node 1 joins");
+    // Until its first message it could have missed its admission, and would be awaited.
+    let is_ready = || {
+        let text = String::from_utf8_lossy(&front.stderr_so_far()).into_owned();
+        text.lines().any(|line| line.starts_with("rankrun: node ") && line.contains(": workers are held")).then_some(())
+    };
+    wait_until(BOUND, is_ready).expect("node 1 joins");
     processes::send(second.front(), Signal::KILL);
     let is_left_out = || String::from_utf8_lossy(&front.stderr_so_far()).contains("2 ranks on 2 nodes").then_some(());
     wait_until(BOUND, is_left_out).expect("node 1 is left out");
+    let again = start("1").finish(BOUND);
+    let text = again.stderr_text();
+    assert_eq!(again.code, Some(121), "{text}");
+    let refused = "the front refused this node: node 1 (";
+    assert!(text.contains(refused) && text.contains(") was lost, and cannot join this job again"), "{text}");
     let third = start("2");
     let ended = [front.finish(BOUND), third.finish(BOUND)];
     assert_eq!(codes(&ended), [Some(0); 2], "{}{}", ended[0].stderr_text(), ended[1].stderr_text());
@@ -361,6 +376,122 @@ fn pods_end_together_as_the_first_process_of_an_unknown_user_with_nothing_to_wri
     // Rank 3 may be ended before it has written.
     let own = ended[1].stdout_text();
     assert!(!own.is_empty() && own.lines().all(|line| line == "on 1"), "{own}");
+}
+
+/// What is between a node and node 0.
+struct Between {
+    listener: TcpListener,
+    port: u16,
+}
+
+impl Between {
+    fn new(front: u16) -> Between {
+        Between { listener: TcpListener::bind(("127.0.0.1", 0)).expect("a port"), port: front }
+    }
+
+    fn address(&self) -> String {
+        self.listener.local_addr().expect("an address").to_string()
+    }
+
+    /// Carries one connection up to the claim of the node, and nothing back from then on, until `is_over`. Then both ends are closed.
+    fn lose_verdict(&self, is_over: &dyn Fn() -> bool) {
+        let (mut node, _) = self.listener.accept().expect("a node connects");
+        let mut front = TcpStream::connect(("127.0.0.1", self.port)).expect("node 0 listens");
+        // A node sends three times: its knock, its part of the handshake, and its claim. Each follows an answer.
+        let (mut turns, mut is_nodes_turn) = (0, false);
+        for stream in [&node, &front] {
+            stream.set_read_timeout(Some(Duration::from_millis(2))).expect("a socket");
+        }
+        while !is_over() {
+            let mut room = [0; 4096];
+            if let Ok(count @ 1..) = node.read(&mut room) {
+                turns += u32::from(!std::mem::replace(&mut is_nodes_turn, true));
+                front.write_all(&room[..count]).expect("node 0 takes it");
+            }
+            if let Ok(count @ 1..) = front.read(&mut room)
+                && turns < 3
+            {
+                is_nodes_turn = false;
+                node.write_all(&room[..count]).expect("the node takes it");
+            }
+        }
+    }
+
+    /// Carries one connection until both ends have closed it.
+    fn carry(&self) {
+        let (node, _) = self.listener.accept().expect("a node connects");
+        let front = TcpStream::connect(("127.0.0.1", self.port)).expect("node 0 listens");
+        std::thread::scope(|scope| {
+            for (mut from, mut to) in [(&node, &front), (&front, &node)] {
+                scope.spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(std::net::Shutdown::Write);
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_node_whose_admission_was_lost_on_the_way_gets_its_place_when_it_asks_again() {
+    for rank in ["1", "auto"] {
+        let meeting = Meeting::new();
+        let secret = meeting.directory.path().join("secret");
+        let between = Between::new(meeting.port);
+        let front = meeting.start(0, 2, &["-v"], &NUMBERS);
+        let joined = || String::from_utf8_lossy(&front.stderr_so_far()).matches("node 1 has joined").count();
+        let address = between.address();
+        let words = ["--nnodes", "2", "--node-rank", rank, "--rendezvous", &address, "--secret-file"];
+        let words = words.into_iter().chain([secret.to_str().expect("UTF-8"), "--"]).chain(NUMBERS);
+        let job = Job::new(words).bound(BOUND);
+        // Loopback is an address of this node, too.
+        let job = if rank == "auto" { job.env("JOB_COMPLETION_INDEX", "1") } else { job };
+        let member = job.start();
+        wait_until(BOUND, || TcpStream::connect(("127.0.0.1", meeting.port)).ok()).expect("node 0 listens");
+        between.lose_verdict(&|| joined() == 1);
+        // The other attempt, and the connection that tells of the end.
+        let ended = std::thread::scope(|scope| {
+            let carried = scope.spawn(|| (0..2).for_each(|_| between.carry()));
+            let ended = [front.finish(BOUND), member.finish(BOUND)];
+            carried.join().expect("both are carried");
+            ended
+        });
+        assert_eq!(codes(&ended), [Some(0); 2], "{}{}", ended[0].stderr_text(), ended[1].stderr_text());
+        assert_eq!(sorted_lines(&ended[1]), ["1 of 2 on 1 as 0"]);
+        let text = ended[0].stderr_text();
+        assert_eq!(text.matches("node 1 has joined").count(), 2, "{text}");
+    }
+}
+
+#[test]
+fn a_node_that_was_started_for_another_number_of_nodes_is_refused_with_both_numbers() {
+    let meeting = Meeting::new();
+    let front = meeting.start(0, 2, &[], &NUMBERS);
+    let other = meeting.start(1, 3, &[], &NUMBERS).finish(BOUND);
+    assert_eq!(other.code, Some(121), "{}", other.stderr_text());
+    let text = other.stderr_text();
+    assert!(text.contains("it was started with --nnodes 3, and node 0 with --nnodes 2"), "{text}");
+    let ended = finish_all(vec![front, meeting.start(1, 2, &[], &NUMBERS)]);
+    assert_eq!(codes(&ended), [Some(0); 2], "{}", ended[0].stderr_text());
+}
+
+/// Where nobody listens any more there is no front to wait for.
+#[test]
+fn a_node_whose_front_has_ended_ends_soon() {
+    let meeting = Meeting::new();
+    let mut running = meeting.start_all(2, &[], &SLEEP);
+    running[0].wait_for_ranks(2);
+    let front = running.remove(0);
+    processes::send(running[0].front(), Signal::STOP);
+    processes::send(front.front(), Signal::KILL);
+    front.finish(BOUND);
+    processes::send(running[0].front(), Signal::CONT);
+    let before = rankrun_tests::monotonic();
+    let ended = running.remove(0).finish(BOUND);
+    let (took, text) = (ended.ended.saturating_sub(before), ended.stderr_text());
+    assert!(took < Duration::from_secs(5) * slowness(), "{took:?}: {text}");
+    assert_eq!(ended.code, Some(121), "{text}");
+    assert!(text.contains("has ended: Connection refused"), "{text}");
 }
 
 #[test]

@@ -154,6 +154,14 @@ fn whatever_is_killed_or_stopped_on_a_node_the_job_ends_and_the_node_is_named() 
             }
             let report = assert_lost(&hosts, &ended, &what);
             assert!(report.left.proven, "{what}: {}", ended.stderr_text());
+            let why = match (victim, signal) {
+                (Agent, Signal::KILL) => "node1 was lost: its agent was killed, or ended without a report",
+                (Relay, Signal::KILL) => "node1 was lost: the relay of rankrun was killed there",
+                (Sshd, Signal::KILL) => "node1 was lost: its connection was closed: ",
+                (Ssh, Signal::KILL) => "node1 was lost: its ssh on this machine was ended by SIGKILL",
+                _ => "node1 was lost: ",
+            };
+            assert!(report.summary.contains(why), "{what}: {}", report.summary);
             assert!(took < Duration::from_secs(20) * slowness(), "{what} took {took:?}: {}", ended.stderr_text());
             assert_nothing_left(&hosts, &what);
         }
@@ -208,7 +216,11 @@ fn nodes_that_lose_the_front_end_their_workers() {
     processes::send(running.front(), Signal::CONT);
     let ended = running.finish(BOUND);
     assert_eq!(ended.code, Some(121), "{}", ended.stderr_text());
-    assert!(report(&hosts, &ended).left.proven, "{}", ended.stderr_text());
+    let report = report(&hosts, &ended);
+    assert!(report.left.proven, "{}", ended.stderr_text());
+    // No node is to blame.
+    let summary = &report.summary;
+    assert!(summary.starts_with("rankrun itself stood still for ") && !summary.contains("was lost"), "{summary}");
     hosts.finish(MOMENT);
 }
 

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use rankrun_tests::lines::{Faults, Fill, check};
-use rankrun_tests::{Ended, Environment, Host, Hosts, Job, Stdin, helper, processes, rankrun, slowness, wait_until};
+use rankrun_tests::{
+    Ended, Environment, Host, Hosts, Job, Plan, Stdin, full_scale, helper, processes, rankrun, slowness, wait_until,
+};
 use rustix::process::Signal;
 
 /// A job of a few ranks, however busy the machine is.
@@ -455,5 +457,111 @@ fn the_interface_is_told_to_the_libraries_of_the_ranks_of_every_host() {
     let shown = "echo $RANKRUN_RANK $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME $FI_TCP_IFACE";
     let words = ["-x", "FI_TCP_IFACE=lo", "--interface", "eth0", "-H", "node0,node1", "sh", "-c", shown];
     assert_eq!(lines(&run(hosts.front(), &words)), ["0 eth0 =eth0 lo", "1 eth0 =eth0 lo"]);
+    hosts.finish(MOMENT);
+}
+
+/// Prints the sum of an allreduce by gloo, and the networks of the connections that this process has to other hosts.
+const GLOO: &str = r#"
+import os, socket, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+tensor = torch.ones(1)
+dist.all_reduce(tensor)
+mine = set()
+for fd in os.listdir("/proc/self/fd"):
+    try:
+        mine.add(os.readlink("/proc/self/fd/" + fd))
+    except OSError:
+        pass
+networks = set()
+for line in open("/proc/self/net/tcp").readlines()[1:]:
+    words = line.split()
+    if words[3] == "01" and "socket:[%s]" % words[9] in mine:
+        address = socket.inet_ntoa(bytes.fromhex(words[1].split(":")[0])[::-1])
+        networks.add(address.rpartition(".")[0])
+print(int(tensor), *sorted(networks), flush=True)
+dist.barrier()
+"#;
+
+/// Two ranks of JAX have met. gloo prints lines of its own.
+fn assert_met(ended: &Ended) {
+    let met = ["rank 0 of 2: [0, 10] [7], 1 device", "rank 1 of 2: [0, 10] [7], 1 device"];
+    let mut lines = lines(ended);
+    lines.retain(|line| line.starts_with("rank "));
+    assert_eq!(lines, met, "{}", ended.stderr_text());
+}
+
+#[test]
+fn hosts_whose_own_names_are_loopback_addresses_run_torch_and_jax() {
+    let Some(torch) = Environment::find("torch") else { return };
+    let Some(jax) = Environment::find("jax") else { return };
+    let Some(hosts) = Plan::new(2).own_name_is_loopback().up() else { return };
+    let front = hosts.front();
+    let shown = "getent hosts $(hostname); echo $RANKRUN_RANK $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME";
+    let told = lines(&run(front, &["-H", "node0,node1", "sh", "-c", shown]));
+    assert_eq!(told, ["0 eth0", "1 eth0", "127.0.1.1       node0", "127.0.1.1       node1"]);
+    // What the user has chosen stays.
+    let shown = ["-x", "GLOO_SOCKET_IFNAME=lo", "-H", "node0,node1", "sh", "-c", "echo $GLOO_SOCKET_IFNAME"];
+    assert_eq!(lines(&run(front, &shown)), ["lo", "lo"]);
+    let python = torch.program("python3");
+    let ended = Job::new(["-H", "node0,node1", &python, "-c", GLOO]).at(front).bound(2 * BOUND).run();
+    assert_eq!(lines(&ended), ["2 10.99.0"; 2], "{}", ended.stderr_text());
+    if full_scale(true, false) {
+        // So it is without the interface.
+        let words = ["--env-remove", "GLOO_SOCKET_IFNAME", "-H", "node0,node1", &python, "-c", GLOO];
+        let ended = Job::new(words).at(front).bound(2 * BOUND).run();
+        assert_eq!(ended.code, Some(1), "{}", ended.stderr_text());
+    }
+    let (python, world) = (jax.program("python"), program("jax/world.py"));
+    let job = Job::new(["-H", "node0,node1", &python, &world, "meet"]).at(front);
+    let ended = job.env("JAX_PLATFORMS", "cpu").env("PYTHONDONTWRITEBYTECODE", "1").bound(2 * BOUND).run();
+    assert_met(&ended);
+    hosts.finish(MOMENT);
+}
+
+#[test]
+fn gloo_uses_the_interface_that_was_chosen() {
+    let Some(torch) = Environment::find("torch") else { return };
+    let Some(hosts) = Plan::new(2).second_network().up() else { return };
+    let python = torch.program("python3");
+    for (options, network) in [(&["--interface", "eth1"][..], "2 10.98.0"), (&[], "2 10.99.0")] {
+        let words = [options, &["-H", "node0,node1", &python, "-c", GLOO]].concat();
+        let ended = Job::new(words).at(hosts.front()).bound(2 * BOUND).run();
+        assert_eq!(lines(&ended), [network; 2], "{}", ended.stderr_text());
+    }
+    hosts.finish(MOMENT);
+}
+
+#[test]
+fn hosts_without_ipv4_run_torch_and_jax() {
+    let Some(torch) = Environment::find("torch") else { return };
+    let Some(jax) = Environment::find("jax") else { return };
+    let Some(hosts) = Plan::new(2).ipv6().up() else { return };
+    let front = hosts.front();
+    let python = torch.program("python3");
+    let sum = "import os, torch, torch.distributed as dist; dist.init_process_group('gloo'); t = torch.ones(1); \
+        dist.all_reduce(t); print(int(t), os.environ['MASTER_ADDR']); dist.barrier()";
+    let ended = Job::new(["-H", "node0,node1", &python, "-c", sum]).at(front).bound(2 * BOUND).run();
+    assert_eq!(lines(&ended), ["2 fd00:99::1"; 2], "{}", ended.stderr_text());
+    let (python, world) = (jax.program("python"), program("jax/world.py"));
+    let job = Job::new(["-H", "node0,node1", &python, &world, "meet"]).at(front);
+    let ended = job.env("JAX_PLATFORMS", "cpu").env("PYTHONDONTWRITEBYTECODE", "1").bound(2 * BOUND).run();
+    assert_met(&ended);
+    hosts.finish(MOMENT);
+}
+
+#[test]
+fn one_machine_under_two_names_is_told_and_strict_refuses_it() {
+    let Some(hosts) = Hosts::up(2) else { return };
+    let front = hosts.front();
+    let list = ["-H", "node0,node1:2,10.99.0.2:2", "true"];
+    let ended = run(front, &list);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    let told = "warning: node1 and 10.99.0.2 are one machine, and count as 2 nodes: MPI may fail; name it once, with all of its \
+        slots (node1:N)";
+    assert!(ended.stderr_text().contains(told), "{}", ended.stderr_text());
+    let ended = run(front, &[&["--strict"], &list[..]].concat());
+    assert_eq!((ended.code, ended.stdout.is_empty()), (Some(2), true), "{}", ended.stderr_text());
+    assert!(ended.stderr_text().contains("node1 and 10.99.0.2 are one machine"), "{}", ended.stderr_text());
+    assert!(!run(front, &["-H", "node0:2,node1:2", "true"]).stderr_text().contains("one machine"));
     hosts.finish(MOMENT);
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rankrun_tests::{Cut, Ended, Environment, Hosts, Job, Running, processes, wait_until};
+use rankrun_tests::{Cut, Ended, Environment, Hosts, Job, Running, full_scale, processes, wait_until};
 use rustix::process::Signal;
 
 /// How long a host may take to be empty after a job.
@@ -120,6 +120,36 @@ fn no_attempt_begins_while_ranks_of_a_node_that_was_lost_may_live() {
         assert_eq!(of_attempt(&ended, 1), ["alone"], "{text}");
         assert!(text.contains(told), "{text}");
         assert_eq!(text.contains("no answer from"), !heals, "{text}");
+    }
+    hosts.finish(MOMENT);
+}
+
+/// The same of a node that has joined by itself: nobody can ask it, and it may tell of its end once it can.
+#[test]
+fn no_attempt_begins_while_ranks_of_a_joined_node_that_was_cut_off_may_live() {
+    let Some(hosts) = Hosts::up(2) else { return };
+    let secret = hosts.secret();
+    for heals in full_scale(&[false, true][..], &[false]) {
+        let start = |node: usize| {
+            let rank = node.to_string();
+            let words =
+                ["--nnodes", "1:2", "--node-rank", &rank, "--rendezvous", "node0:29400", "--secret-file", &secret];
+            let bounds = ["--restart", "1", "--node-timeout", "2s", "--grace", "2s", "--", "sh", "-c", OUTLIVES];
+            Job::new(words.into_iter().chain(bounds)).at(hosts.node(node)).start()
+        };
+        let (front, member) = (start(0), start(1));
+        let has = |bytes: Vec<u8>, text: &str, count| String::from_utf8_lossy(&bytes).matches(text).count() >= count;
+        wait_until(BOUND, || has(front.stdout_so_far(), "0: up", 2).then_some(())).expect("both ranks run");
+        hosts.node(1).cut(Cut::Silent);
+        let awaited = if *heals { "node1 was lost" } else { "rankrun: no answer from node1: " };
+        wait_until(BOUND, || has(front.stderr_so_far(), awaited, 1).then_some(())).expect("it is given up");
+        hosts.node(1).heal();
+        let ended = front.finish(BOUND);
+        let text = ended.stderr_text();
+        assert_eq!(ended.code, Some(0), "{text}");
+        assert_eq!(of_attempt(&ended, 1), ["alone"], "{text}");
+        assert_eq!(text.contains("no answer from node1"), !heals, "{text}");
+        member.finish(BOUND);
     }
     hosts.finish(MOMENT);
 }

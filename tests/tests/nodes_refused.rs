@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Host, Hosts, Job, Plan, processes, rankrun, skip};
+use rankrun_tests::{Ended, Host, Hosts, Job, Plan, full_scale, processes, rankrun, skip};
 use rustix::process::Signal;
 
 /// A refusal, however busy the machine is.
@@ -163,6 +163,30 @@ fn what_a_login_shell_prints_is_skipped_and_told() {
     hosts.finish(MOMENT);
 }
 
+/// A login shell that does not run its command, over a connection that the user's own ssh has opened before.
+#[test]
+fn a_login_shell_that_does_not_run_the_command_is_told_over_a_master_connection_too() {
+    let Some(hosts) = Hosts::up(1) else { return };
+    let (front, node) = (hosts.front(), hosts.node(0));
+    let socket = hosts.directory().join("master").display().to_string();
+    let master = format!("ssh -M -N -f -o ControlPath={socket} node0 < /dev/null > /dev/null 2>&1");
+    assert!(front.run(&master).status.success());
+    let ssh = format!("ssh -o ControlPath={socket}");
+    let ended = run(front, &["-H", "node0", "--ssh-command", &ssh, "hostname"]);
+    assert_eq!((ended.code, &*ended.stdout_text()), (Some(0), "node0\n"), "{}", ended.stderr_text());
+    // Each is waited for 30 s.
+    for shell in full_scale(&["exec cat", "exec sh -c 'cat > /dev/null'"][..], &["exec cat"]) {
+        write(node, "/run/root/.bashrc", &format!("{shell}\n"));
+        let ended = run(front, &["-H", "node0", "--ssh-command", &ssh, "true"]);
+        let text = refusal(&ended);
+        assert!(text.contains("ssh has logged in, but the login shell did not start rankrun"), "{shell}: {text}");
+        // `--node-timeout` is 60 s.
+        assert!(ended.elapsed() < Duration::from_secs(45), "{shell}: {:?}", ended.elapsed());
+    }
+    assert!(front.run(&format!("{ssh} -O exit node0")).status.success());
+    hosts.finish(MOMENT);
+}
+
 #[test]
 fn login_shells_of_all_kinds_start_rankrun() {
     for shell in ["/bin/bash", "/bin/dash", "/usr/bin/fish", "/bin/tcsh"] {
@@ -211,5 +235,19 @@ fn an_interface_that_the_first_node_does_not_have_is_named() {
         text.contains("--interface eth9: node node0 has no such interface, or it is down\nhint: it has "),
         "{text}"
     );
+    hosts.finish(MOMENT);
+}
+
+#[test]
+fn where_a_node_of_oar_refuses_ssh_its_own_ssh_is_named() {
+    let Some(hosts) = Hosts::up(1) else { return };
+    // Nobody logs in on the front.
+    let list = hosts.directory().join("list");
+    fs::write(&list, "node0\nfront\n").expect("it is ours");
+    let job = |words: &[&str]| Job::new(words).env("OAR_NODEFILE", &list).at(hosts.node(0)).bound(BOUND).run();
+    let text = refusal(&job(&["true"]));
+    assert!(text.contains("hint: nodes of OAR may accept its own ssh only: --ssh-command oarsh"), "{text}");
+    let text = refusal(&job(&["--ssh-command", "ssh -4", "true"]));
+    assert!(text.contains("Connection refused") && !text.contains("oarsh"), "{text}");
     hosts.finish(MOMENT);
 }

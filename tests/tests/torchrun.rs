@@ -249,6 +249,21 @@ fn log_files_have_the_same_places_and_contents() {
     assert!(name.expect("it can be read").file_name().to_string_lossy().starts_with("elastic_"));
 }
 
+/// Where a rendezvous of one to several nodes is at a port of this machine, it starts with this machine.
+#[test]
+fn a_rendezvous_at_a_port_of_this_machine_starts_alone() {
+    let Some(place) = Place::new() else { return };
+    let port =
+        std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).expect("a port");
+    let (endpoint, script) = (format!("--rdzv-endpoint=localhost:{}", port.port()), place.directory.join("worker.py"));
+    let words = ["--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d", &endpoint, "--rdzv-id=some"];
+    let conf = "--rdzv-conf=join_timeout=5,last_call_timeout=1,timeout=5";
+    let words = words.into_iter().chain([conf, script.to_str().expect("UTF-8")]).collect();
+    let [_, ours] = place.both(&Case { words, env: vec![], free: ADDRESS });
+    assert_eq!(ours.workers.len(), 2);
+    assert!(ours.ended.stderr_text().contains("--nnodes 1:2: starting with one node"), "{}", ours.ended.stderr_text());
+}
+
 /// What is copied is what torchrun reads for the terminal: not the lines of ranks that are not shown.
 #[test]
 fn lines_of_ranks_that_are_not_shown_are_not_copied_either() {

@@ -157,6 +157,10 @@ pub enum ToFront {
         /// their names, without those that only reach itself.
         host: String,
         addresses: Vec<(String, IpAddr)>,
+        /// /etc/hosts gives that name a loopback address.
+        is_loopback_name: bool,
+        /// Equal on two nodes if they are one machine with one network.
+        machine: String,
     },
     /// The agent is alive: the answer to `Beat`, with the time that came with it and that of its own clock.
     Beat {

@@ -24,7 +24,7 @@ if what == "arguments":
     jax.distributed.initialize(address, int(os.environ["WORLD_SIZE"]), rank, local_device_ids=[0])
 else:
     address = os.environ["RANKRUN_JAX_COORDINATOR"]
-    store = socket.socket()
+    store = socket.socket(socket.AF_INET6 if ":" in os.environ["MASTER_ADDR"] else socket.AF_INET)
     store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if rank == 0:
         # torch in the same program has a port of its own.

@@ -198,6 +198,8 @@ impl Agents {
             containment: Containment::Cgroup,
             runtime: PathBuf::from("/nonexistent"),
             host: format!("n{number}"),
+            is_loopback_name: false,
+            machine: String::new(),
             addresses: vec![("lo0".to_owned(), [127, 0, 0, 1].into())],
         };
         link.send(&ready).map_err(io::Error::other)?;

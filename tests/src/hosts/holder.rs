@@ -83,7 +83,8 @@ fn mount_own(directory: &Path, name: &str) -> io::Result<()> {
     // With a shared home every host writes the same.
     fs::copy(super::ssh::config(directory), ssh.join("config"))?;
     let sources = OWN.map(|file| (own.join(file), file)).into_iter();
-    for (source, file) in sources.chain(COMMON.map(|file| (directory.join("etc").join(file), file))) {
+    for (common, file) in sources.chain(COMMON.map(|file| (directory.join("etc").join(file), file))) {
+        let source = Some(own.join(file)).filter(|own| own.exists()).unwrap_or(common);
         let target = Path::new("/etc").join(file);
         // Not every machine has all of them.
         if target.exists() {

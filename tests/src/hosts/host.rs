@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
@@ -24,6 +24,11 @@ pub(super) const FRONT: u8 = 250;
 pub(super) fn address(index: usize) -> Ipv4Addr {
     let last = if index == 0 { FRONT } else { u8::try_from(index).unwrap_or(u8::MAX) };
     Ipv4Addr::new(10, 99, 0, last)
+}
+
+/// The same in a bench of IPv6.
+pub(super) fn address_6(index: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0x99, 0, 0, 0, 0, 0, u16::from(address(index).octets()[3]))
 }
 
 /// How a host loses its network.

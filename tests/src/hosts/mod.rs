@@ -59,6 +59,18 @@ pub struct Plan {
     sshd: Vec<String>,
     shared_home: bool,
     slurm: bool,
+    names: Names,
+    has_second_network: bool,
+}
+
+/// What `/etc/hosts` says of the hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Names {
+    Ipv4,
+    /// Hosts have no other addresses.
+    Ipv6,
+    /// To each host its own name is 127.0.1.1, as Debian's installer writes it.
+    OwnIsLoopback,
 }
 
 impl Plan {
@@ -68,7 +80,15 @@ impl Plan {
     /// If there are more than the network of the bench has addresses for.
     pub fn new(nodes: usize) -> Plan {
         assert!(nodes < usize::from(host::FRONT), "the network of the bench is a /24");
-        Plan { nodes, shell: None, sshd: Vec::new(), shared_home: false, slurm: false }
+        Plan {
+            nodes,
+            shell: None,
+            sshd: Vec::new(),
+            shared_home: false,
+            slurm: false,
+            names: Names::Ipv4,
+            has_second_network: false,
+        }
     }
 
     /// The login shell on every host; that of the machine's root if nothing is said.
@@ -82,6 +102,28 @@ impl Plan {
     #[must_use]
     pub fn sshd(mut self, line: &str) -> Plan {
         self.sshd.push(line.to_owned());
+        self
+    }
+
+    /// To each host its own name is 127.0.1.1, as Debian's installer writes it.
+    #[must_use]
+    pub fn own_name_is_loopback(mut self) -> Plan {
+        self.names = Names::OwnIsLoopback;
+        self
+    }
+
+    /// Hosts have addresses of IPv6 alone.
+    #[must_use]
+    pub fn ipv6(mut self) -> Plan {
+        self.names = Names::Ipv6;
+        self.sshd.push("AddressFamily any".to_owned());
+        self
+    }
+
+    /// A second network: `eth1` with the addresses 10.98.0.N.
+    #[must_use]
+    pub fn second_network(mut self) -> Plan {
+        self.has_second_network = true;
         self
     }
 
@@ -154,7 +196,7 @@ impl Hosts {
             Host::new(index, name, pids[index], switch, &directory, cgroup)
         };
         let mut hosts: Vec<Host> = names.iter().enumerate().map(host).collect();
-        network::join(switch, &hosts);
+        network::join(switch, &hosts, plan);
         let front = hosts.remove(0);
         let hosts = Hosts { front, nodes: hosts, directory, keeper, alive };
         for node in &hosts.nodes {

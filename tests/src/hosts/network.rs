@@ -4,30 +4,45 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
-use super::host::{Cut, Host};
+use super::host::{Cut, Host, address_6};
 use super::setup::find_program;
+use super::{Names, Plan};
 use crate::helper::helper;
 
 /// The host's end of its link. The bridge's is [`port`].
 const INTERFACE: &str = "eth0";
+/// The same of a bench with a second network.
+const SECOND: &str = "eth1";
 
 fn port(host: &Host) -> String {
     format!("v{}", host.index)
 }
 
 /// Lays the links from every host to the bridge.
-pub(super) fn join(switch: i32, hosts: &[Host]) {
+pub(super) fn join(switch: i32, hosts: &[Host], plan: &Plan) {
     let mut lines = String::from("link add br0 type bridge\nlink set br0 up\n");
     for host in hosts {
         let (port, pid) = (port(host), host.holder);
         lines += &format!(
             "link add {port} type veth peer name {INTERFACE} netns {pid}\nlink set {port} master br0\nlink set {port} up\n"
         );
+        if plan.has_second_network {
+            lines += &format!(
+                "link add w{port} type veth peer name {SECOND} netns {pid}\nlink set w{port} master br0\nlink set w{port} up\n"
+            );
+        }
     }
     finish(start(switch, "ip", &["-batch", "-"], &lines), &lines);
     let of_host = |host: &Host| {
-        let address = host.address();
-        format!("link set lo up\naddr add {address}/24 dev {INTERFACE}\nlink set {INTERFACE} up\n")
+        let address = match plan.names {
+            Names::Ipv6 => format!("{}/64 dev {INTERFACE} nodad", address_6(host.index)),
+            Names::Ipv4 | Names::OwnIsLoopback => format!("{}/24 dev {INTERFACE}", host.address()),
+        };
+        let second = match (plan.has_second_network, host.address().octets()[3]) {
+            (false, _) => String::new(),
+            (true, last) => format!("addr add 10.98.0.{last}/24 dev {SECOND}\nlink set {SECOND} up\n"),
+        };
+        format!("link set lo up\naddr add {address}\nlink set {INTERFACE} up\n{second}")
     };
     let running: Vec<(Child, String)> = hosts
         .iter()

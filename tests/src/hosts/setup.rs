@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use super::{Plan, host, slurm, ssh};
+use super::{Names, Plan, host, slurm, ssh};
 use crate::helper::shared_directory;
 
 /// The programs of a bench, and the Debian packages that bring them.
@@ -73,7 +73,10 @@ pub(super) fn write_files(directory: &Path, names: &[String], plan: &Plan) {
     fs::set_permissions(directory.join("jobs"), fs::Permissions::from_mode(0o777)).expect("the directory is ours");
     let mut hosts = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
     for (index, name) in names.iter().enumerate() {
-        hosts += &format!("{} {name}\n", host::address(index));
+        hosts += &match plan.names {
+            Names::Ipv6 => format!("{} {name}\n", host::address_6(index)),
+            Names::Ipv4 | Names::OwnIsLoopback => format!("{} {name}\n", host::address(index)),
+        };
     }
     write(etc.join("hosts"), &hosts);
     // Names are those in /etc/hosts: no lookup leaves the host, and an unknown name is unknown at once.
@@ -107,6 +110,10 @@ pub(super) fn write_files(directory: &Path, names: &[String], plan: &Plan) {
         make(&own);
         make(&own.join("stage"));
         write(own.join("hostname"), &format!("{name}\n"));
+        if plan.names == Names::OwnIsLoopback {
+            let line = format!("{} {name}\n", host::address(index));
+            write(own.join("hosts"), &hosts.replace(&line, &format!("127.0.1.1 {name}\n")));
+        }
         // The front has none: nobody logs in there.
         if index > 0 {
             write(own.join("sshd_config"), &ssh::server_config(directory, name, &plan.sshd));

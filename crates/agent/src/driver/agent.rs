@@ -4,6 +4,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 
+use rankrun_core::interface::is_loopback_name;
 use rankrun_core::{ExitCode, JobId, Pid};
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Waker};
@@ -189,12 +190,15 @@ impl Setup {
             poller.add(&self.lease, Token::Lease.encode(), Interest::Hangup)
         })();
         watched.map_err(cannot("watch descriptors"))?;
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let ready = ToFront::Ready {
             pid: Pid(std::process::id() as i32),
             containment: children.boundary().containment(),
             runtime: runtime.path().to_owned(),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            is_loopback_name: std::fs::read_to_string("/etc/hosts").is_ok_and(|hosts| is_loopback_name(&hosts, &host)),
+            host,
             addresses: network::named_addresses(),
+            machine: machine(),
         };
         link.say(&ready).map_err(|error| Refusal { what: error.to_string(), source: io::Error::other(error) })?;
         let hands = Hands {
@@ -217,4 +221,11 @@ impl Setup {
         let wakers = Wakers { spawner: waker, io: io_waker, memory: memory_waker };
         Ok(Loop::new(hands, signals, wakers, io, places, runtime, self.limits))
     }
+}
+
+/// What tells this machine, and its network as we see it, from others.
+fn machine() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    format!("{} {}", boot.trim(), network.display())
 }

@@ -325,12 +325,13 @@ impl Team {
             if hands.children.boundary().cgroup().is_some() {
                 let why = format!("processes cannot be placed in a cgroup: {}", rankrun_sys::reason(&error.source));
                 hands.children.fall_back(why);
-                let pid = Pid(std::process::id() as i32);
                 let containment = hands.children.boundary().containment();
                 let runtime = self.runtime.clone();
                 // The node has not become another one.
-                let (host, addresses) = (String::new(), Vec::new());
-                hands.outbox.push(ToFront::Ready { pid, containment, runtime, host, addresses });
+                let (host, addresses, machine) = (String::new(), Vec::new(), String::new());
+                let (pid, is_loopback_name) = (Pid(std::process::id() as i32), false);
+                let ready = ToFront::Ready { pid, containment, runtime, host, addresses, is_loopback_name, machine };
+                hands.outbox.push(ready);
             }
             self.close_streams(slot);
             self.to_spawn.push_front(slot);

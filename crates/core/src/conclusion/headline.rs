@@ -7,6 +7,7 @@ use crate::endings::{is_recent, left_before, lost, seconds};
 use crate::evidence::Class;
 use crate::exit::ExitCode;
 use crate::gang::{Gang, Outside};
+use crate::hosts::fold;
 use crate::ids::Rank;
 use crate::peers::Loss;
 use crate::report::OutputFate;
@@ -161,6 +162,15 @@ pub fn ended_by(gang: &Gang, signal: i32) -> String {
 /// `node node07 was lost: …`.
 fn of_lost_nodes(gang: &Gang) -> String {
     let Some(first) = gang.lost_nodes().first() else { return "a node was lost".to_owned() };
+    if let Some(time) = gang.stood_still() {
+        let names: Vec<&str> = gang.lost_nodes().iter().map(|lost| lost.name.as_str()).collect();
+        let (nodes, own) = match names.len() {
+            1 => ("node ", "its"),
+            _ => ("", "their"),
+        };
+        let names = fold(&names);
+        return format!("rankrun itself stood still for {} s: {nodes}{names} ended {own} ranks", time.as_secs());
+    }
     let more = match gang.lost_nodes().len() - 1 {
         0 => String::new(),
         1 => " (and another after it)".to_owned(),

@@ -168,6 +168,15 @@ pub enum Event {
         why: String,
         ranks: Vec<Rank>,
     },
+    /// Why a node was lost is known better now.
+    LossKnown {
+        node: NodeRank,
+        why: String,
+    },
+    /// rankrun itself stood still for so long, and the nodes that are lost gave it up.
+    StoodStill {
+        time: Duration,
+    },
     /// What connects the ranks of Open MPI is gone.
     WireUpLost {
         reason: String,
@@ -212,6 +221,8 @@ pub struct Gang {
     /// Why there are no log files, if that ended the job.
     why_no_logs: Option<String>,
     lost_nodes: Vec<LostNode>,
+    /// How long rankrun itself stood still before they were lost.
+    stood_still: Option<Duration>,
     alone: Vec<Alone>,
     stop_at: Option<Duration>,
     /// When the shortest grace of all orders to stop is over.
@@ -243,6 +254,7 @@ impl Gang {
             why_wire_up_lost: String::new(),
             why_no_logs: None,
             lost_nodes: Vec::new(),
+            stood_still: None,
             alone: Vec::new(),
             stop_at: None,
             grace_until: None,
@@ -430,6 +442,8 @@ impl Gang {
                 self.lose_node(LostNode { node, name, why, at: moment.at }, &ranks);
                 self.end_from_outside(now, Outside::NodeLost, self.rules.grace_failure, effects);
             }
+            Event::LossKnown { node, why } => self.know_loss(node, why),
+            Event::StoodStill { time } => self.stood_still = Some(time),
             Event::WireUpLost { reason } => {
                 self.why_wire_up_lost = reason;
                 self.end_from_outside(now, Outside::WireUpLost, self.rules.grace_failure, effects);

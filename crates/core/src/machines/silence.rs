@@ -33,9 +33,48 @@ impl Silence {
     }
 }
 
+/// When the loop of a listener stood still: a process that was stopped, or a machine without time for it. Its peers heard nothing
+/// from it meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Standstill {
+    turned: Option<Duration>,
+    /// When the last one ended, and how long it was.
+    last: Option<(Duration, Duration)>,
+}
+
+impl Standstill {
+    /// The loop turns. It does so at least once a [`TICK`], as long as it runs.
+    pub fn turn(&mut self, now: Duration) {
+        let away = self.turned.map_or(Duration::ZERO, |before| now.saturating_sub(before));
+        if away > 2 * TICK {
+            self.last = Some((now, away));
+        }
+        self.turned = Some(now);
+    }
+
+    /// How long the loop stood still, if that was long enough for a peer with this patience to give it up, and has ended within the
+    /// time that the peer needs to end.
+    pub fn explains(&self, now: Duration, patience: Duration, end: Duration) -> Option<Duration> {
+        let (ended, length) = self.last?;
+        (length + TICK >= patience && now <= ended + end).then_some(length)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loop_that_stood_still_for_longer_than_its_peers_wait_explains_that_they_gave_it_up() {
+        let mut standstill = Standstill::default();
+        (10..20).for_each(|second| standstill.turn(s(second)));
+        assert_eq!(standstill.explains(s(19), s(3), s(5)), None);
+        standstill.turn(s(31));
+        standstill.turn(s(32));
+        assert_eq!(standstill.explains(s(32), s(3), s(5)), Some(s(12)));
+        assert_eq!(standstill.explains(s(32), s(60), s(5)), None, "they wait for longer");
+        assert_eq!(standstill.explains(s(37), s(3), s(5)), None, "it was too long ago");
+    }
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)

@@ -74,7 +74,7 @@ pub fn is_worth_retrying(code: i32, words: &str) -> bool {
     code == SSH_FAILED && is_early && !words.contains("connection refused")
 }
 
-/// A line that ssh writes to stderr only because rankrun asks for it (`LogLevel=VERBOSE` of OpenSSH 9.2).
+/// A line that ssh writes to stderr only because rankrun asks for it (`LogLevel=DEBUG1` of OpenSSH 9.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verbose {
     /// The host has accepted the user: what follows is a matter of the login shell.
@@ -87,6 +87,9 @@ pub enum Verbose {
 pub fn verbose(line: &str) -> Option<Verbose> {
     match line {
         line if line.starts_with("Authenticated to ") => Some(Verbose::LoggedIn),
+        // Of a session over a connection that the user's own ssh has opened before (`ControlMaster`).
+        line if line.starts_with("debug1: mux_client_request_session: master session id") => Some(Verbose::LoggedIn),
+        line if line.starts_with("debug1: ") => Some(Verbose::Other),
         line if ["Authenticated using ", "Transferred: sent ", "Bytes per second: sent "]
             .iter()
             .any(|start| line.starts_with(start)) =>
@@ -105,6 +108,32 @@ pub fn silence(has_logged_in: bool, seconds: u64) -> (Step, String) {
             format!("ssh has logged in, but the login shell did not start rankrun within {seconds} s"),
         ),
         false => (Step::Connect, format!("no answer within {seconds} s")),
+    }
+}
+
+/// Why the stream to a node has ended.
+pub mod why {
+    use super::{SSH_FAILED, essence};
+    use crate::status::signal_name;
+
+    /// Guard or relay have outlived the agent, and say that it has not reported an end.
+    pub const AGENT_LOST: &str = "its agent was killed, or ended without a report";
+
+    /// The stream over ssh has ended. `farewell` is the code with which the relay there has ended, `code` that of ssh (128 and the
+    /// number of a signal, if one ended it), `words` what ssh wrote since the relay greeted. `None`: nothing is known yet.
+    pub fn stream_ended(farewell: Option<u8>, code: Option<i32>, words: &str) -> Option<String> {
+        let words = essence(words);
+        match (farewell, code) {
+            (Some(_), _) => Some(AGENT_LOST.to_owned()),
+            (None, _) if !words.is_empty() => Some(format!("its connection was closed: {words}")),
+            (None, None) => None,
+            (None, Some(code)) if code > 128 && code != SSH_FAILED => {
+                Some(format!("its ssh on this machine was ended by {}", signal_name(code - 128)))
+            }
+            // sshd tells by which signal the relay has ended, and ssh does not pass it on.
+            (None, Some(SSH_FAILED)) => Some("the relay of rankrun was killed there".to_owned()),
+            (None, Some(code)) => Some(format!("ssh to it ended with exit code {code}")),
+        }
     }
 }
 
@@ -138,6 +167,16 @@ pub fn way_out(step: Step, host: &str, words: &str) -> Option<String> {
         Step::Start | Step::Handshake => None,
         Step::Copy => Some("install the same version there, or name it by --remote-binary".to_owned()),
         Step::Version => Some("remove --remote-binary, and rankrun copies itself".to_owned()),
+    }
+}
+
+/// The same in a job of OAR, whose nodes may refuse ssh.
+pub fn way_out_of_oar(step: Step) -> Option<String> {
+    match step {
+        Step::Connect | Step::Authenticate => {
+            Some("nodes of OAR may accept its own ssh only: --ssh-command oarsh".to_owned())
+        }
+        Step::Resolve | Step::Start | Step::Copy | Step::Handshake | Step::Version => None,
     }
 }
 
@@ -193,6 +232,8 @@ mod tests {
             ("Authenticated to node0 ([10.99.0.1]:22) using \"publickey\".", Some(Verbose::LoggedIn)),
             ("Authenticated to node0 (via proxy) using \"publickey\".", Some(Verbose::LoggedIn)),
             ("Authenticated using \"publickey\" with partial success.", Some(Verbose::Other)),
+            ("debug1: mux_client_request_session: master session id: 2", Some(Verbose::LoggedIn)),
+            ("debug1: client_input_channel_req: channel 0 rtype exit-status reply 0", Some(Verbose::Other)),
             ("Transferred: sent 3, received 4 bytes, in 0.1 seconds", Some(Verbose::Other)),
             ("Bytes per second: sent 9.1, received 1.0", Some(Verbose::Other)),
             ("Connection closed by 10.99.0.1 port 22", None),
@@ -200,6 +241,18 @@ mod tests {
         ] {
             assert_eq!(verbose(line), kind, "{line}");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_stream_is_put_down_to_who_was_killed() {
+        let why = |farewell, code, words| why::stream_ended(farewell, code, words);
+        let closed = "Connection to node1 closed by remote host.";
+        assert_eq!(why(None, None, ""), None);
+        assert_eq!(why(Some(0), Some(255), closed).as_deref(), Some(why::AGENT_LOST));
+        assert_eq!(why(None, Some(137), "").as_deref(), Some("its ssh on this machine was ended by SIGKILL"));
+        assert_eq!(why(None, Some(255), closed), Some(format!("its connection was closed: {closed}")));
+        assert_eq!(why(None, Some(255), "").as_deref(), Some("the relay of rankrun was killed there"));
+        assert_eq!(why(None, Some(125), "").as_deref(), Some("ssh to it ended with exit code 125"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The variables by which libraries are told the network interface that connects the hosts (`--interface`).
 
 use std::ffi::{OsStr, OsString};
+use std::net::IpAddr;
 
 use crate::job::{EnvEdit, JobSpec};
 
@@ -21,6 +22,30 @@ fn variables(interface: &str) -> [(&'static str, String); 6] {
         ("FI_TCP_IFACE", name()),
         ("FI_SOCKETS_IFACE", name()),
     ]
+}
+
+/// The variables of libraries that take the address of the node's own name, which may be a loopback address (Debian's 127.0.1.1): then
+/// no other node reaches them.
+const BY_NAME: [&str; 2] = ["GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"];
+
+/// As [`tell`], for a node whose own name leads to itself alone: `interface` is the one at which the others reach it.
+pub fn tell_by_name(spec: &mut JobSpec, interface: &str) {
+    for name in BY_NAME {
+        if !spec.base_env.iter().any(|(have, _)| have == name) {
+            spec.base_env.push((OsString::from(name), OsString::from(interface)));
+        }
+    }
+}
+
+/// Whether a file of hosts (hosts(5)) gives a name a loopback address: the first line that has the name counts.
+pub fn is_loopback_name(hosts: &str, name: &str) -> bool {
+    let lines = hosts.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let mut found = lines.filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let address: IpAddr = words.next()?.parse().ok()?;
+        (address.is_ipv4() && words.any(|word| word.eq_ignore_ascii_case(name))).then_some(address)
+    });
+    found.next().is_some_and(|address| address.is_loopback())
 }
 
 /// Tells the libraries of the ranks of one node its interface, where the user has not: adds to the inherited environment.
@@ -70,6 +95,29 @@ mod tests {
         for (name, expected) in table {
             assert_eq!(value(&env, name), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn libraries_that_look_up_the_own_name_are_told_where_the_user_has_not_told_them() {
+        let mut spec = JobSpec::sample(1, &[("GLOO_SOCKET_IFNAME", "ib0")], Vec::new());
+        tell_by_name(&mut spec, "eth1");
+        let of = |name: &str| -> Vec<OsString> {
+            spec.base_env.iter().filter(|(have, _)| have == name).map(|(_, value)| value.clone()).collect()
+        };
+        assert_eq!(of("GLOO_SOCKET_IFNAME"), ["ib0"]);
+        assert_eq!(of("TP_SOCKET_IFNAME"), ["eth1"]);
+        assert_eq!(of("NCCL_SOCKET_IFNAME").len(), 0, "it does not look up the name");
+    }
+
+    #[test]
+    fn a_name_with_a_loopback_address_is_found_in_the_file_of_hosts() {
+        let debian = "127.0.0.1\tlocalhost\n127.0.1.1\tnode0.cluster node0 # Debian\n192.0.2.1 node1\n::1 node2\n192.0.2.3 node2\n";
+        for (name, expected) in
+            [("node0", true), ("NODE0", true), ("node1", false), ("node2", false), ("Debian", false)]
+        {
+            assert_eq!(is_loopback_name(debian, name), expected, "{name}");
+        }
+        assert!(!is_loopback_name("192.0.2.1 node0\n127.0.1.1 node0\n", "node0"), "the first line counts");
     }
 
     #[test]

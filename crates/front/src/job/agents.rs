@@ -43,7 +43,7 @@ impl Front {
             }
             ToFront::Hello(_) => {}
             ToFront::Refused { what, source } => self.refuse(from, what, source),
-            ToFront::Ready { pid, containment, runtime, host, addresses } => {
+            ToFront::Ready { pid, containment, runtime, host, addresses, is_loopback_name, machine } => {
                 self.nodes[from.index()].know_agent(pid.0);
                 if self.plan.verbosity > 0 {
                     let text = match &containment {
@@ -58,7 +58,7 @@ impl Front {
                 if self.nodes[from.index()].keeper().is_some() {
                     self.open_control(&runtime);
                 }
-                self.nodes[from.index()].about.get_or_insert(About { host, addresses });
+                self.nodes[from.index()].about.get_or_insert(About { host, addresses, is_loopback_name, machine });
                 self.node_is_ready();
             }
             ToFront::Started { worker, pid, at } => {
@@ -255,6 +255,7 @@ impl Front {
         let had_said_all = node.is_drained;
         node.link = None;
         if self.muster.is_some() {
+            node.is_stream_lost = matches!(error, LinkError::Ended) && node.lost.is_none();
             let why = self.why_lost(node_rank, error);
             return self.lose_node(node_rank, why);
         }

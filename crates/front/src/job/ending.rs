@@ -79,6 +79,9 @@ impl Front {
         if let Some(Refused { what, source, hint, code }) = self.refused.take() {
             self.show_notices();
             report::error(self.plan.color, &what, Some(&source), hint.as_deref());
+            if let Some(enrolment) = &mut self.enrolment {
+                enrolment.explain(format!("{what}: {}", rankrun_sys::reason(&source)));
+            }
             if let Some((directory, refusal)) = Refusal::of(&self.plan) {
                 let text = format!("{what}: {}", rankrun_sys::reason(&source));
                 if let Err(text) = (Refusal { text, code, ..refusal }).save(&directory) {

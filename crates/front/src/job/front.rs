@@ -11,6 +11,7 @@ use rankrun_core::event::{JobEvent, JobFacts};
 use rankrun_core::gang::{self, Effect, Gang, Moment, Outside};
 use rankrun_core::names::PublishedNames;
 use rankrun_core::printable::{fit, printable};
+use rankrun_core::silence::Standstill;
 use rankrun_core::standing::{self, Standing, Voice, standings};
 use rankrun_core::text::WIDTH;
 use rankrun_core::worker::{Stop, StopWhy};
@@ -102,6 +103,8 @@ pub(crate) struct Front {
     pub(crate) muster: Option<Muster>,
     /// Where they connect, if they join by themselves.
     pub(crate) enrolment: Option<Enrolment>,
+    /// Where our own loop stood still, other machines are not to blame.
+    pub(crate) standstill: Standstill,
     /// Until when it waits for more nodes than it needs.
     pub(crate) last_call: Option<Duration>,
     pub(crate) collectives: Collectives,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rankrun_agent::LOOK_STEP;
 use rankrun_core::hosts::fold;
 use rankrun_core::reach;
-use rankrun_core::{ExitCode, NodeId};
+use rankrun_core::{ExitCode, NodeId, NodeRank};
 use rankrun_sys::poll::Ready;
 use rankrun_wire::ToAgent;
 use rankrun_wire::identity::PeerId;
@@ -42,10 +42,14 @@ impl Front {
                 }
             }
             Some(News::Ended { node, code, memory }) => {
-                if let Some(joined) = self.nodes.get_mut(node.index()).and_then(NodeHandle::joined_mut) {
-                    joined.ended = Some(code);
-                    joined.memory = memory;
+                let Some(joined) = self.nodes.get_mut(node.index()).and_then(NodeHandle::joined_mut) else { return };
+                (joined.is_admitted, joined.ended, joined.memory) = (true, Some(code), memory);
+                if joined.by.take().is_some() {
+                    // It does not ask again.
+                    joined.was_heard = true;
+                    self.lose_node(NodeId(node.0), "its connection was closed as soon as it had joined".to_owned());
                 }
+                self.loss_is_known(NodeId(node.0));
             }
             Some(News::Joined { node, host, from, link }) => {
                 let node = NodeId(node.0);
@@ -62,7 +66,7 @@ impl Front {
                     remote.server = Some(from);
                 }
                 if let Some(joined) = handle.joined_mut() {
-                    (joined.by, joined.is_admitted) = (None, true);
+                    (joined.by, joined.is_admitted, joined.was_heard) = (None, true, false);
                 }
                 if verbosity > 0 {
                     self.note(format!("node {node} has joined: {host}"));
@@ -74,6 +78,35 @@ impl Front {
                 self.read_node(node);
             }
         }
+    }
+
+    /// A node has sent a message: it has received its admission.
+    pub(super) fn has_sent(&mut self, node: NodeId) {
+        let joined = self.nodes[node.index()].joined_mut();
+        if joined.is_some_and(|joined| !std::mem::replace(&mut joined.was_heard, true))
+            && let Some(enrolment) = &mut self.enrolment
+        {
+            enrolment.heard(NodeRank(node.0));
+        }
+    }
+
+    /// The connection of a node has ended. If nothing was ever received over it, the node may not have received its admission, and
+    /// asks again: it is awaited, as before.
+    pub(super) fn awaits_again(&mut self, node: NodeId) -> bool {
+        let is_over = self.refused.is_some() || self.gang.stop_ordered().is_some() || !self.is_gathering();
+        let handle = &mut self.nodes[node.index()];
+        let is_lost = handle.lost.is_some();
+        let Some(joined) = handle.joined_mut().filter(|it| it.is_admitted && !it.was_heard) else { return false };
+        if is_over || is_lost {
+            return false;
+        }
+        (joined.by, joined.is_admitted, joined.is_given_up) = (Some(joined.due), false, false);
+        handle.link = None;
+        if let Some(enrolment) = &mut self.enrolment {
+            enrolment.release(NodeRank(node.0));
+        }
+        self.note(format!("node {node}: its connection was closed before it had sent anything; it may join again"));
+        true
     }
 
     /// Gives up the start if nodes have not joined in time.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rankrun_core::contact::Step;
 use rankrun_core::fence::Loss;
-use rankrun_core::{NodeId, gang};
+use rankrun_core::{NodeId, NodeRank, gang};
 use rankrun_sys::poll::Ready;
 
 use crate::job::front::Front;
@@ -115,6 +115,10 @@ impl Front {
 
     /// One of several nodes is lost, with its ranks.
     pub(crate) fn lose_node(&mut self, node: NodeId, why: String) {
+        if self.awaits_again(node) {
+            return;
+        }
+        self.blame_own_standstill(node);
         let now = self.now();
         let loss = self.loss(now);
         let handle = &mut self.nodes[node.index()];
@@ -122,6 +126,9 @@ impl Front {
         handle.stop_asking();
         if handle.lost.is_some() {
             return;
+        }
+        if let Some(enrolment) = self.enrolment.as_mut().filter(|_| handle.joined_mut().is_some()) {
+            enrolment.lost(NodeRank(node.0));
         }
         (handle.lost, handle.loss) = (Some(why.clone()), Some(loss));
         handle.has_ended();
@@ -140,6 +147,16 @@ impl Front {
         if self.has_started() {
             // The others may have sent everything before.
             self.attempt_drained();
+        }
+    }
+
+    /// Nodes that heard nothing for too long end their ranks, and their connections end with that: it is rankrun that stood still.
+    fn blame_own_standstill(&mut self, node: NodeId) {
+        let (now, patience) = (self.now(), self.patience());
+        let is_silent = self.nodes[node.index()].is_suspect;
+        let end = self.plan.spec.stop.grace_failure + SUSPECT;
+        if let Some(time) = self.standstill.explains(now, patience, end).filter(|_| !is_silent) {
+            self.event(gang::Event::StoodStill { time });
         }
     }
 
@@ -162,12 +179,23 @@ impl Front {
         self.event(gang::Event::NodeLost { node: place, name, why, ranks });
     }
 
-    /// The stream to one of several nodes has ended. Why is known better once ssh has ended, which it does about now.
+    /// The stream to one of several nodes has ended. Why is known once ssh has ended, or the node has told ([`Front::loss_is_known`]).
     pub(crate) fn why_lost(&self, node: NodeId, error: &LinkError) -> String {
         let known = self.nodes[node.index()].why_lost();
         known.unwrap_or_else(|| match error {
             LinkError::Ended => "its connection was closed, or its agent was killed".to_owned(),
             error => error.to_string(),
         })
+    }
+
+    /// ssh to a node has ended, or the node has told how its guard has: if its stream ended before, this is why.
+    pub(crate) fn loss_is_known(&mut self, node: NodeId) {
+        let handle = &mut self.nodes[node.index()];
+        let (Some(place), Some(why)) = (handle.place, handle.why_lost()) else { return };
+        // A node that was silent was given up by us, and so was its ssh.
+        if handle.is_stream_lost && handle.lost.as_ref().is_some_and(|before| *before != why) {
+            handle.lost = Some(why.clone());
+            self.event(gang::Event::LossKnown { node: place, why });
+        }
     }
 }

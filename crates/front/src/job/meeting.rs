@@ -1,42 +1,51 @@
 //! Where the ranks of several nodes meet: addresses of the first node that the others can reach.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 
 use rankrun_core::job::JobSpec;
-use rankrun_core::{ExitCode, NodeId};
+use rankrun_core::{ExitCode, NodeId, interface};
 
 use crate::job::front::{Front, Refused};
+use crate::nodes::NodeHandle;
 
 impl Front {
     /// The address of the first node at which the others reach it.
     pub(super) fn meeting_address(&self) -> IpAddr {
         let first = self.seated().next();
-        let own = first.and_then(|node| node.about.as_ref());
-        let own: &[(String, IpAddr)] = own.map_or(&[], |about| &about.addresses);
+        let own = addresses(first);
         let hosts = &self.plan.hosts;
         let is_here = first.is_some_and(|node| node.keeper().is_some());
         let by_interface = hosts.interface.as_ref();
         let by_interface =
             by_interface.and_then(|name| preferred(own.iter().filter(|(known, _)| known == name).map(|(_, at)| *at)));
         let asked = hosts.local_addr.filter(|_| is_here).or(by_interface);
-        let others = self.seated().filter_map(|node| node.remote());
-        // As the nodes see each other: through a jump host it is another machine's.
-        let seen = match is_here {
-            true => others.filter_map(|remote| remote.client).next(),
-            false => first.and_then(|node| node.remote()).and_then(|remote| remote.server),
-        };
         let is_own = |address: &IpAddr| address.is_loopback() || own.iter().any(|(_, known)| known == address);
-        let seen = seen.filter(is_own);
+        let seen = first.and_then(|node| self.seen_at(node)).filter(is_own);
         let found = || preferred(seen.into_iter().chain(own.iter().map(|(_, address)| *address)));
         asked.or_else(found).unwrap_or([127, 0, 0, 1].into())
+    }
+
+    /// The address of a node as the nodes see each other: through a jump host it is another machine's.
+    fn seen_at(&self, node: &NodeHandle) -> Option<IpAddr> {
+        match node.remote() {
+            Some(remote) => remote.server,
+            None => self.seated().filter_map(|node| node.remote()).find_map(|remote| remote.client),
+        }
+    }
+
+    /// The interface at which the other nodes reach a node.
+    fn interface_of(&self, node: &NodeHandle) -> Option<String> {
+        let seen = self.seen_at(node)?;
+        addresses(Some(node)).iter().find(|(_, address)| *address == seen).map(|(name, _)| name.clone())
     }
 
     /// The first node has no interface of the name that was given.
     pub(super) fn lacks_interface(&self) -> Option<Refused> {
         let name = self.plan.hosts.interface.as_ref()?;
         let first = self.seated().next().filter(|_| self.plan.spec.map.node_count() > 1)?;
-        let known = first.about.as_ref().map_or(&[][..], |about| &about.addresses);
+        let known = addresses(Some(first));
         if known.iter().any(|(known, _)| known == name) {
             return None;
         }
@@ -49,14 +58,47 @@ impl Front {
         })
     }
 
-    /// The job as the agent of a node gets it: with the interface that was chosen, if the job has several nodes and this one has it.
+    /// Two hosts of the list are one machine: each of its ranks would be on two nodes, of which libraries of MPI know one. That is a
+    /// warning, and under `--strict` the job does not begin. Nodes that join by themselves may be such on purpose.
+    pub(super) fn has_a_machine_twice(&mut self) -> Option<Refused> {
+        if self.enrolment.is_some() {
+            return None;
+        }
+        let machines =
+            self.seated().filter_map(|node| Some((node.name.as_str(), node.about.as_ref()?.machine.as_str())));
+        let twice = twice(machines)?;
+        let source = format!("{} are one machine", twice.join(" and "));
+        let hint = format!("name it once, with all of its slots ({}:N)", twice[0]);
+        if !self.plan.strict {
+            self.note(format!("warning: {source}, and count as {} nodes: MPI may fail; {hint}", twice.len()));
+            return None;
+        }
+        Some(Refused {
+            what: "--strict".to_owned(),
+            source: io::Error::other(source),
+            hint: Some(hint),
+            code: ExitCode::USAGE,
+        })
+    }
+
+    /// The job as the agent of a node gets it: with the interface that was chosen, if the job has several nodes and this one has it; or
+    /// with the one at which the others reach the node, if its own name leads to itself alone.
     pub(super) fn spec_for(&self, node: NodeId) -> JobSpec {
         let mut spec = self.plan.spec.clone();
-        let about = self.nodes[node.index()].about.as_ref().filter(|_| spec.map.node_count() > 1);
-        let name = self.plan.hosts.interface.as_ref();
-        let has = |name: &&String| about.is_some_and(|about| about.addresses.iter().any(|(known, _)| known == *name));
-        if let Some(name) = name.filter(has) {
-            rankrun_core::interface::tell(&mut spec, name);
+        let Some(node) = self.nodes.get(node.index()).filter(|_| spec.map.node_count() > 1) else { return spec };
+        let has = |name: &&String| addresses(Some(node)).iter().any(|(known, _)| known == *name);
+        match self.plan.hosts.interface.as_ref() {
+            Some(name) => {
+                if let Some(name) = Some(name).filter(has) {
+                    interface::tell(&mut spec, name);
+                }
+            }
+            None if node.about.as_ref().is_some_and(|about| about.is_loopback_name) => {
+                if let Some(name) = self.interface_of(node) {
+                    interface::tell_by_name(&mut spec, &name);
+                }
+            }
+            None => {}
         }
         spec
     }
@@ -68,6 +110,20 @@ impl Front {
         let seen = self.seated().skip(1).filter_map(|node| node.remote()).filter_map(|remote| remote.server);
         told.chain(seen).collect()
     }
+}
+
+/// The first nodes that are one machine. Each comes with what tells its machine from others.
+fn twice<'a>(nodes: impl Iterator<Item = (&'a str, &'a str)>) -> Option<Vec<String>> {
+    let mut machines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (name, machine) in nodes.filter(|(_, machine)| !machine.is_empty()) {
+        machines.entry(machine).or_default().push(name.to_owned());
+    }
+    machines.into_values().find(|names| names.len() > 1)
+}
+
+/// The addresses of a node, each with the name of its interface.
+fn addresses(node: Option<&NodeHandle>) -> &[(String, IpAddr)] {
+    node.and_then(|node| node.about.as_ref()).map_or(&[], |about| &about.addresses)
 }
 
 /// The first IPv4 address, or else the first address.
@@ -100,6 +156,14 @@ mod tests {
         assert_eq!(of(&["2001:db8::1", "192.0.2.1", "192.0.2.2"]).as_deref(), Some("192.0.2.1"));
         assert_eq!(of(&["2001:db8::1", "2001:db8::2"]).as_deref(), Some("2001:db8::1"));
         assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn a_machine_with_two_names_is_found() {
+        let none = [("a", "boot1 net1"), ("b", "boot1 net2"), ("c", "boot2 net1"), ("d", ""), ("e", "")];
+        assert_eq!(twice(none.into_iter()), None);
+        let some = none.into_iter().chain([("10.0.0.2", "boot1 net2")]);
+        assert_eq!(twice(some), Some(vec!["b".to_owned(), "10.0.0.2".to_owned()]));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::job::event::FrontEffect;
 use crate::job::front::{Front, Refused};
 use crate::job::token::Token;
 use crate::link::Link;
-use crate::nodes::{Call, NodeHandle, OwnBinary, Ssh, has_proxy};
+use crate::nodes::{Call, HostsOrigin, NodeHandle, OwnBinary, Ssh, SshSettings, has_proxy};
 
 /// Nodes that are being reached at a time, and behind a jump host.
 const AT_A_TIME: usize = 64;
@@ -366,10 +366,13 @@ impl Front {
             self.note(format!("node {name}: {step}: {why}"));
             return self.begin_without();
         }
+        let hosts = &self.plan.hosts;
+        let is_oar = hosts.origin == HostsOrigin::Oar && hosts.ssh.command == SshSettings::default().command;
+        let of_oar = reach::way_out_of_oar(step).filter(|_| is_oar);
         self.refused = Some(Refused {
             what: format!("node {name}: {step}"),
             source: io::Error::other(why.to_owned()),
-            hint: reach::way_out(step, &name, why),
+            hint: of_oar.or_else(|| reach::way_out(step, &name, why)),
             code: ExitCode::NODE_LOST,
         });
         self.dismiss_nodes();
@@ -412,7 +415,7 @@ impl Front {
         let Some(code) = ssh.code else { return };
         ssh.read_words(&registry);
         if ssh.has_greeted {
-            return;
+            return self.loss_is_known(node);
         }
         if let Some(why) = ssh.not_started() {
             if self.nodes[node.index()].lost.is_none() {
@@ -451,7 +454,7 @@ impl Front {
         {
             return;
         }
-        if let Some(refused) = self.lacks_interface() {
+        if let Some(refused) = self.lacks_interface().or_else(|| self.has_a_machine_twice()) {
             self.refused = Some(refused);
             return self.dismiss_nodes();
         }

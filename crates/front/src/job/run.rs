@@ -42,6 +42,8 @@ impl Front {
                 self.note(format!("cannot wait for events: {error}"));
                 break;
             }
+            let now = self.now();
+            self.standstill.turn(now);
             // While output keeps coming, a silent rank may only be slow.
             let quiet = !ready.iter().any(|event| matches!(Token::decode(event.token), Some(Token::Node(_))));
             for &event in &ready {
@@ -167,6 +169,7 @@ impl Front {
                 }
                 Ok(Some(Frame::Message(message))) => {
                     self.nodes[node.index()].link = Some(link);
+                    self.has_sent(node);
                     self.take(FrontEvent::Agent { node, message });
                     match self.nodes[node.index()].link.take() {
                         Some(same) => link = same,

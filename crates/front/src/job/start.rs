@@ -9,6 +9,7 @@ use rankrun_core::event::{JobEvent, JobFacts};
 use rankrun_core::gang::{Gang, Rules};
 use rankrun_core::job::{OnGiveup, PortRange, StdinTarget};
 use rankrun_core::names::PublishedNames;
+use rankrun_core::silence::Standstill;
 
 use rankrun_core::{ExitCode, NodeId, NodeRank, Rank, RankMap, RankSet};
 use rankrun_output::{Names, Presenter};
@@ -337,6 +338,7 @@ fn make(
         nodes,
         muster,
         enrolment,
+        standstill: Standstill::default(),
         last_call: None,
         collectives: Collectives::default(),
         names: PublishedNames::default(),

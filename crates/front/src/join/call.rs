@@ -16,11 +16,21 @@ const READ: usize = 16 * 1024;
 
 /// Why one try failed; another one may not.
 #[derive(Debug)]
-pub(super) struct Failed(pub(super) String);
+pub(super) struct Failed {
+    pub(super) why: String,
+    /// The machine answers, and nobody listens there.
+    pub(super) is_refused: bool,
+}
+
+impl Failed {
+    pub(super) fn new(why: impl Into<String>) -> Failed {
+        Failed { why: why.into(), is_refused: false }
+    }
+}
 
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Failed {
-        Failed(reason(&error))
+        Failed { why: reason(&error), is_refused: error.kind() == io::ErrorKind::ConnectionRefused }
     }
 }
 
@@ -39,7 +49,7 @@ impl From<io::Error> for Trouble {
 }
 
 fn failed(why: &str) -> Trouble {
-    Trouble::Failed(Failed(why.to_owned()))
+    Trouble::Failed(Failed::new(why))
 }
 
 /// The connection.
@@ -95,7 +105,7 @@ impl Call {
         socket::connected(&stream)?;
         if socket::is_its_own_peer(&stream) {
             // Where nobody listens, the kernel may connect a socket to itself, if it gave it the port that it asks for.
-            return Err(failed("Connection refused"));
+            return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
         }
         socket::watch_peer(&stream, std::time::Duration::ZERO)?;
         let mut connector = Connector::new(node, self.purpose.clone()).map_err(Trouble::Denied)?;
@@ -113,10 +123,10 @@ impl Call {
         token: u64,
     ) -> Result<Transport, Failed> {
         let State::Talking { conn, connector } = std::mem::replace(&mut self.state, State::Over) else {
-            return Err(Failed("it closed the connection".to_owned()));
+            return Err(Failed::new("it closed the connection"));
         };
         node.admitted(&connector, admission);
-        let tls = connector.into_tls().ok_or_else(|| Failed("it closed the connection".to_owned()))?;
+        let tls = connector.into_tls().ok_or_else(|| Failed::new("it closed the connection"))?;
         socket::watch_peer(&conn, longest_silence(admission.node_timeout))?;
         Ok(Transport::secured(conn.move_to(registry, token)?, tls))
     }

@@ -20,6 +20,9 @@ const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Nothing is said about tries that fail before: the nodes of a job start one after the other.
 const QUIET: Duration = Duration::from_secs(2);
+/// For so long nobody listens where node 0 was: it has ended.
+const GONE_AFTER: Duration = Duration::from_secs(2);
+
 const SIGNALS: u64 = 0;
 const FRONT: u64 = 1;
 
@@ -30,6 +33,8 @@ pub(crate) enum DialError {
     TimedOut { at: FrontAddress, bound: Duration, why: String },
     #[error("node 0 at {at}: {source}")]
     Denied { at: FrontAddress, source: JoinError },
+    #[error("node 0 at {at} has ended: Connection refused")]
+    Gone { at: FrontAddress },
     #[error("interrupted")]
     Signal(i32),
     #[error("cannot connect")]
@@ -75,6 +80,7 @@ impl Dialer<'_> {
         let mut noted = String::new();
         let mut wait = FIRST_WAIT;
         let mut last = String::new();
+        let mut refused_since = None;
         loop {
             match self.try_once(node, &purpose, until) {
                 Ok(Tried::Accepted(accepted, transport)) => return Ok((accepted, transport)),
@@ -82,7 +88,15 @@ impl Dialer<'_> {
                 Ok(Tried::Signal(signal)) => return Err(DialError::Signal(signal)),
                 // The last try is cut short: the reason of the one before says more.
                 Err(_) if !last.is_empty() && Instant::now() >= until => {}
-                Err(Failed(why)) => last = why,
+                Err(Failed { why, is_refused }) => {
+                    last = why;
+                    refused_since = is_refused.then(|| refused_since.unwrap_or_else(Instant::now));
+                    let is_gone = refused_since.is_some_and(|since: Instant| since.elapsed() >= GONE_AFTER);
+                    if is_gone && purpose != Purpose::Join {
+                        // It listened there before, and does not start again.
+                        return Err(DialError::Gone { at: self.at.clone() });
+                    }
+                }
             }
             if last != noted && began.elapsed() >= QUIET {
                 (self.note)(&last);
@@ -117,7 +131,7 @@ impl Dialer<'_> {
             Found::Addresses(addresses) => addresses,
             Found::Signal(signal) => return Ok(Tried::Signal(signal)),
         };
-        let mut last = Failed(format!("{} has no address", self.at.host));
+        let mut last = Failed::new(format!("{} has no address", self.at.host));
         for address in addresses {
             match self.try_address(node, purpose, address, until) {
                 Err(failed) => last = failed,
@@ -145,12 +159,12 @@ impl Dialer<'_> {
         loop {
             match lookup.result() {
                 Some(Ok(addresses)) => return Ok(Found::Addresses(addresses)),
-                Some(Err(why)) => return Err(Failed(why)),
+                Some(Err(why)) => return Err(Failed::new(why)),
                 None => {}
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Failed(format!("the resolver does not answer for {}", self.at.host)));
+                return Err(Failed::new(format!("the resolver does not answer for {}", self.at.host)));
             }
             poller.wait(Some(left), &mut ready)?;
             if let Some(signal) = self.asked_to_end() {
@@ -198,7 +212,7 @@ impl Dialer<'_> {
     fn wait(&self, poller: &mut Poller, until: Option<Instant>, ready: &mut Vec<Ready>) -> Result<Option<i32>, Failed> {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            return Err(Failed("it does not answer".to_owned()));
+            return Err(Failed::new("it does not answer"));
         }
         poller.wait(left, ready)?;
         Ok(self.asked_to_end())

@@ -85,12 +85,14 @@ pub(crate) fn run_as(plan: MemberPlan) -> Outcome {
                 ExitCode::NODE_LOST,
                 Some("node 0 is the one that listens there; all nodes need the same secret".to_owned()),
             ),
-            DialError::Denied { .. } => (ExitCode::NODE_LOST, None),
+            DialError::Denied { .. } | DialError::Gone { .. } => (ExitCode::NODE_LOST, None),
             DialError::Io(_) => (ExitCode::INTERNAL, None),
         };
         let source = match &error {
             DialError::Io(source) => Some(source),
-            DialError::TimedOut { .. } | DialError::Denied { .. } | DialError::Signal(_) => None,
+            DialError::TimedOut { .. } | DialError::Denied { .. } | DialError::Gone { .. } | DialError::Signal(_) => {
+                None
+            }
         };
         report::error(color, &error.to_string(), source, hint.as_deref());
         Outcome { code, raise: None }
@@ -105,6 +107,7 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     let poller = Poller::new()?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut node = Node::new(&join.secret, rank, host)?;
+    node.expect_nodes(join.nodes);
     let mut note = |why: &str| {
         if !is_quiet {
             report::note(&format!("cannot reach node 0 at {} yet: {why}", join.front));

@@ -11,7 +11,7 @@ use rankrun_core::roster::{Request, Roster};
 use rankrun_sys::poll::{Poller, Ready};
 use rankrun_wire::Memory;
 use rankrun_wire::identity::{
-    AcceptError, Arrival, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Tokens, Waiting,
+    AcceptError, Arrival, Claimed, Door, Listener, ListenerEvent, PeerId, PublicKey, Purpose, Tokens, Waiting,
 };
 
 use crate::link::Link;
@@ -121,7 +121,7 @@ impl Enrolment {
         if let (Purpose::Ended { code, memory }, Some(node)) = (&claimed.purpose, claimed.was) {
             let (code, memory) = (*code, memory.clone());
             self.waiting.push((id, self.listener.hold(id)?));
-            return Some(News::Ended { node, code, memory });
+            return self.roster.is_of(node, &claimed.key).then_some(News::Ended { node, code, memory });
         }
         if let (Purpose::Alive, Some(node)) = (&claimed.purpose, claimed.was) {
             return Some(News::Asks { node, peer: id });
@@ -132,9 +132,10 @@ impl Enrolment {
         }
         let host = match claimed.host.is_empty() {
             true => from.ip().to_string(),
-            false => claimed.host,
+            false => claimed.host.clone(),
         };
-        let request = Request { node: claimed.node, key: claimed.key, was: claimed.was, host: host.clone() };
+        let Claimed { node, nodes, key, was, .. } = claimed;
+        let request = Request { node, nodes, key, was, host: host.clone() };
         let admitted = match self.roster.join(request) {
             Ok(admitted) => admitted,
             Err(denied) => {
@@ -155,7 +156,11 @@ impl Enrolment {
                 from: from.ip(),
                 link: Box::new(Link::of_transport(transport, session)),
             }),
-            Err(error) => Some(News::Note(format!("cannot admit node {node}: {}", rankrun_sys::reason(&error)))),
+            Err(error) => {
+                // It asks again.
+                self.roster.release(node);
+                Some(News::Note(format!("cannot admit node {node}: {}", rankrun_sys::reason(&error))))
+            }
         }
     }
 
@@ -165,6 +170,21 @@ impl Enrolment {
             true => self.listener.confirm(peer),
             false => self.listener.refuse(peer, "this node counts as lost since it was silent for too long"),
         }
+    }
+
+    /// A node has sent something.
+    pub(crate) fn heard(&mut self, node: NodeRank) {
+        self.roster.heard(node);
+    }
+
+    /// A node was lost.
+    pub(crate) fn lost(&mut self, node: NodeRank) {
+        self.roster.lost(node);
+    }
+
+    /// The connection of a node that was never heard has ended: its place is free.
+    pub(crate) fn release(&mut self, node: NodeRank) {
+        self.roster.release(node);
     }
 
     fn turned_away(&mut self, from: SocketAddr, error: &AcceptError) -> Option<News> {

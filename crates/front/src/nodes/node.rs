@@ -9,7 +9,7 @@ use rankrun_core::contact::{Asks, Contact};
 use rankrun_core::fence::{Fate, Loss};
 use rankrun_core::job::CleanShm;
 use rankrun_core::node_clock::NodeClock;
-use rankrun_core::reach::{Step, essence};
+use rankrun_core::reach::{Step, why};
 use rankrun_core::{Attempt, ExitCode, NodeId, NodeRank, Rank, RankMap};
 use rankrun_sys::poll::Poller;
 use rankrun_sys::process::ProcessRef;
@@ -62,8 +62,12 @@ pub(crate) struct Remote {
 pub(crate) struct Joined {
     /// By when it must be here; `None` once it is.
     pub(crate) by: Option<Duration>,
+    /// The same, whether it is here or not.
+    pub(crate) due: Duration,
     /// It has been admitted: something runs there.
     pub(crate) is_admitted: bool,
+    /// It has sent something since. Until then its admission may have been lost on the way, and no rank is there.
+    pub(crate) was_heard: bool,
     /// With what its guard has ended.
     pub(crate) ended: Option<u8>,
     /// What its guard has found in /dev/shm in place of the agent.
@@ -93,6 +97,8 @@ pub(crate) struct NodeHandle {
     pub(crate) is_drained: bool,
     /// Why it was lost, if it was.
     pub(crate) lost: Option<String>,
+    /// It was lost since its stream ended, and not since it was silent.
+    pub(crate) is_stream_lost: bool,
     /// When its connection was lost, and when its agent ends the ranks by itself.
     pub(crate) loss: Option<Loss>,
     /// What is known of its life. It is another machine if this counts.
@@ -108,6 +114,10 @@ pub(crate) struct NodeHandle {
 pub(crate) struct About {
     pub(crate) host: String,
     pub(crate) addresses: Vec<(String, IpAddr)>,
+    /// Equal to that of another node if both are one machine.
+    pub(crate) machine: String,
+    /// Its own name leads to a loopback address there.
+    pub(crate) is_loopback_name: bool,
 }
 
 impl NodeHandle {
@@ -148,7 +158,7 @@ impl NodeHandle {
     pub(crate) fn joins(id: NodeId, target: &NodeTarget, by: Duration) -> NodeHandle {
         let mut node = NodeHandle::there(id, target);
         if let Some(remote) = node.remote_mut() {
-            (remote.due, remote.joined) = (None, Some(Joined { by: Some(by), ..Joined::default() }));
+            (remote.due, remote.joined) = (None, Some(Joined { by: Some(by), due: by, ..Joined::default() }));
         }
         node
     }
@@ -171,6 +181,7 @@ impl NodeHandle {
             found: None,
             is_drained: false,
             lost: None,
+            is_stream_lost: false,
             loss: None,
             contact: Contact::default(),
             is_suspect: false,
@@ -330,10 +341,11 @@ impl NodeHandle {
     pub(crate) fn why_lost(&self) -> Option<String> {
         match &self.hold {
             Hold::Here(keeper) => keeper.why_lost().map(str::to_owned),
-            Hold::There(remote) => {
-                let words = remote.ssh.as_ref().map(|ssh| essence(&ssh.last_words())).filter(|words| !words.is_empty());
-                words.map(|words| format!("its connection was closed: {words}"))
-            }
+            Hold::There(remote) => match (&remote.joined, &remote.ssh) {
+                (Some(joined), _) => joined.ended.map(|_| why::AGENT_LOST.to_owned()),
+                (None, Some(ssh)) => why::stream_ended(ssh.farewell_code(), ssh.code, &ssh.last_words()),
+                (None, None) => None,
+            },
         }
     }
 

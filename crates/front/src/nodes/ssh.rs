@@ -320,6 +320,11 @@ impl Ssh {
         self.words.ended.as_ref()?.memory.clone()
     }
 
+    /// The code of the guard, by what the relay has said at its end.
+    pub(super) fn farewell_code(&self) -> Option<u8> {
+        self.words.ended.as_ref().map(|farewell| farewell.code)
+    }
+
     /// What it wrote to stderr since the relay greeted: why the connection has ended, if it says so.
     pub(crate) fn last_words(&self) -> String {
         self.words.since_greeting()
@@ -372,10 +377,11 @@ pub(super) fn proving(
 /// The whole command, with these options of ssh beside those that each has.
 fn arguments(settings: &SshSettings, target: &NodeTarget, line: &str, options: &[String]) -> Vec<OsString> {
     let mut arguments = settings.command.clone();
-    // No X11, no agent, no terminal; and no master that would live on as our child, and hold our pipes. Its log says when it has logged in.
+    // No X11, no agent, no terminal; and no master that would live on as our child, and hold our pipes. Its log says when it has logged in:
+    // over a master of the user's (`ControlPath`) at this level only.
     // ssh itself must not end a connection that is silent: we do, after --node-timeout.
     arguments.extend(["-x", "-a", "-T"].map(OsString::from));
-    let own = ["ControlMaster=no", "BatchMode=yes", "LogLevel=VERBOSE", "ServerAliveInterval=0"];
+    let own = ["ControlMaster=no", "BatchMode=yes", "LogLevel=DEBUG1", "ServerAliveInterval=0"];
     let options = own.into_iter().chain(options.iter().map(String::as_str));
     arguments.extend(options.flat_map(|option| ["-o".into(), option.into()]));
     if let Some(user) = &target.user {

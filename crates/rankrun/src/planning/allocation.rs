@@ -140,6 +140,11 @@ mod tests {
         std::fs::write(file.path(), "a 4 all.q@a UNDEFINED\nb 2 all.q@b <NULL>\na 1 fast.q@a UNDEFINED\n")
             .expect("again");
         assert_eq!(found(&[("PE_HOSTFILE", path)]), "GridEngine a:5 b:2");
+        // A file that cannot be read is no reason to run on this machine alone.
+        for name in ["PE_HOSTFILE", "OAR_NODEFILE"] {
+            let text = found(&[(name, "/nonexistent/hosts")]);
+            assert!(text.contains(name) && text.contains("cannot read \"/nonexistent/hosts\""), "{text}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rustls::ServerConfig;
 
 use crate::frame::WireError;
 use crate::identity::certificate::{Certificate, Role};
-use crate::identity::claim::{Admission, Claim, Decision, OneMessage, ProofKeys, Purpose, Verdict, encode};
+use crate::identity::claim::{Admission, Ask, Claim, Decision, OneMessage, ProofKeys, Purpose, Verdict, encode};
 use crate::identity::keys::{KeyPair, PublicKey};
 use crate::identity::knock::{KNOCK_LENGTH, KnockKeys, Nonce, Peer};
 use crate::identity::secret::Secret;
@@ -101,6 +101,8 @@ impl Door {
 pub struct Claimed {
     /// The rank that it asks for.
     pub node: Option<NodeRank>,
+    /// How many nodes it was started for, if it says.
+    pub nodes: Option<u32>,
     pub host: String,
     /// Its key in TLS.
     pub key: PublicKey,
@@ -226,7 +228,8 @@ impl Acceptor {
             return Err(AcceptError::OtherCertificate);
         }
         let host = ask.host.chars().filter(|letter| !letter.is_control()).take(255).collect();
-        let claimed = Claimed { node: ask.node, host, key, was: was.flatten(), purpose: ask.purpose };
+        let Ask { node, nodes, purpose, .. } = ask;
+        let claimed = Claimed { node, nodes, host, key, was: was.flatten(), purpose };
         Ok((std::mem::replace(&mut self.state, State::Over), Some(claimed)))
     }
 

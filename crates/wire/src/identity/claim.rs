@@ -37,6 +37,8 @@ pub struct Ask {
     pub purpose: Purpose,
     /// `None`: any that is free.
     pub node: Option<NodeRank>,
+    /// How many nodes it was started for, if it was told.
+    pub nodes: Option<u32>,
     /// The node's name for messages.
     pub host: String,
     /// From the front, if this node was admitted before.

@@ -58,6 +58,7 @@ pub struct Node {
     proofs: ProofKeys,
     /// The rank to ask for.
     rank: Option<NodeRank>,
+    nodes: Option<u32>,
     host: String,
     /// The front's key: known beforehand, or since the first admission (S-4).
     front: Option<PublicKey>,
@@ -68,7 +69,12 @@ impl Node {
     /// Makes a key pair for this node. `rank: None` asks for any that is free.
     pub fn new(secret: &Secret, rank: Option<NodeRank>, host: String) -> io::Result<Node> {
         let (knocks, proofs) = (KnockKeys::new(secret), ProofKeys::new(secret));
-        Ok(Node { keys: KeyPair::generate()?, knocks, proofs, rank, host, front: None, certificate: None })
+        Ok(Node { keys: KeyPair::generate()?, knocks, proofs, rank, nodes: None, host, front: None, certificate: None })
+    }
+
+    /// The job has so many nodes: a front of another number refuses this one.
+    pub fn expect_nodes(&mut self, nodes: u32) {
+        self.nodes = Some(nodes);
     }
 
     /// The front must have this key: another owner of the secret cannot pose as the front.
@@ -199,6 +205,7 @@ impl Connector {
             role: Role::Node,
             purpose: self.purpose.clone(),
             node: self.node.rank,
+            nodes: self.node.nodes,
             host: self.node.host.clone(),
             certificate: self.node.certificate.clone(),
         };

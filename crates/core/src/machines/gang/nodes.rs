@@ -20,6 +20,17 @@ impl Gang {
         &self.lost_nodes
     }
 
+    /// How long rankrun itself stood still, if the nodes that were lost have given it up.
+    pub fn stood_still(&self) -> Option<Duration> {
+        self.stood_still
+    }
+
+    pub(super) fn know_loss(&mut self, node: NodeRank, why: String) {
+        if let Some(lost) = self.lost_nodes.iter_mut().find(|lost| lost.node == node) {
+            lost.why = why;
+        }
+    }
+
     /// Nothing more is known of the ranks that had not ended there.
     pub(super) fn lose_node(&mut self, lost: LostNode, ranks: &[Rank]) {
         for rank in ranks {

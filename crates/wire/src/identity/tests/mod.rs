@@ -406,7 +406,7 @@ fn nonce(number: std::num::NonZeroU64) -> [u8; 32] {
 }
 
 fn ask(role: Role, certificate: Option<Certificate>) -> Ask {
-    Ask { role, purpose: Purpose::Join, node: Some(NodeRank(2)), host: "hand".to_owned(), certificate }
+    Ask { role, purpose: Purpose::Join, node: Some(NodeRank(2)), nodes: None, host: "hand".to_owned(), certificate }
 }
 
 fn refusal(bytes: &[u8]) -> Option<String> {
