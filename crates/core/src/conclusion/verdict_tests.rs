@@ -611,7 +611,7 @@ fn a_rank_that_is_killed_for_its_cpu_time_is_told_so_only_if_it_has_used_it() {
         let culprit = verdict.culprit.expect("a culprit");
         (culprit.class, culprit.cause, verdict.code)
     };
-    let (class, text, code) = cause(1.98, 9);
+    let (class, text, code) = cause(1.7, 9);
     assert_eq!((class, code), (Class::Signal, ExitCode::signal(9)));
     assert_eq!(text, "killed by SIGKILL: used its CPU time limit of 2 s (ulimit -t)");
     assert_eq!(cause(1.2, 9).1, "killed by SIGKILL", "somebody else has killed it");
