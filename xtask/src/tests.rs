@@ -17,7 +17,7 @@ use crate::makers::Makers;
 use crate::{environments, packages, process, workspace};
 
 /// The black-box tests that need a Python environment; `--fast` leaves them out.
-const SUITES_WITH_PEERS: [&str; 12] = [
+const SUITES_WITH_PEERS: [&str; 13] = [
     "mpi",
     "open_mpi",
     "pmix",
@@ -26,6 +26,7 @@ const SUITES_WITH_PEERS: [&str; 12] = [
     "seeds_python",
     "failures",
     "chainermn",
+    "chaos_mpi",
     "jax",
     "matrix",
     "training",
