@@ -76,7 +76,7 @@ impl MpiWatch {
     /// Whether the look that has just become due is at a few processes only.
     fn is_brief(&self) -> bool {
         let number = self.next.unwrap_or_default().saturating_sub(1);
-        self.is_expected && (number < EARLY.len() || number % BRIEF != 0)
+        self.is_expected && (number < EARLY.len() || !number.is_multiple_of(BRIEF))
     }
 }
 
