@@ -13,7 +13,7 @@ use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Look};
 
-use super::looks::activity;
+use super::looks::{activity, left_processes};
 use super::registry::{Children, Ended, Helper, Role, status_of};
 
 /// How long a process that runs no code any more may take to its end. The kernel needs microseconds, on a busy machine
@@ -21,6 +21,23 @@ use super::registry::{Children, Ended, Helper, Role, status_of};
 const ENDING_BOUND: Duration = Duration::from_millis(500);
 
 impl Children {
+    pub(super) fn note_given_up(&mut self, ids: &[ProcessId]) -> Vec<LeftProcess> {
+        let fresh: Vec<ProcessId> = ids.iter().copied().filter(|id| !self.given_up.contains_key(id)).collect();
+        let left = left_processes(&fresh);
+        self.given_up.extend(left.iter().filter_map(|left| Some((ProcessId::of(left.pid.0)?, left.clone()))));
+        left
+    }
+
+    /// The processes that were given up and still exist.
+    pub(crate) fn given_up(&self) -> Vec<LeftProcess> {
+        let alive =
+            |id: &ProcessId| proc::process(id.pid).is_some_and(|process| process.id() == *id && process.state != 'Z');
+        let mut left: Vec<LeftProcess> =
+            self.given_up.iter().filter(|(id, _)| alive(id)).map(|(_, left)| left.clone()).collect();
+        left.sort_by_key(|left| left.pid);
+        left
+    }
+
     /// The cgroup for a process of rankrun's own, where the job has cgroups. It is removed with the job's.
     pub(crate) fn take_own_leaf(&self, helper: Helper) -> io::Result<Option<OwnedFd>> {
         self.boundary.cgroup().map(|cgroup| cgroup.make_leaf_like(helper.leaf())).transpose()

@@ -19,7 +19,7 @@ use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Change, Look};
 
-use super::looks::{Account, activity, left_processes};
+use super::looks::{Account, activity};
 use super::{Boundary, Bounded, Readers};
 
 /// The variable that carries a worker's tag.
@@ -583,23 +583,6 @@ impl Children {
         let children = self.members[slot.index()].leader.into_iter().chain(spawning);
         ids.extend(children.filter_map(|child| ProcessId::of(child.pid())));
         self.note_given_up(&ids)
-    }
-
-    pub(super) fn note_given_up(&mut self, ids: &[ProcessId]) -> Vec<LeftProcess> {
-        let fresh: Vec<ProcessId> = ids.iter().copied().filter(|id| !self.given_up.contains_key(id)).collect();
-        let left = left_processes(&fresh);
-        self.given_up.extend(left.iter().filter_map(|left| Some((ProcessId::of(left.pid.0)?, left.clone()))));
-        left
-    }
-
-    /// The processes that were given up and still exist.
-    pub(crate) fn given_up(&self) -> Vec<LeftProcess> {
-        let alive =
-            |id: &ProcessId| proc::process(id.pid).is_some_and(|process| process.id() == *id && process.state != 'Z');
-        let mut left: Vec<LeftProcess> =
-            self.given_up.iter().filter(|(id, _)| alive(id)).map(|(_, left)| left.clone()).collect();
-        left.sort_by_key(|left| left.pid);
-        left
     }
 }
 

@@ -287,11 +287,6 @@ impl Gang {
         self.hang.as_ref()
     }
 
-    /// Observations that are not evidence.
-    pub fn left_out(&self) -> LeftOut {
-        self.left_out
-    }
-
     pub fn outside(&self) -> Option<Outside> {
         self.outside.map(|(outside, _)| outside)
     }

@@ -98,3 +98,15 @@ proptest! {
         prop_assert!(found[0].0 <= now + AFTER + BETWEEN + BETWEEN, "{:?} after {:?}", found[0], now);
     }
 }
+
+#[test]
+fn a_silent_job_that_goes_on_costs_two_looks_each_time() {
+    let mut looks = 0;
+    let stall = Stall::new(spec(Action::Kill), false, s(0));
+    let found = findings(stall, s(36_000), |look, _| {
+        looks += 1;
+        vec![rank(0, Running, &format!("work a.py:{look}"))]
+    });
+    assert_eq!(found, []);
+    assert!(looks <= 120, "{looks} looks in ten hours");
+}

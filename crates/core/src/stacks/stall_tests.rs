@@ -587,17 +587,5 @@ fn looks_without_any_answer_are_tried_again() {
     assert_eq!(findings(stall, s(800), |look, _| waiting(4, look)), [(s(726), Finding::Stalled { silent: s(726) })]);
 }
 
-#[test]
-fn a_silent_job_that_goes_on_costs_two_looks_each_time() {
-    let mut looks = 0;
-    let stall = Stall::new(spec(Action::Kill), false, s(0));
-    let found = findings(stall, s(36_000), |look, _| {
-        looks += 1;
-        vec![rank(0, Running, &format!("work a.py:{look}"))]
-    });
-    assert_eq!(found, []);
-    assert!(looks <= 120, "{looks} looks in ten hours");
-}
-
 #[path = "stall_property_tests.rs"]
 mod properties;

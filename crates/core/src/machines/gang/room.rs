@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Effect, Gang, Moment};
+use super::{Effect, Gang, LeftOut, Moment};
 use crate::evidence::{Evidence, Fact, shorten};
 use crate::ids::Rank;
 
@@ -49,6 +49,11 @@ impl Passing {
 }
 
 impl Gang {
+    /// Observations that are not evidence.
+    pub fn left_out(&self) -> LeftOut {
+        self.left_out
+    }
+
     /// The evidence, with what the ranks said in passing where that belongs by its time.
     pub fn all_evidence(&self) -> Vec<Evidence> {
         let mut passing: Vec<&Evidence> =
