@@ -21,7 +21,7 @@ const EARLY: [u64; 12] = [4, 8, 12, 16, 20, 25, 30, 40, 50, 60, 70, 85];
 const FACTOR: f64 = 1.15;
 /// Of those, one in so many is at all processes of all ranks: their times double.
 const BRIEF: usize = 5;
-/// How long the ranks that are alone are waited for, when two of them are known.
+/// How long the ranks that are alone are waited for, when two of them are known, and how long they have until `--strict` ends them.
 const OTHERS: Duration = Duration::from_secs(1);
 /// The shortest time between two looks for the ends of ranks.
 const BETWEEN: Duration = Duration::from_millis(100);
@@ -149,10 +149,15 @@ impl Front {
         if alone.is_empty() {
             return;
         }
-        // The others may be a little later.
+        // The others may be a little later. What `MPI_Init` makes in /dev/shm would be left by a rank that is ended in it.
         let since = *self.mpi_watch.found.get_or_insert(now);
+        let records = self.gang.ranks();
         let ranks = alone.iter().filter_map(|group| group.ranks.count()).sum::<usize>();
-        if !has_ended && now < since + OTHERS && ranks < self.gang.ranks().len() {
+        let is_complete = match self.plan.strict {
+            true => records.iter().all(|record| record.status.is_some()),
+            false => has_ended || ranks == records.len(),
+        };
+        if !is_complete && now < since + OTHERS {
             return;
         }
         self.mpi_watch.next = None;
