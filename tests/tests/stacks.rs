@@ -116,6 +116,8 @@ fn all_threads_are_seen_and_bounds_are_kept() {
 #[test]
 fn a_thread_in_an_uninterruptible_sleep_is_seen_and_left_alone() {
     let target = Target::start(&hang(&["-O0"], "stacks-vfork"), &["vfork"]);
+    // A look that stops it on its way there waits for half of its time, which is long here.
+    wait_until(BOUND, || processes::process(target.pid()).filter(|process| process.state == 'D')).expect("it waits");
     let seen = look_until(target.pid(), |seen| {
         seen.threads.first().is_some_and(|main| main.state == ThreadState::Uninterruptible) && seen.others.len() == 1
     });
