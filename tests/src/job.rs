@@ -482,7 +482,7 @@ impl Running {
             left.extend(unheld());
         }
         let jobs: Vec<String> = jobs.into_iter().chain(self.journal_job().filter(|_| !self.is_on_host)).collect();
-        let segments = || leftovers::segments_of(&jobs);
+        let segments = || leftovers::segments_of(&jobs, since);
         if wait_until(MOMENT * slowness(), || segments().is_empty().then_some(())).is_none() {
             left.extend(segments());
         }

@@ -32,9 +32,9 @@ pub(crate) fn of_jobs(tag: &str, jobs: &[String]) -> Vec<PathBuf> {
 /// The last attempt whose segments are looked for: each makes a mistake about a name of Open MPI 5, which has 16 bits, more likely.
 const LAST_ATTEMPT: Attempt = Attempt(3);
 
-/// Segments of /dev/shm that MPI libraries have named after one of these jobs. A name of Open MPI 5 may be another job's that runs beside:
+/// Segments of /dev/shm that were made since then, and that MPI libraries have named after one of these jobs. A name of Open MPI 5 may be another job's that runs beside:
 /// then it is gone soon.
-pub(crate) fn segments_of(jobs: &[String]) -> Vec<PathBuf> {
+pub(crate) fn segments_of(jobs: &[String], since: SystemTime) -> Vec<PathBuf> {
     let names_for = |user: u32| jobs.iter().map(move |job| Names::of(&JobId(job.clone()), LAST_ATTEMPT, user));
     let is_of_job = |path: &PathBuf| {
         let owner = fs::symlink_metadata(path).map(|meta| meta.uid());
@@ -42,7 +42,8 @@ pub(crate) fn segments_of(jobs: &[String]) -> Vec<PathBuf> {
         let name = Some(name(path)).filter(|name| !is_probe(name));
         name.zip(owner.ok()).is_some_and(|(name, owner)| names_for(owner).any(|names| names.have(&name)))
     };
-    if jobs.is_empty() { Vec::new() } else { entries(Path::new("/dev/shm")).into_iter().filter(is_of_job).collect() }
+    let made = entries(Path::new("/dev/shm")).into_iter().filter(|path| is_newer(path, since));
+    if jobs.is_empty() { Vec::new() } else { made.filter(is_of_job).collect() }
 }
 
 /// Names in /dev/shm, and runtime directories of jobs, below the root of a host that has nothing else to do.
