@@ -84,7 +84,7 @@ fn ranks_without_the_variables_are_said_to_be_alone() {
 fn ranks_that_are_soon_over_are_said_to_be_alone() {
     let Some(programs) = programs() else { return };
     for program in programs {
-        for _ in 0..full_scale(20, 2) {
+        for _ in 0..full_scale(20, 1) {
             let words = |options: &[&str]| -> Vec<String> {
                 let options = options.iter().map(|word| (*word).to_owned());
                 options.chain(bare(&program)).chain([program.path.clone()]).collect()
