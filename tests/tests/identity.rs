@@ -116,11 +116,13 @@ exit $code"#
 
 #[test]
 fn two_hundred_files_of_shared_memory_are_removed_and_the_job_succeeds() {
-    // Whoever holds them for writing while they are looked for is the one who created them.
+    // Whoever holds them for writing while they are looked for is the one who created them: until all are noted.
     let held = r#"python3 -c '
 import os, time
 held = [open(f"/dev/shm/kept-{i}", "w") for i in range(200)]
-time.sleep(0.5)
+noted = os.path.dirname(os.environ["RANKRUN_SOCKET"]) + "/shm"
+while not os.path.exists(noted) or open(noted).read().count("/kept-") < 200:
+    time.sleep(0.01)
 '"#;
     // What it costs to find that out must not grow with the other processes of the machine.
     let setup = "others=$(for i in $(seq 300); do sleep 600 > /dev/null & echo $!; done)";

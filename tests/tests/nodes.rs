@@ -482,10 +482,13 @@ print(int(tensor), *sorted(networks), flush=True)
 dist.barrier()
 "#;
 
-/// Two ranks of JAX have met. gloo prints lines of its own.
-fn assert_met(ended: &Ended) {
+/// Two ranks of JAX, on two hosts, meet. gloo prints lines of its own.
+fn assert_jax_meets(jax: &Environment, front: &Host) {
+    let (python, world) = (jax.program("python"), program("jax/world.py"));
+    let job = Job::new(["-H", "node0,node1", &python, &world, "meet"]).at(front);
+    let ended = job.env("JAX_PLATFORMS", "cpu").env("PYTHONDONTWRITEBYTECODE", "1").bound(2 * BOUND).run();
     let met = ["rank 0 of 2: [0, 10] [7], 1 device", "rank 1 of 2: [0, 10] [7], 1 device"];
-    let mut lines = lines(ended);
+    let mut lines = lines(&ended);
     lines.retain(|line| line.starts_with("rank "));
     assert_eq!(lines, met, "{}", ended.stderr_text());
 }
@@ -511,10 +514,7 @@ fn hosts_whose_own_names_are_loopback_addresses_run_torch_and_jax() {
         let ended = Job::new(words).at(front).bound(2 * BOUND).run();
         assert_eq!(ended.code, Some(1), "{}", ended.stderr_text());
     }
-    let (python, world) = (jax.program("python"), program("jax/world.py"));
-    let job = Job::new(["-H", "node0,node1", &python, &world, "meet"]).at(front);
-    let ended = job.env("JAX_PLATFORMS", "cpu").env("PYTHONDONTWRITEBYTECODE", "1").bound(2 * BOUND).run();
-    assert_met(&ended);
+    assert_jax_meets(&jax, front);
     hosts.finish(MOMENT);
 }
 
@@ -542,10 +542,7 @@ fn hosts_without_ipv4_run_torch_and_jax() {
         dist.all_reduce(t); print(int(t), os.environ['MASTER_ADDR']); dist.barrier()";
     let ended = Job::new(["-H", "node0,node1", &python, "-c", sum]).at(front).bound(2 * BOUND).run();
     assert_eq!(lines(&ended), ["2 fd00:99::1"; 2], "{}", ended.stderr_text());
-    let (python, world) = (jax.program("python"), program("jax/world.py"));
-    let job = Job::new(["-H", "node0,node1", &python, &world, "meet"]).at(front);
-    let ended = job.env("JAX_PLATFORMS", "cpu").env("PYTHONDONTWRITEBYTECODE", "1").bound(2 * BOUND).run();
-    assert_met(&ended);
+    assert_jax_meets(&jax, front);
     hosts.finish(MOMENT);
 }
 

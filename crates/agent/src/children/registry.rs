@@ -664,18 +664,23 @@ mod tests {
         }
     }
 
+    /// The process `sleep` below a leader, once it is there.
+    fn daemon_of(children: &mut Children, leader: &std::process::Child) -> Process {
+        loop {
+            children.read_table();
+            let below = children.table().below(leader.id() as i32);
+            if let Some(daemon) = below.into_iter().find(|process| process.name == "sleep") {
+                return daemon.clone();
+            }
+        }
+    }
+
     #[test]
     fn a_process_that_a_worker_has_released_is_not_of_the_successor() {
         let mut children = registry();
         let mut leader = Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().expect("sh starts");
         children.add_leader(Slot(1), leader.id() as i32);
-        let daemon = loop {
-            children.read_table();
-            let below = children.table().below(leader.id() as i32).into_iter().cloned().collect::<Vec<_>>();
-            if let Some(daemon) = below.into_iter().find(|process| process.name == "sleep") {
-                break daemon;
-            }
-        };
+        let daemon = daemon_of(&mut children, &leader);
         assert_eq!(children.slot_of(&daemon), Some(Slot(1)));
         assert_eq!(children.release(Slot(1)), 1);
         children.roles.clear();
@@ -693,13 +698,7 @@ mod tests {
         let mut leader =
             Command::new("sh").args(["-c", "RANKRUN_WORKER=tag-0 setsid sleep 60 & wait"]).spawn().expect("sh starts");
         children.add_leader(Slot(1), leader.id() as i32);
-        let daemon = loop {
-            children.read_table();
-            let below = children.table().below(leader.id() as i32).into_iter().cloned().collect::<Vec<_>>();
-            if let Some(daemon) = below.into_iter().find(|process| process.name == "sleep") {
-                break daemon;
-            }
-        };
+        let daemon = daemon_of(&mut children, &leader);
         assert_eq!(children.attribute(&daemon), Some(Slot(1)));
         for pid in [daemon.pid, leader.id() as i32] {
             ProcessRef::open(pid).expect("it lives").signal(signal::SIGKILL).expect("it can be killed");

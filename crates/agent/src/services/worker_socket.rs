@@ -424,8 +424,17 @@ mod tests {
     use super::*;
     use crate::children::Boundary;
 
-    #[test]
-    fn the_last_words_behind_much_that_does_not_count_are_read() {
+    /// A worker socket, and this process as the leader of slot 0.
+    struct Bench {
+        /// Is removed when it is dropped.
+        directory: tempfile::TempDir,
+        poller: Poller,
+        children: Children,
+        workers: WorkerSocket,
+        path: PathBuf,
+    }
+
+    fn bench() -> Bench {
         let directory = tempfile::tempdir().expect("a directory");
         let poller = Poller::new().expect("a poller");
         let boundary = Boundary::choose(&JobId("test".to_owned()), Some("subreaper"));
@@ -434,6 +443,12 @@ mod tests {
         children.add_leader(Slot(0), std::process::id() as i32);
         let mut workers = WorkerSocket::default();
         let path = workers.open(directory.path(), false, &poller).socket.expect("a socket");
+        Bench { directory, poller, children, workers, path }
+    }
+
+    #[test]
+    fn the_last_words_behind_much_that_does_not_count_are_read() {
+        let Bench { directory: _directory, poller, children, mut workers, path } = bench();
         let mut client = UnixStream::connect(path).expect("it listens");
         let filler = format!("{{\"type\":\"of the future\",\"x\":\"{}\"}}\n", "x".repeat(60_000));
         client.write_all(filler.repeat(2).as_bytes()).expect("a socket takes 200 KiB");
@@ -445,14 +460,7 @@ mod tests {
 
     /// What a process that belongs to slot 0 can still say when `begin` has given the slot to another worker.
     fn said_after(begin: impl Fn(&mut WorkerSocket)) -> Vec<Received> {
-        let directory = tempfile::tempdir().expect("a directory");
-        let poller = Poller::new().expect("a poller");
-        let boundary = Boundary::choose(&JobId("test".to_owned()), Some("subreaper"));
-        let mut children = Children::new(JobId("test".to_owned()), boundary);
-        children.begin(["tag".to_owned()]);
-        children.add_leader(Slot(0), std::process::id() as i32);
-        let mut workers = WorkerSocket::default();
-        let path = workers.open(directory.path(), false, &poller).socket.expect("a socket");
+        let Bench { directory: _directory, poller, children, mut workers, path } = bench();
         let abort = b"{\"type\":\"abort\",\"code\":3}\n";
         let mut early = UnixStream::connect(&path).expect("it listens");
         early.write_all(abort).expect("it is read");
