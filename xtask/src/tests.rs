@@ -39,6 +39,13 @@ const TESTS_PER_CPU: usize = 3;
 /// The black-box tests that run once more under load.
 const SUITES_UNDER_LOAD: [&str; 4] = ["containment", "output", "mpi", "matrix"];
 
+/// Segments whose names do not tell their job, of Intel MPI and UCX: one that a rank makes in the moment in which it is killed stays,
+/// and the report of the job names it (docs/containment.md).
+const NAMES_OF_NO_JOB: [&str; 2] = ["/dev/shm/Intel_MPI_", "/dev/shm/ucx_shm_posix_"];
+
+/// As many of them may stay in a whole run. One or two were seen.
+const MOST_OF_NO_JOB: usize = 8;
+
 /// Which tests are run.
 #[derive(Clone, Copy)]
 enum Selection<'a> {
@@ -227,7 +234,8 @@ fn conclude(sound: bool, totals: Totals, before: &Leftovers, makers: &Makers) ->
         println!("left behind: {}", makers.describe(thing));
     }
     println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
-    if !left.is_empty() {
+    let unknown = left.iter().filter(|thing| NAMES_OF_NO_JOB.iter().any(|name| thing.starts_with(name))).count();
+    if left.len() > unknown || unknown > MOST_OF_NO_JOB {
         bail!("the tests left {} things behind", left.len());
     }
     if totals.skipped > 0 && workspace::is_ci() {
