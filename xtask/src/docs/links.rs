@@ -22,7 +22,13 @@ const SKIPPED: [&str; 3] = ["target", ".git", ".venv"];
 pub(crate) fn check(faults: &mut Vec<String>) -> Result<()> {
     let mut pages = Vec::new();
     collect(&workspace::root(), &mut pages)?;
+    let site = fs::read_to_string(workspace::root().join("mkdocs.yml")).context("cannot read mkdocs.yml")?;
     for page in pages {
+        if let Ok(of_site) = page.strip_prefix(workspace::root().join("docs"))
+            && !site.contains(&format!(": {}\n", of_site.display()))
+        {
+            faults.push(format!("docs/{}: the site does not list it (mkdocs.yml, nav)", of_site.display()));
+        }
         let text = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
         let name = page.strip_prefix(workspace::root()).unwrap_or(&page).display().to_string();
         for (number, target) in links(&text) {
