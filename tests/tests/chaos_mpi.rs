@@ -190,6 +190,24 @@ fn misfortune(seed: u64, notes: &mut Vec<String>, programs: &[(&str, String)]) {
     assert!(left.is_empty() || !is_front_killed, "nobody was there to name {left:?}");
 }
 
+#[test]
+fn a_stop_in_the_moment_in_which_ranks_of_intel_mpi_make_segments_leaves_none() {
+    let Some(programs) = programs().filter(|_| can_mount()) else { return };
+    let (_, program) = programs.iter().find(|(name, _)| *name == "Intel MPI").expect("it is one of them");
+    let tiers = Tier::available();
+    for seed in seeds(full_scale(400, 8)) {
+        let mut random = Random::new(seed);
+        let tier = tiers[seed as usize % tiers.len()];
+        let private = Private::start(tier, &["-n", "3", program]);
+        // The first rank makes the first segment; the others make theirs within the next two milliseconds or so.
+        let _ = wait_until(BOUND, || (0..100).any(|_| !private.names().is_empty()).then_some(()));
+        pause(Duration::from_micros(random.below(2000)));
+        processes::send(private.running.front(), Signal::TERM);
+        let (ended, left) = private.finish();
+        assert_eq!(left, Vec::<String>::new(), "seed {seed}, {tier:?}: {}", ended.stderr_text());
+    }
+}
+
 /// For whoever plays many seeds: a file that was named is no failure.
 fn show(line: &str) {
     if let Some(path) = std::env::var_os("RANKRUN_TEST_NOTES") {

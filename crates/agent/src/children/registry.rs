@@ -78,6 +78,8 @@ struct Member {
     leaf: Option<String>,
     /// The processes that a pause has stopped.
     paused: Vec<ProcessRef>,
+    /// We have frozen its cgroup.
+    is_frozen: bool,
     account: Account,
 }
 
@@ -211,6 +213,10 @@ impl Children {
         let Some(name) = self.members[slot.index()].leaf.take() else { return };
         self.by_leaf.remove(&name);
         let Some(cgroup) = self.boundary.cgroup() else { return };
+        if std::mem::take(&mut self.members[slot.index()].is_frozen) {
+            // The next worker in it would never start.
+            let _ = cgroup.freeze_leaf(&name, false);
+        }
         if reuse && cgroup.is_leaf_empty(&name).unwrap_or(false) {
             self.free_leaves.push(name);
         } else {
@@ -513,11 +519,16 @@ impl Children {
 
     /// Stops all of these workers, or lets them go on.
     pub(crate) fn freeze(&mut self, slots: &[Slot], frozen: bool) {
-        let is_frozen_by_cgroup = |slot: &&Slot| match (&self.boundary, &self.members[slot.index()].leaf) {
-            (Boundary::Cgroup(cgroup), Some(leaf)) => cgroup.freeze_leaf(leaf, frozen).is_ok(),
-            (Boundary::Cgroup(_) | Boundary::Subreaper { .. }, _) => false,
-        };
-        let rest: Vec<Slot> = slots.iter().filter(|slot| !is_frozen_by_cgroup(slot)).copied().collect();
+        let mut rest = Vec::new();
+        for &slot in slots {
+            let member = &mut self.members[slot.index()];
+            match (&self.boundary, &member.leaf) {
+                (Boundary::Cgroup(cgroup), Some(leaf)) if cgroup.freeze_leaf(leaf, frozen).is_ok() => {
+                    member.is_frozen = frozen;
+                }
+                (Boundary::Cgroup(_) | Boundary::Subreaper { .. }, _) => rest.push(slot),
+            }
+        }
         if frozen {
             self.stop(&rest);
             return;

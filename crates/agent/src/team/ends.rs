@@ -79,7 +79,7 @@ impl Team {
     pub(super) fn leader_changed(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, change: Change) {
         let worker = self.machine.id(slot);
         match change {
-            Change::Stopped { signal } if !self.frozen => {
+            Change::Stopped { signal } if !self.frozen && !self.orders.holds(slot) => {
                 hands.outbox.push(ToFront::Stopped { worker, signal, at: now });
             }
             Change::Continued if !self.frozen => hands.outbox.push(ToFront::Continued { worker, at: now }),

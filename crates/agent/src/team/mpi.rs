@@ -23,6 +23,7 @@ impl Team {
     /// A rank's PMI socket is ready.
     pub(crate) fn pmi_ready(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, event: Ready) {
         hands.traffic = Some(now);
+        self.hold_while_orders_wait(hands, slot);
         let news = self.pmi.as_mut().map(|pmi| pmi.ready(slot, event, &hands.poller));
         self.mpi_news(hands, now, news.unwrap_or_default());
     }
