@@ -128,6 +128,7 @@ fn of_job(gang: &Gang, circumstances: Circumstances<'_>) -> String {
         Some(Outside::GuardLost) => format!("the guard of node {node} was killed"),
         Some(Outside::WireUpLost) => format!("cannot connect the ranks of Open MPI: {}", gang.why_wire_up_lost()),
         None if code == ExitCode::LEFT_BEHIND => "processes of the job are left".to_owned(),
+        None if code == ExitCode::INTERNAL => "rankrun itself failed: how its ranks ended is not known".to_owned(),
         None if output == OutputFate::Written => "every rank succeeded".to_owned(),
         None => "the job succeeded, but not all of its output could be written".to_owned(),
     }
@@ -188,8 +189,7 @@ mod tests {
     use crate::status::WorkerStatus;
     use crate::verdict::verdict;
 
-    /// A job of three ranks that is ended because it has stalled.
-    fn stalled(odd: Option<OddRank>) -> (Verdict, String) {
+    fn gang(ranks: u32) -> Gang {
         let rules = Rules {
             grace_failure: Duration::from_secs(5),
             grace_outside: Duration::from_secs(25),
@@ -197,7 +197,12 @@ mod tests {
             keep_going: false,
             terminal: None,
         };
-        let mut gang = Gang::new(3, rules);
+        Gang::new(ranks, rules)
+    }
+
+    /// A job of three ranks that is ended because it has stalled.
+    fn stalled(odd: Option<OddRank>) -> (Verdict, String) {
+        let mut gang = gang(3);
         let mut feed = |seconds: u64, event| gang.handle(Duration::from_secs(seconds), event, &mut Vec::new());
         (0..3).for_each(|rank| feed(0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) }));
         feed(9, Event::Hang(Hang { silent: Duration::from_secs(8), odd }));
@@ -208,6 +213,21 @@ mod tests {
             Circumstances { code: verdict.code, output: OutputFate::Written, node: "a", why_lost: None };
         let text = headline(&verdict, &gang, circumstances);
         (verdict, text)
+    }
+
+    #[test]
+    fn without_the_end_of_every_rank_there_is_no_success() {
+        let mut gang = gang(2);
+        let ended = |rank| Event::Ended { rank: Rank(rank), status: WorkerStatus::Exited { code: 0 } };
+        gang.handle(Duration::from_secs(1), ended(0), &mut Vec::new());
+        let concluded = verdict(&gang);
+        assert_eq!((concluded.code, concluded.class), (ExitCode::INTERNAL, Some(Class::LauncherLost)));
+        let circumstances =
+            Circumstances { code: concluded.code, output: OutputFate::Written, node: "a", why_lost: None };
+        let text = headline(&concluded, &gang, circumstances);
+        assert_eq!(text, "rankrun itself failed: how its ranks ended is not known");
+        gang.handle(Duration::from_secs(2), ended(1), &mut Vec::new());
+        assert_eq!(verdict(&gang).code, ExitCode::SUCCESS);
     }
 
     #[test]

@@ -172,6 +172,10 @@ pub fn verdict(gang: &Gang) -> Verdict {
             (outside.code(), Some(outside.class()), None, Some(first.clone()))
         }
         (None, Some(first)) => (first.code, Some(first.class), Some(first.clone()), None),
+        // Whatever rankrun failed at: without the end of every rank there is no success.
+        (None, None) if gang.ranks().iter().any(|record| record.status.is_none()) => {
+            (ExitCode::INTERNAL, Some(Class::LauncherLost), None, None)
+        }
         (None, None) => (ExitCode::SUCCESS, None, None, None),
     };
     let decided = culprit.as_ref().or(interrupted.as_ref());

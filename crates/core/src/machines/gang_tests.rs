@@ -94,6 +94,7 @@ fn exit_without_finalize_counts_only_while_a_sibling_is_in_mpi() {
 
     feed(&mut finished, 500, mpi(1, MpiEvent::Finalized));
     assert_eq!(feed(&mut finished, 1010, Event::Tick), []);
+    feed(&mut finished, 1020, exit(1, 0));
     assert_eq!(verdict(&finished).code, ExitCode(0));
 }
 
