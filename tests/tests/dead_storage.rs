@@ -112,7 +112,7 @@ const FAILS: [&str; 5] = ["-n", "2", "/bin/sh", "-c", "exit 3"];
 const WRITES: [&str; 5] = ["-n", "1", "/bin/sh", "-c", "echo x; exit 3"];
 
 /// The six places of the promise, and others.
-const CASES: [Case; 12] = [
+const CASES: [Case; 13] = [
     Case {
         name: "HOME",
         make: |dead| dead.job(&FAILS).env("HOME", dead.path()).env_remove("XDG_STATE_HOME"),
@@ -173,6 +173,13 @@ const CASES: [Case; 12] = [
             let writes = ["--output", "grouped", "-n", "2", "/bin/sh", "-c", "seq 1000000; exit 3"];
             dead.job(&writes).env("TMPDIR", dead.path())
         },
+        code: 3,
+        has_report: Some(true),
+        blamed: "",
+    },
+    Case {
+        name: "XDG_RUNTIME_DIR",
+        make: |dead| dead.job(&FAILS).env("XDG_RUNTIME_DIR", dead.path()),
         code: 3,
         has_report: Some(true),
         blamed: "",

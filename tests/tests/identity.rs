@@ -219,6 +219,20 @@ time.sleep(600)
 exit $?"#;
 
 #[test]
+fn what_is_no_plain_file_of_the_user_is_listed_and_a_probe_with_bytes_in_it_is_not_removed() {
+    let beside = r#"until [ -e up ]; do sleep 0.01; done; echo precious > /dev/shm/open_mpi.0010; touch go"#;
+    let rank = r#"mkdir /dev/shm/directory; exec 3> /dev/shm/directory/file; mkfifo /dev/shm/fifo; ln -s x /dev/shm/link
+setpriv --reuid 65534 --clear-groups sh -c 'exec 4> /dev/shm/of-nobody; sleep 2' &
+touch up; until [ -e go ]; do sleep 0.01; done; wait; exit 3"#;
+    let Some((ended, report)) = with_shared_memory_of_its_own("", beside, rank) else { return };
+    let names = ["directory", "fifo", "link", "of-nobody", "open_mpi.0010"];
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr_text());
+    assert_eq!(ended.stdout_text().lines().collect::<Vec<_>>(), names, "{}", ended.stderr_text());
+    let paths = names.map(|name| format!("/dev/shm/{name}"));
+    assert_eq!(report["left"]["shared_memory_doubtful"], serde_json::json!(paths), "{report}");
+}
+
+#[test]
 fn shared_memory_that_a_lost_agent_has_not_seen_is_removed_by_its_guard_or_named() {
     for then in ["", "kill -KILL $agent"] {
         let beside = format!(

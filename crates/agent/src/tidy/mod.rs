@@ -1,5 +1,6 @@
 //! Removes what a job leaves on a node besides processes: directories, shared memory, cgroups.
 
+mod mounts;
 mod remains;
 mod runtime;
 mod search;

@@ -20,6 +20,8 @@ use rankrun_core::JobId;
 use rankrun_sys::shm;
 use rustix::fs::FlockOperation;
 
+use super::mounts::is_away;
+
 /// How often to make a directory again if `rankrun clean` has removed it before it was locked.
 const TRIES: u32 = 10;
 /// Symbolic links that are followed on the way to a directory, as many as the kernel follows.
@@ -34,8 +36,10 @@ const PUBLIC: [&str; 2] = ["/tmp", "/dev/shm"];
 pub fn bases() -> Vec<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let [tmp, shm] = PUBLIC.map(|public| Path::new(public).join(format!("rankrun-{uid}")));
-    // A path that is not absolute is to be ignored (XDG Base Directory Specification).
-    let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|directory| directory.is_absolute());
+    // A path that is not absolute is to be ignored, and the directory must be on a local file system (XDG Base Directory
+    // Specification): one that does not answer would hold whoever removes the job's directory.
+    let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let session = session.filter(|directory| directory.is_absolute() && !is_away(directory));
     [Some(tmp), session.map(|directory| directory.join("rankrun")), Some(shm)].into_iter().flatten().collect()
 }
 
@@ -194,7 +198,8 @@ pub(super) fn parse_notes(list: &[u8]) -> HashMap<OsString, shm::File> {
         let Some(inode) = std::str::from_utf8(&line[..space]).ok().and_then(|inode| inode.parse().ok()) else {
             continue;
         };
-        let (path, file) = (OsString::from_vec(line[space + 1..].to_vec()), shm::File { inode, owner });
+        let (path, file) =
+            (OsString::from_vec(line[space + 1..].to_vec()), shm::File { inode, owner, is_directory: false });
         if !is_taken_back {
             noted.insert(path, file);
         } else if noted.get(&path) == Some(&file) {

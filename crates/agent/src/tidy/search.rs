@@ -89,9 +89,16 @@ pub fn own_names(job: &JobId, last: Attempt) -> Names {
     Names::of(job, last, rustix::process::geteuid().as_raw())
 }
 
-/// Whether a path of /dev/shm is the job's by its name.
+/// Whether a path of /dev/shm is the job's by its name. A probe of Open MPI has no job in its name, and is empty: who has written
+/// to a file of that name is somebody else.
 pub(super) fn has_own_name(names: &Names, path: &OsStr) -> bool {
-    Path::new(path).file_name().and_then(OsStr::to_str).is_some_and(|name| names.have(name))
+    let name = Path::new(path).file_name().and_then(OsStr::to_str);
+    name.is_some_and(|name| names.have(name) && (!segments::is_probe(name) || shm::is_empty(path)))
+}
+
+/// Whether a path of /dev/shm has the name of a probe of Open MPI.
+pub(super) fn is_probe(path: &OsStr) -> bool {
+    Path::new(path).file_name().and_then(OsStr::to_str).is_some_and(segments::is_probe)
 }
 
 /// Attempts of other jobs whose segments are known: a job that runs beside rarely has more.

@@ -29,7 +29,7 @@ use rankrun_wire::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::runtime::SHARED_MEMORY;
-use super::search::{MAX_DOUBTFUL, has_own_name, is_segment_of, names_of_others};
+use super::search::{MAX_DOUBTFUL, has_own_name, is_probe, is_segment_of, names_of_others};
 
 /// New names for which no holder has been found yet. A job that makes more at a time (a DataLoader that makes and
 /// removes thousands) loses the oldest, which it has most likely removed itself.
@@ -210,6 +210,14 @@ fn worked() -> Duration {
     }
 }
 
+/// The name in /dev/shm of a path: itself, or the directory that it is below.
+fn entry_of(path: &OsStr) -> Option<OsString> {
+    let path = Path::new(path);
+    path.ancestors()
+        .find(|above| above.parent() == Some(Path::new(shm::DIRECTORY)))
+        .map(|entry| entry.as_os_str().to_owned())
+}
+
 fn wait(waker: &Waker, signals: Option<&SignalFd>, time: Option<Duration>) {
     let timeout = time.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) });
     let mut fds = vec![PollFd::new(waker, PollFlags::IN)];
@@ -324,7 +332,9 @@ impl Watch {
         self.pending.retain(|path, _| files.contains_key(path));
         for (path, file) in &files {
             let is_new = self.seen.get(path) != Some(file) && self.noted.get(path) != Some(file);
-            if is_new && file.owner == self.user && self.pending.len() < MAX_PENDING {
+            // A rank of root may become another user.
+            let is_possible = file.owner == self.user || self.user == 0;
+            if is_new && is_possible && self.pending.len() < MAX_PENDING {
                 self.pending.insert(path.clone(), 0);
             }
         }
@@ -378,17 +388,17 @@ impl Watch {
         self.not_before = now + pause;
     }
 
-    /// The pending files that one of these processes of the job can write to.
+    /// The pending files that one of these processes of the job can write to. What is only listed is doubtful: what it can only read, what
+    /// belongs to another user, and a directory in which it has a file.
     fn held_for_writing(&mut self, pids: Vec<i32>) -> HashSet<OsString> {
         let mut created = HashSet::new();
         for held in pids.into_iter().filter_map(shm::held_by).flatten() {
-            if !self.pending.contains_key(&held.path) {
-                continue;
-            }
-            if held.writable {
-                created.insert(held.path);
+            let Some(path) = entry_of(&held.path).filter(|path| self.pending.contains_key(path)) else { continue };
+            let is_own = self.seen.get(&path).is_some_and(|file| file.owner == self.user);
+            if held.writable && is_own && path == held.path {
+                created.insert(path);
             } else if self.doubtful.len() < MAX_DOUBTFUL {
-                self.doubtful.insert(held.path);
+                self.doubtful.insert(path);
             }
         }
         created
@@ -485,7 +495,9 @@ impl Watch {
         self.has_news = true;
         self.look(false);
         self.check_outside();
-        let noted = std::mem::take(&mut self.noted);
+        let mut noted = std::mem::take(&mut self.noted);
+        // Somebody may have written to a file of that name after it was seen empty.
+        noted.retain(|path, _| !is_probe(path) || shm::is_empty(path));
         let doubtful = self.in_doubt(&noted);
         let created = match self.policy {
             CleanShm::Job => shm::unlink_unused(noted),
@@ -524,7 +536,7 @@ impl Watch {
             return HashMap::new();
         }
         let traces = |path: &OsString, file: &File| Traces {
-            is_of_user: file.owner == self.user,
+            is_of_user: file.owner == self.user || self.doubtful.contains(path),
             is_new: self.before.get(path) != Some(file) || self.listed.get(path) == Some(file),
             was_written: false,
             was_held_outside: self.doubtful.contains(path),
@@ -533,7 +545,10 @@ impl Watch {
         let is_others = |path: &OsString, file: &File| {
             noted.get(path) == Some(file) || (self.foreign.get(path) == Some(file) && !self.doubtful.contains(path))
         };
-        let files = shm::files().into_iter().filter(|(path, file)| !is_others(path, file));
+        // A directory that nobody was seen to use may be anybody's.
+        let is_unused_directory = |path: &OsString, file: &File| file.is_directory && !self.doubtful.contains(path);
+        let files = shm::files().into_iter();
+        let files = files.filter(|(path, file)| !is_others(path, file) && !is_unused_directory(path, file));
         files.filter(|(path, file)| fate(traces(path, file)) == Fate::List).collect()
     }
 }

@@ -18,6 +18,7 @@ pub const DIRECTORY: &str = "/dev/shm";
 pub struct File {
     pub inode: u64,
     pub owner: u32,
+    pub is_directory: bool,
 }
 
 /// What is there now, by path.
@@ -40,19 +41,24 @@ pub fn appeared_since(since: SystemTime) -> HashMap<OsString, File> {
     let changed = |meta: &Metadata| {
         SystemTime::UNIX_EPOCH + Duration::new(meta.ctime().unsigned_abs(), meta.ctime_nsec().unsigned_abs() as u32)
     };
-    let is_new = |meta: &Metadata| meta.is_file() && meta.created().unwrap_or_else(|_| changed(meta)) >= since;
+    let is_new = |meta: &Metadata| !meta.is_dir() && meta.created().unwrap_or_else(|_| changed(meta)) >= since;
     let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
     let new = entries.filter_map(|entry| Some((entry.path().into_os_string(), entry.metadata().ok().filter(is_new)?)));
     new.map(|(path, meta)| (path, file(&meta))).filter(|(_, file)| file.owner == user).collect()
 }
 
-/// What is at a path now, if it is a file of /dev/shm.
+/// What is at a path now.
 pub fn file_at(path: &OsStr) -> Option<File> {
-    std::fs::symlink_metadata(path).ok().filter(Metadata::is_file).as_ref().map(file)
+    std::fs::symlink_metadata(path).ok().as_ref().map(file)
+}
+
+/// Whether a file with no bytes is at a path now.
+pub fn is_empty(path: &OsStr) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == 0)
 }
 
 fn file(meta: &Metadata) -> File {
-    File { inode: meta.ino(), owner: meta.uid() }
+    File { inode: meta.ino(), owner: meta.uid(), is_directory: meta.is_dir() }
 }
 
 /// How a process holds a file.
