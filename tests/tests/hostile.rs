@@ -307,6 +307,16 @@ fn a_sandbox_that_refuses_a_clock_costs_nothing() {
 }
 
 #[test]
+fn the_users_soft_limit_on_cpu_time_is_that_of_the_ranks_and_does_not_end_rankrun() {
+    // What the front has is seen by a rank, whose parent's parent's parent it is.
+    let shown = r#"ulimit -St; up=$$; for i in 1 2 3; do up=$(awk '/^PPid/ { print $2 }' /proc/$up/status); done
+awk '/^Max cpu time/ { print $4 == $5 }' /proc/$up/limits"#;
+    let script = format!("ulimit -St 77; exec {} -n 1 sh -c \"$0\"", rankrun().display());
+    let ended = Job::of_program("sh", ["-c", &script, shown]).run();
+    assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(0), "77\n1\n"), "{}", ended.stderr_text());
+}
+
+#[test]
 fn a_limit_that_leaves_no_room_for_rankrun_is_named_and_a_small_stack_stays_the_ranks() {
     let rankrun = rankrun().display().to_string();
     let limited = |limit: &str| {

@@ -12,6 +12,8 @@ const MEMORY_LEAST: usize = 3 << 19;
 
 /// The user's limit on the stack, where ours was raised.
 static USERS_STACK: OnceLock<libc::rlimit> = OnceLock::new();
+/// The same for CPU time.
+static USERS_CPU: OnceLock<libc::rlimit> = OnceLock::new();
 
 /// The hard limit on the CPU time of a process, which may have ended and is not reaped; `None` if there is none.
 pub fn cpu_time_of(pid: i32) -> Option<Duration> {
@@ -37,7 +39,7 @@ impl std::fmt::Debug for Limit {
 /// The limits that a child must put back, in the child's order.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    entries: [Option<Limit>; 4],
+    entries: [Option<Limit>; 5],
 }
 
 impl Limits {
@@ -120,8 +122,8 @@ fn pair(value: libc::rlimit) -> Pair {
     (known(value.rlim_cur), known(value.rlim_max))
 }
 
-/// Makes sure that this program has room for itself: raises its soft limit on the stack if that is small. To be called before
-/// anything that needs much of either.
+/// Makes sure that this program has room for itself: raises its soft limit on the stack if that is small, and that on CPU time, by which
+/// the kernel would end it with SIGXCPU. To be called before anything that needs much of either.
 ///
 /// # Errors
 ///
@@ -135,6 +137,13 @@ pub fn ensure_room() -> Result<(), String> {
             // Set once: this is called once.
             let _ = USERS_STACK.set(stack);
         }
+    }
+    let cpu = raw(libc::RLIMIT_CPU as i32);
+    let new = libc::rlimit { rlim_cur: cpu.rlim_max, rlim_max: cpu.rlim_max };
+    // SAFETY: the struct is initialised.
+    if cpu.rlim_cur < cpu.rlim_max && unsafe { libc::setrlimit(libc::RLIMIT_CPU, &new) } == 0 {
+        // As said above.
+        let _ = USERS_CPU.set(cpu);
     }
     let stack = raw(libc::RLIMIT_STACK as i32).rlim_cur;
     if stack < STACK_LEAST {
@@ -176,6 +185,7 @@ fn raw(resource: i32) -> libc::rlimit {
 pub fn raise_open_files() -> io::Result<Limits> {
     let mut limits = Limits::default();
     limits.entries[0] = USERS_STACK.get().map(|users| Limit { resource: libc::RLIMIT_STACK as i32, value: *users });
+    limits.entries[2] = USERS_CPU.get().map(|users| Limit { resource: libc::RLIMIT_CPU as i32, value: *users });
     let old = raw(libc::RLIMIT_NOFILE as i32);
     if old.rlim_cur >= old.rlim_max {
         return Ok(limits);
@@ -197,7 +207,7 @@ mod tests {
     fn each_limit_is_set_once_whatever_was_there_before() {
         let all = [Resource::OpenFiles, Resource::Stack, Resource::Core, Resource::LockedMemory];
         let open_files = Limit { resource: Resource::OpenFiles.number(), value: raw(Resource::OpenFiles.number()) };
-        for entries in [[None; 4], [None, Some(open_files), None, None]] {
+        for entries in [[None; 5], [None, Some(open_files), None, None, None]] {
             let mut limits = Limits { entries };
             all.into_iter().for_each(|resource| limits.set_soft(resource, Some(1)));
             let mut set: Vec<i32> = limits.entries().map(|limit| limit.resource).collect();
