@@ -233,6 +233,23 @@ touch up; until [ -e go ]; do sleep 0.01; done; wait; exit 3"#;
 }
 
 #[test]
+fn a_semaphore_whose_first_name_the_library_has_removed_is_known_to_be_the_ranks() {
+    let rank = r#"exec python3 -c '
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.sem_open.restype = ctypes.c_void_p
+assert libc.sem_open(b"/mine", os.O_CREAT, 0o600, 1)
+noted = os.path.dirname(os.environ["RANKRUN_SOCKET"]) + "/shm"
+while not os.path.exists(noted):
+    time.sleep(0.01)
+os._exit(3)
+'"#;
+    let Some((ended, report)) = with_shared_memory_of_its_own("", "", rank) else { return };
+    assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(3), ""), "{}", ended.stderr_text());
+    assert_eq!(report["left"]["shared_memory"], serde_json::json!(["/dev/shm/sem.mine"]), "{report}");
+}
+
+#[test]
 fn shared_memory_that_a_lost_agent_has_not_seen_is_removed_by_its_guard_or_named() {
     for then in ["", "kill -KILL $agent"] {
         let beside = format!(

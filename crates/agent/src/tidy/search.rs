@@ -185,11 +185,12 @@ fn write_held(guard: i32, except: i32, pipe: OwnedFd) -> io::Result<()> {
     let table = Snapshot::take();
     let job: HashSet<i32> =
         table.below(guard).iter().map(|process| process.pid).filter(|pid| ![own, except].contains(pid)).collect();
-    let mut held: HashMap<OsString, shm::File> = HashMap::new();
+    let mut held: HashMap<u64, (OsString, shm::File)> = HashMap::new();
+    let files: HashMap<u64, _> = shm::files().into_iter().map(|(path, file)| (file.inode, (path, file))).collect();
     for pid in &job {
         for held_file in shm::held_by(*pid).unwrap_or_default().into_iter().filter(|held| held.writable) {
-            if let Some(file) = shm::file_at(&held_file.path) {
-                held.insert(held_file.path, file);
+            if let Some(file) = files.get(&held_file.inode) {
+                held.insert(held_file.inode, file.clone());
             }
         }
     }
@@ -198,11 +199,11 @@ fn write_held(guard: i32, except: i32, pipe: OwnedFd) -> io::Result<()> {
     }
     for process in table.iter().filter(|process| !job.contains(&process.pid) && ![own, except].contains(&process.pid)) {
         for held_file in shm::held_by(process.pid).unwrap_or_default() {
-            held.remove(&held_file.path);
+            held.remove(&held_file.inode);
         }
     }
     let mut pipe = std::fs::File::from(pipe);
-    for (path, file) in held {
+    for (path, file) in held.into_values() {
         let mut line = format!("{} ", file.inode).into_bytes();
         line.extend_from_slice(path.as_bytes());
         line.push(b'\n');

@@ -22,7 +22,7 @@ use rankrun_core::job::CleanShm;
 use rankrun_core::segments::{Fate, Names, Traces, fate};
 use rankrun_sys::poll::Waker;
 use rankrun_sys::proc::{self, Snapshot};
-use rankrun_sys::shm::{self, File, Held};
+use rankrun_sys::shm::{self, File};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::watched::{self, Watched};
 use rankrun_wire::Memory;
@@ -354,8 +354,11 @@ impl Watch {
             let leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
             names.set_processes(leaders.iter().copied().collect());
         }
-        // A name says it at once, whoever holds the file.
-        let mut created: HashSet<OsString> = self.pending.keys().filter(|path| self.is_named(path)).cloned().collect();
+        // A name says it at once, whoever holds the file, and so does another name that the file has had.
+        let known: HashSet<u64> = self.noted.values().map(|file| file.inode).collect();
+        let is_known = |path: &OsString| self.seen.get(path).is_some_and(|file| known.contains(&file.inode));
+        let is_ours = |path: &&OsString| self.is_named(path) || is_known(path);
+        let mut created: HashSet<OsString> = self.pending.keys().filter(is_ours).cloned().collect();
         if created.len() < self.pending.len() {
             created.extend(self.held_for_writing(proc::own_children()));
         }
@@ -392,16 +395,26 @@ impl Watch {
     /// belongs to another user, and a directory in which it has a file.
     fn held_for_writing(&mut self, pids: Vec<i32>) -> HashSet<OsString> {
         let mut created = HashSet::new();
+        let names = self.names_by_inode(self.pending.keys());
         for held in pids.into_iter().filter_map(shm::held_by).flatten() {
-            let Some(path) = entry_of(&held.path).filter(|path| self.pending.contains_key(path)) else { continue };
+            let itself = names.get(&held.inode).cloned();
+            let above = || entry_of(&held.path).filter(|path| self.pending.contains_key(path));
+            let is_itself = itself.is_some();
+            let Some(path) = itself.or_else(above) else { continue };
             let is_own = self.seen.get(&path).is_some_and(|file| file.owner == self.user);
-            if held.writable && is_own && path == held.path {
+            if held.writable && is_own && is_itself {
                 created.insert(path);
             } else if self.doubtful.len() < MAX_DOUBTFUL {
                 self.doubtful.insert(path);
             }
         }
         created
+    }
+
+    /// The names of files by their inodes: a process may have opened one by another name.
+    fn names_by_inode<'a>(&self, paths: impl Iterator<Item = &'a OsString>) -> HashMap<u64, OsString> {
+        let file = |path: &OsString| self.noted.get(path).or_else(|| self.seen.get(path));
+        paths.filter_map(|path| Some((file(path)?.inode, path.clone()))).collect()
     }
 
     /// Notes the files at once: the search for other holders takes time, and we may be killed meanwhile.
@@ -430,19 +443,21 @@ impl Watch {
         let job: HashSet<i32> = table.below(self.agent).iter().map(|process| process.pid).chain([self.agent]).collect();
         let outside = table.iter().filter(|process| !job.contains(&process.pid));
         let mut shared: HashSet<OsString> = HashSet::new();
+        let names = self.names_by_inode(created.iter().chain(&unclaimed));
         for process in outside {
             let held = shm::held_by(process.pid).unwrap_or_default().into_iter();
-            let is_wanted =
-                |held: &Held| created.contains(&held.path) || held.writable && unclaimed.contains(&held.path);
-            let held: Vec<Held> = held.filter(is_wanted).collect();
+            let named = held.filter_map(|held| Some((names.get(&held.inode)?, held.writable)));
+            let held: Vec<&OsString> =
+                named.filter(|(path, writable)| *writable || created.contains(*path)).map(|(path, _)| path).collect();
             // The table changed while it was read: a process that has just lost its parent seems to be outside.
             if held.is_empty() || self.is_below_agent(process.pid) {
                 continue;
             }
-            let (common, foreign): (Vec<Held>, Vec<Held>) = held.into_iter().partition(|it| created.contains(&it.path));
-            shared.extend(common.into_iter().map(|held| held.path));
-            let file = |held: Held| Some((self.seen.get(&held.path).copied()?, held.path));
-            self.foreign.extend(foreign.into_iter().filter_map(file).map(|(file, path)| (path, file)));
+            let (common, foreign): (Vec<&OsString>, Vec<&OsString>) =
+                held.into_iter().partition(|path| created.contains(*path));
+            shared.extend(common.into_iter().cloned());
+            let file = |path: &OsString| Some((path.clone(), self.seen.get(path).copied()?));
+            self.foreign.extend(foreign.into_iter().filter_map(file));
         }
         self.list("-", &shared);
         for path in shared {

@@ -64,7 +64,10 @@ fn file(meta: &Metadata) -> File {
 /// How a process holds a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
+    /// The path by which it was opened; empty if that is gone. It may have another: glibc's `sem_open` makes a file, gives it its name
+    /// by a link, and removes the first name.
     pub path: OsString,
+    pub inode: u64,
     /// It may write to it: the creator of a file can, and most processes that only read it cannot.
     pub writable: bool,
 }
@@ -78,8 +81,9 @@ pub fn held_by(pid: i32) -> Option<Vec<Held>> {
     // A process that ends meanwhile has closed all.
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
         if let Ok(target) = std::fs::read_link(entry.path())
-            && is_there(target.as_os_str().as_bytes())
-            && std::fs::metadata(entry.path()).is_ok_and(|meta| meta.dev() == device)
+            && let Some(path) = path_of(target.as_os_str().as_bytes())
+            && let Ok(meta) = std::fs::metadata(entry.path())
+            && meta.dev() == device
         {
             let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy()));
             let flags = info.ok().and_then(|info| {
@@ -87,7 +91,7 @@ pub fn held_by(pid: i32) -> Option<Vec<Held>> {
                 i32::from_str_radix(flags.trim(), 8).ok()
             });
             let writable = flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);
-            held.push(Held { path: target.into_os_string(), writable });
+            held.push(Held { path, inode: meta.ino(), writable });
         }
     }
     Some(held)
@@ -98,37 +102,32 @@ fn mapping(line: &[u8], device: u64) -> Option<Held> {
     let at = line.windows(10).position(|window| window == b" /dev/shm/")? + 1;
     let path = &line[at..];
     let mut fields = line[..at].split(|&byte| byte == b' ').filter(|field| !field.is_empty());
-    let (permissions, numbers) = (fields.nth(1)?, fields.nth(1)?);
+    let (permissions, numbers, inode) = (fields.nth(1)?, fields.nth(1)?, fields.next()?);
+    let inode = std::str::from_utf8(inode).ok()?.parse().ok()?;
     let (major, minor) = std::str::from_utf8(numbers).ok()?.split_once(':')?;
     let number = |digits| u32::from_str_radix(digits, 16).ok();
     let own = rustix::fs::makedev(number(major)?, number(minor)?) == device;
     let writable = permissions.get(1) == Some(&b'w') && permissions.get(3) == Some(&b's');
-    (own && is_there(path)).then(|| Held { path: OsStr::from_bytes(path).to_owned(), writable })
+    own.then_some(Held { path: path_of(path)?, inode, writable })
 }
 
-fn is_there(path: &[u8]) -> bool {
-    path.starts_with(b"/dev/shm/") && !path.ends_with(b" (deleted)")
+/// A path below /dev/shm as the kernel shows it; empty if it is gone.
+fn path_of(shown: &[u8]) -> Option<OsString> {
+    let path = if shown.ends_with(b" (deleted)") { b"" } else { shown };
+    shown.starts_with(b"/dev/shm/").then(|| OsStr::from_bytes(path).to_owned())
 }
 
-/// Which of these files are held by any process that we can look into: one walk of the process table for all.
-pub fn in_use(paths: &HashSet<OsString>) -> HashSet<OsString> {
-    let mut used = HashSet::new();
-    if paths.is_empty() {
-        return used;
-    }
-    for process in proc::all() {
-        let held = held_by(process.pid).unwrap_or_default();
-        used.extend(held.into_iter().map(|held| held.path).filter(|path| paths.contains(path)));
-    }
-    used
+/// The inodes of the files of /dev/shm that any process holds that we can look into: one walk of the process table.
+fn in_use() -> HashSet<u64> {
+    proc::all().into_iter().filter_map(|process| held_by(process.pid)).flatten().map(|held| held.inode).collect()
 }
 
 /// Those of the files that are still the ones that were noted and that nobody holds, in order.
 pub fn unused(noted: HashMap<OsString, File>) -> Vec<OsString> {
-    let there = noted.into_iter().filter(|(path, file)| file_at(path) == Some(*file));
-    let paths: HashSet<OsString> = there.map(|(path, _)| path).collect();
-    let used = in_use(&paths);
-    let mut unused: Vec<OsString> = paths.into_iter().filter(|path| !used.contains(path)).collect();
+    let there: Vec<_> = noted.into_iter().filter(|(path, file)| file_at(path) == Some(*file)).collect();
+    let used = if there.is_empty() { HashSet::new() } else { in_use() };
+    let unused = there.into_iter().filter(|(_, file)| !used.contains(&file.inode));
+    let mut unused: Vec<OsString> = unused.map(|(path, _)| path).collect();
     unused.sort();
     unused
 }
@@ -158,12 +157,13 @@ mod tests {
         let device = rustix::fs::makedev(0, 0x1a);
         let mapping = |line: &[u8]| mapping(line, device);
         let line = b"7f01-7f02 rw-s 00000000 00:1a 7   /dev/shm/a b";
-        assert_eq!(mapping(line), Some(Held { path: "/dev/shm/a b".into(), writable: true }));
+        assert_eq!(mapping(line), Some(Held { path: "/dev/shm/a b".into(), inode: 7, writable: true }));
         let line = b"7f01-7f02 r--s 00000000 00:1a 7   /dev/shm/a";
-        assert_eq!(mapping(line), Some(Held { path: "/dev/shm/a".into(), writable: false }));
+        assert_eq!(mapping(line), Some(Held { path: "/dev/shm/a".into(), inode: 7, writable: false }));
         let private = b"7f01-7f02 rw-p 00000000 00:1a 7   /dev/shm/a";
         assert_eq!(mapping(private).map(|held| held.writable), Some(false));
-        assert_eq!(mapping(b"7f01-7f02 rw-s 00000000 00:1a 7   /dev/shm/a (deleted)"), None);
+        let linked = b"7f01-7f02 rw-s 00000000 00:1a 7   /dev/shm/sem.AbCdEf (deleted)";
+        assert_eq!(mapping(linked), Some(Held { path: OsString::new(), inode: 7, writable: true }));
         assert_eq!(mapping(b"7f01-7f02 rw-p 00000000 00:1a 7   /usr/lib/libc.so.6"), None);
         assert_eq!(mapping(b"7f01-7f02 rw-s 00000000 00:1b 7   /dev/shm/a"), None, "in another mount namespace");
         assert_eq!(mapping(b"7f01-7f02 rw-s 00000000 00:1a 7   /srv/dev/shm/a"), None);
