@@ -135,7 +135,7 @@ impl Children {
         }
         let orphans = self.orphans();
         // A child that will be given to us next is still a grandchild: it is among our descendants too.
-        (!orphans.is_empty() || self.has_unknown_children()).then(|| activity(&orphans))
+        (!orphans.is_empty() || self.has_unknown_children()).then(|| activity(&orphans, &self.lockable))
     }
 
     /// Whether there is a child that is neither a helper nor given up.
