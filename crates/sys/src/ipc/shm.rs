@@ -8,6 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+
 use crate::proc;
 
 /// Where POSIX shared memory is.
@@ -73,7 +75,7 @@ pub fn held_by(pid: i32) -> Option<Vec<Held>> {
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
         if let Ok(target) = std::fs::read_link(entry.path())
             && is_there(target.as_os_str().as_bytes())
-            && std::fs::metadata(entry.path()).is_ok_and(|meta| meta.dev() == device)
+            && device_of(&entry.path()) == Some(device)
         {
             let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy()));
             let flags = info.ok().and_then(|info| {
@@ -87,6 +89,12 @@ pub fn held_by(pid: i32) -> Option<Vec<Held>> {
     Some(held)
 }
 
+/// The device of an open file. Its file system is not asked: in another mount namespace it may be any, and may not answer.
+fn device_of(descriptor: &Path) -> Option<u64> {
+    let found = statx(CWD, descriptor, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
+    Some(makedev(found.stx_dev_major, found.stx_dev_minor))
+}
+
 /// A line of `/proc/PID/maps` (addresses, permissions, offset, device, inode, path), if it is of a file of /dev/shm.
 fn mapping(line: &[u8], device: u64) -> Option<Held> {
     let at = line.windows(10).position(|window| window == b" /dev/shm/")? + 1;
@@ -95,7 +103,7 @@ fn mapping(line: &[u8], device: u64) -> Option<Held> {
     let (permissions, numbers) = (fields.nth(1)?, fields.nth(1)?);
     let (major, minor) = std::str::from_utf8(numbers).ok()?.split_once(':')?;
     let number = |digits| u32::from_str_radix(digits, 16).ok();
-    let own = rustix::fs::makedev(number(major)?, number(minor)?) == device;
+    let own = makedev(number(major)?, number(minor)?) == device;
     let writable = permissions.get(1) == Some(&b'w') && permissions.get(3) == Some(&b's');
     (own && is_there(path)).then(|| Held { path: OsStr::from_bytes(path).to_owned(), writable })
 }
