@@ -134,6 +134,11 @@ impl Readers {
         }
     }
 
+    /// Another process of rankrun's own waits for the user's files.
+    pub(super) fn add(&self, pid: i32) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(UnderWay::of(pid)));
+    }
+
     pub(super) fn has(&self, pid: i32) -> bool {
         self.pids().contains(&pid)
     }

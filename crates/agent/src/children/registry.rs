@@ -36,8 +36,7 @@ pub(super) enum Role {
     Helper(Helper),
 }
 
-/// The processes of rankrun's own that an agent has besides its workers. Each has a cgroup of its own, of this name, where the
-/// job has cgroups.
+/// The processes of rankrun's own that an agent has besides its workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Helper {
     PmixHost,
@@ -45,10 +44,12 @@ pub(crate) enum Helper {
 }
 
 impl Helper {
-    pub(super) fn leaf(self) -> &'static str {
+    /// The cgroup of its own where the job has cgroups. A looker has none, as a reader has none: it may wait for the file system of a
+    /// rank's program, and the job's cgroup is to be empty all the same.
+    pub(super) fn leaf(self) -> Option<&'static str> {
         match self {
-            Helper::PmixHost => "pmix",
-            Helper::Looker => "looker",
+            Helper::PmixHost => Some("pmix"),
+            Helper::Looker => None,
         }
     }
 }

@@ -41,7 +41,7 @@ pub struct Remains {
     pub readers: Readers,
 }
 
-/// The children that read the user's files for the agent. One in state D is not left of the job, and not waited for (ADR 32).
+/// The children that read the user's files for the agent: readers and lookers. One in state D is not left of the job, and not waited for (ADR 32).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Readers([i32; MOST_READERS]);
 
@@ -129,7 +129,8 @@ impl Remains {
         let mut pids = [0i32; MOST_READERS + 1];
         let count = self.children.read(&mut pids);
         let pids = &pids[..count.min(MOST_READERS + 1)];
-        let waits = |pid: &i32| proc::process(*pid).is_some_and(|process| process.state == 'D');
+        // The first thread of one that has several has ended, and waits for the others.
+        let waits = |pid: &i32| proc::process(*pid).is_some_and(|process| matches!(process.state, 'D' | 'Z'));
         !pids.is_empty() && pids.iter().all(|pid| self.readers.has(*pid)) && pids.iter().all(waits)
     }
 
