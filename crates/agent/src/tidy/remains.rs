@@ -1,7 +1,7 @@
 //! Ends all that is left of the job below this process, and proves that nothing is (K-4, K-5).
 //!
-//! Used by the guard when its agent is gone, and by the front when both are. The guard allocates no memory until all
-//! processes are dead.
+//! Used by the guard when its agent is gone, and by the front when both are. [`Remains::end`] allocates no memory in a guard, where the
+//! kernel has a list of children: there may be none until the processes are dead. A front has children of its own, and reads more.
 
 use std::time::Duration;
 

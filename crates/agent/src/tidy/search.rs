@@ -112,7 +112,7 @@ pub(super) fn is_segment_of(jobs: &[Names], path: &OsStr) -> bool {
 }
 
 /// The files of /dev/shm that processes below this one hold for writing, and nobody else: read by a child, since the reader of a
-/// process may wait for it, and since a guard allocates no memory before all of the job are dead. What the child has not read in time is
+/// process may wait for it, and since a guard allocates no memory itself before it has killed the job. What the child has not read in time is
 /// not known. `except` is the agent, which is not killed yet.
 pub(crate) fn holders(except: i32) -> Holders {
     let mut notes = Holders { bytes: [0; HOLDERS_NOTES], count: 0 };
