@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// This process is a child of [`fork`].
@@ -48,7 +49,7 @@ pub fn is_possible() -> bool {
 /// none.
 fn thread_count() -> u64 {
     // A directory has a link for each directory in it, and two more (`proc_task_getattr` in the kernel's fs/proc/base.c).
-    rustix::fs::stat(c"/proc/self/task").map_or(1, |task| u64::from(task.st_nlink).saturating_sub(2).max(1))
+    std::fs::metadata("/proc/self/task").map_or(1, |task| task.nlink().saturating_sub(2).max(1))
 }
 
 /// The process becomes the reaper of its orphaned descendants.
@@ -140,7 +141,7 @@ mod tests {
     #[test]
     fn all_threads_are_counted() {
         let listed = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count) as u64;
-        let (release, end) = std::sync::mpsc::channel::<()>();
+        let (release, end) = std::sync::mpsc::sync_channel::<()>(1);
         let thread = std::thread::spawn(move || end.recv().is_ok());
         let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         // Other tests begin and end beside this one.
