@@ -1,4 +1,4 @@
-/* Runs a command with a file system that does not answer: `dead_fs [-r [-w FILE | -c | -l FILE]] DIRECTORY COMMAND...`.
+/* Runs a command with a file system that does not answer: `dead_fs [-r [-w FILE | -c | -l FILE | -x PROGRAM FILE]] DIRECTORY COMMAND...`.
 
    The file system is mounted at DIRECTORY in a mount namespace of the command. It is a FUSE file system whose server,
    a process of its own, reads no request: SIGKILL ends a process that waits for it. When the command has ended, so does the server,
@@ -7,7 +7,8 @@
    With `-r` the server reads each request and does not answer: a process that waits for it is in state D, and only the end of the
    server ends it. The server ends 3 s after the command, or 60 s after its start. With `-w FILE` it is an empty directory, and the
    command's working directory, until FILE exists. With `-c` it is the same until a file that was made in it has been closed. With
-   `-l FILE` it is mounted when FILE exists, over what DIRECTORY was until then, and FILE is removed. */
+   `-l FILE` it is mounted when FILE exists, over what DIRECTORY was until then, and FILE is removed. With `-x PROGRAM FILE` every name
+   in it is a copy of PROGRAM until FILE exists: what was looked up by then stays known. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -39,14 +40,52 @@ static void check(int result, const char *what)
 
 static void answer(int fuse, unsigned long long unique, int error, const void *body, size_t length)
 {
-    struct {
+    static struct {
         struct fuse_out_header head;
-        char body[512];
-    } answer = {.head = {.len = sizeof answer.head + length, .error = -error, .unique = unique}};
+        char body[1 << 17];
+    } answer;
+    answer.head = (struct fuse_out_header){.len = sizeof answer.head + length, .error = -error, .unique = unique};
     memcpy(answer.body, body, length);
     /* The process that asked may be gone. */
     if (write(fuse, &answer, answer.head.len) < 0)
         return;
+}
+
+/* Answers a request as a directory does in which every name is this program. */
+static void answer_as_programs(int fuse, const struct fuse_in_header *head, int program)
+{
+    static char bytes[1 << 17];
+    const struct fuse_read_in *wanted = (const struct fuse_read_in *)(head + 1);
+    struct stat file;
+    if (fstat(program, &file) != 0)
+        exit(1);
+    struct fuse_attr regular = {.ino = 2, .mode = S_IFREG | 0755, .nlink = 1, .size = file.st_size};
+    struct fuse_attr_out attributes = {.attr_valid = LIFE, .attr = {.ino = 1, .mode = S_IFDIR | 0755, .nlink = 2}};
+    struct fuse_entry_out entry = {.nodeid = 2, .entry_valid = LIFE, .attr_valid = LIFE, .attr = regular};
+    struct fuse_open_out opened = {0};
+    ssize_t count;
+    switch (head->opcode) {
+    case FUSE_LOOKUP:
+        return answer(fuse, head->unique, 0, &entry, sizeof entry);
+    case FUSE_GETATTR:
+        if (head->nodeid == 2)
+            attributes.attr = regular;
+        return answer(fuse, head->unique, 0, &attributes, sizeof attributes);
+    case FUSE_OPEN:
+        return answer(fuse, head->unique, 0, &opened, sizeof opened);
+    case FUSE_READ:
+        count = pread(program, bytes, wanted->size < sizeof bytes ? wanted->size : sizeof bytes, wanted->offset);
+        return answer(fuse, head->unique, 0, bytes, count < 0 ? 0 : count);
+    case FUSE_FLUSH:
+    case FUSE_RELEASE:
+        return answer(fuse, head->unique, 0, NULL, 0);
+    case FUSE_FORGET:
+    case FUSE_BATCH_FORGET:
+    case FUSE_INTERRUPT:
+        return;
+    default:
+        return answer(fuse, head->unique, ENOSYS, NULL, 0);
+    }
 }
 
 /* The file that was made in the directory. */
@@ -98,7 +137,7 @@ static void answer_as_directory(int fuse, const struct fuse_in_header *head)
     }
 }
 
-static void read_requests(int fuse, int command, const char *until, int takes_file)
+static void read_requests(int fuse, int command, const char *until, int takes_file, int program)
 {
     static char request[1 << 20];
     time_t end = time(NULL) + LIFE;
@@ -121,6 +160,9 @@ static void read_requests(int fuse, int command, const char *until, int takes_fi
             init.minor = asked->minor < FUSE_KERNEL_MINOR_VERSION ? asked->minor : FUSE_KERNEL_MINOR_VERSION;
             init.max_readahead = asked->max_readahead;
             answer(fuse, head->unique, 0, &init, sizeof init);
+        } else if (program >= 0) {
+            if (access(until, F_OK) != 0)
+                answer_as_programs(fuse, head, program);
         } else if (until ? access(until, F_OK) != 0 : takes_file && file != CLOSED) {
             answer_as_directory(fuse, head);
         }
@@ -131,13 +173,18 @@ int main(int count, char **words)
 {
     char options[128];
     const char *until = NULL, *late = NULL;
-    int reads = 0, takes_file = 0;
+    int reads = 0, takes_file = 0, program = -1;
     for (; count > 1 && words[1][0] == '-'; words++, count--) {
         if (strcmp(words[1], "-r") == 0)
             reads = 1;
         else if (strcmp(words[1], "-c") == 0)
             takes_file = 1;
-        else if ((strcmp(words[1], "-w") == 0 || strcmp(words[1], "-l") == 0) && count > 2) {
+        else if (strcmp(words[1], "-x") == 0 && count > 3) {
+            check(program = open(words[2], O_RDONLY | O_CLOEXEC), words[2]);
+            until = words[3];
+            words += 2;
+            count -= 2;
+        } else if ((strcmp(words[1], "-w") == 0 || strcmp(words[1], "-l") == 0) && count > 2) {
             *(words[1][1] == 'w' ? &until : &late) = words[2];
             words++;
             count--;
@@ -171,7 +218,7 @@ int main(int count, char **words)
         if (late && (mount("dead", words[1], "fuse", MS_NOSUID | MS_NODEV, options) != 0 || unlink(late) != 0))
             _exit(1);
         if (reads)
-            read_requests(fuse, command, until, takes_file);
+            read_requests(fuse, command, until, takes_file, program);
         else
             while (poll(&watched, 1, -1) < 1)
                 ;
@@ -180,7 +227,7 @@ int main(int count, char **words)
     waitpid(between, NULL, 0);
     close(command);
     close(fuse);
-    if (until || takes_file)
+    if ((until && program < 0) || takes_file)
         check(chdir(words[1]), "chdir");
     execvp(words[2], words + 2);
     perror(words[2]);

@@ -264,6 +264,24 @@ fn a_journal_that_cannot_be_opened_names_its_path_and_leaves_no_process() {
     assert!(text.contains(&format!("cannot write the journal to \"{journal}\": no answer")), "{text}");
 }
 
+/// A rank without output is asked whether it uses MPI, by the symbols of its program where a segment of a transport is all there is to see.
+#[test]
+fn a_program_that_cannot_be_read_any_more_does_not_hold_the_job() {
+    let Some(dead) = Dead::new() else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/dead_program.c");
+    let program = compile("cc", &["-O1", "-Wall", "-Wl,-z,now"], &source, "dead_program").display().to_string();
+    let stop = dead.healthy("stop").display().to_string();
+    let segment = format!("ucx_shm_posix_{}", std::process::id());
+    let options = ["--timeout", "4s", "--grace", "1s", "-n", "2", &dead.file("program"), &stop, &segment, "2"];
+    let job = dead.job_with(&["-x", &program, &stop], &options);
+    let ended = job.start().finish(bound() + Duration::from_secs(20));
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(124), "{text}");
+    assert!(ended.elapsed() < bound() + Duration::from_secs(4), "{:?}: {text}", ended.elapsed());
+    let report = dead.report();
+    assert!(report.left.proven && report.left.processes.is_empty(), "{:?}", report.left);
+}
+
 #[test]
 fn a_working_directory_that_stops_answering_costs_nothing() {
     let Some(dead) = Dead::new() else { return };

@@ -62,9 +62,12 @@ pub struct Farewell {
     pub memory: Option<Memory>,
 }
 
+/// Bytes of names in a farewell. The whole line is smaller than PIPE_BUF: what others write to the pipe does not come between.
+const NAMES_MOST: usize = 3 * 1024;
+
 /// The line on its stderr with which a relay ends.
 pub fn farewell(marker: &str, Farewell { code, memory }: &Farewell) -> String {
-    match memory {
+    match memory.clone().map(|memory| memory.within(NAMES_MOST)) {
         Some(memory) => format!("{marker} ended {code} {}\n", memory.word()),
         None => format!("{marker} ended {code}\n"),
     }

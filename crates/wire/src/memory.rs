@@ -17,21 +17,20 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// One word of ASCII without spaces: `/` for nothing, else `+PATH` or `?PATH` for each, after a `|`.
+    /// One word of ASCII without spaces: `/`, and then `+PATH|` or `?PATH|` for each.
     pub fn word(&self) -> String {
         let mut word = String::from("/");
         let created = self.created.iter().map(|path| ('+', path));
         for (mark, path) in created.chain(self.doubtful.iter().map(|path| ('?', path))) {
-            word.push('|');
             word.push(mark);
             for byte in path.as_bytes() {
                 // Writing into a string does not fail.
                 let _ = match byte {
-                    b'%' | b'|' => write!(word, "%{byte:02x}"),
-                    b'!'..=b'~' => write!(word, "{}", char::from(*byte)),
+                    b if is_plain(*b) => write!(word, "{}", char::from(*b)),
                     _ => write!(word, "%{byte:02x}"),
                 };
             }
+            word.push('|');
         }
         word
     }
@@ -39,11 +38,7 @@ impl Memory {
     /// What such a word says. A word that was cut says what is whole in it.
     pub fn of_word(word: &str) -> Option<Memory> {
         let mut memory = Memory::default();
-        let mut parts = word.split('|');
-        if parts.next() != Some("/") {
-            return None;
-        }
-        for part in parts {
+        for part in word.strip_prefix('/')?.split_inclusive('|').filter_map(|part| part.strip_suffix('|')) {
             if let Some(path) = part.strip_prefix('+').and_then(path) {
                 memory.created.push(path);
             } else if let Some(path) = part.strip_prefix('?').and_then(path) {
@@ -53,14 +48,18 @@ impl Memory {
         Some(memory)
     }
 
-    /// As many of the names as fit into so many bytes; a last entry has the number of the others.
+    /// As many of the names as fit into so many bytes, in a word too; a last entry has the number of the others.
     pub fn within(mut self, bytes: usize) -> Memory {
         let mut room = bytes;
         let mut fits = |path: &OsString| {
-            room = room.saturating_sub(path.len() + 8);
+            let length: usize = path.as_bytes().iter().map(|byte| if is_plain(*byte) { 1 } else { 3 }).sum();
+            room = room.saturating_sub(length + 8);
             room > 0
         };
-        let count = self.created.len() + self.doubtful.len();
+        // Somebody has bounded it before.
+        let before = self.doubtful.last().and_then(left_out);
+        self.doubtful.truncate(self.doubtful.len() - usize::from(before.is_some()));
+        let count = self.created.len() + self.doubtful.len() + before.unwrap_or(0);
         self.created.retain(&mut fits);
         self.doubtful.retain(&mut fits);
         let left_out = count - self.created.len() - self.doubtful.len();
@@ -83,6 +82,16 @@ impl Memory {
             }
         }
     }
+}
+
+/// The number in an entry that has the number of the others.
+fn left_out(path: &OsString) -> Option<usize> {
+    path.to_str()?.strip_prefix('(')?.strip_suffix(" more)")?.parse().ok()
+}
+
+/// Whether a byte of a path stands for itself in a word.
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b'!'..=b'~') && !matches!(byte, b'%' | b'|')
 }
 
 fn path(escaped: &str) -> Option<OsString> {
@@ -113,7 +122,28 @@ mod tests {
             assert_eq!(Memory::of_word(&word), Some(memory));
         }
         assert_eq!(Memory::of_word("0"), None);
-        assert_eq!(Memory::of_word("/|+a%"), Some(Memory::default()), "a name that was cut");
+    }
+
+    #[test]
+    fn a_word_that_was_cut_has_only_whole_names() {
+        let names: Vec<OsString> = ["/dev/shm/a", "/dev/shm/b c", "/dev/shm/abc"].map(OsString::from).into();
+        let memory = Memory { created: names.clone(), doubtful: names.clone() };
+        let word = memory.word();
+        let all = [names.clone(), names].concat();
+        for length in 1..word.len() {
+            let Memory { created, doubtful } = Memory::of_word(&word[..length]).expect("it begins well");
+            let found = [created, doubtful].concat();
+            assert!(found.len() < all.len() && all.starts_with(&found), "{}: {found:?}", &word[..length]);
+        }
+    }
+
+    #[test]
+    fn names_within_a_bound_make_a_word_within_it() {
+        let paths: Vec<OsString> = (0..600).map(|number| format!("/dev/shm/\u{e9} {number}").into()).collect();
+        let memory = Memory { created: paths.clone(), doubtful: paths }.within(2000);
+        let word = memory.word();
+        assert!((1000..2050).contains(&word.len()), "{}", word.len());
+        assert_eq!(Memory::of_word(&word), Some(memory));
     }
 
     #[test]
@@ -123,6 +153,8 @@ mod tests {
         assert_eq!(memory.clone().within(4096), memory);
         let cut = memory.within(100);
         assert_eq!((&cut.doubtful[..5], &cut.doubtful[5..]), (&paths[..5], &["(15 more)".into()][..]));
+        let again = cut.within(60);
+        assert_eq!((&again.doubtful[..3], &again.doubtful[3..]), (&paths[..3], &["(17 more)".into()][..]));
     }
 
     #[test]

@@ -4,34 +4,68 @@
 //! process that may hold the lock on its own memory for ever, the answer of a process that reads an error file. SIGKILL ends either wait:
 //! a call that may leave its thread in state D does not belong here ([`super::reader`]).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use rankrun_sys::signal;
+use rankrun_sys::{proc, signal};
 
-/// Threads that may be blocked at a time. With so many, nothing is asked any more.
+/// Calls that may be blocked at a time. With so many, nothing is asked any more until one has returned.
 const BLOCKED: usize = 4;
 
 /// How often to look whether a call that takes long is stuck.
 const STEP: Duration = Duration::from_millis(20);
+
+/// How long a call is waited for whose thread waits for nothing but a CPU.
+const BUSY_BOUND: Duration = Duration::from_secs(1);
 
 type Work = Box<dyn FnOnce() + Send>;
 
 /// The thread, started with the first call. One that is blocked is left, and ends when its call returns.
 #[derive(Debug, Default)]
 pub(crate) struct Bounded {
-    thread: Option<SyncSender<Work>>,
-    blocked: usize,
+    thread: Option<Thread>,
+    /// Each call has a clone of it until it returns.
+    under_way: Arc<()>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    inbox: SyncSender<Work>,
+    /// Its id, once it runs.
+    id: Arc<AtomicI32>,
+}
+
+impl Thread {
+    fn start() -> std::io::Result<Thread> {
+        let (inbox, outbox) = sync_channel::<Work>(1);
+        let id = Arc::new(AtomicI32::new(0));
+        let own = Arc::clone(&id);
+        std::thread::Builder::new().name("bounded".to_owned()).stack_size(128 * 1024).spawn(move || {
+            signal::block_all();
+            own.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Release);
+            outbox.into_iter().for_each(|work| work());
+        })?;
+        Ok(Thread { inbox, id })
+    }
+
+    /// Whether it waits for something. A thread that lacks a CPU does not.
+    fn waits(&self) -> bool {
+        let id = self.id.load(Ordering::Acquire);
+        id != 0 && proc::own_thread_state(id).is_some_and(|state| state != 'R')
+    }
 }
 
 impl Bounded {
-    /// The result of a call, if it returns within `bound`. Where no thread can be started, the call is made here.
+    /// The result of a call, if it returns within `bound`, or a little later because its thread lacks a CPU. Where no thread can be
+    /// started, the call is made here.
     pub(crate) fn call<T: Send + 'static>(
         &mut self,
         bound: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        self.call_unless(bound, bound, || true, work)
+        self.run(bound, BUSY_BOUND, Thread::waits, work)
     }
 
     /// The same. After `bound` it is waited for up to `most` unless it is stuck.
@@ -42,37 +76,47 @@ impl Bounded {
         is_stuck: impl Fn() -> bool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        if self.blocked >= BLOCKED {
+        self.run(bound, most, |_| is_stuck(), work)
+    }
+
+    /// How many calls have not returned.
+    fn blocked(&self) -> usize {
+        Arc::strong_count(&self.under_way) - 1
+    }
+
+    fn run<T: Send + 'static>(
+        &mut self,
+        bound: Duration,
+        most: Duration,
+        is_stuck: impl Fn(&Thread) -> bool,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        if self.blocked() >= BLOCKED {
             return None;
         }
-        if self.thread.is_none() {
-            let (thread, inbox) = sync_channel::<Work>(1);
-            let started =
-                std::thread::Builder::new().name("bounded".to_owned()).stack_size(128 * 1024).spawn(move || {
-                    signal::block_all();
-                    inbox.into_iter().for_each(|work| work());
-                });
-            if started.is_err() {
-                return Some(work());
-            }
-            self.thread = Some(thread);
-        }
-        let (outbox, answer) = sync_channel(1);
-        let work: Work = Box::new(move || {
-            // The caller has stopped waiting.
-            let _ = outbox.send(work());
-        });
         // The thread waits for work, since every call before was answered.
-        let is_sent = self.thread.as_ref().is_some_and(|thread| thread.send(work).is_ok());
+        let Some(thread) = self.thread.take().or_else(|| Thread::start().ok()) else { return Some(work()) };
+        let (outbox, answer) = sync_channel(1);
+        let under_way = Arc::clone(&self.under_way);
+        let work: Work = Box::new(move || {
+            let result = work();
+            // Before the answer: the caller may count the calls as soon as it has it.
+            drop(under_way);
+            // The caller may have stopped waiting.
+            let _ = outbox.send(result);
+        });
+        let is_sent = thread.inbox.send(work).is_ok();
         let begun = Instant::now();
         let mut result = if is_sent { answer.recv_timeout(bound).ok() } else { None };
-        while is_sent && result.is_none() && begun.elapsed() < most && !is_stuck() {
-            result = answer.recv_timeout(STEP).ok();
+        while is_sent && result.is_none() && begun.elapsed() < most {
+            // It waits for its next work, too, when it has just answered.
+            let is_over = is_stuck(&thread);
+            result = answer.recv_timeout(if is_over { Duration::ZERO } else { STEP }).ok();
+            if is_over {
+                break;
+            }
         }
-        if result.is_none() {
-            self.thread = None;
-            self.blocked += 1;
-        }
+        self.thread = result.is_some().then_some(thread);
         result
     }
 }
@@ -112,6 +156,18 @@ mod tests {
     }
 
     #[test]
+    fn a_call_whose_thread_only_lacks_a_cpu_gets_more_time() {
+        let work = || {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(100) {
+                std::hint::spin_loop();
+            }
+            5
+        };
+        assert_eq!(Bounded::default().call(Duration::from_millis(1), work), Some(5));
+    }
+
+    #[test]
     fn after_some_calls_that_block_nothing_is_asked() {
         let mut bounded = Bounded::default();
         let (release, blocked) = sync_channel::<()>(1);
@@ -123,5 +179,20 @@ mod tests {
         }
         assert_eq!(bounded.call(Duration::from_secs(60), || 3), None);
         drop(release);
+    }
+
+    #[test]
+    fn calls_that_were_late_and_have_returned_count_no_more() {
+        let mut bounded = Bounded::default();
+        for _ in 0..=BLOCKED {
+            let (release, late) = sync_channel::<()>(1);
+            assert_eq!(bounded.call(Duration::from_millis(1), move || late.recv().is_ok()), None);
+            drop(release);
+            let until = Instant::now() + Duration::from_secs(60);
+            while bounded.call(Duration::from_secs(60), || 4) != Some(4) {
+                assert!(Instant::now() < until, "no call is answered any more");
+                std::thread::yield_now();
+            }
+        }
     }
 }

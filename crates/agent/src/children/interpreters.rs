@@ -12,8 +12,8 @@ use rankrun_sys::poll::Waker;
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::{proc, signal};
 
+use super::helpers::is_helper;
 use super::{Reader, Readers};
-use crate::services::worker_socket::is_helper;
 
 /// Processes of a rank that are looked at, the oldest first.
 const PROCESSES: usize = 64;

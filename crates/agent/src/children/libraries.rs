@@ -1,19 +1,20 @@
 //! Reads, in a thread of its own, which ranks have an MPI library loaded, and whether they use it.
 //!
-//! What is read belongs to processes: it may block for as long as such a process holds the lock on its own memory. Nobody
-//! waits for the answer.
+//! What is read belongs to processes: it may block for as long as such a process holds the lock on its own memory. The program of one is
+//! on the user's file systems, and read by a process of its own ([`super::reader`]). Nobody waits for the answer.
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use rankrun_core::WorkerId;
 use rankrun_core::alone::{
-    INITS, LINKED, Progress, Sight, connects, is_launcher, is_library, is_segment, is_transport, progress,
+    LINKED, Progress, Sight, connects, is_launcher, is_library, is_segment, is_transport, progress,
 };
-use rankrun_stacks::{Origin, origin};
 use rankrun_sys::poll::Waker;
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::{libraries, proc, signal};
+
+use super::{Reader, Readers};
 
 /// Processes of a rank that are looked at, the oldest first.
 const PROCESSES: usize = 64;
@@ -27,6 +28,7 @@ pub(crate) type Found = Vec<(WorkerId, Sight)>;
 #[derive(Debug)]
 pub(crate) struct Libraries {
     waker: Waker,
+    readers: Readers,
     outbox: SyncSender<Found>,
     inbox: Receiver<Found>,
     is_busy: bool,
@@ -34,10 +36,10 @@ pub(crate) struct Libraries {
 
 impl Libraries {
     /// The loop is woken through `waker` for an answer.
-    pub(crate) fn new(waker: Waker) -> Libraries {
+    pub(crate) fn new(waker: Waker, readers: Readers) -> Libraries {
         // There is one answer for each look.
         let (outbox, inbox) = sync_channel(1);
-        Libraries { waker, outbox, inbox, is_busy: false }
+        Libraries { waker, readers, outbox, inbox, is_busy: false }
     }
 
     /// Whether a look is under way.
@@ -52,10 +54,13 @@ impl Libraries {
         }
         let Ok(waker) = self.waker.handle() else { return };
         let outbox = self.outbox.clone();
+        let (mut reader, _) = Reader::new(&self.readers);
         let thread = std::thread::Builder::new().name("libraries".to_owned()).stack_size(256 * 1024);
         let started = thread.spawn(move || {
             signal::block_all();
-            let found = ranks.into_iter().filter_map(|(worker, processes)| Some((worker, look_at(processes)?)));
+            let mut has_mpi = |program| reader.has_mpi(program);
+            let look = |(worker, processes)| Some((worker, look_at(processes, &mut has_mpi)?));
+            let found = ranks.into_iter().filter_map(look);
             // The loop has ended.
             let _ = outbox.send(found.collect());
             waker.wake();
@@ -72,28 +77,28 @@ impl Libraries {
     }
 }
 
+/// Tells whether MPI is linked into a program.
+type HasMpi<'a> = dyn FnMut(String) -> bool + 'a;
+
 /// The process of a rank that is furthest in MPI; `None` if none has a library, or a launcher among them connects them.
-fn look_at(mut processes: Vec<ProcessId>) -> Option<Sight> {
+fn look_at(mut processes: Vec<ProcessId>, has_mpi: &mut HasMpi<'_>) -> Option<Sight> {
     processes.sort_by_key(|process| process.started);
     processes.truncate(PROCESSES);
     let alive = || processes.iter().filter_map(|id| proc::process(id.pid).filter(|process| process.id() == *id));
     if alive().any(|process| is_launcher(&process.name)) {
         return None;
     }
-    processes.iter().filter_map(|id| sight(*id)).max_by_key(|sight| sight.progress)
+    processes.iter().filter_map(|id| sight(*id, has_mpi)).max_by_key(|sight| sight.progress)
 }
 
-fn sight(id: ProcessId) -> Option<Sight> {
+fn sight(id: ProcessId, has_mpi: &mut HasMpi<'_>) -> Option<Sight> {
     let has_transport = Cell::new(false);
     let is_file = |path: &str| {
         has_transport.set(has_transport.get() || is_transport(path));
         is_segment(path)
     };
     let mapped = libraries::mapped(id.pid, is_library, is_file)?;
-    let is_linked = || {
-        let program = format!("/proc/{}/exe", id.pid);
-        origin(program.as_ref(), &INITS, is_library) == Some(Origin::Linked)
-    };
+    let mut is_linked = || has_mpi(format!("/proc/{}/exe", id.pid));
     let (library, progress) = match mapped.library {
         Some(library) => (library.name, progress(library.touched, mapped.has_file)),
         // Only MPI makes such a segment; a transport has other users, too.

@@ -10,8 +10,21 @@ use rankrun_core::team::Activity;
 use rankrun_sys::proc;
 use rankrun_sys::process::ProcessId;
 
+use super::{Children, Lockable};
+
+impl Children {
+    /// Bytes that a process has caused to be written so far; 0 where that cannot be read.
+    pub(crate) fn written_bytes(&self, process: ProcessId) -> u64 {
+        written_bytes(process, &self.lockable)
+    }
+}
+
+fn written_bytes(id: ProcessId, lockable: &Lockable) -> u64 {
+    lockable.read(id, move || proc::written_bytes(id.pid)).unwrap_or(0)
+}
+
 /// What a set of processes did so far, and whether all of them are idle: asleep, stopped or dead.
-pub(super) fn activity(ids: &[ProcessId]) -> Activity {
+pub(super) fn activity(ids: &[ProcessId], lockable: &Lockable) -> Activity {
     let mut sum = ids.len() as u64;
     for id in ids {
         let Some(process) = proc::process(id.pid) else { continue };
@@ -20,7 +33,7 @@ pub(super) fn activity(ids: &[ProcessId]) -> Activity {
             return Activity { sum, quiet: false };
         }
         sum = sum.wrapping_add(process.started);
-        sum = sum.wrapping_add(proc::run_time(id.pid).unwrap_or(0)).wrapping_add(proc::written_bytes(id.pid));
+        sum = sum.wrapping_add(proc::run_time(id.pid).unwrap_or(0)).wrapping_add(written_bytes(*id, lockable));
     }
     Activity { sum, quiet: true }
 }
@@ -45,14 +58,14 @@ impl Account {
     ///
     /// `write_bytes` counts what will go to a disk, also through `mmap`. It does not count writes to file systems in memory
     /// and to some cluster file systems: for those, the positions of open files are read.
-    pub(super) fn look(&mut self, ids: &[ProcessId]) -> Progress {
+    pub(super) fn look(&mut self, ids: &[ProcessId], lockable: &Lockable) -> Progress {
         let mut before = std::mem::take(&mut self.known);
         self.total.waits_for_disk = false;
         for id in ids {
             let Some(process) = proc::process(id.pid).filter(|process| process.id() == *id) else { continue };
             let last = before.remove(id);
             let mut now = Known {
-                written: proc::written_bytes(id.pid),
+                written: written_bytes(*id, lockable),
                 ran: process.cpu_time(),
                 positions: proc::written_positions(id.pid),
             };
@@ -100,10 +113,11 @@ mod tests {
         let me = proc::process(std::process::id() as i32).expect("it runs").id();
         let files: Vec<_> = (0..6).map(|_| tempfile::tempfile_in("/dev/shm").expect("memory")).collect();
         let mut account = Account::default();
-        let before = account.look(&[me]);
+        let lockable = Lockable::default();
+        let before = account.look(&[me], &lockable);
         for mut file in &files {
             file.seek(SeekFrom::Start(i64::MAX as u64)).expect("the file system allows it");
         }
-        assert!(account.look(&[me]).written > before.written);
+        assert!(account.look(&[me], &lockable).written > before.written);
     }
 }

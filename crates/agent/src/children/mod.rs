@@ -2,8 +2,10 @@
 
 mod boundary;
 mod bounded;
+mod helpers;
 mod interpreters;
 mod libraries;
+mod lockable;
 mod looks;
 mod others;
 mod reader;
@@ -13,6 +15,7 @@ pub(crate) use boundary::Boundary;
 pub(crate) use bounded::Bounded;
 pub(crate) use interpreters::{Interpreters, Subject};
 pub(crate) use libraries::Libraries;
+use lockable::Lockable;
 pub(crate) use reader::{Reader, Readers, content, waits};
 pub use reader::{WORD as READER, serve as serve_reader};
 pub(crate) use registry::{Children, Ended, Helper, TAG};

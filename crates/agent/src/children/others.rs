@@ -40,14 +40,15 @@ impl Children {
 
     /// The cgroup for a process of rankrun's own, where the job has cgroups. It is removed with the job's.
     pub(crate) fn take_own_leaf(&self, helper: Helper) -> io::Result<Option<OwnedFd>> {
-        self.boundary.cgroup().map(|cgroup| cgroup.make_leaf_like(helper.leaf())).transpose()
+        let leaf = self.boundary.cgroup().zip(helper.leaf());
+        leaf.map(|(cgroup, leaf)| cgroup.make_leaf_like(leaf)).transpose()
     }
 
     pub(crate) fn add_helper(&mut self, helper: Helper, pid: i32) {
         self.roles.insert(pid, Role::Helper(helper));
     }
 
-    /// Ends the processes of rankrun's own of one kind, and removes their cgroup: the next one has its own.
+    /// Ends the processes of rankrun's own of one kind, and removes their cgroup, if they have one: the next one has its own.
     pub(crate) fn end_helpers(&mut self, helper: Helper) {
         for pid in self.of_kind(helper) {
             // It is not reaped, so that the pid is its own. If it has ended, there is nobody to signal.
@@ -55,17 +56,25 @@ impl Children {
             if let Some(process) = ProcessRef::open(pid) {
                 process.wait(ENDING_BOUND);
             }
-            // One that does not die is a process that is left, from now on.
             self.roles.remove(&pid);
             if let Look::Found(child) = wait::peek_at(pid)
                 && status_of(child.change).is_some()
             {
                 wait::reap(pid);
+            } else if helper == Helper::Looker {
+                // It waits for a file system, as a reader may.
+                self.readers.add(pid);
             }
+            // Another one that does not die is a process that is left, from now on.
         }
-        if let Some(cgroup) = self.boundary.cgroup() {
-            cgroup.remove_leaves_like(helper.leaf());
+        if let Some((cgroup, leaf)) = self.boundary.cgroup().zip(helper.leaf()) {
+            cgroup.remove_leaves_like(leaf);
         }
+    }
+
+    /// The processes that read files of the user's and are not reaped: readers, and a looker.
+    pub(crate) fn reading(&self) -> Vec<i32> {
+        self.of_kind(Helper::Looker).into_iter().chain(self.readers.pids()).collect()
     }
 
     /// How a process of rankrun's own has ended that is not reaped yet. `under_way`: one that is just being started.
@@ -135,7 +144,7 @@ impl Children {
         }
         let orphans = self.orphans();
         // A child that will be given to us next is still a grandchild: it is among our descendants too.
-        (!orphans.is_empty() || self.has_unknown_children()).then(|| activity(&orphans))
+        (!orphans.is_empty() || self.has_unknown_children()).then(|| activity(&orphans, &self.lockable))
     }
 
     /// Whether there is a child that is neither a helper nor given up.

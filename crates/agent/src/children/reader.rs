@@ -1,8 +1,9 @@
 //! Reads the user's files for the agent, in processes of their own.
 //!
-//! A thread that waits for a file system that does not answer is in state D, and keeps its process from being reaped. So no thread of
-//! the agent calls the user's file systems: a *reader* does (`rankrun file-reader`), and nobody waits for it. When the agent ends, the
-//! guard is told the readers, and does not count one that stays in state D as left of the job (ADR 32).
+//! A thread that waits for a file system that does not answer is in state D, and keeps its process from being reaped. So the agent does
+//! not read the user's files: a *reader* does (`rankrun file-reader`), and nobody waits for it. When the agent ends, the guard is told
+//! the readers, and does not count one that stays in state D as left of the job (ADR 32). The spawner's search for programs is the one
+//! call of a thread of the agent to the user's file systems that is left.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
@@ -10,7 +11,9 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rankrun_core::alone::{INITS, is_library};
 use rankrun_core::{ExitCode, Pid};
+use rankrun_stacks::{Origin, origin};
 use rankrun_sys::process::Child;
 use rankrun_sys::spawn::{self, Spawner, UnderWay};
 use rankrun_sys::{name, proc};
@@ -34,12 +37,14 @@ enum Question {
     Content(OsString),
     /// Whether one of these is a regular file.
     IsThere(Vec<String>),
+    /// Whether MPI is linked into a program.
+    HasMpi(String),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Content(Option<Vec<u8>>),
-    IsThere(bool),
+    Is(bool),
 }
 
 impl Question {
@@ -48,7 +53,10 @@ impl Question {
             Question::Content(path) => Answer::Content(content(path)),
             Question::IsThere(paths) => {
                 let is_file = |path: &String| std::fs::metadata(path).is_ok_and(|found| found.is_file());
-                Answer::IsThere(paths.iter().any(is_file))
+                Answer::Is(paths.iter().any(is_file))
+            }
+            Question::HasMpi(program) => {
+                Answer::Is(origin(program.as_ref(), &INITS, is_library) == Some(Origin::Linked))
             }
         }
     }
@@ -108,6 +116,29 @@ impl Readers {
         known.iter().filter_map(|reader| reader.child()).map(Child::pid).collect()
     }
 
+    /// Starts a reader. Returns the socket to it.
+    fn start(&self, mut spawner: Spawner) -> Option<UnixStream> {
+        let process = spawner.under_way();
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before the clone: the loop may look at its children at once.
+        known().push(Arc::clone(&process));
+        match spawner.start_own(&[WORD], Vec::new()) {
+            Ok((_, socket)) => Some(socket.into()),
+            Err(error) => {
+                // What was cloned in vain is reaped by the loop, which asks whose it is.
+                if error.pid.is_none() {
+                    known().retain(|known| !Arc::ptr_eq(known, &process));
+                }
+                None
+            }
+        }
+    }
+
+    /// Another process of rankrun's own waits for the user's files.
+    pub(super) fn add(&self, pid: i32) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(UnderWay::of(pid)));
+    }
+
     pub(super) fn has(&self, pid: i32) -> bool {
         self.pids().contains(&pid)
     }
@@ -124,6 +155,7 @@ impl Readers {
 /// A reader, started with the first question. It belongs to the thread that asks first, and ends with it.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
+    readers: Readers,
     /// Starts the process.
     spawner: Option<Spawner>,
     backend: Option<Backend>,
@@ -141,28 +173,32 @@ impl Reader {
     pub(crate) fn new(readers: &Readers) -> (Reader, Arc<UnderWay>) {
         let spawner = Spawner::new().ok();
         let process = spawner.as_ref().map(Spawner::under_way).unwrap_or_default();
-        readers.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&process));
-        (Reader { spawner, backend: None }, process)
+        (Reader { readers: readers.clone(), spawner, backend: None }, process)
     }
 
     /// What a regular file holds, if it can be read.
     pub(crate) fn content(&mut self, path: OsString) -> Option<Vec<u8>> {
         match self.ask(&Question::Content(path)) {
             Some(Answer::Content(bytes)) => bytes,
-            Some(Answer::IsThere(_)) | None => None,
+            Some(Answer::Is(_)) | None => None,
         }
     }
 
     /// Whether one of these is a regular file.
     pub(crate) fn is_there(&mut self, paths: Vec<String>) -> bool {
-        matches!(self.ask(&Question::IsThere(paths)), Some(Answer::IsThere(true)))
+        matches!(self.ask(&Question::IsThere(paths)), Some(Answer::Is(true)))
+    }
+
+    /// Whether MPI is linked into a program.
+    pub(crate) fn has_mpi(&mut self, program: String) -> bool {
+        matches!(self.ask(&Question::HasMpi(program)), Some(Answer::Is(true)))
     }
 
     fn ask(&mut self, question: &Question) -> Option<Answer> {
-        let Reader { spawner, backend } = self;
-        // What was cloned in vain is reaped by the loop. Where no process can be started, the answer is worth more than the risk.
-        let start = || match spawner.take().and_then(|mut spawner| spawner.start_own(&[WORD], Vec::new()).ok()) {
-            Some((_, socket)) => Backend::Process(socket.into(), Decoder::default()),
+        let Reader { readers, spawner, backend } = self;
+        // Where no process can be started, the answer is worth more than the risk.
+        let start = || match spawner.take().and_then(|spawner| readers.start(spawner)) {
+            Some(socket) => Backend::Process(socket, Decoder::default()),
             None => Backend::Here,
         };
         match backend.get_or_insert_with(start) {
@@ -209,12 +245,23 @@ mod tests {
                 agent.write_all(&encode(&question.answer()).expect("it is short")).expect("it is read");
             }
         });
-        let mut reader = Reader { spawner: None, backend: Some(Backend::Process(ours, Decoder::default())) };
+        let backend = Some(Backend::Process(ours, Decoder::default()));
+        let mut reader = Reader { backend, ..Reader::default() };
         assert_eq!(reader.content(file.clone().into_os_string()).as_deref(), Some(&b"text"[..]));
         let missing = directory.path().join("missing").display().to_string();
         assert!(!reader.is_there(vec![missing.clone()]));
         assert!(reader.is_there(vec![missing, file.display().to_string()]));
+        assert!(!reader.has_mpi("/proc/self/exe".to_owned()));
         drop(reader);
         thread.join().expect("it ends with the socket");
+    }
+
+    #[test]
+    fn a_reader_that_is_asked_nothing_is_not_known() {
+        let readers = Readers::default();
+        for _ in 0..3 {
+            drop(Reader::new(&readers));
+        }
+        assert_eq!(readers.0.lock().expect("nobody has panicked").len(), 0);
     }
 }

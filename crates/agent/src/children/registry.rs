@@ -4,7 +4,6 @@
 //! order: it descends from the worker's leader, it was once seen to descend from it, it is in the leader's process group, it
 //! has the worker's tag in its environment. A program can change the last by accident, and cannot change the first.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,12 +19,10 @@ use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Change, Look};
 
 use super::looks::{Account, activity};
-use super::{Boundary, Bounded, Readers};
+use super::{Boundary, Lockable, Readers};
 
 /// The variable that carries a worker's tag.
 pub(crate) const TAG: &str = "RANKRUN_WORKER";
-/// How long the loop waits for the environment of a process. One that holds the lock on its own memory gives none.
-const TAG_BOUND: Duration = Duration::from_millis(50);
 /// A walk of the process table may take this part of the time at most (1 / n).
 const DUTY: u32 = 4;
 /// Walks in a row for a set of processes that must not grow while they are stopped.
@@ -39,8 +36,7 @@ pub(super) enum Role {
     Helper(Helper),
 }
 
-/// The processes of rankrun's own that an agent has besides its workers. Each has a cgroup of its own, of this name, where the
-/// job has cgroups.
+/// The processes of rankrun's own that an agent has besides its workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Helper {
     PmixHost,
@@ -48,10 +44,12 @@ pub(crate) enum Helper {
 }
 
 impl Helper {
-    pub(super) fn leaf(self) -> &'static str {
+    /// The cgroup of its own where the job has cgroups. A looker has none, as a reader has none: it may wait for the file system of a
+    /// rank's program, and the job's cgroup is to be empty all the same.
+    pub(super) fn leaf(self) -> Option<&'static str> {
         match self {
-            Helper::PmixHost => "pmix",
-            Helper::Looker => "looker",
+            Helper::PmixHost => Some("pmix"),
+            Helper::Looker => None,
         }
     }
 }
@@ -105,10 +103,8 @@ pub(crate) struct Children {
     /// Fallback tier: processes that outlive the job, and are no worker's any more.
     released: HashSet<ProcessId>,
     pub(super) readers: Readers,
-    /// Reads environments.
-    environments: RefCell<Bounded>,
-    /// Processes whose environment could not be read in time: they are not asked again.
-    silent: RefCell<HashSet<ProcessId>>,
+    /// Reads what processes can keep locked.
+    pub(crate) lockable: Lockable,
     /// The process table, if it was read in this turn or not long ago.
     table: Option<Snapshot>,
     table_until: Option<Instant>,
@@ -136,8 +132,7 @@ impl Children {
             kin: HashMap::new(),
             released: HashSet::new(),
             readers: Readers::default(),
-            environments: RefCell::default(),
-            silent: RefCell::default(),
+            lockable: Lockable::default(),
             table: None,
             table_until: None,
             turn_has_table: false,
@@ -167,7 +162,6 @@ impl Children {
         self.by_tag = tags.into_iter().map(String::into_bytes).zip((0..).map(Slot)).collect();
         self.by_leaf.clear();
         self.kin.clear();
-        self.silent.get_mut().clear();
     }
 
     /// Begins an attempt of one worker, with this tag.
@@ -356,15 +350,8 @@ impl Children {
 
     /// The worker that is named in the environment of a process.
     fn of_tag(&self, process: ProcessId) -> Option<Slot> {
-        if self.silent.borrow().contains(&process) {
-            return None;
-        }
-        let read = move || proc::environment_variable(process.pid, TAG);
-        let Some(tag) = self.environments.borrow_mut().call(TAG_BOUND, read) else {
-            self.silent.borrow_mut().insert(process);
-            return None;
-        };
-        self.by_tag.get(&tag?).copied()
+        let tag = self.lockable.read(process, move || proc::environment_variable(process.pid, TAG))??;
+        self.by_tag.get(&tag).copied()
     }
 
     /// The worker that a client names by its tag.
@@ -501,13 +488,13 @@ impl Children {
     /// The work that the processes of a worker have done so far.
     pub(crate) fn activity(&mut self, slot: Slot) -> Activity {
         let others = self.others(slot);
-        activity(&others)
+        activity(&others, &self.lockable)
     }
 
     /// The work that all processes of a worker have done so far, ended ones included.
     pub(crate) fn progress(&mut self, slot: Slot) -> Progress {
         let ids = self.processes(slot);
-        self.members[slot.index()].account.look(&ids)
+        self.members[slot.index()].account.look(&ids, &self.lockable)
     }
 
     /// All processes of a worker.

@@ -172,8 +172,9 @@ impl Setup {
         let waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let io_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let io_handle = io_waker.handle().map_err(cannot("make an event descriptor"))?;
-        let libraries = Libraries::new(io_waker.handle().map_err(cannot("make an event descriptor"))?);
         let children = Children::new(self.job, boundary);
+        let waker_of_libraries = io_waker.handle().map_err(cannot("make an event descriptor"))?;
+        let libraries = Libraries::new(waker_of_libraries, children.readers());
         let waker_of_looks = io_waker.handle().map_err(cannot("make an event descriptor"))?;
         let interpreters = Interpreters::new(waker_of_looks, children.readers());
         let memory_waker = Waker::new().map_err(cannot("make an event descriptor"))?;

@@ -447,7 +447,7 @@ impl Loop {
     /// Removes what the job has on this node besides processes. Guard and front do the same after us, if they are
     /// alive.
     fn tidy(&self) {
-        for pid in self.hands.children.readers().pids() {
+        for pid in self.hands.children.reading() {
             self.hands.lease.send(Word::Reader { pid });
         }
         let team = self.team.as_ref();

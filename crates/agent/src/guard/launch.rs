@@ -51,6 +51,9 @@ pub struct Launched {
     pub since: SystemTime,
 }
 
+/// Bytes of names of files in a guard's note. The memory has room for a little more.
+const NAMES_MOST: usize = 31 * 1024;
+
 /// Memory in which a guard leaves what its exit code has no room for. It outlives guard and agent.
 #[derive(Debug)]
 pub struct GuardNote(SharedNote);
@@ -71,7 +74,7 @@ impl GuardNote {
     }
 
     pub(crate) fn leave_memory(&self, memory: &Memory) {
-        self.0.set_text(memory.word().as_bytes());
+        self.0.set_text(memory.clone().within(NAMES_MOST).word().as_bytes());
     }
 }
 
@@ -135,4 +138,21 @@ fn random() -> io::Result<NonZeroU64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    #[test]
+    fn a_note_about_many_files_names_whole_files_and_counts_the_others() {
+        let created: Vec<OsString> = (0..3000).map(|number| format!("/dev/shm/file-{number:05}").into()).collect();
+        let note = GuardNote(SharedNote::new().expect("a page"));
+        note.leave_memory(&Memory { created: created.clone(), doubtful: Vec::new() });
+        let Memory { created: named, doubtful } = note.memory().expect("it was left");
+        assert!(named.len() > 1000 && created.starts_with(&named), "{:?}", named.last());
+        assert_eq!(doubtful, [OsString::from(format!("({} more)", created.len() - named.len()))]);
+    }
 }

@@ -80,7 +80,8 @@ impl Guard {
     fn outlive_agent(&self, signals: Option<&SignalFd>, vitals: Option<&Vitals>) -> u8 {
         // The directory that we were started in must not be kept busy.
         let _ = rustix::process::chdir("/");
-        let children = ChildList::open();
+        // What allocates comes before the loss of the agent.
+        let (children, places) = (ChildList::open(), self.places.clone());
         let received = self.watch(signals, vitals);
         if received.leave {
             self.places.remove();
@@ -88,8 +89,7 @@ impl Guard {
         }
         // The agent may have been killed before it could report that it had made a cgroup.
         let cgroup = received.cgroup.or_else(|| self.open_cgroup());
-        let mut remains =
-            Remains { cgroup, children, places: self.places.clone(), search: None, readers: received.readers };
+        let mut remains = Remains { cgroup, children, places, search: None, readers: received.readers };
         let empty = if received.given_up { remains.end_given_up() } else { remains.end(&[]) };
         let has_looked = received.has_looked && received.is_done;
         if let Some((attempt, clean_shm)) = received.attempt.filter(|_| !has_looked) {

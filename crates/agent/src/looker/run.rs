@@ -59,11 +59,11 @@ fn work(mut control: UnixStream) -> io::Result<()> {
     let count = shared.subjects.len();
     let (sender, results) = mpsc::sync_channel(QUEUED);
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS).min(count);
-    for _ in 0..threads {
+    start_some(threads, || {
         let (shared, sender) = (Arc::clone(&shared), sender.clone());
         // Nobody joins it: a step that does not return ends with the process.
-        thread::Builder::new().spawn(move || look_at_all(&shared, &sender))?;
-    }
+        thread::Builder::new().spawn(move || look_at_all(&shared, &sender)).map(drop)
+    })?;
     drop(sender);
     let mut is_answered = vec![false; count];
     let mut is_late = false;
@@ -87,6 +87,18 @@ fn work(mut control: UnixStream) -> io::Result<()> {
         }
     }
     say(&mut control, &Found::Done)
+}
+
+/// Starts as many threads as can be started: one does the work of all.
+fn start_some(most: usize, mut start: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    for number in 0..most {
+        match start() {
+            Ok(()) => {}
+            Err(error) if number == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(())
 }
 
 /// What the threads work on.
@@ -157,4 +169,22 @@ fn program_of(subject: Subject) -> i32 {
         pid = child;
     }
     pid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_started_leaves_its_work_to_the_others() {
+        let start = |limit: usize| {
+            let mut running = 0;
+            let result = start_some(MOST_THREADS, || {
+                running += usize::from(running < limit);
+                if running < limit { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+            });
+            result.is_ok()
+        };
+        assert_eq!([1, 2, 9].map(start), [false, true, true]);
+    }
 }

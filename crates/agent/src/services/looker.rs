@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -70,13 +69,7 @@ impl Looker {
     }
 
     /// The command of the looker for the next look.
-    pub(crate) fn start(
-        &mut self,
-        now: Duration,
-        limits: Limits,
-        cgroup: Option<OwnedFd>,
-        poller: &Poller,
-    ) -> io::Result<Command> {
+    pub(crate) fn start(&mut self, now: Duration, limits: Limits, poller: &Poller) -> io::Result<Command> {
         let Some(look) = self.waiting.front() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let subjects = look.subjects.iter().map(|(_, subject)| *subject).collect();
         let request = Request { subjects, bound: LOOK_BOUND, native: look.native };
@@ -98,7 +91,7 @@ impl Looker {
             wdir: Some(c"/".into()),
             stdio,
             keep: None,
-            cgroup,
+            cgroup: None,
             session: Session::Own,
             ignored: Vec::new(),
             limits,

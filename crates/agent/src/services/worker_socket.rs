@@ -69,6 +69,8 @@ struct Connection {
     pid: i32,
     /// For a process that could not be looked up, `None` until it names a worker.
     peer: Option<Peer>,
+    /// Whether the peer may report for its worker is known, and not only assumed.
+    is_known: bool,
 }
 
 /// All of them.
@@ -85,7 +87,7 @@ pub(crate) struct WorkerSocket {
     window: (Duration, usize),
     /// The listener is out of the poll set until then.
     rests_until: Option<Duration>,
-    /// Looked-up clients: a client may make a connection for each message.
+    /// Looked-up clients, with whether they only help their worker: a client may make a connection for each message.
     known: HashMap<ProcessId, (Slot, bool)>,
     /// Notes handed on in the present second, by slot.
     notes: HashMap<Slot, (u64, u32)>,
@@ -229,33 +231,48 @@ impl WorkerSocket {
             let index = self.next;
             self.next += 1;
             if poller.add(&socket, Token::WorkerClient(index).encode(), Interest::Read).is_ok() {
-                let peer = self.identify(pid, children);
-                self.connections.insert(index, Connection { socket, client: Client::new(), pid, peer });
+                let (peer, is_known) = self.identify(pid, children).unzip();
+                let is_known = is_known.unwrap_or(true);
+                self.connections.insert(index, Connection { socket, client: Client::new(), pid, peer, is_known });
             }
         }
         (ACCEPTS, false)
     }
 
-    /// The worker that a process belongs to, and whether it may report for it.
-    fn identify(&mut self, pid: i32, children: &Children) -> Option<Peer> {
+    /// The worker that a process belongs to, and whether it may report for it; and whether that is known for good: a process that does
+    /// not let itself be read now may not.
+    fn identify(&mut self, pid: i32, children: &Children) -> Option<(Peer, bool)> {
         let Some(process) = proc::process(pid).filter(|process| process.state != 'Z') else {
             // A leader is known by its pid until it is reaped, and its last report is often read after its end.
             let slot = children.slot_of_leader(pid)?;
-            return Some(Peer { slot, process: None, pid: Pid(pid), may_testify: true });
+            return Some((Peer { slot, process: None, pid: Pid(pid), may_testify: true }, true));
         };
         let id = process.id();
-        let (slot, may_testify) = match self.known.get(&id) {
-            Some(known) => *known,
+        let (slot, is_helper) = match self.known.get(&id) {
+            Some((slot, is_helper)) => (*slot, Some(*is_helper)),
             None => {
-                let found = (children.slot_of(&process)?, !is_helper(&process));
+                let (slot, is_helper) = (children.slot_of(&process)?, children.is_helper(&process));
                 if self.known.len() >= MAX_CLIENTS {
                     self.known.clear();
                 }
-                self.known.insert(id, found);
-                found
+                self.known.extend(is_helper.map(|is_helper| (id, (slot, is_helper))));
+                (slot, is_helper)
             }
         };
-        Some(Peer { slot, process: Some(id), pid: Pid(pid), may_testify })
+        let may_testify = is_helper == Some(false);
+        Some((Peer { slot, process: Some(id), pid: Pid(pid), may_testify }, is_helper.is_some()))
+    }
+
+    /// Asks again whether a client may report for its worker, if that was not known.
+    fn ask_again(&mut self, index: usize, children: &Children) {
+        let is_open = |connection: &&Connection| !connection.is_known && connection.peer.is_some();
+        let Some(pid) = self.connections.get(&index).filter(is_open).map(|connection| connection.pid) else { return };
+        let Some((peer, is_known)) = self.identify(pid, children) else { return };
+        if let Some(connection) = self.connections.get_mut(&index)
+            && connection.peer.is_some_and(|before| (before.slot, before.process) == (peer.slot, peer.process))
+        {
+            (connection.peer, connection.is_known) = (Some(peer), is_known);
+        }
     }
 
     /// A connection is readable.
@@ -275,6 +292,7 @@ impl WorkerSocket {
         all: &mut Vec<Received>,
     ) -> bool {
         let mut bytes = [0u8; READ];
+        self.ask_again(index, children);
         let Some(connection) = self.connections.get_mut(&index) else { return false };
         let (mut messages, mut received) = (Vec::new(), Vec::new());
         let (mut nonsense, mut is_empty) = (None, false);
@@ -394,30 +412,10 @@ fn may_send(peer: Peer, testimony: &Testimony) -> bool {
     }
 }
 
-/// Bytes of a client's command line that are looked through.
-const ARGUMENTS: u64 = 1 << 16;
-
-/// Whether a process only helps its rank: forked from its parent, or started by `multiprocessing`.
-///
-/// Of the parent only what the kernel itself knows is read: its command line is in its memory, which it can lock.
-pub(crate) fn is_helper(process: &proc::Process) -> bool {
-    const STARTED_AS: [&[u8]; 4] = [
-        b"--multiprocessing-fork",
-        b"from multiprocessing.spawn import",
-        b"from multiprocessing.forkserver import",
-        b"from multiprocessing.resource_tracker import",
-    ];
-    proc::is_forked_from(process.pid, process.parent)
-        || proc::arguments(process.pid, ARGUMENTS)
-            .iter()
-            .any(|word| STARTED_AS.iter().any(|mark| word.windows(mark.len()).any(|window| window == *mark)))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader, Write};
+    use std::io::Write;
     use std::os::unix::net::UnixStream;
-    use std::process::{Command, Stdio};
 
     use rankrun_core::JobId;
 
@@ -484,36 +482,29 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_is_a_helper_and_a_program_of_the_same_name_is_not() {
-        // The inner shell is a fork, the outer one was executed; both wait for a line.
-        let script = "(echo ready; read line; true); true";
-        let mut outer = Command::new("sh")
-            .args(["-c", script])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a shell");
-        let mut line = String::new();
-        BufReader::new(outer.stdout.take().expect("piped")).read_line(&mut line).expect("it is ready");
-        let pid = outer.id() as i32;
-        let inner = proc::descendants(pid).into_iter().next().expect("a fork");
-        let is_outer_helper = is_helper(&proc::process(pid).expect("it waits"));
-        let is_inner_helper = is_helper(&inner);
-        drop(outer.stdin.take());
-        outer.wait().expect("it ends");
-        assert_eq!((is_inner_helper, is_outer_helper), (true, false), "{inner:?}");
+    fn a_client_that_cannot_be_read_may_not_testify_until_it_can() {
+        let Bench { directory: _directory, poller, mut children, mut workers, path } = bench();
+        // This process is not the leader but below it.
+        let own = proc::process(std::process::id() as i32).expect("it runs");
+        children.begin(["tag".to_owned()]);
+        children.reap(Slot(0), rankrun_sys::process::Child::unreaped(own.pid));
+        children.add_leader(Slot(0), own.parent);
+        let (release, locked) = std::sync::mpsc::sync_channel::<()>(1);
+        assert_eq!(children.lockable.read(own.id(), move || locked.recv().is_ok()), None, "its memory is locked");
 
-        let mut spawned = Command::new("sh")
-            .args(["-c", "echo ready; read line", "--multiprocessing-fork"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a shell");
-        // During an exec a process has no arguments.
-        BufReader::new(spawned.stdout.take().expect("piped")).read_line(&mut line).expect("it is ready");
-        let is_spawned_helper = is_helper(&proc::process(spawned.id() as i32).expect("it waits"));
-        drop(spawned.stdin.take());
-        spawned.wait().expect("it ends");
-        assert!(is_spawned_helper);
+        let mut client = UnixStream::connect(path).expect("it listens");
+        let mut say = |line: &str| {
+            client.write_all(line.as_bytes()).expect("it is read");
+            workers.read_last(Slot(0), Duration::ZERO, &children, &poller)
+        };
+        assert_eq!(say("{\"type\":\"exiting\",\"code\":3}\n"), []);
+        let received = say("{\"type\":\"abort\",\"code\":3}\n");
+        assert!(matches!(&received[..], [Received::Testimony(..)]), "any process of a rank may abort it: {received:?}");
+        drop(release);
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while say("{\"type\":\"exiting\",\"code\":3}\n").is_empty() {
+            assert!(std::time::Instant::now() < until, "it may never testify");
+            std::thread::yield_now();
+        }
     }
 }

@@ -51,7 +51,7 @@ impl Team {
             Effect::LookAtWork(slot) => {
                 return Some(Event::Progress(slot, hands.children.progress(slot)));
             }
-            Effect::LookAtSpeaker(id) => return Some(self.speakers.look(id)),
+            Effect::LookAtSpeaker(id) => return Some(self.speakers.look(id, &hands.children)),
             Effect::LookAtOrphans => {
                 return Some(match hands.children.orphans_left(hands.spawner.is_busy()) {
                     Some(activity) => Event::Orphans(activity),

@@ -45,10 +45,7 @@ impl Team {
         while hands.looker.wants_start() && hands.spawner.has_room() && !hands.spawner.awaits(Job::Looker) {
             hands.children.end_helpers(Helper::Looker);
             let limits = self.preparer.limits();
-            let command = hands
-                .children
-                .take_own_leaf(Helper::Looker)
-                .and_then(|cgroup| hands.looker.start(now, limits, cgroup, &hands.poller));
+            let command = hands.looker.start(now, limits, &hands.poller);
             let why = match command {
                 Ok(command) => match hands.spawner.spawn(Job::Looker, Program::ourselves(), command) {
                     true => return,

@@ -17,7 +17,7 @@ use rankrun_wire::ToFront;
 use rankrun_wireup::worker::{self, When};
 
 use super::{Hands, Team};
-use crate::children::{Bounded, Reader, Readers, content, waits};
+use crate::children::{Bounded, Children, Reader, Readers, content, waits};
 use crate::services::worker_socket::{Peer, Received};
 
 /// How long the loop waits for an error file on the user's storage: for a file system that does not answer, for a reader that is short
@@ -90,9 +90,9 @@ impl Speakers {
     }
 
     /// Checks a speaker.
-    pub(super) fn look(&self, id: SpeakerId) -> Event {
+    pub(super) fn look(&self, id: SpeakerId, children: &Children) -> Event {
         match self.held.get(&id) {
-            Some(process) if process.is_alive() => Event::SpeakerSeen(id, proc::written_bytes(process.pid())),
+            Some(process) if process.is_alive() => Event::SpeakerSeen(id, children.written_bytes(process.id())),
             Some(_) | None => Event::SpeakerEnded(id),
         }
     }
@@ -252,7 +252,7 @@ impl Team {
                     (Standing::Leads, Testimony::Leaving { .. }) => Standing::InWorld,
                     (standing, _) => standing,
                 };
-                let written = proc::written_bytes(peer.pid.0);
+                let written = peer.process.map_or(0, |process| hands.children.written_bytes(process));
                 if let Some(id) = self.speaker(hands, peer) {
                     self.machine.speaker(id, |speaker, graces| speaker.exiting(now, graces, standing, written));
                 }

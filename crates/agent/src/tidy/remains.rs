@@ -1,7 +1,7 @@
 //! Ends all that is left of the job below this process, and proves that nothing is (K-4, K-5).
 //!
-//! Used by the guard when its agent is gone, and by the front when both are. The guard allocates no memory until all
-//! processes are dead.
+//! Used by the guard when its agent is gone, and by the front when both are. [`Remains::end`] allocates no memory in a guard, where the
+//! kernel has a list of children: there may be none until the processes are dead. A front has children of its own, and reads more.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub struct Remains {
     pub readers: Readers,
 }
 
-/// The children that read the user's files for the agent. One in state D is not left of the job, and not waited for (ADR 32).
+/// The children that read the user's files for the agent: readers and lookers. One in state D is not left of the job, and not waited for (ADR 32).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Readers([i32; MOST_READERS]);
 
@@ -129,7 +129,8 @@ impl Remains {
         let mut pids = [0i32; MOST_READERS + 1];
         let count = self.children.read(&mut pids);
         let pids = &pids[..count.min(MOST_READERS + 1)];
-        let waits = |pid: &i32| proc::process(*pid).is_some_and(|process| process.state == 'D');
+        // The first thread of one that has several has ended, and waits for the others.
+        let waits = |pid: &i32| proc::process(*pid).is_some_and(|process| matches!(process.state, 'D' | 'Z'));
         !pids.is_empty() && pids.iter().all(|pid| self.readers.has(*pid)) && pids.iter().all(waits)
     }
 

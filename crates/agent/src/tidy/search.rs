@@ -22,6 +22,7 @@ use rankrun_wire::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::runtime::parse_notes;
+use crate::children::Bounded;
 
 /// Files that are named at most.
 pub(super) const MAX_DOUBTFUL: usize = 64;
@@ -29,6 +30,9 @@ pub(super) const MAX_DOUBTFUL: usize = 64;
 const HOLDERS_BOUND: Duration = Duration::from_millis(250);
 /// Bytes of notes about them.
 const HOLDERS_NOTES: usize = 32 * 1024;
+
+/// How long to find out which files nobody holds any more.
+const UNUSED_BOUND: Duration = Duration::from_secs(5);
 
 /// What is known for a search.
 #[derive(Clone, Debug)]
@@ -50,10 +54,26 @@ impl Search {
     /// Looks through /dev/shm when no process of the job is left, and removes what is the job's, if it is to be removed. `noted` is what the
     /// agent has noted.
     pub(super) fn run(&self, noted: &HashMap<OsString, shm::File>) -> Memory {
-        let new = shm::appeared_since(self.since);
-        let unused = shm::unused(new.clone());
+        self.sort(shm::appeared_since(self.since), noted, UNUSED_BOUND, shm::unused)
+    }
+
+    /// The same with the files that are new, and with what finds out which of them nobody holds. That reads all processes of the machine,
+    /// and one that keeps its memory locked must not hold whoever ends the job: without an answer nothing is removed.
+    fn sort(
+        &self,
+        new: HashMap<OsString, shm::File>,
+        noted: &HashMap<OsString, shm::File>,
+        bound: Duration,
+        unused: impl FnOnce(HashMap<OsString, shm::File>) -> Vec<OsString> + Send + 'static,
+    ) -> Memory {
+        let asked = new.clone();
+        let unused = Bounded::default().call(bound, move || unused(asked));
         let mut memory = Memory::default();
-        for path in unused {
+        if unused.is_none() && self.clean_shm != CleanShm::No {
+            memory.doubtful = new.keys().cloned().collect();
+            memory.doubtful.sort();
+        }
+        for path in unused.unwrap_or_default() {
             let file = new.get(&path).copied();
             let was_written =
                 [noted, &self.held].iter().any(|known| file.is_some() && known.get(&path).copied() == file);
@@ -119,7 +139,7 @@ pub(super) fn is_segment_of(jobs: &[Names], path: &OsStr) -> bool {
 }
 
 /// The files of /dev/shm that processes below this one hold for writing, and nobody else: read by a child, since the reader of a
-/// process may wait for it, and since a guard allocates no memory before all of the job are dead. What the child has not read in time is
+/// process may wait for it, and since a guard allocates no memory itself before it has killed the job. What the child has not read in time is
 /// not known. `except` is the agent, which is not killed yet.
 pub(crate) fn holders(except: i32) -> Holders {
     let mut notes = Holders { bytes: [0; HOLDERS_NOTES], count: 0 };
@@ -230,5 +250,21 @@ mod tests {
         assert!(!is_others("e939867a", "mpich_shm_d3b4d99a_0"), "it is its own");
         assert!(!is_others("55f8fa9c", "mpich_shm_d3b4d99b_0"), "of a job that is not there");
         assert!(!is_others("55f8fa9c", "open_mpi.0000"), "of any job");
+    }
+
+    #[test]
+    fn what_cannot_be_found_out_in_time_is_named_and_stays() {
+        let job = JobId("e939867a".to_owned());
+        let search = Search::new(&job, Attempt(0), SystemTime::now(), CleanShm::Job);
+        let path = OsString::from("/dev/shm/mpich_shm_d3b4d99a_0");
+        let new = HashMap::from([(path.clone(), shm::File { inode: 1, owner: 0 })]);
+        let (release, locked) = std::sync::mpsc::sync_channel::<()>(1);
+        let unused = move |_| {
+            let _ = locked.recv();
+            Vec::new()
+        };
+        let found = search.sort(new, &HashMap::new(), Duration::from_millis(20), unused);
+        assert_eq!(found, Memory { created: Vec::new(), doubtful: vec![path] });
+        drop(release);
     }
 }

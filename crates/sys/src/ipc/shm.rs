@@ -8,6 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+
 use crate::proc;
 
 /// Where POSIX shared memory is.
@@ -82,8 +84,8 @@ pub fn held_by(pid: i32) -> Option<Vec<Held>> {
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
         if let Ok(target) = std::fs::read_link(entry.path())
             && let Some(path) = path_of(target.as_os_str().as_bytes())
-            && let Ok(meta) = std::fs::metadata(entry.path())
-            && meta.dev() == device
+            && let Some((at, inode)) = place_of(&entry.path())
+            && at == device
         {
             let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy()));
             let flags = info.ok().and_then(|info| {
@@ -91,10 +93,16 @@ pub fn held_by(pid: i32) -> Option<Vec<Held>> {
                 i32::from_str_radix(flags.trim(), 8).ok()
             });
             let writable = flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);
-            held.push(Held { path, inode: meta.ino(), writable });
+            held.push(Held { path, inode, writable });
         }
     }
     Some(held)
+}
+
+/// The device and the inode of an open file. Its file system is not asked: in another mount namespace it may be any, and may not answer.
+fn place_of(descriptor: &Path) -> Option<(u64, u64)> {
+    let found = statx(CWD, descriptor, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+    Some((makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino))
 }
 
 /// A line of `/proc/PID/maps` (addresses, permissions, offset, device, inode, path), if it is of a file of /dev/shm.
@@ -106,7 +114,7 @@ fn mapping(line: &[u8], device: u64) -> Option<Held> {
     let inode = std::str::from_utf8(inode).ok()?.parse().ok()?;
     let (major, minor) = std::str::from_utf8(numbers).ok()?.split_once(':')?;
     let number = |digits| u32::from_str_radix(digits, 16).ok();
-    let own = rustix::fs::makedev(number(major)?, number(minor)?) == device;
+    let own = makedev(number(major)?, number(minor)?) == device;
     let writable = permissions.get(1) == Some(&b'w') && permissions.get(3) == Some(&b's');
     own.then_some(Held { path: path_of(path)?, inode, writable })
 }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// This process is a child of [`fork`].
@@ -44,9 +45,11 @@ pub fn is_possible() -> bool {
     thread_count() <= 1
 }
 
-/// Threads of this process; 1 where /proc cannot be read: the fork is then tried.
-fn thread_count() -> usize {
-    std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
+/// Threads of this process; 1 where /proc cannot be read: the fork is then tried. No memory is allocated: a guard forks when there may be
+/// none.
+fn thread_count() -> u64 {
+    // A directory has a link for each directory in it, and two more (`proc_task_getattr` in the kernel's fs/proc/base.c).
+    std::fs::metadata("/proc/self/task").map_or(1, |task| task.nlink().saturating_sub(2).max(1))
 }
 
 /// The process becomes the reaper of its orphaned descendants.
@@ -134,6 +137,22 @@ fn close_all_but(keep: &[BorrowedFd<'_>]) {
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn all_threads_are_counted() {
+        let listed = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count) as u64;
+        let (release, end) = std::sync::mpsc::sync_channel::<()>(1);
+        let thread = std::thread::spawn(move || end.recv().is_ok());
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        // Other tests begin and end beside this one.
+        while thread_count() != listed() {
+            assert!(std::time::Instant::now() < until, "{} counted, {} there", thread_count(), listed());
+            std::thread::yield_now();
+        }
+        assert!(thread_count() >= 2);
+        drop(release);
+        thread.join().expect("it ends");
+    }
 
     #[test]
     #[should_panic(expected = "only a fork may close what others own")]

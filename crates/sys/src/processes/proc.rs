@@ -66,6 +66,12 @@ pub fn process(pid: i32) -> Option<Process> {
     parse_stat(&stat)
 }
 
+/// The state of a thread of this process: a letter as of [`Process::state`].
+pub fn own_thread_state(tid: i32) -> Option<char> {
+    let stat = std::fs::read(format!("/proc/self/task/{tid}/stat")).ok()?;
+    parse_stat(&stat).map(|thread| thread.state)
+}
+
 /// The status that `wait(2)` will give for a process that has ended, and that its parent has not taken note of. `None` for others, and
 /// for those that may not be looked into.
 pub fn exit_status(pid: i32) -> Option<i32> {
@@ -544,6 +550,8 @@ mod tests {
     fn we_see_ourselves() {
         let me = process(std::process::id() as i32).expect("ourselves");
         assert!(run_time(me.pid).is_some_and(|ran| ran > 0));
+        let own = rustix::thread::gettid().as_raw_nonzero().get();
+        assert_eq!((own_thread_state(own), own_thread_state(i32::MAX)), (Some('R'), None));
         assert!(all().contains(&process(me.parent).expect("our parent")) || me.parent == 0);
     }
 }

@@ -110,6 +110,11 @@ pub struct Spawner {
 pub struct UnderWay(AtomicI32);
 
 impl UnderWay {
+    /// Of a child that was started.
+    pub fn of(child: i32) -> UnderWay {
+        UnderWay(AtomicI32::new(child))
+    }
+
     /// The child that was cloned, and has no result yet.
     pub fn child(&self) -> Option<Child> {
         match self.0.load(Ordering::Acquire) {
