@@ -257,7 +257,7 @@ mod tests {
         let job = JobId("e939867a".to_owned());
         let search = Search::new(&job, Attempt(0), SystemTime::now(), CleanShm::Job);
         let path = OsString::from("/dev/shm/mpich_shm_d3b4d99a_0");
-        let new = HashMap::from([(path.clone(), shm::File { inode: 1, owner: 0 })]);
+        let new = HashMap::from([(path.clone(), shm::File { inode: 1, owner: 0, is_directory: false })]);
         let (release, locked) = std::sync::mpsc::sync_channel::<()>(1);
         let unused = move |_| {
             let _ = locked.recv();

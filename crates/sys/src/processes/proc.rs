@@ -21,7 +21,8 @@ pub struct Process {
     pub state: char,
     /// Clock ticks of user and system time so far.
     pub cpu_ticks: u64,
-    /// Clock ticks from boot to the start of the process: with the pid, a unique identity.
+    /// Clock ticks from boot to the start of the process: with the pid, a unique identity. 0 in a list of all processes, of one that is
+    /// not below this one and could not be read in full ([`all`]).
     pub started: u64,
     pub name: String,
 }
@@ -104,15 +105,51 @@ fn parse_stat(stat: &[u8]) -> Option<Process> {
 }
 
 /// All processes that can be seen.
+///
+/// While a process closes its files at an exec, whoever reads its `stat` waits for it (seen in Linux 6.18): for ever, where one of these
+/// files is on a file system that does not answer. It is in state D then. Of a process of others in that state only its `status` is
+/// read, which nothing holds up.
 pub fn all() -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()))
-        .filter_map(process)
-        .collect()
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()));
+    let mut processes = Vec::new();
+    for pid in pids {
+        let waiting = std::fs::read(format!("/proc/{pid}/status")).ok().and_then(|status| parse_status(&status));
+        processes.extend(waiting.filter(|process| process.state == 'D').or_else(|| process(pid)));
+    }
+    let parents: HashMap<i32, i32> = processes.iter().map(|process| (process.pid, process.parent)).collect();
+    let own = std::process::id() as i32;
+    // The table may change while it is read, so that it shows a circle.
+    let is_below = |pid: i32| {
+        let mut above = std::iter::successors(Some(pid), |pid| parents.get(pid).copied().filter(|it| *it > 1));
+        above.by_ref().take(parents.len() + 1).any(|pid| pid == own)
+    };
+    for waiting in processes.iter_mut().filter(|process| process.started == 0 && is_below(process.pid)) {
+        if let Some(read) = process(waiting.pid) {
+            *waiting = read;
+        }
+    }
+    processes
+}
+
+/// What proc_pid_status(5) says of a process.
+fn parse_status(status: &[u8]) -> Option<Process> {
+    let text = String::from_utf8_lossy(status);
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    // In each of the namespaces of pids that it is in, from ours on.
+    let number = |name: &str| field(name)?.split_ascii_whitespace().next()?.parse().ok();
+    Some(Process {
+        pid: number("Pid")?,
+        parent: number("PPid")?,
+        group: number("NSpgid")?,
+        session: number("NSsid")?,
+        state: field("State")?.chars().next()?,
+        cpu_ticks: 0,
+        started: 0,
+        name: field("Name")?.to_owned(),
+    })
 }
 
 /// The processes below `root`, without `root` itself, parents before children. Zombies are included.
@@ -458,6 +495,24 @@ pub fn wait_channel(pid: i32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_says_the_same_as_a_stat() {
+        let own = std::process::id() as i32;
+        let status = std::fs::read(format!("/proc/{own}/status")).expect("it can be read");
+        let read = process(own).expect("it is there");
+        let unread = Process {
+            state: read.state,
+            cpu_ticks: read.cpu_ticks,
+            started: read.started,
+            ..parse_status(&status).expect("whole")
+        };
+        assert_eq!(unread, read);
+        let waiting = b"Name:\ta b\nUmask:\t0022\nState:\tD (disk sleep)\nTgid:\t7\nPid:\t7\nPPid:\t3\nNSpgid:\t6\t1\nNSsid:\t5\t1\n";
+        let waiting = parse_status(waiting).expect("whole");
+        assert_eq!((waiting.pid, waiting.parent, waiting.group, waiting.session, waiting.state), (7, 3, 6, 5, 'D'));
+        assert_eq!((waiting.name.as_str(), waiting.started), ("a b", 0));
+    }
 
     #[test]
     fn a_process_is_ending_as_soon_as_it_runs_no_code_any_more() {
