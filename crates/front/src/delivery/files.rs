@@ -50,7 +50,7 @@ const KILL_BOUND: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 enum Item {
     Task(Task),
-    /// Remove the directories of the job. They are where the agent has made them, in /tmp or in memory: the thread does this itself.
+    /// Remove a directory of the job. It is where the agent has made it, in /tmp or in memory: the thread does this itself.
     Remove(Places),
 }
 
@@ -107,6 +107,10 @@ impl Helper {
     fn child(&self) -> Option<Child> {
         let child = *self.child.lock().unwrap_or_else(PoisonError::into_inner);
         child.or_else(|| self.under_way.child())
+    }
+
+    fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
     }
 
     fn kill(&self) {
@@ -167,8 +171,10 @@ impl Files {
     }
 
     /// Removes the directories of the job.
-    pub(crate) fn remove(&mut self, now: Duration, places: Places) {
-        self.push(now, Destination::Report, Label::Path("/tmp".into()), Item::Remove(places));
+    pub(crate) fn remove(&mut self, now: Duration, places: &Places) {
+        for (path, place) in places.each() {
+            self.push(now, Destination::Report, Label::Path(path.to_owned()), Item::Remove(place));
+        }
     }
 
     fn push(&mut self, now: Duration, destination: Destination, label: Label, item: Item) {
@@ -210,10 +216,16 @@ impl Files {
         self.lanes.get(&destination).filter(|lane| !lane.outstanding.is_empty()).map(|lane| lane.progress)
     }
 
-    /// Whether a destination has not answered for so long, and its process waits for its file system.
+    /// Whether a destination has tasks and has not answered for so long while its process waits for its file system, or will never answer.
     pub(crate) fn is_stuck(&self, destination: Destination, now: Duration, bound: Duration) -> bool {
         let lane = self.lanes.get(&destination).filter(|lane| !lane.outstanding.is_empty());
-        lane.is_some_and(|lane| now >= lane.progress + bound && lane.helper.waits())
+        let is_silent = |lane: &Lane| now >= lane.progress + bound && lane.helper.waits();
+        lane.is_some_and(|lane| lane.helper.has_failed() || is_silent(lane))
+    }
+
+    /// Whether a destination has tasks that nothing will answer.
+    pub(crate) fn has_failed(&self, destination: Destination) -> bool {
+        self.lanes.get(&destination).is_some_and(|lane| !lane.outstanding.is_empty() && lane.helper.has_failed())
     }
 
     pub(crate) fn is_idle(&self, destination: Destination) -> bool {
@@ -232,7 +244,7 @@ impl Files {
 
     /// Why a destination has not answered for so long.
     pub(crate) fn why(&self, destination: Destination, bound: Duration) -> String {
-        match self.lanes.get(&destination).is_some_and(|lane| lane.helper.has_failed.load(Ordering::Acquire)) {
+        match self.lanes.get(&destination).is_some_and(|lane| lane.helper.has_failed()) {
             true => "the process that writes there has ended".to_owned(),
             false => format!("no answer from its file system for {} s", bound.as_secs_f64()),
         }
@@ -246,6 +258,12 @@ impl Files {
             self.given_up.push((lane.helper.clone(), at));
         }
         self.lanes.remove(&destination);
+    }
+
+    /// The process of a destination has ended, whose thread has seen it.
+    #[cfg(test)]
+    pub(crate) fn lose(&mut self, destination: Destination) {
+        self.lanes.insert(destination, Lane::broken());
     }
 
     /// The processes of rankrun itself among the front's children.
@@ -492,6 +510,7 @@ impl Passing {
                         Ok(done) => self.answer(done)?,
                         Err(_) => {
                             self.helper.has_failed.store(true, Ordering::Release);
+                            self.waker.wake();
                             return Err(Unwanted);
                         }
                     }
@@ -536,6 +555,7 @@ mod tests {
         };
         let lane = Lane::with(Helper::default(), waker.handle().expect("a handle"), ends_at_once).expect("a thread");
         files.lanes.insert(Destination::Journal, lane);
+        assert!(!files.has_failed(Destination::Journal), "it has no task");
         files.submit(Duration::ZERO, Task::Journal(b"x".to_vec()));
         let begun = Instant::now();
         let says = |files: &Files| files.why(Destination::Journal, RETRY);
@@ -543,9 +563,36 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(says(&files), "the process that writes there has ended");
+        assert!(files.has_failed(Destination::Journal));
+        assert!(files.is_stuck(Destination::Journal, Duration::ZERO, Duration::from_secs(4)), "nobody waits for it");
         assert_eq!(files.busy_since(Destination::Journal), Some(Duration::ZERO));
         assert_eq!(files.busy_since(Destination::Report), None, "another destination");
         assert_eq!((files.end(), files.pids()), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn a_destination_without_a_thread_is_not_waited_for() {
+        let (mut files, _waker) = files();
+        files.lanes.insert(Destination::Logs, Lane::broken());
+        let is_stuck = |files: &Files| files.is_stuck(Destination::Logs, Duration::ZERO, Duration::from_secs(4));
+        assert!(!is_stuck(&files), "it has no task");
+        files.submit(Duration::ZERO, Task::RetryLogs);
+        assert!(is_stuck(&files));
+    }
+
+    #[test]
+    fn each_place_of_the_jobs_directories_is_named_by_itself() {
+        let (mut files, _waker) = files();
+        files.lanes.insert(Destination::Report, Lane::broken());
+        // Nothing is removed: the lane has no thread.
+        files.remove(Duration::ZERO, &Places::of(&JobId("0a1b2c3d".to_owned())));
+        let bases = rankrun_agent::tidy::bases();
+        let mut named = Vec::new();
+        for _ in &bases {
+            named.push(files.at(Destination::Report));
+            files.lanes.get_mut(&Destination::Report).and_then(|lane| lane.outstanding.pop_front());
+        }
+        assert_eq!(named, bases);
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl Front {
         // find the cgroup.
         let keepers = self.nodes.iter().filter_map(NodeHandle::keeper);
         for keeper in keepers.filter(|keeper| !keeper.cgroup.as_deref().is_some_and(Path::exists)) {
-            self.delivery.files.remove(now, keeper.places.clone());
+            self.delivery.files.remove(now, &keeper.places);
         }
         let unusable = directory.as_ref().and_then(|directory| self.find_unusable(directory));
         let home = self.plan.report.home.as_deref();
