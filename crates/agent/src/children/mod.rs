@@ -1,7 +1,6 @@
 //! Which rank a process belongs to: leaders, their descendants, and orphans.
 
 mod boundary;
-mod bounded;
 mod interpreters;
 mod libraries;
 mod looks;
@@ -10,7 +9,6 @@ mod reader;
 mod registry;
 
 pub(crate) use boundary::Boundary;
-pub(crate) use bounded::Bounded;
 pub(crate) use interpreters::{Interpreters, Subject};
 pub(crate) use libraries::Libraries;
 pub(crate) use reader::{Reader, Readers, content, waits};

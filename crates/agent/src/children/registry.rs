@@ -14,13 +14,14 @@ use rankrun_core::grace::Progress;
 use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
 use rankrun_core::{JobId, Pid, Slot, WorkerStatus};
+use rankrun_sys::bounded::Bounded;
 use rankrun_sys::proc::{self, Process, Snapshot};
 use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Change, Look};
 
 use super::looks::{Account, activity};
-use super::{Boundary, Bounded, Readers};
+use super::{Boundary, Readers};
 
 /// The variable that carries a worker's tag.
 pub(crate) const TAG: &str = "RANKRUN_WORKER";

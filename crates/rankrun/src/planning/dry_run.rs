@@ -15,9 +15,9 @@ use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::{JobId, JobSpec, NodeRank, Rank, RankSet, Template, pmix};
 use rankrun_front::{Hosts, NodeTarget, Plan};
 
-use crate::{ask, program};
 use crate::settings::Given;
 use crate::words::{quote, quote_all};
+use crate::{ask, program};
 
 /// How many different values of a variable are shown before the middle ones are left out.
 const SHOWN_VALUES: usize = 4;

@@ -417,7 +417,8 @@ mod tests {
         for name in ["reboot", "halt", "poweroff", "shutdown", "mkfs.ext4", "R", "rm", "rev"] {
             std::fs::copy(path.join("solver"), path.join(name)).expect("a program");
         }
-        let problem = find(command.as_ref(), Some(path.as_os_str()), directory.path(), &mut |_| {}).expect_err("no such program");
+        let problem =
+            find(command.as_ref(), Some(path.as_os_str()), directory.path(), &mut |_| {}).expect_err("no such program");
         problem.hints.into_iter().next()
     }
 

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use crate::bounded::Bounded;
 use crate::proc;
 
 /// Where POSIX shared memory is.
@@ -106,25 +107,45 @@ fn is_there(path: &[u8]) -> bool {
 
 /// Which of these files are held by any process that we can look into: one walk of the process table for all.
 pub fn in_use(paths: &HashSet<OsString>) -> HashSet<OsString> {
+    in_use_with(paths, |pid| Some(held_by(pid).unwrap_or_default())).unwrap_or_default()
+}
+
+/// The same. `None`: a process does not answer, and may hold any of them.
+fn in_use_with(paths: &HashSet<OsString>, mut held: impl FnMut(i32) -> Option<Vec<Held>>) -> Option<HashSet<OsString>> {
     let mut used = HashSet::new();
     if paths.is_empty() {
-        return used;
+        return Some(used);
     }
     for process in proc::all() {
-        let held = held_by(process.pid).unwrap_or_default();
-        used.extend(held.into_iter().map(|held| held.path).filter(|path| paths.contains(path)));
+        used.extend(held(process.pid)?.into_iter().map(|held| held.path).filter(|path| paths.contains(path)));
     }
-    used
+    Some(used)
+}
+
+/// Those of the files that are still the ones that were noted.
+fn still_there(noted: HashMap<OsString, File>) -> HashSet<OsString> {
+    noted.into_iter().filter(|(path, file)| file_at(path) == Some(*file)).map(|(path, _)| path).collect()
+}
+
+fn without(paths: HashSet<OsString>, used: &HashSet<OsString>) -> Vec<OsString> {
+    let mut unused: Vec<OsString> = paths.into_iter().filter(|path| !used.contains(path)).collect();
+    unused.sort();
+    unused
 }
 
 /// Those of the files that are still the ones that were noted and that nobody holds, in order.
 pub fn unused(noted: HashMap<OsString, File>) -> Vec<OsString> {
-    let there = noted.into_iter().filter(|(path, file)| file_at(path) == Some(*file));
-    let paths: HashSet<OsString> = there.map(|(path, _)| path).collect();
+    let paths = still_there(noted);
     let used = in_use(&paths);
-    let mut unused: Vec<OsString> = paths.into_iter().filter(|path| !used.contains(path)).collect();
-    unused.sort();
-    unused
+    without(paths, &used)
+}
+
+/// The same, for a caller that waits for no process. `None`: one does not answer (`environments.rs`).
+pub fn unused_in_time(noted: HashMap<OsString, File>) -> Option<Vec<OsString>> {
+    let paths = still_there(noted);
+    let mut calls = Bounded::with_room(1);
+    let used = in_use_with(&paths, |pid| calls.call_unless_stuck(move || held_by(pid).unwrap_or_default()))?;
+    Some(without(paths, &used))
 }
 
 /// Unlinks those of the files that are still the ones that were noted and that nobody holds. Returns their paths.

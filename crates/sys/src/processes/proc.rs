@@ -262,11 +262,21 @@ impl ChildList {
     }
 }
 
-/// The value of a variable in the environment that a process was started with.
-pub fn environment_variable(pid: i32, name: &str) -> Option<Vec<u8>> {
-    let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+/// The state of a thread of this process, as of [`Process`].
+pub fn thread_state(thread: i32) -> Option<char> {
+    let stat = std::fs::read(format!("/proc/self/task/{thread}/stat")).ok()?;
+    parse_stat(&stat).map(|thread| thread.state)
+}
+
+/// The value of a variable in an environment, as `/proc/PID/environ` has it.
+pub fn variable_of(environ: &[u8], name: &str) -> Option<Vec<u8>> {
     let prefix = [name.as_bytes(), b"="].concat();
     environ.split(|&b| b == 0).find_map(|entry| entry.strip_prefix(prefix.as_slice()).map(<[u8]>::to_vec))
+}
+
+/// The value of a variable in the environment that a process was started with.
+pub fn environment_variable(pid: i32, name: &str) -> Option<Vec<u8>> {
+    variable_of(&std::fs::read(format!("/proc/{pid}/environ")).ok()?, name)
 }
 
 /// The environment that a process was started with: at most `limit` bytes.
