@@ -98,6 +98,7 @@ impl Looker {
             wdir: Some(c"/".into()),
             stdio,
             keep: None,
+            keeps_no_other: true,
             cgroup,
             session: Session::Own,
             ignored: Vec::new(),
