@@ -492,16 +492,14 @@ impl Delivery {
     /// Gives up log files that could not be written for longer than `--drain`.
     fn check_logs(&mut self, now: Duration) {
         let is_over = self.drain_deadline().is_some_and(|deadline| deadline <= now);
-        let has_failed = self.logs && self.files.has_failed(Destination::Logs);
         if !is_over && !self.are_logs_stuck(now) {
             return;
         }
-        let why = self.files.why(Destination::Logs, self.drain);
+        let why = format!("cannot write log files: {}", self.files.why(Destination::Logs, self.drain));
+        let has_failed = self.files.has_failed(Destination::Logs);
         if self.give_up_logs(now) {
-            self.events.push(match has_failed {
-                true => DeliveryEvent::LogsFailed(format!("cannot write log files: {why}")),
-                false => DeliveryEvent::LogsGivenUp,
-            });
+            let event = if has_failed { DeliveryEvent::LogsFailed(why) } else { DeliveryEvent::LogsGivenUp };
+            self.events.push(event);
         }
     }
 
@@ -515,11 +513,11 @@ impl Delivery {
             self.note(format!("gave up log files: {left} bytes were not written"));
             self.files.submit(now, Task::GiveUpLogs);
         } else {
-            let at = self.files.at(Destination::Logs).display().to_string();
             let has_failed = self.files.has_failed(Destination::Logs);
+            let at = format!("\"{}\"", self.files.at(Destination::Logs).display());
             let why = match has_failed {
-                true => format!("cannot write to \"{at}\": {}", self.files.why(Destination::Logs, self.drain)),
-                false => format!("no answer from \"{at}\""),
+                true => format!("cannot write to {at}: {}", self.files.why(Destination::Logs, self.drain)),
+                false => format!("no answer from {at}"),
             };
             self.note(format!("{why}: gave up log files, {left} bytes were not written"));
             self.files.give_up(Destination::Logs);

@@ -131,6 +131,18 @@ impl Helper {
         self.child().and_then(|child| proc::process(child.pid())).is_some_and(|process| process.state == 'D')
     }
 
+    /// Waits a moment for the end of a process that has closed its socket.
+    fn ends(&self) -> bool {
+        let begun = Instant::now();
+        while !self.has_ended() {
+            if begun.elapsed() >= END_BOUND {
+                return false;
+            }
+            pause(Duration::from_millis(1));
+        }
+        true
+    }
+
     /// Whether there is no process, or it has ended and is reaped now.
     fn has_ended(&self) -> bool {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
@@ -304,9 +316,7 @@ impl Files {
                 }
             }
             let step = if is_killed { Duration::from_millis(5) } else { Duration::from_micros(200) };
-            let step = Timespec { tv_sec: 0, tv_nsec: i64::from(step.subsec_nanos()) };
-            // An interrupted pause is only shorter.
-            let _ = poll(&mut [], Some(&step));
+            pause(step);
         }
         open.into_iter().filter_map(|(helper, path)| Some((helper.child()?.pid(), path))).collect()
     }
@@ -316,6 +326,12 @@ impl Drop for Files {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Waits for less than a second.
+fn pause(time: Duration) {
+    // An interrupted pause is only shorter.
+    let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) }));
 }
 
 /// Performs tasks of one destination, where there is no loop. They have `bound` together.
@@ -379,7 +395,7 @@ impl Lane {
         let (items, inbox) = sync_channel(TASKS);
         // This may wait for room: the task is finished, and the loop always reads.
         let (outbox, done) = sync_channel(TASKS);
-        let thread = Passing { outbox, waker, helper: helper.clone(), is_behind: false };
+        let thread = Passing { outbox, waker, helper: helper.clone(), is_behind: false, may_start_again: true };
         std::thread::Builder::new().name("files".to_owned()).stack_size(256 * 1024).spawn(move || {
             signal::block_all();
             thread.run(&inbox, start);
@@ -448,6 +464,8 @@ struct Passing {
     helper: Helper,
     /// Log files have not taken all bytes.
     is_behind: bool,
+    /// All tasks so far can be repeated by another process, and there was no other process yet.
+    may_start_again: bool,
 }
 
 /// The loop does not want answers any more.
@@ -494,31 +512,37 @@ impl Passing {
         start: &mut impl FnMut(&Helper) -> io::Result<Backend>,
         tasks: Vec<Task>,
     ) -> Result<(), Unwanted> {
-        if tasks.is_empty() {
-            return Ok(());
-        }
-        // Where no process can be started, the job does not lose its report for that.
-        let backend =
-            backend.get_or_insert_with(|| start(&self.helper).unwrap_or_else(|_| Backend::Here(Box::default())));
-        match backend {
-            Backend::Here(storage) => tasks.into_iter().try_for_each(|task| self.answer(storage.perform(task))),
-            Backend::Helper { reader, writer } => {
-                let count = tasks.len();
-                let mut sent = tasks.iter().try_for_each(|task| send(writer, task));
-                for _ in 0..count {
-                    match sent.and_then(|()| receive(reader)) {
-                        Ok(done) => self.answer(done)?,
-                        Err(_) => {
-                            self.helper.has_failed.store(true, Ordering::Release);
-                            self.waker.wake();
-                            return Err(Unwanted);
-                        }
-                    }
-                    sent = Ok(());
+        self.may_start_again &= tasks.iter().all(Task::may_be_repeated);
+        let mut left = VecDeque::from(tasks);
+        while !left.is_empty() {
+            // Where no process can be started, the job does not lose its report for that.
+            let present =
+                backend.get_or_insert_with(|| start(&self.helper).unwrap_or_else(|_| Backend::Here(Box::default())));
+            let (reader, writer) = match present {
+                Backend::Here(storage) => {
+                    return left.into_iter().try_for_each(|task| self.answer(storage.perform(task)));
                 }
-                Ok(())
+                Backend::Helper { reader, writer } => (reader, writer),
+            };
+            let mut sent = left.iter().try_for_each(|task| send(writer, task));
+            while !left.is_empty() {
+                let Ok(done) = sent.and_then(|()| receive(reader)) else { break };
+                self.answer(done)?;
+                left.pop_front();
+                sent = Ok(());
+            }
+            if left.is_empty() {
+                break;
+            }
+            // Somebody has killed it.
+            *backend = None;
+            if !std::mem::take(&mut self.may_start_again) || !self.helper.ends() {
+                self.helper.has_failed.store(true, Ordering::Release);
+                self.waker.wake();
+                return Err(Unwanted);
             }
         }
+        Ok(())
     }
 
     fn answer(&mut self, done: Done) -> Result<(), Unwanted> {
@@ -568,6 +592,44 @@ mod tests {
         assert_eq!(files.busy_since(Destination::Journal), Some(Duration::ZERO));
         assert_eq!(files.busy_since(Destination::Report), None, "another destination");
         assert_eq!((files.end(), files.pids()), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn a_storage_process_that_is_killed_is_started_again_once_for_what_can_be_repeated() {
+        let (mut files, waker) = files();
+        let top = tempfile::tempdir().expect("a directory");
+        let save = |name: &str| Task::Save { directory: None, path: top.path().join(name), bytes: b"all".to_vec() };
+        let mut starts = 0;
+        let (count, starts_of_thread) = sync_channel(8);
+        // The first one does one task, and the second one two.
+        let start = move |_: &Helper| {
+            let (ours, theirs) = socket::pair()?;
+            starts += 1;
+            count.send(starts).map_err(io::Error::other)?;
+            std::thread::spawn(move || {
+                let (mut storage, mut socket) = (Storage::default(), File::from(theirs));
+                for _ in 0..starts {
+                    let Ok(task) = receive(&mut socket) else { return };
+                    send(&mut socket, &storage.perform(task)).expect("the front reads it");
+                }
+            });
+            Ok(Backend::Helper { reader: io::BufReader::new(File::from(ours.try_clone()?)), writer: ours.into() })
+        };
+        let lane = Lane::with(Helper::default(), waker.handle().expect("a handle"), start).expect("a thread");
+        files.lanes.insert(Destination::ErrorFile, lane);
+        for name in ["a", "b", "c", "d"] {
+            files.submit(Duration::ZERO, save(name));
+        }
+        let (begun, mut saved) = (Instant::now(), Vec::new());
+        while begun.elapsed() < Duration::from_secs(20) && !files.has_failed(Destination::ErrorFile) {
+            saved.extend(files.next(Duration::ZERO));
+            std::thread::yield_now();
+        }
+        saved.extend(std::iter::from_fn(|| files.next(Duration::ZERO)));
+        assert_eq!(saved.len(), 3, "{saved:?}");
+        assert!(["a", "b", "c"].iter().all(|name| top.path().join(name).is_file()));
+        assert_eq!(starts_of_thread.try_iter().collect::<Vec<_>>(), [1, 2]);
+        assert!(files.has_failed(Destination::ErrorFile));
     }
 
     #[test]

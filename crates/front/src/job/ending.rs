@@ -330,7 +330,7 @@ impl Front {
     /// that does not answer, another one that does not has little. Returns how long it took.
     fn wait_for_saving(&mut self, bound: Duration) -> Duration {
         let begun = self.now();
-        let is_idle = |files: &Files| AWAITED.iter().all(|destination| files.is_idle(*destination));
+        let is_idle = |files: &Files| AWAITED.iter().all(|it| files.is_idle(*it) || files.has_failed(*it));
         let mut until = begun + if self.delivery.has_waited_in_vain() { REPORT_BOUND.min(bound) } else { bound };
         loop {
             if self.wait_for_files(until.saturating_sub(self.now()), |files, _| is_idle(files)) || self.is_hurried {
