@@ -37,7 +37,12 @@ pub(crate) struct Silent {
 
 impl fmt::Display for Silent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no answer from \"{}\" for {} s", self.path.display(), self.bound.as_secs_f64())
+        let bound = self.bound.as_secs_f64();
+        match self.path.as_os_str().is_empty() {
+            // Whoever looks has been stopped before its first look.
+            true => write!(f, "no answer for {bound} s"),
+            false => write!(f, "no answer from \"{}\" for {bound} s", self.path.display()),
+        }
     }
 }
 
