@@ -92,7 +92,8 @@ fn an_agent_that_is_stopped_before_its_guard_is_ends_the_job() {
 
 #[test]
 fn a_guard_that_is_stopped_before_it_has_an_agent_ends_the_job() {
-    let words = [program("stop_first_child")];
+    // The first child looks up the programs.
+    let words = [program("stop_child"), "2".to_owned()];
     let ended = through(&words, &["-n", "2", "sleep", "100"]).start().finish(STOPPED);
     assert_eq!(ended.code, Some(121), "{}", ended.stderr_text());
     assert!(ended.stderr_text().contains("node"), "{}", ended.stderr_text());

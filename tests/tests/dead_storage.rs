@@ -254,6 +254,36 @@ fn check(case: &Case, dead: &Dead) -> Duration {
     ended.elapsed()
 }
 
+/// What is looked at before the job begins has a bound, which is that of the job where it is shorter, and names the path.
+#[test]
+fn planning_does_not_wait_for_a_file_system_that_does_not_answer() {
+    let Some(dead) = Dead::new() else { return };
+    let (program, hosts, directory) = (dead.file("program"), dead.file("hosts"), dead.path().display().to_string());
+    let hidden = format!("{directory}:/usr/bin:/bin");
+    let lookup = |path: &str| format!("cannot look up the program: no answer from \"{path}\" for 1 s");
+    let in_time = ["--timeout", "1", "-n", "2"];
+    let cases = [
+        (dead.job(&[&in_time[..], &[&program]].concat()), 126, lookup(&program)),
+        (dead.job(&[&in_time[..], &["env", &program]].concat()), 126, lookup(&program)),
+        (dead.job(&[&in_time[..], &["--wdir", &directory, "true"]].concat()), 126, lookup(&directory)),
+        (dead.job(&[&in_time[..], &["true"]].concat()).env("PATH", hidden), 126, lookup(&dead.file("true"))),
+        // This takes all of the bound.
+        (dead.job(&["--hostfile", &hosts, "true"]), 2, format!("cannot read \"{hosts}\": no answer from")),
+    ];
+    let count = full_scale(cases.len(), cases.len() - 1);
+    std::thread::scope(|scope| {
+        for (job, code, said) in cases.into_iter().take(count) {
+            scope.spawn(move || {
+                // Another 10 s for the mount to go.
+                let ended = job.start().finish(bound() + Duration::from_secs(15));
+                let text = ended.stderr_text();
+                assert_eq!(ended.code, Some(code), "{said}: {text}");
+                assert!(text.contains(&said), "{said}: {text}");
+            });
+        }
+    });
+}
+
 #[test]
 fn a_journal_that_cannot_be_opened_names_its_path_and_leaves_no_process() {
     let Some(dead) = Dead::new() else { return };

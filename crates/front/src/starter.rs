@@ -337,6 +337,7 @@ fn command(path: PathBuf, request: Request, limits: Limits) -> io::Result<Comman
         wdir: None,
         stdio,
         keep,
+        keeps_no_other: false,
         cgroup: None,
         session: Session::Own,
         ignored,

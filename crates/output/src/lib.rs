@@ -20,7 +20,7 @@ pub use console::{CONTINUED_MARK, CUT_MARK};
 pub use lines::MAX_LINE;
 pub use logfiles::{LogError, LogFiles};
 pub use matches::Matches;
-pub use places::LogPlaces;
+pub use places::{LogPlaces, open};
 pub use presenter::Presenter;
 pub use spool::{Completion, Full, Record, Request, SPOOL_MEMORY, Spool, SpoolError};
 pub use template::{Template, TemplateError};

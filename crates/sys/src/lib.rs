@@ -21,7 +21,8 @@ pub use events::{poll, reactor, signal};
 pub use ipc::{diag, mapped, network, shared, shm, socket, watched};
 pub(crate) use processes::clone;
 pub use processes::{
-    build, errand, exec, fork, libraries, limits, memory, name, oom, proc, process, spawn, trace, vitals, wait,
+    bounded, build, environments, errand, exec, fork, libraries, limits, memory, name, oom, proc, process, spawn,
+    trace, vitals, wait,
 };
 pub use terminals::{pty, terminal};
 

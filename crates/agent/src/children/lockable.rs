@@ -9,9 +9,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rankrun_sys::bounded::Bounded;
 use rankrun_sys::process::ProcessId;
-
-use super::Bounded;
 
 /// How long the loop waits for an answer.
 const BOUND: Duration = Duration::from_millis(50);

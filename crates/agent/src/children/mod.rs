@@ -1,7 +1,6 @@
 //! Which rank a process belongs to: leaders, their descendants, and orphans.
 
 mod boundary;
-mod bounded;
 mod helpers;
 mod interpreters;
 mod libraries;
@@ -12,7 +11,6 @@ mod reader;
 mod registry;
 
 pub(crate) use boundary::Boundary;
-pub(crate) use bounded::Bounded;
 pub(crate) use interpreters::{Interpreters, Subject};
 pub(crate) use libraries::Libraries;
 use lockable::Lockable;

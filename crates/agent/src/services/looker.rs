@@ -91,6 +91,7 @@ impl Looker {
             wdir: Some(c"/".into()),
             stdio,
             keep: None,
+            keeps_no_other: true,
             cgroup: None,
             session: Session::Own,
             ignored: Vec::new(),

@@ -230,6 +230,7 @@ impl Pmix {
             wdir: Some(c"/".into()),
             stdio: [theirs, listener, their_errors],
             keep: None,
+            keeps_no_other: true,
             cgroup,
             session: Session::Own,
             ignored: Vec::new(),

@@ -197,6 +197,7 @@ impl Preparer {
             wdir,
             stdio: streams.theirs,
             keep,
+            keeps_no_other: false,
             cgroup,
             session,
             ignored: spec.ignored_signals.clone(),

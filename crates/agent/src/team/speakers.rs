@@ -10,6 +10,7 @@ use rankrun_core::evidence::MpiEvent;
 use rankrun_core::team::Event;
 use rankrun_core::testimony::{Standing, Testimony, dated};
 use rankrun_core::{Pid, Slot as SlotIndex, SpeakerId};
+use rankrun_sys::bounded::Bounded;
 use rankrun_sys::proc;
 use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_sys::spawn::UnderWay;
@@ -17,7 +18,7 @@ use rankrun_wire::ToFront;
 use rankrun_wireup::worker::{self, When};
 
 use super::{Hands, Team};
-use crate::children::{Bounded, Children, Reader, Readers, content, waits};
+use crate::children::{Children, Reader, Readers, content, waits};
 use crate::services::worker_socket::{Peer, Received};
 
 /// How long the loop waits for an error file on the user's storage: for a file system that does not answer, for a reader that is short

@@ -76,6 +76,13 @@ impl Places {
         Places { bases: bases(), lone: lone.into(), job: job.clone() }
     }
 
+    /// Each of them alone, with the directory above: whoever waits for one that does not answer can name it.
+    pub fn each(&self) -> impl Iterator<Item = (&Path, Places)> {
+        let alone = |bases: Vec<PathBuf>, lone: Vec<PathBuf>| Places { bases, lone, job: self.job.clone() };
+        let bases = self.bases.iter().map(move |base| (base.as_path(), alone(vec![base.clone()], Vec::new())));
+        bases.chain(self.lone.iter().map(move |path| (path.as_path(), alone(Vec::new(), vec![path.clone()]))))
+    }
+
     /// Makes the directory in the first place where that works.
     pub fn create(&self) -> Result<RuntimeDir, RuntimeDirError> {
         let mut refusals = Vec::new();

@@ -22,7 +22,7 @@ use rankrun_wire::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::runtime::parse_notes;
-use crate::children::Bounded;
+use rankrun_sys::bounded::Bounded;
 
 /// Files that are named at most.
 pub(super) const MAX_DOUBTFUL: usize = 64;

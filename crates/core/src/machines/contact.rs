@@ -91,9 +91,17 @@ impl Contact {
         }
     }
 
-    /// It could not be asked now: [`Step::Ask`] comes again.
-    pub fn not_asked(&mut self) {
+    /// It could not be asked now, since others are asked first: [`Step::Ask`] comes again.
+    pub fn not_asked_yet(&mut self) {
         self.asked = None;
+    }
+
+    /// Asking it has failed on this machine. [`Step::Ask`] comes again until the last try could have failed there; then this is the try
+    /// that has failed. A machine that lacks a descriptor or a process must not keep a silent peer from being lost.
+    pub fn could_not_ask(&mut self, timeout: Duration) {
+        if self.lasted < timeout + try_bound(timeout) {
+            self.asked = None;
+        }
     }
 
     /// How long its connection had been silent at the last look.
@@ -199,10 +207,28 @@ mod tests {
         }
         for second in [30, 31, 32] {
             assert_eq!(contact.look(s(second), s(60), asks), Step::Ask);
-            contact.not_asked();
+            contact.not_asked_yet();
         }
         contact.heard(s(34));
         assert_eq!(contact.look(s(35), s(60), asks), Step::Wait);
+    }
+
+    #[test]
+    fn a_peer_that_can_never_be_asked_is_lost_when_a_last_try_would_have_failed() {
+        for timeout in [3, 10, 60].map(s) {
+            let mut contact = Contact::default();
+            contact.heard(s(0));
+            let lost = (1..600).find(|second| match contact.look(s(*second), timeout, Asks::Us { is_open: false }) {
+                Step::Wait => false,
+                Step::Ask => {
+                    contact.could_not_ask(timeout);
+                    false
+                }
+                Step::Lost => true,
+            });
+            let bound = (timeout + try_bound(timeout)).as_secs();
+            assert!(lost.is_some_and(|lost| (bound..=bound + 2).contains(&lost)), "{timeout:?}: {lost:?}");
+        }
     }
 
     /// A cut of a connection between a front and an agent, as TCP has it. Times are in milliseconds from the begin of the cut.

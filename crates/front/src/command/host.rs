@@ -118,6 +118,7 @@ fn start(command: &[OsString]) -> io::Result<i32> {
         wdir: None,
         stdio: streams,
         keep: None,
+        keeps_no_other: false,
         cgroup: None,
         session: Session::Own,
         ignored: signal::ignored_at_start(),

@@ -52,7 +52,7 @@ pub(crate) enum DeliveryEvent {
     LogsGivenUp,
     /// The log files of an attempt are there.
     LogsOpened,
-    /// They could not be made, for this reason: the job ends.
+    /// They could not be made, or cannot be written any more, for this reason: the job ends.
     LogsFailed(String),
 }
 
@@ -420,8 +420,11 @@ impl Delivery {
         self.has_waited_in_vain
     }
 
-    /// Whether the ranks have ended, and the file system of log files does not answer.
+    /// Whether log files will never be written: their process has ended, or the ranks have and the file system does not answer.
     pub(crate) fn are_logs_stuck(&mut self, now: Duration) -> bool {
+        if self.logs && self.files.has_failed(Destination::Logs) {
+            return true;
+        }
         let is_due =
             self.logs && self.ended_at.is_some_and(|ended| now >= ended + SILENCE_BOUND) && now >= self.next_look;
         if is_due {
@@ -492,8 +495,11 @@ impl Delivery {
         if !is_over && !self.are_logs_stuck(now) {
             return;
         }
+        let why = format!("cannot write log files: {}", self.files.why(Destination::Logs, self.drain));
+        let has_failed = self.files.has_failed(Destination::Logs);
         if self.give_up_logs(now) {
-            self.events.push(DeliveryEvent::LogsGivenUp);
+            let event = if has_failed { DeliveryEvent::LogsFailed(why) } else { DeliveryEvent::LogsGivenUp };
+            self.events.push(event);
         }
     }
 
@@ -507,10 +513,15 @@ impl Delivery {
             self.note(format!("gave up log files: {left} bytes were not written"));
             self.files.submit(now, Task::GiveUpLogs);
         } else {
-            let at = self.files.at(Destination::Logs);
-            self.note(format!("no answer from \"{}\": gave up log files, {left} bytes were not written", at.display()));
+            let has_failed = self.files.has_failed(Destination::Logs);
+            let at = format!("\"{}\"", self.files.at(Destination::Logs).display());
+            let why = match has_failed {
+                true => format!("cannot write to {at}: {}", self.files.why(Destination::Logs, self.drain)),
+                false => format!("no answer from {at}"),
+            };
+            self.note(format!("{why}: gave up log files, {left} bytes were not written"));
             self.files.give_up(Destination::Logs);
-            self.has_waited_in_vain = true;
+            self.has_waited_in_vain |= !has_failed;
         }
         self.logs = false;
         self.return_credit([0, 0]);
@@ -583,5 +594,34 @@ impl Delivery {
     /// Whether output is lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rankrun_output::{LogPlaces, Mode};
+
+    use super::*;
+    use crate::delivery::task::Task;
+
+    /// A kill of the storage process is no silence of the file system, and its 30 s are not waited for.
+    #[test]
+    fn log_files_whose_process_has_ended_are_given_up_at_once_for_this_reason() {
+        let waker = Waker::new().expect("a waker");
+        let mut threads = Threads::start(JobId("0a1b2c3d".to_owned()), &waker).expect("threads");
+        threads.files.lose(Destination::Logs);
+        let output = Config::new(Mode::Line, 1);
+        let presenter = Presenter::new(output.clone(), |_| unreachable!("nothing is shown"));
+        let opened = Opened { logs: true, ..Opened::default() };
+        let mut delivery = Delivery::new(presenter, threads, opened, &output, Duration::from_secs(30));
+        let places = Box::new(LogPlaces::directories(vec!["/logs".into()]));
+        delivery.files.submit(Duration::ZERO, Task::OpenLogs { places, world_size: 1 });
+        delivery.tick(Duration::ZERO, false);
+        let said = "cannot write to \"/logs\": the process that writes there has ended: gave up log files, 0 bytes were not written";
+        let events = delivery.take_events();
+        let [DeliveryEvent::Note(note), DeliveryEvent::LogsFailed(why)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(note, said);
+        assert_eq!(why, "cannot write log files: the process that writes there has ended");
+        assert!(!delivery.has_waited_in_vain());
     }
 }

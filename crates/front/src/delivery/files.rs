@@ -50,7 +50,7 @@ const KILL_BOUND: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 enum Item {
     Task(Task),
-    /// Remove the directories of the job. They are where the agent has made them, in /tmp or in memory: the thread does this itself.
+    /// Remove a directory of the job. It is where the agent has made it, in /tmp or in memory: the thread does this itself.
     Remove(Places),
 }
 
@@ -109,6 +109,10 @@ impl Helper {
         child.or_else(|| self.under_way.child())
     }
 
+    fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
     fn kill(&self) {
         if let Some(child) = self.child() {
             // It has not been reaped: it is still ours.
@@ -125,6 +129,18 @@ impl Helper {
     /// Whether its process waits where no signal ends it (state D, proc(5)).
     fn waits_for_files(&self) -> bool {
         self.child().and_then(|child| proc::process(child.pid())).is_some_and(|process| process.state == 'D')
+    }
+
+    /// Waits a moment for the end of a process that has closed its socket.
+    fn ends(&self) -> bool {
+        let begun = Instant::now();
+        while !self.has_ended() {
+            if begun.elapsed() >= END_BOUND {
+                return false;
+            }
+            pause(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Whether there is no process, or it has ended and is reaped now.
@@ -167,8 +183,10 @@ impl Files {
     }
 
     /// Removes the directories of the job.
-    pub(crate) fn remove(&mut self, now: Duration, places: Places) {
-        self.push(now, Destination::Report, Label::Path("/tmp".into()), Item::Remove(places));
+    pub(crate) fn remove(&mut self, now: Duration, places: &Places) {
+        for (path, place) in places.each() {
+            self.push(now, Destination::Report, Label::Path(path.to_owned()), Item::Remove(place));
+        }
     }
 
     fn push(&mut self, now: Duration, destination: Destination, label: Label, item: Item) {
@@ -210,10 +228,16 @@ impl Files {
         self.lanes.get(&destination).filter(|lane| !lane.outstanding.is_empty()).map(|lane| lane.progress)
     }
 
-    /// Whether a destination has not answered for so long, and its process waits for its file system.
+    /// Whether a destination has tasks and has not answered for so long while its process waits for its file system, or will never answer.
     pub(crate) fn is_stuck(&self, destination: Destination, now: Duration, bound: Duration) -> bool {
         let lane = self.lanes.get(&destination).filter(|lane| !lane.outstanding.is_empty());
-        lane.is_some_and(|lane| now >= lane.progress + bound && lane.helper.waits())
+        let is_silent = |lane: &Lane| now >= lane.progress + bound && lane.helper.waits();
+        lane.is_some_and(|lane| lane.helper.has_failed() || is_silent(lane))
+    }
+
+    /// Whether a destination has tasks that nothing will answer.
+    pub(crate) fn has_failed(&self, destination: Destination) -> bool {
+        self.lanes.get(&destination).is_some_and(|lane| !lane.outstanding.is_empty() && lane.helper.has_failed())
     }
 
     pub(crate) fn is_idle(&self, destination: Destination) -> bool {
@@ -232,7 +256,7 @@ impl Files {
 
     /// Why a destination has not answered for so long.
     pub(crate) fn why(&self, destination: Destination, bound: Duration) -> String {
-        match self.lanes.get(&destination).is_some_and(|lane| lane.helper.has_failed.load(Ordering::Acquire)) {
+        match self.lanes.get(&destination).is_some_and(|lane| lane.helper.has_failed()) {
             true => "the process that writes there has ended".to_owned(),
             false => format!("no answer from its file system for {} s", bound.as_secs_f64()),
         }
@@ -246,6 +270,12 @@ impl Files {
             self.given_up.push((lane.helper.clone(), at));
         }
         self.lanes.remove(&destination);
+    }
+
+    /// The process of a destination has ended, whose thread has seen it.
+    #[cfg(test)]
+    pub(crate) fn lose(&mut self, destination: Destination) {
+        self.lanes.insert(destination, Lane::broken());
     }
 
     /// The processes of rankrun itself among the front's children.
@@ -286,9 +316,7 @@ impl Files {
                 }
             }
             let step = if is_killed { Duration::from_millis(5) } else { Duration::from_micros(200) };
-            let step = Timespec { tv_sec: 0, tv_nsec: i64::from(step.subsec_nanos()) };
-            // An interrupted pause is only shorter.
-            let _ = poll(&mut [], Some(&step));
+            pause(step);
         }
         open.into_iter().filter_map(|(helper, path)| Some((helper.child()?.pid(), path))).collect()
     }
@@ -298,6 +326,12 @@ impl Drop for Files {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Waits for less than a second.
+fn pause(time: Duration) {
+    // An interrupted pause is only shorter.
+    let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) }));
 }
 
 /// Performs tasks of one destination, where there is no loop. They have `bound` together.
@@ -361,7 +395,7 @@ impl Lane {
         let (items, inbox) = sync_channel(TASKS);
         // This may wait for room: the task is finished, and the loop always reads.
         let (outbox, done) = sync_channel(TASKS);
-        let thread = Passing { outbox, waker, helper: helper.clone(), is_behind: false };
+        let thread = Passing { outbox, waker, helper: helper.clone(), is_behind: false, may_start_again: true };
         std::thread::Builder::new().name("files".to_owned()).stack_size(256 * 1024).spawn(move || {
             signal::block_all();
             thread.run(&inbox, start);
@@ -430,6 +464,8 @@ struct Passing {
     helper: Helper,
     /// Log files have not taken all bytes.
     is_behind: bool,
+    /// All tasks so far can be repeated by another process, and there was no other process yet.
+    may_start_again: bool,
 }
 
 /// The loop does not want answers any more.
@@ -476,30 +512,37 @@ impl Passing {
         start: &mut impl FnMut(&Helper) -> io::Result<Backend>,
         tasks: Vec<Task>,
     ) -> Result<(), Unwanted> {
-        if tasks.is_empty() {
-            return Ok(());
-        }
-        // Where no process can be started, the job does not lose its report for that.
-        let backend =
-            backend.get_or_insert_with(|| start(&self.helper).unwrap_or_else(|_| Backend::Here(Box::default())));
-        match backend {
-            Backend::Here(storage) => tasks.into_iter().try_for_each(|task| self.answer(storage.perform(task))),
-            Backend::Helper { reader, writer } => {
-                let count = tasks.len();
-                let mut sent = tasks.iter().try_for_each(|task| send(writer, task));
-                for _ in 0..count {
-                    match sent.and_then(|()| receive(reader)) {
-                        Ok(done) => self.answer(done)?,
-                        Err(_) => {
-                            self.helper.has_failed.store(true, Ordering::Release);
-                            return Err(Unwanted);
-                        }
-                    }
-                    sent = Ok(());
+        self.may_start_again &= tasks.iter().all(Task::may_be_repeated);
+        let mut left = VecDeque::from(tasks);
+        while !left.is_empty() {
+            // Where no process can be started, the job does not lose its report for that.
+            let present =
+                backend.get_or_insert_with(|| start(&self.helper).unwrap_or_else(|_| Backend::Here(Box::default())));
+            let (reader, writer) = match present {
+                Backend::Here(storage) => {
+                    return left.into_iter().try_for_each(|task| self.answer(storage.perform(task)));
                 }
-                Ok(())
+                Backend::Helper { reader, writer } => (reader, writer),
+            };
+            let mut sent = left.iter().try_for_each(|task| send(writer, task));
+            while !left.is_empty() {
+                let Ok(done) = sent.and_then(|()| receive(reader)) else { break };
+                self.answer(done)?;
+                left.pop_front();
+                sent = Ok(());
+            }
+            if left.is_empty() {
+                break;
+            }
+            // Somebody has killed it.
+            *backend = None;
+            if !std::mem::take(&mut self.may_start_again) || !self.helper.ends() {
+                self.helper.has_failed.store(true, Ordering::Release);
+                self.waker.wake();
+                return Err(Unwanted);
             }
         }
+        Ok(())
     }
 
     fn answer(&mut self, done: Done) -> Result<(), Unwanted> {
@@ -536,6 +579,7 @@ mod tests {
         };
         let lane = Lane::with(Helper::default(), waker.handle().expect("a handle"), ends_at_once).expect("a thread");
         files.lanes.insert(Destination::Journal, lane);
+        assert!(!files.has_failed(Destination::Journal), "it has no task");
         files.submit(Duration::ZERO, Task::Journal(b"x".to_vec()));
         let begun = Instant::now();
         let says = |files: &Files| files.why(Destination::Journal, RETRY);
@@ -543,9 +587,74 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(says(&files), "the process that writes there has ended");
+        assert!(files.has_failed(Destination::Journal));
+        assert!(files.is_stuck(Destination::Journal, Duration::ZERO, Duration::from_secs(4)), "nobody waits for it");
         assert_eq!(files.busy_since(Destination::Journal), Some(Duration::ZERO));
         assert_eq!(files.busy_since(Destination::Report), None, "another destination");
         assert_eq!((files.end(), files.pids()), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn a_storage_process_that_is_killed_is_started_again_once_for_what_can_be_repeated() {
+        let (mut files, waker) = files();
+        let top = tempfile::tempdir().expect("a directory");
+        let save = |name: &str| Task::Save { directory: None, path: top.path().join(name), bytes: b"all".to_vec() };
+        let mut starts = 0;
+        let (count, starts_of_thread) = sync_channel(8);
+        // The first one does one task, and the second one two.
+        let start = move |_: &Helper| {
+            let (ours, theirs) = socket::pair()?;
+            starts += 1;
+            count.send(starts).map_err(io::Error::other)?;
+            std::thread::spawn(move || {
+                let (mut storage, mut socket) = (Storage::default(), File::from(theirs));
+                for _ in 0..starts {
+                    let Ok(task) = receive(&mut socket) else { return };
+                    send(&mut socket, &storage.perform(task)).expect("the front reads it");
+                }
+            });
+            Ok(Backend::Helper { reader: io::BufReader::new(File::from(ours.try_clone()?)), writer: ours.into() })
+        };
+        let lane = Lane::with(Helper::default(), waker.handle().expect("a handle"), start).expect("a thread");
+        files.lanes.insert(Destination::ErrorFile, lane);
+        for name in ["a", "b", "c", "d"] {
+            files.submit(Duration::ZERO, save(name));
+        }
+        let (begun, mut saved) = (Instant::now(), Vec::new());
+        while begun.elapsed() < Duration::from_secs(20) && !files.has_failed(Destination::ErrorFile) {
+            saved.extend(files.next(Duration::ZERO));
+            std::thread::yield_now();
+        }
+        saved.extend(std::iter::from_fn(|| files.next(Duration::ZERO)));
+        assert_eq!(saved.len(), 3, "{saved:?}");
+        assert!(["a", "b", "c"].iter().all(|name| top.path().join(name).is_file()));
+        assert_eq!(starts_of_thread.try_iter().collect::<Vec<_>>(), [1, 2]);
+        assert!(files.has_failed(Destination::ErrorFile));
+    }
+
+    #[test]
+    fn a_destination_without_a_thread_is_not_waited_for() {
+        let (mut files, _waker) = files();
+        files.lanes.insert(Destination::Logs, Lane::broken());
+        let is_stuck = |files: &Files| files.is_stuck(Destination::Logs, Duration::ZERO, Duration::from_secs(4));
+        assert!(!is_stuck(&files), "it has no task");
+        files.submit(Duration::ZERO, Task::RetryLogs);
+        assert!(is_stuck(&files));
+    }
+
+    #[test]
+    fn each_place_of_the_jobs_directories_is_named_by_itself() {
+        let (mut files, _waker) = files();
+        files.lanes.insert(Destination::Report, Lane::broken());
+        // Nothing is removed: the lane has no thread.
+        files.remove(Duration::ZERO, &Places::of(&JobId("0a1b2c3d".to_owned())));
+        let bases = rankrun_agent::tidy::bases();
+        let mut named = Vec::new();
+        for _ in &bases {
+            named.push(files.at(Destination::Report));
+            files.lanes.get_mut(&Destination::Report).and_then(|lane| lane.outstanding.pop_front());
+        }
+        assert_eq!(named, bases);
     }
 
     #[test]

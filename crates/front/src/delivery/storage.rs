@@ -183,15 +183,8 @@ impl Storage {
 
 /// Opens a file that is written from its start. Refuses what may block.
 fn create(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-    let mut options = File::options();
-    options.create(true).write(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
-    let file = options.open(path)?;
-    let metadata = file.metadata()?;
-    if metadata.file_type().is_fifo() {
-        return Err(io::Error::other("it is a FIFO, not a regular file"));
-    }
-    if metadata.is_file() {
+    let file = rankrun_output::open(File::options().create(true).write(true), path)?;
+    if file.metadata()?.is_file() {
         file.set_len(0)?;
     }
     Ok(file)
@@ -282,6 +275,37 @@ mod tests {
             assert_eq!(reader.join().expect("the reader ends"), whole.len());
         });
         assert_eq!(std::fs::read_dir(top.path()).expect("the directory").count(), 1, "nothing else is left");
+    }
+
+    /// The streams of a storage process are /dev/null: what is written there is lost.
+    #[test]
+    fn a_path_that_stands_for_a_stream_is_refused() {
+        let top = tempfile::tempdir().expect("a directory");
+        let link = top.path().join("link");
+        std::os::unix::fs::symlink("/dev/stderr", &link).expect("it is ours");
+        let paths = ["/dev/stdout", "/dev/stderr", "/dev/fd/1", "/proc/self/fd/1", "/proc/thread-self/fd/2"];
+        let mut storage = Storage::default();
+        for path in paths.iter().map(PathBuf::from).chain(["/proc/self/fd/900".into(), link]) {
+            let refused =
+                Err(io::Error::other("it stands for an open file of rankrun itself: give the name of a file").into());
+            match storage.perform(Task::OpenJournal(path.clone())) {
+                Done::JournalOpened(result) => assert_eq!(result, refused, "{}", path.display()),
+                other => panic!("{other:?}"),
+            }
+            // The error file of torchrun.
+            match storage.perform(Task::Save { directory: None, path: path.clone(), bytes: b"all".to_vec() }) {
+                Done::Saved { result, .. } => assert_eq!(result, refused, "{}", path.display()),
+                other => panic!("{other:?}"),
+            }
+            // --stdout-file, --error-file.
+            let places = Box::new(LogPlaces::files(vec![Some(path.clone())], Vec::new()));
+            match storage.perform(Task::OpenLogs { places, world_size: 1 }) {
+                Done::LogsOpened(Err(failure)) => assert_eq!(Err(io::Error::other(failure.why).into()), refused),
+                other => panic!("{other:?}"),
+            }
+        }
+        let nowhere = storage.perform(Task::OpenJournal("/dev/null".into()));
+        assert!(matches!(nowhere, Done::JournalOpened(Ok(()))), "{nowhere:?}");
     }
 
     #[test]

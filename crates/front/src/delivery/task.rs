@@ -139,6 +139,30 @@ impl Task {
         }
     }
 
+    /// Whether another process can do it as well, and again: it needs no open file, and leaves none.
+    pub(crate) fn may_be_repeated(&self) -> bool {
+        match self {
+            Task::Save { .. }
+            | Task::Probe(_)
+            | Task::Prune { .. }
+            | Task::Forget { .. }
+            | Task::Stamp { .. }
+            | Task::FindCore { .. }
+            | Task::SayWhyEnded(_)
+            | Task::ReadBinary => true,
+            Task::OpenLogs { .. }
+            | Task::MoveLog { .. }
+            | Task::Log { .. }
+            | Task::CloseLog { .. }
+            | Task::RetryLogs
+            | Task::GiveUpLogs
+            | Task::Keep { .. }
+            | Task::Result { .. }
+            | Task::OpenJournal(_)
+            | Task::Journal(_) => false,
+        }
+    }
+
     /// The path that it is about, unless that is the same as of the task before.
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {

@@ -117,7 +117,7 @@ impl Front {
         // find the cgroup.
         let keepers = self.nodes.iter().filter_map(NodeHandle::keeper);
         for keeper in keepers.filter(|keeper| !keeper.cgroup.as_deref().is_some_and(Path::exists)) {
-            self.delivery.files.remove(now, keeper.places.clone());
+            self.delivery.files.remove(now, &keeper.places);
         }
         let unusable = directory.as_ref().and_then(|directory| self.find_unusable(directory));
         let home = self.plan.report.home.as_deref();
@@ -330,7 +330,7 @@ impl Front {
     /// that does not answer, another one that does not has little. Returns how long it took.
     fn wait_for_saving(&mut self, bound: Duration) -> Duration {
         let begun = self.now();
-        let is_idle = |files: &Files| AWAITED.iter().all(|destination| files.is_idle(*destination));
+        let is_idle = |files: &Files| AWAITED.iter().all(|it| files.is_idle(*it) || files.has_failed(*it));
         let mut until = begun + if self.delivery.has_waited_in_vain() { REPORT_BOUND.min(bound) } else { bound };
         loop {
             if self.wait_for_files(until.saturating_sub(self.now()), |files, _| is_idle(files)) || self.is_hurried {

@@ -11,6 +11,7 @@ use rankrun_sys::poll::Ready;
 use rankrun_wire::ToAgent;
 use rankrun_wire::identity::PeerId;
 use rankrun_wire::message::Hello;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::job::front::{Front, Outcome, Refused};
 use crate::job::token::Token;
@@ -294,8 +295,11 @@ impl Front {
                 // What the first has started on a node that was asked again may be stuck. srun passes this on, and ends.
                 self.srun.iter().for_each(Srun::end);
             }
-            // A wait that fails is a wait that is over.
-            let _ = self.poller.wait(Some(rest.min(LOOK_STEP)), &mut Vec::new());
+            // Only the ends of children are waited for: nobody handles the other events any more, and they would not go away. A wait that
+            // fails is a wait that is over.
+            let step = rest.min(LOOK_STEP);
+            let step = Timespec { tv_sec: step.as_secs() as i64, tv_nsec: i64::from(step.subsec_nanos()) };
+            let _ = poll(&mut [PollFd::new(&self.signals, PollFlags::IN)], Some(&step));
             while self.signals.next().is_some() {}
             let registry = self.poller.registry();
             for srun in &mut self.srun {

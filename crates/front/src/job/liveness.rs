@@ -77,9 +77,10 @@ impl Front {
             let (call, timeout) = (muster.call(*node), self.plan.hosts.node_timeout);
             let Some(remote) = handle.remote_mut().filter(|remote| remote.joined.is_none()) else { continue };
             let place = (&mut self.starter, &self.poller, Token::Asker(*node).encode());
-            // One that cannot be started now is tried again at the next look.
-            if room == 0 || remote.asker.ask(now, place, (ssh, target), &call, timeout).is_err() {
-                handle.contact.not_asked();
+            if room == 0 {
+                handle.contact.not_asked_yet();
+            } else if remote.asker.ask(now, place, (ssh, target), &call, timeout).is_err() {
+                handle.contact.could_not_ask(timeout);
             }
             room = room.saturating_sub(1);
         }

@@ -68,8 +68,7 @@ pub(crate) struct Dialer<'a> {
 }
 
 impl Dialer<'_> {
-    /// Connects as this node. The connection comes with an admission only. `waits` is whether the answer may take as long as the
-    /// job: that to a node that has ended.
+    /// Connects as this node, for so long at most. The connection comes with an admission only.
     pub(crate) fn dial(
         &mut self,
         node: &mut Node,

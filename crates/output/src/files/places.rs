@@ -284,10 +284,44 @@ fn file(path: &Path, keep: bool) -> Result<(), LogError> {
     open(&mut options, path).map_err(|source| failed("open", path, source)).map(drop)
 }
 
+/// Links that are followed on the way to a file, as many as the kernel follows.
+const MAX_LINKS: u32 = 40;
+
+/// Why `/dev/stdout` and the like are refused. Files are opened by a process that has other descriptors than the one that the user has
+/// started: what is written there would be lost.
+#[derive(Debug, thiserror::Error)]
+#[error("it stands for an open file of rankrun itself: give the name of a file")]
+struct OwnDescriptor;
+
+/// Whether a path stands for a descriptor of this process (`/dev/stdout`, `/dev/fd/3`, `/proc/self/fd/1`), or links to one.
+fn is_own_descriptor(path: &Path) -> bool {
+    let own = PathBuf::from(format!("/proc/{}", std::process::id()));
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let Ok(parent) = parent.canonicalize() else { return false };
+        // Those of a thread are below `task`.
+        if parent.starts_with(&own) && parent.ends_with("fd") {
+            return true;
+        }
+        let Ok(target) = std::fs::read_link(&path) else { return false };
+        path = parent.join(target);
+    }
+    false
+}
+
 /// Opens a file that can be written without blocking.
-pub(crate) fn open(options: &mut OpenOptions, path: &Path) -> io::Result<std::fs::File> {
+///
+/// # Errors
+///
+/// It cannot be opened, is a FIFO or the like, or stands for a descriptor of this process.
+pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<std::fs::File> {
     // A FIFO without a reader must not block us.
     options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    // Only a link can be one, and only a wrong number is missing.
+    if std::fs::symlink_metadata(path).map_or(true, |found| found.is_symlink()) && is_own_descriptor(path) {
+        return Err(io::Error::other(OwnDescriptor));
+    }
     let file = options.open(path).map_err(|error| {
         let found = std::fs::metadata(path).ok().and_then(|found| wrong_kind(found.file_type()));
         match found.filter(|_| error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error())) {

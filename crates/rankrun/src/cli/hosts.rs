@@ -14,7 +14,7 @@ use crate::args::{choice, option, switch};
 use crate::choices;
 use crate::message::Problem;
 use crate::settings::{Given, Origin, Sources, duration, read_bool};
-use crate::{file, words};
+use crate::{ask, file, words};
 
 /// How many ranks each node has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -230,7 +230,7 @@ fn named(sources: &Sources<'_>, warnings: &mut Vec<String>) -> Result<Option<(Gi
             if given.origin == Origin::CommandLine && text.ends_with(',') {
                 return Err(given.problem("it ends with a comma").hint("write the list without spaces, as in a:4,b:4"));
             }
-            let hint = |error: &ListError| match Path::new(&given.text).is_file() {
+            let hint = |error: &ListError| match ask::is_file(Path::new(&given.text)) {
                 true => Some("hosts are read from a file with --hostfile"),
                 false => error.hint(),
             };

@@ -6,9 +6,10 @@ use std::io::Write as _;
 use anstyle::{AnsiColor, Style};
 use rankrun_core::ExitCode;
 use rankrun_core::printable::printable_lines;
+use serde::{Deserialize, Serialize};
 
 /// Why nothing was started, and what to do about it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Problem {
     pub(crate) text: String,
     pub(crate) hints: Vec<String>,

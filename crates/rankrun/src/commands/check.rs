@@ -1,5 +1,6 @@
 //! `rankrun check`: a diagnosis of this machine, one line for each thing that jobs need, with a hint where there is a problem.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use rankrun_core::printable::printable;
 use rankrun_core::units::format_size;
 use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::cgroup::JobCgroup;
+use rankrun_sys::environments::Environments;
 use rankrun_sys::shm;
 use rustix::fs::Access;
 
@@ -262,8 +264,9 @@ fn shared_memory() -> Option<Finding> {
     let text = format!("/dev/shm has {} MiB, {} MiB free", mebibytes(stat.f_blocks), mebibytes(stat.f_bavail));
     let unused = unused_shared_memory();
     Some(match stat.f_bavail * stat.f_frsize {
-        _ if unused > 0 => {
-            let files = clean::count(unused, "file", "files");
+        // Where a process does not answer, nobody knows what it uses; the line "leftovers" is about processes.
+        _ if unused.is_some_and(|unused| unused > 0) => {
+            let files = clean::count(unused.unwrap_or_default(), "file", "files");
             let text = format!("{text}; {files} of yours that no process uses");
             Finding::note(
                 TOPIC,
@@ -276,22 +279,33 @@ fn shared_memory() -> Option<Finding> {
     })
 }
 
-/// How many files of ours in /dev/shm no process maps.
-fn unused_shared_memory() -> usize {
+/// How many files of ours in /dev/shm no process maps. `None`: a process does not answer.
+fn unused_shared_memory() -> Option<usize> {
     let user = rustix::process::getuid().as_raw();
-    shm::unused(shm::files().into_iter().filter(|(_, file)| file.owner == user).collect()).len()
+    let ours = shm::files().into_iter().filter(|(_, file)| file.owner == user).collect();
+    Some(shm::unused_in_time(ours)?.len())
 }
 
 /// What dead jobs left on this machine.
 fn left_over() -> Finding {
     const TOPIC: &str = "leftovers";
-    match clean::survey() {
+    match clean::survey(&mut Environments::default()) {
         Ok(jobs) if jobs.is_empty() => Finding::fine(TOPIC, "no crashed jobs left anything"),
         Ok(jobs) => {
             let processes: usize = jobs.iter().map(clean::Leftover::process_count).sum();
             let dead = clean::count(jobs.len(), "crashed job", "crashed jobs");
             let alive = clean::count(processes, "process", "processes");
-            let text = format!("{dead} left something behind, {alive} still running");
+            let silent: BTreeMap<i32, &str> = jobs
+                .iter()
+                .flat_map(clean::Leftover::silent)
+                .map(|process| (process.pid, process.name.as_str()))
+                .collect();
+            let silent: Vec<String> = silent.iter().map(|(pid, name)| format!("{pid} ({name})")).collect();
+            let unknown = match silent.is_empty() {
+                true => String::new(),
+                false => format!("; may be of it, but do not show their environment: {}", silent.join(", ")),
+            };
+            let text = format!("{dead} left something behind, {alive} still running{unknown}");
             Finding::note(TOPIC, text, "remove it with \"rankrun clean\"")
         }
         Err(problem) => Finding::note(TOPIC, problem.text, "see the line \"directory\""),

@@ -16,6 +16,7 @@ use rankrun_agent::tidy;
 use rankrun_core::printable::printable;
 use rankrun_core::{ExitCode, JobId};
 use rankrun_sys::cgroup::GuardedCgroup;
+use rankrun_sys::environments::{Environments, Silent};
 use rankrun_sys::{proc, shm};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
@@ -36,6 +37,8 @@ pub(crate) struct Leftover {
     /// Held until all is removed.
     _lock: std::fs::File,
     processes: Vec<proc::Process>,
+    /// Processes of ours that do not show whose they are.
+    silent: Vec<proc::Process>,
     cgroups: Vec<PathBuf>,
     shared_memory: HashMap<OsString, shm::File>,
 }
@@ -44,14 +47,21 @@ pub(crate) struct Leftover {
 pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
     let mut text = String::new();
     let mut code = ExitCode::SUCCESS;
-    for leftover in survey()? {
+    let mut environments = Environments::default();
+    for leftover in survey(&mut environments)? {
         if dry_run {
             list(&mut text, &leftover);
             continue;
         }
-        let alive = leftover.remove(&mut text);
-        if alive > 0 {
-            warn(&format!("{} of job {} could not be killed", count(alive, "process", "processes"), leftover.job));
+        let left = leftover.remove(&mut text, &mut environments);
+        if !left.of_job.is_empty() {
+            let alive = count(left.of_job.len(), "process", "processes");
+            warn(&format!("{alive} of job {} could not be killed", leftover.job));
+            code = ExitCode::LEFT_BEHIND;
+        }
+        for process in &left.silent {
+            let (name, pid, job) = (&process.name, process.pid, &leftover.job);
+            warn(&format!("process {pid} ({name}) does not show its environment, and may be of job {job}"));
             code = ExitCode::LEFT_BEHIND;
         }
     }
@@ -62,19 +72,19 @@ pub(crate) fn run(dry_run: bool) -> Result<(String, ExitCode), Problem> {
 }
 
 /// Finds the dead jobs of this user. Locks them until the result is dropped.
-pub(crate) fn survey() -> Result<Vec<Leftover>, Problem> {
+pub(crate) fn survey(environments: &mut Environments) -> Result<Vec<Leftover>, Problem> {
     let mut found = Vec::new();
     for base in tidy::bases() {
-        found.extend(survey_base(&base)?);
+        found.extend(survey_base(&base, environments)?);
     }
     let mut lone = tidy::lone_directories();
     lone.sort_unstable();
-    found.extend(lone.into_iter().filter_map(|(job, directory)| examine(job, directory)));
+    found.extend(lone.into_iter().filter_map(|(job, directory)| examine(job, directory, environments)));
     Ok(found)
 }
 
 /// The dead jobs below one directory. A directory of another user has none: no job of ours uses it.
-fn survey_base(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
+fn survey_base(jobs: &Path, environments: &mut Environments) -> Result<Vec<Leftover>, Problem> {
     if tidy::check(jobs).is_err() {
         return Ok(Vec::new());
     }
@@ -83,7 +93,7 @@ fn survey_base(jobs: &Path) -> Result<Vec<Leftover>, Problem> {
     let mut directories: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     directories.sort_unstable();
     let job = |directory: &Path| Some(directory.file_name()?.to_str()?.to_owned());
-    Ok(directories.into_iter().filter_map(|directory| examine(job(&directory)?, directory)).collect())
+    Ok(directories.into_iter().filter_map(|directory| examine(job(&directory)?, directory, environments)).collect())
 }
 
 /// The name of a job's directory and cgroup: that of the job, and on a node that its front reached over ssh the number of the node.
@@ -94,35 +104,42 @@ fn parts(name: &str) -> Option<(&str, Option<&str>)> {
     (is_job && is_node).then_some((job, node))
 }
 
-/// Ends all that is there of a job whose agent and guard are gone, and removes what it left. Returns whether nothing is left.
+/// Ends all that is there of a job whose agent and guard are gone, and removes what it left. Returns whether nothing is left. A process
+/// that does not show whose it is may be of the job.
 pub(crate) fn end_all_of(job: &str) -> bool {
     if parts(job).is_none() {
         return false;
     }
     let directories = tidy::bases().into_iter().filter(|base| tidy::check(base).is_ok()).map(|base| base.join(job));
     let lone = tidy::lone_directories().into_iter().filter(|(name, _)| name == job).map(|(_, directory)| directory);
-    let leftovers = directories.chain(lone).filter_map(|directory| examine(job.to_owned(), directory));
-    // What is told of each is for people.
-    // What is still alive is looked for below.
-    leftovers.for_each(|leftover| _ = leftover.remove(&mut String::new()));
+    let mut environments = Environments::default();
+    for directory in directories.chain(lone) {
+        if let Some(leftover) = examine(job.to_owned(), directory, &mut environments) {
+            // What is told of each is for people.
+            // What is still alive is looked for below.
+            leftover.remove(&mut String::new(), &mut environments);
+        }
+    }
     // The directory goes last, but it may be gone although somebody is left.
-    let processes = processes_of(job);
-    end(&processes, job, Signal::KILL, KILL_BOUND);
+    let processes = processes_of(job, &mut environments).of_job;
+    end(&processes, job, (Signal::KILL, KILL_BOUND), &mut environments);
     let groups = cgroups_of(job);
     let is_empty = |path: &PathBuf| GuardedCgroup::open(path).is_ok_and(|group| group.empty() && group.remove());
-    processes_of(job).is_empty() && groups.iter().all(is_empty)
+    processes_of(job, &mut environments).is_empty() && groups.iter().all(is_empty)
 }
 
 /// What a job left, if it is dead.
-fn examine(job: String, directory: PathBuf) -> Option<Leftover> {
+fn examine(job: String, directory: PathBuf, environments: &mut Environments) -> Option<Leftover> {
     let meta = std::fs::symlink_metadata(&directory).ok()?;
     if parts(&job).is_none() || !meta.is_dir() || meta.uid() != getuid().as_raw() {
         return None;
     }
     let lock = std::fs::File::open(&directory).ok()?;
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let found = processes_of(&job, environments);
     Some(Leftover {
-        processes: processes_of(&job),
+        processes: found.of_job,
+        silent: found.silent,
         cgroups: cgroups_of(&job),
         shared_memory: shared_memory_of(&job, &directory),
         directory,
@@ -131,28 +148,51 @@ fn examine(job: String, directory: PathBuf) -> Option<Leftover> {
     })
 }
 
+/// Processes of this user.
+#[derive(Debug, Default)]
+struct Found {
+    of_job: Vec<proc::Process>,
+    /// Those that may be, since they do not show their environment.
+    silent: Vec<proc::Process>,
+}
+
+impl Found {
+    fn is_empty(&self) -> bool {
+        self.of_job.is_empty() && self.silent.is_empty()
+    }
+}
+
 /// Our live processes with the job's name in their environment, without this one and its ancestors.
-fn processes_of(job: &str) -> Vec<proc::Process> {
+fn processes_of(job: &str, environments: &mut Environments) -> Found {
     let all = proc::all();
     let mut spared = vec![std::process::id() as i32];
     while let Some(process) = all.iter().find(|process| Some(&process.pid) == spared.last()) {
         spared.push(process.parent);
     }
-    let ours = |process: &proc::Process| is_of_job(process.pid, job) && !spared.contains(&process.pid);
-    all.into_iter().filter(ours).collect()
+    let mut found = Found::default();
+    for process in all.into_iter().filter(|process| !spared.contains(&process.pid)) {
+        match is_of_job(process.pid, job, environments) {
+            Ok(true) => found.of_job.push(process),
+            Ok(false) => {}
+            Err(Silent) => found.silent.push(process),
+        }
+    }
+    found
 }
 
-fn is_of_job(pid: i32, name: &str) -> bool {
-    let owner = std::fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
+fn is_of_job(pid: i32, name: &str, environments: &mut Environments) -> Result<bool, Silent> {
+    if proc::owner(pid) != Some(getuid().as_raw()) {
+        return Ok(false);
+    }
     let (job, node) = parts(name).unwrap_or((name, None));
-    let value = |variable| proc::environment_variable(pid, variable);
+    let environ = environments.read(pid)?.unwrap_or_default();
+    let value = |variable| proc::variable_of(&environ, variable);
     // Two nodes may be one machine, and a restart gives them other ranks. Their directories keep their names.
     let is_there = |socket: Vec<u8>| {
         Path::new(OsStr::from_bytes(&socket)).iter().any(|part| part.as_bytes().ends_with(name.as_bytes()))
     };
-    owner.is_ok_and(|owner| owner == getuid().as_raw())
-        && value("RANKRUN_JOB_ID").is_some_and(|value| value == job.as_bytes())
-        && node.is_none_or(|_| value("RANKRUN_SOCKET").is_some_and(is_there))
+    Ok(value("RANKRUN_JOB_ID").is_some_and(|value| value == job.as_bytes())
+        && node.is_none_or(|_| value("RANKRUN_SOCKET").is_some_and(is_there)))
 }
 
 /// The job's directories in the cgroup v2 hierarchy, at any place.
@@ -191,9 +231,13 @@ impl Leftover {
         self.processes.len()
     }
 
-    /// Ends and removes everything. Returns how many processes are still alive.
-    fn remove(&self, text: &mut String) -> usize {
-        let ended = self.end_processes();
+    pub(crate) fn silent(&self) -> &[proc::Process] {
+        &self.silent
+    }
+
+    /// Ends and removes everything. Returns the processes that are still alive.
+    fn remove(&self, text: &mut String, environments: &mut Environments) -> Found {
+        let ended = self.end_processes(environments);
         let groups: Vec<GuardedCgroup> =
             self.cgroups.iter().filter_map(|path| GuardedCgroup::open(path).ok()).collect();
         groups.iter().for_each(GuardedCgroup::kill);
@@ -203,9 +247,11 @@ impl Leftover {
         }
         // Try all, also after a failure.
         let removed_groups = groups.iter().filter(|group| group.remove()).count() == groups.len();
-        let removed = shm::unlink_unused(self.shared_memory.clone()).len();
-        let alive = processes_of(&self.job).len();
-        if alive == 0
+        // Where a process does not answer, nobody knows what it uses.
+        let unused = shm::unused_in_time(self.shared_memory.clone()).unwrap_or_default();
+        let removed = unused.iter().filter(|path| shm::unlink(path)).count();
+        let left = processes_of(&self.job, environments);
+        if left.is_empty()
             && removed_groups
             && let Err(error) = std::fs::remove_dir_all(&self.directory)
         {
@@ -221,25 +267,30 @@ impl Leftover {
             count(cgroups, "cgroup", "cgroups"),
             count(removed, "shared memory file", "shared memory files")
         );
-        alive
+        left
     }
 
     /// SIGTERM to all, then SIGKILL to those that remain and to what they have started. Returns how many ended.
-    fn end_processes(&self) -> usize {
-        let mut ended = end(&self.processes, &self.job, Signal::TERM, GRACE);
+    fn end_processes(&self, environments: &mut Environments) -> usize {
+        let mut ended = end(&self.processes, &self.job, (Signal::TERM, GRACE), environments);
         let bound = Instant::now() + KILL_BOUND;
         loop {
-            let rest = processes_of(&self.job);
+            let rest = processes_of(&self.job, environments).of_job;
             if rest.is_empty() || Instant::now() > bound {
                 return ended;
             }
-            ended += end(&rest, &self.job, Signal::KILL, KILL_BOUND);
+            ended += end(&rest, &self.job, (Signal::KILL, KILL_BOUND), environments);
         }
     }
 }
 
 /// Sends a signal and waits for the ends; returns how many there were.
-fn end(processes: &[proc::Process], job: &str, signal: Signal, bound: Duration) -> usize {
+fn end(
+    processes: &[proc::Process],
+    job: &str,
+    (signal, bound): (Signal, Duration),
+    environments: &mut Environments,
+) -> usize {
     let mut waiting: Vec<OwnedFd> = Vec::new();
     for process in processes {
         let Some(pid) = rustix::process::Pid::from_raw(process.pid) else {
@@ -250,7 +301,7 @@ fn end(processes: &[proc::Process], job: &str, signal: Signal, bound: Duration) 
         let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
             continue;
         };
-        if is_of_job(process.pid, job) && pidfd_send_signal(&pidfd, signal).is_ok() {
+        if is_of_job(process.pid, job, environments) == Ok(true) && pidfd_send_signal(&pidfd, signal).is_ok() {
             // A stopped process handles SIGTERM only after SIGCONT.
             let _ = pidfd_send_signal(&pidfd, Signal::CONT);
             waiting.push(pidfd);
@@ -289,6 +340,9 @@ fn list(text: &mut String, leftover: &Leftover) {
     line(format!("job {}", leftover.job));
     for process in &leftover.processes {
         line(format!("  process        {} ({})", process.pid, process.name));
+    }
+    for process in &leftover.silent {
+        line(format!("  may be         {} ({}): it does not show its environment", process.pid, process.name));
     }
     for cgroup in &leftover.cgroups {
         line(format!("  cgroup         {}", cgroup.display()));
@@ -342,15 +396,18 @@ mod tests {
         rustix::fs::flock(&held, FlockOperation::LockShared).expect("a lock");
         job_directory(jobs.path(), "not-a-job");
         job_directory(jobs.path(), "cccccccc");
-        assert_eq!(names(&survey_base(jobs.path()).expect("a survey")), ["cccccccc"]);
+        assert_eq!(names(&survey_base(jobs.path(), &mut Environments::default()).expect("a survey")), ["cccccccc"]);
         drop(held);
-        assert_eq!(names(&survey_base(jobs.path()).expect("a survey")), ["aaaaaaaa", "cccccccc"]);
+        assert_eq!(
+            names(&survey_base(jobs.path(), &mut Environments::default()).expect("a survey")),
+            ["aaaaaaaa", "cccccccc"]
+        );
     }
 
     #[test]
     fn no_directory_is_nothing_to_clean() {
         let top = tempfile::tempdir().expect("a directory for the test");
-        assert!(survey_base(&top.path().join("rankrun")).expect("nothing").is_empty());
+        assert!(survey_base(&top.path().join("rankrun"), &mut Environments::default()).expect("nothing").is_empty());
     }
 
     #[test]
@@ -376,10 +433,11 @@ mod tests {
         let mut ended = [process_of(&job, false), process_of(&job, true)];
         let mut bystander = process_of(&other, false);
 
-        let leftovers = survey_base(jobs.path()).expect("a survey");
+        let mut environments = Environments::default();
+        let leftovers = survey_base(jobs.path(), &mut environments).expect("a survey");
         assert_eq!(leftovers[0].process_count(), 2);
         let mut text = String::new();
-        assert_eq!(leftovers[0].remove(&mut text), 0);
+        assert!(leftovers[0].remove(&mut text, &mut environments).is_empty());
         assert!(text.contains("2 processes ended"), "{text}");
         assert!(text.contains("2 shared memory files"), "{text}");
         assert!(!segments[0].exists() && segments[1].exists(), "the segment of another job was removed");

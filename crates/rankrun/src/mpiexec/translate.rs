@@ -16,7 +16,7 @@ use super::{files, lists, mca};
 use crate::allocation;
 use crate::dialect::{For, Here, Reading, Stop, Typed, Without, fill, literal, with_value};
 use crate::message::Problem;
-use crate::{args, typography};
+use crate::{args, ask, typography};
 
 /// What the words are read against.
 pub(crate) struct Around<'a> {
@@ -221,7 +221,7 @@ impl Reader<'_> {
                 }
             }
             Special::HostFile => self.host_file(option, Path::new(first))?,
-            Special::HostsOrFile if Path::new(first).is_file() => self.host_file(option, Path::new(first))?,
+            Special::HostsOrFile if ask::is_file(Path::new(first)) => self.host_file(option, Path::new(first))?,
             Special::Hosts | Special::HostsOrFile => {
                 let hosts = parse_list(option.text(first)?)
                     .map_err(|error| option.problem(&error).hint_if(error.hint().map(str::to_owned)))?;

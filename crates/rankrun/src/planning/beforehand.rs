@@ -2,15 +2,14 @@
 //! day's work.
 
 use std::path::Path;
-use std::time::Duration;
 
 use rankrun_core::ExitCode;
 use rankrun_core::alone::is_launcher;
 use rankrun_core::job::OnGiveup;
 use rankrun_front::{HostsOrigin, Part, Plan};
-use rankrun_sys::errand::Errand;
 use rankrun_sys::reason;
 
+use crate::ask;
 use crate::message::Problem;
 use crate::plan::Surroundings;
 use crate::settings::{AppSettings, Given, Settings};
@@ -20,16 +19,9 @@ use crate::{mpiexec, program, torchrun};
 /// What is wrong, and hints.
 type Words = (String, Vec<String>);
 
-/// How long a file system may take to answer. One that does not answer is not waited for: it is named when it is needed, and by those
-/// who can be interrupted then.
-const PATIENCE: Duration = Duration::from_millis(500);
-
-/// What a look at the file system says, if it says so soon.
-fn ask(look: impl FnOnce() -> Option<Words>) -> Option<Words> {
-    // Nobody listens any more if it took too long.
-    let errand = Errand::start(|pipe| serde_json::to_writer(pipe, &look()).unwrap_or_default()).ok()?;
-    let (is_over, answer) = errand.wait(PATIENCE);
-    serde_json::from_slice(&answer).ok().filter(|_| is_over).flatten()
+/// What a look at the file system says, if it says so soon. One that does not answer is named when it is needed.
+fn ask(look: impl Fn() -> Option<Words>) -> Option<Words> {
+    ask::soon(look).flatten()
 }
 
 /// A setting, with its origin.
@@ -94,7 +86,7 @@ pub(crate) fn check(plan: &Plan, settings: &Settings, around: &Surroundings) -> 
     }
     check_log_dir(settings, around)?;
     if let Some(asked) = &plan.spec.restart.on_failure {
-        let found = || program::find(&asked.command[0], around.variable("PATH"), &around.cwd);
+        let found = || program::find(&asked.command[0], around.variable("PATH"), &around.cwd, &mut |_| {});
         if let Some((why, hints)) = ask(|| found().err().map(|problem| (problem.text, problem.hints))) {
             return Err(Problem { hints, code: ExitCode::USAGE, ..problem(settings, "on-failure", why) });
         }

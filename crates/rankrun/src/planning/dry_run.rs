@@ -15,9 +15,9 @@ use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::{JobId, JobSpec, NodeRank, Rank, RankSet, Template, pmix};
 use rankrun_front::{Hosts, NodeTarget, Plan};
 
-use crate::program;
 use crate::settings::Given;
 use crate::words::{quote, quote_all};
+use crate::{ask, program};
 
 /// How many different values of a variable are shown before the middle ones are left out.
 const SHOWN_VALUES: usize = 4;
@@ -146,9 +146,8 @@ fn describe_block(spec: &JobSpec, hosts: &Hosts, facts: &NodeFacts, places: &[Pl
     ];
     // On another machine it is looked up there.
     let is_here = hosts.targets.get(places[0].node.index()).is_some_and(|target| target.is_local);
-    if let Ok(program) = program::find(&program, path, &own_directory)
-        && is_here
-    {
+    let find = || program::find(&program, path, &own_directory, &mut |_| {}).ok().map(|found| found.into_os_string());
+    if let Some(program) = is_here.then(|| ask::soon(find)).flatten().flatten() {
         lines.push(format!("  program    {}", program.display()));
     }
     lines.push(format!("  directory  {}", directory.display()));

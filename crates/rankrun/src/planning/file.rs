@@ -1,4 +1,4 @@
-//! Reads files that the user names: only regular ones, up to a size limit.
+//! Reads files that the user names: only regular ones, up to a size limit, and for a bounded time.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -6,10 +6,46 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rankrun_core::units::format_size;
+use rankrun_sys::reason;
 use rustix::fs::{FileType, Mode, OFlags};
 
+use crate::ask;
+
 /// Reads a file as a whole.
+///
+/// # Errors
+///
+/// It cannot be read, is no regular file or too large; or its file system does not answer.
 pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut answer = ask::bytes(ask::BOUND, |at| {
+        at(path);
+        to_bytes(read_now(path, most))
+    })?;
+    match answer.pop() {
+        Some(READ) => Ok(answer),
+        Some(ERRNO) => Err(io::Error::from_raw_os_error(i32::from_le_bytes(answer.try_into().unwrap_or_default()))),
+        _ => Err(io::Error::other(String::from_utf8_lossy(&answer).into_owned())),
+    }
+}
+
+/// What the last byte of an answer says that the others are; else they are the text of an error.
+const READ: u8 = 0;
+const ERRNO: u8 = 1;
+const TEXT: u8 = 2;
+
+fn to_bytes(result: io::Result<Vec<u8>>) -> Vec<u8> {
+    let (mut bytes, kind) = match result {
+        Ok(bytes) => (bytes, READ),
+        Err(error) => match error.raw_os_error() {
+            Some(errno) => (errno.to_le_bytes().to_vec(), ERRNO),
+            None => (reason(&error).into_bytes(), TEXT),
+        },
+    };
+    bytes.push(kind);
+    bytes
+}
+
+fn read_now(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let refused = || io::Error::other(format!("it is larger than {}", format_size(most)));
     let file = open(path)?;
     if file.metadata()?.len() > most {

@@ -1,6 +1,7 @@
 //! From settings to a plan: programs, CPUs, limits, and what would be done.
 
 pub(crate) mod allocation;
+pub(crate) mod ask;
 pub(crate) mod beforehand;
 pub(crate) mod capacity;
 pub(crate) mod cpus;

@@ -9,20 +9,25 @@ use rankrun_core::ExitCode;
 use rankrun_core::alone::{INITS, LINKED, is_launcher, is_linked_library, is_prefix};
 use rankrun_core::suggest::nearest;
 use rankrun_stacks::{Origin, origin};
-use rankrun_sys::exec::{ResolveError, resolve};
+use rankrun_sys::exec::{ResolveError, resolve, resolve_at};
 
+use crate::ask::At;
 use crate::message::Problem;
 use crate::subcommands;
 use crate::words::{quote, split};
 use rankrun_sys::reason;
 
 /// Finds the file that a command runs, as the ranks will: with the PATH of their environment, from their directory.
-pub(crate) fn find(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Result<PathBuf, Problem> {
-    let file = resolve(command, path, wdir).map_err(|error| match error {
+pub(crate) fn find(command: &OsStr, path: Option<&OsStr>, wdir: &Path, at: &mut At<'_>) -> Result<PathBuf, Problem> {
+    let file = resolve_at(command, path, wdir, at).map_err(|error| match error {
         ResolveError::NotFound => not_found(command, path, wdir),
         ResolveError::NotExecutable { path, source } => not_executable(command, &path, &source),
     })?;
-    match interpreter(&file) {
+    let interpreter = interpreter(&file);
+    if let Some(interpreter) = &interpreter {
+        at(Path::new(interpreter));
+    }
+    match interpreter {
         Some(interpreter) if !Path::new(&interpreter).exists() => Err(missing_interpreter(command, &interpreter)),
         _ => Ok(file),
     }
@@ -30,7 +35,7 @@ pub(crate) fn find(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Result
 
 /// The MPI library of a command whose program calls `MPI_Init`, as far as its file tells. `None` for one that runs a launcher,
 /// and for scripts.
-pub(crate) fn mpi_library(command: &[OsString], path: Option<&OsStr>, wdir: &Path) -> Option<String> {
+pub(crate) fn mpi_library(command: &[OsString], path: Option<&OsStr>, wdir: &Path, at: &mut At<'_>) -> Option<String> {
     let name = |word: &OsStr| Path::new(word).file_name().and_then(OsStr::to_str).map(str::to_owned);
     let mut programs = command.iter().filter(|word| !word.as_bytes().starts_with(b"-"));
     let mut word = programs.next()?;
@@ -40,14 +45,15 @@ pub(crate) fn mpi_library(command: &[OsString], path: Option<&OsStr>, wdir: &Pat
             return None;
         }
         if !is_prefix(&called) {
-            let file = resolve(word, path, wdir).ok()?;
+            let file = resolve_at(word, path, wdir, at).ok()?;
+            at(&file);
             return match origin(&file, &INITS, is_linked_library)? {
                 Origin::Shared(name) => Some(name),
                 Origin::Linked => Some(LINKED.to_owned()),
             };
         }
         // After its options, their values and variables.
-        word = programs.find(|word| !word.as_bytes().contains(&b'=') && resolve(word, path, wdir).is_ok())?;
+        word = programs.find(|word| !word.as_bytes().contains(&b'=') && resolve_at(word, path, wdir, at).is_ok())?;
     }
 }
 
@@ -318,7 +324,7 @@ mod tests {
     fn resolved(command: &str) -> String {
         let directory = directory();
         let path = directory.path().join("bin");
-        match find(command.as_ref(), Some(path.as_os_str()), directory.path()) {
+        match find(command.as_ref(), Some(path.as_os_str()), directory.path(), &mut |_| {}) {
             Ok(file) => format!("found {}", file.strip_prefix(directory.path()).unwrap_or(&file).display()),
             Err(problem) => {
                 let text = problem.to_string().replace(&directory.path().display().to_string(), "DIR");
@@ -411,7 +417,8 @@ mod tests {
         for name in ["reboot", "halt", "poweroff", "shutdown", "mkfs.ext4", "R", "rm", "rev"] {
             std::fs::copy(path.join("solver"), path.join(name)).expect("a program");
         }
-        let problem = find(command.as_ref(), Some(path.as_os_str()), directory.path()).expect_err("no such program");
+        let problem =
+            find(command.as_ref(), Some(path.as_os_str()), directory.path(), &mut |_| {}).expect_err("no such program");
         problem.hints.into_iter().next()
     }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::parse::Given;
 use super::rendezvous::Meeting;
 use super::translate::Writer;
+use crate::ask;
 use crate::dialect::{For, literal};
 use crate::message::Problem;
 use rankrun_core::Rank;
@@ -62,7 +63,7 @@ pub(super) fn write(writer: &mut Writer<'_>, meeting: &Meeting, workers: u32) ->
     }
     let is_written = redirects.values().chain(tees.values()).any(|mask| *mask != 0);
     let base = match given {
-        Some(given) if Path::new(&given.text).is_file() => {
+        Some(given) if ask::is_file(Path::new(&given.text)) => {
             let problem = given.problem(format!("\"{}\" is a file", given.text.display()));
             return Err(problem.hint("name a directory, which is made if there is none"));
         }

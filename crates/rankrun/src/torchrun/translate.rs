@@ -11,6 +11,7 @@ use super::parse::{Given, Options, parse};
 use super::rendezvous::{self, Meeting};
 use super::table::{EVENTS, Row};
 use super::{completion, logs};
+use crate::ask;
 use crate::dialect::{For, Here, Reading, Stop, Without, fill, literal};
 use crate::gpus::no_gpus;
 use crate::message::Problem;
@@ -287,6 +288,11 @@ impl Writer<'_> {
         if let Some(python) = self.around.variable("PYTHON_EXEC") {
             return python.to_owned();
         }
+        let found = ask::soon(|| self.look_for_python().into_vec());
+        found.map_or_else(|| "python".into(), OsString::from_vec)
+    }
+
+    fn look_for_python(&self) -> OsString {
         let called = Path::new(self.around.called);
         let path = self.around.variable("PATH").unwrap_or_default();
         let directory = match called.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -319,7 +325,7 @@ fn is_launcher(script: &OsStr) -> bool {
     });
     // Python also runs a directory that has a program.
     let script = Path::new(script);
-    is_named && !script.is_file() && !script.join("__main__.py").is_file()
+    is_named && !ask::soon(|| script.is_file() || script.join("__main__.py").is_file()).unwrap_or(false)
 }
 
 /// A piece of an argument of the script.

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 
+use crate::bounded::Bounded;
 use crate::proc;
 
 /// Where POSIX shared memory is.
@@ -125,19 +126,48 @@ fn path_of(shown: &[u8]) -> Option<OsString> {
     shown.starts_with(b"/dev/shm/").then(|| OsStr::from_bytes(path).to_owned())
 }
 
-/// The inodes of the files of /dev/shm that any process holds that we can look into: one walk of the process table.
-fn in_use() -> HashSet<u64> {
-    proc::all().into_iter().filter_map(|process| held_by(process.pid)).flatten().map(|held| held.inode).collect()
+/// The inodes of the files of /dev/shm that any process holds: one walk of the process table. `None`: a process does not answer, and may
+/// hold any of them.
+fn in_use_with(mut held: impl FnMut(i32) -> Option<Vec<Held>>) -> Option<HashSet<u64>> {
+    let mut used = HashSet::new();
+    for process in proc::all() {
+        used.extend(held(process.pid)?.into_iter().map(|held| held.inode));
+    }
+    Some(used)
+}
+
+/// Those of the files that are still the ones that were noted.
+fn still_there(noted: HashMap<OsString, File>) -> HashMap<OsString, File> {
+    noted.into_iter().filter(|(path, file)| file_at(path) == Some(*file)).collect()
+}
+
+/// In order.
+fn without(files: HashMap<OsString, File>, used: &HashSet<u64>) -> Vec<OsString> {
+    let unused = files.into_iter().filter(|(_, file)| !used.contains(&file.inode));
+    let mut unused: Vec<OsString> = unused.map(|(path, _)| path).collect();
+    unused.sort();
+    unused
 }
 
 /// Those of the files that are still the ones that were noted and that nobody holds, in order.
 pub fn unused(noted: HashMap<OsString, File>) -> Vec<OsString> {
-    let there: Vec<_> = noted.into_iter().filter(|(path, file)| file_at(path) == Some(*file)).collect();
-    let used = if there.is_empty() { HashSet::new() } else { in_use() };
-    let unused = there.into_iter().filter(|(_, file)| !used.contains(&file.inode));
-    let mut unused: Vec<OsString> = unused.map(|(path, _)| path).collect();
-    unused.sort();
-    unused
+    let files = still_there(noted);
+    if files.is_empty() {
+        return Vec::new();
+    }
+    let used = in_use_with(|pid| Some(held_by(pid).unwrap_or_default())).unwrap_or_default();
+    without(files, &used)
+}
+
+/// The same, for a caller that waits for no process. `None`: one does not answer (`environments.rs`).
+pub fn unused_in_time(noted: HashMap<OsString, File>) -> Option<Vec<OsString>> {
+    let files = still_there(noted);
+    if files.is_empty() {
+        return Some(Vec::new());
+    }
+    let mut calls = Bounded::with_room(1);
+    let used = in_use_with(|pid| calls.call_unless_stuck(move || held_by(pid).unwrap_or_default()))?;
+    Some(without(files, &used))
 }
 
 /// Unlinks those of the files that are still the ones that were noted and that nobody holds. Returns their paths.

@@ -18,8 +18,19 @@ pub enum ResolveError {
 
 /// Resolves `command` against the PATH of the child's environment, relative to its working directory.
 pub fn resolve(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Result<PathBuf, ResolveError> {
+    resolve_at(command, path, wdir, &mut |_| {})
+}
+
+/// The same. Calls `at` with each path before it looks there, which may take long.
+pub fn resolve_at(
+    command: &OsStr,
+    path: Option<&OsStr>,
+    wdir: &Path,
+    at: &mut dyn FnMut(&Path),
+) -> Result<PathBuf, ResolveError> {
     if command.as_bytes().contains(&b'/') {
         let file = wdir.join(command);
+        at(&file);
         return match check(&file) {
             Ok(()) => Ok(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(ResolveError::NotFound),
@@ -33,6 +44,7 @@ pub fn resolve(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Result<Pat
             break;
         }
         let file = wdir.join(directory).join(command);
+        at(&file);
         match check(&file) {
             Ok(()) => return Ok(file),
             Err(source) if source.kind() == io::ErrorKind::PermissionDenied && file.is_file() => {

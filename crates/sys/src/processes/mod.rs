@@ -1,7 +1,9 @@
 //! Processes: started, found, signalled, waited for.
 
+pub mod bounded;
 pub mod build;
 pub(crate) mod clone;
+pub mod environments;
 pub mod errand;
 pub mod exec;
 pub mod fork;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::time::ClockId;
 
-/// One process, from `/proc/PID/stat`.
+/// One process, from `/proc/PID/stat`; one in a list of all that is not below this process, from `/proc/PID/status` ([`all`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
     pub pid: i32,
@@ -19,18 +19,26 @@ pub struct Process {
     pub session: i32,
     /// `R`, `S`, `D`, `T`, `Z` and so on (proc(5)).
     pub state: char,
-    /// Clock ticks of user and system time so far.
+    /// Clock ticks of user and system time so far; 0 if only its status was read.
     pub cpu_ticks: u64,
-    /// Clock ticks from boot to the start of the process: with the pid, a unique identity. 0 in a list of all processes, of one that is
-    /// not below this one and could not be read in full ([`all`]).
+    /// Clock ticks from boot to the start of the process: with the pid, a unique identity. 0 if only its status was read.
     pub started: u64,
     pub name: String,
 }
 
 impl Process {
-    /// Its identity.
+    /// Its identity. If only its status was read, its `stat` is read now.
     pub fn id(&self) -> crate::process::ProcessId {
-        crate::process::ProcessId { pid: self.pid, started: self.started }
+        let started = match self.started {
+            0 => process(self.pid).filter(|now| self.is_perhaps(now)).map_or(u64::MAX, |now| now.started),
+            started => started,
+        };
+        crate::process::ProcessId { pid: self.pid, started }
+    }
+
+    /// Whether this may be the same process, read a moment later. A process that got its pid has another parent or session.
+    fn is_perhaps(&self, later: &Process) -> bool {
+        (self.parent, self.session) == (later.parent, later.session)
     }
 
     /// CPU time of all its threads so far.
@@ -106,32 +114,30 @@ fn parse_stat(stat: &[u8]) -> Option<Process> {
 
 /// All processes that can be seen.
 ///
-/// While a process closes its files at an exec, whoever reads its `stat` waits for it (seen in Linux 6.18): for ever, where one of these
-/// files is on a file system that does not answer. It is in state D then. Of a process of others in that state only its `status` is
-/// read, which nothing holds up.
+/// While a process closes its files at an exec, whoever reads its `stat` waits for that (seen in Linux 6.18): for ever, where one of
+/// these files is on a file system that does not answer. Nothing holds up who reads its `status`. So of strangers only that is read: none
+/// of them can hold up a job.
 pub fn all() -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()));
-    let mut processes = Vec::new();
-    for pid in pids {
-        let waiting = std::fs::read(format!("/proc/{pid}/status")).ok().and_then(|status| parse_status(&status));
-        processes.extend(waiting.filter(|process| process.state == 'D').or_else(|| process(pid)));
+    let brief = |pid: i32| parse_status(&std::fs::read(format!("/proc/{pid}/status")).ok()?).or_else(|| process(pid));
+    let mut processes: HashMap<i32, Process> = pids.filter_map(brief).map(|process| (process.pid, process)).collect();
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for process in processes.values() {
+        children.entry(process.parent).or_default().push(process.pid);
     }
-    let parents: HashMap<i32, i32> = processes.iter().map(|process| (process.pid, process.parent)).collect();
-    let own = std::process::id() as i32;
-    // The table may change while it is read, so that it shows a circle.
-    let is_below = |pid: i32| {
-        let mut above = std::iter::successors(Some(pid), |pid| parents.get(pid).copied().filter(|it| *it > 1));
-        above.by_ref().take(parents.len() + 1).any(|pid| pid == own)
-    };
-    for waiting in processes.iter_mut().filter(|process| process.started == 0 && is_below(process.pid)) {
-        if let Some(read) = process(waiting.pid) {
-            *waiting = read;
-        }
+    let mut queue = children.remove(&(std::process::id() as i32)).unwrap_or_default();
+    while let Some(pid) = queue.pop() {
+        // Each is taken once: the table changes while it is read, and may contain a cycle.
+        queue.extend(children.remove(&pid).into_iter().flatten());
+        match process(pid) {
+            Some(read) => processes.insert(pid, read),
+            None => processes.remove(&pid),
+        };
     }
-    processes
+    processes.into_values().collect()
 }
 
 /// What proc_pid_status(5) says of a process.
@@ -305,11 +311,15 @@ impl ChildList {
     }
 }
 
-/// The value of a variable in the environment that a process was started with.
-pub fn environment_variable(pid: i32, name: &str) -> Option<Vec<u8>> {
-    let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+/// The value of a variable in an environment, as `/proc/PID/environ` has it.
+pub fn variable_of(environ: &[u8], name: &str) -> Option<Vec<u8>> {
     let prefix = [name.as_bytes(), b"="].concat();
     environ.split(|&b| b == 0).find_map(|entry| entry.strip_prefix(prefix.as_slice()).map(<[u8]>::to_vec))
+}
+
+/// The value of a variable in the environment that a process was started with.
+pub fn environment_variable(pid: i32, name: &str) -> Option<Vec<u8>> {
+    variable_of(&std::fs::read(format!("/proc/{pid}/environ")).ok()?, name)
 }
 
 /// The environment that a process was started with: at most `limit` bytes.

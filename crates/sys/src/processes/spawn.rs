@@ -30,6 +30,8 @@ pub struct Command {
     pub stdio: [OwnedFd; 3],
     /// A descriptor that the child keeps, under the number given.
     pub keep: Option<(OwnedFd, i32)>,
+    /// Whether the child has no other descriptors, not even those that our caller has left open for us.
+    pub keeps_no_other: bool,
     /// The cgroup directory that the child starts in.
     pub cgroup: Option<OwnedFd>,
     /// Whether the child leads a session of its own, or only a process group in ours (it then may get our terminal).
@@ -137,6 +139,7 @@ struct Shared {
     wdir: *const c_char,
     stdio: [i32; 3],
     keep: Option<(i32, i32)>,
+    keeps_no_other: bool,
     enter_cgroup: i32,
     session: Session,
     ignored: *const [i32],
@@ -166,6 +169,7 @@ impl Spawner {
             wdir: command.wdir.as_deref().map_or(std::ptr::null(), CStr::as_ptr),
             stdio: [command.stdio[0].as_raw_fd(), command.stdio[1].as_raw_fd(), command.stdio[2].as_raw_fd()],
             keep: command.keep.as_ref().map(|(fd, number)| (fd.as_raw_fd(), *number)),
+            keeps_no_other: command.keeps_no_other,
             enter_cgroup: -1,
             session: command.session,
             ignored: &raw const *command.ignored,
@@ -206,8 +210,8 @@ impl Spawner {
 const OWN_SOCKET: i32 = 3;
 
 impl Spawner {
-    /// Starts this program anew, called with these words: in a session of its own, with /dev/null as its streams, so that it holds
-    /// nothing that somebody reads to its end. Returns its pid, and our end of a socket; it takes its own end with [`own_socket`].
+    /// Starts this program anew, called with these words: in a session of its own, with /dev/null as its streams and its socket as the only
+    /// other descriptor, so that it holds nothing that somebody reads to its end. Returns its pid, and our end of a socket; it takes its own end with [`own_socket`].
     ///
     /// # Errors
     ///
@@ -225,6 +229,7 @@ impl Spawner {
             wdir: None,
             stdio: [null().map_err(failed)?, null().map_err(failed)?, null().map_err(failed)?],
             keep: Some((theirs, OWN_SOCKET)),
+            keeps_no_other: true,
             cgroup: None,
             session: Session::Own,
             ignored: Vec::new(),
@@ -314,7 +319,7 @@ unsafe fn exec_by_shell(shared: &Shared) -> i32 {
 /// Everything between clone and exec. On failure `errno` is that of the step returned.
 unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
     // SAFETY: system calls on descriptors and memory that the parent keeps for us; the signal set and the path are
-    // valid for the calls. `close_range` and the like are not needed: every descriptor of ours is close-on-exec.
+    // valid for the calls. Every descriptor of ours is close-on-exec.
     unsafe {
         if shared.enter_cgroup >= 0 {
             let procs = libc::openat(shared.enter_cgroup, c"cgroup.procs".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
@@ -341,6 +346,9 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
         // fails where there is no such rule.
         libc::prctl(libc::PR_SET_PTRACER, shared.parent as libc::c_ulong, 0, 0, 0);
         install(shared)?;
+        if shared.keeps_no_other {
+            close_all_above(shared.keep.map_or(2, |(_, number)| number));
+        }
         for limit in (*shared.limits).entries() {
             if libc::setrlimit(limit.resource as _, &limit.value) != 0 {
                 return Err(Step::Limits);
@@ -380,6 +388,24 @@ unsafe fn install(shared: &Shared) -> Result<(), Step> {
         }
     }
     Ok(())
+}
+
+/// Where `close_range` is refused, descriptors up to this one are closed.
+const CLOSED: u64 = 65_536;
+
+/// Closes all descriptors above one.
+unsafe fn close_all_above(last: i32) {
+    // SAFETY: descriptors in the child's own table; nothing of the parent's changes. `limit` has room for what is written.
+    unsafe {
+        // It is of Linux 5.9; seccomp may refuse it.
+        if libc::syscall(libc::SYS_close_range, last as u32 + 1, u32::MAX, 0u32) != 0 {
+            let mut limit: libc::rlimit = std::mem::zeroed();
+            libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+            for fd in last + 1..limit.rlim_cur.clamp(64, CLOSED) as i32 {
+                libc::close(fd);
+            }
+        }
+    }
 }
 
 /// The signals whose disposition rankrun may have changed in itself. Handlers need no reset: exec does that.
@@ -436,4 +462,65 @@ pub fn inherited(number: i32) -> io::Result<OwnedFd> {
 /// Duplicates a descriptor for a child, close-on-exec until the child has it in its place.
 pub fn duplicate(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     fd.try_clone_to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// The descriptors that `ls` finds in itself.
+    fn descriptors(keeps_no_other: bool, keep: Option<(OwnedFd, i32)>) -> Vec<String> {
+        let null =
+            || OwnedFd::from(std::fs::File::options().read(true).write(true).open("/dev/null").expect("it is there"));
+        let (reader, writer) = socket::pipe().expect("a pipe");
+        let command = Command {
+            program: c"/bin/ls".to_owned(),
+            argv: vec![c"ls".to_owned(), c"/proc/self/fd".to_owned()],
+            env: Vec::new(),
+            shared_env: Arc::new([]),
+            wdir: None,
+            stdio: [null(), writer, null()],
+            keep,
+            keeps_no_other,
+            cgroup: None,
+            session: Session::Own,
+            ignored: Vec::new(),
+            limits: Limits::default(),
+            parent: std::process::id() as i32,
+        };
+        let pid = Spawner::new().and_then(|mut it| it.spawn(&command).map_err(io::Error::other)).expect("ls is there");
+        drop(command);
+        let mut text = String::new();
+        std::fs::File::from(reader).read_to_string(&mut text).expect("it lists them");
+        crate::wait::reap(pid);
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Whoever waits for the end of a pipe that it has left open for rankrun waits for no process of rankrun that outlives it.
+    #[test]
+    fn a_child_of_our_own_has_nothing_that_our_caller_left_open() {
+        let (reader, writer) = socket::pipe().expect("a pipe");
+        // As a caller's: it is not close-on-exec.
+        // SAFETY: the calls duplicate a descriptor that is open, and close the duplicate once.
+        let left_open = |fd: &OwnedFd, number: i32| unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, number) };
+        let (low, high) = (left_open(&writer, 20), left_open(&writer, 251));
+        let kept = || reader.as_fd().try_clone_to_owned().expect("a descriptor");
+        let of_a_rank = descriptors(false, None);
+        let own = descriptors(true, Some((kept(), 3)));
+        let without = descriptors(true, None);
+        // SAFETY: they are ours, and nothing else owns them.
+        unsafe {
+            libc::close(low);
+            libc::close(high);
+        }
+        for number in [low, high].map(|fd| fd.to_string()) {
+            assert!(of_a_rank.contains(&number), "a rank has what our caller has left open for it: {of_a_rank:?}");
+        }
+        // The last one is the directory that ls reads.
+        assert_eq!(own, ["0", "1", "2", "3", "4"]);
+        assert_eq!(without, ["0", "1", "2", "3"]);
+    }
 }

@@ -1,4 +1,5 @@
-/* Runs a command whose first child is stopped (SIGSTOP) before its first instruction: `stop_first_child COMMAND...`.
+/* Runs a command one of whose children is stopped (SIGSTOP) before its first instruction: `stop_child NUMBER COMMAND...`, where the first
+   child that it forks has number 1.
 
    Ends with the exit code of the command. */
 #define _GNU_SOURCE
@@ -11,14 +12,15 @@
 
 int main(int count, char **words)
 {
-    int status;
-    if (count < 2)
+    int status, left;
+    if (count < 3)
         return 2;
+    left = atoi(words[1]);
     pid_t command = fork();
     if (command == 0) {
         ptrace(PTRACE_TRACEME, 0, NULL, NULL);
         raise(SIGSTOP);
-        execvp(words[1], words + 1);
+        execvp(words[2], words + 2);
         _exit(127);
     }
     if (command < 0 || waitpid(command, &status, 0) != command)
@@ -37,8 +39,11 @@ int main(int count, char **words)
             unsigned long child = 0;
             ptrace(PTRACE_GETEVENTMSG, command, NULL, &child);
             waitpid((pid_t)child, &status, __WALL);
-            ptrace(PTRACE_DETACH, (pid_t)child, NULL, SIGSTOP);
-            ptrace(PTRACE_DETACH, command, NULL, NULL);
+            left--;
+            ptrace(PTRACE_DETACH, (pid_t)child, NULL, left ? 0 : SIGSTOP);
+            ptrace(left ? PTRACE_CONT : PTRACE_DETACH, command, NULL, NULL);
+            if (left)
+                continue;
             break;
         }
         int number = WSTOPSIG(status);
