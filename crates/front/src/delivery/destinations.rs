@@ -510,7 +510,7 @@ impl Delivery {
         }
         let left = self.unlogged[0] + self.unlogged[1];
         if self.log_failed_since.take().is_some() {
-            self.note(format!("gave up log files: {left} bytes were not written"));
+            self.note(format!("gave up log files: {}", not_in_them(left)));
             self.files.submit(now, Task::GiveUpLogs);
         } else {
             let has_failed = self.files.has_failed(Destination::Logs);
@@ -519,7 +519,7 @@ impl Delivery {
                 true => format!("cannot write to {at}: {}", self.files.why(Destination::Logs, self.drain)),
                 false => format!("no answer from {at}"),
             };
-            self.note(format!("{why}: gave up log files, {left} bytes were not written"));
+            self.note(format!("{why}: gave up log files: {}", not_in_them(left)));
             self.files.give_up(Destination::Logs);
             self.has_waited_in_vain |= !has_failed;
         }
@@ -597,6 +597,15 @@ impl Delivery {
     }
 }
 
+/// What log files lack that are given up. `left` bytes wait for them; the ranks go on writing.
+fn not_in_them(left: u64) -> String {
+    match left {
+        0 => "what follows is not in them".to_owned(),
+        1 => "1 byte that waited and all that follows are not in them".to_owned(),
+        left => format!("{left} bytes that waited and all that follows are not in them"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rankrun_output::{LogPlaces, Mode};
@@ -617,7 +626,7 @@ mod tests {
         let places = Box::new(LogPlaces::directories(vec!["/logs".into()]));
         delivery.files.submit(Duration::ZERO, Task::OpenLogs { places, world_size: 1 });
         delivery.tick(Duration::ZERO, false);
-        let said = "cannot write to \"/logs\": the process that writes there has ended: gave up log files, 0 bytes were not written";
+        let said = "cannot write to \"/logs\": the process that writes there has ended: gave up log files: what follows is not in them";
         let events = delivery.take_events();
         let [DeliveryEvent::Note(note), DeliveryEvent::LogsFailed(why)] = &events[..] else { panic!("{events:?}") };
         assert_eq!(note, said);

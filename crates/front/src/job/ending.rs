@@ -17,7 +17,7 @@ use rankrun_core::text::{Look, lines_below, render};
 use rankrun_core::torchrun_summary;
 use rankrun_core::verdict::{Origin, Verdict, verdict};
 use rankrun_core::{ExitCode, Rank, Stream, WorkerStatus};
-use rankrun_sys::signal;
+use rankrun_sys::{proc, signal};
 use rankrun_wire::message::Containment;
 
 use crate::command::Known;
@@ -352,9 +352,16 @@ impl Front {
 
     /// Ends the storage processes, and names those that stay.
     fn end_files(&mut self) {
+        let mut named = Vec::new();
         for (pid, path) in self.delivery.files.end() {
             let path = path.display();
             self.note(format!("\"{path}\" does not answer: process {pid} of rankrun stays until it does"));
+            named.push(pid);
+        }
+        // A look at a path before the job began.
+        let waits = |pid: &i32| proc::process(*pid).is_some_and(|process| process.state == 'D');
+        for pid in proc::own_children().into_iter().filter(|pid| !named.contains(pid) && waits(pid)) {
+            self.note(format!("a file system does not answer: process {pid} of rankrun stays until it does"));
         }
     }
 

@@ -412,7 +412,7 @@ pub(crate) fn has_proxy(settings: &SshSettings, home: Option<&Path>) -> bool {
         // Without a reader nobody wants it.
         let _ = answer.write_all(&[u8::from(is_found)]);
     });
-    asked.is_ok_and(|errand| errand.wait(CONFIG_BOUND).1 == [1])
+    asked.is_ok_and(|errand| errand.wait(CONFIG_BOUND).result == [1])
 }
 
 /// The line that starts the relay.

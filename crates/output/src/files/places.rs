@@ -132,13 +132,14 @@ impl LogPlaces {
         Rank(MATCHES.0 - moved.map_or(0, |index| *index as u32 + 1))
     }
 
-    /// The directory, or the file, that rank 0 writes to.
+    /// The directory, or the file, that rank 0 writes to; else that of the copied lines.
     pub fn first(&self) -> &Path {
         let first = match &self.kind {
             Kind::Directories(dirs) => dirs.first(),
             Kind::Files(files) => files.iter().flatten().flatten().next(),
         };
-        first.or(self.directories.first()).map_or(Path::new("."), PathBuf::as_path)
+        let copies = self.matches.iter().flatten().map(|matches| &matches.file).next();
+        first.or(self.directories.first()).or(copies).map_or(Path::new("."), PathBuf::as_path)
     }
 
     /// Makes what is missing and proves that it can be written: directories, which must hold no log file of an earlier job,

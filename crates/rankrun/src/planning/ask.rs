@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rankrun_sys::errand::Errand;
+use rankrun_sys::errand::{Errand, Waited};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -33,6 +33,8 @@ pub(crate) struct Silent {
     /// The path that was looked at last.
     path: PathBuf,
     bound: Duration,
+    /// The child that looked, if it stays.
+    stays: Option<i32>,
 }
 
 impl fmt::Display for Silent {
@@ -40,8 +42,12 @@ impl fmt::Display for Silent {
         let bound = self.bound.as_secs_f64();
         match self.path.as_os_str().is_empty() {
             // Whoever looks has been stopped before its first look.
-            true => write!(f, "no answer for {bound} s"),
-            false => write!(f, "no answer from \"{}\" for {bound} s", self.path.display()),
+            true => write!(f, "no answer for {bound} s")?,
+            false => write!(f, "no answer from \"{}\" for {bound} s", self.path.display())?,
+        }
+        match self.stays {
+            Some(pid) => write!(f, ": process {pid} of rankrun stays until it comes"),
+            None => Ok(()),
         }
     }
 }
@@ -69,11 +75,11 @@ pub(crate) fn bytes(bound: Duration, look: impl Fn(&mut At<'_>) -> Vec<u8>) -> R
     });
     // Without room for a process, or with threads that keep this one from forking, the risk is taken: a job is worth more.
     let Ok(errand) = errand else { return Ok(look(&mut |_| {})) };
-    let (is_over, sent) = errand.wait(bound);
+    let Waited { is_over, result: sent, stays } = errand.wait(bound);
     let (path, answer) = read(&sent);
     match answer.filter(|_| is_over) {
         Some(answer) => Ok(answer.to_vec()),
-        None => Err(Silent { path, bound }),
+        None => Err(Silent { path, bound, stays }),
     }
 }
 
@@ -104,7 +110,7 @@ pub(crate) fn ask<T: Serialize + DeserializeOwned>(
 ) -> Result<T, Silent> {
     // What serde_json writes it also reads.
     let sent = bytes(bound, |at| serde_json::to_vec(&look(at)).unwrap_or_default())?;
-    serde_json::from_slice(&sent).map_err(|_| Silent { path: PathBuf::new(), bound })
+    serde_json::from_slice(&sent).map_err(|_| Silent { path: PathBuf::new(), bound, stays: None })
 }
 
 /// What a look finds, if it finds it soon.
@@ -127,7 +133,10 @@ mod tests {
         assert_eq!(read(b"p/a\0p/b"), ("/a".into(), None), "the second is not complete");
         assert_eq!(read(b"p/a\0anothing is wrong"), ("/a".into(), Some(&b"nothing is wrong"[..])));
         assert_eq!(read(b""), (PathBuf::new(), None));
-        let silent = Silent { path: "/dead/program".into(), bound: BOUND };
+        let silent = Silent { path: "/dead/program".into(), bound: BOUND, stays: None };
         assert_eq!(silent.to_string(), "no answer from \"/dead/program\" for 10 s");
+        let stays = Silent { stays: Some(7), ..silent };
+        let text = "no answer from \"/dead/program\" for 10 s: process 7 of rankrun stays until it comes";
+        assert_eq!(stays.to_string(), text);
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn own_names<'a>(names: &[&'a str], own: &str) -> HashSet<&'a str> {
     });
     let answers: HashMap<usize, bool> = match errand {
         Ok(errand) => {
-            let (_, text) = errand.wait(LOOKUPS);
+            let text = errand.wait(LOOKUPS).result;
             let answer = |line: &str| line.split_once(' ').and_then(|(at, is)| Some((at.parse().ok()?, is == "true")));
             String::from_utf8_lossy(&text).lines().filter_map(answer).collect()
         }

@@ -17,12 +17,25 @@ use crate::{fork, signal, socket};
 /// How long a child that is killed may take to end.
 const END_BOUND: Duration = Duration::from_secs(1);
 
+/// How a wait for an errand has ended.
+#[derive(Debug)]
+pub struct Waited {
+    /// It came to its end.
+    pub is_over: bool,
+    /// What it has written.
+    pub result: Vec<u8>,
+    /// Its pid, if it could not be ended: it waits for a file system that does not answer, and stays until that does.
+    pub stays: Option<i32>,
+}
+
 /// A child that writes its result to a pipe. Dropped, it is ended and reaped.
 #[derive(Debug)]
 pub struct Errand {
     child: Child,
     pipe: File,
     result: Vec<u8>,
+    /// It has been reaped.
+    is_ended: bool,
 }
 
 impl Errand {
@@ -40,7 +53,7 @@ impl Errand {
         match fork::fork()? {
             fork::Side::Parent { child } => {
                 socket::set_nonblocking(&ours)?;
-                Ok(Errand { child: Child::unreaped(child), pipe: ours.into(), result: Vec::new() })
+                Ok(Errand { child: Child::unreaped(child), pipe: ours.into(), result: Vec::new(), is_ended: false })
             }
             fork::Side::Child => {
                 // If it fails, the pipe has no reader when the parent is gone, or the work ends some time.
@@ -63,8 +76,8 @@ impl Errand {
         }
     }
 
-    /// Waits for the end, for so long at most. Returns whether it came, and what was written.
-    pub fn wait(mut self, bound: Duration) -> (bool, Vec<u8>) {
+    /// Waits for the end, for so long at most.
+    pub fn wait(mut self, bound: Duration) -> Waited {
         let until = Instant::now() + bound;
         loop {
             let rest = until.saturating_duration_since(Instant::now());
@@ -72,7 +85,12 @@ impl Errand {
             let _ = poll(&mut [PollFd::new(&self.pipe, PollFlags::IN)], Some(&timespec(rest)));
             let is_over = self.read();
             if is_over || rest.is_zero() {
-                return (is_over, std::mem::take(&mut self.result));
+                let stays = !is_over && !self.end();
+                return Waited {
+                    is_over,
+                    result: std::mem::take(&mut self.result),
+                    stays: stays.then(|| self.child.pid()),
+                };
             }
         }
     }
@@ -89,17 +107,32 @@ impl AsFd for Errand {
     }
 }
 
-impl Drop for Errand {
-    fn drop(&mut self) {
+impl Errand {
+    /// Ends it, unless it waits in the kernel. Returns whether it is gone.
+    fn end(&mut self) -> bool {
+        if self.is_ended {
+            return true;
+        }
         // It has not been reaped: it is still ours.
         let _ = self.child.signal(signal::SIGKILL);
         let until = Instant::now() + END_BOUND;
-        while let Look::Nothing = wait::reap(self.child.pid())
-            && Instant::now() < until
-        {
+        loop {
+            if wait::reap(self.child.pid()) != Look::Nothing {
+                self.is_ended = true;
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
             // An interrupted pause is only shorter.
             let _ = poll(&mut [], Some(&timespec(Duration::from_micros(200))));
         }
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -137,7 +170,7 @@ impl Lookup {
 
     /// Waits for the result, for so long at most.
     pub fn wait(self, bound: Duration) -> Option<Result<Vec<SocketAddr>, String>> {
-        let (is_over, text) = self.0.wait(bound);
+        let Waited { is_over, result: text, .. } = self.0.wait(bound);
         is_over.then(|| addresses(&text))
     }
 }
