@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use rankrun_core::silence::Silence;
+use rankrun_core::silence::{Silence, Standstill};
 use rankrun_core::team::Event;
 use rankrun_core::worker::{Stop, StopWhy};
 use rankrun_core::{ExitCode, Slot};
@@ -41,6 +41,8 @@ pub(super) struct Loop {
     /// How long the front may be silent before it counts as lost, and how long it has been.
     patience: Option<Duration>,
     silence: Silence,
+    /// When this loop stood still: the agent was stopped or frozen, or the machine slept.
+    standstill: Standstill,
     /// The front has sent `End`.
     end: bool,
     guard_lost: bool,
@@ -81,6 +83,7 @@ impl Loop {
             link: None,
             patience,
             silence: Silence::default(),
+            standstill: Standstill::default(),
             end: false,
             guard_lost: false,
         }
@@ -98,6 +101,7 @@ impl Loop {
             }
             let timeout = self.timeout();
             self.hands.poller.wait(Some(timeout), &mut ready)?;
+            self.standstill.turn(self.hands.clock.now());
             self.hands.children.turn();
             for &event in &ready {
                 self.hands.lease.renew();
@@ -398,7 +402,7 @@ impl Loop {
         let _ = self.hands.poller.remove(&self.hands.lease);
         self.guard_lost = true;
         self.hands.outbox.push(ToFront::GuardLost);
-        self.stop(now, StopWhy::GuardLost);
+        self.stop(now, StopWhy::GuardLost, None);
     }
 
     /// The front is lost: end the workers, then the agent.
@@ -410,12 +414,16 @@ impl Loop {
             return;
         }
         self.with_team(Team::drop_output);
-        self.stop(now, StopWhy::FrontLost);
+        // The front has counted on the ranks' end while nothing ran here: the next attempt may run by now.
+        let is_late = self.patience.and_then(|patience| self.standstill.explains(now, patience, patience)).is_some();
+        let grace = is_late.then_some(Duration::ZERO);
+        self.stop(now, StopWhy::FrontLost, grace);
     }
 
-    fn stop(&mut self, now: Duration, why: StopWhy) {
+    /// `grace` is that after a failure, if it is not another.
+    fn stop(&mut self, now: Duration, why: StopWhy, grace: Option<Duration>) {
         if let Some(team) = &mut self.team {
-            let grace = team.grace();
+            let grace = grace.unwrap_or(team.grace());
             team.order(&mut self.hands, now, Event::Stop(Stop { why, grace }));
         }
     }

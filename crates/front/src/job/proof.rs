@@ -48,7 +48,7 @@ impl Front {
         let Clearance::Wait { until } = clearance else {
             if clearance == Clearance::Clear && !nodes.is_empty() {
                 self.note(format!(
-                    "no answer from {nodes}: the ranks there have ended by themselves by now (--node-timeout and --grace have passed)"
+                    "no answer from {nodes}: the ranks there have ended by themselves by now (--node-timeout and --grace have passed), unless something has stopped rankrun's processes there"
                 ));
             }
             return (clearance, None);
