@@ -96,6 +96,13 @@ impl Places {
         if self.begins_again() && given > 0 {
             words.push("--oversubscribe".into());
             is_seq |= hosts.len() > 1 && given > all && !self.is_cyclic();
+            let is_bounded = hosts.len() > 1 || hosts.iter().any(|host| host.slots.is_some());
+            if !self.is_hydra && is_bounded && given > all {
+                warnings.push(format!(
+                    "{given} ranks for {all} slots: the list of {} starts over, as under MPICH and Intel MPI; Open MPI refuses that",
+                    self.named[0].option.name
+                ));
+            }
         } else if self.is_unbounded && given > 0 {
             words.push("--oversubscribe".into());
         }

@@ -132,6 +132,10 @@ fn an_order_on_which_launchers_differ_is_said() {
     let directory = host_files();
     let warnings = |line: &str| translated(line, directory.path()).expect(line).warnings.len();
     assert_eq!(warnings("-host a,b,a -n 3 ./A"), 1, "aba under MPICH, aab under Open MPI");
+    for line in ["-host a:2,b:1 -n 5 ./A", "-host a,b,a -n 4 ./A", "-host a,b -n 3 ./A"] {
+        assert_eq!(warnings(line), 1, "{line}: Open MPI refuses it");
+    }
+    assert_eq!(warnings("-hosts a:2,b:1 -n 5 ./A"), 0, "Open MPI has no such option");
     for line in ["-hosts a,b,a -n 3 ./A", "-H a,b,a -n 3 ./A", "-host a,a,b -n 3 ./A", "-machinefile F6 -n 3 ./A"] {
         assert_eq!(warnings(line), 0, "{line}");
     }

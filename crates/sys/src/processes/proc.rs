@@ -617,6 +617,9 @@ mod tests {
         assert!(run_time(me.pid).is_some_and(|ran| ran > 0));
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         assert_eq!((own_thread_state(own), own_thread_state(i32::MAX)), (Some('R'), None));
-        assert!(all().contains(&process(me.parent).expect("our parent")) || me.parent == 0);
+        assert!(
+            all().iter().any(|it| it.pid == me.parent && it.id() == process(me.parent).expect("it is there").id())
+                || me.parent == 0
+        );
     }
 }
