@@ -90,14 +90,26 @@ pub fn verbose(line: &str) -> Option<Verbose> {
         // Of a session over a connection that the user's own ssh has opened before (`ControlMaster`).
         line if line.starts_with("debug1: mux_client_request_session: master session id") => Some(Verbose::LoggedIn),
         line if line.starts_with("debug1: ") => Some(Verbose::Other),
-        line if ["Authenticated using ", "Transferred: sent ", "Bytes per second: sent "]
-            .iter()
-            .any(|start| line.starts_with(start)) =>
+        // The user's own level may hide the last of these.
+        line if [
+            "Authenticated using ",
+            "Transferred: sent ",
+            "Bytes per second: sent ",
+            "Warning: Permanently added ",
+        ]
+        .iter()
+        .any(|start| line.starts_with(start)) =>
         {
             Some(Verbose::Other)
         }
         _ => None,
     }
+}
+
+/// Where such a line begins in this one: the remote side may have written the begin of a line before.
+pub fn verbose_at(line: &str) -> Option<(usize, Verbose)> {
+    let inside = || line.find("debug1: ").and_then(|at| Some((at, verbose(&line[at..])?)));
+    verbose(line).map(|kind| (0, kind)).or_else(inside)
 }
 
 /// The step at which a node is that has not led to rankrun within so many seconds, and what is said of it.
@@ -224,6 +236,14 @@ mod tests {
         assert_eq!(step, Step::Handshake);
         assert!(way_out(step, "node1", &why).is_some_and(|hint| hint.contains("~/.bashrc")), "{why}");
         assert_eq!(silence(false, 60), (Step::Connect, "no answer within 60 s".to_owned()));
+    }
+
+    #[test]
+    fn a_line_of_ssh_within_another_is_found() {
+        let line = "exec: debug1: client_input_channel_req: channel 0 rtype exit-status reply 0";
+        assert_eq!(verbose_at(line), Some((6, Verbose::Other)));
+        assert_eq!(verbose_at(&line[6..]), Some((0, Verbose::Other)));
+        assert_eq!(verbose_at("exec: /nonexist: not found"), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One node over ssh: the user's own `ssh` starts a relay there, and its stdin and stdout are the stream. No port is opened.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -131,12 +132,14 @@ impl Words {
         let mut at = self.shown;
         while let Some(length) = self.kept[at..].iter().position(|byte| *byte == b'\n') {
             let line = String::from_utf8_lossy(&self.kept[at..at + length]);
-            let Some(kind) = reach::verbose(&line) else {
+            // In a line that is no text the place would be another.
+            let found = if matches!(line, Cow::Borrowed(_)) { reach::verbose_at(&line) } else { None };
+            let Some((from, kind)) = found else {
                 at += length + 1;
                 continue;
             };
             self.has_logged_in |= kind == reach::Verbose::LoggedIn;
-            self.kept.drain(at..=at + length);
+            self.kept.drain(at + from..=at + length);
         }
     }
 
