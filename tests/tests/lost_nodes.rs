@@ -156,6 +156,7 @@ fn whatever_is_killed_or_stopped_on_a_node_the_job_ends_and_the_node_is_named() 
             assert!(report.left.proven, "{what}: {}", ended.stderr_text());
             let why = match (victim, signal) {
                 (Agent, Signal::KILL) => "node1 was lost: its agent was killed, or ended without a report",
+                (Agent, Signal::STOP) => "node1 was lost: another process stopped its agent, and its guard killed it",
                 (Relay, Signal::KILL) => "node1 was lost: the relay of rankrun was killed there",
                 (Sshd, Signal::KILL) => "node1 was lost: its connection was closed: ",
                 (Ssh, Signal::KILL) => "node1 was lost: its ssh on this machine was ended by SIGKILL",

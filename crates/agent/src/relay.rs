@@ -136,7 +136,7 @@ impl Relay {
         }
         let Proof { is_empty, memory } = self.keeper.prove(LastKnown::unknown(), &[]);
         let code = if is_empty { ExitCode::SUCCESS } else { ExitCode::LEFT_BEHIND };
-        Ok(Farewell { code: code.0, memory })
+        Ok(Farewell { code: code.0, lapse: self.keeper.lapse(), memory })
     }
 
     fn dispatch(&mut self, event: Ready) {

@@ -67,6 +67,8 @@ struct State {
     step: Step,
     /// Why it was not started, or was given up before its exec.
     failure: Option<String>,
+    /// The signal that has ended it, if one has.
+    killed_by: Option<i32>,
     /// It is to be killed as soon as it is there.
     is_unwanted: bool,
 }
@@ -105,8 +107,9 @@ impl Program {
     pub(crate) fn look(&self) -> Status {
         let mut state = self.state();
         if let Step::Running(child) = state.step
-            && let Some(code) = reap(child)
+            && let Some((code, killed_by)) = reap(child)
         {
+            state.killed_by = killed_by;
             state.step = Step::Over(Some(code));
         }
         match (&state.failure, state.step) {
@@ -115,6 +118,11 @@ impl Program {
             (None, Step::Running(_)) => Status::Runs,
             (None, Step::Over(code)) => Status::Ended(code.unwrap_or(255)),
         }
+    }
+
+    /// The signal that has ended it, if one has.
+    pub(crate) fn killed_by(&self) -> Option<i32> {
+        self.state().killed_by
     }
 
     /// Sends it a signal, if it runs.
@@ -170,16 +178,16 @@ impl State {
     }
 }
 
-/// The exit code of a child that has ended, which is reaped.
-fn reap(child: Child) -> Option<i32> {
+/// The exit code of a child that has ended, which is reaped, and the signal that has ended it, if one has.
+fn reap(child: Child) -> Option<(i32, Option<i32>)> {
     match wait::reap(child.pid()) {
         Look::Found(found) => match found.change {
-            Change::Exited { code } => Some(i32::from(code)),
-            Change::Signaled { signal, .. } => Some(128 + signal),
+            Change::Exited { code } => Some((i32::from(code), None)),
+            Change::Signaled { signal, .. } => Some((128 + signal, Some(signal))),
             Change::Stopped { .. } | Change::Continued => None,
         },
         Look::Nothing => None,
-        Look::NoChildren => Some(255),
+        Look::NoChildren => Some((255, None)),
     }
 }
 
@@ -224,7 +232,7 @@ impl Starter {
     ///
     /// There is no room.
     pub(crate) fn request(&mut self, request: Request) -> io::Result<Program> {
-        let state = State { step: Step::Waiting, failure: None, is_unwanted: false };
+        let state = State { step: Step::Waiting, failure: None, killed_by: None, is_unwanted: false };
         let program = Program(Arc::new(Shared { state: Mutex::new(state), under_way: Arc::clone(&self.under_way) }));
         let requests = self.requests.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         requests.try_send((request, program.clone())).map_err(|_| io::ErrorKind::WouldBlock)?;

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::ops::Range;
 
+use rankrun_core::lease::Lapse;
+
 use crate::memory::Memory;
 
 /// Bytes before the marker that are skipped at most.
@@ -58,6 +60,8 @@ impl Greeting {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Farewell {
     pub code: u8,
+    /// Why the guard has ended the agent, if it has.
+    pub lapse: Option<Lapse>,
     /// What guard or relay have found in /dev/shm, if they have looked in place of the agent.
     pub memory: Option<Memory>,
 }
@@ -66,10 +70,11 @@ pub struct Farewell {
 const NAMES_MOST: usize = 3 * 1024;
 
 /// The line on its stderr with which a relay ends.
-pub fn farewell(marker: &str, Farewell { code, memory }: &Farewell) -> String {
+pub fn farewell(marker: &str, Farewell { code, lapse, memory }: &Farewell) -> String {
+    let lapse = lapse.map_or(0, |lapse| lapse as u32);
     match memory.clone().map(|memory| memory.within(NAMES_MOST)) {
-        Some(memory) => format!("{marker} ended {code} {}\n", memory.word()),
-        None => format!("{marker} ended {code}\n"),
+        Some(memory) => format!("{marker} ended {code} {lapse} {}\n", memory.word()),
+        None => format!("{marker} ended {code} {lapse}\n"),
     }
 }
 
@@ -81,7 +86,8 @@ pub fn find_farewell(marker: &str, bytes: &[u8]) -> Option<(Farewell, Range<usiz
     let length = rest.iter().position(|byte| *byte == b'\n')?;
     let mut words = std::str::from_utf8(&rest[..length]).ok()?.split(' ');
     let code = words.next()?.parse().ok()?;
-    let farewell = Farewell { code, memory: words.next().and_then(Memory::of_word) };
+    let lapse = Lapse::from_number(words.next()?.parse().ok()?);
+    let farewell = Farewell { code, lapse, memory: words.next().and_then(Memory::of_word) };
     Some((farewell, from..from + start.len() + length + 1))
 }
 
@@ -193,14 +199,15 @@ mod tests {
 
     #[test]
     fn a_farewell_is_found_among_other_words_when_it_is_whole() {
-        for memory in [None, Some(Memory { doubtful: vec!["/dev/shm/a b".into()], ..Memory::default() })] {
-            let said = Farewell { code: 123, memory };
+        let some = Memory { doubtful: vec!["/dev/shm/a b".into()], ..Memory::default() };
+        for (lapse, memory) in [(None, None), (Some(Lapse::Stopped), None), (None, Some(some.clone()))] {
+            let said = Farewell { code: 123, lapse, memory };
             let line = farewell("rr-1", &said);
             let text = format!("bye{line}Killed\n");
             let (heard, range) = find_farewell("rr-1", text.as_bytes()).expect("it is there");
             assert_eq!((heard, &text[range]), (said, line.as_str()));
         }
-        for wrong in ["rr-1 ended 12", "rr-2 ended 0\n", "rr-1 ended \n", "rr-1 ended 300\n"] {
+        for wrong in ["rr-1 ended 12", "rr-2 ended 0\n", "rr-1 ended \n", "rr-1 ended 0\n", "rr-1 ended 300 0\n"] {
             assert_eq!(find_farewell("rr-1", wrong.as_bytes()), None, "{wrong}");
         }
     }

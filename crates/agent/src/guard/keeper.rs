@@ -96,14 +96,14 @@ impl Keeper {
         }
     }
 
+    /// Why the guard has ended the agent, if it has.
+    pub fn lapse(&self) -> Option<Lapse> {
+        self.note.lapse()
+    }
+
     /// Why the agent is lost, if known: from the guard's note, or because we killed it.
     pub fn why_lost(&self) -> Option<&'static str> {
-        let noted = self.note.lapse().map(|lapse| match lapse {
-            Lapse::Stopped => "another process stopped its agent, and its guard killed it",
-            Lapse::Stuck => "its agent hung without running, and its guard killed it",
-            Lapse::Spinning => "its agent ran in an endless loop, and its guard killed it",
-        });
-        noted.or(self.watch.why)
+        self.lapse().map(Lapse::why).or(self.watch.why)
     }
 
     /// The guard, as long as it is our child.

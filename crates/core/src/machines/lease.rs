@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// How long one tick is.
 pub const TICK: Duration = Duration::from_secs(1);
 
@@ -23,7 +25,7 @@ pub struct Vitals {
 }
 
 /// Why an agent is ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum Lapse {
     /// Somebody has stopped it (SIGSTOP, or a debugger).
@@ -38,6 +40,15 @@ impl Lapse {
     /// The lapse that a number stands for; 0 is none.
     pub fn from_number(number: u32) -> Option<Lapse> {
         [Lapse::Stopped, Lapse::Stuck, Lapse::Spinning].into_iter().find(|lapse| *lapse as u32 == number)
+    }
+
+    /// Why the agent is lost.
+    pub fn why(self) -> &'static str {
+        match self {
+            Lapse::Stopped => "another process stopped its agent, and its guard killed it",
+            Lapse::Stuck => "its agent hung without running, and its guard killed it",
+            Lapse::Spinning => "its agent ran in an endless loop, and its guard killed it",
+        }
     }
 }
 

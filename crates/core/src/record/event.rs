@@ -111,6 +111,9 @@ pub struct End {
     pub containment: String,
     pub containment_note: Option<String>,
     pub left: Left,
+    /// What is not proved is so only of nodes that were lost before, and without which the last attempt ran.
+    #[serde(default)]
+    pub only_lost_before: bool,
     /// Why the agent is lost, where that is known.
     pub why_lost: Option<String>,
     /// The node whose guard is lost, if that is not the first.

@@ -125,18 +125,34 @@ pub fn silence(has_logged_in: bool, seconds: u64) -> (Step, String) {
 
 /// Why the stream to a node has ended.
 pub mod why {
+    use std::time::Duration;
+
     use super::{SSH_FAILED, essence};
+    use crate::lease::Lapse;
     use crate::status::signal_name;
 
-    /// Guard or relay have outlived the agent, and say that it has not reported an end.
-    pub const AGENT_LOST: &str = "its agent was killed, or ended without a report";
+    /// How long after the end of a srun the loss of a node that it has started is told together with it.
+    const AFTER_SRUN: Duration = Duration::from_secs(60);
 
-    /// The stream over ssh has ended. `farewell` is the code with which the relay there has ended, `code` that of ssh (128 and the
+    /// Guard or relay have outlived the agent, and say that it has not reported an end, and why the guard has ended it, if it has.
+    pub fn agent_lost(lapse: Option<Lapse>) -> &'static str {
+        lapse.map_or("its agent was killed, or ended without a report", Lapse::why)
+    }
+
+    /// A node was lost, and the srun that has started it was ended by a signal so long before: Slurm ends what a srun has started when that
+    /// is gone.
+    pub fn after_srun(why: &str, signal: i32, before: Duration) -> Option<String> {
+        let seconds = (before.as_secs_f64() * 10.0).round() / 10.0;
+        let how = format!("{why}, {seconds} s after {} ended srun on this machine", signal_name(signal));
+        (before <= AFTER_SRUN).then_some(how)
+    }
+
+    /// The stream over ssh has ended. `farewell` is what the relay there has told at its end: why the guard has ended the agent, if it has. `code` is that of ssh (128 and the
     /// number of a signal, if one ended it), `words` what ssh wrote since the relay greeted. `None`: nothing is known yet.
-    pub fn stream_ended(farewell: Option<u8>, code: Option<i32>, words: &str) -> Option<String> {
+    pub fn stream_ended(farewell: Option<Option<Lapse>>, code: Option<i32>, words: &str) -> Option<String> {
         let words = essence(words);
         match (farewell, code) {
-            (Some(_), _) => Some(AGENT_LOST.to_owned()),
+            (Some(lapse), _) => Some(agent_lost(lapse).to_owned()),
             (None, _) if !words.is_empty() => Some(format!("its connection was closed: {words}")),
             (None, None) => None,
             (None, Some(code)) if code > 128 && code != SSH_FAILED => {
@@ -228,7 +244,10 @@ pub fn essence(words: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::lease::Lapse;
 
     #[test]
     fn a_login_shell_that_does_not_run_the_command_is_no_failure_to_connect() {
@@ -268,11 +287,22 @@ mod tests {
         let why = |farewell, code, words| why::stream_ended(farewell, code, words);
         let closed = "Connection to node1 closed by remote host.";
         assert_eq!(why(None, None, ""), None);
-        assert_eq!(why(Some(0), Some(255), closed).as_deref(), Some(why::AGENT_LOST));
+        let told = |lapse| why(Some(lapse), Some(255), closed);
+        assert_eq!(told(None).as_deref(), Some("its agent was killed, or ended without a report"));
+        let stopped = "another process stopped its agent, and its guard killed it";
+        assert_eq!(told(Some(Lapse::Stopped)).as_deref(), Some(stopped));
         assert_eq!(why(None, Some(137), "").as_deref(), Some("its ssh on this machine was ended by SIGKILL"));
         assert_eq!(why(None, Some(255), closed), Some(format!("its connection was closed: {closed}")));
         assert_eq!(why(None, Some(255), "").as_deref(), Some("the relay of rankrun was killed there"));
         assert_eq!(why(None, Some(125), "").as_deref(), Some("ssh to it ended with exit code 125"));
+    }
+
+    #[test]
+    fn a_srun_that_was_killed_just_before_is_named() {
+        let after = |ms| why::after_srun("its connection was closed", 9, Duration::from_millis(ms));
+        let told = "its connection was closed, 0.3 s after SIGKILL ended srun on this machine";
+        assert_eq!(after(340).as_deref(), Some(told));
+        assert_eq!(after(60_001), None, "it had nothing to do with it");
     }
 
     #[test]

@@ -156,6 +156,28 @@ pub struct Left {
     pub output: OutputFate,
 }
 
+impl Left {
+    /// The exit code of a job that has come to `code`, and to this class if it failed: 123 where something is left, or may be.
+    ///
+    /// A node that cannot be reached is lost, and the loss has a code of its own. One that was lost before, and without which the job has
+    /// gone on (`only_lost_before`), is no failure: that is what `--nnodes MIN:MAX` asks for. The report names it in both cases.
+    pub fn exit_code(&self, code: ExitCode, class: Option<Class>, only_lost_before: bool) -> ExitCode {
+        let is_told = class == Some(Class::NodeLost) || only_lost_before;
+        match self.processes.is_empty() && (self.proven || is_told) {
+            true => code,
+            false => ExitCode::LEFT_BEHIND,
+        }
+    }
+
+    /// Where processes may be left, if it is not proved that there are none. `beside` is said where no node is named.
+    pub fn doubt(&self, beside: &str) -> Option<String> {
+        (!self.proven).then(|| match self.unproven.is_empty() {
+            true => format!("not proven: processes of the job may be alive{beside}"),
+            false => format!("not proven on {}: processes of the job may be alive there", self.unproven.join(", ")),
+        })
+    }
+}
+
 /// A process that could not be killed (K-5).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LeftProcess {
@@ -179,4 +201,46 @@ pub enum OutputFate {
     Lost,
     /// The agent was lost with unsent output.
     LostWithAgent,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unproven_on(nodes: &[&str]) -> Left {
+        Left { unproven: nodes.iter().map(|&node| node.to_owned()).collect(), ..Left::default() }
+    }
+
+    #[test]
+    fn a_node_that_was_lost_before_is_told_and_does_not_turn_success_into_failure() {
+        let proven = Left { proven: true, ..Left::default() };
+        let process = LeftProcess { pid: Pid(7), name: "python".to_owned(), state: 'D', wait_channel: None };
+        let stuck = |left: Left| Left { processes: vec![process.clone()], ..left };
+        let (well, lost, behind) = (ExitCode::SUCCESS, ExitCode::NODE_LOST, ExitCode::LEFT_BEHIND);
+        for (left, code, class, only_lost_before, expected) in [
+            (proven.clone(), well, None, false, well),
+            (unproven_on(&["q4"]), well, None, true, well),
+            (unproven_on(&["q4"]), ExitCode(3), Some(Class::ExitCode), true, ExitCode(3)),
+            (unproven_on(&["q4"]), lost, Some(Class::NodeLost), false, lost),
+            // Of a node of the last attempt, or of commands, nobody has said so yet.
+            (unproven_on(&["q4"]), well, None, false, behind),
+            (unproven_on(&[]), well, None, false, behind),
+            (unproven_on(&["q4"]), ExitCode(3), Some(Class::ExitCode), false, behind),
+            (stuck(proven), well, None, false, behind),
+            (stuck(unproven_on(&["q4"])), well, None, true, behind),
+            (stuck(unproven_on(&["q4"])), lost, Some(Class::NodeLost), false, behind),
+        ] {
+            assert_eq!(left.exit_code(code, class, only_lost_before), expected, "{left:?}");
+        }
+    }
+
+    #[test]
+    fn nodes_without_proof_are_named() {
+        let proven = Left { proven: true, ..Left::default() };
+        assert_eq!(proven.doubt(""), None);
+        let doubt = unproven_on(&["q4", "q5"]).doubt(" (cgroup)");
+        assert_eq!(doubt.as_deref(), Some("not proven on q4, q5: processes of the job may be alive there"));
+        let doubt = unproven_on(&[]).doubt(" (cgroup)");
+        assert_eq!(doubt.as_deref(), Some("not proven: processes of the job may be alive (cgroup)"));
+    }
 }

@@ -311,14 +311,12 @@ fn left(report: &Report, text: &mut Text) {
             gone.insert(1, "all processes gone".to_owned());
             stays.unwrap_or_else(|| "nothing".to_owned())
         }
-        (proven, processes, released) => {
-            let what = match (proven, processes, released) {
-                (true, 0, 1) => "1 process that was let go (--descendants leave)".to_owned(),
-                (true, 0, released) => format!("{released} processes that were let go (--descendants leave)"),
-                (_, 0, _) if !left.unproven.is_empty() => {
-                    format!("not proven on {}: processes of the job may be alive there", left.unproven.join(", "))
-                }
-                (_, 0, _) => format!("not proven: processes of the job may be alive ({})", report.containment),
+        (_, processes, released) => {
+            let doubt = left.doubt(&format!(" ({})", report.containment));
+            let what = match (doubt, processes, released) {
+                (None, 0, 1) => "1 process that was let go (--descendants leave)".to_owned(),
+                (None, 0, released) => format!("{released} processes that were let go (--descendants leave)"),
+                (Some(doubt), 0, _) => doubt,
                 (_, 1, _) => "1 process that could not be killed".to_owned(),
                 (_, count, _) => format!("{count} processes that could not be killed"),
             };

@@ -306,7 +306,7 @@ impl Front {
     /// SIGCHLD: a guard or an ssh has ended, or a guard was stopped, or was continued.
     pub(crate) fn look_at_guards(&mut self) {
         let now = self.now();
-        let ended = self.srun.iter_mut().filter_map(|srun| srun.reap().then_some(())).count();
+        let ended = self.srun.iter_mut().filter_map(|srun| srun.reap(now).then_some(())).count();
         if ended > 0 {
             self.srun_ended();
         }

@@ -265,9 +265,9 @@ impl Front {
         self.read_last_words();
         let verdict = verdict(&self.gang);
         // Of one that had sent all of it nothing is left.
-        let is_open = |node: &&NodeHandle| !node.is_drained && !node.is_proved();
-        self.unproven = self.lost_nodes().filter(is_open).map(|node| node.name.clone()).collect();
-        let end = self.end(self.unproven.is_empty(), true);
+        let is_open = |node: &&NodeHandle| node.lost.is_some() && !node.is_drained && !node.is_proved();
+        self.unproven = self.nodes.iter().filter(is_open).map(|node| node.id).collect();
+        let end = self.end(true, true);
         let report = report::make(&self.facts, &self.gang, &verdict, &end, |rank| self.last_words.of(rank));
         let report = Arc::new(report);
         let now = self.now();

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rankrun_agent::{Act, Keeper, LOOK_STEP, tidy};
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::event::{End, JobEvent};
+use rankrun_core::fence::Fate;
 use rankrun_core::foreign_codes::Codes;
 use rankrun_core::gang::{self, Outside};
 use rankrun_core::hosts::fold;
@@ -72,7 +73,7 @@ impl Front {
         self.delivery.ranks_ended(now);
         self.answer_waiting(now);
         self.perform_all();
-        let proven = self.await_guards();
+        let commands_gone = self.await_guards();
         if let Some(terminal) = &mut self.terminal {
             terminal.close(verdict(&self.gang).code == ExitCode::SUCCESS);
         }
@@ -101,7 +102,7 @@ impl Front {
         }
         self.print_withheld_notes(None);
         self.read_last_words();
-        let mut end = self.end(proven, is_written);
+        let mut end = self.end(commands_gone, is_written);
         // Nothing more becomes known of the ranks.
         let verdict = verdict(&self.gang);
         end.core = verdict.culprit.as_ref().and_then(|culprit| self.find_core(culprit.rank));
@@ -170,8 +171,8 @@ impl Front {
         Outcome { code: report.exit_code, raise }
     }
 
-    /// What is known of the end besides the gang.
-    pub(crate) fn end(&self, proven: bool, is_written: bool) -> End {
+    /// What is known of the end besides the gang. `commands_gone`: nothing is left of the commands that were run here.
+    pub(crate) fn end(&self, commands_gone: bool, is_written: bool) -> End {
         let took = self.started.elapsed();
         let (mut processes, mut shared_memory, mut doubtful, mut released) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for summary in self.nodes.iter().filter_map(|node| node.summary.as_ref()) {
@@ -181,7 +182,7 @@ impl Front {
         // Where a job has several nodes, a name alone does not say where the file is.
         let is_alone = self.seated().count() == 1;
         let mut unchecked = Vec::new();
-        for node in self.seated() {
+        for node in self.nodes.iter().filter(|node| node.place.is_some() || self.unproven.contains(&node.id)) {
             let text = |name: &OsString| match (name.to_string_lossy(), is_alone) {
                 (name, true) => name.into_owned(),
                 (name, false) => format!("{}:{name}", node.name),
@@ -197,6 +198,8 @@ impl Front {
         let removes = self.plan.spec.clean_shm == CleanShm::Job;
         let is_removed = |node: &&NodeHandle| node.summary.as_ref().map_or(removes, |summary| summary.removes_memory);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unproven = || self.unproven.iter().map(|node| &self.nodes[node.index()]);
+        let was_lost_before = |node: &NodeHandle| node.place.is_none() && node.fate() != Fate::Left;
         // One value for all nodes: the weakest.
         let weak = self.nodes.iter().find(|node| !matches!(node.containment, Some(Containment::Cgroup)));
         let node = weak.or(self.nodes.first());
@@ -211,8 +214,8 @@ impl Front {
             containment: containment.to_owned(),
             containment_note,
             left: Left {
-                proven,
-                unproven: if self.muster.is_some() { self.unproven.clone() } else { Vec::new() },
+                proven: commands_gone && self.unproven.is_empty(),
+                unproven: unproven().map(|node| node.name.clone()).collect(),
                 workers: self.gang.ranks().iter().filter(|rank| rank.pid.is_some()).count() as u32,
                 processes,
                 released,
@@ -232,6 +235,7 @@ impl Front {
                     (true, false, _) => OutputFate::Lost,
                 },
             },
+            only_lost_before: commands_gone && !self.unproven.is_empty() && unproven().all(was_lost_before),
             why_lost: self.seated().find_map(NodeHandle::why_lost),
             unguarded: self.unguarded.clone(),
             saved: None,
@@ -460,7 +464,8 @@ impl Front {
         }
     }
 
-    /// Waits for the guard's exit code, which says whether nothing is left; if the guard is gone, does its work.
+    /// Waits for the guard's exit code, which says whether nothing is left; if the guard is gone, does its work. Returns whether nothing is
+    /// left of the commands that were run here.
     fn await_guards(&mut self) -> bool {
         let (bound, lost_bound) = (self.now() + GUARD_BOUND, self.now() + LOST_BOUND);
         loop {
@@ -492,19 +497,19 @@ impl Front {
         let is_proved: Vec<bool> = self.nodes.iter_mut().map(|node| node.prove(attempt, clean_shm, &foreign)).collect();
         let unproven: Vec<&NodeHandle> =
             self.nodes.iter().zip(is_proved).filter(|(_, is_proved)| !is_proved).map(|(node, _)| node).collect();
-        self.unproven = unproven.iter().filter(|it| it.place.is_some()).map(|node| node.name.clone()).collect();
-        let left_out: Vec<String> =
+        self.unproven = unproven.iter().map(|node| node.id).collect();
+        let lost_before: Vec<String> =
             unproven.iter().filter(|it| it.place.is_none()).map(|node| node.name.clone()).collect();
         for node in self.nodes.iter().filter(|node| node.is_held()) {
             node.kill_guard();
         }
-        if !left_out.is_empty() {
-            let (nodes, limit) = (fold(&left_out), self.patience().as_secs_f64());
+        if !lost_before.is_empty() {
+            let (nodes, limit) = (fold(&lost_before), self.patience().as_secs_f64());
             self.note(format!(
                 "not proven on {nodes}, lost before: what runs there ends {limit} s after it has heard from us last (--node-timeout)"
             ));
         }
-        self.unproven.is_empty() & self.prove_commands()
+        self.prove_commands()
     }
 
     /// Whether nothing is left of the commands that were run. Their hosts have proved it, unless somebody has killed one: its orphans

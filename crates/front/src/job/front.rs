@@ -163,7 +163,7 @@ pub(crate) struct Front {
     /// The MPI calls that were refused: each is noted once.
     pub(crate) refused_calls: BTreeSet<String>,
     /// The nodes on which it could not be proved that nothing is left.
-    pub(crate) unproven: Vec<String>,
+    pub(crate) unproven: Vec<NodeId>,
     /// The node whose guard is lost.
     pub(crate) unguarded: Option<String>,
     /// Why the job cannot begin.

@@ -42,9 +42,10 @@ impl Front {
                     handle.contact.answered(self.clock.now(), self.plan.hosts.node_timeout);
                 }
             }
-            Some(News::Ended { node, code, memory }) => {
+            Some(News::Ended { node, code, lapse, memory }) => {
                 let Some(joined) = self.nodes.get_mut(node.index()).and_then(NodeHandle::joined_mut) else { return };
                 (joined.is_admitted, joined.ended, joined.memory) = (true, Some(code), memory);
+                joined.lapse = lapse;
                 if joined.by.take().is_some() {
                     // It does not ask again.
                     joined.was_heard = true;
@@ -191,6 +192,16 @@ impl Front {
         self.srun.iter().filter(move |srun| srun.is_for(node))
     }
 
+    /// Why a node was lost, and that the srun that has started it was killed before, if it was.
+    pub(super) fn with_srun(&self, node: NodeId, why: String) -> String {
+        let lost_at = self.nodes[node.index()].loss.map_or(self.now(), |loss| loss.at);
+        let Some(target) = self.plan.hosts.targets.get(node.index()) else { return why };
+        let killed = self.steps(&target.name).filter_map(|srun| srun.killed);
+        let killed = killed.filter(|(_, at)| *at <= lost_at).max_by_key(|(_, at)| *at);
+        let told = killed.and_then(|(signal, at)| reach::why::after_srun(&why, signal, lost_at - at));
+        told.unwrap_or(why)
+    }
+
     /// The nodes that have not connected.
     fn unjoined(&self) -> Vec<String> {
         self.nodes.iter().filter(|node| node.is_awaited()).map(|node| node.name.clone()).collect()
@@ -301,10 +312,10 @@ impl Front {
             let step = Timespec { tv_sec: step.as_secs() as i64, tv_nsec: i64::from(step.subsec_nanos()) };
             let _ = poll(&mut [PollFd::new(&self.signals, PollFlags::IN)], Some(&step));
             while self.signals.next().is_some() {}
-            let registry = self.poller.registry();
+            let (now, registry) = (self.now(), self.poller.registry());
             for srun in &mut self.srun {
                 srun.read_words(&registry);
-                srun.reap();
+                srun.reap(now);
             }
         }
     }

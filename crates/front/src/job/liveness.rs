@@ -183,16 +183,19 @@ impl Front {
     /// The stream to one of several nodes has ended. Why is known once ssh has ended, or the node has told ([`Front::loss_is_known`]).
     pub(crate) fn why_lost(&self, node: NodeId, error: &LinkError) -> String {
         let known = self.nodes[node.index()].why_lost();
-        known.unwrap_or_else(|| match error {
+        let why = known.unwrap_or_else(|| match error {
             LinkError::Ended => "its connection was closed, or its agent was killed".to_owned(),
             error => error.to_string(),
-        })
+        });
+        self.with_srun(node, why)
     }
 
     /// ssh to a node has ended, or the node has told how its guard has: if its stream ended before, this is why.
     pub(crate) fn loss_is_known(&mut self, node: NodeId) {
-        let handle = &mut self.nodes[node.index()];
+        let handle = &self.nodes[node.index()];
         let (Some(place), Some(why)) = (handle.place, handle.why_lost()) else { return };
+        let why = self.with_srun(node, why);
+        let handle = &mut self.nodes[node.index()];
         // A node that was silent was given up by us, and so was its ssh.
         if handle.is_stream_lost && handle.lost.as_ref().is_some_and(|before| *before != why) {
             handle.lost = Some(why.clone());

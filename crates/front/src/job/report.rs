@@ -24,10 +24,7 @@ pub(crate) fn make<'a>(
     end: &End,
     tail: impl Fn(Rank) -> Option<&'a Tail>,
 ) -> Report {
-    let is_empty = end.left.proven && end.left.processes.is_empty();
-    // A node that cannot be reached is lost, and says so by its own code.
-    let is_only_lost = end.left.processes.is_empty() && verdict.class == Some(Class::NodeLost);
-    let code = if is_empty || is_only_lost { verdict.code } else { ExitCode::LEFT_BEHIND };
+    let code = end.left.exit_code(verdict.code, verdict.class, end.only_lost_before);
     let map = &facts.map;
     let node = |rank: Rank| map.place(rank).map(|place| map.node_name(place.node).to_owned()).unwrap_or_default();
     let culprit = verdict.culprit.as_ref().map(|finding| Culprit {

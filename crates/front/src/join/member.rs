@@ -210,7 +210,7 @@ impl Running {
             known: self.known,
             note: &mut |_| {},
         };
-        let over = dialer.dial(node, Purpose::Ended { code: code.0, memory }, bound);
+        let over = dialer.dial(node, Purpose::Ended { code: code.0, lapse: self.keeper.lapse(), memory }, bound);
         let last = self.output.map(|output| output.finish(now, OUTPUT_BOUND)).unwrap_or_default();
         let outcome = match (over, self.signal) {
             (Ok((Accepted::Over { code: job, why }, _)), _) => {

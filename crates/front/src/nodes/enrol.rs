@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use rankrun_core::NodeRank;
+use rankrun_core::lease::Lapse;
 use rankrun_core::roster::{Request, Roster};
 use rankrun_sys::poll::{Poller, Ready};
 use rankrun_wire::Memory;
@@ -36,10 +37,12 @@ pub(crate) enum News {
         node: NodeRank,
         peer: PeerId,
     },
-    /// Agent and guard of a node have ended, the guard with this code and with what it has found in /dev/shm.
+    /// Agent and guard of a node have ended, the guard with this code, with why it has ended the agent, if it has, and with what it has found
+    /// in /dev/shm.
     Ended {
         node: NodeRank,
         code: u8,
+        lapse: Option<Lapse>,
         memory: Option<Memory>,
     },
     Note(String),
@@ -118,10 +121,10 @@ impl Enrolment {
 
     fn arrived(&mut self, arrival: Arrival) -> Option<News> {
         let Arrival { id, from, claimed } = arrival;
-        if let (Purpose::Ended { code, memory }, Some(node)) = (&claimed.purpose, claimed.was) {
-            let (code, memory) = (*code, memory.clone());
+        if let (Purpose::Ended { code, lapse, memory }, Some(node)) = (&claimed.purpose, claimed.was) {
+            let (code, lapse, memory) = (*code, *lapse, memory.clone());
             self.waiting.push((id, self.listener.hold(id)?));
-            return self.roster.is_of(node, &claimed.key).then_some(News::Ended { node, code, memory });
+            return self.roster.is_of(node, &claimed.key).then_some(News::Ended { node, code, lapse, memory });
         }
         if let (Purpose::Alive, Some(node)) = (&claimed.purpose, claimed.was) {
             return Some(News::Asks { node, peer: id });

@@ -8,6 +8,7 @@ use rankrun_agent::{Act, GuardState, Keeper, LastKnown, Launched, Proof};
 use rankrun_core::contact::{Asks, Contact};
 use rankrun_core::fence::{Fate, Loss};
 use rankrun_core::job::CleanShm;
+use rankrun_core::lease::Lapse;
 use rankrun_core::node_clock::NodeClock;
 use rankrun_core::reach::{Step, why};
 use rankrun_core::{Attempt, ExitCode, NodeId, NodeRank, Rank, RankMap};
@@ -70,6 +71,8 @@ pub(crate) struct Joined {
     pub(crate) was_heard: bool,
     /// With what its guard has ended.
     pub(crate) ended: Option<u8>,
+    /// Why its guard has ended the agent, if it has.
+    pub(crate) lapse: Option<Lapse>,
     /// What its guard has found in /dev/shm in place of the agent.
     pub(crate) memory: Option<Memory>,
     /// It was silent for too long: nothing is expected of it any more.
@@ -342,8 +345,8 @@ impl NodeHandle {
         match &self.hold {
             Hold::Here(keeper) => keeper.why_lost().map(str::to_owned),
             Hold::There(remote) => match (&remote.joined, &remote.ssh) {
-                (Some(joined), _) => joined.ended.map(|_| why::AGENT_LOST.to_owned()),
-                (None, Some(ssh)) => why::stream_ended(ssh.farewell_code(), ssh.code, &ssh.last_words()),
+                (Some(joined), _) => joined.ended.map(|_| why::agent_lost(joined.lapse).to_owned()),
+                (None, Some(ssh)) => why::stream_ended(ssh.farewell(), ssh.code, &ssh.last_words()),
                 (None, None) => None,
             },
         }

@@ -6,6 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rankrun_agent::Options;
 use rankrun_core::hosts::fold;
@@ -88,6 +89,8 @@ pub(crate) struct Srun {
     program: Program,
     /// Its exit code once it has ended.
     pub(crate) code: Option<i32>,
+    /// By which signal it was ended, if so, and when that was seen.
+    pub(crate) killed: Option<(i32, Duration)>,
     /// Why there was no process of it.
     pub(crate) not_started: Option<String>,
     words: Words,
@@ -135,7 +138,14 @@ impl Srun {
         let request = Request { env: env.collect(), ..Request::of(arguments, [stdin, stdout, theirs]) };
         let program = starter.request(request)?;
         poller.add(&ours_err, words, Interest::Read)?;
-        Ok(Srun { nodes: others.to_vec(), program, code: None, not_started: None, words: Words::new(ours_err) })
+        Ok(Srun {
+            nodes: others.to_vec(),
+            program,
+            code: None,
+            killed: None,
+            not_started: None,
+            words: Words::new(ours_err),
+        })
     }
 
     pub(crate) fn is_for(&self, node: &str) -> bool {
@@ -160,7 +170,7 @@ impl Srun {
     }
 
     /// Reaps it, if it has ended now.
-    pub(crate) fn reap(&mut self) -> bool {
+    pub(crate) fn reap(&mut self, now: Duration) -> bool {
         if self.code.is_some() {
             return false;
         }
@@ -172,6 +182,7 @@ impl Srun {
                 Some(255)
             }
         };
+        self.killed = self.program.killed_by().map(|signal| (signal, now));
         self.code.is_some()
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rankrun_agent::{ALIVE, Options, PROVE, RELAY};
+use rankrun_core::lease::Lapse;
 use rankrun_core::{JobId, reach};
 use rankrun_sys::errand::Errand;
 use rankrun_sys::poll::{Interest, Poller, Registry};
@@ -323,9 +324,9 @@ impl Ssh {
         self.words.ended.as_ref()?.memory.clone()
     }
 
-    /// The code of the guard, by what the relay has said at its end.
-    pub(super) fn farewell_code(&self) -> Option<u8> {
-        self.words.ended.as_ref().map(|farewell| farewell.code)
+    /// Why the guard has ended the agent, by what the relay has said at its end.
+    pub(super) fn farewell(&self) -> Option<Option<Lapse>> {
+        self.words.ended.as_ref().map(|farewell| farewell.lapse)
     }
 
     /// What it wrote to stderr since the relay greeted: why the connection has ended, if it says so.
@@ -501,10 +502,10 @@ mod tests {
         assert_eq!(words.since_greeting(), "");
         say("Connection to a closed.\nrr-1 end", &mut words);
         assert_eq!(words.ended, None);
-        say("ed 123\nKilled\n", &mut words);
+        say("ed 123 0\nKilled\n", &mut words);
         assert_eq!(
             (words.since_greeting().as_str(), words.ended.clone()),
-            ("Connection to a closed.\nKilled\n", Some(Farewell { code: 123, memory: None }))
+            ("Connection to a closed.\nKilled\n", Some(Farewell { code: 123, lapse: None, memory: None }))
         );
     }
 
@@ -515,12 +516,12 @@ mod tests {
         let poller = Poller::new().expect("a poller");
         let mut words = Words { marker: Some("rr-1".to_owned()), ..Words::new(reader) };
         let created: Vec<OsString> = (0..600).map(|number| format!("/dev/shm/file-{number:015}").into()).collect();
-        let said = Farewell { code: 123, memory: Some(Memory { created, doubtful: Vec::new() }) };
+        let said = Farewell { code: 123, lapse: None, memory: Some(Memory { created, doubtful: Vec::new() }) };
         let noise = "x".repeat(WORDS_KEPT);
         let text = format!("{noise}\n{}", rankrun_wire::greeting::farewell("rr-1", &said));
         rustix::io::write(&writer, text.as_bytes()).expect("there is room");
         words.read(&poller.registry());
-        let Some(Farewell { code: 123, memory: Some(memory) }) = words.ended else { panic!("{:?}", words.ended) };
+        let Some(Farewell { code: 123, memory: Some(memory), .. }) = words.ended else { panic!("{:?}", words.ended) };
         let left_out = 600 - memory.created.len();
         assert!(left_out < 550 && memory.doubtful == [OsString::from(format!("({left_out} more)"))], "{memory:?}");
         assert!(String::from_utf8_lossy(&words.kept).trim_end().bytes().all(|byte| byte == b'x'));

@@ -68,10 +68,10 @@ fn describe(left: &Left) -> String {
             left.processes.iter().map(|process| format!("{} ({})", process.pid, printable(&process.name))).collect();
         return format!("could not kill {}", names.join(", "));
     }
-    match (left.proven, left.released) {
-        (false, _) => "it is not proved that nothing is left".to_owned(),
-        (true, 0) => "left nothing".to_owned(),
-        (true, released) => format!("left {} (--descendants leave)", count(released as usize, "process", "processes")),
+    match (left.doubt(""), left.released) {
+        (Some(doubt), _) => printable(&doubt).into_owned(),
+        (None, 0) => "left nothing".to_owned(),
+        (None, released) => format!("left {} (--descendants leave)", count(released as usize, "process", "processes")),
     }
 }
 

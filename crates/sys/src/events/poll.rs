@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 /// Bits of a token for the number of its owner. The bits above are the kind of the owner.
 const NUMBER_BITS: u32 = 56;
@@ -264,6 +265,41 @@ impl Waker {
 }
 
 impl AsFd for Waker {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Makes a loop's set ready after a time, whatever else the loop waits for, and whoever waits.
+#[derive(Debug)]
+pub struct Timer {
+    fd: OwnedFd,
+}
+
+impl Timer {
+    pub fn new() -> io::Result<Timer> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Timer { fd: timerfd_create(TimerfdClockId::Monotonic, flags)? })
+    }
+
+    /// Is ready once, after this time.
+    pub fn set(&self, after: Duration) -> io::Result<()> {
+        // Zero would disarm it.
+        let after = after.max(Duration::from_nanos(1));
+        let value = Timespec { tv_sec: after.as_secs() as i64, tv_nsec: i64::from(after.subsec_nanos()) };
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let timer = Itimerspec { it_interval: never, it_value: value };
+        timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &timer)?;
+        Ok(())
+    }
+
+    /// Is not ready any more, if it was.
+    pub fn clear(&self) {
+        let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Timer {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.fd.as_fd()
     }

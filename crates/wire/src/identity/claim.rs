@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use rankrun_core::lease::Lapse;
 use rankrun_core::{JobId, NodeRank};
 use ring::hmac;
 use serde::de::DeserializeOwned;
@@ -24,10 +25,10 @@ pub enum Purpose {
     Join,
     /// It has been admitted, and hears nothing over that connection: it lives, and asks whether the front does.
     Alive,
-    /// Agent and guard have ended there, the guard with this code: 0 if nothing of the job is left; and what it has found in
+    /// Agent and guard have ended there, the guard with this code: 0 if nothing of the job is left; why the guard has ended the agent, if it has; and what it has found in
     /// /dev/shm, if it has looked in place of the agent. The node waits for the end of the job. Its certificate says which node
     /// it is.
-    Ended { code: u8, memory: Option<Memory> },
+    Ended { code: u8, lapse: Option<Lapse>, memory: Option<Memory> },
 }
 
 /// What a node asks for.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rankrun_core::NodeRank;
 use rankrun_core::contact::longest_silence;
-use rankrun_sys::poll::{Interest, Ready, Registry};
+use rankrun_sys::poll::{Interest, Ready, Registry, Timer};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::socket;
 
@@ -96,8 +96,10 @@ pub struct Listener {
     enrolling: BTreeMap<PeerId, HalfOpen>,
     next: u64,
     bucket: Bucket,
-    /// The socket is out of the poll set until then.
-    rests_until: Option<Duration>,
+    /// The socket is out of the poll set until the timer is ready, which is in the same set: every loop that polls takes connections
+    /// again, whatever it waits for.
+    is_resting: bool,
+    timer: Timer,
 }
 
 impl Listener {
@@ -111,6 +113,8 @@ impl Listener {
     ) -> io::Result<Listener> {
         let (socket, address) = socket;
         registry.add(&socket, tokens.listener, Interest::Read)?;
+        let timer = Timer::new()?;
+        registry.add(&timer, tokens.listener, Interest::Read)?;
         Ok(Listener {
             socket,
             address,
@@ -122,7 +126,8 @@ impl Listener {
             enrolling: BTreeMap::new(),
             next: 0,
             bucket: Bucket::new(limits.rate),
-            rests_until: None,
+            is_resting: false,
+            timer,
         })
     }
 
@@ -154,10 +159,10 @@ impl Listener {
     /// When [`Listener::tick`] is due.
     pub fn deadline(&self) -> Option<Duration> {
         let first = |peers: &BTreeMap<PeerId, HalfOpen>| peers.first_key_value().map(|(_, peer)| peer.until);
-        [self.rests_until, first(&self.strangers), first(&self.enrolling)].into_iter().flatten().min()
+        [first(&self.strangers), first(&self.enrolling)].into_iter().flatten().min()
     }
 
-    /// Closes connections that took too long, and takes new ones again after a rest.
+    /// Closes connections that took too long.
     pub fn tick(&mut self, now: Duration) {
         for peers in [&mut self.strangers, &mut self.enrolling] {
             // They are in the order in which they came, and all have the same time.
@@ -165,33 +170,36 @@ impl Listener {
                 peers.pop_first();
             }
         }
-        if self.rests_until.is_some_and(|until| until <= now) {
-            self.rests_until = None;
-            if self.registry.add(&self.socket, self.tokens.listener, Interest::Read).is_err() {
-                self.rests_until = Some(now + REST);
-            }
-        }
     }
 
-    /// The listening socket is readable: takes connections.
+    /// The listening socket is readable, or its rest is over: takes connections.
     pub fn accept(&mut self, now: Duration) {
+        if self.is_resting {
+            self.timer.clear();
+            if self.registry.add(&self.socket, self.tokens.listener, Interest::Read).is_err() {
+                // A timer that is open can be set.
+                let _ = self.timer.set(REST);
+                return;
+            }
+            self.is_resting = false;
+        }
         for _ in 0..ACCEPTS {
             if let Some(wait) = self.bucket.take(now) {
-                return self.rest(now + wait);
+                return self.rest(wait);
             }
             match socket::accept_at(&self.socket) {
                 Ok((socket, from)) => self.add(now, socket, from),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // The peer is gone already.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(_) => return self.rest(now + REST),
+                Err(_) => return self.rest(REST),
             }
         }
     }
 
-    fn rest(&mut self, until: Duration) {
-        if self.registry.remove(&self.socket).is_ok() {
-            self.rests_until = Some(until);
+    fn rest(&mut self, time: Duration) {
+        if self.timer.set(time).is_ok() {
+            self.is_resting = self.registry.remove(&self.socket).is_ok();
         }
     }
 

@@ -228,3 +228,28 @@ fn nothing_secret_is_in_what_is_printed() {
     let in_decimal = format!("{:?}", raw.to_text().as_bytes());
     assert!(!printed.contains(in_decimal.trim_matches(['[', ']'])) && !bytes.is_empty());
 }
+
+#[test]
+fn connections_are_taken_again_after_a_rest_by_a_loop_that_only_polls() {
+    let socket = socket::listen_at(Some([127, 0, 0, 1].into()), 0..=0, 4096).expect("a port");
+    let address = socket.1;
+    let mut poller = Poller::new().expect("a poller");
+    let tokens = Tokens { listener: LISTENER, peer: |peer| PEERS | peer.0 };
+    let limits = Limits { rate: 20, ..Limits::default() };
+    let door = Door::new(&new_secret(), JobId("0badcafe".to_owned()), NODE_TIMEOUT).expect("a door");
+    let mut listener = Listener::new(socket, poller.registry(), tokens, limits, door).expect("a listener");
+    let count = 50;
+    let streams: Vec<TcpStream> = (0..count).map(|_| TcpStream::connect(address).expect("it listens")).collect();
+    let started = Instant::now();
+    let mut ready = Vec::new();
+    while listener.half_open() < count && started.elapsed() < BOUND {
+        poller.wait(Some(BOUND.saturating_sub(started.elapsed())), &mut ready).expect("an epoll set can be waited for");
+        for event in std::mem::take(&mut ready) {
+            if poller.is_current(event) && event.token == LISTENER {
+                listener.accept(started.elapsed());
+            }
+        }
+    }
+    assert_eq!(listener.half_open(), count);
+    drop(streams);
+}

@@ -488,9 +488,11 @@ fn a_node_comes_back_as_itself_and_nobody_else_does() {
     let error = connect(&mut new_node(&secret, 2), front.connect(), Purpose::Alive).err();
     assert!(error.as_deref().is_some_and(|error| error.contains("it has no certificate")), "{error:?}");
     // At its end it says so, and gets the job's exit code. Without a certificate it may not.
-    let over = connect(&mut node, front.connect(), Purpose::Ended { code: 2, memory: None }).err();
+    let over = connect(&mut node, front.connect(), Purpose::Ended { code: 2, lapse: None, memory: None }).err();
     assert_eq!(over.as_deref(), Some("over with 42"));
-    let error = connect(&mut new_node(&secret, 2), front.connect(), Purpose::Ended { code: 2, memory: None }).err();
+    let error =
+        connect(&mut new_node(&secret, 2), front.connect(), Purpose::Ended { code: 2, lapse: None, memory: None })
+            .err();
     assert!(error.as_deref().is_some_and(|error| error.contains("it has no certificate")), "{error:?}");
     // A node that asks for what does not exist gets the reason.
     let error = enrol(&mut new_node(&secret, 99), front.connect()).err();
