@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use rankrun_core::hosts::{NodeSlots, Slurm, grid_engine_lines, lsf_counts, merge, parse_file, slurm_nodes};
+use rankrun_core::outer::is_in_rank;
 use rankrun_front::HostsOrigin;
 
 use crate::check::variable;
@@ -36,7 +37,7 @@ const MOST: u64 = 16 << 20;
 /// The allocation in which rankrun runs. `None` outside of one, and within a rank: there, its hosts are taken.
 pub(crate) fn find(env: &[(OsString, OsString)]) -> Result<Option<Allocation>, Problem> {
     let text = |name: &str| variable(env, name).and_then(OsStr::to_str).filter(|text| !text.is_empty());
-    if text("RANKRUN_RANK").is_some() {
+    if is_in_rank(env) {
         return Ok(None);
     }
     if let Some(job_list) = text("SLURM_JOB_NODELIST") {
