@@ -368,6 +368,9 @@ mod tests {
         assert_eq!(with(&[("SLURM_GPUS_ON_NODE", "3")], &["--ppn", "gpu", "-n", "4"]), "n1 0,1,2; n2 3");
         let alone = [("SLURM_JOB_NODELIST", "vm"), ("SLURM_TASKS_PER_NODE", "4")];
         assert_eq!(laid_out(&alone, &[]), "*vm 0", "one machine is as without Slurm");
+        let heterogeneous = [("SLURM_HET_SIZE", "2")];
+        assert_eq!(laid_out(&heterogeneous, &["-H", "localhost", "-n", "2"]), "*vm 0,1");
+        assert!(laid_out(&heterogeneous, &["-n", "2"]).contains("heterogeneous"));
         assert_eq!(laid_out(&alone, &["-n", "9"]), "*vm 0,1,2,3,4,5,6,7,8");
     }
 
