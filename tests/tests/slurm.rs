@@ -39,6 +39,27 @@ fn the_ranks_of_an_allocation_are_on_its_nodes() {
 }
 
 #[test]
+fn ranks_that_all_fit_on_the_node_of_rankrun_run_without_srun() {
+    let Some(slurm) = Slurm::up(2) else { return };
+    // The batch script runs on the first node.
+    let jobs = slurm.hosts().directory().join("jobs");
+    let (script, out) = (jobs.join("script"), jobs.join("out"));
+    let own = rankrun().display().to_string();
+    let each = format!("{own} -n 2 uname -n; echo rc=$?\n");
+    std::fs::write(&script, format!("#!/bin/sh\n{each}{own} mpirun -n 2 uname -n; echo rc=$?\n")).expect("a script");
+    let submit = format!("sbatch -N2 --ntasks-per-node=2 -o {} {}", out.display(), script.display());
+    assert!(slurm.run(&submit).status.success(), "{}", slurm.logs());
+    let text = || std::fs::read_to_string(&out).unwrap_or_default();
+    let is_over = wait_until(BOUND, || (text().matches("rc=").count() == 2).then_some(()));
+    assert!(is_over.is_some(), "{}{}", text(), slurm.logs());
+    let text = text();
+    let count = |line: &str| text.lines().filter(|have| *have == line).count();
+    assert_eq!((count("node0"), count("rc=0")), (4, 2), "{text}");
+    assert!(slurm.wait_for_idle(BOUND), "{}", slurm.logs());
+    slurm.finish(BOUND);
+}
+
+#[test]
 fn a_failure_on_one_node_ends_the_others_and_is_named() {
     let Some(slurm) = Slurm::up(3) else { return };
     let ended = allocated(

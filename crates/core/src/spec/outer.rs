@@ -1,6 +1,6 @@
 //! The variables by which an outer launcher identifies a process in its own job.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 /// Variables that identify a process in another launcher's job. A `*` stands for any rest.
@@ -187,6 +187,11 @@ const OPEN_MPI_IDENTITY: &[&str] = &[
     "PRTE_MCA_prte_top_session_dir",
     "PMIX_MCA_mca_base_component_show_load_errors",
 ];
+
+/// Whether the process with the environment `env` runs in a rank of an outer rankrun.
+pub fn is_in_rank(env: &[(OsString, OsString)]) -> bool {
+    env.iter().any(|(name, value)| name == "RANKRUN_RANK" && !value.is_empty())
+}
 
 /// Whether a variable identifies this process in an outer job, and so must not reach our ranks.
 pub fn is_outer_identity(name: &OsStr) -> bool {

@@ -14,6 +14,8 @@ use crate::settings::{Given, Sources, duration};
 
 /// How long node 0 waits for the others by default, and they for it.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
+/// Options that say which nodes a job has. In a rank, the variables of these names tell of the nodes of the outer job.
+pub(crate) const OF_THE_NODES: &[&str] = &["nnodes", "node-rank", "rendezvous", "secret-file"];
 /// The most nodes of a job.
 const MOST_NODES: u32 = 65_536;
 

@@ -11,7 +11,7 @@ use clap::parser::ValueSource;
 use rankrun_core::job::{
     Buffer, CleanShm, Descendants, EnvEdit, MpiMode, RestartSpec, StdinTarget, StopScope, TorchStore, Wrap,
 };
-use rankrun_core::outer::matches as name_matches;
+use rankrun_core::outer::{is_in_rank, matches as name_matches};
 use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::testimony::Graces;
 use rankrun_core::units::{parse_duration, parse_size};
@@ -325,7 +325,9 @@ impl<'a> Sources<'a> {
             return text.map(|text| given(text.to_owned(), Origin::CommandLine));
         }
         let name = args::variable(key);
-        if let Some((_, text)) = self.env.iter().find(|(have, text)| *have == name && !text.is_empty()) {
+        let is_of_outer_job = joining::OF_THE_NODES.contains(&key) && is_in_rank(self.env);
+        let set = self.env.iter().find(|(have, text)| *have == name && !text.is_empty());
+        if let Some((_, text)) = set.filter(|_| !is_of_outer_job) {
             return Some(given(text.clone(), Origin::Variable(name)));
         }
         self.mpiexec_timeout(key).or_else(|| self.filed(key).pop())
@@ -665,6 +667,27 @@ mod tests {
         assert_eq!(resolved(&env, &["true"]).verbosity, -1);
         assert_eq!(resolved(&env, &["-v", "true"]).verbosity, 1);
         assert_eq!(resolved(&[], &["-vvv", "true"]).verbosity, 2);
+    }
+
+    #[test]
+    fn the_variables_of_a_rank_about_its_nodes_are_no_options() {
+        // The first two are set by rankrun for each rank, the others are inherited if the outer job had them.
+        let of_nodes = [
+            ("RANKRUN_NNODES", "2"),
+            ("RANKRUN_NODE_RANK", "1"),
+            ("RANKRUN_RENDEZVOUS", "192.0.2.1:29400"),
+            ("RANKRUN_SECRET_FILE", "secret"),
+        ];
+        let outer = [&of_nodes[..], &[("RANKRUN_RANK", "1"), ("RANKRUN_GRACE", "1s")]].concat();
+        let inner = resolved(&outer, &["true"]);
+        assert_eq!((inner.nodes, inner.joining), (None, None));
+        assert_eq!(inner.grace, Some(Duration::from_secs(1)), "settings are kept");
+        assert!(inner.given.iter().all(|given| given.key == "grace"), "{:?}", inner.given);
+        let own = "--nnodes 3 --node-rank 2 --rendezvous 192.0.2.9:1 --secret-file other true";
+        let typed = resolved(&outer, &own.split(' ').collect::<Vec<_>>()).joining.expect("several nodes");
+        assert_eq!((typed.nodes, typed.node), (3, Some(rankrun_core::NodeRank(2))));
+        let outside = resolved(&of_nodes, &["true"]).joining.expect("several nodes");
+        assert_eq!((outside.nodes, outside.node), (2, Some(rankrun_core::NodeRank(1))));
     }
 
     #[test]

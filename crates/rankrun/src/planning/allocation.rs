@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use rankrun_core::hosts::{NodeSlots, Slurm, grid_engine_lines, lsf_counts, merge, parse_file, slurm_nodes};
+use rankrun_core::outer::is_in_rank;
 use rankrun_front::HostsOrigin;
 
 use crate::check::variable;
@@ -21,10 +22,21 @@ pub(crate) struct Allocation {
 
 /// Whether there is an allocation.
 pub(crate) fn is_there(env: &[(OsString, OsString)]) -> bool {
-    let names =
-        ["SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS", "PE_HOSTFILE", "OAR_NODEFILE"];
+    let names = [
+        "SLURM_JOB_NODELIST",
+        HET_SIZE,
+        "PBS_NODEFILE",
+        "LSB_DJOB_HOSTFILE",
+        "LSB_MCPU_HOSTS",
+        "PE_HOSTFILE",
+        "OAR_NODEFILE",
+    ];
     names.iter().any(|name| variable(env, name).is_some_and(|value| !value.is_empty()))
 }
+
+/// The number of components of a heterogeneous job of Slurm (`salloc -N1 : -N2`). In it, salloc sets the variables of an allocation
+/// for each component alone (`SLURM_JOB_NODELIST_HET_GROUP_0`).
+const HET_SIZE: &str = "SLURM_HET_SIZE";
 
 /// Steps of Slurm from here on are not started with srun: the batch script, salloc's shell and others (`slurm.h`,
 /// `SLURM_MAX_NORMAL_STEP_ID`).
@@ -36,18 +48,24 @@ const MOST: u64 = 16 << 20;
 /// The allocation in which rankrun runs. `None` outside of one, and within a rank: there, its hosts are taken.
 pub(crate) fn find(env: &[(OsString, OsString)]) -> Result<Option<Allocation>, Problem> {
     let text = |name: &str| variable(env, name).and_then(OsStr::to_str).filter(|text| !text.is_empty());
-    if text("RANKRUN_RANK").is_some() {
+    if is_in_rank(env) {
         return Ok(None);
     }
+    // In a step that srun has started, its own nodes count: the user has chosen them.
+    let step = text("SLURM_STEP_ID").and_then(|id| id.parse::<u32>().ok()).filter(|id| *id < FIRST_SPECIAL_STEP);
+    let components = text(HET_SIZE).and_then(|size| size.parse::<u32>().ok()).unwrap_or(1);
+    if step.is_none() && components > 1 {
+        return Err(heterogeneous(components));
+    }
     if let Some(job_list) = text("SLURM_JOB_NODELIST") {
-        // In a step that srun has started, its own nodes count: the user has chosen them.
-        let step = text("SLURM_STEP_ID").and_then(|id| id.parse::<u32>().ok()).filter(|id| *id < FIRST_SPECIAL_STEP);
         // Of a shell with a terminal (srun --pty) only the first task is there for long.
         let tasks = step.and_then(|_| text("SLURM_STEP_NUM_TASKS")).and_then(|tasks| tasks.parse::<u32>().ok());
         if let Some(tasks) = tasks.filter(|tasks| *tasks > 1 && text("SLURM_PTY_PORT").is_none()) {
             return Err(many(tasks, text("SLURM_STEP_NUM_NODES").and_then(|nodes| nodes.parse().ok())));
         }
-        let step_list = step.and_then(|_| text("SLURM_STEP_NODELIST")).filter(|list| *list != job_list);
+        // In a step of a heterogeneous job srun puts the step's nodes there too, and leaves the counts of the component.
+        let is_of_step = |list: &&str| components > 1 || *list != job_list;
+        let step_list = step.and_then(|_| text("SLURM_STEP_NODELIST")).filter(is_of_step);
         let (name, node_list, tasks, cpus) = match step_list {
             Some(list) => ("SLURM_STEP_NODELIST", list, text("SLURM_STEP_TASKS_PER_NODE"), None),
             None => ("SLURM_JOB_NODELIST", job_list, text("SLURM_TASKS_PER_NODE"), text("SLURM_JOB_CPUS_PER_NODE")),
@@ -101,6 +119,15 @@ fn many(tasks: u32, nodes: Option<u32>) -> Problem {
             .to_owned(),
     };
     Problem::usage(format!("srun has started rankrun {tasks} times, and each would be the whole job")).hint(hint)
+}
+
+/// srun starts the agents in one component only.
+fn heterogeneous(components: u32) -> Problem {
+    let text = format!("cannot run on the {components} components of a heterogeneous job of Slurm ({HET_SIZE})");
+    Problem::usage(text).hint(
+        "name the hosts of the components, which ssh must reach: -H HOST:RANKS,...; -H localhost runs here only, and \
+         \"srun --het-group=K -N1 -n1 rankrun -n N\" on a node of component K",
+    )
 }
 
 fn unreadable(name: &str, error: impl std::fmt::Display) -> Problem {
@@ -162,6 +189,30 @@ mod tests {
         assert_eq!(with("4294967290", &tasks("2", "2")), "Slurm n1:2 n2:2 n3:2 n4:2");
         assert_eq!(with("0", &[("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_PTY_PORT", "4242")]), "Slurm n3:1");
         insta::assert_snapshot!(with("0", &tasks("2", "2")) + &with("0", &tasks("8", "2")));
+    }
+
+    #[test]
+    fn a_heterogeneous_job_of_slurm_is_refused_outside_of_its_steps() {
+        let groups = [
+            ("SLURM_HET_SIZE", "2"),
+            ("SLURM_JOB_NODELIST_HET_GROUP_0", "n1"),
+            ("SLURM_JOB_NODELIST_HET_GROUP_1", "n[2-3]"),
+            ("SLURM_NTASKS", "3"),
+        ];
+        let with = |more: &[(&str, &str)]| found(&[&groups[..], more].concat());
+        insta::assert_snapshot!(with(&[]), @r#"
+        error: cannot run on the 2 components of a heterogeneous job of Slurm (SLURM_HET_SIZE)
+        hint: name the hosts of the components, which ssh must reach: -H HOST:RANKS,...; -H localhost runs here only, and "srun --het-group=K -N1 -n1 rankrun -n N" on a node of component K
+        "#);
+        // As in a batch script.
+        assert_eq!(with(&[("SLURM_JOB_NODELIST", "n1"), ("SLURM_STEP_ID", "4294967291")]), with(&[]));
+        let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NODELIST", "n2"), ("SLURM_JOB_NODELIST", "n2")];
+        assert_eq!(
+            with(&[&step[..], &[("SLURM_STEP_TASKS_PER_NODE", "1"), ("SLURM_JOB_CPUS_PER_NODE", "1(x2)")]].concat()),
+            "Slurm n2:1"
+        );
+        assert_eq!(with(&[("RANKRUN_RANK", "0")]), "none");
+        assert!(is_there(&[("SLURM_HET_SIZE".into(), "2".into())]), "torchrun runs on this machine");
     }
 
     #[test]

@@ -69,6 +69,11 @@ pub(crate) fn layout(settings: &Settings, around: &Surroundings) -> Result<Layou
         }
     }
     let homes: Vec<NodeRank> = homes.iter().filter_map(|home| ranked[*home]).collect();
+    // One whose ranks all fit on this machine as well: srun and ssh have nothing to start.
+    let origin = match &used[..] {
+        [only] if only.is_local => HostsOrigin::ThisMachine,
+        _ => origin,
+    };
     let least = least(settings, used.len())?;
     let names = used.iter().map(|node| node.slots.name.clone()).collect();
     let target = |node: Candidate| {
@@ -204,7 +209,7 @@ fn candidates(settings: &HostSettings, around: &Surroundings) -> Result<Candidat
         false => Candidate { slots, is_local: false },
     };
     let nodes: Vec<Candidate> = found.nodes.into_iter().map(local).collect();
-    // A job on one machine runs as it does without a batch system.
+    // An allocation of one machine has no bound on the number of ranks.
     Ok(match &nodes[..] {
         [node] if node.is_local => here(HostsOrigin::ThisMachine),
         _ => Candidates { origin: found.origin, nodes, is_counted: true, listed: Vec::new() },
@@ -275,8 +280,7 @@ mod tests {
     use super::*;
     use crate::invocation::{Invocation, read};
 
-    /// The map of a job, as its hosts with their ranks; or the problem.
-    fn laid_out(env: &[(&str, &str)], words: &[&str]) -> String {
+    fn planned(env: &[(&str, &str)], words: &[&str]) -> Result<Layout, Problem> {
         let words = words.iter().chain(if words.contains(&":") { &[][..] } else { &["true"] }).map(OsString::from);
         let Ok(Invocation::Job(segments)) = read(words.collect()) else { panic!("a job") };
         let env: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
@@ -293,7 +297,12 @@ mod tests {
             window: None,
         };
         let settings = crate::settings::resolve(&segments, &env).expect("good settings");
-        match layout(&settings, &around) {
+        layout(&settings, &around)
+    }
+
+    /// The map of a job, as its hosts with their ranks; or the problem.
+    fn laid_out(env: &[(&str, &str)], words: &[&str]) -> String {
+        match planned(env, words) {
             Err(problem) => problem.to_string(),
             Ok(Layout { map, hosts, sizes }) => {
                 let nodes: Vec<String> = hosts
@@ -359,7 +368,22 @@ mod tests {
         assert_eq!(with(&[("SLURM_GPUS_ON_NODE", "3")], &["--ppn", "gpu", "-n", "4"]), "n1 0,1,2; n2 3");
         let alone = [("SLURM_JOB_NODELIST", "vm"), ("SLURM_TASKS_PER_NODE", "4")];
         assert_eq!(laid_out(&alone, &[]), "*vm 0", "one machine is as without Slurm");
+        let heterogeneous = [("SLURM_HET_SIZE", "2")];
+        assert_eq!(laid_out(&heterogeneous, &["-H", "localhost", "-n", "2"]), "*vm 0,1");
+        assert!(laid_out(&heterogeneous, &["-n", "2"]).contains("heterogeneous"));
         assert_eq!(laid_out(&alone, &["-n", "9"]), "*vm 0,1,2,3,4,5,6,7,8");
+    }
+
+    #[test]
+    fn a_job_of_an_allocation_whose_ranks_all_fit_on_this_machine_is_a_local_one() {
+        let slurm = [("SLURM_JOB_NODELIST", "vm,n[1-2]"), ("SLURM_TASKS_PER_NODE", "2(x3)")];
+        let origin = |own: &str, words: &[&str]| {
+            let env = [&slurm[..], &[("SLURMD_NODENAME", own)]].concat();
+            planned(&env, words).map(|layout| layout.hosts.origin).map_err(|problem| problem.to_string())
+        };
+        assert_eq!(origin("vm", &["-n", "2"]), Ok(HostsOrigin::ThisMachine));
+        assert_eq!(origin("vm", &["-n", "3"]), Ok(HostsOrigin::Slurm));
+        assert_eq!(origin("n1", &["-n", "2"]), Ok(HostsOrigin::Slurm), "the first node is another machine");
     }
 
     #[test]

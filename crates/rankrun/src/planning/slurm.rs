@@ -32,7 +32,8 @@ pub(crate) fn gpus_on_node(around: &Surroundings) -> Option<u32> {
     around.variable("SLURM_GPUS_ON_NODE")?.to_str()?.parse().ok()
 }
 
-/// Whether ranks may inherit a variable that tells of tasks: it is to be true of the ranks, in every attempt.
+/// Whether ranks may inherit a variable that tells of tasks: it is to be true of the ranks, in every attempt. If it is left
+/// out, Intel MPI gets the places from PMI.
 pub(crate) fn is_true(name: &OsStr, value: &OsString, around: &Surroundings, map: &RankMap, is_for_good: bool) -> bool {
     if name != TASKS {
         return true;

@@ -50,10 +50,13 @@ pub fn slurm_nodes(slurm: &Slurm<'_>) -> Result<Vec<NodeSlots>, AllocationError>
     Ok(names.into_iter().enumerate().map(node).collect())
 }
 
-/// Whether the ranks are where the tasks of Slurm would be: in blocks, as many on each node as it has tasks.
+/// Whether the ranks are where the tasks of Slurm would be: in blocks, as many on each node as it has tasks. Also false if
+/// the nodes have different numbers of tasks: `MPI_Init` of Intel MPI 2021 fails ("unable to allocate shared memory") with
+/// such a list even if it is true.
 pub fn are_like_tasks(map: &RankMap, slurm: &Slurm<'_>) -> bool {
     match slurm_nodes(slurm) {
         Ok(nodes) if nodes.len() == 1 => map.node_count() == 1,
+        Ok(nodes) if nodes.windows(2).any(|pair| pair[0].slots != pair[1].slots) => false,
         Ok(nodes) => {
             let of_node = |(node, number)| std::iter::repeat_n(NodeRank(number), node as usize);
             nodes
@@ -167,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_like_tasks_only_in_blocks_of_their_numbers() {
+    fn ranks_are_like_tasks_only_in_equal_blocks_of_their_numbers() {
         let map = |homes: &[u32]| {
             let nodes = homes.iter().max().map_or(0, |most| most + 1);
             let homes: Vec<NodeRank> = homes.iter().map(|node| NodeRank(*node)).collect();
@@ -177,7 +180,8 @@ mod tests {
             are_like_tasks(&map(homes), &Slurm { node_list, tasks: Some(tasks), ..Slurm::default() })
         };
         assert!(is_like(&[0, 0, 1, 1], "n[0-1]", "2(x2)"));
-        assert!(is_like(&[0, 0, 1], "n[0-1]", "2,1"));
+        assert!(is_like(&[0, 0, 1, 1], "n[0-1]", "2,2"));
+        assert!(!is_like(&[0, 0, 1], "n[0-1]", "2,1"), "different numbers");
         assert!(!is_like(&[0, 1, 0, 1], "n[0-1]", "2(x2)"), "cyclic");
         assert!(!is_like(&[0, 1, 1], "n[0-1]", "2,1"));
         assert!(!is_like(&[0, 0, 0, 0], "n[0-1]", "2(x2)"), "one node of two");
