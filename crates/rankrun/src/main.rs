@@ -21,7 +21,7 @@ use cli::{
 use commands::{check, clean, completions, inventory, man, mpi, prove, replay, report, restart, stacks, status, stop};
 use planning::{
     allocation, ask, beforehand, capacity, cpus, dry_run, file, gpus, here, layout, local_addr, logs, plan, program,
-    refusal, sandbox, slurm,
+    programs, refusal, sandbox, slurm,
 };
 
 use crate::invocation::Invocation;

@@ -12,7 +12,7 @@ use rankrun_output::{Config, Presenter};
 use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
 
-use crate::delivery::files::Files;
+use crate::delivery::files::{self, Files};
 use crate::delivery::journal::Journal;
 use crate::delivery::shown::Shown;
 use crate::delivery::sink::{News, Sink};
@@ -510,7 +510,7 @@ impl Delivery {
         }
         let left = self.unlogged[0] + self.unlogged[1];
         if self.log_failed_since.take().is_some() {
-            self.note(format!("gave up log files: {}", not_in_them(left)));
+            self.note(format!("gave up log files: {}", files::not_in_them(left)));
             self.files.submit(now, Task::GiveUpLogs);
         } else {
             let has_failed = self.files.has_failed(Destination::Logs);
@@ -519,7 +519,7 @@ impl Delivery {
                 true => format!("cannot write to {at}: {}", self.files.why(Destination::Logs, self.drain)),
                 false => format!("no answer from {at}"),
             };
-            self.note(format!("{why}: gave up log files: {}", not_in_them(left)));
+            self.note(format!("{why}: gave up log files: {}", files::not_in_them(left)));
             self.files.give_up(Destination::Logs);
             self.has_waited_in_vain |= !has_failed;
         }
@@ -594,15 +594,6 @@ impl Delivery {
     /// Whether output is lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
-    }
-}
-
-/// What log files lack that are given up. `left` bytes wait for them; the ranks go on writing.
-fn not_in_them(left: u64) -> String {
-    match left {
-        0 => "what follows is not in them".to_owned(),
-        1 => "1 byte that waited and all that follows are not in them".to_owned(),
-        left => format!("{left} bytes that waited and all that follows are not in them"),
     }
 }
 

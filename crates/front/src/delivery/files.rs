@@ -334,6 +334,15 @@ fn pause(time: Duration) {
     let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) }));
 }
 
+/// What log files lack that are given up. `left` bytes wait for them; the ranks go on writing.
+pub(crate) fn not_in_them(left: u64) -> String {
+    match left {
+        0 => "what follows is not in them".to_owned(),
+        1 => "1 byte that waited and all that follows are not in them".to_owned(),
+        left => format!("{left} bytes that waited and all that follows are not in them"),
+    }
+}
+
 /// Performs tasks of one destination, where there is no loop. They have `bound` together.
 ///
 /// # Errors

@@ -1,10 +1,12 @@
 //! The options for jobs whose nodes join by themselves: the same command on every node.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
 use clap::Arg;
 use rankrun_core::NodeRank;
+use rankrun_core::outer::is_in_rank;
 use rankrun_front::Secret;
 use rankrun_front::{FrontAddress, Join, Part, Plan};
 
@@ -15,9 +17,14 @@ use crate::settings::{Given, Sources, duration};
 /// How long node 0 waits for the others by default, and they for it.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Options that say which nodes a job has. In a rank, the variables of these names tell of the nodes of the outer job.
-pub(crate) const OF_THE_NODES: &[&str] = &["nnodes", "node-rank", "rendezvous", "secret-file"];
+const OF_THE_NODES: &[&str] = &["nnodes", "node-rank", "rendezvous", "secret-file"];
 /// The most nodes of a job.
 const MOST_NODES: u32 = 65_536;
+
+/// Whether the variable of an option is that of a job in a rank of which this is started, and no option.
+pub(crate) fn is_of_outer_job(key: &str, env: &[(OsString, OsString)]) -> bool {
+    OF_THE_NODES.contains(&key) && is_in_rank(env)
+}
 
 /// How many nodes a job may have (`--nnodes`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

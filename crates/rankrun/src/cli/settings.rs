@@ -11,7 +11,7 @@ use clap::parser::ValueSource;
 use rankrun_core::job::{
     Buffer, CleanShm, Descendants, EnvEdit, MpiMode, RestartSpec, StdinTarget, StopScope, TorchStore, Wrap,
 };
-use rankrun_core::outer::{is_in_rank, matches as name_matches};
+use rankrun_core::outer::matches as name_matches;
 use rankrun_core::stacks::stall::StallSpec;
 use rankrun_core::testimony::Graces;
 use rankrun_core::units::{parse_duration, parse_size};
@@ -25,11 +25,9 @@ use crate::hosts::{self, HostSettings};
 use crate::invocation::Segment;
 use crate::joining::{self, Joining, NodeCount};
 use crate::message::Problem;
-use crate::restarting;
 use crate::slips::{misspelt_variables, no_command, slip};
-use crate::stopping;
 use crate::values::{read_gpus, read_level, read_nproc, read_rank, read_stdin};
-use crate::words;
+use crate::{restarting, stopping, words};
 
 /// Where a setting comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -325,9 +323,8 @@ impl<'a> Sources<'a> {
             return text.map(|text| given(text.to_owned(), Origin::CommandLine));
         }
         let name = args::variable(key);
-        let is_of_outer_job = joining::OF_THE_NODES.contains(&key) && is_in_rank(self.env);
         let set = self.env.iter().find(|(have, text)| *have == name && !text.is_empty());
-        if let Some((_, text)) = set.filter(|_| !is_of_outer_job) {
+        if let Some((_, text)) = set.filter(|_| !joining::is_of_outer_job(key, self.env)) {
             return Some(given(text.clone(), Origin::Variable(name)));
         }
         self.mpiexec_timeout(key).or_else(|| self.filed(key).pop())

@@ -14,6 +14,7 @@ pub(crate) mod local_addr;
 pub(crate) mod logs;
 pub(crate) mod plan;
 pub(crate) mod program;
+pub(crate) mod programs;
 pub(crate) mod refusal;
 pub(crate) mod sandbox;
 pub(crate) mod slurm;

@@ -2,26 +2,21 @@
 //! output.
 
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rankrun_core::env::{GPU_MASKS, NodeFacts, STDBUF_LIBRARIES, app_environment, check_gpus, gpu_mask};
+use rankrun_core::env::{GPU_MASKS, NodeFacts, STDBUF_LIBRARIES, check_gpus, gpu_mask};
 use rankrun_core::job::{
     App, Buffer, EnvEdit, IoPolicy, MpiMode, OnGiveup, RestartScope, RestartSpec, StdinTarget, StdioKind, StopPolicy,
-    TtyGrant, Wrap,
+    TtyGrant,
 };
-use rankrun_core::rankmap::Place;
-use rankrun_core::{
-    AppIndex, Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template,
-};
+use rankrun_core::{Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template};
 use rankrun_front::{HostsOrigin, Part, Plan, ReportPlace};
 use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template as Tag};
 
-use crate::ask::{self, At};
 use crate::check::variable;
 use crate::choices::{Output, Stdio, When};
 use crate::gpus::no_gpus;
@@ -29,7 +24,7 @@ use crate::layout::{Layout, layout};
 use crate::local_addr;
 use crate::logs::logs;
 use crate::message::Problem;
-use crate::program;
+use crate::programs;
 use crate::sandbox;
 use crate::settings::{AppSettings, Settings};
 use crate::slurm;
@@ -189,7 +184,7 @@ pub(crate) fn make(settings: &Settings, around: &Surroundings) -> Result<Plan, P
     };
     check_gpu_masks(&spec, here, around)?;
     let plan = Plan {
-        mpi_libraries: look_at_programs(&spec, here, settings)?,
+        mpi_libraries: programs::look_at(&spec, here, settings)?,
         hosts,
         join: None,
         output: output(settings, world, around)?,
@@ -278,7 +273,7 @@ pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
 }
 
 /// What is known about this node before the job starts, and matters for finding programs.
-fn known_facts() -> NodeFacts {
+pub(crate) fn known_facts() -> NodeFacts {
     NodeFacts {
         node: NodeRank(0),
         cpus: 1,
@@ -394,81 +389,6 @@ fn below(cwd: &Path, directory: Template) -> Template {
         true => directory,
         false => directory.prefixed(cwd.join("")),
     }
-}
-
-fn check_directory(directory: &Path, at: &mut At<'_>) -> Result<(), Problem> {
-    at(directory);
-    let problem = |text: String| Problem::usage(format!("cannot run in \"{}\": {text}", directory.display()));
-    let meta = std::fs::metadata(directory).map_err(|error| problem(reason(&error)))?;
-    if !meta.is_dir() {
-        return Err(problem("it is not a directory".to_owned()));
-    }
-    rustix::fs::access(directory, rustix::fs::Access::EXEC_OK).map_err(|error| problem(reason(&error.into())))
-}
-
-/// Checks the directories and programs of ranks, and returns the MPI library of each program.
-fn look_at_programs(
-    spec: &JobSpec,
-    here: Option<NodeRank>,
-    settings: &Settings,
-) -> Result<Vec<Option<String>>, Problem> {
-    // Whoever gives the job less time does not want to wait longer for its begin.
-    let bound = settings.timeout.map_or(ask::BOUND, |timeout| timeout.min(ask::BOUND));
-    let look = |at: &mut At<'_>| check_programs(spec, here, &settings.apps, at).map(|()| mpi_libraries(spec, at));
-    ask::ask(bound, look).unwrap_or_else(|silent| {
-        let problem = Problem::usage(format!("cannot look up the program: {silent}")).code(ExitCode::NOT_EXECUTABLE);
-        Err(problem.hint("its file system does not answer: see whether its server runs"))
-    })
-}
-
-/// Checks that every rank on this machine has its directory, and that its program can be executed.
-fn check_programs(
-    spec: &JobSpec,
-    here: Option<NodeRank>,
-    settings: &[AppSettings],
-    at: &mut At<'_>,
-) -> Result<(), Problem> {
-    let directory = |place: &Place| PathBuf::from(spec.directory(place.rank));
-    let places: Vec<&Place> = spec.map.places().iter().filter(|place| Some(place.node) == here).collect();
-    let directories: BTreeSet<PathBuf> = places.iter().map(|place| directory(place)).collect();
-    for directory in directories.iter().filter(|directory| *directory != Path::new(&spec.cwd)) {
-        check_directory(directory, at)?;
-    }
-    for (app, index) in spec.apps.iter().zip(0..) {
-        let env = app_environment(spec, &known_facts(), AppIndex(index));
-        let path = env.get(OsStr::new("PATH")).map(OsString::as_os_str);
-        let mut found: BTreeSet<(OsString, PathBuf)> = BTreeSet::new();
-        for place in places.iter().filter(|place| place.app == AppIndex(index)) {
-            let wraps: Vec<&Wrap> = app.wraps.iter().filter(|wrap| wrap.ranks.contains(place.rank)).collect();
-            // The wrap looks up the program of a wrapped rank: it may not be a program at all, as after "sh -c".
-            let own = wraps.is_empty().then(|| app.command[0].clone());
-            for word in own.into_iter().chain(wraps.iter().map(|wrap| wrap.command[0].expand(spec, place.rank))) {
-                let program = (word, directory(place));
-                if !found.contains(&program) {
-                    let slip = settings.get(index as usize).and_then(|app| app.slip.clone());
-                    let slip = slip.filter(|_| program.0 == app.command[0]);
-                    program::find(&program.0, path, &program.1, at).map_err(|problem| match slip {
-                        Some(slip) if problem.code == ExitCode::NOT_FOUND => Problem { hints: vec![slip], ..problem },
-                        _ => problem,
-                    })?;
-                    found.insert(program);
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The MPI library of each program that calls `MPI_Init`, as far as this machine has the file. One rank is a world of its own.
-fn mpi_libraries(spec: &JobSpec, at: &mut At<'_>) -> Vec<Option<String>> {
-    let library = |(app, index): (&App, u32)| {
-        let is_wanted = spec.map.world_size() > 1 && app.wraps.is_empty();
-        let env = is_wanted.then(|| app_environment(spec, &known_facts(), AppIndex(index)))?;
-        let rank = spec.map.places().iter().find(|place| place.app == AppIndex(index))?.rank;
-        let path = env.get(OsStr::new("PATH")).map(OsString::as_os_str);
-        program::mpi_library(&app.command, path, Path::new(&spec.directory(rank)), at)
-    };
-    spec.apps.iter().zip(0..).map(library).collect()
 }
 
 /// Ranks that are started again one by one cannot be those of an MPI program.
