@@ -13,6 +13,7 @@ use rankrun_sys::wait::{self, Look};
 use rankrun_wire::Memory;
 use rustix::event::{PollFd, Timespec, poll};
 
+use super::search::{is_segment_of, names_of_others};
 use super::{Places, Search};
 
 /// How long killed processes may take to end before they count as left behind.
@@ -158,7 +159,12 @@ impl Remains {
     /// stays because a process in it could not be killed, the job's directory stays too: `rankrun clean` needs it to find the
     /// cgroup later. Returns what was found in /dev/shm, if that was to be done.
     pub fn tidy(&self) -> Option<Memory> {
-        let found = self.search.as_ref().map(|search| search.run(&self.places.noted_shared_memory()));
+        let mut found = self.search.as_ref().map(|search| search.run(&self.places.noted_shared_memory()));
+        if let Some(memory) = found.as_mut().filter(|memory| !memory.doubtful.is_empty()) {
+            // Another of the user's jobs is beside this one, and has made a segment that nobody held just then.
+            let others: Vec<_> = self.places.in_bases().flat_map(|directory| names_of_others(&directory)).collect();
+            memory.doubtful.retain(|path| !is_segment_of(&others, path));
+        }
         if self.cgroup.as_ref().is_none_or(GuardedCgroup::remove) {
             self.places.remove();
         }

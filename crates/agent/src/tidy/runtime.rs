@@ -83,6 +83,11 @@ impl Places {
         bases.chain(self.lone.iter().map(move |path| (path.as_path(), alone(Vec::new(), vec![path.clone()]))))
     }
 
+    /// The job's directory in each of the user's, whether it is there or not.
+    pub(super) fn in_bases(&self) -> impl Iterator<Item = PathBuf> {
+        self.bases.iter().map(|base| base.join(&self.job.0))
+    }
+
     /// Makes the directory in the first place where that works.
     pub fn create(&self) -> Result<RuntimeDir, RuntimeDirError> {
         let mut refusals = Vec::new();

@@ -359,7 +359,8 @@ impl Front {
         let mut named = Vec::new();
         for (pid, path) in self.delivery.files.end() {
             let path = path.display();
-            self.note(format!("\"{path}\" does not answer: process {pid} of rankrun stays until it does"));
+            let channel = proc::wait_channel(pid).map(|name| format!(" in {name}")).unwrap_or_default();
+            self.note(format!("\"{path}\" does not answer: process {pid} of rankrun stays{channel} until it does"));
             named.push(pid);
         }
         // A look at a path before the job began.
