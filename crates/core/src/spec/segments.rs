@@ -111,7 +111,9 @@ impl Names {
         let hexadecimal = |digits| u32::from_str_radix(digits, 16).ok();
         if let Some(rest) = MPICH.iter().find_map(|prefix| name.strip_prefix(prefix)) {
             let hash = rest.split_once('_').filter(|(_, node)| is_number(node)).and_then(|(hash, _)| hexadecimal(hash));
-            return hash.is_some_and(|hash| self.mpich.contains(&hash));
+            // A world of one, which no launcher serves, has the number of its process there.
+            let is_of_process = |number: u32| self.processes.iter().any(|pid| u32::try_from(pid.0) == Ok(number));
+            return hash.is_some_and(|hash| self.mpich.contains(&hash) || is_of_process(hash));
         }
         if is_probe(name) {
             return true;
@@ -183,6 +185,8 @@ mod tests {
         assert!(!names.have("sm_segment.vm.0.dd4a0000.0"));
         names.set_processes(vec![Pid(21_919), Pid(21_920)]);
         assert!(names.have("sm_segment.vm.0.dd4a0000.0"));
+        // MPICH 5.0.2 of the process 21919.
+        assert!(names.have("mpich_shm_559f_0") && !names.have("mpich_shm_559e_0"));
         for other in ["sm_segment.vm.0.dd4a0000.1", "sm_segment.vm.0.dd4b0000.0", "sm_segment.other.0.dd4a0000.0"] {
             assert!(!names.have(other), "{other}");
         }
