@@ -27,29 +27,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "fuse_server.h"
+
 /* The longest life of a server that reads, and its life after the command, in seconds. */
 enum { LIFE = 60, AFTER = 3 };
-
-static void check(int result, const char *what)
-{
-    if (result < 0) {
-        perror(what);
-        exit(77);
-    }
-}
-
-static void answer(int fuse, unsigned long long unique, int error, const void *body, size_t length)
-{
-    static struct {
-        struct fuse_out_header head;
-        char body[1 << 17];
-    } answer;
-    answer.head = (struct fuse_out_header){.len = sizeof answer.head + length, .error = -error, .unique = unique};
-    memcpy(answer.body, body, length);
-    /* The process that asked may be gone. */
-    if (write(fuse, &answer, answer.head.len) < 0)
-        return;
-}
 
 /* Answers a request as a directory does in which every name is this program. */
 static void answer_as_programs(int fuse, const struct fuse_in_header *head, int program)

@@ -23,33 +23,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fuse_server.h"
+
 #define TOP "/tmp/locked"
 #define FILE_NAME TOP "/file"
 
 /* The size of the file, the longest life of the server in milliseconds, and looks at the process, 10 ms apart: as many in a row as show
    that it waits, and as many as there are. */
 enum { SIZE = 65536, LIFE = 60000, LOOKS = 10, TRIES = 1000 };
-
-static void check(int result, const char *what)
-{
-    if (result < 0) {
-        perror(what);
-        exit(77);
-    }
-}
-
-static void answer(int fuse, unsigned long long unique, int error, const void *body, size_t length)
-{
-    static struct {
-        struct fuse_out_header head;
-        char body[SIZE];
-    } answer;
-    answer.head = (struct fuse_out_header){.len = sizeof answer.head + length, .error = -error, .unique = unique};
-    memcpy(answer.body, body, length);
-    /* The process that asked may be gone. */
-    if (write(fuse, &answer, answer.head.len) < 0)
-        return;
-}
 
 /* A file system with one file, whose writes are not answered. Every second open bypasses the cache, but may map the file: the mapping
    then waits for what the others have written. */
