@@ -16,7 +16,7 @@ weights, speed, first, loss = [0.0] * 8, [0.0] * 8, 0, 0.0
 
 saved = faults.load("checkpoint")
 if saved is not None:
-    first, weights, speed = pickle.loads(saved)
+    first, weights, speed, loss = pickle.loads(saved)
 
 for step in range(first, steps):
     source = random.Random(1000 * step + rank)
@@ -30,7 +30,7 @@ for step in range(first, steps):
     loss = world.allreduce(error * error)
     rankrun.progress()
     if (step + 1) % 2 == 0 and rank == 0:
-        faults.save("checkpoint", pickle.dumps((step + 1, weights, speed)), met)
+        faults.save("checkpoint", pickle.dumps((step + 1, weights, speed, loss)), met)
 
 if rank == 0:
     faults.tell(steps, loss=loss.hex(), weights=[weight.hex() for weight in weights])

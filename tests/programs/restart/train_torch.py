@@ -4,6 +4,7 @@ Every two steps rank 0 writes a checkpoint, and an attempt begins where the last
 anything was lost, or done twice.
 """
 
+import gc
 import hashlib
 import io
 import sys
@@ -28,14 +29,14 @@ for parameter in model.parameters():
     parameter.register_hook(lambda gradient: (gradient * 4096).round() / 4096)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 half = torch.zeros(16, dtype=torch.float16)
-first, loss = 0, None
+first, loss = 0, torch.zeros(())
 
 saved = faults.load("checkpoint")
 if saved is not None:
     state = torch.load(io.BytesIO(saved))
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
-    first, half = state["step"], state["half"]
+    first, half, loss = state["step"], state["half"], state["loss"]
 
 for step in range(first, steps):
     source = torch.Generator().manual_seed(1000 * step + rank)
@@ -53,7 +54,7 @@ for step in range(first, steps):
     rankrun.progress()
     if (step + 1) % 2 == 0 and rank == 0:
         buffer = io.BytesIO()
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1, "half": half}
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1, "half": half, "loss": loss}
         torch.save(state, buffer)
         faults.save("checkpoint", buffer.getvalue(), met)
 
@@ -61,4 +62,8 @@ weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.p
 if rank == 0:
     half_sum = hashlib.sha256(half.numpy().tobytes()).hexdigest()
     faults.tell(steps, loss=loss.item().hex(), weights=hashlib.sha256(weights).hexdigest(), half=half_sum)
+# While DDP holds the group, gloo's threads run on. One that lets go of a tensor while the interpreter ends aborts the process
+# (https://github.com/pytorch/pytorch/issues/190489).
+del model, optimizer
+gc.collect()
 dist.destroy_process_group()
