@@ -233,6 +233,19 @@ touch up; until [ -e go ]; do sleep 0.01; done; wait; exit 3"#;
 }
 
 #[test]
+fn all_files_that_may_be_the_jobs_are_counted_though_not_all_are_named() {
+    let rank = r#"python3 -c 'import os; [os.mkfifo(f"/dev/shm/fifo-{i}") for i in range(100)]'; exit 3"#;
+    let Some((ended, report)) = with_shared_memory_of_its_own("", "", rank) else { return };
+    let left = &report["left"];
+    let counts =
+        (left["shared_memory_doubtful"].as_array().map(Vec::len), left["shared_memory_doubtful_more"].as_u64());
+    assert_eq!(counts, (Some(64), Some(36)), "{report}");
+    let text = ended.stderr_text();
+    assert!(text.contains("possibly 100 shm files"), "{text}");
+    assert!(text.contains("and 36 more in /dev/shm, without names here"), "{text}");
+}
+
+#[test]
 fn a_semaphore_whose_first_name_the_library_has_removed_is_known_to_be_the_ranks() {
     let rank = r#"exec python3 -c '
 import ctypes, os, time

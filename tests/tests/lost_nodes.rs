@@ -335,6 +335,36 @@ fn a_frozen_node_is_lost_and_ends_its_workers_when_it_thaws() {
     hosts.finish(MOMENT);
 }
 
+/// The front counts on the end of the ranks there by then, and another attempt may run elsewhere: they get no grace.
+#[test]
+fn a_node_that_was_frozen_and_cut_off_kills_its_ranks_when_it_thaws() {
+    let Some(hosts) = Hosts::up(NODES) else { return };
+    let rank = "trap 'echo $RANKRUN_RANK >> $RANKRUN_TEST_DIR/asked; exit 0' TERM\n\
+        : > $RANKRUN_TEST_DIR/$RANKRUN_RANK.leader\nwhile :; do sleep 0.2; done";
+    let running = start(&hosts, &["--grace", "10s"], &["sh", "-c", rank]);
+    running.wait_for_ranks(4);
+    let asked = running.directory().join("asked");
+    hosts.node(1).cut(Cut::Silent);
+    hosts.node(1).freeze();
+    let lost = || String::from_utf8_lossy(&running.stderr_so_far()).contains("node node1 was lost").then_some(());
+    assert!(wait_until(BOUND, lost).is_some(), "{}", String::from_utf8_lossy(&running.stderr_so_far()));
+    hosts.node(1).thaw();
+    let own = || hosts.node(1).survivors().iter().all(|it| it.name.starts_with("sshd")).then_some(());
+    assert!(wait_until(BOUND * slowness(), own).is_some(), "{:?}", hosts.node(1).survivors());
+    let asked = std::fs::read_to_string(asked).unwrap_or_default();
+    let mut ranks: Vec<&str> = asked.lines().collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, ["0", "1"], "only those of the other node were asked to end");
+    hosts.node(1).heal();
+    let ended = running.finish(BOUND);
+    assert_lost(&hosts, &ended, "frozen and cut off");
+    for session in hosts.node(1).survivors() {
+        processes::send(session.pid, Signal::KILL);
+    }
+    assert_nothing_left(&hosts, "frozen and cut off");
+    hosts.finish(MOMENT);
+}
+
 /// As on a machine that sleeps, or a host of virtual machines that stands still: nobody was silent, since nobody listened.
 #[test]
 fn what_stands_still_all_together_goes_on() {

@@ -24,8 +24,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::runtime::parse_notes;
 use rankrun_sys::bounded::Bounded;
 
-/// Files that are named at most.
+/// Doubtful files that are named at most; the others are counted.
 pub(super) const MAX_DOUBTFUL: usize = 64;
+/// Doubtful files that are kept in mind at most.
+pub(super) const MAX_KEPT: usize = 4096;
 /// How long the processes of the job live on so that their files are known: they are about to be killed.
 const HOLDERS_BOUND: Duration = Duration::from_millis(250);
 /// Bytes of notes about them.
@@ -90,7 +92,6 @@ impl Search {
                 (Fate::List, _) => memory.doubtful.push(path),
             }
         }
-        memory.doubtful.truncate(MAX_DOUBTFUL);
         memory
     }
 }
@@ -264,7 +265,7 @@ mod tests {
             Vec::new()
         };
         let found = search.sort(new, &HashMap::new(), Duration::from_millis(20), unused);
-        assert_eq!(found, Memory { created: Vec::new(), doubtful: vec![path] });
+        assert_eq!(found, Memory { doubtful: vec![path], ..Memory::default() });
         drop(release);
     }
 }

@@ -150,6 +150,12 @@ pub struct Left {
     /// Files that the job may have created, and that were not removed.
     #[serde(default)]
     pub shared_memory_doubtful: Vec<String>,
+    /// How many more of the first list there are, on nodes that have too many to name.
+    #[serde(default)]
+    pub shared_memory_more: u64,
+    /// How many more of the second.
+    #[serde(default)]
+    pub shared_memory_doubtful_more: u64,
     /// The nodes on which nobody has looked through /dev/shm after the job: files of the job may be there.
     #[serde(default)]
     pub shared_memory_unchecked: Vec<String>,

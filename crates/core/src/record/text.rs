@@ -292,12 +292,12 @@ fn left(report: &Report, text: &mut Text) {
     let files = |count: usize| if count == 1 { "1 shm file".to_owned() } else { format!("{count} shm files") };
     let mut gone = vec![workers];
     let mut stays = Vec::new();
-    match (left.shared_memory_removed, left.shared_memory.len()) {
+    match (left.shared_memory_removed, left.shared_memory.len() + left.shared_memory_more as usize) {
         (_, 0) => {}
         (true, count) => gone.push(format!("{} removed", files(count))),
         (false, count) => stays.push(files(count)),
     }
-    match left.shared_memory_doubtful.len() {
+    match left.shared_memory_doubtful.len() + left.shared_memory_doubtful_more as usize {
         0 => {}
         count => stays.push(format!("possibly {}", files(count))),
     }
@@ -329,16 +329,22 @@ fn left(report: &Report, text: &mut Text) {
         false => write!(words, " ({})", gone.join(", ")),
     };
     text.line("left", &words);
+    let more = |text: &mut Text, count: usize| {
+        if let Some(more @ 1..) = count.checked_sub(MAX_LEFT) {
+            text.line("", &format!("and {more} more, in the report"));
+        }
+    };
     for process in left.processes.iter().take(MAX_LEFT) {
         let channel = process.wait_channel.as_deref().map(|name| format!(" in {name}")).unwrap_or_default();
         text.line("", &format!("pid {} ({}), state {}{channel}", process.pid, process.name, process.state));
     }
-    let doubtful = &left.shared_memory_doubtful;
-    for path in doubtful.iter().take(MAX_LEFT) {
+    more(text, left.processes.len());
+    for path in left.shared_memory_doubtful.iter().take(MAX_LEFT) {
         text.line("", &format!("possibly of this job, not removed: {path}"));
     }
-    if let Some(more @ 1..) = doubtful.len().checked_sub(MAX_LEFT) {
-        text.line("", &format!("and {more} more, in the report"));
+    more(text, left.shared_memory_doubtful.len());
+    if let more @ 1.. = left.shared_memory_doubtful_more {
+        text.line("", &format!("and {more} more in /dev/shm, without names here"));
     }
 }
 
@@ -624,13 +630,15 @@ mod tests {
             report.culprit = None;
             change(&mut report.left);
             let text = plain(&report);
-            let lines =
-                text.lines().skip_while(|line| !line.starts_with("  left")).take_while(|it| !it.contains("report"));
+            let lines = text
+                .lines()
+                .skip_while(|line| !line.starts_with("  left"))
+                .take_while(|line| !line.starts_with("  report"));
             lines.collect::<Vec<_>>().join("\n")
         };
         let process = LeftProcess { pid: Pid(7), name: "python".to_owned(), state: 'D', wait_channel: None };
         let file = |number: u32| format!("/dev/shm/file_{number}");
-        let cases: [&dyn Fn(&mut Left); 12] = [
+        let cases: [&dyn Fn(&mut Left); 13] = [
             &|_| {},
             &|left| left.workers = 1,
             &|left| left.shared_memory = vec![file(0)],
@@ -643,6 +651,10 @@ mod tests {
             &|left| (left.processes, left.proven) = (vec![process.clone(); 5], false),
             &|left| left.shared_memory_doubtful = vec![file(0), file(1)],
             &|left| left.shared_memory_doubtful = (0..9).map(file).collect(),
+            &|left| {
+                (left.shared_memory, left.shared_memory_more, left.shared_memory_removed) = (vec![file(0)], 7, true);
+                (left.shared_memory_doubtful, left.shared_memory_doubtful_more) = ((0..6).map(file).collect(), 136);
+            },
             &|left| left.shared_memory_unchecked = vec!["vm".to_owned()],
             &|left| (left.proven, left.shared_memory_unchecked) = (false, vec!["vm".to_owned()]),
         ];

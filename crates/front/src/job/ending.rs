@@ -174,7 +174,8 @@ impl Front {
     /// What is known of the end besides the gang. `commands_gone`: nothing is left of the commands that were run here.
     pub(crate) fn end(&self, commands_gone: bool, is_written: bool) -> End {
         let took = self.started.elapsed();
-        let (mut processes, mut shared_memory, mut doubtful, mut released) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let (mut processes, mut shared_memory, mut doubtful) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut released, mut more, mut more_doubtful) = (0, 0, 0);
         for summary in self.nodes.iter().filter_map(|node| node.summary.as_ref()) {
             processes.extend(summary.left.iter().cloned());
             released += summary.released;
@@ -191,6 +192,8 @@ impl Front {
                 Some(memory) => {
                     shared_memory.extend(memory.created.iter().map(text));
                     doubtful.extend(memory.doubtful.iter().map(text));
+                    more += memory.more_created;
+                    more_doubtful += memory.more_doubtful;
                 }
                 None => unchecked.push(node.name.clone()),
             }
@@ -222,6 +225,8 @@ impl Front {
                 shared_memory,
                 shared_memory_removed: self.seated().all(|node| is_removed(&node)),
                 shared_memory_doubtful: doubtful,
+                shared_memory_more: more,
+                shared_memory_doubtful_more: more_doubtful,
                 shared_memory_unchecked: unchecked,
                 output: match (
                     self.seated().all(|node| node.is_drained),
