@@ -11,6 +11,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
 use rankrun_core::report::Report;
+use rankrun_core::verdict::Fate;
 use rankrun_tests::{
     Cut, Ended, Host, Hosts, Job, Random, Running, full_scale, helper, monotonic, pause, processes, rankrun, seeds,
     slowness, wait_until,
@@ -215,6 +216,10 @@ fn check(done: &Done, ended: &Ended, report: Option<&Report>, workers: &[(&str, 
     if let Some(report) = report.filter(|report| report.summary.contains(" was lost")) {
         let named = done.hit.iter().any(|name| report.summary.contains(&format!("node {name} was lost")));
         assert!(named, "a node was lost that nobody hit: {text}");
+    }
+    let lost = report.into_iter().flat_map(|report| &report.ranks).filter(|rank| rank.fate == Fate::Lost);
+    for rank in lost {
+        assert!(done.hit.contains(&rank.node), "{} was lost, and nobody hit it: {text}", rank.node);
     }
 }
 

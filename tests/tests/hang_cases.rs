@@ -38,7 +38,7 @@ const STARTS: [&str; 4] = ["MPI_Init", "MPI_Init_thread", "init_process_group", 
 /// These sets shall never become smaller, nor what CI plays of them.
 const HANGS: usize = 80;
 const HEALTHY_PROGRAMS: usize = 40;
-const SAMPLE_OF_HANGS: usize = 10;
+const SAMPLE_OF_HANGS: usize = 14;
 const SAMPLE_OF_HEALTHY_PROGRAMS: usize = 4;
 
 /// What the first look at ranks at rest has shown of each hang that this process has played: its fault, if it was wrong.

@@ -460,5 +460,6 @@ fn ranks_run_on_the_hosts_that_the_launchers_would_take() {
     }
     fs::remove_dir_all(work).expect("it is ours");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(!is_full || asked >= 100, "the launchers have run {asked} lines");
+    // Intel MPI is asked on two CPUs only.
+    assert!(!is_full || asked >= 80, "the launchers have run {asked} lines");
 }

@@ -395,6 +395,16 @@ fn gpu_masks_that_are_too_short() {
 }
 
 #[test]
+fn an_address_that_this_machine_does_not_have_is_refused_before_anything_starts() {
+    // TEST-NET-1 (RFC 5737): no machine has an address of it.
+    for dry in [&["--dry-run"][..], &[]] {
+        let output = output_of(&[dry, &["-H", "a,b", "--local-addr", "192.0.2.1", "true"]].concat());
+        assert!(output.contains("error: --local-addr 192.0.2.1: this machine does not have this address\n"), "{output}");
+        assert!(output.ends_with("exit 2"), "{output}");
+    }
+}
+
+#[test]
 fn a_variable_to_pass_on_that_is_not_set_is_only_a_warning() {
     let output = output_of(&["-x", "NOT_SET", "--dry-run", "true"]);
     assert!(output.contains("warning: -x NOT_SET: no such variable is set\n"), "{output}");
