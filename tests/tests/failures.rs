@@ -135,7 +135,8 @@ fn all_are_named_in(tier: Tier, program: Program) {
         };
         let (ranks, failing) = (Case::RANKS.to_string(), Case::FAILING.to_string());
         let grace = format!("{}s", Case::EXIT_GRACE.as_secs());
-        let mut options = vec!["-n", &ranks, "--exit-grace", &grace];
+        // Half a second is too short for some finalizations on a busy machine.
+        let mut options = vec!["-n", &ranks, "--exit-grace", &grace, "--finalize-grace", "2s"];
         let wrap = memory.as_ref().map(|cgroup| format!("{failing}:{} {}", helper("fail_in_cgroup"), cgroup.path()));
         options.extend(wrap.iter().flat_map(|wrap| ["--wrap", wrap.as_str()]));
         let mut words = command.clone();

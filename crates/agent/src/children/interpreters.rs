@@ -120,7 +120,8 @@ fn look_at(subject: &Subject, hook: &Hook, is_there: &mut IsThere<'_>) -> Option
 
 fn why(id: ProcessId, hook: &Hook, library: Option<String>, is_there: &mut IsThere<'_>) -> Option<Absence> {
     let process = proc::process(id.pid).filter(|process| process.id() == id)?;
-    let age = proc::age(process.started);
+    // On a busy machine an interpreter may take a minute to come to the hook.
+    let age = proc::age(process.started).saturating_sub(proc::run_delay(id.pid));
     let environment = proc::environment(id.pid, ENVIRONMENT).ok().filter(|bytes| !bytes.is_empty() || age > IN_EXEC);
     let value = |environ: &[u8], name: &str| {
         let mut entries = environ.split(|byte| *byte == 0);

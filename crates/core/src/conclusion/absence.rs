@@ -41,6 +41,7 @@ pub struct Sight {
     pub library: Option<String>,
     /// It belongs to the user of the agent.
     pub is_own: bool,
+    /// How long it has lived, without the time in which it waited for a CPU.
     pub age: Duration,
 }
 

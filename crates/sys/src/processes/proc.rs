@@ -404,6 +404,13 @@ pub fn run_time(pid: i32) -> Option<u64> {
     process(pid).map(|process| process.cpu_ticks * 10_000_000)
 }
 
+/// How long the main thread of a process was ready to run and had no CPU; zero where the kernel does not count it (CONFIG_SCHED_INFO).
+pub fn run_delay(pid: i32) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    let second = text.split_ascii_whitespace().nth(1).and_then(|nanoseconds| nanoseconds.parse().ok());
+    Duration::from_nanos(second.unwrap_or(0))
+}
+
 /// Bytes that a process has caused to be written so far; 0 where that cannot be read.
 pub fn written_bytes(pid: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
@@ -615,6 +622,8 @@ mod tests {
     fn we_see_ourselves() {
         let me = process(std::process::id() as i32).expect("ourselves");
         assert!(run_time(me.pid).is_some_and(|ran| ran > 0));
+        assert!(run_delay(me.pid) < age(me.started) + Duration::from_secs(1), "{:?}", run_delay(me.pid));
+        assert_eq!(run_delay(-1), Duration::ZERO);
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         assert_eq!((own_thread_state(own), own_thread_state(i32::MAX)), (Some('R'), None));
         assert!(
