@@ -399,7 +399,10 @@ fn an_address_that_this_machine_does_not_have_is_refused_before_anything_starts(
     // TEST-NET-1 (RFC 5737): no machine has an address of it.
     for dry in [&["--dry-run"][..], &[]] {
         let output = output_of(&[dry, &["-H", "a,b", "--local-addr", "192.0.2.1", "true"]].concat());
-        assert!(output.contains("error: --local-addr 192.0.2.1: this machine does not have this address\n"), "{output}");
+        assert!(
+            output.contains("error: --local-addr 192.0.2.1: this machine does not have this address\n"),
+            "{output}"
+        );
         assert!(output.ends_with("exit 2"), "{output}");
     }
 }
