@@ -1,6 +1,7 @@
 /* The time of MPI's collectives, in microseconds a call: one line for each, on rank 0.
 
-   The argument is how often each is called. Under MPICH, Intel MPI and Open MPI ranks wait for each other by polling: with more ranks than
+   The argument is for how many milliseconds each is called at least. Before that the ranks run for a while, so that the start of the job
+   does not count. Under MPICH, Intel MPI and Open MPI ranks wait for each other by polling: with more ranks than
    CPUs the times say whether a rank that waits gives its CPU away. */
 #include <mpi.h>
 #include <stdio.h>
@@ -27,26 +28,42 @@ static const struct {
     {"gather", gather},       {"scatter", scatter}, {"allgather", allgather}, {"alltoall", alltoall},
 };
 
+/* Calls a collective in batches, each twice as large as the one before, until rank 0 has seen this time pass. The seconds of a call. */
+static double time_of(void (*call)(int), int n, double bound)
+{
+    double start, now;
+    long count = 0;
+    int is_over = 0;
+    MPI_Barrier(MPI_COMM_WORLD);
+    start = MPI_Wtime();
+    for (long batch = 10; !is_over; batch *= 2) {
+        for (long i = 0; i < batch; i++)
+            call(n);
+        count += batch;
+        now = MPI_Wtime();
+        is_over = now - start >= bound;
+        MPI_Bcast(&is_over, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    return (MPI_Wtime() - start) / count;
+}
+
 int main(int argc, char **argv)
 {
-    int rank, size, calls = argc > 1 ? atoi(argv[1]) : 100;
+    int rank, size;
+    double bound = (argc > 1 ? atoi(argv[1]) : 50) / 1e3;
 
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size > MOST_RANKS)
         MPI_Abort(MPI_COMM_WORLD, 2);
+    time_of(allreduce, SMALL, 0.3);
     for (unsigned i = 0; i < sizeof collectives / sizeof collectives[0]; i++) {
         for (int n = SMALL; n <= LARGE; n *= LARGE) {
-            int count = n == SMALL ? calls : calls / 10 + 1;
-            MPI_Barrier(MPI_COMM_WORLD);
-            double start = MPI_Wtime();
-            for (int call = 0; call < count; call++)
-                collectives[i].call(n);
-            MPI_Barrier(MPI_COMM_WORLD);
-            double time = MPI_Wtime() - start;
+            double time = time_of(collectives[i].call, n, bound);
             if (rank == 0)
-                printf("%s-%d %.3f\n", collectives[i].name, n, time / count * 1e6);
+                printf("%s-%d %.3f\n", collectives[i].name, n, time * 1e6);
             if (collectives[i].call == barrier)
                 break;
         }
