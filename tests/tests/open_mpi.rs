@@ -57,6 +57,30 @@ fn sorted(text: &str) -> Vec<&str> {
     lines
 }
 
+/// With a CPU for each rank, a rank that waits keeps its own, as under Open MPI's launchers: to yield takes longer than to wait.
+#[test]
+fn ranks_that_wait_yield_only_where_they_outnumber_the_cpus() {
+    let Some(environment) = Environment::find("openmpi") else { return };
+    let source = PathBuf::from(program("yields.c"));
+    let mut programs = vec![compile(&environment.program("mpicc"), &["-O1", "-rdynamic"], &source, "yields-open-mpi")];
+    if open_mpi_4().is_some() {
+        programs.push(compile("mpicc.openmpi", &["-O1", "-rdynamic"], &source, "yields-open-mpi-4"));
+    }
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    for (program, libraries) in programs.iter().zip([Some(environment.libraries().display().to_string()), None]) {
+        for (ranks, expected) in [(cpus, "spins\n"), (cpus + 2, "yields\n")].into_iter().filter(|(ranks, _)| *ranks > 1)
+        {
+            let ranks = ranks.to_string();
+            let mut job = job(&["-n", &ranks, &program.display().to_string()]);
+            if let Some(libraries) = &libraries {
+                job = job.env("LD_LIBRARY_PATH", libraries);
+            }
+            let ended = job.run();
+            assert_eq!(ended.stdout_text(), expected, "{}, {ranks} ranks: {}", program.display(), ended.stderr_text());
+        }
+    }
+}
+
 #[test]
 fn ranks_of_open_mpi_are_one_world() {
     let Some(environment) = Environment::find("openmpi") else { return };

@@ -236,7 +236,10 @@ fn describe(library: &Library, namespace: &Namespace, name: &CStr, local: &[u32]
     infos.string(key::LOCAL_PEERS, &c_string(OsStr::new(&list(local)), "a list")?);
     infos.rank(key::LOCAL_LEADER, local.first().copied().unwrap_or(0));
     infos.flag(key::SPAWNED, false);
-    infos.flag(key::NODE_OVERSUBSCRIBED, namespace.oversubscribed);
+    // Open MPI takes the key itself for a yes, and then yields in every wait: two to three times the time of a small collective.
+    if namespace.oversubscribed {
+        infos.flag(key::NODE_OVERSUBSCRIBED, true);
+    }
     let session = namespace.session_directory();
     infos.string(key::TMPDIR, &c_string(namespace.directory.as_os_str(), "the directory")?);
     infos.string(key::NSDIR, &c_string(session.as_os_str(), "the directory")?);
