@@ -298,7 +298,10 @@ fn a_job_of_another_user_is_said_to_be_theirs() {
     assert!(text.contains(&format!("error: job {job} is not yours: it belongs to user nobody")), "{text}");
     assert!(text.contains(&format!("hint: sudo -u nobody rankrun stop {job}")), "{text}");
     // Its owner may, and root may: the kernel says who is at the other end.
-    let mut stream = UnixStream::connect(directory.join(&job).join("control.sock")).expect("root may connect");
+    // The socket has its name a moment before its owner listens.
+    let socket = directory.join(&job).join("control.sock");
+    let stream = wait_until(BOUND, || UnixStream::connect(&socket).ok());
+    let mut stream = stream.expect("root may connect");
     stream
         .write_all(b"{\"rankrun\":1,\"request\":\"stop\",\"grace\":1}\n{\"rankrun\":1,\"request\":\"wait\"}\n")
         .expect("there is room");

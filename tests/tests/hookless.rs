@@ -140,8 +140,8 @@ fn old_python() -> Option<PathBuf> {
 fn each_reason_is_told_where_it_can_be_known() {
     let directory = scratch();
     let commands = hookless_commands(&directory);
-    // Where nothing else explains it, an interpreter is given 5 s to import the hook.
-    let mut words: Vec<String> = ["-v", "--timeout", "9s"].map(str::to_owned).into();
+    // Where nothing else explains it, an interpreter is given 5 s to import the hook, and more on a busy machine.
+    let mut words: Vec<String> = ["-v", "--timeout", "20s"].map(str::to_owned).into();
     for (command, _) in &commands {
         words.extend(["-n", "1"].map(str::to_owned));
         words.extend(command.iter().cloned());

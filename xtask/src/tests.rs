@@ -228,11 +228,15 @@ fn threads() -> usize {
     TESTS_PER_CPU * thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// Whether a segment has a name that tells no job: of [`NAMES_OF_NO_JOB`], or of a world of one of MPICH, which has the number of its
-/// process there.
+/// Whether a segment has a name that tells no job: of [`NAMES_OF_NO_JOB`], or of a world of one of MPICH or Open MPI, which has the number
+/// of its process there.
 fn is_of_no_job(thing: &str) -> bool {
-    let number = thing.strip_prefix("/dev/shm/mpich_shm_").and_then(|rest| rest.strip_suffix("_0"));
-    number.is_some_and(|number| number.len() < 7) || NAMES_OF_NO_JOB.iter().any(|name| thing.starts_with(name))
+    let mpich = thing.strip_prefix("/dev/shm/mpich_shm_").and_then(|rest| rest.strip_suffix("_0"));
+    // The host, the user, the process and a number of the job, rank 0.
+    let is_of_open_mpi = thing.starts_with("/dev/shm/sm_segment.") && thing.ends_with("0000.0");
+    is_of_open_mpi
+        || mpich.is_some_and(|number| number.len() < 7)
+        || NAMES_OF_NO_JOB.iter().any(|name| thing.starts_with(name))
 }
 
 fn conclude(sound: bool, totals: Totals, before: &Leftovers, makers: &Makers) -> Result<()> {

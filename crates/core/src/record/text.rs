@@ -329,17 +329,19 @@ fn left(report: &Report, text: &mut Text) {
         false => write!(words, " ({})", gone.join(", ")),
     };
     text.line("left", &words);
+    // The number of the others takes the line of one.
+    let shown = |count: usize| if count > MAX_LEFT { MAX_LEFT - 1 } else { count };
     let more = |text: &mut Text, count: usize| {
-        if let Some(more @ 1..) = count.checked_sub(MAX_LEFT) {
+        if let more @ 1.. = count - shown(count) {
             text.line("", &format!("and {more} more, in the report"));
         }
     };
-    for process in left.processes.iter().take(MAX_LEFT) {
+    for process in left.processes.iter().take(shown(left.processes.len())) {
         let channel = process.wait_channel.as_deref().map(|name| format!(" in {name}")).unwrap_or_default();
         text.line("", &format!("pid {} ({}), state {}{channel}", process.pid, process.name, process.state));
     }
     more(text, left.processes.len());
-    for path in left.shared_memory_doubtful.iter().take(MAX_LEFT) {
+    for path in left.shared_memory_doubtful.iter().take(shown(left.shared_memory_doubtful.len())) {
         text.line("", &format!("possibly of this job, not removed: {path}"));
     }
     more(text, left.shared_memory_doubtful.len());
