@@ -29,5 +29,5 @@ pub use hosts::{Cut, Host, Hosts, Plan, Slurm};
 pub use job::{Ended, Job, Running, Stdin, Tier, User};
 pub use pty::Pty;
 pub use random::{Random, seeds};
-pub use skip::{full_scale, is_loaded, skip, slowness};
+pub use skip::{full_scale, in_time, is_loaded, skip, slowness};
 pub use time::{monotonic, pause, wait_until};

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use rankrun_tests::{
-    Ended, Environment, Job, Running, Tier, User, compile, full_scale, helper, leftovers, monotonic, open_mpi_4, pause,
-    processes, skip, slowness, wait_until,
+    Ended, Environment, Job, Running, Tier, User, compile, full_scale, helper, in_time, leftovers, monotonic,
+    open_mpi_4, pause, processes, skip, slowness, wait_until,
 };
 use rustix::process::Signal;
 
@@ -240,9 +240,9 @@ fn a_job_beyond_its_timeout_leaves_nothing() {
     for tier in Tier::available() {
         let running = tree(&["--timeout", "1500ms"], &[], tier).start();
         running.wait_for_ranks(RANKS);
-        let ended = running.finish(Duration::from_secs(8));
+        let ended = running.finish(in_time(Duration::from_secs(8)));
         assert_eq!(ended.code, Some(124), "{tier:?}: {}", ended.stderr_text());
-        let limit = (Duration::from_millis(1500) + GRACE + MARGIN) * slowness();
+        let limit = in_time(Duration::from_millis(1500) + GRACE + MARGIN);
         assert!(ended.elapsed() <= limit, "{tier:?}: {:?}", ended.elapsed());
     }
 }

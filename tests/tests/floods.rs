@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Job, Running, helper, monotonic, processes, slowness, wait_until};
+use rankrun_tests::{Ended, Job, Running, helper, in_time, monotonic, processes, slowness, wait_until};
 
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -83,7 +83,7 @@ const SOON: Duration = Duration::from_secs(15);
 fn assert_soon(ended: &Ended, cause: Duration) {
     let text = ended.stderr_text();
     let last: Vec<&str> = text.lines().rev().take(10).collect();
-    assert!(ended.elapsed() < cause + SOON * slowness(), "{:?}: {last:?}", ended.elapsed());
+    assert!(ended.elapsed() < cause + in_time(SOON), "{:?}: {last:?}", ended.elapsed());
 }
 
 #[test]
@@ -130,6 +130,6 @@ fn a_signal_ends_a_job_whose_stderr_is_flooded() {
     processes::send(running.front(), rustix::process::Signal::TERM);
     let ended = running.finish(BOUND * slowness());
     assert_eq!(ended.signal, Some(15));
-    assert!(ended.ended - sent < SOON * slowness(), "{:?}", ended.ended - sent);
+    assert!(ended.ended - sent < in_time(SOON), "{:?}", ended.ended - sent);
     assert!(ended.stderr_text().contains("rankrun: SIGTERM: stopping 2 ranks"));
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use rankrun_core::report::Report;
 use rankrun_tests::processes::Process;
 use rankrun_tests::{
-    Ended, Environment, Job, Running, Stdin, compile, full_scale, monotonic, processes, rankrun, scratch, skip,
-    slowness, wait_until,
+    Ended, Environment, Job, Running, Stdin, compile, full_scale, in_time, monotonic, processes, rankrun, scratch,
+    skip, slowness, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -526,13 +526,13 @@ fn look_at_traced_rank(tracer: &str, command: &str) {
         let began = monotonic();
         let told = String::from_utf8(ask(&["stacks", &job])).expect("text");
         let took = monotonic().saturating_sub(began);
-        assert!(took <= Duration::from_secs(3) * slowness(), "{took:?}\n{told}");
+        assert!(took <= in_time(Duration::from_secs(3)), "{took:?}\n{told}");
         assert!(told.contains(&why) && told.contains("MPI_Barrier"), "{told}");
         assert!(!told.contains("odd "), "{told}");
     }
     let began = monotonic();
     let table: Value = serde_json::from_slice(&ask(&["stacks", &job, "--json"])).expect("JSON");
-    assert!(monotonic().saturating_sub(began) <= Duration::from_secs(3) * slowness());
+    assert!(monotonic().saturating_sub(began) <= in_time(Duration::from_secs(3)));
     assert_eq!(table["table"]["odd"], Value::Array(Vec::new()));
     File::create(&go).expect("the directory is ours");
     // No look holds up the end.

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use rankrun_tests::{
-    Job, Tier, User, compile, full_scale, monotonic, processes, rankrun, scratch, skip, slowness, wait_until,
+    Job, Tier, User, compile, full_scale, in_time, monotonic, processes, rankrun, scratch, skip, slowness, wait_until,
 };
 use rustix::process::Signal;
 
@@ -28,7 +28,7 @@ fn program(name: &str) -> String {
 fn an_error_file_that_is_a_fifo_does_not_hold_up_the_end() {
     let ended = Job::new(["-n", "1", "sh", "-c", r#"mkfifo "$TORCHELASTIC_ERROR_FILE"; exit 3"#]).run();
     assert_eq!(ended.code, Some(3), "{}", ended.stderr_text());
-    assert!(ended.elapsed() < SOON * slowness(), "{:?}", ended.elapsed());
+    assert!(ended.elapsed() < in_time(SOON), "{:?}", ended.elapsed());
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_failure_is_noticed_at_once_although_the_program_of_another_rank_hangs() {
     let ended = running.finish(BOUND);
     assert_eq!(ended.code, Some(3), "{}", ended.stderr_text());
     let taken = ended.ended.saturating_sub(begun);
-    assert!(taken < SOON * slowness(), "{taken:?}: {}", ended.stderr_text());
+    assert!(taken < in_time(SOON), "{taken:?}: {}", ended.stderr_text());
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn workers_of_another_user_are_given_up_once_and_in_time() {
     let _ = fs::remove_dir_all(&reports);
     assert_eq!(ended.code, Some(123), "{}", ended.stderr_text());
     let taken = front_ended.expect("the front ends").saturating_sub(told);
-    assert!(taken < Duration::from_secs(8) * slowness(), "{taken:?}: {}", ended.stderr_text());
+    assert!(taken < in_time(Duration::from_secs(8)), "{taken:?}: {}", ended.stderr_text());
     let mut left = left_in(&report);
     left.sort_unstable();
     assert_eq!(left, pids, "{report}");
@@ -282,7 +282,7 @@ fn a_job_whose_cgroup_somebody_else_freezes_says_so_and_can_be_interrupted() {
     assert!(said.is_some(), "{}", ended.stderr_text());
     assert!(ended.signal == Some(2) || ended.code == Some(130), "{}", ended.stderr_text());
     let taken = ended.ended.saturating_sub(interrupted);
-    assert!(taken < SOON * slowness(), "{taken:?}: {}", ended.stderr_text());
+    assert!(taken < in_time(SOON), "{taken:?}: {}", ended.stderr_text());
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn a_job_in_a_sandbox_that_refuses_what_its_end_needs_is_refused_with_the_reason
             "{text}"
         );
         assert_eq!(ended.stdout_text(), "");
-        assert!(ended.elapsed() < SOON * slowness(), "{:?}", ended.elapsed());
+        assert!(ended.elapsed() < in_time(SOON), "{:?}", ended.elapsed());
     }
 }
 

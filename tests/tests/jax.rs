@@ -6,7 +6,7 @@ use std::time::Duration;
 use rankrun_core::Rank;
 use rankrun_core::report::Report;
 use rankrun_core::verdict::Fate;
-use rankrun_tests::{Ended, Environment, Job, slowness};
+use rankrun_tests::{Ended, Environment, Job, in_time};
 
 const BOUND: Duration = Duration::from_secs(120);
 
@@ -59,7 +59,7 @@ fn assert_named(ended: &Ended, report: &Report, code: i32, cause: &str) {
         assert!(matches!(rank.fate, Fate::Victim | Fate::EndedByRankrun), "{:?}: {text}", rank.fate);
     }
     let took = report.seconds - culprit.at;
-    assert!(took <= MOST.as_secs_f64() * f64::from(slowness()), "{took:.1} s after the failure: {text}");
+    assert!(took <= in_time(MOST).as_secs_f64(), "{took:.1} s after the failure: {text}");
 }
 
 #[test]

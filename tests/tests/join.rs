@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Job, Random, Running, processes, rankrun, skip, slowness, wait_until};
+use rankrun_tests::{Ended, Job, Random, Running, in_time, processes, rankrun, skip, wait_until};
 use rustix::process::Signal;
 
 /// A job of a few ranks, however busy the machine is.
@@ -489,7 +489,7 @@ fn a_node_whose_front_has_ended_ends_soon() {
     let before = rankrun_tests::monotonic();
     let ended = running.remove(0).finish(BOUND);
     let (took, text) = (ended.ended.saturating_sub(before), ended.stderr_text());
-    assert!(took < Duration::from_secs(5) * slowness(), "{took:?}: {text}");
+    assert!(took < in_time(Duration::from_secs(5)), "{took:?}: {text}");
     assert_eq!(ended.code, Some(121), "{text}");
     assert!(text.contains("has ended: Connection refused"), "{text}");
 }

@@ -9,7 +9,8 @@ use rankrun_core::evidence::Class;
 use rankrun_core::report::Report;
 use rankrun_core::verdict::Fate;
 use rankrun_tests::{
-    Cut, Ended, Host, Hosts, Job, Running, full_scale, helper, monotonic, processes, rankrun, slowness, wait_until,
+    Cut, Ended, Host, Hosts, Job, Running, full_scale, helper, in_time, monotonic, processes, rankrun, slowness,
+    wait_until,
 };
 use rustix::process::Signal;
 
@@ -163,7 +164,7 @@ fn whatever_is_killed_or_stopped_on_a_node_the_job_ends_and_the_node_is_named() 
                 _ => "node1 was lost: ",
             };
             assert!(report.summary.contains(why), "{what}: {}", report.summary);
-            assert!(took < Duration::from_secs(20) * slowness(), "{what} took {took:?}: {}", ended.stderr_text());
+            assert!(took < in_time(Duration::from_secs(20)), "{what} took {took:?}: {}", ended.stderr_text());
             assert_nothing_left(&hosts, &what);
         }
     }
@@ -238,7 +239,7 @@ fn a_node_that_is_cut_off_is_lost_in_time_and_its_agent_ends_by_itself() {
         let took = ended.ended.saturating_sub(before);
         let report = assert_lost(&hosts, &ended, &what);
         let text = ended.stderr_text();
-        assert!(took < Duration::from_secs(25) * slowness(), "{what} took {took:?}: {text}");
+        assert!(took < in_time(Duration::from_secs(25)), "{what} took {took:?}: {text}");
         assert_eq!((report.left.proven, &report.left.unproven[..]), (false, &["node1".to_owned()][..]), "{text}");
         assert!(text.contains("not proven on node1"), "{text}");
         // Nobody can tell it, and nobody has to.
@@ -269,7 +270,7 @@ fn whoever_goes_on_pressing_waits_for_no_node_that_does_not_answer() {
     };
     let ended = wait_until(BOUND, ended).expect("it ends");
     let text = String::from_utf8_lossy(&running.stderr_so_far()).into_owned();
-    assert!(ended.saturating_sub(before) < Duration::from_secs(6) * slowness(), "{text}");
+    assert!(ended.saturating_sub(before) < in_time(Duration::from_secs(6)), "{text}");
     assert!(text.contains("not proven on node1:"), "{text}");
     let own = || hosts.node(1).survivors().iter().all(|it| it.name.starts_with("sshd")).then_some(());
     assert!(wait_until(START * slowness(), own).is_some(), "{:?}", hosts.node(1).survivors());
@@ -452,7 +453,7 @@ fn a_rank_that_fails_on_one_node_ends_those_of_all_others() {
     assert_eq!(report.culprit.map(|culprit| (culprit.rank, culprit.node)), Some((Rank(5), "node2".to_owned())));
     assert!(report.left.proven);
     let took = ended.ended.saturating_sub(before);
-    assert!(took < Duration::from_secs(5) * slowness(), "{took:?}");
+    assert!(took < in_time(Duration::from_secs(5)), "{took:?}");
     hosts.finish(MOMENT);
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rankrun_tests::lines::{Faults, Fill, check};
 use rankrun_tests::{
-    Ended, Environment, Host, Hosts, Job, Plan, Stdin, full_scale, helper, processes, rankrun, slowness, wait_until,
+    Ended, Environment, Host, Hosts, Job, Plan, Stdin, full_scale, helper, in_time, processes, rankrun, wait_until,
 };
 use rustix::process::Signal;
 
@@ -204,7 +204,7 @@ fn an_exception_on_one_node_ends_the_ranks_of_all() {
     assert!(report.left.proven && report.left.processes.is_empty(), "{text}");
     let took = report.seconds - report.culprit.as_ref().map_or(0.0, |culprit| culprit.at);
     // A second on a machine that has time; this one may be busy.
-    assert!(took <= 5.0 * f64::from(slowness()), "{took:.2} s after the failure: {text}");
+    assert!(took <= in_time(Duration::from_secs(5)).as_secs_f64(), "{took:.2} s after the failure: {text}");
     hosts.finish(MOMENT);
 }
 

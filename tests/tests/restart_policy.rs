@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rankrun_core::report::Report;
-use rankrun_tests::{Ended, Job, Running, Tier, processes, rankrun, scratch, wait_until};
+use rankrun_tests::{Ended, Job, Running, Tier, in_time, processes, rankrun, scratch, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -205,7 +205,7 @@ fn the_scheduler_is_asked_while_signals_are_handled_and_nothing_of_it_stays() {
     processes::send(job.front(), Signal::INT);
     let ended = job.finish(BOUND);
     let text = ended.stderr_text();
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?} {text}", begun.elapsed());
+    assert!(begun.elapsed() < in_time(Duration::from_secs(5)), "{:?} {text}", begun.elapsed());
     assert!(text.contains("Slurm does not run job 7 again"), "{text}");
     assert_eq!(ended.code, Some(3), "{text}");
     fs::remove_dir_all(directory).expect("it is ours");

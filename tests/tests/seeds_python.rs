@@ -8,7 +8,7 @@ use rankrun_core::Rank;
 use rankrun_core::evidence::Class;
 use rankrun_core::report::{Culprit, Report};
 use rankrun_core::verdict::Fate;
-use rankrun_tests::{Ended, Environment, Job};
+use rankrun_tests::{Ended, Environment, Job, in_time};
 
 const BOUND: Duration = Duration::from_secs(120);
 /// From the exception to the end of rankrun. It takes 0.6 s on a machine at rest; many ranks that spin in a barrier on
@@ -48,16 +48,16 @@ fn named<'a>(case: &str, ended: &Ended, report: &'a Report, code: i32, cause: &s
     assert_eq!(culprit.cause, cause, "{case}: {text}");
     assert!(text.contains(&format!("rankrun: rank 0 failed: {cause}")), "{case}: {text}");
     assert!(report.left.proven && report.left.processes.is_empty(), "{case}: {text}");
-    in_time(case, report, culprit);
+    ends_soon(case, report, culprit);
     culprit
 }
 
 /// That rankrun ends soon after the exception. The figure is shown with `--nocapture`.
 #[expect(clippy::print_stdout, reason = "the figure is for whoever runs this test alone")]
-fn in_time(case: &str, report: &Report, culprit: &Culprit) {
+fn ends_soon(case: &str, report: &Report, culprit: &Culprit) {
     let took = report.seconds - culprit.at;
     println!("{case}: {took:.2} s after the failure");
-    assert!(took <= MOST.as_secs_f64(), "{case}: {took:.2} s after the failure");
+    assert!(took <= in_time(MOST).as_secs_f64(), "{case}: {took:.2} s after the failure");
 }
 
 /// Asserts that the report and stderr contain the place of the exception.
@@ -138,7 +138,7 @@ fn of_ranks_that_all_raise_one_is_named() {
             assert_eq!(ended.code, Some(1), "{case}: {}", ended.stderr_text());
             let culprit = report.culprit.as_ref().unwrap_or_else(|| panic!("{case}: no culprit"));
             assert_eq!(culprit.cause, CAUSE, "{case}");
-            in_time(&case, &report, culprit);
+            ends_soon(&case, &report, culprit);
         }
     });
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rankrun_core::report::Report;
 use rankrun_tests::{
-    Ended, Environment, Hosts, Job, Running, Slurm, compile, full_scale, open_mpi_4, rankrun, slowness,
+    Ended, Environment, Hosts, Job, Running, Slurm, compile, full_scale, in_time, open_mpi_4, rankrun,
 };
 
 /// A job of sixteen ranks on two CPUs that other tests use too.
@@ -163,7 +163,10 @@ fn assert_failure(what: &str, ended: &Ended, seconds: f64) {
     assert_eq!(ended.code, Some(1), "{what}: {text}");
     assert!(text.contains("ValueError: failure!") && text.contains("left      nothing"), "{what}: {text}");
     // Half a second of it is --finalize-grace. A second on a machine that has time; this one may be busy.
-    assert!(seconds <= 5.0 * f64::from(slowness()), "{what}: {seconds:.2} s after the failure: {text}");
+    assert!(
+        seconds <= in_time(Duration::from_secs(5)).as_secs_f64(),
+        "{what}: {seconds:.2} s after the failure: {text}"
+    );
 }
 
 /// From the failure to the end of the job, by the report in this directory.

@@ -1,6 +1,7 @@
 //! What was found in /dev/shm of a node after the job (K-8), and the word in which a guard leaves it for its parent and a relay for the
 //! front.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -53,8 +54,8 @@ impl Memory {
             } else if let Some(path) = part.strip_prefix('?').and_then(path) {
                 memory.doubtful.push(path);
             } else if let Some((created, doubtful)) = part.strip_prefix('*').and_then(|counts| counts.split_once(',')) {
-                memory.more_created = created.parse().ok()?;
-                memory.more_doubtful = doubtful.parse().ok()?;
+                memory.more_created = created.parse().unwrap_or_default();
+                memory.more_doubtful = doubtful.parse().unwrap_or_default();
             }
         }
         Some(memory)
@@ -83,21 +84,28 @@ impl Memory {
         self.doubtful.truncate(most);
     }
 
-    /// Adds what somebody else has found on the same node. Those without names here may be the same ones.
+    /// Adds what somebody else has found on the same node. Those without names on one side may be those that the other names.
     pub fn add(&mut self, other: Memory) {
-        for path in other.created {
-            if !self.created.contains(&path) {
-                self.created.push(path);
-            }
-        }
-        for path in other.doubtful {
-            if !self.doubtful.contains(&path) && !self.created.contains(&path) {
-                self.doubtful.push(path);
-            }
-        }
-        self.more_created = self.more_created.max(other.more_created);
-        self.more_doubtful = self.more_doubtful.max(other.more_doubtful);
+        self.more_created = more(&self.created, self.more_created, &other.created, other.more_created);
+        self.more_doubtful = more(&self.doubtful, self.more_doubtful, &other.doubtful, other.more_doubtful);
+        unite(&mut self.created, other.created);
+        unite(&mut self.doubtful, other.doubtful);
+        let created: HashSet<&OsString> = self.created.iter().collect();
+        self.doubtful.retain(|path| !created.contains(path));
     }
+}
+
+/// How many there are at least that neither side names.
+fn more(ours: &[OsString], more_of_ours: u64, theirs: &[OsString], more_of_theirs: u64) -> u64 {
+    let (ours, theirs): (HashSet<_>, HashSet<_>) = (ours.iter().collect(), theirs.iter().collect());
+    let beyond = |more: u64, named: usize| more.saturating_sub(named as u64);
+    let of_theirs = beyond(more_of_theirs, ours.difference(&theirs).count());
+    beyond(more_of_ours, theirs.difference(&ours).count()).max(of_theirs)
+}
+
+fn unite(ours: &mut Vec<OsString>, theirs: Vec<OsString>) {
+    let known: HashSet<OsString> = ours.iter().cloned().collect();
+    ours.extend(theirs.into_iter().filter(|path| !known.contains(path)));
 }
 
 /// Whether a byte of a path stands for itself in a word.
@@ -177,15 +185,31 @@ mod tests {
     }
 
     #[test]
-    fn what_two_have_found_is_named_once() {
-        let memory = |created: &[&str], doubtful: &[&str]| Memory {
+    fn what_two_have_found_is_named_and_counted_once() {
+        let memory = |created: &[&str], more_created, doubtful: &[&str], more_doubtful| Memory {
             created: created.iter().map(OsString::from).collect(),
             doubtful: doubtful.iter().map(OsString::from).collect(),
-            more_created: created.len() as u64,
-            more_doubtful: 0,
+            more_created,
+            more_doubtful,
         };
-        let mut both = memory(&["a"], &["b"]);
-        both.add(memory(&["a", "c"], &["b", "c", "d"]));
-        assert_eq!(both, memory(&["a", "c"], &["b", "d"]), "of one and two without names, two are certain");
+        let both = |mut one: Memory, other: Memory| {
+            one.add(other);
+            one
+        };
+        let one = memory(&["a"], 0, &["b", "c"], 0);
+        let other = memory(&["a", "c"], 0, &["b", "d"], 0);
+        assert_eq!(both(one, other), memory(&["a", "c"], 0, &["b", "d"], 0), "what one knows to be the job's, is");
+        // All that one side counts may be what the other names, and is at least as much.
+        let (all, some) = (memory(&["a", "b", "c"], 0, &[], 0), memory(&["b"], 2, &[], 0));
+        assert_eq!(both(all.clone(), some.clone()), all);
+        assert_eq!(both(some, all.clone()), memory(&["b", "a", "c"], 0, &[], 0));
+        assert_eq!(both(all, memory(&["b"], 9, &[], 4)), memory(&["a", "b", "c"], 7, &[], 4));
+        assert_eq!(both(memory(&[], 0, &["a"], 1), memory(&[], 0, &["b"], 1)), memory(&[], 0, &["a", "b"], 0));
+    }
+
+    #[test]
+    fn a_count_that_is_no_number_loses_no_name() {
+        let memory = Memory::of_word("/*a,b|+/dev/shm/c|").expect("it begins well");
+        assert_eq!((memory.created, memory.more_created), (vec![OsString::from("/dev/shm/c")], 0));
     }
 }

@@ -26,8 +26,6 @@ use rankrun_sys::bounded::Bounded;
 
 /// Doubtful files that are named at most; the others are counted.
 pub(super) const MAX_DOUBTFUL: usize = 64;
-/// Doubtful files that are kept in mind at most.
-pub(super) const MAX_KEPT: usize = 4096;
 /// How long the processes of the job live on so that their files are known: they are about to be killed.
 const HOLDERS_BOUND: Duration = Duration::from_millis(250);
 /// Bytes of notes about them.

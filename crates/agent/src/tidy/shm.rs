@@ -29,7 +29,7 @@ use rankrun_wire::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::runtime::SHARED_MEMORY;
-use super::search::{MAX_DOUBTFUL, MAX_KEPT, has_own_name, is_probe, is_segment_of, names_of_others};
+use super::search::{MAX_DOUBTFUL, has_own_name, is_probe, is_segment_of, names_of_others};
 
 /// New names for which no holder has been found yet. A job that makes more at a time (a DataLoader that makes and
 /// removes thousands) loses the oldest, which it has most likely removed itself.
@@ -330,6 +330,7 @@ impl Watch {
         }
         let files = shm::files();
         self.pending.retain(|path, _| files.contains_key(path));
+        self.doubtful.retain(|path| files.contains_key(path));
         for (path, file) in &files {
             let is_new = self.seen.get(path) != Some(file) && self.noted.get(path) != Some(file);
             // A rank of root may become another user.
@@ -404,7 +405,7 @@ impl Watch {
             let is_own = self.seen.get(&path).is_some_and(|file| file.owner == self.user);
             if held.writable && is_own && is_itself {
                 created.insert(path);
-            } else if self.doubtful.len() < MAX_KEPT {
+            } else {
                 self.doubtful.insert(path);
             }
         }
@@ -462,9 +463,7 @@ impl Watch {
         self.list("-", &shared);
         for path in shared {
             self.noted.remove(&path);
-            if self.doubtful.len() < MAX_KEPT {
-                self.doubtful.insert(path);
-            }
+            self.doubtful.insert(path);
         }
         self.no_check_before = Instant::now() + (worked() - begun) * DUTY;
     }
@@ -534,7 +533,7 @@ impl Watch {
             let files = shm::files();
             left.retain(|path| files.get(path) == doubtful.get(path));
         }
-        let kept: HashSet<&OsString> = left.iter().take(MAX_KEPT).collect();
+        let kept: HashSet<&OsString> = left.iter().collect();
         self.listed = doubtful.into_iter().filter(|(path, _)| kept.contains(path)).collect();
         let mut memory = Memory { created, doubtful: left, ..Memory::default() };
         memory.name_doubtful(MAX_DOUBTFUL);

@@ -433,11 +433,10 @@ fn left_early(gang: &Gang, findings: &[Finding]) -> Option<Finding> {
 /// for it, and ended, before.
 fn cut_short<'a>(record: &RankRecord, facts: &[&'a Evidence]) -> Option<(Class, &'a Evidence)> {
     let evidence = told(record, facts)?;
-    let Fact::Exception { exception, .. } = &evidence.fact else { return None };
+    let class = if Chosen::of(evidence)?.is_exception() { Class::Exception } else { Class::ExitCode };
     // What is raised because of our own signal, as `KeyboardInterrupt`, is no failure.
     let is_before = record.stop.signals.first().is_none_or(|(_, sent)| evidence.at < *sent);
     let is_ours = record.is_ended_by_our_signals();
-    let class = if is_plain_exit(exception) { Class::ExitCode } else { Class::Exception };
     (is_ours && is_before).then_some((class, evidence))
 }
 

@@ -347,6 +347,14 @@ fn a_suspect_that_was_ended_is_stuck_where_its_mpi_life_says() {
 }
 
 #[test]
+fn an_exit_with_a_message_is_of_one_class_whether_it_ends_or_our_stop_does() {
+    let exits = || (1, raises(1, exception("SystemExit", "no data")));
+    let expected = told(1, Class::ExitCode, "no data", 1);
+    assert_eq!(conclude(vec![exits(), (2, exit(1, 1))]).0, expected);
+    assert_eq!(conclude(vec![exits(), (2, exit(0, 1)), (4, killed(1, 15))]).0, expected);
+}
+
+#[test]
 fn what_is_told_after_the_stop_does_not_outweigh_what_caused_it() {
     // A handler of our SIGTERM that raises.
     let handler = vec![(10, exit(0, 3)), (15, raises(1, exception("Terminated", ""))), (16, exit(1, 1))];
