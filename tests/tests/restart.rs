@@ -306,7 +306,7 @@ fn a_rank_that_removes_the_jobs_directory_leaves_the_next_attempt_socket_and_hoo
                 // The front may listen again only a moment after the rank was started.
                 let script = format!(
                     "d=${{RANKRUN_SOCKET%/*}}; if [ $RANKRUN_ATTEMPT = 0 ]; then rm -rf $d{removed}; exit 7; fi; \
-                     for i in $(seq 100); do {rankrun} status $RANKRUN_JOB_ID > status 2>&1 && break; sleep 0.1; done; \
+                     for i in $(seq 300); do {rankrun} status $RANKRUN_JOB_ID > status 2>&1 && break; sleep 0.1; done; \
                      exec python3 -c 'raise ValueError(\"told\")' 2> /dev/null"
                 );
                 let options = [&["-n", "1", "--restart", "1", "--backoff", "0"], scope].concat();
