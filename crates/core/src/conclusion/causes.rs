@@ -174,7 +174,7 @@ pub(crate) fn plain_exit(exception: &Exception) -> Option<i64> {
 }
 
 /// The kernel compares a limit with what its clock ticks have charged to a process, and reports the exact time: on a busy virtual machine
-/// that was 4 to 15 % less. Within this part (1 / n) of the limit the kernel counts as the killer.
+/// that was 4 to 15 % less. Within this part (1 / n) of the limit the kernel may be the killer, and both times are told.
 const CPU_TIME_ERROR: u32 = 5;
 
 /// What a rank wrote itself, besides an exception, and what is known of its end besides its status.
@@ -182,8 +182,8 @@ const CPU_TIME_ERROR: u32 = 5;
 pub(crate) struct Said<'a> {
     pub(crate) peer_lost: Option<&'a str>,
     pub(crate) last_line: Option<&'a str>,
-    /// The limit on CPU time that it had used up.
-    pub(crate) cpu_limit: Option<Duration>,
+    /// The CPU time that it had used of its limit, where that may have ended it.
+    pub(crate) cpu_time: Option<(Duration, Duration)>,
 }
 
 impl<'a> Said<'a> {
@@ -200,8 +200,8 @@ impl<'a> Said<'a> {
                 Fact::LastLine { line } => Some(line),
                 _ => None,
             }),
-            cpu_limit: facts.iter().find_map(|evidence| match evidence.fact {
-                Fact::CpuTime { used, limit } if used + limit / CPU_TIME_ERROR >= limit => Some(limit),
+            cpu_time: facts.iter().find_map(|evidence| match evidence.fact {
+                Fact::CpuTime { used, limit } if used + limit / CPU_TIME_ERROR >= limit => Some((used, limit)),
                 _ => None,
             }),
         }
@@ -257,8 +257,11 @@ pub(crate) fn text(fact: &Fact, chosen: Option<&Chosen>, said: Said<'_>, exit: E
         }
         Fact::Ended { status: WorkerStatus::Signaled { signal, core_dumped } } => {
             let core = if *core_dumped { ", core dumped" } else { "" };
-            let limit = said.cpu_limit.filter(|_| *signal == SIGKILL);
-            let why = limit.map(|limit| format!(": used its CPU time limit of {} s (ulimit -t)", limit.as_secs()));
+            let time = said.cpu_time.filter(|_| *signal == SIGKILL);
+            let why = time.map(|(used, limit)| {
+                let (used, limit) = (used.as_secs_f64(), limit.as_secs());
+                format!(": used {used:.1} s of its CPU time limit of {limit} s (ulimit -t)")
+            });
             let what = format!("killed by {}{core}{}", signal_name(*signal), why.as_deref().unwrap_or_default());
             // Where the cause is known, no line is needed.
             if why.is_some() { with(what) } else { or_last_line(with(what)) }

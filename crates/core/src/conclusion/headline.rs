@@ -6,9 +6,10 @@ use crate::causes::one_line;
 use crate::endings::{is_recent, left_before, lost, seconds};
 use crate::evidence::Class;
 use crate::exit::ExitCode;
-use crate::gang::{Gang, Outside};
+use crate::gang::{Gang, Outside, RankRecord};
 use crate::hosts::fold;
 use crate::ids::Rank;
+use crate::order::SETTLE;
 use crate::peers::Loss;
 use crate::report::OutputFate;
 use crate::stacks::odd::Hang;
@@ -41,24 +42,27 @@ pub fn headline(verdict: &Verdict, gang: &Gang, circumstances: Circumstances<'_>
 
 fn of_culprit(culprit: &Finding, verdict: &Verdict, gang: &Gang) -> String {
     let Finding { rank, cause, .. } = culprit;
+    // Whoever failed while we ended the job stands in the report, too.
+    let is_all = !verdict.fates.contains(&Fate::FailedToo);
     let nobody = || {
         // What a rank that we ended would still have reported is not known.
         let is_open = |fate: &Fate| matches!(fate, Fate::EndedByRankrun | Fate::Lost | Fate::Unknown);
         match verdict.fates.iter().any(is_open) {
-            true => "no rank is known to have failed of its own",
-            false => "no rank failed of its own",
+            _ if !is_all => "",
+            true => "no rank is known to have failed of its own: ",
+            false => "no rank failed of its own: ",
         }
     };
     match (culprit.class, culprit.loss()) {
         (Class::Hang, _) => of_hang(gang),
         (Class::SpawnFailed, _) => format!("rank {rank} could not be started: {cause}"),
-        (Class::LeftEarly, _) => format!("{}: rank {rank} {cause}", nobody()),
+        (Class::LeftEarly, _) => format!("{}rank {rank} {cause}", nobody()),
         (_, Some(Loss::Peer)) if gang.ranks().len() > 1 => {
-            format!("{}: rank {rank} was the first to miss a peer: {cause}", nobody())
+            format!("{}rank {rank} was the first to miss a peer: {cause}", nobody())
         }
         (_, Some(Loss::Connection | Loss::Unreached)) => {
             let text = match is_lost_beside(culprit, verdict, gang) {
-                true => format!("{}: rank {rank} was the first to lose a connection: {cause}", nobody()),
+                true => format!("{}rank {rank} was the first to lose a connection: {cause}", nobody()),
                 false => format!("rank {rank} failed: {cause}"),
             };
             with(text, &left_shortly_before(culprit, gang).unwrap_or_default())
@@ -74,8 +78,12 @@ fn with(text: String, added: &str) -> String {
 
 /// That a rank had left shortly before a connection was lost. It may have been to that rank, or to anything else.
 fn left_shortly_before(culprit: &Finding, gang: &Gang) -> Option<String> {
-    let (ended, rank) = left_before(gang, culprit.at, |_, ended| is_recent(ended, culprit.at))?;
+    // The connections of a process go before it has ended.
+    let is_own = |record: &RankRecord, ended| record.stop.signals.first().is_none_or(|(_, sent)| ended < *sent);
+    let is_meant = |record: &RankRecord, ended| is_recent(ended, culprit.at) && is_own(record, ended);
+    let (ended, rank) = left_before(gang, culprit.at + SETTLE, is_meant)?;
     Some(match culprit.at.saturating_sub(ended) {
+        _ if ended > culprit.at => format!(" (rank {rank} left with code 0 at that moment)"),
         time if time < Duration::from_millis(50) => format!(" (rank {rank} had left with code 0 just before)"),
         time => format!(" (rank {rank} had left with code 0, {} before)", seconds(time)),
     })

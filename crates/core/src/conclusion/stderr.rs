@@ -197,13 +197,40 @@ impl Tails<'_> {
         let last = stderr.iter().rev().filter(|line| !line.trim().is_empty()).take(LAST);
         let peer_lost = last.filter(|line| !is_mild(line)).find(|line| loss_in(line).is_some()).cloned();
         let aborted = self.stderr.and_then(|stderr| stderr.aborted(rank));
-        let last_line = stderr.iter().rev().find(|line| says(line) && abort_banner(line).is_none());
-        // A warning was survived.
-        let last_line = last_line
-            .filter(|line| end.is_deliberate() && !is_mild(line) && !is_old)
-            .map(|line| line.trim().to_owned());
+        let last_line = last_of_own(&stderr).filter(|_| end.is_deliberate() && !is_old);
+        let last_line = last_line.map(|line| line.trim().to_owned());
         Words { failure, peer_lost: peer_lost.filter(|_| end.is_deliberate()), aborted, last_line }
     }
+}
+
+/// The last line in which a program says something of its end. How to call the program, how far it came, how much it copied and what
+/// Python warns of is no reason. One that is only a warning or a notice was survived.
+fn last_of_own(lines: &[String]) -> Option<&String> {
+    let is_python_warning = |line: &str| line.split_whitespace().take(5).any(|word| word.ends_with("Warning:"));
+    let is_by_the_way = |at: usize| {
+        let line = &lines[at];
+        // The line of the source is below the warning.
+        let is_below =
+            line.starts_with("  ") && at.checked_sub(1).is_some_and(|above| is_python_warning(&lines[above]));
+        is_python_warning(line) || is_below || is_of_usage(line) || is_of_progress(line)
+    };
+    let says_something = |at: &usize| says(&lines[*at]) && abort_banner(&lines[*at]).is_none();
+    let last = (0..lines.len()).rev().filter(says_something).find(|&at| !is_by_the_way(at))?;
+    Some(&lines[last]).filter(|line| !is_mild(line))
+}
+
+/// `Usage: solver FILE`, `Try 'ls --help' for more information.`
+fn is_of_usage(line: &str) -> bool {
+    let line = line.trim_start().to_ascii_lowercase();
+    line.starts_with("usage: ") || line.starts_with("try ") && line.contains("help")
+}
+
+/// A bar (`40%|####  |`), and the closing lines of dd.
+fn is_of_progress(line: &str) -> bool {
+    let is_count = |end: &str| {
+        line.strip_suffix(end).is_some_and(|count| count.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'+')))
+    };
+    line.contains("%|") || line.contains(" copied, ") || is_count(" records in") || is_count(" records out")
 }
 
 /// The lines without the last ones of GNU make, which only tell that a command failed: `make: *** [Makefile:3: a] Error 3`.
@@ -384,6 +411,17 @@ mod tests {
             ("=======\n", None),
             ("WARNING: tuning file not found, using defaults\n", None),
             ("no room\n[INFO] bye\n", None),
+            ("cannot open mesh\nUsage: solver [-n N] FILE\n", Some("cannot open mesh")),
+            (
+                "ls: unrecognized option '--bogus'\nTry 'ls --help' for more information.\n",
+                Some("ls: unrecognized option '--bogus'"),
+            ),
+            ("no room\na.py:3: UserWarning: old\n  warnings.warn(\"old\")\n", Some("no room")),
+            ("no room\n 40%|####      | 4/10\n", Some("no room")),
+            (
+                "dd: writing to '/dev/full': No space left on device\n1+0 records in\n0+0 records out\n0 bytes copied, 2.9e-05 s, 0.0 kB/s\n",
+                Some("dd: writing to '/dev/full': No space left on device"),
+            ),
             ("no room\nmake[1]: *** [Makefile:2: a] Error 3\nmake: *** [Makefile:5: b] Error 2\n", Some("no room")),
             ("no room\ngmake: *** [Makefile:5: b] Error 2\n", Some("no room")),
             ("make: *** [Makefile:2: a] Error 3\n", Some("make: *** [Makefile:2: a] Error 3")),

@@ -563,7 +563,7 @@ fn a_rank_that_is_killed_for_its_cpu_time_is_told_so_only_if_it_has_used_it() {
     };
     let (class, text, code) = cause(1.7, 9);
     assert_eq!((class, code), (Class::Signal, ExitCode::signal(9)));
-    assert_eq!(text, "killed by SIGKILL: used its CPU time limit of 2 s (ulimit -t)");
+    assert_eq!(text, "killed by SIGKILL: used 1.7 s of its CPU time limit of 2 s (ulimit -t)");
     assert_eq!(cause(1.2, 9).1, "killed by SIGKILL", "somebody else has killed it");
     assert_eq!(cause(2.1, 15).1, "killed by SIGTERM");
 }

@@ -38,6 +38,18 @@ fn where_only_victims_are_known_the_headline_says_what_can_be_known() {
             format!("no rank failed of its own: rank 0 was the first to miss a peer: {gloo}"),
         ),
         (
+            // Rank 1 closed its connections before its own exception reached the top.
+            vec![
+                (10, raises(0, reset())),
+                (11, raises(2, reset())),
+                (20, exit(0, 1)),
+                (21, exit(2, 1)),
+                (3_000, raises(1, boom())),
+                (3_001, exit(1, 1)),
+            ],
+            format!("rank 0 was the first to lose a connection: {}", reset().headline()),
+        ),
+        (
             vec![(5, exit(1, 0)), (10, raises(0, lost())), (11, raises(2, lost())), (20, exit(0, 1)), (21, exit(2, 1))],
             "no rank failed of its own: rank 1 left with code 0, just before the others lost it".to_owned(),
         ),
@@ -140,6 +152,14 @@ fn a_rank_that_lost_a_connection_keeps_its_words_and_its_code_whoever_left_befor
             left(990),
             uncaught(refused()),
             format!("rank 1 failed: {told_refused} (rank 0 had left with code 0 just before)"),
+            Class::Exception,
+            1,
+        ),
+        (
+            // The connections of a process go before it has ended.
+            left(1_000),
+            vec![(995, raises(1, reset())), (1_001, exit(1, 1))],
+            format!("rank 1 failed: {told_reset} (rank 0 left with code 0 at that moment)"),
             Class::Exception,
             1,
         ),

@@ -6,6 +6,7 @@ pub(super) const ALL: &[Recogniser] = &[
     Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[101, 134]), find: rust, name: "rust" },
     Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[2, 134]), find: go, name: "go" },
     Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1]), find: java, name: "java" },
+    Recogniser { strength: Strength::Named, accounts: Accounts::Nothing, find: java_printed, name: "java_printed" },
     Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: java_crash, name: "java_crash" },
     Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1, 7]), find: node, name: "node" },
     Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: node_fatal, name: "node_fatal" },
@@ -70,6 +71,23 @@ fn java(lines: &[&str]) -> Option<Message> {
     else {
         return Some(Message::words(at..at + 1, lines[at]));
     };
+    Some(java_exception(lines, at, said))
+}
+
+/// The same without a thread: `printStackTrace()` of an exception that was caught.
+fn java_printed(lines: &[&str]) -> Option<Message> {
+    let is_frame = |at: usize| lines.get(at).is_some_and(|line| line.starts_with("\tat ") && line.ends_with(')'));
+    let at = (0..lines.len()).rev().find(|&at| is_frame(at + 1) && lines[at].starts_with(char::is_alphabetic))?;
+    let at = match lines[at].starts_with("Caused by: ") {
+        true => (0..at).rev().find(|&at| is_frame(at + 1) && !lines[at].starts_with("Caused by: ") && !is_frame(at))?,
+        false => at,
+    };
+    let kind = lines[at].split_once(": ").map_or(lines[at], |(kind, _)| kind);
+    (kind.contains('.') && !kind.contains(' ')).then(|| java_exception(lines, at, lines[at]))
+}
+
+/// The exception that `said` begins, in the line `at`.
+fn java_exception(lines: &[&str], at: usize, said: &str) -> Message {
     let is_more = |line: &&&str| {
         line.trim_start().starts_with("at ") || line.starts_with("Caused by: ") || line.starts_with("\t...")
     };
@@ -87,7 +105,7 @@ fn java(lines: &[&str]) -> Option<Message> {
             .any(|it| function.rsplit('/').next().is_some_and(|name| name.starts_with(it)));
         file_and_line(place).filter(|_| !is_library)
     };
-    Some(Message::of(at..end, kind, message).at(lines[at..end].iter().find_map(frame)))
+    Message::of(at..end, kind, message).at(lines[at..end].iter().find_map(frame))
 }
 
 /// `# A fatal error has been detected by the Java Runtime Environment:`
@@ -148,11 +166,14 @@ fn perl(lines: &[&str]) -> Option<Message> {
         return Some(Message::words(at..end + 1, lines[at].trim_end_matches('.')));
     }
     let end = last(lines, |line| place(line).is_some())?;
+    let is_more = |line: &&&str| line.starts_with('\t') && line.contains(" called at ");
+    let trace = lines[end + 1..].iter().take_while(is_more).count();
+    if lines[end + 1 + trace..].iter().any(|line| !line.trim().is_empty()) {
+        return None;
+    }
     // The line before that of a failed `use` has the reason.
     let is_reason = |at: &usize| lines[end].starts_with("BEGIN failed--") && place(lines[*at]).is_some();
     let at = end.checked_sub(1).filter(is_reason).unwrap_or(end);
-    let trace =
-        lines[end + 1..].iter().take_while(|line| line.starts_with('\t') && line.contains(" called at ")).count();
     Some(Message::words(at..end + 1 + trace, lines[at].trim_end_matches('.')).at(place(lines[at])))
 }
 

@@ -25,7 +25,7 @@ pub(crate) use python::{
     within_margin,
 };
 
-/// Lines that may follow a message that does not account for the end of its process: a word of farewell.
+/// Lines that may follow a line that calls itself an error: a word of farewell.
 const NEAR: usize = 3;
 /// The same for a line that calls itself fatal.
 const NEAR_FATAL: usize = 10;
@@ -98,6 +98,12 @@ impl Accounts {
             Accounts::MpiError | Accounts::Any => true,
             Accounts::Nothing => false,
         }
+    }
+
+    /// Lines that may follow such a message where it does not account for the end of its process: who prints an exception that it has
+    /// caught, and exits with a code of its own, says one line at most.
+    fn farewell(self) -> usize {
+        usize::from(matches!(self, Accounts::Uncaught(_)))
     }
 }
 
@@ -192,10 +198,10 @@ pub(crate) fn choose(lines: &[&str], end: End) -> Option<Cause> {
             Some((recogniser, strength, message))
         })
         .collect();
-    // What other messages take up is no line of the program's own that follows; nor is that of an `MPI_Abort`.
+    // What messages of runtimes take up is no line of the program's own that follows; nor is that of an `MPI_Abort`.
     let mut is_own: Vec<bool> =
         lines.iter().map(|line| !line.trim().is_empty() && abort_banner(line).is_none()).collect();
-    for (.., message) in &found {
+    for (.., message) in found.iter().filter(|(_, strength, _)| *strength != Strength::Complaint) {
         is_own[message.lines.clone()].fill(false);
     }
     let mut own_from = vec![0; lines.len() + 1];
@@ -222,7 +228,8 @@ pub(crate) fn choose(lines: &[&str], end: End) -> Option<Cause> {
             let score = match strength {
                 Strength::Named if is_of_abort && end.has_aborted => 6,
                 Strength::Named if is_covered => 5,
-                Strength::Named if following <= NEAR => 4,
+                // One that does not account for the end was survived, unless the program said no more, or farewell to an exception.
+                Strength::Named if end.is_deliberate() && following <= accounts.farewell() => 4,
                 Strength::Fatal if end.is_deliberate() && following <= NEAR_FATAL => 5,
                 Strength::Error if end.is_deliberate() && following <= NEAR => 4,
                 Strength::Complaint if end.is_deliberate() && following == 0 => 3,

@@ -101,7 +101,19 @@ fn end_of(lines: &[&str], header: usize) -> Option<usize> {
     (header + 1..lines.len()).find(|&at| !is_inside(lines[at]))
 }
 
+/// The lines without what stands before each of them where a tool has marked the output (`w1: Traceback …`).
+fn without_marks<'a>(lines: &[&'a str]) -> Option<Vec<&'a str>> {
+    let mark = (0..lines.len().saturating_sub(1)).rev().find_map(|at| {
+        let mark = lines[at].strip_suffix(HEADER).filter(|mark| !mark.trim().is_empty())?;
+        lines[at + 1].strip_prefix(mark)?.starts_with("  File \"").then_some(mark)
+    })?;
+    Some(lines.iter().map(|line| line.strip_prefix(mark).unwrap_or(line)).collect())
+}
+
 fn traceback(lines: &[&str]) -> Option<Message> {
+    if let Some(lines) = without_marks(lines) {
+        return traceback(&lines);
+    }
     let (mut aside, mut told_elsewhere) = (None, None);
     for header in (0..lines.len()).rev().filter(|&at| is_header(lines[at])) {
         let Some(end) = end_of(lines, header) else { continue };

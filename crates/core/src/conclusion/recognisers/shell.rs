@@ -21,6 +21,8 @@ pub(super) const ALL: &[Recogniser] = &[
 /// What a shell says of a line of its script: `main.sh: line 2: text` (bash), `main.sh: 2: text` (dash), `zsh:1: text`.
 fn said(line: &str) -> Option<&str> {
     let (script, rest) = line.split_once(": ")?;
+    // Of the command after bash's `-c`.
+    let rest = rest.strip_prefix("-c: ").unwrap_or(rest);
     if let Some((script, number)) = script.split_once(':') {
         // A compiler and a warning of Python write `main.c:1: ` too.
         return number.parse::<u32>().ok().filter(|_| script.ends_with("sh")).map(|_| rest);
@@ -54,8 +56,13 @@ fn env_not_found(line: &str) -> bool {
 }
 
 fn complaint(lines: &[&str]) -> Option<Message> {
-    let at = last(lines, |line| said(line).is_some_and(|text| !is_death(text)))?;
-    Some(Message::words(at..at + 1, lines[at]))
+    // After a command that it has not found a shell goes on, or exits with 127.
+    let is_complaint = |text: &str| !is_death(text) && !text.ends_with(": command not found");
+    let at = last(lines, |line| said(line).is_some_and(is_complaint))?;
+    // The line of the script, below what is wrong with it.
+    let is_quoted = said(lines[at]).is_some_and(|text| text.starts_with('`') && text.ends_with('\''));
+    let what = at.checked_sub(1).filter(|&before| is_quoted && said(lines[before]).is_some()).unwrap_or(at);
+    Some(Message::words(what..at + 1, lines[what]))
 }
 
 /// What bash and dash print for a child that a signal ended.
