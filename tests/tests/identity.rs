@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rankrun_tests::{Ended, Job, Tier, processes, rankrun, skip, slowness, wait_until};
+use rankrun_tests::{Ended, Job, Tier, full_scale, processes, rankrun, skip, slowness, wait_until};
 use rustix::process::Signal;
 
 /// What the tests of this file may take.
@@ -301,6 +301,55 @@ guard=$(sed 's/.*) . \([0-9]*\).*/\1/' /proc/$agent/stat); kill -KILL $guard $ag
     assert_eq!((closed, held, other), ("closed", "held", same), "{}", ended.stderr_text());
     let paths = [closed, held, other].map(|name| format!("/dev/shm/{name}"));
     assert_eq!(report["left"]["shared_memory_doubtful"], serde_json::json!(paths), "{report}");
+}
+
+#[test]
+fn what_a_rank_uses_as_another_user_or_in_a_directory_is_named_by_the_guard_of_a_lost_agent() {
+    let beside = "until [ -e up ]; do sleep 0.01; done; kill -KILL $(cat agent)";
+    let rank = r#"echo $PPID > agent; mkdir /dev/shm/directory; exec 3> /dev/shm/directory/file
+setpriv --reuid 65534 --clear-groups sh -c 'exec 4> /dev/shm/of-nobody; echo > up; sleep 600'"#;
+    let Some((ended, report)) = with_shared_memory_of_its_own("chmod 777 .", beside, rank) else { return };
+    assert_eq!(ended.stdout_text(), "directory\nof-nobody\n", "{}", ended.stderr_text());
+    let paths = ["/dev/shm/directory", "/dev/shm/of-nobody"];
+    assert_eq!(report["left"]["shared_memory_doubtful"], serde_json::json!(paths), "{report}");
+}
+
+#[test]
+fn a_segment_with_the_jobs_own_name_is_removed_however_many_other_files_appear() {
+    let rank = r#"python3 -c '
+import os, time
+hash = 2166136261
+for byte in ("rankrun_" + os.environ["RANKRUN_JOB_ID"] + "_0_0_0").encode():
+    hash = (hash ^ byte) * 16777619 & 0xffffffff
+names = [f"/dev/shm/{number}" for number in range(1500)]
+for name in names:
+    open(name, "w").close()
+time.sleep(0.3)
+open(f"/dev/shm/mpich_shm_{hash:x}_0", "w").close()
+time.sleep(0.1)
+for name in names:
+    os.unlink(name)
+os._exit(3)'"#;
+    for _ in 0..full_scale(20, 3) {
+        let Some((ended, report)) = with_shared_memory_of_its_own("", "", rank) else { return };
+        assert_eq!((ended.code, ended.stdout_text().as_str()), (Some(3), ""), "{}", ended.stderr_text());
+        assert_eq!(report["left"]["shared_memory"].as_array().map(Vec::len), Some(1), "{report}");
+    }
+}
+
+#[test]
+fn what_an_earlier_attempt_has_left_is_listed_at_the_end() {
+    let options = r#"rankrun=$1; shift; set -- "$rankrun" --clean-shm list --restart 1 --backoff 0 "$@""#;
+    let rank = r#"[ $RANKRUN_ATTEMPT = 1 ] && exit 4; exec python3 -c '
+import os, time
+held = [open(f"/dev/shm/kept-{number}", "w") for number in range(3)]
+time.sleep(1)
+os._exit(3)'"#;
+    let Some((ended, report)) = with_shared_memory_of_its_own(options, "", rank) else { return };
+    assert_eq!(ended.stdout_text(), "kept-0\nkept-1\nkept-2\n", "{}", ended.stderr_text());
+    let paths = [0, 1, 2].map(|number| format!("/dev/shm/kept-{number}"));
+    assert_eq!(report["left"]["shared_memory"], serde_json::json!(paths), "{report}");
+    assert!(!ended.stderr_text().contains("left      nothing"), "{}", ended.stderr_text());
 }
 
 #[test]

@@ -94,7 +94,9 @@ impl Guard {
         let has_looked = received.has_looked && received.is_done;
         if let Some((attempt, clean_shm)) = received.attempt.filter(|_| !has_looked) {
             let mut search = Search::new(&self.job, attempt, self.since, clean_shm);
-            search.held = received.holders.map(|holders| holders.files()).unwrap_or_default();
+            if let Some(holders) = received.holders {
+                (search.held, search.used) = (holders.files(), holders.used());
+            }
             remains.search = (clean_shm != CleanShm::No).then_some(search);
         }
         let found = remains.tidy();

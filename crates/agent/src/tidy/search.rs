@@ -22,6 +22,7 @@ use rankrun_wire::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::runtime::parse_notes;
+use super::shm::entry_of;
 use rankrun_sys::bounded::Bounded;
 
 /// Doubtful files that are named at most; the others are counted.
@@ -43,18 +44,22 @@ pub struct Search {
     pub names: Names,
     /// What the job's processes were seen to hold for writing, besides what the agent has noted.
     pub held: HashMap<OsString, shm::File>,
+    /// What else they were seen to use, by inode: read only, or of another user, or a directory with a file of theirs.
+    pub used: HashSet<u64>,
 }
 
 impl Search {
     /// For a job in all its attempts up to this one.
     pub fn new(job: &JobId, last: Attempt, since: SystemTime, clean_shm: CleanShm) -> Search {
-        Search { clean_shm, since, names: own_names(job, last), held: HashMap::new() }
+        Search { clean_shm, since, names: own_names(job, last), held: HashMap::new(), used: HashSet::new() }
     }
 
     /// Looks through /dev/shm when no process of the job is left, and removes what is the job's, if it is to be removed. `noted` is what the
     /// agent has noted.
     pub(super) fn run(&self, noted: &HashMap<OsString, shm::File>) -> Memory {
-        self.sort(shm::appeared_since(self.since), noted, UNUSED_BOUND, shm::unused)
+        let mut new = shm::appeared_since(self.since);
+        new.retain(|_, file| is_own_file(file) || self.used.contains(&file.inode));
+        self.sort(new, noted, UNUSED_BOUND, shm::unused)
     }
 
     /// The same with the files that are new, and with what finds out which of them nobody holds. That reads all processes of the machine,
@@ -78,7 +83,8 @@ impl Search {
             let was_written =
                 [noted, &self.held].iter().any(|known| file.is_some() && known.get(&path).copied() == file);
             let is_named = has_own_name(&self.names, &path);
-            let traces = Traces { is_of_user: true, is_new: true, was_written, was_held_outside: false, is_named };
+            let was_held_outside = file.is_some_and(|file| self.used.contains(&file.inode));
+            let traces = Traces { is_of_user: true, is_new: true, was_written, was_held_outside, is_named };
             match (fate(traces), self.clean_shm) {
                 (_, CleanShm::No) | (Fate::Ignore, _) => {}
                 (Fate::Remove, CleanShm::Job) => {
@@ -100,7 +106,12 @@ pub fn named_of_dead(job: &JobId, directory: &Path) -> HashMap<OsString, shm::Fi
     // Where the file system does not say when, nothing is known to be new.
     let made = std::fs::metadata(directory).and_then(|meta| meta.created());
     let new = made.map(shm::appeared_since).unwrap_or_default();
-    new.into_iter().filter(|(path, _)| has_own_name(&names, path)).collect()
+    new.into_iter().filter(|(path, file)| is_own_file(file) && has_own_name(&names, path)).collect()
+}
+
+/// A file of this user. A directory that nobody was seen to use may be anybody's.
+fn is_own_file(file: &shm::File) -> bool {
+    file.owner == rustix::process::geteuid().as_raw() && !file.is_directory
 }
 
 /// The names of the segments of a job that this user has started.
@@ -137,7 +148,7 @@ pub(super) fn is_segment_of(jobs: &[Names], path: &OsStr) -> bool {
     name.is_some_and(|name| !segments::is_probe(name) && jobs.iter().any(|names| names.have(name)))
 }
 
-/// The files of /dev/shm that processes below this one hold for writing, and nobody else: read by a child, since the reader of a
+/// The files of /dev/shm that processes below this one hold: read by a child, since the reader of a
 /// process may wait for it, and since a guard allocates no memory itself before it has killed the job. What the child has not read in time is
 /// not known. `except` is the agent, which is not killed yet.
 pub(crate) fn holders(except: i32) -> Holders {
@@ -190,15 +201,30 @@ impl Holders {
         }
     }
 
-    /// The files. A last line that was cut is not one.
+    /// The files that they hold for writing, and nobody else.
     pub(crate) fn files(&self) -> HashMap<OsString, shm::File> {
+        parse_notes(self.whole_lines())
+    }
+
+    /// What else they use, by inode.
+    pub(crate) fn used(&self) -> HashSet<u64> {
+        let lines = self.whole_lines().split(|&byte| byte == b'\n');
+        let inode = |line: &[u8]| std::str::from_utf8(line.strip_prefix(USED)?).ok()?.parse().ok();
+        lines.filter_map(inode).collect()
+    }
+
+    /// A last line that was cut is not one.
+    fn whole_lines(&self) -> &[u8] {
         let bytes = &self.bytes[..self.count];
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        parse_notes(&bytes[..whole])
+        &bytes[..whole]
     }
 }
 
-/// Writes a line for each of the files, as in the agent's list.
+/// Before the inode of what is used, but not for writing by the job alone.
+const USED: &[u8] = b"?";
+
+/// Writes a line for each of the files: those held for writing by the job alone, as in the agent's list, and then the others.
 fn write_held(guard: i32, except: i32, pipe: OwnedFd) -> io::Result<()> {
     let own = std::process::id() as i32;
     let table = Snapshot::take();
@@ -206,19 +232,29 @@ fn write_held(guard: i32, except: i32, pipe: OwnedFd) -> io::Result<()> {
         table.below(guard).iter().map(|process| process.pid).filter(|pid| ![own, except].contains(pid)).collect();
     let mut held: HashMap<u64, (OsString, shm::File)> = HashMap::new();
     let files: HashMap<u64, _> = shm::files().into_iter().map(|(path, file)| (file.inode, (path, file))).collect();
+    let entries: HashMap<&OsString, u64> = files.values().map(|(path, file)| (path, file.inode)).collect();
+    let mut used: HashSet<u64> = HashSet::new();
     for pid in &job {
-        for held_file in shm::held_by(*pid).unwrap_or_default().into_iter().filter(|held| held.writable) {
-            if let Some(file) = files.get(&held_file.inode) {
-                held.insert(held_file.inode, file.clone());
+        for held_file in shm::held_by(*pid).unwrap_or_default() {
+            match files.get(&held_file.inode) {
+                Some(file) if held_file.writable && is_own_file(&file.1) => {
+                    drop(held.insert(held_file.inode, file.clone()))
+                }
+                Some((_, file)) => drop(used.insert(file.inode)),
+                None => used.extend(entry_of(&held_file.path).and_then(|entry| entries.get(&entry).copied())),
             }
         }
     }
-    if held.is_empty() {
-        return Ok(());
-    }
-    for process in table.iter().filter(|process| !job.contains(&process.pid) && ![own, except].contains(&process.pid)) {
+    used.retain(|inode| !held.contains_key(inode));
+    let outside = |pid: i32| !job.contains(&pid) && ![own, except].contains(&pid);
+    for process in table.iter().filter(|process| outside(process.pid)) {
+        if held.is_empty() {
+            break;
+        }
         for held_file in shm::held_by(process.pid).unwrap_or_default() {
-            held.remove(&held_file.inode);
+            if held.remove(&held_file.inode).is_some() {
+                used.insert(held_file.inode);
+            }
         }
     }
     let mut pipe = std::fs::File::from(pipe);
@@ -227,6 +263,9 @@ fn write_held(guard: i32, except: i32, pipe: OwnedFd) -> io::Result<()> {
         line.extend_from_slice(path.as_bytes());
         line.push(b'\n');
         pipe.write_all(&line)?;
+    }
+    for inode in used {
+        pipe.write_all(&[USED, format!("{inode}\n").as_bytes()].concat())?;
     }
     Ok(())
 }

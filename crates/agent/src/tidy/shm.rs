@@ -31,8 +31,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::runtime::SHARED_MEMORY;
 use super::search::{MAX_DOUBTFUL, has_own_name, is_probe, is_segment_of, names_of_others};
 
-/// New names for which no holder has been found yet. A job that makes more at a time (a DataLoader that makes and
-/// removes thousands) loses the oldest, which it has most likely removed itself.
+/// New names for which no holder has been found yet. Of a job that makes more at a time (a DataLoader that makes and
+/// removes thousands) the others are not looked at, unless their names are its own.
 const MAX_PENDING: usize = 1024;
 /// When the holders of a new name are looked up, after it appeared: at once, since its creator has it open, and again,
 /// since others may map it later and the first look may come before the `open` has returned.
@@ -139,7 +139,8 @@ impl SharedMemory {
                                 // What is on it is removed: another may have these names now. There may be no list.
                                 let _ = std::fs::remove_file(&list);
                                 let listed = std::mem::take(&mut watch.listed);
-                                watch = Watch { listed, ..Watch::begin(list.clone(), Arc::clone(&known)) };
+                                let noted = std::mem::take(&mut watch.noted);
+                                watch = Watch { listed, noted, ..Watch::begin(list.clone(), Arc::clone(&known)) };
                                 answer(Answer::Ready);
                             }
                             (watch.policy, watch.names) = (policy, Some(names));
@@ -211,7 +212,7 @@ fn worked() -> Duration {
 }
 
 /// The name in /dev/shm of a path: itself, or the directory that it is below.
-fn entry_of(path: &OsStr) -> Option<OsString> {
+pub(super) fn entry_of(path: &OsStr) -> Option<OsString> {
     let path = Path::new(path);
     path.ancestors()
         .find(|above| above.parent() == Some(Path::new(shm::DIRECTORY)))
@@ -335,7 +336,7 @@ impl Watch {
             let is_new = self.seen.get(path) != Some(file) && self.noted.get(path) != Some(file);
             // A rank of root may become another user.
             let is_possible = file.owner == self.user || self.user == 0;
-            if is_new && is_possible && self.pending.len() < MAX_PENDING {
+            if is_new && is_possible && (self.pending.len() < MAX_PENDING || self.is_named(path)) {
                 self.pending.insert(path.clone(), 0);
             }
         }
@@ -350,11 +351,13 @@ impl Watch {
             return;
         }
         let begun = worked();
-        self.scan();
-        if let Some(names) = self.names.as_mut().filter(|_| !self.pending.is_empty()) {
+        if let Some(names) =
+            self.names.as_mut().filter(|_| self.has_news || self.hint.is_none() || !self.pending.is_empty())
+        {
             let leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
             names.set_processes(leaders.iter().copied().collect());
         }
+        self.scan();
         // A name says it at once, whoever holds the file, and so does another name that the file has had.
         let known: HashSet<u64> = self.noted.values().map(|file| file.inode).collect();
         let is_known = |path: &OsString| self.seen.get(path).is_some_and(|file| known.contains(&file.inode));
@@ -513,11 +516,14 @@ impl Watch {
         // Somebody may have written to a file of that name after it was seen empty.
         noted.retain(|path, _| !is_probe(path) || shm::is_empty(path));
         let doubtful = self.in_doubt(&noted);
+        // What stays is the job's in the next attempt, too.
+        self.noted = noted.clone();
         let created = match self.policy {
             CleanShm::Job => shm::unlink_unused(noted),
             CleanShm::List => shm::unused(noted),
             CleanShm::No => Vec::new(),
         };
+        self.noted.retain(|path, file| shm::file_at(path) == Some(*file));
         let mut left = shm::unused(doubtful.clone());
         if !left.is_empty()
             && let Some(directory) = self.list.parent()
@@ -565,6 +571,6 @@ impl Watch {
         let is_unused_directory = |path: &OsString, file: &File| file.is_directory && !self.doubtful.contains(path);
         let files = shm::files().into_iter();
         let files = files.filter(|(path, file)| !is_others(path, file) && !is_unused_directory(path, file));
-        files.filter(|(path, file)| fate(traces(path, file)) == Fate::List).collect()
+        files.filter(|(path, file)| fate(traces(path, file)) != Fate::Ignore).collect()
     }
 }

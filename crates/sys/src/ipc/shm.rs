@@ -37,17 +37,16 @@ pub fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
-/// The files of this user that have appeared since a time. Where the kernel does not say when a file was made (tmpfs before Linux 5.18),
+/// What has appeared since a time, whoever owns it. Where the kernel does not say when a file was made (tmpfs before Linux 5.18),
 /// those that have changed since.
 pub fn appeared_since(since: SystemTime) -> HashMap<OsString, File> {
-    let user = rustix::process::geteuid().as_raw();
     let changed = |meta: &Metadata| {
         SystemTime::UNIX_EPOCH + Duration::new(meta.ctime().unsigned_abs(), meta.ctime_nsec().unsigned_abs() as u32)
     };
-    let is_new = |meta: &Metadata| !meta.is_dir() && meta.created().unwrap_or_else(|_| changed(meta)) >= since;
+    let is_new = |meta: &Metadata| meta.created().unwrap_or_else(|_| changed(meta)) >= since;
     let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
     let new = entries.filter_map(|entry| Some((entry.path().into_os_string(), entry.metadata().ok().filter(is_new)?)));
-    new.map(|(path, meta)| (path, file(&meta))).filter(|(_, file)| file.owner == user).collect()
+    new.map(|(path, meta)| (path, file(&meta))).collect()
 }
 
 /// What is at a path now.
