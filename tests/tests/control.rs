@@ -221,6 +221,16 @@ fn a_paused_job_is_said_to_be_paused_at_once_with_the_way_out() {
 }
 
 #[test]
+fn a_control_socket_that_was_removed_is_there_again_though_nothing_else_happens() {
+    let (running, job) = start(Tier::available()[0], &["--grace", "1s"], 1, "SIGTERM");
+    fs::remove_file(socket(&job)).expect("it is ours");
+    let answers = || (ask(&["status", &job]).status.code() == Some(0)).then_some(());
+    assert!(wait_until(Duration::from_secs(20), answers).is_some(), "nobody listens again");
+    assert_eq!(ask(&["stop", &job]).status.code(), Some(0));
+    running.finish(BOUND);
+}
+
+#[test]
 fn a_lost_agent_does_not_keep_status_from_its_answer() {
     let (running, job) = start(Tier::available()[0], &["--grace", "1s"], 2, "SIGTERM");
     processes::send(running.agent(), Signal::STOP);

@@ -39,6 +39,8 @@ pub(crate) struct MpiWatch {
     last: Option<Duration>,
     /// When ranks were first found to be alone.
     found: Option<Duration>,
+    /// When the others have had their time.
+    judge: Option<Duration>,
     pub(crate) sights: Sights,
 }
 
@@ -52,31 +54,45 @@ impl MpiWatch {
             next: (plan.spec.map.world_size() > 1).then_some(0),
             last: None,
             found: None,
+            judge: None,
             sights: Sights::default(),
         }
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {
+        let look = self.next_look()?;
+        Some(self.judge.map_or(look, |judge| judge.min(look)))
+    }
+
+    fn next_look(&self) -> Option<Duration> {
         let timed = self.began + look_at(self.next?, self.is_expected);
         Some(self.again.map_or(timed, |again| again.min(timed)))
     }
 
-    fn is_due(&mut self, now: Duration) -> bool {
-        let mut is_due = false;
-        while let Some(at) = self.deadline().filter(|at| *at <= now) {
-            match self.again {
-                Some(again) if again == at => self.again = None,
-                _ => self.next = self.next.map(|next| next + 1),
-            }
-            is_due = true;
+    /// The look that has become due: whether it is brief, at a few processes only.
+    fn due_look(&mut self, now: Duration) -> Option<bool> {
+        let mut due = None;
+        while let Some(at) = self.next_look().filter(|at| *at <= now) {
+            let is_brief = match self.again {
+                // At all that were seen: behind a shell these are no leaders.
+                Some(again) if again == at => {
+                    self.again = None;
+                    false
+                }
+                _ => {
+                    let number = self.next.unwrap_or_default();
+                    self.next = Some(number + 1);
+                    self.is_expected && (number < EARLY.len() || !number.is_multiple_of(BRIEF))
+                }
+            };
+            due = Some(due.unwrap_or(true) && is_brief);
         }
-        is_due
+        due
     }
 
-    /// Whether the look that has just become due is at a few processes only.
-    fn is_brief(&self) -> bool {
-        let number = self.next.unwrap_or_default().saturating_sub(1);
-        self.is_expected && (number < EARLY.len() || !number.is_multiple_of(BRIEF))
+    /// Whether the others have had their time, since ranks were found to be alone.
+    fn must_judge(&mut self, now: Duration) -> bool {
+        self.judge.take_if(|judge| *judge <= now).is_some()
     }
 }
 
@@ -96,14 +112,14 @@ fn look_at(number: usize, is_expected: bool) -> Duration {
 impl Front {
     /// Asks the agents which ranks have MPI libraries, when it is time, until one has connected. They answer if there are any.
     pub(crate) fn look_for_mpi(&mut self, now: Duration) {
-        if !self.mpi_watch.is_due(now) {
-            return;
+        if self.mpi_watch.must_judge(now) {
+            self.judge_alone(false);
         }
+        let Some(is_brief) = self.mpi_watch.due_look(now) else { return };
         if self.gang.ranks().iter().all(|record| record.pid.is_none()) {
             // The nodes are still awaited: the times count from the start of the ranks.
             (self.mpi_watch.began, self.mpi_watch.next) = (now, Some(0));
         } else {
-            let is_brief = self.mpi_watch.is_brief();
             self.ask_for_mpi(now, is_brief);
         }
     }
@@ -158,6 +174,7 @@ impl Front {
             false => has_ended || ranks == records.len(),
         };
         if !is_complete && now < since + OTHERS {
+            self.mpi_watch.judge = Some(since + OTHERS);
             return;
         }
         self.mpi_watch.next = None;
@@ -177,6 +194,32 @@ impl Front {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn watch(is_expected: bool) -> MpiWatch {
+        let began = Duration::ZERO;
+        let (next, sights) = (Some(0), Sights::default());
+        MpiWatch { began, is_expected, next, again: None, last: None, found: None, judge: None, sights }
+    }
+
+    #[test]
+    fn ranks_that_are_alone_are_judged_when_the_others_have_had_their_time_and_not_at_the_next_look() {
+        let at = Duration::from_secs;
+        let mut watch = watch(false);
+        while watch.due_look(at(21)).is_some() {}
+        assert_eq!(watch.deadline(), Some(at(32)));
+        watch.judge = Some(at(22));
+        assert_eq!((watch.deadline(), watch.must_judge(at(21))), (Some(at(22)), false));
+        assert_eq!((watch.must_judge(at(22)), watch.due_look(at(22)), watch.deadline()), (true, None, Some(at(32))));
+    }
+
+    #[test]
+    fn the_second_look_at_what_was_seen_is_at_all_processes() {
+        let mut watch = watch(true);
+        assert_eq!(watch.due_look(Duration::from_millis(4)), Some(true));
+        watch.again = Some(Duration::from_millis(6));
+        assert_eq!(watch.due_look(Duration::from_millis(6)), Some(false));
+        assert_eq!(watch.due_look(Duration::from_millis(8)), Some(true));
+    }
 
     #[test]
     fn looks_go_on_with_doubling_distance() {

@@ -80,11 +80,21 @@ impl Front {
         let waits = waits.into_iter().chain(alive.map(|node| node.watch_deadline()));
         let waits = waits.chain([self.muster.as_ref().and_then(Muster::deadline)]);
         let waits = waits.chain([self.enrolment.as_ref().and_then(Enrolment::deadline)]);
-        let waits = waits.chain([self.control.deadline(), self.states.deadline(), self.starter.deadline(now)]);
+        let waits = waits.chain([
+            self.control.deadline(),
+            self.control_look(),
+            self.states.deadline(),
+            self.starter.deadline(now),
+        ]);
         let deadlines =
             waits.chain([self.gang.deadline(), self.delivery.deadline(), self.hooks.deadline(), self.looks.deadline()]);
         let deadlines = deadlines.chain([self.mpi_watch.deadline()]);
         deadlines.flatten().min().map(|deadline| deadline.saturating_sub(now))
+    }
+
+    /// When to look whether the control socket is still there. At the end the agents remove it with its directory.
+    fn control_look(&self) -> Option<Duration> {
+        (self.control.listens() && !self.is_over()).then_some(self.next_control_look)
     }
 
     /// A source is ready: reads it.
@@ -348,8 +358,7 @@ impl Front {
         self.print_withheld_notes(Some(now));
         self.delivery.tick(now, quiet);
         self.control.tick(now);
-        // At the end the agents remove it with its directory.
-        if now >= self.next_control_look && !self.is_over() {
+        if self.control_look().is_some_and(|at| at <= now) {
             self.next_control_look = now + CONTROL_STEP;
             self.restore_control();
         }

@@ -127,7 +127,11 @@ impl Enrolment {
             return self.roster.is_of(node, &claimed.key).then_some(News::Ended { node, code, lapse, memory });
         }
         if let (Purpose::Alive, Some(node)) = (&claimed.purpose, claimed.was) {
-            return Some(News::Asks { node, peer: id });
+            let is_ours = self.roster.is_of(node, &claimed.key);
+            if !is_ours {
+                self.answer(id, false);
+            }
+            return is_ours.then_some(News::Asks { node, peer: id });
         }
         if let Some(why) = self.closed {
             self.listener.refuse(id, why);

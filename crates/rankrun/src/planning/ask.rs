@@ -15,6 +15,8 @@ use serde::de::DeserializeOwned;
 /// How long a file system may take to answer where the job cannot begin without the answer. Failing over to another server takes some
 /// seconds, and so does an automounter.
 pub(crate) const BOUND: Duration = Duration::from_secs(10);
+/// The shortest time after which a file system is said not to answer.
+pub(crate) const LEAST: Duration = Duration::from_secs(1);
 
 /// How long a file system may take to answer where the answer only improves a message, or is needed much later.
 const SOON: Duration = Duration::from_millis(500);

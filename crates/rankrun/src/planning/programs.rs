@@ -32,8 +32,9 @@ pub(crate) fn look_at(
     here: Option<NodeRank>,
     settings: &Settings,
 ) -> Result<Vec<Option<String>>, Problem> {
-    // Whoever gives the job less time does not want to wait longer for its begin.
-    let bound = settings.timeout.map_or(ask::BOUND, |timeout| timeout.min(ask::BOUND));
+    // Whoever gives the job less time does not want to wait longer for its begin. In less than a second a healthy file system may not
+    // have answered.
+    let bound = settings.timeout.map_or(ask::BOUND, |timeout| timeout.clamp(ask::LEAST, ask::BOUND));
     let look = |at: &mut At<'_>| check_programs(spec, here, &settings.apps, at).map(|()| mpi_libraries(spec, at));
     ask::ask(bound, look).unwrap_or_else(|silent| {
         let problem = Problem::usage(format!("cannot look up the program: {silent}")).code(ExitCode::NOT_EXECUTABLE);

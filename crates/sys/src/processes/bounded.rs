@@ -22,7 +22,7 @@ const STARVED: Duration = Duration::from_secs(5);
 /// How often to look whether a call that takes long is stuck.
 const STEP: Duration = Duration::from_millis(20);
 
-/// How long a call is waited for whose thread waits for nothing but a CPU.
+/// How much longer a call is waited for whose thread waits for nothing but a CPU.
 const BUSY_BOUND: Duration = Duration::from_secs(1);
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -93,7 +93,7 @@ impl Bounded {
     /// The result of a call, if it returns within `bound`, or a little later because its thread lacks a CPU. Where no thread can be
     /// started, the call is made here.
     pub fn call<T: Send + 'static>(&mut self, bound: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        self.run(bound, BUSY_BOUND, Thread::waits, work)
+        self.run(bound, bound + BUSY_BOUND, Thread::waits, work)
     }
 
     /// The same. After `bound` it is waited for up to `most` unless it is stuck.

@@ -27,6 +27,21 @@ fn whoever_makes_the_store_hold_too_much_is_closed_and_what_is_there_stays_in_us
 }
 
 #[test]
+fn those_that_add_little_are_served_though_another_has_filled_the_store() {
+    let mut world = with_most(1 << 20, &[A, B]);
+    for key in 0..200u32 {
+        world.feed(A, &with(SET, &[&key.to_le_bytes(), &[7; 10_000]]));
+    }
+    assert_eq!(world.closed.get(&A), Some(&Violation::Full));
+    world.feed(B, &with(SET, &[b"tiny", b"1"]));
+    assert_eq!(world.ask(B, &with(GET, &[b"tiny"])).len(), 9);
+    assert_eq!(world.closed.get(&B), None);
+    // Its own part.
+    world.feed(B, &with(SET, &[b"more", &[7; 1100]]));
+    assert_eq!(world.closed.get(&B), Some(&Violation::Full));
+}
+
+#[test]
 fn requests_that_are_never_finished_count_together_until_their_clients_are_gone() {
     let clients: Vec<ConnId> = (0..20).map(ConnId).collect();
     let mut world = with_most(1 << 20, &clients);

@@ -18,6 +18,10 @@ const FIRST_ROOM: usize = 4 << 10;
 pub(super) const COPIED: usize = 4 << 10;
 /// Requests, and keys of a request, that are served to a client before the others have their turn: less than a millisecond.
 const TURN: usize = 1 << 10;
+/// A client that has added this part (1 / n) of what the store may hold, or less, may still add when it is full.
+const MODEST: usize = 1 << 10;
+/// Such clients together may add this part.
+const RESERVE: usize = 1 << 6;
 
 const WAIT_CANCELED: &[u8] = &[1];
 
@@ -52,6 +56,8 @@ pub(super) struct Conn {
     backlog: Vec<u8>,
     /// What its requests take, as it is counted.
     counted: usize,
+    /// What it has made the store hold more, in all.
+    added: usize,
     /// The queue of which it was told that there is something in it, and from which it has not taken it yet.
     called: Option<Box<[u8]>>,
 }
@@ -192,8 +198,14 @@ impl Server {
             conn.backlog = bytes.to_vec();
         }
         self.count(id);
-        let held = self.held_in_all();
-        if held > self.most && held > before {
+        let added = self.held_in_all().saturating_sub(before);
+        let has_added = self.conns.get_mut(&id).map_or(0, |conn| {
+            conn.added = conn.added.saturating_add(added);
+            conn.added
+        });
+        // What one client has filled is no reason to end those that add little: they have a reserve.
+        let most = if has_added <= self.most / MODEST { self.most + self.most / RESERVE } else { self.most };
+        if self.held_in_all() > most && added > 0 {
             // Whoever adds nothing is served on: it may be about to delete.
             served = served.and(Err(Violation::Full));
         }

@@ -139,6 +139,11 @@ impl Control {
         directory.map_or(Ok(()), |directory| self.listen(&directory))
     }
 
+    /// Whether there is a socket, though a process may have removed it.
+    pub(crate) fn listens(&self) -> bool {
+        self.listener.is_some()
+    }
+
     /// When [`Control::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let idle = self.clients.values().filter(|client| client.awaits == Awaits::Nothing);
