@@ -86,7 +86,7 @@ def launch(
         MainProcessError: SIGINT or SIGTERM to this process ended the job.
         LaunchError: the job could not be started, or failed as a whole.
         pickle.PicklingError: `func` or `args` cannot be sent to the ranks; nothing was started.
-        ValueError: `nprocs` is less than 1, or both `on_failure` and the option `--on-failure` are given.
+        ValueError: `nprocs` is less than 1, `master_port` is no port, or both `on_failure` and the option `--on-failure` are given.
         TypeError: an argument is of the wrong kind, such as a `nprocs` that is a string.
         RuntimeError: a rank that imports the main module has called this: the `__main__` guard is missing.
         FileNotFoundError: the command `rankrun` is missing.
@@ -94,6 +94,12 @@ def launch(
     _refuse_import_by_rank()
     nprocs = _count(nprocs)
     _check_kinds(env, grace, options)
+    if not callable(func):
+        raise TypeError(f"func is {func!r}, and must be a function")
+    if hosts is not None and not isinstance(hosts, str) and not _is_words(hosts):
+        raise TypeError(f"hosts is {hosts!r}, and must be a string or a list of strings")
+    if master_port is not None and not 1 <= int(master_port) <= 65535:
+        raise ValueError(f"master_port is {master_port!r}, and must be from 1 to 65535")
     if on_failure is not None:
         if not callable(on_failure):
             raise TypeError(f"on_failure is {on_failure!r}, and must be a function; a command is options=['--on-failure', ...]")
@@ -212,8 +218,12 @@ def _check_kinds(env: Optional[Mapping[str, str]], grace: Optional[float], optio
     if grace is not None and (isinstance(grace, str) or not grace >= 0):
         raise (TypeError if isinstance(grace, str) else ValueError)(f"grace is {grace!r}, and must be a number of seconds")
     # A string is a sequence of its letters.
-    if isinstance(options, str) or not all(isinstance(option, str) for option in options):
+    if isinstance(options, str) or not _is_words(options):
         raise TypeError(f"options is {options!r}, and must be a list of strings, one for each word")
+
+
+def _is_words(words: object) -> bool:
+    return isinstance(words, (list, tuple)) and all(isinstance(word, str) for word in words)
 
 
 def _interpreter() -> List[str]:

@@ -160,8 +160,13 @@ fn a_signal_ends_the_wait_for_the_next_attempt() {
             processes::send(job.front(), signal);
             let ended = job.finish(BOUND);
             let text = ended.stderr_text();
-            assert_eq!(ended.code, Some(3), "{text}");
-            let name = if signal == Signal::INT { "SIGINT" } else { "SIGTERM" };
+            let (name, code, by) = match signal == Signal::INT {
+                true => ("SIGINT", None, Some(2)),
+                false => ("SIGTERM", Some(3), None),
+            };
+            assert_eq!((ended.code, ended.signal), (code, by), "{text}");
+            // The report is that of attempt 1.
+            assert!(text.contains("  before    attempt 0: ") && !text.contains("attempts 0-1"), "{text}");
             assert!(text.contains(&format!("ended by {name} before the next attempt began")), "{text}");
             fs::remove_dir_all(directory).expect("it is ours");
         }

@@ -10,6 +10,8 @@ use crate::status::WorkerStatus;
 /// The signals of a crash: SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS.
 const CRASHES: [i32; 7] = [4, 5, 6, 7, 8, 11, 31];
 
+const SIGQUIT: i32 = 3;
+
 /// The debuggers that a command may begin with.
 const DEBUGGERS: [&str; 5] = ["gdb", "lldb", "rr", "valgrind", "cuda-gdb"];
 
@@ -23,6 +25,12 @@ pub fn advice(report: &Report, commands: usize) -> Vec<String> {
         {
             lines.extend(look_at_core(culprit));
             lines.extend(debug(culprit, report.world_size, commands));
+        }
+        if matches!(status, Some(WorkerStatus::Signaled { signal: SIGQUIT, .. })) {
+            lines.push("a rank that has the terminal gets ^\\ itself; \"rankrun stacks\" in another terminal shows where it is".to_owned());
+        }
+        if culprit.exception.as_ref().is_some_and(|exception| exception.kind.ends_with("BdbQuit")) {
+            lines.push(format!("--tty {} gives the rank the terminal for its debugger", culprit.rank));
         }
     }
     for hookless in &report.hookless {

@@ -117,6 +117,8 @@ pub(crate) struct Attempts {
     is_stdin_gone: bool,
     /// Why no other follows, if the policy would have allowed one.
     given_up: Option<String>,
+    /// It was ^C that ended the wait for the next.
+    is_interrupted: bool,
 }
 
 impl Attempts {
@@ -131,6 +133,7 @@ impl Attempts {
             is_to_requeue: false,
             is_stdin_gone: spec.io.stdin != StdinTarget::None && is_stream(rustix::stdio::stdin()),
             given_up: None,
+            is_interrupted: false,
         }
     }
 
@@ -206,6 +209,11 @@ impl Attempts {
         self.given_up.as_deref()
     }
 
+    /// Whether ^C has ended the wait for the next attempt.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.is_interrupted
+    }
+
     /// A rank has a successor: what it was is told in the report.
     pub(crate) fn keep(&mut self, past: AttemptReport) {
         self.past.push(past);
@@ -277,6 +285,7 @@ impl Front {
         // Where the report names a failure, it says too why there is no other attempt.
         if verdict.culprit.is_some() && decision == Decision::Done && self.attempts.given_up.is_none() {
             self.attempts.given_up = self.forbids_attempt().map(before_the_next);
+            self.keep_interrupt();
         }
         match self.ask(&report, &decision) {
             Some(asked) => self.attempts.present.phase = Phase::Asking { since: now, asked, report },
@@ -409,10 +418,16 @@ impl Front {
                 Phase::Opening => self.no_rank_begins(),
                 _ => self.attempts.given_up = Some(before_the_next(why)),
             }
+            self.keep_interrupt();
             self.end_agents();
         } else if is_clear && until.is_some_and(|until| until <= now) && !self.delivery.is_logging() {
             self.begin_attempt(now);
         }
+    }
+
+    /// No attempt follows: notes whether ^C is the reason.
+    pub(crate) fn keep_interrupt(&mut self) {
+        self.attempts.is_interrupted = self.gang.ended_by() == Some(Outside::Signal(rankrun_sys::signal::SIGINT));
     }
 
     /// On a node that was lost, processes of the last attempt are left: no other begins.

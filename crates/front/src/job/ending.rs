@@ -11,9 +11,9 @@ use rankrun_core::fence::Fate;
 use rankrun_core::foreign_codes::Codes;
 use rankrun_core::gang::{self, Outside};
 use rankrun_core::hosts::fold;
-use rankrun_core::job::CleanShm;
+use rankrun_core::job::{CleanShm, RestartScope};
 use rankrun_core::printable::printable_lines;
-use rankrun_core::report::{Left, OutputFate, Report};
+use rankrun_core::report::{AttemptReport, Left, OutputFate, Report};
 use rankrun_core::text::{Look, lines_below, render};
 use rankrun_core::torchrun_summary;
 use rankrun_core::verdict::{Origin, Verdict, verdict};
@@ -107,6 +107,7 @@ impl Front {
         let verdict = verdict(&self.gang);
         end.core = verdict.culprit.as_ref().and_then(|culprit| self.find_core(culprit.rank));
         let report = self.report(&verdict, &end);
+        let is_interrupted = self.attempts.is_interrupted();
         self.show_notices();
         end.is_quoted_above = self.is_quoted_above(&report);
         let is_printed = report::is_worth_telling(&report, &self.gang);
@@ -166,6 +167,8 @@ impl Front {
             }
             Some(Outside::Signal(number)) if report.exit_code == ExitCode::signal(number) => Some(number),
             Some(Outside::OutputGone) if report.exit_code == ExitCode::signal(signal::SIGPIPE) => Some(signal::SIGPIPE),
+            // A loop around rankrun ends, too.
+            _ if is_interrupted => Some(signal::SIGINT),
             Some(_) | None => None,
         };
         Outcome { code: report.exit_code, raise }
@@ -248,10 +251,18 @@ impl Front {
             stacks: self.looks.table().filter(|_| self.gang.outside().is_some()).cloned(),
             core: None,
             is_quoted_above: false,
-            attempts: self.attempts.past().kept().to_vec(),
+            attempts: self.attempts_before(),
             attempts_left_out: self.attempts.past().left_out(),
             given_up: self.attempts.given_up().map(str::to_owned),
         }
+    }
+
+    /// The attempts before the one that the report describes. While the next is awaited, that is the last one.
+    fn attempts_before(&self) -> Vec<AttemptReport> {
+        let spec = &self.plan.spec;
+        let is_described =
+            |past: &AttemptReport| spec.restart.scope == RestartScope::Gang && past.attempt == spec.attempt.0;
+        self.attempts.past().kept().iter().filter(|past| !is_described(past)).cloned().collect()
     }
 
     /// Whether the lines that the report would quote were just printed above it.

@@ -201,6 +201,7 @@ impl Front {
         if let Some(why) = self.forbids_attempt() {
             let noun = if waiting.len() == 1 { "rank" } else { "ranks" };
             self.attempts.give_up(format!("{noun} {}: {}", RankSet::of(waiting), before_the_next(why)));
+            self.keep_interrupt();
         }
     }
 

@@ -278,6 +278,10 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         let text = "--tag and --timestamps do not apply to the files of --stdout-file and --stderr-file";
         settings.warnings.push(text.to_owned());
     }
+    if settings.output == Some(Output::Raw) && (settings.tag.is_some() || settings.timestamps) {
+        let text = "--output raw writes the bytes as they come: --tag, -l and --timestamps do nothing";
+        settings.warnings.push(text.to_owned());
+    }
     // After all values: one of them may be the command, by an option without its value.
     match settings.apps.iter().zip(segments).find(|(app, _)| app.command.is_empty()) {
         Some((_, segment)) => Err(no_command(segment.last.as_ref())),

@@ -12,7 +12,7 @@ use rankrun_sys::reason;
 use crate::ask;
 use crate::message::Problem;
 use crate::plan::Surroundings;
-use crate::settings::{AppSettings, Given, Settings};
+use crate::settings::{AppSettings, Given, Nproc, Settings};
 use crate::words::quote_all;
 use crate::{mpiexec, program, torchrun};
 
@@ -120,9 +120,10 @@ pub(crate) fn warnings(plan: &Plan, settings: &Settings, around: &Surroundings) 
     general.chain(file).chain(no_scheduler.then(|| named("on-giveup", requeue.to_owned()))).collect()
 }
 
-/// Launchers that are the program of a job whose number of ranks nobody has given: they are hardly meant to be a rank.
+/// Launchers that are the program of a rank, though nobody has asked for one of them alone, or for one on each node: they are hardly meant
+/// to be a rank.
 fn launchers(settings: &Settings) -> Vec<String> {
-    let is_counted = |app: &AppSettings| app.nproc.is_some() || settings.hosts.per_node.is_some();
+    let is_counted = |app: &AppSettings| app.nproc == Some(Nproc::Count(1)) || settings.hosts.per_node.is_some();
     let warned = settings.apps.iter().filter(|app| !is_counted(app)).filter_map(|app| {
         let [program, words @ ..] = &app.command[..] else { return None };
         let name = Path::new(program).file_name()?.to_str()?;
@@ -134,7 +135,8 @@ fn launchers(settings: &Settings) -> Vec<String> {
             }
             false => format!("to replace it, write \"rankrun -n N PROGRAM\" without {name}"),
         };
-        let is_one = has_dialect || is_launcher(name);
+        let is_nested = app.nproc.is_some() && name == "rankrun";
+        let is_one = has_dialect || is_launcher(name) && !is_nested;
         let text = || format!("{name} runs as the program of a rank, and starts processes of its own: {instead}; -n 1 is for a launcher that is meant to be a rank");
         is_one.then(text)
     });
@@ -232,6 +234,7 @@ mod tests {
             "--timeout 9 mpirun_rsh -np 2 ./a",
             "-v mpiexec.gforker ./a",
             "-v srun ./a",
+            "-n 2 mpirun ./a",
         ] {
             assert!(!noted(line).is_empty(), "{line}");
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rankrun_core::ExitCode;
@@ -263,7 +263,10 @@ fn interpreter(file: &Path) -> Option<OsString> {
     let length = crate::file::open(file).ok()?.read(&mut start).ok()?;
     let line = start[..length].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let word = line.split(|byte| *byte == b' ' || *byte == b'\t').find(|word| !word.is_empty())?;
-    Some(OsStr::from_bytes(word).to_owned())
+    // The name that env looks for has the line's end, too, and is not there.
+    let is_of_env = word.ends_with(b"/env") && line.ends_with(b"\r");
+    let word = if is_of_env { [word, b"\r"].concat() } else { word.to_owned() };
+    Some(OsString::from_vec(word))
 }
 
 /// The usual interpreter of a script, by its name.
@@ -314,6 +317,7 @@ mod tests {
         write("run.sh", "#!/bin/sh\n", 0o755);
         write("data", "\n", 0o644);
         write("crlf", "#!/bin/sh\r\n", 0o755);
+        write("crlf-env", "#!/usr/bin/env python3\r\n", 0o755);
         write("heat/build.sh", "#!/bin/sh\n", 0o755);
         write("heat/heat", "#!/bin/sh\n", 0o755);
         write("old/sig_rankrun", "#!/bin/sh\n", 0o755);
@@ -488,6 +492,11 @@ mod tests {
         insta::assert_snapshot!(resolved("./crlf"), @r#"
         error: cannot run "./crlf": its first line has a Windows line end (CR LF)
         hint: remove it with "sed -i 's/\r$//' ./crlf"
+        exit 126
+        "#);
+        insta::assert_snapshot!(resolved("./crlf-env"), @r#"
+        error: cannot run "./crlf-env": its first line has a Windows line end (CR LF)
+        hint: remove it with "sed -i 's/\r$//' ./crlf-env"
         exit 126
         "#);
         insta::assert_snapshot!(resolved("./elsewhere"), @r#"
