@@ -118,7 +118,7 @@ pub(crate) struct Attempts {
     /// Why no other follows, if the policy would have allowed one.
     given_up: Option<String>,
     /// It was ^C that ended the wait for the next.
-    is_interrupted: bool,
+    pub(super) is_interrupted: bool,
 }
 
 impl Attempts {
@@ -207,11 +207,6 @@ impl Attempts {
     /// Why no other attempt follows, if one was allowed in principle.
     pub(crate) fn given_up(&self) -> Option<&str> {
         self.given_up.as_deref()
-    }
-
-    /// Whether ^C has ended the wait for the next attempt.
-    pub(crate) fn is_interrupted(&self) -> bool {
-        self.is_interrupted
     }
 
     /// A rank has a successor: what it was is told in the report.

@@ -107,7 +107,7 @@ impl Front {
         let verdict = verdict(&self.gang);
         end.core = verdict.culprit.as_ref().and_then(|culprit| self.find_core(culprit.rank));
         let report = self.report(&verdict, &end);
-        let is_interrupted = self.attempts.is_interrupted();
+        let is_interrupted = self.attempts.is_interrupted;
         self.show_notices();
         end.is_quoted_above = self.is_quoted_above(&report);
         let is_printed = report::is_worth_telling(&report, &self.gang);

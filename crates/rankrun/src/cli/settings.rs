@@ -215,7 +215,7 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
     };
     let file = |key| sources.path(key)?.map(|given| template(&given, &given.text)).transpose();
     let files = |key| sources.path(key)?.map(|given| files(&given)).transpose();
-    let settings = Settings {
+    let mut settings = Settings {
         apps,
         hosts: hosts::read(&sources, &mut warnings)?,
         gpus_per_rank: sources.get("gpus-per-rank", read_gpus)?.flatten(),
@@ -269,16 +269,13 @@ pub(crate) fn resolve(segments: &[Segment], env: &[(OsString, OsString)]) -> Res
         given,
         warnings,
     };
-    let mut settings = settings;
     settings.warnings.extend(restarting::warning(&settings.restart, &settings.given));
-    if settings.files.iter().any(Option::is_some)
-        && settings.tees.iter().all(Option::is_none)
-        && (settings.tag.is_some() || settings.timestamps)
-    {
+    let is_marked = settings.tag.is_some() || settings.timestamps;
+    if is_marked && settings.files.iter().any(Option::is_some) && settings.tees.iter().all(Option::is_none) {
         let text = "--tag and --timestamps do not apply to the files of --stdout-file and --stderr-file";
         settings.warnings.push(text.to_owned());
     }
-    if settings.output == Some(Output::Raw) && (settings.tag.is_some() || settings.timestamps) {
+    if is_marked && settings.output == Some(Output::Raw) {
         let text = "--output raw writes the bytes as they come: --tag, -l and --timestamps do nothing";
         settings.warnings.push(text.to_owned());
     }
