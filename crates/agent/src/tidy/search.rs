@@ -44,7 +44,7 @@ pub struct Search {
     pub names: Names,
     /// What the job's processes were seen to hold for writing, besides what the agent has noted.
     pub held: HashMap<OsString, shm::File>,
-    /// What else they were seen to use, by inode: read only, or of another user, or a directory with a file of theirs.
+    /// What else they were seen to use, by inode: it may be of another user, or a directory with a file of theirs.
     pub used: HashSet<u64>,
 }
 
@@ -83,7 +83,8 @@ impl Search {
             let was_written =
                 [noted, &self.held].iter().any(|known| file.is_some() && known.get(&path).copied() == file);
             let is_named = has_own_name(&self.names, &path);
-            let was_held_outside = file.is_some_and(|file| self.used.contains(&file.inode));
+            // What is not of this user, or a directory, is never removed.
+            let was_held_outside = file.as_ref().is_some_and(|file| !is_own_file(file));
             let traces = Traces { is_of_user: true, is_new: true, was_written, was_held_outside, is_named };
             match (fate(traces), self.clean_shm) {
                 (_, CleanShm::No) | (Fate::Ignore, _) => {}
@@ -252,9 +253,7 @@ fn write_held(guard: i32, except: i32, pipe: OwnedFd) -> io::Result<()> {
             break;
         }
         for held_file in shm::held_by(process.pid).unwrap_or_default() {
-            if held.remove(&held_file.inode).is_some() {
-                used.insert(held_file.inode);
-            }
+            held.remove(&held_file.inode);
         }
     }
     let mut pipe = std::fs::File::from(pipe);

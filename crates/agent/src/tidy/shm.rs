@@ -261,6 +261,8 @@ struct Watch {
     no_check_before: Instant,
     /// Names that no look has found with a process of the job. The same check looks for their holders.
     unclaimed: HashSet<OsString>,
+    /// The job's processes when they were about to be signalled. One that is killed in `MPI_Init` leaves a segment with its number.
+    signalled: Vec<Pid>,
     /// Files that only a process outside the job was seen to hold for writing: they are not the job's.
     foreign: HashMap<OsString, File>,
 }
@@ -294,6 +296,7 @@ impl Watch {
             unchecked: HashSet::new(),
             no_check_before: now,
             unclaimed: HashSet::new(),
+            signalled: Vec::new(),
             foreign: HashMap::new(),
         };
         watch.next_look = watch.hint.is_none().then_some(now + UNHINTED);
@@ -355,7 +358,7 @@ impl Watch {
             self.names.as_mut().filter(|_| self.has_news || self.hint.is_none() || !self.pending.is_empty())
         {
             let leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
-            names.set_processes(leaders.iter().copied().collect());
+            names.set_processes(leaders.iter().chain(&self.signalled).copied().collect());
         }
         self.scan();
         // A name says it at once, whoever holds the file, and so does another name that the file has had.
@@ -369,8 +372,11 @@ impl Watch {
         let looked = worked();
         let is_open = |(path, looks): (&OsString, &usize)| *looks > 0 && !created.contains(path);
         let is_wanted = Instant::now() >= self.no_walk_before && self.pending.iter().any(is_open);
-        if is_wanted || (thorough && !self.pending.is_empty()) {
+        if is_wanted || thorough {
             let below: Vec<i32> = Snapshot::take().below(self.agent).iter().map(|process| process.pid).collect();
+            if thorough {
+                self.signalled = below.iter().map(|pid| Pid(*pid)).take(MAX_LEADERS).collect();
+            }
             created.extend(self.held_for_writing(below));
             self.no_walk_before = Instant::now() + (worked() - looked) * DUTY;
         }
@@ -399,6 +405,9 @@ impl Watch {
     /// belongs to another user, and a directory in which it has a file.
     fn held_for_writing(&mut self, pids: Vec<i32>) -> HashSet<OsString> {
         let mut created = HashSet::new();
+        if self.pending.is_empty() {
+            return created;
+        }
         let names = self.names_by_inode(self.pending.keys());
         for held in pids.into_iter().filter_map(shm::held_by).flatten() {
             let itself = names.get(&held.inode).cloned();
@@ -516,8 +525,8 @@ impl Watch {
         // Somebody may have written to a file of that name after it was seen empty.
         noted.retain(|path, _| !is_probe(path) || shm::is_empty(path));
         let doubtful = self.in_doubt(&noted);
-        // What stays is the job's in the next attempt, too.
-        self.noted = noted.clone();
+        // What is only listed is the job's in the next attempt, too. What somebody else still holds is theirs from now on.
+        self.noted = if self.policy == CleanShm::List { noted.clone() } else { HashMap::new() };
         let created = match self.policy {
             CleanShm::Job => shm::unlink_unused(noted),
             CleanShm::List => shm::unused(noted),

@@ -27,8 +27,10 @@ pub(crate) fn weigh(gang: &Gang, findings: &mut [Finding]) {
     }
     for finding in findings.iter_mut().filter(|finding| finding.weight < Weight::Victim) {
         let origin = Origin::of(finding);
+        // Of an abort that only its words tell, the end of its rank is known alone, which our signal may have made much later.
+        let may_follow = |abort: &Origin| origin.may_follow(abort) || !origin.is_reported && !abort.is_reported;
         let is_taken = is_silent_in_mpi(gang, finding)
-            && aborts.iter().any(|abort| origin.may_follow(&Origin::of(abort)) && has_code_of(gang, finding, abort));
+            && aborts.iter().any(|abort| may_follow(&Origin::of(abort)) && has_code_of(gang, finding, abort));
         if is_taken || texts.are_repeated_by(finding) {
             finding.weight = Weight::Victim;
         }

@@ -222,7 +222,7 @@ fn last_of_own(lines: &[String]) -> Option<&String> {
 /// `Usage: solver FILE`, `Try 'ls --help' for more information.`
 fn is_of_usage(line: &str) -> bool {
     let line = line.trim_start().to_ascii_lowercase();
-    line.starts_with("usage: ") || line.starts_with("try ") && line.contains("help")
+    line.starts_with("usage: ") || line.starts_with("try ") && line.contains("--help")
 }
 
 /// A bar (`40%|####  |`), and the closing lines of dd.
@@ -230,7 +230,10 @@ fn is_of_progress(line: &str) -> bool {
     let is_count = |end: &str| {
         line.strip_suffix(end).is_some_and(|count| count.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'+')))
     };
-    line.contains("%|") || line.contains(" copied, ") || is_count(" records in") || is_count(" records out")
+    line.contains("%|")
+        || line.contains(" copied, ") && line.ends_with("B/s")
+        || is_count(" records in")
+        || is_count(" records out")
 }
 
 /// The lines without the last ones of GNU make, which only tell that a command failed: `make: *** [Makefile:3: a] Error 3`.

@@ -499,6 +499,8 @@ fn who_exits_with_the_code_of_an_mpi_abort_was_taken_along() {
     assert_eq!(fates, [Fate::Victim, Fate::Culprit, Fate::Victim]);
     let (_, fates) = job(exit(0, 8), 3);
     assert_eq!(fates[2], Fate::FailedToo, "its code is another");
+    let late = [(1, inited(1)), (1, inited(2)), (12, exit(2, 8)), (900, killed(1, 15)), (901, by_banner())];
+    assert_eq!(conclude(late.into()).1[2], Fate::Victim, "its library ends it long before our signal ends the other");
     let reported = |code| Event::Mpi { rank: Rank(1), event: MpiEvent::Aborted { code, message: None } };
     let (culprit, fates) = job(reported(8), 8);
     assert_eq!((culprit.map(|(rank, ..)| rank), fates[2]), (Some(1), Fate::Victim));

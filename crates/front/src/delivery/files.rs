@@ -254,9 +254,14 @@ impl Files {
         label.and_then(|label| path_of(label, self.logs.as_ref(), &self.moved)).unwrap_or_else(|| lane.last.clone())
     }
 
+    /// Whether the process that writes there has ended.
+    pub(crate) fn has_ended(&self, destination: Destination) -> bool {
+        self.lanes.get(&destination).is_some_and(|lane| lane.helper.has_failed())
+    }
+
     /// Why a destination has not answered for so long.
     pub(crate) fn why(&self, destination: Destination, bound: Duration) -> String {
-        match self.lanes.get(&destination).is_some_and(|lane| lane.helper.has_failed()) {
+        match self.has_ended(destination) {
             true => "the process that writes there has ended".to_owned(),
             false => format!("no answer from its file system for {} s", bound.as_secs_f64()),
         }

@@ -199,7 +199,10 @@ fn open_files(plan: &mut Plan, files: &mut Files, waker: &Waker, signals: &Signa
         if rest.is_zero() || is_stuck {
             let why = |bound| files.why(*destination, bound);
             let text = if is_stuck { why(SILENCE_BOUND) } else { format!("{} (--drain)", why(plan.drain)) };
-            return Err(refused(what, io::Error::new(io::ErrorKind::TimedOut, text)));
+            let problem = refused(what, io::Error::new(io::ErrorKind::TimedOut, text));
+            // Nothing is wrong with what the user asked for.
+            let code = if files.has_ended(*destination) { ExitCode::INTERNAL } else { problem.code };
+            return Err(StartError { code, ..problem });
         }
         let rest = rest.min(SILENCE_BOUND.saturating_sub(begun.elapsed()).max(STUCK_STEP));
         let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
