@@ -13,7 +13,7 @@ use rankrun_sys::wait::{self, Look};
 use rankrun_wire::Memory;
 use rustix::event::{PollFd, Timespec, poll};
 
-use super::search::{MAX_DOUBTFUL, is_segment_of, names_of_others};
+use super::search::{MAX_DOUBTFUL, is_segment_of, leave_to_others, names_of_others};
 use super::{Places, Search};
 
 /// How long killed processes may take to end before they count as left behind.
@@ -164,6 +164,7 @@ impl Remains {
             // Another of the user's jobs is beside this one, and has made a segment that nobody held just then.
             let others: Vec<_> = self.places.in_bases().flat_map(|directory| names_of_others(&directory)).collect();
             memory.doubtful.retain(|path| !is_segment_of(&others, path));
+            leave_to_others(&mut memory.doubtful, &rankrun_sys::shm::files());
             memory.name_doubtful(MAX_DOUBTFUL);
         }
         if self.cgroup.as_ref().is_none_or(GuardedCgroup::remove) {

@@ -32,6 +32,10 @@ const HOLDERS_BOUND: Duration = Duration::from_millis(250);
 /// Bytes of notes about them.
 const HOLDERS_NOTES: usize = 32 * 1024;
 
+/// How long files of which nobody knows whose they are may take to be removed by another job, and how often to look.
+const OTHERS_BOUND: Duration = Duration::from_millis(500);
+const OTHERS_STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
 /// How long to find out which files nobody holds any more.
 const UNUSED_BOUND: Duration = Duration::from_secs(5);
 
@@ -147,6 +151,18 @@ pub(super) fn names_of_others(directory: &Path) -> Vec<Names> {
 pub(super) fn is_segment_of(jobs: &[Names], path: &OsStr) -> bool {
     let name = Path::new(path).file_name().and_then(OsStr::to_str);
     name.is_some_and(|name| !segments::is_probe(name) && jobs.iter().any(|names| names.have(name)))
+}
+
+/// Takes those out that are soon gone: another job of this user may have ended at the same time, and removes its own. `files`: what was
+/// at these paths.
+pub(super) fn leave_to_others(left: &mut Vec<OsString>, files: &HashMap<OsString, shm::File>) {
+    let until = Instant::now() + OTHERS_BOUND;
+    while !left.is_empty() && Instant::now() < until {
+        // An interrupted pause is only shorter.
+        let _ = poll(&mut [], Some(&OTHERS_STEP));
+        let now = shm::files();
+        left.retain(|path| now.get(path) == files.get(path));
+    }
 }
 
 /// The files of /dev/shm that processes below this one hold: read by a child, since the reader of a

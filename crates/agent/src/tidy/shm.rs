@@ -29,7 +29,7 @@ use rankrun_wire::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::runtime::SHARED_MEMORY;
-use super::search::{MAX_DOUBTFUL, has_own_name, is_probe, is_segment_of, names_of_others};
+use super::search::{MAX_DOUBTFUL, has_own_name, is_probe, is_segment_of, leave_to_others, names_of_others};
 
 /// New names for which no holder has been found yet. Of a job that makes more at a time (a DataLoader that makes and
 /// removes thousands) the others are not looked at, unless their names are its own.
@@ -52,9 +52,6 @@ const DUTY: u32 = 10;
 const UNHINTED: Duration = Duration::from_secs(1);
 /// Requests that may wait for the thread. One pending look is enough, and the end is requested once.
 const REQUESTS: usize = 4;
-/// How long files of which nobody knows whose they are may take to be removed by another job, and how often to look.
-const OTHERS_BOUND: Duration = Duration::from_millis(500);
-const OTHERS_STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// How long the end of the job waits for the last look.
 pub(crate) const FINISH_BOUND: Duration = Duration::from_secs(5);
 
@@ -540,14 +537,7 @@ impl Watch {
             let others = names_of_others(directory);
             left.retain(|path| !is_segment_of(&others, path));
         }
-        // Another job of this user may have ended at the same time, and removes its own.
-        let until = Instant::now() + OTHERS_BOUND;
-        while !left.is_empty() && Instant::now() < until {
-            // An interrupted pause is only shorter.
-            let _ = poll(&mut [], Some(&OTHERS_STEP));
-            let files = shm::files();
-            left.retain(|path| files.get(path) == doubtful.get(path));
-        }
+        leave_to_others(&mut left, &doubtful);
         let kept: HashSet<&OsString> = left.iter().collect();
         self.listed = doubtful.into_iter().filter(|(path, _)| kept.contains(path)).collect();
         let mut memory = Memory { created, doubtful: left, ..Memory::default() };
