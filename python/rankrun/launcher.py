@@ -96,7 +96,7 @@ def launch(
     _check_kinds(env, grace, options)
     if not callable(func):
         raise TypeError(f"func is {func!r}, and must be a function")
-    if hosts is not None and not isinstance(hosts, str) and not _is_words(hosts):
+    if not (hosts is None or isinstance(hosts, str) or _is_words(hosts)):
         raise TypeError(f"hosts is {hosts!r}, and must be a string or a list of strings")
     if master_port is not None and not 1 <= int(master_port) <= 65535:
         raise ValueError(f"master_port is {master_port!r}, and must be from 1 to 65535")
@@ -217,13 +217,13 @@ def _check_kinds(env: Optional[Mapping[str, str]], grace: Optional[float], optio
             raise TypeError(f"env has {name!r}: {value!r}, and must have a string for each name")
     if grace is not None and (isinstance(grace, str) or not grace >= 0):
         raise (TypeError if isinstance(grace, str) else ValueError)(f"grace is {grace!r}, and must be a number of seconds")
-    # A string is a sequence of its letters.
-    if isinstance(options, str) or not _is_words(options):
+    if not _is_words(options):
         raise TypeError(f"options is {options!r}, and must be a list of strings, one for each word")
 
 
 def _is_words(words: object) -> bool:
-    return isinstance(words, (list, tuple)) and all(isinstance(word, str) for word in words)
+    # A string is a sequence of its letters.
+    return isinstance(words, Sequence) and not isinstance(words, str) and all(isinstance(word, str) for word in words)
 
 
 def _interpreter() -> List[str]:

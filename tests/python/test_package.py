@@ -401,6 +401,10 @@ class Pickling(PackageTest):
             self.assertIn(name + ' is defined below the guard if __name__ == "__main__": (line ', last)
             self.assertIn("define it at the top level of a module, above the guard, or", last)
 
+    def test_a_function_that_is_none_is_refused(self):
+        last = self.refused("if __name__ == '__main__':\n    rankrun.launch('ok', 1, 2)\n")
+        self.assertEqual(last, "TypeError: func is 'ok', and must be a function")
+
     def test_fewer_ranks_than_one_are_refused(self):
         for n in (0, -1):
             last = self.refused("if __name__ == '__main__':\n    rankrun.launch(print, 1, {})\n".format(n))
@@ -414,6 +418,8 @@ class Pickling(PackageTest):
             ("nprocs=2, env={'A': 1}", "TypeError: env has 'A': 1, and must have a string for each name"),
             ("nprocs=2, grace='5s'", "TypeError: grace is '5s', and must be a number of seconds"),
             ("nprocs=2, grace=-1", "ValueError: grace is -1, and must be a number of seconds"),
+            ("nprocs=2, hosts=3", "TypeError: hosts is 3, and must be a string or a list of strings"),
+            ("nprocs=2, master_port=80000", "ValueError: master_port is 80000, and must be from 1 to 65535"),
         ):
             last = self.refused("if __name__ == '__main__':\n    rankrun.launch(print, 1, {})\n".format(arguments))
             self.assertEqual(last, said)
