@@ -24,17 +24,19 @@ pub fn pause(time: Duration) {
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
 /// Looks every few milliseconds until `condition` gives something; `None` after `bound`. Time in which this process could not look hardly
-/// counts.
+/// counts. Between two looks passes as much time as a look takes: a look that reads four interpreters must not take the CPUs from them.
 pub fn wait_until<T>(bound: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     let (mut spent, mut before) = (Duration::ZERO, monotonic());
     loop {
+        let began = monotonic();
         if let Some(value) = condition() {
             return Some(value);
         }
         if spent > bound {
             return None;
         }
-        pause(Duration::from_millis(2));
+        let took = monotonic().saturating_sub(began);
+        pause(took.clamp(Duration::from_millis(2), LONGEST_LOOK / 2));
         let now = monotonic();
         spent += (now - before).min(LONGEST_LOOK);
         before = now;

@@ -141,7 +141,7 @@ const IN_TORCH: [Hang; 2] = [
 
 /// The id of a job, from the list of all.
 fn id(running: &Running) -> String {
-    let found = wait_until(BOUND, || {
+    let found = wait_until(in_time(BOUND), || {
         let all: Value = serde_json::from_slice(&ask(&["status", "--json"])).ok()?;
         let ours = all.as_array()?.iter().find(|job| job["pid"] == running.front())?;
         Some(ours["job"].as_str()?.to_owned())
@@ -193,7 +193,7 @@ fn tell(hangs: &[Hang]) {
             let job = id(&running);
             let mut last = String::new();
             // Sixteen imports of torch take their time.
-            let is_told = wait_until(BOUND * (*ranks / 4), || {
+            let is_told = wait_until(in_time(BOUND * (*ranks / 4)), || {
                 last = String::from_utf8(ask(&["stacks", &job])).expect("text");
                 fault(hang, *ranks, &last).is_none().then_some(())
             });
@@ -516,7 +516,7 @@ fn look_at_traced_rank(tracer: &str, command: &str) {
     let job = id(&running);
     let why = format!("not seen: {tracer}");
     let mut last = String::new();
-    let is_seen = wait_until(BOUND, || {
+    let is_seen = wait_until(in_time(BOUND), || {
         last = String::from_utf8(ask(&["stacks", &job])).expect("text");
         let line = last.lines().find(|line| line.contains(&why))?;
         (line.contains(" 1 ") && last.contains("MPI_Barrier")).then_some(())

@@ -7,18 +7,20 @@ use rankrun_core::Pid;
 use rankrun_core::grace::Progress;
 use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
+use rankrun_core::testimony::Doings;
 use rankrun_sys::proc;
 use rankrun_sys::process::ProcessId;
 
 use super::{Children, Lockable};
 
 impl Children {
-    /// Bytes that a process has caused to be written so far; 0 where that cannot be read.
-    pub(crate) fn written_bytes(&self, process: ProcessId) -> u64 {
-        written_bytes(process, &self.lockable)
+    /// What a process on its way out has done so far.
+    pub(crate) fn doings(&self, process: ProcessId) -> Doings {
+        Doings { written: written_bytes(process, &self.lockable), waited: proc::run_delay(process.pid) }
     }
 }
 
+/// Bytes that a process has caused to be written so far; 0 where that cannot be read.
 fn written_bytes(id: ProcessId, lockable: &Lockable) -> u64 {
     lockable.read(id, move || proc::written_bytes(id.pid)).unwrap_or(0)
 }

@@ -145,8 +145,10 @@ pub struct Graces {
     pub finalize: Duration,
     /// The most that `finalize` is extended to while the process writes.
     pub finalize_most: Duration,
-    /// After `Exiting`, for any other.
+    /// After `Exiting`, for any other. Time in which it waits for a CPU does not count.
     pub exit: Duration,
+    /// The most that `exit` is extended to while the process waits for a CPU.
+    pub exit_most: Duration,
     /// After `Uncaught`; each note begins it anew.
     pub handlers: Duration,
 }
@@ -157,9 +159,19 @@ impl Default for Graces {
             finalize: Duration::from_millis(500),
             finalize_most: Duration::from_secs(10),
             exit: Duration::from_secs(5),
+            exit_most: Duration::from_secs(30),
             handlers: Duration::from_secs(30),
         }
     }
+}
+
+/// What a process that is on its way out has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Doings {
+    /// Bytes that it has written.
+    pub written: u64,
+    /// How long its main thread was ready to run and had no CPU.
+    pub waited: Duration,
 }
 
 /// What a process is to its rank. Graces are for those whose end the rank's end depends on: a helper that fails is the
@@ -181,6 +193,9 @@ pub const SUSPECT_AFTER: Duration = Duration::from_secs(10);
 pub(crate) fn suspect_after() -> Duration {
     SUSPECT_AFTER
 }
+
+/// Shorter waits for a CPU are those of every process.
+const LEAST_WAIT: Duration = Duration::from_millis(10);
 
 /// How long exit handlers may take before somebody is told what is waited for.
 pub const HANDLERS_NOTE: Duration = Duration::from_secs(2);
@@ -208,7 +223,9 @@ enum SpeakerState {
         until: Duration,
         since: Duration,
         most: Duration,
-        written: u64,
+        /// Ranks that wait for each other in a world take the CPUs from each other for ever: their waits count.
+        is_in_world: bool,
+        done: Doings,
     },
     Stuck,
 }
@@ -221,8 +238,8 @@ impl Speaker {
         }
     }
 
-    /// It has told that it is exiting with failure, or leaving. `written`: bytes that it has written so far.
-    pub fn exiting(&mut self, now: Duration, graces: &Graces, standing: Standing, written: u64) {
+    /// It has told that it is exiting with failure, or leaving. `done`: what it has done so far.
+    pub fn exiting(&mut self, now: Duration, graces: &Graces, standing: Standing, done: Doings) {
         let since = match self.state {
             SpeakerState::Well => now,
             SpeakerState::Failing { since, .. } => since,
@@ -230,10 +247,11 @@ impl Speaker {
         };
         let (grace, most) = match standing {
             Standing::InWorld => (graces.finalize, graces.finalize_most),
-            Standing::Leads => (graces.exit, graces.exit),
+            Standing::Leads => (graces.exit, graces.exit_most),
             Standing::Helps => return,
         };
-        self.state = SpeakerState::Finalizing { until: now + grace, since, most: now + most.max(grace), written };
+        let (until, most, is_in_world) = (now + grace, now + most.max(grace), standing == Standing::InWorld);
+        self.state = SpeakerState::Finalizing { until, since, most, is_in_world, done };
     }
 
     /// It ends with success after all: its own hook has dealt with the exception.
@@ -271,23 +289,26 @@ impl Speaker {
         }
     }
 
-    /// The process is alive at `now`, and has written this many bytes. Says once that it is stuck, where, and since when.
-    pub fn tick(&mut self, now: Duration, graces: &Graces, bytes: u64) -> Option<(StuckIn, Duration)> {
+    /// The process is alive at `now`, and has done this so far. Says once that it is stuck, where, and since when.
+    pub fn tick(&mut self, now: Duration, graces: &Graces, doings: Doings) -> Option<(StuckIn, Duration)> {
         match &mut self.state {
             SpeakerState::Failing { until, since, .. } if now >= *until => {
                 let stuck = (StuckIn::ExitHandlers, *since);
                 self.state = SpeakerState::Stuck;
                 Some(stuck)
             }
-            SpeakerState::Finalizing { until, most, written, .. }
-                if now >= *until && bytes > *written && now < *most =>
-            {
-                // Files are being flushed: HDF5, gcov and tracing do it here.
-                *written = bytes;
-                *until = (now + graces.finalize).min(*most);
-                None
-            }
-            SpeakerState::Finalizing { until, since, .. } if now >= *until => {
+            SpeakerState::Finalizing { until, since, most, is_in_world, done } if now >= *until => {
+                let more = match is_in_world {
+                    // Files are being flushed: HDF5, gcov and tracing do it here.
+                    true if doings.written > done.written => graces.finalize,
+                    true => Duration::ZERO,
+                    false => doings.waited.saturating_sub(done.waited),
+                };
+                if more >= LEAST_WAIT && now < *most {
+                    *done = doings;
+                    *until = (now + more).min(*most);
+                    return None;
+                }
                 let stuck = (StuckIn::Finalize, *since);
                 self.state = SpeakerState::Stuck;
                 Some(stuck)
@@ -308,6 +329,10 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    const fn wrote(bytes: u64) -> Doings {
+        Doings { written: bytes, waited: Duration::ZERO }
+    }
+
     #[test]
     fn a_message_has_the_time_that_it_says_if_that_can_be_true() {
         let dated = |now, claimed, earliest| super::dated(ms(now), claimed, ms(earliest));
@@ -324,23 +349,23 @@ mod tests {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
         speaker.uncaught(ms(100), &graces, Standing::InWorld);
         assert_eq!(speaker.deadline(), Some(ms(2_100)));
-        speaker.exiting(ms(110), &graces, Standing::InWorld, 0);
+        speaker.exiting(ms(110), &graces, Standing::InWorld, Doings::default());
         assert_eq!(speaker.deadline(), Some(ms(610)));
-        assert_eq!(speaker.tick(ms(609), &graces, 0), None);
-        assert_eq!(speaker.tick(ms(610), &graces, 0), Some((StuckIn::Finalize, ms(100))));
-        assert_eq!(speaker.tick(ms(900), &graces, 0), None, "it is said once");
+        assert_eq!(speaker.tick(ms(609), &graces, wrote(0)), None);
+        assert_eq!(speaker.tick(ms(610), &graces, wrote(0)), Some((StuckIn::Finalize, ms(100))));
+        assert_eq!(speaker.tick(ms(900), &graces, wrote(0)), None, "it is said once");
     }
 
     #[test]
     fn a_speaker_that_flushes_files_has_longer_but_not_for_ever() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
-        speaker.exiting(ms(0), &graces, Standing::InWorld, 10);
+        speaker.exiting(ms(0), &graces, Standing::InWorld, wrote(10));
         let mut now = ms(0);
         let mut bytes = 10;
         let stuck = loop {
             now = speaker.deadline().expect("it is finalizing").max(now);
             bytes += 1;
-            if let Some(stuck) = speaker.tick(now, &graces, bytes) {
+            if let Some(stuck) = speaker.tick(now, &graces, wrote(bytes)) {
                 break stuck;
             }
         };
@@ -350,8 +375,39 @@ mod tests {
     #[test]
     fn outside_a_world_the_grace_is_that_of_a_stop() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
-        speaker.exiting(ms(0), &graces, Standing::Leads, 0);
+        speaker.exiting(ms(0), &graces, Standing::Leads, Doings::default());
         assert_eq!(speaker.deadline(), Some(graces.exit));
+    }
+
+    #[test]
+    fn outside_a_world_the_wait_for_a_cpu_does_not_count() {
+        let (mut speaker, graces) = (Speaker::default(), Graces::default());
+        let waited = |ms: u64| Doings { written: 0, waited: Duration::from_millis(ms) };
+        speaker.exiting(ms(0), &graces, Standing::Leads, waited(700));
+        assert_eq!(speaker.tick(ms(5_000), &graces, waited(4_700)), None);
+        assert_eq!(speaker.deadline(), Some(ms(9_000)), "it has waited for four seconds of the five");
+        assert_eq!(speaker.tick(ms(9_000), &graces, waited(4_705)), Some((StuckIn::Finalize, ms(0))));
+    }
+
+    #[test]
+    fn a_process_that_never_gets_a_cpu_is_stuck_in_the_end() {
+        let (mut speaker, graces) = (Speaker::default(), Graces::default());
+        speaker.exiting(ms(0), &graces, Standing::Leads, Doings::default());
+        let end = loop {
+            let now = speaker.deadline().expect("it is finalizing");
+            if speaker.tick(now, &graces, Doings { written: 0, waited: now }).is_some() {
+                break now;
+            }
+        };
+        assert_eq!(end, graces.exit_most);
+    }
+
+    #[test]
+    fn in_a_world_the_wait_for_a_cpu_counts() {
+        let (mut speaker, graces) = (Speaker::default(), Graces::default());
+        speaker.exiting(ms(0), &graces, Standing::InWorld, Doings::default());
+        let waited = Doings { written: 0, waited: ms(400) };
+        assert_eq!(speaker.tick(ms(500), &graces, waited), Some((StuckIn::Finalize, ms(0))));
     }
 
     #[test]
@@ -361,17 +417,17 @@ mod tests {
         assert_eq!(speaker.deadline(), None, "a note alone is no failure");
         speaker.uncaught(ms(0), &graces, Standing::Leads);
         speaker.note(ms(20_000), &graces);
-        assert_eq!(speaker.tick(ms(30_000), &graces, 0), None);
-        assert_eq!(speaker.tick(ms(50_000), &graces, 0), Some((StuckIn::ExitHandlers, ms(0))));
+        assert_eq!(speaker.tick(ms(30_000), &graces, wrote(0)), None);
+        assert_eq!(speaker.tick(ms(50_000), &graces, wrote(0)), Some((StuckIn::ExitHandlers, ms(0))));
     }
 
     #[test]
     fn a_helper_has_all_the_time_that_it_needs() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
         speaker.uncaught(ms(0), &graces, Standing::Helps);
-        speaker.exiting(ms(10), &graces, Standing::Helps, 0);
+        speaker.exiting(ms(10), &graces, Standing::Helps, Doings::default());
         assert_eq!(speaker.deadline(), None);
-        assert_eq!(speaker.tick(ms(600_000), &graces, 0), None);
+        assert_eq!(speaker.tick(ms(600_000), &graces, wrote(0)), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::grace::{Progress, SIGKILL, SIGTERM, StopRecord};
 use crate::ids::{Attempt, GroupId, Pid, Rank, Slot, SpeakerId, WorkerId};
 use crate::job::{StopPolicy, StopScope};
 use crate::status::WorkerStatus;
-use crate::testimony::{Graces, StuckIn};
+use crate::testimony::{Doings, Graces, StuckIn};
 use crate::timers::Timers;
 use crate::worker::{self, State, Stop, Worker};
 use speakers::Speaking;
@@ -61,7 +61,7 @@ pub enum Event {
     /// The agent looked: a speaker is gone.
     SpeakerEnded(SpeakerId),
     /// The agent looked: it is alive, and has written this many bytes so far.
-    SpeakerSeen(SpeakerId, u64),
+    SpeakerSeen(SpeakerId, Doings),
     /// Its connection is closed.
     SpeakerClosed(SpeakerId),
     /// The leader had ended before the signal that was just to be sent to it.
@@ -359,7 +359,7 @@ impl Team {
             }
             Event::Progress(slot, progress) => self.worker(now, slot, worker::Event::Progress(progress), effects),
             Event::SpeakerEnded(id) => self.speaker_ended(id, effects),
-            Event::SpeakerSeen(id, written) => self.speaker_seen(now, id, written, effects),
+            Event::SpeakerSeen(id, done) => self.speaker_seen(now, id, done, effects),
             Event::SpeakerClosed(id) => {
                 if let Some(speaking) = self.speakers.get_mut(&id) {
                     speaking.is_closed = true;
