@@ -316,9 +316,12 @@ impl WorkerSocket {
             match message {
                 Said::Hello { tag, .. } => {
                     if connection.peer.is_none() {
-                        let slot = tag.and_then(|tag| children.slot_of_tag(&tag));
+                        let (slot, pid) = (tag.and_then(|tag| children.slot_of_tag(&tag)), connection.pid);
+                        // It ended by itself before it was looked up, as every short process may on a busy machine. One that lives and
+                        // belongs to no worker has been released.
+                        let is_gone = proc::process(pid).is_none_or(|process| process.state == 'Z');
                         connection.peer =
-                            slot.map(|slot| Peer { slot, process: None, pid: Pid(connection.pid), may_testify: false });
+                            slot.map(|slot| Peer { slot, process: None, pid: Pid(pid), may_testify: is_gone });
                     }
                     received.extend(connection.peer.filter(|peer| peer.may_testify).map(Received::Hello));
                 }
@@ -479,6 +482,24 @@ mod tests {
         assert_eq!(said_after(|workers| workers.begin_one(Slot(0))), []);
         assert_eq!(said_after(WorkerSocket::begin), []);
         assert_eq!(said_after(|workers| workers.begin_one(Slot(1))).len(), 2, "that of another worker still does");
+    }
+
+    #[test]
+    fn a_client_that_ends_before_it_is_looked_up_testifies_for_the_worker_of_its_tag() {
+        let Bench { directory: _directory, poller, children, mut workers, path } = bench();
+        let script = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\ns.sendall(sys.argv[2].encode())";
+        let said = |tag: &str| {
+            format!(
+                "{{\"type\":\"hello\",\"tag\":\"{tag}\"}}\n{{\"type\":\"uncaught\",\"exception\":\"ValueError\"}}\n"
+            )
+        };
+        for (tag, count) in [("tag", 1), ("another", 0)] {
+            let done = std::process::Command::new("python3").args(["-c", script]).arg(&path).arg(said(tag)).status();
+            assert!(done.expect("Python").success());
+            let received = workers.read_last(Slot(0), Duration::ZERO, &children, &poller);
+            let of_gone = |it: &&Received| matches!(it, Received::Testimony(peer, Testimony::Uncaught(_), _) if peer.process.is_none());
+            assert_eq!(received.iter().filter(of_gone).count(), count, "{received:?}");
+        }
     }
 
     #[test]
