@@ -138,7 +138,7 @@ fn mpi_programs_have_one_world_and_know_their_nodes() {
             let ended = run(front, &words);
             let ranks: usize = sizes.iter().sum();
             let found = lines(&ended);
-            assert_eq!(found.len(), ranks, "{name}, {options:?}: {}", ended.stderr_text());
+            assert_eq!(found.len(), ranks, "{name}, {options:?}: {found:?}{}", ended.stderr_text());
             let total = ranks * (ranks - 1) / 2;
             for (node, size) in sizes.into_iter().enumerate() {
                 let mut locals: Vec<&str> = Vec::new();
@@ -339,11 +339,16 @@ fn a_job_on_other_machines_alone_can_be_asked_and_stopped() {
         let running = Job::new(["-H", "node0:2,node1:2", "sh", "-c", line]).at(front).start();
         (0..4).for_each(|rank| running.wait_for_file(&format!("{rank}.up")));
         let rankrun = rankrun();
-        let status = front.command(&rankrun).arg("status").output().expect("rankrun starts");
-        let status = String::from_utf8_lossy(&status.stdout).into_owned();
-        let row = status.lines().nth(1).unwrap_or_else(|| panic!("no job: {status}"));
+        let mut status = String::new();
+        // That they run comes after they do.
+        let is_running = wait_until(MOMENT, || {
+            let output = front.command(&rankrun).arg("status").output().expect("rankrun starts");
+            status = String::from_utf8_lossy(&output.stdout).into_owned();
+            status.lines().nth(1)?.contains("running").then_some(())
+        });
+        assert!(is_running.is_some(), "{status}");
+        let row = status.lines().nth(1).unwrap_or_default();
         let job = row.split(' ').next().unwrap_or_default().to_owned();
-        assert!(row.contains("running"), "{status}");
         let shown = front.command(&rankrun).args(["status", &job]).output().expect("rankrun starts");
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
         assert!(shown.contains("running"), "{shown}");

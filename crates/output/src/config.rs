@@ -87,6 +87,10 @@ impl Config {
 /// Long enough for a program that writes a line in pieces, short enough for a person at a prompt.
 pub const PARTIAL_AFTER: Duration = Duration::from_millis(100);
 
+/// The same where several ranks write to what is no terminal. `python -u` writes each argument of `print` by itself, and on a busy
+/// machine the next may come long after: a program that reads the lines would get a preview as one more.
+pub const PARTIAL_IN_PIPE_AFTER: Duration = Duration::from_secs(1);
+
 /// What a rank is called in tags.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Names {

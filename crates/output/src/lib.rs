@@ -15,7 +15,7 @@ use files::{logfiles, matches, places, spool};
 use screen::{presenter, region};
 use text::{block, console, fold, grouped, lines, tag, template, time};
 
-pub use config::{Config, Mode, Names, PARTIAL_AFTER};
+pub use config::{Config, Mode, Names, PARTIAL_AFTER, PARTIAL_IN_PIPE_AFTER};
 pub use console::{CONTINUED_MARK, CUT_MARK};
 pub use lines::MAX_LINE;
 pub use logfiles::{LogError, LogFiles};

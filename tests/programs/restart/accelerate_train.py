@@ -1,5 +1,6 @@
 """A training with Hugging Face's accelerate: rank 1 fails in the first attempt, and the next goes on from the checkpoint."""
 
+import gc
 import os
 import sys
 
@@ -36,5 +37,10 @@ for epoch in range(first, 4):
 losses = accelerator.gather(loss.detach().reshape(1))
 if accelerator.is_main_process:
     print(f"from {first}: {accelerator.num_processes} processes, loss {losses.mean().item():.5f}", flush=True)
+# While DDP holds the group, gloo's threads run on. One that lets go of a tensor while the interpreter ends aborts the process
+# (https://github.com/pytorch/pytorch/issues/190489).
+accelerator.free_memory()
+del model, optimizer, data, loss, losses
+gc.collect()
 accelerator.end_training()
 sys.exit(0)

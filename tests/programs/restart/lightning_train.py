@@ -1,5 +1,6 @@
 """A training with Lightning: rank 1 fails in the first attempt, and the next goes on from the checkpoint."""
 
+import gc
 import logging
 import os
 import warnings
@@ -44,3 +45,8 @@ last = "lightning/last.ckpt" if os.path.exists("lightning/last.ckpt") else None
 trainer.fit(Line(), data, ckpt_path=last)
 if trainer.is_global_zero:
     print(f"from a checkpoint: {last is not None}, {trainer.world_size} processes, epoch {trainer.current_epoch}", flush=True)
+# While DDP holds the group, gloo's threads run on. One that lets go of a tensor while the interpreter ends aborts the process
+# (https://github.com/pytorch/pytorch/issues/190489).
+del trainer, keep, data
+gc.collect()
+torch.distributed.destroy_process_group()

@@ -15,7 +15,7 @@ use rankrun_core::job::{
 };
 use rankrun_core::{Attempt, ExitCode, GroupId, JobId, JobSpec, NodeRank, Rank, RankMap, RankSet, Stream, Template};
 use rankrun_front::{HostsOrigin, Part, Plan, ReportPlace};
-use rankrun_output::{Config, Mode, PARTIAL_AFTER, Template as Tag};
+use rankrun_output::{Config, Mode, PARTIAL_AFTER, PARTIAL_IN_PIPE_AFTER, Template as Tag};
 
 use crate::check::variable;
 use crate::choices::{Output, Stdio, When};
@@ -509,10 +509,19 @@ fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Conf
         status: around.window.filter(|_| stdout || stderr),
         status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
         same_destination: around.same_destination,
-        // Unfinished lines such as prompts are for people; in a file they would only split lines.
-        partial_after: (!around.stdout_is_file).then_some(PARTIAL_AFTER),
+        partial_after: partial_after(world, around),
         ..Config::new(mode(settings, world), world)
     })
+}
+
+/// When an unfinished line is shown. Unfinished lines such as prompts are for people; in a file they would only split lines.
+fn partial_after(world: u32, around: &Surroundings) -> Option<Duration> {
+    let [_, is_terminal, _] = around.terminals;
+    match world {
+        _ if around.stdout_is_file => None,
+        2.. if !is_terminal => Some(PARTIAL_IN_PIPE_AFTER),
+        _ => Some(PARTIAL_AFTER),
+    }
 }
 
 /// The name of this machine.
@@ -569,6 +578,16 @@ mod tests {
 
     const NONE: [bool; 3] = [false; 3];
     const ALL: [bool; 3] = [true; 3];
+
+    #[test]
+    fn unfinished_lines_of_several_ranks_stay_longer_behind_a_pipe() {
+        let pipe = Surroundings { stdout_is_file: false, ..around(NONE, &[]) };
+        let after = |words: &[&str], around: &Surroundings| plan(words, around).output.partial_after;
+        assert_eq!(after(&["-n", "2", "true"], &pipe), Some(PARTIAL_IN_PIPE_AFTER));
+        assert_eq!(after(&["-l", "true"], &pipe), Some(PARTIAL_AFTER));
+        assert_eq!(after(&["-n", "2", "true"], &around(ALL, &[])), Some(PARTIAL_AFTER));
+        assert_eq!(after(&["-n", "2", "true"], &around(NONE, &[])), None);
+    }
 
     #[test]
     fn one_rank_is_raw_and_several_are_lines() {
