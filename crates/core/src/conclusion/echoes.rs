@@ -25,10 +25,13 @@ pub(crate) fn weigh(gang: &Gang, findings: &mut [Finding]) {
             aborts.push(finding.clone());
         }
     }
-    for finding in findings.iter_mut().filter(|finding| finding.weight < Weight::Victim) {
+    for finding in findings.iter_mut().filter(|finding| finding.weight != Weight::Victim) {
         let origin = Origin::of(finding);
         // Of an abort that only its words tell, the end of its rank is known alone, which our signal may have made much later.
-        let may_follow = |abort: &Origin| origin.may_follow(abort) || !origin.is_reported && !abort.is_reported;
+        let may_follow = |abort: &Origin| {
+            let is_undated = !origin.is_reported && !abort.is_reported && !origin.is_late;
+            is_undated || origin.may_follow(abort)
+        };
         let is_taken = is_silent_in_mpi(gang, finding)
             && aborts.iter().any(|abort| may_follow(&Origin::of(abort)) && has_code_of(gang, finding, abort));
         if is_taken || texts.are_repeated_by(finding) {
@@ -43,17 +46,22 @@ struct Origin {
     rank: Rank,
     at: Duration,
     is_reported: bool,
+    /// It began after our signal, and so decides nothing: it can follow a failure, and none follows it that is not late as well.
+    is_late: bool,
 }
 
 impl Origin {
     fn of(finding: &Finding) -> Origin {
-        Origin { rank: finding.rank, at: finding.at, is_reported: finding.is_reported }
+        let is_late = finding.weight > Weight::Victim;
+        Origin { rank: finding.rank, at: finding.at, is_reported: finding.is_reported, is_late }
     }
 
     /// Whether another's failure did not begin after this one. The times of ends that nobody reported are not that exact.
     fn may_follow(&self, first: &Origin) -> bool {
         let is_exact = self.is_reported && first.is_reported;
-        self.rank != first.rank && first.at <= if is_exact { self.at } else { self.at + SETTLE }
+        // A victim comes before what is late.
+        let is_weightier = !self.is_late || !first.is_late;
+        self.rank != first.rank && is_weightier && first.at <= if is_exact { self.at } else { self.at + SETTLE }
     }
 }
 

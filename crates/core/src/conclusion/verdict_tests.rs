@@ -509,6 +509,10 @@ fn who_exits_with_the_code_of_an_mpi_abort_was_taken_along() {
     assert_eq!(fates[2], Fate::Victim);
     let (_, fates) = job(reported(8), 0);
     assert_eq!(fates[2], Fate::Victim, "it left MPI without MPI_Finalize");
+    let long_after = vec![(1, inited(1)), (1, inited(2)), (10, reported(8)), (900, exit(2, 8)), (910, killed(1, 15))];
+    assert_eq!(conclude(long_after).1[2], Fate::Victim, "our signal had not come to it on a busy machine");
+    let without_mpi = vec![(1, inited(1)), (10, reported(8)), (900, exit(2, 8)), (910, killed(1, 15))];
+    assert_eq!(conclude(without_mpi).1[2], Fate::FailedToo);
 }
 
 #[test]
