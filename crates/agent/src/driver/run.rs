@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use rankrun_core::lease::TICK;
 use rankrun_core::silence::{Silence, Standstill};
 use rankrun_core::team::Event;
 use rankrun_core::worker::{Stop, StopWhy};
@@ -415,7 +416,11 @@ impl Loop {
         }
         self.with_team(Team::drop_output);
         // The front has counted on the ranks' end while nothing ran here: the next attempt may run by now.
-        let is_late = self.patience.and_then(|patience| self.standstill.explains(now, patience, patience)).is_some();
+        let has_slept = |patience| {
+            let uncounted = self.silence.uncounted(now) + TICK;
+            uncounted >= patience || self.standstill.explains(now, patience, patience).is_some()
+        };
+        let is_late = self.patience.is_some_and(has_slept);
         let grace = is_late.then_some(Duration::ZERO);
         self.stop(now, StopWhy::FrontLost, grace);
     }

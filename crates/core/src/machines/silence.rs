@@ -10,6 +10,7 @@ use crate::lease::TICK;
 /// frozen, did not listen either, and must not take its own silence for that of others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Silence {
+    heard: Duration,
     counted: Duration,
     looked: Duration,
 }
@@ -17,7 +18,7 @@ pub struct Silence {
 impl Silence {
     /// The peer has been heard.
     pub fn heard(&mut self, now: Duration) {
-        *self = Silence { counted: Duration::ZERO, looked: now };
+        *self = Silence { heard: now, counted: Duration::ZERO, looked: now };
     }
 
     /// Somebody looks, after having read all that has come: how long the silence has lasted.
@@ -25,6 +26,11 @@ impl Silence {
         self.counted += now.saturating_sub(self.looked).min(TICK);
         self.looked = self.looked.max(now);
         self.counted
+    }
+
+    /// How much of the time since the peer was heard has not counted: it may have given us up so much earlier than we do.
+    pub fn uncounted(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.heard + self.counted)
     }
 
     /// When the silence will have lasted so long.
@@ -47,7 +53,10 @@ impl Standstill {
     pub fn turn(&mut self, now: Duration) {
         let away = self.turned.map_or(Duration::ZERO, |before| now.saturating_sub(before));
         if away > 2 * TICK {
-            self.last = Some((now, away));
+            // On a busy machine one who wakes up is often away again at once: that is the same one.
+            let goes_on = |(ended, _): &(Duration, Duration)| now.saturating_sub(away) <= *ended + 2 * TICK;
+            let before = self.last.filter(goes_on).map_or(Duration::ZERO, |(_, length)| length);
+            self.last = Some((now, before + away));
         }
         self.turned = Some(now);
     }
@@ -74,6 +83,11 @@ mod tests {
         assert_eq!(standstill.explains(s(32), s(3), s(5)), Some(s(12)));
         assert_eq!(standstill.explains(s(32), s(60), s(5)), None, "they wait for longer");
         assert_eq!(standstill.explains(s(37), s(3), s(5)), None, "it was too long ago");
+        standstill.turn(s(35));
+        assert_eq!(standstill.explains(s(35), s(3), s(5)), Some(s(15)), "it hardly ran in between");
+        (36..40).for_each(|second| standstill.turn(s(second)));
+        standstill.turn(s(43));
+        assert_eq!(standstill.explains(s(43), s(3), s(5)), Some(s(4)), "a later one is another");
     }
 
     const fn s(seconds: u64) -> Duration {
@@ -89,6 +103,7 @@ mod tests {
         // It is away for a minute.
         assert_eq!(silence.look(s(162)), s(3));
         assert_eq!(silence.until(s(30)), s(189));
+        assert_eq!((silence.uncounted(s(162)), silence.look(s(163)), silence.uncounted(s(163))), (s(59), s(4), s(59)));
         silence.heard(s(163));
         assert_eq!((silence.look(s(163)), silence.look(s(164))), (s(0), s(1)));
     }
