@@ -63,7 +63,9 @@ fn java(lines: &[&str]) -> Option<Message> {
     })?;
     if lines[at] == NO_JVM {
         // The line before it has the reason.
-        let why = at.checked_sub(1).map_or(lines[at], |before| lines[before]);
+        let before =
+            at.checked_sub(1).map(|before| lines[before]).filter(|line| !line.trim().is_empty() && *line != NO_JVM);
+        let why = before.unwrap_or(lines[at]);
         let end = (at + 2).min(lines.len());
         return Some(Message::words(at.saturating_sub(1)..end, why));
     }

@@ -157,6 +157,16 @@ impl Message {
         Message { lines, said, ..Message::default() }
     }
 
+    /// A line from which the text was taken may have none: then the last line that has some stands for it.
+    fn saying_something(mut self, lines: &[&str]) -> Message {
+        if self.said.kind.is_empty() && self.said.message.trim().is_empty() {
+            let has_text = |line: &&&str| !line.trim().is_empty();
+            let text = lines[self.lines.clone()].iter().rev().find(has_text).copied();
+            self.said.message = text.unwrap_or_default().trim().to_owned();
+        }
+        self
+    }
+
     fn at(mut self, place: Option<(String, Option<u32>)>) -> Message {
         if let Some((file, line)) = place {
             (self.said.file, self.said.line) = (Some(file), line);
@@ -193,7 +203,7 @@ pub(crate) fn choose(lines: &[&str], end: End) -> Option<Cause> {
         .into_iter()
         .flatten()
         .filter_map(|recogniser| {
-            let message = (recogniser.find)(lines)?;
+            let message = (recogniser.find)(lines)?.saying_something(lines);
             let strength = if message.is_manner { Strength::Manner } else { recogniser.strength };
             Some((recogniser, strength, message))
         })
