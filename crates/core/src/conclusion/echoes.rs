@@ -46,7 +46,7 @@ struct Origin {
     rank: Rank,
     at: Duration,
     is_reported: bool,
-    /// It began after our signal, and so decides nothing: it can follow a failure, and none follows it that is not late as well.
+    /// It began after our stop. It may follow a failure that decides, and no other late one: as a victim it would come before that.
     is_late: bool,
 }
 
@@ -59,7 +59,6 @@ impl Origin {
     /// Whether another's failure did not begin after this one. The times of ends that nobody reported are not that exact.
     fn may_follow(&self, first: &Origin) -> bool {
         let is_exact = self.is_reported && first.is_reported;
-        // A victim comes before what is late.
         let is_weightier = !self.is_late || !first.is_late;
         self.rank != first.rank && is_weightier && first.at <= if is_exact { self.at } else { self.at + SETTLE }
     }
