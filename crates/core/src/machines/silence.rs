@@ -39,24 +39,31 @@ impl Silence {
     }
 }
 
+/// Standstills that are remembered at a time. Each is shorter than those before it: four of these within one time-out are rare, and
+/// then the oldest goes, which is the first that is too long ago.
+const STANDSTILLS: usize = 4;
+
 /// When the loop of a listener stood still: a process that was stopped, or a machine without time for it. Its peers heard nothing
 /// from it meanwhile.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Standstill {
     turned: Option<Duration>,
-    /// When the last one ended, and how long it was.
-    last: Option<(Duration, Duration)>,
+    /// When each ended, and how long it was, the oldest first. A standstill that was followed by a longer one is left out: it
+    /// explains nothing that the longer one does not.
+    past: Vec<(Duration, Duration)>,
 }
 
 impl Standstill {
-    /// The loop turns. It does so at least once a [`TICK`], as long as it runs.
+    /// The loop turns. It does so at least once a [`TICK`], as long as it runs. Standstills are not added up: in a turn between two of
+    /// them the loop has sent and read.
     pub fn turn(&mut self, now: Duration) {
         let away = self.turned.map_or(Duration::ZERO, |before| now.saturating_sub(before));
         if away > 2 * TICK {
-            // On a busy machine one who wakes up is often away again at once: that is the same one.
-            let goes_on = |(ended, _): &(Duration, Duration)| now.saturating_sub(away) <= *ended + 2 * TICK;
-            let before = self.last.filter(goes_on).map_or(Duration::ZERO, |(_, length)| length);
-            self.last = Some((now, before + away));
+            self.past.retain(|(_, length)| *length > away);
+            if self.past.len() >= STANDSTILLS {
+                self.past.remove(0);
+            }
+            self.past.push((now, away));
         }
         self.turned = Some(now);
     }
@@ -64,8 +71,8 @@ impl Standstill {
     /// How long the loop stood still, if that was long enough for a peer with this patience to give it up, and has ended within the
     /// time that the peer needs to end.
     pub fn explains(&self, now: Duration, patience: Duration, end: Duration) -> Option<Duration> {
-        let (ended, length) = self.last?;
-        (length + TICK >= patience && now <= ended + end).then_some(length)
+        let may_explain = |(ended, length): &&(Duration, Duration)| *length + TICK >= patience && now <= *ended + end;
+        self.past.iter().find(may_explain).map(|(_, length)| *length)
     }
 }
 
@@ -84,10 +91,50 @@ mod tests {
         assert_eq!(standstill.explains(s(32), s(60), s(5)), None, "they wait for longer");
         assert_eq!(standstill.explains(s(37), s(3), s(5)), None, "it was too long ago");
         standstill.turn(s(35));
-        assert_eq!(standstill.explains(s(35), s(3), s(5)), Some(s(15)), "it hardly ran in between");
+        assert_eq!(standstill.explains(s(35), s(3), s(5)), Some(s(12)), "a shorter one does not take its place");
         (36..40).for_each(|second| standstill.turn(s(second)));
         standstill.turn(s(43));
-        assert_eq!(standstill.explains(s(43), s(3), s(5)), Some(s(4)), "a later one is another");
+        assert_eq!(standstill.explains(s(43), s(3), s(5)), Some(s(4)), "the longer one was too long ago");
+    }
+
+    #[test]
+    fn short_standstills_between_which_the_loop_runs_are_not_one_long_standstill() {
+        let mut standstill = Standstill::default();
+        let mut now = s(10);
+        for _ in 0..150 {
+            for step in [2_100, 900, 1_000] {
+                now += Duration::from_millis(step);
+                standstill.turn(now);
+            }
+        }
+        assert_eq!(standstill.explains(now, s(60), s(15)), None);
+    }
+
+    #[test]
+    fn only_so_many_standstills_are_remembered() {
+        let mut standstill = Standstill::default();
+        let mut now = s(0);
+        for length in (3..100).rev() {
+            standstill.turn(now);
+            now += s(length);
+            standstill.turn(now);
+        }
+        assert_eq!(standstill.past.len(), STANDSTILLS);
+        assert_eq!(
+            standstill.explains(now, s(3), s(5)),
+            Some(s(4)),
+            "that of 3 s has just ended, and that of 4 s before it"
+        );
+    }
+
+    #[test]
+    fn sleeps_in_a_silence_add_up_to_what_has_not_counted() {
+        let mut silence = Silence::default();
+        silence.heard(s(100));
+        for sleep in 0..10 {
+            silence.look(s(110 + 10 * sleep));
+        }
+        assert_eq!((silence.uncounted(s(200)), silence.look(s(200))), (s(90), s(10)));
     }
 
     const fn s(seconds: u64) -> Duration {
