@@ -3,8 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use rankrun_core::lease::TICK;
-use rankrun_core::silence::{Silence, Standstill};
+use rankrun_core::front_watch::FrontWatch;
 use rankrun_core::team::Event;
 use rankrun_core::worker::{Stop, StopWhy};
 use rankrun_core::{ExitCode, Slot};
@@ -39,11 +38,9 @@ pub(super) struct Loop {
     team: Option<Team>,
     /// `None` once the front is lost.
     link: Option<Link>,
-    /// How long the front may be silent before it counts as lost, and how long it has been.
+    /// How long the front may be silent before it counts as lost.
     patience: Option<Duration>,
-    silence: Silence,
-    /// When this loop stood still: the agent was stopped or frozen, or the machine slept.
-    standstill: Standstill,
+    front: FrontWatch,
     /// The front has sent `End`.
     end: bool,
     guard_lost: bool,
@@ -83,8 +80,7 @@ impl Loop {
             team: None,
             link: None,
             patience,
-            silence: Silence::default(),
-            standstill: Standstill::default(),
+            front: FrontWatch::default(),
             end: false,
             guard_lost: false,
         }
@@ -102,7 +98,7 @@ impl Loop {
             }
             let timeout = self.timeout();
             self.hands.poller.wait(Some(timeout), &mut ready)?;
-            self.standstill.turn(self.hands.clock.now());
+            self.front.turn(self.hands.clock.now());
             self.hands.children.turn();
             for &event in &ready {
                 self.hands.lease.renew();
@@ -110,8 +106,8 @@ impl Loop {
             }
             if !self.hands.clock.is_paused() {
                 let now = self.hands.clock.now();
-                let silence = self.silence.look(now);
-                if self.link.is_some() && self.patience.is_some_and(|patience| patience <= silence) {
+                let is_lost = self.front.look(now, self.patience.unwrap_or(Duration::MAX));
+                if self.link.is_some() && is_lost {
                     self.lose_front(now);
                 }
                 self.hands.worker_socket.tick(now, &self.hands.poller);
@@ -136,7 +132,7 @@ impl Loop {
 
     /// When the front has been silent for too long.
     fn silent_until(&self) -> Option<Duration> {
-        self.link.as_ref().and(self.patience).map(|patience| self.silence.until(patience))
+        self.link.as_ref().and(self.patience).map(|patience| self.front.until(patience))
     }
 
     fn timeout(&self) -> Duration {
@@ -246,17 +242,20 @@ impl Loop {
     /// The front was heard, over its connection or over a fresh one.
     fn front_is_alive(&mut self, now: Duration) {
         self.hands.lease.front_is_alive();
-        self.silence.heard(now);
+        self.front.heard(now);
     }
 
     fn receive(&mut self, now: Duration) {
         if self.link.is_none() {
             return;
         }
-        self.front_is_alive(now);
         let Some(link) = &mut self.link else { return };
         let mut messages = Vec::new();
         let alive = link.receive(&mut messages);
+        // The end of the connection is no sign of life: this node's kernel may have ended it.
+        if matches!(alive, Ok(true)) {
+            self.front_is_alive(now);
+        }
         for message in messages {
             self.handle_command(now, message);
         }
@@ -303,7 +302,7 @@ impl Loop {
             }
             ToAgent::Resume => {
                 self.hands.clock.resume();
-                self.silence.heard(self.hands.clock.now());
+                self.front.heard(self.hands.clock.now());
                 self.freeze(false);
             }
             ToAgent::Credit { stream, bytes } => {
@@ -415,12 +414,7 @@ impl Loop {
             return;
         }
         self.with_team(Team::drop_output);
-        // The front has counted on the ranks' end while nothing ran here: the next attempt may run by now.
-        let has_slept = |patience| {
-            let uncounted = self.silence.uncounted(now) + TICK;
-            uncounted >= patience || self.standstill.explains(now, patience, patience).is_some()
-        };
-        let is_late = self.patience.is_some_and(has_slept);
+        let is_late = self.patience.is_some_and(|patience| self.front.may_be_given_up(now, patience));
         let grace = is_late.then_some(Duration::ZERO);
         self.stop(now, StopWhy::FrontLost, grace);
     }

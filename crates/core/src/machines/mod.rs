@@ -4,6 +4,7 @@
 pub mod condition;
 pub mod contact;
 pub mod fence;
+pub mod front_watch;
 pub mod gang;
 pub mod grace;
 pub mod lease;

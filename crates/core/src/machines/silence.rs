@@ -58,14 +58,19 @@ impl Standstill {
     /// them the loop has sent and read.
     pub fn turn(&mut self, now: Duration) {
         let away = self.turned.map_or(Duration::ZERO, |before| now.saturating_sub(before));
-        if away > 2 * TICK {
-            self.past.retain(|(_, length)| *length > away);
+        self.ended(now, away);
+        self.turned = Some(now);
+    }
+
+    /// A standstill of this length has ended. Two ticks or less are none.
+    pub(crate) fn ended(&mut self, now: Duration, length: Duration) {
+        if length > 2 * TICK {
+            self.past.retain(|(_, before)| *before > length);
             if self.past.len() >= STANDSTILLS {
                 self.past.remove(0);
             }
-            self.past.push((now, away));
+            self.past.push((now, length));
         }
-        self.turned = Some(now);
     }
 
     /// How long the loop stood still, if that was long enough for a peer with this patience to give it up, and has ended within the
