@@ -5,11 +5,17 @@ use std::time::Duration;
 use crate::lease::TICK;
 use crate::silence::{Silence, Standstill};
 
+/// How long an agent that slept for longer than its front waits listens before the front counts as lost. A front that slept too, as when
+/// all machines stood still together, sends a beat each second as soon as it runs.
+const LISTENS: Duration = Duration::from_secs(5);
+
 /// What an agent knows of its front. `patience` is how long the front may be silent; the front itself gives up a silent node earlier.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FrontWatch {
     silence: Silence,
     standstill: Standstill,
+    /// How much of the silence had counted when the agent found that it had slept for longer than the front waits.
+    slept: Option<Duration>,
 }
 
 impl FrontWatch {
@@ -25,24 +31,38 @@ impl FrontWatch {
     pub fn heard(&mut self, now: Duration) {
         self.standstill.ended(now, self.silence.uncounted(now));
         self.silence.heard(now);
+        self.slept = None;
     }
 
     /// The agent looks, after having read all that has come. Whether the front is lost.
     pub fn look(&mut self, now: Duration, patience: Duration) -> bool {
-        patience <= self.silence.look(now)
+        let counted = self.silence.look(now);
+        if self.has_slept(now, patience) {
+            self.slept.get_or_insert(counted);
+        }
+        self.bound(patience) <= counted
     }
 
     /// When the front will be lost, if it stays silent.
     pub fn until(&self, patience: Duration) -> Duration {
-        self.silence.until(patience)
+        self.silence.until(self.bound(patience))
+    }
+
+    /// How much of the silence must have counted for the front to be lost.
+    fn bound(&self, patience: Duration) -> Duration {
+        self.slept.map_or(patience, |slept| patience.min(slept + LISTENS))
+    }
+
+    /// Whether this node slept in the silence of the front for longer than the front waits.
+    fn has_slept(&self, now: Duration, patience: Duration) -> bool {
+        // Of each sleep one tick has counted.
+        self.silence.uncounted(now) + TICK >= patience
     }
 
     /// Whether the front may have given up this node while nothing ran here. Then it has counted on the end of the ranks, and the next
     /// attempt may run by now.
     pub fn may_be_given_up(&self, now: Duration, patience: Duration) -> bool {
-        // Of each sleep one tick has counted.
-        let slept = self.silence.uncounted(now) + TICK;
-        slept >= patience || self.standstill.explains(now, patience, patience).is_some()
+        self.has_slept(now, patience) || self.standstill.explains(now, patience, patience).is_some()
     }
 }
 
@@ -106,5 +126,30 @@ mod tests {
             watch.heard(s(second));
         }
         assert!(!watch.may_be_given_up(s(260), PATIENCE), "a front that is lost much later counted on nothing");
+    }
+
+    #[test]
+    fn an_agent_that_slept_for_longer_than_its_front_waits_listens_for_it_only_briefly() {
+        let mut watch = watch();
+        assert!(!looks(&mut watch, 200));
+        assert_eq!(watch.until(PATIENCE), s(205));
+        assert_eq!((201..).find(|second| looks(&mut watch, *second)), Some(205));
+        assert!(watch.may_be_given_up(s(205), PATIENCE));
+    }
+
+    #[test]
+    fn a_front_that_slept_as_long_is_heard_again_and_not_lost() {
+        let mut watch = watch();
+        assert!((200..203).all(|second| !looks(&mut watch, second)));
+        watch.heard(s(203));
+        assert!((204..263).all(|second| !looks(&mut watch, second)));
+        assert!(looks(&mut watch, 263));
+    }
+
+    #[test]
+    fn after_a_sleep_that_is_shorter_than_its_front_waits_an_agent_listens_for_as_long_as_ever() {
+        let mut watch = watch();
+        assert!(!looks(&mut watch, 140));
+        assert_eq!((141..).find(|second| looks(&mut watch, *second)), Some(199), "of the sleep one second counts");
     }
 }
