@@ -25,7 +25,8 @@ pub(crate) fn weigh(gang: &Gang, findings: &mut [Finding]) {
             aborts.push(finding.clone());
         }
     }
-    for finding in findings.iter_mut().filter(|finding| finding.weight != Weight::Victim) {
+    let may_be_victim = |finding: &&mut Finding| finding.weight != Weight::Victim && !is_on_our_signal(gang, finding);
+    for finding in findings.iter_mut().filter(may_be_victim) {
         let origin = Origin::of(finding);
         // Of an abort that only its words tell, the end of its rank is known alone, which our signal may have made much later.
         let may_follow = |abort: &Origin| {
@@ -40,27 +41,39 @@ pub(crate) fn weigh(gang: &Gang, findings: &mut [Finding]) {
     }
 }
 
+/// Whether a late failure began after a signal of ours had been sent to its rank: then we ended the rank.
+fn is_on_our_signal(gang: &Gang, finding: &Finding) -> bool {
+    let record = gang.ranks().get(finding.rank.index());
+    let first_signal = record.and_then(|record| record.stop.signals.first());
+    is_late(finding) && first_signal.is_some_and(|(_, sent)| *sent <= finding.at)
+}
+
+/// Whether a failure began after our stop.
+fn is_late(finding: &Finding) -> bool {
+    finding.weight > Weight::Victim
+}
+
 /// Whose failure it is, and when it began.
 #[derive(Clone, Copy, Debug)]
 struct Origin {
     rank: Rank,
     at: Duration,
     is_reported: bool,
-    /// It began after our stop. It may follow a failure that decides, and no other late one: as a victim it would come before that.
     is_late: bool,
 }
 
 impl Origin {
     fn of(finding: &Finding) -> Origin {
-        let is_late = finding.weight > Weight::Victim;
-        Origin { rank: finding.rank, at: finding.at, is_reported: finding.is_reported, is_late }
+        let (rank, at, is_reported) = (finding.rank, finding.at, finding.is_reported);
+        Origin { rank, at, is_reported, is_late: is_late(finding) }
     }
 
-    /// Whether another's failure did not begin after this one. The times of ends that nobody reported are not that exact.
+    /// Whether this failure may follow from another's, which did not begin after it. The times of ends that nobody reported are not that
+    /// exact. A late failure follows from no other late one: as a victim it would come before that one.
     fn may_follow(&self, first: &Origin) -> bool {
         let is_exact = self.is_reported && first.is_reported;
-        let is_weightier = !self.is_late || !first.is_late;
-        self.rank != first.rank && is_weightier && first.at <= if is_exact { self.at } else { self.at + SETTLE }
+        let are_both_late = self.is_late && first.is_late;
+        self.rank != first.rank && !are_both_late && first.at <= if is_exact { self.at } else { self.at + SETTLE }
     }
 }
 

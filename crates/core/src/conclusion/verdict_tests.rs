@@ -516,6 +516,36 @@ fn who_exits_with_the_code_of_an_mpi_abort_was_taken_along() {
 }
 
 #[test]
+fn who_exits_on_our_signal_was_not_taken_along_by_an_mpi_abort() {
+    let inited = |rank| Event::Mpi { rank: Rank(rank), event: MpiEvent::Inited };
+    let aborts = || Event::Mpi { rank: Rank(1), event: MpiEvent::Aborted { code: 8, message: None } };
+    let signalled = |ms| {
+        let signals = vec![(15, Duration::from_millis(ms))];
+        Event::Signalled { rank: Rank(2), record: StopRecord { signals, ..StopRecord::default() } }
+    };
+    let job = |sent: u64, exited: u64| {
+        let both = vec![(1, inited(1)), (1, inited(2)), (10, aborts())];
+        let ends = vec![(exited, signalled(sent)), (exited, exit(2, 8)), (1_000, killed(1, 15))];
+        let verdict = verdict(&after(both.into_iter().chain(ends).collect()));
+        (verdict.fates[2], verdict.endings[2].how.clone())
+    };
+    assert_eq!(job(11, 900), (Fate::EndedByRankrun, Some("exited 8 on SIGTERM".to_owned())));
+    assert_eq!(job(901, 900).0, Fate::Victim, "the signal came after its end");
+    assert_eq!(job(860, 900).0, Fate::Victim, "the abort had long come to it when the signal was sent");
+    // Words of its own after our signal, too.
+    let text = || exception("ValueError", "bad sample");
+    let repeated = exception("RuntimeError", "rank 1 failed: ValueError: bad sample");
+    let events = vec![
+        (10, raises(1, text())),
+        (11, exit(1, 1)),
+        (900, signalled(12)),
+        (900, raises(2, repeated)),
+        (901, exit(2, 1)),
+    ];
+    assert_eq!(conclude(events).1[2], Fate::EndedByRankrun);
+}
+
+#[test]
 fn of_equal_weight_the_first_decides() {
     let both = vec![(10, raises(2, boom())), (12, raises(0, boom())), (20, exit(0, 1)), (21, exit(2, 1))];
     let (culprit, fates) = conclude(both);
