@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rankrun_core::env::error_file;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::team::Event;
-use rankrun_core::testimony::{Doings, Standing, Testimony, dated};
+use rankrun_core::testimony::{Standing, Testimony, Usage, dated};
 use rankrun_core::{Pid, Slot as SlotIndex, SpeakerId};
 use rankrun_sys::bounded::Bounded;
 use rankrun_sys::proc;
@@ -93,7 +93,7 @@ impl Speakers {
     /// Checks a speaker.
     pub(super) fn look(&self, id: SpeakerId, children: &Children) -> Event {
         match self.held.get(&id) {
-            Some(process) if process.is_alive() => Event::SpeakerSeen(id, children.doings(process.id())),
+            Some(process) if process.is_alive() => Event::SpeakerSeen(id, children.usage(process.id())),
             Some(_) | None => Event::SpeakerEnded(id),
         }
     }
@@ -253,9 +253,9 @@ impl Team {
                     (Standing::Leads, Testimony::Leaving { .. }) => Standing::InWorld,
                     (standing, _) => standing,
                 };
-                let done = peer.process.map_or_else(Doings::default, |process| hands.children.doings(process));
+                let usage = peer.process.map_or_else(Usage::default, |process| hands.children.usage(process));
                 if let Some(id) = self.speaker(hands, peer) {
-                    self.machine.speaker(id, |speaker, graces| speaker.exiting(now, graces, standing, done));
+                    self.machine.speaker(id, |speaker, graces| speaker.exiting(now, graces, standing, usage));
                 }
             }
             Testimony::Note { .. } | Testimony::Aside { .. } | Testimony::Progress => {

@@ -165,9 +165,9 @@ impl Default for Graces {
     }
 }
 
-/// What a process that is on its way out has done so far.
+/// What a process that is on its way out has written and waited for since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Doings {
+pub struct Usage {
     /// Bytes that it has written.
     pub written: u64,
     /// How long its main thread was ready to run and had no CPU.
@@ -225,7 +225,8 @@ enum SpeakerState {
         most: Duration,
         /// Ranks that wait for each other in a world take the CPUs from each other for ever: their waits count.
         is_in_world: bool,
-        done: Doings,
+        /// At the last look, which is the first one when it told that it is exiting.
+        last: Usage,
     },
     Stuck,
 }
@@ -238,8 +239,8 @@ impl Speaker {
         }
     }
 
-    /// It has told that it is exiting with failure, or leaving. `done`: what it has done so far.
-    pub fn exiting(&mut self, now: Duration, graces: &Graces, standing: Standing, done: Doings) {
+    /// It has told that it is exiting with failure, or leaving. `usage` is its usage by now.
+    pub fn exiting(&mut self, now: Duration, graces: &Graces, standing: Standing, usage: Usage) {
         let since = match self.state {
             SpeakerState::Well => now,
             SpeakerState::Failing { since, .. } => since,
@@ -251,7 +252,7 @@ impl Speaker {
             Standing::Helps => return,
         };
         let (until, most, is_in_world) = (now + grace, now + most.max(grace), standing == Standing::InWorld);
-        self.state = SpeakerState::Finalizing { until, since, most, is_in_world, done };
+        self.state = SpeakerState::Finalizing { until, since, most, is_in_world, last: usage };
     }
 
     /// It ends with success after all: its own hook has dealt with the exception.
@@ -289,23 +290,23 @@ impl Speaker {
         }
     }
 
-    /// The process is alive at `now`, and has done this so far. Says once that it is stuck, where, and since when.
-    pub fn tick(&mut self, now: Duration, graces: &Graces, doings: Doings) -> Option<(StuckIn, Duration)> {
+    /// The process is alive at `now`, and this is its usage by now. Says once that it is stuck, where, and since when.
+    pub fn tick(&mut self, now: Duration, graces: &Graces, usage: Usage) -> Option<(StuckIn, Duration)> {
         match &mut self.state {
             SpeakerState::Failing { until, since, .. } if now >= *until => {
                 let stuck = (StuckIn::ExitHandlers, *since);
                 self.state = SpeakerState::Stuck;
                 Some(stuck)
             }
-            SpeakerState::Finalizing { until, since, most, is_in_world, done } if now >= *until => {
+            SpeakerState::Finalizing { until, since, most, is_in_world, last } if now >= *until => {
                 let more = match is_in_world {
                     // Files are being flushed: HDF5, gcov and tracing do it here.
-                    true if doings.written > done.written => graces.finalize,
+                    true if usage.written > last.written => graces.finalize,
                     true => Duration::ZERO,
-                    false => doings.waited.saturating_sub(done.waited),
+                    false => usage.waited.saturating_sub(last.waited),
                 };
                 if more >= LEAST_WAIT && now < *most {
-                    *done = doings;
+                    *last = usage;
                     *until = (now + more).min(*most);
                     return None;
                 }
@@ -329,8 +330,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    const fn wrote(bytes: u64) -> Doings {
-        Doings { written: bytes, waited: Duration::ZERO }
+    const fn wrote(bytes: u64) -> Usage {
+        Usage { written: bytes, waited: Duration::ZERO }
     }
 
     #[test]
@@ -349,7 +350,7 @@ mod tests {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
         speaker.uncaught(ms(100), &graces, Standing::InWorld);
         assert_eq!(speaker.deadline(), Some(ms(2_100)));
-        speaker.exiting(ms(110), &graces, Standing::InWorld, Doings::default());
+        speaker.exiting(ms(110), &graces, Standing::InWorld, Usage::default());
         assert_eq!(speaker.deadline(), Some(ms(610)));
         assert_eq!(speaker.tick(ms(609), &graces, wrote(0)), None);
         assert_eq!(speaker.tick(ms(610), &graces, wrote(0)), Some((StuckIn::Finalize, ms(100))));
@@ -375,14 +376,14 @@ mod tests {
     #[test]
     fn outside_a_world_the_grace_is_that_of_a_stop() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
-        speaker.exiting(ms(0), &graces, Standing::Leads, Doings::default());
+        speaker.exiting(ms(0), &graces, Standing::Leads, Usage::default());
         assert_eq!(speaker.deadline(), Some(graces.exit));
     }
 
     #[test]
     fn outside_a_world_the_wait_for_a_cpu_does_not_count() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
-        let waited = |ms: u64| Doings { written: 0, waited: Duration::from_millis(ms) };
+        let waited = |ms: u64| Usage { written: 0, waited: Duration::from_millis(ms) };
         speaker.exiting(ms(0), &graces, Standing::Leads, waited(700));
         assert_eq!(speaker.tick(ms(5_000), &graces, waited(4_700)), None);
         assert_eq!(speaker.deadline(), Some(ms(9_000)), "it has waited for four seconds of the five");
@@ -392,10 +393,10 @@ mod tests {
     #[test]
     fn a_process_that_never_gets_a_cpu_is_stuck_in_the_end() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
-        speaker.exiting(ms(0), &graces, Standing::Leads, Doings::default());
+        speaker.exiting(ms(0), &graces, Standing::Leads, Usage::default());
         let end = loop {
             let now = speaker.deadline().expect("it is finalizing");
-            if speaker.tick(now, &graces, Doings { written: 0, waited: now }).is_some() {
+            if speaker.tick(now, &graces, Usage { written: 0, waited: now }).is_some() {
                 break now;
             }
         };
@@ -405,8 +406,8 @@ mod tests {
     #[test]
     fn in_a_world_the_wait_for_a_cpu_counts() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
-        speaker.exiting(ms(0), &graces, Standing::InWorld, Doings::default());
-        let waited = Doings { written: 0, waited: ms(400) };
+        speaker.exiting(ms(0), &graces, Standing::InWorld, Usage::default());
+        let waited = Usage { written: 0, waited: ms(400) };
         assert_eq!(speaker.tick(ms(500), &graces, waited), Some((StuckIn::Finalize, ms(0))));
     }
 
@@ -425,7 +426,7 @@ mod tests {
     fn a_helper_has_all_the_time_that_it_needs() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
         speaker.uncaught(ms(0), &graces, Standing::Helps);
-        speaker.exiting(ms(10), &graces, Standing::Helps, Doings::default());
+        speaker.exiting(ms(10), &graces, Standing::Helps, Usage::default());
         assert_eq!(speaker.deadline(), None);
         assert_eq!(speaker.tick(ms(600_000), &graces, wrote(0)), None);
     }

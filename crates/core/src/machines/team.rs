@@ -19,7 +19,7 @@ use crate::grace::{Progress, SIGKILL, SIGTERM, StopRecord};
 use crate::ids::{Attempt, GroupId, Pid, Rank, Slot, SpeakerId, WorkerId};
 use crate::job::{StopPolicy, StopScope};
 use crate::status::WorkerStatus;
-use crate::testimony::{Doings, Graces, StuckIn};
+use crate::testimony::{Graces, StuckIn, Usage};
 use crate::timers::Timers;
 use crate::worker::{self, State, Stop, Worker};
 use speakers::Speaking;
@@ -60,8 +60,8 @@ pub enum Event {
     BoundaryHeld(Slot, Activity),
     /// The agent looked: a speaker is gone.
     SpeakerEnded(SpeakerId),
-    /// The agent looked: it is alive, and has written this many bytes so far.
-    SpeakerSeen(SpeakerId, Doings),
+    /// The agent looked: a speaker is alive, and this is its usage since its start.
+    SpeakerSeen(SpeakerId, Usage),
     /// Its connection is closed.
     SpeakerClosed(SpeakerId),
     /// The leader had ended before the signal that was just to be sent to it.
@@ -359,7 +359,7 @@ impl Team {
             }
             Event::Progress(slot, progress) => self.worker(now, slot, worker::Event::Progress(progress), effects),
             Event::SpeakerEnded(id) => self.speaker_ended(id, effects),
-            Event::SpeakerSeen(id, done) => self.speaker_seen(now, id, done, effects),
+            Event::SpeakerSeen(id, usage) => self.speaker_seen(now, id, usage, effects),
             Event::SpeakerClosed(id) => {
                 if let Some(speaking) = self.speakers.get_mut(&id) {
                     speaking.is_closed = true;

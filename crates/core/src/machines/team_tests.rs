@@ -60,7 +60,7 @@ fn the_speaker_gets_the_signal_before_the_leader_and_the_leader_when_it_is_gone(
     assert!(effects.contains(&Effect::Terminate(Target::Leader(S1), SIGTERM)), "rank 1 has no speaker but its leader");
     assert_eq!(team.deadline(), Some(ms(110)));
     assert_eq!(step(&mut team, ms(110), Event::Tick), [Effect::LookAtSpeaker(python)]);
-    assert_eq!(step(&mut team, ms(110), Event::SpeakerSeen(python, Doings::default())), []);
+    assert_eq!(step(&mut team, ms(110), Event::SpeakerSeen(python, Usage::default())), []);
     assert_eq!(team.deadline(), Some(ms(120)), "it is looked at again");
     assert_eq!(
         step(&mut team, ms(120), Event::SpeakerEnded(python)),
@@ -135,11 +135,11 @@ fn of_several_speakers_the_last_one_started_speaks_and_a_leader_started_last_is_
 fn a_stuck_process_that_is_not_the_leader_is_killed_alone() {
     let mut team = running(&[0]);
     let helper = team.add_speaker(S0, false, 1);
-    team.speaker(helper, |speaker, graces| speaker.exiting(ms(0), graces, Standing::InWorld, Doings::default()));
+    team.speaker(helper, |speaker, graces| speaker.exiting(ms(0), graces, Standing::InWorld, Usage::default()));
     assert_eq!(team.deadline(), Some(ms(500)));
     assert_eq!(step(&mut team, ms(500), Event::Tick), [Effect::LookAtSpeaker(helper)]);
     assert_eq!(
-        step(&mut team, ms(500), Event::SpeakerSeen(helper, Doings::default())),
+        step(&mut team, ms(500), Event::SpeakerSeen(helper, Usage::default())),
         [
             Effect::Kill(Target::Speaker(helper)),
             Effect::Stuck { speaker: helper, slot: S0, place: StuckIn::Finalize, since: ms(0), is_leader: false },
@@ -153,7 +153,7 @@ fn a_speaker_whose_connection_is_closed_is_looked_at_until_it_is_gone() {
     let mut team = running(&[0]);
     let id = team.add_speaker(S0, false, 1);
     assert_eq!(step(&mut team, ms(10), Event::SpeakerClosed(id)), [Effect::LookAtSpeaker(id)]);
-    step(&mut team, ms(10), Event::SpeakerSeen(id, Doings::default()));
+    step(&mut team, ms(10), Event::SpeakerSeen(id, Usage::default()));
     assert_eq!(team.deadline(), Some(ms(1010)));
     assert_eq!(step(&mut team, ms(1010), Event::Tick), [Effect::LookAtSpeaker(id)]);
     assert_eq!(step(&mut team, ms(1010), Event::SpeakerEnded(id)), [Effect::ForgetSpeaker { speaker: id, slot: S0 }]);
@@ -278,7 +278,7 @@ fn answered(team: &mut Team, now: Duration, event: Event) -> Vec<Effect> {
             match effect {
                 Effect::LookAtWork(slot) => events.push(Event::Progress(slot, Progress::default())),
                 Effect::LookAtBoundary(slot) => events.push(Event::BoundaryHeld(slot, QUIET)),
-                Effect::LookAtSpeaker(id) => events.push(Event::SpeakerSeen(id, Doings::default())),
+                Effect::LookAtSpeaker(id) => events.push(Event::SpeakerSeen(id, Usage::default())),
                 Effect::LookAtOrphans => events.push(Event::Orphans(QUIET)),
                 Effect::Terminate(..)
                 | Effect::Kill(_)
@@ -311,7 +311,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         (slot, activity.clone()).prop_map(|(slot, activity)| Event::BoundaryHeld(slot, activity)),
         speaker.clone().prop_map(Event::SpeakerEnded),
         (speaker.clone(), 0u64..3)
-            .prop_map(|(id, written)| Event::SpeakerSeen(id, Doings { written, ..Doings::default() })),
+            .prop_map(|(id, written)| Event::SpeakerSeen(id, Usage { written, ..Usage::default() })),
         speaker.prop_map(Event::SpeakerClosed),
         Just(Event::NoOrphans),
         activity.prop_map(Event::Orphans),

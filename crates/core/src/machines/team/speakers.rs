@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{CLOSED_SPEAKER_STEP, Effect, SPEAKER_STEP, Target, Team, Timer};
 use crate::ids::{Slot, SpeakerId};
-use crate::testimony::{Doings, Graces, Speaker};
+use crate::testimony::{Graces, Speaker, Usage};
 
 #[derive(Debug)]
 pub(super) struct Speaking {
@@ -71,9 +71,9 @@ impl Team {
         }
     }
 
-    pub(super) fn speaker_seen(&mut self, now: Duration, id: SpeakerId, done: Doings, effects: &mut Vec<Effect>) {
+    pub(super) fn speaker_seen(&mut self, now: Duration, id: SpeakerId, usage: Usage, effects: &mut Vec<Effect>) {
         let Some(speaking) = self.speakers.get_mut(&id) else { return };
-        if let Some((place, since)) = speaking.speaker.tick(now, &self.graces, done) {
+        if let Some((place, since)) = speaking.speaker.tick(now, &self.graces, usage) {
             let (slot, is_leader) = (speaking.slot, speaking.is_leader);
             if !is_leader {
                 // Its leader waits for it, and handles its end.
