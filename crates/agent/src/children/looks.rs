@@ -8,7 +8,7 @@ use rankrun_core::grace::Progress;
 use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
 use rankrun_core::testimony::Usage;
-use rankrun_sys::proc;
+use rankrun_sys::proc::{self, Scheduling};
 use rankrun_sys::process::ProcessId;
 
 use super::{Children, Lockable};
@@ -16,7 +16,8 @@ use super::{Children, Lockable};
 impl Children {
     /// What a process on its way out has written and waited for since its start.
     pub(crate) fn usage(&self, process: ProcessId) -> Usage {
-        Usage { written: written_bytes(process, &self.lockable), waited: proc::run_delay(process.pid) }
+        let Scheduling { ran, waited, is_runnable } = proc::scheduling(process.pid);
+        Usage { written: written_bytes(process, &self.lockable), ran, waited, is_runnable }
     }
 }
 

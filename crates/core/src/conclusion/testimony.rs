@@ -170,8 +170,22 @@ impl Default for Graces {
 pub struct Usage {
     /// Bytes that it has written.
     pub written: u64,
-    /// How long its main thread was ready to run and had no CPU.
+    /// How long its main thread has run.
+    pub ran: Duration,
+    /// How long its main thread was ready to run and had no CPU, without a wait that has not ended: the kernel adds a wait at its end.
     pub waited: Duration,
+    /// Its main thread runs or is ready to run.
+    pub is_runnable: bool,
+}
+
+impl Usage {
+    /// How long the main thread has waited for a CPU since the last look, `elapsed` before. If it is runnable now, all time counts that it
+    /// did not run: the wait it is in is not in `waited` yet.
+    fn wait_since(&self, last: &Usage, elapsed: Duration) -> Duration {
+        let ended = self.waited.saturating_sub(last.waited);
+        let ran = self.ran.saturating_sub(last.ran);
+        if self.is_runnable { ended.max(elapsed.saturating_sub(ran)) } else { ended }
+    }
 }
 
 /// What a process is to its rank. Graces are for those whose end the rank's end depends on: a helper that fails is the
@@ -225,7 +239,8 @@ enum SpeakerState {
         most: Duration,
         /// Ranks that wait for each other in a world take the CPUs from each other for ever: their waits count.
         is_in_world: bool,
-        /// At the last look, which is the first one when it told that it is exiting.
+        /// The last look; the first one was when it told that it is exiting.
+        looked: Duration,
         last: Usage,
     },
     Stuck,
@@ -252,7 +267,7 @@ impl Speaker {
             Standing::Helps => return,
         };
         let (until, most, is_in_world) = (now + grace, now + most.max(grace), standing == Standing::InWorld);
-        self.state = SpeakerState::Finalizing { until, since, most, is_in_world, last: usage };
+        self.state = SpeakerState::Finalizing { until, since, most, is_in_world, looked: now, last: usage };
     }
 
     /// It ends with success after all: its own hook has dealt with the exception.
@@ -298,15 +313,16 @@ impl Speaker {
                 self.state = SpeakerState::Stuck;
                 Some(stuck)
             }
-            SpeakerState::Finalizing { until, since, most, is_in_world, last } if now >= *until => {
+            SpeakerState::Finalizing { until, since, most, is_in_world, looked, last } if now >= *until => {
+                let waited = usage.wait_since(last, now.saturating_sub(*looked));
                 let more = match is_in_world {
                     // Files are being flushed: HDF5, gcov and tracing do it here.
-                    true if usage.written > last.written => graces.finalize,
-                    true => Duration::ZERO,
-                    false => usage.waited.saturating_sub(last.waited),
+                    true => (usage.written > last.written).then_some(graces.finalize),
+                    false => (waited >= LEAST_WAIT).then_some(waited),
                 };
-                if more >= LEAST_WAIT && now < *most {
-                    *last = usage;
+                if let Some(more) = more.filter(|_| now < *most) {
+                    // What is taken for a wait now is not counted again when the kernel adds it.
+                    (*looked, *last) = (now, Usage { waited: usage.waited.max(last.waited + waited), ..usage });
                     *until = (now + more).min(*most);
                     return None;
                 }
@@ -331,7 +347,7 @@ mod tests {
     }
 
     const fn wrote(bytes: u64) -> Usage {
-        Usage { written: bytes, waited: Duration::ZERO }
+        Usage { written: bytes, ran: Duration::ZERO, waited: Duration::ZERO, is_runnable: false }
     }
 
     #[test]
@@ -383,7 +399,7 @@ mod tests {
     #[test]
     fn outside_a_world_the_wait_for_a_cpu_does_not_count() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
-        let waited = |ms: u64| Usage { written: 0, waited: Duration::from_millis(ms) };
+        let waited = |time: u64| Usage { waited: ms(time), ..Usage::default() };
         speaker.exiting(ms(0), &graces, Standing::Leads, waited(700));
         assert_eq!(speaker.tick(ms(5_000), &graces, waited(4_700)), None);
         assert_eq!(speaker.deadline(), Some(ms(9_000)), "it has waited for four seconds of the five");
@@ -396,7 +412,8 @@ mod tests {
         speaker.exiting(ms(0), &graces, Standing::Leads, Usage::default());
         let end = loop {
             let now = speaker.deadline().expect("it is finalizing");
-            if speaker.tick(now, &graces, Usage { written: 0, waited: now }).is_some() {
+            // The kernel has not added the wait, since it has not ended.
+            if speaker.tick(now, &graces, Usage { is_runnable: true, ..Usage::default() }).is_some() {
                 break now;
             }
         };
@@ -404,10 +421,42 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_that_has_not_ended_is_not_counted_again_when_it_has() {
+        let (mut speaker, graces) = (Speaker::default(), Graces::default());
+        speaker.exiting(ms(0), &graces, Standing::Leads, Usage { waited: ms(700), ..Usage::default() });
+        // It ran for a moment, and has waited since.
+        let waits = Usage { ran: ms(2), waited: ms(700), is_runnable: true, ..Usage::default() };
+        assert_eq!(speaker.tick(ms(5_000), &graces, waits), None);
+        assert_eq!(speaker.deadline(), Some(ms(9_998)));
+        // The wait ended after six seconds, and then the thread slept.
+        let waited = Usage { ran: ms(3), waited: ms(6_700), ..Usage::default() };
+        assert_eq!(speaker.tick(ms(9_998), &graces, waited), None);
+        assert_eq!(speaker.deadline(), Some(ms(11_000)), "six seconds and the five");
+        assert_eq!(speaker.tick(ms(11_000), &graces, waited), Some((StuckIn::Finalize, ms(0))));
+    }
+
+    #[test]
+    fn a_process_that_runs_all_the_time_has_not_waited() {
+        let (mut speaker, graces) = (Speaker::default(), Graces::default());
+        speaker.exiting(ms(0), &graces, Standing::Leads, Usage { ran: ms(30), ..Usage::default() });
+        let spins = Usage { ran: ms(5_025), waited: ms(1), is_runnable: true, ..Usage::default() };
+        assert_eq!(speaker.tick(ms(5_000), &graces, spins), Some((StuckIn::Finalize, ms(0))));
+    }
+
+    #[test]
+    fn a_short_grace_is_extended_while_the_process_writes_too() {
+        let mut speaker = Speaker::default();
+        let graces = Graces { finalize: ms(5), ..Graces::default() };
+        speaker.exiting(ms(0), &graces, Standing::InWorld, wrote(10));
+        assert_eq!(speaker.tick(ms(5), &graces, wrote(11)), None);
+        assert_eq!(speaker.deadline(), Some(ms(10)));
+    }
+
+    #[test]
     fn in_a_world_the_wait_for_a_cpu_counts() {
         let (mut speaker, graces) = (Speaker::default(), Graces::default());
         speaker.exiting(ms(0), &graces, Standing::InWorld, Usage::default());
-        let waited = Usage { written: 0, waited: ms(400) };
+        let waited = Usage { waited: ms(400), is_runnable: true, ..Usage::default() };
         assert_eq!(speaker.tick(ms(500), &graces, waited), Some((StuckIn::Finalize, ms(0))));
     }
 

@@ -396,19 +396,45 @@ pub fn cgroup_leaf(pid: i32, job: &str) -> Option<String> {
     parts.nth(1).map(str::to_owned)
 }
 
-/// Nanoseconds that a process has run so far, by the scheduler's own account; ticks where there is none.
-pub fn run_time(pid: i32) -> Option<u64> {
-    if let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/schedstat")) {
-        return text.split_ascii_whitespace().next()?.parse().ok();
-    }
-    process(pid).map(|process| process.cpu_ticks * 10_000_000)
+/// Nanoseconds that the main thread of a process has run, and in which it was ready to run and had no CPU. A kernel without
+/// CONFIG_SCHED_INFO, which does not count them, gives zeros.
+fn schedstat(pid: i32) -> Option<[u64; 2]> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let mut numbers = text.split_ascii_whitespace().map_while(|word| word.parse().ok());
+    Some([numbers.next()?, numbers.next()?]).filter(|[ran, _]| *ran > 0)
 }
 
-/// How long the main thread of a process was ready to run and had no CPU; zero where the kernel does not count it (CONFIG_SCHED_INFO).
+/// Nanoseconds that a process has run so far, by the scheduler's own account; ticks where there is none.
+pub fn run_time(pid: i32) -> Option<u64> {
+    let ran = schedstat(pid).map(|[ran, _]| ran);
+    ran.or_else(|| process(pid).map(|process| process.cpu_ticks * 10_000_000))
+}
+
+/// How long the main thread of a process was ready to run and had no CPU; zero where the kernel does not count it. The kernel adds a
+/// wait when it ends.
 pub fn run_delay(pid: i32) -> Duration {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
-    let second = text.split_ascii_whitespace().nth(1).and_then(|nanoseconds| nanoseconds.parse().ok());
-    Duration::from_nanos(second.unwrap_or(0))
+    Duration::from_nanos(schedstat(pid).map_or(0, |[_, waited]| waited))
+}
+
+/// What the scheduler says of the main thread of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Scheduling {
+    /// How long it has run; where the kernel does not count that, the CPU time of all threads.
+    pub ran: Duration,
+    /// As of [`run_delay`].
+    pub waited: Duration,
+    /// It runs or is ready to run.
+    pub is_runnable: bool,
+}
+
+/// What the scheduler says of the main thread of a process; nothing of one that is gone.
+pub fn scheduling(pid: i32) -> Scheduling {
+    let process = process(pid);
+    let is_runnable = process.as_ref().is_some_and(|process| process.state == 'R');
+    let counted = schedstat(pid).map(|times| times.map(Duration::from_nanos));
+    let [ran, waited] =
+        counted.unwrap_or_else(|| [process.map_or(Duration::ZERO, |process| process.cpu_time()), Duration::ZERO]);
+    Scheduling { ran, waited, is_runnable }
 }
 
 /// Bytes that a process has caused to be written so far; 0 where that cannot be read.
@@ -511,6 +537,8 @@ pub fn wait_channel(pid: i32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -543,6 +571,27 @@ mod tests {
             assert_eq!(is_ending_in(stat), is_ending, "{}", stat.escape_ascii());
         }
         assert!(!is_ending(std::process::id() as i32));
+    }
+
+    #[test]
+    fn a_thread_that_runs_is_runnable_and_one_that_sleeps_is_not() {
+        let start = |program: &str, words: &[&str]| Command::new(program).args(words).stdout(Stdio::null()).spawn();
+        let mut spins = start("yes", &[]).expect("yes starts");
+        let mut sleeps = start("sleep", &["600"]).expect("sleep starts");
+        let looks = |child: &Child| scheduling(child.id() as i32);
+        let long = Duration::from_millis(20);
+        let bound = monotonic() + Duration::from_secs(60);
+        while (looks(&spins).ran < long || looks(&sleeps).is_runnable) && monotonic() < bound {
+            std::thread::yield_now();
+        }
+        let (spinning, sleeping) = (looks(&spins), looks(&sleeps));
+        for child in [&mut spins, &mut sleeps] {
+            child.kill().expect("it is killed");
+            child.wait().expect("it ends");
+        }
+        assert!(spinning.is_runnable && spinning.ran >= long, "{spinning:?}");
+        assert!(!sleeping.is_runnable, "{sleeping:?}");
+        assert_eq!(scheduling(i32::MAX), Scheduling::default());
     }
 
     #[test]
