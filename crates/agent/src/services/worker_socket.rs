@@ -3,7 +3,7 @@
 //! A client is identified by the kernel: by the peer's pid, and the worker of that process. A client that is gone before it
 //! can be looked up is identified by the tag that it sends, which only one worker has in its environment. A process that was
 //! forked from another speaker, or started by `multiprocessing`, is a helper of its rank: its messages do not count for the
-//! rank.
+//! rank. Of a client that is gone nobody knows whether it was a helper: its messages count.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -319,9 +319,8 @@ impl WorkerSocket {
                         let (slot, pid) = (tag.and_then(|tag| children.slot_of_tag(&tag)), connection.pid);
                         // It ended by itself before it was looked up, as every short process may on a busy machine. One that lives and
                         // belongs to no worker has been released.
-                        let is_gone = proc::process(pid).is_none_or(|process| process.state == 'Z');
-                        connection.peer =
-                            slot.map(|slot| Peer { slot, process: None, pid: Pid(pid), may_testify: is_gone });
+                        let may_testify = proc::has_ended(pid);
+                        connection.peer = slot.map(|slot| Peer { slot, process: None, pid: Pid(pid), may_testify });
                     }
                     received.extend(connection.peer.filter(|peer| peer.may_testify).map(Received::Hello));
                 }

@@ -75,6 +75,20 @@ pub fn process(pid: i32) -> Option<Process> {
     parse_stat(&stat)
 }
 
+/// Whether a process has ended: nothing has its pid, or its parent has not reaped it. False if that is not known, such as without a
+/// descriptor to read it with, or for the pid 0 of a process in another namespace.
+pub fn has_ended(pid: i32) -> bool {
+    pid > 0 && is_of_ended(std::fs::read(format!("/proc/{pid}/stat")))
+}
+
+/// Whether what was read of a process says that it has ended. ESRCH: it ended after its file was opened.
+fn is_of_ended(stat: io::Result<Vec<u8>>) -> bool {
+    match stat {
+        Ok(stat) => parse_stat(&stat).is_some_and(|process| process.state == 'Z'),
+        Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+    }
+}
+
 /// The state of a thread of this process: a letter as of [`Process::state`].
 pub fn own_thread_state(tid: i32) -> Option<char> {
     let stat = std::fs::read(format!("/proc/self/task/{tid}/stat")).ok()?;
@@ -592,6 +606,18 @@ mod tests {
         assert!(spinning.is_runnable && spinning.ran >= long, "{spinning:?}");
         assert!(!sleeping.is_runnable, "{sleeping:?}");
         assert_eq!(scheduling(i32::MAX), Scheduling::default());
+    }
+
+    #[test]
+    fn what_cannot_be_read_of_a_process_does_not_say_that_it_has_ended() {
+        let failed = |errno: i32| is_of_ended(Err(io::Error::from_raw_os_error(errno)));
+        assert_eq!([libc::ENOENT, libc::ESRCH].map(failed), [true; 2]);
+        assert_eq!([libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EACCES].map(failed), [false; 4]);
+        let of_state = |state: &str| {
+            is_of_ended(Ok(format!("42 (a) {state} 1 42 40 0 -1 4194560 1 0 0 0 7 5 0 0 20 0 1 0 12345").into_bytes()))
+        };
+        assert_eq!((of_state("Z"), of_state("S"), is_of_ended(Ok(Vec::new()))), (true, false, false));
+        assert_eq!([0, i32::MAX, std::process::id() as i32].map(has_ended), [false, true, false]);
     }
 
     #[test]
