@@ -46,9 +46,9 @@ pub struct Config {
     /// Stdout and stderr are the same terminal or open file. All bytes then come out on [`Stream::Stdout`], because only
     /// one sequence of bytes can keep the rows of two streams apart.
     pub same_destination: bool,
-    /// The quiet after which an unterminated line, such as a prompt, is shown. `None` never shows one before it ends,
-    /// which suits a regular file.
-    pub partial_after: Option<Duration>,
+    /// For stdout and stderr, the quiet after which an unterminated line, such as a prompt, is shown. `None` never shows one before it
+    /// ends, which suits a regular file.
+    pub partial_after: [Option<Duration>; 2],
     /// Where grouped output that does not fit in memory waits, in an unlinked file. The caller waits for its file system, so it is
     /// not the user's.
     pub temp_dir: PathBuf,
@@ -78,7 +78,7 @@ impl Config {
             status: None,
             status_on: Stream::Stderr,
             same_destination: false,
-            partial_after: Some(PARTIAL_AFTER),
+            partial_after: [Some(PARTIAL_AFTER); 2],
             temp_dir: PathBuf::from("/tmp"),
         }
     }

@@ -2,8 +2,10 @@
 
 mod support;
 
+use std::time::Duration;
+
 use rankrun_core::Stream;
-use rankrun_output::{Config, MAX_LINE, Mode};
+use rankrun_output::{Config, MAX_LINE, Mode, PARTIAL_AFTER};
 use support::{Job, tagged};
 
 fn line(world_size: u32) -> Config {
@@ -30,6 +32,19 @@ fn a_prompt_is_shown_after_100_ms_of_quiet() {
 }
 
 #[test]
+fn each_stream_has_its_own_quiet() {
+    let second = Some(Duration::from_secs(1));
+    let mut job = Job::new(Config { partial_after: [second, Some(PARTIAL_AFTER)], ..tagged(line(2)) });
+    job.out(0, "out").err(0, "err").pass(100);
+    assert_eq!((job.stdout().as_str(), job.stderr().as_str()), ("", "[0] err"));
+    job.pass(900);
+    assert_eq!((job.stdout().as_str(), job.stderr().as_str()), ("[0] out", ""));
+    let mut job = Job::new(Config { partial_after: [None, second], ..tagged(line(2)) });
+    job.out(0, "out").err(0, "err").pass(1_000);
+    assert_eq!((job.stdout().as_str(), job.stderr().as_str()), ("", "[0] err"));
+}
+
+#[test]
 fn a_prompt_that_another_rank_interrupts_is_shown_again_as_a_whole_line() {
     let mut job = Job::new(tagged(line(2)));
     job.out(0, "Name: ").pass(100).out(1, "hello\n").out(0, "Bob\n").pass(1000);
@@ -53,7 +68,7 @@ fn streams_with_one_destination_share_its_rows() {
 
 #[test]
 fn nothing_is_shown_early_where_that_is_not_wanted_or_the_destination_is_behind() {
-    let config = Config { partial_after: None, ..line(1) };
+    let config = Config { partial_after: [None; 2], ..line(1) };
     let mut job = Job::new(config);
     job.out(0, "part").pass(10_000);
     assert_eq!(job.stdout(), "");

@@ -263,7 +263,7 @@ proptest! {
         let config = Config {
             status: is_terminal.then_some((24, 80)),
             status_on: Stream::Stdout,
-            partial_after: None,
+            partial_after: [None; 2],
             ..tagged(Config::new(Mode::Line, 1))
         };
         let mut job = Job::new(config);

@@ -36,7 +36,7 @@ fn shown(bytes: &[u8], rows: u16) -> Vec<String> {
 }
 
 fn in_file(mode: Mode, bytes: &[u8], piece: usize) -> Vec<String> {
-    let mut job = Job::new(Config { partial_after: None, ..Config::new(mode, 1) });
+    let mut job = Job::new(Config { partial_after: [None; 2], ..Config::new(mode, 1) });
     for piece in bytes.chunks(piece) {
         job.out(0, piece);
     }
@@ -105,7 +105,7 @@ fn on_a_terminal_the_rows_stand_in_the_region_and_become_lines() {
 
 #[test]
 fn lines_of_a_program_that_hides_the_cursor_come_out_within_two_seconds() {
-    let mut job = Job::new(Config { partial_after: None, ..Config::new(Mode::Line, 1) });
+    let mut job = Job::new(Config { partial_after: [None; 2], ..Config::new(Mode::Line, 1) });
     job.out(0, "\x1b[?25la line\n").pass(100);
     assert_eq!(job.stdout(), "", "it may be drawn anew");
     job.pass(2000);

@@ -321,7 +321,7 @@ impl Presenter {
                 state.line.mark_shown();
             }
             _ => {
-                if let Some(after) = self.config.partial_after
+                if let Some(after) = self.config.partial_after[source.1.index()]
                     && !state.is_watched
                 {
                     state.is_watched = true;
@@ -345,15 +345,14 @@ impl Presenter {
     }
 
     fn show_quiet_lines(&mut self, now: Duration) {
-        let Some(after) = self.config.partial_after else {
-            return;
-        };
         while let Some(Reverse((due, source))) = self.quiet.peek().copied()
             && due <= now
         {
             self.quiet.pop();
             let index = console_of(&self.config, source.1);
-            let Some(state) = self.sources.get_mut(&source) else {
+            let (Some(state), Some(after)) =
+                (self.sources.get_mut(&source), self.config.partial_after[source.1.index()])
+            else {
                 continue;
             };
             state.is_watched = false;

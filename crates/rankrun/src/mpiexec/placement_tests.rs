@@ -87,7 +87,7 @@ fn homes(line: &str, directory: &Path) -> Result<String, String> {
         terminals: [false; 3],
         foreground: false,
         same_destination: false,
-        stdout_is_file: true,
+        are_files: [true; 2],
         window: None,
     };
     let map = layout(&settings, &around).map_err(|problem| problem.to_string())?.map;

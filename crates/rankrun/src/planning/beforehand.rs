@@ -196,7 +196,7 @@ mod tests {
             terminals: [false; 3],
             foreground: false,
             same_destination: false,
-            stdout_is_file: true,
+            are_files: [true; 2],
             window: None,
         };
         let words: Vec<OsString> = words.iter().chain(&["true"]).map(OsString::from).collect();

@@ -293,7 +293,7 @@ mod tests {
             terminals: [false; 3],
             foreground: false,
             same_destination: false,
-            stdout_is_file: true,
+            are_files: [true; 2],
             window: None,
         };
         let settings = crate::settings::resolve(&segments, &env).expect("good settings");

@@ -46,7 +46,8 @@ pub(crate) struct Surroundings {
     pub(crate) foreground: bool,
     /// Stdout and stderr are the same terminal or file.
     pub(crate) same_destination: bool,
-    pub(crate) stdout_is_file: bool,
+    /// Whether stdout and stderr are regular files.
+    pub(crate) are_files: [bool; 2],
     /// Rows and columns of the terminal.
     pub(crate) window: Option<(u16, u16)>,
 }
@@ -70,7 +71,7 @@ impl Surroundings {
             ],
             foreground: in_foreground(&stdin) || in_foreground(&stdout) || in_foreground(&stderr),
             same_destination: rankrun_sys::terminal::same_file(&stdout, &stderr),
-            stdout_is_file: is_regular_file(&stdout),
+            are_files: [is_regular_file(&stdout), is_regular_file(&stderr)],
             window,
             env,
         })
@@ -509,16 +510,17 @@ fn output(settings: &Settings, world: u32, around: &Surroundings) -> Result<Conf
         status: around.window.filter(|_| stdout || stderr),
         status_on: if stdout { Stream::Stdout } else { Stream::Stderr },
         same_destination: around.same_destination,
-        partial_after: partial_after(world, around),
+        partial_after: Stream::ALL.map(|stream| partial_after(world, around, stream)),
         ..Config::new(mode(settings, world), world)
     })
 }
 
 /// When an unfinished line is shown. Unfinished lines such as prompts are for people; in a file they would only split lines.
-fn partial_after(world: u32, around: &Surroundings) -> Option<Duration> {
-    let [_, is_terminal, _] = around.terminals;
+fn partial_after(world: u32, around: &Surroundings, stream: Stream) -> Option<Duration> {
+    let [_, stdout, stderr] = around.terminals;
+    let is_terminal = [stdout, stderr][stream.index()];
     match world {
-        _ if around.stdout_is_file => None,
+        _ if around.are_files[stream.index()] => None,
         2.. if !is_terminal => Some(PARTIAL_IN_PIPE_AFTER),
         _ => Some(PARTIAL_AFTER),
     }
@@ -555,7 +557,7 @@ mod tests {
             terminals,
             foreground: terminals.contains(&true),
             same_destination: false,
-            stdout_is_file: !terminals[1],
+            are_files: [!terminals[1], !terminals[2]],
             window: terminals.contains(&true).then_some((24, 80)),
         }
     }
@@ -581,12 +583,16 @@ mod tests {
 
     #[test]
     fn unfinished_lines_of_several_ranks_stay_longer_behind_a_pipe() {
-        let pipe = Surroundings { stdout_is_file: false, ..around(NONE, &[]) };
+        let pipe = |terminals| Surroundings { are_files: [false; 2], ..around(terminals, &[]) };
         let after = |words: &[&str], around: &Surroundings| plan(words, around).output.partial_after;
-        assert_eq!(after(&["-n", "2", "true"], &pipe), Some(PARTIAL_IN_PIPE_AFTER));
-        assert_eq!(after(&["-l", "true"], &pipe), Some(PARTIAL_AFTER));
-        assert_eq!(after(&["-n", "2", "true"], &around(ALL, &[])), Some(PARTIAL_AFTER));
-        assert_eq!(after(&["-n", "2", "true"], &around(NONE, &[])), None);
+        let (brief, long) = (Some(PARTIAL_AFTER), Some(PARTIAL_IN_PIPE_AFTER));
+        assert_eq!(after(&["-n", "2", "true"], &pipe(NONE)), [long; 2]);
+        assert_eq!(after(&["-l", "true"], &pipe(NONE)), [brief; 2]);
+        assert_eq!(after(&["-n", "2", "true"], &pipe([false, false, true])), [long, brief], "`rankrun ... | grep`");
+        assert_eq!(after(&["-n", "2", "true"], &pipe([false, true, false])), [brief, long]);
+        assert_eq!(after(&["-n", "2", "true"], &around(ALL, &[])), [brief; 2]);
+        assert_eq!(after(&["-n", "2", "true"], &around(NONE, &[])), [None; 2]);
+        assert_eq!(after(&["-n", "2", "true"], &around([false, false, true], &[])), [None, brief]);
     }
 
     #[test]
