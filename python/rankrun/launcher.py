@@ -222,8 +222,10 @@ def _check_kinds(env: Optional[Mapping[str, str]], grace: Optional[float], optio
 
 
 def _is_words(words: object) -> bool:
-    # A string is a sequence of its letters.
-    return isinstance(words, Sequence) and not isinstance(words, str) and all(isinstance(word, str) for word in words)
+    # A string is a sequence of its letters. Empty bytes have no element that is not a string.
+    if not isinstance(words, Sequence) or isinstance(words, (str, bytes, bytearray)):
+        return False
+    return all(isinstance(word, str) for word in words)
 
 
 def _interpreter() -> List[str]:

@@ -418,6 +418,8 @@ class Pickling(PackageTest):
             ("nprocs=2, env={'A': 1}", "TypeError: env has 'A': 1, and must have a string for each name"),
             ("nprocs=2, grace='5s'", "TypeError: grace is '5s', and must be a number of seconds"),
             ("nprocs=2, grace=-1", "ValueError: grace is -1, and must be a number of seconds"),
+            ("nprocs=2, options=b''", "TypeError: options is b'', and must be a list of strings, one for each word"),
+            ("nprocs=2, hosts=b''", "TypeError: hosts is b'', and must be a string or a list of strings"),
             ("nprocs=2, hosts=3", "TypeError: hosts is 3, and must be a string or a list of strings"),
             ("nprocs=2, master_port=80000", "ValueError: master_port is 80000, and must be from 1 to 65535"),
         ):
