@@ -23,8 +23,7 @@ pub mod tidy;
 pub use children::{READER, serve_reader};
 pub use driver::{Clock, soft_limits};
 pub use guard::{
-    Act, END_BOUND, GuardNote, GuardState, KILLING_BOUND, Keeper, LOOK_STEP, LastKnown, Launched, Options, Proof,
-    Watch, launch, launch_in,
+    Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Options, Proof, Watch, launch, launch_in,
 };
 pub use looker::{WORD as LOOKER, serve as serve_looker};
 pub use pmix_host::serve as serve_pmix;

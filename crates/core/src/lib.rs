@@ -5,6 +5,7 @@
 //! [`std::time::Duration`] since the start of the job, and what is to be done goes out as values.
 
 mod conclusion;
+pub mod job;
 mod machines;
 mod record;
 mod spec;
@@ -19,11 +20,11 @@ pub use machines::{
     timers, worker,
 };
 pub use record::{
-    advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, overview, past, printable, reach,
-    report, result, standing, suggest, text, torchrun_summary,
+    advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, memory, overview, past, printable,
+    reach, report, result, standing, suggest, text, torchrun_summary,
 };
 pub use spec::{
-    env, hosts, ids, interface, job, open_files, outer, pmix, portable, rankmap, ranks, rendezvous, segments, template,
+    env, hosts, ids, interface, open_files, outer, pmix, portable, rankmap, ranks, rendezvous, segments, template,
     travel, units,
 };
 

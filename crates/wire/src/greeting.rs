@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use rankrun_core::lease::Lapse;
 
-use crate::memory::Memory;
+use rankrun_core::memory::Memory;
 
 /// Bytes before the marker that are skipped at most.
 pub const NOISE_MOST: usize = 4 * 1024 * 1024;

@@ -9,7 +9,6 @@ pub mod frame;
 pub mod greeting;
 pub mod identity;
 pub mod link;
-pub mod memory;
 pub mod message;
 pub mod session;
 mod tap;
@@ -17,8 +16,8 @@ mod transport;
 
 pub use frame::{Frame, WireError};
 pub use link::{Link, LinkError};
-pub use memory::Memory;
 pub use message::{ToAgent, ToFront};
+pub use rankrun_core::memory::Memory;
 pub use session::{Retain, Session};
 pub use tap::Tap;
 pub use transport::Transport;

@@ -21,7 +21,7 @@ use rankrun_core::worker::{Outcome, Stop};
 use rankrun_core::{Attempt, GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Stream, WorkerId, WorkerStatus};
 use serde::{Deserialize, Serialize};
 
-use crate::memory::Memory;
+pub use rankrun_core::job::{Containment, Summary};
 
 /// The first message of each side.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -348,36 +348,4 @@ pub struct Collective {
     pub members: u32,
     pub of: u32,
     pub payloads: Vec<Vec<u8>>,
-}
-
-/// How an agent contains its workers (K-1).
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Containment {
-    Cgroup,
-    /// Own sessions, a subreaper and an environment tag; and why not cgroups.
-    Subreaper {
-        why: String,
-    },
-}
-
-impl Containment {
-    /// Its name in the report.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Containment::Cgroup => "cgroup",
-            Containment::Subreaper { .. } => "subreaper",
-        }
-    }
-}
-
-/// A node's data at the end.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Summary {
-    pub left: Vec<LeftProcess>,
-    /// Processes that were released (`--descendants leave`).
-    pub released: u32,
-    /// What it has left in /dev/shm; `None` if nobody has looked.
-    pub memory: Option<Memory>,
-    /// The files that it had created there were removed.
-    pub removes_memory: bool,
 }

@@ -8,4 +8,4 @@ mod watchdog;
 
 pub use keeper::{GuardState, Keeper, LastKnown, Proof};
 pub use launch::{GuardNote, Launched, Options, launch, launch_in};
-pub use watchdog::{Act, END_BOUND, KILLING_BOUND, LOOK_STEP, Watch};
+pub use watchdog::{Act, LOOK_STEP, Watch};

@@ -11,11 +11,6 @@ use rankrun_sys::proc;
 pub const LOOK_STEP: Duration = Duration::from_millis(250);
 /// A process is given up after so many checks in a row that find it stopped: a second.
 const LOOKS: u32 = 4;
-/// How long the agent may take beyond the grace of a stop: 60 s for a process that dumps core, 30 s for one that still
-/// saves, and the time to kill and to check.
-pub const END_BOUND: Duration = Duration::from_secs(120);
-/// How long it may take to kill all workers, and to find that some cannot be killed.
-pub const KILLING_BOUND: Duration = Duration::from_secs(30);
 /// How long a killed agent may take to end. After that it cannot be killed, and is given up.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 

@@ -11,6 +11,7 @@ use crate::attempts::Attempts;
 use crate::core_dump::CoreDump;
 use crate::gang::{Effect, Event, Gang, Moment, Rules};
 use crate::ids::{JobId, Rank};
+use crate::job::JobSpec;
 use crate::node_clock::Reading;
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
@@ -91,6 +92,26 @@ pub struct JobFacts {
 }
 
 impl JobFacts {
+    /// Those of a job with these rules.
+    pub fn of(spec: &JobSpec, rules: Rules) -> JobFacts {
+        let mut commands: Vec<(Vec<String>, Vec<Rank>)> = Vec::new();
+        for rank in (0..spec.map.world_size()).map(Rank) {
+            let words: Vec<String> =
+                spec.command(rank).iter().map(|word| word.to_string_lossy().into_owned()).collect();
+            match commands.iter_mut().find(|(known, _)| *known == words) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => commands.push((words, vec![rank])),
+            }
+        }
+        JobFacts {
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            job: spec.job.clone(),
+            map: spec.map.clone(),
+            commands: commands.into_iter().map(|(words, ranks)| (RankSet::of(ranks), words)).collect(),
+            rules,
+        }
+    }
+
     /// The command of a rank.
     pub fn command(&self, rank: Rank) -> Vec<String> {
         let command = self.commands.iter().find(|(ranks, _)| ranks.contains(rank));

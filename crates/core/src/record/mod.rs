@@ -8,6 +8,8 @@ pub mod core_dump;
 pub mod event;
 pub mod foreign_codes;
 pub mod hookless;
+mod making;
+pub mod memory;
 pub mod overview;
 pub mod past;
 pub mod printable;

@@ -4,7 +4,7 @@ pub mod env;
 pub mod hosts;
 pub mod ids;
 pub mod interface;
-pub mod job;
+pub(crate) mod job;
 pub mod open_files;
 pub mod outer;
 pub mod pmix;

@@ -30,6 +30,11 @@ impl Journal {
         Journal { path, ..Journal::default() }
     }
 
+    /// Whether anything is recorded.
+    pub(crate) fn is_on(&self) -> bool {
+        self.path.is_some()
+    }
+
     /// Records an event. It is made only if there is a journal.
     pub(crate) fn record(&mut self, at: Duration, event: impl FnOnce() -> JobEvent) {
         if self.path.is_none() {

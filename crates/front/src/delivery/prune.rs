@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use rankrun_core::job::report_of;
 use rankrun_core::{Attempt, JobId};
 use serde::Deserialize;
 
@@ -40,11 +41,6 @@ pub(crate) fn prune(own: &Path, keep: u32) {
         // It stays if somebody has put something else there.
         let _ = fs::remove_dir(directory);
     }
-}
-
-/// The report of an attempt that another one has followed.
-pub(crate) fn report_of(attempt: Attempt) -> String {
-    format!("attempt-{attempt}.json")
 }
 
 /// What every report has.

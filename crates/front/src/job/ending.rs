@@ -1,33 +1,31 @@
 //! The end of a job: the proof that nothing is left, the last output, the report.
 
-use std::ffi::OsString;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rankrun_agent::{Act, Keeper, LOOK_STEP, tidy};
+use rankrun_agent::{Act, Keeper, LOOK_STEP, Proof, tidy};
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::event::{End, JobEvent};
-use rankrun_core::fence::Fate;
 use rankrun_core::foreign_codes::Codes;
 use rankrun_core::gang::{self, Outside};
 use rankrun_core::hosts::fold;
-use rankrun_core::job::{CleanShm, RestartScope};
+use rankrun_core::job::{Ended, Event, Refused, is_by_signal};
 use rankrun_core::printable::printable_lines;
-use rankrun_core::report::{AttemptReport, Left, OutputFate, Report};
+use rankrun_core::report::Report;
 use rankrun_core::text::{Look, lines_below, render};
 use rankrun_core::torchrun_summary;
 use rankrun_core::verdict::{Origin, Verdict, verdict};
-use rankrun_core::{ExitCode, Rank, Stream, WorkerStatus};
+use rankrun_core::{ExitCode, NodeId, Rank, Stream, WorkerStatus};
 use rankrun_sys::{proc, signal};
-use rankrun_wire::message::Containment;
+use rankrun_wire::Memory;
 
 use crate::command::Known;
 use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
-use crate::job::front::{Front, Outcome, Refused};
+use crate::job::front::{Front, Outcome};
 use crate::job::refusal::Refusal;
 use crate::job::report;
 use crate::job::run::RELEASE_BOUND;
-use crate::job::signals::is_by_signal;
 use crate::nodes::NodeHandle;
 
 /// How long guard and agent may take to end after the ranks, beyond the time of a kill.
@@ -61,35 +59,37 @@ pub(crate) fn cannot_write(path: &Path, why: &str) -> String {
     format!("{what} \"{}\": {why}", path.display())
 }
 
+/// What the front has found out about what is left.
+struct Proved {
+    /// Nothing is left of the commands that were run here.
+    are_commands_gone: bool,
+    /// The nodes on which that is not proved.
+    unproven: Vec<NodeId>,
+    /// By node, what others than its agent have found in /dev/shm there.
+    found: Vec<Option<Memory>>,
+}
+
 impl Front {
     /// The ranks have ended, or their agent is lost: proof, output, report.
     pub(crate) fn finish(&mut self) -> Outcome {
-        self.end_asking();
+        self.asked = None;
+        self.job.end_asking();
         // No agent can answer a pause any more: it is over.
-        self.pausing = None;
-        self.clock.resume();
+        if self.pausing.take().is_some() {
+            self.clock.resume();
+            self.take(Event::Resumed);
+        }
         // Nor can it say what the ranks are doing.
         let now = self.now();
         self.delivery.ranks_ended(now);
-        self.answer_waiting(now);
-        self.perform_all();
-        let commands_gone = self.await_guards();
+        self.take(Event::Tick);
+        self.answer_waiting();
+        let proved = self.await_guards();
         if let Some(terminal) = &mut self.terminal {
-            terminal.close(verdict(&self.gang).code == ExitCode::SUCCESS);
+            terminal.close(verdict(self.job.gang()).code == ExitCode::SUCCESS);
         }
-        if let Some(Refused { what, source, hint, code }) = self.refused.take() {
-            self.show_notices();
-            report::error(self.plan.color, &what, Some(&source), hint.as_deref());
-            if let Some(enrolment) = &mut self.enrolment {
-                enrolment.explain(format!("{what}: {}", rankrun_sys::reason(&source)));
-            }
-            if let Some((directory, refusal)) = Refusal::of(&self.plan) {
-                let text = format!("{what}: {}", rankrun_sys::reason(&source));
-                if let Err(text) = (Refusal { text, code, ..refusal }).save(&directory) {
-                    report::error(self.plan.color, &text, None, None);
-                }
-            }
-            return Outcome { code, raise: None };
+        if let Some(refused) = self.job.refused().cloned() {
+            return self.refuse(&refused);
         }
         let mut is_written = true;
         loop {
@@ -101,18 +101,21 @@ impl Front {
             }
         }
         self.print_withheld_notes(None);
-        self.read_last_words();
-        let mut end = self.end(commands_gone, is_written);
+        let mut effects = Vec::new();
+        self.job.read_last_words(&mut effects);
+        self.effects.extend(effects);
+        self.perform_all();
+        let mut end = self.job.end(self.ended(proved, is_written));
         // Nothing more becomes known of the ranks.
-        let verdict = verdict(&self.gang);
+        let verdict = verdict(self.job.gang());
         end.core = verdict.culprit.as_ref().and_then(|culprit| self.find_core(culprit.rank));
         let report = self.report(&verdict, &end);
-        let is_interrupted = self.attempts.is_interrupted;
+        let is_interrupted = self.job.is_interrupted();
         self.show_notices();
         end.is_quoted_above = self.is_quoted_above(&report);
-        let is_printed = report::is_worth_telling(&report, &self.gang);
+        let is_printed = report::is_worth_telling(&report, self.job.gang());
         // Where earlier attempts have left their reports, that of the last one says how it ended.
-        let is_saved = is_printed || !self.attempts.past().kept().is_empty();
+        let is_saved = is_printed || !self.job.past_attempts().kept().is_empty();
         let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_saved);
         let now = self.now();
         // Where a cgroup stays because a process in it could not be killed, the directory stays too: `rankrun clean` needs it to
@@ -142,7 +145,7 @@ impl Front {
             }
             self.notices.push_back(format!("{}{}", self.over_key(), text.trim_end_matches('\n')));
             if self.plan.codes == Some(Codes::Torchrun)
-                && let Some(text) = torchrun_summary::summary(&report, &self.plan.spec)
+                && let Some(text) = torchrun_summary::summary(&report, self.job.spec())
             {
                 let text = printable_lines(&text);
                 self.notices.push_back(text.trim_end_matches('\n').to_owned());
@@ -155,13 +158,13 @@ impl Front {
         self.requeue();
         self.end_files();
         self.write_out(Some(REPORT_BOUND));
-        let interrupted = verdict.interrupted.and_then(|finding| self.gang.ranks()[finding.rank.index()].status);
+        let interrupted = verdict.interrupted.and_then(|finding| self.job.gang().ranks()[finding.rank.index()].status);
         let code = self.plan.codes.map_or(report.exit_code, |codes| codes.of(&report));
         self.answer_end(code, &report);
         if self.plan.codes.is_some() {
             return Outcome { code, raise: None };
         }
-        let raise = match self.gang.outside() {
+        let raise = match self.job.gang().outside() {
             _ if interrupted.is_some_and(is_by_signal) && report.exit_code == ExitCode::signal(signal::SIGINT) => {
                 Some(signal::SIGINT)
             }
@@ -174,95 +177,39 @@ impl Front {
         Outcome { code: report.exit_code, raise }
     }
 
-    /// What is known of the end besides the gang. `commands_gone`: nothing is left of the commands that were run here.
-    pub(crate) fn end(&self, commands_gone: bool, is_written: bool) -> End {
-        let took = self.started.elapsed();
-        let (mut processes, mut shared_memory, mut doubtful) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut released, mut more, mut more_doubtful) = (0, 0, 0);
-        for summary in self.nodes.iter().filter_map(|node| node.summary.as_ref()) {
-            processes.extend(summary.left.iter().cloned());
-            released += summary.released;
+    /// The job did not begin.
+    fn refuse(&mut self, Refused { what, why, hint, code }: &Refused) -> Outcome {
+        self.show_notices();
+        let source = io::Error::other(why.clone());
+        report::error(self.plan.color, what, Some(&source), hint.as_deref());
+        let text = format!("{what}: {why}");
+        if let Some(enrolment) = &mut self.enrolment {
+            enrolment.explain(text.clone());
         }
-        // Where a job has several nodes, a name alone does not say where the file is.
-        let is_alone = self.seated().count() == 1;
-        let mut unchecked = Vec::new();
-        for node in self.nodes.iter().filter(|node| node.place.is_some() || self.unproven.contains(&node.id)) {
-            let text = |name: &OsString| match (name.to_string_lossy(), is_alone) {
-                (name, true) => name.into_owned(),
-                (name, false) => format!("{}:{name}", node.name),
-            };
-            match node.memory() {
-                Some(memory) => {
-                    shared_memory.extend(memory.created.iter().map(text));
-                    doubtful.extend(memory.doubtful.iter().map(text));
-                    more += memory.more_created;
-                    more_doubtful += memory.more_doubtful;
-                }
-                None => unchecked.push(node.name.clone()),
-            }
+        if let Some((directory, refusal)) = Refusal::of(&self.plan)
+            && let Err(text) = (Refusal { text, code: *code, ..refusal }).save(&directory)
+        {
+            report::error(self.plan.color, &text, None, None);
         }
-        let removes = self.plan.spec.clean_shm == CleanShm::Job;
-        let is_removed = |node: &&NodeHandle| node.summary.as_ref().map_or(removes, |summary| summary.removes_memory);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let unproven = || self.unproven.iter().map(|node| &self.nodes[node.index()]);
-        let was_lost_before = |node: &NodeHandle| node.place.is_none() && node.fate() != Fate::Left;
-        // One value for all nodes: the weakest.
-        let weak = self.nodes.iter().find(|node| !matches!(node.containment, Some(Containment::Cgroup)));
-        let node = weak.or(self.nodes.first());
-        let (containment, containment_note) = match node.and_then(|node| node.containment.as_ref()) {
-            Some(Containment::Subreaper { why }) => ("subreaper", Some(why.clone())),
-            Some(Containment::Cgroup) => ("cgroup", None),
-            None => ("unknown", None),
-        };
-        End {
-            took,
-            started: now.saturating_sub(took),
-            containment: containment.to_owned(),
-            containment_note,
-            left: Left {
-                proven: commands_gone && self.unproven.is_empty(),
-                unproven: unproven().map(|node| node.name.clone()).collect(),
-                workers: self.gang.ranks().iter().filter(|rank| rank.pid.is_some()).count() as u32,
-                processes,
-                released,
-                shared_memory,
-                shared_memory_removed: self.seated().all(|node| is_removed(&node)),
-                shared_memory_doubtful: doubtful,
-                shared_memory_more: more,
-                shared_memory_doubtful_more: more_doubtful,
-                shared_memory_unchecked: unchecked,
-                output: match (
-                    self.seated().all(|node| node.is_drained),
-                    is_written && !self.delivery.is_lost(),
-                    self.delivery.has_kept(),
-                ) {
-                    (false, _, _) if self.has_given_up_output => OutputFate::Lost,
-                    (false, _, _) => OutputFate::LostWithAgent,
-                    (true, true, true) => OutputFate::KeptBesideReport,
-                    (true, true, false) => OutputFate::Written,
-                    (true, false, _) => OutputFate::Lost,
-                },
-            },
-            only_lost_before: commands_gone && !self.unproven.is_empty() && unproven().all(was_lost_before),
-            why_lost: self.seated().find_map(NodeHandle::why_lost),
-            unguarded: self.unguarded.clone(),
-            saved: None,
-            standings: self.standings.clone(),
-            stacks: self.looks.table().filter(|_| self.gang.outside().is_some()).cloned(),
-            core: None,
-            is_quoted_above: false,
-            attempts: self.attempts_before(),
-            attempts_left_out: self.attempts.past().left_out(),
-            given_up: self.attempts.given_up().map(str::to_owned),
-        }
+        Outcome { code: *code, raise: None }
     }
 
-    /// The attempts before the one that the report describes. While the next is awaited, that is the last one.
-    fn attempts_before(&self) -> Vec<AttemptReport> {
-        let spec = &self.plan.spec;
-        let is_described =
-            |past: &AttemptReport| spec.restart.scope == RestartScope::Gang && past.attempt == spec.attempt.0;
-        self.attempts.past().kept().iter().filter(|past| !is_described(past)).cloned().collect()
+    /// What the devices know of the end.
+    fn ended(&self, proved: Proved, is_written: bool) -> Ended {
+        let took = self.started.elapsed();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seated = self.job.nodes().seated().map(|node| &self.nodes[node.id().index()]);
+        Ended {
+            took,
+            started: now.saturating_sub(took),
+            are_commands_gone: proved.are_commands_gone,
+            unproven: proved.unproven,
+            found: proved.found,
+            is_written: is_written && !self.delivery.is_lost(),
+            is_kept: self.delivery.has_kept(),
+            has_given_up_output: self.has_given_up_output,
+            why_lost: { seated }.find_map(NodeHandle::why_lost),
+        }
     }
 
     /// Whether the lines that the report would quote were just printed above it.
@@ -279,10 +226,10 @@ impl Front {
 
     /// The path of the culprit's core file, if there is one.
     fn find_core(&mut self, rank: Rank) -> Option<CoreDump> {
-        let record = self.gang.ranks().get(rank.index())?;
+        let record = self.job.gang().ranks().get(rank.index())?;
         let Some(WorkerStatus::Signaled { signal, core_dumped: true }) = record.status else { return None };
         let pid = record.pid?;
-        let directory = self.plan.spec.directory(rank);
+        let directory = self.job.spec().directory(rank);
         let task = Task::FindCore { pid, signal, directory: directory.into(), took: self.started.elapsed() };
         let now = self.now();
         self.delivery.files.submit(now, task);
@@ -292,7 +239,7 @@ impl Front {
     }
 
     fn report(&self, verdict: &Verdict, end: &End) -> Report {
-        report::make(&self.facts, &self.gang, verdict, end, |rank| self.last_words.of(rank))
+        Report::of(self.job.facts(), self.job.gang(), verdict, end, |rank| self.job.words().of(rank))
     }
 
     /// Writes the report, and the error file of torchrun, and notes what could not be written. Neither changes the exit
@@ -481,25 +428,17 @@ impl Front {
         }
     }
 
-    /// Waits for the guard's exit code, which says whether nothing is left; if the guard is gone, does its work. Returns whether nothing is
-    /// left of the commands that were run here.
-    fn await_guards(&mut self) -> bool {
+    /// Waits for the guard's exit code, which says whether nothing is left; if the guard is gone, does its work.
+    fn await_guards(&mut self) -> Proved {
         let (bound, lost_bound) = (self.now() + GUARD_BOUND, self.now() + LOST_BOUND);
         loop {
-            self.look_at_guards();
-            if self.now() >= lost_bound {
-                for node in self.nodes.iter_mut().filter(|node| node.lost.is_some()) {
-                    if let Some(joined) = node.joined_mut() {
-                        joined.is_given_up = true;
-                    }
-                }
-            }
-            if !self.nodes.iter().any(NodeHandle::is_held) {
+            self.look_at_children();
+            let now = self.now();
+            if !self.are_any_held(now >= lost_bound) {
                 break;
             }
-            let now = self.now();
             for node in &mut self.nodes {
-                if let Some(Act::KillGuard) = node.watch_guard() {
+                if let Some(Act::KillGuard) = node.keeper_mut().and_then(Keeper::watch_guard) {
                     node.kill_guard();
                 }
             }
@@ -509,24 +448,37 @@ impl Front {
         }
         self.prove_again();
         // All of them: what is left of one must not keep the others from being cleaned up.
-        let (attempt, clean_shm) = (self.plan.spec.attempt, self.plan.spec.clean_shm);
-        let foreign = self.foreign();
-        let is_proved: Vec<bool> = self.nodes.iter_mut().map(|node| node.prove(attempt, clean_shm, &foreign)).collect();
-        let unproven: Vec<&NodeHandle> =
-            self.nodes.iter().zip(is_proved).filter(|(_, is_proved)| !is_proved).map(|(node, _)| node).collect();
-        self.unproven = unproven.iter().map(|node| node.id).collect();
-        let lost_before: Vec<String> =
-            unproven.iter().filter(|it| it.place.is_none()).map(|node| node.name.clone()).collect();
-        for node in self.nodes.iter().filter(|node| node.is_held()) {
-            node.kill_guard();
+        let spec = self.job.spec();
+        let (attempt, clean_shm, foreign) = (spec.attempt, spec.clean_shm, self.foreign());
+        let (mut found, mut unproven) = (Vec::new(), Vec::new());
+        for (handle, node) in self.nodes.iter_mut().zip(self.job.nodes().iter()) {
+            let Proof { is_empty, memory } = handle.prove(node, attempt, clean_shm, &foreign);
+            found.push(memory);
+            if !is_empty {
+                unproven.push(node.id());
+            }
+            if handle.is_held(node.is_to_say()) {
+                handle.kill_guard();
+            }
         }
+        let is_before = |node: &&NodeId| self.job.nodes().get(**node).is_some_and(|node| node.place().is_none());
+        let lost_before: Vec<&str> = unproven.iter().filter(is_before).map(|it| self.job.nodes().name(*it)).collect();
         if !lost_before.is_empty() {
-            let (nodes, limit) = (fold(&lost_before), self.patience().as_secs_f64());
+            let (nodes, limit) = (fold(&lost_before), self.job.patience().as_secs_f64());
             self.note(format!(
                 "not proven on {nodes}, lost before: what runs there ends {limit} s after it has heard from us last (--node-timeout)"
             ));
         }
-        self.prove_commands()
+        Proved { are_commands_gone: self.prove_commands(), unproven, found }
+    }
+
+    /// Whether any process has not ended whose exit code is the proof. `without_lost`: nodes that were lost, and that had joined, are not
+    /// waited for.
+    fn are_any_held(&self, without_lost: bool) -> bool {
+        self.nodes.iter().zip(self.job.nodes().iter()).any(|(handle, node)| {
+            let is_to_say = node.is_to_say() && !(without_lost && node.is_lost());
+            handle.is_held(is_to_say)
+        })
     }
 
     /// Whether nothing is left of the commands that were run. Their hosts have proved it, unless somebody has killed one: its orphans

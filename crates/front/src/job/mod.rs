@@ -1,22 +1,14 @@
-//! The job: its loop, what is decided, how it ends.
+//! One job in the front: its loop and its devices, around the machine that decides ([`rankrun_core::job::Job`]).
 //!
-//! Each source (`run`) is translated to [`event::FrontEvent`]s; their handlers decide, and queue [`event::FrontEffect`]s,
-//! which the loop performs.
+//! Each source (`run`) is turned into events of the job; what the job orders is done in `effects`. `agents` has the messages of agents,
+//! `calls` and `steps` what brings nodes here, `ending` the end.
 
 mod agents;
-mod alone;
-mod attempts;
+mod calls;
 mod control;
+mod effects;
 mod ending;
-mod event;
 mod front;
-mod hooks;
-mod joining;
-mod liveness;
-mod looking;
-mod meeting;
-mod muster;
-mod nodes_left;
 mod on_failure;
 mod pause;
 mod proof;
@@ -26,7 +18,7 @@ pub(crate) mod report;
 mod run;
 mod signals;
 mod start;
-mod successors;
+mod steps;
 mod token;
 
 pub(crate) use front::Outcome;

@@ -6,8 +6,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rankrun_core::job::Event;
 use rankrun_core::report::Report;
-use rankrun_core::restart::{Answer, AnswerError, Decision, Event, OnFailure, parse_answer};
+use rankrun_core::restart::{Answer, AnswerError, Decision, OnFailure, parse_answer};
 use rankrun_sys::poll::Waker;
 
 use crate::command::{Command, CommandError, Hold, Output, Pending};
@@ -51,51 +52,51 @@ fn ask_on_thread(
 }
 
 impl Front {
-    /// Asks `--on-failure`, if there is one and the end is a failure.
-    pub(crate) fn ask(&mut self, report: &Arc<Report>, own: &Decision) -> Option<Asked> {
-        let wanted = self.plan.spec.restart.on_failure.clone().filter(|_| self.attempts.asks())?;
+    /// Asks `--on-failure` about an end; `own` is what happens without it.
+    pub(crate) fn ask_policy(&mut self, report: Arc<Report>, own: Decision) {
+        let Some(wanted) = self.job.spec().restart.on_failure.clone() else { return };
         let asked = self.start_command(&wanted.command).and_then(|(hold, command)| {
             let policy = OwnCommand { command, timeout: wanted.timeout };
-            ask_on_thread(hold, self.waker.handle()?, policy, Arc::clone(report), own.clone())
+            ask_on_thread(hold, self.waker.handle()?, policy, report, own)
         });
-        let cannot = |error| self.note(format!("cannot ask --on-failure: {}", rankrun_sys::reason(&error)));
-        asked.map_err(cannot).ok()
+        match asked {
+            Ok(asked) => self.asked = Some(asked),
+            Err(error) => self.take(Event::NotAsked { why: rankrun_sys::reason(&error) }),
+        }
     }
 
     fn start_command(&mut self, words: &[OsString]) -> io::Result<(Hold, Command)> {
-        let (hold, command) = Command::start(&mut self.starter, &self.plan.spec.job, words)?;
+        let (hold, command) = Command::start(&mut self.starter, &self.job.spec().job, words)?;
         self.commands.retain(|host| !host.has_proved());
         self.commands.push(hold.host.clone());
         Ok((hold, command))
     }
 
-    /// `--on-failure` may have answered.
+    /// `--on-failure` may have answered. If the job does not wait for that any more, the command is ended.
     pub(crate) fn hear_answer(&mut self) {
-        let Some(answer) = self.attempts.answer() else { return };
-        let answer = answer.unwrap_or_else(|why| {
-            let restart = &self.plan.spec.restart;
-            let instead = match restart.budget.allows_any() || restart.start.retries > 0 {
-                true => "the other options decide",
-                false => "there is no other attempt without --restart",
-            };
-            self.note(format!("--on-failure: {why}: {instead}"));
-            Answer::Own
-        });
-        let decision = self.decide(None, Event::Answered(answer)).unwrap_or(Decision::Done);
-        self.answered(decision);
+        if self.asked.is_none() {
+            return;
+        }
+        let answer = self.asked.as_ref().filter(|_| self.job.awaits_policy()).and_then(Asked::result);
+        if answer.is_some() || !self.job.awaits_policy() {
+            self.asked = None;
+        }
+        if let Some(answer) = answer {
+            self.take(Event::Answered(answer));
+        }
     }
 
     /// After the end of the job: asks the scheduler to run it again, if that is wanted. Signals and `rankrun status` are
     /// answered meanwhile.
     pub(crate) fn requeue(&mut self) {
-        if self.attempts.is_to_requeue() {
+        if self.job.is_to_requeue() {
             let (Ok(text) | Err(text)) = self.ask_scheduler();
             self.note(text);
         }
     }
 
     fn ask_scheduler(&mut self) -> Result<String, String> {
-        let environment = &self.plan.spec.base_env;
+        let environment = &self.job.spec().base_env;
         let Some((_, job)) = environment.iter().find(|(name, _)| name == "SLURM_JOB_ID") else {
             return Err("--on-giveup requeue: there is no scheduler: SLURM_JOB_ID is not set".to_owned());
         };

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use rankrun_core::units::format_duration;
-use rankrun_core::{NodeId, Rank, Stream, gang};
+use rankrun_core::job::Event;
+use rankrun_core::{Rank, Stream};
 use rankrun_sys::{process, signal, terminal};
 use rankrun_wire::ToAgent;
 
@@ -32,6 +32,15 @@ enum Whose {
     Rank,
 }
 
+/// What it means that a rank was stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stopped {
+    /// Somebody has stopped this rank alone.
+    IsForTheJob,
+    /// A key has stopped the job.
+    Pauses,
+}
+
 impl Front {
     /// SIGTSTP, from the keyboard if `by_key`.
     pub(crate) fn stopped(&mut self, by_key: bool) {
@@ -46,8 +55,9 @@ impl Front {
         }
         self.pausing = Some(pause);
         self.clock.pause();
-        self.send(ToAgent::Pause);
-        if !self.is_linked() {
+        self.take(Event::Paused);
+        self.send(&ToAgent::Pause);
+        if !self.job.is_linked() {
             self.paused();
         }
     }
@@ -77,18 +87,18 @@ impl Front {
     /// signal (`fg` of a running job).
     fn is_rank_to_go_on(&self, number: i32) -> bool {
         let has_come = self.terminal.as_ref().is_some_and(FrontTerminal::in_foreground);
-        self.gang.stop_ordered().is_some() || (has_come && [signal::SIGTTIN, signal::SIGTTOU].contains(&number))
+        self.job.gang().stop_ordered().is_some() || (has_come && [signal::SIGTTIN, signal::SIGTTOU].contains(&number))
     }
 
     /// Undoes a pause.
     fn go_on(&mut self, stopped: bool) {
         let Some(Pause { signal: number, .. }) = self.pausing.take() else { return };
         self.clock.resume();
-        self.nodes.iter_mut().for_each(|node| node.clock.forget());
+        self.take(Event::Resumed);
         if let Some(terminal) = &mut self.terminal {
             terminal.enter();
         }
-        self.send(ToAgent::Resume);
+        self.send(&ToAgent::Resume);
         if let Some(terminal) = &self.terminal
             && let Some(group) = terminal.group()
         {
@@ -125,33 +135,16 @@ impl Front {
         terminal.group().is_some_and(|group| group.signal_group(number).is_ok())
     }
 
-    /// A rank was stopped by somebody else.
-    pub(crate) fn rank_stopped(&mut self, from: NodeId, rank: Rank, number: i32, at: Duration) {
-        let is_single = self.plan.spec.map.world_size() == 1;
-        match &self.terminal {
-            Some(terminal) if terminal.is_lent_to(rank) && (is_job_control(number) || is_single) => {
-                let number = if is_job_control(number) { number } else { signal::SIGTSTP };
-                self.pause(Pause { signal: number, whose: Whose::Rank });
-            }
-            Some(_) | None => {
-                let name = rankrun_core::status::signal_name(number);
-                let patience = self.plan.spec.restart.stopped_timeout;
-                let until = match patience {
-                    Duration::ZERO => String::new(),
-                    patience => {
-                        format!("; it counts as failed if it is still stopped after {}", format_duration(patience))
-                    }
-                };
-                self.note(format!("rank {rank} was stopped by {name}, which was not sent by rankrun{until}"));
-                match patience {
-                    Duration::ZERO => self.node_event(from, at, gang::Event::Stopped { rank, signal: number }),
-                    patience => {
-                        let due = self.now() + patience;
-                        self.attempts.present.stopped.insert(rank, (due, number));
-                    }
-                }
-            }
+    /// A rank was stopped by somebody else. Where it has the terminal, the job stops with it.
+    pub(crate) fn rank_stopped(&mut self, rank: Rank, number: i32) -> Stopped {
+        let is_single = self.job.spec().map.world_size() == 1;
+        let is_lent = self.terminal.as_ref().is_some_and(|terminal| terminal.is_lent_to(rank));
+        if !is_lent || !(is_job_control(number) || is_single) {
+            return Stopped::IsForTheJob;
         }
+        let number = if is_job_control(number) { number } else { signal::SIGTSTP };
+        self.pause(Pause { signal: number, whose: Whose::Rank });
+        Stopped::Pauses
     }
 
     /// Removes the status region and writes what is ready, before the shell writes its prompt.

@@ -4,10 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rankrun_core::event::{Entry, Replay, ReplayError};
+use rankrun_core::report::Report;
 use rankrun_core::text::{Look, render};
 use rankrun_core::verdict::verdict;
-
-use crate::job::report;
 
 /// The result of a replay.
 #[derive(Debug)]
@@ -52,7 +51,7 @@ pub fn replay(path: &Path, color: bool) -> Result<Replayed, JournalError> {
     let replay = replay.ok_or_else(no_end)?;
     let end = replay.end.as_ref().ok_or_else(no_end)?;
     let tail = |rank| replay.tails.iter().find(|(of, _)| *of == rank).map(|(_, tail)| tail);
-    let report = report::make(&replay.facts, &replay.gang, &verdict(&replay.gang), end, tail);
+    let report = Report::of(&replay.facts, &replay.gang, &verdict(&replay.gang), end, tail);
     let mut warnings = Vec::new();
     if replay.missing > 0 {
         warnings.push(format!("{} events are missing: there were too many to write", replay.missing));

@@ -1,19 +1,17 @@
-//! The loop: translates sources to events, handles them, and performs the effects.
+//! The loop: turns sources into events of the job, and hands output to its destinations.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rankrun_agent::Act;
+use rankrun_agent::LOOK_STEP;
+use rankrun_core::job::{Event, NodeEvent};
 use rankrun_core::{NodeId, gang};
 use rankrun_sys::poll::Ready;
 use rankrun_wire::{Frame, ToAgent};
 
 use crate::delivery::DeliveryEvent;
 use crate::job::control::Ours;
-use crate::job::event::{FrontEffect, FrontEvent};
 use crate::job::front::{Front, Outcome, Salvage};
-use crate::job::muster::Muster;
 use crate::job::token::Token;
-use crate::link::{LinkError, send_to_all};
 use crate::nodes::Enrolment;
 
 /// How long writing the output that a destination did not take may last, as long as output comes.
@@ -31,11 +29,11 @@ impl Front {
     /// Runs until all agents have ended or are lost, and then ends the job.
     pub(crate) fn run_to_end(mut self) -> Outcome {
         let mut ready = Vec::new();
-        self.begin_attempts();
+        self.take(Event::Begin);
         for (number, sender) in std::mem::take(&mut self.early) {
-            self.take(FrontEvent::Signal { number, sender });
+            self.signal(number, sender);
         }
-        while self.is_linked() {
+        while self.job.is_linked() {
             self.hand_on();
             let timeout = self.timeout();
             if let Err(error) = self.poller.wait(timeout, &mut ready) {
@@ -43,13 +41,13 @@ impl Front {
                 break;
             }
             let now = self.now();
-            self.standstill.turn(now);
+            self.job.turn(now);
             // While output keeps coming, a silent rank may only be slow.
             let quiet = !ready.iter().any(|event| matches!(Token::decode(event.token), Some(Token::Node(_))));
             for &event in &ready {
                 self.dispatch(event);
             }
-            self.take(FrontEvent::Tick { quiet });
+            self.tick(quiet);
         }
         let outcome = self.finish();
         self.dismiss_joined(&outcome);
@@ -63,38 +61,26 @@ impl Front {
             return None;
         }
         let now = self.now();
-        let window = self.must_watch_window().then(|| now + WINDOW_STEP);
-        let attempt = self.attempts.deadline().filter(|_| !self.attempts.is_between() || !self.delivery.is_logging());
-        let limit = self.plan.timeout.filter(|_| self.attempts.is_between());
+        let guards = self.nodes.iter().filter(|node| node.link.is_some()).filter_map(|node| node.keeper());
         let waits = [
-            limit,
-            self.last_words.deadline(),
+            self.job.deadline(),
             self.drain_until,
-            window,
+            self.must_watch_window().then(|| now + WINDOW_STEP),
             self.notes.deadline(),
-            self.roll.deadline(),
-            attempt,
-            self.successors.deadline(),
-        ];
-        let alive = self.nodes.iter().filter(|node| node.is_alive());
-        let waits = waits.into_iter().chain(alive.map(|node| node.watch_deadline()));
-        let waits = waits.chain([self.muster.as_ref().and_then(Muster::deadline)]);
-        let waits = waits.chain([self.enrolment.as_ref().and_then(Enrolment::deadline)]);
-        let waits = waits.chain([
+            guards.filter_map(|keeper| keeper.watch.deadline()).min(),
+            self.enrolment.as_ref().and_then(Enrolment::deadline),
+            (!self.job.open_seconds().is_empty()).then(|| now + LOOK_STEP),
             self.control.deadline(),
             self.control_look(),
-            self.states.deadline(),
             self.starter.deadline(now),
-        ]);
-        let deadlines =
-            waits.chain([self.gang.deadline(), self.delivery.deadline(), self.hooks.deadline(), self.looks.deadline()]);
-        let deadlines = deadlines.chain([self.mpi_watch.deadline()]);
-        deadlines.flatten().min().map(|deadline| deadline.saturating_sub(now))
+            self.delivery.deadline(),
+        ];
+        waits.into_iter().flatten().min().map(|deadline| deadline.saturating_sub(now))
     }
 
     /// When to look whether the control socket is still there. At the end the agents remove it with its directory.
     fn control_look(&self) -> Option<Duration> {
-        (self.control.listens() && !self.is_over()).then_some(self.next_control_look)
+        (self.control.listens() && !self.job.is_over()).then_some(self.next_control_look)
     }
 
     /// A source is ready: reads it.
@@ -121,7 +107,7 @@ impl Front {
                 if ready.writable {
                     let flushed = self.nodes[node.index()].flush();
                     if let Err(error) = flushed {
-                        self.take(FrontEvent::AgentLost { node, error });
+                        self.broke(node, &error);
                     }
                 }
                 if ready.readable {
@@ -130,7 +116,7 @@ impl Front {
             }
             Token::Signals => {
                 while let Some((number, sender)) = self.signals.next() {
-                    self.take(FrontEvent::Signal { number, sender });
+                    self.signal(number, sender);
                 }
             }
             Token::Control(Ours::Listener) => {
@@ -140,7 +126,7 @@ impl Front {
             Token::Control(Ours::Client(client)) => {
                 let now = self.now();
                 if let Some((by, request)) = self.control.ready(now, client, ready) {
-                    self.take(FrontEvent::Request { client, by, request });
+                    self.requested(client, by, request);
                 }
             }
             Token::Waker => {
@@ -150,8 +136,10 @@ impl Front {
                 self.take_news();
                 self.hear_binary();
                 self.hear_answer();
-                if let Some(piece) = self.stdin.as_ref().filter(|_| self.has_started()).and_then(|stdin| stdin.next()) {
-                    self.take(FrontEvent::Stdin(piece));
+                if let Some(piece) =
+                    self.stdin.as_ref().filter(|_| self.job.has_started()).and_then(|stdin| stdin.next())
+                {
+                    self.send_stdin(piece);
                 }
             }
         }
@@ -163,7 +151,7 @@ impl Front {
     /// deadlines wait for no longer than that.
     pub(crate) fn read_node(&mut self, node: NodeId) {
         if self.nodes[node.index()].remote().is_some() {
-            self.heard(node);
+            self.take_from(node, NodeEvent::Heard);
         }
         let Some(mut link) = self.nodes[node.index()].link.take() else { return };
         let filled = link.fill();
@@ -171,28 +159,26 @@ impl Front {
             match link.next() {
                 Ok(Some(Frame::Output(head, bytes))) => {
                     let now = self.clock.now();
-                    self.looks.sign(now);
-                    self.last_words.write(now, head.worker.rank, head.stream, bytes);
-                    self.last_lines.write(now, head.worker.rank, head.stream, bytes);
+                    self.job.write(now, head.worker.rank, head.stream, bytes);
                     self.delivery.output(now, head, bytes);
                     self.debts.received(node, head.stream, bytes.len() as u64);
                 }
                 Ok(Some(Frame::Message(message))) => {
                     self.nodes[node.index()].link = Some(link);
-                    self.has_sent(node);
-                    self.take(FrontEvent::Agent { node, message });
+                    self.take_from(node, NodeEvent::HasSent);
+                    self.message(node, message);
                     match self.nodes[node.index()].link.take() {
                         Some(same) => link = same,
                         None => return,
                     }
                 }
                 Ok(None) => break,
-                Err(error) => return self.take(FrontEvent::AgentLost { node, error }),
+                Err(error) => return self.broke(node, &error),
             }
         }
         match filled {
             Ok(()) => self.nodes[node.index()].link = Some(link),
-            Err(error) => self.take(FrontEvent::AgentLost { node, error }),
+            Err(error) => self.broke(node, &error),
         }
     }
 
@@ -217,83 +203,7 @@ impl Front {
     /// Handles the events of the destinations.
     pub(crate) fn take_news(&mut self) {
         for event in self.delivery.take_events() {
-            self.take(FrontEvent::Delivery(event));
-        }
-    }
-
-    /// Handles an event and performs the effects, until there are none.
-    pub(crate) fn take(&mut self, event: FrontEvent) {
-        self.handle(event);
-        self.perform_all();
-    }
-
-    /// Performs the effects that are decided, and those that follow.
-    pub(crate) fn perform_all(&mut self) {
-        while let Some(effect) = self.effects.pop_front() {
-            for event in self.perform(effect) {
-                self.handle(event);
-            }
-        }
-    }
-
-    /// Handles an event: decides only.
-    fn handle(&mut self, event: FrontEvent) {
-        match event {
-            FrontEvent::Agent { node, message } => self.message(node, message),
-            FrontEvent::AgentLost { node, error } => self.lose_agent(node, &error),
-            FrontEvent::Signal { number, sender } => self.signal(number, sender),
-            FrontEvent::Delivery(event) => self.delivered(event),
-            FrontEvent::Stdin(piece) => self.send_stdin(piece),
-            FrontEvent::Request { client, by, request } => self.requested(client, by, request),
-            FrontEvent::Tick { quiet } => self.tick(quiet),
-        }
-    }
-
-    /// Performs an effect. Failures are events.
-    fn perform(&mut self, effect: FrontEffect) -> Vec<FrontEvent> {
-        let lost = |(node, error)| FrontEvent::AgentLost { node, error };
-        match effect {
-            FrontEffect::Send(message) => {
-                let links = self.nodes.iter_mut().filter_map(|node| Some((node.id, node.link.as_mut()?)));
-                send_to_all(links, &message).into_iter().map(lost).collect()
-            }
-            FrontEffect::SendTo(node, message) => {
-                let sent = self.nodes[node.index()].send(&message);
-                sent.err().map(|error| lost((node, error))).into_iter().collect()
-            }
-            FrontEffect::Start(place, meeting) => {
-                let Some(node) = self.node_at(place) else { return Vec::new() };
-                if self.muster.is_some() && self.nodes[node.index()].link.is_none() {
-                    let lost = &mut self.nodes[node.index()].lost;
-                    let why = lost.get_or_insert_with(|| "its agent has ended".to_owned()).clone();
-                    self.lose_ranks(node, why);
-                    return Vec::new();
-                }
-                let start = ToAgent::Start(Box::new(self.node_start(node, place, meeting)));
-                let sent = self.nodes[node.index()].send(&start);
-                sent.err().map(|error| lost((node, error))).into_iter().collect()
-            }
-            FrontEffect::KeepStandings(now) => {
-                self.standings = self.standings_at(now);
-                Vec::new()
-            }
-            FrontEffect::Answer { client, answer } => {
-                let now = self.now();
-                self.control.answer(now, client, &answer);
-                // It may have sent the next one already.
-                let next = self.control.next_request(now, client);
-                next.map(|(by, request)| FrontEvent::Request { client, by, request }).into_iter().collect()
-            }
-            FrontEffect::Act { node, act } => {
-                let node = &self.nodes[node.index()];
-                match act {
-                    Act::GiveUpAgent if node.remote().is_some() => self.give_up_node(node.id),
-                    Act::KillAgent => node.kill_agent(),
-                    Act::KillGuard => node.kill_guard(),
-                    Act::GiveUpAgent => return vec![lost((node.id, LinkError::Ended))],
-                }
-                Vec::new()
-            }
+            self.delivered(event);
         }
     }
 
@@ -301,11 +211,11 @@ impl Front {
         match event {
             DeliveryEvent::Credit { stream, bytes } => {
                 for (node, bytes) in self.debts.paid(stream, bytes) {
-                    self.send_to(node, ToAgent::Credit { stream, bytes });
+                    self.send_to(node, &ToAgent::Credit { stream, bytes });
                 }
             }
             DeliveryEvent::Note(text) => self.note(text),
-            DeliveryEvent::ReaderGone if !self.is_over() || self.attempts.is_between() => {
+            DeliveryEvent::ReaderGone if !self.job.is_over() || self.job.is_between_attempts() => {
                 self.event(gang::Event::OutputGone)
             }
             DeliveryEvent::ReaderGone => {}
@@ -313,18 +223,9 @@ impl Front {
                 self.event(gang::Event::OutputFailed);
                 self.drain_until = Some(self.now());
             }
-            DeliveryEvent::LogsOpened => self.logs_are_open(),
+            DeliveryEvent::LogsOpened => self.take(Event::LogsOpened),
             DeliveryEvent::LogsGivenUp => self.end_without_logs(gang::Event::OutputFailed),
             DeliveryEvent::LogsFailed(reason) => self.end_without_logs(gang::Event::LogsFailed { reason }),
-        }
-    }
-
-    /// The ranks have ended: their output has `--drain` to be written.
-    pub(crate) fn begin_drain(&mut self) {
-        let now = self.now();
-        self.drain_until = Some(now + self.plan.drain);
-        if self.is_last_attempt() {
-            self.delivery.ranks_ended(now);
         }
     }
 
@@ -341,20 +242,17 @@ impl Front {
         }
         let now = self.now();
         if self.starter.tick() {
-            self.look_at_guards();
+            self.look_at_children();
         }
-        if self.gang.deadline().is_some_and(|deadline| deadline <= now) {
-            self.event(gang::Event::Tick);
+        self.tell_of_files();
+        self.hear_answer();
+        self.show_rest();
+        self.try_seconds();
+        self.watch_guards();
+        if let Some(enrolment) = &mut self.enrolment {
+            enrolment.tick(now);
         }
-        self.attempt_due(now);
-        self.successors_due(now);
-        self.watch_nodes(now);
-        self.muster_due(now);
-        self.look_for_hooks(now);
-        self.look_for_mpi(now);
-        self.looks_due(now);
-        self.suspect(now);
-        self.ask_who_is_alive(now);
+        self.take(Event::Tick);
         self.print_withheld_notes(Some(now));
         self.delivery.tick(now, quiet);
         self.control.tick(now);
@@ -362,7 +260,7 @@ impl Front {
             self.next_control_look = now + CONTROL_STEP;
             self.restore_control();
         }
-        self.answer_waiting(now);
+        self.answer_waiting();
         if self.must_watch_window() {
             self.resized();
         }
@@ -371,9 +269,23 @@ impl Front {
         }
     }
 
+    /// What has become of files that the job waits for.
+    fn tell_of_files(&mut self) {
+        for (attempt, stamp) in std::mem::take(&mut self.delivery.stamps) {
+            let nanos = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+            let stamp = stamp.map(|(time, size)| (nanos(time), size));
+            self.take(Event::Stamped { attempt, stamp });
+        }
+        let is_logging = self.delivery.is_logging();
+        if std::mem::replace(&mut self.was_logging, is_logging) != is_logging {
+            self.take(Event::Logging(is_logging));
+        }
+    }
+
     /// The kernel sends SIGWINCH only to the rank that has the terminal.
     fn must_watch_window(&self) -> bool {
-        self.plan.spec.map.world_size() > 1 && self.terminal.as_ref().is_some_and(|terminal| terminal.group().is_some())
+        self.job.spec().map.world_size() > 1
+            && self.terminal.as_ref().is_some_and(|terminal| terminal.group().is_some())
     }
 
     /// A destination has not taken its output in time: the output is kept beside the report.
@@ -392,7 +304,7 @@ impl Front {
         if let Some(directory) = self.directory().filter(|_| !self.is_hurried) {
             self.delivery.salvage(now, directory);
         }
-        if !self.is_over() {
+        if !self.job.is_over() {
             self.drain_until = None;
             return;
         }

@@ -1,17 +1,16 @@
 //! Starts a job: acquires all it needs before its first rank, or refuses the job.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use rankrun_agent::{Clock, Launched};
-use rankrun_core::event::{JobEvent, JobFacts};
-use rankrun_core::gang::{Gang, Rules};
-use rankrun_core::job::{OnGiveup, PortRange, StdinTarget};
+use rankrun_core::event::JobEvent;
+use rankrun_core::gang::Rules;
+use rankrun_core::job::{Host, Job, OnGiveup, PortRange, Settings, StdinTarget, Way};
 use rankrun_core::names::PublishedNames;
-use rankrun_core::silence::Standstill;
-
-use rankrun_core::{ExitCode, NodeId, NodeRank, Rank, RankMap, RankSet};
+use rankrun_core::{ExitCode, NodeId, NodeRank, Rank, RankMap};
 use rankrun_output::{Names, Presenter};
 use rankrun_sys::poll::{Interest, Poller, Waker};
 use rankrun_sys::process::Child;
@@ -24,23 +23,15 @@ use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Plan;
-use crate::delivery::{
-    Delivery, Destination, Done, Files, Journal, LastLines, LastWords, Notes, Opened, SILENCE_BOUND, Task, Threads,
-};
-use crate::job::alone::MpiWatch;
-use crate::job::attempts::Attempts;
-use crate::job::control::{Control, States};
+use crate::delivery::{Delivery, Destination, Done, Files, Journal, Notes, Opened, SILENCE_BOUND, Task, Threads};
+use crate::job::calls::Calls;
+use crate::job::control::Control;
 use crate::job::front::{Front, Outcome, OwnDirectory};
-use crate::job::hooks::HookWatch;
-use crate::job::looking::Looks;
-use crate::job::muster::Muster;
 use crate::job::refusal::Refusal;
 use crate::job::report;
-use crate::job::signals::Roll;
-use crate::job::successors::Successors;
 use crate::job::token::Token;
 use crate::join::Join;
-use crate::nodes::{Bootstrap, Collectives, Debts, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget};
+use crate::nodes::{Bootstrap, Collectives, Debts, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget, SshSettings};
 use crate::starter::Starter;
 use crate::terminal::{FrontTerminal, Stdin};
 
@@ -115,7 +106,7 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
     let foreign: Vec<i32> = proc::own_children();
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
     let is_alone = matches!(&plan.hosts.targets[..], [only] if only.is_local);
-    let muster = (!is_alone).then(|| Muster::new(&plan)).transpose().map_err(failed("read this program"))?;
+    let calls = (!is_alone).then(|| Calls::new(&plan)).transpose().map_err(failed("read this program"))?;
     let mut launched = None;
     if plan.hosts.targets.iter().any(|target| target.is_local) {
         let mut local = Local { options: plan.node.clone() };
@@ -123,7 +114,7 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
     }
     // From here on this process may have threads.
     let guard = launched.as_ref().map(|launched| launched.guard);
-    make(plan, signals, launched, muster, foreign, started).inspect_err(|_| guard.into_iter().for_each(dismiss))
+    make(plan, signals, launched, calls, foreign, started).inspect_err(|_| guard.into_iter().for_each(dismiss))
 }
 
 /// The job is refused, and the stream to the agent is closed: waits until agent and guard have ended.
@@ -230,25 +221,47 @@ pub(crate) fn names(map: RankMap) -> impl Fn(Rank) -> Names + Send + 'static {
     }
 }
 
-/// The report's data about the job itself.
-pub(crate) fn facts(plan: &Plan, rules: Rules) -> JobFacts {
-    let map = &plan.spec.map;
-    let mut commands: Vec<(Vec<String>, Vec<Rank>)> = Vec::new();
-    for rank in (0..map.world_size()).map(Rank) {
-        let words: Vec<String> =
-            plan.spec.command(rank).iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        match commands.iter_mut().find(|(known, _)| *known == words) {
-            Some((_, ranks)) => ranks.push(rank),
-            None => commands.push((words, vec![rank])),
-        }
+/// What the job decides by.
+fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
+    let has_steps = plan.hosts.origin == HostsOrigin::Slurm;
+    let way = |target: &NodeTarget| match (target.is_local, &plan.join) {
+        (true, _) => Way::Here,
+        (false, Some(_)) => Way::Joins,
+        (false, None) => Way::Ssh,
+    };
+    let host = |target: &NodeTarget| Host { name: target.name.clone(), way: way(target) };
+    let hosts = &plan.hosts;
+    let home = plan.report.home.as_deref();
+    Settings {
+        hosts: hosts.targets.iter().map(host).collect(),
+        least: hosts.least,
+        node_timeout: hosts.node_timeout,
+        on_front_lost: hosts.on_front_lost,
+        start_timeout: plan.join.as_ref().map_or(Duration::ZERO, |join| join.start_timeout),
+        has_steps,
+        at_a_time: calls.map_or(0, |calls| calls.at_a_time),
+        interface: hosts.interface.clone(),
+        local_addr: hosts.local_addr,
+        is_oar: hosts.origin == HostsOrigin::Oar && hosts.ssh.command == SshSettings::default().command,
+        stall: plan.stall,
+        has_terminal: plan.spec.io.stdin != StdinTarget::None && terminal::is_terminal(rustix::stdio::stdin()),
+        strict: plan.strict,
+        end_suspects: plan.end_suspects,
+        verbosity: plan.verbosity,
+        mpi_libraries: plan.mpi_libraries.clone(),
+        opens_logs: plan.logs.as_ref().is_some_and(|logs| logs.are_for_each_attempt(&plan.spec)),
+        is_stdin_stream: plan.spec.io.stdin != StdinTarget::None && is_stream(rustix::stdio::stdin()),
+        report_directory: plan.report.directory.as_deref().map(|directory| report::shorten_home(directory, home)),
+        is_recorded: false,
+        seed: seed(),
     }
-    JobFacts {
-        release: env!("CARGO_PKG_VERSION").to_owned(),
-        job: plan.spec.job.clone(),
-        map: map.clone(),
-        commands: commands.into_iter().map(|(words, ranks)| (RankSet::of(ranks), words)).collect(),
-        rules,
-    }
+}
+
+/// Whether what is read from this cannot be read again.
+fn is_stream(stdin: BorrowedFd<'_>) -> bool {
+    use rustix::fs::FileType;
+    let kind = rustix::fs::fstat(stdin).map(|found| FileType::from_raw_mode(found.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::Socket))
 }
 
 /// What the random parts of the restart policy begin with.
@@ -264,7 +277,7 @@ fn make(
     mut plan: Plan,
     signals: SignalFd,
     launched: Option<Launched>,
-    muster: Option<Muster>,
+    calls: Option<Calls>,
     foreign: Vec<i32>,
     started: Instant,
 ) -> Result<Front, StartError> {
@@ -275,7 +288,7 @@ fn make(
     let mut threads = Threads::start(plan.spec.job.clone(), &waker).map_err(no_thread)?;
     // Programs that it may have to start.
     let starts =
-        muster.is_some() || plan.spec.restart.on_failure.is_some() || plan.spec.restart.on_giveup == OnGiveup::Requeue;
+        calls.is_some() || plan.spec.restart.on_failure.is_some() || plan.spec.restart.on_giveup == OnGiveup::Requeue;
     // The agent has been forked, and has raised its own: it knows what the user had. If this cannot be raised, fewer nodes fit.
     let limits = limits::raise_open_files().unwrap_or_default();
     let starter = Starter::start(starts, limits, handle()?).map_err(no_thread)?;
@@ -312,25 +325,16 @@ fn make(
     let early = std::mem::take(&mut opened.signals);
     let presenter = Presenter::new(plan.output.clone(), names(plan.spec.map.clone()));
     let mut delivery = Delivery::new(presenter, threads, opened, &plan.output, plan.drain);
-    let seed = seed();
-    let facts = facts(&plan, rules.clone());
-    delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(facts.clone())));
-    let is_alone = muster.is_none();
+    let settings = Settings { is_recorded: delivery.journal.is_on(), ..settings(&plan, calls.as_ref()) };
+    let job = Job::new(plan.spec.clone(), rules, settings);
+    delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(job.facts().clone())));
     let mut front = Front {
+        job,
+        effects: VecDeque::new(),
+        is_at_work: false,
         own_directory: None,
-        gang: Gang::new(plan.spec.map.world_size(), rules),
-        attempts: Attempts::new(&plan.spec, seed),
-        successors: Successors::new(&plan.spec.restart, seed),
-        facts,
         delivery,
-        last_words: LastWords::default(),
-        last_lines: LastLines::default(),
-        hooks: HookWatch::new(plan.verbosity > 0, plan.timeout),
-        mpi_watch: MpiWatch::new(Duration::ZERO, &plan),
-        looks: Looks::new(&plan),
         control: Control::new(poller.registry(), |ours| Token::Control(ours).encode()),
-        states: States::default(),
-        standings: Vec::new(),
         plan,
         is_hurried: false,
         started,
@@ -339,22 +343,19 @@ fn make(
         signals,
         waker,
         nodes,
-        muster,
+        calls,
         enrolment,
-        standstill: Standstill::default(),
-        last_call: None,
         collectives: Collectives::default(),
         names: PublishedNames::default(),
         debts: Debts::default(),
-        unproven: Vec::new(),
-        unguarded: None,
         srun: Vec::new(),
-        asked_again: Vec::new(),
         starter,
-        effects: VecDeque::new(),
         early,
         strangers: foreign,
         commands: Vec::new(),
+        asked: None,
+        is_showing: false,
+        was_logging: false,
         stdin,
         terminal,
         is_control_lost: false,
@@ -363,12 +364,9 @@ fn make(
         salvage: None,
         has_given_up_output: false,
         pausing: None,
-        roll: Roll::default(),
         key_was_pressed: false,
         notices: VecDeque::new(),
         notes: Notes::default(),
-        refused_calls: BTreeSet::new(),
-        refused: None,
     };
     if !front.plan.hosts.targets.iter().any(|target| target.is_local) {
         // Without it the job only cannot be asked.
@@ -381,27 +379,16 @@ fn make(
     for node in &mut front.nodes {
         node.send(&hello).map_err(|error| StartError::new(error.to_string(), None))?;
     }
-    if front.plan.hosts.origin == HostsOrigin::Slurm {
-        front.start_srun().map_err(failed("start srun"))?;
-    }
-    if is_alone {
-        // Nobody has to be waited for.
-        front.start_attempt();
-        front.perform_all();
-    }
     Ok(front)
 }
 
-/// The nodes, in their order. Only this machine is reached yet.
+/// The devices of the nodes, in their order. Only this machine is reached yet.
 fn nodes(plan: &Plan, mut launched: Option<Launched>, poller: &Poller) -> io::Result<Vec<NodeHandle>> {
     let node = |(target, id): (&NodeTarget, u32)| {
         let id = NodeId(id);
         match launched.take_if(|_| target.is_local) {
-            Some(launched) => NodeHandle::here(id, target.name.clone(), launched, poller, Token::Node(id).encode()),
-            None => Ok(match &plan.join {
-                Some(join) => NodeHandle::joins(id, target, join.start_timeout),
-                None => NodeHandle::there(id, target),
-            }),
+            Some(launched) => NodeHandle::here(id, launched, poller, Token::Node(id).encode()),
+            None => Ok(NodeHandle::there(id)),
         }
     };
     plan.hosts.targets.iter().zip(0..).map(node).collect()

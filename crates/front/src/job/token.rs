@@ -1,10 +1,11 @@
 //! What a descriptor of the front's poll set belongs to.
 
 use rankrun_core::NodeId;
+use rankrun_core::job::ClientId;
 use rankrun_sys::kinds;
 use rankrun_wire::identity::PeerId;
 
-use crate::job::control::{ClientId, Ours};
+use crate::job::control::Ours;
 
 /// The owner of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

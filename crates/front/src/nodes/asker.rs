@@ -42,8 +42,13 @@ impl Asker {
         Ok(())
     }
 
+    /// Until when the last try may still be answered.
+    pub(crate) fn until(&self) -> Duration {
+        self.until
+    }
+
     /// Whether the last try may still be answered.
-    pub(crate) fn is_open(&self, now: Duration) -> bool {
+    fn is_open(&self, now: Duration) -> bool {
         now < self.until && self.tries.last().is_some_and(|ssh| ssh.code.is_none())
     }
 
@@ -61,9 +66,11 @@ impl Asker {
         is_answer
     }
 
-    /// Reaps the tries that have ended.
-    pub(crate) fn reap(&mut self) {
+    /// Reaps the tries that have ended. Returns whether the last one has: nothing more is to come of it.
+    pub(crate) fn reap(&mut self) -> bool {
+        let had_tries = !self.tries.is_empty();
         self.tries.retain_mut(|ssh| !ssh.reap(false));
+        had_tries && self.tries.is_empty()
     }
 
     pub(crate) fn pids(&self) -> impl Iterator<Item = i32> {

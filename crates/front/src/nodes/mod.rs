@@ -16,7 +16,7 @@ pub(crate) use collectives::Collectives;
 pub(crate) use debts::Debts;
 pub(crate) use enrol::{Enrolment, News};
 pub use hosts::{Hosts, HostsOrigin, NODE_TIMEOUT, NodeTarget, SshSettings};
-pub(crate) use node::{About, NodeHandle};
+pub(crate) use node::NodeHandle;
 pub(crate) use prover::Prover;
 pub use srun::SLURM_NODE;
 pub(crate) use srun::{Srun, Step};

@@ -71,11 +71,6 @@ impl Prover {
         self.code == Some(i32::from(ExitCode::SUCCESS.0))
     }
 
-    /// Whether something is left on the node.
-    pub(crate) fn has_found_some(&self) -> bool {
-        self.code == Some(i32::from(ExitCode::LEFT_BEHIND.0))
-    }
-
     pub(crate) fn pid(&self) -> Option<i32> {
         self.program.as_ref().and_then(Program::pid)
     }

@@ -13,7 +13,7 @@ use crate::frame::WireError;
 use crate::identity::certificate::{Certificate, Role};
 use crate::identity::keys::PublicKey;
 use crate::identity::secret::{Label, Secret};
-use crate::memory::Memory;
+use rankrun_core::memory::Memory;
 
 /// The most that one of these messages may hold.
 pub const MAX_ENROLMENT: usize = 4096;

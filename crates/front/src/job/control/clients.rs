@@ -11,6 +11,7 @@ use bytes::Bytes;
 use memchr::memchr;
 use rankrun_core::control::{Answer, Line, MAX_REQUEST, Request, SOCKET, VERSION, Version};
 use rankrun_core::gang::Requester;
+use rankrun_core::job::ClientId;
 use rankrun_sys::poll::{Interest, Ready, Registry};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::socket;
@@ -24,10 +25,6 @@ const TAKEN: u32 = 128;
 const WINDOW: Duration = Duration::from_millis(100);
 /// How long a connection may be without a request.
 const IDLE_BOUND: Duration = Duration::from_secs(10);
-
-/// A connection.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct ClientId(pub(crate) u32);
 
 /// What the tokens of the loop stand for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,5 +7,4 @@ mod clients;
 mod requests;
 mod states;
 
-pub(crate) use clients::{ClientId, Control, Ours};
-pub(crate) use states::States;
+pub(crate) use clients::{Control, Ours};

@@ -4,17 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use rankrun_core::control::{Answer, Request};
-use rankrun_core::gang::{self, Requester, StopRequest};
+use rankrun_core::gang::{Requester, StopRequest};
+use rankrun_core::job::{ClientId, Event, NoRestart};
 use rankrun_core::report::Report;
-use rankrun_core::worker::{Stop, StopWhy};
+use rankrun_core::stacks::fold::{Seen, Table};
 use rankrun_core::{Attempt, ExitCode, RankSet};
-use rankrun_sys::signal;
 
-use super::clients::{Awaits, ClientId};
-use crate::job::attempts::NoRestart;
-use crate::job::event::FrontEffect;
+use super::clients::Awaits;
 use crate::job::front::Front;
-use crate::job::looking::Purpose;
 
 impl Front {
     /// The agent has made the job's directory: listens there for requests.
@@ -46,64 +43,72 @@ impl Front {
     /// Another process asks something.
     pub(crate) fn requested(&mut self, client: ClientId, by: Requester, request: Request) {
         match request {
-            Request::Status { ranks: true } => self.ask_for_states(client),
+            Request::Status { ranks: true } => {
+                self.control.wait(client, Awaits::States);
+                self.take(Event::StatesRequest);
+            }
             Request::Status { ranks: false } => {
                 let status = self.job_status(&self.clock.clone());
-                self.answer(client, Answer::Status(Box::new(status)));
+                self.answer(client, &Answer::Status(Box::new(status)));
             }
-            Request::Stacks { ranks, native, each } => self.stacks_requested(client, ranks.as_deref(), native, each),
+            Request::Stacks { ranks, native, each } => match ranks.as_deref().map(str::parse::<RankSet>).transpose() {
+                Ok(ranks) => {
+                    self.control.wait(client, Awaits::Stacks);
+                    self.take(Event::StacksRequest { client, ranks, native, each });
+                }
+                Err(error) => {
+                    self.answer(client, &Answer::Refused { error: format!("the ranks: {error}"), hint: None });
+                }
+            },
             Request::Stop { grace } => {
                 let answer = self.stop_requested(by, grace);
-                self.answer(client, answer);
+                self.answer(client, &answer);
             }
-            Request::Restart => {
-                let answer = match self.planned_restart(by) {
-                    Ok(attempt) => Answer::Restarting { attempt, is_up: false },
-                    Err(why) => why.into(),
-                };
-                self.answer(client, answer);
-            }
+            Request::Restart => self.take(Event::RestartRequest { client, by }),
             Request::Up { attempt } => self.control.wait(client, Awaits::Attempt(attempt)),
             Request::Wait => self.control.wait(client, Awaits::End),
         }
     }
 
-    pub(crate) fn answer(&mut self, client: ClientId, answer: Answer) {
-        self.effects.push_back(FrontEffect::Answer { client, answer: Box::new(answer) });
-    }
-
-    /// Whether every rank of this attempt, or of a later one, has run.
-    fn is_up(&self, attempt: Attempt) -> bool {
-        self.attempts.was_up(attempt, self.plan.spec.attempt)
+    /// Answers a client, and handles the request that it may have sent already.
+    pub(super) fn answer(&mut self, client: ClientId, answer: &Answer) {
+        let now = self.now();
+        self.control.answer(now, client, answer);
+        if let Some((by, request)) = self.control.next_request(now, client) {
+            self.requested(client, by, request);
+        }
     }
 
     /// Answers those who wait for what has come.
-    pub(crate) fn answer_waiting(&mut self, now: Duration) {
-        self.give_up_on_states(now);
+    pub(crate) fn answer_waiting(&mut self) {
         for (client, awaits) in self.control.waiting() {
             if let Awaits::Attempt(attempt) = awaits
-                && self.is_up(attempt)
+                && self.job.was_up(attempt)
             {
-                self.answer(client, Answer::Restarting { attempt, is_up: true });
+                self.answer(client, &Answer::Restarting { attempt, is_up: true });
             }
         }
     }
 
-    /// `rankrun stacks`: the agents have some seconds to answer.
-    fn stacks_requested(&mut self, client: ClientId, ranks: Option<&str>, native: bool, each: bool) {
-        let ranks = match ranks.map(str::parse::<RankSet>).transpose() {
-            Ok(ranks) => ranks.map(|ranks| self.alive().into_iter().filter(|rank| ranks.contains(*rank)).collect()),
-            Err(error) => {
-                return self.answer(client, Answer::Refused { error: format!("the ranks: {error}"), hint: None });
-            }
+    /// `rankrun stacks`: where the ranks are.
+    pub(crate) fn answer_stacks(&mut self, client: ClientId, table: Box<Table>, ranks: Vec<Seen>) {
+        self.answer(client, &Answer::Stacks { table, ranks });
+    }
+
+    /// The same, where none of the ranks that it asks for lives.
+    pub(crate) fn refuse_stacks(&mut self, client: ClientId) {
+        let error = "none of these ranks is running".to_owned();
+        let hint = Some(format!("`rankrun status {}` lists the ranks", self.job.spec().job));
+        self.answer(client, &Answer::Refused { error, hint });
+    }
+
+    /// `rankrun restart`: which attempt is to come, or why none is.
+    pub(crate) fn answer_restart(&mut self, client: ClientId, answer: Result<Attempt, NoRestart>) {
+        let answer = match answer {
+            Ok(attempt) => Answer::Restarting { attempt, is_up: false },
+            Err(why) => no_restart(why),
         };
-        if ranks.as_ref().is_some_and(Vec::is_empty) {
-            let error = "none of these ranks is running".to_owned();
-            let hint = Some(format!("`rankrun status {}` lists the ranks", self.plan.spec.job));
-            return self.answer(client, Answer::Refused { error, hint });
-        }
-        self.control.wait(client, Awaits::Stacks);
-        self.look(Purpose::Client { client, each }, ranks, native);
+        self.answer(client, &answer);
     }
 
     /// `rankrun stop`: as SIGTERM.
@@ -112,16 +117,10 @@ impl Front {
             Ok(grace) => grace,
             Err(error) => return Answer::Refused { error: format!("the grace is no time: {error}"), hint: None },
         };
-        let already = self.gang.stop_ordered().is_some();
-        let first = self.gang.outside().is_none();
-        self.event(gang::Event::StopRequest(StopRequest { by, grace }));
-        let grace = grace.unwrap_or(self.plan.spec.stop.grace_outside);
-        if first && !self.gang.over() && self.plan.verbosity >= 0 {
-            let stop = Stop { why: StopWhy::Signal(signal::SIGTERM), grace };
-            self.note_stopping(&format!("rankrun stop ({by})"), stop, false, already);
-        }
-        let left = self.gang.grace_until().unwrap_or_default().saturating_sub(self.now());
-        Answer::Stopping { ranks: self.alive().len() as u32, grace: left.as_secs_f64(), already }
+        let already = self.job.gang().stop_ordered().is_some();
+        self.take(Event::StopRequest(StopRequest { by, grace }));
+        let left = self.job.gang().grace_until().unwrap_or_default().saturating_sub(self.now());
+        Answer::Stopping { ranks: self.job.alive().len() as u32, grace: left.as_secs_f64(), already }
     }
 
     /// The job is over: tells those who wait for it. They do not delay the end.
@@ -142,15 +141,15 @@ impl Front {
     }
 }
 
-impl From<NoRestart> for Answer {
-    fn from(why: NoRestart) -> Answer {
-        match why {
-            NoRestart::Ending => Answer::Refused { error: "it is coming to its end".to_owned(), hint: None },
-            NoRestart::Restarting => Answer::Refused { error: "it is being restarted already".to_owned(), hint: None },
-            NoRestart::OfRanks => Answer::Refused {
-                error: "its ranks are restarted one by one (--restart-scope rank)".to_owned(),
-                hint: Some("end the rank that is to be restarted".to_owned()),
-            },
-        }
-    }
+/// Why a job is not restarted, as the one who asks for it reads it.
+fn no_restart(why: NoRestart) -> Answer {
+    let (error, hint) = match why {
+        NoRestart::Ending => ("it is coming to its end", None),
+        NoRestart::Restarting => ("it is being restarted already", None),
+        NoRestart::OfRanks => (
+            "its ranks are restarted one by one (--restart-scope rank)",
+            Some("end the rank that is to be restarted".to_owned()),
+        ),
+    };
+    Answer::Refused { error: error.to_owned(), hint }
 }

@@ -1,29 +1,22 @@
-//! Where the ranks are: when they are looked into, and what comes of it. The agents look (`rankrun_agent::serve_looker`);
-//! [`rankrun_core::stacks`] says what it means.
+//! Where the ranks are: when they are looked into, and what comes of it. The agents look; [`crate::stacks`] says what it means.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rankrun_core::control::Answer;
-use rankrun_core::event::JobEvent;
-use rankrun_core::gang::{self, MpiLife};
-use rankrun_core::job::StdinTarget;
-use rankrun_core::printable::{fit, printable};
-use rankrun_core::stacks::ProcessStack;
-use rankrun_core::stacks::fold::{Seen, Table, fold};
-use rankrun_core::stacks::odd::{Hang, OddRank};
-use rankrun_core::stacks::proof::{Finding, Proof, Standing};
-use rankrun_core::stacks::stall::{self, Action, Print, Stall, prints};
-use rankrun_core::testimony::Exception;
-use rankrun_core::text::{MAX_LINES, WIDTH};
-use rankrun_core::units::format_duration;
-use rankrun_core::{NodeId, Rank, WorkerId};
-use rankrun_sys::terminal;
-use rankrun_wire::ToAgent;
-
-use super::control::ClientId;
-use super::front::Front;
-use crate::Plan;
+use super::event::{ClientId, Effect, Order};
+use super::inquiry::Inquiry;
+use super::settings::Settings;
+use super::{Job, Node};
+use crate::gang::{self, MpiLife};
+use crate::ids::{NodeId, Rank, WorkerId};
+use crate::ranks::RankSet;
+use crate::stacks::ProcessStack;
+use crate::stacks::fold::{Seen, Table, fold};
+use crate::stacks::odd::{Hang, OddRank};
+use crate::stacks::proof::{Finding, Proof, Standing};
+use crate::stacks::stall::{self, Action, Print, Stall, prints};
+use crate::testimony::Exception;
+use crate::units::format_duration;
 
 /// How long the agents have, beyond the time that they need themselves.
 const ANSWER_BOUND: Duration = Duration::from_secs(6);
@@ -38,7 +31,7 @@ const PROVE_AGAIN: Duration = Duration::from_millis(250);
 
 /// For whom the ranks are looked into.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Purpose {
+pub(super) enum Purpose {
     /// SIGQUIT: to be printed.
     Asked,
     /// `rankrun stacks`.
@@ -55,14 +48,10 @@ pub(crate) enum Purpose {
     Proof(Vec<(Rank, Exception)>),
 }
 
-/// A question to all agents.
+/// What has come of a look.
 #[derive(Debug)]
-struct Look {
-    number: u64,
+struct Sights {
     purpose: Purpose,
-    due: Duration,
-    /// The nodes that have not sent all.
-    missing: BTreeSet<NodeId>,
     seen: Vec<Seen>,
     /// When ranks last used what connects them, on any node.
     traffic: Option<Duration>,
@@ -78,9 +67,9 @@ struct Held {
 
 /// All that is known of it.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
+pub(super) struct Looks {
     last: u64,
-    present: Vec<Look>,
+    present: Vec<Inquiry<Sights>>,
     /// When to look for the sake of `--timeout`.
     before_timeout: Option<Duration>,
     held: Option<Held>,
@@ -93,20 +82,15 @@ pub(crate) struct Looks {
     proofs: BTreeMap<Rank, Proof>,
 }
 
-/// Whether somebody may type.
-fn has_terminal(plan: &Plan) -> bool {
-    plan.spec.io.stdin != StdinTarget::None && terminal::is_terminal(rustix::stdio::stdin())
-}
-
 impl Looks {
-    pub(crate) fn new(plan: &Plan) -> Looks {
+    pub(super) fn new(settings: &Settings, timeout: Option<Duration>) -> Looks {
         let lead = |timeout: Duration| timeout.saturating_sub(BEFORE_TIMEOUT.min(timeout / TIMEOUT_SHARE));
-        let stall = plan.stall.map(|spec| Stall::new(spec, has_terminal(plan), Duration::ZERO));
-        Looks { before_timeout: plan.timeout.map(lead), stall, ..Looks::default() }
+        let stall = settings.stall.map(|spec| Stall::new(spec, settings.has_terminal, Duration::ZERO));
+        Looks { before_timeout: timeout.map(lead), stall, ..Looks::default() }
     }
 
     /// A rank has given a sign of life.
-    pub(crate) fn sign(&mut self, now: Duration) {
+    pub(super) fn sign(&mut self, now: Duration) {
         self.last_sign = Some(now);
         if let Some(stall) = &mut self.stall {
             stall.sign(now);
@@ -120,70 +104,67 @@ impl Looks {
         }
     }
 
-    pub(crate) fn deadline(&self) -> Option<Duration> {
-        let looks = self.present.iter().map(|look| look.due);
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let looks = self.present.iter().map(Inquiry::until);
         let stall = self.stall.as_ref().and_then(Stall::deadline);
         looks.chain(self.before_timeout).chain(self.held.map(|held| held.until)).chain(stall).min()
     }
 
     /// For the report of an attempt that was ended from outside.
-    pub(crate) fn table(&self) -> Option<&Table> {
+    pub(super) fn table(&self) -> Option<&Table> {
         self.for_report.as_ref()
     }
 
     /// Another attempt begins.
-    pub(crate) fn begin_attempt(&mut self, plan: &Plan, now: Duration) {
+    pub(super) fn begin_attempt(&mut self, settings: &Settings, now: Duration) {
         self.for_report = None;
         self.proofs.clear();
-        self.stall = plan.stall.map(|spec| Stall::new(spec, has_terminal(plan), now));
-        self.present.retain(|look| matches!(look.purpose, Purpose::Client { .. }));
+        self.stall = settings.stall.map(|spec| Stall::new(spec, settings.has_terminal, now));
+        self.present.retain(|look| matches!(look.found.purpose, Purpose::Client { .. }));
     }
 }
 
-impl Front {
+impl Job {
     /// Asks all agents where these ranks are, or all.
-    pub(crate) fn look(&mut self, purpose: Purpose, ranks: Option<Vec<Rank>>, native: bool) {
-        let linked = self.nodes.iter().filter(|node| node.link.is_some() && node.containment.is_some());
-        let missing: BTreeSet<NodeId> = linked.map(|node| node.id).collect();
+    pub(super) fn look(&mut self, purpose: Purpose, ranks: Option<Vec<Rank>>, native: bool) {
+        let asked: Vec<NodeId> = self.nodes.ready().filter(|_| !self.is_paused).collect();
         self.looks.last += 1;
-        let number = self.looks.last;
-        let due = self.now() + ANSWER_BOUND;
-        let is_possible = !missing.is_empty() && !self.clock.is_paused();
-        self.looks.present.push(Look { number, purpose, due, missing, seen: Vec::new(), traffic: None });
+        let (number, until, is_possible) = (self.looks.last, self.now + ANSWER_BOUND, !asked.is_empty());
+        let sights = Sights { purpose, seen: Vec::new(), traffic: None };
+        self.looks.present.push(Inquiry::new(number, until, asked, sights));
         match is_possible {
-            true => self.send(ToAgent::Look { number, ranks, native }),
-            false => self.close_looks(|look| look.number == number),
+            true => self.send(Order::Look { number, ranks, native }),
+            false => self.close_looks(|look| look.is(number)),
         }
     }
 
-    /// An agent looks into so many ranks.
-    pub(crate) fn looking(&mut self, from: NodeId, number: u64, traffic: Option<Duration>) {
-        let now = self.now();
-        let clock = &mut self.nodes[from.index()].clock;
-        let traffic = traffic.map(|at| clock.moment(now, at).at);
-        if let Some(look) = self.looks.present.iter_mut().find(|look| look.number == number) {
-            look.traffic = look.traffic.max(traffic);
+    /// An agent looks into ranks, which last used what connects them at a time of its clock.
+    pub(super) fn looking(&mut self, from: NodeId, number: u64, traffic: Option<Duration>) {
+        let traffic = traffic.map(|at| self.moment(from, at).at);
+        if let Some(look) = self.looks.present.iter_mut().find(|look| look.is(number)) {
+            look.found.traffic = look.found.traffic.max(traffic);
         }
     }
 
     /// Where a rank is.
-    pub(crate) fn looked(&mut self, from: NodeId, number: u64, worker: WorkerId, stack: ProcessStack) {
-        let node = self.nodes[from.index()].name.clone();
-        if let Some(look) = self.looks.present.iter_mut().find(|look| look.number == number) {
-            look.seen.push(Seen { rank: worker.rank, node, stack });
+    pub(super) fn looked(&mut self, from: NodeId, number: u64, worker: WorkerId, stack: ProcessStack) {
+        let node = self.nodes.name(from).to_owned();
+        if let Some(look) = self.looks.present.iter_mut().find(|look| look.is(number)) {
+            look.found.seen.push(Seen { rank: worker.rank, node, stack });
         }
     }
 
     /// An agent has sent all that it knows.
-    pub(crate) fn look_over(&mut self, from: NodeId, number: u64) {
-        if let Some(look) = self.looks.present.iter_mut().find(|look| look.number == number) {
-            look.missing.remove(&from);
+    pub(super) fn look_over(&mut self, from: NodeId, number: u64) {
+        if let Some(look) = self.looks.present.iter_mut().find(|look| look.is(number)) {
+            look.answered(from);
         }
-        self.close_looks(|look| look.missing.is_empty());
+        self.close_looks(|look| look.missing().is_empty());
     }
 
     /// Does what is due.
-    pub(crate) fn looks_due(&mut self, now: Duration) {
+    pub(super) fn looks_due(&mut self) {
+        let now = self.now;
         if self.looks.before_timeout.is_some_and(|at| at <= now) {
             self.looks.before_timeout = None;
             if self.gang.stop_ordered().is_none() && !self.alive().is_empty() {
@@ -197,15 +178,15 @@ impl Front {
                 false => self.looks.looked(now, Some(now), BTreeMap::new()),
             }
         }
-        let is_linked: Vec<bool> = self.nodes.iter().map(|node| node.link.is_some()).collect();
-        self.close_looks(|look| look.due <= now || !look.missing.iter().any(|node| is_linked[node.index()]));
+        let is_connected: Vec<bool> = self.nodes.iter().map(Node::is_connected).collect();
+        self.close_looks(|look| look.is_over(now, |node| is_connected[node.index()]));
         if self.looks.held.is_some_and(|held| held.until <= now) {
             self.release_signal();
         }
     }
 
     /// Takes what has come of the looks that are over.
-    fn close_looks(&mut self, is_over: impl Fn(&Look) -> bool) {
+    fn close_looks(&mut self, is_over: impl Fn(&Inquiry<Sights>) -> bool) {
         let (over, present) = std::mem::take(&mut self.looks.present).into_iter().partition(is_over);
         self.looks.present = present;
         for look in over {
@@ -213,16 +194,17 @@ impl Front {
         }
     }
 
-    fn conclude(&mut self, look: Look) {
-        let Look { purpose, mut seen, missing, traffic, .. } = look;
+    fn conclude(&mut self, look: Inquiry<Sights>) {
+        let missing = look.missing().clone();
+        let Sights { purpose, mut seen, traffic } = look.found;
         seen.sort_by_key(|seen| seen.rank);
-        let silent: Vec<String> = missing.iter().map(|node| self.nodes[node.index()].name.clone()).collect();
+        let silent: Vec<String> = missing.iter().map(|node| self.nodes.name(*node).to_owned()).collect();
         let table = fold(&seen, &silent);
         match purpose {
-            Purpose::Asked => self.print_table("where the ranks are", &table),
+            Purpose::Asked => self.show_table("where the ranks are", &table),
             Purpose::Client { client, each } => {
                 let ranks = if each { seen } else { Vec::new() };
-                self.answer(client, Answer::Stacks { table: Box::new(table), ranks });
+                self.out.push(Effect::Stacks { client, table: Box::new(table), ranks });
             }
             Purpose::End => {
                 self.looks.for_report = Some(table);
@@ -230,20 +212,20 @@ impl Front {
             }
             Purpose::Stall => {
                 // Of a node that has not answered nothing is known.
-                let traffic = if missing.is_empty() { traffic } else { Some(self.now()) };
+                let traffic = if missing.is_empty() { traffic } else { Some(self.now) };
                 self.judge_stall(traffic, &seen, table);
             }
             Purpose::Suspects(suspects) => self.judge(suspects, &seen),
             Purpose::Proof(suspects) => self.prove(suspects, &seen, traffic),
             Purpose::Alive => {
-                self.print_table("where they are", &table);
+                self.show_table("where they are", &table);
                 self.looks.for_report = Some(table);
             }
         }
     }
 
     fn judge_stall(&mut self, traffic: Option<Duration>, seen: &[Seen], table: Table) {
-        let now = self.now();
+        let now = self.now;
         let Some(stall) = &mut self.looks.stall else { return };
         let spec = stall.spec();
         let (silent, doubt) = match stall.looked(now, traffic, prints(seen)) {
@@ -272,14 +254,14 @@ impl Front {
                     Some(doubt) => format!("; {doubt}"),
                     None => String::new(),
                 };
-                self.print_table(&format!("{title} (--stall {spec}{goes_on})"), &table)
+                self.show_table(&format!("{title} (--stall {spec}{goes_on})"), &table)
             }
         }
     }
 
     /// Those that run something are healthy. For those that are at their end, all others are looked into.
     fn judge(&mut self, suspects: Vec<(Rank, Exception)>, seen: &[Seen]) {
-        let now = self.now();
+        let now = self.now;
         let mut at_their_end = Vec::new();
         for (rank, exception) in suspects {
             let found = seen.iter().find(|seen| seen.rank == rank);
@@ -289,7 +271,7 @@ impl Front {
             match standing {
                 Standing::IsAtItsEnd if is_in_mpi => at_their_end.push((rank, exception)),
                 // One on its way out may be between the two.
-                _ => self.last_words.has_not_failed(now, rank, standing == Standing::GoesOn),
+                _ => self.words.has_not_failed(now, rank, standing == Standing::GoesOn),
             }
         }
         if !at_their_end.is_empty() {
@@ -299,48 +281,62 @@ impl Front {
 
     /// All ranks were looked into for the sake of these.
     fn prove(&mut self, suspects: Vec<(Rank, Exception)>, seen: &[Seen], traffic: Option<Duration>) {
-        let (now, grace) = (self.now(), self.plan.spec.graces.finalize);
+        let (now, grace) = (self.now, self.spec.graces.finalize);
         let living: BTreeSet<Rank> = self.alive().into_iter().collect();
         let last_sign = self.looks.last_sign.max(traffic);
         for (rank, exception) in suspects.into_iter().filter(|(rank, _)| living.contains(rank)) {
-            let silent = self.last_words.silence(now, rank).unwrap_or_default();
+            let silent = self.words.silence(now, rank).unwrap_or_default();
             let proof = self.looks.proofs.entry(rank).or_default();
             match proof.look(now, &living, seen, last_sign) {
-                Finding::OthersGoOn => self.last_words.has_not_failed(now, rank, false),
+                Finding::OthersGoOn => self.words.has_not_failed(now, rank, false),
                 Finding::HasFailed if silent >= grace => {
                     self.event(gang::Event::Suspect { rank, exception, end: true, silent });
                 }
-                Finding::HasFailed => self.last_words.look_at(rank, now + grace - silent),
-                Finding::Again => self.last_words.look_at(rank, now + PROVE_AGAIN),
+                Finding::HasFailed => self.words.look_at(rank, now + grace - silent),
+                Finding::Again => self.words.look_at(rank, now + PROVE_AGAIN),
             }
         }
     }
 
-    fn print_table(&mut self, title: &str, table: &Table) {
-        let mut text = format!("rankrun: {title}:");
-        for line in table.lines(WIDTH - 2, MAX_LINES) {
-            text.push_str("\n  ");
-            text.push_str(&fit(&printable(&line), WIDTH));
-        }
-        let now = self.now();
-        self.delivery.journal.record(now, || JobEvent::Note(text.clone()));
-        if self.plan.verbosity >= 0 {
-            self.notices.push_back(text);
+    fn show_table(&mut self, title: &str, table: &Table) {
+        self.out.push(Effect::Table { title: title.to_owned(), table: Box::new(table.clone()) });
+    }
+
+    /// A client asks where these ranks are, or all.
+    pub(super) fn stacks_requested(&mut self, client: ClientId, ranks: Option<RankSet>, native: bool, each: bool) {
+        let ranks = ranks.map(|ranks| self.alive().into_iter().filter(|rank| ranks.contains(*rank)).collect());
+        match ranks.as_ref().is_some_and(Vec::is_empty) {
+            true => self.out.push(Effect::RefuseStacks { client }),
+            false => self.look(Purpose::Client { client, each }, ranks, native),
         }
     }
 
+    /// The user asks for the state of the ranks (SIGQUIT). The job goes on.
+    pub(super) fn print_standings(&mut self, by_key: bool) {
+        self.out.push(Effect::Standings { standings: self.standings(), by_key });
+        self.ask_for_hooks(true);
+        if !self.alive().is_empty() {
+            self.look(Purpose::Asked, None, false);
+        }
+    }
+
+    /// Where the ranks were when the job was ended, or when they should have ended.
+    pub fn table_for_report(&self) -> Option<&Table> {
+        self.looks.table()
+    }
+
     /// With `-v`, a signal that ends the job waits until it is known where the ranks are. Returns whether it does.
-    pub(crate) fn hold_signal(&mut self, number: i32, by_key: bool) -> bool {
+    pub(super) fn hold_signal(&mut self, number: i32, by_key: bool) -> bool {
         if self.looks.held.is_some() {
             // Whoever sends a second one does not want to wait.
             self.release_signal();
             return false;
         }
         let is_first = self.gang.outside().is_none() && self.gang.stop_ordered().is_none();
-        if self.plan.verbosity <= 0 || !is_first || self.alive().is_empty() || !self.is_linked() {
+        if self.settings.verbosity <= 0 || !is_first || self.alive().is_empty() || !self.is_linked() {
             return false;
         }
-        self.looks.held = Some(Held { number, by_key, until: self.now() + HOLD });
+        self.looks.held = Some(Held { number, by_key, until: self.now + HOLD });
         self.look(Purpose::End, None, false);
         true
     }

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rankrun_core::absence::Absence;
-use rankrun_core::gang::{self, Outside};
-use rankrun_core::hookless::{Hookless, Occasion, that_matter};
-use rankrun_core::{Rank, WorkerId};
-use rankrun_sys::signal;
-use rankrun_wire::ToAgent;
+use super::Job;
+use super::event::Order;
+use super::looking::Purpose;
+use crate::absence::Absence;
+use crate::gang::{self, Outside};
+use crate::hookless::{Hookless, Occasion, that_matter};
+use crate::ids::{Rank, WorkerId};
 
-use crate::job::front::Front;
-use crate::job::looking::Purpose;
-
+/// SIGQUIT, whose number is the same on every Linux.
+const SIGQUIT: i32 = 3;
 /// With `-v`, times after the start of the job: early for short jobs, and again for ranks that start Python late.
 const WITH_V: [Duration; 5] = [
     Duration::from_millis(250),
@@ -29,20 +29,20 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// When to look next.
 #[derive(Debug)]
-pub(crate) struct HookWatch {
+pub(super) struct HookWatch {
     due: BTreeSet<Duration>,
     /// The user has asked for the state of the ranks, until then.
     asked_until: Option<Duration>,
 }
 
 impl HookWatch {
-    pub(crate) fn new(is_verbose: bool, timeout: Option<Duration>) -> HookWatch {
+    pub(super) fn new(is_verbose: bool, timeout: Option<Duration>) -> HookWatch {
         let early = WITH_V.into_iter().filter(|_| is_verbose);
         let late = timeout.into_iter().flat_map(|at| BEFORE_TIMEOUT.map(|before| at.saturating_sub(before)));
         HookWatch { due: early.chain(late.filter(|at| !at.is_zero())).collect(), asked_until: None }
     }
 
-    pub(crate) fn deadline(&self) -> Option<Duration> {
+    pub(super) fn deadline(&self) -> Option<Duration> {
         self.due.first().copied()
     }
 
@@ -52,16 +52,17 @@ impl HookWatch {
     }
 }
 
-impl Front {
+impl Job {
     /// Asks the agents which ranks run Python without the hook, when it is time. They answer if there are any.
-    pub(crate) fn look_for_hooks(&mut self, now: Duration) {
+    pub(super) fn look_for_hooks(&mut self) {
+        let now = self.now;
         // Both are asked: each forgets what is due.
-        let (by_words, by_time) = (self.last_words.due_to_look(now), self.hooks.is_due(now));
+        let (by_words, by_time) = (self.words.due_to_look(now), self.hooks.is_due(now));
         if self.gang.stop_ordered().is_some() {
             return;
         }
         if !by_words.is_empty() || by_time {
-            self.send(ToAgent::LookForHooks);
+            self.send(Order::LookForHooks);
         }
         if !by_words.is_empty() {
             let ranks = by_words.iter().map(|(rank, _)| *rank).collect();
@@ -70,15 +71,15 @@ impl Front {
     }
 
     /// The user asks for the state of the ranks, or wants them to end.
-    pub(crate) fn ask_for_hooks(&mut self, is_to_be_printed: bool) {
+    pub(super) fn ask_for_hooks(&mut self, is_to_be_printed: bool) {
         if is_to_be_printed {
-            self.hooks.asked_until = Some(self.now() + ANSWER_WITHIN);
+            self.hooks.asked_until = Some(self.now + ANSWER_WITHIN);
         }
-        self.send(ToAgent::LookForHooks);
+        self.send(Order::LookForHooks);
     }
 
     /// The answer of an agent.
-    pub(crate) fn hookless(&mut self, found: Vec<(WorkerId, Absence)>) {
+    pub(super) fn hookless(&mut self, found: Vec<(WorkerId, Absence)>) {
         let is_news = |(rank, why): &(Rank, Absence)| {
             self.gang.ranks().get(rank.index()).is_some_and(|record| record.hookless.as_ref() != Some(why))
         };
@@ -87,13 +88,13 @@ impl Front {
         for (rank, why) in &news {
             self.event(gang::Event::Hookless(*rank, why.clone()));
         }
-        let now = self.now();
+        let now = self.now;
         let is_asked = self.hooks.asked_until.take().is_some_and(|until| now <= until);
         let lines = match is_asked {
-            _ if self.plan.verbosity > 0 => Hookless::groups(news),
+            _ if self.settings.verbosity > 0 => Hookless::groups(news),
             true => {
-                let occasion = Occasion { now, outside: Some(Outside::Signal(signal::SIGQUIT)) };
-                that_matter(&self.gang, &self.standings_at(now), occasion)
+                let occasion = Occasion { now, outside: Some(Outside::Signal(SIGQUIT)) };
+                that_matter(&self.gang, &self.standings(), occasion)
             }
             false => Vec::new(),
         };

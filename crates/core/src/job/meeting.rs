@@ -1,26 +1,24 @@
 //! Where the ranks of several nodes meet: addresses of the first node that the others can reach.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::IpAddr;
 
-use rankrun_core::job::JobSpec;
-use rankrun_core::{ExitCode, NodeId, interface};
+use super::node::Node;
+use super::{Job, JobSpec, Refused};
+use crate::exit::ExitCode;
+use crate::ids::NodeId;
+use crate::interface;
 
-use crate::job::front::{Front, Refused};
-use crate::nodes::NodeHandle;
-
-impl Front {
+impl Job {
     /// The address of the first node at which the others reach it.
     pub(super) fn meeting_address(&self) -> IpAddr {
-        let first = self.seated().next();
+        let first = self.nodes.seated().next();
         let own = addresses(first);
-        let hosts = &self.plan.hosts;
-        let is_here = first.is_some_and(|node| node.keeper().is_some());
-        let by_interface = hosts.interface.as_ref();
+        let is_here = first.is_some_and(Node::is_here);
+        let by_interface = self.settings.interface.as_ref();
         let by_interface =
             by_interface.and_then(|name| preferred(own.iter().filter(|(known, _)| known == name).map(|(_, at)| *at)));
-        let asked = hosts.local_addr.filter(|_| is_here).or(by_interface);
+        let asked = self.settings.local_addr.filter(|_| is_here).or(by_interface);
         let is_own = |address: &IpAddr| address.is_loopback() || own.iter().any(|(_, known)| known == address);
         let seen = first.and_then(|node| self.seen_at(node)).filter(is_own);
         let found = || preferred(seen.into_iter().chain(own.iter().map(|(_, address)| *address)));
@@ -28,32 +26,31 @@ impl Front {
     }
 
     /// The address of a node as the nodes see each other: through a jump host it is another machine's.
-    fn seen_at(&self, node: &NodeHandle) -> Option<IpAddr> {
-        match node.remote() {
-            Some(remote) => remote.server,
-            None => self.seated().filter_map(|node| node.remote()).find_map(|remote| remote.client),
+    fn seen_at(&self, node: &Node) -> Option<IpAddr> {
+        match node.is_here() {
+            false => node.addresses_seen().0,
+            true => self.nodes.seated().find_map(|node| node.addresses_seen().1),
         }
     }
 
     /// The interface at which the other nodes reach a node.
-    fn interface_of(&self, node: &NodeHandle) -> Option<String> {
+    fn interface_of(&self, node: &Node) -> Option<String> {
         let seen = self.seen_at(node)?;
         addresses(Some(node)).iter().find(|(_, address)| *address == seen).map(|(name, _)| name.clone())
     }
 
     /// The first node has no interface of the name that was given.
     pub(super) fn lacks_interface(&self) -> Option<Refused> {
-        let name = self.plan.hosts.interface.as_ref()?;
-        let first = self.seated().next().filter(|_| self.plan.spec.map.node_count() > 1)?;
+        let name = self.settings.interface.as_ref()?;
+        let first = self.nodes.seated().next().filter(|_| self.spec.map.node_count() > 1)?;
         let known = addresses(Some(first));
         if known.iter().any(|(known, _)| known == name) {
             return None;
         }
-        let hint = known_names(known);
         Some(Refused {
             what: format!("--interface {name}"),
-            source: io::Error::other(format!("node {} has no such interface, or it is down", first.name)),
-            hint,
+            why: format!("node {} has no such interface, or it is down", first.name()),
+            hint: known_names(known),
             code: ExitCode::USAGE,
         })
     }
@@ -61,39 +58,33 @@ impl Front {
     /// Two hosts of the list are one machine: each of its ranks would be on two nodes, of which libraries of MPI know one. That is a
     /// warning, and under `--strict` the job does not begin. Nodes that join by themselves may be such on purpose.
     pub(super) fn has_a_machine_twice(&mut self) -> Option<Refused> {
-        if self.enrolment.is_some() {
+        if self.nodes.iter().any(Node::joins) {
             return None;
         }
-        let machines =
-            self.seated().filter_map(|node| Some((node.name.as_str(), node.about.as_ref()?.machine.as_str())));
+        let machines = self.nodes.seated().filter_map(|node| Some((node.name(), node.about()?.machine.as_str())));
         let twice = twice(machines)?;
-        let source = format!("{} are one machine", twice.join(" and "));
+        let why = format!("{} are one machine", twice.join(" and "));
         let hint = format!("name it once, with all of its slots ({}:N)", twice[0]);
-        if !self.plan.strict {
-            self.note(format!("warning: {source}, and count as {} nodes: MPI may fail; {hint}", twice.len()));
+        if !self.settings.strict {
+            self.note(format!("warning: {why}, and count as {} nodes: MPI may fail; {hint}", twice.len()));
             return None;
         }
-        Some(Refused {
-            what: "--strict".to_owned(),
-            source: io::Error::other(source),
-            hint: Some(hint),
-            code: ExitCode::USAGE,
-        })
+        Some(Refused { what: "--strict".to_owned(), why, hint: Some(hint), code: ExitCode::USAGE })
     }
 
     /// The job as the agent of a node gets it: with the interface that was chosen, if the job has several nodes and this one has it; or
     /// with the one at which the others reach the node, if its own name leads to itself alone.
-    pub(super) fn spec_for(&self, node: NodeId) -> JobSpec {
-        let mut spec = self.plan.spec.clone();
-        let Some(node) = self.nodes.get(node.index()).filter(|_| spec.map.node_count() > 1) else { return spec };
+    pub fn spec_for(&self, node: NodeId) -> JobSpec {
+        let mut spec = self.spec.clone();
+        let Some(node) = self.nodes.get(node).filter(|_| spec.map.node_count() > 1) else { return spec };
         let has = |name: &&String| addresses(Some(node)).iter().any(|(known, _)| known == *name);
-        match self.plan.hosts.interface.as_ref() {
+        match self.settings.interface.as_ref() {
             Some(name) => {
                 if let Some(name) = Some(name).filter(has) {
                     interface::tell(&mut spec, name);
                 }
             }
-            None if node.about.as_ref().is_some_and(|about| about.is_loopback_name) => {
+            None if node.about().is_some_and(|about| about.is_loopback_name) => {
                 if let Some(name) = self.interface_of(node) {
                     interface::tell_by_name(&mut spec, &name);
                 }
@@ -105,10 +96,10 @@ impl Front {
 
     /// The addresses from which the other nodes may come.
     pub(super) fn other_addresses(&self) -> Vec<IpAddr> {
-        let told = self.seated().skip(1).filter_map(|node| node.about.as_ref());
+        let others = || self.nodes.seated().skip(1);
+        let told = others().filter_map(Node::about);
         let told = told.flat_map(|about| about.addresses.iter().map(|(_, address)| *address));
-        let seen = self.seated().skip(1).filter_map(|node| node.remote()).filter_map(|remote| remote.server);
-        told.chain(seen).collect()
+        told.chain(others().filter_map(|node| node.addresses_seen().0)).collect()
     }
 }
 
@@ -122,8 +113,8 @@ fn twice<'a>(nodes: impl Iterator<Item = (&'a str, &'a str)>) -> Option<Vec<Stri
 }
 
 /// The addresses of a node, each with the name of its interface.
-fn addresses(node: Option<&NodeHandle>) -> &[(String, IpAddr)] {
-    node.and_then(|node| node.about.as_ref()).map_or(&[], |about| &about.addresses)
+fn addresses(node: Option<&Node>) -> &[(String, IpAddr)] {
+    node.and_then(Node::about).map_or(&[], |about| &about.addresses)
 }
 
 /// The first IPv4 address, or else the first address.

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use rankrun_core::WorkerId;
-use rankrun_core::alone::{PATIENCE, Sight, Sights};
-use rankrun_core::gang::{self, MpiLife};
-use rankrun_core::job::MpiMode;
-use rankrun_wire::ToAgent;
-
-use crate::Plan;
-use crate::job::front::Front;
+use super::event::Order;
+use super::settings::Settings;
+use super::{Job, MpiMode};
+use crate::alone::{PATIENCE, Sight, Sights};
+use crate::gang::{self, MpiLife};
+use crate::ids::{Rank, WorkerId};
 
 /// Times after the start of an attempt, in milliseconds: early for short jobs, and again for programs that call `MPI_Init` late.
 /// The distances double from the last one on.
@@ -28,7 +26,7 @@ const BETWEEN: Duration = Duration::from_millis(100);
 
 /// What is known of the MPI libraries of the ranks, and when to look next.
 #[derive(Debug)]
-pub(crate) struct MpiWatch {
+pub(super) struct MpiWatch {
     began: Duration,
     /// Whether a program of the job is known to call `MPI_Init`.
     is_expected: bool,
@@ -41,17 +39,17 @@ pub(crate) struct MpiWatch {
     found: Option<Duration>,
     /// When the others have had their time.
     judge: Option<Duration>,
-    pub(crate) sights: Sights,
+    sights: Sights,
 }
 
 impl MpiWatch {
     /// For an attempt that begins at `began`. A job of one rank is not looked at.
-    pub(crate) fn new(began: Duration, plan: &Plan) -> MpiWatch {
+    pub(super) fn new(began: Duration, settings: &Settings, world_size: u32) -> MpiWatch {
         MpiWatch {
             began,
-            is_expected: plan.mpi_libraries.iter().any(Option::is_some),
+            is_expected: settings.mpi_libraries.iter().any(Option::is_some),
             again: None,
-            next: (plan.spec.map.world_size() > 1).then_some(0),
+            next: (world_size > 1).then_some(0),
             last: None,
             found: None,
             judge: None,
@@ -59,9 +57,14 @@ impl MpiWatch {
         }
     }
 
-    pub(crate) fn deadline(&self) -> Option<Duration> {
+    pub(super) fn deadline(&self) -> Option<Duration> {
         let look = self.next_look()?;
         Some(self.judge.map_or(look, |judge| judge.min(look)))
+    }
+
+    /// A rank is started again.
+    pub(super) fn forget(&mut self, rank: Rank) {
+        self.sights.forget(rank);
     }
 
     fn next_look(&self) -> Option<Duration> {
@@ -109,9 +112,10 @@ fn look_at(number: usize, is_expected: bool) -> Duration {
     Duration::from_millis(at)
 }
 
-impl Front {
+impl Job {
     /// Asks the agents which ranks have MPI libraries, when it is time, until one has connected. They answer if there are any.
-    pub(crate) fn look_for_mpi(&mut self, now: Duration) {
+    pub(super) fn look_for_mpi(&mut self) {
+        let now = self.now;
         if self.mpi_watch.must_judge(now) {
             self.judge_alone(false);
         }
@@ -120,26 +124,26 @@ impl Front {
             // The nodes are still awaited: the times count from the start of the ranks.
             (self.mpi_watch.began, self.mpi_watch.next) = (now, Some(0));
         } else {
-            self.ask_for_mpi(now, is_brief);
+            self.ask_for_mpi(is_brief);
         }
     }
 
-    fn ask_for_mpi(&mut self, now: Duration, is_brief: bool) {
+    fn ask_for_mpi(&mut self, is_brief: bool) {
         let is_over = self.gang.stop_ordered().is_some();
         if is_over || self.gang.ranks().iter().any(|record| record.mpi != MpiLife::NotInited) {
             self.mpi_watch.next = None;
         } else {
-            self.mpi_watch.last = Some(now);
-            self.send(ToAgent::LookForMpi { is_brief });
+            self.mpi_watch.last = Some(self.now);
+            self.send(Order::LookForMpi { is_brief });
         }
     }
 
     /// The answer of an agent.
-    pub(crate) fn mpi_seen(&mut self, found: Vec<(WorkerId, Sight)>) {
-        let now = self.now();
+    pub(super) fn mpi_seen(&mut self, found: Vec<(WorkerId, Sight)>) {
+        let now = self.now;
         for (worker, sight) in found {
             // Not of an attempt that is over.
-            if worker.attempt >= self.plan.spec.attempt {
+            if worker.attempt >= self.spec.attempt {
                 let is_new = self.mpi_watch.sights.see(now, worker.rank, sight);
                 if is_new {
                     self.mpi_watch.again = Some(now + PATIENCE);
@@ -150,16 +154,16 @@ impl Front {
     }
 
     /// Something new is known of the ranks; `has_ended`: one has ended, and others may follow it soon.
-    pub(crate) fn judge_alone(&mut self, has_ended: bool) {
+    pub(super) fn judge_alone(&mut self, has_ended: bool) {
         if self.mpi_watch.next.is_none() || self.gang.stop_ordered().is_some() {
             return;
         }
-        let now = self.now();
+        let now = self.now;
         if has_ended && self.mpi_watch.last.is_none_or(|last| now >= last + BETWEEN) {
-            self.ask_for_mpi(now, false);
+            self.ask_for_mpi(false);
         }
-        let is_offered = self.plan.spec.mpi != MpiMode::None;
-        let (map, libraries) = (&self.plan.spec.map, &self.plan.mpi_libraries);
+        let is_offered = self.spec.mpi != MpiMode::None;
+        let (map, libraries) = (&self.spec.map, &self.settings.mpi_libraries);
         let library = |rank| libraries.get(map.place(rank)?.app.0 as usize)?.as_deref();
         let alone = self.mpi_watch.sights.alone(&self.gang, is_offered, library);
         if alone.is_empty() {
@@ -169,7 +173,7 @@ impl Front {
         let since = *self.mpi_watch.found.get_or_insert(now);
         let records = self.gang.ranks();
         let ranks = alone.iter().filter_map(|group| group.ranks.count()).sum::<usize>();
-        let is_complete = match self.plan.strict {
+        let is_complete = match self.settings.strict {
             true => records.iter().all(|record| record.status.is_some()),
             false => has_ended || ranks == records.len(),
         };
@@ -186,7 +190,7 @@ impl Front {
         for advice in advice {
             self.note(format!("hint: {advice}"));
         }
-        let end = self.plan.strict;
+        let end = self.settings.strict;
         self.event(gang::Event::Alone { alone, end });
     }
 }

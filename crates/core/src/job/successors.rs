@@ -6,22 +6,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rankrun_core::gang;
-use rankrun_core::job::{RestartScope, RestartSpec};
-use rankrun_core::report::AttemptReport;
-use rankrun_core::restart::{Decision, Event, GiveUp, Outcome, Restarter};
-use rankrun_core::verdict::{Verdict, of_rank};
-use rankrun_core::worker;
-use rankrun_core::{Attempt, Rank, RankSet, Stream, WorkerId};
-use rankrun_wire::ToAgent;
-
-use crate::delivery::Task;
-use crate::job::attempts::{before_the_next, spoken_wait};
-use crate::job::front::Front;
+use super::attempts::{before_the_next, spoken_wait};
+use super::event::{Effect, Order};
+use super::{Job, RestartScope, RestartSpec};
+use crate::gang;
+use crate::ids::{Attempt, Rank, Stream, WorkerId};
+use crate::ranks::RankSet;
+use crate::report::AttemptReport;
+use crate::restart::{Decision, Event, GiveUp, Outcome, Restarter};
+use crate::verdict::{Verdict, of_rank};
+use crate::worker;
 
 /// The ranks that may get successors.
 #[derive(Debug, Default)]
-pub(crate) struct Successors {
+pub(super) struct Successors {
     /// The scope is the rank.
     is_on: bool,
     spec: RestartSpec,
@@ -52,52 +50,47 @@ struct Begun {
 
 /// The next attempt of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Next {
+pub struct Next {
     /// The end of the last one.
-    pub(crate) since: Duration,
-    pub(crate) at: Duration,
+    pub since: Duration,
+    pub at: Duration,
 }
 
 impl Successors {
-    pub(crate) fn new(spec: &RestartSpec, seed: u64) -> Successors {
+    pub(super) fn new(spec: &RestartSpec, seed: u64) -> Successors {
         let is_on = spec.is_on() && spec.scope == RestartScope::Rank;
         Successors { is_on, spec: spec.clone(), seed, ..Successors::default() }
     }
 
-    pub(crate) fn are_on(&self) -> bool {
+    pub(super) fn are_on(&self) -> bool {
         self.is_on
     }
 
-    pub(crate) fn deadline(&self) -> Option<Duration> {
+    pub(super) fn deadline(&self) -> Option<Duration> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// Whether a rank waits for its next attempt.
-    pub(crate) fn are_to_come(&self) -> bool {
-        !self.due.is_empty()
-    }
-
     /// The attempt of a rank that has an own one, the last where it waits for the next.
-    pub(crate) fn attempt_of(&self, rank: Rank) -> Option<Attempt> {
+    pub(super) fn attempt_of(&self, rank: Rank) -> Option<Attempt> {
         let begun = self.attempts.get(&rank)?;
         Some(Attempt(begun.attempt.0 - u32::from(self.next_of(rank).is_some())))
     }
 
     /// What a rank waits for, if it is to be started again.
-    pub(crate) fn next_of(&self, rank: Rank) -> Option<Next> {
+    pub(super) fn next_of(&self, rank: Rank) -> Option<Next> {
         let Begun { at, failed_at, .. } = *self.attempts.get(&rank)?;
         self.due.contains(&(at, rank)).then_some(Next { since: failed_at.unwrap_or(at), at })
     }
 
-    pub(crate) fn policy(&mut self, rank: Rank) -> &mut Restarter {
+    pub(super) fn policy(&mut self, rank: Rank) -> &mut Restarter {
         let (spec, seed) = (&self.spec, self.seed);
         self.policies.entry(rank).or_insert_with(|| Restarter::of_rank(spec, seed, rank))
     }
 }
 
-impl Front {
+impl Job {
     /// A stream of a rank has ended.
-    pub(crate) fn stream_closed(&mut self, worker: WorkerId, stream: Stream) {
+    pub(super) fn stream_closed(&mut self, worker: WorkerId, stream: Stream) {
         if self.successors.is_on {
             self.successors.ends.entry(worker.rank).or_default().closed[stream.index()] = true;
             self.rank_may_be_over(worker.rank);
@@ -105,7 +98,7 @@ impl Front {
     }
 
     /// No process of a rank is left, but what could not be killed.
-    pub(crate) fn rank_gone(&mut self, rank: Rank, outcome: worker::Outcome, is_left: bool) {
+    pub(super) fn rank_gone(&mut self, rank: Rank, outcome: worker::Outcome, is_left: bool) {
         if self.successors.is_on {
             let end = self.successors.ends.entry(rank).or_default();
             (end.gone, end.is_left) = (true, is_left);
@@ -116,18 +109,33 @@ impl Front {
         }
     }
 
+    /// Whether a rank waits for its next attempt.
+    pub fn has_successors_to_come(&self) -> bool {
+        !self.successors.due.is_empty()
+    }
+
+    /// The attempt of a rank: its own with `--restart-scope rank`, the last where it waits for the next.
+    pub fn attempt_of(&self, rank: Rank) -> Attempt {
+        self.successors.attempt_of(rank).unwrap_or(self.spec.attempt)
+    }
+
+    /// What a rank waits for, if it is to be started again.
+    pub fn next_of(&self, rank: Rank) -> Option<Next> {
+        self.successors.next_of(rank)
+    }
+
     /// The first attempt of each rank begins with that of the job, whether the rank can be started or not.
-    pub(crate) fn begin_ranks(&mut self) {
+    pub(super) fn begin_successors(&mut self) {
         if self.successors.is_on {
-            for rank in (0..self.plan.spec.map.world_size()).map(Rank) {
+            for rank in (0..self.spec.map.world_size()).map(Rank) {
                 self.decide(Some(rank), Event::Began);
             }
         }
     }
 
     /// A rank runs.
-    pub(crate) fn successor_runs(&mut self, rank: Rank) {
-        let now = self.now();
+    pub(super) fn successor_runs(&mut self, rank: Rank) {
+        let now = self.now;
         if !self.successors.is_on {
             return;
         }
@@ -144,8 +152,8 @@ impl Front {
         let ends = &mut self.successors.ends;
         let Some(end) = ends.get_mut(&rank).and_then(|end| is_over(end).then(|| std::mem::take(end))) else { return };
         ends.remove(&rank);
-        let now = self.now();
-        self.read_last_words_of(rank);
+        let now = self.now;
+        self.read_words_of(rank);
         let verdict = of_rank(&self.gang, rank);
         let is_stopping = self.gang.stop_ordered().is_some();
         let outcome = Outcome { is_left: end.is_left, ..Outcome::of(&verdict, is_stopping) };
@@ -160,9 +168,9 @@ impl Front {
                     self.note(format!("rank {rank}: {why}"));
                     self.attempts.give_up(format!("rank {rank}: {why}"));
                 }
-                self.send(ToAgent::Settled(rank));
+                self.send(Order::Settled(rank));
             }
-            Decision::Done => self.send(ToAgent::Settled(rank)),
+            Decision::Done => self.send(Order::Settled(rank)),
         }
     }
 
@@ -206,26 +214,22 @@ impl Front {
     }
 
     /// Begins the successors that are due.
-    pub(crate) fn successors_due(&mut self, now: Duration) {
+    pub(super) fn successors_due(&mut self) {
         if self.gang.stop_ordered().is_some() {
             return self.begin_no_more();
         }
+        let now = self.now;
         while let Some((_, rank)) = self.successors.due.first().copied().filter(|(due, _)| *due <= now) {
             self.successors.due.pop_first();
             self.decide(Some(rank), Event::Began);
             self.event(gang::Event::Again { rank });
-            self.attempts.present.are_read.remove(&rank);
-            self.last_words.forget(rank);
-            self.last_lines.forget(rank);
-            self.mpi_watch.sights.forget(rank);
-            self.delivery.presenter.begin_rank(rank);
-            let mut spec = self.plan.spec.clone();
-            spec.attempt = self.successors.attempts.get(&rank).map_or(Attempt(0), |begun| begun.attempt);
-            if let Some(logs) = self.plan.logs.as_ref().filter(|logs| logs.are_for_each_attempt(&spec)) {
-                let places = Box::new(logs.places(&spec));
-                self.delivery.files.submit(now, Task::MoveLog { rank, places });
-            }
-            self.send(ToAgent::Again(rank, spec.attempt));
+            self.attempts.forget(rank);
+            self.words.forget(rank);
+            self.lines.forget(rank);
+            self.mpi_watch.forget(rank);
+            let attempt = self.successors.attempts.get(&rank).map_or(Attempt(0), |begun| begun.attempt);
+            self.out.push(Effect::BeginRank(rank, attempt));
+            self.send(Order::Again(rank, attempt));
         }
     }
 }

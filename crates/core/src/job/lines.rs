@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rankrun_core::{Rank, Stream};
+use crate::{Rank, Stream};
 
 /// Bytes that are kept of each stream of a rank: the end of a long line is enough.
 const KEPT: usize = 256;
 
 /// The ends of the ranks' outputs.
 #[derive(Debug, Default)]
-pub(crate) struct LastLines {
+pub struct LastLines {
     ranks: HashMap<Rank, [End; 2]>,
 }
 
@@ -22,7 +22,7 @@ struct End {
 
 impl LastLines {
     /// A rank wrote these bytes.
-    pub(crate) fn write(&mut self, now: Duration, rank: Rank, stream: Stream, bytes: &[u8]) {
+    pub fn write(&mut self, now: Duration, rank: Rank, stream: Stream, bytes: &[u8]) {
         let end = &mut self.ranks.entry(rank).or_default()[stream.index()];
         end.at = Some(now);
         end.bytes.extend_from_slice(&bytes[bytes.len().saturating_sub(KEPT)..]);
@@ -32,12 +32,12 @@ impl LastLines {
     }
 
     /// The rank is started again.
-    pub(crate) fn forget(&mut self, rank: Rank) {
+    pub fn forget(&mut self, rank: Rank) {
         self.ranks.remove(&rank);
     }
 
     /// When the rank last wrote, and the last line that is not empty.
-    pub(crate) fn last(&self, rank: Rank) -> (Option<Duration>, Option<String>) {
+    pub fn last(&self, rank: Rank) -> (Option<Duration>, Option<String>) {
         let Some(ends) = self.ranks.get(&rank) else { return (None, None) };
         let last = ends.iter().filter(|end| end.at.is_some()).max_by_key(|end| end.at);
         let line = |end: &End| {

@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rankrun_core::stderr::Tail;
-use rankrun_core::testimony::{Exception, SUSPECT_AFTER};
-use rankrun_core::timers::Timers;
-use rankrun_core::{Rank, Stream};
+use crate::stderr::Tail;
+use crate::testimony::{Exception, SUSPECT_AFTER};
+use crate::timers::Timers;
+use crate::{Rank, Stream};
 
 /// How long before it is found out whether its Python has a hook: most ranks that print a traceback have ended by then.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ const READ_AT_ONCE: usize = 16;
 
 /// What is known of each rank that has written anything.
 #[derive(Debug, Default)]
-pub(crate) struct LastWords {
+pub struct LastWords {
     ranks: HashMap<Rank, Words>,
     /// When to see whether a rank is silent. It is not moved by each piece of output.
     silence: Timers<Rank>,
@@ -57,7 +57,7 @@ impl Words {
 
 impl LastWords {
     /// A rank wrote.
-    pub(crate) fn write(&mut self, now: Duration, rank: Rank, stream: Stream, bytes: &[u8]) {
+    pub fn write(&mut self, now: Duration, rank: Rank, stream: Stream, bytes: &[u8]) {
         let words = self.ranks.entry(rank).or_default();
         if stream == Stream::Stdout {
             words.stdout.write(bytes);
@@ -77,7 +77,7 @@ impl LastWords {
     }
 
     /// Whether the rank's process reports its own failures has changed.
-    pub(crate) fn reports(&mut self, now: Duration, rank: Rank, reports: bool) {
+    pub fn reports(&mut self, now: Duration, rank: Rank, reports: bool) {
         let words = self.ranks.entry(rank).or_default();
         words.reports = reports;
         words.last = now;
@@ -88,59 +88,59 @@ impl LastWords {
     }
 
     /// The rank has told of its failure itself: there is nothing to suspect in what it has written.
-    pub(crate) fn settle(&mut self, rank: Rank) {
+    pub fn settle(&mut self, rank: Rank) {
         self.ranks.entry(rank).or_default().is_settled = true;
         self.silence.set(rank, None);
         self.looks.set(rank, None);
     }
 
     /// The rank has ended. The rest of its output may follow.
-    pub(crate) fn ended(&mut self, rank: Rank) {
+    pub fn ended(&mut self, rank: Rank) {
         self.ranks.entry(rank).or_default().has_ended = true;
         self.silence.set(rank, None);
         self.looks.set(rank, None);
     }
 
     /// The rank is started again.
-    pub(crate) fn forget(&mut self, rank: Rank) {
+    pub fn forget(&mut self, rank: Rank) {
         self.ranks.remove(&rank);
         self.silence.set(rank, None);
         self.looks.set(rank, None);
     }
 
     /// The last words of a rank on stderr, if it has written any.
-    pub(crate) fn of(&self, rank: Rank) -> Option<&Tail> {
+    pub fn of(&self, rank: Rank) -> Option<&Tail> {
         self.ranks.get(&rank).map(|words| &words.stderr)
     }
 
     /// The traceback that a rank's stderr ends with, unless its process reports its own failures.
-    pub(crate) fn suspicious(&self, rank: Rank) -> Option<Exception> {
+    pub fn suspicious(&self, rank: Rank) -> Option<Exception> {
         self.ranks.get(&rank).filter(|words| !words.reports).and_then(|words| words.stderr.last_traceback())
     }
 
     /// The last words of a rank on stderr and stdout.
-    pub(crate) fn both(&self, rank: Rank) -> Option<(&Tail, &Tail)> {
+    pub fn both(&self, rank: Rank) -> Option<(&Tail, &Tail)> {
         self.ranks.get(&rank).map(|words| (&words.stderr, &words.stdout))
     }
 
     /// Whether the rank has printed that it ends the job by `MPI_Abort`.
-    pub(crate) fn has_aborted(&self, rank: Rank) -> bool {
+    pub fn has_aborted(&self, rank: Rank) -> bool {
         self.of(rank).is_some_and(|stderr| stderr.aborted(rank.0).is_some())
     }
 
     /// When [`LastWords::due`] or [`LastWords::due_to_look`] may have something to say.
-    pub(crate) fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Duration> {
         [self.silence.next(), self.looks.next()].into_iter().flatten().min()
     }
 
     /// The ranks that have been silent for a while after a traceback, so that it is time to find out about them.
-    pub(crate) fn due_to_look(&mut self, now: Duration) -> Vec<(Rank, Exception)> {
+    pub fn due_to_look(&mut self, now: Duration) -> Vec<(Rank, Exception)> {
         self.silent(now, |words| &mut words.looks, LOOK_AFTER)
     }
 
     /// A rank was looked into, and has not failed, as far as that tells. It is to be looked into again, less and less often.
     /// `is_healthy`: it runs something; the traceback that it has printed is one that it has survived, or it is on its way out.
-    pub(crate) fn has_not_failed(&mut self, now: Duration, rank: Rank, is_healthy: bool) {
+    pub fn has_not_failed(&mut self, now: Duration, rank: Rank, is_healthy: bool) {
         if let Some(words) = self.ranks.get_mut(&rank).filter(|words| words.is_open()) {
             let pause = words.pause.map_or(LOOK_AGAIN, |pause| (pause * 2).min(LOOK_SELDOM));
             (words.pause, words.is_healthy) = (Some(pause), is_healthy);
@@ -149,17 +149,17 @@ impl LastWords {
     }
 
     /// How long a rank has written nothing to stderr.
-    pub(crate) fn silence(&self, now: Duration, rank: Rank) -> Option<Duration> {
+    pub fn silence(&self, now: Duration, rank: Rank) -> Option<Duration> {
         self.ranks.get(&rank).map(|words| now.saturating_sub(words.last))
     }
 
     /// The rank is to be looked into at that time.
-    pub(crate) fn look_at(&mut self, rank: Rank, at: Duration) {
+    pub fn look_at(&mut self, rank: Rank, at: Duration) {
         self.looks.set(rank, Some(at));
     }
 
     /// The ranks that are to be suspected now; each is named once for what it has written. `all`: also those that run something.
-    pub(crate) fn due(&mut self, now: Duration, all: bool) -> Vec<(Rank, Exception)> {
+    pub fn due(&mut self, now: Duration, all: bool) -> Vec<(Rank, Exception)> {
         let mut due = self.silent(now, |words| &mut words.silence, SUSPECT_AFTER);
         due.retain(|(rank, _)| all || self.ranks.get(rank).is_some_and(|words| !words.is_healthy));
         due.sort_by_key(|(rank, _)| *rank);
@@ -292,6 +292,6 @@ mod tests {
                 assert_eq!(words.due(Duration::from_micros(number), false), []);
             }
         }
-        assert_eq!(words.of(Rank(0)).map(|tail| tail.lines().len()), Some(rankrun_core::stderr::LINES));
+        assert_eq!(words.of(Rank(0)).map(|tail| tail.lines().len()), Some(crate::stderr::LINES));
     }
 }

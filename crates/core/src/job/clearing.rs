@@ -1,0 +1,77 @@
+//! Nodes that were lost are asked what is left there, and the next attempt waits for that.
+
+use std::time::Duration;
+
+use super::Job;
+use super::event::Effect;
+use super::node::Node;
+use crate::fence::{Clearance, Fate, clearance};
+use crate::ids::NodeId;
+
+/// After this time the user is told for whom we wait.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often to look whether a node has answered.
+const LOOK_STEP: Duration = Duration::from_millis(250);
+
+/// The wait for nodes that were lost, before the next attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Clearing {
+    pub(super) since: Duration,
+    /// The latest end of the wait.
+    pub(super) until: Duration,
+    /// When to look again.
+    pub(super) look: Duration,
+    /// The nodes, as the user reads them.
+    pub(super) nodes: String,
+    is_told: bool,
+}
+
+impl Job {
+    /// Whether ranks of the last attempt may live. Nodes that were lost are asked meanwhile.
+    pub(super) fn clear_last_attempt(&mut self, before: Option<Clearing>) -> (Clearance, Option<Clearing>) {
+        if self.nodes.lost().all(|node| node.fate() == Fate::Gone) {
+            return (Clearance::Clear, None);
+        }
+        // The others run, and would end if they were asked.
+        self.ask_second(|node| node.loss().is_some());
+        let now = self.now;
+        let clearance = clearance(now, self.nodes.lost().map(Node::fate));
+        let unknown = self.nodes.lost().filter(|node| matches!(node.fate(), Fate::Unknown(_)));
+        let nodes = self.nodes.names(unknown.map(Node::id).collect::<Vec<_>>());
+        let Clearance::Wait { until } = clearance else {
+            if clearance == Clearance::Clear && !nodes.is_empty() {
+                self.note(format!(
+                    "no answer from {nodes}: the ranks there have ended by themselves by now (--node-timeout and --grace have passed), unless something has stopped rankrun's processes there"
+                ));
+            }
+            return (clearance, None);
+        };
+        let (since, mut is_told) = before.map_or((now, false), |before| (before.since, before.is_told));
+        if now >= since + PATIENCE && !std::mem::replace(&mut is_told, true) {
+            let rest = until.saturating_sub(now).as_secs() + 1;
+            self.note(format!("waiting for {nodes} to prove that no rank is left there, for {rest} s at most"));
+        }
+        (clearance, Some(Clearing { since, until, look: until.min(now + LOOK_STEP), nodes, is_told }))
+    }
+
+    /// Asks the nodes from which nothing is known, side by side. One whose answer is known is not asked again, nor one that was not
+    /// reached by ssh.
+    fn ask_second(&mut self, may_ask: impl Fn(&Node) -> bool) {
+        for node in self.nodes.iter_mut() {
+            if may_ask(node) && node.asks_second() {
+                self.out.push(Effect::AskSecond(node.id()));
+            }
+        }
+    }
+
+    /// At the end of the job: asks all nodes from which nothing is known.
+    pub fn ask_all_second(&mut self, effects: &mut Vec<Effect>) {
+        self.ask_second(|_| true);
+        effects.append(&mut self.out);
+    }
+
+    /// The nodes that were asked what is left there, and have not answered.
+    pub fn open_seconds(&self) -> Vec<NodeId> {
+        self.nodes.iter().filter(|node| node.is_second_open()).map(Node::id).collect()
+    }
+}

@@ -1,0 +1,472 @@
+//! What the job takes, and what it orders.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::node::{About, Summary};
+use crate::absence::Absence;
+use crate::alone::Sight;
+use crate::condition::Condition;
+use crate::event::JobEvent;
+use crate::evidence::MpiEvent;
+use crate::exit::ExitCode;
+use crate::gang::{self, StopRequest};
+use crate::grace::StopRecord;
+use crate::ids::{Attempt, NodeId, NodeRank, Rank, Stream, WorkerId};
+use crate::memory::Memory;
+use crate::ranks::RankSet;
+use crate::reach::Step;
+use crate::rendezvous::Rendezvous;
+use crate::report::Report;
+use crate::restart::{Answer, AnswerError, Decision};
+use crate::stacks::ProcessStack;
+use crate::stacks::fold::{Seen, Table};
+use crate::standing::Standing;
+use crate::status::WorkerStatus;
+use crate::testimony::Testimony;
+use crate::worker::{Outcome, Stop};
+use crate::{Pid, gang::Requester};
+
+/// A connection of the control socket.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClientId(pub u32);
+
+/// What has happened.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    /// Time has passed.
+    Tick,
+    /// The front is ready: the first attempt begins.
+    Begin,
+    /// All events of the job stop (^Z), and go on.
+    Paused,
+    Resumed,
+
+    /// A signal asks the job to end; `by_key`: the terminal has shown a key.
+    Signal {
+        number: i32,
+        by_key: bool,
+    },
+    /// Another process asks for the end.
+    StopRequest(StopRequest),
+    /// A user asks for another attempt. The answer is a [`Effect::RestartAnswer`].
+    RestartRequest {
+        client: ClientId,
+        by: Requester,
+    },
+    /// A client asks what the ranks are doing.
+    StatesRequest,
+    /// A client asks where the ranks are.
+    StacksRequest {
+        client: ClientId,
+        ranks: Option<RankSet>,
+        native: bool,
+        each: bool,
+    },
+    /// The user asks for the state of the ranks (SIGQUIT).
+    StandingsRequest {
+        by_key: bool,
+    },
+
+    /// What the front's devices have found out about output: it is a gang's event as it is.
+    Front(gang::Event),
+    /// The destinations have what was kept for the end of the attempt.
+    Shown,
+    /// Log files of the last attempt are still being written, or no more.
+    Logging(bool),
+    /// The log files of an attempt are there.
+    LogsOpened,
+    /// The file that shows progress was looked at during an attempt: its stamp, `None` if there is no file.
+    Stamped {
+        attempt: Attempt,
+        stamp: Option<(u64, u64)>,
+    },
+    /// `--on-failure` has answered, or could not be asked.
+    Answered(Result<Answer, AnswerError>),
+    NotAsked {
+        why: String,
+    },
+
+    /// Of one node.
+    Node {
+        node: NodeId,
+        event: NodeEvent,
+    },
+    /// A step of Slurm has ended.
+    StepEnded {
+        step: usize,
+        code: i32,
+        words: String,
+        not_started: Option<String>,
+    },
+    /// A step of Slurm could not be asked for.
+    StepFailed {
+        why: String,
+    },
+}
+
+/// What has happened to a node, or on it. Times in it are of the node's clock.
+#[derive(Clone, PartialEq, Debug)]
+pub enum NodeEvent {
+    // The way to it.
+    /// An ssh could not be asked for, or has failed at this step.
+    CallFailed {
+        step: Step,
+        why: String,
+    },
+    /// An ssh has failed at this step, and may still say why.
+    CallFailing {
+        step: Step,
+    },
+    /// ssh has logged in.
+    LoggedIn,
+    /// The node lacks rankrun, and waits for it.
+    LacksProgram,
+    /// It is being sent so many bytes.
+    Copying {
+        bytes: usize,
+    },
+    /// What is known of an ssh that has not led to an agent in time.
+    CallSeen {
+        unsent: usize,
+        has_logged_in: bool,
+        noise: Option<String>,
+    },
+    /// ssh has ended before it led to an agent.
+    CallEnded {
+        code: i32,
+        words: String,
+        noise: Option<String>,
+    },
+    /// The agent is connected: over ssh, or since the node has joined. `host`: what the node calls itself.
+    Reached {
+        host: Option<String>,
+        client: Option<IpAddr>,
+        server: Option<IpAddr>,
+        noise: Option<String>,
+    },
+
+    // The connection.
+    /// Something has come over the connection.
+    Heard,
+    /// The first message of the agent was read.
+    HasSent,
+    /// It has answered over a fresh connection.
+    Confirmed,
+    /// An ssh over a fresh connection may answer until then; there can be none now.
+    Asking {
+        until: Duration,
+    },
+    CannotAsk,
+    /// The connection has ended (`is_end`), or cannot be decoded; and why, as far as that is known.
+    Broke {
+        is_end: bool,
+        why: String,
+    },
+    /// Why it was lost is known.
+    LossKnown {
+        why: String,
+    },
+    /// The ssh that had led to the agent has ended.
+    SshEnded {
+        code: i32,
+    },
+    /// The guard of a node that had joined has ended.
+    GuardEnded {
+        code: u8,
+        memory: Option<Memory>,
+    },
+    /// A second connection has said whether nothing is left there.
+    SecondAnswered {
+        is_empty: bool,
+    },
+    /// The guard is lost.
+    GuardLost,
+
+    // Messages of its agent.
+    /// It cannot start.
+    Refused {
+        what: String,
+        source: String,
+    },
+    Ready(About),
+    /// The first node has bound its ports, if there is a network.
+    Meeting(Option<Rendezvous>),
+    Beat {
+        sent: Duration,
+        at: Duration,
+    },
+    /// Somebody wants the node to end.
+    ToldToEnd {
+        signal: i32,
+    },
+    Worker {
+        worker: WorkerId,
+        at: Duration,
+        event: WorkerEvent,
+    },
+    /// What connects the ranks of Open MPI there is gone.
+    WireUpLost {
+        reason: String,
+        at: Duration,
+    },
+    Hookless(Vec<(WorkerId, Absence)>),
+    MpiSeen(Vec<(WorkerId, Sight)>),
+    Conditions {
+        number: u64,
+        workers: Vec<(WorkerId, Condition)>,
+        at: Duration,
+    },
+    Alive {
+        workers: Vec<(WorkerId, bool)>,
+        at: Duration,
+    },
+    Looking {
+        number: u64,
+        traffic: Option<Duration>,
+    },
+    Looked {
+        number: u64,
+        worker: WorkerId,
+        stack: Box<ProcessStack>,
+    },
+    LookOver {
+        number: u64,
+    },
+    /// No process of the attempt is left there.
+    Over(Summary),
+    /// All of its output has come.
+    Drained,
+}
+
+/// What has happened to a worker.
+#[derive(Clone, PartialEq, Debug)]
+pub enum WorkerEvent {
+    Started {
+        pid: Pid,
+    },
+    SpawnFailed {
+        step: String,
+        error: String,
+        command: String,
+        code: ExitCode,
+    },
+    /// Its leader has ended. `stop` is what was done to end it before.
+    Ended {
+        status: WorkerStatus,
+        stop: StopRecord,
+    },
+    /// No process of it is left, but what could not be killed.
+    Gone {
+        outcome: Outcome,
+        is_left: bool,
+    },
+    /// Somebody has stopped it.
+    Stopped {
+        signal: i32,
+    },
+    Continued,
+    Mpi(MpiEvent),
+    Testimony {
+        pid: Pid,
+        testimony: Testimony,
+    },
+    /// A process that had failed did not end.
+    Stuck {
+        pid: Pid,
+        place: crate::testimony::StuckIn,
+        since: Duration,
+        is_leader: bool,
+    },
+    /// Whether its process reports its own failures.
+    Reports(bool),
+    KilledForMemory {
+        detail: String,
+    },
+    CpuTime {
+        used: Duration,
+        limit: Duration,
+    },
+    HelperKilledForMemory {
+        pid: Pid,
+        name: String,
+        detail: String,
+    },
+    /// A stream of it has ended.
+    Closed(Stream),
+}
+
+/// What an agent is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// A worker that is gone is to be started again, as this attempt of its rank.
+    Again(Rank, Attempt),
+    /// It is not.
+    Settled(Rank),
+    Stop(Stop),
+    Kill,
+    LookForHooks,
+    LookForMpi {
+        is_brief: bool,
+    },
+    WhoIsAlive,
+    ReportConditions(u64),
+    Look {
+        number: u64,
+        ranks: Option<Vec<Rank>>,
+        native: bool,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Effect {
+    /// Tell all nodes that are connected.
+    Send(Order),
+    /// Ask a node for a sign of life, over its connection.
+    Beat(NodeId),
+    /// Start the ranks of a node. `first`: the ranks meet there; else where the first node has said.
+    Start {
+        node: NodeId,
+        place: NodeRank,
+        meeting: Meeting,
+    },
+    /// The agent of this machine is to report the end by then; it has.
+    ExpectEnd(NodeId, Duration),
+    HasEnded(NodeId),
+    /// The guard of this machine was lost: watch the agent.
+    WatchAgent(NodeId),
+    /// Nothing more is for this agent: it is told to end, and its connection is closed.
+    End(NodeId),
+    /// End the connection to a node, and the ssh that holds it.
+    GiveUp(NodeId),
+    /// The connection of a node is gone.
+    Disconnect(NodeId),
+
+    /// Start an ssh to a node; say how far the present one has come.
+    Call(NodeId),
+    LookAtCall(NodeId),
+    /// Ask a silent node over a fresh connection; no answer is wanted any more.
+    Ask(NodeId),
+    StopAsking(NodeId),
+    /// Ask a node that was lost what is left there.
+    AskSecond(NodeId),
+    /// The place of a node that joins: it was heard, it is lost, it is free again.
+    Enrolled(NodeId, Enrolment),
+    /// No node begins any more.
+    CloseDoor {
+        why: &'static str,
+    },
+    /// Start a step of Slurm for these nodes.
+    StartStep(Vec<NodeId>),
+
+    /// The attempts to come have another world: see [`super::Job::spec`].
+    World,
+    /// Another attempt begins: what was kept of the last one is forgotten.
+    BeginAttempt,
+    /// Have the log files of the attempt made.
+    OpenLogs,
+    /// The ranks of the attempt are started: stdin and terminal are theirs.
+    BeginRanks,
+    /// All nodes have been told to start: what was read of stdin goes to them.
+    HaveStarted,
+    /// A rank is started again, as this attempt of it.
+    BeginRank(Rank, Attempt),
+    /// All ranks have ended. `is_last`: no other attempt of them can follow.
+    Drain {
+        is_last: bool,
+    },
+    /// Show what was kept for the end of the attempt.
+    ShowRest,
+    /// Nothing of the attempt is to be written any more.
+    IsShown,
+    /// Look at the file that shows progress.
+    Stamp(Attempt),
+    /// Ask `--on-failure` about this end; `own` is what happens without an answer. Nobody is asked any more.
+    AskPolicy {
+        report: Arc<Report>,
+        own: Decision,
+    },
+    /// Keep the report of an attempt that another follows.
+    SaveReport {
+        report: Arc<Report>,
+        attempt: Attempt,
+    },
+
+    /// The terminal: a rank has started, or the last of its streams.
+    RankStarted {
+        rank: Rank,
+        pid: Pid,
+        node: NodeId,
+        is_again: bool,
+    },
+    RankEnded {
+        rank: Rank,
+        status: WorkerStatus,
+    },
+    /// A rank was ended by ^C that went to it alone.
+    WasInterrupted,
+
+    /// A line for the user.
+    Note(String),
+    /// A progress note of a rank.
+    RankNote {
+        rank: Rank,
+        text: String,
+    },
+    /// The terminal has shown a key at the start of the row that is written next.
+    KeyWasPressed,
+    /// What happens now after something has asked for the end. `by_key`: the terminal has shown a key.
+    Stopping {
+        text: String,
+        by_key: bool,
+    },
+    /// Where the ranks are.
+    Table {
+        title: String,
+        table: Box<Table>,
+    },
+    Standings {
+        standings: Vec<Standing>,
+        by_key: bool,
+    },
+    /// All waits of the front end.
+    Hurry,
+    Record(Box<JobEvent>),
+
+    /// What the ranks are doing, and the nodes that have not said so.
+    States {
+        conditions: Vec<(Rank, Condition)>,
+        silent: Vec<String>,
+    },
+    Stacks {
+        client: ClientId,
+        table: Box<Table>,
+        ranks: Vec<Seen>,
+    },
+    RefuseStacks {
+        client: ClientId,
+    },
+    RestartAnswer {
+        client: ClientId,
+        answer: Result<Attempt, super::NoRestart>,
+    },
+}
+
+/// What becomes of the place of a node that joins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Enrolment {
+    Heard,
+    Lost,
+    Free,
+}
+
+/// Where the ranks of a node meet the others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Meeting {
+    /// At an address of this node, which is open to these.
+    Here { address: IpAddr, open_to: Vec<IpAddr> },
+    /// Where the first node has said, if there is a network.
+    There(Option<Rendezvous>),
+}

@@ -1,0 +1,256 @@
+//! Nodes that are silent, suspect and lost: other machines are asked for signs of life, over their connection and over fresh ones.
+
+use std::time::Duration;
+
+use super::event::{Effect, Enrolment};
+use super::node::Node;
+use super::{Job, OnFrontLost};
+use crate::contact::{self, Step};
+use crate::fence::Loss;
+use crate::gang;
+use crate::ids::NodeId;
+use crate::status::signal_name;
+
+/// How often other machines are asked for a sign of life.
+pub const BEAT: Duration = Duration::from_secs(1);
+/// After this silence a node is suspected.
+const SUSPECT: Duration = Duration::from_secs(10);
+
+impl Job {
+    /// Lets other machines know that we are alive, and finds those that are silent.
+    pub(super) fn beat(&mut self) {
+        let now = self.now;
+        let Some(muster) = self.muster.as_mut().filter(|it| it.beat_due <= now) else { return };
+        muster.beat_due = now + BEAT;
+        let mut room = muster.at_a_time();
+        let timeout = self.settings.node_timeout;
+        let (mut suspects, mut lost) = (Vec::new(), Vec::new());
+        for node in self.nodes.iter_mut().filter(|node| node.is_connected()) {
+            let Some(asks) = node.asks(now) else { continue };
+            match node.contact_mut().look(now, timeout, asks) {
+                Step::Wait => {}
+                // One that joins by itself asks us.
+                Step::Ask if node.joins() => {}
+                Step::Ask if room == 0 => node.contact_mut().not_asked_yet(),
+                Step::Ask => {
+                    room -= 1;
+                    self.out.push(Effect::Ask(node.id()));
+                }
+                Step::Lost => {
+                    lost.push(node.id());
+                    continue;
+                }
+            }
+            let silence = node.contact().silence();
+            if silence >= SUSPECT.min(timeout) && node.suspect() {
+                suspects.push((node.name().to_owned(), silence));
+            }
+            self.out.push(Effect::Beat(node.id()));
+        }
+        for (name, silence) in suspects {
+            let rest = timeout.saturating_sub(silence).as_millis().div_ceil(1_000);
+            self.note(format!(
+                "node {name} has been silent for {} s; it counts as lost in {rest} s (--node-timeout)",
+                silence.as_secs()
+            ));
+        }
+        lost.into_iter().for_each(|node| self.lose_silent(node));
+    }
+
+    /// A node was silent for too long.
+    fn lose_silent(&mut self, node: NodeId) {
+        let timeout = self.settings.node_timeout;
+        let Some(handle) = self.nodes.get_mut(node) else { return };
+        handle.give_up_on_proof();
+        let why = match handle.contact().has_answered() {
+            true => format!(
+                "it can be reached, and nothing has come over its connection for {} s (--node-timeout)",
+                handle.contact().silence().as_secs()
+            ),
+            false => format!("no sign of life for {} s (--node-timeout)", timeout.as_secs_f64()),
+        };
+        self.out.push(Effect::GiveUp(node));
+        self.lose_node(node, why, false);
+    }
+
+    /// A node that was asked over a fresh connection has answered.
+    pub(super) fn confirmed(&mut self, node: NodeId) {
+        let (now, timeout) = (self.now, self.settings.node_timeout);
+        if let Some(node) = self.nodes.get_mut(node).filter(|node| node.is_connected()) {
+            node.contact_mut().answered(now, timeout);
+        }
+    }
+
+    /// A node is being asked over a fresh connection.
+    pub(super) fn asking(&mut self, node: NodeId, until: Duration) {
+        self.on(node, |node| node.asking_until(until));
+    }
+
+    /// It could not be asked from this machine.
+    pub(super) fn cannot_ask(&mut self, node: NodeId) {
+        let timeout = self.settings.node_timeout;
+        self.on(node, |node| node.contact_mut().could_not_ask(timeout));
+    }
+
+    /// A node has been heard.
+    pub(super) fn heard(&mut self, node: NodeId) {
+        let now = self.now;
+        let Some(handle) = self.nodes.get_mut(node) else { return };
+        let was_asked = handle.contact().silence() >= BEAT;
+        if handle.heard(now) {
+            let text = format!("node {} answers again", handle.name());
+            self.note(text);
+        }
+        if was_asked {
+            self.out.push(Effect::StopAsking(node));
+        }
+    }
+
+    /// Agents elsewhere that are connected, and have not reported the end of their ranks in time, are given up (K-5).
+    pub(super) fn give_up_late_agents(&mut self) {
+        let now = self.now;
+        let late: Vec<NodeId> =
+            self.nodes.iter_mut().filter_map(|node| node.is_late(now).then_some(node.id())).collect();
+        for node in late {
+            self.out.push(Effect::GiveUp(node));
+            self.lose_node(node, "its agent did not end the ranks in time".to_owned(), false);
+        }
+    }
+
+    /// The connection to an agent has ended (`is_end`), or cannot be decoded.
+    pub(super) fn broke(&mut self, node: NodeId, is_end: bool, why: String) {
+        if self.muster.is_some() {
+            return self.lose_node(node, why, is_end);
+        }
+        let may_follow = self.attempts.may_follow();
+        let Some(handle) = self.nodes.get_mut(node) else { return };
+        let (was_connected, is_over) = (handle.is_connected(), handle.summary().is_some() && !may_follow);
+        let has_said_all = handle.is_drained() && !may_follow;
+        handle.dismiss();
+        self.out.push(Effect::Disconnect(node));
+        if !was_connected || has_said_all {
+            return;
+        }
+        if !is_end {
+            self.note(why);
+        }
+        if !is_over {
+            self.event(gang::Event::AgentLost);
+        }
+    }
+
+    /// One of several nodes is lost, with its ranks. `by_stream`: its stream has ended, and a better reason may become known.
+    pub(super) fn lose_node(&mut self, node: NodeId, why: String, by_stream: bool) {
+        if self.awaits_again(node) {
+            return;
+        }
+        self.out.push(Effect::Disconnect(node));
+        if self.nodes.get(node).is_none_or(|node| !node.is_alive()) {
+            return;
+        }
+        self.blame_own_standstill(node);
+        let loss = self.loss();
+        let Some(handle) = self.nodes.get_mut(node) else { return };
+        if handle.joins() {
+            self.out.push(Effect::Enrolled(node, Enrolment::Lost));
+        }
+        if handle.is_here() {
+            self.out.push(Effect::HasEnded(node));
+        }
+        let has_sent_all = handle.is_drained();
+        handle.lose(why.clone(), Some(loss), by_stream);
+        if self.is_gathering() && !self.is_ending() && self.nodes.map_left(&self.spec.map).is_some() {
+            self.note(format!("node {} was lost before the ranks were started: {why}", self.nodes.name(node)));
+            return self.begin_without();
+        }
+        // The ranks of an attempt that it has sent all of have lost nothing. Whether another one can begin without it is seen then.
+        if !has_sent_all {
+            self.lose_ranks(node, why);
+        }
+        if self.is_over() {
+            self.drain();
+        }
+        if self.has_started() {
+            // The others may have sent everything before.
+            self.attempt_drained();
+        }
+    }
+
+    /// Nodes that heard nothing for too long end their ranks, and their connections end with that: it is rankrun that stood still.
+    fn blame_own_standstill(&mut self, node: NodeId) {
+        let is_silent = self.nodes.get(node).is_some_and(Node::is_suspect);
+        let end = self.spec.stop.grace_failure + SUSPECT;
+        if let Some(time) = self.standstill.explains(self.now, self.patience(), end).filter(|_| !is_silent) {
+            self.event(gang::Event::StoodStill { time });
+        }
+    }
+
+    /// The loss of a node now, with the bounds of its agent.
+    fn loss(&self) -> Loss {
+        let stop = &self.spec.stop;
+        // Where a stop has been sent before, the agent goes on with that.
+        let grace = match self.gang.stop_ordered() {
+            Some(_) => stop.grace_failure.max(stop.grace_outside).max(stop.grace_saving),
+            None => stop.grace_failure,
+        };
+        Loss { at: self.now, patience: self.patience(), grace }
+    }
+
+    /// How long the agent of another node may miss us until it ends its ranks.
+    pub fn patience(&self) -> Duration {
+        let patience = contact::patience(self.settings.node_timeout);
+        match self.settings.on_front_lost {
+            OnFrontLost::Kill => patience,
+            OnFrontLost::Wait(longer) => patience + longer,
+        }
+    }
+
+    /// The ranks of a node are lost with it; those of an attempt that runs without it are not.
+    pub(super) fn lose_ranks(&mut self, node: NodeId, why: String) {
+        let Some(handle) = self.nodes.get(node) else { return };
+        let Some(place) = handle.place() else { return };
+        let (name, ranks) = (handle.name().to_owned(), handle.ranks(&self.spec.map).collect());
+        self.event(gang::Event::NodeLost { node: place, name, why, ranks });
+    }
+
+    /// ssh to a node has ended, or the node has told how its guard has: if its stream ended before, this is why.
+    pub(super) fn loss_is_known(&mut self, node: NodeId, why: &str) {
+        let Some(handle) = self.nodes.get_mut(node) else { return };
+        if let Some(place) = handle.place()
+            && handle.know_loss(why)
+        {
+            self.event(gang::Event::LossKnown { node: place, why: why.to_owned() });
+        }
+    }
+
+    /// The guard of a node is lost.
+    pub(super) fn lose_guard(&mut self, node: NodeId) {
+        // The loss counts until the job ends: an attempt may follow.
+        let may_follow = self.attempts.may_follow();
+        let Some(handle) = self.nodes.get_mut(node) else { return };
+        let has_ended = handle.summary().is_some() && !may_follow;
+        // The agent's message and the reaped guard are the same loss: count it once.
+        if !handle.lose_guard() || has_ended {
+            return;
+        }
+        if handle.is_here() {
+            self.out.push(Effect::WatchAgent(node));
+        }
+        self.unguarded = Some(handle.name().to_owned());
+        self.event(gang::Event::GuardLost);
+    }
+
+    /// Somebody wants a node to end. The job goes on without it, if it may; else that ends the job as a signal to us does.
+    pub(super) fn node_told_to_end(&mut self, node: NodeId, signal: i32) {
+        if self.gang.stop_ordered().is_some() {
+            return;
+        }
+        let signal_name = signal_name(signal);
+        if self.spec.restart.is_on() && !self.successors.are_on() && self.nodes.may_spare_one() {
+            self.out.push(Effect::GiveUp(node));
+            return self.lose_node(node, format!("{signal_name} came to its agent"), false);
+        }
+        self.note(format!("node {}: {signal_name} came to its agent, and ends the job", self.nodes.name(node)));
+        self.event(gang::Event::Signal(signal));
+    }
+}

@@ -1,0 +1,937 @@
+//! Whole jobs in virtual time: nodes with agents and ranks that fail, connections that are cut and heal, agents that are killed, machines
+//! that are switched off, signals and requests, around a [`Job`] as it is.
+//!
+//! Everything random comes from one seed, so that a run can be repeated. What a run must keep is checked at every step ([`Violation`]).
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use super::event::{ClientId, Effect, Event, Meeting, NodeEvent, Order, WorkerEvent};
+use super::node::{About, Containment, Summary};
+use super::settings::{Host, Settings, Way};
+use super::{App, Backoff, Budget, IoPolicy, Job, JobSpec, RestartScope, RestartSpec, StopPolicy};
+use crate::exit::ExitCode;
+use crate::gang::{Requester, Rules, StopRequest};
+use crate::grace::StopRecord;
+use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Pid, Rank, Stream, WorkerId};
+use crate::rankmap::RankMap;
+use crate::restart::Answer;
+use crate::status::WorkerStatus;
+use crate::verdict::verdict;
+use crate::worker::{Outcome, Stop, StopWhy};
+
+/// No job of a simulation lasts longer.
+const LONGEST: Duration = Duration::from_secs(4 * 3600);
+/// No job has more events.
+const MOST_EVENTS: u64 = 200_000;
+
+/// What is simulated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setup {
+    /// At most so many nodes, and so many faults.
+    pub nodes: u32,
+    pub faults: u32,
+}
+
+/// What a run has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Outline {
+    pub events: u64,
+    pub attempts: u32,
+    pub nodes_lost: u32,
+    pub code: u8,
+}
+
+/// What a run has not kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    pub at: Duration,
+    pub what: String,
+}
+
+/// Simulates one job.
+///
+/// # Errors
+///
+/// The job has not kept an invariant.
+pub fn simulate(seed: u64, setup: Setup) -> Result<Outline, Violation> {
+    World::new(seed, setup).run()
+}
+
+/// A small generator (xorshift64*), good enough for choices.
+#[derive(Debug)]
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 11) % bound.max(1)
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// A time, short ones more often.
+    fn time(&mut self, most: Duration) -> Duration {
+        let share = self.below(1 << 20) as f64 / (1u64 << 20) as f64;
+        most.mul_f64(share * share)
+    }
+}
+
+/// A rank that lives on a node.
+#[derive(Clone, Copy, Debug)]
+struct Living {
+    attempt: Attempt,
+    /// Its leader has ended.
+    has_ended: bool,
+}
+
+/// A machine with its agent, in truth.
+#[derive(Debug)]
+struct Machine {
+    way: Way,
+    /// The number of the connection, and whether each side has it open.
+    link: u64,
+    is_front_end_open: bool,
+    is_agent_end_open: bool,
+    /// There is an agent.
+    has_agent: bool,
+    is_off: bool,
+    /// Until when nothing passes between it and the front.
+    cut_until: Duration,
+    /// When the agent last heard the front.
+    heard: Duration,
+    /// The agent ends its ranks since it has lost the front, or was told to.
+    is_ending: bool,
+    ranks: BTreeMap<Rank, Living>,
+    /// What is to be said once all ranks are gone.
+    attempt: Option<Attempt>,
+    /// It was not said yet that the attempt is over.
+    owes_over: bool,
+    /// The guard has ended, and something is left.
+    leaves: bool,
+    is_asked_second: bool,
+}
+
+/// What happens at a time.
+#[derive(Clone, PartialEq, Debug)]
+enum Action {
+    /// An event arrives at the front, from no node, or from one over this connection.
+    Arrive(Event),
+    ArriveFrom(NodeId, u64, NodeEvent),
+    /// The front's end of this connection sees its end.
+    EndArrives(NodeId, u64),
+    /// The agent's end of this connection sees its end.
+    AgentSeesEnd(NodeId, u64),
+    AgentHears(NodeId, u64),
+    AgentLooks(NodeId),
+    Told(NodeId, u64, Told),
+    RankStarts(NodeId, Rank, Attempt),
+    RankEnds(NodeId, Rank, Attempt, WorkerStatus),
+    RankGone(NodeId, Rank, Attempt, Outcome),
+    Joins(NodeId),
+    Proves(NodeId),
+    Fault,
+}
+
+/// What an agent is told.
+#[derive(Clone, PartialEq, Debug)]
+enum Told {
+    Start(NodeRank, Attempt, bool),
+    Order(Order),
+}
+
+#[derive(Debug)]
+struct World {
+    dice: Dice,
+    now: Duration,
+    queue: BinaryHeap<Reverse<(Duration, u64)>>,
+    actions: BTreeMap<u64, Action>,
+    next: u64,
+    job: Job,
+    machines: Vec<Machine>,
+    patience: Duration,
+    grace: Duration,
+    faults: u32,
+    outline: Outline,
+    /// The attempt that has begun last, as the effects have it.
+    attempt: Attempt,
+    ranks_fail: u64,
+}
+
+fn spec(dice: &mut Dice, nodes: u32) -> JobSpec {
+    let per_node = 1 + dice.below(3) as u32;
+    let homes: Vec<NodeRank> = (0..nodes * per_node).map(|rank| NodeRank(rank / per_node)).collect();
+    let names = (0..nodes).map(|node| format!("n{node}")).collect();
+    let size = nodes * per_node;
+    let total = (dice.chance(70)).then(|| dice.below(6) as u32);
+    let scope = if dice.chance(15) { RestartScope::Rank } else { RestartScope::Gang };
+    let restart = RestartSpec {
+        budget: Budget { recent: None, total },
+        backoff: Backoff::default(),
+        breaker: false,
+        scope,
+        ready_timeout: dice.chance(10).then(|| Duration::from_secs(30)),
+        progress_file: dice.chance(20).then(|| "/p".into()),
+        ..RestartSpec::default()
+    };
+    JobSpec {
+        job: JobId("simulated".to_owned()),
+        group: GroupId(0),
+        attempt: Attempt(0),
+        apps: vec![App { command: vec!["x".into()], size, env: Vec::new(), wdir: None, wraps: Vec::new() }],
+        map: RankMap::of_nodes(names, &homes, &[size]),
+        base_env: Vec::new(),
+        cwd: "/".into(),
+        stop: StopPolicy::default(),
+        graces: Default::default(),
+        hook: false,
+        io: IoPolicy::default(),
+        mpi: Default::default(),
+        pmix_library: None,
+        torch_store: Default::default(),
+        ports: None,
+        gpus_per_rank: None,
+        tf_config: false,
+        error_file: None,
+        expands_args: false,
+        clean_shm: Default::default(),
+        restart,
+        ignored_signals: Vec::new(),
+    }
+}
+
+impl World {
+    fn new(seed: u64, setup: Setup) -> World {
+        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        (0..4).for_each(|_| {
+            dice.next();
+        });
+        let nodes = 1 + dice.below(u64::from(setup.nodes)) as u32;
+        let spec = spec(&mut dice, nodes);
+        let other = if dice.chance(50) { Way::Ssh } else { Way::Joins };
+        let has_here = nodes == 1 || dice.chance(70);
+        let way = |node: u32| if node == 0 && has_here { Way::Here } else { other };
+        let ways: Vec<Way> = (0..nodes).map(way).collect();
+        let hosts = ways.iter().zip(0..).map(|(way, node)| Host { name: format!("n{node}"), way: *way }).collect();
+        let least = dice.chance(60).then(|| 1 + dice.below(u64::from(nodes)) as u32);
+        let settings = Settings {
+            hosts,
+            least,
+            node_timeout: Duration::from_secs(1 + dice.below(60)),
+            on_front_lost: Default::default(),
+            start_timeout: Duration::from_secs(60),
+            at_a_time: 8,
+            interface: None,
+            local_addr: None,
+            is_oar: false,
+            has_steps: false,
+            stall: None,
+            has_terminal: false,
+            strict: false,
+            end_suspects: false,
+            verbosity: 0,
+            mpi_libraries: Vec::new(),
+            opens_logs: dice.chance(20),
+            is_stdin_stream: false,
+            report_directory: None,
+            is_recorded: false,
+            seed,
+        };
+        let rules = Rules {
+            grace_failure: spec.stop.grace_failure,
+            grace_outside: spec.stop.grace_outside,
+            timeout: dice.chance(20).then(|| Duration::from_secs(1 + dice.below(300))),
+            keep_going: dice.chance(10),
+            terminal: None,
+        };
+        let grace = spec.stop.grace_failure;
+        let job = Job::new(spec, rules, settings);
+        let machine = |way: &Way| Machine {
+            way: *way,
+            link: u64::from(*way == Way::Here),
+            is_front_end_open: *way == Way::Here,
+            is_agent_end_open: *way == Way::Here,
+            has_agent: *way == Way::Here,
+            is_off: false,
+            cut_until: Duration::ZERO,
+            heard: Duration::ZERO,
+            is_ending: false,
+            ranks: BTreeMap::new(),
+            attempt: None,
+            owes_over: false,
+            leaves: false,
+            is_asked_second: false,
+        };
+        let machines = ways.iter().map(machine).collect();
+        let ranks_fail = [0, 5, 40][dice.below(3) as usize];
+        let faults = dice.below(u64::from(setup.faults) + 1) as u32;
+        let patience = job.patience();
+        World {
+            dice,
+            now: Duration::ZERO,
+            queue: BinaryHeap::new(),
+            actions: BTreeMap::new(),
+            next: 1,
+            job,
+            machines,
+            patience,
+            grace,
+            faults,
+            outline: Outline::default(),
+            attempt: Attempt(0),
+            ranks_fail,
+        }
+    }
+
+    fn run(mut self) -> Result<Outline, Violation> {
+        self.take(Event::Begin)?;
+        for node in self.job.nodes().ids() {
+            match self.machines[node.index()].way {
+                Way::Here => self.after(5, Action::ArriveFrom(node, 1, ready(node))),
+                // Some never come.
+                Way::Joins if self.dice.below(1000) < 995 => {
+                    let after = self.dice.time(Duration::from_secs(50));
+                    self.at(after, Action::Joins(node));
+                }
+                Way::Joins | Way::Ssh => {}
+            }
+        }
+        for _ in 0..self.faults {
+            let at = self.dice.time(Duration::from_secs(200));
+            self.at(at, Action::Fault);
+        }
+        while self.job.is_linked() {
+            self.outline.events += 1;
+            let due = self.queue.peek().map(|Reverse((at, _))| *at);
+            let Some(next) = [due, self.job.deadline()].into_iter().flatten().min() else {
+                return self.violates(format!("nothing is waited for, and the job is not over: {}", self.describe()));
+            };
+            self.now = self.now.max(next);
+            if self.now > LONGEST || self.outline.events > MOST_EVENTS {
+                return self.violates(format!("the job does not end: {}", self.describe()));
+            }
+            self.job.turn(self.now);
+            if due == Some(next) {
+                let Some(Reverse((_, number))) = self.queue.pop() else { continue };
+                if let Some(action) = self.actions.remove(&number) {
+                    self.act(action)?;
+                }
+            }
+            self.take(Event::Tick)?;
+        }
+        self.end()
+    }
+
+    /// The loop of the front is over: what it says must be true.
+    fn end(mut self) -> Result<Outline, Violation> {
+        let mut effects = Vec::new();
+        self.job.ask_all_second(&mut effects);
+        self.perform(effects)?;
+        // Some of those that were lost answer in the time that there is.
+        let until = self.now + Duration::from_secs(10);
+        while let Some(Reverse((at, number))) = self.queue.pop().filter(|Reverse((at, _))| *at <= until) {
+            self.now = self.now.max(at);
+            match self.actions.remove(&number) {
+                Some(Action::Fault) | None => {}
+                Some(action) => self.act(action)?,
+            }
+        }
+        for (machine, node) in self.machines.iter().zip(self.job.nodes().iter()) {
+            if node.is_lost() && node.is_proved() && !machine.ranks.is_empty() && !node.is_here() {
+                return self.violates(format!("node {} is said to be empty, and is not: {machine:?}", node.id()));
+            }
+        }
+        let verdict = verdict(self.job.gang());
+        let size = self.job.spec().map.world_size() as usize;
+        if verdict.fates.len() != size || self.job.gang().ranks().len() != size {
+            return self.violates("a rank has no fate, or two".to_owned());
+        }
+        self.outline.code = verdict.code.0;
+        self.outline.attempts = self.attempt.0 + 1;
+        self.outline.nodes_lost = self.job.nodes().iter().filter(|node| node.is_lost()).count() as u32;
+        Ok(self.outline)
+    }
+
+    fn violates<T>(&self, what: String) -> Result<T, Violation> {
+        Err(Violation { at: self.now, what })
+    }
+
+    fn describe(&self) -> String {
+        let states = self.job.nodes().iter().map(|node| format!("{:?}", node.state(self.now))).collect::<Vec<_>>();
+        let living: usize = self.machines.iter().map(|machine| machine.ranks.len()).sum();
+        let waits = self.job.deadlines().map(|(what, at)| at.map(|at| format!("{what} {at:?}")));
+        let waits = waits.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let gang = self.job.gang();
+        let (stop, outside) = (gang.stop_ordered(), gang.outside());
+        format!(
+            "attempt {}, nodes {}, {living} ranks live, waits for {waits}; stop {stop:?}, {outside:?}, {:?}",
+            self.attempt,
+            states.join(" "),
+            self.job.waits()
+        )
+    }
+
+    fn at(&mut self, at: Duration, action: Action) {
+        self.queue.push(Reverse((at, self.next)));
+        self.actions.insert(self.next, action);
+        self.next += 1;
+    }
+
+    fn after(&mut self, ms: u64, action: Action) {
+        self.at(self.now + Duration::from_millis(ms), action);
+    }
+
+    /// How long a message is under way.
+    fn latency(&mut self) -> u64 {
+        if self.dice.chance(95) { 1 + self.dice.below(5) } else { self.dice.below(800) }
+    }
+
+    /// Something that this agent sends over its connection.
+    fn send(&mut self, node: NodeId, event: NodeEvent) {
+        let latency = self.latency();
+        self.send_after(node, latency, event);
+    }
+
+    fn send_after(&mut self, node: NodeId, ms: u64, event: NodeEvent) {
+        let machine = &self.machines[node.index()];
+        if !machine.is_agent_end_open || machine.is_off {
+            return;
+        }
+        let link = machine.link;
+        // What is sent during a cut comes later, in order: TCP sends it again.
+        let at = (self.now + Duration::from_millis(ms)).max(machine.cut_until + Duration::from_millis(1));
+        self.at(at, Action::ArriveFrom(node, link, event));
+    }
+
+    /// The job takes an event, and its effects are done.
+    fn take(&mut self, event: Event) -> Result<(), Violation> {
+        let mut effects = Vec::new();
+        self.job.handle(self.now, event, &mut effects);
+        self.perform(effects)
+    }
+
+    fn from_node(&mut self, node: NodeId, event: NodeEvent) -> Result<(), Violation> {
+        self.take(Event::Node { node, event })
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>) -> Result<(), Violation> {
+        for effect in effects {
+            match effect {
+                Effect::Send(order) => {
+                    for node in self.job.nodes().ids() {
+                        self.tell(node, Told::Order(order.clone()));
+                    }
+                }
+                Effect::Beat(node) => self.beat(node),
+                Effect::Start { node, place, meeting } => {
+                    let attempt = self.job.spec().attempt;
+                    let is_first = matches!(meeting, Meeting::Here { .. });
+                    self.tell(node, Told::Start(place, attempt, is_first));
+                }
+                Effect::End(node) | Effect::GiveUp(node) | Effect::Disconnect(node) => self.close(node),
+                Effect::Call(node) => self.call(node),
+                Effect::LookAtCall(node) => {
+                    let seen = NodeEvent::CallSeen { unsent: 0, has_logged_in: false, noise: None };
+                    self.from_node(node, seen)?;
+                }
+                Effect::Ask(node) => self.ask(node)?,
+                Effect::AskSecond(node) => {
+                    self.machines[node.index()].is_asked_second = true;
+                    self.after(50, Action::Proves(node));
+                }
+                Effect::BeginAttempt => {
+                    if self.job.spec().attempt != Attempt(self.attempt.0 + 1) {
+                        return self.violates(format!("attempt {} follows {}", self.job.spec().attempt, self.attempt));
+                    }
+                    self.attempt = self.job.spec().attempt;
+                }
+                Effect::OpenLogs => self.after(3, Action::Arrive(Event::LogsOpened)),
+                Effect::ShowRest => self.after(2, Action::Arrive(Event::Shown)),
+                Effect::Stamp(attempt) => {
+                    let stamp = self.dice.chance(50).then(|| (self.dice.below(9), 0));
+                    if self.dice.chance(90) {
+                        self.after(1, Action::Arrive(Event::Stamped { attempt, stamp }));
+                    }
+                }
+                Effect::AskPolicy { .. } => self.after(20, Action::Arrive(Event::Answered(Ok(Answer::Own)))),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn is_reachable(&self, node: NodeId) -> bool {
+        let machine = &self.machines[node.index()];
+        !machine.is_off && machine.cut_until <= self.now
+    }
+
+    /// The front sends something over a connection.
+    fn tell(&mut self, node: NodeId, told: Told) {
+        let latency = self.latency();
+        let machine = &self.machines[node.index()];
+        if !machine.is_front_end_open {
+            return;
+        }
+        let link = machine.link;
+        let at = (self.now + Duration::from_millis(latency)).max(machine.cut_until + Duration::from_millis(1));
+        self.at(at, Action::Told(node, link, told));
+    }
+
+    fn beat(&mut self, node: NodeId) {
+        let machine = &self.machines[node.index()];
+        if machine.is_front_end_open && self.is_reachable(node) {
+            let link = machine.link;
+            self.after(1, Action::AgentHears(node, link));
+        }
+    }
+
+    /// The front closes its end. The agent sees that, unless the network is cut.
+    fn close(&mut self, node: NodeId) {
+        let machine = &mut self.machines[node.index()];
+        if !std::mem::take(&mut machine.is_front_end_open) {
+            return;
+        }
+        let (link, is_off, healed) = (machine.link, machine.is_off, machine.cut_until);
+        // After a cut it may see a reset, or nothing.
+        if !is_off && (healed <= self.now || self.dice.chance(50)) {
+            self.at((self.now + Duration::from_millis(1)).max(healed), Action::AgentSeesEnd(node, link));
+        }
+    }
+
+    fn call(&mut self, node: NodeId) {
+        let reached = NodeEvent::Reached { host: None, client: None, server: None, noise: None };
+        match self.dice.below(1000) {
+            0..20 => {
+                let words = "kex_exchange_identification: Connection closed".to_owned();
+                let ended = NodeEvent::CallEnded { code: 255, words, noise: None };
+                self.after(30, Action::ArriveFrom(node, 0, ended));
+            }
+            20..25 => {
+                let ended = NodeEvent::CallEnded { code: 255, words: "Permission denied".to_owned(), noise: None };
+                self.after(30, Action::ArriveFrom(node, 0, ended));
+            }
+            // It never says a word.
+            25..29 => {}
+            _ => {
+                let delay = 100 + self.dice.below(900);
+                self.after(delay, Action::ArriveFrom(node, 0, reached));
+            }
+        }
+    }
+
+    /// A connection was made: there is an agent, which is ready soon.
+    fn connect(&mut self, node: NodeId) {
+        let (link, now) = (self.next, self.now);
+        let machine = &mut self.machines[node.index()];
+        (machine.link, machine.is_front_end_open, machine.is_agent_end_open) = (link, true, true);
+        (machine.has_agent, machine.heard) = (true, now);
+        self.next += 1;
+        self.send_after(node, 5, NodeEvent::HasSent);
+        self.send_after(node, 6, ready(node));
+        self.after(1000, Action::AgentLooks(node));
+    }
+
+    fn ask(&mut self, node: NodeId) -> Result<(), Violation> {
+        let timeout = self.patience;
+        self.from_node(node, NodeEvent::Asking { until: self.now + timeout.min(Duration::from_secs(5)) })?;
+        if self.is_reachable(node) && self.machines[node.index()].has_agent {
+            let link = self.machines[node.index()].link;
+            self.after(300, Action::ArriveFrom(node, u64::MAX, NodeEvent::Confirmed));
+            self.after(301, Action::AgentHears(node, link));
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), Violation> {
+        match action {
+            Action::Arrive(event) => self.take(event),
+            Action::ArriveFrom(node, link, event) => self.arrive(node, link, event),
+            Action::EndArrives(node, link) => {
+                let machine = &mut self.machines[node.index()];
+                if machine.link != link || !std::mem::take(&mut machine.is_front_end_open) {
+                    return Ok(());
+                }
+                self.from_node(node, NodeEvent::Broke { is_end: true, why: "its connection was closed".to_owned() })
+            }
+            Action::AgentSeesEnd(node, link) => {
+                let machine = &mut self.machines[node.index()];
+                if machine.link == link && std::mem::take(&mut machine.is_agent_end_open) {
+                    self.agent_loses_front(node);
+                }
+                Ok(())
+            }
+            Action::AgentHears(node, link) => {
+                let now = self.now;
+                let machine = &mut self.machines[node.index()];
+                if machine.link == link && machine.is_agent_end_open && machine.has_agent && !machine.is_off {
+                    machine.heard = now;
+                    self.send(node, NodeEvent::Heard);
+                }
+                Ok(())
+            }
+            Action::AgentLooks(node) => {
+                let machine = &mut self.machines[node.index()];
+                if !machine.has_agent || machine.is_off || !machine.is_agent_end_open {
+                    return Ok(());
+                }
+                if self.now.saturating_sub(machine.heard) >= self.patience {
+                    machine.is_agent_end_open = false;
+                    self.agent_loses_front(node);
+                } else {
+                    self.after(1000, Action::AgentLooks(node));
+                }
+                Ok(())
+            }
+            Action::Told(node, link, told) => {
+                let now = self.now;
+                let machine = &mut self.machines[node.index()];
+                if machine.link != link || !machine.has_agent || machine.is_off || !machine.is_agent_end_open {
+                    return Ok(());
+                }
+                machine.heard = now;
+                match told {
+                    Told::Start(place, attempt, is_first) => self.agent_starts(node, place, attempt, is_first),
+                    Told::Order(order) => self.agent_is_told(node, order),
+                }
+            }
+            Action::RankStarts(node, rank, attempt) => self.rank_starts(node, rank, attempt),
+            Action::RankEnds(node, rank, attempt, status) => {
+                self.rank_ends(node, rank, attempt, status);
+                Ok(())
+            }
+            Action::RankGone(node, rank, attempt, outcome) => {
+                self.rank_gone(node, rank, attempt, outcome);
+                Ok(())
+            }
+            Action::Joins(node) => {
+                if self.job.nodes().get(node).is_some_and(|node| node.is_awaited()) {
+                    let host = Some(format!("n{node}"));
+                    self.from_node(node, NodeEvent::Reached { host, client: None, server: None, noise: None })?;
+                    self.connect(node);
+                }
+                Ok(())
+            }
+            Action::Proves(node) => self.prove(node),
+            Action::Fault => self.fault(),
+        }
+    }
+
+    fn arrive(&mut self, node: NodeId, link: u64, event: NodeEvent) -> Result<(), Violation> {
+        let machine = &self.machines[node.index()];
+        match (link, &event) {
+            // Over no connection, or over a fresh one.
+            (0, NodeEvent::Reached { .. }) => {
+                let is_wanted = self.job.nodes().get(node).is_some_and(|node| node.is_alive() && !node.is_connected());
+                if is_wanted {
+                    self.from_node(node, event)?;
+                    self.connect(node);
+                }
+                return Ok(());
+            }
+            (0 | u64::MAX, _) => return self.from_node(node, event),
+            _ if machine.link != link || !machine.is_front_end_open => return Ok(()),
+            _ => {}
+        }
+        if machine.cut_until > self.now {
+            let at = machine.cut_until + Duration::from_millis(1);
+            self.at(at, Action::ArriveFrom(node, link, event));
+            return Ok(());
+        }
+        if self.machines[node.index()].way != Way::Here {
+            self.from_node(node, NodeEvent::Heard)?;
+        }
+        self.from_node(node, event)
+    }
+
+    fn agent_starts(
+        &mut self,
+        node: NodeId,
+        place: NodeRank,
+        attempt: Attempt,
+        is_first: bool,
+    ) -> Result<(), Violation> {
+        let ranks: Vec<Rank> = self.job.spec().map.on_node(place).map(|place| place.rank).collect();
+        let machine = &mut self.machines[node.index()];
+        if let Some((rank, living)) = machine.ranks.iter().next() {
+            let what = format!("node {node} starts attempt {attempt}, and rank {rank} of {} lives", living.attempt);
+            return self.violates(what);
+        }
+        (machine.attempt, machine.owes_over, machine.is_ending) = (Some(attempt), true, false);
+        if is_first {
+            self.send(node, NodeEvent::Meeting(None));
+        }
+        for rank in ranks {
+            // In truth it is there from now on, whatever the front knows.
+            self.machines[node.index()].ranks.insert(rank, Living { attempt, has_ended: false });
+            let delay = 2 + self.dice.below(20);
+            self.after(delay, Action::RankStarts(node, rank, attempt));
+        }
+        self.check_attempts()
+    }
+
+    /// J-1: no ranks of two attempts live.
+    fn check_attempts(&self) -> Result<(), Violation> {
+        if self.job.spec().restart.scope == RestartScope::Rank {
+            return Ok(());
+        }
+        let mut living = self.machines.iter().flat_map(|machine| machine.ranks.values()).map(|living| living.attempt);
+        let Some(first) = living.next() else { return Ok(()) };
+        match living.find(|attempt| *attempt != first) {
+            Some(other) => self.violates(format!("ranks of the attempts {first} and {other} live")),
+            None => Ok(()),
+        }
+    }
+
+    fn worker(&mut self, node: NodeId, rank: Rank, attempt: Attempt, event: WorkerEvent) {
+        let worker = WorkerId { group: GroupId(0), rank, attempt };
+        let at = self.now;
+        // In order: the agent has one connection.
+        self.send_after(node, 2, NodeEvent::Worker { worker, at, event });
+    }
+
+    fn is_living(&self, node: NodeId, rank: Rank, attempt: Attempt) -> bool {
+        let machine = &self.machines[node.index()];
+        !machine.is_off && machine.ranks.get(&rank).is_some_and(|living| living.attempt == attempt && !living.has_ended)
+    }
+
+    fn rank_starts(&mut self, node: NodeId, rank: Rank, attempt: Attempt) -> Result<(), Violation> {
+        if !self.is_living(node, rank, attempt) || self.machines[node.index()].is_ending {
+            return Ok(());
+        }
+        if self.dice.chance(1) {
+            let event = WorkerEvent::SpawnFailed {
+                step: "exec".to_owned(),
+                error: "No such file".to_owned(),
+                command: "x".to_owned(),
+                code: ExitCode::NOT_FOUND,
+            };
+            self.worker(node, rank, attempt, event);
+            self.after(1, Action::RankGone(node, rank, attempt, Outcome::SpawnFailed));
+            return Ok(());
+        }
+        self.worker(node, rank, attempt, WorkerEvent::Started { pid: Pid(100 + rank.0 as i32) });
+        let lasts = self.dice.time(Duration::from_secs(120));
+        let status = match self.dice.below(100) {
+            dice if dice < self.ranks_fail => WorkerStatus::Exited { code: 1 + self.dice.below(9) as u8 },
+            dice if dice < self.ranks_fail + 2 => WorkerStatus::Signaled { signal: 11, core_dumped: false },
+            _ => WorkerStatus::Exited { code: 0 },
+        };
+        self.at(self.now + lasts, Action::RankEnds(node, rank, attempt, status));
+        Ok(())
+    }
+
+    fn rank_ends(&mut self, node: NodeId, rank: Rank, attempt: Attempt, status: WorkerStatus) {
+        if !self.is_living(node, rank, attempt) {
+            return;
+        }
+        if let Some(living) = self.machines[node.index()].ranks.get_mut(&rank) {
+            living.has_ended = true;
+        }
+        let event = WorkerEvent::Ended { status, stop: StopRecord::default() };
+        self.worker(node, rank, attempt, event);
+        let lingers = if self.dice.chance(90) { 1 } else { self.dice.below(2_000) };
+        self.after(lingers, Action::RankGone(node, rank, attempt, Outcome::Ended(status)));
+    }
+
+    fn rank_gone(&mut self, node: NodeId, rank: Rank, attempt: Attempt, outcome: Outcome) {
+        let machine = &mut self.machines[node.index()];
+        let is_there = machine.ranks.get(&rank).is_some_and(|living| living.attempt == attempt);
+        if machine.is_off || !is_there {
+            return;
+        }
+        machine.ranks.remove(&rank);
+        self.worker(node, rank, attempt, WorkerEvent::Gone { outcome, is_left: false });
+        for stream in Stream::ALL {
+            self.worker(node, rank, attempt, WorkerEvent::Closed(stream));
+        }
+        // The place of a rank that may be started again stays open.
+        let is_last = self.job.spec().restart.scope == RestartScope::Gang || !self.job.spec().restart.is_on();
+        if is_last || self.machines[node.index()].is_ending {
+            self.agent_may_be_over(node);
+        }
+    }
+
+    /// Without ranks an attempt is over on a node.
+    fn agent_may_be_over(&mut self, node: NodeId) {
+        let machine = &mut self.machines[node.index()];
+        if machine.ranks.is_empty() && std::mem::take(&mut machine.owes_over) {
+            self.send_after(node, 3, NodeEvent::Over(Summary::default()));
+            self.send_after(node, 4, NodeEvent::Drained);
+        }
+    }
+
+    /// Ends all ranks of a node, each within the grace.
+    fn end_ranks(&mut self, node: NodeId, grace: Duration) {
+        self.machines[node.index()].is_ending = true;
+        let ranks: Vec<(Rank, Living)> =
+            self.machines[node.index()].ranks.iter().map(|(rank, it)| (*rank, *it)).collect();
+        for (rank, living) in ranks {
+            let lasts = if self.dice.chance(70) { self.dice.time(grace) } else { grace };
+            let status = WorkerStatus::Signaled { signal: if lasts == grace { 9 } else { 15 }, core_dumped: false };
+            self.at(self.now + lasts, Action::RankEnds(node, rank, living.attempt, status));
+        }
+        self.agent_may_be_over(node);
+    }
+
+    fn agent_loses_front(&mut self, node: NodeId) {
+        self.end_ranks(node, self.grace);
+        self.after(1, Action::Proves(node));
+    }
+
+    fn agent_is_told(&mut self, node: NodeId, order: Order) -> Result<(), Violation> {
+        match order {
+            Order::Stop(Stop { grace, why }) => {
+                // One of twenty agents never does it.
+                if !(self.dice.chance(1) && self.machines[node.index()].way != Way::Here) || why == StopWhy::Over {
+                    self.end_ranks(node, grace);
+                }
+            }
+            Order::Kill => self.end_ranks(node, Duration::from_millis(200)),
+            Order::Again(rank, attempt) => {
+                let is_here = self.job.spec().map.place(rank).is_some_and(|place| {
+                    self.job.nodes().get(node).is_some_and(|node| node.place() == Some(place.node))
+                });
+                if is_here {
+                    self.machines[node.index()].ranks.insert(rank, Living { attempt, has_ended: false });
+                    self.after(3, Action::RankStarts(node, rank, attempt));
+                }
+            }
+            Order::Settled(_) => self.agent_may_be_over(node),
+            Order::WhoIsAlive => {
+                let machine = &self.machines[node.index()];
+                let worker = |(rank, it): (&Rank, &Living)| {
+                    (WorkerId { group: GroupId(0), rank: *rank, attempt: it.attempt }, false)
+                };
+                let workers = machine.ranks.iter().map(worker).collect();
+                self.send_after(node, 2, NodeEvent::Alive { workers, at: self.now });
+            }
+            Order::ReportConditions(number) => {
+                self.send_after(node, 2, NodeEvent::Conditions { number, workers: Vec::new(), at: self.now });
+            }
+            Order::Look { number, .. } => self.send_after(node, 9, NodeEvent::LookOver { number }),
+            Order::LookForHooks | Order::LookForMpi { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// A node that was lost says what is left, when nothing of the job runs there any more, and it can be reached.
+    fn prove(&mut self, node: NodeId) -> Result<(), Violation> {
+        let machine = &self.machines[node.index()];
+        if machine.is_off {
+            return Ok(());
+        }
+        if !machine.ranks.is_empty() || machine.cut_until > self.now {
+            self.after(500, Action::Proves(node));
+            return Ok(());
+        }
+        let is_empty = !machine.leaves;
+        match machine.way {
+            Way::Here => Ok(()),
+            Way::Ssh if machine.is_asked_second => self.from_node(node, NodeEvent::SecondAnswered { is_empty }),
+            // What holds it was lost with the connection, or says so itself.
+            Way::Ssh if self.dice.chance(50) => {
+                let code = if is_empty { ExitCode::SUCCESS } else { ExitCode::LEFT_BEHIND };
+                self.from_node(node, NodeEvent::SshEnded { code: i32::from(code.0) })
+            }
+            Way::Ssh => self.from_node(node, NodeEvent::SshEnded { code: 255 }),
+            Way::Joins => {
+                let code = if is_empty { 0 } else { ExitCode::LEFT_BEHIND.0 };
+                self.from_node(node, NodeEvent::GuardEnded { code, memory: None })
+            }
+        }
+    }
+
+    /// Something goes wrong, or somebody wants something.
+    fn fault(&mut self) -> Result<(), Violation> {
+        let node = NodeId(self.dice.below(self.machines.len() as u64) as u32);
+        let is_here = self.machines[node.index()].way == Way::Here;
+        match self.dice.below(9) {
+            // The network is cut for a while.
+            0..=2 if !is_here => {
+                let lasts = self.dice.time(Duration::from_secs(200));
+                let until = self.now + lasts;
+                let machine = &mut self.machines[node.index()];
+                machine.cut_until = machine.cut_until.max(until);
+                Ok(())
+            }
+            // The agent is killed: its ranks die with it, and the guard ends what is left.
+            3 | 4 => {
+                let machine = &mut self.machines[node.index()];
+                if !std::mem::take(&mut machine.has_agent) || machine.is_off {
+                    return Ok(());
+                }
+                machine.ranks.clear();
+                machine.owes_over = false;
+                machine.is_agent_end_open = false;
+                machine.leaves = self.dice.chance(10);
+                let (link, healed) = (machine.link, machine.cut_until);
+                self.at((self.now + Duration::from_millis(5)).max(healed), Action::EndArrives(node, link));
+                self.after(20, Action::Proves(node));
+                Ok(())
+            }
+            // It is switched off.
+            5 if !is_here => {
+                let machine = &mut self.machines[node.index()];
+                (machine.is_off, machine.has_agent) = (true, false);
+                machine.ranks.clear();
+                Ok(())
+            }
+            6 => {
+                let number = [2, 15][self.dice.below(2) as usize];
+                self.take(Event::Signal { number, by_key: false })
+            }
+            7 => {
+                let by = Requester { pid: 1, is_root: false };
+                match self.dice.chance(30) {
+                    true => self.take(Event::StopRequest(StopRequest { by, grace: None })),
+                    false => self.take(Event::RestartRequest { client: ClientId(0), by }),
+                }
+            }
+            _ => {
+                self.take(Event::StatesRequest)?;
+                self.take(Event::StandingsRequest { by_key: false })
+            }
+        }
+    }
+}
+
+fn ready(node: NodeId) -> NodeEvent {
+    NodeEvent::Ready(About {
+        containment: Containment::Cgroup,
+        host: format!("n{node}"),
+        addresses: Vec::new(),
+        machine: format!("m{node}"),
+        is_loopback_name: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seeds that have shown a violation before.
+    const SEEDS: [u64; 0] = [];
+
+    #[test]
+    fn jobs_keep_their_invariants_whatever_fails() {
+        let setup = Setup { nodes: 8, faults: 5 };
+        let runs = std::env::var("SIMULATED_JOBS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(500);
+        let mut attempts = 0;
+        for seed in SEEDS.into_iter().chain(0..runs) {
+            match simulate(seed, setup) {
+                Ok(outline) => attempts += outline.attempts,
+                Err(violation) => panic!("seed {seed}: {violation:?}"),
+            }
+        }
+        assert!(u64::from(attempts) > runs, "jobs are started again");
+    }
+}

@@ -1,0 +1,352 @@
+//! Does what the job orders.
+
+use std::time::Duration;
+
+use rankrun_core::event::JobEvent;
+use rankrun_core::job::{Effect, Enrolment, Event, Meeting, Order, StdinTarget, report_of};
+use rankrun_core::printable::{fit, printable};
+use rankrun_core::report::Report;
+use rankrun_core::stacks::fold::Table;
+use rankrun_core::standing::{self, Standing};
+use rankrun_core::text::{MAX_LINES, WIDTH};
+use rankrun_core::{Attempt, NodeId, NodeRank, Pid, Rank};
+use rankrun_sys::{signal, terminal};
+use rankrun_wire::ToAgent;
+use rankrun_wire::message::{self, NodeStart};
+
+use crate::delivery::Task;
+use crate::job::front::Front;
+use crate::job::report;
+use crate::job::start::names;
+use crate::link::send_to_all;
+
+impl Front {
+    /// Does what is ordered, and what follows from that.
+    pub(crate) fn perform_all(&mut self) {
+        if std::mem::replace(&mut self.is_at_work, true) {
+            return;
+        }
+        while let Some(effect) = self.effects.pop_front() {
+            self.perform(effect);
+        }
+        self.is_at_work = false;
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        let now = self.now();
+        match effect {
+            Effect::Send(order) => self.send(&to_agent(order)),
+            // If it fails, that is found at the next reading.
+            Effect::Beat(node) => drop(self.nodes[node.index()].beat(now)),
+            Effect::Start { node, place, meeting } => {
+                let start = ToAgent::Start(Box::new(self.node_start(node, place, meeting)));
+                self.send_to(node, &start);
+            }
+            Effect::ExpectEnd(node, by) => {
+                if let Some(keeper) = self.nodes[node.index()].keeper_mut() {
+                    keeper.watch.expect_end(by);
+                }
+            }
+            Effect::HasEnded(node) => {
+                if let Some(keeper) = self.nodes[node.index()].keeper_mut() {
+                    keeper.watch.is_over();
+                }
+            }
+            Effect::WatchAgent(node) => {
+                if let Some(keeper) = self.nodes[node.index()].keeper_mut() {
+                    keeper.watch.begin(now);
+                }
+            }
+            Effect::End(node) => {
+                let node = &mut self.nodes[node.index()];
+                // It ends as well when the stream is closed.
+                let _ = node.send(&ToAgent::End);
+                node.link = None;
+            }
+            Effect::GiveUp(node) => self.nodes[node.index()].give_up(),
+            Effect::Disconnect(node) => {
+                let node = &mut self.nodes[node.index()];
+                node.link = None;
+                if let Some(remote) = node.remote_mut() {
+                    remote.asker.stop();
+                }
+            }
+            Effect::Call(node) => self.call(node),
+            Effect::LookAtCall(node) => self.look_at_call(node),
+            Effect::Ask(node) => self.ask(node),
+            Effect::StopAsking(node) => {
+                if let Some(remote) = self.nodes[node.index()].remote_mut() {
+                    remote.asker.stop();
+                }
+            }
+            Effect::AskSecond(node) => self.ask_second(node),
+            Effect::Enrolled(node, what) => {
+                let place = NodeRank(node.0);
+                match (&mut self.enrolment, what) {
+                    (None, _) => {}
+                    (Some(enrolment), Enrolment::Heard) => enrolment.heard(place),
+                    (Some(enrolment), Enrolment::Lost) => enrolment.lost(place),
+                    (Some(enrolment), Enrolment::Free) => enrolment.release(place),
+                }
+            }
+            Effect::CloseDoor { why } => {
+                if let Some(enrolment) = &mut self.enrolment {
+                    enrolment.close(why);
+                }
+            }
+            Effect::StartStep(nodes) => self.start_step(&nodes),
+            Effect::World => {
+                let map = self.job.spec().map.clone();
+                self.delivery.presenter.begin_world(map.world_size(), names(map));
+            }
+            Effect::BeginAttempt => {
+                (self.drain_until, self.salvage) = (None, None);
+                self.delivery.begin_attempt();
+            }
+            Effect::OpenLogs => {
+                if let Some(logs) = &self.plan.logs {
+                    let spec = self.job.spec();
+                    let (places, world_size) = (Box::new(logs.places(spec)), spec.map.world_size());
+                    self.delivery.files.submit(now, Task::OpenLogs { places, world_size });
+                }
+            }
+            Effect::BeginRanks => {
+                self.collectives.clear();
+                self.names = Default::default();
+                let is_owed = self.nodes.iter().any(|node| node.owes_stdin);
+                self.nodes.iter_mut().for_each(|node| node.owes_stdin = false);
+                if let Some(terminal) = &mut self.terminal {
+                    terminal.begin_attempt(&self.job.spec().io);
+                }
+                if let Some(stdin) = &mut self.stdin {
+                    stdin.begin_attempt(is_owed);
+                }
+            }
+            Effect::HaveStarted => self.waker.wake(),
+            Effect::BeginRank(rank, attempt) => self.begin_rank(now, rank, attempt),
+            Effect::Drain { is_last } => {
+                self.drain_until = Some(now + self.plan.drain);
+                if is_last {
+                    self.delivery.ranks_ended(now);
+                }
+            }
+            Effect::ShowRest => {
+                self.is_showing = true;
+                self.show_rest();
+            }
+            Effect::IsShown => self.drain_until = None,
+            Effect::Stamp(attempt) => {
+                if let Some(file) = self.job.spec().restart.progress_file.clone() {
+                    self.delivery.files.submit(now, Task::Stamp { attempt, path: file.into() });
+                }
+            }
+            Effect::AskPolicy { report, own } => self.ask_policy(report, own),
+            Effect::SaveReport { report, attempt } => self.save_report_of(now, &report, attempt),
+            Effect::RankStarted { rank, pid, node, is_again } => self.rank_started(rank, pid, node, is_again),
+            Effect::RankEnded { rank, status } => {
+                self.delivery.presenter.ended(now, rank);
+                if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank)) {
+                    terminal.ended(status.success());
+                }
+            }
+            // A script that runs us goes on unless it gets the signal too.
+            Effect::WasInterrupted => terminal::signal_own_group(signal::SIGINT),
+            Effect::Note(text) => self.note(text),
+            Effect::RankNote { rank, text } => self.show_note(now, rank, &text),
+            Effect::KeyWasPressed => self.key_was_pressed = true,
+            Effect::Stopping { text, by_key } => {
+                if self.plan.verbosity >= 0 {
+                    let over_key = if by_key { self.over_key() } else { "" };
+                    self.notices.push_back(format!("{over_key}rankrun: {text}"));
+                }
+            }
+            Effect::Table { title, table } => self.print_table(&title, &table),
+            Effect::Standings { standings, by_key } => self.print_standings(&standings, by_key),
+            Effect::Hurry => {
+                self.is_hurried = true;
+                self.drain_until = Some(now);
+            }
+            Effect::Record(event) => self.delivery.journal.record(now, || *event),
+            Effect::States { conditions, silent } => self.answer_states(&conditions, silent),
+            Effect::Stacks { client, table, ranks } => self.answer_stacks(client, table, ranks),
+            Effect::RefuseStacks { client } => self.refuse_stacks(client),
+            Effect::RestartAnswer { client, answer } => self.answer_restart(client, answer),
+        }
+    }
+
+    /// Sends a message to all nodes.
+    pub(crate) fn send(&mut self, message: &ToAgent) {
+        let links = self.nodes.iter_mut().filter_map(|node| Some((node.id, node.link.as_mut()?)));
+        for (node, error) in send_to_all(links, message) {
+            self.broke(node, &error);
+        }
+    }
+
+    /// Sends a message to one node.
+    pub(crate) fn send_to(&mut self, node: NodeId, message: &ToAgent) {
+        if let Err(error) = self.nodes[node.index()].send(message) {
+            self.broke(node, &error);
+        }
+    }
+
+    /// What the agent of a node needs to start its ranks.
+    fn node_start(&self, node: NodeId, place: NodeRank, meeting: Meeting) -> NodeStart {
+        let is_away = self.nodes[node.index()].remote().is_some();
+        let calls = self.calls.as_ref().filter(|_| is_away);
+        let abouts = self.job.nodes().seated().filter_map(|node| node.about());
+        NodeStart {
+            node: place,
+            spec: self.job.spec_for(node),
+            meeting: match meeting {
+                Meeting::Here { address, open_to } => message::Meeting::Here { address, open_to },
+                Meeting::There(rendezvous) => message::Meeting::There(rendezvous),
+            },
+            hosts: abouts.map(|about| about.host.clone()).collect(),
+            sends_stdin: (is_away || self.stdin.is_some()) && self.reads_stdin(node),
+            patience: is_away.then(|| self.job.patience()),
+            umask: calls.map(|calls| calls.umask),
+            limits: calls.map(|calls| calls.limits.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Whether ranks of a node read the front's stdin.
+    fn reads_stdin(&self, node: NodeId) -> bool {
+        let seat = self.job.nodes().get(node).and_then(|node| node.place());
+        let spec = self.job.spec();
+        match spec.io.stdin {
+            StdinTarget::All => seat.is_some(),
+            StdinTarget::Rank(rank) => spec.map.place(rank).is_some_and(|place| Some(place.node) == seat),
+            StdinTarget::None | StdinTarget::Shared => false,
+        }
+    }
+
+    /// Sends a piece of stdin to the nodes whose ranks read it.
+    pub(crate) fn send_stdin(&mut self, piece: Option<Vec<u8>>) {
+        for node in self.job.nodes().ids() {
+            if !self.reads_stdin(node) || self.nodes[node.index()].link.is_none() {
+                continue;
+            }
+            self.nodes[node.index()].owes_stdin = piece.is_some();
+            self.send_to(node, &piece.clone().map_or(ToAgent::StdinEnd, ToAgent::Stdin));
+        }
+    }
+
+    /// The ranks of a node have read what they were sent of stdin.
+    pub(crate) fn stdin_taken(&mut self, node: NodeId) {
+        self.nodes[node.index()].owes_stdin = false;
+        let is_owed = self.nodes.iter().any(|node| node.owes_stdin && node.link.is_some());
+        if let Some(stdin) = self.stdin.as_ref().filter(|_| !is_owed) {
+            stdin.want_more();
+        }
+    }
+
+    /// A rank runs.
+    fn rank_started(&mut self, rank: Rank, pid: Pid, node: NodeId, is_again: bool) {
+        let spec = self.job.spec();
+        let has_stdin = [StdinTarget::Rank(rank), StdinTarget::Shared].contains(&spec.io.stdin);
+        if has_stdin && spec.attempt.0 == 0 && self.nodes[node.index()].keeper().is_some() {
+            leave_stdin();
+        }
+        if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank)) {
+            terminal.started(pid);
+        }
+        if is_again {
+            // The agent has made the job's directory again, if a rank has removed it.
+            self.restore_control();
+        }
+    }
+
+    /// A rank is started again.
+    fn begin_rank(&mut self, now: Duration, rank: Rank, attempt: Attempt) {
+        self.delivery.presenter.begin_rank(rank);
+        let mut spec = self.job.spec().clone();
+        spec.attempt = attempt;
+        if let Some(logs) = self.plan.logs.as_ref().filter(|logs| logs.are_for_each_attempt(&spec)) {
+            let places = Box::new(logs.places(&spec));
+            self.delivery.files.submit(now, Task::MoveLog { rank, places });
+        }
+    }
+
+    /// Shows what was kept for the end of the attempt, piece by piece: the next one when the last has been taken.
+    pub(crate) fn show_rest(&mut self) {
+        while self.is_showing && self.delivery.is_all_taken() {
+            let now = self.now();
+            let more = self.delivery.presenter.finish(now);
+            self.hand_on();
+            if !more {
+                self.is_showing = false;
+                self.take(Event::Shown);
+            }
+        }
+    }
+
+    /// Keeps the report of an attempt that another follows.
+    fn save_report_of(&mut self, now: Duration, report: &Report, attempt: Attempt) {
+        let path = self.directory().map(|directory| directory.path.join(report_of(attempt)));
+        if let (Some(directory), Some(path), Ok(bytes)) = (self.directory(), path, report::to_json(report)) {
+            self.delivery.files.submit(now, Task::Save { directory: Some(directory), path, bytes });
+        }
+    }
+
+    /// A rank sent a progress note: for the status region, or with `-v` a line.
+    fn show_note(&mut self, now: Duration, rank: Rank, text: &str) {
+        if self.plan.verbosity >= 0 && !self.delivery.presenter.note(now, rank, text) && self.plan.verbosity > 0 {
+            self.agent_note(format!("rank {rank}: {text}"));
+        }
+    }
+
+    /// Prints the state of the ranks (SIGQUIT).
+    fn print_standings(&mut self, standings: &[Standing], by_key: bool) {
+        let mut text = format!("rankrun: after {:.1} s:", self.started.elapsed().as_secs_f64());
+        for line in standing::lines(standings, standing::GROUPS) {
+            text.push_str("\n  ");
+            text.push_str(&fit(&printable(&line), WIDTH));
+        }
+        let now = self.now();
+        self.delivery.journal.record(now, || JobEvent::Note(text.clone()));
+        // The terminal has shown `^\`.
+        let over_key = if by_key && terminal::is_terminal(rustix::stdio::stderr()) { "\r" } else { "" };
+        self.notices.push_back(format!("{over_key}{text}"));
+    }
+
+    fn print_table(&mut self, title: &str, table: &Table) {
+        let mut text = format!("rankrun: {title}:");
+        for line in table.lines(WIDTH - 2, MAX_LINES) {
+            text.push_str("\n  ");
+            text.push_str(&fit(&printable(&line), WIDTH));
+        }
+        let now = self.now();
+        self.delivery.journal.record(now, || JobEvent::Note(text.clone()));
+        if self.plan.verbosity >= 0 {
+            self.notices.push_back(text);
+        }
+    }
+
+    /// The start of a message after the terminal has shown `^C`: a new line.
+    pub(crate) fn over_key(&self) -> &'static str {
+        if self.key_was_pressed && terminal::is_terminal(rustix::stdio::stderr()) { "\r" } else { "" }
+    }
+}
+
+/// An order as the wire has it.
+fn to_agent(order: Order) -> ToAgent {
+    match order {
+        Order::Again(rank, attempt) => ToAgent::Again(rank, attempt),
+        Order::Settled(rank) => ToAgent::Settled(rank),
+        Order::Stop(stop) => ToAgent::Stop(stop),
+        Order::Kill => ToAgent::Kill,
+        Order::LookForHooks => ToAgent::LookForHooks,
+        Order::LookForMpi { is_brief } => ToAgent::LookForMpi { is_brief },
+        Order::WhoIsAlive => ToAgent::WhoIsAlive,
+        Order::ReportConditions(number) => ToAgent::ReportConditions(number),
+        Order::Look { number, ranks, native } => ToAgent::Look { number, ranks, native },
+    }
+}
+
+/// From now on only the rank holds the front's stdin.
+fn leave_stdin() {
+    if let Ok(null) = std::fs::File::open("/dev/null") {
+        // If that fails, the rank and we share the descriptor, and we do not read it.
+        let _ = rustix::stdio::dup2_stdin(&null);
+    }
+}
