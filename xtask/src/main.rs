@@ -6,6 +6,7 @@
 //! | `lint` | formatting, clippy, the rules of the tree |
 //! | `bench` | measures rankrun beside the launchers that are installed |
 //! | `soak` | the black-box tests with their full counts, again and again |
+//! | `simulate` | whole jobs in virtual time, with faults, around the machine that decides |
 //! | `env` | creates the Python environments that the black-box tests use |
 //! | `docs` | builds the site from the pages in `docs/` |
 //! | `screens` | records the screens and the picture that the pages show |
@@ -22,6 +23,7 @@ mod load;
 mod makers;
 mod packages;
 mod process;
+mod simulate;
 mod tests;
 mod workspace;
 
@@ -72,6 +74,19 @@ enum Command {
         /// Run only the tests whose names contain one of these
         filters: Vec<String>,
     },
+    /// Simulate whole jobs in virtual time, with faults, and check what each must keep
+    Simulate {
+        /// At most so many nodes, and so many faults
+        #[arg(long, default_value_t = 16)]
+        nodes: u32,
+        #[arg(long, default_value_t = 5)]
+        faults: u32,
+        /// The seed of the first job; it repeats the same one
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        #[arg(long, default_value_t = 1)]
+        jobs: u64,
+    },
     /// Build the site from the pages in docs/ into target/site
     Docs,
     /// Record the screens and the picture that the pages show
@@ -97,6 +112,7 @@ fn main() -> ExitCode {
         Command::Lint => lint::lint(),
         Command::Bench { runs, rows } => bench::bench(runs, &rows),
         Command::Soak { minutes, filters } => tests::soak(Duration::from_secs(60 * minutes), &filters),
+        Command::Simulate { nodes, faults, seed, jobs } => simulate::simulate(nodes, faults, seed, jobs),
         Command::Docs => docs::docs(),
         Command::Screens => docs::screens(),
         Command::Dist { check } => dist::dist(check),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::node::{About, Summary};
+use super::parts::about::{About, Summary};
 use crate::absence::Absence;
 use crate::alone::Sight;
 use crate::condition::Condition;
@@ -450,7 +450,7 @@ pub enum Effect {
     },
     RestartAnswer {
         client: ClientId,
-        answer: Result<Attempt, super::NoRestart>,
+        answer: Result<Attempt, NoRestart>,
     },
 }
 
@@ -469,4 +469,15 @@ pub enum Meeting {
     Here { address: IpAddr, open_to: Vec<IpAddr> },
     /// Where the first node has said, if there is a network.
     There(Option<Rendezvous>),
+}
+
+/// Why a job is not restarted, although somebody asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoRestart {
+    /// It is coming to its end.
+    Ending,
+    /// It has been asked for already.
+    Restarting,
+    /// Each rank is restarted by itself.
+    OfRanks,
 }

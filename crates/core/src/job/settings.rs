@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::ids::Attempt;
-use crate::job::OnFrontLost;
+use crate::spec::job::OnFrontLost;
 use crate::stacks::stall::StallSpec;
 
 /// The settings of the front.
@@ -56,7 +56,7 @@ pub struct Settings {
 
 impl Settings {
     /// The file with the report of an attempt that another follows, as people write it.
-    pub(super) fn report_of(&self, attempt: Attempt) -> Option<String> {
+    pub(in crate::job) fn report_of(&self, attempt: Attempt) -> Option<String> {
         self.report_directory.as_ref().map(|directory| format!("{directory}/{}", report_of(attempt)))
     }
 }

@@ -457,7 +457,7 @@ impl Front {
             if !is_empty {
                 unproven.push(node.id());
             }
-            if handle.is_held(node.is_to_say()) {
+            if handle.is_held(node.route().is_to_say()) {
                 handle.kill_guard();
             }
         }
@@ -476,7 +476,7 @@ impl Front {
     /// waited for.
     fn are_any_held(&self, without_lost: bool) -> bool {
         self.nodes.iter().zip(self.job.nodes().iter()).any(|(handle, node)| {
-            let is_to_say = node.is_to_say() && !(without_lost && node.is_lost());
+            let is_to_say = node.route().is_to_say() && !(without_lost && node.is_lost());
             handle.is_held(is_to_say)
         })
     }

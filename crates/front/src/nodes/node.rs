@@ -158,8 +158,8 @@ impl NodeHandle {
             }
             Hold::There(remote) => {
                 let by_relay = remote.ssh.as_ref().filter(|ssh| ssh.has_greeted).map(Ssh::memory);
-                let memory: Option<Memory> = by_relay.unwrap_or_else(|| node.memory_of_member());
-                Proof { is_empty: node.is_proved(), memory }
+                let memory: Option<Memory> = by_relay.unwrap_or_else(|| node.route().memory_of_member());
+                Proof { is_empty: node.route().is_proved(), memory }
             }
         }
     }

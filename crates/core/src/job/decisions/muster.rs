@@ -5,16 +5,19 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::event::{Effect, Meeting};
-use super::node::{About, Containment, Node};
-use super::{Job, Refused};
 use crate::event::{JobEvent, JobFacts};
 use crate::exit::ExitCode;
 use crate::gang::{self, Gang};
 use crate::ids::{NodeId, NodeRank, Rank};
-use crate::job::StdinTarget;
+use crate::job::event::{Effect, Meeting};
+use crate::job::machine::{Job, Refused};
+use crate::job::parts::about::{About, Containment};
+use crate::job::parts::muster::Muster;
+use crate::job::parts::node::Node;
+use crate::job::parts::route::Call;
 use crate::reach::{self, Step};
 use crate::rendezvous::Rendezvous;
+use crate::spec::job::StdinTarget;
 use crate::worker::Outcome;
 
 /// Tries for a node whose sshd has no room for a connection now, and the wait before the second.
@@ -26,48 +29,9 @@ const GREETING: Duration = Duration::from_secs(20);
 const LOGIN_SHELL: Duration = Duration::from_secs(30);
 /// How long the words of an ssh that has failed are waited for.
 const WORDS: Duration = Duration::from_secs(2);
-/// How long it takes until the user is told for whom we wait, and then how often.
-const PATIENCE: Duration = Duration::from_secs(1);
-const PROGRESS_STEP: Duration = Duration::from_secs(5);
-
-/// How far the nodes have come together.
-#[derive(Debug)]
-pub(super) struct Muster {
-    at_a_time: usize,
-    phase: Phase,
-    /// When to say next for whom we wait.
-    progress_due: Duration,
-    /// When the agents are to hear of us next.
-    pub(super) beat_due: Duration,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
-    Gathering,
-    /// The first node has been told to start the present attempt.
-    First,
-    All,
-}
-
-impl Muster {
-    pub(super) fn new(at_a_time: usize) -> Muster {
-        Muster { at_a_time, phase: Phase::Gathering, progress_due: PATIENCE, beat_due: Duration::ZERO }
-    }
-
-    /// How many nodes are called in a second at most.
-    pub(super) fn at_a_time(&self) -> usize {
-        self.at_a_time
-    }
-
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        let progress = (self.phase == Phase::Gathering).then_some(self.progress_due);
-        [Some(self.beat_due), progress].into_iter().flatten().min()
-    }
-}
-
 impl Job {
     /// Does what is due for nodes other than this one.
-    pub(super) fn muster_due(&mut self) {
+    pub(in crate::job) fn muster_due(&mut self) {
         if self.muster.is_none() {
             return;
         }
@@ -80,13 +44,13 @@ impl Job {
     }
 
     /// Whether the nodes come together, and none has been told to start.
-    pub(super) fn is_gathering(&self) -> bool {
-        self.muster.as_ref().is_some_and(|muster| muster.phase == Phase::Gathering)
+    pub(in crate::job) fn is_gathering(&self) -> bool {
+        self.muster.as_ref().is_some_and(Muster::is_gathering)
     }
 
     /// Whether every node has been told to start the present attempt.
     pub fn has_started(&self) -> bool {
-        self.muster.as_ref().is_none_or(|muster| muster.phase == Phase::All)
+        self.muster.as_ref().is_none_or(Muster::has_started)
     }
 
     /// Whether no node begins any more.
@@ -97,11 +61,11 @@ impl Job {
     /// The job is being stopped while nodes come together: those that have no ranks yet get none in this attempt, and those that have not
     /// come are not waited for.
     fn skip_unstarted(&mut self) {
-        let Some(muster) = self.muster.as_mut().filter(|it| it.phase != Phase::All) else { return };
+        let Some(muster) = self.muster.as_mut().filter(|muster| !muster.has_started()) else { return };
         if self.gang.stop_ordered().is_none() {
             return;
         }
-        muster.phase = Phase::All;
+        muster.start_none();
         let mut unstarted: Vec<Rank> = Vec::new();
         for node in self.nodes.iter_mut().filter(|node| node.place().is_some() && !node.is_running()) {
             if node.is_alive() && !node.is_connected() {
@@ -130,7 +94,7 @@ impl Job {
         let mut under_way = self.nodes.iter().filter(|node| node.is_called()).count();
         for node in self.nodes.iter_mut().filter(|node| node.is_alive() && !node.is_connected()) {
             let id = node.id();
-            let Some(call) = node.call_mut() else { continue };
+            let Some(call) = call_mut(node) else { continue };
             if call.greet_by.take_if(|by| *by <= now).is_some() {
                 self.out.push(Effect::LookAtCall(id));
             } else if under_way < at_a_time && call.due.take_if(|due| *due <= now).is_some() {
@@ -143,7 +107,7 @@ impl Job {
     }
 
     /// When the next node is to be called. Those for which there is no room wait for the end of a call.
-    pub(super) fn next_call(&self) -> Option<Duration> {
+    pub(in crate::job) fn next_call(&self) -> Option<Duration> {
         let room = self.muster.as_ref().map_or(0, Muster::at_a_time);
         if self.nodes.iter().filter(|node| node.is_called()).count() >= room {
             return None;
@@ -157,9 +121,15 @@ impl Job {
     }
 
     /// An ssh has not led to an agent in time: goes on if the line is slow, or gives it up.
-    pub(super) fn call_seen(&mut self, node: NodeId, unsent: usize, has_logged_in: bool, noise: Option<String>) {
+    pub(in crate::job) fn call_seen(
+        &mut self,
+        node: NodeId,
+        unsent: usize,
+        has_logged_in: bool,
+        noise: Option<String>,
+    ) {
         let (now, patience) = (self.now, self.greeting_patience());
-        let Some(call) = self.nodes.get_mut(node).and_then(Node::call_mut) else { return };
+        let Some(call) = self.nodes.get_mut(node).and_then(call_mut) else { return };
         let (step, why) = match (call.failed_at, call.unsent.replace(unsent)) {
             (Some(step), _) => (step, noise.unwrap_or_default()),
             // A slow line: it goes on.
@@ -180,33 +150,33 @@ impl Job {
     }
 
     /// ssh has failed at a step, and may still say why.
-    pub(super) fn call_failing(&mut self, node: NodeId, step: Step) {
+    pub(in crate::job) fn call_failing(&mut self, node: NodeId, step: Step) {
         let by = self.now + WORDS;
-        if let Some(call) = self.nodes.get_mut(node).and_then(Node::call_mut) {
+        if let Some(call) = self.nodes.get_mut(node).and_then(call_mut) {
             (call.failed_at, call.greet_by) = (Some(step), Some(by));
         }
     }
 
     /// ssh has logged in: what follows is a matter of the login shell.
-    pub(super) fn logged_in(&mut self, node: NodeId) {
+    pub(in crate::job) fn logged_in(&mut self, node: NodeId) {
         let by = self.now + LOGIN_SHELL;
-        if let Some(call) = self.nodes.get_mut(node).and_then(Node::call_mut) {
+        if let Some(call) = self.nodes.get_mut(node).and_then(call_mut) {
             call.greet_by = call.greet_by.map(|greet_by| greet_by.min(by));
         }
     }
 
     /// The node lacks rankrun, which is being read.
-    pub(super) fn lacks_program(&mut self, node: NodeId) {
+    pub(in crate::job) fn lacks_program(&mut self, node: NodeId) {
         let by = self.now + self.greeting_patience();
-        if let Some(call) = self.nodes.get_mut(node).and_then(Node::call_mut) {
+        if let Some(call) = self.nodes.get_mut(node).and_then(call_mut) {
             call.greet_by = Some(by);
         }
     }
 
     /// It is being sent rankrun.
-    pub(super) fn copying(&mut self, node: NodeId, bytes: usize) {
+    pub(in crate::job) fn copying(&mut self, node: NodeId, bytes: usize) {
         self.lacks_program(node);
-        if let Some(call) = self.nodes.get_mut(node).and_then(Node::call_mut) {
+        if let Some(call) = self.nodes.get_mut(node).and_then(call_mut) {
             call.unsent = Some(bytes);
         }
         if self.settings.verbosity > 0 {
@@ -216,12 +186,12 @@ impl Job {
     }
 
     /// ssh has ended before it led to an agent.
-    pub(super) fn call_ended(&mut self, node: NodeId, code: i32, words: &str, noise: Option<String>) {
+    pub(in crate::job) fn call_ended(&mut self, node: NodeId, code: i32, words: &str, noise: Option<String>) {
         let now = self.now;
         let Some(handle) = self.nodes.get_mut(node).filter(|node| node.is_alive() && !node.is_connected()) else {
             return;
         };
-        let Some(call) = handle.call_mut() else { return };
+        let Some(call) = call_mut(handle) else { return };
         if reach::is_worth_retrying(code, words) && call.tries < TRIES {
             let wait = RETRY * 2u32.pow(call.tries.max(1) - 1);
             // The nodes of one jump host must not come back together.
@@ -244,7 +214,7 @@ impl Job {
     }
 
     /// A node could not be reached: the job does not begin, or begins without it.
-    pub(super) fn cannot_reach(&mut self, node: NodeId, step: Step, why: &str) {
+    pub(in crate::job) fn cannot_reach(&mut self, node: NodeId, step: Step, why: &str) {
         let Some(handle) = self.nodes.get_mut(node).filter(|node| node.is_alive() && !node.is_connected()) else {
             return;
         };
@@ -269,7 +239,7 @@ impl Job {
     }
 
     /// The job does not begin: every agent ends.
-    pub(super) fn refuse(&mut self, refused: Refused) {
+    pub(in crate::job) fn refuse(&mut self, refused: Refused) {
         self.refused.get_or_insert(refused);
         for node in self.nodes.iter_mut().filter(|node| node.is_alive()) {
             self.out.push(if node.is_connected() { Effect::End(node.id()) } else { Effect::GiveUp(node.id()) });
@@ -278,7 +248,7 @@ impl Job {
     }
 
     /// An agent cannot start: the job does not begin.
-    pub(super) fn agent_refused(&mut self, node: NodeId, what: String, why: String) {
+    pub(in crate::job) fn agent_refused(&mut self, node: NodeId, what: String, why: String) {
         let what = match self.muster {
             Some(_) => format!("node {}: {what}", self.nodes.name(node)),
             None => what,
@@ -289,7 +259,7 @@ impl Job {
     }
 
     /// The agent of a node is connected.
-    pub(super) fn reached(
+    pub(in crate::job) fn reached(
         &mut self,
         node: NodeId,
         host: Option<String>,
@@ -319,7 +289,7 @@ impl Job {
     }
 
     /// An agent is ready. When all are, the ranks are started.
-    pub(super) fn agent_is_ready(&mut self, node: NodeId, about: About) {
+    pub(in crate::job) fn agent_is_ready(&mut self, node: NodeId, about: About) {
         if self.settings.verbosity > 0 {
             let text = match &about.containment {
                 Containment::Cgroup => "workers are held in cgroups".to_owned(),
@@ -345,11 +315,9 @@ impl Job {
     /// Says for whom we wait, if that takes long.
     fn tell_progress(&mut self) {
         let now = self.now;
-        let Some(muster) = self.muster.as_mut().filter(|it| it.phase == Phase::Gathering) else { return };
-        if muster.progress_due > now {
+        if !self.muster.as_mut().is_some_and(|muster| muster.tells_progress(now)) {
             return;
         }
-        muster.progress_due = now + PROGRESS_STEP;
         let waiting: Vec<NodeId> = self.nodes.seated().filter(|it| it.about().is_none()).map(Node::id).collect();
         if !waiting.is_empty() && self.refused.is_none() {
             let (all, waited) = (self.nodes.seated().count(), waiting.len());
@@ -364,14 +332,14 @@ impl Job {
     }
 
     /// Starts the ranks of the present attempt: of several nodes first those of the first.
-    pub(super) fn start_attempt(&mut self) {
+    pub(in crate::job) fn start_attempt(&mut self) {
         match &mut self.muster {
             None => {
                 let meeting = Meeting::Here { address: [127, 0, 0, 1].into(), open_to: Vec::new() };
                 self.start_node(NodeRank(0), meeting);
             }
             Some(muster) => {
-                muster.phase = Phase::First;
+                muster.start_first();
                 let meeting = Meeting::Here { address: self.meeting_address(), open_to: self.other_addresses() };
                 self.start_node(NodeRank(0), meeting);
                 if self.spec.map.node_count() == 1 {
@@ -382,9 +350,10 @@ impl Job {
     }
 
     /// The first node has bound its ports: the others start.
-    pub(super) fn meeting_is_known(&mut self, rendezvous: Option<Rendezvous>) {
-        let Some(muster) = self.muster.as_mut().filter(|it| it.phase == Phase::First) else { return };
-        muster.phase = Phase::All;
+    pub(in crate::job) fn meeting_is_known(&mut self, rendezvous: Option<Rendezvous>) {
+        if !self.muster.as_mut().is_some_and(Muster::start_others) {
+            return;
+        }
         for place in (1..self.spec.map.node_count()).map(NodeRank) {
             self.start_node(place, Meeting::There(rendezvous.clone()));
         }
@@ -409,7 +378,7 @@ impl Job {
     }
 
     /// From now on the job runs without the nodes that are lost. Call it between attempts, or before the first.
-    pub(super) fn leave_out_lost(&mut self) {
+    pub(in crate::job) fn leave_out_lost(&mut self) {
         if self.nodes.lost().next().is_none() {
             return;
         }
@@ -435,11 +404,16 @@ impl Job {
     }
 
     /// The job begins without the nodes that are lost.
-    pub(super) fn begin_without(&mut self) {
+    pub(in crate::job) fn begin_without(&mut self) {
         self.leave_out_lost();
         self.gang = Gang::new(self.spec.map.world_size(), self.facts.rules.clone());
         let facts = self.facts.clone();
         self.record(|| JobEvent::Job(Box::new(facts)));
         self.start_if_complete();
     }
+}
+
+/// The call of a node, if it is called.
+fn call_mut(node: &mut Node) -> Option<&mut Call> {
+    node.route_mut().call_mut()
 }

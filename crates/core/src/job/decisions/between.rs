@@ -3,19 +3,10 @@
 //! An attempt is over when every agent has reported that no process of it is left, and has sent all its output. Only then does the
 //! policy decide ([`crate::restart`]). The next attempt has a gang of its own; clock, destinations and agents go on.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::alone::MpiWatch;
-use super::clearing::Clearing;
-use super::event::Effect;
-use super::hooks::HookWatch;
-use super::node::Node;
-use super::settings::Settings;
-use super::stopping::Roll;
-use super::{Job, JobSpec, LastLines, LastWords, OnGiveup};
 use crate::event::JobEvent;
 use crate::evidence::Class;
 use crate::exit::ExitCode;
@@ -23,9 +14,20 @@ use crate::fence::Clearance;
 use crate::gang::{self, Gang, Outside, Requester};
 use crate::headline::ended_by;
 use crate::ids::{Attempt, NodeId, Rank, WorkerId};
+use crate::job::event::{Effect, NoRestart};
+use crate::job::machine::Job;
+use crate::job::parts::about::Summary;
+use crate::job::parts::alone::MpiWatch;
+use crate::job::parts::attempts::{Due, Follows, Stamp};
+use crate::job::parts::hooks::HookWatch;
+use crate::job::parts::lines::LastLines;
+use crate::job::parts::node::Node;
+use crate::job::parts::roll::Roll;
+use crate::job::parts::words::LastWords;
 use crate::past::PastAttempts;
 use crate::report::{AttemptReport, Report};
-use crate::restart::{self, Answer, AnswerError, Decision, Event, GiveUp, How, Outcome, Restarter};
+use crate::restart::{self, Answer, AnswerError, Decision, Event, GiveUp, How, Outcome};
+use crate::spec::job::OnGiveup;
 use crate::status::WorkerStatus;
 use crate::verdict::{Verdict, verdict};
 use crate::worker;
@@ -34,189 +36,16 @@ use crate::worker;
 const OWN_LOST: &str = "rankrun's own processes were lost";
 /// A wait that is not worth a word.
 const MOMENT: Duration = Duration::from_millis(1);
-/// How long the file that shows progress may take to answer.
-const STAMP_BOUND: Duration = Duration::from_millis(200);
 /// SIGINT, whose number is the same on every Linux.
 const SIGINT: i32 = 2;
 
-/// What the present attempt has come to.
-#[derive(Debug, Default)]
-enum Phase {
-    /// Its ranks are being started, run or end, or their output is still to come.
-    #[default]
-    Running,
-    /// Every agent has sent everything. What was kept for the end of the attempt is being shown.
-    Showing,
-    /// The file that shows progress is being looked at, and has time until then.
-    Stamping { by: Duration },
-    /// `--on-failure` is being asked about it. Without an answer `own` happens.
-    Asking { since: Duration, report: Arc<Report>, own: Decision },
-    /// The next one begins.
-    Waiting(Wait),
-    /// It has begun, and its log files are being made: then its ranks are started.
-    Opening,
-    /// It was the last one.
-    Over,
-}
-
-/// The time between two attempts.
-#[derive(Clone, Debug)]
-struct Wait {
-    since: Duration,
-    until: Duration,
-    because: String,
-    /// Nodes were lost, and may have ranks of the last attempt.
-    clearing: Option<Clearing>,
-}
-
-/// What is known of the present attempt alone.
-#[derive(Debug, Default)]
-struct Present {
-    phase: Phase,
-    began: Duration,
-    /// When a user has asked for the next one, which is to come.
-    planned_at: Option<Duration>,
-    /// The end of the one that it follows, until all its ranks run.
-    follows: Option<Follows>,
-    /// When the ranks that are not ready are too late.
-    ready_by: Option<Duration>,
-    /// The ranks that have said that they are ready.
-    ready: BTreeSet<Rank>,
-    /// All ranks have run, and were ready.
-    is_up: bool,
-    /// The ranks whose last words have been read, each once.
-    are_read: BTreeSet<Rank>,
-    /// The ranks that somebody has stopped: when they count as failed, and the signal.
-    stopped: BTreeMap<Rank, (Duration, i32)>,
-}
-
-/// What a restart is measured from.
-#[derive(Clone, Copy, Debug)]
-struct Follows {
-    at: Duration,
-    is_failure: bool,
-}
-
-/// The attempts of a job.
-#[derive(Debug)]
-pub(super) struct Attempts {
-    policy: Restarter,
-    present: Present,
-    /// Those before.
-    past: PastAttempts,
-    /// The file that shows progress, when it was last looked at, and whether it has changed since the job began.
-    stamp: Option<Option<(u64, u64)>>,
-    has_stamp_changed: bool,
-    /// The scheduler is to be asked to run the job again.
-    is_to_requeue: bool,
-    /// Stdin cannot be read again, and nobody has been told.
-    is_stdin_gone: bool,
-    /// Why no other follows, if the policy would have allowed one.
-    given_up: Option<String>,
-    /// It was ^C that ended the wait for the next.
-    is_interrupted: bool,
-}
-
-impl Attempts {
-    pub(super) fn new(spec: &JobSpec, settings: &Settings) -> Attempts {
-        Attempts {
-            policy: Restarter::new(&spec.restart, settings.seed),
-            present: Present { ready_by: spec.restart.ready_timeout, ..Present::default() },
-            past: PastAttempts::default(),
-            stamp: None,
-            has_stamp_changed: false,
-            is_to_requeue: false,
-            is_stdin_gone: settings.is_stdin_stream,
-            given_up: None,
-            is_interrupted: false,
-        }
-    }
-
-    /// When [`Job::attempt_due`] has something to do.
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        let due = match &self.present.phase {
-            Phase::Stamping { by } => Some(*by),
-            Phase::Waiting(wait) => Some(wait.clearing.as_ref().map_or(wait.until, |clearing| clearing.look)),
-            Phase::Running | Phase::Showing | Phase::Asking { .. } | Phase::Opening | Phase::Over => None,
-        };
-        let stopped = self.present.stopped.values().map(|(due, _)| *due).min();
-        [due, self.present.ready_by, stopped].into_iter().flatten().min()
-    }
-
-    /// Whether all is known of one attempt, and no rank of the next has begun.
-    pub(super) fn is_between(&self) -> bool {
-        matches!(self.present.phase, Phase::Stamping { .. } | Phase::Asking { .. } | Phase::Waiting(_) | Phase::Opening)
-    }
-
-    /// Whether the time limit of the job ends what is waited for between two attempts.
-    pub(super) fn heeds_limit(&self) -> bool {
-        matches!(self.present.phase, Phase::Asking { .. } | Phase::Waiting(_) | Phase::Opening)
-    }
-
-    /// Whether the agents have sent all of an attempt, and another one may follow.
-    pub(super) fn may_follow(&self) -> bool {
-        self.is_between() || matches!(self.present.phase, Phase::Showing)
-    }
-
-    /// What is being waited for between two attempts: since when, until when, and why.
-    fn waits(&self) -> Option<(Duration, Option<Duration>, String)> {
-        match &self.present.phase {
-            Phase::Asking { since, .. } => Some((*since, None, "--on-failure is being asked".to_owned())),
-            Phase::Waiting(Wait { since, until, because, clearing }) => Some(match clearing {
-                Some(clearing) if clearing.until > *until => {
-                    let what = format!("{} must prove that no rank is left there", clearing.nodes);
-                    (clearing.since, Some(clearing.until), what)
-                }
-                _ => (*since, Some(*until), because.clone()),
-            }),
-            Phase::Running | Phase::Showing | Phase::Stamping { .. } | Phase::Opening | Phase::Over => None,
-        }
-    }
-
-    /// A rank has a successor: what it was is told in the report.
-    pub(super) fn keep(&mut self, past: AttemptReport) {
-        self.past.push(past);
-    }
-
-    /// No other attempt follows, for this reason.
-    pub(super) fn give_up(&mut self, why: String) {
-        self.given_up.get_or_insert(why);
-    }
-
-    /// Whether the last words of a rank are to be read: once in an attempt.
-    pub(super) fn is_to_be_read(&mut self, rank: Rank) -> bool {
-        self.present.are_read.insert(rank)
-    }
-
-    /// A rank is started again: its last words are to be read again.
-    pub(super) fn forget(&mut self, rank: Rank) {
-        self.present.are_read.remove(&rank);
-    }
-
-    /// A rank that somebody has stopped is to fail then.
-    pub(super) fn rank_is_stopped(&mut self, rank: Rank, due: Duration, signal: i32) {
-        self.present.stopped.insert(rank, (due, signal));
-    }
-
-    /// It goes on, or has ended.
-    pub(super) fn rank_continues(&mut self, rank: Rank) {
-        self.present.stopped.remove(&rank);
-    }
-
-    fn pop_stopped(&mut self, now: Duration) -> Option<(Rank, i32)> {
-        let (&rank, &(_, signal)) = self.present.stopped.iter().find(|(_, (due, _))| *due <= now)?;
-        self.present.stopped.remove(&rank);
-        Some((rank, signal))
-    }
-}
-
 impl Job {
     /// The first attempt begins.
-    pub(super) fn begin(&mut self) {
+    pub(in crate::job) fn begin(&mut self) {
         let (spec, seed) = (Box::new(self.spec.restart.clone()), self.settings.seed);
         self.record(|| JobEvent::Policy { spec, seed });
         if self.spec.restart.is_on() && self.settings.verbosity > 0 {
-            self.note(format!("restarts: {}", self.attempts.policy.sentence()));
+            self.note(format!("restarts: {}", self.attempts.policy().sentence()));
         }
         self.decide(None, Event::Began);
         self.begin_successors();
@@ -237,7 +66,7 @@ impl Job {
 
     /// Whether all ranks of this attempt, or of a later one, have run and were ready.
     pub fn was_up(&self, attempt: Attempt) -> bool {
-        attempt < self.spec.attempt || (attempt == self.spec.attempt && self.attempts.present.is_up)
+        self.attempts.was_up(attempt, self.spec.attempt)
     }
 
     /// What is being waited for between two attempts: since when, until when, and why.
@@ -247,32 +76,32 @@ impl Job {
 
     /// When the present attempt began.
     pub fn attempt_began(&self) -> Duration {
-        self.attempts.present.began
+        self.attempts.began()
     }
 
     /// The attempts before the present one.
     pub fn past_attempts(&self) -> &PastAttempts {
-        &self.attempts.past
+        self.attempts.past()
     }
 
     /// Why no other attempt follows, if one was allowed in principle.
     pub fn given_up(&self) -> Option<&str> {
-        self.attempts.given_up.as_deref()
+        self.attempts.given_up()
     }
 
     /// Whether the scheduler is to be asked to run the job again.
     pub fn is_to_requeue(&self) -> bool {
-        self.attempts.is_to_requeue
+        self.attempts.is_to_requeue()
     }
 
     /// Whether it was ^C that ended the wait for the next attempt.
     pub fn is_interrupted(&self) -> bool {
-        self.attempts.is_interrupted
+        self.attempts.is_interrupted()
     }
 
     /// Whether an answer of `--on-failure` is awaited.
     pub fn awaits_policy(&self) -> bool {
-        matches!(self.attempts.present.phase, Phase::Asking { .. })
+        self.attempts.is_asking()
     }
 
     /// Whether no other attempt of all ranks can follow.
@@ -281,7 +110,7 @@ impl Job {
     }
 
     /// A node has said at the end of the attempt what is left there.
-    pub(super) fn node_over(&mut self, node: NodeId, summary: super::Summary) {
+    pub(in crate::job) fn node_over(&mut self, node: NodeId, summary: Summary) {
         self.out.push(Effect::HasEnded(node));
         self.on(node, |node| node.over(summary));
         if self.is_over() {
@@ -290,33 +119,32 @@ impl Job {
     }
 
     /// The ranks have ended: their output has a bounded time to be written.
-    pub(super) fn drain(&mut self) {
+    pub(in crate::job) fn drain(&mut self) {
         self.out.push(Effect::Drain { is_last: self.is_last_attempt() });
     }
 
     /// An agent has sent all of its attempt. When all have, the policy decides what follows. Until then all agents stay: that of
     /// the first node serves the ranks of the others (torch's store), and a user may ask for another attempt.
-    pub(super) fn attempt_drained(&mut self) {
+    pub(in crate::job) fn attempt_drained(&mut self) {
         if !self.nodes.are_finished() {
             return;
         }
-        if self.is_last_attempt() && self.attempts.present.planned_at.is_none() {
+        if self.is_last_attempt() && self.attempts.planned_at().is_none() {
             return self.end_nodes();
         }
-        if matches!(self.attempts.present.phase, Phase::Running) {
-            self.attempts.present.phase = Phase::Showing;
+        if self.attempts.show() {
             self.out.push(Effect::ShowRest);
         }
     }
 
     /// Nothing of the attempt is to be written any more, so that no destination is waited for.
-    pub(super) fn has_shown_rest(&mut self) {
-        if !matches!(self.attempts.present.phase, Phase::Showing) {
+    pub(in crate::job) fn has_shown_rest(&mut self) {
+        if !self.attempts.is_showing() {
             return;
         }
         self.out.push(Effect::IsShown);
         if self.spec.restart.progress_file.is_some() {
-            self.attempts.present.phase = Phase::Stamping { by: self.now + STAMP_BOUND };
+            self.attempts.await_stamp(self.now);
             self.look_for_progress();
         } else {
             self.attempt_over();
@@ -331,13 +159,12 @@ impl Job {
     }
 
     /// The file that shows progress was looked at.
-    pub(super) fn stamped(&mut self, attempt: Attempt, stamp: Option<(u64, u64)>) {
+    pub(in crate::job) fn stamped(&mut self, attempt: Attempt, stamp: Stamp) {
         // One that comes late is of an attempt that is over.
-        if self.attempts.stamp.replace(stamp).is_some_and(|before| before != stamp) {
-            self.attempts.has_stamp_changed = true;
+        if self.attempts.stamp(stamp) {
             self.decide(None, Event::Progress(attempt));
         }
-        if attempt == self.spec.attempt && matches!(self.attempts.present.phase, Phase::Stamping { .. }) {
+        if attempt == self.spec.attempt && self.attempts.is_stamping() {
             self.attempt_over();
         }
     }
@@ -349,7 +176,7 @@ impl Job {
             return String::new();
         };
         let shown = Path::new(file).display();
-        match (self.attempts.stamp, self.attempts.has_stamp_changed) {
+        match self.attempts.last_stamp() {
             (Some(None), _) => format!(" (there is no {shown})"),
             (Some(Some(_)), false) => format!(" ({shown} never changed)"),
             (Some(Some(_)), true) => format!(" ({shown} has not changed since)"),
@@ -366,16 +193,17 @@ impl Job {
         let report = Arc::new(report);
         let outcome = self.outcome(&verdict, &report);
         let lost = self.nodes.needs_lost(&self.spec.map);
-        self.attempts.given_up = lost.filter(|_| report.exit_code != ExitCode::SUCCESS);
+        self.attempts.set_given_up(lost.filter(|_| report.exit_code != ExitCode::SUCCESS));
         let decision = self.decide(None, Event::Ended(outcome)).unwrap_or(Decision::Done);
         // Where the report names a failure, it says too why there is no other attempt.
-        if verdict.culprit.is_some() && decision == Decision::Done && self.attempts.given_up.is_none() {
-            self.attempts.given_up = self.forbids_attempt().map(before_the_next);
+        if verdict.culprit.is_some() && decision == Decision::Done && self.attempts.given_up().is_none() {
+            let why = self.forbids_attempt().map(before_the_next);
+            self.attempts.set_given_up(why);
             self.keep_interrupt();
         }
-        if self.spec.restart.on_failure.is_some() && self.attempts.policy.asks() {
+        if self.spec.restart.on_failure.is_some() && self.attempts.policy().asks() {
             self.out.push(Effect::AskPolicy { report: Arc::clone(&report), own: decision.clone() });
-            self.attempts.present.phase = Phase::Asking { since: self.now, report, own: decision };
+            self.attempts.ask(self.now, report, decision);
         } else {
             self.follow(decision, &report);
         }
@@ -397,7 +225,7 @@ impl Job {
     }
 
     /// `--on-failure` has answered.
-    pub(super) fn policy_answered(&mut self, answer: Result<Answer, AnswerError>) {
+    pub(in crate::job) fn policy_answered(&mut self, answer: Result<Answer, AnswerError>) {
         if !self.awaits_policy() {
             return;
         }
@@ -411,18 +239,18 @@ impl Job {
             Answer::Own
         });
         let decision = self.decide(None, Event::Answered(answer)).unwrap_or(Decision::Done);
-        if let Phase::Asking { report, .. } = std::mem::take(&mut self.attempts.present.phase) {
+        if let Some((report, _)) = self.attempts.take_asked() {
             self.follow(decision, &report);
         }
     }
 
     /// `--on-failure` could not be asked: the other options decide.
-    pub(super) fn policy_not_asked(&mut self, why: &str) {
+    pub(in crate::job) fn policy_not_asked(&mut self, why: &str) {
         if !self.awaits_policy() {
             return;
         }
         self.note(format!("cannot ask --on-failure: {why}"));
-        if let Phase::Asking { report, own, .. } = std::mem::take(&mut self.attempts.present.phase) {
+        if let Some((report, own)) = self.attempts.take_asked() {
             self.follow(own, &report);
         }
     }
@@ -430,7 +258,7 @@ impl Job {
     /// The job ends: nobody is asked any more.
     pub fn end_asking(&mut self) {
         if self.awaits_policy() {
-            self.attempts.present.phase = Phase::Over;
+            self.attempts.end();
         }
     }
 
@@ -441,8 +269,9 @@ impl Job {
             Decision::GiveUp { why } => {
                 // That there was only one attempt is no news where one more was never wanted.
                 let is_news = why != GiveUp::NoBudget;
-                self.attempts.given_up = is_news.then(|| format!("{why}{}", self.about_progress_file(&why)));
-                self.attempts.is_to_requeue = self.spec.restart.on_giveup == OnGiveup::Requeue;
+                let text = is_news.then(|| format!("{why}{}", self.about_progress_file(&why)));
+                self.attempts.set_given_up(text);
+                self.attempts.requeue(self.spec.restart.on_giveup == OnGiveup::Requeue);
                 self.end_agents();
             }
             Decision::Restart { after, attempt, because, .. } => self.plan_attempt(after, attempt, because, report),
@@ -451,10 +280,10 @@ impl Job {
 
     /// Notes the end of an attempt, and when the next begins.
     fn plan_attempt(&mut self, after: Duration, attempt: Attempt, because: String, report: &Arc<Report>) {
-        let (now, began, present) = (self.now, self.attempts.present.began, self.spec.attempt);
+        let (now, began, present) = (self.now, self.attempts.began(), self.spec.attempt);
         let seconds = now.saturating_sub(began).as_secs_f64();
         self.out.push(Effect::SaveReport { report: Arc::clone(report), attempt: present });
-        self.attempts.past.push(AttemptReport {
+        self.attempts.keep(AttemptReport {
             attempt: present.0,
             summary: report.summary.clone(),
             exit_code: report.exit_code,
@@ -469,80 +298,77 @@ impl Job {
         let over = format!("attempt {present} is over after {seconds:.2} s: {what}");
         self.note(over);
         self.note(format!("restarting all ranks{}: attempt {attempt}", spoken_wait(after)));
-        if std::mem::take(&mut self.attempts.is_stdin_gone) {
+        if self.attempts.tells_of_stdin() {
             self.note("stdin is a pipe: what an attempt has read of it, the next does not get again".to_owned());
         }
-        self.attempts.present.phase = Phase::Waiting(Wait { since: now, until: now + after, because, clearing: None });
+        self.attempts.wait(now, now + after, because);
     }
 
     /// Does what is due: ranks that were stopped for too long or are not ready have failed; the next attempt begins when
     /// what was written before is in its files.
-    pub(super) fn attempt_due(&mut self) {
+    pub(in crate::job) fn attempt_due(&mut self) {
         let now = self.now;
-        if matches!(self.attempts.present.phase, Phase::Stamping { by } if by <= now) {
+        if self.attempts.due(now) == Due::Stamped {
             self.attempt_over();
         }
         while let Some((rank, signal)) = self.attempts.pop_stopped(now) {
             self.event(gang::Event::Stopped { rank, signal });
         }
-        if self.attempts.present.ready_by.take_if(|by| *by <= now).is_some() {
+        if self.attempts.are_late(now) {
             let after = self.spec.restart.ready_timeout.unwrap_or_default();
             let ranks = (0..).map(Rank).zip(self.gang.ranks());
             // One that has ended has nothing more to say.
-            let late =
-                ranks.filter(|(rank, record)| record.status.is_none() && !self.attempts.present.ready.contains(rank));
+            let late = ranks.filter(|(rank, record)| record.status.is_none() && !self.attempts.is_ready(*rank));
             for rank in late.map(|(rank, _)| rank).collect::<Vec<_>>() {
                 self.event(gang::Event::NotReady { rank, after });
             }
         }
         let mut is_clear = true;
-        if let Phase::Waiting(wait) = &mut self.attempts.present.phase {
-            let before = wait.clearing.take();
+        if let Some(before) = self.attempts.clearing() {
             let (clearance, clearing) = self.clear_last_attempt(before);
-            if let Phase::Waiting(wait) = &mut self.attempts.present.phase {
-                wait.clearing = clearing;
-            }
+            self.attempts.set_clearing(clearing);
             is_clear = clearance == Clearance::Clear;
             if clearance == Clearance::Left {
                 return self.is_left_of_attempt();
             }
         }
-        let until = match &self.attempts.present.phase {
-            Phase::Running | Phase::Showing | Phase::Stamping { .. } | Phase::Over => return,
-            Phase::Asking { .. } | Phase::Opening => None,
-            Phase::Waiting(wait) => Some(wait.until),
+        let (is_time, has_begun) = match self.attempts.due(now) {
+            Due::Nothing | Due::Stamped => return,
+            Due::Next { is_time } => (is_time, false),
+            Due::Opening => (false, true),
         };
         if let Some(why) = self.forbids_attempt() {
-            match self.attempts.present.phase {
-                // It has begun: its own report tells what ended it.
-                Phase::Opening => self.no_rank_begins(),
-                _ => self.attempts.given_up = Some(before_the_next(why)),
+            match has_begun {
+                // Its own report tells what ended it.
+                true => self.no_rank_begins(),
+                false => self.attempts.set_given_up(Some(before_the_next(why))),
             }
             self.keep_interrupt();
             self.end_agents();
-        } else if is_clear && until.is_some_and(|until| until <= now) && !self.is_logging {
+        } else if is_clear && is_time && !self.is_logging {
             self.begin_attempt();
         }
     }
 
     /// No attempt follows: notes whether ^C is the reason.
-    pub(super) fn keep_interrupt(&mut self) {
-        self.attempts.is_interrupted = self.gang.ended_by() == Some(Outside::Signal(SIGINT));
+    pub(in crate::job) fn keep_interrupt(&mut self) {
+        self.attempts.set_interrupted(self.gang.ended_by() == Some(Outside::Signal(SIGINT)));
     }
 
     /// On a node that was lost, processes of the last attempt are left: no other begins.
     fn is_left_of_attempt(&mut self) {
         if let Some(Decision::GiveUp { why }) = self.decide(None, Event::Left) {
             self.attempts.give_up(why.to_string());
-            self.attempts.is_to_requeue = self.spec.restart.on_giveup == OnGiveup::Requeue;
+            self.attempts.requeue(self.spec.restart.on_giveup == OnGiveup::Requeue);
         }
         self.end_agents();
     }
 
     /// Why no attempt may begin, whatever was decided. A guard that was lost at any time is lost until the job ends: nothing
     /// would prove that nothing is left.
-    pub(super) fn forbids_attempt(&mut self) -> Option<String> {
-        if self.gang.outside() != Some(Outside::GuardLost) && self.nodes.iter().any(Node::is_guard_lost) {
+    pub(in crate::job) fn forbids_attempt(&mut self) -> Option<String> {
+        if self.gang.outside() != Some(Outside::GuardLost) && self.nodes.iter().any(|node| node.route().is_guard_lost())
+        {
             self.event(gang::Event::GuardLost);
             return Some(OWN_LOST.to_owned());
         }
@@ -567,9 +393,9 @@ impl Job {
 
     fn begin_attempt(&mut self) {
         self.leave_out_lost();
-        let (now, planned_at) = (self.now, self.attempts.present.planned_at);
+        let (now, planned_at) = (self.now, self.attempts.planned_at());
         let since = planned_at.or(self.gang.stop_ordered()).or(self.attempts.waits().map(|(since, ..)| since));
-        let follows = Some(Follows { at: since.unwrap_or(now), is_failure: planned_at.is_none() });
+        let follows = Follows { at: since.unwrap_or(now), is_failure: planned_at.is_none() };
         self.spec.attempt = Attempt(self.spec.attempt.0 + 1);
         self.gang = Gang::new(self.spec.map.world_size(), self.facts.rules.clone());
         (self.words, self.lines) = (LastWords::default(), LastLines::default());
@@ -578,13 +404,13 @@ impl Job {
         self.standings.clear();
         self.looks.begin_attempt(&self.settings, now);
         self.roll = Roll::default();
-        self.attempts.present = Present { began: now, follows, ..Present::default() };
+        self.attempts.begin(now, follows);
         self.out.push(Effect::BeginAttempt);
         self.decide(None, Event::Began);
         let facts = self.facts.clone();
         self.record(|| JobEvent::Job(Box::new(facts)));
         if self.settings.opens_logs {
-            self.attempts.present.phase = Phase::Opening;
+            self.attempts.open();
             self.out.push(Effect::OpenLogs);
         } else {
             self.begin_ranks();
@@ -599,35 +425,33 @@ impl Job {
     }
 
     /// The log files are there.
-    pub(super) fn logs_are_open(&mut self) {
+    pub(in crate::job) fn logs_are_open(&mut self) {
         // Those of a single rank are nobody's wait, and a job that was ended meanwhile starts nothing.
-        if matches!(self.attempts.present.phase, Phase::Opening) && self.forbids_attempt().is_none() {
-            self.attempts.present.phase = Phase::Running;
+        if self.attempts.is_opening() && self.forbids_attempt().is_none() {
             self.begin_ranks();
         }
     }
 
     /// Nothing is missing any more that the ranks of an attempt need.
     fn begin_ranks(&mut self) {
-        self.attempts.present.ready_by = self.spec.restart.ready_timeout.map(|patience| self.now + patience);
+        self.attempts.run(self.spec.restart.ready_timeout.map(|patience| self.now + patience));
         self.nodes.iter_mut().for_each(Node::rest);
         self.out.push(Effect::BeginRanks);
         self.start_attempt();
     }
 
     /// A rank runs. When all do, the restart is done.
-    pub(super) fn rank_is_up(&mut self) {
+    pub(in crate::job) fn rank_is_up(&mut self) {
         if self.successors.are_on() || !self.gang.are_all_started() {
             return;
         }
         let all = self.gang.ranks().len();
-        if self.spec.restart.ready_timeout.is_some() && self.attempts.present.ready.len() < all {
+        if self.spec.restart.ready_timeout.is_some() && self.attempts.ready() < all {
             return;
         }
-        self.attempts.present.ready_by = None;
-        self.attempts.present.is_up = true;
+        let follows = self.attempts.up();
         self.decide(None, Event::Up);
-        if let Some(Follows { at, is_failure }) = self.attempts.present.follows.take() {
+        if let Some(Follows { at, is_failure }) = follows {
             let ranks = match all {
                 1 => "the rank runs".to_owned(),
                 ranks => format!("all {ranks} ranks run"),
@@ -639,35 +463,34 @@ impl Job {
     }
 
     /// Feeds an event to the policy of the job, or of a rank, and journals both the event and what is decided.
-    pub(super) fn decide(&mut self, rank: Option<Rank>, event: Event) -> Option<Decision> {
+    pub(in crate::job) fn decide(&mut self, rank: Option<Rank>, event: Event) -> Option<Decision> {
         let recorded = event.clone();
         self.record(|| JobEvent::Attempt { rank, event: recorded });
-        let policy = match rank {
-            Some(rank) => self.successors.policy(rank),
-            None => &mut self.attempts.policy,
-        };
-        let decision = policy.handle(self.now, event)?;
+        let decision = match rank {
+            Some(rank) => self.successors.decide(rank, self.now, event),
+            None => self.attempts.decide(self.now, event),
+        }?;
         let recorded = decision.clone();
         self.record(|| JobEvent::Restart { rank, decision: recorded });
         Some(decision)
     }
 
     /// A rank has done a step of its work.
-    pub(super) fn has_progressed(&mut self, worker: WorkerId) {
+    pub(in crate::job) fn has_progressed(&mut self, worker: WorkerId) {
         self.decide(self.successors.are_on().then_some(worker.rank), Event::Progress(worker.attempt));
     }
 
     /// A rank has said that it is ready to work.
-    pub(super) fn rank_is_ready(&mut self, worker: WorkerId) {
+    pub(in crate::job) fn rank_is_ready(&mut self, worker: WorkerId) {
         if self.successors.are_on() || worker.attempt == self.spec.attempt {
-            self.attempts.present.ready.insert(worker.rank);
+            self.attempts.rank_is_ready(worker.rank);
             self.rank_is_up();
         }
     }
 
     /// No attempt follows: the agents end. A command that is being asked is ended.
     fn end_agents(&mut self) {
-        self.attempts.present.phase = Phase::Over;
+        self.attempts.end();
         self.end_nodes();
     }
 
@@ -680,58 +503,37 @@ impl Job {
     }
 
     /// A user asks for a new attempt, which costs no budget. Returns its number.
-    pub(super) fn planned_restart(&mut self, by: Requester) -> Result<Attempt, NoRestart> {
+    pub(in crate::job) fn planned_restart(&mut self, by: Requester) -> Result<Attempt, NoRestart> {
         if self.successors.are_on() {
             return Err(NoRestart::OfRanks);
         }
-        if self.attempts.present.planned_at.is_some() || matches!(self.attempts.present.phase, Phase::Opening) {
-            return Err(NoRestart::Restarting);
-        }
-        let is_between = match &self.attempts.present.phase {
-            // What has succeeded is not run again.
-            Phase::Running if self.gang.stop_ordered().is_some() || self.gang.over() => return Err(NoRestart::Ending),
-            Phase::Showing | Phase::Stamping { .. } | Phase::Opening | Phase::Over => return Err(NoRestart::Ending),
-            Phase::Running => false,
-            Phase::Asking { .. } | Phase::Waiting(_) => true,
-        };
+        let is_ending = self.gang.stop_ordered().is_some() || self.gang.over();
+        let is_between = self.attempts.may_plan(is_ending)?;
         let Some(Decision::Restart { attempt, because, .. }) = self.decide(None, Event::Planned) else {
             return Err(NoRestart::Ending);
         };
         let now = self.now;
-        self.attempts.present.planned_at = Some(now);
+        self.attempts.plan(now);
         if !is_between {
             self.note(format!("rankrun restart ({by}): ending attempt {}", self.spec.attempt));
             self.event(gang::Event::RestartRequest);
             return Ok(attempt);
         }
         self.note(format!("rankrun restart ({by}): attempt {attempt} begins now"));
-        match std::mem::take(&mut self.attempts.present.phase) {
-            Phase::Asking { report, .. } => self.plan_attempt(Duration::ZERO, attempt, because, &report),
-            _ => {
-                self.attempts.present.phase = Phase::Waiting(Wait { since: now, until: now, because, clearing: None });
-            }
+        match self.attempts.take_asked() {
+            Some((report, _)) => self.plan_attempt(Duration::ZERO, attempt, because, &report),
+            None => self.attempts.wait(now, now, because),
         }
         Ok(attempt)
     }
 }
 
-/// Why a job is not restarted, although somebody asks for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NoRestart {
-    /// It is coming to its end.
-    Ending,
-    /// It has been asked for already.
-    Restarting,
-    /// Each rank is restarted by itself.
-    OfRanks,
-}
-
 /// Why an attempt that was to come has not.
-pub(super) fn before_the_next(why: String) -> String {
+pub(in crate::job) fn before_the_next(why: String) -> String {
     format!("{why} before the next attempt began")
 }
 
 /// How long it is until an attempt begins, in a sentence that says that it does.
-pub(super) fn spoken_wait(after: Duration) -> String {
+pub(in crate::job) fn spoken_wait(after: Duration) -> String {
     if after < MOMENT { String::new() } else { format!(" in {}", restart::spoken_wait(after)) }
 }

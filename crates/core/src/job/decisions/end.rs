@@ -3,13 +3,15 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use super::node::{Containment, Node};
-use super::{CleanShm, Job, RestartScope};
 use crate::event::End;
 use crate::fence::Fate;
 use crate::ids::NodeId;
+use crate::job::machine::Job;
+use crate::job::parts::about::Containment;
+use crate::job::parts::node::Node;
 use crate::memory::Memory;
 use crate::report::{AttemptReport, Left, OutputFate};
+use crate::spec::job::{CleanShm, RestartScope};
 
 /// What only the front's devices know of the end.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -34,9 +36,9 @@ pub struct Ended {
 
 impl Job {
     /// What is known of an attempt that another may follow, when all nodes have sent all, or are lost.
-    pub(super) fn end_of_attempt(&self) -> End {
+    pub(in crate::job) fn end_of_attempt(&self) -> End {
         // Of one that had sent all of it nothing is left.
-        let is_open = |node: &&Node| node.is_lost() && !node.is_drained() && !node.is_proved();
+        let is_open = |node: &&Node| node.is_lost() && !node.is_drained() && !node.route().is_proved();
         self.end(Ended {
             took: self.now,
             are_commands_gone: true,

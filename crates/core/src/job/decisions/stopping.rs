@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::event::{Effect, Order};
-use super::inquiry::Inquiry;
-use super::looking::Purpose;
-use super::{Job, Node, StopPolicy};
 use crate::exit::ExitCode;
 use crate::gang::{self, Outside, RankRecord, StopRequest};
 use crate::ids::{NodeId, Rank, WorkerId};
+use crate::job::event::{Effect, Order};
+use crate::job::machine::Job;
+use crate::job::parts::looks::Purpose;
+use crate::job::parts::node::Node;
 use crate::ranks::RankSet;
+use crate::spec::job::StopPolicy;
 use crate::status::{WorkerStatus, signal_name};
 use crate::units::format_duration;
 use crate::worker::{Stop, StopWhy};
@@ -25,36 +26,17 @@ const IMPATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long after the grace the end of a killed rank is known.
 const KILLED_BY: Duration = Duration::from_secs(1);
-/// What was known longer ago is not printed as the present: it is asked again.
-const FRESH: Duration = Duration::from_millis(500);
-/// A node that takes longer to answer is not waited for.
-const ANSWER_BOUND: Duration = Duration::from_secs(2);
-
-/// The question to all agents, some time after a stop was ordered, which of their ranks have not ended.
-#[derive(Debug, Default)]
-pub(super) struct Roll {
-    /// When it is asked.
-    due: Option<Duration>,
-    /// The ranks that live; of each, whether it is writing files.
-    asked: Option<Inquiry<Vec<(Rank, bool)>>>,
-}
-
-impl Roll {
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        self.due.into_iter().chain(self.asked.as_ref().map(Inquiry::until)).min()
-    }
-}
 
 impl Job {
     /// A signal has arrived that asks the job to end.
-    pub(super) fn signal(&mut self, number: i32, by_key: bool) {
+    pub(in crate::job) fn signal(&mut self, number: i32, by_key: bool) {
         if !self.hold_signal(number, by_key) {
             self.end_by_signal(number, by_key);
         }
     }
 
     /// A signal asks the job to end, and nobody waits for anything before.
-    pub(super) fn end_by_signal(&mut self, number: i32, by_key: bool) {
+    pub(in crate::job) fn end_by_signal(&mut self, number: i32, by_key: bool) {
         if by_key {
             self.out.push(Effect::KeyWasPressed);
         }
@@ -90,7 +72,7 @@ impl Job {
     }
 
     /// The rank that has the terminal was interrupted, and the job is being stopped for that.
-    pub(super) fn note_interrupt(&mut self) {
+    pub(in crate::job) fn note_interrupt(&mut self) {
         // The terminal has shown `^C`.
         self.out.push(Effect::KeyWasPressed);
         if !self.alive().is_empty() {
@@ -125,7 +107,7 @@ impl Job {
     }
 
     /// `rankrun stop`: as SIGTERM.
-    pub(super) fn stop_requested(&mut self, request: StopRequest) {
+    pub(in crate::job) fn stop_requested(&mut self, request: StopRequest) {
         let already = self.gang.stop_ordered().is_some();
         let first = self.gang.outside().is_none();
         self.event(gang::Event::StopRequest(request));
@@ -137,7 +119,7 @@ impl Job {
     }
 
     /// A rank was stopped by somebody else.
-    pub(super) fn rank_stopped(&mut self, node: NodeId, rank: Rank, signal: i32, at: Duration) {
+    pub(in crate::job) fn rank_stopped(&mut self, node: NodeId, rank: Rank, signal: i32, at: Duration) {
         let name = signal_name(signal);
         let patience = self.spec.restart.stopped_timeout;
         let until = match patience {
@@ -152,51 +134,39 @@ impl Job {
     }
 
     /// A stop was ordered: sets when to ask which ranks have not ended, and to name them.
-    pub(super) fn await_ends(&mut self, stop: Stop) {
+    pub(in crate::job) fn await_ends(&mut self, stop: Stop) {
         let (now, policy) = (self.now, &self.spec.stop);
-        self.roll.due = match stop.why {
+        let due = match stop.why {
             StopWhy::Signal(_) => Some(now + stop.terminates_after(policy).unwrap_or_default() + PATIENCE),
             // After that only a rank that is saving is left.
             _ if stop.longest(policy) > stop.grace => Some(now + stop.grace + KILLED_BY),
             _ => None,
         };
+        self.roll.plan(due);
     }
 
     /// Some time after the stop was ordered, asks once which ranks have not ended: what the front knows may be old.
-    pub(super) fn ask_who_is_alive(&mut self) {
+    pub(in crate::job) fn ask_who_is_alive(&mut self) {
         let now = self.now;
-        if self.roll.due.is_some_and(|due| due <= now) {
-            let asked = Inquiry::new(0, now + ANSWER_BOUND, self.nodes.ready(), Vec::new());
-            self.roll = Roll { due: None, asked: Some(asked) };
+        if self.roll.ask_due(now, self.nodes.ready()) {
             self.send(Order::WhoIsAlive);
         }
         let nodes = &self.nodes;
-        let is_connected = |node| nodes.get(node).is_some_and(Node::is_connected);
-        if self.roll.asked.as_ref().is_some_and(|asked| asked.is_over(now, is_connected)) {
-            self.tell_who_is_alive();
+        if let Some(alive) = self.roll.take_over(now, |node| nodes.get(node).is_some_and(Node::is_connected)) {
+            self.tell_who_is_alive(alive);
         }
     }
 
     /// An agent knew at `at` which of its workers were alive, and which of them were writing files.
-    pub(super) fn alive_known(&mut self, from: NodeId, workers: &[(WorkerId, bool)], at: Duration) {
-        let (now, at) = (self.now, self.moment(from, at).at);
-        // An answer that comes too late is not waited for, and is not the present.
-        let Some(asked) = &mut self.roll.asked else { return };
-        if !asked.answered(from) {
-            return;
-        }
-        if now.saturating_sub(at) > FRESH {
-            self.roll = Roll { due: Some(now), asked: None };
-            return;
-        }
-        asked.found.extend(workers.iter().map(|(worker, is_saving)| (worker.rank, *is_saving)));
+    pub(in crate::job) fn alive_known(&mut self, from: NodeId, workers: &[(WorkerId, bool)], at: Duration) {
+        let late = self.now.saturating_sub(self.moment(from, at).at);
+        let alive = workers.iter().map(|(worker, is_saving)| (worker.rank, *is_saving));
+        self.roll.answered(self.now, from, late, alive);
         self.ask_who_is_alive();
     }
 
     /// The agents have answered: says who is alive, and where they are.
-    fn tell_who_is_alive(&mut self) {
-        let Some(asked) = self.roll.asked.take() else { return };
-        let mut alive = asked.found;
+    fn tell_who_is_alive(&mut self, mut alive: Vec<(Rank, bool)>) {
         let has_ended = |rank: Rank| self.gang.ranks().get(rank.index()).is_none_or(|record| !is_alive(record));
         alive.retain(|(rank, _)| !has_ended(*rank));
         alive.sort_unstable();

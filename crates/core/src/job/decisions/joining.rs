@@ -2,67 +2,37 @@
 
 use std::time::Duration;
 
-use super::event::{Effect, Enrolment};
-use super::node::Node;
-use super::{Job, Refused};
 use crate::exit::ExitCode;
+use crate::hosts::fold;
 use crate::ids::NodeId;
+use crate::job::event::{Effect, Enrolment};
+use crate::job::machine::{Job, Refused};
+use crate::job::parts::node::Node;
 use crate::memory::Memory;
 use crate::reach;
 
-/// Where enough nodes have joined, how long the job waits for the others.
-const LAST_CALL: Duration = Duration::from_secs(30);
 /// After this time, or a third of the time for the start, a second step is started for the nodes of Slurm that have not connected.
 const AGAIN_AFTER: Duration = Duration::from_secs(20);
 /// Up to so many of them have a step each: one that cannot be started keeps none of the others from it.
 const STEPS: usize = 64;
 
-/// What is known of the nodes that join.
-#[derive(Debug, Default)]
-pub(super) struct Joining {
-    /// Until when the job waits for more nodes than it needs.
-    last_call: Option<Duration>,
-    /// The steps of Slurm that start agents, the first one first.
-    steps: Vec<Step>,
-    asked_again: Vec<NodeId>,
-}
-
-/// A step of Slurm.
-#[derive(Debug)]
-struct Step {
-    nodes: Vec<NodeId>,
-    /// Why it has ended, if it has.
-    ended: Option<String>,
-}
-
-impl Joining {
-    pub(super) fn is_asked_again(&self, node: NodeId) -> bool {
-        self.asked_again.contains(&node)
-    }
-
-    /// The steps that are for a node, the first one first.
-    fn of(&self, node: NodeId) -> impl DoubleEndedIterator<Item = &Step> {
-        self.steps.iter().filter(move |step| step.nodes.contains(&node))
-    }
-}
-
 impl Job {
     /// In a Slurm allocation: one step starts the agents of the other nodes.
-    pub(super) fn start_steps(&mut self) {
+    pub(in crate::job) fn start_steps(&mut self) {
         let others = self.nodes.iter().filter(|node| node.joins()).map(Node::id).collect();
         self.start_step(others);
     }
 
     fn start_step(&mut self, nodes: Vec<NodeId>) {
         self.out.push(Effect::StartStep(nodes.clone()));
-        self.joining.steps.push(Step { nodes, ended: None });
+        self.joining.add_step(nodes);
     }
 
     /// Other steps for nodes that have not connected: there is one such try.
     fn ask_again(&mut self, missing: Vec<NodeId>) {
         let size = if missing.len() <= STEPS { 1 } else { missing.len() };
         missing.chunks(size).for_each(|nodes| self.start_step(nodes.to_vec()));
-        self.joining.asked_again = missing;
+        self.joining.ask_again(missing);
     }
 
     /// The nodes that have not connected.
@@ -71,9 +41,9 @@ impl Job {
     }
 
     /// Nodes that the step has not started in time are asked again, within the same time for the start.
-    pub(super) fn ask_late_nodes_again(&mut self) {
+    pub(in crate::job) fn ask_late_nodes_again(&mut self) {
         let after = AGAIN_AFTER.min(self.settings.start_timeout / 3);
-        let is_due = self.joining.steps.len() == 1 && self.joining.asked_again.is_empty() && self.now >= after;
+        let is_due = self.joining.may_ask_again() && self.now >= after;
         if !is_due || self.is_ending() {
             return;
         }
@@ -85,12 +55,10 @@ impl Job {
     }
 
     /// A step has ended. Nodes that have not joined are asked again, once; after that the job begins without them, if it may.
-    pub(super) fn step_ended(&mut self, step: usize, code: i32, words: &str, not_started: Option<String>) {
+    pub(in crate::job) fn step_ended(&mut self, step: usize, code: i32, words: &str, not_started: Option<String>) {
         let words = reach::essence(words);
         let words = if words.is_empty() { format!("srun ended with code {code}") } else { words };
-        if let Some(step) = self.joining.steps.get_mut(step) {
-            step.ended = Some(words);
-        }
+        self.joining.step_ended(step, words);
         let missing = self.nodes.iter().filter(|node| node.about().is_none() && !node.is_lost());
         let missing: Vec<NodeId> = missing.map(Node::id).collect();
         if missing.is_empty() || self.is_ending() {
@@ -105,14 +73,11 @@ impl Job {
             });
         }
         let unjoined = self.unjoined();
-        let steps = self.joining.steps.iter().rev();
-        let ended = steps.filter(|step| unjoined.iter().any(|node| step.nodes.contains(node)));
-        let Some(words) = ended.into_iter().find_map(|step| step.ended.clone()) else { return };
-        let is_over = |step: &Step| step.ended.is_some();
+        let Some(words) = self.joining.last_words(&unjoined) else { return };
         // For these there is no step any more, and for these not the one that was the second try.
-        let lost: Vec<NodeId> = unjoined.iter().copied().filter(|node| self.joining.of(*node).all(is_over)).collect();
-        let are_hopeless = unjoined.iter().all(|node| self.joining.of(*node).next_back().is_some_and(is_over));
-        if self.joining.asked_again.is_empty() {
+        let lost: Vec<NodeId> = unjoined.iter().copied().filter(|node| self.joining.are_over_for(*node)).collect();
+        let are_hopeless = unjoined.iter().all(|node| self.joining.is_last_over_for(*node));
+        if !self.joining.has_asked_again() {
             if !lost.is_empty() {
                 self.note(format!("{}: {words}: asking again", self.nodes.names(lost.iter().copied())));
                 self.ask_again(lost);
@@ -135,29 +100,29 @@ impl Job {
     }
 
     /// A step could not be asked for.
-    pub(super) fn step_failed(&mut self, why: String) {
-        match self.joining.asked_again.is_empty() {
-            true => {
+    pub(in crate::job) fn step_failed(&mut self, why: String) {
+        match self.joining.has_asked_again() {
+            false => {
                 let what = "cannot start srun".to_owned();
                 self.refuse(Refused { what, why, hint: None, code: ExitCode::INTERNAL });
             }
-            false => self.note(format!("cannot start srun again: {why}")),
+            true => self.note(format!("cannot start srun again: {why}")),
         }
     }
 
     /// A node has sent a message: it has received its admission.
-    pub(super) fn has_sent(&mut self, node: NodeId) {
-        if self.nodes.get_mut(node).is_some_and(Node::has_sent) {
+    pub(in crate::job) fn has_sent(&mut self, node: NodeId) {
+        if self.nodes.get_mut(node).is_some_and(|node| node.route_mut().has_sent()) {
             self.out.push(Effect::Enrolled(node, Enrolment::Heard));
         }
     }
 
     /// The connection of a node has ended. If nothing was ever received over it, the node may not have received its admission, and
     /// asks again: it is awaited, as before.
-    pub(super) fn awaits_again(&mut self, node: NodeId) -> bool {
+    pub(in crate::job) fn awaits_again(&mut self, node: NodeId) -> bool {
         let is_over = self.is_ending() || !self.is_gathering();
         let Some(handle) = self.nodes.get_mut(node) else { return false };
-        if is_over || !handle.is_connected() || !handle.is_unheard_since_admission() {
+        if is_over || !handle.is_connected() || !handle.route().is_unheard_since_admission() {
             return false;
         }
         handle.await_again();
@@ -168,15 +133,15 @@ impl Job {
     }
 
     /// The guard of a node that had joined has ended.
-    pub(super) fn guard_ended(&mut self, node: NodeId, code: u8, memory: Option<Memory>) {
-        if self.nodes.get_mut(node).is_some_and(|node| node.guard_ended(code, memory)) {
+    pub(in crate::job) fn guard_ended(&mut self, node: NodeId, code: u8, memory: Option<Memory>) {
+        if self.nodes.get_mut(node).is_some_and(|node| node.route_mut().guard_ended(code, memory)) {
             // It does not ask again.
             self.lose_node(node, "its connection was closed as soon as it had joined".to_owned(), false);
         }
     }
 
     /// Gives up the start if nodes have not joined in time.
-    pub(super) fn await_joins(&mut self) {
+    pub(in crate::job) fn await_joins(&mut self) {
         let missing = self.unjoined();
         if self.is_ending() || missing.is_empty() {
             return;
@@ -189,13 +154,13 @@ impl Job {
         if self.gives_up_nodes(&missing, "it did not join") {
             return self.begin_without();
         }
-        let (names, hint) = match self.joining.steps.is_empty() {
-            true => {
+        let (names, hint) = match self.joining.has_steps() {
+            false => {
                 let names: Vec<String> = missing.iter().map(|node| format!("node{node}")).collect();
                 let hint = "start the same command on each of them; --start-timeout is how long node 0 waits";
-                (crate::hosts::fold(&names), hint)
+                (fold(&names), hint)
             }
-            false => (
+            true => (
                 self.nodes.names(missing.iter().copied()),
                 "rankrun must be able to start there (\"srun -N1 hostname\"), and to reach this machine: see --port-range, --local-addr",
             ),
@@ -214,7 +179,7 @@ impl Job {
         if !self.nodes.are_enough_here() {
             return None;
         }
-        Some(*self.joining.last_call.get_or_insert(self.now + LAST_CALL))
+        Some(self.joining.last_call(self.now))
     }
 
     /// The job begins without these nodes, if it may. `why` they are not here.

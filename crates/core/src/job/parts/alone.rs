@@ -1,13 +1,10 @@
-//! Ranks that run MPI without being connected: when to look for them, and what is printed of them.
+//! When to look for ranks that run MPI without being connected, and what the looks have shown.
 
 use std::time::Duration;
 
-use super::event::Order;
-use super::settings::Settings;
-use super::{Job, MpiMode};
 use crate::alone::{PATIENCE, Sight, Sights};
-use crate::gang::{self, MpiLife};
-use crate::ids::{Rank, WorkerId};
+use crate::ids::Rank;
+use crate::job::settings::Settings;
 
 /// Times after the start of an attempt, in milliseconds: early for short jobs, and again for programs that call `MPI_Init` late.
 /// The distances double from the last one on.
@@ -26,7 +23,7 @@ const BETWEEN: Duration = Duration::from_millis(100);
 
 /// What is known of the MPI libraries of the ranks, and when to look next.
 #[derive(Debug)]
-pub(super) struct MpiWatch {
+pub(in crate::job) struct MpiWatch {
     began: Duration,
     /// Whether a program of the job is known to call `MPI_Init`.
     is_expected: bool,
@@ -44,7 +41,7 @@ pub(super) struct MpiWatch {
 
 impl MpiWatch {
     /// For an attempt that begins at `began`. A job of one rank is not looked at.
-    pub(super) fn new(began: Duration, settings: &Settings, world_size: u32) -> MpiWatch {
+    pub(in crate::job) fn new(began: Duration, settings: &Settings, world_size: u32) -> MpiWatch {
         MpiWatch {
             began,
             is_expected: settings.mpi_libraries.iter().any(Option::is_some),
@@ -57,13 +54,13 @@ impl MpiWatch {
         }
     }
 
-    pub(super) fn deadline(&self) -> Option<Duration> {
+    pub(in crate::job) fn deadline(&self) -> Option<Duration> {
         let look = self.next_look()?;
         Some(self.judge.map_or(look, |judge| judge.min(look)))
     }
 
     /// A rank is started again.
-    pub(super) fn forget(&mut self, rank: Rank) {
+    pub(in crate::job) fn forget(&mut self, rank: Rank) {
         self.sights.forget(rank);
     }
 
@@ -73,7 +70,7 @@ impl MpiWatch {
     }
 
     /// The look that has become due: whether it is brief, at a few processes only.
-    fn due_look(&mut self, now: Duration) -> Option<bool> {
+    pub(in crate::job) fn due_look(&mut self, now: Duration) -> Option<bool> {
         let mut due = None;
         while let Some(at) = self.next_look().filter(|at| *at <= now) {
             let is_brief = match self.again {
@@ -94,8 +91,53 @@ impl MpiWatch {
     }
 
     /// Whether the others have had their time, since ranks were found to be alone.
-    fn must_judge(&mut self, now: Duration) -> bool {
+    pub(in crate::job) fn must_judge(&mut self, now: Duration) -> bool {
         self.judge.take_if(|judge| *judge <= now).is_some()
+    }
+
+    /// Whether no more looks are needed.
+    pub(in crate::job) fn is_over(&self) -> bool {
+        self.next.is_none()
+    }
+
+    pub(in crate::job) fn end(&mut self) {
+        self.next = None;
+    }
+
+    /// No rank has been started: the times count from now on.
+    pub(in crate::job) fn restart(&mut self, now: Duration) {
+        (self.began, self.next) = (now, Some(0));
+    }
+
+    /// The agents are asked.
+    pub(in crate::job) fn asked(&mut self, now: Duration) {
+        self.last = Some(now);
+    }
+
+    /// Whether the agents may be asked for the end of a rank.
+    pub(in crate::job) fn may_ask(&self, now: Duration) -> bool {
+        self.last.is_none_or(|last| now >= last + BETWEEN)
+    }
+
+    /// What a look has shown of a rank.
+    pub(in crate::job) fn see(&mut self, now: Duration, rank: Rank, sight: Sight) {
+        if self.sights.see(now, rank, sight) {
+            self.again = Some(now + PATIENCE);
+        }
+    }
+
+    pub(in crate::job) fn sights(&self) -> &Sights {
+        &self.sights
+    }
+
+    /// Ranks are alone. Whether the others have their time, from the first time on; else it is judged again then.
+    pub(in crate::job) fn awaits_others(&mut self, now: Duration) -> bool {
+        let since = *self.found.get_or_insert(now);
+        let awaits = now < since + OTHERS;
+        if awaits {
+            self.judge = Some(since + OTHERS);
+        }
+        awaits
     }
 }
 
@@ -110,89 +152,6 @@ fn look_at(number: usize, is_expected: bool) -> Duration {
     let last = LOOKS[LOOKS.len() - 1];
     let at = LOOKS.get(number).copied().unwrap_or_else(|| last << (number + 1 - LOOKS.len()).min(32));
     Duration::from_millis(at)
-}
-
-impl Job {
-    /// Asks the agents which ranks have MPI libraries, when it is time, until one has connected. They answer if there are any.
-    pub(super) fn look_for_mpi(&mut self) {
-        let now = self.now;
-        if self.mpi_watch.must_judge(now) {
-            self.judge_alone(false);
-        }
-        let Some(is_brief) = self.mpi_watch.due_look(now) else { return };
-        if self.gang.ranks().iter().all(|record| record.pid.is_none()) {
-            // The nodes are still awaited: the times count from the start of the ranks.
-            (self.mpi_watch.began, self.mpi_watch.next) = (now, Some(0));
-        } else {
-            self.ask_for_mpi(is_brief);
-        }
-    }
-
-    fn ask_for_mpi(&mut self, is_brief: bool) {
-        let is_over = self.gang.stop_ordered().is_some();
-        if is_over || self.gang.ranks().iter().any(|record| record.mpi != MpiLife::NotInited) {
-            self.mpi_watch.next = None;
-        } else {
-            self.mpi_watch.last = Some(self.now);
-            self.send(Order::LookForMpi { is_brief });
-        }
-    }
-
-    /// The answer of an agent.
-    pub(super) fn mpi_seen(&mut self, found: Vec<(WorkerId, Sight)>) {
-        let now = self.now;
-        for (worker, sight) in found {
-            // Not of an attempt that is over.
-            if worker.attempt >= self.spec.attempt {
-                let is_new = self.mpi_watch.sights.see(now, worker.rank, sight);
-                if is_new {
-                    self.mpi_watch.again = Some(now + PATIENCE);
-                }
-            }
-        }
-        self.judge_alone(false);
-    }
-
-    /// Something new is known of the ranks; `has_ended`: one has ended, and others may follow it soon.
-    pub(super) fn judge_alone(&mut self, has_ended: bool) {
-        if self.mpi_watch.next.is_none() || self.gang.stop_ordered().is_some() {
-            return;
-        }
-        let now = self.now;
-        if has_ended && self.mpi_watch.last.is_none_or(|last| now >= last + BETWEEN) {
-            self.ask_for_mpi(false);
-        }
-        let is_offered = self.spec.mpi != MpiMode::None;
-        let (map, libraries) = (&self.spec.map, &self.settings.mpi_libraries);
-        let library = |rank| libraries.get(map.place(rank)?.app.0 as usize)?.as_deref();
-        let alone = self.mpi_watch.sights.alone(&self.gang, is_offered, library);
-        if alone.is_empty() {
-            return;
-        }
-        // The others may be a little later. What `MPI_Init` makes in /dev/shm would be left by a rank that is ended in it.
-        let since = *self.mpi_watch.found.get_or_insert(now);
-        let records = self.gang.ranks();
-        let ranks = alone.iter().filter_map(|group| group.ranks.count()).sum::<usize>();
-        let is_complete = match self.settings.strict {
-            true => records.iter().all(|record| record.status.is_some()),
-            false => has_ended || ranks == records.len(),
-        };
-        if !is_complete && now < since + OTHERS {
-            self.mpi_watch.judge = Some(since + OTHERS);
-            return;
-        }
-        self.mpi_watch.next = None;
-        for group in &alone {
-            self.note(group.to_string());
-        }
-        let mut advice: Vec<&str> = alone.iter().filter_map(|group| group.cause.advice()).collect();
-        advice.dedup();
-        for advice in advice {
-            self.note(format!("hint: {advice}"));
-        }
-        let end = self.settings.strict;
-        self.event(gang::Event::Alone { alone, end });
-    }
 }
 
 #[cfg(test)]

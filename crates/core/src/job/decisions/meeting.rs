@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::node::Node;
-use super::{Job, JobSpec, Refused};
 use crate::exit::ExitCode;
 use crate::ids::NodeId;
 use crate::interface;
+use crate::job::machine::{Job, Refused};
+use crate::job::parts::node::Node;
+use crate::spec::job::JobSpec;
 
 impl Job {
     /// The address of the first node at which the others reach it.
-    pub(super) fn meeting_address(&self) -> IpAddr {
+    pub(in crate::job) fn meeting_address(&self) -> IpAddr {
         let first = self.nodes.seated().next();
         let own = addresses(first);
         let is_here = first.is_some_and(Node::is_here);
@@ -40,7 +41,7 @@ impl Job {
     }
 
     /// The first node has no interface of the name that was given.
-    pub(super) fn lacks_interface(&self) -> Option<Refused> {
+    pub(in crate::job) fn lacks_interface(&self) -> Option<Refused> {
         let name = self.settings.interface.as_ref()?;
         let first = self.nodes.seated().next().filter(|_| self.spec.map.node_count() > 1)?;
         let known = addresses(Some(first));
@@ -57,7 +58,7 @@ impl Job {
 
     /// Two hosts of the list are one machine: each of its ranks would be on two nodes, of which libraries of MPI know one. That is a
     /// warning, and under `--strict` the job does not begin. Nodes that join by themselves may be such on purpose.
-    pub(super) fn has_a_machine_twice(&mut self) -> Option<Refused> {
+    pub(in crate::job) fn has_a_machine_twice(&mut self) -> Option<Refused> {
         if self.nodes.iter().any(Node::joins) {
             return None;
         }
@@ -95,7 +96,7 @@ impl Job {
     }
 
     /// The addresses from which the other nodes may come.
-    pub(super) fn other_addresses(&self) -> Vec<IpAddr> {
+    pub(in crate::job) fn other_addresses(&self) -> Vec<IpAddr> {
         let others = || self.nodes.seated().skip(1);
         let told = others().filter_map(Node::about);
         let told = told.flat_map(|about| about.addresses.iter().map(|(_, address)| *address));

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::node::Node;
-use super::settings::Host;
 use crate::hosts::fold;
 use crate::ids::{NodeId, NodeRank};
+use crate::job::parts::node::Node;
+use crate::job::settings::Host;
 use crate::rankmap::RankMap;
 
 /// All nodes of the job, those that are lost among them.
@@ -17,7 +17,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    pub(super) fn new(hosts: &[Host], start_timeout: Duration, least: Option<u32>) -> Nodes {
+    pub(in crate::job) fn new(hosts: &[Host], start_timeout: Duration, least: Option<u32>) -> Nodes {
         let node = |(host, id): (&Host, u32)| Node::new(NodeId(id), host, start_timeout);
         Nodes { all: hosts.iter().zip(0..).map(node).collect(), least }
     }
@@ -26,7 +26,7 @@ impl Nodes {
         self.all.iter()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
+    pub(in crate::job) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
         self.all.iter_mut()
     }
 
@@ -38,7 +38,7 @@ impl Nodes {
         self.all.get(node.index())
     }
 
-    pub(super) fn get_mut(&mut self, node: NodeId) -> Option<&mut Node> {
+    pub(in crate::job) fn get_mut(&mut self, node: NodeId) -> Option<&mut Node> {
         self.all.get_mut(node.index())
     }
 
@@ -56,7 +56,7 @@ impl Nodes {
     }
 
     /// The names of these nodes, as people read them.
-    pub(super) fn names(&self, nodes: impl IntoIterator<Item = NodeId>) -> String {
+    pub(in crate::job) fn names(&self, nodes: impl IntoIterator<Item = NodeId>) -> String {
         fold(nodes.into_iter().map(|node| self.name(node)).collect::<Vec<_>>())
     }
 
@@ -83,12 +83,12 @@ impl Nodes {
     }
 
     /// Whether nothing more of the attempt is to come from any node.
-    pub(super) fn are_finished(&self) -> bool {
+    pub(in crate::job) fn are_finished(&self) -> bool {
         self.all.iter().all(Node::is_finished)
     }
 
     /// The nodes that can be asked something.
-    pub(super) fn ready(&self) -> impl Iterator<Item = NodeId> {
+    pub(in crate::job) fn ready(&self) -> impl Iterator<Item = NodeId> {
         self.all.iter().filter(|node| node.is_ready()).map(Node::id)
     }
 
@@ -98,7 +98,7 @@ impl Nodes {
     }
 
     /// The map of the ranks without the nodes that are lost, if the job may run on so few.
-    pub(super) fn map_left(&self, map: &RankMap) -> Option<RankMap> {
+    pub(in crate::job) fn map_left(&self, map: &RankMap) -> Option<RankMap> {
         let least = self.least?;
         // What only this machine can do, nobody does any more.
         if self.lost().any(Node::is_here) {
@@ -109,7 +109,7 @@ impl Nodes {
     }
 
     /// Why the job cannot go on, if nodes are lost and it may not run without them.
-    pub(super) fn needs_lost(&self, map: &RankMap) -> Option<String> {
+    pub(in crate::job) fn needs_lost(&self, map: &RankMap) -> Option<String> {
         let lost: Vec<NodeId> = self.lost().map(Node::id).collect();
         if lost.is_empty() || self.map_left(map).is_some() {
             return None;
@@ -126,22 +126,22 @@ impl Nodes {
     }
 
     /// Whether the job may go on without one more node.
-    pub(super) fn may_spare_one(&self) -> bool {
+    pub(in crate::job) fn may_spare_one(&self) -> bool {
         self.least.is_some_and(|least| self.seated().count() > least as usize)
     }
 
     /// How many nodes the job needs, and how many of the present ones have not failed to join.
-    pub(super) fn are_enough_here(&self) -> bool {
+    pub(in crate::job) fn are_enough_here(&self) -> bool {
         let here = self.seated().filter(|node| !node.is_awaited()).count();
         self.least.is_some_and(|least| here >= least as usize)
     }
 
-    pub(super) fn may_run_on_fewer(&self) -> bool {
+    pub(in crate::job) fn may_run_on_fewer(&self) -> bool {
         self.least.is_some()
     }
 
     /// The attempts to come run without the nodes that are lost, on this map. Returns what is said of it.
-    pub(super) fn leave_out_lost(&mut self, map: &RankMap) -> String {
+    pub(in crate::job) fn leave_out_lost(&mut self, map: &RankMap) -> String {
         let without = self.names(self.lost().map(Node::id).collect::<Vec<_>>());
         let mut next = 0;
         for node in &mut self.all {

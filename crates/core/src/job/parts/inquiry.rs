@@ -10,39 +10,44 @@ use crate::ids::NodeId;
 
 /// One question, and what has come of it.
 #[derive(Clone, Debug)]
-pub(super) struct Inquiry<F> {
+pub(in crate::job) struct Inquiry<F> {
     /// Answers carry it.
     number: u64,
     until: Duration,
     missing: BTreeSet<NodeId>,
-    pub(super) found: F,
+    pub(in crate::job) found: F,
 }
 
 impl<F> Inquiry<F> {
     /// The nodes have until then.
-    pub(super) fn new(number: u64, until: Duration, nodes: impl IntoIterator<Item = NodeId>, found: F) -> Inquiry<F> {
+    pub(in crate::job) fn new(
+        number: u64,
+        until: Duration,
+        nodes: impl IntoIterator<Item = NodeId>,
+        found: F,
+    ) -> Inquiry<F> {
         Inquiry { number, until, missing: nodes.into_iter().collect(), found }
     }
 
-    pub(super) fn is(&self, number: u64) -> bool {
+    pub(in crate::job) fn is(&self, number: u64) -> bool {
         self.number == number
     }
 
-    pub(super) fn until(&self) -> Duration {
+    pub(in crate::job) fn until(&self) -> Duration {
         self.until
     }
 
     /// A node has sent all. Returns whether it was waited for.
-    pub(super) fn answered(&mut self, node: NodeId) -> bool {
+    pub(in crate::job) fn answered(&mut self, node: NodeId) -> bool {
         self.missing.remove(&node)
     }
 
-    pub(super) fn missing(&self) -> &BTreeSet<NodeId> {
+    pub(in crate::job) fn missing(&self) -> &BTreeSet<NodeId> {
         &self.missing
     }
 
     /// Whether nothing more is waited for.
-    pub(super) fn is_over(&self, now: Duration, is_connected: impl Fn(NodeId) -> bool) -> bool {
+    pub(in crate::job) fn is_over(&self, now: Duration, is_connected: impl Fn(NodeId) -> bool) -> bool {
         self.until <= now || !self.missing.iter().any(|node| is_connected(*node))
     }
 }

@@ -2,31 +2,33 @@
 
 use std::time::Duration;
 
-use super::event::{Effect, Enrolment};
-use super::node::Node;
-use super::{Job, OnFrontLost};
 use crate::contact::{self, Step};
 use crate::fence::Loss;
 use crate::gang;
 use crate::ids::NodeId;
+use crate::job::event::{Effect, Enrolment};
+use crate::job::machine::Job;
+use crate::job::parts::muster::BEAT;
+use crate::job::parts::node::Node;
+use crate::spec::job::OnFrontLost;
 use crate::status::signal_name;
 
-/// How often other machines are asked for a sign of life.
-pub const BEAT: Duration = Duration::from_secs(1);
 /// After this silence a node is suspected.
 const SUSPECT: Duration = Duration::from_secs(10);
 
 impl Job {
     /// Lets other machines know that we are alive, and finds those that are silent.
-    pub(super) fn beat(&mut self) {
+    pub(in crate::job) fn beat(&mut self) {
         let now = self.now;
-        let Some(muster) = self.muster.as_mut().filter(|it| it.beat_due <= now) else { return };
-        muster.beat_due = now + BEAT;
+        let Some(muster) = &mut self.muster else { return };
+        if !muster.beats(now) {
+            return;
+        }
         let mut room = muster.at_a_time();
         let timeout = self.settings.node_timeout;
         let (mut suspects, mut lost) = (Vec::new(), Vec::new());
         for node in self.nodes.iter_mut().filter(|node| node.is_connected()) {
-            let Some(asks) = node.asks(now) else { continue };
+            let Some(asks) = node.route().asks(now) else { continue };
             match node.contact_mut().look(now, timeout, asks) {
                 Step::Wait => {}
                 // One that joins by itself asks us.
@@ -61,7 +63,7 @@ impl Job {
     fn lose_silent(&mut self, node: NodeId) {
         let timeout = self.settings.node_timeout;
         let Some(handle) = self.nodes.get_mut(node) else { return };
-        handle.give_up_on_proof();
+        handle.route_mut().give_up_on_proof();
         let why = match handle.contact().has_answered() {
             true => format!(
                 "it can be reached, and nothing has come over its connection for {} s (--node-timeout)",
@@ -74,7 +76,7 @@ impl Job {
     }
 
     /// A node that was asked over a fresh connection has answered.
-    pub(super) fn confirmed(&mut self, node: NodeId) {
+    pub(in crate::job) fn confirmed(&mut self, node: NodeId) {
         let (now, timeout) = (self.now, self.settings.node_timeout);
         if let Some(node) = self.nodes.get_mut(node).filter(|node| node.is_connected()) {
             node.contact_mut().answered(now, timeout);
@@ -82,18 +84,18 @@ impl Job {
     }
 
     /// A node is being asked over a fresh connection.
-    pub(super) fn asking(&mut self, node: NodeId, until: Duration) {
-        self.on(node, |node| node.asking_until(until));
+    pub(in crate::job) fn asking(&mut self, node: NodeId, until: Duration) {
+        self.on(node, |node| node.route_mut().asking_until(until));
     }
 
     /// It could not be asked from this machine.
-    pub(super) fn cannot_ask(&mut self, node: NodeId) {
+    pub(in crate::job) fn cannot_ask(&mut self, node: NodeId) {
         let timeout = self.settings.node_timeout;
         self.on(node, |node| node.contact_mut().could_not_ask(timeout));
     }
 
     /// A node has been heard.
-    pub(super) fn heard(&mut self, node: NodeId) {
+    pub(in crate::job) fn heard(&mut self, node: NodeId) {
         let now = self.now;
         let Some(handle) = self.nodes.get_mut(node) else { return };
         let was_asked = handle.contact().silence() >= BEAT;
@@ -107,7 +109,7 @@ impl Job {
     }
 
     /// Agents elsewhere that are connected, and have not reported the end of their ranks in time, are given up (K-5).
-    pub(super) fn give_up_late_agents(&mut self) {
+    pub(in crate::job) fn give_up_late_agents(&mut self) {
         let now = self.now;
         let late: Vec<NodeId> =
             self.nodes.iter_mut().filter_map(|node| node.is_late(now).then_some(node.id())).collect();
@@ -118,7 +120,7 @@ impl Job {
     }
 
     /// The connection to an agent has ended (`is_end`), or cannot be decoded.
-    pub(super) fn broke(&mut self, node: NodeId, is_end: bool, why: String) {
+    pub(in crate::job) fn broke(&mut self, node: NodeId, is_end: bool, why: String) {
         if self.muster.is_some() {
             return self.lose_node(node, why, is_end);
         }
@@ -140,7 +142,7 @@ impl Job {
     }
 
     /// One of several nodes is lost, with its ranks. `by_stream`: its stream has ended, and a better reason may become known.
-    pub(super) fn lose_node(&mut self, node: NodeId, why: String, by_stream: bool) {
+    pub(in crate::job) fn lose_node(&mut self, node: NodeId, why: String, by_stream: bool) {
         if self.awaits_again(node) {
             return;
         }
@@ -206,7 +208,7 @@ impl Job {
     }
 
     /// The ranks of a node are lost with it; those of an attempt that runs without it are not.
-    pub(super) fn lose_ranks(&mut self, node: NodeId, why: String) {
+    pub(in crate::job) fn lose_ranks(&mut self, node: NodeId, why: String) {
         let Some(handle) = self.nodes.get(node) else { return };
         let Some(place) = handle.place() else { return };
         let (name, ranks) = (handle.name().to_owned(), handle.ranks(&self.spec.map).collect());
@@ -214,7 +216,7 @@ impl Job {
     }
 
     /// ssh to a node has ended, or the node has told how its guard has: if its stream ended before, this is why.
-    pub(super) fn loss_is_known(&mut self, node: NodeId, why: &str) {
+    pub(in crate::job) fn loss_is_known(&mut self, node: NodeId, why: &str) {
         let Some(handle) = self.nodes.get_mut(node) else { return };
         if let Some(place) = handle.place()
             && handle.know_loss(why)
@@ -224,13 +226,13 @@ impl Job {
     }
 
     /// The guard of a node is lost.
-    pub(super) fn lose_guard(&mut self, node: NodeId) {
+    pub(in crate::job) fn lose_guard(&mut self, node: NodeId) {
         // The loss counts until the job ends: an attempt may follow.
         let may_follow = self.attempts.may_follow();
         let Some(handle) = self.nodes.get_mut(node) else { return };
         let has_ended = handle.summary().is_some() && !may_follow;
         // The agent's message and the reaped guard are the same loss: count it once.
-        if !handle.lose_guard() || has_ended {
+        if !handle.route_mut().lose_guard() || has_ended {
             return;
         }
         if handle.is_here() {
@@ -241,7 +243,7 @@ impl Job {
     }
 
     /// Somebody wants a node to end. The job goes on without it, if it may; else that ends the job as a signal to us does.
-    pub(super) fn node_told_to_end(&mut self, node: NodeId, signal: i32) {
+    pub(in crate::job) fn node_told_to_end(&mut self, node: NodeId, signal: i32) {
         if self.gang.stop_ordered().is_some() {
             return;
         }

@@ -3,135 +3,31 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::event::{ClientId, Effect, Order};
-use super::inquiry::Inquiry;
-use super::settings::Settings;
-use super::{Job, Node};
 use crate::gang::{self, MpiLife};
 use crate::ids::{NodeId, Rank, WorkerId};
+use crate::job::event::{ClientId, Effect, Order};
+use crate::job::machine::Job;
+use crate::job::parts::inquiry::Inquiry;
+use crate::job::parts::looks::{Held, Purpose, Sights};
+use crate::job::parts::node::Node;
 use crate::ranks::RankSet;
 use crate::stacks::ProcessStack;
 use crate::stacks::fold::{Seen, Table, fold};
 use crate::stacks::odd::{Hang, OddRank};
-use crate::stacks::proof::{Finding, Proof, Standing};
-use crate::stacks::stall::{self, Action, Print, Stall, prints};
+use crate::stacks::proof::{Finding, Standing};
+use crate::stacks::stall::{self, Action, prints};
 use crate::testimony::Exception;
 use crate::units::format_duration;
-
-/// How long the agents have, beyond the time that they need themselves.
-const ANSWER_BOUND: Duration = Duration::from_secs(6);
-/// How long before `--timeout` the ranks are looked into, but not before a part of that time has passed.
-const BEFORE_TIMEOUT: Duration = Duration::from_secs(2);
-const TIMEOUT_SHARE: u32 = 4;
-/// How long a signal may wait, with `-v`, until it is known where the ranks are.
-const HOLD: Duration = Duration::from_secs(1);
 
 /// The time between the looks that prove that a rank has failed.
 const PROVE_AGAIN: Duration = Duration::from_millis(250);
 
-/// For whom the ranks are looked into.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Purpose {
-    /// SIGQUIT: to be printed.
-    Asked,
-    /// `rankrun stacks`.
-    Client { client: ClientId, each: bool },
-    /// The job is about to be ended: for the report.
-    End,
-    /// None of them has given a sign of life.
-    Stall,
-    /// These have not ended, and must.
-    Alive,
-    /// These are silent after a traceback: to know whether they run something.
-    Suspects(Vec<(Rank, Exception)>),
-    /// These do not: to know whether somebody else does.
-    Proof(Vec<(Rank, Exception)>),
-}
-
-/// What has come of a look.
-#[derive(Debug)]
-struct Sights {
-    purpose: Purpose,
-    seen: Vec<Seen>,
-    /// When ranks last used what connects them, on any node.
-    traffic: Option<Duration>,
-}
-
-/// A signal that waits until the ranks have been looked into.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    number: i32,
-    by_key: bool,
-    until: Duration,
-}
-
-/// All that is known of it.
-#[derive(Debug, Default)]
-pub(super) struct Looks {
-    last: u64,
-    present: Vec<Inquiry<Sights>>,
-    /// When to look for the sake of `--timeout`.
-    before_timeout: Option<Duration>,
-    held: Option<Held>,
-    stall: Option<Stall>,
-    /// Where the ranks were when the job was ended, or when they should have ended.
-    for_report: Option<Table>,
-    /// When a rank last gave a sign of life.
-    last_sign: Option<Duration>,
-    /// Of ranks that are silent after a traceback.
-    proofs: BTreeMap<Rank, Proof>,
-}
-
-impl Looks {
-    pub(super) fn new(settings: &Settings, timeout: Option<Duration>) -> Looks {
-        let lead = |timeout: Duration| timeout.saturating_sub(BEFORE_TIMEOUT.min(timeout / TIMEOUT_SHARE));
-        let stall = settings.stall.map(|spec| Stall::new(spec, settings.has_terminal, Duration::ZERO));
-        Looks { before_timeout: timeout.map(lead), stall, ..Looks::default() }
-    }
-
-    /// A rank has given a sign of life.
-    pub(super) fn sign(&mut self, now: Duration) {
-        self.last_sign = Some(now);
-        if let Some(stall) = &mut self.stall {
-            stall.sign(now);
-        }
-    }
-
-    /// The stalled ranks were looked for in vain.
-    fn looked(&mut self, now: Duration, traffic: Option<Duration>, prints: BTreeMap<Rank, Print>) {
-        if let Some(stall) = &mut self.stall {
-            stall.looked(now, traffic, prints);
-        }
-    }
-
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        let looks = self.present.iter().map(Inquiry::until);
-        let stall = self.stall.as_ref().and_then(Stall::deadline);
-        looks.chain(self.before_timeout).chain(self.held.map(|held| held.until)).chain(stall).min()
-    }
-
-    /// For the report of an attempt that was ended from outside.
-    pub(super) fn table(&self) -> Option<&Table> {
-        self.for_report.as_ref()
-    }
-
-    /// Another attempt begins.
-    pub(super) fn begin_attempt(&mut self, settings: &Settings, now: Duration) {
-        self.for_report = None;
-        self.proofs.clear();
-        self.stall = settings.stall.map(|spec| Stall::new(spec, settings.has_terminal, now));
-        self.present.retain(|look| matches!(look.found.purpose, Purpose::Client { .. }));
-    }
-}
-
 impl Job {
     /// Asks all agents where these ranks are, or all.
-    pub(super) fn look(&mut self, purpose: Purpose, ranks: Option<Vec<Rank>>, native: bool) {
+    pub(in crate::job) fn look(&mut self, purpose: Purpose, ranks: Option<Vec<Rank>>, native: bool) {
         let asked: Vec<NodeId> = self.nodes.ready().filter(|_| !self.is_paused).collect();
-        self.looks.last += 1;
-        let (number, until, is_possible) = (self.looks.last, self.now + ANSWER_BOUND, !asked.is_empty());
-        let sights = Sights { purpose, seen: Vec::new(), traffic: None };
-        self.looks.present.push(Inquiry::new(number, until, asked, sights));
+        let is_possible = !asked.is_empty();
+        let number = self.looks.begin(self.now, purpose, asked);
         match is_possible {
             true => self.send(Order::Look { number, ranks, native }),
             false => self.close_looks(|look| look.is(number)),
@@ -139,57 +35,52 @@ impl Job {
     }
 
     /// An agent looks into ranks, which last used what connects them at a time of its clock.
-    pub(super) fn looking(&mut self, from: NodeId, number: u64, traffic: Option<Duration>) {
+    pub(in crate::job) fn looking(&mut self, from: NodeId, number: u64, traffic: Option<Duration>) {
         let traffic = traffic.map(|at| self.moment(from, at).at);
-        if let Some(look) = self.looks.present.iter_mut().find(|look| look.is(number)) {
+        if let Some(look) = self.looks.get_mut(number) {
             look.found.traffic = look.found.traffic.max(traffic);
         }
     }
 
     /// Where a rank is.
-    pub(super) fn looked(&mut self, from: NodeId, number: u64, worker: WorkerId, stack: ProcessStack) {
+    pub(in crate::job) fn looked(&mut self, from: NodeId, number: u64, worker: WorkerId, stack: ProcessStack) {
         let node = self.nodes.name(from).to_owned();
-        if let Some(look) = self.looks.present.iter_mut().find(|look| look.is(number)) {
+        if let Some(look) = self.looks.get_mut(number) {
             look.found.seen.push(Seen { rank: worker.rank, node, stack });
         }
     }
 
     /// An agent has sent all that it knows.
-    pub(super) fn look_over(&mut self, from: NodeId, number: u64) {
-        if let Some(look) = self.looks.present.iter_mut().find(|look| look.is(number)) {
+    pub(in crate::job) fn look_over(&mut self, from: NodeId, number: u64) {
+        if let Some(look) = self.looks.get_mut(number) {
             look.answered(from);
         }
         self.close_looks(|look| look.missing().is_empty());
     }
 
     /// Does what is due.
-    pub(super) fn looks_due(&mut self) {
+    pub(in crate::job) fn looks_due(&mut self) {
         let now = self.now;
-        if self.looks.before_timeout.is_some_and(|at| at <= now) {
-            self.looks.before_timeout = None;
-            if self.gang.stop_ordered().is_none() && !self.alive().is_empty() {
-                self.look(Purpose::End, None, false);
-            }
+        if self.looks.is_limit_near(now) && self.gang.stop_ordered().is_none() && !self.alive().is_empty() {
+            self.look(Purpose::End, None, false);
         }
-        if self.looks.stall.as_mut().is_some_and(|stall| stall.is_to_look(now)) {
+        if self.looks.is_stall_due(now) {
             match self.gang.stop_ordered().is_none() && !self.alive().is_empty() && self.has_started() {
                 true => self.look(Purpose::Stall, None, false),
                 // There is nothing to look at: an attempt is beginning, or ending.
-                false => self.looks.looked(now, Some(now), BTreeMap::new()),
+                false => drop(self.looks.judge_stall(now, Some(now), BTreeMap::new())),
             }
         }
         let is_connected: Vec<bool> = self.nodes.iter().map(Node::is_connected).collect();
         self.close_looks(|look| look.is_over(now, |node| is_connected[node.index()]));
-        if self.looks.held.is_some_and(|held| held.until <= now) {
+        if self.looks.is_hold_over(now) {
             self.release_signal();
         }
     }
 
     /// Takes what has come of the looks that are over.
     fn close_looks(&mut self, is_over: impl Fn(&Inquiry<Sights>) -> bool) {
-        let (over, present) = std::mem::take(&mut self.looks.present).into_iter().partition(is_over);
-        self.looks.present = present;
-        for look in over {
+        for look in self.looks.take_over(is_over) {
             self.conclude(look);
         }
     }
@@ -207,7 +98,7 @@ impl Job {
                 self.out.push(Effect::Stacks { client, table: Box::new(table), ranks });
             }
             Purpose::End => {
-                self.looks.for_report = Some(table);
+                self.looks.keep(table);
                 self.release_signal();
             }
             Purpose::Stall => {
@@ -219,16 +110,15 @@ impl Job {
             Purpose::Proof(suspects) => self.prove(suspects, &seen, traffic),
             Purpose::Alive => {
                 self.show_table("where they are", &table);
-                self.looks.for_report = Some(table);
+                self.looks.keep(table);
             }
         }
     }
 
     fn judge_stall(&mut self, traffic: Option<Duration>, seen: &[Seen], table: Table) {
         let now = self.now;
-        let Some(stall) = &mut self.looks.stall else { return };
-        let spec = stall.spec();
-        let (silent, doubt) = match stall.looked(now, traffic, prints(seen)) {
+        let Some((spec, finding)) = self.looks.judge_stall(now, traffic, prints(seen)) else { return };
+        let (silent, doubt) = match finding {
             stall::Finding::No => return,
             stall::Finding::Stalled { silent } => (silent, None),
             stall::Finding::Waits { silent, doubt } => (silent, Some(doubt)),
@@ -245,7 +135,7 @@ impl Job {
         match spec.action {
             Action::Kill if doubt.is_none() => {
                 let odd = OddRank::of(&table.odd);
-                self.looks.for_report = Some(table);
+                self.looks.keep(table);
                 self.event(gang::Event::Hang(Hang { silent, odd }));
             }
             Action::Kill | Action::Warn => {
@@ -283,10 +173,10 @@ impl Job {
     fn prove(&mut self, suspects: Vec<(Rank, Exception)>, seen: &[Seen], traffic: Option<Duration>) {
         let (now, grace) = (self.now, self.spec.graces.finalize);
         let living: BTreeSet<Rank> = self.alive().into_iter().collect();
-        let last_sign = self.looks.last_sign.max(traffic);
+        let last_sign = self.looks.last_sign().max(traffic);
         for (rank, exception) in suspects.into_iter().filter(|(rank, _)| living.contains(rank)) {
             let silent = self.words.silence(now, rank).unwrap_or_default();
-            let proof = self.looks.proofs.entry(rank).or_default();
+            let proof = self.looks.proof(rank);
             match proof.look(now, &living, seen, last_sign) {
                 Finding::OthersGoOn => self.words.has_not_failed(now, rank, false),
                 Finding::HasFailed if silent >= grace => {
@@ -303,7 +193,13 @@ impl Job {
     }
 
     /// A client asks where these ranks are, or all.
-    pub(super) fn stacks_requested(&mut self, client: ClientId, ranks: Option<RankSet>, native: bool, each: bool) {
+    pub(in crate::job) fn stacks_requested(
+        &mut self,
+        client: ClientId,
+        ranks: Option<RankSet>,
+        native: bool,
+        each: bool,
+    ) {
         let ranks = ranks.map(|ranks| self.alive().into_iter().filter(|rank| ranks.contains(*rank)).collect());
         match ranks.as_ref().is_some_and(Vec::is_empty) {
             true => self.out.push(Effect::RefuseStacks { client }),
@@ -312,7 +208,7 @@ impl Job {
     }
 
     /// The user asks for the state of the ranks (SIGQUIT). The job goes on.
-    pub(super) fn print_standings(&mut self, by_key: bool) {
+    pub(in crate::job) fn print_standings(&mut self, by_key: bool) {
         self.out.push(Effect::Standings { standings: self.standings(), by_key });
         self.ask_for_hooks(true);
         if !self.alive().is_empty() {
@@ -326,8 +222,8 @@ impl Job {
     }
 
     /// With `-v`, a signal that ends the job waits until it is known where the ranks are. Returns whether it does.
-    pub(super) fn hold_signal(&mut self, number: i32, by_key: bool) -> bool {
-        if self.looks.held.is_some() {
+    pub(in crate::job) fn hold_signal(&mut self, number: i32, by_key: bool) -> bool {
+        if self.looks.is_holding() {
             // Whoever sends a second one does not want to wait.
             self.release_signal();
             return false;
@@ -336,13 +232,13 @@ impl Job {
         if self.settings.verbosity <= 0 || !is_first || self.alive().is_empty() || !self.is_linked() {
             return false;
         }
-        self.looks.held = Some(Held { number, by_key, until: self.now + HOLD });
+        self.looks.hold(self.now, number, by_key);
         self.look(Purpose::End, None, false);
         true
     }
 
     fn release_signal(&mut self) {
-        if let Some(Held { number, by_key, .. }) = self.looks.held.take() {
+        if let Some(Held { number, by_key, .. }) = self.looks.release() {
             self.end_by_signal(number, by_key);
         }
     }

@@ -2,33 +2,21 @@
 
 use std::time::Duration;
 
-use super::Job;
-use super::event::Effect;
-use super::node::Node;
 use crate::fence::{Clearance, Fate, clearance};
 use crate::ids::NodeId;
+use crate::job::event::Effect;
+use crate::job::machine::Job;
+use crate::job::parts::attempts::Clearing;
+use crate::job::parts::node::Node;
 
 /// After this time the user is told for whom we wait.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often to look whether a node has answered.
 const LOOK_STEP: Duration = Duration::from_millis(250);
 
-/// The wait for nodes that were lost, before the next attempt.
-#[derive(Clone, Debug)]
-pub(super) struct Clearing {
-    pub(super) since: Duration,
-    /// The latest end of the wait.
-    pub(super) until: Duration,
-    /// When to look again.
-    pub(super) look: Duration,
-    /// The nodes, as the user reads them.
-    pub(super) nodes: String,
-    is_told: bool,
-}
-
 impl Job {
     /// Whether ranks of the last attempt may live. Nodes that were lost are asked meanwhile.
-    pub(super) fn clear_last_attempt(&mut self, before: Option<Clearing>) -> (Clearance, Option<Clearing>) {
+    pub(in crate::job) fn clear_last_attempt(&mut self, before: Option<Clearing>) -> (Clearance, Option<Clearing>) {
         if self.nodes.lost().all(|node| node.fate() == Fate::Gone) {
             return (Clearance::Clear, None);
         }
@@ -58,7 +46,7 @@ impl Job {
     /// reached by ssh.
     fn ask_second(&mut self, may_ask: impl Fn(&Node) -> bool) {
         for node in self.nodes.iter_mut() {
-            if may_ask(node) && node.asks_second() {
+            if may_ask(node) && node.route_mut().asks_second() {
                 self.out.push(Effect::AskSecond(node.id()));
             }
         }
@@ -72,6 +60,6 @@ impl Job {
 
     /// The nodes that were asked what is left there, and have not answered.
     pub fn open_seconds(&self) -> Vec<NodeId> {
-        self.nodes.iter().filter(|node| node.is_second_open()).map(Node::id).collect()
+        self.nodes.iter().filter(|node| node.route().is_second_open()).map(Node::id).collect()
     }
 }

@@ -1,0 +1,16 @@
+//! What the job does about events, by subject.
+
+mod alone;
+mod between;
+mod clearing;
+pub(super) mod end;
+mod hooks;
+mod joining;
+mod looking;
+mod losses;
+mod meeting;
+mod muster;
+mod states;
+pub(super) mod stopping;
+mod successors;
+mod workers;
