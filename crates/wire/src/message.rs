@@ -1,6 +1,5 @@
 //! The messages.
 
-use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,20 +7,15 @@ use std::time::Duration;
 use rankrun_core::absence::Absence;
 use rankrun_core::alone::Sight;
 use rankrun_core::condition::Condition;
-use rankrun_core::evidence::MpiEvent;
-use rankrun_core::grace::StopRecord;
 use rankrun_core::names::{Protocol, Question, Reply};
 use rankrun_core::rendezvous::Rendezvous;
-use rankrun_core::report::LeftProcess;
 use rankrun_core::result::ResultPiece;
 use rankrun_core::stacks::ProcessStack;
-use rankrun_core::testimony::{StuckIn, Testimony};
 use rankrun_core::travel::Resource;
-use rankrun_core::worker::{Outcome, Stop};
-use rankrun_core::{Attempt, GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Stream, WorkerId, WorkerStatus};
+use rankrun_core::{GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Stream, WorkerId};
 use serde::{Deserialize, Serialize};
 
-pub use rankrun_core::job::{Containment, Summary};
+pub use rankrun_core::job::{Containment, Meeting, Order, Summary, WorkerEvent};
 
 /// The first message of each side.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -57,15 +51,6 @@ pub struct NodeStart {
     pub limits: Vec<(Resource, Option<u64>)>,
 }
 
-/// Where the ranks meet (`MASTER_ADDR` and the like).
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Meeting {
-    /// On this node, at an address of it. `open_to` are the addresses of the job's other nodes.
-    Here { address: IpAddr, open_to: Vec<IpAddr> },
-    /// On another node, if there is a network.
-    There(Option<Rendezvous>),
-}
-
 /// From the front to an agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToAgent {
@@ -76,13 +61,8 @@ pub enum ToAgent {
     Beat {
         sent: Duration,
     },
-    /// A worker that is gone is to be started again, as this attempt of its rank (`--restart-scope rank`).
-    Again(Rank, Attempt),
-    /// It is not.
-    Settled(Rank),
-    Stop(Stop),
-    /// Kill every worker at once.
-    Kill,
+    /// What the job orders, and asks.
+    Order(Order),
     /// Send a signal to the speaking process of each rank.
     Signal(i32),
     /// Stop all workers and all timers (SIGTSTP), until `Resume`.
@@ -116,23 +96,6 @@ pub enum ToAgent {
     Fetched {
         id: u64,
         data: Option<Vec<u8>>,
-    },
-    /// Look for ranks that run Python without the hook; `Hookless` follows if there are any.
-    LookForHooks,
-    /// Look for MPI libraries in the ranks, or in the leaders of a few; `MpiSeen` follows if there are any.
-    LookForMpi {
-        is_brief: bool,
-    },
-    /// `Alive` is to follow.
-    WhoIsAlive,
-    /// `Conditions` is to follow, with this number.
-    ReportConditions(u64),
-    /// Say where these ranks are, or all: `Looking`, `Looked` for each of them and `LookOver` are to follow, with this number.
-    /// `native` frames of all threads are wanted, also of those that have Python frames.
-    Look {
-        number: u64,
-        ranks: Option<Vec<Rank>>,
-        native: bool,
     },
     /// End at once: the front does not understand this agent.
     End,
@@ -170,102 +133,20 @@ pub enum ToFront {
     /// Where the ranks meet, on this node. Sent by the agent of the first node if there are others; `None` where there is no
     /// network.
     Meeting(Option<Rendezvous>),
-    Started {
-        worker: WorkerId,
-        pid: Pid,
-        at: Duration,
-    },
-    SpawnFailed {
-        worker: WorkerId,
-        step: String,
-        errno: i32,
-        command: OsString,
-        at: Duration,
-    },
-    /// A leader has ended.
-    Ended {
-        worker: WorkerId,
-        status: WorkerStatus,
-        /// What was done to end it before.
-        stop: StopRecord,
-        at: Duration,
-    },
-    /// A worker is gone. Its output may still be under way: `Closed` follows it.
-    Gone {
-        worker: WorkerId,
-        outcome: Outcome,
-        left: Vec<LeftProcess>,
-    },
-    Stopped {
-        worker: WorkerId,
-        signal: i32,
-        at: Duration,
-    },
-    Continued {
+    /// Something has happened to a worker, at a time of the agent's clock. The end of a stream follows all that was written to it.
+    Worker {
         worker: WorkerId,
         at: Duration,
-    },
-    Mpi {
-        worker: WorkerId,
-        event: MpiEvent,
-        at: Duration,
-    },
-    /// A process of a rank has sent testimony about itself.
-    Testimony {
-        worker: WorkerId,
-        pid: Pid,
-        testimony: Testimony,
-        at: Duration,
-    },
-    /// A process that had failed did not end. If it was the leader, the rank has failed; otherwise only this process
-    /// was killed.
-    Stuck {
-        worker: WorkerId,
-        pid: Pid,
-        place: StuckIn,
-        since: Duration,
-        is_leader: bool,
-        at: Duration,
-    },
-    /// Whether the process on which the rank depends reports its own failures: Python with its hook, another client.
-    Reports {
-        worker: WorkerId,
-        reports: bool,
+        event: WorkerEvent,
     },
     /// Ranks that run Python without the interpreter hook, and why.
     Hookless(Vec<(WorkerId, Absence)>),
     /// Ranks that have an MPI library loaded.
     MpiSeen(Vec<(WorkerId, Sight)>),
-    /// What is known of a SIGKILL that was not ours.
-    KilledForMemory {
-        worker: WorkerId,
-        detail: String,
-        at: Duration,
-    },
-    /// Of a SIGKILL that was not ours: the CPU time that the worker's leader had used, and its hard limit.
-    CpuTime {
-        worker: WorkerId,
-        used: Duration,
-        limit: Duration,
-        at: Duration,
-    },
-    /// The kernel killed another process of a worker than its leader because memory ran out.
-    HelperKilledForMemory {
-        worker: WorkerId,
-        pid: Pid,
-        name: String,
-        detail: String,
-        at: Duration,
-    },
     /// A piece of what a rank returns to `rankrun.launch`.
     Result {
         worker: WorkerId,
         piece: ResultPiece,
-    },
-    /// All bytes that a worker wrote to this stream have been sent.
-    Closed {
-        worker: WorkerId,
-        stream: Stream,
     },
     /// The ranks' output from here on is lost on the node: its spool cannot be read.
     OutputLost(String),

@@ -27,7 +27,7 @@ use rankrun_sys::reactor::Conn;
 use rankrun_sys::socket;
 use rankrun_tests::monotonic;
 use rankrun_wire::greeting::Greeting;
-use rankrun_wire::message::{Containment, Hello, NodeStart, Summary};
+use rankrun_wire::message::{Containment, Hello, NodeStart, Order, Summary, WorkerEvent};
 use rankrun_wire::{Frame, Link, LinkError, Retain, Session, ToAgent, ToFront};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -235,7 +235,7 @@ impl Agents {
             ToAgent::Hello(_) => self.times.note("ready"),
             ToAgent::Beat { sent } => agent.send(&ToFront::Beat { sent, at })?,
             ToAgent::Start(start) => self.start(number, *start, at)?,
-            ToAgent::Stop(_) | ToAgent::Kill if !agent.ranks.is_empty() => {
+            ToAgent::Order(Order::Stop(_) | Order::Kill) if !agent.ranks.is_empty() => {
                 self.times.note("stopped");
                 let ranks = std::mem::take(&mut agent.ranks);
                 for worker in ranks {
@@ -243,7 +243,7 @@ impl Agents {
                 }
                 agent.end_attempt()?;
             }
-            ToAgent::WhoIsAlive => agent.send(&ToFront::Alive { workers: Vec::new(), at })?,
+            ToAgent::Order(Order::WhoIsAlive) => agent.send(&ToFront::Alive { workers: Vec::new(), at })?,
             ToAgent::End => return Err(LinkError::Ended),
             _ => {}
         }
@@ -268,7 +268,8 @@ impl Agents {
         let worker = |rank: Rank| WorkerId { group: GroupId(0), rank, attempt: Attempt(start.spec.attempt.0) };
         agent.ranks = start.spec.map.on_node(start.node).map(|place| worker(place.rank)).collect();
         for &worker in &agent.ranks {
-            agent.link.as_mut().map_or(Ok(()), |link| link.message(&ToFront::Started { worker, pid: NO_PID, at }))?;
+            let started = ToFront::Worker { worker, at, event: WorkerEvent::Started { pid: NO_PID } };
+            agent.link.as_mut().map_or(Ok(()), |link| link.message(&started))?;
             self.started += 1;
         }
         if !self.fails {
@@ -325,10 +326,11 @@ impl Agent {
     }
 
     fn end_rank(&mut self, worker: WorkerId, status: WorkerStatus, at: Duration) -> Result<(), LinkError> {
-        self.message(&ToFront::Ended { worker, status, stop: StopRecord::default(), at })?;
-        self.message(&ToFront::Gone { worker, outcome: Outcome::Ended(status), left: Vec::new() })?;
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            self.message(&ToFront::Closed { worker, stream })?;
+        let ended = WorkerEvent::Ended { status, stop: StopRecord::default() };
+        let gone = WorkerEvent::Gone { outcome: Outcome::Ended(status), is_left: false };
+        let closed = [Stream::Stdout, Stream::Stderr].map(WorkerEvent::Closed);
+        for event in [ended, gone].into_iter().chain(closed) {
+            self.message(&ToFront::Worker { worker, at, event })?;
         }
         Ok(())
     }

@@ -4,9 +4,10 @@ use std::io;
 use std::time::Duration;
 
 use rankrun_core::front_watch::FrontWatch;
+use rankrun_core::job::Order;
 use rankrun_core::team::Event;
 use rankrun_core::worker::{Stop, StopWhy};
-use rankrun_core::{ExitCode, Slot};
+use rankrun_core::{ExitCode, Slot, WorkerId};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Ready, Waker};
@@ -284,17 +285,7 @@ impl Loop {
                 let at = self.hands.clock.now();
                 self.hands.outbox.push(ToFront::Beat { sent, at });
             }
-            ToAgent::Again(rank, attempt) => {
-                self.restore_directory();
-                self.with_team(|team, hands| {
-                    team.event_of_rank(hands, now, rank, |slot| Event::Again(slot, attempt));
-                });
-            }
-            ToAgent::Settled(rank) => {
-                self.with_team(|team, hands| team.event_of_rank(hands, now, rank, Event::Settled));
-            }
-            ToAgent::Stop(stop) => self.with_team(|team, hands| team.order(hands, now, Event::Stop(stop))),
-            ToAgent::Kill => self.with_team(|team, hands| team.order(hands, now, Event::Kill)),
+            ToAgent::Order(order) => self.handle_order(now, order),
             ToAgent::Pause => {
                 self.hands.clock.pause();
                 self.freeze(true);
@@ -310,29 +301,45 @@ impl Loop {
                     link.grant(stream, bytes);
                 }
             }
-            ToAgent::LookForHooks => self.with_team(Team::look_for_hooks),
-            ToAgent::LookForMpi { is_brief } => self.with_team(|team, hands| team.look_for_mpi(hands, is_brief)),
             ToAgent::End => self.end = true,
             ToAgent::Signal(signal) => self.with_team(|team, hands| team.signal_all(hands, signal)),
             ToAgent::Stdin(bytes) => self.with_team(|team, hands| team.stdin_bytes(hands, Some(bytes))),
             ToAgent::StdinEnd => self.with_team(|team, hands| team.stdin_bytes(hands, None)),
             ToAgent::Window(rows, columns) => self.with_team(|team, hands| team.resize(hands, (rows, columns))),
-            ToAgent::WhoIsAlive => self.with_team(|team, hands| {
-                hands.outbox.push(ToFront::Alive { workers: team.machine.alive(now), at: now });
-            }),
-            ToAgent::ReportConditions(number) => self.with_team(|team, hands| {
-                let workers = team.machine.conditions(now);
-                hands.outbox.push(ToFront::Conditions { number, workers, at: now });
-            }),
-            ToAgent::Look { number, ranks, native } => {
-                self.with_team(|team, hands| team.look(hands, now, number, ranks.as_deref(), native));
-            }
             ToAgent::Reply { protocol, id, reply } => {
                 self.with_team(|team, hands| team.name_answered(hands, now, protocol, id, reply));
             }
             ToAgent::Fetch { by, id, of } => self.with_team(|team, hands| team.pmix_sought(hands, now, by, id, of)),
             ToAgent::Fetched { id, data } => self.with_team(|team, hands| team.pmix_fetched(hands, now, id, data)),
             ToAgent::Collective(done) => self.with_team(|team, hands| team.collective_done(hands, now, done)),
+        }
+    }
+
+    fn handle_order(&mut self, now: Duration, order: Order) {
+        match order {
+            Order::Again(WorkerId { rank, attempt, .. }) => {
+                self.restore_directory();
+                self.with_team(|team, hands| {
+                    team.event_of_rank(hands, now, rank, |slot| Event::Again(slot, attempt));
+                });
+            }
+            Order::Settled(worker) => {
+                self.with_team(|team, hands| team.event_of_rank(hands, now, worker.rank, Event::Settled));
+            }
+            Order::Stop(stop) => self.with_team(|team, hands| team.order(hands, now, Event::Stop(stop))),
+            Order::Kill => self.with_team(|team, hands| team.order(hands, now, Event::Kill)),
+            Order::LookForHooks => self.with_team(Team::look_for_hooks),
+            Order::LookForMpi { is_brief } => self.with_team(|team, hands| team.look_for_mpi(hands, is_brief)),
+            Order::WhoIsAlive => self.with_team(|team, hands| {
+                hands.outbox.push(ToFront::Alive { workers: team.machine.alive(now), at: now });
+            }),
+            Order::ReportConditions(number) => self.with_team(|team, hands| {
+                let workers = team.machine.conditions(now);
+                hands.outbox.push(ToFront::Conditions { number, workers, at: now });
+            }),
+            Order::Look { number, ranks, native } => {
+                self.with_team(|team, hands| team.look(hands, now, number, ranks.as_deref(), native));
+            }
         }
     }
 

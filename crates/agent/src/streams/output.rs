@@ -6,8 +6,10 @@
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use rankrun_core::job::WorkerEvent;
 use rankrun_core::{Slot, Stream, WorkerId};
 use rankrun_output::{Record, Spool, SpoolError};
 use rankrun_sys::poll::{Interest, Poller};
@@ -134,7 +136,8 @@ impl Team {
                 Read::Empty => return,
                 Read::End => {
                     self.close_capture(slot, stream, &hands.poller);
-                    self.report_closed(&mut hands.outbox, slot);
+                    let now = hands.clock.now();
+                    self.report_closed(&mut hands.outbox, now, slot);
                     return;
                 }
             }
@@ -181,13 +184,13 @@ impl Team {
     }
 
     /// Reports each stream that has ended and whose bytes have all been sent.
-    pub(crate) fn report_closed(&mut self, outbox: &mut Vec<ToFront>, slot: Slot) {
+    pub(crate) fn report_closed(&mut self, outbox: &mut Vec<ToFront>, at: Duration, slot: Slot) {
         let slot = &mut self.slots[slot.index()];
         for stream in Stream::ALL {
-            let at = stream.index();
-            if slot.captures[at].is_none() && slot.under_way[at] == 0 && !slot.closed[at] {
-                slot.closed[at] = true;
-                outbox.push(ToFront::Closed { worker: slot.id, stream });
+            let index = stream.index();
+            if slot.captures[index].is_none() && slot.under_way[index] == 0 && !slot.closed[index] {
+                slot.closed[index] = true;
+                outbox.push(ToFront::Worker { worker: slot.id, at, event: WorkerEvent::Closed(stream) });
             }
         }
     }
@@ -207,7 +210,8 @@ impl Team {
                 let under_way = &mut self.slots[slot.index()].under_way[stream.index()];
                 // A spool file that another program has changed may repeat a record.
                 *under_way = under_way.saturating_sub(1);
-                self.report_closed(&mut hands.outbox, slot);
+                let now = hands.clock.now();
+                self.report_closed(&mut hands.outbox, now, slot);
             }
             self.report_drained(&mut hands.outbox);
             if !moved && hands.outbox.is_empty() {
@@ -280,7 +284,8 @@ impl Team {
         self.drop_output(hands);
         for slot in self.machine.slots() {
             self.slots[slot.index()].under_way = [0, 0];
-            self.report_closed(&mut hands.outbox, slot);
+            let now = hands.clock.now();
+            self.report_closed(&mut hands.outbox, now, slot);
         }
     }
 

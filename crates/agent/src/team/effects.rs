@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rankrun_core::Slot as SlotIndex;
+use rankrun_core::job::WorkerEvent;
 use rankrun_core::team::{Activity, Effect, Event, Target};
 use rankrun_core::worker::{Outcome, State};
 use rankrun_sys::poll::Interest;
@@ -63,7 +64,8 @@ impl Team {
             Effect::Stuck { speaker, slot, place, since, is_leader } => {
                 let pid = self.speakers.pid(speaker)?;
                 let worker = self.machine.id(slot);
-                hands.outbox.push(ToFront::Stuck { worker, pid, place, since, is_leader, at: now });
+                let event = WorkerEvent::Stuck { pid, place, since, is_leader };
+                hands.outbox.push(ToFront::Worker { worker, at: now, event });
             }
             Effect::WaitsForHandlers { slot, left } => {
                 let (rank, left) = (self.machine.id(slot).rank, left.as_secs_f64().round());
@@ -158,6 +160,7 @@ impl Team {
         if let Some(pmi) = &mut self.pmi {
             pmi.close(slot, &hands.poller);
         }
+        let now = hands.clock.now();
         let State::Gone { outcome, left } = *self.machine.state(slot) else { return };
         let spawning = hands.spawner.under_way().filter(|_| outcome == Outcome::Unkillable);
         let left = if left { hands.children.give_up(slot, spawning) } else { Vec::new() };
@@ -165,8 +168,9 @@ impl Team {
             let reuse = left.is_empty() && !self.to_spawn.is_empty();
             hands.children.free_leaf(slot, reuse);
         }
-        hands.outbox.push(ToFront::Gone { worker, outcome, left });
-        self.report_closed(&mut hands.outbox, slot);
+        let event = WorkerEvent::Gone { outcome, is_left: !left.is_empty() };
+        hands.outbox.push(ToFront::Worker { worker, at: now, event });
+        self.report_closed(&mut hands.outbox, now, slot);
         // The others may have been waiting for this one to take its stdin.
         self.report_stdin_taken(hands);
     }

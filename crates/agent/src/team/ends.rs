@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rankrun_core::job::WorkerEvent;
 use rankrun_core::team::Event;
 use rankrun_core::worker::State;
 use rankrun_core::{Pid, Slot as SlotIndex, WorkerStatus};
@@ -77,12 +78,11 @@ impl Team {
 
     /// A leader was stopped or continued.
     pub(super) fn leader_changed(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, change: Change) {
-        let worker = self.machine.id(slot);
         match change {
             Change::Stopped { signal } if !self.frozen && !self.orders.holds(slot) => {
-                hands.outbox.push(ToFront::Stopped { worker, signal, at: now });
+                self.tell(hands, now, slot, WorkerEvent::Stopped { signal });
             }
-            Change::Continued if !self.frozen => hands.outbox.push(ToFront::Continued { worker, at: now }),
+            Change::Continued if !self.frozen => self.tell(hands, now, slot, WorkerEvent::Continued),
             Change::Stopped { .. } | Change::Continued | Change::Exited { .. } | Change::Signaled { .. } => {}
         }
     }
@@ -99,8 +99,8 @@ impl Team {
                 continue;
             }
             self.killed_helpers.insert(slot, line.clone());
-            let (worker, name) = (self.machine.id(slot), process.name);
-            hands.outbox.push(ToFront::HelperKilledForMemory { worker, pid: Pid(pid), name, detail: line, at: now });
+            let event = WorkerEvent::HelperKilledForMemory { pid: Pid(pid), name: process.name, detail: line };
+            self.tell(hands, now, slot, event);
         }
     }
 
@@ -122,7 +122,7 @@ impl Team {
         let goes_on = matches!(self.machine.state(slot), State::Running { .. }) && !status.success();
         let news = self.pmix.as_mut().map(|pmix| pmix.rank_ended(slot, goes_on));
         self.mpi_news(hands, now, news.unwrap_or_default());
-        hands.outbox.push(ToFront::Ended { worker: self.machine.id(slot), status, stop, at: now });
+        self.tell(hands, now, slot, WorkerEvent::Ended { status, stop });
         hands.children.reap(slot, leader);
         self.event(hands, now, Event::LeaderEnded(slot, status));
     }
@@ -133,8 +133,7 @@ impl Team {
         let ours = !matches!(self.machine.state(slot), State::Running { .. });
         let Some(limit) = (is_killed && !ours).then(|| limits::cpu_time_of(leader.pid())).flatten() else { return };
         if let Some(process) = proc::process(leader.pid()) {
-            let (worker, used) = (self.machine.id(slot), process.cpu_time());
-            hands.outbox.push(ToFront::CpuTime { worker, used, limit, at: now });
+            self.tell(hands, now, slot, WorkerEvent::CpuTime { used: process.cpu_time(), limit });
         }
     }
 
@@ -163,6 +162,6 @@ impl Team {
                 return;
             }
         };
-        hands.outbox.push(ToFront::KilledForMemory { worker, detail, at: now });
+        self.tell(hands, now, slot, WorkerEvent::KilledForMemory { detail });
     }
 }

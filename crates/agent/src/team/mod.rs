@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rankrun_core::absence::Hook;
-use rankrun_core::job::CleanShm;
+use rankrun_core::job::{CleanShm, WorkerEvent};
 use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::{JobSpec, Rank, Slot as SlotIndex};
 use rankrun_sys::oom::OomWatch;
@@ -250,6 +250,11 @@ impl Team {
             memory,
             removes_memory: self.spec.clean_shm == CleanShm::Job,
         }));
+    }
+
+    /// Tells the front what has happened to a worker.
+    fn tell(&self, hands: &mut Hands, at: Duration, slot: SlotIndex, event: WorkerEvent) {
+        hands.outbox.push(ToFront::Worker { worker: self.machine.id(slot), at, event });
     }
 
     /// After the end: sends the front once that no output is left here.

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rankrun_core::evidence::MpiEvent;
+use rankrun_core::job::WorkerEvent;
 use rankrun_core::names::{Protocol, Reply};
 use rankrun_core::{NodeId, Rank, Slot as SlotIndex};
 use rankrun_sys::poll::Ready;
@@ -163,7 +164,9 @@ impl Team {
                 self.send_reports(hands, *slot);
             }
             let message = match news {
-                News::Mpi(slot, event) => ToFront::Mpi { worker: self.machine.id(slot), event, at: now },
+                News::Mpi(slot, event) => {
+                    ToFront::Worker { worker: self.machine.id(slot), at: now, event: WorkerEvent::Mpi(event) }
+                }
                 News::Note(text) => ToFront::Note(text),
                 News::Tell(message) => message,
                 News::Wrote(slot, stream, text) => {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rankrun_core::env::error_file;
 use rankrun_core::evidence::MpiEvent;
+use rankrun_core::job::WorkerEvent;
 use rankrun_core::team::Event;
 use rankrun_core::testimony::{Standing, Testimony, Usage, dated};
 use rankrun_core::{Pid, Slot as SlotIndex, SpeakerId};
@@ -178,7 +179,8 @@ impl Team {
             None => self.machine.has_speakers(slot),
         };
         if std::mem::replace(&mut self.slot(slot).reports, reports) != reports {
-            hands.outbox.push(ToFront::Reports { worker: self.machine.id(slot), reports });
+            let now = hands.clock.now();
+            self.tell(hands, now, slot, WorkerEvent::Reports(reports));
         }
     }
 
@@ -278,15 +280,15 @@ impl Team {
         let lived = peer.process.map(|process| proc::age(process.started));
         let earliest = lived.map_or(Duration::ZERO, |lived| arrived.saturating_sub(lived));
         let at = dated(arrived, claimed, earliest);
-        hands.outbox.push(ToFront::Testimony { worker, pid: peer.pid, testimony, at });
+        let event = WorkerEvent::Testimony { pid: peer.pid, testimony };
+        hands.outbox.push(ToFront::Worker { worker, at, event });
     }
 
     /// Only finalizers are left of a process, `MPI_Finalize` among them if it is in MPI.
     fn program_is_over(&self, hands: &mut Hands, now: Duration, peer: Peer) -> Standing {
         let standing = self.standing(hands, peer);
         if standing == Standing::InWorld {
-            let worker = self.machine.id(peer.slot);
-            hands.outbox.push(ToFront::Mpi { worker, event: MpiEvent::Finalizing, at: now });
+            self.tell(hands, now, peer.slot, WorkerEvent::Mpi(MpiEvent::Finalizing));
         }
         standing
     }
@@ -310,7 +312,7 @@ impl Team {
             Ok(json) => {
                 if let Some(exception) = json.as_deref().and_then(worker::error_file) {
                     let testimony = Testimony::ErrorFile(exception);
-                    hands.outbox.push(ToFront::Testimony { worker, pid, testimony, at: now });
+                    self.tell(hands, now, slot, WorkerEvent::Testimony { pid, testimony });
                 }
             }
             Err(note) => hands.outbox.extend(note.map(ToFront::Note)),

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use rankrun_core::absence::Hook;
 use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES};
-use rankrun_core::job::{CleanShm, PortRange, RestartScope, StdinTarget};
+use rankrun_core::job::{CleanShm, PortRange, RestartScope, StdinTarget, WorkerEvent};
 use rankrun_core::open_files;
 use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::segments;
 use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::travel::on_another_node;
 use rankrun_core::worker::State;
-use rankrun_core::{JobSpec, NodeRank, Pid, Rank, Slot as SlotIndex, Stream};
+use rankrun_core::{ExitCode, JobSpec, NodeRank, Pid, Rank, Slot as SlotIndex, Stream};
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::oom::OomWatch;
 use rankrun_sys::poll::Interest;
@@ -300,7 +300,7 @@ impl Team {
         let rank = self.machine.id(index).rank;
         let news = self.pmix.as_mut().map(|pmix| pmix.leader(rank, Pid(pid)));
         self.mpi_news(hands, now, news.unwrap_or_default());
-        hands.outbox.push(ToFront::Started { worker: self.machine.id(index), pid: Pid(pid), at: now });
+        self.tell(hands, now, index, WorkerEvent::Started { pid: Pid(pid) });
         self.event(hands, now, Event::Spawned(index, Pid(pid)));
         if let Some(error) = unwatched {
             // A rank that is not polled could wait for ever: treat it as not started.
@@ -355,12 +355,18 @@ impl Team {
         step: String,
         errno: i32,
     ) {
-        let worker = self.machine.id(slot);
+        let rank = self.machine.id(slot).rank;
         let command = match step == Step::Wdir.to_string() {
-            true => self.spec.directory(worker.rank),
-            false => self.spec.command(worker.rank).into_iter().next().unwrap_or_default(),
+            true => self.spec.directory(rank),
+            false => self.spec.command(rank).into_iter().next().unwrap_or_default(),
         };
-        hands.outbox.push(ToFront::SpawnFailed { worker, step, errno, command, at: now });
+        let error = io::Error::from_raw_os_error(errno);
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => ExitCode::NOT_FOUND,
+            _ => ExitCode::NOT_EXECUTABLE,
+        };
+        let (error, command) = (rankrun_sys::reason(&error), command.to_string_lossy().into_owned());
+        self.tell(hands, now, slot, WorkerEvent::SpawnFailed { step, error, command, code });
     }
 
     /// A worker that was not started has no streams.

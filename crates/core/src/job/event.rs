@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::parts::about::{About, Summary};
+use serde::{Deserialize, Serialize};
+
 use crate::absence::Absence;
 use crate::alone::Sight;
 use crate::condition::Condition;
@@ -240,8 +242,8 @@ pub enum NodeEvent {
     Drained,
 }
 
-/// What has happened to a worker.
-#[derive(Clone, PartialEq, Debug)]
+/// What has happened to a worker, as its agent tells it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum WorkerEvent {
     Started {
         pid: Pid,
@@ -298,20 +300,27 @@ pub enum WorkerEvent {
 }
 
 /// What an agent is told.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// A worker that is gone is to be started again, as this attempt of its rank.
-    Again(Rank, Attempt),
+    /// A worker that is gone is to be started again, as this attempt of its rank (`--restart-scope rank`).
+    Again(WorkerId),
     /// It is not.
-    Settled(Rank),
+    Settled(WorkerId),
     Stop(Stop),
+    /// Kill every worker at once.
     Kill,
+    /// Look for ranks that run Python without the hook; [`NodeEvent::Hookless`] follows if there are any.
     LookForHooks,
+    /// Look for MPI libraries in the ranks, or in the leaders of a few; [`NodeEvent::MpiSeen`] follows if there are any.
     LookForMpi {
         is_brief: bool,
     },
+    /// [`NodeEvent::Alive`] is to follow.
     WhoIsAlive,
+    /// [`NodeEvent::Conditions`] is to follow, with this number.
     ReportConditions(u64),
+    /// Say where these ranks are, or all: [`NodeEvent::Looking`], [`NodeEvent::Looked`] for each of them and [`NodeEvent::LookOver`] are to
+    /// follow, with this number. `native` frames of all threads are wanted, also of those that have Python frames.
     Look {
         number: u64,
         ranks: Option<Vec<Rank>>,
@@ -462,8 +471,8 @@ pub enum Enrolment {
     Free,
 }
 
-/// Where the ranks of a node meet the others.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Where the ranks of a node meet the others (`MASTER_ADDR` and the like).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Meeting {
     /// At an address of this node, which is open to these.
     Here { address: IpAddr, open_to: Vec<IpAddr> },

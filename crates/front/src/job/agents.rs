@@ -1,27 +1,23 @@
 //! The messages of agents: what they tell of nodes and ranks is for the job; what they ask of other nodes is passed on.
 
-use std::io;
+use std::time::Duration;
 
-use rankrun_agent::GuardState;
+use rankrun_agent::{Act, GuardState};
+use rankrun_core::gang;
 use rankrun_core::job::{About, NodeEvent, WorkerEvent};
 use rankrun_core::names::Asker;
-use rankrun_core::{ExitCode, NodeId, WorkerId};
+use rankrun_core::{NodeId, WorkerId};
 use rankrun_wire::message::Hello;
 use rankrun_wire::{ToAgent, ToFront};
-use std::time::Duration;
 
 use crate::delivery::Task;
 use crate::job::front::Front;
-use crate::job::pause::Stopped;
 use crate::link::LinkError;
 
 impl Front {
     /// An agent has sent a message.
     pub(crate) fn message(&mut self, from: NodeId, message: ToFront) {
         let says = |front: &mut Front, event| front.take_from(from, event);
-        let worker = |front: &mut Front, worker: WorkerId, at: Duration, event: WorkerEvent| {
-            front.take_from(from, NodeEvent::Worker { worker, at, event });
-        };
         let now = self.now();
         match message {
             ToFront::Hello(hello) if hello.version != rankrun_wire::VERSION => {
@@ -37,28 +33,7 @@ impl Front {
                 }
                 says(self, NodeEvent::Ready(About { containment, host, addresses, machine, is_loopback_name }));
             }
-            ToFront::Started { worker: id, pid, at } => worker(self, id, at, WorkerEvent::Started { pid }),
-            ToFront::SpawnFailed { worker: id, step, errno, command, at } => {
-                let error = io::Error::from_raw_os_error(errno);
-                let code = match error.kind() {
-                    io::ErrorKind::NotFound => ExitCode::NOT_FOUND,
-                    _ => ExitCode::NOT_EXECUTABLE,
-                };
-                let (error, command) = (rankrun_sys::reason(&error), command.to_string_lossy().into_owned());
-                worker(self, id, at, WorkerEvent::SpawnFailed { step, error, command, code });
-            }
-            ToFront::Ended { worker: id, status, stop, at } => {
-                worker(self, id, at, WorkerEvent::Ended { status, stop });
-            }
-            ToFront::Gone { worker: id, outcome, left } => {
-                worker(self, id, now, WorkerEvent::Gone { outcome, is_left: !left.is_empty() });
-            }
-            ToFront::Stopped { worker: id, signal, at } => {
-                if self.rank_stopped(id.rank, signal) == Stopped::IsForTheJob {
-                    worker(self, id, at, WorkerEvent::Stopped { signal });
-                }
-            }
-            ToFront::Continued { worker: id, at } => worker(self, id, at, WorkerEvent::Continued),
+            ToFront::Worker { worker, at, event } => self.worker_event(from, worker, at, event),
             ToFront::Beat { sent, at } => says(self, NodeEvent::Beat { sent, at }),
             ToFront::Meeting(rendezvous) => says(self, NodeEvent::Meeting(rendezvous)),
             ToFront::Collective(part) => {
@@ -86,25 +61,8 @@ impl Front {
             }
             // There is no such node.
             ToFront::Fetched { .. } => {}
-            ToFront::Mpi { worker: id, event, at } => worker(self, id, at, WorkerEvent::Mpi(event)),
-            ToFront::Testimony { worker: id, pid, testimony, at } => {
-                worker(self, id, at, WorkerEvent::Testimony { pid, testimony });
-            }
-            ToFront::Stuck { worker: id, pid, place, since, is_leader, at } => {
-                worker(self, id, at, WorkerEvent::Stuck { pid, place, since, is_leader });
-            }
-            ToFront::Reports { worker: id, reports } => worker(self, id, now, WorkerEvent::Reports(reports)),
             ToFront::Hookless(found) => says(self, NodeEvent::Hookless(found)),
             ToFront::MpiSeen(found) => says(self, NodeEvent::MpiSeen(found)),
-            ToFront::KilledForMemory { worker: id, detail, at } => {
-                worker(self, id, at, WorkerEvent::KilledForMemory { detail });
-            }
-            ToFront::CpuTime { worker: id, used, limit, at } => {
-                worker(self, id, at, WorkerEvent::CpuTime { used, limit });
-            }
-            ToFront::HelperKilledForMemory { worker: id, pid, name, detail, at } => {
-                worker(self, id, at, WorkerEvent::HelperKilledForMemory { pid, name, detail });
-            }
             ToFront::Result { worker, piece } => {
                 self.job.sign_of_life(now);
                 let name = if piece.is_error { "error" } else { "result" };
@@ -113,10 +71,6 @@ impl Front {
                     self.delivery.files.submit(now, Task::Result { path, piece });
                 }
             }
-            ToFront::Closed { worker: id, stream } => {
-                self.delivery.closed(now, id, stream);
-                worker(self, id, now, WorkerEvent::Closed(stream));
-            }
             ToFront::StdinTaken(_) => {
                 self.job.sign_of_life(now);
                 self.stdin_taken(from);
@@ -124,7 +78,7 @@ impl Front {
             ToFront::OutputLost(text) => {
                 self.delivery.lose();
                 self.agent_note(text);
-                self.event(rankrun_core::gang::Event::OutputFailed);
+                self.event(gang::Event::OutputFailed);
             }
             ToFront::Conditions { number, workers, at } => says(self, NodeEvent::Conditions { number, workers, at }),
             ToFront::Alive { workers, at } => says(self, NodeEvent::Alive { workers, at }),
@@ -146,6 +100,16 @@ impl Front {
             ToFront::Over(summary) => says(self, NodeEvent::Over(summary)),
             ToFront::Drained => says(self, NodeEvent::Drained),
         }
+    }
+
+    /// Something has happened to a worker.
+    fn worker_event(&mut self, from: NodeId, worker: WorkerId, at: Duration, event: WorkerEvent) {
+        match &event {
+            WorkerEvent::Stopped { signal } if self.stops_the_job(worker.rank, *signal) => return,
+            WorkerEvent::Closed(stream) => self.delivery.closed(self.clock.now(), worker, *stream),
+            _ => {}
+        }
+        self.take_from(from, NodeEvent::Worker { worker, at, event });
     }
 
     /// The guard of a node is lost, as its agent says, or as we have seen.
@@ -170,7 +134,6 @@ impl Front {
 
     /// Gives up the agent or the guard of this machine, if they hang.
     pub(crate) fn watch_guards(&mut self) {
-        use rankrun_agent::Act;
         let (now, foreign) = (self.now(), self.foreign());
         for node in self.job.nodes().ids() {
             let handle = &mut self.nodes[node.index()];

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rankrun_core::event::JobEvent;
-use rankrun_core::job::{Effect, Enrolment, Event, Meeting, Order, StdinTarget, report_of};
+use rankrun_core::job::{Effect, Enrolment, Event, Meeting, StdinTarget, report_of};
 use rankrun_core::printable::{fit, printable};
 use rankrun_core::report::Report;
 use rankrun_core::stacks::fold::Table;
@@ -12,7 +12,7 @@ use rankrun_core::text::{MAX_LINES, WIDTH};
 use rankrun_core::{Attempt, NodeId, NodeRank, Pid, Rank};
 use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
-use rankrun_wire::message::{self, NodeStart};
+use rankrun_wire::message::NodeStart;
 
 use crate::delivery::Task;
 use crate::job::front::Front;
@@ -35,7 +35,7 @@ impl Front {
     fn perform(&mut self, effect: Effect) {
         let now = self.now();
         match effect {
-            Effect::Send(order) => self.send(&to_agent(order)),
+            Effect::Send(order) => self.send(&ToAgent::Order(order)),
             // If it fails, that is found at the next reading.
             Effect::Beat(node) => drop(self.nodes[node.index()].beat(now)),
             Effect::Start { node, place, meeting } => {
@@ -197,10 +197,7 @@ impl Front {
         NodeStart {
             node: place,
             spec: self.job.spec_for(node),
-            meeting: match meeting {
-                Meeting::Here { address, open_to } => message::Meeting::Here { address, open_to },
-                Meeting::There(rendezvous) => message::Meeting::There(rendezvous),
-            },
+            meeting,
             hosts: abouts.map(|about| about.host.clone()).collect(),
             sends_stdin: (is_away || self.stdin.is_some()) && self.reads_stdin(node),
             patience: is_away.then(|| self.job.patience()),
@@ -325,21 +322,6 @@ impl Front {
     /// The start of a message after the terminal has shown `^C`: a new line.
     pub(crate) fn over_key(&self) -> &'static str {
         if self.key_was_pressed && terminal::is_terminal(rustix::stdio::stderr()) { "\r" } else { "" }
-    }
-}
-
-/// An order as the wire has it.
-fn to_agent(order: Order) -> ToAgent {
-    match order {
-        Order::Again(rank, attempt) => ToAgent::Again(rank, attempt),
-        Order::Settled(rank) => ToAgent::Settled(rank),
-        Order::Stop(stop) => ToAgent::Stop(stop),
-        Order::Kill => ToAgent::Kill,
-        Order::LookForHooks => ToAgent::LookForHooks,
-        Order::LookForMpi { is_brief } => ToAgent::LookForMpi { is_brief },
-        Order::WhoIsAlive => ToAgent::WhoIsAlive,
-        Order::ReportConditions(number) => ToAgent::ReportConditions(number),
-        Order::Look { number, ranks, native } => ToAgent::Look { number, ranks, native },
     }
 }
 

@@ -32,15 +32,6 @@ enum Whose {
     Rank,
 }
 
-/// What it means that a rank was stopped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stopped {
-    /// Somebody has stopped this rank alone.
-    IsForTheJob,
-    /// A key has stopped the job.
-    Pauses,
-}
-
 impl Front {
     /// SIGTSTP, from the keyboard if `by_key`.
     pub(crate) fn stopped(&mut self, by_key: bool) {
@@ -135,16 +126,16 @@ impl Front {
         terminal.group().is_some_and(|group| group.signal_group(number).is_ok())
     }
 
-    /// A rank was stopped by somebody else. Where it has the terminal, the job stops with it.
-    pub(crate) fn rank_stopped(&mut self, rank: Rank, number: i32) -> Stopped {
+    /// A rank was stopped by somebody else. Returns whether the job stops with it: it has the terminal.
+    pub(crate) fn stops_the_job(&mut self, rank: Rank, number: i32) -> bool {
         let is_single = self.job.spec().map.world_size() == 1;
         let is_lent = self.terminal.as_ref().is_some_and(|terminal| terminal.is_lent_to(rank));
-        if !is_lent || !(is_job_control(number) || is_single) {
-            return Stopped::IsForTheJob;
+        let stops = is_lent && (is_job_control(number) || is_single);
+        if stops {
+            let number = if is_job_control(number) { number } else { signal::SIGTSTP };
+            self.pause(Pause { signal: number, whose: Whose::Rank });
         }
-        let number = if is_job_control(number) { number } else { signal::SIGTSTP };
-        self.pause(Pause { signal: number, whose: Whose::Rank });
-        Stopped::Pauses
+        stops
     }
 
     /// Removes the status region and writes what is ready, before the shell writes its prompt.

@@ -88,10 +88,16 @@ impl Job {
                     self.note(format!("rank {rank}: {why}"));
                     self.attempts.give_up(format!("rank {rank}: {why}"));
                 }
-                self.send(Order::Settled(rank));
+                self.settle(rank);
             }
-            Decision::Done => self.send(Order::Settled(rank)),
+            Decision::Done => self.settle(rank),
         }
+    }
+
+    /// A rank gets no successor: its agent need not hold the place open.
+    fn settle(&mut self, rank: Rank) {
+        let attempt = self.attempt_of(rank);
+        self.send(Order::Settled(WorkerId { group: self.spec.group, rank, attempt }));
     }
 
     fn plan_successor(&mut self, rank: Rank, after: Duration, attempt: Attempt, because: &str, verdict: &Verdict) {
@@ -136,7 +142,7 @@ impl Job {
             self.lines.forget(rank);
             self.mpi_watch.forget(rank);
             self.out.push(Effect::BeginRank(rank, attempt));
-            self.send(Order::Again(rank, attempt));
+            self.send(Order::Again(WorkerId { group: self.spec.group, rank, attempt }));
         }
     }
 }

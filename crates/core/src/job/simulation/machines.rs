@@ -254,7 +254,7 @@ impl World {
                 }
             }
             Order::Kill => self.end_ranks(node, Duration::from_millis(200)),
-            Order::Again(rank, attempt) => {
+            Order::Again(WorkerId { rank, attempt, .. }) => {
                 let is_here = self.job.spec().map.place(rank).is_some_and(|place| {
                     self.job.nodes().get(node).is_some_and(|node| node.place() == Some(place.node))
                 });
