@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use rankrun_core::gang::SECOND_INTERRUPT;
 use rankrun_core::report::Report;
+use rankrun_front::JournalError;
 use rustix::process::Signal;
 
 use crate::environment::{scratch, scratch_in};
@@ -499,10 +500,29 @@ impl Running {
             stdout: self.stdout.take().map(Collector::finish).unwrap_or_default(),
             stderr: self.stderr.take().map(Collector::finish).unwrap_or_default(),
         };
+        self.check_journal(&result);
         self.done = true;
         // The reaper has written its last line and ends by itself.
         let _ = self.reaper.wait();
         result
+    }
+
+    /// The journal of the job comes to the same decisions and the same report again. A front that was killed leaves none that is whole,
+    /// and one that could not write it says so.
+    fn check_journal(&self, ended: &Ended) {
+        let path = self.directory.join("journal");
+        let replayed = match rankrun_front::replay(&path, false) {
+            Ok(replayed) => replayed,
+            Err(JournalError::Read { .. } | JournalError::NoEnd { .. }) => return,
+            // The last line was cut when the front was killed, or its disk was full.
+            Err(JournalError::Line { .. }) if ended.signal.is_some() => return,
+            Err(error) => panic!("{error:?}; {}", self.complaint()),
+        };
+        let printed = ended.stderr_text();
+        let headline = replayed.text.lines().next().unwrap_or_default();
+        let is_same = !printed.contains(headline) || printed.contains(&replayed.text);
+        let complaint = || format!("{:?}\nnow: {}\nthen: {}", replayed.warnings, replayed.text, self.complaint());
+        assert!(is_same && replayed.warnings.is_empty(), "the journal comes to another end: {}", complaint());
     }
 
     /// What names of shared memory made by this job contain.

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use rankrun_core::job::simulation::{Setup, simulate};
+use rankrun_core::job::simulation::{Setup, simulate, wild};
 
 /// Violations that are printed.
 const PRINTED: usize = 20;
@@ -40,6 +40,15 @@ fn main() -> ExitCode {
         say(&format!("seed {seed}: at {:?}: {}", violation.at, violation.what));
     }
     let seconds = began.elapsed().as_secs_f64();
+    let wild_began = Instant::now();
+    for seed in seed..seed + jobs {
+        if let Err(violation) = wild(seed, setup) {
+            say(&format!("wild seed {seed}: at {:?}: {}", violation.at, violation.what));
+            violations.push((seed, violation));
+        }
+    }
+    let per_second = jobs as f64 / wild_began.elapsed().as_secs_f64();
+    say(&format!("{jobs} sequences of events that make no sense together: {per_second:.0} a second"));
     say(&format!(
         "{jobs} jobs, {attempts} attempts, {lost} nodes lost, {events} events in {seconds:.1} s: {} violations",
         violations.len()

@@ -41,6 +41,8 @@ pub enum Event {
     Tick,
     /// The front is ready: the first attempt begins.
     Begin,
+    /// Nothing more comes from any agent: what was asked is answered as far as it is known, and nobody is asked any more.
+    Ending,
     /// All events of the job stop (^Z), and go on.
     Paused,
     Resumed,
@@ -73,6 +75,8 @@ pub enum Event {
 
     /// What the front's devices have found out about output: it is a gang's event as it is.
     Front(gang::Event),
+    /// The output that agents still have is given up, after the end of their ranks: nothing more is expected of them.
+    OutputGivenUp,
     /// The destinations have what was kept for the end of the attempt.
     Shown,
     /// Log files of the last attempt are still being written, or no more.
@@ -240,6 +244,49 @@ pub enum NodeEvent {
     Over(Summary),
     /// All of its output has come.
     Drained,
+}
+
+impl NodeEvent {
+    /// Whether it comes over the connection of the node: from one that has none it means nothing.
+    pub(super) fn is_of_connection(&self) -> bool {
+        match self {
+            NodeEvent::Heard
+            | NodeEvent::HasSent
+            | NodeEvent::Broke { .. }
+            | NodeEvent::Refused { .. }
+            | NodeEvent::Ready(_)
+            | NodeEvent::Meeting(_)
+            | NodeEvent::Beat { .. }
+            | NodeEvent::ToldToEnd { .. }
+            | NodeEvent::Worker { .. }
+            | NodeEvent::WireUpLost { .. }
+            | NodeEvent::Hookless(_)
+            | NodeEvent::MpiSeen(_)
+            | NodeEvent::Conditions { .. }
+            | NodeEvent::Alive { .. }
+            | NodeEvent::Looking { .. }
+            | NodeEvent::Looked { .. }
+            | NodeEvent::LookOver { .. }
+            | NodeEvent::Over(_)
+            | NodeEvent::Drained => true,
+            NodeEvent::CallFailed { .. }
+            | NodeEvent::CallFailing { .. }
+            | NodeEvent::LoggedIn
+            | NodeEvent::LacksProgram
+            | NodeEvent::Copying { .. }
+            | NodeEvent::CallSeen { .. }
+            | NodeEvent::CallEnded { .. }
+            | NodeEvent::Reached { .. }
+            | NodeEvent::Confirmed
+            | NodeEvent::Asking { .. }
+            | NodeEvent::CannotAsk
+            | NodeEvent::LossKnown { .. }
+            | NodeEvent::SshEnded { .. }
+            | NodeEvent::GuardEnded { .. }
+            | NodeEvent::SecondAnswered { .. }
+            | NodeEvent::GuardLost => false,
+        }
+    }
 }
 
 /// What has happened to a worker, as its agent tells it.

@@ -15,7 +15,7 @@ use crate::job::parts::joining::Joining;
 use crate::job::parts::lines::LastLines;
 use crate::job::parts::looks::Looks;
 use crate::job::parts::muster::Muster;
-use crate::job::parts::node::Node;
+use crate::job::parts::node::{Node, NodeState};
 use crate::job::parts::nodes::Nodes;
 use crate::job::parts::roll::Roll;
 use crate::job::parts::states::States;
@@ -77,6 +77,8 @@ pub struct Job {
     /// The node whose guard is lost.
     pub(in crate::job) unguarded: Option<String>,
     pub(in crate::job) refused: Option<Refused>,
+    /// The states of the nodes that the journal has.
+    pub(in crate::job) recorded: Vec<NodeState>,
     pub(in crate::job) is_paused: bool,
     pub(in crate::job) is_logging: bool,
 }
@@ -107,6 +109,7 @@ impl Job {
             refused_calls: BTreeSet::new(),
             unguarded: None,
             refused: None,
+            recorded: Vec::new(),
             is_paused: false,
             is_logging: false,
             nodes,
@@ -217,6 +220,7 @@ impl Job {
     pub fn handle(&mut self, now: Duration, event: Event, effects: &mut Vec<Effect>) {
         self.now = now;
         self.take(event);
+        self.record_nodes();
         effects.append(&mut self.out);
     }
 
@@ -224,6 +228,10 @@ impl Job {
         match event {
             Event::Tick => self.tick(),
             Event::Begin => self.begin(),
+            Event::Ending => {
+                self.end_asking();
+                self.give_up_on_states();
+            }
             Event::Paused => self.is_paused = true,
             Event::Resumed => {
                 self.is_paused = false;
@@ -239,15 +247,14 @@ impl Job {
             Event::StacksRequest { client, ranks, native, each } => self.stacks_requested(client, ranks, native, each),
             Event::StandingsRequest { by_key } => self.print_standings(by_key),
             Event::Front(event) => self.event(event),
+            Event::OutputGivenUp => self.give_up_agents(),
             Event::Shown => self.has_shown_rest(),
             Event::Logging(is_logging) => self.is_logging = is_logging,
             Event::LogsOpened => self.logs_are_open(),
             Event::Stamped { attempt, stamp } => self.stamped(attempt, stamp),
             Event::Answered(answer) => self.policy_answered(answer),
             Event::NotAsked { why } => self.policy_not_asked(&why),
-            Event::Node { node, event } if node.index() < self.nodes.len() => self.node_event(node, event),
-            // There is no such node.
-            Event::Node { .. } => {}
+            Event::Node { node, event } => self.node_event(node, event),
             Event::StepEnded { step, code, words, not_started } => self.step_ended(step, code, &words, not_started),
             Event::StepFailed { why } => self.step_failed(why),
         }
@@ -273,6 +280,11 @@ impl Job {
     }
 
     fn node_event(&mut self, node: NodeId, event: NodeEvent) {
+        let is_connected = self.nodes.get(node).map(Node::is_connected);
+        if is_connected.is_none_or(|is_connected| event.is_of_connection() && !is_connected) {
+            // There is no such node, or it was given up.
+            return;
+        }
         match event {
             NodeEvent::CallFailed { step, why } => self.cannot_reach(node, step, &why),
             NodeEvent::CallFailing { step } => self.call_failing(node, step),
@@ -402,6 +414,23 @@ impl Job {
         if self.settings.is_recorded {
             self.out.push(Effect::Record(Box::new(event())));
         }
+    }
+
+    /// The journal has each state that a node comes to.
+    fn record_nodes(&mut self) {
+        if !self.settings.is_recorded {
+            return;
+        }
+        let states: Vec<NodeState> = self.nodes.iter().map(|node| node.state(self.now)).collect();
+        for (node, state) in self.nodes.iter().zip(&states) {
+            let before = self.recorded.get(node.id().index());
+            if before != Some(state) {
+                let (name, why) = (node.name().to_owned(), node.lost().map(|lost| lost.why.clone()));
+                let event = JobEvent::Node { node: node.id(), name, state: *state, why };
+                self.out.push(Effect::Record(Box::new(event)));
+            }
+        }
+        self.recorded = states;
     }
 
     /// Changes what is known of a node.

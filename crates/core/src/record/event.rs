@@ -3,6 +3,7 @@
 //! It contains the part of the ranks' output that the verdict needs: the last lines of stderr of ranks that failed. It
 //! does not contain the environment.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -10,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::attempts::Attempts;
 use crate::core_dump::CoreDump;
 use crate::gang::{Effect, Event, Gang, Moment, Rules};
-use crate::ids::{JobId, Rank};
-use crate::job::JobSpec;
+use crate::ids::{JobId, NodeId, Rank};
+use crate::job::{JobSpec, NodeState};
 use crate::node_clock::Reading;
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
@@ -73,6 +74,14 @@ pub enum JobEvent {
     Attempt { rank: Option<Rank>, event: restart::Event },
     /// What was decided after it.
     Restart { rank: Option<Rank>, decision: restart::Decision },
+    /// A node has come to another state; why, if it was lost.
+    Node {
+        node: NodeId,
+        name: String,
+        state: NodeState,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+    },
     /// So many events before this one are missing.
     Gap { events: u64 },
     /// The last event: the results after the gang's end.
@@ -178,6 +187,8 @@ pub struct Replay {
     /// The ends of the stderr of ranks that failed.
     pub tails: Vec<(Rank, Tail)>,
     pub end: Option<End>,
+    /// What its nodes have come to.
+    pub nodes: BTreeMap<NodeId, NodeState>,
     /// Its attempts.
     pub attempts: Attempts,
     /// Events that are missing.
@@ -210,6 +221,7 @@ impl Replay {
             facts: *facts,
             tails: Vec::new(),
             end: None,
+            nodes: BTreeMap::new(),
             attempts: Attempts::default(),
             missing: 0,
             decided: Vec::new(),
@@ -247,6 +259,7 @@ impl Replay {
             JobEvent::Policy { spec, seed } => self.attempts.begin(*spec, seed),
             JobEvent::Attempt { rank, event } => self.attempts.take(now, rank, event),
             JobEvent::Restart { rank, decision } => self.attempts.decided(rank, decision),
+            JobEvent::Node { node, state, .. } => drop(self.nodes.insert(node, state)),
             JobEvent::Gap { events } => self.missing += events,
             JobEvent::End(end) => self.end = Some(*end),
         }

@@ -73,7 +73,6 @@ impl Front {
     /// The ranks have ended, or their agent is lost: proof, output, report.
     pub(crate) fn finish(&mut self) -> Outcome {
         self.asked = None;
-        self.job.end_asking();
         // No agent can answer a pause any more: it is over.
         if self.pausing.take().is_some() {
             self.clock.resume();
@@ -82,7 +81,7 @@ impl Front {
         // Nor can it say what the ranks are doing.
         let now = self.now();
         self.delivery.ranks_ended(now);
-        self.take(Event::Tick);
+        self.take(Event::Ending);
         self.answer_waiting();
         let proved = self.await_guards();
         if let Some(terminal) = &mut self.terminal {

@@ -318,9 +318,9 @@ impl Front {
             return;
         }
         self.event(gang::Event::OutputFailed);
-        for node in self.nodes.iter_mut().filter(|node| node.link.is_some()) {
-            node.link = None;
+        if self.nodes.iter().any(|node| node.link.is_some()) {
             self.has_given_up_output = true;
+            self.take(Event::OutputGivenUp);
         }
     }
 }

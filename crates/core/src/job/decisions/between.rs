@@ -256,7 +256,7 @@ impl Job {
     }
 
     /// The job ends: nobody is asked any more.
-    pub fn end_asking(&mut self) {
+    pub(in crate::job) fn end_asking(&mut self) {
         if self.awaits_policy() {
             self.attempts.end();
         }

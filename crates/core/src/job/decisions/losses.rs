@@ -8,7 +8,6 @@ use crate::gang;
 use crate::ids::NodeId;
 use crate::job::event::{Effect, Enrolment};
 use crate::job::machine::Job;
-use crate::job::parts::muster::BEAT;
 use crate::job::parts::node::Node;
 use crate::spec::job::OnFrontLost;
 use crate::status::signal_name;
@@ -98,7 +97,7 @@ impl Job {
     pub(in crate::job) fn heard(&mut self, node: NodeId) {
         let now = self.now;
         let Some(handle) = self.nodes.get_mut(node) else { return };
-        let was_asked = handle.contact().silence() >= BEAT;
+        let was_asked = !handle.contact().silence().is_zero();
         if handle.heard(now) {
             let text = format!("node {} answers again", handle.name());
             self.note(text);
@@ -116,6 +115,14 @@ impl Job {
         for node in late {
             self.out.push(Effect::GiveUp(node));
             self.lose_node(node, "its agent did not end the ranks in time".to_owned(), false);
+        }
+    }
+
+    /// Nothing more is expected of the agents that are connected: they end when their connections are closed.
+    pub(in crate::job) fn give_up_agents(&mut self) {
+        for node in self.nodes.iter_mut().filter(|node| node.is_connected()) {
+            self.out.push(Effect::Disconnect(node.id()));
+            node.dismiss();
         }
     }
 

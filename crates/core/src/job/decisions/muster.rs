@@ -267,7 +267,9 @@ impl Job {
         noise: Option<String>,
     ) {
         let now = self.now;
-        let Some(handle) = self.nodes.get_mut(node) else { return };
+        let Some(handle) = self.nodes.get_mut(node).filter(|node| node.is_alive() && !node.is_connected()) else {
+            return;
+        };
         handle.reached(now, client, server);
         let text = match host {
             None => match noise {

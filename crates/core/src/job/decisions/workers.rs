@@ -113,9 +113,8 @@ impl Job {
     fn rank_ended(&mut self, node: NodeId, rank: Rank, status: WorkerStatus, at: Duration) {
         self.attempts.rank_continues(rank);
         self.out.push(Effect::RankEnded { rank, status });
-        let before = self.gang.outside();
         self.event_at(node, at, gang::Event::Ended { rank, status });
-        if before.is_none() && self.gang.outside() == Some(Outside::Interrupted(rank)) && is_by_signal(status) {
+        if self.gang.outside() == Some(Outside::Interrupted(rank)) && is_by_signal(status) {
             self.out.push(Effect::WasInterrupted);
         }
     }

@@ -5,6 +5,7 @@
 
 mod faults;
 mod machines;
+mod wild;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -22,6 +23,8 @@ use crate::spec::job::{App, Backoff, Budget, IoPolicy, JobSpec, RestartScope, Re
 use crate::status::WorkerStatus;
 use crate::verdict::verdict;
 use crate::worker::Outcome;
+
+pub use wild::wild;
 
 /// No job of a simulation lasts longer.
 const LONGEST: Duration = Duration::from_secs(4 * 3600);

@@ -1,0 +1,171 @@
+//! Any event at any time: what a peer that is broken, or evil, may send. The job must keep what it is, whatever comes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Dice, Setup, Violation, World, ready};
+use crate::gang::{self, Requester, StopRequest};
+use crate::grace::StopRecord;
+use crate::ids::{Attempt, GroupId, NodeId, Pid, Rank, Stream, WorkerId};
+use crate::job::event::{ClientId, Effect, Event, NodeEvent, WorkerEvent};
+use crate::job::parts::about::Summary;
+use crate::job::parts::node::Node;
+use crate::reach::Step;
+use crate::restart::Answer;
+use crate::status::WorkerStatus;
+use crate::worker::Outcome;
+
+/// Events in a sequence.
+const EVENTS: u32 = 60;
+
+/// Gives a job events that make no sense together.
+///
+/// # Errors
+///
+/// The job names a node or a rank that there is not, goes back to an earlier attempt, or waits for nothing although it is not over.
+pub fn wild(seed: u64, setup: Setup) -> Result<u64, Violation> {
+    let World { mut dice, mut job, .. } = World::new(seed, setup);
+    let mut now = Duration::ZERO;
+    let (mut attempt, mut effects, mut events) = (Attempt(0), Vec::new(), 0);
+    job.handle(now, Event::Begin, &mut effects);
+    let mut gone = BTreeSet::new();
+    for _ in 0..EVENTS {
+        now += dice.time(Duration::from_secs(20));
+        let nodes = job.nodes().len() as u64;
+        let event = match dice.below(4) {
+            0 => Event::Tick,
+            1 => of_front(&mut dice),
+            // One of them is none of the job.
+            _ => Event::Node {
+                node: NodeId(dice.below(nodes + 1) as u32),
+                event: of_node(&mut dice, job.spec().attempt),
+            },
+        };
+        job.handle(now, event.clone(), &mut effects);
+        events += 1;
+        let violates = |what: &str| Err(Violation { at: now, what: format!("{what}, after {event:?}") });
+        let unknown = |node: &NodeId| node.index() >= job.nodes().len();
+        if effects.iter().filter_map(node_of).any(|node| unknown(&node)) {
+            return violates("an effect is for a node that there is not");
+        }
+        if job.gang().ranks().len() != job.spec().map.world_size() as usize {
+            return violates("the gang has other ranks than the map");
+        }
+        if job.spec().attempt < attempt {
+            return violates("an earlier attempt has come back");
+        }
+        if let Some(node) = job.nodes().iter().find(|node| node.is_alive() && gone.contains(&node.id())) {
+            return violates(&format!("node {} was given up, and is back", node.id()));
+        }
+        gone.extend(job.nodes().iter().filter(|node| !node.is_alive()).map(Node::id));
+        attempt = job.spec().attempt;
+        effects.clear();
+    }
+    Ok(events)
+}
+
+/// The node that an effect is for.
+fn node_of(effect: &Effect) -> Option<NodeId> {
+    match effect {
+        Effect::Beat(node)
+        | Effect::Start { node, .. }
+        | Effect::ExpectEnd(node, _)
+        | Effect::HasEnded(node)
+        | Effect::WatchAgent(node)
+        | Effect::End(node)
+        | Effect::GiveUp(node)
+        | Effect::Disconnect(node)
+        | Effect::Call(node)
+        | Effect::LookAtCall(node)
+        | Effect::Ask(node)
+        | Effect::StopAsking(node)
+        | Effect::AskSecond(node)
+        | Effect::Enrolled(node, _)
+        | Effect::RankStarted { node, .. } => Some(*node),
+        _ => None,
+    }
+}
+
+fn of_front(dice: &mut Dice) -> Event {
+    let by = Requester { pid: 1, is_root: false };
+    match dice.below(16) {
+        0 => Event::Paused,
+        1 => Event::Resumed,
+        2 => Event::Signal { number: [2, 15][dice.below(2) as usize], by_key: false },
+        3 => Event::StopRequest(StopRequest { by, grace: None }),
+        4 => Event::RestartRequest { client: ClientId(1), by },
+        5 => Event::StatesRequest,
+        6 => Event::StacksRequest { client: ClientId(1), ranks: None, native: false, each: true },
+        7 => Event::StandingsRequest { by_key: false },
+        8 => Event::Front(gang::Event::OutputFailed),
+        9 => Event::OutputGivenUp,
+        10 => Event::Shown,
+        11 => Event::Logging(dice.chance(50)),
+        12 => Event::LogsOpened,
+        13 => Event::Stamped { attempt: Attempt(dice.below(3) as u32), stamp: None },
+        14 => Event::Answered(Ok(Answer::Own)),
+        _ => Event::NotAsked { why: "x".to_owned() },
+    }
+}
+
+fn of_node(dice: &mut Dice, attempt: Attempt) -> NodeEvent {
+    let why = || "x".to_owned();
+    match dice.below(40) {
+        0 => NodeEvent::CallFailed { step: Step::Connect, why: why() },
+        1 => NodeEvent::CallFailing { step: Step::Start },
+        2 => NodeEvent::LoggedIn,
+        3 => NodeEvent::LacksProgram,
+        4 => NodeEvent::Copying { bytes: 7 },
+        5 => NodeEvent::CallSeen { unsent: 3, has_logged_in: true, noise: None },
+        6 => NodeEvent::CallEnded { code: 255, words: why(), noise: None },
+        7..=10 => NodeEvent::Reached { host: None, client: None, server: None, noise: None },
+        11 => NodeEvent::Heard,
+        12 => NodeEvent::HasSent,
+        13 => NodeEvent::Confirmed,
+        14 => NodeEvent::CannotAsk,
+        15 => NodeEvent::Broke { is_end: dice.chance(50), why: why() },
+        16 => NodeEvent::LossKnown { why: why() },
+        17 => NodeEvent::SshEnded { code: [0, 123, 255][dice.below(3) as usize] },
+        18 => NodeEvent::GuardEnded { code: 0, memory: None },
+        19 => NodeEvent::SecondAnswered { is_empty: dice.chance(50) },
+        20 => NodeEvent::GuardLost,
+        21 => NodeEvent::Refused { what: why(), source: why() },
+        22..=26 => ready(NodeId(dice.below(3) as u32)),
+        27 => NodeEvent::Meeting(None),
+        28 => NodeEvent::ToldToEnd { signal: 15 },
+        29 => NodeEvent::LookOver { number: dice.below(3) },
+        30 => NodeEvent::Over(Summary::default()),
+        31 => NodeEvent::Drained,
+        _ => {
+            let rank = Rank(dice.below(9) as u32);
+            let worker = WorkerId { group: GroupId(0), rank, attempt: Attempt(attempt.0 + dice.below(2) as u32) };
+            NodeEvent::Worker { worker, at: Duration::from_secs(dice.below(99)), event: of_worker(dice) }
+        }
+    }
+}
+
+fn of_worker(dice: &mut Dice) -> WorkerEvent {
+    let status = WorkerStatus::Exited { code: dice.below(3) as u8 };
+    match dice.below(7) {
+        0 => WorkerEvent::Started { pid: Pid(7) },
+        1 => WorkerEvent::Ended { status, stop: StopRecord::default() },
+        2 => WorkerEvent::Gone { outcome: Outcome::Ended(status), is_left: dice.chance(10) },
+        3 => WorkerEvent::Stopped { signal: 19 },
+        4 => WorkerEvent::Continued,
+        5 => WorkerEvent::Reports(dice.chance(50)),
+        _ => WorkerEvent::Closed(Stream::Stderr),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_keeps_what_it_is_whatever_comes() {
+        for seed in 0..3_000 {
+            let result = wild(seed, Setup { nodes: 4, faults: 0 });
+            assert!(result.is_ok(), "seed {seed}: {result:?}");
+        }
+    }
+}
