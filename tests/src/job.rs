@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,12 +13,12 @@ use std::time::{Duration, SystemTime};
 
 use rankrun_core::gang::SECOND_INTERRUPT;
 use rankrun_core::report::Report;
-use rankrun_front::JournalError;
 use rustix::process::Signal;
 
 use crate::environment::{scratch, scratch_in};
 use crate::helper::{helper, rankrun};
 use crate::hosts::Host;
+use crate::journal;
 use crate::leftovers;
 use crate::processes::{self, Process};
 use crate::skip::slowness;
@@ -482,7 +482,10 @@ impl Running {
         if wait_until(MOMENT * slowness(), || unheld().is_empty().then_some(())).is_none() {
             left.extend(unheld());
         }
-        let jobs: Vec<String> = jobs.into_iter().chain(self.journal_job().filter(|_| !self.is_on_host)).collect();
+        let jobs: Vec<String> = jobs
+            .into_iter()
+            .chain(journal::job(&self.directory.join("journal")).filter(|_| !self.is_on_host))
+            .collect();
         let segments = || leftovers::segments_of(&jobs, since);
         if wait_until(MOMENT * slowness(), || segments().is_empty().then_some(())).is_none() {
             left.extend(segments());
@@ -500,29 +503,11 @@ impl Running {
             stdout: self.stdout.take().map(Collector::finish).unwrap_or_default(),
             stderr: self.stderr.take().map(Collector::finish).unwrap_or_default(),
         };
-        self.check_journal(&result);
+        journal::check(&self.directory.join("journal"), &result, || self.complaint());
         self.done = true;
         // The reaper has written its last line and ends by itself.
         let _ = self.reaper.wait();
         result
-    }
-
-    /// The journal of the job comes to the same decisions and the same report again. A front that was killed leaves none that is whole,
-    /// and one that could not write it says so.
-    fn check_journal(&self, ended: &Ended) {
-        let path = self.directory.join("journal");
-        let replayed = match rankrun_front::replay(&path, false) {
-            Ok(replayed) => replayed,
-            Err(JournalError::Read { .. } | JournalError::NoEnd { .. }) => return,
-            // The last line was cut when the front was killed, or its disk was full.
-            Err(JournalError::Line { .. }) if ended.signal.is_some() => return,
-            Err(error) => panic!("{error:?}; {}", self.complaint()),
-        };
-        let printed = ended.stderr_text();
-        let headline = replayed.text.lines().next().unwrap_or_default();
-        let is_same = !printed.contains(headline) || printed.contains(&replayed.text);
-        let complaint = || format!("{:?}\nnow: {}\nthen: {}", replayed.warnings, replayed.text, self.complaint());
-        assert!(is_same && replayed.warnings.is_empty(), "the journal comes to another end: {}", complaint());
     }
 
     /// What names of shared memory made by this job contain.
@@ -537,15 +522,6 @@ impl Running {
         let mut ids: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         ids.extend(fs::read_to_string(self.directory.join("job")).ok());
         ids
-    }
-
-    /// The job's id, as the first line of its journal has it.
-    fn journal_job(&self) -> Option<String> {
-        let mut line = String::new();
-        let journal = File::open(self.directory.join("journal")).ok()?;
-        BufReader::new(journal.take(1 << 20)).read_line(&mut line).ok()?;
-        let (_, rest) = line.split_once("\"job\":\"")?;
-        Some(rest.split_once('"')?.0.to_owned())
     }
 
     /// The nth word after `key` in the reaper's record.

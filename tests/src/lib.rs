@@ -12,6 +12,7 @@ pub mod hangs;
 mod helper;
 pub mod hosts;
 mod job;
+mod journal;
 pub mod leftovers;
 pub mod lines;
 pub mod looks;

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::dist::manifests;
 use crate::docs::links;
-use crate::{process, workspace};
+use crate::{circles, process, workspace};
 
 /// The longest a source file may be, without its tests.
 const MAX_LINES: usize = 600;
@@ -54,6 +54,7 @@ pub(crate) fn lint() -> Result<()> {
     for file in files_with(&workspace::root(), &["rs", "py", "md", "c", "h"]) {
         check_words(&file, &mut faults)?;
     }
+    circles::check(&workspace::root(), &mut faults)?;
     check_core(&mut faults)?;
     manifests::check(&mut faults)?;
     links::check(&mut faults)?;
@@ -73,7 +74,7 @@ fn cargo() -> Command {
     command
 }
 
-fn rust_files(directory: &Path) -> Vec<PathBuf> {
+pub(crate) fn rust_files(directory: &Path) -> Vec<PathBuf> {
     files_with(directory, &["rs"])
 }
 

@@ -14,6 +14,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this program talks to the person who started it")]
 
 mod bench;
+mod circles;
 mod dist;
 mod docs;
 mod environments;

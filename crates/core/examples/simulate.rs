@@ -5,7 +5,8 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use rankrun_core::job::simulation::{Setup, simulate, wild};
+use rankrun_core::job::simulation::wild::wild;
+use rankrun_core::job::simulation::{Setup, simulate};
 
 /// Violations that are printed.
 const PRINTED: usize = 20;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::event::{JobEvent, JobFacts};
+use crate::event::{JobEvent, JobFacts, NodeState};
 use crate::exit::ExitCode;
 use crate::gang::{self, Gang, Moment, Outside, Rules};
 use crate::ids::{NodeId, Rank, Stream};
@@ -15,7 +15,7 @@ use crate::job::parts::joining::Joining;
 use crate::job::parts::lines::LastLines;
 use crate::job::parts::looks::Looks;
 use crate::job::parts::muster::Muster;
-use crate::job::parts::node::{Node, NodeState};
+use crate::job::parts::node::Node;
 use crate::job::parts::nodes::Nodes;
 use crate::job::parts::roll::Roll;
 use crate::job::parts::states::States;

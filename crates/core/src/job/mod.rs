@@ -40,7 +40,7 @@ pub use parts::about::{About, Containment, Summary};
 pub use parts::attempts::Stamp;
 pub use parts::lines::LastLines;
 pub use parts::muster::BEAT;
-pub use parts::node::{Lost, Node, NodeState};
+pub use parts::node::{Lost, Node};
 pub use parts::nodes::Nodes;
 pub use parts::route::Route;
 pub use parts::successors::Next;

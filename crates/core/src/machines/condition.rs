@@ -93,7 +93,7 @@ impl Condition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::StopPolicy;
+    use crate::spec::job::StopPolicy;
     use crate::worker::{Event, Stop};
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::StopPolicy;
+use crate::spec::job::StopPolicy;
 use crate::worker::{Stop, StopWhy};
 
 pub const SIGHUP: i32 = 1;
@@ -277,8 +277,8 @@ mod tests {
         grace_outside: Duration::from_secs(25),
         grace_saving: Duration::from_secs(30),
         linger: Duration::from_secs(2),
-        scope: crate::job::StopScope::Leader,
-        descendants: crate::job::Descendants::End,
+        scope: crate::spec::job::StopScope::Leader,
+        descendants: crate::spec::job::Descendants::End,
     };
 
     /// Lives through a stop. `work` is what a look at this time finds. Returns when SIGTERM and SIGKILL were sent.

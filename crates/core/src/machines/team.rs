@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::condition::Condition;
 use crate::grace::{Progress, SIGKILL, SIGTERM, StopRecord};
 use crate::ids::{Attempt, GroupId, Pid, Rank, Slot, SpeakerId, WorkerId};
-use crate::job::{StopPolicy, StopScope};
+use crate::spec::job::{StopPolicy, StopScope};
 use crate::status::WorkerStatus;
 use crate::testimony::{Graces, StuckIn, Usage};
 use crate::timers::Timers;

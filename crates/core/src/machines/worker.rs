@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grace::{Due, Grace, Progress, SIGTERM};
 use crate::ids::Pid;
-use crate::job::{Descendants, StopPolicy, StopScope};
+use crate::spec::job::{Descendants, StopPolicy, StopScope};
 use crate::status::WorkerStatus;
 
 /// The time from the SIGKILL of a leader to that of the rest: processes that end on EOF (Python's resource tracker) can

@@ -12,12 +12,12 @@ use crate::attempts::Attempts;
 use crate::core_dump::CoreDump;
 use crate::gang::{Effect, Event, Gang, Moment, Rules};
 use crate::ids::{JobId, NodeId, Rank};
-use crate::job::{JobSpec, NodeState};
 use crate::node_clock::Reading;
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
 use crate::report::{AttemptReport, Left};
 use crate::restart;
+use crate::spec::job::JobSpec;
 use crate::spec::restart::RestartSpec;
 use crate::stacks::fold::Table;
 use crate::standing::Standing;
@@ -86,6 +86,25 @@ pub enum JobEvent {
     Gap { events: u64 },
     /// The last event: the results after the gang's end.
     End(Box<End>),
+}
+
+/// The states of a node as people read them, and as the journal has them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeState {
+    Asked,
+    Reached,
+    Ready,
+    Running,
+    Suspect,
+    Lost,
+    /// Lost, and nothing of the job is left there: its guard, its relay or a second connection has said so.
+    Proved,
+    /// Lost, and processes are left there.
+    Left,
+    /// Lost, and its ranks have ended by themselves by now.
+    Fenced,
+    Dismissed,
 }
 
 /// The data about a job that its report needs.

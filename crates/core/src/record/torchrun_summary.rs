@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 use crate::calendar::civil_from_days;
 use crate::evidence::{Fact, Source};
-use crate::job::JobSpec;
 use crate::report::{RankReport, Report};
+use crate::spec::job::JobSpec;
 use crate::status::{WorkerStatus, signal_name};
 use crate::verdict::Fate;
 

@@ -13,9 +13,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::ids::{AppIndex, LocalRank, NodeRank, Rank};
-use crate::job::{App, Buffer, EnvEdit, JobSpec, MpiMode};
 use crate::outer::{is_outer_identity, matches};
 use crate::rendezvous::{Rendezvous, jax_device};
+use crate::spec::job::{App, Buffer, EnvEdit, JobSpec, MpiMode};
 
 /// What the agent of a node knows about the node when it starts ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -448,8 +448,8 @@ fn mask_of<'a>(base_env: &'a [(OsString, OsString)], edits: &'a [EnvEdit], varia
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{MpiMode, TtyGrant};
     use crate::rankmap::RankMap;
+    use crate::spec::job::{MpiMode, TtyGrant};
     use crate::template::Template;
 
     fn spec(size: u32, base: &[(&str, &str)], edits: Vec<EnvEdit>) -> JobSpec {

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 
-use crate::job::{EnvEdit, JobSpec};
+use crate::spec::job::{EnvEdit, JobSpec};
 
 /// What excludes an interface from Open MPI's TCP: Open MPI refuses it beside the variable that includes one.
 const EXCLUDES: &str = "OMPI_MCA_btl_tcp_if_exclude";

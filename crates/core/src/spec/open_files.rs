@@ -1,6 +1,6 @@
 //! How many files the processes of a job hold open, in addition to those that they were started with.
 
-use crate::job::{IoPolicy, MpiMode, StdinTarget, StdioKind};
+use crate::spec::job::{IoPolicy, MpiMode, StdinTarget, StdioKind};
 
 /// What the agent opens for itself: poll set, signals, stream, lease, the job's directory, cgroup and shared memory, a spool.
 const OF_THE_AGENT: u64 = 32;

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::env::{GPU_MASKS, is_edited};
 use crate::ids::Rank;
-use crate::job::{App, EnvEdit, JobSpec, TorchStore};
 use crate::outer::matches;
 use crate::rankmap::Place;
+use crate::spec::job::{App, EnvEdit, JobSpec, TorchStore};
 
 /// Variables that tell torch where the store is, and who serves it. A user who sets one of them means another store.
 const STORE_VARIABLES: [&str; 3] = ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"];

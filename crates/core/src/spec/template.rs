@@ -9,8 +9,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Rank;
-use crate::job::JobSpec;
 use crate::rankmap::Place;
+use crate::spec::job::JobSpec;
 
 /// What a field stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

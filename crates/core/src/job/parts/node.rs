@@ -4,9 +4,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::contact::Contact;
+use crate::event::NodeState;
 use crate::fence::{Fate, Loss};
 use crate::ids::{NodeId, NodeRank, Rank};
 use crate::job::parts::about::{About, Summary};
@@ -51,25 +50,6 @@ enum Part {
     Drained(Summary),
     /// The attempt was stopped before the node was told to start.
     Skipped,
-}
-
-/// The states of a node as people read them, and as the journal has them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum NodeState {
-    Asked,
-    Reached,
-    Ready,
-    Running,
-    Suspect,
-    Lost,
-    /// Lost, and nothing of the job is left there: its guard, its relay or a second connection has said so.
-    Proved,
-    /// Lost, and processes are left there.
-    Left,
-    /// Lost, and its ranks have ended by themselves by now.
-    Fenced,
-    Dismissed,
 }
 
 /// A node.

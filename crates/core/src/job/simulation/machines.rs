@@ -87,7 +87,7 @@ impl World {
 
     pub(super) fn ask(&mut self, node: NodeId) -> Result<(), Violation> {
         let timeout = self.patience;
-        self.from_node(node, NodeEvent::Asking { until: self.now + timeout.min(Duration::from_secs(5)) })?;
+        self.of_node(node, NodeEvent::Asking { until: self.now + timeout.min(Duration::from_secs(5)) })?;
         if self.is_reachable(node) && self.machines[node.index()].has_agent {
             let link = self.machines[node.index()].link;
             self.after(300, Action::ArriveFrom(node, u64::MAX, NodeEvent::Confirmed));
@@ -103,12 +103,12 @@ impl World {
             (0, NodeEvent::Reached { .. }) => {
                 let is_wanted = self.job.nodes().get(node).is_some_and(|node| node.is_alive() && !node.is_connected());
                 if is_wanted {
-                    self.from_node(node, event)?;
+                    self.of_node(node, event)?;
                     self.connect(node);
                 }
                 return Ok(());
             }
-            (0 | u64::MAX, _) => return self.from_node(node, event),
+            (0 | u64::MAX, _) => return self.of_node(node, event),
             _ if machine.link != link || !machine.is_front_end_open => return Ok(()),
             _ => {}
         }
@@ -118,9 +118,9 @@ impl World {
             return Ok(());
         }
         if self.machines[node.index()].way != Way::Here {
-            self.from_node(node, NodeEvent::Heard)?;
+            self.of_node(node, NodeEvent::Heard)?;
         }
-        self.from_node(node, event)
+        self.of_node(node, event)
     }
 
     pub(super) fn agent_starts(
@@ -294,16 +294,16 @@ impl World {
         let is_empty = !machine.leaves;
         match machine.way {
             Way::Here => Ok(()),
-            Way::Ssh if machine.is_asked_second => self.from_node(node, NodeEvent::SecondAnswered { is_empty }),
+            Way::Ssh if machine.is_asked_second => self.of_node(node, NodeEvent::SecondAnswered { is_empty }),
             // What holds it was lost with the connection, or says so itself.
             Way::Ssh if self.dice.chance(50) => {
                 let code = if is_empty { ExitCode::SUCCESS } else { ExitCode::LEFT_BEHIND };
-                self.from_node(node, NodeEvent::SshEnded { code: i32::from(code.0) })
+                self.of_node(node, NodeEvent::SshEnded { code: i32::from(code.0) })
             }
-            Way::Ssh => self.from_node(node, NodeEvent::SshEnded { code: 255 }),
+            Way::Ssh => self.of_node(node, NodeEvent::SshEnded { code: 255 }),
             Way::Joins => {
                 let code = if is_empty { 0 } else { ExitCode::LEFT_BEHIND.0 };
-                self.from_node(node, NodeEvent::GuardEnded { code, memory: None })
+                self.of_node(node, NodeEvent::GuardEnded { code, memory: None })
             }
         }
     }

@@ -5,7 +5,7 @@
 
 mod faults;
 mod machines;
-mod wild;
+pub mod wild;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -23,8 +23,6 @@ use crate::spec::job::{App, Backoff, Budget, IoPolicy, JobSpec, RestartScope, Re
 use crate::status::WorkerStatus;
 use crate::verdict::verdict;
 use crate::worker::Outcome;
-
-pub use wild::wild;
 
 /// No job of a simulation lasts longer.
 const LONGEST: Duration = Duration::from_secs(4 * 3600);
@@ -424,7 +422,7 @@ impl World {
         self.perform(effects)
     }
 
-    fn from_node(&mut self, node: NodeId, event: NodeEvent) -> Result<(), Violation> {
+    fn of_node(&mut self, node: NodeId, event: NodeEvent) -> Result<(), Violation> {
         self.take(Event::Node { node, event })
     }
 
@@ -446,7 +444,7 @@ impl World {
                 Effect::Call(node) => self.call(node),
                 Effect::LookAtCall(node) => {
                     let seen = NodeEvent::CallSeen { unsent: 0, has_logged_in: false, noise: None };
-                    self.from_node(node, seen)?;
+                    self.of_node(node, seen)?;
                 }
                 Effect::Ask(node) => self.ask(node)?,
                 Effect::AskSecond(node) => {
@@ -483,7 +481,7 @@ impl World {
                 if machine.link != link || !std::mem::take(&mut machine.is_front_end_open) {
                     return Ok(());
                 }
-                self.from_node(node, NodeEvent::Broke { is_end: true, why: "its connection was closed".to_owned() })
+                self.of_node(node, NodeEvent::Broke { is_end: true, why: "its connection was closed".to_owned() })
             }
             Action::AgentSeesEnd(node, link) => {
                 let machine = &mut self.machines[node.index()];
@@ -538,7 +536,7 @@ impl World {
             Action::Joins(node) => {
                 if self.job.nodes().get(node).is_some_and(|node| node.is_awaited()) {
                     let host = Some(format!("n{node}"));
-                    self.from_node(node, NodeEvent::Reached { host, client: None, server: None, noise: None })?;
+                    self.of_node(node, NodeEvent::Reached { host, client: None, server: None, noise: None })?;
                     self.connect(node);
                 }
                 Ok(())

@@ -214,7 +214,7 @@ mod tests {
     use crate::gang::{Event, Rules};
     use crate::grace::{SIGTERM, StopRecord};
     use crate::ids::Pid;
-    use crate::job::StopPolicy;
+    use crate::spec::job::StopPolicy;
     use crate::status::WorkerStatus;
     use crate::testimony::{Exception, StuckIn, Testimony};
     use crate::verdict::{Fate, Verdict, verdict};
@@ -423,8 +423,8 @@ mod tests {
             grace_outside: ms(25_000),
             grace_saving: ms(30_000),
             linger: ms(2_000),
-            scope: crate::job::StopScope::Leader,
-            descendants: crate::job::Descendants::End,
+            scope: crate::spec::job::StopScope::Leader,
+            descendants: crate::spec::job::Descendants::End,
         };
         for (case, begin, class, code) in stops {
             for terminal in [None, Some(Rank(0))] {

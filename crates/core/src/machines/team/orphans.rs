@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Activity, Effect, Idleness, Target, Team, Timer};
 use crate::grace::SIGTERM;
-use crate::job::Descendants;
+use crate::spec::job::Descendants;
 use crate::timers::Timers;
 use crate::worker::{self, State, Stop, StopWhy, Worker};
 
