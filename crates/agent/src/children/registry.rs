@@ -568,7 +568,7 @@ impl Children {
         }
         if let (Boundary::Cgroup(cgroup), Some(leaf)) = (&self.boundary, &self.members[slot.index()].leaf) {
             // What cannot be moved stays where it is, and keeps the directory.
-            let _ = cgroup.release_leaf(leaf);
+            cgroup.release_leaf(leaf);
         }
         self.free_leaf(slot, false);
         others.len() as u32

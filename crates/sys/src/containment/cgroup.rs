@@ -2,6 +2,7 @@
 //!
 //! The hierarchy is found through `/proc/self/mountinfo`: it need not be at /sys/fs/cgroup.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,6 +10,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
+
+use crate::proc;
+use crate::process::ProcessRef;
 
 /// Why jobs cannot have cgroups here.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +73,8 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
+/// How often the members of a leaf are read while they are moved: what is forked meanwhile is in a later list.
+const RELEASE_ROUNDS: usize = 16;
 /// Cgroups of like names: each may hold a process that cannot be killed at once.
 const LIKE_IT: usize = 8;
 
@@ -183,12 +189,27 @@ impl JobCgroup {
         self.directory.as_fd()
     }
 
-    /// Moves what is left in a leaf up into our own cgroup, so that it can live on when the leaf is removed.
-    pub fn release_leaf(&self, name: &str) -> io::Result<()> {
-        for pid in self.members(name) {
-            write(self.directory.as_fd(), "../cgroup.procs", pid.to_string().as_bytes())?;
+    /// Moves what is left in a leaf up into our own cgroup, so that it can live on when the leaf is removed. What cannot be moved stays.
+    pub fn release_leaf(&self, name: &str) {
+        let mut seen = HashSet::new();
+        for _ in 0..RELEASE_ROUNDS {
+            let fresh: Vec<i32> = self.members(name).into_iter().filter(|pid| seen.insert(*pid)).collect();
+            if fresh.is_empty() {
+                break;
+            }
+            for process in fresh.into_iter().filter_map(ProcessRef::open) {
+                // Another process may have got the pid since the list was read. The kernel moves by pid only, so that is checked last.
+                if self.is_in_leaf(process.pid(), name) && process.exists() {
+                    // It has ended meanwhile, or is one that cannot be moved.
+                    let _ = write(self.directory.as_fd(), "../cgroup.procs", process.pid().to_string().as_bytes());
+                }
+            }
         }
-        Ok(())
+    }
+
+    fn is_in_leaf(&self, pid: i32, name: &str) -> bool {
+        let job = self.path.file_name().unwrap_or_default().to_string_lossy();
+        proc::cgroup_leaf(pid, &job).as_deref() == Some(name)
     }
 }
 
@@ -327,6 +348,20 @@ mod tests {
         cgroup.remove_leaves_like("looker");
         assert!(!cgroup.path().join("looker").exists() && !cgroup.path().join("looker.1").exists());
         std::fs::remove_dir(cgroup.path()).expect("it is empty");
+    }
+
+    #[test]
+    fn a_process_that_is_not_in_the_leaf_is_not_released_from_it() {
+        let top = tempfile::tempdir().expect("a directory");
+        let path = top.path().join("rankrun-test");
+        std::fs::create_dir_all(path.join("w0")).expect("it is ours");
+        let directory = open_directory(rustix::fs::CWD, &path).expect("it is there");
+        // As if another process had got a pid of the list.
+        std::fs::write(path.join("w0/cgroup.procs"), std::process::id().to_string()).expect("it is ours");
+        let procs = top.path().join("cgroup.procs");
+        std::fs::write(&procs, "").expect("it is ours");
+        JobCgroup { path, directory }.release_leaf("w0");
+        assert_eq!(std::fs::read_to_string(procs).expect("it is there"), "");
     }
 
     #[test]
