@@ -9,6 +9,7 @@ mod looks;
 mod others;
 mod reader;
 mod registry;
+mod role;
 
 pub(crate) use boundary::Boundary;
 pub(crate) use interpreters::{Interpreters, Subject};
@@ -16,4 +17,5 @@ pub(crate) use libraries::Libraries;
 use lockable::Lockable;
 pub(crate) use reader::{Reader, Readers, content, waits};
 pub use reader::{WORD as READER, serve as serve_reader};
-pub(crate) use registry::{Children, Ended, Helper, TAG};
+pub(crate) use registry::{Children, TAG};
+pub(crate) use role::{Ended, Helper};

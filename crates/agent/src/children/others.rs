@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rankrun_core::WorkerStatus;
 use rankrun_core::report::LeftProcess;
@@ -14,11 +14,12 @@ use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Look};
 
 use super::looks::{activity, left_processes};
-use super::registry::{Children, Ended, Helper, Role, status_of};
+use super::registry::Children;
+use super::role::{Ended, Helper, Role, status_of};
 
 /// How long a process that runs no code any more may take to its end. The kernel needs microseconds, on a busy machine
-/// some milliseconds.
-const ENDING_BOUND: Duration = Duration::from_millis(500);
+/// some milliseconds. The loop waits for a helper no longer than this in all, however many ranks end meanwhile.
+pub(super) const ENDING_BOUND: Duration = Duration::from_millis(500);
 
 impl Children {
     pub(super) fn note_given_up(&mut self, ids: &[ProcessId]) -> Vec<LeftProcess> {
@@ -46,26 +47,30 @@ impl Children {
 
     pub(crate) fn add_helper(&mut self, helper: Helper, pid: i32) {
         self.roles.insert(pid, Role::Helper(helper));
+        self.end_wait = ENDING_BOUND;
     }
 
-    /// Ends the processes of rankrun's own of one kind, and removes their cgroup, if they have one: the next one has its own.
+    /// Kills the processes of rankrun's own of one kind, and does not wait for their end. Their cgroups are removed, if they have any and
+    /// nothing is in them: the next one has its own.
     pub(crate) fn end_helpers(&mut self, helper: Helper) {
         for pid in self.of_kind(helper) {
             // It is not reaped, so that the pid is its own. If it has ended, there is nobody to signal.
             let _ = Child::unreaped(pid).signal(signal::SIGKILL);
-            if let Some(process) = ProcessRef::open(pid) {
-                process.wait(ENDING_BOUND);
-            }
             self.roles.remove(&pid);
             if let Look::Found(child) = wait::peek_at(pid)
                 && status_of(child.change).is_some()
             {
                 wait::reap(pid);
-            } else if helper == Helper::Looker {
-                // It waits for a file system, as a reader may.
-                self.readers.add(pid);
+                continue;
             }
-            // Another one that does not die is a process that is left, from now on.
+            match helper {
+                // It may wait for a file system, as a reader may.
+                Helper::Looker => self.readers.add(pid),
+                // If it does not die, it is a process that is left.
+                Helper::PmixHost => {
+                    self.roles.insert(pid, Role::Killed(Instant::now()));
+                }
+            }
         }
         if let Some((cgroup, leaf)) = self.boundary.cgroup().zip(helper.leaf()) {
             cgroup.remove_leaves_like(leaf);
@@ -78,14 +83,18 @@ impl Children {
     }
 
     /// How a process of rankrun's own has ended that is not reaped yet. `under_way`: one that is just being started.
-    pub(crate) fn ended_helper(&self, helper: Helper, under_way: Option<Child>) -> Option<WorkerStatus> {
+    pub(crate) fn ended_helper(&mut self, helper: Helper, under_way: Option<Child>) -> Option<WorkerStatus> {
         let known = self.of_kind(helper).into_iter();
         known.chain(under_way.map(Child::pid)).find_map(|pid| {
             // It closes its descriptors before it can be waited for, and whoever sees that may be quicker.
             if proc::is_ending(pid)
                 && let Some(process) = ProcessRef::open(pid)
             {
-                process.wait(ENDING_BOUND);
+                self.wait_for_end(|bound| {
+                    let begun = Instant::now();
+                    process.wait(bound);
+                    begun.elapsed()
+                });
             }
             match wait::peek_at(pid) {
                 Look::Found(child) => status_of(child.change),
@@ -94,35 +103,39 @@ impl Children {
         })
     }
 
+    /// Waits for the end of a helper by `wait`, which gets a limit and returns how long it took. The time left for that is kept.
+    pub(super) fn wait_for_end(&mut self, wait: impl FnOnce(Duration) -> Duration) {
+        if !self.end_wait.is_zero() {
+            self.end_wait = self.end_wait.saturating_sub(wait(self.end_wait));
+        }
+    }
+
     /// Which process of rankrun's own this is, if it is one.
     pub(crate) fn helper(&self, pid: i32) -> Option<Helper> {
         match self.roles.get(&pid) {
             Some(&Role::Helper(helper)) => Some(helper),
-            Some(Role::Leader(_)) | None => None,
+            Some(Role::Leader(_) | Role::Killed(_)) | None => None,
         }
     }
 
     /// The processes of the job when every worker is gone: all descendants of this process except helpers and processes
-    /// that were given up.
+    /// that were given up. Few are left then: the cost of the look does not grow with the machine.
     fn orphans(&mut self) -> Vec<ProcessId> {
-        let (own, helpers) = (self.own, self.helpers());
-        self.read_table();
-        let table = self.table();
-        let mut excluded: HashSet<i32> = helpers.iter().copied().collect();
-        for helper in helpers {
-            excluded.extend(table.below(helper).iter().map(|process| process.pid));
-        }
-        let below: Vec<ProcessId> = table
-            .below(own)
-            .into_iter()
-            .filter(|process| process.state != 'Z' && !excluded.contains(&process.pid))
-            .map(Process::id)
-            .collect();
-        below.into_iter().filter(|id| !self.given_up.contains_key(id)).collect()
+        let (helpers, begun) = (self.helpers(), Instant::now());
+        let below = proc::own_descendants(|pid| helpers.contains(&pid));
+        self.cost = begun.elapsed();
+        let living = below.iter().filter(|process| process.state != 'Z').map(Process::id);
+        living.filter(|id| !self.given_up.contains_key(id)).collect()
     }
 
+    /// The processes of rankrun's own, without one that has not died of its kill.
     fn helpers(&self) -> Vec<i32> {
-        let helpers = self.roles.iter().filter(|(_, role)| matches!(role, Role::Helper(_))).map(|(pid, _)| *pid);
+        let is_helper = |role: &Role| match role {
+            Role::Leader(_) => false,
+            Role::Helper(_) => true,
+            Role::Killed(at) => at.elapsed() < ENDING_BOUND,
+        };
+        let helpers = self.roles.iter().filter(|(_, role)| is_helper(role)).map(|(pid, _)| *pid);
         helpers.chain(self.readers.pids()).collect()
     }
 
@@ -152,8 +165,8 @@ impl Children {
         let given_up: HashSet<i32> = self.given_up.keys().map(|id| id.pid).collect();
         // A list that cannot be read proves nothing.
         let Ok(children) = proc::try_own_children() else { return true };
-        let is_own = |pid: i32| self.helper(pid).is_some() || self.readers.has(pid);
-        children.into_iter().any(|pid| !is_own(pid) && !given_up.contains(&pid))
+        let helpers = self.helpers();
+        children.into_iter().any(|pid| !helpers.contains(&pid) && !given_up.contains(&pid))
     }
 
     /// Sends signals to all orphans.

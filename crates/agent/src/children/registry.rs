@@ -16,9 +16,11 @@ use rankrun_core::{JobId, Pid, Slot, WorkerStatus};
 use rankrun_sys::proc::{self, Process, Snapshot};
 use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_sys::signal;
-use rankrun_sys::wait::{self, Change, Look};
+use rankrun_sys::wait::{self, Look};
 
 use super::looks::{Account, activity};
+use super::others::ENDING_BOUND;
+use super::role::{Ended, Role, status_of};
 use super::{Boundary, Lockable, Readers};
 
 /// The variable that carries a worker's tag.
@@ -27,43 +29,6 @@ pub(crate) const TAG: &str = "RANKRUN_WORKER";
 const DUTY: u32 = 4;
 /// Walks in a row for a set of processes that must not grow while they are stopped.
 const STOP_ROUNDS: usize = 16;
-
-/// The role of a child of this process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Role {
-    Leader(Slot),
-    /// A process of rankrun's own: never signalled with the job, and no obstacle to the proof that nothing of the job is left.
-    Helper(Helper),
-}
-
-/// The processes of rankrun's own that an agent has besides its workers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Helper {
-    PmixHost,
-    Looker,
-}
-
-impl Helper {
-    /// The cgroup of its own where the job has cgroups. A looker has none, as a reader has none: it may wait for the file system of a
-    /// rank's program, and the job's cgroup is to be empty all the same.
-    pub(super) fn leaf(self) -> Option<&'static str> {
-        match self {
-            Helper::PmixHost => Some("pmix"),
-            Helper::Looker => None,
-        }
-    }
-}
-
-/// The end of a child.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ended {
-    /// It is not reaped yet.
-    Leader(Slot, Child, WorkerStatus),
-    /// An orphan of a worker. It has been reaped.
-    Orphan,
-    /// A process of rankrun's own. It has been reaped.
-    Helper(Helper, WorkerStatus),
-}
 
 /// One worker, as its processes are known.
 #[derive(Debug, Default)]
@@ -110,9 +75,11 @@ pub(crate) struct Children {
     table_until: Option<Instant>,
     turn_has_table: bool,
     /// What the last walk cost.
-    cost: Duration,
+    pub(super) cost: Duration,
     /// Processes that could not be killed: they are not waited for again.
     pub(super) given_up: HashMap<ProcessId, LeftProcess>,
+    /// How long the ends of helpers may still be waited for.
+    pub(super) end_wait: Duration,
 }
 
 impl Children {
@@ -138,6 +105,7 @@ impl Children {
             turn_has_table: false,
             cost: Duration::ZERO,
             given_up: HashMap::new(),
+            end_wait: ENDING_BOUND,
         }
     }
 
@@ -241,7 +209,7 @@ impl Children {
     pub(crate) fn slot_of_leader(&self, pid: i32) -> Option<Slot> {
         match self.roles.get(&pid) {
             Some(Role::Leader(slot)) => Some(*slot),
-            Some(Role::Helper(_)) | None => None,
+            Some(Role::Helper(_) | Role::Killed(_)) | None => None,
         }
     }
 
@@ -262,6 +230,9 @@ impl Children {
                 self.roles.remove(&child.pid());
                 wait::reap(child.pid());
                 return Some(Ended::Helper(helper, status));
+            }
+            Some(Role::Killed(_)) => {
+                self.roles.remove(&child.pid());
             }
             None if under_way == Some(child) => return None,
             None if self.readers.ended(child.pid()) => {}
@@ -584,20 +555,12 @@ impl Children {
     }
 }
 
-/// The status of a child that has ended.
-pub(super) fn status_of(change: Change) -> Option<WorkerStatus> {
-    match change {
-        Change::Exited { code } => Some(WorkerStatus::Exited { code }),
-        Change::Signaled { signal, core_dumped } => Some(WorkerStatus::Signaled { signal, core_dumped }),
-        Change::Stopped { .. } | Change::Continued => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::children::Helper;
 
     fn registry() -> Children {
         let boundary = Boundary::Subreaper { why: "a test".to_owned() };
@@ -640,6 +603,72 @@ mod tests {
         helper.kill().expect("it can be killed");
         // The registry has reaped the first. Who reaps the second does not matter here.
         let _ = (orphan.wait(), helper.wait());
+    }
+
+    #[test]
+    fn a_helper_that_is_killed_is_not_waited_for_and_its_end_is_no_news() {
+        if !is_alone("a_helper_that_is_killed_is_not_waited_for_and_its_end_is_no_news") {
+            return;
+        }
+        let mut children = registry();
+        for (kind, is_job) in [(Helper::PmixHost, true), (Helper::Looker, false)] {
+            let mut helper = Command::new("sleep").arg("60").spawn().expect("sleep starts");
+            let pid = helper.id() as i32;
+            children.add_helper(kind, pid);
+            children.end_helpers(kind);
+            // No wait is needed for that: if it has not been reaped, it is known as one that ends.
+            assert_eq!(children.helper(pid), None);
+            while let Some((child, status)) = Children::peek_end() {
+                assert_eq!(children.handle_end(child, status, None), Some(Ended::Orphan));
+            }
+            while children.orphans_left(false).is_some() || ProcessRef::open(pid).is_some() {
+                std::thread::yield_now();
+            }
+            assert!(children.roles.is_empty(), "{:?}", children.roles);
+            // The registry has reaped it.
+            let _ = helper.wait();
+            // One that does not die of its kill.
+            let mut helper = Command::new("sleep").arg("60").spawn().expect("sleep starts");
+            let pid = helper.id() as i32;
+            match kind {
+                Helper::PmixHost => {
+                    children.roles.insert(pid, Role::Killed(Instant::now()));
+                }
+                Helper::Looker => children.readers.add(pid),
+            }
+            assert_eq!(children.orphans_left(false), None, "{kind:?}");
+            if is_job {
+                let long_ago = Instant::now().checked_sub(Duration::from_secs(1)).expect("the machine runs");
+                children.roles.insert(pid, Role::Killed(long_ago));
+                assert!(children.orphans_left(false).is_some(), "it is a process that is left");
+            }
+            helper.kill().expect("it can be killed");
+            helper.wait().expect("it ends");
+            children.roles.clear();
+            children.readers = Readers::default();
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_helper_is_waited_for_once_however_many_ask() {
+        let mut children = registry();
+        // It runs, and so it is never waited for.
+        children.add_helper(Helper::PmixHost, std::process::id() as i32);
+        assert_eq!(children.ended_helper(Helper::PmixHost, None), None);
+        let whole = children.end_wait;
+        assert!(whole > Duration::ZERO);
+        let wait = |children: &mut Children, waited: Duration| {
+            children.wait_for_end(|bound| {
+                assert!(bound >= waited);
+                waited
+            });
+            children.end_wait
+        };
+        assert_eq!(wait(&mut children, whole / 4), whole / 4 * 3);
+        assert_eq!(wait(&mut children, whole / 4 * 3), Duration::ZERO);
+        children.wait_for_end(|_| panic!("the time is over"));
+        children.add_helper(Helper::PmixHost, std::process::id() as i32);
+        assert_eq!(children.end_wait, whole, "another one has its own");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Reads /proc. Used to find processes to signal, never to prove that none is left (K-4).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -253,6 +253,28 @@ pub fn try_own_children() -> io::Result<Vec<i32>> {
         }
     }
     Ok(children)
+}
+
+/// The processes below this one, parents before children, without those that are `left_out` and what is below them. Zombies are
+/// included. It costs as much as there are threads of these processes, whatever else runs on the machine; where the kernel has no lists of
+/// children, it is a walk of the whole table.
+pub fn own_descendants(left_out: impl Fn(i32) -> bool) -> Vec<Process> {
+    let me = std::process::id();
+    // A child that is missing is seen by the next look: the lists change while they are read, and so does the table.
+    let Ok(own) = try_own_children() else { return Vec::new() };
+    let table = (!std::path::Path::new(&format!("/proc/self/task/{me}/children")).exists()).then(Snapshot::take);
+    let (mut found, mut seen, mut queue) = (Vec::new(), HashSet::new(), VecDeque::from(own));
+    while let Some(pid) = queue.pop_front() {
+        if left_out(pid) || !seen.insert(pid) {
+            continue;
+        }
+        match &table {
+            Some(table) => queue.extend(table.children.get(&pid).into_iter().flatten()),
+            None => queue.extend(children_of(pid)),
+        }
+        found.extend(process(pid));
+    }
+    found
 }
 
 /// The children of any process, where the kernel has a list of them.
@@ -571,6 +593,32 @@ mod tests {
         let waiting = parse_status(waiting).expect("whole");
         assert_eq!((waiting.pid, waiting.parent, waiting.group, waiting.session, waiting.state), (7, 3, 6, 5, 'D'));
         assert_eq!((waiting.name.as_str(), waiting.started), ("a b", 0));
+    }
+
+    #[test]
+    fn what_is_left_out_of_the_descendants_leaves_out_what_is_below_it() {
+        let mut shell =
+            Command::new("sh").args(["-c", "sleep 600 & echo; wait"]).stdout(Stdio::piped()).spawn().expect("sh");
+        let mut line = [0];
+        shell.stdout.as_mut().expect("a pipe").read_exact(&mut line).expect("it has started the other one");
+        let pid = shell.id() as i32;
+        let below = |left_out: i32| {
+            let found = own_descendants(|pid| pid == left_out);
+            let ours = found.into_iter().filter(|process| process.pid == pid || process.parent == pid);
+            ours.map(|process| (process.pid == pid, process.name)).collect::<Vec<_>>()
+        };
+        let names = [(true, "sh".to_owned()), (false, "sleep".to_owned())];
+        let until = monotonic() + Duration::from_secs(60);
+        // Until its exec it has the name of the shell.
+        while below(0) != names {
+            assert!(monotonic() < until, "{:?}", below(0));
+        }
+        assert_eq!(below(pid), []);
+        for process in own_descendants(|_| false).into_iter().filter(|process| process.parent == pid) {
+            let held = crate::process::ProcessRef::of(process.id()).expect("it lives");
+            held.signal(libc::SIGKILL).expect("it can be killed");
+        }
+        shell.wait().expect("it ends");
     }
 
     #[test]

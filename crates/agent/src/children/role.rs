@@ -1,0 +1,55 @@
+//! What the children of this process are to it, and how they end.
+
+use std::time::Instant;
+
+use rankrun_core::{Slot, WorkerStatus};
+use rankrun_sys::process::Child;
+use rankrun_sys::wait::Change;
+
+/// The role of a child of this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    Leader(Slot),
+    /// A process of rankrun's own: never signalled with the job, and no obstacle to the proof that nothing of the job is left.
+    Helper(Helper),
+    /// A helper that was killed at this time, and is not reaped yet.
+    Killed(Instant),
+}
+
+/// The processes of rankrun's own that an agent has besides its workers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Helper {
+    PmixHost,
+    Looker,
+}
+
+impl Helper {
+    /// The cgroup of its own where the job has cgroups. A looker has none, as a reader has none: it may wait for the file system of a
+    /// rank's program, and the job's cgroup is to be empty all the same.
+    pub(super) fn leaf(self) -> Option<&'static str> {
+        match self {
+            Helper::PmixHost => Some("pmix"),
+            Helper::Looker => None,
+        }
+    }
+}
+
+/// The end of a child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// It is not reaped yet.
+    Leader(Slot, Child, WorkerStatus),
+    /// An orphan of a worker. It has been reaped.
+    Orphan,
+    /// A process of rankrun's own. It has been reaped.
+    Helper(Helper, WorkerStatus),
+}
+
+/// The status of a child that has ended.
+pub(super) fn status_of(change: Change) -> Option<WorkerStatus> {
+    match change {
+        Change::Exited { code } => Some(WorkerStatus::Exited { code }),
+        Change::Signaled { signal, core_dumped } => Some(WorkerStatus::Signaled { signal, core_dumped }),
+        Change::Stopped { .. } | Change::Continued => None,
+    }
+}
