@@ -73,6 +73,8 @@ pub enum ToAgent {
         stream: Stream,
         bytes: u64,
     },
+    /// Pieces of results are written, or dropped, that cost so much: as many more may be sent.
+    ResultsTaken(u64),
     /// Bytes of the front's stdin for the ranks that share it.
     Stdin(Vec<u8>),
     StdinEnd,

@@ -301,6 +301,7 @@ impl Loop {
                     link.grant(stream, bytes);
                 }
             }
+            ToAgent::ResultsTaken(cost) => self.hands.worker_socket.results_taken(cost, &self.hands.poller),
             ToAgent::End => self.end = true,
             ToAgent::Signal(signal) => self.with_team(|team, hands| team.signal_all(hands, signal)),
             ToAgent::Stdin(bytes) => self.with_team(|team, hands| team.stdin_bytes(hands, Some(bytes))),
@@ -421,6 +422,7 @@ impl Loop {
             return;
         }
         self.with_team(Team::drop_output);
+        self.hands.worker_socket.drop_results(&self.hands.poller);
         let is_late = self.patience.is_some_and(|patience| self.front.may_be_given_up(now, patience));
         let grace = is_late.then_some(Duration::ZERO);
         self.stop(now, StopWhy::FrontLost, grace);

@@ -21,6 +21,7 @@ use rankrun_sys::{proc, socket};
 use rankrun_wireup::worker::{Client, ClientError, Said, When};
 
 use super::hook;
+use super::results::Room;
 use crate::children::Children;
 use crate::driver::Token;
 
@@ -71,6 +72,8 @@ struct Connection {
     peer: Option<Peer>,
     /// Whether the peer may report for its worker is known, and not only assumed.
     is_known: bool,
+    /// It has sent a piece of a result: it waits while there is no room for more.
+    sends_results: bool,
 }
 
 /// All of them.
@@ -91,6 +94,7 @@ pub(crate) struct WorkerSocket {
     known: HashMap<ProcessId, (Slot, bool)>,
     /// Notes handed on in the present second, by slot.
     notes: HashMap<Slot, (u64, u32)>,
+    results: Room,
 }
 
 /// Where the socket is and, if it could be laid out, the interpreter hook.
@@ -233,7 +237,9 @@ impl WorkerSocket {
             if poller.add(&socket, Token::WorkerClient(index).encode(), Interest::Read).is_ok() {
                 let (peer, is_known) = self.identify(pid, children).unzip();
                 let is_known = is_known.unwrap_or(true);
-                self.connections.insert(index, Connection { socket, client: Client::new(), pid, peer, is_known });
+                let (client, sends_results) = (Client::new(), false);
+                let connection = Connection { socket, client, pid, peer, is_known, sends_results };
+                self.connections.insert(index, connection);
             }
         }
         (ACCEPTS, false)
@@ -278,8 +284,44 @@ impl WorkerSocket {
     /// A connection is readable.
     pub(crate) fn read(&mut self, index: usize, now: Duration, children: &Children, poller: &Poller) -> Vec<Received> {
         let mut received = Vec::new();
-        self.read_once(index, now, children, poller, &mut received);
+        if !self.must_wait(index, poller) {
+            self.read_once(index, now, children, poller, &mut received);
+        }
         received
+    }
+
+    /// Leaves a client alone that sends a result, if there is no room for it. Returns whether it waits.
+    fn must_wait(&mut self, index: usize, poller: &Poller) -> bool {
+        let sends = self.connections.get(&index).filter(|connection| connection.sends_results);
+        // One that cannot be taken out of the set is read.
+        let waits = sends.is_some_and(|it| self.results.is_full() && poller.remove(&it.socket).is_ok());
+        if waits {
+            self.results.wait(index);
+        }
+        waits
+    }
+
+    /// The front has written, or dropped, pieces of results that cost so much.
+    pub(crate) fn results_taken(&mut self, cost: u64, poller: &Poller) {
+        let clients = self.results.written(cost);
+        self.read_again(clients, poller);
+    }
+
+    /// The front is lost: results are read and forgotten, so that no rank waits for that on its way out.
+    pub(crate) fn drop_results(&mut self, poller: &Poller) {
+        let clients = self.results.lift();
+        self.read_again(clients, poller);
+    }
+
+    fn read_again(&mut self, clients: impl IntoIterator<Item = usize>, poller: &Poller) {
+        for index in clients {
+            // One that is gone has been read to its end with its rank.
+            let Some(connection) = self.connections.get(&index) else { continue };
+            if poller.add(&connection.socket, Token::WorkerClient(index).encode(), Interest::Read).is_err() {
+                // It would wait for ever: it sees that its result is lost.
+                self.connections.remove(&index);
+            }
+        }
     }
 
     /// Reads a connection, and appends what was received. Returns whether there may be more to read.
@@ -328,7 +370,13 @@ impl WorkerSocket {
                     let peer = connection.peer.filter(|peer| may_send(*peer, &testimony));
                     received.extend(peer.map(|peer| Received::Testimony(peer, testimony, when)));
                 }
-                Said::Result(piece) => received.extend(connection.peer.map(|peer| Received::Result(peer, piece))),
+                Said::Result(piece) => {
+                    if let Some(peer) = connection.peer {
+                        connection.sends_results = true;
+                        self.results.take(&piece);
+                        received.push(Received::Result(peer, piece));
+                    }
+                }
             }
         }
         let peer = connection.peer;
@@ -420,6 +468,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use rankrun_core::JobId;
+    use rankrun_core::result::RESULTS_ROOM;
 
     use super::*;
     use crate::children::Boundary;
@@ -481,6 +530,64 @@ mod tests {
         assert_eq!(said_after(|workers| workers.begin_one(Slot(0))), []);
         assert_eq!(said_after(WorkerSocket::begin), []);
         assert_eq!(said_after(|workers| workers.begin_one(Slot(1))).len(), 2, "that of another worker still does");
+    }
+
+    #[test]
+    fn a_large_result_waits_in_its_rank_until_the_front_has_written_what_came_before() {
+        const PIECES: usize = 400;
+        let Bench { directory: _directory, mut poller, children, mut workers, path } = bench();
+        let client = std::thread::spawn(move || {
+            let mut client = UnixStream::connect(path).expect("it listens");
+            let data = "A".repeat(60_000);
+            for _ in 0..PIECES {
+                let line = format!("{{\"type\":\"result\",\"data\":\"{data}\"}}\n");
+                client.write_all(line.as_bytes()).expect("it is read");
+            }
+        });
+        let (mut pieces, mut unwritten, mut most) = (0, 0, 0);
+        let mut ready = Vec::new();
+        while pieces < PIECES {
+            // Nothing is ready while the only client waits: now the front has written all.
+            poller.wait(Some(Duration::from_millis(50)), &mut ready).expect("a poller");
+            if ready.is_empty() && unwritten >= RESULTS_ROOM {
+                workers.results_taken(std::mem::take(&mut unwritten), &poller);
+            }
+            for event in &ready {
+                match Token::decode(event.token) {
+                    Some(Token::WorkerSocket) => workers.accept(Duration::ZERO, &children, 1, &poller),
+                    Some(Token::WorkerClient(index)) => {
+                        for received in workers.read(index, Duration::ZERO, &children, &poller) {
+                            let Received::Result(_, piece) = received else { continue };
+                            (pieces, unwritten) = (pieces + 1, unwritten + piece.cost());
+                        }
+                        most = most.max(unwritten);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        client.join().expect("all of it was read");
+        assert!(most < RESULTS_ROOM + 2 * READ as u64, "{most} bytes at a time");
+    }
+
+    #[test]
+    fn what_a_rank_sent_of_a_result_before_its_end_is_read_though_there_is_no_room() {
+        let Bench { directory: _directory, poller, children, mut workers, path } = bench();
+        let mut client = UnixStream::connect(path).expect("it listens");
+        let data = "A".repeat(RESULTS_ROOM as usize);
+        workers.results.take(&ResultPiece { is_error: false, data, is_first: true, is_last: false });
+        client.write_all(b"{\"type\":\"result\",\"data\":\"AA\"}\n").expect("it is read");
+        let received = workers.read_last(Slot(0), Duration::ZERO, &children, &poller);
+        assert!(matches!(&received[..], [Received::Result(..)]), "{received:?}");
+        let index = *workers.connections.keys().next().expect("it is open");
+        assert_eq!(workers.read(index, Duration::ZERO, &children, &poller), []);
+        client.write_all(b"{\"type\":\"abort\",\"code\":3}\n").expect("it is read");
+        let received = workers.read_last(Slot(0), Duration::ZERO, &children, &poller);
+        assert!(matches!(&received[..], [Received::Testimony(..)]), "{received:?}");
+        drop(client);
+        assert!(matches!(workers.read_last(Slot(0), Duration::ZERO, &children, &poller)[..], [Received::Closed(_)]));
+        workers.results_taken(u64::MAX, &poller);
+        assert!(workers.connections.is_empty());
     }
 
     #[test]

@@ -153,7 +153,7 @@ pub enum Event {
     OutputGone,
     /// Output could not be written for longer than `--drain`.
     OutputFailed,
-    /// The log files of an attempt could not be made.
+    /// The log files of an attempt could not be made, or the results of ranks could not be written.
     LogsFailed {
         reason: String,
     },
@@ -312,7 +312,7 @@ impl Gang {
         &self.alone
     }
 
-    /// Why the log files could not be made, if that is why output could not be written.
+    /// Why the log files could not be made, or results not be written, if that is why output could not be written.
     pub fn why_no_logs(&self) -> Option<&str> {
         self.why_no_logs.as_deref()
     }

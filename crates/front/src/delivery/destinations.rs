@@ -12,8 +12,10 @@ use rankrun_output::{Config, Presenter};
 use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
 
+use crate::delivery::event::DeliveryEvent;
 use crate::delivery::files::{self, Files};
 use crate::delivery::journal::Journal;
+use crate::delivery::results::Results;
 use crate::delivery::shown::Shown;
 use crate::delivery::sink::{News, Sink};
 use crate::delivery::task::{Destination, Directory, Done, Failure, Stamp, Task};
@@ -31,30 +33,9 @@ const KEEPING: usize = 2;
 /// After the job's end, a file system that does not answer is waited for no longer than this: the caller gets the exit code.
 pub(crate) const SILENCE_BOUND: Duration = Duration::from_secs(4);
 /// How often to look then whether log files that take longer wait for their file system.
-const SILENCE_STEP: Duration = Duration::from_millis(500);
+pub(super) const SILENCE_STEP: Duration = Duration::from_millis(500);
 /// A destination that has been busy for less than this counts as working.
 const FRESH: Duration = Duration::from_millis(500);
-
-/// What the delivery reports to the front.
-#[derive(Debug)]
-pub(crate) enum DeliveryEvent {
-    /// So many bytes of a stream were written: the agent may send as many more.
-    Credit {
-        stream: Stream,
-        bytes: u64,
-    },
-    Note(String),
-    /// The reader is gone: the job ends as SIGPIPE would end it.
-    ReaderGone,
-    /// The destination has been full for longer than `--drain`, or failed otherwise: the job ends.
-    Failed,
-    /// Log files could not be written for longer than `--drain`, and are given up: the job ends.
-    LogsGivenUp,
-    /// The log files of an attempt are there.
-    LogsOpened,
-    /// They could not be made, or cannot be written any more, for this reason: the job ends.
-    LogsFailed(String),
-}
 
 /// What was opened before the first rank.
 #[derive(Debug, Default)]
@@ -91,6 +72,7 @@ pub(crate) struct Delivery {
     pub(crate) presenter: Presenter,
     pub(crate) files: Files,
     pub(crate) journal: Journal,
+    pub(crate) results: Results,
     /// What was shown last.
     pub(crate) shown: Shown,
     /// There are log files.
@@ -156,6 +138,7 @@ impl Delivery {
             presenter,
             files,
             journal,
+            results: Results::default(),
             shown: Shown::new(output),
             logs,
             log_failed_since: None,
@@ -189,6 +172,7 @@ impl Delivery {
 
     /// The events since the last call.
     pub(crate) fn take_events(&mut self) -> Vec<DeliveryEvent> {
+        self.events.extend(self.results.take_events());
         std::mem::take(&mut self.events)
     }
 
@@ -250,7 +234,8 @@ impl Delivery {
 
     /// Whether nothing waits to be written.
     pub(crate) fn is_done(&mut self) -> bool {
-        self.is_idle() && !self.is_logging() && self.is_all_taken()
+        let has_results = !self.files.is_idle(Destination::Results);
+        self.is_idle() && !self.is_logging() && !has_results && self.is_all_taken()
     }
 
     /// Whether log files have unwritten bytes.
@@ -370,6 +355,7 @@ impl Delivery {
             self.presenter.tick(now);
         }
         self.check_logs(now);
+        self.check_results(now);
         for index in 0..2 {
             if self.full_since[index].is_some_and(|since| now >= since + self.drain) {
                 self.full_since[index] = None;
@@ -388,7 +374,13 @@ impl Delivery {
         let recovered = self.slow_at.map_or(Duration::ZERO, |slow| slow + RECOVERY);
         let presenter = self.presenter.next_deadline().filter(|_| self.may_be_quiet()).map(|due| due.max(recovered));
         let full = self.full_since.iter().flatten().map(|since| *since + self.drain);
-        full.chain(presenter).chain(self.log_deadline()).min()
+        let results = self.results.deadline(&self.files, self.drain, self.ended_at);
+        full.chain(presenter).chain(self.log_deadline()).chain(results).min()
+    }
+
+    /// Gives up results that their file system does not take. Returns whether it did.
+    pub(crate) fn check_results(&mut self, now: Duration) -> bool {
+        self.results.check(now, &mut self.files, self.drain, self.ended_at)
     }
 
     /// When log files that cannot be written are given up, or are to be looked at.
@@ -476,6 +468,7 @@ impl Delivery {
             }
             Done::LogsOpened(Ok(())) => self.events.push(DeliveryEvent::LogsOpened),
             Done::GivenUp | Done::Removed | Done::JournalOpened(_) | Done::NotRecovered => {}
+            Done::ResultAdded { node, cost, path, result } => self.results.added(node, cost, &path, result),
             Done::Stamped(attempt, stamp) => self.stamps.push((attempt, stamp)),
             Done::BinaryRead { bytes, result } => self.binary = Some(result.map(|()| bytes)),
             done @ (Done::Probed(_) | Done::Saved { .. } | Done::CoreFound(_)) => self.answers.push(done),

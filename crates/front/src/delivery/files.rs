@@ -6,7 +6,8 @@
 //! waits for a storage process: at the end of the job it is killed, and named if it stays.
 //!
 //! The loop hands over [`Task`]s, in order for each destination, and gets one [`Done`] for each. The sources bound the waiting tasks:
-//! the ranks' bytes by their credit, which is returned only when they are written, the others by their number.
+//! the ranks' bytes by their credit, which is returned only when they are written, their results by the room of their node, the others by
+//! their number.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{CString, OsString};
@@ -275,6 +276,12 @@ impl Files {
             self.given_up.push((lane.helper.clone(), at));
         }
         self.lanes.remove(&destination);
+    }
+
+    /// A destination that does not answer.
+    #[cfg(test)]
+    pub(crate) fn silence(&mut self, destination: Destination) {
+        self.lanes.insert(destination, Lane::of(sync_channel(0).0, sync_channel(0).1));
     }
 
     /// The process of a destination has ended, whose thread has seen it.

@@ -2,17 +2,20 @@
 
 mod core_file;
 mod destinations;
+mod event;
 mod files;
 mod journal;
 mod notes;
 mod prune;
+mod results;
 mod shown;
 mod sink;
 mod storage;
 mod task;
 mod termination;
 
-pub(crate) use destinations::{Delivery, DeliveryEvent, Opened, SILENCE_BOUND, Threads};
+pub(crate) use destinations::{Delivery, Opened, SILENCE_BOUND, Threads};
+pub(crate) use event::DeliveryEvent;
 pub(crate) use files::{Files, perform};
 pub(crate) use journal::Journal;
 pub(crate) use notes::Notes;

@@ -116,10 +116,10 @@ impl Storage {
                 };
                 Done::Saved { path, result: result.map_err(Into::into) }
             }
-            Task::Result { path, piece } => match add_to_result(&path, &piece) {
-                Ok(()) => Done::Removed,
-                Err(error) => Done::Saved { path, result: Err(error.into()) },
-            },
+            Task::Result { node, path, piece } => {
+                let result = add_to_result(&path, &piece).map_err(Into::into);
+                Done::ResultAdded { node, cost: piece.cost(), path, result }
+            }
             Task::OpenJournal(path) => {
                 let opened = create(&path).map(|file| self.journal = Some(file));
                 Done::JournalOpened(opened.map_err(Into::into))
@@ -190,17 +190,26 @@ fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Appends a piece to the unfinished file, which gets its name with the last one.
+/// Appends a piece to the unfinished file, which gets its name with the last one. Without a piece there is no file: those that follow
+/// cannot be appended to it.
 fn add_to_result(path: &Path, piece: &ResultPiece) -> io::Result<()> {
     let part = path.with_extension("part");
-    let mut options = File::options();
-    let mut file = match piece.is_first {
-        true => options.create(true).write(true).truncate(true).open(&part)?,
-        false => options.append(true).open(&part)?,
+    let add = || {
+        let mut options = File::options();
+        let mut file = match piece.is_first {
+            true => options.create(true).write(true).truncate(true).open(&part)?,
+            false => options.append(true).open(&part)?,
+        };
+        file.write_all(piece.data.as_bytes())?;
+        file.write_all(b"\n")?;
+        if piece.is_last { std::fs::rename(&part, path) } else { Ok(()) }
     };
-    file.write_all(piece.data.as_bytes())?;
-    file.write_all(b"\n")?;
-    if piece.is_last { std::fs::rename(&part, path) } else { Ok(()) }
+    let added = add();
+    if added.is_err() {
+        // On a disk that is full it would only take room.
+        let _ = std::fs::remove_file(&part);
+    }
+    added
 }
 
 /// Writes a file that nobody sees before it is complete.
@@ -221,6 +230,7 @@ mod tests {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
+    use rankrun_core::NodeId;
     use rankrun_output::LogPlaces;
     use rankrun_sys::socket;
 
@@ -275,6 +285,29 @@ mod tests {
             assert_eq!(reader.join().expect("the reader ends"), whole.len());
         });
         assert_eq!(std::fs::read_dir(top.path()).expect("the directory").count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn a_result_of_which_a_piece_could_not_be_written_never_gets_its_name() {
+        let top = tempfile::tempdir().expect("a directory");
+        let (path, part) = (top.path().join("0.result"), top.path().join("0.part"));
+        let mut storage = Storage::default();
+        let mut add = |is_first, is_last| {
+            let piece = ResultPiece { is_error: false, data: "AAAA".to_owned(), is_first, is_last };
+            let cost = piece.cost();
+            match storage.perform(Task::Result { node: NodeId(1), path: path.clone(), piece }) {
+                Done::ResultAdded { node: NodeId(1), cost: answered, result, .. } if answered == cost => result.is_ok(),
+                other => panic!("{other:?}"),
+            }
+        };
+        // A disk that is full, and later is not.
+        std::os::unix::fs::symlink("/dev/full", &part).expect("it is ours");
+        assert!(!add(true, false));
+        assert!(part.symlink_metadata().is_err(), "it takes no room");
+        assert!(!add(false, false) && !add(false, true));
+        assert!(!path.exists());
+        assert!(add(true, false) && add(false, true));
+        assert_eq!(std::fs::read(&path).expect("the result"), b"AAAA\nAAAA\n");
     }
 
     /// The streams of a storage process are /dev/null: what is written there is lost.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::result::ResultPiece;
-use rankrun_core::{Attempt, JobId, Pid, Rank, Stream, portable};
+use rankrun_core::{Attempt, JobId, NodeId, Pid, Rank, Stream, portable};
 use rankrun_output::{LogError, LogPlaces};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,7 @@ pub(crate) enum Task {
     },
     /// A piece of what a rank returns to `rankrun.launch`: this file is there when the last piece is.
     Result {
+        node: NodeId,
         #[serde(with = "portable::paths")]
         path: PathBuf,
         piece: ResultPiece,
@@ -207,6 +208,14 @@ pub(crate) enum Done {
         result: Result<(), Failure>,
     },
     Saved {
+        #[serde(with = "portable::paths")]
+        path: PathBuf,
+        result: Result<(), Failure>,
+    },
+    /// A piece of a result, which has cost so much of the room of a node.
+    ResultAdded {
+        node: NodeId,
+        cost: u64,
         #[serde(with = "portable::paths")]
         path: PathBuf,
         result: Result<(), Failure>,

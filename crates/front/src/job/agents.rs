@@ -10,7 +10,6 @@ use rankrun_core::{NodeId, WorkerId};
 use rankrun_wire::message::Hello;
 use rankrun_wire::{ToAgent, ToFront};
 
-use crate::delivery::Task;
 use crate::job::front::Front;
 use crate::link::LinkError;
 
@@ -66,10 +65,9 @@ impl Front {
             ToFront::Result { worker, piece } => {
                 self.job.sign_of_life(now);
                 let name = if piece.is_error { "error" } else { "result" };
-                if let Some(directory) = &self.plan.results {
-                    let path = directory.join(format!("{}.{name}", worker.rank));
-                    self.delivery.files.submit(now, Task::Result { path, piece });
-                }
+                let directory = self.plan.results.as_ref();
+                let path = directory.map(|directory| directory.join(format!("{}.{name}", worker.rank)));
+                self.delivery.results.add(now, &mut self.delivery.files, from, path, piece);
             }
             ToFront::StdinTaken(_) => {
                 self.job.sign_of_life(now);

@@ -396,6 +396,9 @@ impl Front {
                 until = until.min(now + RELEASE_BOUND);
                 continue;
             }
+            if bound.is_none() && self.delivery.check_results(now) {
+                continue;
+            }
             // The report still has its second.
             if now >= until || (bound.is_none() && self.is_hurried) {
                 if self.delivery.is_full() {
@@ -403,6 +406,9 @@ impl Front {
                 }
                 if bound.is_some() {
                     return false;
+                }
+                if self.delivery.results.give_up(now, &mut self.delivery.files) {
+                    self.take_news();
                 }
                 if self.delivery.give_up_logs(now) {
                     self.event(gang::Event::OutputFailed);

@@ -214,6 +214,14 @@ impl Front {
                     self.send_to(node, &ToAgent::Credit { stream, bytes });
                 }
             }
+            DeliveryEvent::ResultsTaken { node, cost } => self.send_to(node, &ToAgent::ResultsTaken(cost)),
+            DeliveryEvent::ResultsFailed(reason) => {
+                // Otherwise it is the cause, and the report's first line.
+                if self.job.gang().stop_ordered().is_some() {
+                    self.note(reason.clone());
+                }
+                self.event(gang::Event::LogsFailed { reason });
+            }
             DeliveryEvent::Note(text) => self.note(text),
             DeliveryEvent::ReaderGone if !self.job.is_over() || self.job.is_between_attempts() => {
                 self.event(gang::Event::OutputGone)

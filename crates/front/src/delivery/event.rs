@@ -1,0 +1,31 @@
+//! What becomes of what was to be delivered.
+
+use rankrun_core::{NodeId, Stream};
+
+/// What the delivery reports to the front.
+#[derive(Debug)]
+pub(crate) enum DeliveryEvent {
+    /// So many bytes of a stream were written: the agent may send as many more.
+    Credit {
+        stream: Stream,
+        bytes: u64,
+    },
+    /// Pieces of results of a node are written, or dropped, that cost so much: it may send as many more.
+    ResultsTaken {
+        node: NodeId,
+        cost: u64,
+    },
+    /// Results cannot be written, for this reason, and what is not written is dropped: the job ends.
+    ResultsFailed(String),
+    Note(String),
+    /// The reader is gone: the job ends as SIGPIPE would end it.
+    ReaderGone,
+    /// The destination has been full for longer than `--drain`, or failed otherwise: the job ends.
+    Failed,
+    /// Log files could not be written for longer than `--drain`, and are given up: the job ends.
+    LogsGivenUp,
+    /// The log files of an attempt are there.
+    LogsOpened,
+    /// They could not be made, or cannot be written any more, for this reason: the job ends.
+    LogsFailed(String),
+}
