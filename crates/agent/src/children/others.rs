@@ -15,11 +15,7 @@ use rankrun_sys::wait::{self, Look};
 
 use super::looks::{activity, left_processes};
 use super::registry::Children;
-use super::role::{Ended, Helper, Role, status_of};
-
-/// How long a process that runs no code any more may take to its end. The kernel needs microseconds, on a busy machine
-/// some milliseconds. The loop waits for a helper no longer than this in all, however many ranks end meanwhile.
-pub(super) const ENDING_BOUND: Duration = Duration::from_millis(500);
+use super::role::{ENDING_BOUND, Ended, Helper, Role, status_of};
 
 impl Children {
     pub(super) fn note_given_up(&mut self, ids: &[ProcessId]) -> Vec<LeftProcess> {

@@ -19,8 +19,7 @@ use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Look};
 
 use super::looks::{Account, activity};
-use super::others::ENDING_BOUND;
-use super::role::{Ended, Role, status_of};
+use super::role::{ENDING_BOUND, Ended, Role, status_of};
 use super::{Boundary, Lockable, Readers};
 
 /// The variable that carries a worker's tag.

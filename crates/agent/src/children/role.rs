@@ -1,10 +1,14 @@
 //! What the children of this process are to it, and how they end.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rankrun_core::{Slot, WorkerStatus};
 use rankrun_sys::process::Child;
 use rankrun_sys::wait::Change;
+
+/// How long a process that runs no code any more may take to its end. The kernel needs microseconds, on a busy machine
+/// some milliseconds. The loop waits for a helper no longer than this in all, however many ranks end meanwhile.
+pub(super) const ENDING_BOUND: Duration = Duration::from_millis(500);
 
 /// The role of a child of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
