@@ -34,7 +34,7 @@ pub(crate) fn check(journal: &Path, ended: &Ended, complaint: impl Fn() -> Strin
     let is_same = !printed.contains(headline) || printed.contains(&replayed.text);
     assert!(
         is_same && replayed.warnings.is_empty(),
-        "the journal comes to another end: {:?}\nnow: {}\nthen: {}",
+        "the journal comes to another end: {:?}\nnow: {}\nthen: {printed}\n{}",
         replayed.warnings,
         replayed.text,
         complaint()

@@ -425,8 +425,10 @@ impl Job {
         for (node, state) in self.nodes.iter().zip(&states) {
             let before = self.recorded.get(node.id().index());
             if before != Some(state) {
-                let (name, why) = (node.name().to_owned(), node.lost().map(|lost| lost.why.clone()));
-                let event = JobEvent::Node { node: node.id(), name, state: *state, why };
+                let place = node.place();
+                let name = place.map_or(node.name(), |place| self.facts.map.node_name(place)).to_owned();
+                let why = node.lost().map(|lost| lost.why.clone());
+                let event = JobEvent::Node { node: node.id(), place, name, state: *state, why };
                 self.out.push(Effect::Record(Box::new(event)));
             }
         }

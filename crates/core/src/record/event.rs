@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::attempts::Attempts;
 use crate::core_dump::CoreDump;
 use crate::gang::{Effect, Event, Gang, Moment, Rules};
-use crate::ids::{JobId, NodeId, Rank};
+use crate::ids::{JobId, NodeId, NodeRank, Rank};
 use crate::node_clock::Reading;
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
@@ -74,9 +74,10 @@ pub enum JobEvent {
     Attempt { rank: Option<Rank>, event: restart::Event },
     /// What was decided after it.
     Restart { rank: Option<Rank>, decision: restart::Decision },
-    /// A node has come to another state; why, if it was lost.
+    /// A node has come to another state; why, if it was lost. `name` is what it is called at its place in the present attempt.
     Node {
         node: NodeId,
+        place: Option<NodeRank>,
         name: String,
         state: NodeState,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -278,7 +279,13 @@ impl Replay {
             JobEvent::Policy { spec, seed } => self.attempts.begin(*spec, seed),
             JobEvent::Attempt { rank, event } => self.attempts.take(now, rank, event),
             JobEvent::Restart { rank, decision } => self.attempts.decided(rank, decision),
-            JobEvent::Node { node, state, .. } => drop(self.nodes.insert(node, state)),
+            JobEvent::Node { node, place, name, state, .. } => {
+                // One that has joined calls itself by another name.
+                if let Some(place) = place {
+                    self.facts.map.rename_node(place, &name);
+                }
+                self.nodes.insert(node, state);
+            }
             JobEvent::Gap { events } => self.missing += events,
             JobEvent::End(end) => self.end = Some(*end),
         }

@@ -12,7 +12,7 @@ use rankrun_output::{Config, Presenter};
 use rankrun_sys::poll::Waker;
 use rankrun_wire::frame::OutputHead;
 
-use crate::delivery::event::DeliveryEvent;
+use crate::delivery::event::{DeliveryEvent, SILENCE_BOUND, SILENCE_STEP};
 use crate::delivery::files::{self, Files};
 use crate::delivery::journal::Journal;
 use crate::delivery::results::Results;
@@ -30,10 +30,6 @@ const SLOW: Duration = Duration::from_millis(50);
 const RECOVERY: Duration = Duration::from_millis(250);
 /// Batches that may wait for a file of kept output.
 const KEEPING: usize = 2;
-/// After the job's end, a file system that does not answer is waited for no longer than this: the caller gets the exit code.
-pub(crate) const SILENCE_BOUND: Duration = Duration::from_secs(4);
-/// How often to look then whether log files that take longer wait for their file system.
-pub(super) const SILENCE_STEP: Duration = Duration::from_millis(500);
 /// A destination that has been busy for less than this counts as working.
 const FRESH: Duration = Duration::from_millis(500);
 

@@ -1,6 +1,13 @@
 //! What becomes of what was to be delivered.
 
+use std::time::Duration;
+
 use rankrun_core::{NodeId, Stream};
+
+/// After the job's end, a file system that does not answer is waited for no longer than this: the caller gets the exit code.
+pub(crate) const SILENCE_BOUND: Duration = Duration::from_secs(4);
+/// How often to look then whether log files that take longer wait for their file system.
+pub(crate) const SILENCE_STEP: Duration = Duration::from_millis(500);
 
 /// What the delivery reports to the front.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ mod storage;
 mod task;
 mod termination;
 
-pub(crate) use destinations::{Delivery, Opened, SILENCE_BOUND, Threads};
-pub(crate) use event::DeliveryEvent;
+pub(crate) use destinations::{Delivery, Opened, Threads};
+pub(crate) use event::{DeliveryEvent, SILENCE_BOUND};
 pub(crate) use files::{Files, perform};
 pub(crate) use journal::Journal;
 pub(crate) use notes::Notes;

@@ -11,8 +11,7 @@ use std::time::Duration;
 use rankrun_core::NodeId;
 use rankrun_core::result::ResultPiece;
 
-use crate::delivery::destinations::{SILENCE_BOUND, SILENCE_STEP};
-use crate::delivery::event::DeliveryEvent;
+use crate::delivery::event::{DeliveryEvent, SILENCE_BOUND, SILENCE_STEP};
 use crate::delivery::files::Files;
 use crate::delivery::task::{Destination, Failure, Task};
 

@@ -24,7 +24,7 @@ use crate::command::Known;
 use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
 use crate::job::front::{Front, Outcome};
 use crate::job::refusal::Refusal;
-use crate::job::report;
+use crate::job::report::{self, REPORT, SAVE_BOUND, cannot_write};
 use crate::job::run::RELEASE_BOUND;
 use crate::nodes::NodeHandle;
 
@@ -41,23 +41,11 @@ const HURRIED_BOUND: Duration = Duration::from_millis(200);
 /// What is waited for at the end. A progress file or a working directory that does not answer is not.
 const AWAITED: [Destination; 5] =
     [Destination::Report, Destination::ErrorFile, Destination::Journal, Destination::Results, Destination::Termination];
-/// How long a file system may take to save the report, after it was printed.
-pub(crate) const SAVE_BOUND: Duration = Duration::from_secs(5);
-
 /// How often to look whether one that takes longer works.
 const SLOW_STEP: Duration = Duration::from_millis(200);
 
 /// Lines this close above the report need no repetition: the smallest terminal shows both together.
 const ABOVE: u64 = 10;
-
-/// The report's own name in its directory.
-pub(crate) const REPORT: &str = "report.json";
-
-/// The message about a file that could not be written.
-pub(crate) fn cannot_write(path: &Path, why: &str) -> String {
-    let what = if path.ends_with(REPORT) { "cannot write the report to" } else { "cannot write" };
-    format!("{what} \"{}\": {why}", path.display())
-}
 
 /// What the front has found out about what is left.
 struct Proved {

@@ -10,8 +10,7 @@ use rankrun_core::{ExitCode, JobId, Rank};
 
 use crate::Plan;
 use crate::delivery::{Directory, Done, Task, perform};
-use crate::job::ending::{REPORT, SAVE_BOUND, cannot_write};
-use crate::job::report;
+use crate::job::report::{self, REPORT, SAVE_BOUND, cannot_write};
 
 /// A job that was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]

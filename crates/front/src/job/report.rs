@@ -3,12 +3,25 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use rankrun_core::ExitCode;
 use rankrun_core::evidence::shorten;
 use rankrun_core::gang::{Gang, Outside};
 use rankrun_core::report::{OutputFate, Report};
 use rankrun_core::verdict::Fate;
+
+/// How long a file system may take to save the report, after it was printed.
+pub(crate) const SAVE_BOUND: Duration = Duration::from_secs(5);
+
+/// The report's own name in its directory.
+pub(crate) const REPORT: &str = "report.json";
+
+/// The message about a file that could not be written.
+pub(crate) fn cannot_write(path: &Path, why: &str) -> String {
+    let what = if path.ends_with(REPORT) { "cannot write the report to" } else { "cannot write" };
+    format!("{what} \"{}\": {why}", path.display())
+}
 
 /// Whether people are to be told: not of a success, nor of a reader that has gone away (`| head`).
 pub(crate) fn is_worth_telling(report: &Report, gang: &Gang) -> bool {
@@ -136,8 +149,6 @@ pub(crate) fn error(color: bool, what: &str, source: Option<&io::Error>, hint: O
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use rankrun_core::gang::{Event, Rules};
     use rankrun_core::report::{Left, RankReport, SCHEMA};
     use rankrun_core::testimony::{Exception, Testimony};
