@@ -28,6 +28,8 @@ impl World {
         }
         let link = machine.link;
         let at = (self.now + Duration::from_millis(latency)).max(machine.cut_until + Duration::from_millis(1));
+        let at = at.max(machine.last_to_agent);
+        self.machines[node.index()].last_to_agent = at;
         self.at(at, Action::Told(node, link, told));
     }
 

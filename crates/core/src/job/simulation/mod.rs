@@ -122,6 +122,9 @@ struct Machine {
     /// The guard has ended, and something is left.
     leaves: bool,
     is_asked_second: bool,
+    /// What is sent over a connection arrives in its order.
+    last_to_agent: Duration,
+    last_to_front: Duration,
 }
 
 /// What happens at a time.
@@ -273,6 +276,8 @@ impl World {
             owes_over: false,
             leaves: false,
             is_asked_second: false,
+            last_to_agent: Duration::ZERO,
+            last_to_front: Duration::ZERO,
         };
         let machines = ways.iter().map(machine).collect();
         let ranks_fail = [0, 5, 40][dice.below(3) as usize];
@@ -412,6 +417,8 @@ impl World {
         let link = machine.link;
         // What is sent during a cut comes later, in order: TCP sends it again.
         let at = (self.now + Duration::from_millis(ms)).max(machine.cut_until + Duration::from_millis(1));
+        let at = at.max(machine.last_to_front);
+        self.machines[node.index()].last_to_front = at;
         self.at(at, Action::ArriveFrom(node, link, event));
     }
 
