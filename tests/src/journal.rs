@@ -23,9 +23,8 @@ pub(crate) fn job(journal: &Path) -> Option<String> {
 /// If it does not.
 pub(crate) fn check(journal: &Path, ended: &Ended, complaint: impl Fn() -> String) {
     let text = fs::read(journal).unwrap_or_default();
-    let begins = String::from_utf8_lossy(&text).matches(r#""at":0,"event":{"job":"#).count();
-    if begins != 1 {
-        // Several jobs have written it, one within another or side by side.
+    if String::from_utf8_lossy(&text).matches(r#""at":0,"event":{"job":"#).count() != 1 {
+        // One job within another has written it, too.
         return;
     }
     let replayed = match rankrun_front::replay(journal, false) {
