@@ -5,6 +5,8 @@
 //! passes on what is written and read, so that the loop waits for nothing ([`run`]).
 
 pub(crate) mod host;
+mod policy;
 mod run;
 
+pub(crate) use policy::{Asked, OwnCommand, ask_on_thread};
 pub(crate) use run::{Command, CommandError, Hold, Known, Output, Pending};

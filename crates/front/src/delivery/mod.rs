@@ -7,6 +7,7 @@ mod files;
 mod journal;
 mod notes;
 mod prune;
+pub(crate) mod report;
 mod results;
 mod shown;
 mod sink;

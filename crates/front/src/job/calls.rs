@@ -1,15 +1,11 @@
 //! Other machines are called over ssh: what is written to and read from the processes that reach, ask and hold them. The job decides when.
 
-use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rankrun_agent::soft_limits;
+use rankrun_core::NodeId;
 use rankrun_core::job::{Event, NodeEvent};
 use rankrun_core::reach::{self, Step};
-use rankrun_core::travel::Resource;
-use rankrun_core::{JobId, NodeId};
-use rankrun_sys::build;
 use rankrun_sys::poll::Ready;
 use rankrun_wire::greeting::{Greeting, Heard};
 use rankrun_wire::message::Hello;
@@ -19,53 +15,10 @@ use crate::delivery::Task;
 use crate::job::front::Front;
 use crate::job::token::Token;
 use crate::link::{Link, LinkError};
-use crate::nodes::{Call, OwnBinary, Prover, Ssh, has_proxy};
+use crate::nodes::{Prover, Ssh};
 
-/// Nodes that are called at a time, and behind a jump host.
-const AT_A_TIME: usize = 64;
-const AT_A_TIME_BY_PROXY: usize = 8;
 /// How long the agent of a node that was lost may take after the grace to end, before a second connection kills it.
 const MARGIN: Duration = Duration::from_secs(1);
-
-/// What other machines are called with.
-#[derive(Debug)]
-pub(crate) struct Calls {
-    call: Call,
-    pub(crate) at_a_time: usize,
-    /// The mask of new files' modes, and the limits that the user has set: the front has raised its own.
-    pub(crate) umask: u32,
-    pub(crate) limits: Vec<(Resource, Option<u64>)>,
-    /// The program's bytes, once a node has asked for them.
-    binary: Option<Bytes>,
-    /// The nodes that wait for it to be read.
-    lack_binary: Vec<NodeId>,
-}
-
-impl Calls {
-    /// Looks for what relays are called with.
-    pub(crate) fn new(front: &crate::Plan) -> io::Result<Calls> {
-        let path = std::env::current_exe()?;
-        let own = OwnBinary { size: std::fs::metadata(&path)?.len(), path: path.into(), id: build::id()? };
-        let mut random = [0; 12];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let marker = random.iter().fold("rankrun-".to_owned(), |text, byte| format!("{text}{byte:02x}"));
-        let home = std::env::var_os("HOME");
-        let is_by_proxy = has_proxy(&front.hosts.ssh, home.as_deref().map(std::path::Path::new));
-        Ok(Calls {
-            call: Call { job: front.spec.job.clone(), marker, own, agent: front.node.clone() },
-            at_a_time: if is_by_proxy { AT_A_TIME_BY_PROXY } else { AT_A_TIME },
-            umask: umask(),
-            limits: soft_limits(),
-            binary: None,
-            lack_binary: Vec::new(),
-        })
-    }
-
-    /// What the relay of a node is called with. Two nodes may be one machine: each has a directory and a cgroup of its own.
-    pub(crate) fn call(&self, node: NodeId) -> Call {
-        Call { job: JobId(format!("{}-n{node}", self.call.job)), ..self.call.clone() }
-    }
-}
 
 impl Front {
     /// Starts an ssh to a node.
@@ -333,11 +286,4 @@ impl Front {
             self.take(Event::Node { node, event: NodeEvent::SecondAnswered { is_empty } });
         }
     }
-}
-
-/// The mask of new files' modes. Call it while there is one thread: it is changed for a moment.
-fn umask() -> u32 {
-    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    rustix::process::umask(mask);
-    mask.as_raw_mode()
 }

@@ -15,8 +15,8 @@ use rankrun_wire::ToAgent;
 use rankrun_wire::message::NodeStart;
 
 use crate::delivery::Task;
+use crate::delivery::report;
 use crate::job::front::Front;
-use crate::job::report;
 use crate::job::start::names;
 use crate::link::send_to_all;
 

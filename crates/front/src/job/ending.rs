@@ -21,10 +21,10 @@ use rankrun_sys::{proc, signal};
 use rankrun_wire::Memory;
 
 use crate::command::Known;
+use crate::delivery::report::{self, REPORT, SAVE_BOUND, cannot_write};
 use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
 use crate::job::front::{Front, Outcome};
 use crate::job::refusal::Refusal;
-use crate::job::report::{self, REPORT, SAVE_BOUND, cannot_write};
 use crate::job::run::RELEASE_BOUND;
 use crate::nodes::NodeHandle;
 

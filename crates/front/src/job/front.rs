@@ -16,15 +16,12 @@ use rankrun_sys::poll::{Poller, Waker};
 use rankrun_sys::signal::SignalFd;
 
 use crate::Plan;
-use crate::command::Known;
+use crate::command::{Asked, Known};
 use crate::delivery::{Delivery, Directory, Notes};
-use crate::job::calls::Calls;
 use crate::job::control::Control;
-use crate::job::on_failure::Asked;
-use crate::job::pause::Pause;
-use crate::nodes::{Collectives, Debts, Enrolment, NodeHandle, Srun};
+use crate::nodes::{Calls, Collectives, Debts, Enrolment, NodeHandle, Srun};
 use crate::starter::Starter;
-use crate::terminal::{FrontTerminal, Stdin};
+use crate::terminal::{FrontTerminal, Pause, Stdin};
 
 /// How the job ended.
 pub(crate) struct Outcome {

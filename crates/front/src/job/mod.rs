@@ -14,7 +14,6 @@ mod pause;
 mod proof;
 mod refusal;
 mod replay;
-pub(crate) mod report;
 mod run;
 mod signals;
 mod start;

@@ -8,48 +8,13 @@ use std::time::Duration;
 
 use rankrun_core::job::Event;
 use rankrun_core::report::Report;
-use rankrun_core::restart::{Answer, AnswerError, Decision, OnFailure, parse_answer};
-use rankrun_sys::poll::Waker;
+use rankrun_core::restart::Decision;
 
-use crate::command::{Command, CommandError, Hold, Output, Pending};
+use crate::command::{Asked, Command, CommandError, Hold, Output, OwnCommand, Pending, ask_on_thread};
 use crate::job::front::Front;
-use crate::job::report;
 
 /// How long the scheduler may take.
 const REQUEUE_BOUND: Duration = Duration::from_secs(20);
-
-/// A policy that has been asked on a thread of its own.
-pub(crate) type Asked = Pending<Result<Answer, AnswerError>>;
-
-/// The command that is asked about one failure.
-struct OwnCommand {
-    command: Command,
-    timeout: Duration,
-}
-
-impl OnFailure for OwnCommand {
-    fn decide(&mut self, report: &Report, _own: &Decision) -> Result<Answer, AnswerError> {
-        let not_asked = |why: String| AnswerError::NotAsked { why };
-        let json = report::to_json(report).map_err(|error| not_asked(rankrun_sys::reason(&error)))?;
-        match self.command.converse(&json, self.timeout) {
-            Ok(Output { text, status }) if status.success() => parse_answer(&text),
-            Ok(Output { status, .. }) => Err(AnswerError::Failed(status)),
-            Err(CommandError::TimedOut) => Err(AnswerError::TimedOut(self.timeout)),
-            Err(error) => Err(not_asked(error.to_string())),
-        }
-    }
-}
-
-/// Asks a policy on a thread of its own.
-fn ask_on_thread(
-    hold: Hold,
-    waker: Waker,
-    mut policy: impl OnFailure + Send + 'static,
-    report: Arc<Report>,
-    own: Decision,
-) -> io::Result<Asked> {
-    Pending::new(hold, waker, move || policy.decide(&report, &own))
-}
 
 impl Front {
     /// Asks `--on-failure` about an end; `own` is what happens without it.

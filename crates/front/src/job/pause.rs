@@ -9,28 +9,10 @@ use rankrun_sys::{process, signal, terminal};
 use rankrun_wire::ToAgent;
 
 use crate::job::front::Front;
-use crate::terminal::{FrontTerminal, is_job_control};
+use crate::terminal::{FrontTerminal, Pause, Whose, is_job_control, with_returns};
 
 /// How long a destination may delay a stop.
 const FLUSH_BOUND: Duration = Duration::from_millis(300);
-
-/// A stop that is being carried out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Pause {
-    /// The signal to stop by.
-    signal: i32,
-    whose: Whose,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Whose {
-    /// A key: the kernel has sent the signal to the whole foreground group.
-    Key,
-    /// Another process sent it, and will also continue us.
-    Asked,
-    /// The rank that has the terminal was stopped. Our process group was in the background, and did not get the signal.
-    Rank,
-}
 
 impl Front {
     /// SIGTSTP, from the keyboard if `by_key`.
@@ -174,28 +156,5 @@ impl Front {
                 *pending = with_returns(pending);
             }
         }
-    }
-}
-
-/// Puts a `\r` before each `\n` that has none.
-fn with_returns(text: &[u8]) -> Vec<u8> {
-    let mut suited = Vec::with_capacity(text.len() + 16);
-    for &byte in text {
-        if byte == b'\n' && suited.last() != Some(&b'\r') {
-            suited.push(b'\r');
-        }
-        suited.push(byte);
-    }
-    suited
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_newline_gets_one_return() {
-        assert_eq!(with_returns(b"a\nb\r\n\n"), b"a\r\nb\r\n\r\n");
-        assert_eq!(with_returns(&with_returns(b"a\n")), b"a\r\n");
     }
 }

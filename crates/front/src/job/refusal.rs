@@ -9,8 +9,8 @@ use rankrun_core::report::{Left, Report, SCHEMA};
 use rankrun_core::{ExitCode, JobId, Rank};
 
 use crate::Plan;
+use crate::delivery::report::{self, REPORT, SAVE_BOUND, cannot_write};
 use crate::delivery::{Directory, Done, Task, perform};
-use crate::job::report::{self, REPORT, SAVE_BOUND, cannot_write};
 
 /// A job that was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]

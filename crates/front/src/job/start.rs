@@ -23,15 +23,16 @@ use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Plan;
+use crate::delivery::report;
 use crate::delivery::{Delivery, Destination, Done, Files, Journal, Notes, Opened, SILENCE_BOUND, Task, Threads};
-use crate::job::calls::Calls;
 use crate::job::control::Control;
 use crate::job::front::{Front, Outcome, OwnDirectory};
 use crate::job::refusal::Refusal;
-use crate::job::report;
 use crate::job::token::Token;
 use crate::join::Join;
-use crate::nodes::{Bootstrap, Collectives, Debts, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget, SshSettings};
+use crate::nodes::{
+    Bootstrap, Calls, Collectives, Debts, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget, SshSettings,
+};
 use crate::starter::Starter;
 use crate::terminal::{FrontTerminal, Stdin};
 

@@ -23,9 +23,9 @@ use super::dial::{DialError, Dialer};
 use super::own_output::OwnOutput;
 use super::{Join, Member};
 use crate::Plan;
+use crate::delivery::report;
 use crate::delivery::{Task, perform};
 use crate::job::Outcome;
-use crate::job::report;
 
 /// Bytes moved at a time.
 const READ: usize = 256 * 1024;

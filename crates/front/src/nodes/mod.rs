@@ -2,6 +2,7 @@
 
 mod asker;
 mod bootstrap;
+mod calls;
 mod collectives;
 mod debts;
 mod enrol;
@@ -12,6 +13,7 @@ mod srun;
 mod ssh;
 
 pub(crate) use bootstrap::{Bootstrap, Local};
+pub(crate) use calls::Calls;
 pub(crate) use collectives::Collectives;
 pub(crate) use debts::Debts;
 pub(crate) use enrol::{Enrolment, News};
@@ -20,4 +22,4 @@ pub(crate) use node::NodeHandle;
 pub(crate) use prover::Prover;
 pub use srun::SLURM_NODE;
 pub(crate) use srun::{Srun, Step};
-pub(crate) use ssh::{Call, OwnBinary, Ssh, has_proxy};
+pub(crate) use ssh::Ssh;
