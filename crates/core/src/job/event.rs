@@ -41,8 +41,6 @@ pub enum Event {
     Tick,
     /// The front is ready: the first attempt begins.
     Begin,
-    /// Nothing more comes from any agent: what was asked is answered as far as it is known, and nobody is asked any more.
-    Ending,
     /// All events of the job stop (^Z), and go on.
     Paused,
     Resumed,
@@ -110,6 +108,11 @@ pub enum Event {
     StepFailed {
         why: String,
     },
+
+    /// While [`super::Job::is_closing`]: what holds these nodes, by which they say what is left there, has not ended.
+    Held(Vec<NodeId>),
+    /// On these it could not be proved that nothing is left.
+    Unproven(Vec<NodeId>),
 }
 
 /// What has happened to a node, or on it. Times in it are of the node's clock.
@@ -437,6 +440,8 @@ pub enum Effect {
     ShowRest,
     /// Nothing of the attempt is to be written any more.
     IsShown,
+    /// No agent is connected any more: nothing more comes of the ranks.
+    Closing,
     /// Look at the file that shows progress.
     Stamp(Attempt),
     /// Ask `--on-failure` about this end; `own` is what happens without an answer. Nobody is asked any more.

@@ -10,6 +10,7 @@ use crate::ids::{NodeId, Rank, Stream};
 use crate::job::event::{Effect, Event, NodeEvent, Order};
 use crate::job::parts::alone::MpiWatch;
 use crate::job::parts::attempts::Attempts;
+use crate::job::parts::closing::Closing;
 use crate::job::parts::hooks::HookWatch;
 use crate::job::parts::joining::Joining;
 use crate::job::parts::lines::LastLines;
@@ -79,6 +80,7 @@ pub struct Job {
     pub(in crate::job) refused: Option<Refused>,
     /// The states of the nodes that the journal has.
     pub(in crate::job) recorded: Vec<NodeState>,
+    pub(in crate::job) closing: Closing,
     pub(in crate::job) is_paused: bool,
     pub(in crate::job) is_logging: bool,
 }
@@ -110,6 +112,7 @@ impl Job {
             unguarded: None,
             refused: None,
             recorded: Vec::new(),
+            closing: Closing::default(),
             is_paused: false,
             is_logging: false,
             nodes,
@@ -173,6 +176,9 @@ impl Job {
 
     /// The time of the next event that nobody else causes.
     pub fn deadline(&self) -> Option<Duration> {
+        if self.closing.has_begun() {
+            return self.closing.deadline();
+        }
         self.deadlines().into_iter().filter_map(|(_, at)| at).min()
     }
 
@@ -228,10 +234,6 @@ impl Job {
         match event {
             Event::Tick => self.tick(),
             Event::Begin => self.begin(),
-            Event::Ending => {
-                self.end_asking();
-                self.give_up_on_states();
-            }
             Event::Paused => self.is_paused = true,
             Event::Resumed => {
                 self.is_paused = false;
@@ -257,12 +259,17 @@ impl Job {
             Event::Node { node, event } => self.node_event(node, event),
             Event::StepEnded { step, code, words, not_started } => self.step_ended(step, code, &words, not_started),
             Event::StepFailed { why } => self.step_failed(why),
+            Event::Held(nodes) => self.held(&nodes),
+            Event::Unproven(nodes) => self.note_unproven(&nodes),
         }
     }
 
     fn tick(&mut self) {
         if self.is_paused {
             return;
+        }
+        if self.closing.has_begun() {
+            return self.closing_due();
         }
         if self.gang.deadline().is_some_and(|deadline| deadline <= self.now) {
             self.event(gang::Event::Tick);
@@ -277,6 +284,7 @@ impl Job {
         self.suspect();
         self.ask_who_is_alive();
         self.give_up_on_states();
+        self.closing_due();
     }
 
     fn node_event(&mut self, node: NodeId, event: NodeEvent) {

@@ -15,7 +15,7 @@
 //! | `between`, `successors` | whether and when all ranks, or one, are started again |
 //! | `stopping` | what a signal or a request to stop does, and who has not ended after it |
 //! | `states`, `looking`, `hooks`, `alone` | what is asked of the agents, and what their answers mean |
-//! | `end` | what is known when the job has ended |
+//! | `closing`, `end` | what is waited for when no agent is connected any more, and what is known then |
 //!
 //! Invariants, which properties test:
 //!

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use rankrun_agent::{Act, GuardState};
+use rankrun_agent::{Act, GuardState, Keeper};
 use rankrun_core::gang;
-use rankrun_core::job::{About, NodeEvent, WorkerEvent};
+use rankrun_core::job::{About, Event, NodeEvent, WorkerEvent};
 use rankrun_core::names::Asker;
 use rankrun_core::{NodeId, WorkerId};
 use rankrun_wire::message::Hello;
@@ -130,12 +130,24 @@ impl Front {
         }
     }
 
+    /// At the end: tells which of the processes that hold the nodes have not ended.
+    pub(crate) fn look_at_holders(&mut self) {
+        if self.job.is_closing() {
+            let held = self.nodes.iter().filter(|node| node.is_held()).map(|node| node.id).collect();
+            self.take(Event::Held(held));
+        }
+    }
+
     /// Gives up the agent or the guard of this machine, if they hang.
     pub(crate) fn watch_guards(&mut self) {
         let (now, foreign) = (self.now(), self.foreign());
         for node in self.job.nodes().ids() {
             let handle = &mut self.nodes[node.index()];
             if handle.link.is_none() {
+                let is_closing = self.job.is_closing();
+                if let Some(Act::KillGuard) = handle.keeper_mut().filter(|_| is_closing).and_then(Keeper::watch_guard) {
+                    handle.kill_guard();
+                }
                 continue;
             }
             match handle.keeper_mut().and_then(|keeper| keeper.watch(now, &foreign)) {

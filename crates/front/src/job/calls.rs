@@ -17,9 +17,6 @@ use crate::job::token::Token;
 use crate::link::{Link, LinkError};
 use crate::nodes::{Prover, Ssh};
 
-/// How long the agent of a node that was lost may take after the grace to end, before a second connection kills it.
-const MARGIN: Duration = Duration::from_secs(1);
-
 impl Front {
     /// Starts an ssh to a node.
     pub(crate) fn call(&mut self, node: NodeId) {
@@ -260,7 +257,7 @@ impl Front {
 
     /// A node that was lost is to be asked what is left there.
     pub(crate) fn ask_second(&mut self, node: NodeId) {
-        let patience = self.job.gang().rules().grace_failure + MARGIN;
+        let patience = self.job.second_patience();
         if let Some(remote) = self.nodes[node.index()].remote_mut() {
             remote.prover = Some(Prover::new(patience));
         }

@@ -130,6 +130,10 @@ impl Front {
                     self.delivery.ranks_ended(now);
                 }
             }
+            Effect::Closing => {
+                self.asked = None;
+                self.delivery.ranks_ended(now);
+            }
             Effect::ShowRest => {
                 self.is_showing = true;
                 self.show_rest();

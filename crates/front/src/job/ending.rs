@@ -4,12 +4,11 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rankrun_agent::{Act, Keeper, LOOK_STEP, Proof, tidy};
+use rankrun_agent::{Keeper, Proof, tidy};
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::event::{End, JobEvent};
 use rankrun_core::foreign_codes::Codes;
 use rankrun_core::gang::{self, Outside};
-use rankrun_core::hosts::fold;
 use rankrun_core::job::{Ended, Event, Refused, is_by_signal};
 use rankrun_core::printable::printable_lines;
 use rankrun_core::report::Report;
@@ -26,12 +25,8 @@ use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
 use crate::job::front::{Front, Outcome};
 use crate::job::refusal::Refusal;
 use crate::job::run::RELEASE_BOUND;
-use crate::nodes::NodeHandle;
+use crate::nodes::{NodeHandle, Prover};
 
-/// How long guard and agent may take to end after the ranks, beyond the time of a kill.
-const GUARD_BOUND: Duration = Duration::from_secs(15);
-/// How long a node that was lost, and that had joined by itself, may take to say that nothing is left there.
-const LOST_BOUND: Duration = Duration::from_secs(3);
 /// How long the report itself may wait for a destination that still took the ranks' output.
 const REPORT_BOUND: Duration = Duration::from_secs(1);
 /// How long to wait for the check of the home directory before the report is printed.
@@ -60,18 +55,7 @@ struct Proved {
 impl Front {
     /// The ranks have ended, or their agent is lost: proof, output, report.
     pub(crate) fn finish(&mut self) -> Outcome {
-        self.asked = None;
-        // No agent can answer a pause any more: it is over.
-        if self.pausing.take().is_some() {
-            self.clock.resume();
-            self.take(Event::Resumed);
-        }
-        // Nor can it say what the ranks are doing.
-        let now = self.now();
-        self.delivery.ranks_ended(now);
-        self.take(Event::Ending);
-        self.answer_waiting();
-        let proved = self.await_guards();
+        let proved = self.prove();
         if let Some(terminal) = &mut self.terminal {
             terminal.close(verdict(self.job.gang()).code == ExitCode::SUCCESS);
         }
@@ -421,25 +405,8 @@ impl Front {
         }
     }
 
-    /// Waits for the guard's exit code, which says whether nothing is left; if the guard is gone, does its work.
-    fn await_guards(&mut self) -> Proved {
-        let (bound, lost_bound) = (self.now() + GUARD_BOUND, self.now() + LOST_BOUND);
-        loop {
-            self.look_at_children();
-            let now = self.now();
-            if !self.are_any_held(now >= lost_bound) {
-                break;
-            }
-            for node in &mut self.nodes {
-                if let Some(Act::KillGuard) = node.keeper_mut().and_then(Keeper::watch_guard) {
-                    node.kill_guard();
-                }
-            }
-            if now >= bound || self.is_hurried || !self.wait_until(now + LOOK_STEP) {
-                break;
-            }
-        }
-        self.prove_again();
+    /// What holds the nodes has ended, or is not waited for any more: what is left there.
+    fn prove(&mut self) -> Proved {
         // All of them: what is left of one must not keep the others from being cleaned up.
         let spec = self.job.spec();
         let (attempt, clean_shm, foreign) = (spec.attempt, spec.clean_shm, self.foreign());
@@ -450,28 +417,13 @@ impl Front {
             if !is_empty {
                 unproven.push(node.id());
             }
-            if handle.is_held(node.route().is_to_say()) {
+            if handle.is_held() {
                 handle.kill_guard();
             }
+            handle.remote_mut().and_then(|remote| remote.prover.as_mut()).map(Prover::give_up);
         }
-        let is_before = |node: &&NodeId| self.job.nodes().get(**node).is_some_and(|node| node.place().is_none());
-        let lost_before: Vec<&str> = unproven.iter().filter(is_before).map(|it| self.job.nodes().name(*it)).collect();
-        if !lost_before.is_empty() {
-            let (nodes, limit) = (fold(&lost_before), self.job.patience().as_secs_f64());
-            self.note(format!(
-                "not proven on {nodes}, lost before: what runs there ends {limit} s after it has heard from us last (--node-timeout)"
-            ));
-        }
+        self.take(Event::Unproven(unproven.clone()));
         Proved { are_commands_gone: self.prove_commands(), unproven, found }
-    }
-
-    /// Whether any process has not ended whose exit code is the proof. `without_lost`: nodes that were lost, and that had joined, are not
-    /// waited for.
-    fn are_any_held(&self, without_lost: bool) -> bool {
-        self.nodes.iter().zip(self.job.nodes().iter()).any(|(handle, node)| {
-            let is_to_say = node.route().is_to_say() && !(without_lost && node.is_lost());
-            handle.is_held(is_to_say)
-        })
     }
 
     /// Whether nothing is left of the commands that were run. Their hosts have proved it, unless somebody has killed one: its orphans

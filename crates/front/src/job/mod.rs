@@ -11,7 +11,6 @@ mod ending;
 mod front;
 mod on_failure;
 mod pause;
-mod proof;
 mod refusal;
 mod replay;
 mod run;

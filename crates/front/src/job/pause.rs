@@ -63,6 +63,13 @@ impl Front {
         self.job.gang().stop_ordered().is_some() || (has_come && [signal::SIGTTIN, signal::SIGTTOU].contains(&number))
     }
 
+    /// The agents are gone: nobody answers a pause.
+    pub(crate) fn end_pause(&mut self) {
+        self.pausing = None;
+        self.clock.resume();
+        self.take(Event::Resumed);
+    }
+
     /// Undoes a pause.
     fn go_on(&mut self, stopped: bool) {
         let Some(Pause { signal: number, .. }) = self.pausing.take() else { return };

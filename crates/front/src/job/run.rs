@@ -26,14 +26,14 @@ pub(crate) const RELEASE_BOUND: Duration = Duration::from_secs(3);
 const WINDOW_STEP: Duration = Duration::from_millis(500);
 
 impl Front {
-    /// Runs until all agents have ended or are lost, and then ends the job.
+    /// Runs until all agents have ended or are lost, and what is left is known, and then ends the job.
     pub(crate) fn run_to_end(mut self) -> Outcome {
         let mut ready = Vec::new();
         self.take(Event::Begin);
         for (number, sender) in std::mem::take(&mut self.early) {
             self.signal(number, sender);
         }
-        while self.job.is_linked() {
+        while !self.job.is_closed() {
             self.hand_on();
             let timeout = self.timeout();
             if let Err(error) = self.poller.wait(timeout, &mut ready) {
@@ -57,19 +57,19 @@ impl Front {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if self.clock.is_paused() {
+        if self.clock.is_paused() && self.job.is_linked() {
             return None;
         }
         let now = self.now();
         let guards = self.nodes.iter().filter(|node| node.link.is_some()).filter_map(|node| node.keeper());
         let waits = [
             self.job.deadline(),
-            self.drain_until,
+            self.drain_until.filter(|_| !self.job.is_closing()),
             self.must_watch_window().then(|| now + WINDOW_STEP),
             self.notes.deadline(),
             guards.filter_map(|keeper| keeper.watch.deadline()).min(),
             self.enrolment.as_ref().and_then(Enrolment::deadline),
-            (!self.job.open_seconds().is_empty()).then(|| now + LOOK_STEP),
+            (self.job.is_closing() || !self.job.open_seconds().is_empty()).then(|| now + LOOK_STEP),
             self.control.deadline(),
             self.control_look(),
             self.starter.deadline(now),
@@ -246,10 +246,14 @@ impl Front {
 
     fn tick(&mut self, quiet: bool) {
         if self.clock.is_paused() {
-            return;
+            if self.job.is_linked() {
+                return;
+            }
+            // No agent can answer the pause any more.
+            self.end_pause();
         }
         let now = self.now();
-        if self.starter.tick() {
+        if self.starter.tick() || self.job.is_closing() {
             self.look_at_children();
         }
         self.tell_of_files();
@@ -261,6 +265,7 @@ impl Front {
             enrolment.tick(now);
         }
         self.take(Event::Tick);
+        self.look_at_holders();
         self.print_withheld_notes(Some(now));
         self.delivery.tick(now, quiet);
         self.control.tick(now);
@@ -272,7 +277,7 @@ impl Front {
         if self.must_watch_window() {
             self.resized();
         }
-        if self.drain_until.is_some_and(|until| until <= now) {
+        if self.drain_until.is_some_and(|until| until <= now) && !self.job.is_closing() {
             self.give_up_on_destinations(now);
         }
     }

@@ -128,11 +128,11 @@ impl NodeHandle {
         }
     }
 
-    /// Whether the process whose exit code is the proof has not ended. `is_to_say`: the node itself is still to say it.
-    pub(crate) fn is_held(&self, is_to_say: bool) -> bool {
+    /// Whether the process whose exit code is the proof has not ended.
+    pub(crate) fn is_held(&self) -> bool {
         match &self.hold {
             Hold::Here(keeper) => keeper.state == GuardState::Alive,
-            Hold::There(remote) => is_to_say || remote.ssh.as_ref().is_some_and(|ssh| ssh.code.is_none()),
+            Hold::There(remote) => remote.ssh.as_ref().is_some_and(|ssh| ssh.code.is_none()),
         }
     }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::fence::{Clearance, Fate, clearance};
-use crate::ids::NodeId;
 use crate::job::event::Effect;
 use crate::job::machine::Job;
 use crate::job::parts::attempts::Clearing;
@@ -44,22 +43,11 @@ impl Job {
 
     /// Asks the nodes from which nothing is known, side by side. One whose answer is known is not asked again, nor one that was not
     /// reached by ssh.
-    fn ask_second(&mut self, may_ask: impl Fn(&Node) -> bool) {
+    pub(in crate::job) fn ask_second(&mut self, may_ask: impl Fn(&Node) -> bool) {
         for node in self.nodes.iter_mut() {
             if may_ask(node) && node.route_mut().asks_second() {
                 self.out.push(Effect::AskSecond(node.id()));
             }
         }
-    }
-
-    /// At the end of the job: asks all nodes from which nothing is known.
-    pub fn ask_all_second(&mut self, effects: &mut Vec<Effect>) {
-        self.ask_second(|_| true);
-        effects.append(&mut self.out);
-    }
-
-    /// The nodes that were asked what is left there, and have not answered.
-    pub fn open_seconds(&self) -> Vec<NodeId> {
-        self.nodes.iter().filter(|node| node.route().is_second_open()).map(Node::id).collect()
     }
 }

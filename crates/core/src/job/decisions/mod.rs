@@ -3,6 +3,7 @@
 mod alone;
 mod between;
 mod clearing;
+mod closing;
 pub(super) mod end;
 mod hooks;
 mod joining;

@@ -51,6 +51,7 @@ impl Job {
         }
         if !first && (self.is_over() || !self.is_linked()) {
             // Only our own waits are left: for output that is not read, for a file system, for a node that does not answer.
+            self.closing.hurry();
             self.out.push(Effect::Hurry);
         }
     }

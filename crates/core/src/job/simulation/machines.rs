@@ -81,6 +81,7 @@ impl World {
         let machine = &mut self.machines[node.index()];
         (machine.link, machine.is_front_end_open, machine.is_agent_end_open) = (link, true, true);
         (machine.has_agent, machine.heard) = (true, now);
+        machine.is_held = machine.way != Way::Joins;
         self.next += 1;
         self.send_after(node, 5, NodeEvent::HasSent);
         self.send_after(node, 6, ready(node));
@@ -294,9 +295,15 @@ impl World {
             return Ok(());
         }
         let is_empty = !machine.leaves;
-        match machine.way {
+        // One of a hundred never ends.
+        if self.dice.chance(99) {
+            self.machines[node.index()].is_held = false;
+        }
+        match self.machines[node.index()].way {
             Way::Here => Ok(()),
-            Way::Ssh if machine.is_asked_second => self.of_node(node, NodeEvent::SecondAnswered { is_empty }),
+            Way::Ssh if self.machines[node.index()].is_asked_second => {
+                self.of_node(node, NodeEvent::SecondAnswered { is_empty })
+            }
             // What holds it was lost with the connection, or says so itself.
             Way::Ssh if self.dice.chance(50) => {
                 let code = if is_empty { ExitCode::SUCCESS } else { ExitCode::LEFT_BEHIND };

@@ -26,6 +26,10 @@ use crate::worker::Outcome;
 
 /// No job of a simulation lasts longer.
 const LONGEST: Duration = Duration::from_secs(4 * 3600);
+/// No end takes longer once no agent is connected: 15 s for what holds the nodes, 10 s for those of which nothing is known.
+const CLOSING_BOUND: Duration = Duration::from_secs(26);
+/// How often the front looks at what holds its nodes.
+const LOOK_STEP: Duration = Duration::from_millis(250);
 /// No job has more events.
 const MOST_EVENTS: u64 = 200_000;
 
@@ -121,6 +125,8 @@ struct Machine {
     owes_over: bool,
     /// The guard has ended, and something is left.
     leaves: bool,
+    /// The guard, or the ssh that leads to it, has not ended.
+    is_held: bool,
     is_asked_second: bool,
     /// What is sent over a connection arrives in its order.
     last_to_agent: Duration,
@@ -275,6 +281,7 @@ impl World {
             attempt: None,
             owes_over: false,
             leaves: false,
+            is_held: *way == Way::Here,
             is_asked_second: false,
             last_to_agent: Duration::ZERO,
             last_to_front: Duration::ZERO,
@@ -317,13 +324,18 @@ impl World {
             let at = self.dice.time(Duration::from_secs(200));
             self.at(at, Action::Fault);
         }
-        while self.job.is_linked() {
+        let mut closes_by = None;
+        while !self.job.is_closed() {
             self.outline.events += 1;
             let due = self.queue.peek().map(|Reverse((at, _))| *at);
-            let Some(next) = [due, self.job.deadline()].into_iter().flatten().min() else {
+            let look = self.job.is_closing().then_some(self.now + LOOK_STEP);
+            let Some(next) = [due, look, self.job.deadline()].into_iter().flatten().min() else {
                 return self.violates(format!("nothing is waited for, and the job is not over: {}", self.describe()));
             };
             self.now = self.now.max(next);
+            if self.job.is_closing() && self.now > *closes_by.get_or_insert(self.now + CLOSING_BOUND) {
+                return self.violates(format!("the end takes too long: {}", self.describe()));
+            }
             if self.now > LONGEST || self.outline.events > MOST_EVENTS {
                 return self.violates(format!("the job does not end: {}", self.describe()));
             }
@@ -335,24 +347,16 @@ impl World {
                 }
             }
             self.take(Event::Tick)?;
+            if self.job.is_closing() {
+                let held = self.job.nodes().ids().filter(|node| self.machines[node.index()].is_held).collect();
+                self.take(Event::Held(held))?;
+            }
         }
         self.end()
     }
 
     /// The loop of the front is over: what it says must be true.
     fn end(mut self) -> Result<Outline, Violation> {
-        let mut effects = Vec::new();
-        self.job.ask_all_second(&mut effects);
-        self.perform(effects)?;
-        // Some of those that were lost answer in the time that there is.
-        let until = self.now + Duration::from_secs(10);
-        while let Some(Reverse((at, number))) = self.queue.pop().filter(|Reverse((at, _))| *at <= until) {
-            self.now = self.now.max(at);
-            match self.actions.remove(&number) {
-                Some(Action::Fault) | None => {}
-                Some(action) => self.act(action)?,
-            }
-        }
         for (machine, node) in self.machines.iter().zip(self.job.nodes().iter()) {
             if node.is_lost() && node.route().is_proved() && !machine.ranks.is_empty() && !node.is_here() {
                 return self.violates(format!("node {} is said to be empty, and is not: {machine:?}", node.id()));
@@ -447,7 +451,13 @@ impl World {
                     let is_first = matches!(meeting, Meeting::Here { .. });
                     self.tell(node, Told::Start(place, attempt, is_first));
                 }
-                Effect::End(node) | Effect::GiveUp(node) | Effect::Disconnect(node) => self.close(node),
+                Effect::GiveUp(node) => {
+                    let machine = &mut self.machines[node.index()];
+                    // Its ssh is killed.
+                    machine.is_held &= machine.way == Way::Here;
+                    self.close(node);
+                }
+                Effect::End(node) | Effect::Disconnect(node) => self.close(node),
                 Effect::Call(node) => self.call(node),
                 Effect::LookAtCall(node) => {
                     let seen = NodeEvent::CallSeen { unsent: 0, has_logged_in: false, noise: None };
