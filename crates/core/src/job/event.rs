@@ -50,8 +50,11 @@ pub enum Event {
         number: i32,
         by_key: bool,
     },
-    /// Another process asks for the end.
-    StopRequest(StopRequest),
+    /// A client asks for the end. The answer is a [`Effect::StopAnswer`].
+    StopRequest {
+        client: ClientId,
+        request: StopRequest,
+    },
     /// A user asks for another attempt. The answer is a [`Effect::RestartAnswer`].
     RestartRequest {
         client: ClientId,
@@ -512,6 +515,13 @@ pub enum Effect {
     RestartAnswer {
         client: ClientId,
         answer: Result<Attempt, NoRestart>,
+    },
+    /// The job is being stopped: how many ranks live, and when they are killed. `already`: it was before.
+    StopAnswer {
+        client: ClientId,
+        ranks: u32,
+        left: Duration,
+        already: bool,
     },
 }
 

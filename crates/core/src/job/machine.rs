@@ -240,7 +240,7 @@ impl Job {
                 self.nodes.iter_mut().for_each(|node| node.clock_mut().forget());
             }
             Event::Signal { number, by_key } => self.signal(number, by_key),
-            Event::StopRequest(request) => self.stop_requested(request),
+            Event::StopRequest { client, request } => self.stop_requested(client, request),
             Event::RestartRequest { client, by } => {
                 let answer = self.planned_restart(by);
                 self.out.push(Effect::RestartAnswer { client, answer });

@@ -14,6 +14,7 @@
 //! | `losses`, `clearing` | which node is silent, suspect, lost; and what is left there |
 //! | `between`, `successors` | whether and when all ranks, or one, are started again |
 //! | `stopping` | what a signal or a request to stop does, and who has not ended after it |
+//! | `status` | what job and ranks are doing, for those who ask |
 //! | `states`, `looking`, `hooks`, `alone` | what is asked of the agents, and what their answers mean |
 //! | `closing`, `end` | what is waited for when no agent is connected any more, and what is known then |
 //!
@@ -33,6 +34,7 @@ mod settings;
 pub mod simulation;
 
 pub use decisions::end::Ended;
+pub use decisions::status::Wall;
 pub use decisions::stopping::is_by_signal;
 pub use event::{ClientId, Effect, Enrolment, Event, Meeting, NoRestart, NodeEvent, Order, WorkerEvent};
 pub use machine::{END_BOUND, Job, KILLING_BOUND, Refused};

@@ -28,7 +28,7 @@ impl Front {
             ToFront::Ready { pid, containment, runtime, host, addresses, is_loopback_name, machine } => {
                 self.nodes[from.index()].know_agent(pid.0);
                 if self.nodes[from.index()].keeper().is_some() {
-                    self.open_control(&runtime);
+                    self.listen_for_control(&runtime);
                 }
                 says(self, NodeEvent::Ready(About { containment, host, addresses, machine, is_loopback_name }));
             }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rankrun_core::control::Answer;
 use rankrun_core::event::JobEvent;
 use rankrun_core::job::{Effect, Enrolment, Event, Meeting, StdinTarget, report_of};
 use rankrun_core::printable::{fit, printable};
@@ -171,10 +172,17 @@ impl Front {
                 self.drain_until = Some(now);
             }
             Effect::Record(event) => self.delivery.journal.record(now, || *event),
-            Effect::States { conditions, silent } => self.answer_states(&conditions, silent),
-            Effect::Stacks { client, table, ranks } => self.answer_stacks(client, table, ranks),
-            Effect::RefuseStacks { client } => self.refuse_stacks(client),
-            Effect::RestartAnswer { client, answer } => self.answer_restart(client, answer),
+            Effect::States { conditions, silent } => {
+                let status = self.job.status_of_ranks(self.wall(), &conditions, silent);
+                self.control.answer_states(now, &status);
+            }
+            Effect::Stacks { client, table, ranks } => self.control.answer_stacks(now, client, table, ranks),
+            Effect::RefuseStacks { client } => self.control.refuse_stacks(now, client, &self.job.spec().job),
+            Effect::RestartAnswer { client, answer } => self.control.answer_restart(now, client, answer),
+            Effect::StopAnswer { client, ranks, left, already } => {
+                let grace = left.as_secs_f64();
+                self.control.answer(now, client, &Answer::Stopping { ranks, grace, already });
+            }
         }
     }
 

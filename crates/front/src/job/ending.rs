@@ -131,7 +131,7 @@ impl Front {
         self.write_out(Some(REPORT_BOUND));
         let interrupted = verdict.interrupted.and_then(|finding| self.job.gang().ranks()[finding.rank.index()].status);
         let code = self.plan.codes.map_or(report.exit_code, |codes| codes.of(&report));
-        self.answer_end(code, &report);
+        self.control.answer_end(self.clock.now(), code, &report);
         if self.plan.codes.is_some() {
             return Outcome { code, raise: None };
         }

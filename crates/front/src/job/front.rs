@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rankrun_agent::Clock;
 use rankrun_agent::tidy::{Places, RuntimeDir, RuntimeDirError};
 use rankrun_core::event::JobEvent;
 use rankrun_core::gang;
-use rankrun_core::job::{Effect, Event, Job, NodeEvent};
+use rankrun_core::job::{Effect, Event, Job, NodeEvent, Wall};
 use rankrun_core::names::PublishedNames;
 use rankrun_core::printable::printable;
-use rankrun_core::{ExitCode, JobId, NodeId};
+use rankrun_core::{ExitCode, JobId, NodeId, Pid};
 use rankrun_sys::poll::{Poller, Waker};
 use rankrun_sys::signal::SignalFd;
 
@@ -109,9 +109,6 @@ pub(crate) struct Front {
     pub(crate) control: Control,
     pub(crate) stdin: Option<Stdin>,
     pub(crate) terminal: Option<FrontTerminal>,
-    /// The front was found without its control socket, and when to look again.
-    pub(crate) is_control_lost: bool,
-    pub(crate) next_control_look: Duration,
     /// After this time, a destination that does not take its output is given up.
     pub(crate) drain_until: Option<Duration>,
     /// Output that no destination took is being written to files.
@@ -158,6 +155,29 @@ impl Front {
             .chain(self.starter.under_way())
             .chain(self.delivery.files.pids());
         self.strangers.iter().copied().chain(own).collect()
+    }
+
+    /// This process, and the time of day.
+    pub(crate) fn wall(&self) -> Wall {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Wall { pid: Pid(std::process::id() as i32), now: now.as_secs_f64(), shown: self.clock.now() }
+    }
+
+    /// The job has a directory here: listens there for requests.
+    pub(crate) fn listen_for_control(&mut self, directory: &Path) {
+        if let Err(error) = self.control.listen(directory)
+            && self.plan.verbosity > 0
+        {
+            let why = rankrun_sys::reason(&error);
+            self.note(format!("rankrun status, stop and restart cannot reach this job: {why}"));
+        }
+    }
+
+    /// A rank is started again, or time has passed: a process may have removed the control socket.
+    pub(crate) fn restore_control(&mut self) {
+        if let Some(text) = self.control.restore(self.now()) {
+            self.note(text);
+        }
     }
 
     /// The directory for the report and for output that no destination took.

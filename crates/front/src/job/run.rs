@@ -3,8 +3,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rankrun_agent::LOOK_STEP;
-use rankrun_core::job::{Event, NodeEvent};
-use rankrun_core::{NodeId, gang};
+use rankrun_core::NodeId;
+use rankrun_core::control::Request;
+use rankrun_core::gang::{self, Requester};
+use rankrun_core::job::{ClientId, Event, NodeEvent};
 use rankrun_sys::poll::Ready;
 use rankrun_wire::{Frame, ToAgent};
 
@@ -18,8 +20,6 @@ use crate::nodes::Enrolment;
 const SALVAGE_BOUND: Duration = Duration::from_secs(60);
 /// Without output for so long meanwhile, the files or the agent's spool do not answer.
 const SALVAGE_STEP: Duration = Duration::from_secs(3);
-/// How often to look whether the control socket is where clients find it.
-const CONTROL_STEP: Duration = Duration::from_secs(1);
 /// How long the destinations have for output that waited for log files.
 pub(crate) const RELEASE_BOUND: Duration = Duration::from_secs(3);
 /// How often to check the window size while a rank has the terminal: the kernel then sends SIGWINCH only to the rank.
@@ -71,16 +71,11 @@ impl Front {
             self.enrolment.as_ref().and_then(Enrolment::deadline),
             (self.job.is_closing() || !self.job.open_seconds().is_empty()).then(|| now + LOOK_STEP),
             self.control.deadline(),
-            self.control_look(),
+            self.control.look_due().filter(|_| !self.job.is_over()),
             self.starter.deadline(now),
             self.delivery.deadline(),
         ];
         waits.into_iter().flatten().min().map(|deadline| deadline.saturating_sub(now))
-    }
-
-    /// When to look whether the control socket is still there. At the end the agents remove it with its directory.
-    fn control_look(&self) -> Option<Duration> {
-        (self.control.listens() && !self.job.is_over()).then_some(self.next_control_look)
     }
 
     /// A source is ready: reads it.
@@ -126,7 +121,7 @@ impl Front {
             Token::Control(Ours::Client(client)) => {
                 let now = self.now();
                 if let Some((by, request)) = self.control.ready(now, client, ready) {
-                    self.requested(client, by, request);
+                    self.requested((client, by, request));
                 }
             }
             Token::Waker => {
@@ -141,6 +136,25 @@ impl Front {
                 {
                     self.send_stdin(piece);
                 }
+            }
+        }
+    }
+
+    /// Another process asks something, and may have sent more.
+    fn requested(&mut self, request: (ClientId, Requester, Request)) {
+        let (now, wall) = (self.now(), self.wall());
+        if let Some(event) = self.control.requested(now, wall, &self.job, request) {
+            self.take(event);
+        }
+        self.hear_requests();
+    }
+
+    /// Clients may have sent a request before their last answer.
+    fn hear_requests(&mut self) {
+        while let Some(request) = self.control.next(self.now()) {
+            let (now, wall) = (self.now(), self.wall());
+            if let Some(event) = self.control.requested(now, wall, &self.job, request) {
+                self.take(event);
             }
         }
     }
@@ -269,11 +283,12 @@ impl Front {
         self.print_withheld_notes(Some(now));
         self.delivery.tick(now, quiet);
         self.control.tick(now);
-        if self.control_look().is_some_and(|at| at <= now) {
-            self.next_control_look = now + CONTROL_STEP;
+        // At the end the agents remove it with its directory.
+        if self.control.look_due().is_some_and(|at| at <= now && !self.job.is_over()) {
             self.restore_control();
         }
-        self.answer_waiting();
+        self.control.answer_up(now, |attempt| self.job.was_up(attempt));
+        self.hear_requests();
         if self.must_watch_window() {
             self.resized();
         }

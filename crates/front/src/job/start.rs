@@ -359,8 +359,6 @@ fn make(
         was_logging: false,
         stdin,
         terminal,
-        is_control_lost: false,
-        next_control_look: Duration::ZERO,
         drain_until: None,
         salvage: None,
         has_given_up_output: false,
@@ -373,7 +371,7 @@ fn make(
         // Without it the job only cannot be asked.
         front.own_directory = OwnDirectory::create(&front.plan.spec.job).ok();
         if let Some(path) = front.own_directory.as_ref().map(|own| own.path().to_owned()) {
-            front.open_control(&path);
+            front.listen_for_control(&path);
         }
     }
     let hello = ToAgent::Hello(Hello::ours());

@@ -12,6 +12,7 @@ mod losses;
 mod meeting;
 mod muster;
 mod states;
+pub(super) mod status;
 pub(super) mod stopping;
 mod successors;
 mod workers;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::exit::ExitCode;
 use crate::gang::{self, Outside, RankRecord, StopRequest};
 use crate::ids::{NodeId, Rank, WorkerId};
-use crate::job::event::{Effect, Order};
+use crate::job::event::{ClientId, Effect, Order};
 use crate::job::machine::Job;
 use crate::job::parts::looks::Purpose;
 use crate::job::parts::node::Node;
@@ -108,7 +108,7 @@ impl Job {
     }
 
     /// `rankrun stop`: as SIGTERM.
-    pub(in crate::job) fn stop_requested(&mut self, request: StopRequest) {
+    pub(in crate::job) fn stop_requested(&mut self, client: ClientId, request: StopRequest) {
         let already = self.gang.stop_ordered().is_some();
         let first = self.gang.outside().is_none();
         self.event(gang::Event::StopRequest(request));
@@ -117,6 +117,9 @@ impl Job {
             let stop = Stop { why: StopWhy::Signal(SIGTERM), grace };
             self.tell_stopping(&format!("rankrun stop ({})", request.by), stop, false, already);
         }
+        let left = self.gang.grace_until().unwrap_or_default().saturating_sub(self.now);
+        let ranks = self.alive().len() as u32;
+        self.out.push(Effect::StopAnswer { client, ranks, left, already });
     }
 
     /// A rank was stopped by somebody else.

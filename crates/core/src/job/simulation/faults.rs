@@ -51,7 +51,9 @@ impl World {
             7 => {
                 let by = Requester { pid: 1, is_root: false };
                 match self.dice.chance(30) {
-                    true => self.take(Event::StopRequest(StopRequest { by, grace: None })),
+                    true => {
+                        self.take(Event::StopRequest { client: ClientId(0), request: StopRequest { by, grace: None } })
+                    }
                     false => self.take(Event::RestartRequest { client: ClientId(0), by }),
                 }
             }

@@ -23,6 +23,8 @@ const BACKLOG: i32 = 64;
 /// Connections taken in a time, at most: a process that makes one after the other must not keep the loop from the job.
 const TAKEN: u32 = 128;
 const WINDOW: Duration = Duration::from_millis(100);
+/// How often to look whether the socket is where clients find it.
+const LOOK_STEP: Duration = Duration::from_secs(1);
 /// How long a connection may be without a request.
 const IDLE_BOUND: Duration = Duration::from_secs(10);
 
@@ -94,6 +96,11 @@ pub(crate) struct Control {
     window: (Duration, u32),
     /// The listener is out of the poll set until then.
     rests_until: Option<Duration>,
+    /// The clients that have had an answer, and may have sent the next request before.
+    answered: Vec<ClientId>,
+    /// When to look whether the socket is where clients find it, and whether it was not the last time.
+    next_look: Duration,
+    is_lost: bool,
 }
 
 impl Control {
@@ -106,6 +113,9 @@ impl Control {
             next: 0,
             window: (Duration::ZERO, 0),
             rests_until: None,
+            answered: Vec::new(),
+            next_look: Duration::ZERO,
+            is_lost: false,
         }
     }
 
@@ -126,19 +136,22 @@ impl Control {
         Ok(())
     }
 
-    /// Listens again if a process has removed the socket, or its directory, which may have been made again since.
-    ///
-    /// # Errors
-    ///
-    /// There is no such directory, or another file in the socket's place.
-    pub(crate) fn restore(&mut self) -> io::Result<()> {
+    /// Listens again if a process has removed the socket, or its directory, which may have been made again since. Returns what the user is
+    /// to be told, once: there is no such directory, or another file in the socket's place.
+    pub(crate) fn restore(&mut self, now: Duration) -> Option<String> {
+        self.next_look = now + LOOK_STEP;
         let directory = self.listener.as_ref().and_then(|listener| listener.path.parent()).map(Path::to_owned);
-        directory.map_or(Ok(()), |directory| self.listen(&directory))
+        let restored = directory.map_or(Ok(()), |directory| self.listen(&directory));
+        let was_lost = std::mem::replace(&mut self.is_lost, restored.is_err());
+        let why = rankrun_sys::reason(&restored.err().filter(|_| !was_lost)?);
+        Some(format!(
+            "a process has removed the control socket: rankrun status, stop and restart cannot reach this job ({why})"
+        ))
     }
 
-    /// Whether there is a socket, though a process may have removed it.
-    pub(crate) fn listens(&self) -> bool {
-        self.listener.is_some()
+    /// When to look whether the socket is still there, if there is one.
+    pub(crate) fn look_due(&self) -> Option<Duration> {
+        self.listener.is_some().then_some(self.next_look)
     }
 
     /// When [`Control::tick`] is due.
@@ -232,7 +245,7 @@ impl Control {
     }
 
     /// The next request of a client, if it has sent one and awaits no answer.
-    pub(crate) fn next_request(&mut self, now: Duration, id: ClientId) -> Option<(Requester, Request)> {
+    fn next_request(&mut self, now: Duration, id: ClientId) -> Option<(Requester, Request)> {
         let client = self.clients.get_mut(&id)?;
         if client.awaits != Awaits::Nothing {
             return None;
@@ -301,9 +314,20 @@ impl Control {
             line.push(b'\n');
             client.conn.send([Bytes::from(line)])
         });
-        if sent.is_err() {
-            self.clients.remove(&id);
+        match sent {
+            Ok(()) => self.answered.push(id),
+            Err(_) => drop(self.clients.remove(&id)),
         }
+    }
+
+    /// The request that a client had sent before its last answer.
+    pub(crate) fn next(&mut self, now: Duration) -> Option<(ClientId, Requester, Request)> {
+        while let Some(client) = self.answered.pop() {
+            if let Some((by, request)) = self.next_request(now, client) {
+                return Some((client, by, request));
+            }
+        }
+        None
     }
 }
 
@@ -392,16 +416,17 @@ mod tests {
         let directory = top.path().join("job");
         std::fs::create_dir(&directory).expect("it is ours");
         let mut control = Control::new(poller.registry(), token);
-        control.restore().expect("nothing is to be restored before the first time");
+        assert_eq!(control.restore(s(0)), None, "nothing is to be restored before the first time");
         control.listen(&directory).expect("a socket");
         let path = directory.join(SOCKET);
         let first = identity(&path);
-        control.restore().expect("it is there");
+        assert_eq!(control.restore(s(1)), None, "it is there");
         assert_eq!(identity(&path), first);
         std::fs::remove_dir_all(&directory).expect("it is ours");
-        control.restore().expect_err("there is no place for it");
+        assert!(control.restore(s(2)).is_some(), "there is no place for it");
+        assert_eq!(control.restore(s(3)), None, "it was said");
         std::fs::create_dir(&directory).expect("it is ours");
-        control.restore().expect("there is a place again");
+        assert_eq!(control.restore(s(4)), None, "there is a place again");
         let client = UnixStream::connect(&path);
         client.expect("it listens");
         control.accept(s(1));

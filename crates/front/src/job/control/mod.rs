@@ -5,6 +5,5 @@
 
 mod clients;
 mod requests;
-mod states;
 
 pub(crate) use clients::{Control, Ours};
