@@ -2,6 +2,7 @@
 //! output and the report, and returns the exit code.
 
 mod command;
+mod control;
 mod delivery;
 mod job;
 mod join;
@@ -10,6 +11,7 @@ mod logs;
 mod nodes;
 mod starter;
 mod terminal;
+mod token;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use rankrun_agent::Watch;
 use rankrun_core::control::Answer;
 use rankrun_core::event::JobEvent;
-use rankrun_core::job::{Effect, Enrolment, Event, Meeting, StdinTarget, report_of};
+use rankrun_core::job::{Effect, Event, Meeting, StdinTarget, report_of};
 use rankrun_core::printable::{fit, printable};
 use rankrun_core::report::Report;
 use rankrun_core::stacks::fold::Table;
@@ -19,7 +20,6 @@ use crate::delivery::Task;
 use crate::delivery::report;
 use crate::job::front::Front;
 use crate::job::start::names;
-use crate::link::send_to_all;
 
 impl Front {
     /// Does what is ordered, and what follows from that.
@@ -38,64 +38,29 @@ impl Front {
         match effect {
             Effect::Send(order) => self.send(&ToAgent::Order(order)),
             // If it fails, that is found at the next reading.
-            Effect::Beat(node) => drop(self.nodes[node.index()].beat(now)),
+            Effect::Beat(node) => drop(self.reach.node(node).beat(now)),
             Effect::Start { node, place, meeting } => {
                 let start = ToAgent::Start(Box::new(self.node_start(node, place, meeting)));
                 self.send_to(node, &start);
             }
-            Effect::ExpectEnd(node, by) => {
-                if let Some(keeper) = self.nodes[node.index()].keeper_mut() {
-                    keeper.watch.expect_end(by);
-                }
-            }
-            Effect::HasEnded(node) => {
-                if let Some(keeper) = self.nodes[node.index()].keeper_mut() {
-                    keeper.watch.is_over();
-                }
-            }
-            Effect::WatchAgent(node) => {
-                if let Some(keeper) = self.nodes[node.index()].keeper_mut() {
-                    keeper.watch.begin(now);
-                }
-            }
-            Effect::End(node) => {
-                let node = &mut self.nodes[node.index()];
-                // It ends as well when the stream is closed.
-                let _ = node.send(&ToAgent::End);
-                node.link = None;
-            }
-            Effect::GiveUp(node) => self.nodes[node.index()].give_up(),
-            Effect::Disconnect(node) => {
-                let node = &mut self.nodes[node.index()];
-                node.link = None;
-                if let Some(remote) = node.remote_mut() {
-                    remote.asker.stop();
-                }
-            }
-            Effect::Call(node) => self.call(node),
-            Effect::LookAtCall(node) => self.look_at_call(node),
-            Effect::Ask(node) => self.ask(node),
-            Effect::StopAsking(node) => {
-                if let Some(remote) = self.nodes[node.index()].remote_mut() {
-                    remote.asker.stop();
-                }
-            }
-            Effect::AskSecond(node) => self.ask_second(node),
-            Effect::Enrolled(node, what) => {
-                let place = NodeRank(node.0);
-                match (&mut self.enrolment, what) {
-                    (None, _) => {}
-                    (Some(enrolment), Enrolment::Heard) => enrolment.heard(place),
-                    (Some(enrolment), Enrolment::Lost) => enrolment.lost(place),
-                    (Some(enrolment), Enrolment::Free) => enrolment.release(place),
-                }
-            }
+            Effect::ExpectEnd(node, by) => drop(self.reach.node(node).watch().map(|watch| watch.expect_end(by))),
+            Effect::HasEnded(node) => drop(self.reach.node(node).watch().map(Watch::is_over)),
+            Effect::WatchAgent(node) => drop(self.reach.node(node).watch().map(|watch| watch.begin(now))),
+            Effect::End(node) => self.reach.node(node).end(),
+            Effect::GiveUp(node) => self.reach.node(node).give_up(),
+            Effect::Disconnect(node) => self.reach.node(node).disconnect(),
+            Effect::Call(node) => self.reach.call(node),
+            Effect::LookAtCall(node) => self.reach.look_at_call(node),
+            Effect::Ask(node) => self.reach.ask(now, node),
+            Effect::StopAsking(node) => self.reach.node(node).stop_asking(),
+            Effect::AskSecond(node) => self.reach.ask_second(&self.job, now, node),
+            Effect::Enrolled(node, what) => self.reach.enrolled(node, what),
             Effect::CloseDoor { why } => {
-                if let Some(enrolment) = &mut self.enrolment {
+                if let Some(enrolment) = &mut self.reach.enrolment {
                     enrolment.close(why);
                 }
             }
-            Effect::StartStep(nodes) => self.start_step(&nodes),
+            Effect::StartStep(nodes) => self.reach.start_step(&self.plan, &nodes),
             Effect::World => {
                 let map = self.job.spec().map.clone();
                 self.delivery.presenter.begin_world(map.world_size(), names(map));
@@ -114,8 +79,8 @@ impl Front {
             Effect::BeginRanks => {
                 self.collectives.clear();
                 self.names = Default::default();
-                let is_owed = self.nodes.iter().any(|node| node.owes_stdin);
-                self.nodes.iter_mut().for_each(|node| node.owes_stdin = false);
+                let is_owed = self.reach.nodes.iter().any(|node| node.owes_stdin);
+                self.reach.nodes.iter_mut().for_each(|node| node.owes_stdin = false);
                 if let Some(terminal) = &mut self.terminal {
                     terminal.begin_attempt(&self.job.spec().io);
                 }
@@ -186,25 +151,10 @@ impl Front {
         }
     }
 
-    /// Sends a message to all nodes.
-    pub(crate) fn send(&mut self, message: &ToAgent) {
-        let links = self.nodes.iter_mut().filter_map(|node| Some((node.id, node.link.as_mut()?)));
-        for (node, error) in send_to_all(links, message) {
-            self.broke(node, &error);
-        }
-    }
-
-    /// Sends a message to one node.
-    pub(crate) fn send_to(&mut self, node: NodeId, message: &ToAgent) {
-        if let Err(error) = self.nodes[node.index()].send(message) {
-            self.broke(node, &error);
-        }
-    }
-
     /// What the agent of a node needs to start its ranks.
     fn node_start(&self, node: NodeId, place: NodeRank, meeting: Meeting) -> NodeStart {
-        let is_away = self.nodes[node.index()].remote().is_some();
-        let calls = self.calls.as_ref().filter(|_| is_away);
+        let is_away = self.reach.nodes[node.index()].remote().is_some();
+        let calls = self.reach.calls.as_ref().filter(|_| is_away);
         let abouts = self.job.nodes().seated().filter_map(|node| node.about());
         NodeStart {
             node: place,
@@ -232,18 +182,18 @@ impl Front {
     /// Sends a piece of stdin to the nodes whose ranks read it.
     pub(crate) fn send_stdin(&mut self, piece: Option<Vec<u8>>) {
         for node in self.job.nodes().ids() {
-            if !self.reads_stdin(node) || self.nodes[node.index()].link.is_none() {
+            if !self.reads_stdin(node) || self.reach.nodes[node.index()].link.is_none() {
                 continue;
             }
-            self.nodes[node.index()].owes_stdin = piece.is_some();
+            self.reach.nodes[node.index()].owes_stdin = piece.is_some();
             self.send_to(node, &piece.clone().map_or(ToAgent::StdinEnd, ToAgent::Stdin));
         }
     }
 
     /// The ranks of a node have read what they were sent of stdin.
     pub(crate) fn stdin_taken(&mut self, node: NodeId) {
-        self.nodes[node.index()].owes_stdin = false;
-        let is_owed = self.nodes.iter().any(|node| node.owes_stdin && node.link.is_some());
+        self.reach.nodes[node.index()].owes_stdin = false;
+        let is_owed = self.reach.nodes.iter().any(|node| node.owes_stdin && node.link.is_some());
         if let Some(stdin) = self.stdin.as_ref().filter(|_| !is_owed) {
             stdin.want_more();
         }
@@ -253,7 +203,7 @@ impl Front {
     fn rank_started(&mut self, rank: Rank, pid: Pid, node: NodeId, is_again: bool) {
         let spec = self.job.spec();
         let has_stdin = [StdinTarget::Rank(rank), StdinTarget::Shared].contains(&spec.io.stdin);
-        if has_stdin && spec.attempt.0 == 0 && self.nodes[node.index()].keeper().is_some() {
+        if has_stdin && spec.attempt.0 == 0 && self.reach.nodes[node.index()].keeper().is_some() {
             leave_stdin();
         }
         if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank)) {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rankrun_agent::{Keeper, Proof, tidy};
+use rankrun_agent::{Keeper, tidy};
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::event::{End, JobEvent};
 use rankrun_core::foreign_codes::Codes;
@@ -25,7 +25,7 @@ use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
 use crate::job::front::{Front, Outcome};
 use crate::job::refusal::Refusal;
 use crate::job::run::RELEASE_BOUND;
-use crate::nodes::{NodeHandle, Prover};
+use crate::nodes::NodeHandle;
 
 /// How long the report itself may wait for a destination that still took the ranks' output.
 const REPORT_BOUND: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ impl Front {
         let now = self.now();
         // Where a cgroup stays because a process in it could not be killed, the directory stays too: `rankrun clean` needs it to
         // find the cgroup.
-        let keepers = self.nodes.iter().filter_map(NodeHandle::keeper);
+        let keepers = self.reach.nodes.iter().filter_map(NodeHandle::keeper);
         for keeper in keepers.filter(|keeper| !keeper.cgroup.as_deref().is_some_and(Path::exists)) {
             self.delivery.files.remove(now, &keeper.places);
         }
@@ -102,7 +102,7 @@ impl Front {
             (Some(directory), None) => Some(report::shorten_home(&directory.path.join(REPORT), home)),
             (None, None) => Some("not saved: HOME is not set; see --report-dir".to_owned()),
         };
-        if let Some(enrolment) = self.enrolment.as_mut().filter(|_| is_printed) {
+        if let Some(enrolment) = self.reach.enrolment.as_mut().filter(|_| is_printed) {
             let node = report.culprit.as_ref().map(|culprit| format!(" (node {})", culprit.node));
             enrolment.explain(format!("{}{}", report.summary, node.unwrap_or_default()));
         }
@@ -154,7 +154,7 @@ impl Front {
         let source = io::Error::other(why.clone());
         report::error(self.plan.color, what, Some(&source), hint.as_deref());
         let text = format!("{what}: {why}");
-        if let Some(enrolment) = &mut self.enrolment {
+        if let Some(enrolment) = &mut self.reach.enrolment {
             enrolment.explain(text.clone());
         }
         if let Some((directory, refusal)) = Refusal::of(&self.plan)
@@ -169,7 +169,7 @@ impl Front {
     fn ended(&self, proved: Proved, is_written: bool) -> Ended {
         let took = self.started.elapsed();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let seated = self.job.nodes().seated().map(|node| &self.nodes[node.id().index()]);
+        let seated = self.job.nodes().seated().map(|node| &self.reach.nodes[node.id().index()]);
         Ended {
             took,
             started: now.saturating_sub(took),
@@ -407,21 +407,8 @@ impl Front {
 
     /// What holds the nodes has ended, or is not waited for any more: what is left there.
     fn prove(&mut self) -> Proved {
-        // All of them: what is left of one must not keep the others from being cleaned up.
-        let spec = self.job.spec();
-        let (attempt, clean_shm, foreign) = (spec.attempt, spec.clean_shm, self.foreign());
-        let (mut found, mut unproven) = (Vec::new(), Vec::new());
-        for (handle, node) in self.nodes.iter_mut().zip(self.job.nodes().iter()) {
-            let Proof { is_empty, memory } = handle.prove(node, attempt, clean_shm, &foreign);
-            found.push(memory);
-            if !is_empty {
-                unproven.push(node.id());
-            }
-            if handle.is_held() {
-                handle.kill_guard();
-            }
-            handle.remote_mut().and_then(|remote| remote.prover.as_mut()).map(Prover::give_up);
-        }
+        let foreign = self.foreign();
+        let (unproven, found) = self.reach.prove(&self.job, &foreign);
         self.take(Event::Unproven(unproven.clone()));
         Proved { are_commands_gone: self.prove_commands(), unproven, found }
     }
@@ -430,7 +417,7 @@ impl Front {
     /// are ours then.
     fn prove_commands(&self) -> bool {
         if self.commands.iter().any(Known::is_lost) {
-            let guards = self.nodes.iter().filter_map(NodeHandle::keeper).filter_map(Keeper::guard);
+            let guards = self.reach.nodes.iter().filter_map(NodeHandle::keeper).filter_map(Keeper::guard);
             let known: Vec<i32> = self.foreign().into_iter().chain(guards).collect();
             return tidy::end_children(&known) && self.commands.iter().all(|host| host.has_proved() || host.is_lost());
         }

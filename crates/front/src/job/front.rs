@@ -14,13 +14,13 @@ use rankrun_core::printable::printable;
 use rankrun_core::{ExitCode, JobId, NodeId, Pid};
 use rankrun_sys::poll::{Poller, Waker};
 use rankrun_sys::signal::SignalFd;
+use rankrun_wire::ToAgent;
 
 use crate::Plan;
 use crate::command::{Asked, Known};
+use crate::control::Control;
 use crate::delivery::{Delivery, Directory, Notes};
-use crate::job::control::Control;
-use crate::nodes::{Calls, Collectives, Debts, Enrolment, NodeHandle, Srun};
-use crate::starter::Starter;
+use crate::nodes::{Collectives, Debts, Reach};
 use crate::terminal::{FrontTerminal, Pause, Stdin};
 
 /// How the job ended.
@@ -80,19 +80,11 @@ pub(crate) struct Front {
     pub(crate) poller: Poller,
     pub(crate) signals: SignalFd,
     pub(crate) waker: Waker,
-    /// The devices of all nodes, those that are lost among them.
-    pub(crate) nodes: Vec<NodeHandle>,
-    /// What other machines are called with; `None` if this machine is the only one.
-    pub(crate) calls: Option<Calls>,
-    /// Where they connect, if they join by themselves.
-    pub(crate) enrolment: Option<Enrolment>,
+    /// The devices of the nodes.
+    pub(crate) reach: Reach,
     pub(crate) collectives: Collectives,
     pub(crate) names: PublishedNames,
     pub(crate) debts: Debts,
-    /// The steps that start the agents in a Slurm allocation.
-    pub(crate) srun: Vec<Srun>,
-    /// The thread that starts ssh, srun and commands.
-    pub(crate) starter: Starter,
     /// Signals that arrived before the loop started.
     pub(crate) early: Vec<(i32, i32)>,
     /// Children of this process that are not the job's.
@@ -129,11 +121,31 @@ impl Front {
 
     /// The job takes an event, and what it orders is done.
     pub(crate) fn take(&mut self, event: Event) {
+        self.handle(event);
+        if !self.is_at_work {
+            self.hear_nodes();
+        }
+    }
+
+    /// The same, but for what the devices of the nodes find out by it.
+    pub(crate) fn handle(&mut self, event: Event) {
         let now = self.now();
         let mut effects = Vec::new();
         self.job.handle(now, event, &mut effects);
         self.effects.extend(effects);
         self.perform_all();
+    }
+
+    /// Sends a message to all nodes.
+    pub(crate) fn send(&mut self, message: &ToAgent) {
+        let now = self.now();
+        self.reach.send(&self.job, now, message);
+    }
+
+    /// Sends a message to one node.
+    pub(crate) fn send_to(&mut self, node: NodeId, message: &ToAgent) {
+        let now = self.now();
+        self.reach.send_to(&self.job, now, node, message);
     }
 
     /// The same for an event of a node.
@@ -148,12 +160,8 @@ impl Front {
 
     /// Children of this process that neither are guards and agents nor come from them.
     pub(crate) fn foreign(&self) -> Vec<i32> {
-        let srun = self.srun.iter().filter_map(Srun::pid);
-        let own = srun
-            .chain(self.nodes.iter().flat_map(NodeHandle::pids))
-            .chain(self.commands.iter().filter_map(Known::pid))
-            .chain(self.starter.under_way())
-            .chain(self.delivery.files.pids());
+        let own =
+            self.reach.pids().chain(self.commands.iter().filter_map(Known::pid)).chain(self.delivery.files.pids());
         self.strangers.iter().copied().chain(own).collect()
     }
 

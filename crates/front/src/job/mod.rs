@@ -1,11 +1,9 @@
 //! One job in the front: its loop and its devices, around the machine that decides ([`rankrun_core::job::Job`]).
 //!
 //! Each source (`run`) is turned into events of the job; what the job orders is done in `effects`. `agents` has the messages of agents,
-//! `calls` and `steps` what brings nodes here, `ending` the end.
+//! `ending` the end.
 
 mod agents;
-mod calls;
-mod control;
 mod effects;
 mod ending;
 mod front;
@@ -16,8 +14,6 @@ mod replay;
 mod run;
 mod signals;
 mod start;
-mod steps;
-mod token;
 
 pub(crate) use front::Outcome;
 pub use refusal::Refusal;

@@ -31,7 +31,7 @@ impl Front {
     }
 
     fn start_command(&mut self, words: &[OsString]) -> io::Result<(Hold, Command)> {
-        let (hold, command) = Command::start(&mut self.starter, &self.job.spec().job, words)?;
+        let (hold, command) = Command::start(&mut self.reach.starter, &self.job.spec().job, words)?;
         self.commands.retain(|host| !host.has_proved());
         self.commands.push(hold.host.clone());
         Ok((hold, command))

@@ -3,18 +3,18 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rankrun_agent::LOOK_STEP;
-use rankrun_core::NodeId;
 use rankrun_core::control::Request;
 use rankrun_core::gang::{self, Requester};
 use rankrun_core::job::{ClientId, Event, NodeEvent};
+use rankrun_core::{ExitCode, NodeId};
 use rankrun_sys::poll::Ready;
 use rankrun_wire::{Frame, ToAgent};
 
-use crate::delivery::DeliveryEvent;
-use crate::job::control::Ours;
+use crate::control::Ours;
+use crate::delivery::{DeliveryEvent, Task};
 use crate::job::front::{Front, Outcome, Salvage};
-use crate::job::token::Token;
-use crate::nodes::Enrolment;
+use crate::link::LinkError;
+use crate::token::Token;
 
 /// How long writing the output that a destination did not take may last, as long as output comes.
 const SALVAGE_BOUND: Duration = Duration::from_secs(60);
@@ -50,9 +50,8 @@ impl Front {
             self.tick(quiet);
         }
         let outcome = self.finish();
-        self.dismiss_joined(&outcome);
-        self.await_srun();
-        self.starter.end();
+        let code = outcome.raise.map_or(outcome.code, ExitCode::signal).0;
+        self.reach.end(code, &self.clock, &self.signals);
         outcome
     }
 
@@ -61,18 +60,15 @@ impl Front {
             return None;
         }
         let now = self.now();
-        let guards = self.nodes.iter().filter(|node| node.link.is_some()).filter_map(|node| node.keeper());
         let waits = [
             self.job.deadline(),
             self.drain_until.filter(|_| !self.job.is_closing()),
             self.must_watch_window().then(|| now + WINDOW_STEP),
             self.notes.deadline(),
-            guards.filter_map(|keeper| keeper.watch.deadline()).min(),
-            self.enrolment.as_ref().and_then(Enrolment::deadline),
+            self.reach.deadline(now),
             (self.job.is_closing() || !self.job.open_seconds().is_empty()).then(|| now + LOOK_STEP),
             self.control.deadline(),
             self.control.look_due().filter(|_| !self.job.is_over()),
-            self.starter.deadline(now),
             self.delivery.deadline(),
         ];
         waits.into_iter().flatten().min().map(|deadline| deadline.saturating_sub(now))
@@ -84,26 +80,23 @@ impl Front {
             return;
         }
         let Some(token) = Token::decode(ready.token) else { return };
+        let now = self.now();
         match token {
-            Token::Srun(_) => self.read_srun(),
-            Token::Words(node) => self.read_words(node),
-            Token::Asker(node) => self.hear_asker(node, ready),
+            Token::Srun(_) => self.reach.read_srun(&self.job),
+            Token::Words(node) => self.reach.read_words(&self.job, node),
+            Token::Asker(node) => self.reach.hear_asker(node, ready),
             Token::Door => {
-                let now = self.now();
-                if let Some(enrolment) = &mut self.enrolment {
+                if let Some(enrolment) = &mut self.reach.enrolment {
                     enrolment.accept(now);
                 }
             }
-            Token::Newcomer(peer) => self.newcomer(peer, ready),
-            Token::Node(node) if self.nodes[node.index()].link.is_none() => {
-                self.hear_ssh(node, ready.writable, ready.readable);
+            Token::Newcomer(peer) => self.reach.newcomer(&self.job, now, peer, ready),
+            Token::Node(node) if self.reach.nodes[node.index()].link.is_none() => {
+                self.reach.hear_ssh(&self.job, now, node, ready.writable, ready.readable);
             }
             Token::Node(node) => {
                 if ready.writable {
-                    let flushed = self.nodes[node.index()].flush();
-                    if let Err(error) = flushed {
-                        self.broke(node, &error);
-                    }
+                    self.reach.flush(&self.job, now, node);
                 }
                 if ready.readable {
                     self.read_node(node);
@@ -115,21 +108,20 @@ impl Front {
                 }
             }
             Token::Control(Ours::Listener) => {
-                let now = self.now();
                 self.control.accept(now);
             }
             Token::Control(Ours::Client(client)) => {
-                let now = self.now();
                 if let Some((by, request)) = self.control.ready(now, client, ready) {
                     self.requested((client, by, request));
                 }
             }
             Token::Waker => {
                 self.waker.clear();
-                let now = self.now();
                 self.delivery.receive(now);
                 self.take_news();
-                self.hear_binary();
+                if let Some(read) = self.delivery.binary.take() {
+                    self.reach.has_read_binary(read);
+                }
                 self.hear_answer();
                 if let Some(piece) =
                     self.stdin.as_ref().filter(|_| self.job.has_started()).and_then(|stdin| stdin.next())
@@ -137,6 +129,22 @@ impl Front {
                     self.send_stdin(piece);
                 }
             }
+        }
+        self.hear_nodes();
+    }
+
+    /// Handles what the devices of the nodes have found out.
+    pub(crate) fn hear_nodes(&mut self) {
+        while let Some(found) = self.reach.found() {
+            found.notes.into_iter().for_each(|text| self.note(text));
+            found.words.into_iter().for_each(|text| self.agent_note(text));
+            if found.lacks_program {
+                let now = self.now();
+                self.delivery.files.submit(now, Task::ReadBinary);
+            }
+            // What follows from them comes after all of them.
+            found.events.into_iter().for_each(|event| self.handle(event));
+            found.greeted.into_iter().for_each(|node| self.read_node(node));
         }
     }
 
@@ -164,10 +172,10 @@ impl Front {
     /// One turn of the loop reads a bounded number of bytes, and a byte costs the same however many came before it: signals and
     /// deadlines wait for no longer than that.
     pub(crate) fn read_node(&mut self, node: NodeId) {
-        if self.nodes[node.index()].remote().is_some() {
+        if self.reach.nodes[node.index()].remote().is_some() {
             self.take_from(node, NodeEvent::Heard);
         }
-        let Some(mut link) = self.nodes[node.index()].link.take() else { return };
+        let Some(mut link) = self.reach.nodes[node.index()].link.take() else { return };
         let filled = link.fill();
         loop {
             match link.next() {
@@ -178,10 +186,10 @@ impl Front {
                     self.debts.received(node, head.stream, bytes.len() as u64);
                 }
                 Ok(Some(Frame::Message(message))) => {
-                    self.nodes[node.index()].link = Some(link);
+                    self.reach.nodes[node.index()].link = Some(link);
                     self.take_from(node, NodeEvent::HasSent);
                     self.message(node, message);
-                    match self.nodes[node.index()].link.take() {
+                    match self.reach.nodes[node.index()].link.take() {
                         Some(same) => link = same,
                         None => return,
                     }
@@ -191,9 +199,15 @@ impl Front {
             }
         }
         match filled {
-            Ok(()) => self.nodes[node.index()].link = Some(link),
+            Ok(()) => self.reach.nodes[node.index()].link = Some(link),
             Err(error) => self.broke(node, &error),
         }
+    }
+
+    fn broke(&mut self, node: NodeId, error: &LinkError) {
+        let now = self.now();
+        self.reach.broke(&self.job, now, node, error);
+        self.hear_nodes();
     }
 
     /// Hands what is ready to the destinations, our own notices included.
@@ -267,19 +281,25 @@ impl Front {
             self.end_pause();
         }
         let now = self.now();
-        if self.starter.tick() || self.job.is_closing() {
-            self.look_at_children();
+        if self.reach.starter.tick() || self.job.is_closing() {
+            self.reach.look_at_children(&self.job, now);
+            self.hear_nodes();
         }
         self.tell_of_files();
         self.hear_answer();
         self.show_rest();
-        self.try_seconds();
-        self.watch_guards();
-        if let Some(enrolment) = &mut self.enrolment {
+        let foreign = self.foreign();
+        self.reach.try_seconds(&self.job, now);
+        self.reach.watch_guards(&self.job, now, &foreign);
+        self.hear_nodes();
+        if let Some(enrolment) = &mut self.reach.enrolment {
             enrolment.tick(now);
         }
         self.take(Event::Tick);
-        self.look_at_holders();
+        if self.job.is_closing() {
+            self.reach.look_at_holders();
+            self.hear_nodes();
+        }
         self.print_withheld_notes(Some(now));
         self.delivery.tick(now, quiet);
         self.control.tick(now);
@@ -346,7 +366,7 @@ impl Front {
             return;
         }
         self.event(gang::Event::OutputFailed);
-        if self.nodes.iter().any(|node| node.link.is_some()) {
+        if self.reach.nodes.iter().any(|node| node.link.is_some()) {
             self.has_given_up_output = true;
             self.take(Event::OutputGivenUp);
         }

@@ -15,7 +15,10 @@ impl Front {
             return;
         }
         match number {
-            signal::SIGCHLD => self.look_at_children(),
+            signal::SIGCHLD => {
+                let now = self.now();
+                self.reach.look_at_children(&self.job, now);
+            }
             signal::SIGTSTP => self.stopped(by_key),
             signal::SIGQUIT => self.take(Event::StandingsRequest { by_key }),
             signal::SIGCONT => self.continued(),
@@ -24,17 +27,6 @@ impl Front {
             // We have sent it ourselves to our whole group, for a key.
             signal::SIGINT if sender == std::process::id() as i32 => {}
             number => self.take(Event::Signal { number, by_key }),
-        }
-    }
-
-    /// SIGCHLD: a guard, an ssh or a step has ended, or a guard was stopped, or was continued.
-    pub(crate) fn look_at_children(&mut self) {
-        self.look_at_srun();
-        for node in self.job.nodes().ids() {
-            match self.nodes[node.index()].keeper() {
-                Some(_) => self.look_at_guard(node),
-                None => self.look_at_ssh(node),
-            }
         }
     }
 

@@ -23,18 +23,18 @@ use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Plan;
+use crate::control::Control;
 use crate::delivery::report;
 use crate::delivery::{Delivery, Destination, Done, Files, Journal, Notes, Opened, SILENCE_BOUND, Task, Threads};
-use crate::job::control::Control;
 use crate::job::front::{Front, Outcome, OwnDirectory};
 use crate::job::refusal::Refusal;
-use crate::job::token::Token;
 use crate::join::Join;
 use crate::nodes::{
-    Bootstrap, Calls, Collectives, Debts, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget, SshSettings,
+    Bootstrap, Calls, Collectives, Debts, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget, Reach, SshSettings,
 };
 use crate::starter::Starter;
 use crate::terminal::{FrontTerminal, Stdin};
+use crate::token::Token;
 
 /// How long guard and agent of a job that is refused may take to end.
 const DISMISS_BOUND: Duration = Duration::from_secs(5);
@@ -329,6 +329,7 @@ fn make(
     let settings = Settings { is_recorded: delivery.journal.is_on(), ..settings(&plan, calls.as_ref()) };
     let job = Job::new(plan.spec.clone(), rules, settings);
     delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(job.facts().clone())));
+    let reach = Reach::new(nodes, calls, enrolment, starter, plan.hosts.clone(), poller.registry());
     let mut front = Front {
         job,
         effects: VecDeque::new(),
@@ -343,14 +344,10 @@ fn make(
         poller,
         signals,
         waker,
-        nodes,
-        calls,
-        enrolment,
+        reach,
         collectives: Collectives::default(),
         names: PublishedNames::default(),
         debts: Debts::default(),
-        srun: Vec::new(),
-        starter,
         early,
         strangers: foreign,
         commands: Vec::new(),
@@ -375,7 +372,7 @@ fn make(
         }
     }
     let hello = ToAgent::Hello(Hello::ours());
-    for node in &mut front.nodes {
+    for node in &mut front.reach.nodes {
         node.send(&hello).map_err(|error| StartError::new(error.to_string(), None))?;
     }
     Ok(front)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rankrun_core::contact::{step, try_bound};
-use rankrun_sys::poll::{Poller, Ready, Registry};
+use rankrun_sys::poll::{Ready, Registry};
 use rankrun_wire::greeting::Heard;
 
 use super::hosts::{NodeTarget, SshSettings};
@@ -28,7 +28,7 @@ impl Asker {
     pub(crate) fn ask(
         &mut self,
         now: Duration,
-        (starter, poller, token): (&mut Starter, &Poller, u64),
+        (starter, registry, token): (&mut Starter, &Registry, u64),
         ssh: (&SshSettings, &NodeTarget),
         call: &Call,
         timeout: Duration,
@@ -37,7 +37,7 @@ impl Asker {
             return Ok(());
         }
         self.stop();
-        self.tries.push(Ssh::asking(starter, poller, token, ssh, call, step(timeout))?);
+        self.tries.push(Ssh::asking(starter, registry, token, ssh, call, step(timeout))?);
         self.until = now + try_bound(timeout);
         Ok(())
     }

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use rankrun_agent::{GuardState, Keeper, LastKnown, Launched, Proof};
+use rankrun_agent::{GuardState, Keeper, LastKnown, Launched, Proof, Watch};
 use rankrun_core::job::{CleanShm, Node};
 use rankrun_core::lease::Lapse;
 use rankrun_core::reach::why;
@@ -111,6 +111,31 @@ impl NodeHandle {
     pub(crate) fn give_up(&mut self) {
         self.kill_agent();
         self.link = None;
+    }
+
+    /// Nothing more is for the agent.
+    pub(crate) fn end(&mut self) {
+        // It ends as well when the stream is closed.
+        let _ = self.send(&ToAgent::End);
+        self.link = None;
+    }
+
+    /// The connection is gone.
+    pub(crate) fn disconnect(&mut self) {
+        self.link = None;
+        self.stop_asking();
+    }
+
+    /// No answer over a fresh connection is wanted any more.
+    pub(crate) fn stop_asking(&mut self) {
+        if let Some(remote) = self.remote_mut() {
+            remote.asker.stop();
+        }
+    }
+
+    /// What watches the guard of this machine.
+    pub(crate) fn watch(&mut self) -> Option<&mut Watch> {
+        self.keeper_mut().map(|keeper| &mut keeper.watch)
     }
 
     /// Kills the agent: elsewhere it is the ssh that is ended.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rankrun_agent::Options;
 use rankrun_core::hosts::fold;
-use rankrun_sys::poll::{Interest, Poller, Registry};
+use rankrun_sys::poll::{Interest, Registry};
 use rankrun_sys::{signal, socket};
 use rankrun_wire::identity::Secret;
 
@@ -98,7 +98,7 @@ pub(crate) struct Srun {
 
 impl Srun {
     /// Asks for one. What it writes is watched under `words`.
-    pub(crate) fn start(starter: &mut Starter, poller: &Poller, words: u64, step: &Step<'_>) -> io::Result<Srun> {
+    pub(crate) fn start(starter: &mut Starter, registry: &Registry, words: u64, step: &Step<'_>) -> io::Result<Srun> {
         let Step { all, others, host, port, secret, agent, extra } = *step;
         let count = others.len().to_string();
         let mut arguments: Vec<OsString> = vec!["srun".into()];
@@ -137,7 +137,7 @@ impl Srun {
         let env = std::env::vars_os().filter(|(name, _)| !OPTIONS.iter().any(|option| name == OsStr::new(option)));
         let request = Request { env: env.collect(), ..Request::of(arguments, [stdin, stdout, theirs]) };
         let program = starter.request(request)?;
-        poller.add(&ours_err, words, Interest::Read)?;
+        registry.add(&ours_err, words, Interest::Read)?;
         Ok(Srun {
             nodes: others.to_vec(),
             program,

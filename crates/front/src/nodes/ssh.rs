@@ -12,7 +12,7 @@ use rankrun_agent::{ALIVE, Options, PROVE, RELAY};
 use rankrun_core::lease::Lapse;
 use rankrun_core::{JobId, reach};
 use rankrun_sys::errand::Errand;
-use rankrun_sys::poll::{Interest, Poller, Registry};
+use rankrun_sys::poll::{Interest, Registry};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::socket;
 use rankrun_wire::Memory;
@@ -177,21 +177,21 @@ impl Ssh {
     /// Asks for an ssh to a node. Its stdout is watched under `token`, its stderr under `words`.
     pub(crate) fn start(
         starter: &mut Starter,
-        poller: &Poller,
+        registry: &Registry,
         (token, words): (u64, u64),
         settings: &SshSettings,
         target: &NodeTarget,
         call: &Call,
     ) -> io::Result<Ssh> {
         let arguments = arguments(settings, target, &remote_line(settings, call)?, &[]);
-        Ssh::of(starter, poller, (token, words), arguments, &call.marker)
+        Ssh::of(starter, registry, (token, words), arguments, &call.marker)
     }
 
     /// Asks for an ssh over a fresh connection, to a node whose own is silent: whether its agent runs. All that it writes is watched
     /// under `token`. It fails if it is not connected within `bound`.
     pub(super) fn asking(
         starter: &mut Starter,
-        poller: &Poller,
+        registry: &Registry,
         token: u64,
         (settings, target): (&SshSettings, &NodeTarget),
         call: &Call,
@@ -203,12 +203,12 @@ impl Ssh {
         // Not over a connection of the user's, which is as silent as ours.
         let own = ["ControlPath=none".to_owned(), format!("ConnectTimeout={}", bound.as_secs().max(1))];
         let arguments = arguments(&settings, target, &line_to_run(&settings, call, &words)?, &own);
-        Ssh::of(starter, poller, (token, token), arguments, &call.marker)
+        Ssh::of(starter, registry, (token, token), arguments, &call.marker)
     }
 
     fn of(
         starter: &mut Starter,
-        poller: &Poller,
+        registry: &Registry,
         (token, words): (u64, u64),
         arguments: Vec<OsString>,
         marker: &str,
@@ -219,8 +219,8 @@ impl Ssh {
         [&ours_in, &ours_out].into_iter().for_each(|pipe| socket::widen_pipe(pipe, PIPE_BYTES));
         socket::set_nonblocking(&ours_err)?;
         let program = starter.request(Request::of(arguments, [stdin, stdout, stderr]))?;
-        let conn = Conn::of_pair(&poller.registry(), token, ours_out, ours_in)?;
-        poller.add(&ours_err, words, Interest::Read)?;
+        let conn = Conn::of_pair(registry, token, ours_out, ours_in)?;
+        registry.add(&ours_err, words, Interest::Read)?;
         Ok(Ssh {
             program,
             code: None,
@@ -469,6 +469,8 @@ fn plain(path: &OsStr) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use rankrun_sys::poll::Poller;
+
     use std::process::Command;
 
     use super::*;

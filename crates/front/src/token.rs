@@ -5,7 +5,7 @@ use rankrun_core::job::ClientId;
 use rankrun_sys::kinds;
 use rankrun_wire::identity::PeerId;
 
-use crate::job::control::Ours;
+use crate::control::Ours;
 
 /// The owner of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

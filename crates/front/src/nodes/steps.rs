@@ -1,0 +1,95 @@
+//! The steps of Slurm that start agents on nodes.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rankrun_agent::{Clock, LOOK_STEP};
+use rankrun_core::job::Event;
+use rankrun_core::reach;
+use rankrun_sys::poll::Registry;
+use rankrun_sys::signal::SignalFd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::srun::{Srun, Step};
+use crate::starter::Starter;
+use crate::token::Token;
+
+/// How long the step of Slurm may take to end after the job.
+const BOUND: Duration = Duration::from_secs(5);
+
+/// All steps of the job, those that have ended among them.
+#[derive(Debug, Default)]
+pub(crate) struct Steps(Vec<Srun>);
+
+impl Steps {
+    /// Asks for one.
+    pub(super) fn start(&mut self, starter: &mut Starter, registry: &Registry, step: &Step<'_>) -> io::Result<()> {
+        let token = Token::Srun(self.0.len() as u32).encode();
+        self.0.push(Srun::start(starter, registry, token, step)?);
+        Ok(())
+    }
+
+    /// Their processes.
+    pub(super) fn pids(&self) -> impl Iterator<Item = i32> {
+        self.0.iter().filter_map(Srun::pid)
+    }
+
+    /// Why a node was lost then, and that the srun that has started it was killed before, if it was.
+    pub(super) fn with_srun(&self, node: &str, lost_at: Duration, why: String) -> String {
+        let killed = self.0.iter().filter(|srun| srun.is_for(node)).filter_map(|srun| srun.killed);
+        let killed = killed.filter(|(_, at)| *at <= lost_at).max_by_key(|(_, at)| *at);
+        let told = killed.and_then(|(signal, at)| reach::why::after_srun(&why, signal, lost_at - at));
+        told.unwrap_or(why)
+    }
+
+    /// Reads what they have written.
+    pub(super) fn read(&mut self, registry: &Registry) {
+        self.0.iter_mut().for_each(|srun| srun.read_words(registry));
+    }
+
+    /// What they have written since this was last asked for.
+    pub(super) fn new_words(&mut self) -> Vec<String> {
+        self.0.iter_mut().flat_map(Srun::new_words).collect()
+    }
+
+    /// Reaps those that have ended now, and says so.
+    pub(super) fn reap(&mut self, now: Duration, registry: &Registry) -> Vec<Event> {
+        let ended: Vec<usize> = (0..self.0.len()).filter(|step| self.0[*step].reap(now)).collect();
+        if !ended.is_empty() {
+            self.read(registry);
+        }
+        let event = |step: usize| {
+            let srun = &self.0[step];
+            let (code, words, not_started) = (srun.code.unwrap_or(0), srun.words(), srun.not_started.clone());
+            Event::StepEnded { step, code, words, not_started }
+        };
+        ended.into_iter().map(event).collect()
+    }
+
+    /// The nodes know that the job is over: the steps end by themselves, or else they are ended.
+    pub(super) fn wait(&mut self, clock: &Clock, signals: &SignalFd, registry: &Registry) {
+        let until = Instant::now() + BOUND;
+        let mut is_told = self.0.len() < 2;
+        while self.0.iter().any(|srun| srun.code.is_none()) {
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                self.0.iter().for_each(Srun::kill);
+                return;
+            }
+            if rest < BOUND / 2 && !std::mem::replace(&mut is_told, true) {
+                // What the first has started on a node that was asked again may be stuck. srun passes this on, and ends.
+                self.0.iter().for_each(Srun::end);
+            }
+            // Only the ends of children are waited for: nobody handles the other events any more, and they would not go away. A wait that
+            // fails is a wait that is over.
+            let step = rest.min(LOOK_STEP);
+            let step = Timespec { tv_sec: step.as_secs() as i64, tv_nsec: i64::from(step.subsec_nanos()) };
+            let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&step));
+            while signals.next().is_some() {}
+            for srun in &mut self.0 {
+                srun.read_words(registry);
+                srun.reap(clock.now());
+            }
+        }
+    }
+}
