@@ -16,8 +16,8 @@ pub use conclusion::{
 };
 pub(crate) use conclusion::{causes, echoes, endings, recognisers};
 pub use machines::{
-    condition, contact, fence, front_watch, gang, grace, lease, names, node_clock, restart, roster, silence, team,
-    timers, worker,
+    condition, contact, drain, fence, front_watch, gang, grace, lease, names, node_clock, restart, roster, silence,
+    team, timers, worker,
 };
 pub use record::{
     advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, memory, overview, past, printable,

@@ -66,7 +66,7 @@ impl Front {
                 self.delivery.presenter.begin_world(map.world_size(), names(map));
             }
             Effect::BeginAttempt => {
-                (self.drain_until, self.salvage) = (None, None);
+                self.drain.end();
                 self.delivery.begin_attempt();
             }
             Effect::OpenLogs => {
@@ -91,7 +91,7 @@ impl Front {
             Effect::HaveStarted => self.waker.wake(),
             Effect::BeginRank(rank, attempt) => self.begin_rank(now, rank, attempt),
             Effect::Drain { is_last } => {
-                self.drain_until = Some(now + self.plan.drain);
+                self.drain.begin(now);
                 if is_last {
                     self.delivery.ranks_ended(now);
                 }
@@ -104,7 +104,7 @@ impl Front {
                 self.is_showing = true;
                 self.show_rest();
             }
-            Effect::IsShown => self.drain_until = None,
+            Effect::IsShown => self.drain.end(),
             Effect::Stamp(attempt) => {
                 if let Some(file) = self.job.spec().restart.progress_file.clone() {
                     self.delivery.files.submit(now, Task::Stamp { attempt, path: file.into() });
@@ -132,10 +132,7 @@ impl Front {
             }
             Effect::Table { title, table } => self.print_table(&title, &table),
             Effect::Standings { standings, by_key } => self.print_standings(&standings, by_key),
-            Effect::Hurry => {
-                self.is_hurried = true;
-                self.drain_until = Some(now);
-            }
+            Effect::Hurry => self.drain.hurry(now),
             Effect::Record(event) => self.delivery.journal.record(now, || *event),
             Effect::States { conditions, silent } => {
                 let status = self.job.status_of_ranks(self.wall(), &conditions, silent);

@@ -24,7 +24,6 @@ use crate::delivery::report::{self, REPORT, SAVE_BOUND, cannot_write};
 use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
 use crate::job::front::{Front, Outcome};
 use crate::job::refusal::Refusal;
-use crate::job::run::RELEASE_BOUND;
 use crate::nodes::NodeHandle;
 
 /// How long the report itself may wait for a destination that still took the ranks' output.
@@ -66,7 +65,7 @@ impl Front {
         loop {
             let now = self.now();
             let more = self.delivery.presenter.finish(now);
-            is_written &= self.write_out(None);
+            is_written &= self.write_out();
             if !more || !is_written {
                 break;
             }
@@ -124,11 +123,11 @@ impl Front {
         }
         let now = self.now();
         self.delivery.journal.record(now, || JobEvent::End(Box::new(end)));
-        self.write_out(Some(REPORT_BOUND));
+        self.write_rest();
         self.save(directory.filter(|_| unusable.is_none()), &report);
         self.requeue();
         self.end_files();
-        self.write_out(Some(REPORT_BOUND));
+        self.write_rest();
         let interrupted = verdict.interrupted.and_then(|finding| self.job.gang().ranks()[finding.rank.index()].status);
         let code = self.plan.codes.map_or(report.exit_code, |codes| codes.of(&report));
         self.control.answer_end(self.clock.now(), code, &report);
@@ -178,7 +177,7 @@ impl Front {
             found: proved.found,
             is_written: is_written && !self.delivery.is_lost(),
             is_kept: self.delivery.has_kept(),
-            has_given_up_output: self.has_given_up_output,
+            has_given_up_output: self.drain.has_given_up_agents(),
             why_lost: { seated }.find_map(NodeHandle::why_lost),
         }
     }
@@ -244,7 +243,7 @@ impl Front {
             self.delivery.files.submit(now, Task::Forget { directory, own: report.job.clone() });
         }
         // The report lies beside the output that is kept.
-        let bound = if self.is_hurried || self.delivery.is_keep_dead() { HURRIED_BOUND } else { SAVE_BOUND };
+        let bound = if self.drain.is_hurried() || self.delivery.is_keep_dead() { HURRIED_BOUND } else { SAVE_BOUND };
         let waited = self.wait_for_saving(bound);
         for answer in std::mem::take(&mut self.delivery.answers) {
             if let Done::Saved { path, result } = answer {
@@ -254,7 +253,7 @@ impl Front {
                 }
             }
         }
-        let bound = if self.is_hurried { HURRIED_BOUND } else { waited };
+        let bound = if self.drain.is_hurried() { HURRIED_BOUND } else { waited };
         let files = &self.delivery.files;
         let others = [Destination::Journal, Destination::Results].into_iter().filter(|other| !files.is_idle(*other));
         paths.extend(others.map(|other| (other, files.at(other))));
@@ -271,7 +270,9 @@ impl Front {
         let is_idle = |files: &Files| AWAITED.iter().all(|it| files.is_idle(*it) || files.has_failed(*it));
         let mut until = begun + if self.delivery.has_waited_in_vain() { REPORT_BOUND.min(bound) } else { bound };
         loop {
-            if self.wait_for_files(until.saturating_sub(self.now()), |files, _| is_idle(files)) || self.is_hurried {
+            if self.wait_for_files(until.saturating_sub(self.now()), |files, _| is_idle(files))
+                || self.drain.is_hurried()
+            {
                 break;
             }
             let now = self.now();
@@ -318,7 +319,7 @@ impl Front {
 
     /// Waits for file systems. Returns whether the awaited answer came.
     fn wait_for_files(&mut self, bound: Duration, has_come: impl Fn(&Files, &[Done]) -> bool) -> bool {
-        let was_hurried = self.is_hurried;
+        let was_hurried = self.drain.is_hurried();
         let until = self.now() + if was_hurried { HURRIED_BOUND.min(bound) } else { bound };
         loop {
             let now = self.now();
@@ -326,7 +327,7 @@ impl Front {
             if has_come(&self.delivery.files, &self.delivery.answers) {
                 return true;
             }
-            if now >= until || (self.is_hurried && !was_hurried) || !self.wait_until(until) {
+            if now >= until || (self.drain.is_hurried() && !was_hurried) || !self.wait_until(until) {
                 return false;
             }
         }
@@ -345,64 +346,66 @@ impl Front {
         true
     }
 
-    /// Writes what is pending until the time has passed (default: the rest of `--drain`). Returns whether all is
-    /// written.
-    fn write_out(&mut self, bound: Option<Duration>) -> bool {
-        let mut until = match bound {
-            Some(bound) => self.now() + bound,
-            None => *self.drain_until.get_or_insert(self.clock.now() + self.plan.drain),
-        };
+    /// Writes what is pending, as long as the destinations have time. Returns whether all is written.
+    fn write_out(&mut self) -> bool {
         loop {
-            self.hand_on();
-            if self.delivery.is_done() {
-                if self.notices.is_empty() {
-                    return true;
-                }
-                // They came with the last events: nothing else would wake us for them.
-                continue;
+            if self.is_all_handed_on() {
+                return true;
             }
             let now = self.now();
-            if bound.is_none() && self.delivery.are_logs_stuck(now) {
-                self.delivery.give_up_logs(now);
-                self.event(gang::Event::OutputFailed);
-                until = until.min(now + RELEASE_BOUND);
+            if self.delivery.check_results(now) {
                 continue;
             }
-            if bound.is_none() && self.delivery.check_results(now) {
-                continue;
-            }
-            // The report still has its second.
-            if now >= until || (bound.is_none() && self.is_hurried) {
-                if self.delivery.is_full() {
-                    self.event(gang::Event::OutputFailed);
-                }
-                if bound.is_some() {
-                    return false;
-                }
-                if self.delivery.results.give_up(now, &mut self.delivery.files) {
-                    self.take_news();
-                }
-                if self.delivery.give_up_logs(now) {
-                    self.event(gang::Event::OutputFailed);
-                    if !self.is_hurried {
-                        until = now + RELEASE_BOUND;
-                        continue;
-                    }
-                }
-                if let Some(directory) = self.directory() {
-                    self.delivery.salvage(now, directory);
-                }
-                let is_written = self.write_out(Some(REPORT_BOUND));
+            let are_logs_stuck = self.delivery.are_logs_stuck(now);
+            let (acts, is_over) = self.drain.due_at_end(now, self.output(), are_logs_stuck);
+            let is_any = !acts.is_empty();
+            self.give_up(acts);
+            self.take_news();
+            if is_over {
+                // The report still has its second.
+                let is_written = self.write_rest();
                 if !is_written {
                     self.delivery.give_up_kept();
                 }
                 return is_written;
             }
-            let due = self.delivery.deadline().map_or(until, |due| due.min(until));
-            if !self.wait_until(due) {
+            if !is_any && !self.wait_for_delivery(self.drain.deadline().unwrap_or(now)) {
                 return false;
             }
         }
+    }
+
+    /// Writes what is pending, the report among it. Returns whether all is written.
+    fn write_rest(&mut self) -> bool {
+        let until = self.now() + REPORT_BOUND;
+        while !self.is_all_handed_on() {
+            if self.now() >= until {
+                if self.delivery.is_full() {
+                    self.event(gang::Event::OutputFailed);
+                }
+                return false;
+            }
+            if !self.wait_for_delivery(until) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Hands on what there is. Returns whether nothing waits to be written.
+    fn is_all_handed_on(&mut self) -> bool {
+        loop {
+            self.hand_on();
+            // Those that came with the last events: nothing else would wake us for them.
+            if !self.delivery.is_done() || self.notices.is_empty() {
+                return self.delivery.is_done();
+            }
+        }
+    }
+
+    fn wait_for_delivery(&mut self, until: Duration) -> bool {
+        let due = self.delivery.deadline().map_or(until, |due| due.min(until));
+        self.wait_until(due)
     }
 
     /// What holds the nodes has ended, or is not waited for any more: what is left there.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rankrun_agent::Clock;
 use rankrun_agent::tidy::{Places, RuntimeDir, RuntimeDirError};
+use rankrun_core::drain::{self, Drain};
 use rankrun_core::event::JobEvent;
 use rankrun_core::gang;
 use rankrun_core::job::{Effect, Event, Job, NodeEvent, Wall};
@@ -28,14 +29,6 @@ pub(crate) struct Outcome {
     pub(crate) code: ExitCode,
     /// The signal to end this process by.
     pub(crate) raise: Option<i32>,
-}
-
-/// The progress of writing the output that no destination took.
-#[derive(Debug)]
-pub(crate) struct Salvage {
-    pub(crate) until: Duration,
-    /// Bytes received at the last check.
-    pub(crate) received: Option<u64>,
 }
 
 /// The private directory of a job that has no agent on this machine. It goes with the front.
@@ -73,8 +66,6 @@ pub(crate) struct Front {
     pub(crate) plan: Plan,
     /// Where the control socket is if no agent on this machine has a directory for it.
     pub(crate) own_directory: Option<OwnDirectory>,
-    /// The user wants to wait no longer: all our waits end.
-    pub(crate) is_hurried: bool,
     pub(crate) started: Instant,
     pub(crate) clock: Clock,
     pub(crate) poller: Poller,
@@ -101,12 +92,8 @@ pub(crate) struct Front {
     pub(crate) control: Control,
     pub(crate) stdin: Option<Stdin>,
     pub(crate) terminal: Option<FrontTerminal>,
-    /// After this time, a destination that does not take its output is given up.
-    pub(crate) drain_until: Option<Duration>,
-    /// Output that no destination took is being written to files.
-    pub(crate) salvage: Option<Salvage>,
-    /// An agent was given up while it still had output.
-    pub(crate) has_given_up_output: bool,
+    /// Which output is given up, and when.
+    pub(crate) drain: Drain,
     pub(crate) pausing: Option<Pause>,
     /// The terminal has shown `^C` at the start of the row that we write next.
     pub(crate) key_was_pressed: bool,
@@ -194,6 +181,36 @@ impl Front {
         let path = place.directory.clone()?;
         let below = place.home.clone().filter(|home| path.starts_with(home));
         Some(Directory { path, below, is_chosen: place.is_asked_for })
+    }
+
+    /// What the destinations are like.
+    pub(crate) fn output(&self) -> drain::Output {
+        drain::Output {
+            is_full: self.delivery.is_full(),
+            is_logging: self.delivery.is_logging(),
+            is_kept: self.delivery.is_salvaged(),
+            can_be_kept: self.plan.report.directory.is_some(),
+            is_lost: self.delivery.is_lost(),
+            received: self.delivery.received(),
+        }
+    }
+
+    /// Does what is ordered about output.
+    pub(crate) fn give_up(&mut self, acts: Vec<drain::Act>) {
+        let now = self.now();
+        for act in acts {
+            match act {
+                drain::Act::Fail => self.event(gang::Event::OutputFailed),
+                drain::Act::GiveUpLogs => drop(self.delivery.give_up_logs(now)),
+                drain::Act::GiveUpResults => drop(self.delivery.results.give_up(now, &mut self.delivery.files)),
+                drain::Act::Keep => {
+                    if let Some(directory) = self.directory() {
+                        self.delivery.salvage(now, directory);
+                    }
+                }
+                drain::Act::GiveUpAgents => self.take(Event::OutputGivenUp),
+            }
+        }
     }
 
     /// Prints a note of an agent, within limits: a rank may cause thousands.

@@ -77,7 +77,7 @@ impl Front {
                 break output;
             }
             // The thread wakes us, in time.
-            if self.is_hurried || !self.wait_until(self.now() + REQUEUE_BOUND) {
+            if self.drain.is_hurried() || !self.wait_until(self.now() + REQUEUE_BOUND) {
                 break Err(CommandError::Unwanted);
             }
         };

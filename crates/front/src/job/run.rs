@@ -12,16 +12,10 @@ use rankrun_wire::{Frame, ToAgent};
 
 use crate::control::Ours;
 use crate::delivery::{DeliveryEvent, Task};
-use crate::job::front::{Front, Outcome, Salvage};
+use crate::job::front::{Front, Outcome};
 use crate::link::LinkError;
 use crate::token::Token;
 
-/// How long writing the output that a destination did not take may last, as long as output comes.
-const SALVAGE_BOUND: Duration = Duration::from_secs(60);
-/// Without output for so long meanwhile, the files or the agent's spool do not answer.
-const SALVAGE_STEP: Duration = Duration::from_secs(3);
-/// How long the destinations have for output that waited for log files.
-pub(crate) const RELEASE_BOUND: Duration = Duration::from_secs(3);
 /// How often to check the window size while a rank has the terminal: the kernel then sends SIGWINCH only to the rank.
 const WINDOW_STEP: Duration = Duration::from_millis(500);
 
@@ -62,7 +56,7 @@ impl Front {
         let now = self.now();
         let waits = [
             self.job.deadline(),
-            self.drain_until.filter(|_| !self.job.is_closing()),
+            self.drain.deadline().filter(|_| !self.job.is_closing()),
             self.must_watch_window().then(|| now + WINDOW_STEP),
             self.notes.deadline(),
             self.reach.deadline(now),
@@ -257,7 +251,7 @@ impl Front {
             DeliveryEvent::ReaderGone => {}
             DeliveryEvent::Failed => {
                 self.event(gang::Event::OutputFailed);
-                self.drain_until = Some(self.now());
+                self.drain.failed(self.clock.now());
             }
             DeliveryEvent::LogsOpened => self.take(Event::LogsOpened),
             DeliveryEvent::LogsGivenUp => self.end_without_logs(gang::Event::OutputFailed),
@@ -268,8 +262,7 @@ impl Front {
     fn end_without_logs(&mut self, event: gang::Event) {
         self.event(event);
         // The destinations work: they get the output that waited for the log files.
-        let until = self.now() + RELEASE_BOUND;
-        self.drain_until = self.drain_until.map(|drain| drain.max(until));
+        self.drain.released(self.clock.now());
     }
 
     fn tick(&mut self, quiet: bool) {
@@ -312,8 +305,9 @@ impl Front {
         if self.must_watch_window() {
             self.resized();
         }
-        if self.drain_until.is_some_and(|until| until <= now) && !self.job.is_closing() {
-            self.give_up_on_destinations(now);
+        if self.drain.deadline().is_some_and(|until| until <= now) && !self.job.is_closing() {
+            let acts = self.drain.due(now, self.output(), self.job.is_over());
+            self.give_up(acts);
         }
     }
 
@@ -334,41 +328,5 @@ impl Front {
     fn must_watch_window(&self) -> bool {
         self.job.spec().map.world_size() > 1
             && self.terminal.as_ref().is_some_and(|terminal| terminal.group().is_some())
-    }
-
-    /// A destination has not taken its output in time: the output is kept beside the report.
-    fn give_up_on_destinations(&mut self, now: Duration) {
-        if self.delivery.is_full() {
-            self.event(gang::Event::OutputFailed);
-        }
-        if self.delivery.give_up_logs(now) {
-            self.event(gang::Event::OutputFailed);
-            if !self.is_hurried {
-                self.drain_until = Some(now + RELEASE_BOUND);
-                return;
-            }
-        }
-        let was_salvaged = self.delivery.is_salvaged();
-        if let Some(directory) = self.directory().filter(|_| !self.is_hurried) {
-            self.delivery.salvage(now, directory);
-        }
-        if !self.job.is_over() {
-            self.drain_until = None;
-            return;
-        }
-        let salvage = self.salvage.get_or_insert(Salvage { until: now + SALVAGE_BOUND, received: None });
-        let received = self.delivery.received();
-        let is_progress = salvage.received.replace(received) != Some(received);
-        let may_wait = is_progress && now < salvage.until && !self.delivery.is_lost();
-        if self.delivery.is_salvaged() && !self.is_hurried && (may_wait || !was_salvaged) {
-            // Writing the rest to files takes no time, unless they do not answer.
-            self.drain_until = Some(now + SALVAGE_STEP);
-            return;
-        }
-        self.event(gang::Event::OutputFailed);
-        if self.reach.nodes.iter().any(|node| node.link.is_some()) {
-            self.has_given_up_output = true;
-            self.take(Event::OutputGivenUp);
-        }
     }
 }

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use rankrun_agent::{Clock, Launched};
+use rankrun_core::drain::Drain;
 use rankrun_core::event::JobEvent;
 use rankrun_core::gang::Rules;
 use rankrun_core::job::{Host, Job, OnGiveup, PortRange, Settings, StdinTarget, Way};
@@ -335,10 +336,10 @@ fn make(
         effects: VecDeque::new(),
         is_at_work: false,
         own_directory: None,
+        drain: Drain::new(plan.drain),
         delivery,
         control: Control::new(poller.registry(), |ours| Token::Control(ours).encode()),
         plan,
-        is_hurried: false,
         started,
         clock: Clock::default(),
         poller,
@@ -356,9 +357,6 @@ fn make(
         was_logging: false,
         stdin,
         terminal,
-        drain_until: None,
-        salvage: None,
-        has_given_up_output: false,
         pausing: None,
         key_was_pressed: false,
         notices: VecDeque::new(),
