@@ -13,6 +13,16 @@ use crate::{circles, process, workspace};
 /// The longest a source file may be, without its tests.
 const MAX_LINES: usize = 600;
 
+/// The longest a function may be, but for tables: a `match` over all of something, or a list of options.
+const MAX_FUNCTION: usize = 120;
+const TABLES: [(&str, &str); 5] = [
+    ("core/src/machines/worker.rs", "next"),
+    ("core/src/stacks/calls.rs", "place"),
+    ("rankrun/src/cli/restarting.rs", "args"),
+    ("rankrun/src/cli/args.rs", "output_args"),
+    ("front/src/job/effects.rs", "perform"),
+];
+
 /// Phrases that make a reader look back for the noun, and what to write instead. Pages, messages and comments have none of them.
 const PHRASES: [(&str, &str); 16] = [
     ("comes no further", "makes no progress"),
@@ -134,6 +144,14 @@ fn check_file(file: &Path, faults: &mut Vec<String>) -> Result<()> {
     if lines > MAX_LINES {
         faults.push(format!("{}: {lines} lines without tests; at most {MAX_LINES}", name.display()));
     }
+    let is_table = |function: &str| TABLES.iter().any(|(path, table)| name.ends_with(path) && *table == function);
+    for (function, lines) in long_functions(&text).into_iter().filter(|(function, _)| !is_table(function)) {
+        faults.push(format!("{}: {function} has {lines} lines; at most {MAX_FUNCTION}", name.display()));
+    }
+    // Nobody but the front's own room has a hand in it.
+    if text.lines().any(|line| line.starts_with("impl Front {")) && !name.starts_with("crates/front/src/job") {
+        faults.push(format!("{}: `impl Front` belongs into crates/front/src/job", name.display()));
+    }
     if !name.starts_with("crates/sys") {
         for (number, line) in (1..).zip(text.lines()) {
             if uses_unsafe(line) {
@@ -142,6 +160,36 @@ fn check_file(file: &Path, faults: &mut Vec<String>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Functions that are too long, with their lines. Tests are none.
+fn long_functions(text: &str) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    let mut open: Option<(usize, usize, String)> = None;
+    for (number, line) in text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let name = function_name(line.trim_start());
+        match (&open, name) {
+            (None, Some(name)) => open = Some((number, indent, name.to_owned())),
+            (Some((first, at, name)), _) if *at == indent && line.trim_start() == "}" => {
+                let lines = number + 1 - first;
+                found.extend((lines > MAX_FUNCTION).then(|| (name.clone(), lines)));
+                open = None;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The name of the function that begins in a line.
+fn function_name(line: &str) -> Option<&str> {
+    let (before, after) = line.split_once("fn ")?;
+    let is_word =
+        |word: &str| ["const", "unsafe", "async", "extern", "\"C\""].contains(&word) || word.starts_with("pub");
+    let begins = before.split_whitespace().all(|word| is_word(word) || word.ends_with(')')) && !line.starts_with("//");
+    let end = after.find(|letter: char| !letter.is_alphanumeric() && letter != '_')?;
+    (begins && end > 0 && !line.ends_with(';') && !line.ends_with('}')).then(|| &after[..end])
 }
 
 /// An error that is dropped says in a comment why it may be: above it, on its line, or on the next.
@@ -215,6 +263,16 @@ mod unit {
     fn only_lines_before_the_tests_count() {
         assert_eq!(lines_without_tests("a\nb\n#[cfg(test)]\nmod tests {\n}\n"), 2);
         assert_eq!(lines_without_tests("a\nb\n"), 2);
+    }
+
+    #[test]
+    fn a_long_function_is_found_and_its_tests_do_not_count() {
+        let body = "    x();\n".repeat(MAX_FUNCTION);
+        let text = format!(
+            "pub(crate) fn long(\n    x: u8,\n) {{\n{body}}}\nfn short() {{\n}}\n#[cfg(test)]\nfn t() {{\n{body}}}\n"
+        );
+        assert_eq!(long_functions(&text), [("long".to_owned(), MAX_FUNCTION + 4)]);
+        assert_eq!(function_name("// Then fn is a word.").or(function_name("let x = fn_of(y);")), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod join;
 mod link;
 mod logs;
 mod nodes;
+mod outcome;
 mod starter;
 mod terminal;
 mod token;
@@ -22,7 +23,8 @@ use rankrun_core::{ExitCode, JobSpec};
 
 pub use command::host::{COMMAND_HOST, run_command_host};
 pub use delivery::{STORAGE, run_storage};
-pub use job::{JournalError, Refusal, Replayed, replay};
+pub use job::refusal::Refusal;
+pub use job::replay::{JournalError, Replayed, replay};
 pub use join::{FrontAddress, Join, Part, run_slurm_node};
 pub use logs::{Logs, MatchedLines, Places, StreamFiles};
 pub use nodes::SLURM_NODE;
@@ -91,7 +93,7 @@ pub struct ReportPlace {
 pub fn run(plan: Plan) -> ExitCode {
     let outcome = match plan.join.as_ref().and_then(|join| join.as_member()) {
         Some(member) => join::run(plan, member),
-        None => job::run(plan),
+        None => job::start::run(plan),
     };
     if let Some(signal) = outcome.raise {
         rankrun_sys::signal::die_of(signal);

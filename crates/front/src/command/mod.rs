@@ -4,9 +4,9 @@
 //! starts. The host ends when none of it is left, and it outlives the front for as long as that takes. A thread of the front
 //! passes on what is written and read, so that the loop waits for nothing ([`run`]).
 
+mod commands;
 pub(crate) mod host;
 mod policy;
 mod run;
 
-pub(crate) use policy::{Asked, OwnCommand, ask_on_thread};
-pub(crate) use run::{Command, CommandError, Hold, Known, Output, Pending};
+pub(crate) use commands::{Commands, REQUEUE_BOUND};

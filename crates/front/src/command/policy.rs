@@ -1,14 +1,11 @@
 //! `--on-failure COMMAND`: a command of the user's own that reads the report's JSON on stdin and writes its answer to stdout.
 
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rankrun_core::report::Report;
 use rankrun_core::restart::{Answer, AnswerError, Decision, OnFailure, parse_answer};
-use rankrun_sys::poll::Waker;
 
-use super::run::{Command, CommandError, Hold, Output, Pending};
+use super::run::{Command, CommandError, Output, Pending};
 use crate::delivery::report::to_json;
 
 /// A policy that has been asked on a thread of its own.
@@ -31,15 +28,4 @@ impl OnFailure for OwnCommand {
             Err(error) => Err(not_asked(error.to_string())),
         }
     }
-}
-
-/// Asks a policy on a thread of its own.
-pub(crate) fn ask_on_thread(
-    hold: Hold,
-    waker: Waker,
-    mut policy: impl OnFailure + Send + 'static,
-    report: Arc<Report>,
-    own: Decision,
-) -> io::Result<Asked> {
-    Pending::new(hold, waker, move || policy.decide(&report, &own))
 }

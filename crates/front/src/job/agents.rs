@@ -9,12 +9,12 @@ use rankrun_core::{NodeId, WorkerId};
 use rankrun_wire::message::Hello;
 use rankrun_wire::{ToAgent, ToFront};
 
-use crate::job::front::Front;
+use super::Front;
 use crate::link::LinkError;
 
 impl Front {
     /// An agent has sent a message.
-    pub(crate) fn message(&mut self, from: NodeId, message: ToFront) {
+    pub(super) fn message(&mut self, from: NodeId, message: ToFront) {
         let says = |front: &mut Front, event| front.take_from(from, event);
         let now = self.now();
         match message {
@@ -70,7 +70,10 @@ impl Front {
             }
             ToFront::StdinTaken(_) => {
                 self.job.sign_of_life(now);
-                self.stdin_taken(from);
+                let is_all_taken = self.reach.stdin_taken(from);
+                if let Some(stdin) = self.stdin.as_ref().filter(|_| is_all_taken) {
+                    stdin.want_more();
+                }
             }
             ToFront::OutputLost(text) => {
                 self.delivery.lose();
@@ -102,7 +105,12 @@ impl Front {
     /// Something has happened to a worker.
     fn worker_event(&mut self, from: NodeId, worker: WorkerId, at: Duration, event: WorkerEvent) {
         match &event {
-            WorkerEvent::Stopped { signal } if self.stops_the_job(worker.rank, *signal) => return,
+            WorkerEvent::Stopped { signal } => {
+                let is_single = self.job.spec().map.world_size() == 1;
+                if let Some(pause) = self.job_control.stop_with(worker.rank, *signal, is_single) {
+                    return self.pause(pause);
+                }
+            }
             WorkerEvent::Closed(stream) => self.delivery.closed(self.clock.now(), worker, *stream),
             _ => {}
         }

@@ -6,24 +6,20 @@ use rankrun_agent::Watch;
 use rankrun_core::control::Answer;
 use rankrun_core::event::JobEvent;
 use rankrun_core::job::{Effect, Event, Meeting, StdinTarget, report_of};
-use rankrun_core::printable::{fit, printable};
 use rankrun_core::report::Report;
-use rankrun_core::stacks::fold::Table;
-use rankrun_core::standing::{self, Standing};
-use rankrun_core::text::{MAX_LINES, WIDTH};
 use rankrun_core::{Attempt, NodeId, NodeRank, Pid, Rank};
 use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 use rankrun_wire::message::NodeStart;
 
-use crate::delivery::Task;
+use super::Front;
+use super::start::names;
 use crate::delivery::report;
-use crate::job::front::Front;
-use crate::job::start::names;
+use crate::delivery::{Task, text_of_standings, text_of_table};
 
 impl Front {
     /// Does what is ordered, and what follows from that.
-    pub(crate) fn perform_all(&mut self) {
+    pub(super) fn perform_all(&mut self) {
         if std::mem::replace(&mut self.is_at_work, true) {
             return;
         }
@@ -79,9 +75,8 @@ impl Front {
             Effect::BeginRanks => {
                 self.collectives.clear();
                 self.names = Default::default();
-                let is_owed = self.reach.nodes.iter().any(|node| node.owes_stdin);
-                self.reach.nodes.iter_mut().for_each(|node| node.owes_stdin = false);
-                if let Some(terminal) = &mut self.terminal {
+                let is_owed = self.reach.forget_stdin();
+                if let Some(terminal) = &mut self.job_control.terminal {
                     terminal.begin_attempt(&self.job.spec().io);
                 }
                 if let Some(stdin) = &mut self.stdin {
@@ -97,7 +92,7 @@ impl Front {
                 }
             }
             Effect::Closing => {
-                self.asked = None;
+                self.commands.answer(false);
                 self.delivery.ranks_ended(now);
             }
             Effect::ShowRest => {
@@ -110,12 +105,18 @@ impl Front {
                     self.delivery.files.submit(now, Task::Stamp { attempt, path: file.into() });
                 }
             }
-            Effect::AskPolicy { report, own } => self.ask_policy(report, own),
+            Effect::AskPolicy { report, own } => {
+                let spec = self.job.spec();
+                let of = (&spec.job, &spec.restart);
+                if let Err(error) = self.commands.ask(&mut self.reach.starter, &self.waker, of, report, own) {
+                    self.take(Event::NotAsked { why: rankrun_sys::reason(&error) });
+                }
+            }
             Effect::SaveReport { report, attempt } => self.save_report_of(now, &report, attempt),
             Effect::RankStarted { rank, pid, node, is_again } => self.rank_started(rank, pid, node, is_again),
             Effect::RankEnded { rank, status } => {
                 self.delivery.presenter.ended(now, rank);
-                if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank)) {
+                if let Some(terminal) = self.job_control.of_rank(rank) {
                     terminal.ended(status.success());
                 }
             }
@@ -123,15 +124,26 @@ impl Front {
             Effect::WasInterrupted => terminal::signal_own_group(signal::SIGINT),
             Effect::Note(text) => self.note(text),
             Effect::RankNote { rank, text } => self.show_note(now, rank, &text),
-            Effect::KeyWasPressed => self.key_was_pressed = true,
+            Effect::KeyWasPressed => self.notices.key_was_pressed(),
             Effect::Stopping { text, by_key } => {
                 if self.plan.verbosity >= 0 {
-                    let over_key = if by_key { self.over_key() } else { "" };
-                    self.notices.push_back(format!("{over_key}rankrun: {text}"));
+                    let is_after_key = by_key && self.notices.is_after_key();
+                    self.notices.say(&format!("rankrun: {text}"), is_after_key);
                 }
             }
-            Effect::Table { title, table } => self.print_table(&title, &table),
-            Effect::Standings { standings, by_key } => self.print_standings(&standings, by_key),
+            Effect::Table { title, table } => {
+                let text = text_of_table(&title, &table);
+                self.delivery.journal.record(now, || JobEvent::Note(text.clone()));
+                if self.plan.verbosity >= 0 {
+                    self.notices.say(&text, false);
+                }
+            }
+            // The terminal has shown `^\`.
+            Effect::Standings { standings, by_key } => {
+                let text = text_of_standings(self.started.elapsed(), &standings);
+                self.delivery.journal.record(now, || JobEvent::Note(text.clone()));
+                self.notices.say(&text, by_key);
+            }
             Effect::Hurry => self.drain.hurry(now),
             Effect::Record(event) => self.delivery.journal.record(now, || *event),
             Effect::States { conditions, silent } => {
@@ -158,41 +170,10 @@ impl Front {
             spec: self.job.spec_for(node),
             meeting,
             hosts: abouts.map(|about| about.host.clone()).collect(),
-            sends_stdin: (is_away || self.stdin.is_some()) && self.reads_stdin(node),
+            sends_stdin: (is_away || self.stdin.is_some()) && self.job.reads_stdin(node),
             patience: is_away.then(|| self.job.patience()),
             umask: calls.map(|calls| calls.umask),
             limits: calls.map(|calls| calls.limits.clone()).unwrap_or_default(),
-        }
-    }
-
-    /// Whether ranks of a node read the front's stdin.
-    fn reads_stdin(&self, node: NodeId) -> bool {
-        let seat = self.job.nodes().get(node).and_then(|node| node.place());
-        let spec = self.job.spec();
-        match spec.io.stdin {
-            StdinTarget::All => seat.is_some(),
-            StdinTarget::Rank(rank) => spec.map.place(rank).is_some_and(|place| Some(place.node) == seat),
-            StdinTarget::None | StdinTarget::Shared => false,
-        }
-    }
-
-    /// Sends a piece of stdin to the nodes whose ranks read it.
-    pub(crate) fn send_stdin(&mut self, piece: Option<Vec<u8>>) {
-        for node in self.job.nodes().ids() {
-            if !self.reads_stdin(node) || self.reach.nodes[node.index()].link.is_none() {
-                continue;
-            }
-            self.reach.nodes[node.index()].owes_stdin = piece.is_some();
-            self.send_to(node, &piece.clone().map_or(ToAgent::StdinEnd, ToAgent::Stdin));
-        }
-    }
-
-    /// The ranks of a node have read what they were sent of stdin.
-    pub(crate) fn stdin_taken(&mut self, node: NodeId) {
-        self.reach.nodes[node.index()].owes_stdin = false;
-        let is_owed = self.reach.nodes.iter().any(|node| node.owes_stdin && node.link.is_some());
-        if let Some(stdin) = self.stdin.as_ref().filter(|_| !is_owed) {
-            stdin.want_more();
         }
     }
 
@@ -203,7 +184,7 @@ impl Front {
         if has_stdin && spec.attempt.0 == 0 && self.reach.nodes[node.index()].keeper().is_some() {
             leave_stdin();
         }
-        if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_lent_to(rank)) {
+        if let Some(terminal) = self.job_control.of_rank(rank) {
             terminal.started(pid);
         }
         if is_again {
@@ -224,7 +205,7 @@ impl Front {
     }
 
     /// Shows what was kept for the end of the attempt, piece by piece: the next one when the last has been taken.
-    pub(crate) fn show_rest(&mut self) {
+    pub(super) fn show_rest(&mut self) {
         while self.is_showing && self.delivery.is_all_taken() {
             let now = self.now();
             let more = self.delivery.presenter.finish(now);
@@ -249,38 +230,6 @@ impl Front {
         if self.plan.verbosity >= 0 && !self.delivery.presenter.note(now, rank, text) && self.plan.verbosity > 0 {
             self.agent_note(format!("rank {rank}: {text}"));
         }
-    }
-
-    /// Prints the state of the ranks (SIGQUIT).
-    fn print_standings(&mut self, standings: &[Standing], by_key: bool) {
-        let mut text = format!("rankrun: after {:.1} s:", self.started.elapsed().as_secs_f64());
-        for line in standing::lines(standings, standing::GROUPS) {
-            text.push_str("\n  ");
-            text.push_str(&fit(&printable(&line), WIDTH));
-        }
-        let now = self.now();
-        self.delivery.journal.record(now, || JobEvent::Note(text.clone()));
-        // The terminal has shown `^\`.
-        let over_key = if by_key && terminal::is_terminal(rustix::stdio::stderr()) { "\r" } else { "" };
-        self.notices.push_back(format!("{over_key}{text}"));
-    }
-
-    fn print_table(&mut self, title: &str, table: &Table) {
-        let mut text = format!("rankrun: {title}:");
-        for line in table.lines(WIDTH - 2, MAX_LINES) {
-            text.push_str("\n  ");
-            text.push_str(&fit(&printable(&line), WIDTH));
-        }
-        let now = self.now();
-        self.delivery.journal.record(now, || JobEvent::Note(text.clone()));
-        if self.plan.verbosity >= 0 {
-            self.notices.push_back(text);
-        }
-    }
-
-    /// The start of a message after the terminal has shown `^C`: a new line.
-    pub(crate) fn over_key(&self) -> &'static str {
-        if self.key_was_pressed && terminal::is_terminal(rustix::stdio::stderr()) { "\r" } else { "" }
     }
 }
 

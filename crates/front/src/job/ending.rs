@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rankrun_agent::{Keeper, tidy};
+use rankrun_agent::Keeper;
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::event::{End, JobEvent};
 use rankrun_core::foreign_codes::Codes;
@@ -19,12 +19,13 @@ use rankrun_core::{ExitCode, NodeId, Rank, Stream, WorkerStatus};
 use rankrun_sys::{proc, signal};
 use rankrun_wire::Memory;
 
-use crate::command::Known;
+use super::Front;
+use crate::command::REQUEUE_BOUND;
 use crate::delivery::report::{self, REPORT, SAVE_BOUND, cannot_write};
 use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
-use crate::job::front::{Front, Outcome};
 use crate::job::refusal::Refusal;
 use crate::nodes::NodeHandle;
+use crate::outcome::Outcome;
 
 /// How long the report itself may wait for a destination that still took the ranks' output.
 const REPORT_BOUND: Duration = Duration::from_secs(1);
@@ -53,9 +54,9 @@ struct Proved {
 
 impl Front {
     /// The ranks have ended, or their agent is lost: proof, output, report.
-    pub(crate) fn finish(&mut self) -> Outcome {
+    pub(super) fn finish(&mut self) -> Outcome {
         let proved = self.prove();
-        if let Some(terminal) = &mut self.terminal {
+        if let Some(terminal) = &mut self.job_control.terminal {
             terminal.close(verdict(self.job.gang()).code == ExitCode::SUCCESS);
         }
         if let Some(refused) = self.job.refused().cloned() {
@@ -70,7 +71,7 @@ impl Front {
                 break;
             }
         }
-        self.print_withheld_notes(None);
+        self.notices.note_withheld(self.clock.now(), true, &mut self.delivery.journal);
         let mut effects = Vec::new();
         self.job.read_last_words(&mut effects);
         self.effects.extend(effects);
@@ -113,12 +114,13 @@ impl Front {
                 let text = render(&report, Look { color: false, ..look });
                 self.delivery.files.submit(self.clock.now(), Task::SayWhyEnded(text));
             }
-            self.notices.push_back(format!("{}{}", self.over_key(), text.trim_end_matches('\n')));
+            let is_after_key = self.notices.is_after_key();
+            self.notices.say(text.trim_end_matches('\n'), is_after_key);
             if self.plan.codes == Some(Codes::Torchrun)
                 && let Some(text) = torchrun_summary::summary(&report, self.job.spec())
             {
                 let text = printable_lines(&text);
-                self.notices.push_back(text.trim_end_matches('\n').to_owned());
+                self.notices.say(text.trim_end_matches('\n'), false);
             }
         }
         let now = self.now();
@@ -334,7 +336,7 @@ impl Front {
     }
 
     /// Waits for events up to a time, and handles them. Returns whether that was possible.
-    pub(crate) fn wait_until(&mut self, until: Duration) -> bool {
+    pub(super) fn wait_until(&mut self, until: Duration) -> bool {
         let mut ready = Vec::new();
         let rest = until.saturating_sub(self.now());
         if self.poller.wait(Some(rest), &mut ready).is_err() {
@@ -413,17 +415,30 @@ impl Front {
         let foreign = self.foreign();
         let (unproven, found) = self.reach.prove(&self.job, &foreign);
         self.take(Event::Unproven(unproven.clone()));
-        Proved { are_commands_gone: self.prove_commands(), unproven, found }
+        let are_commands_gone = self.commands.prove(|| {
+            let guards = self.reach.nodes.iter().filter_map(NodeHandle::keeper).filter_map(Keeper::guard);
+            self.foreign().into_iter().chain(guards).collect()
+        });
+        Proved { are_commands_gone, unproven, found }
     }
 
-    /// Whether nothing is left of the commands that were run. Their hosts have proved it, unless somebody has killed one: its orphans
-    /// are ours then.
-    fn prove_commands(&self) -> bool {
-        if self.commands.iter().any(Known::is_lost) {
-            let guards = self.reach.nodes.iter().filter_map(NodeHandle::keeper).filter_map(Keeper::guard);
-            let known: Vec<i32> = self.foreign().into_iter().chain(guards).collect();
-            return tidy::end_children(&known) && self.commands.iter().all(|host| host.has_proved() || host.is_lost());
+    /// After the end of the job: asks the scheduler to run it again, if that is wanted. Signals and `rankrun status` are
+    /// answered meanwhile.
+    fn requeue(&mut self) {
+        if !self.job.is_to_requeue() {
+            return;
         }
-        self.commands.iter().all(Known::has_proved)
+        let spec = self.job.spec();
+        let text = match self.commands.requeue(&mut self.reach.starter, &self.waker, &spec.job, &spec.base_env) {
+            Err(text) => text,
+            Ok(requeue) => loop {
+                // The thread wakes us, in time.
+                let is_awaited = !self.drain.is_hurried() && self.wait_until(self.now() + REQUEUE_BOUND);
+                if let Some(text) = requeue.text(is_awaited) {
+                    break text;
+                }
+            },
+        };
+        self.note(text);
     }
 }

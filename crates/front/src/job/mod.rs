@@ -1,21 +1,224 @@
-//! One job in the front: its loop and its devices, around the machine that decides ([`rankrun_core::job::Job`]).
+//! The front: one job, its loop and its devices, around the machine that decides ([`rankrun_core::job::Job`]).
 //!
-//! Each source (`run`) is turned into events of the job; what the job orders is done in `effects`. `agents` has the messages of agents,
-//! `ending` the end.
+//! Each source (`run`, `signals`) is turned into events of the job; what the job orders is done in `effects`. `agents` has the messages of
+//! agents, `ending` the end. Nobody else has a hand in the front: its fields are private.
 
 mod agents;
 mod effects;
 mod ending;
-mod front;
-mod on_failure;
-mod pause;
-mod refusal;
-mod replay;
+pub(crate) mod refusal;
+pub(crate) mod replay;
 mod run;
 mod signals;
-mod start;
+pub(crate) mod start;
 
-pub(crate) use front::Outcome;
-pub use refusal::Refusal;
-pub use replay::{JournalError, Replayed, replay};
-pub(crate) use start::run;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rankrun_agent::Clock;
+use rankrun_agent::tidy::{Places, RuntimeDir, RuntimeDirError};
+use rankrun_core::drain::{self, Drain};
+use rankrun_core::gang;
+use rankrun_core::job::{Effect, Event, Job, NodeEvent, Wall};
+use rankrun_core::names::PublishedNames;
+use rankrun_core::{JobId, NodeId, Pid};
+use rankrun_sys::poll::{Poller, Waker};
+use rankrun_sys::signal::SignalFd;
+use rankrun_wire::ToAgent;
+
+use crate::Plan;
+use crate::command::Commands;
+use crate::control::Control;
+use crate::delivery::{Delivery, Directory, Notices};
+use crate::nodes::{Collectives, Debts, Reach};
+use crate::terminal::{JobControl, Stdin};
+
+/// The private directory of a job that has no agent on this machine. It goes with the front.
+pub(crate) struct OwnDirectory {
+    places: Places,
+    directory: RuntimeDir,
+}
+
+impl OwnDirectory {
+    pub(crate) fn create(job: &JobId) -> Result<OwnDirectory, RuntimeDirError> {
+        let places = Places::of(job);
+        let directory = places.create()?;
+        Ok(OwnDirectory { places, directory })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+impl Drop for OwnDirectory {
+    fn drop(&mut self) {
+        self.places.remove();
+    }
+}
+
+/// The running front.
+pub(crate) struct Front {
+    /// Everything that is decided.
+    job: Job,
+    /// What it has ordered, and what is not done yet.
+    effects: VecDeque<Effect>,
+    /// An effect is being done: those that follow from it wait.
+    is_at_work: bool,
+    plan: Plan,
+    /// Where the control socket is if no agent on this machine has a directory for it.
+    own_directory: Option<OwnDirectory>,
+    started: Instant,
+    clock: Clock,
+    poller: Poller,
+    signals: SignalFd,
+    waker: Waker,
+    /// The devices of the nodes.
+    reach: Reach,
+    collectives: Collectives,
+    names: PublishedNames,
+    debts: Debts,
+    /// Signals that arrived before the loop started.
+    early: Vec<(i32, i32)>,
+    /// Children of this process that are not the job's.
+    strangers: Vec<i32>,
+    commands: Commands,
+    delivery: Delivery,
+    /// What was kept for the end of an attempt is being shown.
+    is_showing: bool,
+    /// Log files were being written when the job was last told.
+    was_logging: bool,
+    /// The socket for `rankrun status`, `stop` and `restart`.
+    control: Control,
+    stdin: Option<Stdin>,
+    /// The terminal, and ^Z.
+    job_control: JobControl,
+    /// Which output is given up, and when.
+    drain: Drain,
+    /// Our own lines.
+    notices: Notices,
+}
+
+impl Front {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// The job takes an event, and what it orders is done.
+    fn take(&mut self, event: Event) {
+        self.handle(event);
+        if !self.is_at_work {
+            self.hear_nodes();
+        }
+    }
+
+    /// The same, but for what the devices of the nodes find out by it.
+    fn handle(&mut self, event: Event) {
+        let now = self.now();
+        let mut effects = Vec::new();
+        self.job.handle(now, event, &mut effects);
+        self.effects.extend(effects);
+        self.perform_all();
+    }
+
+    /// Sends a message to all nodes.
+    fn send(&mut self, message: &ToAgent) {
+        let now = self.now();
+        self.reach.send(&self.job, now, message);
+    }
+
+    /// Sends a message to one node.
+    fn send_to(&mut self, node: NodeId, message: &ToAgent) {
+        let now = self.now();
+        self.reach.send_to(&self.job, now, node, message);
+    }
+
+    /// The same for an event of a node.
+    fn take_from(&mut self, node: NodeId, event: NodeEvent) {
+        self.take(Event::Node { node, event });
+    }
+
+    /// The same for an event that concerns the output, or the front itself.
+    fn event(&mut self, event: gang::Event) {
+        self.take(Event::Front(event));
+    }
+
+    /// Children of this process that neither are guards and agents nor come from them.
+    fn foreign(&self) -> Vec<i32> {
+        let own = self.reach.pids().chain(self.commands.pids()).chain(self.delivery.files.pids());
+        self.strangers.iter().copied().chain(own).collect()
+    }
+
+    /// This process, and the time of day.
+    fn wall(&self) -> Wall {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Wall { pid: Pid(std::process::id() as i32), now: now.as_secs_f64(), shown: self.clock.now() }
+    }
+
+    /// The job has a directory here: listens there for requests.
+    fn listen_for_control(&mut self, directory: &Path) {
+        if let Err(error) = self.control.listen(directory)
+            && self.plan.verbosity > 0
+        {
+            let why = rankrun_sys::reason(&error);
+            self.note(format!("rankrun status, stop and restart cannot reach this job: {why}"));
+        }
+    }
+
+    /// A rank is started again, or time has passed: a process may have removed the control socket.
+    fn restore_control(&mut self) {
+        if let Some(text) = self.control.restore(self.now()) {
+            self.note(text);
+        }
+    }
+
+    /// The directory for the report and for output that no destination took.
+    fn directory(&self) -> Option<Directory> {
+        let place = &self.plan.report;
+        let path = place.directory.clone()?;
+        let below = place.home.clone().filter(|home| path.starts_with(home));
+        Some(Directory { path, below, is_chosen: place.is_asked_for })
+    }
+
+    /// What the destinations are like.
+    fn output(&self) -> drain::Output {
+        drain::Output {
+            is_full: self.delivery.is_full(),
+            is_logging: self.delivery.is_logging(),
+            is_kept: self.delivery.is_salvaged(),
+            can_be_kept: self.plan.report.directory.is_some(),
+            is_lost: self.delivery.is_lost(),
+            received: self.delivery.received(),
+        }
+    }
+
+    /// Does what is ordered about output.
+    fn give_up(&mut self, acts: Vec<drain::Act>) {
+        let now = self.now();
+        for act in acts {
+            match act {
+                drain::Act::Fail => self.event(gang::Event::OutputFailed),
+                drain::Act::GiveUpLogs => drop(self.delivery.give_up_logs(now)),
+                drain::Act::GiveUpResults => drop(self.delivery.results.give_up(now, &mut self.delivery.files)),
+                drain::Act::Keep => {
+                    if let Some(directory) = self.directory() {
+                        self.delivery.salvage(now, directory);
+                    }
+                }
+                drain::Act::GiveUpAgents => self.take(Event::OutputGivenUp),
+            }
+        }
+    }
+
+    /// Prints a note of an agent, within limits: a rank may cause thousands.
+    fn agent_note(&mut self, text: String) {
+        let now = self.now();
+        self.notices.note_often(now, &text, &mut self.delivery.journal);
+    }
+
+    fn note(&mut self, text: String) {
+        let now = self.now();
+        self.notices.note(now, &text, &mut self.delivery.journal);
+    }
+}

@@ -10,10 +10,11 @@ use rankrun_core::{ExitCode, NodeId};
 use rankrun_sys::poll::Ready;
 use rankrun_wire::{Frame, ToAgent};
 
+use super::Front;
 use crate::control::Ours;
 use crate::delivery::{DeliveryEvent, Task};
-use crate::job::front::{Front, Outcome};
 use crate::link::LinkError;
+use crate::outcome::Outcome;
 use crate::token::Token;
 
 /// How often to check the window size while a rank has the terminal: the kernel then sends SIGWINCH only to the rank.
@@ -21,7 +22,7 @@ const WINDOW_STEP: Duration = Duration::from_millis(500);
 
 impl Front {
     /// Runs until all agents have ended or are lost, and what is left is known, and then ends the job.
-    pub(crate) fn run_to_end(mut self) -> Outcome {
+    pub(super) fn run_to_end(mut self) -> Outcome {
         let mut ready = Vec::new();
         self.take(Event::Begin);
         for (number, sender) in std::mem::take(&mut self.early) {
@@ -58,7 +59,7 @@ impl Front {
             self.job.deadline(),
             self.drain.deadline().filter(|_| !self.job.is_closing()),
             self.must_watch_window().then(|| now + WINDOW_STEP),
-            self.notes.deadline(),
+            self.notices.deadline(),
             self.reach.deadline(now),
             (self.job.is_closing() || !self.job.open_seconds().is_empty()).then(|| now + LOOK_STEP),
             self.control.deadline(),
@@ -69,7 +70,7 @@ impl Front {
     }
 
     /// A source is ready: reads it.
-    pub(crate) fn dispatch(&mut self, ready: Ready) {
+    pub(super) fn dispatch(&mut self, ready: Ready) {
         if !self.poller.is_current(ready) {
             return;
         }
@@ -120,7 +121,7 @@ impl Front {
                 if let Some(piece) =
                     self.stdin.as_ref().filter(|_| self.job.has_started()).and_then(|stdin| stdin.next())
                 {
-                    self.send_stdin(piece);
+                    self.reach.send_stdin(&self.job, now, piece);
                 }
             }
         }
@@ -128,7 +129,7 @@ impl Front {
     }
 
     /// Handles what the devices of the nodes have found out.
-    pub(crate) fn hear_nodes(&mut self) {
+    pub(super) fn hear_nodes(&mut self) {
         while let Some(found) = self.reach.found() {
             found.notes.into_iter().for_each(|text| self.note(text));
             found.words.into_iter().for_each(|text| self.agent_note(text));
@@ -165,7 +166,7 @@ impl Front {
     ///
     /// One turn of the loop reads a bounded number of bytes, and a byte costs the same however many came before it: signals and
     /// deadlines wait for no longer than that.
-    pub(crate) fn read_node(&mut self, node: NodeId) {
+    pub(super) fn read_node(&mut self, node: NodeId) {
         if self.reach.nodes[node.index()].remote().is_some() {
             self.take_from(node, NodeEvent::Heard);
         }
@@ -205,25 +206,25 @@ impl Front {
     }
 
     /// Hands what is ready to the destinations, our own notices included.
-    pub(crate) fn hand_on(&mut self) {
+    pub(super) fn hand_on(&mut self) {
         self.show_notices();
         let now = self.now();
-        self.suit_terminal();
+        self.job_control.suit(&mut self.delivery.presenter, self.plan.output.same_destination);
         self.delivery.hand_on(now);
         self.take_news();
     }
 
     /// Shows our own notices, the report among them, in the order in which they came.
-    pub(crate) fn show_notices(&mut self) {
+    pub(super) fn show_notices(&mut self) {
         let now = self.now();
-        while let Some(text) = self.notices.pop_front() {
+        while let Some(text) = self.notices.next() {
             self.delivery.presenter.notice(now, &text);
             self.delivery.shown.notice(&text);
         }
     }
 
     /// Handles the events of the destinations.
-    pub(crate) fn take_news(&mut self) {
+    pub(super) fn take_news(&mut self) {
         for event in self.delivery.take_events() {
             self.delivered(event);
         }
@@ -293,7 +294,7 @@ impl Front {
             self.reach.look_at_holders();
             self.hear_nodes();
         }
-        self.print_withheld_notes(Some(now));
+        self.notices.note_withheld(now, false, &mut self.delivery.journal);
         self.delivery.tick(now, quiet);
         self.control.tick(now);
         // At the end the agents remove it with its directory.
@@ -326,7 +327,13 @@ impl Front {
 
     /// The kernel sends SIGWINCH only to the rank that has the terminal.
     fn must_watch_window(&self) -> bool {
-        self.job.spec().map.world_size() > 1
-            && self.terminal.as_ref().is_some_and(|terminal| terminal.group().is_some())
+        self.job.spec().map.world_size() > 1 && self.job_control.has_group()
+    }
+
+    /// `--on-failure` may have answered.
+    fn hear_answer(&mut self) {
+        if let Some(answer) = self.commands.answer(self.job.awaits_policy()) {
+            self.take(Event::Answered(answer));
+        }
     }
 }

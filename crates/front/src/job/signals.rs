@@ -1,17 +1,24 @@
-//! Signals to rankrun (docs/signals.md).
+//! Signals to rankrun (docs/signals.md), ^Z among them.
+
+use std::time::{Duration, Instant};
 
 use rankrun_core::job::Event;
-use rankrun_sys::{signal, terminal};
+use rankrun_sys::signal;
 use rankrun_wire::ToAgent;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::job::front::Front;
+use super::Front;
+use crate::terminal::{Pause, Whose};
+
+/// How long a destination may delay a stop.
+const FLUSH_BOUND: Duration = Duration::from_millis(300);
 
 impl Front {
     /// A signal has arrived from the process `sender`; 0 is the kernel.
-    pub(crate) fn signal(&mut self, number: i32, sender: i32) {
+    pub(super) fn signal(&mut self, number: i32, sender: i32) {
         // A signal that the kernel sends comes from a key of the terminal.
         let by_key = sender == 0 && [signal::SIGINT, signal::SIGTSTP, signal::SIGQUIT].contains(&number);
-        if by_key && self.pass_on(number) {
+        if by_key && self.job_control.pass_on(number) {
             return;
         }
         match number {
@@ -19,7 +26,10 @@ impl Front {
                 let now = self.now();
                 self.reach.look_at_children(&self.job, now);
             }
-            signal::SIGTSTP => self.stopped(by_key),
+            signal::SIGTSTP => {
+                let whose = if by_key { Whose::Key } else { Whose::Asked };
+                self.pause(Pause { signal: signal::SIGTSTP, whose });
+            }
             signal::SIGQUIT => self.take(Event::StandingsRequest { by_key }),
             signal::SIGCONT => self.continued(),
             signal::SIGWINCH => self.resized(),
@@ -31,13 +41,87 @@ impl Front {
     }
 
     /// The window of the terminal may have changed.
-    pub(crate) fn resized(&mut self) {
-        let window = terminal::window(rustix::stdio::stdout()).or_else(|| terminal::window(rustix::stdio::stderr()));
-        let window = window.or_else(|| self.terminal.as_ref()?.window());
+    pub(super) fn resized(&mut self) {
+        let window = self.job_control.window();
         let Some((rows, columns)) = window.filter(|window| Some(*window) != self.job.spec().io.window) else { return };
         self.job.spec_mut().io.window = window;
         let now = self.now();
         self.delivery.presenter.resize(now, (rows, columns));
         self.send(&ToAgent::Window(rows, columns));
+    }
+
+    // Job control.
+
+    /// First stops the ranks and the timers.
+    pub(super) fn pause(&mut self, pause: Pause) {
+        if !self.job_control.begin(pause) {
+            return;
+        }
+        self.clock.pause();
+        self.take(Event::Paused);
+        self.send(&ToAgent::Pause);
+        if !self.job.is_linked() {
+            self.paused();
+        }
+    }
+
+    /// The ranks are stopped: now stops this process, until it is continued.
+    pub(super) fn paused(&mut self) {
+        if self.job_control.is_pausing() {
+            self.flush_screen();
+            let stopped = self.job_control.stop(self.job.gang().stop_ordered().is_some());
+            self.go_on(stopped);
+        }
+    }
+
+    /// The agents are gone: nobody answers a pause.
+    pub(super) fn end_pause(&mut self) {
+        self.job_control.end();
+        self.clock.resume();
+        self.take(Event::Resumed);
+    }
+
+    /// Undoes a pause.
+    fn go_on(&mut self, stopped: bool) {
+        let Some(number) = self.job_control.end() else { return };
+        self.clock.resume();
+        self.take(Event::Resumed);
+        self.job_control.enter();
+        self.send(&ToAgent::Resume);
+        self.job_control.continue_rank(number, stopped);
+        self.resized();
+    }
+
+    /// SIGCONT: we were continued, or brought into the foreground while running.
+    fn continued(&mut self) {
+        if self.job_control.is_pausing() {
+            // It arrived before the stop was carried out, and cancels it.
+            self.go_on(true);
+        } else if self.job_control.terminal.is_some() {
+            self.job_control.enter();
+            self.resized();
+        }
+    }
+
+    /// Removes the status region and writes what is ready, before the shell writes its prompt.
+    fn flush_screen(&mut self) {
+        let now = self.now();
+        self.delivery.presenter.withdraw(now);
+        let until = Instant::now() + FLUSH_BOUND;
+        loop {
+            self.hand_on();
+            let rest = until.saturating_duration_since(Instant::now());
+            if self.delivery.is_done() || rest.is_zero() {
+                // The loop handles all other events.
+                self.waker.wake();
+                return;
+            }
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) };
+            // A failed wait ends at the time limit.
+            let _ = poll(&mut [PollFd::new(&self.waker, PollFlags::IN)], Some(&timeout));
+            self.waker.clear();
+            self.delivery.receive(now);
+            self.take_news();
+        }
     }
 }

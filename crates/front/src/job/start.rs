@@ -23,18 +23,20 @@ use rankrun_wire::identity::{Door, Tokens};
 use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::{Front, OwnDirectory};
 use crate::Plan;
+use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::report;
-use crate::delivery::{Delivery, Destination, Done, Files, Journal, Notes, Opened, SILENCE_BOUND, Task, Threads};
-use crate::job::front::{Front, Outcome, OwnDirectory};
+use crate::delivery::{Delivery, Destination, Done, Files, Journal, Notices, Opened, SILENCE_BOUND, Task, Threads};
 use crate::job::refusal::Refusal;
 use crate::join::Join;
 use crate::nodes::{
     Bootstrap, Calls, Collectives, Debts, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget, Reach, SshSettings,
 };
+use crate::outcome::Outcome;
 use crate::starter::Starter;
-use crate::terminal::{FrontTerminal, Stdin};
+use crate::terminal::{JobControl, Stdin};
 use crate::token::Token;
 
 /// How long guard and agent of a job that is refused may take to end.
@@ -299,7 +301,8 @@ fn make(
     let enrolment = plan.join.as_ref().map(|join| listen(join, &plan, &poller)).transpose()?;
     poller.add(&signals, Token::Signals.encode(), Interest::Read).map_err(failed("watch for signals"))?;
     poller.add(&waker, Token::Waker.encode(), Interest::Read).map_err(failed("watch for wake-ups"))?;
-    let terminal = FrontTerminal::open(&plan.spec.io);
+    let job_control = JobControl::new(&plan.spec.io);
+    let terminal = &job_control.terminal;
     let is_behind = terminal.as_ref().is_some_and(|terminal| !terminal.in_foreground());
     if let Some(grant) = &mut plan.spec.io.tty {
         grant.foreground = terminal.is_some() && !is_behind;
@@ -331,6 +334,7 @@ fn make(
     let job = Job::new(plan.spec.clone(), rules, settings);
     delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(job.facts().clone())));
     let reach = Reach::new(nodes, calls, enrolment, starter, plan.hosts.clone(), poller.registry());
+    let notices = Notices::new(plan.verbosity < 0);
     let mut front = Front {
         job,
         effects: VecDeque::new(),
@@ -351,16 +355,12 @@ fn make(
         debts: Debts::default(),
         early,
         strangers: foreign,
-        commands: Vec::new(),
-        asked: None,
+        commands: Commands::default(),
         is_showing: false,
         was_logging: false,
         stdin,
-        terminal,
-        pausing: None,
-        key_was_pressed: false,
-        notices: VecDeque::new(),
-        notes: Notes::default(),
+        job_control,
+        notices,
     };
     if !front.plan.hosts.targets.iter().any(|target| target.is_local) {
         // Without it the job only cannot be asked.

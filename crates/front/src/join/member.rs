@@ -25,7 +25,7 @@ use super::{Join, Member};
 use crate::Plan;
 use crate::delivery::report;
 use crate::delivery::{Task, perform};
-use crate::job::Outcome;
+use crate::outcome::Outcome;
 
 /// Bytes moved at a time.
 const READ: usize = 256 * 1024;

@@ -6,6 +6,7 @@ mod calls;
 mod collectives;
 mod debts;
 mod enrol;
+mod found;
 mod hosts;
 mod node;
 mod prover;

@@ -18,6 +18,7 @@ use rankrun_wire::{Memory, ToAgent, VERSION};
 
 use super::calls::Calls;
 use super::enrol::{Enrolment, News};
+use super::found::Found;
 use super::hosts::Hosts;
 use super::node::NodeHandle;
 use super::prover::Prover;
@@ -28,19 +29,6 @@ use crate::Plan;
 use crate::link::{Link, LinkError, send_to_all};
 use crate::starter::Starter;
 use crate::token::Token;
-
-/// What was found out.
-#[derive(Debug, Default)]
-pub(crate) struct Found {
-    pub(crate) events: Vec<Event>,
-    /// For the user; what ssh, srun and the agents write may be much.
-    pub(crate) notes: Vec<String>,
-    pub(crate) words: Vec<String>,
-    /// What these agents have sent may have come with their greeting.
-    pub(crate) greeted: Vec<NodeId>,
-    /// Nodes lack rankrun: it is to be read for them.
-    pub(crate) lacks_program: bool,
-}
 
 /// The devices of all nodes.
 #[derive(Debug)]
@@ -75,10 +63,7 @@ impl Reach {
 
     /// What was found out since this was last asked for.
     pub(crate) fn found(&mut self) -> Option<Found> {
-        let Found { events, notes, words, greeted, lacks_program } = &self.found;
-        let is_any =
-            !(events.is_empty() && notes.is_empty() && words.is_empty() && greeted.is_empty()) || *lacks_program;
-        is_any.then(|| std::mem::take(&mut self.found))
+        (self.found != Found::default()).then(|| std::mem::take(&mut self.found))
     }
 
     fn say(&mut self, node: NodeId, event: NodeEvent) {
@@ -166,6 +151,32 @@ impl Reach {
             Ok(()) => self.found.greeted.push(node),
             Err(error) => self.broke(job, now, node, &error),
         }
+    }
+
+    // Stdin.
+
+    /// Sends a piece of stdin to the nodes whose ranks read it.
+    pub(crate) fn send_stdin(&mut self, job: &Job, now: Duration, piece: Option<Vec<u8>>) {
+        for node in job.nodes().ids() {
+            if !job.reads_stdin(node) || self.nodes[node.index()].link.is_none() {
+                continue;
+            }
+            self.nodes[node.index()].owes_stdin = piece.is_some();
+            self.send_to(job, now, node, &piece.clone().map_or(ToAgent::StdinEnd, ToAgent::Stdin));
+        }
+    }
+
+    /// The ranks of a node have read what they were sent of stdin. Returns whether all nodes have.
+    pub(crate) fn stdin_taken(&mut self, node: NodeId) -> bool {
+        self.nodes[node.index()].owes_stdin = false;
+        !self.nodes.iter().any(|node| node.owes_stdin && node.link.is_some())
+    }
+
+    /// Another attempt begins. Returns whether a node had not read what it was sent of stdin.
+    pub(crate) fn forget_stdin(&mut self) -> bool {
+        let is_owed = self.nodes.iter().any(|node| node.owes_stdin);
+        self.nodes.iter_mut().for_each(|node| node.owes_stdin = false);
+        is_owed
     }
 
     // Calls over ssh.

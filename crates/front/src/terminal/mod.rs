@@ -4,6 +4,5 @@ mod pause;
 mod stdin;
 mod tty;
 
-pub(crate) use pause::{Pause, Whose, with_returns};
+pub(crate) use pause::{JobControl, Pause, Whose};
 pub(crate) use stdin::Stdin;
-pub(crate) use tty::{FrontTerminal, is_job_control};

@@ -8,7 +8,7 @@ use crate::ids::NodeId;
 use crate::interface;
 use crate::job::machine::{Job, Refused};
 use crate::job::parts::node::Node;
-use crate::spec::job::JobSpec;
+use crate::spec::job::{JobSpec, StdinTarget};
 
 impl Job {
     /// The address of the first node at which the others reach it.
@@ -71,6 +71,16 @@ impl Job {
             return None;
         }
         Some(Refused { what: "--strict".to_owned(), why, hint: Some(hint), code: ExitCode::USAGE })
+    }
+
+    /// Whether ranks of a node read the front's stdin.
+    pub fn reads_stdin(&self, node: NodeId) -> bool {
+        let seat = self.nodes.get(node).and_then(Node::place);
+        match self.spec.io.stdin {
+            StdinTarget::All => seat.is_some(),
+            StdinTarget::Rank(rank) => self.spec.map.place(rank).is_some_and(|place| Some(place.node) == seat),
+            StdinTarget::None | StdinTarget::Shared => false,
+        }
     }
 
     /// The job as the agent of a node gets it: with the interface that was chosen, if the job has several nodes and this one has it; or
