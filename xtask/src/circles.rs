@@ -10,7 +10,7 @@ use anyhow::Result;
 
 /// The crates that are to be without circles, and in how many files there still are some. That number may only become smaller.
 const CRATES: [(&str, usize); 3] = [("core", CORE), ("front", FRONT), ("agent", AGENT)];
-const CORE: usize = 33;
+const CORE: usize = 0;
 const FRONT: usize = 10;
 const AGENT: usize = 30;
 

@@ -1,7 +1,9 @@
 use super::*;
 use crate::evidence::MpiEvent;
-use crate::gang::{Event, Rules};
+use crate::gang::{Event, Gang, Rules};
 use crate::ids::Pid;
+use crate::sights::Sights;
+use crate::status::WorkerStatus;
 
 fn fact(rank: u32, library: Option<&str>, is_inited: bool, is_connected: bool) -> Fact {
     Fact { rank: Rank(rank), seen: library.map(|name| (name.to_owned(), false)), unseen: None, is_inited, is_connected }

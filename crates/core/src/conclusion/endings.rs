@@ -2,19 +2,51 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use crate::causes::{is_plain_exit, one_line};
 use crate::evidence::{Class, Evidence, Fact, Source};
+use crate::finding::Finding;
 use crate::gang::{Gang, MpiLife, RankRecord};
 use crate::grace::Work;
 use crate::ids::Rank;
 use crate::order::{Began, SETTLE, Weight, began};
 use crate::peers::{Loss, loss_of};
 use crate::status::{WorkerStatus, signal_name};
-use crate::verdict::{Fate, Finding};
 use crate::worker::Outcome;
 
 const SIGKILL: i32 = 9;
 /// How long before a lost connection, which may be to anything, a rank may have left whose loss that might be.
 const LEFT_RECENTLY: Duration = Duration::from_secs(5);
+
+/// What became of one rank, seen from the verdict.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fate {
+    Culprit,
+    /// The user interrupted it on the terminal that it has, and the job with it.
+    Interrupted,
+    Succeeded,
+    /// It failed because another one did: it lost that peer, repeats its failure, or was ended by its `MPI_Abort`.
+    Victim,
+    /// It ended by our own signals.
+    EndedByRankrun,
+    /// It failed too, of its own.
+    FailedToo,
+    NeverStarted,
+    /// It was on a node that was lost.
+    Lost,
+    Unknown,
+}
+
+/// What there is to say of the end of a rank besides its fate.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Ending {
+    /// How it ended where its fate leaves that open, such as `exited 1 on SIGTERM`.
+    pub how: Option<String>,
+    /// Why it failed, if it did, in its own words where it had any.
+    pub cause: Option<String>,
+}
 
 /// The fate of a rank that did not decide on the end of the job.
 pub(crate) fn fate(
@@ -150,13 +182,13 @@ fn hidden_failure(gang: &Gang, rank: Rank, record: &RankRecord) -> Option<String
     let Fact::Exception { exception, .. } = &evidence.fact else { return None };
     // Whoever catches the exception of a child long before its own end has dealt with it.
     let is_last = record.ended_at.is_some_and(|ended| ended <= evidence.at + Duration::from_secs(2));
-    let what = crate::causes::one_line(&exception.headline(), 100);
+    let what = one_line(&exception.headline(), 100);
     is_last.then(|| format!("exited 0 although a process of it raised {what}"))
 }
 
 fn is_of_child(evidence: &Evidence, record: &RankRecord) -> bool {
     let Fact::Exception { source: Source::Program, exception } = &evidence.fact else { return false };
-    evidence.pid != record.pid && !crate::causes::is_plain_exit(exception)
+    evidence.pid != record.pid && !is_plain_exit(exception)
 }
 
 /// A time as people say it: `5 s`, `0.2 s`.

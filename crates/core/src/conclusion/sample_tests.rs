@@ -29,10 +29,11 @@ use crate::exit::ExitCode;
 use crate::gang::{Event, Gang, Rules};
 use crate::headline::{Circumstances, headline};
 use crate::ids::{Pid, Rank};
+use crate::last_words::words;
 use crate::recognisers::{self, End};
 use crate::report::OutputFate;
 use crate::status::WorkerStatus;
-use crate::stderr::{Tail, Tails, words};
+use crate::stderr::{Tail, Tails};
 use crate::verdict::verdict;
 
 /// There shall be at least so many.

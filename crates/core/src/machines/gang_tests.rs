@@ -1,10 +1,19 @@
+use std::time::Duration;
+
 use proptest::prelude::*;
 
+use super::cause::CAUSE_PATIENCE;
 use super::room::{BYTES_MOST, CALLS_KEPT, WORDS_KEPT};
 use super::*;
+use crate::evidence::{Fact, MpiEvent};
+use crate::exit::ExitCode;
+use crate::grace::StopRecord;
+use crate::ids::{Pid, Rank};
 use crate::standing::{Voice, standings};
+use crate::status::WorkerStatus;
+use crate::testimony::{Exception, Testimony};
 use crate::verdict::{Fate, Verdict, verdict};
-use crate::worker::StopWhy;
+use crate::worker::{Stop, StopWhy};
 
 fn culprit(verdict: &Verdict) -> Option<Rank> {
     verdict.culprit.as_ref().map(|finding| finding.rank)

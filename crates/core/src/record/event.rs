@@ -12,6 +12,7 @@ use crate::attempts::Attempts;
 use crate::core_dump::CoreDump;
 use crate::gang::{Effect, Event, Gang, Moment, Rules};
 use crate::ids::{JobId, NodeId, NodeRank, Rank};
+use crate::last_words::words;
 use crate::node_clock::Reading;
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
@@ -21,7 +22,7 @@ use crate::spec::job::JobSpec;
 use crate::spec::restart::RestartSpec;
 use crate::stacks::fold::Table;
 use crate::standing::Standing;
-use crate::stderr::{Tail, words};
+use crate::stderr::Tail;
 
 /// The version of the stream. It changes when a reader of the old one would misunderstand the new one.
 pub const VERSION: u32 = 1;

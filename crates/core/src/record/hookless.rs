@@ -20,7 +20,7 @@ const SILENT: f64 = 10.0;
 /// Ranks with the same reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hookless {
-    #[serde(with = "crate::standing::written")]
+    #[serde(with = "crate::ranks::written")]
     pub ranks: RankSet,
     pub why: Absence,
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::evidence::{Fact, shorten};
 use crate::gang::{Gang, MpiLife, RankRecord};
 use crate::ids::Rank;
-use crate::ranks::RankSet;
+use crate::ranks::{RankSet, written};
 use crate::status::WorkerStatus;
 
 /// Groups that get a line each.
@@ -257,21 +257,6 @@ pub(crate) fn without_numbers(text: &str) -> String {
         }
     }
     key
-}
-
-/// A set of ranks as people write it.
-pub(crate) mod written {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    use crate::ranks::RankSet;
-
-    pub(crate) fn serialize<S: Serializer>(ranks: &RankSet, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(ranks)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RankSet, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
 }
 
 #[cfg(test)]

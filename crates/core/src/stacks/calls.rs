@@ -1,70 +1,9 @@
 //! What a thread does, in the words of its programmer: the calls that matter of its frames, and what it waits for.
 
-use serde::{Deserialize, Serialize};
-
 use super::libraries::{inside, inside_mpi, is_of_go};
 use super::mpi_calls::{mpi, of_class, of_method, of_mpi};
+pub use super::place::{Place, Wait};
 use super::{END_OF_THREAD, Frame, Interpreter, OtherProcess, ProcessStack, ThreadStack, ThreadState};
-
-/// What a rank waits for, as far as its frames tell.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "for", content = "call")]
-pub enum Wait {
-    /// All ranks are to come to this call.
-    Collective(String),
-    /// The other ranks are to come to the end: `MPI_Finalize`.
-    Finalize,
-    /// A message of another rank.
-    Message(String),
-    /// Another rank that takes its message.
-    Taker(String),
-    /// A process that it has started.
-    Process,
-    /// Another thread of its own.
-    Thread,
-    Lock,
-    /// Somebody who types.
-    Stdin,
-    /// A disk or a file server: no signal wakes it.
-    Disk,
-    /// That some time passes.
-    Time,
-    /// Bytes from a file, a pipe, a socket.
-    Event,
-    /// It is on its way out, in what runs after the end of its program.
-    Exit,
-    /// Its Python interpreter is gone, and the process is not.
-    Gone,
-    /// It was stopped (SIGSTOP).
-    Continue,
-    /// Nothing: it computes.
-    Nothing,
-    /// It cannot be told.
-    Unknown,
-}
-
-impl Wait {
-    /// Whether other ranks can end this wait.
-    pub fn is_for_others(&self) -> bool {
-        matches!(self, Wait::Collective(_) | Wait::Finalize | Wait::Message(_) | Wait::Taker(_))
-    }
-}
-
-/// A thread as it is shown: innermost call first.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct Place {
-    pub wait: Wait,
-    pub calls: Vec<Frame>,
-    /// The name of the thread, if it is not the main one.
-    pub thread: Option<String>,
-}
-
-impl Place {
-    /// Whether it says where the thread is. Without frames only a wait that the kernel itself shows is known.
-    pub fn is_known(&self) -> bool {
-        !self.calls.is_empty() || self.wait != Wait::Unknown
-    }
-}
 
 /// Where a thread sleeps in the kernel while a disk or a file server is to answer: FUSE, NFS, SMB, 9P, Ceph, Lustre, pages, journals.
 const SERVERS: [&str; 12] = [

@@ -6,6 +6,7 @@ pub mod fold;
 mod libraries;
 mod mpi_calls;
 pub mod odd;
+mod place;
 pub mod print;
 pub mod proof;
 pub mod stall;
