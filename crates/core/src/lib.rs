@@ -33,7 +33,8 @@ pub use spec::{
 
 pub use exit::ExitCode;
 pub use ids::{
-    AppIndex, Attempt, GroupId, JobId, LocalRank, NodeId, NodeRank, Pid, Rank, Slot, SpeakerId, Stream, WorkerId,
+    AppIndex, Attempt, GangId, GroupId, JobId, LocalRank, NodeId, NodeRank, Pid, Rank, Slot, SpeakerId, Stream,
+    WorkerId,
 };
 pub use job::{App, JobSpec};
 pub use rankmap::RankMap;

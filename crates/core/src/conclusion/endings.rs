@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::gang::{Event, Rules};
     use crate::grace::StopRecord;
-    use crate::ids::Pid;
+    use crate::ids::{GangId, Pid, worker};
     use crate::testimony::{Exception, Testimony};
 
     const fn ms(ms: u64) -> Duration {
@@ -211,17 +211,21 @@ mod tests {
 
     fn two_ranks() -> Gang {
         let (grace_failure, grace_outside) = (ms(5_000), ms(25_000));
-        Gang::new(2, Rules { grace_failure, grace_outside, timeout: None, keep_going: false, terminal: None })
+        Gang::new(
+            GangId::default(),
+            2,
+            Rules { grace_failure, grace_outside, timeout: None, keep_going: false, terminal: None },
+        )
     }
 
     #[test]
     fn what_a_rank_of_another_node_with_the_same_pid_lost_is_not_held_against_it() {
         let mut gang = two_ranks();
         let said = |kind: &str| Testimony::Uncaught(Exception { kind: kind.to_owned(), ..Exception::default() });
-        let reset = Event::Testimony { rank: Rank(1), pid: Pid(500), testimony: said("ConnectionResetError") };
-        let started = (0..2).map(|rank| (0, Event::Started { rank: Rank(rank), pid: Pid(500) }));
+        let reset = Event::Testimony { worker: worker(1), pid: Pid(500), testimony: said("ConnectionResetError") };
+        let started = (0..2).map(|rank| (0, Event::Started { worker: worker(rank), pid: Pid(500) }));
         let end = WorkerStatus::Signaled { signal: 15, core_dumped: false };
-        let failed = (110, Event::Ended { rank: Rank(1), status: WorkerStatus::Exited { code: 1 } });
+        let failed = (110, Event::Ended { worker: worker(1), status: WorkerStatus::Exited { code: 1 } });
         let stop = [(2_120, signalled(&[(15, 2_111)], Work::Idle)), (2_120, ended(end))];
         for (at, event) in started.chain([(100, reset), failed, (2_110, Event::Tick)]).chain(stop) {
             gang.handle(ms(at), event, &mut Vec::new());
@@ -232,8 +236,8 @@ mod tests {
     /// Two ranks, of which rank 1 fails after 100 ms; then what happens to rank 0, whose fate and how it ended are returned.
     fn ending(events: impl IntoIterator<Item = (u64, Event)>, fate_is: Fate) -> Option<String> {
         let mut gang = two_ranks();
-        let failure = (100, Event::Ended { rank: Rank(1), status: WorkerStatus::Exited { code: 9 } });
-        let started = (0..2).map(|rank| (0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) }));
+        let failure = (100, Event::Ended { worker: worker(1), status: WorkerStatus::Exited { code: 9 } });
+        let started = (0..2).map(|rank| (0, Event::Started { worker: worker(rank), pid: Pid(100 + rank as i32) }));
         for (at, event) in started.chain([failure]).chain(events) {
             gang.handle(ms(at), event, &mut Vec::new());
         }
@@ -244,11 +248,11 @@ mod tests {
 
     fn signalled(signals: &[(i32, u64)], work: Work) -> Event {
         let signals = signals.iter().map(|(signal, at)| (*signal, ms(*at))).collect();
-        Event::Signalled { rank: Rank(0), record: StopRecord { signals, work } }
+        Event::Signalled { worker: worker(0), record: StopRecord { signals, work } }
     }
 
     fn ended(status: WorkerStatus) -> Event {
-        Event::Ended { rank: Rank(0), status }
+        Event::Ended { worker: worker(0), status }
     }
 
     #[test]
@@ -275,7 +279,7 @@ mod tests {
     #[test]
     fn a_failure_that_a_wrapper_hides_is_told() {
         let exception = Exception { kind: "ValueError".to_owned(), message: "boom".to_owned(), ..Exception::default() };
-        let said = |testimony| Event::Testimony { rank: Rank(0), pid: Pid(200), testimony };
+        let said = |testimony| Event::Testimony { worker: worker(0), pid: Pid(200), testimony };
         let events = |end: u64| {
             let uncaught = (20, said(Testimony::Uncaught(exception.clone())));
             [uncaught, (21, said(Testimony::Exiting { code: 1 })), (end, ended(WorkerStatus::Exited { code: 0 }))]

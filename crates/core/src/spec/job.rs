@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AppIndex, Attempt, GroupId, JobId, Rank};
+use crate::ids::{AppIndex, Attempt, GangId, GroupId, JobId, Rank};
 use crate::outer::matches;
 use crate::rankmap::{Place, RankMap};
 use crate::ranks::RankSet;
@@ -144,6 +144,11 @@ impl std::fmt::Display for PortRange {
 impl JobSpec {
     pub fn app(&self, app: AppIndex) -> &App {
         &self.apps[app.index()]
+    }
+
+    /// The group and the attempt.
+    pub fn gang(&self) -> GangId {
+        GangId { group: self.group, attempt: self.attempt }
     }
 
     /// The whole command of a rank, wraps included.

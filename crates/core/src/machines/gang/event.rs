@@ -10,22 +10,22 @@ use crate::alone::Alone;
 use crate::evidence::MpiEvent;
 use crate::exit::ExitCode;
 use crate::grace::StopRecord;
-use crate::ids::{NodeRank, Pid, Rank};
+use crate::ids::{NodeRank, Pid, WorkerId};
 use crate::stacks::odd::Hang;
 use crate::status::WorkerStatus;
 use crate::stderr::Words;
 use crate::testimony::{Exception, StuckIn, Testimony};
 use crate::worker::{Outcome, Stop};
 
-/// An event of a gang.
+/// An event of a gang. Its workers are the gang's own ([`Gang::has`](super::Gang::has)).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
     Started {
-        rank: Rank,
+        worker: WorkerId,
         pid: Pid,
     },
     SpawnFailed {
-        rank: Rank,
+        worker: WorkerId,
         step: String,
         error: String,
         command: String,
@@ -33,45 +33,45 @@ pub enum Event {
     },
     /// What was done to end a rank until its leader ended; the end follows.
     Signalled {
-        rank: Rank,
+        worker: WorkerId,
         record: StopRecord,
     },
     /// A leader has ended.
     Ended {
-        rank: Rank,
+        worker: WorkerId,
         status: WorkerStatus,
     },
     /// No process of the worker is left, or what is left is given up.
     Gone {
-        rank: Rank,
+        worker: WorkerId,
         outcome: Outcome,
     },
     Mpi {
-        rank: Rank,
+        worker: WorkerId,
         event: MpiEvent,
     },
     Stopped {
-        rank: Rank,
+        worker: WorkerId,
         signal: i32,
     },
     /// A rank has not said in this time that it is ready (`--ready-timeout`).
     NotReady {
-        rank: Rank,
+        worker: WorkerId,
         after: Duration,
     },
     /// A rank that had ended is started again, and the others run on: what it did before decides nothing.
     Again {
-        rank: Rank,
+        worker: WorkerId,
     },
     /// A process of a rank has sent testimony about itself.
     Testimony {
-        rank: Rank,
+        worker: WorkerId,
         pid: Pid,
         testimony: Testimony,
     },
     /// A process that had failed did not end.
     Stuck {
-        rank: Rank,
+        worker: WorkerId,
         pid: Pid,
         place: StuckIn,
         since: Duration,
@@ -79,29 +79,29 @@ pub enum Event {
     },
     /// The kernel killed a rank because memory ran out.
     OutOfMemory {
-        rank: Rank,
+        worker: WorkerId,
         detail: String,
     },
     /// A rank was killed by a SIGKILL that was not ours, had used so much CPU time, and has this hard limit.
     CpuTime {
-        rank: Rank,
+        worker: WorkerId,
         used: Duration,
         limit: Duration,
     },
     /// The kernel killed another process of a rank than its leader because memory ran out.
     HelperOutOfMemory {
-        rank: Rank,
+        worker: WorkerId,
         pid: Pid,
         name: String,
         detail: String,
     },
     /// A rank has failed in `MPI_Init` of Open MPI. Found out after its end.
     OpenMpi {
-        rank: Rank,
+        worker: WorkerId,
     },
     /// A rank is still running after a traceback on stderr; `end`: end it for that.
     Suspect {
-        rank: Rank,
+        worker: WorkerId,
         exception: Exception,
         end: bool,
         /// How long it has been silent.
@@ -109,7 +109,7 @@ pub enum Event {
         silent: Duration,
     },
     /// A rank runs Python without the interpreter hook.
-    Hookless(Rank, Absence),
+    Hookless(WorkerId, Absence),
     /// Ranks run MPI, and have not connected; `end`: end the job for that.
     Alone {
         alone: Vec<Alone>,
@@ -117,7 +117,7 @@ pub enum Event {
     },
     /// The last lines of a rank's output, read after its end.
     LastWords {
-        rank: Rank,
+        worker: WorkerId,
         words: Words,
     },
     /// rankrun itself received a signal that asks it to end.
@@ -145,7 +145,7 @@ pub enum Event {
         node: NodeRank,
         name: String,
         why: String,
-        ranks: Vec<Rank>,
+        workers: Vec<WorkerId>,
     },
     /// Why a node was lost is known better now.
     LossKnown {

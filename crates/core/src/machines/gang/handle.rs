@@ -27,49 +27,53 @@ impl Gang {
         }
         let now = moment.now;
         match event {
-            Event::Started { rank, pid } => {
-                if let Some(record) = self.ranks.get_mut(rank.index()) {
+            Event::Started { worker, pid } => {
+                if let Some(record) = self.ranks.get_mut(worker.rank.index()) {
                     self.unstarted -= usize::from(record.pid.replace(pid).is_none());
                     record.started_at = Some(moment.at);
                 }
             }
-            Event::SpawnFailed { rank, step, error, command, not_found } => {
+            Event::SpawnFailed { worker, step, error, command, not_found } => {
                 self.spawn_code = self.spawn_code.or(not_found);
-                self.fact(moment, rank, Fact::SpawnFailed { step, error, command }, effects);
+                self.fact(moment, worker.rank, Fact::SpawnFailed { step, error, command }, effects);
             }
-            Event::Signalled { rank, record } => {
-                if let Some(rank) = self.ranks.get_mut(rank.index()) {
-                    rank.stop = record;
+            Event::Signalled { worker, record } => {
+                if let Some(of) = self.ranks.get_mut(worker.rank.index()) {
+                    of.stop = record;
                 }
             }
-            Event::Ended { rank, status } => self.ended(moment, rank, status, effects),
-            Event::Gone { rank, outcome } => {
-                if let Some(record) = self.ranks.get_mut(rank.index()) {
+            Event::Ended { worker, status } => self.ended(moment, worker.rank, status, effects),
+            Event::Gone { worker, outcome } => {
+                if let Some(record) = self.ranks.get_mut(worker.rank.index()) {
                     record.outcome = Some(outcome);
                 }
             }
-            Event::Mpi { rank, event } => self.mpi(moment, rank, event, effects),
-            Event::Stopped { rank, signal } => self.fact(moment, rank, Fact::Stopped { signal }, effects),
-            Event::Again { rank } => self.again(rank),
-            Event::NotReady { rank, after } => self.fact(moment, rank, Fact::NotReady { after }, effects),
-            Event::Testimony { rank, pid, testimony } => self.testimony(moment, rank, pid, testimony, effects),
-            Event::Stuck { rank, pid, place, since, leader } => {
-                self.fact_of(moment, rank, Some(pid), Fact::Stuck { place, since, leader }, effects);
+            Event::Mpi { worker, event } => self.mpi(moment, worker.rank, event, effects),
+            Event::Stopped { worker, signal } => self.fact(moment, worker.rank, Fact::Stopped { signal }, effects),
+            Event::Again { worker } => self.again(worker),
+            Event::NotReady { worker, after } => self.fact(moment, worker.rank, Fact::NotReady { after }, effects),
+            Event::Testimony { worker, pid, testimony } => self.testimony(moment, worker.rank, pid, testimony, effects),
+            Event::Stuck { worker, pid, place, since, leader } => {
+                self.fact_of(moment, worker.rank, Some(pid), Fact::Stuck { place, since, leader }, effects);
             }
-            Event::OutOfMemory { rank, detail } => self.fact(moment, rank, Fact::OutOfMemory { detail }, effects),
-            Event::CpuTime { rank, used, limit } => self.fact(moment, rank, Fact::CpuTime { used, limit }, effects),
-            Event::HelperOutOfMemory { rank, pid, name, detail } => {
-                self.fact_of(moment, rank, Some(pid), Fact::HelperOutOfMemory { name, detail }, effects);
+            Event::OutOfMemory { worker, detail } => {
+                self.fact(moment, worker.rank, Fact::OutOfMemory { detail }, effects)
             }
-            Event::OpenMpi { rank } => {
+            Event::CpuTime { worker, used, limit } => {
+                self.fact(moment, worker.rank, Fact::CpuTime { used, limit }, effects)
+            }
+            Event::HelperOutOfMemory { worker, pid, name, detail } => {
+                self.fact_of(moment, worker.rank, Some(pid), Fact::HelperOutOfMemory { name, detail }, effects);
+            }
+            Event::OpenMpi { worker } => {
                 let exception = Exception { message: open_mpi::CAUSE.to_owned(), ..Exception::default() };
-                self.fact(moment, rank, Fact::Exception { source: Source::Program, exception }, effects);
+                self.fact(moment, worker.rank, Fact::Exception { source: Source::Program, exception }, effects);
             }
-            Event::Suspect { rank, exception, end, silent } => {
-                self.fact(moment, rank, Fact::Suspect { exception, ended: end, silent }, effects);
+            Event::Suspect { worker, exception, end, silent } => {
+                self.fact(moment, worker.rank, Fact::Suspect { exception, ended: end, silent }, effects);
             }
-            Event::Hookless(rank, why) => {
-                if let Some(record) = self.ranks.get_mut(rank.index()) {
+            Event::Hookless(worker, why) => {
+                if let Some(record) = self.ranks.get_mut(worker.rank.index()) {
                     record.hookless = Some(why);
                 }
             }
@@ -79,7 +83,7 @@ impl Gang {
                     self.end_from_outside(now, Outside::Alone, self.rules.grace_failure, effects);
                 }
             }
-            Event::LastWords { rank, words } => self.last_words(moment, rank, words, effects),
+            Event::LastWords { worker, words } => self.last_words(moment, worker.rank, words, effects),
             Event::Signal(signal) => self.signal(now, signal, effects),
             Event::StopRequest(request) => self.stop_request(now, request, effects),
             Event::RestartRequest => self.end_from_outside(now, Outside::Restart, self.rules.grace_outside, effects),
@@ -95,8 +99,8 @@ impl Gang {
             }
             Event::AgentLost => self.end_from_outside(now, Outside::AgentLost, self.rules.grace_failure, effects),
             Event::GuardLost => self.end_from_outside(now, Outside::GuardLost, self.rules.grace_failure, effects),
-            Event::NodeLost { node, name, why, ranks } => {
-                self.lose_node(LostNode { node, name, why, at: moment.at }, &ranks);
+            Event::NodeLost { node, name, why, workers } => {
+                self.lose_node(LostNode { node, name, why, at: moment.at }, &workers);
                 self.end_from_outside(now, Outside::NodeLost, self.rules.grace_failure, effects);
             }
             Event::LossKnown { node, why } => self.know_loss(node, why),

@@ -6,7 +6,7 @@ use super::event::Effect;
 use super::outside::{LostNode, Outside, SECOND_INTERRUPT, StopRequest};
 use super::state::Gang;
 use crate::grace::{SIGINT, SIGTERM};
-use crate::ids::{NodeRank, Rank};
+use crate::ids::{NodeRank, Rank, WorkerId};
 use crate::interrupt::{SHARED, is_interrupt};
 use crate::verdict::finding;
 use crate::worker::{Stop, StopWhy};
@@ -19,9 +19,9 @@ impl Gang {
     }
 
     /// Nothing more is known of the ranks that had not ended there.
-    pub(super) fn lose_node(&mut self, lost: LostNode, ranks: &[Rank]) {
-        for rank in ranks {
-            if let Some(record) = self.ranks.get_mut(rank.index()) {
+    pub(super) fn lose_node(&mut self, lost: LostNode, workers: &[WorkerId]) {
+        for worker in workers {
+            if let Some(record) = self.ranks.get_mut(worker.rank.index()) {
                 record.is_lost = record.outcome.is_none();
             }
         }
@@ -100,7 +100,7 @@ mod tests {
     use crate::exit::ExitCode;
     use crate::gang::{Event, Requester, Rules};
     use crate::grace::StopRecord;
-    use crate::ids::Pid;
+    use crate::ids::{GangId, Pid, worker};
     use crate::spec::job::StopPolicy;
     use crate::status::WorkerStatus;
     use crate::testimony::{Exception, StuckIn, Testimony};
@@ -113,9 +113,9 @@ mod tests {
     /// Two ranks, of which rank 0 may have the terminal. The leader of rank r has the pid 100 + r.
     fn gang(terminal: Option<Rank>, timeout: Option<Duration>) -> Gang {
         let rules = Rules { grace_failure: ms(5_000), grace_outside: ms(25_000), timeout, keep_going: false, terminal };
-        let mut gang = Gang::new(2, rules);
+        let mut gang = Gang::new(GangId::default(), 2, rules);
         for rank in 0..2 {
-            feed(&mut gang, 0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) });
+            feed(&mut gang, 0, Event::Started { worker: worker(rank), pid: Pid(100 + rank as i32) });
         }
         gang
     }
@@ -128,11 +128,11 @@ mod tests {
 
     fn raises(rank: u32, pid: i32, kind: &str) -> Event {
         let exception = Exception { kind: kind.to_owned(), ..Exception::default() };
-        Event::Testimony { rank: Rank(rank), pid: Pid(pid), testimony: Testimony::Uncaught(exception) }
+        Event::Testimony { worker: worker(rank), pid: Pid(pid), testimony: Testimony::Uncaught(exception) }
     }
 
     fn ends(rank: u32, status: WorkerStatus) -> Event {
-        Event::Ended { rank: Rank(rank), status }
+        Event::Ended { worker: worker(rank), status }
     }
 
     fn exit(rank: u32, code: u8) -> Event {
@@ -144,13 +144,13 @@ mod tests {
     }
 
     fn stuck(leader: bool, pid: i32) -> Event {
-        Event::Stuck { rank: Rank(0), pid: Pid(pid), place: StuckIn::Finalize, since: ms(10), leader }
+        Event::Stuck { worker: worker(0), pid: Pid(pid), place: StuckIn::Finalize, since: ms(10), leader }
     }
 
     /// The signals of a stop that a rank was sent.
     fn signalled(rank: u32, signals: &[(i32, u64)]) -> Event {
         let signals = signals.iter().map(|(signal, at)| (*signal, ms(*at))).collect();
-        Event::Signalled { rank: Rank(rank), record: StopRecord { signals, ..StopRecord::default() } }
+        Event::Signalled { worker: worker(rank), record: StopRecord { signals, ..StopRecord::default() } }
     }
 
     fn is_stop_by_sigint(effects: &[Effect]) -> bool {
@@ -183,9 +183,9 @@ mod tests {
 
     #[test]
     fn a_rank_with_the_terminal_that_ends_by_the_interrupt_key_ends_the_job_as_sigint_does() {
-        let abort = |code| Event::Mpi { rank: Rank(0), event: MpiEvent::Aborted { code, message: None } };
+        let abort = |code| Event::Mpi { worker: worker(0), event: MpiEvent::Aborted { code, message: None } };
         let exiting =
-            |pid, code| Event::Testimony { rank: Rank(0), pid: Pid(pid), testimony: Testimony::Exiting { code } };
+            |pid, code| Event::Testimony { worker: worker(0), pid: Pid(pid), testimony: Testimony::Exiting { code } };
         let table: [(&str, Vec<Event>); 8] = [
             ("any program", vec![killed(0, SIGINT)]),
             ("Python", vec![raises(0, 100, "KeyboardInterrupt"), killed(0, SIGINT)]),
@@ -256,7 +256,7 @@ mod tests {
                 node: crate::ids::NodeRank(1),
                 name: "b".to_owned(),
                 why: "gone".to_owned(),
-                ranks: vec![Rank(1)],
+                workers: vec![worker(1)],
             };
             feed(&mut gang, 100, lost);
             assert_eq!(gang.ended_by(), None);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::absence::Absence;
 use crate::evidence::Evidence;
 use crate::grace::{SIGTERM, StopRecord};
-use crate::ids::Pid;
+use crate::ids::{Attempt, Pid};
 use crate::node_clock::Reading;
 use crate::status::WorkerStatus;
 use crate::worker::Outcome;
@@ -14,6 +14,8 @@ use crate::worker::Outcome;
 /// The state of a rank, as far as the front knows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RankRecord {
+    /// The attempt of the rank: that of the gang, or its own with `--restart-scope rank`.
+    pub attempt: Attempt,
     pub pid: Option<Pid>,
     pub started_at: Option<Duration>,
     pub status: Option<WorkerStatus>,
@@ -42,6 +44,10 @@ pub struct RankRecord {
 }
 
 impl RankRecord {
+    pub(super) fn new(attempt: Attempt) -> RankRecord {
+        RankRecord { attempt, ..RankRecord::default() }
+    }
+
     /// The last signal of the stop that it was sent, if it ended after that.
     pub fn stopped_with(&self) -> Option<i32> {
         self.stop.last()

@@ -1,8 +1,9 @@
 //! What is kept of the evidence, so that no rank can make us hold whatever it likes.
 
+use super::record::RankRecord;
 use super::state::Gang;
 use crate::evidence::{Evidence, Fact, shorten};
-use crate::ids::Rank;
+use crate::ids::{Rank, WorkerId};
 use crate::node_clock::Moment;
 
 /// Notes that are kept of each rank: the last ones.
@@ -20,10 +21,11 @@ pub(super) const BYTES_MOST: usize = 4 << 20;
 
 impl Gang {
     /// A rank that had ended is started again: what it did before counts no more.
-    pub(super) fn again(&mut self, rank: Rank) {
+    pub(super) fn again(&mut self, worker: WorkerId) {
+        let rank = worker.rank;
         if let Some(record) = self.ranks.get_mut(rank.index()) {
             self.unstarted += usize::from(record.pid.is_some());
-            let before = std::mem::take(record);
+            let before = std::mem::replace(record, RankRecord::new(worker.attempt));
             let (dropped, kept) = std::mem::take(&mut self.evidence).into_iter().partition(|it| it.rank == rank);
             self.evidence = kept;
             let dropped: Vec<Evidence> = dropped;

@@ -11,7 +11,7 @@ use super::record::RankRecord;
 use crate::alone::Alone;
 use crate::evidence::{Evidence, LeftOut};
 use crate::exit::ExitCode;
-use crate::ids::Rank;
+use crate::ids::{GangId, GroupId, Rank, WorkerId};
 use crate::stacks::odd::Hang;
 use crate::worker::Stop;
 
@@ -27,9 +27,10 @@ pub struct Rules {
     pub terminal: Option<Rank>,
 }
 
-/// The gang.
+/// The gang of one group in one attempt: so its tables are indexed by rank, and its evidence names ranks.
 #[derive(Clone, Debug)]
 pub struct Gang {
+    pub(super) group: GroupId,
     pub(super) rules: Rules,
     pub(super) ranks: Vec<RankRecord>,
     /// How many ranks have no process yet.
@@ -69,10 +70,11 @@ pub struct Gang {
 }
 
 impl Gang {
-    pub fn new(size: u32, rules: Rules) -> Gang {
+    pub fn new(id: GangId, size: u32, rules: Rules) -> Gang {
         Gang {
+            group: id.group,
             rules,
-            ranks: vec![RankRecord::default(); size as usize],
+            ranks: vec![RankRecord::new(id.attempt); size as usize],
             unstarted: size as usize,
             is_of_mpi: false,
             has_left_before_init: false,
@@ -96,6 +98,18 @@ impl Gang {
             to_judge: BTreeMap::new(),
             wait_until: None,
         }
+    }
+
+    /// Whether a worker is one of the gang's, and not of another group or an earlier attempt.
+    pub fn has(&self, worker: WorkerId) -> bool {
+        let record = self.ranks.get(worker.rank.index());
+        worker.group == self.group && record.is_some_and(|record| record.attempt == worker.attempt)
+    }
+
+    /// The present worker of a rank.
+    pub fn worker(&self, rank: Rank) -> WorkerId {
+        let attempt = self.ranks.get(rank.index()).map(|record| record.attempt).unwrap_or_default();
+        WorkerId { group: self.group, rank, attempt }
     }
 
     pub fn ranks(&self) -> &[RankRecord] {
