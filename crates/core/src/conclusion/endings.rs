@@ -211,11 +211,8 @@ mod tests {
 
     fn two_ranks() -> Gang {
         let (grace_failure, grace_outside) = (ms(5_000), ms(25_000));
-        Gang::new(
-            GangId::default(),
-            2,
-            Rules { grace_failure, grace_outside, timeout: None, keep_going: false, terminal: None },
-        )
+        let rules = Rules { grace_failure, grace_outside, timeout: None, keep_going: false, terminal: None };
+        Gang::new(GangId::default(), 2, rules)
     }
 
     #[test]

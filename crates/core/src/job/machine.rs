@@ -279,8 +279,7 @@ impl Job {
         self.give_up_on_states();
     }
 
-    /// An event of an agent without the workers that are not the gang's: what other groups do, and what an attempt did that is over (J-3),
-    /// means nothing.
+    /// Removes the workers of other groups and of earlier attempts (J-3) from an agent's event; `None` if the event is about such a worker.
     fn of_gang(&self, mut event: NodeEvent) -> Option<NodeEvent> {
         match &mut event {
             NodeEvent::Worker { worker, .. } | NodeEvent::Looked { worker, .. } => {

@@ -1,6 +1,6 @@
 //! What a thread does, in the words of its programmer: the calls that matter of its frames, and what it waits for.
 
-use super::libraries::{inside, inside_mpi, is_of_go};
+use super::libraries::{inside, inside_mpi};
 use super::mpi_calls::{mpi, of_class, of_method, of_mpi};
 pub use super::place::{Place, Wait};
 use super::{END_OF_THREAD, Frame, Interpreter, OtherProcess, ProcessStack, ThreadStack, ThreadState};
@@ -211,7 +211,7 @@ fn meaning_of_call(thread: &ThreadStack) -> Option<Wait> {
     let kernel = thread.kernel.as_deref()?;
     match kernel.split(' ').next()? {
         // The scheduler of Go waits so for work, whatever its goroutines wait for.
-        _ if thread.frames.iter().any(is_of_go) => None,
+        _ if thread.frames.iter().any(Frame::is_of_go) => None,
         "futex" if kernel.contains(END_OF_THREAD) => Some(Wait::Thread),
         "futex" | "semop" | "semtimedop" | "flock" | "fcntl" => Some(Wait::Lock),
         "wait4" | "waitid" => Some(Wait::Process),
@@ -421,7 +421,7 @@ pub(super) fn shown(process: &ProcessStack) -> Option<(&ThreadStack, Place)> {
     {
         return Some(found);
     }
-    let is_in_loop = main.frames.iter().any(is_of_go);
+    let is_in_loop = main.frames.iter().any(Frame::is_of_go);
     let is_in_region = !inside(main).is_empty() && inside_mpi(main).is_none();
     if matches!(of_main.wait, Wait::Thread | Wait::Lock) || is_in_loop || is_in_region {
         let computes = |place: &Place| place.wait == Wait::Nothing && !place.calls.is_empty();

@@ -111,7 +111,7 @@ pub(super) struct Recogniser {
 pub(super) struct Message {
     /// Its lines.
     pub(super) lines: Range<usize>,
-    /// What is said, without the text around it: [`choose`] adds that.
+    /// What is said, without the text around it: `choose` adds that.
     pub(super) said: Exception,
     /// Only how the process came down, although others of its kind name the failure.
     pub(super) is_manner: bool,

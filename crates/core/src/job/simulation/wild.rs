@@ -207,7 +207,7 @@ mod tests {
     fn what_a_worker_of_another_group_or_attempt_does_changes_nothing() {
         let mut jobs = [0, 1].map(|group| job_of(GroupId(group)));
         let mut ended = [0, 0];
-        // The groups have the same ranks. Rank 1 of group 1 fails, and so do workers of an attempt and of a group that there are not.
+        // Both groups have the ranks 0 and 1. Rank 1 of group 1 fails, and so do workers of a third group and of another attempt.
         for (group, rank, attempt, code) in
             [(0, 0, 0, 0), (1, 1, 0, 3), (2, 0, 0, 4), (0, 1, 1, 5), (1, 0, 0, 0), (0, 1, 0, 0)]
         {

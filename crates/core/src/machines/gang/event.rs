@@ -17,7 +17,7 @@ use crate::stderr::Words;
 use crate::testimony::{Exception, StuckIn, Testimony};
 use crate::worker::{Outcome, Stop};
 
-/// An event of a gang. Its workers are the gang's own ([`Gang::has`](super::Gang::has)).
+/// An event of a gang. The gang does not check its workers: whoever sends it checks them with [`Gang::has`](super::Gang::has).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
     Started {

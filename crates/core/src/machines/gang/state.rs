@@ -27,7 +27,7 @@ pub struct Rules {
     pub terminal: Option<Rank>,
 }
 
-/// The gang of one group in one attempt: so its tables are indexed by rank, and its evidence names ranks.
+/// The gang of one group in one attempt. Its tables are therefore indexed by rank, and its evidence names ranks.
 #[derive(Clone, Debug)]
 pub struct Gang {
     pub(super) group: GroupId,
@@ -234,7 +234,7 @@ impl Gang {
         all
     }
 
-    /// Marks the order to stop.
+    /// Orders the stop.
     pub(super) fn stop(&mut self, now: Duration, stop: Stop, effects: &mut Vec<Effect>) {
         self.stop_at.get_or_insert(now);
         let end = now + stop.grace;
