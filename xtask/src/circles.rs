@@ -10,8 +10,8 @@ use anyhow::Result;
 
 /// The crates that are to be without circles, and in how many files there still are some. That number may only become smaller.
 const CRATES: [(&str, usize); 3] = [("core", CORE), ("front", FRONT), ("agent", AGENT)];
-const CORE: usize = 33;
-const FRONT: usize = 4;
+const CORE: usize = 0;
+const FRONT: usize = 0;
 const AGENT: usize = 30;
 
 /// Finds the circles: more than there were are a fault, and so is a number that is too large now.

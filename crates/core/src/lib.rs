@@ -14,7 +14,9 @@ pub mod stacks;
 pub use conclusion::{
     absence, alone, evidence, exit, headline, open_mpi, order, peers, status, stderr, testimony, verdict, window,
 };
-pub(crate) use conclusion::{causes, echoes, endings, recognisers};
+pub(crate) use conclusion::{
+    causes, echoes, endings, error_stack, finding, interrupt, last_words, recognisers, sights, traceback,
+};
 pub use machines::{
     condition, contact, drain, fence, front_watch, gang, grace, lease, names, node_clock, restart, roster, silence,
     team, timers, worker,
@@ -23,6 +25,7 @@ pub use record::{
     advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, memory, overview, past, printable,
     reach, report, result, standing, suggest, text, torchrun_summary,
 };
+pub(crate) use spec::gpus;
 pub use spec::{
     env, hosts, ids, interface, open_files, outer, pmix, portable, rankmap, ranks, rendezvous, segments, template,
     travel, units,
@@ -30,7 +33,8 @@ pub use spec::{
 
 pub use exit::ExitCode;
 pub use ids::{
-    AppIndex, Attempt, GroupId, JobId, LocalRank, NodeId, NodeRank, Pid, Rank, Slot, SpeakerId, Stream, WorkerId,
+    AppIndex, Attempt, GangId, GroupId, JobId, LocalRank, NodeId, NodeRank, Pid, Rank, Slot, SpeakerId, Stream,
+    WorkerId,
 };
 pub use job::{App, JobSpec};
 pub use rankmap::RankMap;

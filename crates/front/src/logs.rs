@@ -48,7 +48,7 @@ pub enum Places {
 impl Logs {
     /// The places in an attempt.
     pub fn places(&self, spec: &JobSpec) -> LogPlaces {
-        let of_rank = |place: &Template, rank: Rank| Path::new(&spec.cwd).join(place.expand(spec, rank));
+        let of_rank = |place: &Template, rank: Rank| Path::new(&spec.cwd).join(spec.expand(place, rank));
         let of_all =
             |place: &Template| -> Vec<PathBuf> { spec.map.places().iter().map(|at| of_rank(place, at.rank)).collect() };
         let differs = |field| matches!(field, Field::Rank | Field::LocalRank | Field::Node);

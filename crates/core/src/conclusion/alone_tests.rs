@@ -1,7 +1,9 @@
 use super::*;
 use crate::evidence::MpiEvent;
-use crate::gang::{Event, Rules};
-use crate::ids::Pid;
+use crate::gang::{Event, Gang, Rules};
+use crate::ids::{GangId, Pid, worker};
+use crate::sights::Sights;
+use crate::status::WorkerStatus;
 
 fn fact(rank: u32, library: Option<&str>, is_inited: bool, is_connected: bool) -> Fact {
     Fact { rank: Rank(rank), seen: library.map(|name| (name.to_owned(), false)), unseen: None, is_inited, is_connected }
@@ -108,9 +110,9 @@ const fn s(seconds: u64) -> Duration {
 
 fn gang() -> Gang {
     let rules = Rules { grace_failure: s(5), grace_outside: s(25), timeout: None, keep_going: false, terminal: None };
-    let mut gang = Gang::new(2, rules);
+    let mut gang = Gang::new(GangId::default(), 2, rules);
     for rank in [0, 1] {
-        gang.handle(s(0), Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) }, &mut Vec::new());
+        gang.handle(s(0), Event::Started { worker: worker(rank), pid: Pid(100 + rank as i32) }, &mut Vec::new());
     }
     gang
 }
@@ -123,7 +125,7 @@ fn see(sights: &mut Sights, at: u64, progress: Progress) {
 
 fn ended(gang: &mut Gang, rank: u32, code: u8) {
     let status = WorkerStatus::Exited { code };
-    gang.handle(s(2), Event::Ended { rank: Rank(rank), status }, &mut Vec::new());
+    gang.handle(s(2), Event::Ended { worker: worker(rank), status }, &mut Vec::new());
 }
 
 #[test]
@@ -137,7 +139,7 @@ fn a_rank_in_mpi_init_has_time_to_connect() {
     assert_eq!(sights.alone(&gang, true, |_| None), []);
     see(&mut sights, 66, Progress::Begun);
     assert_eq!(sights.alone(&gang, true, |_| None).len(), 1);
-    gang.handle(s(67), Event::Mpi { rank: Rank(1), event: MpiEvent::Inited }, &mut Vec::new());
+    gang.handle(s(67), Event::Mpi { worker: worker(1), event: MpiEvent::Inited }, &mut Vec::new());
     assert_eq!(sights.alone(&gang, true, |_| None), [], "it was slow");
 }
 

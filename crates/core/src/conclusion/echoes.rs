@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::evidence::Class;
+use crate::finding::Finding;
 use crate::gang::{Gang, MpiLife};
 use crate::ids::Rank;
 use crate::order::{SETTLE, Weight};
 use crate::status::WorkerStatus;
 use crate::testimony::Exception;
-use crate::verdict::Finding;
 
 /// A shorter text may be in another by chance.
 const TEXT_LEAST: usize = 12;

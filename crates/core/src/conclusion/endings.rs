@@ -2,19 +2,51 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use crate::causes::{is_plain_exit, one_line};
 use crate::evidence::{Class, Evidence, Fact, Source};
+use crate::finding::Finding;
 use crate::gang::{Gang, MpiLife, RankRecord};
 use crate::grace::Work;
 use crate::ids::Rank;
 use crate::order::{Began, SETTLE, Weight, began};
 use crate::peers::{Loss, loss_of};
 use crate::status::{WorkerStatus, signal_name};
-use crate::verdict::{Fate, Finding};
 use crate::worker::Outcome;
 
 const SIGKILL: i32 = 9;
 /// How long before a lost connection, which may be to anything, a rank may have left whose loss that might be.
 const LEFT_RECENTLY: Duration = Duration::from_secs(5);
+
+/// What became of one rank, seen from the verdict.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fate {
+    Culprit,
+    /// The user interrupted it on the terminal that it has, and the job with it.
+    Interrupted,
+    Succeeded,
+    /// It failed because another one did: it lost that peer, repeats its failure, or was ended by its `MPI_Abort`.
+    Victim,
+    /// It ended by our own signals.
+    EndedByRankrun,
+    /// It failed too, of its own.
+    FailedToo,
+    NeverStarted,
+    /// It was on a node that was lost.
+    Lost,
+    Unknown,
+}
+
+/// What there is to say of the end of a rank besides its fate.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Ending {
+    /// How it ended where its fate leaves that open, such as `exited 1 on SIGTERM`.
+    pub how: Option<String>,
+    /// Why it failed, if it did, in its own words where it had any.
+    pub cause: Option<String>,
+}
 
 /// The fate of a rank that did not decide on the end of the job.
 pub(crate) fn fate(
@@ -150,13 +182,13 @@ fn hidden_failure(gang: &Gang, rank: Rank, record: &RankRecord) -> Option<String
     let Fact::Exception { exception, .. } = &evidence.fact else { return None };
     // Whoever catches the exception of a child long before its own end has dealt with it.
     let is_last = record.ended_at.is_some_and(|ended| ended <= evidence.at + Duration::from_secs(2));
-    let what = crate::causes::one_line(&exception.headline(), 100);
+    let what = one_line(&exception.headline(), 100);
     is_last.then(|| format!("exited 0 although a process of it raised {what}"))
 }
 
 fn is_of_child(evidence: &Evidence, record: &RankRecord) -> bool {
     let Fact::Exception { source: Source::Program, exception } = &evidence.fact else { return false };
-    evidence.pid != record.pid && !crate::causes::is_plain_exit(exception)
+    evidence.pid != record.pid && !is_plain_exit(exception)
 }
 
 /// A time as people say it: `5 s`, `0.2 s`.
@@ -170,7 +202,7 @@ mod tests {
     use super::*;
     use crate::gang::{Event, Rules};
     use crate::grace::StopRecord;
-    use crate::ids::Pid;
+    use crate::ids::{GangId, Pid, worker};
     use crate::testimony::{Exception, Testimony};
 
     const fn ms(ms: u64) -> Duration {
@@ -179,17 +211,18 @@ mod tests {
 
     fn two_ranks() -> Gang {
         let (grace_failure, grace_outside) = (ms(5_000), ms(25_000));
-        Gang::new(2, Rules { grace_failure, grace_outside, timeout: None, keep_going: false, terminal: None })
+        let rules = Rules { grace_failure, grace_outside, timeout: None, keep_going: false, terminal: None };
+        Gang::new(GangId::default(), 2, rules)
     }
 
     #[test]
     fn what_a_rank_of_another_node_with_the_same_pid_lost_is_not_held_against_it() {
         let mut gang = two_ranks();
         let said = |kind: &str| Testimony::Uncaught(Exception { kind: kind.to_owned(), ..Exception::default() });
-        let reset = Event::Testimony { rank: Rank(1), pid: Pid(500), testimony: said("ConnectionResetError") };
-        let started = (0..2).map(|rank| (0, Event::Started { rank: Rank(rank), pid: Pid(500) }));
+        let reset = Event::Testimony { worker: worker(1), pid: Pid(500), testimony: said("ConnectionResetError") };
+        let started = (0..2).map(|rank| (0, Event::Started { worker: worker(rank), pid: Pid(500) }));
         let end = WorkerStatus::Signaled { signal: 15, core_dumped: false };
-        let failed = (110, Event::Ended { rank: Rank(1), status: WorkerStatus::Exited { code: 1 } });
+        let failed = (110, Event::Ended { worker: worker(1), status: WorkerStatus::Exited { code: 1 } });
         let stop = [(2_120, signalled(&[(15, 2_111)], Work::Idle)), (2_120, ended(end))];
         for (at, event) in started.chain([(100, reset), failed, (2_110, Event::Tick)]).chain(stop) {
             gang.handle(ms(at), event, &mut Vec::new());
@@ -200,8 +233,8 @@ mod tests {
     /// Two ranks, of which rank 1 fails after 100 ms; then what happens to rank 0, whose fate and how it ended are returned.
     fn ending(events: impl IntoIterator<Item = (u64, Event)>, fate_is: Fate) -> Option<String> {
         let mut gang = two_ranks();
-        let failure = (100, Event::Ended { rank: Rank(1), status: WorkerStatus::Exited { code: 9 } });
-        let started = (0..2).map(|rank| (0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) }));
+        let failure = (100, Event::Ended { worker: worker(1), status: WorkerStatus::Exited { code: 9 } });
+        let started = (0..2).map(|rank| (0, Event::Started { worker: worker(rank), pid: Pid(100 + rank as i32) }));
         for (at, event) in started.chain([failure]).chain(events) {
             gang.handle(ms(at), event, &mut Vec::new());
         }
@@ -212,11 +245,11 @@ mod tests {
 
     fn signalled(signals: &[(i32, u64)], work: Work) -> Event {
         let signals = signals.iter().map(|(signal, at)| (*signal, ms(*at))).collect();
-        Event::Signalled { rank: Rank(0), record: StopRecord { signals, work } }
+        Event::Signalled { worker: worker(0), record: StopRecord { signals, work } }
     }
 
     fn ended(status: WorkerStatus) -> Event {
-        Event::Ended { rank: Rank(0), status }
+        Event::Ended { worker: worker(0), status }
     }
 
     #[test]
@@ -243,7 +276,7 @@ mod tests {
     #[test]
     fn a_failure_that_a_wrapper_hides_is_told() {
         let exception = Exception { kind: "ValueError".to_owned(), message: "boom".to_owned(), ..Exception::default() };
-        let said = |testimony| Event::Testimony { rank: Rank(0), pid: Pid(200), testimony };
+        let said = |testimony| Event::Testimony { worker: worker(0), pid: Pid(200), testimony };
         let events = |end: u64| {
             let uncaught = (20, said(Testimony::Uncaught(exception.clone())));
             [uncaught, (21, said(Testimony::Exiting { code: 1 })), (end, ended(WorkerStatus::Exited { code: 0 }))]

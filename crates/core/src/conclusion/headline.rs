@@ -192,7 +192,7 @@ fn of_lost_nodes(gang: &Gang) -> String {
 mod tests {
     use super::*;
     use crate::gang::{Event, Rules};
-    use crate::ids::Pid;
+    use crate::ids::{GangId, Pid, worker};
     use crate::stacks::odd::OddRank;
     use crate::status::WorkerStatus;
     use crate::verdict::verdict;
@@ -205,17 +205,17 @@ mod tests {
             keep_going: false,
             terminal: None,
         };
-        Gang::new(ranks, rules)
+        Gang::new(GangId::default(), ranks, rules)
     }
 
     /// A job of three ranks that is ended because it has stalled.
     fn stalled(odd: Option<OddRank>) -> (Verdict, String) {
         let mut gang = gang(3);
         let mut feed = |seconds: u64, event| gang.handle(Duration::from_secs(seconds), event, &mut Vec::new());
-        (0..3).for_each(|rank| feed(0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) }));
+        (0..3).for_each(|rank| feed(0, Event::Started { worker: worker(rank), pid: Pid(100 + rank as i32) }));
         feed(9, Event::Hang(Hang { silent: Duration::from_secs(8), odd }));
         let status = WorkerStatus::Signaled { signal: 15, core_dumped: false };
-        (0..3).for_each(|rank| feed(10, Event::Ended { rank: Rank(rank), status }));
+        (0..3).for_each(|rank| feed(10, Event::Ended { worker: worker(rank), status }));
         let verdict = verdict(&gang);
         let circumstances =
             Circumstances { code: verdict.code, output: OutputFate::Written, node: "a", why_lost: None };
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn without_the_end_of_every_rank_there_is_no_success() {
         let mut gang = gang(2);
-        let ended = |rank| Event::Ended { rank: Rank(rank), status: WorkerStatus::Exited { code: 0 } };
+        let ended = |rank| Event::Ended { worker: worker(rank), status: WorkerStatus::Exited { code: 0 } };
         gang.handle(Duration::from_secs(1), ended(0), &mut Vec::new());
         let concluded = verdict(&gang);
         assert_eq!((concluded.code, concluded.class), (ExitCode::INTERNAL, Some(Class::LauncherLost)));

@@ -1,7 +1,7 @@
 //! How a failure tells that it comes from the loss of another rank.
 
-use crate::recognisers::{exception_line, frame, is_header};
 use crate::testimony::Exception;
+use crate::traceback::{exception_line, frame, is_header};
 
 /// What was lost.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

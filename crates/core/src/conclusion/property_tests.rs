@@ -12,12 +12,13 @@ use crate::exit::ExitCode;
 use crate::gang::{Event, Gang, Rules};
 use crate::grace::{StopRecord, Work};
 use crate::headline::{Circumstances, WIDTH, headline};
-use crate::ids::{Pid, Rank};
+use crate::ids::{GangId, Pid, Rank, worker};
+use crate::last_words::words;
 use crate::order::{SETTLE, Weight};
 use crate::printable::fit;
 use crate::report::OutputFate;
 use crate::status::WorkerStatus;
-use crate::stderr::{Tail, Tails, Words, words};
+use crate::stderr::{Tail, Tails, Words};
 use crate::testimony::{Exception, Testimony};
 use crate::verdict::{Origin, Verdict, verdict};
 use crate::window::{MOST, window};
@@ -30,9 +31,9 @@ fn gang() -> Gang {
     let second = Duration::from_secs(1);
     let rules =
         Rules { grace_failure: second, grace_outside: second, timeout: None, keep_going: false, terminal: None };
-    let mut gang = Gang::new(RANKS, rules);
+    let mut gang = Gang::new(GangId::default(), RANKS, rules);
     for rank in 0..RANKS {
-        feed(&mut gang, 0, Event::Started { rank: Rank(rank), pid: leader(rank) });
+        feed(&mut gang, 0, Event::Started { worker: worker(rank), pid: leader(rank) });
     }
     gang
 }
@@ -88,10 +89,10 @@ fn exception(kind: &str, message: &str) -> Exception {
 
 /// What one failure is seen as, its end `after` ms later.
 fn events(rank: u32, at: u64, after: u64, failure: Failure) -> Vec<(u64, Event)> {
-    let id = Rank(rank);
-    let says = |testimony| Event::Testimony { rank: id, pid: leader(rank), testimony };
-    let exited = |code| Event::Ended { rank: id, status: WorkerStatus::Exited { code } };
-    let crashed = |signal| Event::Ended { rank: id, status: WorkerStatus::Signaled { signal, core_dumped: false } };
+    let worker = worker(rank);
+    let says = |testimony| Event::Testimony { worker, pid: leader(rank), testimony };
+    let exited = |code| Event::Ended { worker, status: WorkerStatus::Exited { code } };
+    let crashed = |signal| Event::Ended { worker, status: WorkerStatus::Signaled { signal, core_dumped: false } };
     let lost = exception("RuntimeError", "[gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:4711");
     let own = exception("ValueError", &format!("no mesh on rank {rank}"));
     match failure {
@@ -100,12 +101,12 @@ fn events(rank: u32, at: u64, after: u64, failure: Failure) -> Vec<(u64, Event)>
         Failure::LosesPeer => vec![(at, says(Testimony::Uncaught(lost))), (at + after, exited(1))],
         Failure::Prints => {
             let words = Words { failure: Some((Source::Stderr, own)), ..Words::default() };
-            vec![(at, exited(1)), (at + 5_000, Event::LastWords { rank: id, words })]
+            vec![(at, exited(1)), (at + 5_000, Event::LastWords { worker, words })]
         }
         Failure::Crashes => vec![(at, crashed(11))],
         Failure::Aborts => {
             let event = MpiEvent::Aborted { code: 7, message: None };
-            vec![(at, Event::Mpi { rank: id, event }), (at + after, crashed(9))]
+            vec![(at, Event::Mpi { worker, event }), (at + after, crashed(9))]
         }
     }
 }
@@ -133,13 +134,13 @@ fn status() -> impl Strategy<Value = WorkerStatus> {
 
 fn concluded(stderr: &[u8], stdout: &[u8], status: WorkerStatus) -> (Gang, Verdict) {
     let mut gang = gang();
-    feed(&mut gang, 1, Event::Ended { rank: Rank(1), status });
+    feed(&mut gang, 1, Event::Ended { worker: worker(1), status });
     let (mut err, mut out) = (Tail::default(), Tail::default());
     err.write(stderr);
     out.write(stdout);
     let _ = (err.last_traceback(), err.aborted(0), err.lines()); // They must not panic.
     let words = words(&gang, Rank(1), &err, &out);
-    feed(&mut gang, 2, Event::LastWords { rank: Rank(1), words });
+    feed(&mut gang, 2, Event::LastWords { worker: worker(1), words });
     let verdict = verdict(&gang);
     (gang, verdict)
 }
@@ -162,7 +163,7 @@ proptest! {
             if let (Event::Ended { .. }, Some(sent)) = (&event, sent) {
                 signalled[rank as usize] = Some(sent);
                 let record = StopRecord { signals: vec![(15, sent)], work: Work::Unknown };
-                feed(&mut gang, at, Event::Signalled { rank: Rank(rank), record });
+                feed(&mut gang, at, Event::Signalled { worker: worker(rank), record });
             }
             feed(&mut gang, at, event);
         }
@@ -186,12 +187,12 @@ proptest! {
         let mut gang = gang();
         if is_told {
             let testimony = Testimony::Uncaught(exception.clone());
-            feed(&mut gang, 1, Event::Testimony { rank: Rank(1), pid: leader(1), testimony });
+            feed(&mut gang, 1, Event::Testimony { worker: worker(1), pid: leader(1), testimony });
         }
-        feed(&mut gang, 2, Event::Ended { rank: Rank(1), status: WorkerStatus::Exited { code } });
+        feed(&mut gang, 2, Event::Ended { worker: worker(1), status: WorkerStatus::Exited { code } });
         if !is_told {
             let words = Words { failure: Some((Source::Stderr, exception)), ..Words::default() };
-            feed(&mut gang, 3, Event::LastWords { rank: Rank(1), words });
+            feed(&mut gang, 3, Event::LastWords { worker: worker(1), words });
         }
         is_headline(&gang, &verdict(&gang))?;
     }
@@ -201,13 +202,13 @@ proptest! {
         text in prop_oneof![".{0,400}", "(?s).{0,80}", "[ \t\r\n]{0,5}"],
         code in any::<i32>(),
     ) {
-        let rank = Rank(1);
+        let worker = worker(1);
         let spawn = || Event::SpawnFailed {
-            rank, step: "exec".to_owned(), error: text.clone(), command: text.clone(), not_found: Some(ExitCode::NOT_FOUND),
+            worker, step: "exec".to_owned(), error: text.clone(), command: text.clone(), not_found: Some(ExitCode::NOT_FOUND),
         };
-        let abort = || Event::Mpi { rank, event: MpiEvent::Aborted { code, message: Some(text.clone()) } };
-        let ended = || Event::Ended { rank, status: WorkerStatus::Exited { code: 3 } };
-        let said = |words| Event::LastWords { rank, words };
+        let abort = || Event::Mpi { worker, event: MpiEvent::Aborted { code, message: Some(text.clone()) } };
+        let ended = || Event::Ended { worker, status: WorkerStatus::Exited { code: 3 } };
+        let said = |words| Event::LastWords { worker, words };
         let lost = || said(Words { peer_lost: Some(text.clone()), ..Words::default() });
         let last = || said(Words { last_line: Some(text.clone()), ..Words::default() });
         for events in [vec![spawn()], vec![abort()], vec![ended(), lost()], vec![ended(), last()], vec![abort(), last()]] {

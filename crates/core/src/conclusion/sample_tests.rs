@@ -28,11 +28,12 @@ use crate::evidence::{MpiEvent, Source};
 use crate::exit::ExitCode;
 use crate::gang::{Event, Gang, Rules};
 use crate::headline::{Circumstances, headline};
-use crate::ids::{Pid, Rank};
+use crate::ids::{GangId, Pid, Rank, worker};
+use crate::last_words::words;
 use crate::recognisers::{self, End};
 use crate::report::OutputFate;
 use crate::status::WorkerStatus;
-use crate::stderr::{Tail, Tails, words};
+use crate::stderr::{Tail, Tails};
 use crate::verdict::verdict;
 
 /// There shall be at least so many.
@@ -147,21 +148,21 @@ fn tell(sample: &Sample) -> Told {
     let second = Duration::from_secs(1);
     let rules =
         Rules { grace_failure: second, grace_outside: second, timeout: None, keep_going: false, terminal: None };
-    let mut gang = Gang::new(4, rules);
+    let mut gang = Gang::new(GangId::default(), 4, rules);
     let mut feed = |ms: u64, event: Event| gang.handle(Duration::from_millis(ms), event, &mut Vec::new());
     for rank in 0..4 {
-        feed(0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) });
+        feed(0, Event::Started { worker: worker(rank), pid: Pid(100 + rank as i32) });
     }
-    let rank = Rank(sample.rank);
+    let (rank, worker) = (Rank(sample.rank), worker(sample.rank));
     if let Some(code) = sample.aborted {
-        feed(9, Event::Mpi { rank, event: MpiEvent::Inited });
-        feed(10, Event::Mpi { rank, event: MpiEvent::Aborted { code, message: None } });
+        feed(9, Event::Mpi { worker, event: MpiEvent::Inited });
+        feed(10, Event::Mpi { worker, event: MpiEvent::Aborted { code, message: None } });
     }
-    feed(11, Event::Ended { rank, status: sample.status.expect("a sample says how it ended") });
+    feed(11, Event::Ended { worker, status: sample.status.expect("a sample says how it ended") });
     let (stderr, stdout) = (tail(&sample.stderr), tail(&sample.stdout));
     let words = words(&gang, rank, &stderr, &stdout);
     let source = words.failure.as_ref().map(|(source, _)| *source);
-    gang.handle(Duration::from_millis(20), Event::LastWords { rank, words }, &mut Vec::new());
+    gang.handle(Duration::from_millis(20), Event::LastWords { worker, words }, &mut Vec::new());
     let verdict = verdict(&gang);
     let circumstances =
         Circumstances { code: ExitCode::FAILURE, output: OutputFate::Written, node: "", why_lost: None };

@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::causes::is_plain_exit;
-use crate::evidence::{Fact, Source};
-use crate::gang::Gang;
-use crate::ids::Rank;
+use crate::evidence::Source;
 use crate::peers::{is_mild, loss_in};
-use crate::recognisers::{self, End, abort_banner, choose, without_boxes};
+use crate::recognisers::{End, abort_banner, choose, ends_with_traceback, is_of_make, without_boxes};
 use crate::testimony::Exception;
+use crate::traceback::HEADER;
 
 /// Lines that the report shows of each rank.
 pub const LINES: usize = 50;
@@ -113,11 +111,11 @@ impl Tail {
         // Most texts end otherwise, and have none.
         let whole = self.bytes.strip_suffix(b"\n")?;
         let last = whole.iter().rposition(|&byte| byte == b'\n')?;
-        if whole[last + 1..].first().is_none_or(|byte| *byte == b' ') || !self.contains(recognisers::HEADER) {
+        if whole[last + 1..].first().is_none_or(|byte| *byte == b' ') || !self.contains(HEADER) {
             return None;
         }
         let lines = self.bare();
-        recognisers::ends_with_traceback(&lines.iter().map(String::as_str).collect::<Vec<_>>())
+        ends_with_traceback(&lines.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// The code of the first `MPI_Abort` of a rank of `MPI_COMM_WORLD` that the text tells of: one on an intercommunicator
@@ -132,23 +130,6 @@ impl Tail {
     fn contains(&self, mark: &str) -> bool {
         self.bytes.windows(mark.len()).any(|window| window == mark.as_bytes())
     }
-}
-
-/// What the ends of the output of a rank that has ended say.
-pub fn words(gang: &Gang, rank: Rank, stderr: &Tail, stdout: &Tail) -> Words {
-    let of_rank = gang.evidence().iter().filter(|evidence| evidence.rank == rank);
-    let record = gang.ranks().get(rank.index());
-    let leader = record.and_then(|record| record.pid);
-    let leaves = |fact: &Fact| matches!(fact, Fact::Exception { source: Source::Program, exception } if is_plain_exit(exception));
-    let left = of_rank.clone().find(|evidence| evidence.pid == leader && leaves(&evidence.fact));
-    let end = End {
-        status: record.and_then(|record| record.status),
-        has_aborted: of_rank.clone().any(|evidence| matches!(evidence.fact, Fact::Aborted { .. })),
-        has_left: left.is_some(),
-    };
-    // What the interpreter does after the exit takes its time.
-    let ended_at = left.map(|left| left.at).or(record.and_then(|record| record.ended_at));
-    Tails { stderr: Some(stderr), stdout: Some(stdout), ended_at }.words(rank.0, end)
 }
 
 /// The last lines of both streams of a rank.
@@ -247,12 +228,6 @@ fn without_make(mut lines: Vec<String>) -> Vec<String> {
         lines.truncate(last + 1);
     }
     lines
-}
-
-/// Whether GNU make says this, which other systems call gmake.
-pub(crate) fn is_of_make(line: &str) -> bool {
-    let line = line.strip_prefix('g').unwrap_or(line);
-    line.starts_with("make: ") || line.starts_with("make[")
 }
 
 /// The text of an output. Of one in UTF-16 (`wine`, programs for Windows) the characters of ASCII remain.

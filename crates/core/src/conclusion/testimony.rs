@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::recognisers::{exception_line, first_of_group, reason_of_stack};
+use crate::error_stack::reason_of_stack;
+use crate::traceback::{exception_line, first_of_group};
 
 /// An exception as the program put it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -6,27 +6,29 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::causes::{
     CAUSE_WIDTH, Chosen, Said, choose, is_plain_exit, is_survived, of_child, one_line, plain_exit, reported_by_child,
     text, told,
 };
 use crate::echoes;
+pub use crate::endings::{Ending, Fate};
 use crate::endings::{fate, how, is_recent, left_after, left_before, seconds};
 use crate::evidence::{Class, Evidence, Fact, Source};
 use crate::exit::ExitCode;
-use crate::gang::interrupts::{is_interrupt, is_raised_by_sigint, is_shared};
+pub use crate::finding::{Finding, Origin, Window};
 use crate::gang::{Gang, MpiLife, Outside, RankRecord};
 use crate::grace::SIGINT;
 use crate::ids::{Pid, Rank};
+use crate::interrupt::{is_interrupt, is_raised_by_sigint, is_shared};
 use crate::node_clock::is_order_uncertain;
 use crate::order::{SETTLE, Weight, began, weight};
-use crate::peers::{Loss, collective_of, loss_in, loss_of};
-use crate::recognisers::place;
+use crate::peers::{Loss, collective_of, loss_of};
 use crate::status::WorkerStatus;
 use crate::testimony::{Exception, StuckIn};
-use crate::window::{is_library, window};
+use crate::traceback::{is_library, place};
+use crate::window::window;
 
 /// The conclusion.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -44,82 +46,6 @@ pub struct Verdict {
     pub fates: Vec<Fate>,
     /// What there is to say of the end of every rank besides its fate, by rank.
     pub endings: Vec<Ending>,
-}
-
-/// What there is to say of the end of a rank besides its fate.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Ending {
-    /// How it ended where its fate leaves that open, such as `exited 1 on SIGTERM`.
-    pub how: Option<String>,
-    /// Why it failed, if it did, in its own words where it had any.
-    pub cause: Option<String>,
-}
-
-/// Lines that a program wrote around the cause of its failure, as it wrote them.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Window {
-    pub origin: Origin,
-    pub lines: Vec<String>,
-}
-
-/// Where the lines of a [`Window`] come from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Origin {
-    Stderr,
-    Stdout,
-    /// A traceback that its program sent to rankrun itself.
-    Traceback,
-}
-
-/// What became of one rank, seen from the verdict.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Fate {
-    Culprit,
-    /// The user interrupted it on the terminal that it has, and the job with it.
-    Interrupted,
-    Succeeded,
-    /// It failed because another one did: it lost that peer, repeats its failure, or was ended by its `MPI_Abort`.
-    Victim,
-    /// It ended by our own signals.
-    EndedByRankrun,
-    /// It failed too, of its own.
-    FailedToo,
-    NeverStarted,
-    /// It was on a node that was lost.
-    Lost,
-    Unknown,
-}
-
-/// What all evidence of one rank comes to.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Finding {
-    pub rank: Rank,
-    pub class: Class,
-    pub weight: Weight,
-    /// When the failure began, since the start of the job.
-    pub at: Duration,
-    /// The program reported it as it happened, so that its time is exact.
-    #[serde(skip)]
-    pub is_reported: bool,
-    pub pid: Option<Pid>,
-    /// In the program's own words where it had any.
-    pub cause: String,
-    pub code: ExitCode,
-    pub exception: Option<Exception>,
-    pub stuck_in: Option<StuckIn>,
-    pub stuck_since: Option<Duration>,
-    /// The lines around the cause, where they are known.
-    pub window: Option<Window>,
-}
-
-impl Finding {
-    /// What the rank says to have lost, if that is why it failed.
-    pub(crate) fn loss(&self) -> Option<Loss> {
-        let said = || self.exception.as_ref().map_or_else(|| loss_in(&self.cause), loss_of);
-        if self.weight == Weight::Victim { said() } else { None }
-    }
 }
 
 /// The classes of a rank's facts, strongest first. What a rank did besides is told, and does not decide.

@@ -4,7 +4,7 @@ use crate::gang::Moment;
 use crate::gang::{Event, Rules};
 use crate::grace::StopRecord;
 use crate::headline::{Circumstances, headline};
-use crate::ids::NodeId;
+use crate::ids::{GangId, NodeId, worker};
 use crate::node_clock::Reading;
 use crate::report::OutputFate;
 use crate::stderr::Words;
@@ -19,9 +19,9 @@ fn gang(size: u32) -> Gang {
         keep_going: false,
         terminal: None,
     };
-    let mut gang = Gang::new(size, rules);
+    let mut gang = Gang::new(GangId::default(), size, rules);
     for rank in 0..size {
-        feed(&mut gang, 0, Event::Started { rank: Rank(rank), pid: leader(rank) });
+        feed(&mut gang, 0, Event::Started { worker: worker(rank), pid: leader(rank) });
     }
     gang
 }
@@ -35,11 +35,11 @@ fn feed(gang: &mut Gang, ms: u64, event: Event) {
 }
 
 fn exit(rank: u32, code: u8) -> Event {
-    Event::Ended { rank: Rank(rank), status: WorkerStatus::Exited { code } }
+    Event::Ended { worker: worker(rank), status: WorkerStatus::Exited { code } }
 }
 
 fn killed(rank: u32, signal: i32) -> Event {
-    Event::Ended { rank: Rank(rank), status: WorkerStatus::Signaled { signal, core_dumped: false } }
+    Event::Ended { worker: worker(rank), status: WorkerStatus::Signaled { signal, core_dumped: false } }
 }
 
 fn exception(kind: &str, message: &str) -> Exception {
@@ -55,7 +55,7 @@ fn lost() -> Exception {
 }
 
 fn says(rank: u32, testimony: Testimony) -> Event {
-    Event::Testimony { rank: Rank(rank), pid: leader(rank), testimony }
+    Event::Testimony { worker: worker(rank), pid: leader(rank), testimony }
 }
 
 fn raises(rank: u32, exception: Exception) -> Event {
@@ -65,11 +65,11 @@ fn raises(rank: u32, exception: Exception) -> Event {
 fn words(rank: u32, exception: Option<Exception>, peer_lost: Option<&str>) -> Event {
     let failure = exception.map(|exception| (Source::Stderr, exception));
     let words = Words { failure, peer_lost: peer_lost.map(str::to_owned), aborted: None, last_line: None };
-    Event::LastWords { rank: Rank(rank), words }
+    Event::LastWords { worker: worker(rank), words }
 }
 
 fn stuck(rank: u32, place: StuckIn) -> Event {
-    Event::Stuck { rank: Rank(rank), pid: leader(rank), place, since: Duration::from_millis(1), leader: true }
+    Event::Stuck { worker: worker(rank), pid: leader(rank), place, since: Duration::from_millis(1), leader: true }
 }
 
 /// What happens to a gang, with its time in milliseconds.
@@ -105,7 +105,7 @@ fn told(rank: u32, class: Class, cause: &str, code: u8) -> Option<Told> {
 
 #[test]
 fn each_fact_gives_its_class_its_cause_and_its_code() {
-    let inited = |rank| Event::Mpi { rank: Rank(rank), event: MpiEvent::Inited };
+    let inited = |rank| Event::Mpi { worker: worker(rank), event: MpiEvent::Inited };
     let table: Vec<(Events, Option<Told>)> = vec![
         (vec![(1, exit(1, 3))], told(1, Class::ExitCode, "exited with code 3", 3)),
         (vec![(1, killed(1, 11))], told(1, Class::Signal, "killed by SIGSEGV", 139)),
@@ -144,11 +144,11 @@ fn each_fact_gives_its_class_its_cause_and_its_code() {
             told(1, Class::StuckInExitHandlers, "ValueError: boom", 1),
         ),
         (
-            vec![(1, Event::Stopped { rank: Rank(1), signal: 19 })],
+            vec![(1, Event::Stopped { worker: worker(1), signal: 19 })],
             told(1, Class::Stopped, "stopped by SIGSTOP, which rankrun did not send", 147),
         ),
         (
-            vec![(1, Event::OutOfMemory { rank: Rank(1), detail: String::new() }), (1, killed(1, 9))],
+            vec![(1, Event::OutOfMemory { worker: worker(1), detail: String::new() }), (1, killed(1, 9))],
             told(1, Class::OutOfMemory, "out of memory: killed by the kernel", 137),
         ),
         (
@@ -219,8 +219,8 @@ fn a_rank_that_raised_and_is_ended_on_its_way_out_is_the_culprit_of_its_victims(
 fn what_a_process_has_survived_is_not_held_against_its_rank() {
     let child = |code| {
         [
-            Event::Testimony { rank: Rank(1), pid: Pid(900), testimony: Testimony::Uncaught(boom()) },
-            Event::Testimony { rank: Rank(1), pid: Pid(900), testimony: Testimony::Exiting { code } },
+            Event::Testimony { worker: worker(1), pid: Pid(900), testimony: Testimony::Uncaught(boom()) },
+            Event::Testimony { worker: worker(1), pid: Pid(900), testimony: Testimony::Exiting { code } },
         ]
     };
     let job = |between: u64, code: i32| {
@@ -254,7 +254,7 @@ fn what_a_process_has_survived_is_not_held_against_its_rank() {
     );
     let [uncaught, exiting] = child(1);
     let alone = Event::Stuck {
-        rank: Rank(1),
+        worker: worker(1),
         pid: Pid(900),
         place: StuckIn::Finalize,
         since: Duration::from_millis(11),
@@ -277,7 +277,7 @@ fn what_a_process_has_survived_is_not_held_against_its_rank() {
 fn a_traceback_that_a_child_reported_and_the_rank_survived_is_not_the_ranks_own() {
     let job = |printed: Exception, last_line: &str| {
         let mut gang = gang(3);
-        let child = |testimony| Event::Testimony { rank: Rank(1), pid: Pid(900), testimony };
+        let child = |testimony| Event::Testimony { worker: worker(1), pid: Pid(900), testimony };
         let printed = Words {
             failure: Some((Source::Stderr, printed)),
             last_line: Some(last_line.to_owned()),
@@ -289,7 +289,7 @@ fn a_traceback_that_a_child_reported_and_the_rank_survived_is_not_the_ranks_own(
             (40, raises(1, exception("SystemExit", "7"))),
             (41, says(1, Testimony::Exiting { code: 7 })),
             (45, exit(1, 7)),
-            (50, Event::LastWords { rank: Rank(1), words: printed }),
+            (50, Event::LastWords { worker: worker(1), words: printed }),
         ] {
             feed(&mut gang, ms, event);
         }
@@ -331,12 +331,12 @@ fn a_suspect_that_was_ended_is_stuck_where_its_mpi_life_says() {
     ] {
         let mut gang = gang(3);
         if inited {
-            feed(&mut gang, 1, Event::Mpi { rank: Rank(1), event: MpiEvent::Inited });
+            feed(&mut gang, 1, Event::Mpi { worker: worker(1), event: MpiEvent::Inited });
         }
         feed(
             &mut gang,
             10_300,
-            Event::Suspect { rank: Rank(1), exception: boom(), end: true, silent: crate::testimony::SUSPECT_AFTER },
+            Event::Suspect { worker: worker(1), exception: boom(), end: true, silent: crate::testimony::SUSPECT_AFTER },
         );
         feed(&mut gang, 10_310, killed(1, 15));
         let culprit = verdict(&gang).culprit.expect("one has failed");
@@ -373,7 +373,7 @@ fn what_exits_after_the_stop_without_having_been_sent_a_signal_has_failed_too() 
         feed(&mut gang, 10, exit(0, 3));
         feed(&mut gang, late, exit(1, 3));
         let record = StopRecord { signals: vec![(15, Duration::from_millis(11))], ..StopRecord::default() };
-        feed(&mut gang, late, Event::Signalled { rank: Rank(2), record });
+        feed(&mut gang, late, Event::Signalled { worker: worker(2), record });
         feed(&mut gang, late, exit(2, 3));
         let verdict = verdict(&gang);
         assert_eq!(verdict.fates, [Fate::Culprit, Fate::FailedToo, Fate::EndedByRankrun], "{late}");
@@ -401,7 +401,7 @@ fn what_our_own_sigint_raises_is_never_the_cause() {
         if reported {
             feed(&mut gang, 14, raises(1, raised.clone()));
         }
-        feed(&mut gang, 16, Event::Signalled { rank: Rank(1), record: sent(13) });
+        feed(&mut gang, 16, Event::Signalled { worker: worker(1), record: sent(13) });
         feed(&mut gang, 16, exit(1, 1));
         if !reported {
             feed(&mut gang, 17, words(1, Some(raised), None));
@@ -487,8 +487,8 @@ fn a_verdict_of_many_failures_takes_no_time_to_speak_of() {
 
 #[test]
 fn who_exits_with_the_code_of_an_mpi_abort_was_taken_along() {
-    let inited = |rank| Event::Mpi { rank: Rank(rank), event: MpiEvent::Inited };
-    let by_banner = || Event::LastWords { rank: Rank(1), words: Words { aborted: Some(8), ..Words::default() } };
+    let inited = |rank| Event::Mpi { worker: worker(rank), event: MpiEvent::Inited };
+    let by_banner = || Event::LastWords { worker: worker(1), words: Words { aborted: Some(8), ..Words::default() } };
     let job = |first: Event, code: u8| {
         let events =
             vec![(1, inited(0)), (1, inited(1)), (1, inited(2)), (10, first), (12, exit(2, code)), (14, killed(1, 15))];
@@ -501,7 +501,7 @@ fn who_exits_with_the_code_of_an_mpi_abort_was_taken_along() {
     assert_eq!(fates[2], Fate::FailedToo, "its code is another");
     let late = [(1, inited(1)), (1, inited(2)), (12, exit(2, 8)), (900, killed(1, 15)), (901, by_banner())];
     assert_eq!(conclude(late.into()).1[2], Fate::Victim, "its library ends it long before our signal ends the other");
-    let reported = |code| Event::Mpi { rank: Rank(1), event: MpiEvent::Aborted { code, message: None } };
+    let reported = |code| Event::Mpi { worker: worker(1), event: MpiEvent::Aborted { code, message: None } };
     let (culprit, fates) = job(reported(8), 8);
     assert_eq!((culprit.map(|(rank, ..)| rank), fates[2]), (Some(1), Fate::Victim));
     let (culprit, fates) = job(reported(7), 8);
@@ -517,11 +517,11 @@ fn who_exits_with_the_code_of_an_mpi_abort_was_taken_along() {
 
 #[test]
 fn who_exits_on_our_signal_was_not_taken_along_by_an_mpi_abort() {
-    let inited = |rank| Event::Mpi { rank: Rank(rank), event: MpiEvent::Inited };
-    let aborts = || Event::Mpi { rank: Rank(1), event: MpiEvent::Aborted { code: 8, message: None } };
+    let inited = |rank| Event::Mpi { worker: worker(rank), event: MpiEvent::Inited };
+    let aborts = || Event::Mpi { worker: worker(1), event: MpiEvent::Aborted { code: 8, message: None } };
     let signalled = |ms| {
         let signals = vec![(15, Duration::from_millis(ms))];
-        Event::Signalled { rank: Rank(2), record: StopRecord { signals, ..StopRecord::default() } }
+        Event::Signalled { worker: worker(2), record: StopRecord { signals, ..StopRecord::default() } }
     };
     let job = |sent: u64, exited: u64| {
         let both = vec![(1, inited(1)), (1, inited(2)), (10, aborts())];
@@ -584,7 +584,7 @@ mod clocks;
 fn a_rank_that_is_killed_for_its_cpu_time_is_told_so_only_if_it_has_used_it() {
     let cause = |used: f64, signal: i32| {
         let used = Duration::from_secs_f64(used);
-        let limit = Event::CpuTime { rank: Rank(1), used, limit: Duration::from_secs(2) };
+        let limit = Event::CpuTime { worker: worker(1), used, limit: Duration::from_secs(2) };
         let mut gang = gang(2);
         feed(&mut gang, 1, limit);
         feed(&mut gang, 1, killed(1, signal));

@@ -137,7 +137,7 @@ fn a_rank_that_lost_a_connection_keeps_its_words_and_its_code_whoever_left_befor
     let of_code_7 = || vec![(1_000, raises(1, exception("SystemExit", "7"))), (1_001, exit(1, 7))];
     let uncaught = |lost: Exception| vec![(1_000, raises(1, lost)), (1_001, exit(1, 1))];
     let printed = || (1_002, words(1, None, Some(in_words)));
-    let inited = Event::Mpi { rank: Rank(0), event: MpiEvent::Inited };
+    let inited = Event::Mpi { worker: worker(0), event: MpiEvent::Inited };
     let left = |ms| vec![(ms, exit(0, 0))];
     let (told_refused, told_reset) = (refused().headline(), reset().headline());
     let table: Vec<(Events, Events, String, Class, u8)> = vec![
@@ -206,11 +206,12 @@ fn a_rank_that_lost_a_connection_keeps_its_words_and_its_code_whoever_left_befor
         ),
     ];
     for (before, then, expected, class, code) in table {
-        let others = if then.iter().any(|(_, event)| matches!(event, Event::Ended { rank: Rank(2), .. })) {
-            vec![]
-        } else {
-            vec![(1_500, exit(2, 0))]
-        };
+        let others =
+            if then.iter().any(|(_, event)| matches!(event, Event::Ended { worker, .. } if worker.rank == Rank(2))) {
+                vec![]
+            } else {
+                vec![(1_500, exit(2, 0))]
+            };
         let mut events = [before, then, others].concat();
         events.sort_by_key(|(ms, _)| *ms);
         let verdict = verdict(&after(events.clone()));

@@ -1,18 +1,11 @@
 //! The lines of a program around the cause of its failure, few enough to be shown.
 
-use crate::recognisers::{exception_line, frame, is_group_header, is_header, within_margin};
+use crate::finding::{Origin, Window};
 use crate::testimony::Exception;
-use crate::verdict::{Origin, Window};
+use crate::traceback::{exception_line, frame, is_group_header, is_header, is_library, within_margin};
 
 /// Lines of a window, at most.
 pub const MOST: usize = 10;
-
-/// Whether a file belongs to Python or to an installed package, and not to the program.
-pub(crate) fn is_library(file: &str) -> bool {
-    ["/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "<frozen "]
-        .iter()
-        .any(|part| file.contains(part))
-}
 
 /// The window on what an exception or a message was told with: of a traceback the program's own frames before those of
 /// libraries, and of anything else its beginning, where the message stands. The line that names the cause is always in it.

@@ -96,7 +96,7 @@ impl Job {
             out: Vec::new(),
             muster: (!is_alone).then(|| Muster::new(settings.at_a_time)),
             joining: Joining::default(),
-            gang: Gang::new(spec.map.world_size(), rules),
+            gang: Gang::new(spec.gang(), spec.map.world_size(), rules),
             attempts: Attempts::new(&spec, &settings),
             successors: Successors::new(&spec.restart, settings.seed),
             words: LastWords::default(),
@@ -287,12 +287,28 @@ impl Job {
         self.closing_due();
     }
 
+    /// Removes the workers of other groups and of earlier attempts (J-3) from an agent's event; `None` if the event is about such a worker.
+    fn of_gang(&self, mut event: NodeEvent) -> Option<NodeEvent> {
+        match &mut event {
+            NodeEvent::Worker { worker, .. } | NodeEvent::Looked { worker, .. } => {
+                return self.gang.has(*worker).then_some(event);
+            }
+            NodeEvent::Hookless(found) => found.retain(|(worker, _)| self.gang.has(*worker)),
+            NodeEvent::MpiSeen(found) => found.retain(|(worker, _)| self.gang.has(*worker)),
+            NodeEvent::Conditions { workers, .. } => workers.retain(|(worker, _)| self.gang.has(*worker)),
+            NodeEvent::Alive { workers, .. } => workers.retain(|(worker, _)| self.gang.has(*worker)),
+            _ => {}
+        }
+        Some(event)
+    }
+
     fn node_event(&mut self, node: NodeId, event: NodeEvent) {
         let is_connected = self.nodes.get(node).map(Node::is_connected);
         if is_connected.is_none_or(|is_connected| event.is_of_connection() && !is_connected) {
             // There is no such node, or it was given up.
             return;
         }
+        let Some(event) = self.of_gang(event) else { return };
         match event {
             NodeEvent::CallFailed { step, why } => self.cannot_reach(node, step, &why),
             NodeEvent::CallFailing { step } => self.call_failing(node, step),

@@ -1,10 +1,19 @@
+use std::time::Duration;
+
 use proptest::prelude::*;
 
+use super::cause::CAUSE_PATIENCE;
 use super::room::{BYTES_MOST, CALLS_KEPT, WORDS_KEPT};
 use super::*;
+use crate::evidence::{Fact, MpiEvent};
+use crate::exit::ExitCode;
+use crate::grace::StopRecord;
+use crate::ids::{GangId, Pid, Rank, worker};
 use crate::standing::{Voice, standings};
+use crate::status::WorkerStatus;
+use crate::testimony::{Exception, Testimony};
 use crate::verdict::{Fate, Verdict, verdict};
-use crate::worker::StopWhy;
+use crate::worker::{Stop, StopWhy};
 
 fn culprit(verdict: &Verdict) -> Option<Rank> {
     verdict.culprit.as_ref().map(|finding| finding.rank)
@@ -21,9 +30,9 @@ fn rules() -> Rules {
 }
 
 fn gang(size: u32) -> Gang {
-    let mut gang = Gang::new(size, rules());
+    let mut gang = Gang::new(GangId::default(), size, rules());
     for rank in 0..size {
-        feed(&mut gang, 0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) });
+        feed(&mut gang, 0, Event::Started { worker: worker(rank), pid: Pid(100 + rank as i32) });
     }
     gang
 }
@@ -35,15 +44,15 @@ fn feed(gang: &mut Gang, ms: u64, event: Event) -> Vec<Effect> {
 }
 
 fn exit(rank: u32, code: u8) -> Event {
-    Event::Ended { rank: Rank(rank), status: WorkerStatus::Exited { code } }
+    Event::Ended { worker: worker(rank), status: WorkerStatus::Exited { code } }
 }
 
 fn killed(rank: u32, signal: i32) -> Event {
-    Event::Ended { rank: Rank(rank), status: WorkerStatus::Signaled { signal, core_dumped: false } }
+    Event::Ended { worker: worker(rank), status: WorkerStatus::Signaled { signal, core_dumped: false } }
 }
 
 fn mpi(rank: u32, event: MpiEvent) -> Event {
-    Event::Mpi { rank: Rank(rank), event }
+    Event::Mpi { worker: worker(rank), event }
 }
 
 #[test]
@@ -54,7 +63,7 @@ fn the_first_failure_stops_the_gang_and_its_code_is_the_jobs() {
     assert_eq!(feed(&mut gang, 12, killed(0, 15)), []);
     let signals = vec![(15, Duration::from_millis(11)), (9, Duration::from_millis(11))];
     let record = StopRecord { signals, ..StopRecord::default() };
-    assert_eq!(feed(&mut gang, 12, Event::Signalled { rank: Rank(2), record }), []);
+    assert_eq!(feed(&mut gang, 12, Event::Signalled { worker: worker(2), record }), []);
     assert_eq!(feed(&mut gang, 12, killed(2, 9)), []);
     let verdict = verdict(&gang);
     assert_eq!((verdict.code, culprit(&verdict)), (ExitCode(3), Some(Rank(1))));
@@ -127,7 +136,7 @@ fn a_second_interrupt_kills_unless_it_comes_at_once() {
 
 #[test]
 fn keep_going_runs_all_and_returns_the_first_failure() {
-    let mut gang = Gang::new(3, Rules { keep_going: true, ..rules() });
+    let mut gang = Gang::new(GangId::default(), 3, Rules { keep_going: true, ..rules() });
     assert_eq!(feed(&mut gang, 1, exit(2, 9)), []);
     assert_eq!(feed(&mut gang, 2, exit(0, 4)), []);
     assert_eq!(feed(&mut gang, 3, exit(1, 0)), []);
@@ -136,7 +145,7 @@ fn keep_going_runs_all_and_returns_the_first_failure() {
 
 #[test]
 fn a_timeout_is_124_even_if_the_ranks_then_exit_with_zero() {
-    let mut gang = Gang::new(1, Rules { timeout: Some(Duration::from_secs(1)), ..rules() });
+    let mut gang = Gang::new(GangId::default(), 1, Rules { timeout: Some(Duration::from_secs(1)), ..rules() });
     assert_eq!(gang.deadline(), Some(Duration::from_secs(1)));
     assert_eq!(feed(&mut gang, 1000, Event::Tick).len(), 1);
     feed(&mut gang, 1010, exit(0, 0));
@@ -147,7 +156,7 @@ fn a_timeout_is_124_even_if_the_ranks_then_exit_with_zero() {
 fn an_exception_that_the_program_takes_back_is_no_cause() {
     let mut gang = gang(2);
     let exception = Exception { kind: "ValueError".to_owned(), ..Exception::default() };
-    let event = |testimony| Event::Testimony { rank: Rank(0), pid: Pid(100), testimony };
+    let event = |testimony| Event::Testimony { worker: worker(0), pid: Pid(100), testimony };
     feed(&mut gang, 5, event(Testimony::Uncaught(exception)));
     feed(&mut gang, 6, event(Testimony::Exiting { code: 0 }));
     feed(&mut gang, 7, exit(0, 0));
@@ -164,7 +173,7 @@ fn uncaught(rank: u32, pid: i32, message: &str) -> Event {
         traceback: "t".repeat(60_000),
         ..Exception::default()
     };
-    Event::Testimony { rank: Rank(rank), pid: Pid(pid), testimony: Testimony::Uncaught(exception) }
+    Event::Testimony { worker: worker(rank), pid: Pid(pid), testimony: Testimony::Uncaught(exception) }
 }
 
 fn text_held(gang: &Gang) -> usize {
@@ -173,8 +182,8 @@ fn text_held(gang: &Gang) -> usize {
 
 #[test]
 fn what_children_of_a_rank_say_is_bounded_and_does_not_hide_what_its_leader_says() {
-    let mut gang = Gang::new(1, Rules { keep_going: true, ..rules() });
-    feed(&mut gang, 0, Event::Started { rank: Rank(0), pid: Pid(100) });
+    let mut gang = Gang::new(GangId::default(), 1, Rules { keep_going: true, ..rules() });
+    feed(&mut gang, 0, Event::Started { worker: worker(0), pid: Pid(100) });
     for child in 0..5_000 {
         feed(&mut gang, 1, uncaught(0, 1_000 + child, &"m".repeat(60_000)));
     }
@@ -191,7 +200,7 @@ fn what_children_of_a_rank_say_is_bounded_and_does_not_hide_what_its_leader_says
 
 #[test]
 fn what_many_ranks_say_is_bounded_and_each_is_heard() {
-    let mut gang = Gang::new(2_000, Rules { keep_going: true, ..rules() });
+    let mut gang = Gang::new(GangId::default(), 2_000, Rules { keep_going: true, ..rules() });
     for round in 0..12 {
         for rank in 0..2_000 {
             feed(&mut gang, round, uncaught(rank, 100 + rank as i32, "too long"));
@@ -205,13 +214,13 @@ fn what_many_ranks_say_is_bounded_and_each_is_heard() {
 
 #[test]
 fn what_a_rank_said_before_it_was_started_again_takes_no_room_from_the_others() {
-    let mut gang = Gang::new(2, Rules { keep_going: true, ..rules() });
+    let mut gang = Gang::new(GangId::default(), 2, Rules { keep_going: true, ..rules() });
     for life in 0..5_000 {
-        feed(&mut gang, life, Event::Started { rank: Rank(0), pid: Pid(100) });
+        feed(&mut gang, life, Event::Started { worker: worker(0), pid: Pid(100) });
         feed(&mut gang, life, uncaught(0, 100, &"m".repeat(60_000)));
         feed(&mut gang, life, says(0, note(&"n".repeat(9_000))));
         feed(&mut gang, life, says(0, thread_died(&"d".repeat(9_000))));
-        feed(&mut gang, life, Event::Again { rank: Rank(0) });
+        feed(&mut gang, life, Event::Again { worker: worker(0) });
     }
     let cut = gang.left_out().bytes;
     feed(&mut gang, 6_000, says(1, note(&"n".repeat(3_000))));
@@ -264,7 +273,7 @@ fn notes_do_not_push_out_the_death_of_a_thread_nor_a_failure() {
 
 #[test]
 fn what_is_said_in_passing_by_many_ranks_is_bounded_and_the_last_note_of_each_is_kept() {
-    let mut gang = Gang::new(2_000, rules());
+    let mut gang = Gang::new(GangId::default(), 2_000, rules());
     let held = |gang: &Gang| gang.all_evidence().into_iter().map(|mut evidence| evidence.fact.size()).sum::<usize>();
     for round in 0..12 {
         for rank in 0..2_000 {
@@ -331,11 +340,11 @@ fn a_refused_spawn_ends_the_job_only_if_its_error_ends_the_thread_that_asked() {
 
 #[test]
 fn what_is_retracted_makes_room() {
-    let mut gang = Gang::new(1, Rules { keep_going: true, ..rules() });
+    let mut gang = Gang::new(GangId::default(), 1, Rules { keep_going: true, ..rules() });
     for child in 0..1_000 {
         feed(&mut gang, 1, uncaught(0, child, "handled"));
         let exiting = Testimony::Exiting { code: 0 };
-        feed(&mut gang, 1, Event::Testimony { rank: Rank(0), pid: Pid(child), testimony: exiting });
+        feed(&mut gang, 1, Event::Testimony { worker: worker(0), pid: Pid(child), testimony: exiting });
     }
     assert_eq!((gang.evidence().len(), text_held(&gang), gang.left_out().facts), (0, 0, 0));
 }
@@ -351,7 +360,7 @@ fn raises(rank: u32, kind: &str, message: &str) -> Event {
 }
 
 fn says(rank: u32, testimony: Testimony) -> Event {
-    Event::Testimony { rank: Rank(rank), pid: Pid(100 + rank as i32), testimony }
+    Event::Testimony { worker: worker(rank), pid: Pid(100 + rank as i32), testimony }
 }
 
 const GLOO: (&str, &str) = ("RuntimeError", "[gloo/transport/tcp/pair.cc:561] Connection closed by peer [::1]:4711");
@@ -361,9 +370,9 @@ type Events = Vec<(u64, Event)>;
 
 /// When the stop is ordered in a gang of 3; the clock ticks whenever the gang asks for it.
 fn stop_in(rules: Rules, events: Events) -> Option<u64> {
-    let mut gang = Gang::new(3, rules);
+    let mut gang = Gang::new(GangId::default(), 3, rules);
     for rank in 0..3 {
-        feed(&mut gang, 0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) });
+        feed(&mut gang, 0, Event::Started { worker: worker(rank), pid: Pid(100 + rank as i32) });
     }
     for (at, event) in events.into_iter().chain([(60_000, Event::Tick)]) {
         while let Some(due) = gang.deadline().map(|due| due.as_millis() as u64).filter(|due| *due < at) {
@@ -440,9 +449,9 @@ fn the_stop_waits_for_the_cause_while_only_victims_have_failed() {
     };
     let child = |pid| {
         let exception = Exception { kind: "ValueError".to_owned(), message: "x".to_owned(), ..Exception::default() };
-        Event::Testimony { rank: Rank(1), pid: Pid(pid), testimony: Testimony::Uncaught(exception) }
+        Event::Testimony { worker: worker(1), pid: Pid(pid), testimony: Testimony::Uncaught(exception) }
     };
-    let abort = |code| Event::Mpi { rank: Rank(1), event: MpiEvent::Aborted { code, message: None } };
+    let abort = |code| Event::Mpi { worker: worker(1), event: MpiEvent::Aborted { code, message: None } };
     let table: Vec<(&str, Events, u64)> = vec![
         ("nobody says more", vec![], 2_110),
         ("a rank raises", vec![(500, raises(1, "ValueError", "boom"))], 500),
@@ -480,7 +489,7 @@ fn the_stop_does_not_wait_where_a_failure_speaks_for_itself() {
     assert_eq!(stopped_at(rules(), GLOO, vec![(500, Event::Signal(15))]), Some(500), "whoever asks is obeyed");
     let timeout = Rules { timeout: Some(Duration::from_millis(700)), ..rules() };
     assert_eq!(stopped_at(timeout, GLOO, vec![]), Some(700));
-    let aborts = Event::Mpi { rank: Rank(0), event: MpiEvent::Aborted { code: 1, message: None } };
+    let aborts = Event::Mpi { worker: worker(0), event: MpiEvent::Aborted { code: 1, message: None } };
     assert_eq!(stopped_at(rules(), GLOO, vec![(105, aborts)]), Some(105), "it asked for the end");
 }
 

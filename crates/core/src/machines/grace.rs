@@ -11,7 +11,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::job::StopPolicy;
-use crate::worker::{Stop, StopWhy};
 
 pub const SIGHUP: i32 = 1;
 pub const SIGINT: i32 = 2;
@@ -80,6 +79,37 @@ impl StopRecord {
         let (_, killed) = self.signals.iter().find(|(signal, _)| *signal == SIGKILL)?;
         Some(killed.saturating_sub(*first))
     }
+}
+
+/// Why a worker is stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StopWhy {
+    /// Another rank of the gang has failed.
+    GangFailed,
+    /// rankrun was asked to stop by this signal.
+    Signal(i32),
+    /// Output could not be written for longer than `--drain`.
+    OutputFailed,
+    /// `--timeout` passed.
+    Timeout,
+    /// No rank did anything for longer than `--stall`.
+    Hang,
+    /// The front is gone.
+    FrontLost,
+    /// The guard is gone.
+    GuardLost,
+    /// What connects the ranks is gone: they would wait for it for ever.
+    WireUpLost,
+    /// The job is over: stops what was left.
+    Over,
+}
+
+/// An order to stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Stop {
+    pub why: StopWhy,
+    /// The time from the first signal to SIGKILL.
+    pub grace: Duration,
 }
 
 impl Stop {

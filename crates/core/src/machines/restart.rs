@@ -34,6 +34,7 @@ pub use spoken::{spoken, spoken_wait};
 
 use random::Random;
 use repeated::Failure;
+use spoken::sentence;
 
 /// An event of a job's attempts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -167,6 +168,11 @@ impl Restarter {
             tells_progress: false,
             failure: None,
         }
+    }
+
+    /// The policy in one sentence, for `-v`: `gives up after 3 restarts in 1 h; waits 1 s to 30 s between`.
+    pub fn sentence(&self) -> String {
+        sentence(&self.spec)
     }
 
     /// That of one rank, which has a budget and waits of its own.

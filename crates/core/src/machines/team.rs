@@ -10,6 +10,7 @@
 
 mod orphans;
 mod speakers;
+mod speaking;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::status::WorkerStatus;
 use crate::testimony::{Graces, StuckIn, Usage};
 use crate::timers::Timers;
 use crate::worker::{self, State, Stop, Worker};
-use speakers::Speaking;
+use speaking::Speaking;
 
 /// After so long without activity, what a leader has left is expected not to end by itself.
 pub const IDLE_FOR: Duration = Duration::from_millis(100);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::grace::{Due, Grace, Progress, SIGTERM};
+pub use crate::grace::{Stop, StopWhy};
 use crate::ids::Pid;
 use crate::spec::job::{Descendants, StopPolicy, StopScope};
 use crate::status::WorkerStatus;
@@ -26,37 +27,6 @@ pub const KILL_BOUND: Duration = Duration::from_secs(5);
 pub const CORE_DUMP_BOUND: Duration = Duration::from_secs(60);
 /// How often a core dump is checked.
 pub const CORE_DUMP_STEP: Duration = Duration::from_millis(250);
-
-/// Why a worker is stopped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum StopWhy {
-    /// Another rank of the gang has failed.
-    GangFailed,
-    /// rankrun was asked to stop by this signal.
-    Signal(i32),
-    /// Output could not be written for longer than `--drain`.
-    OutputFailed,
-    /// `--timeout` passed.
-    Timeout,
-    /// No rank did anything for longer than `--stall`.
-    Hang,
-    /// The front is gone.
-    FrontLost,
-    /// The guard is gone.
-    GuardLost,
-    /// What connects the ranks is gone: they would wait for it for ever.
-    WireUpLost,
-    /// The job is over: stops what was left.
-    Over,
-}
-
-/// An order to stop.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Stop {
-    pub why: StopWhy,
-    /// The time from the first signal to SIGKILL.
-    pub grace: Duration,
-}
 
 /// How a worker ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

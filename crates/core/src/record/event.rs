@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::attempts::Attempts;
 use crate::core_dump::CoreDump;
 use crate::gang::{Effect, Event, Gang, Moment, Rules};
-use crate::ids::{JobId, NodeId, NodeRank, Rank};
+use crate::ids::{GangId, JobId, NodeId, NodeRank, Rank, WorkerId};
+use crate::last_words::words;
 use crate::node_clock::Reading;
 use crate::rankmap::RankMap;
 use crate::ranks::RankSet;
@@ -21,7 +22,7 @@ use crate::spec::job::JobSpec;
 use crate::spec::restart::RestartSpec;
 use crate::stacks::fold::Table;
 use crate::standing::Standing;
-use crate::stderr::{Tail, words};
+use crate::stderr::Tail;
 
 /// The version of the stream. It changes when a reader of the old one would misunderstand the new one.
 pub const VERSION: u32 = 1;
@@ -63,7 +64,7 @@ pub enum JobEvent {
     Note(String),
     /// The end of a rank's stderr, after its end, and that of its stdout.
     Stderr {
-        rank: Rank,
+        worker: WorkerId,
         tail: Tail,
         #[serde(default)]
         stdout: Tail,
@@ -114,6 +115,7 @@ pub struct JobFacts {
     /// The version of rankrun.
     pub release: String,
     pub job: JobId,
+    pub gang: GangId,
     pub map: RankMap,
     /// Which ranks run which command.
     pub commands: Vec<(RankSet, Vec<String>)>,
@@ -135,6 +137,7 @@ impl JobFacts {
         JobFacts {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             job: spec.job.clone(),
+            gang: spec.gang(),
             map: spec.map.clone(),
             commands: commands.into_iter().map(|(words, ranks)| (RankSet::of(ranks), words)).collect(),
             rules,
@@ -195,8 +198,8 @@ pub struct End {
 }
 
 /// The gang event for the ends of a rank's output.
-pub fn last_words(gang: &Gang, rank: Rank, stderr: &Tail, stdout: &Tail) -> Event {
-    Event::LastWords { rank, words: words(gang, rank, stderr, stdout) }
+pub fn last_words(gang: &Gang, worker: WorkerId, stderr: &Tail, stdout: &Tail) -> Event {
+    Event::LastWords { worker, words: words(gang, worker.rank, stderr, stdout) }
 }
 
 /// A stream of events, replayed.
@@ -237,7 +240,7 @@ impl Replay {
         check(&first)?;
         let JobEvent::Job(facts) = first.event else { return Err(ReplayError::NoJob) };
         Ok(Replay {
-            gang: Gang::new(facts.map.world_size(), facts.rules.clone()),
+            gang: Gang::new(facts.gang, facts.map.world_size(), facts.rules.clone()),
             facts: *facts,
             tails: Vec::new(),
             end: None,
@@ -260,21 +263,21 @@ impl Replay {
         match entry.event {
             JobEvent::Job(facts) => {
                 // Another attempt.
-                self.gang = Gang::new(facts.map.world_size(), facts.rules.clone());
+                self.gang = Gang::new(facts.gang, facts.map.world_size(), facts.rules.clone());
                 (self.facts, self.tails) = (*facts, Vec::new());
             }
             JobEvent::Note(_) => {}
             JobEvent::Gang { happened, clock, event } => {
-                if let Event::Again { rank } = *event {
-                    self.tails.retain(|(of, _)| *of != rank);
+                if let Event::Again { worker } = *event {
+                    self.tails.retain(|(of, _)| *of != worker.rank);
                 }
                 self.gang.handle_of(Moment { now, at: happened, clock }, *event, &mut self.decides);
             }
             JobEvent::Decision(effect) => self.decided.push(effect),
-            JobEvent::Stderr { rank, tail, stdout } => {
-                let event = last_words(&self.gang, rank, &tail, &stdout);
+            JobEvent::Stderr { worker, tail, stdout } => {
+                let event = last_words(&self.gang, worker, &tail, &stdout);
                 self.gang.handle(now, event, &mut self.decides);
-                self.tails.push((rank, tail));
+                self.tails.push((worker.rank, tail));
             }
             JobEvent::Policy { spec, seed } => self.attempts.begin(*spec, seed),
             JobEvent::Attempt { rank, event } => self.attempts.take(now, rank, event),
@@ -322,7 +325,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ids::Pid;
+    use crate::ids::{Pid, worker};
     use crate::report::Left;
     use crate::status::WorkerStatus;
     use crate::testimony::{Exception, Testimony};
@@ -332,6 +335,7 @@ mod tests {
         JobFacts {
             release: "0.1.0".to_owned(),
             job: JobId("7f3a91c2".to_owned()),
+            gang: GangId::default(),
             map: RankMap::single_node("vm", &[world_size]),
             commands: vec![(RankSet::of([Rank(0), Rank(1)]), vec!["true".to_owned()])],
             rules: Rules {
@@ -345,21 +349,21 @@ mod tests {
     }
 
     fn event(kind: u8, rank: u32, code: u8) -> Event {
-        let (rank, pid) = (Rank(rank), Pid(100 + rank as i32));
+        let (worker, pid) = (worker(rank), Pid(100 + rank as i32));
         match kind {
-            0 => Event::Started { rank, pid },
-            1 => Event::Ended { rank, status: WorkerStatus::Exited { code } },
+            0 => Event::Started { worker, pid },
+            1 => Event::Ended { worker, status: WorkerStatus::Exited { code } },
             2 => Event::Ended {
-                rank,
+                worker,
                 status: WorkerStatus::Signaled { signal: i32::from(code % 16) + 1, core_dumped: false },
             },
             3 => {
                 let exception =
                     Exception { kind: "ValueError".to_owned(), message: code.to_string(), ..Exception::default() };
-                Event::Testimony { rank, pid, testimony: Testimony::Uncaught(exception) }
+                Event::Testimony { worker, pid, testimony: Testimony::Uncaught(exception) }
             }
             4 => Event::Signal(2),
-            5 => Event::Stopped { rank, signal: 19 },
+            5 => Event::Stopped { worker, signal: 19 },
             _ => Event::Tick,
         }
     }
@@ -370,7 +374,7 @@ mod tests {
             events in proptest::collection::vec((0u8..7, 0u32..3, any::<u8>(), 0u64..200, 0u64..50), 0..60),
         ) {
             let facts = facts(3);
-            let mut gang = Gang::new(3, facts.rules.clone());
+            let mut gang = Gang::new(GangId::default(), 3, facts.rules.clone());
             let mut lines = vec![serde_json::to_string(&Entry::new(Duration::ZERO, JobEvent::Job(Box::new(facts)))).expect("plain data")];
             let mut now = Duration::ZERO;
             let write = |lines: &mut Vec<String>, now, event| {
@@ -415,7 +419,7 @@ mod tests {
 
     #[test]
     fn the_form_of_an_entry_is_fixed() {
-        let event = Event::Ended { rank: Rank(1), status: WorkerStatus::Exited { code: 3 } };
+        let event = Event::Ended { worker: worker(1), status: WorkerStatus::Exited { code: 3 } };
         let entry = Entry::new(
             Duration::from_millis(20),
             JobEvent::Gang { happened: Duration::from_millis(19), clock: None, event: Box::new(event) },
@@ -423,7 +427,7 @@ mod tests {
         let json = serde_json::to_string(&entry).expect("plain data");
         assert_eq!(
             json,
-            r#"{"v":1,"at":20000000,"event":{"gang":{"happened":19000000,"event":{"Ended":{"rank":1,"status":{"exited":{"code":3}}}}}}}"#
+            r#"{"v":1,"at":20000000,"event":{"gang":{"happened":19000000,"event":{"Ended":{"worker":{"group":0,"rank":1,"attempt":0},"status":{"exited":{"code":3}}}}}}}"#
         );
     }
 }

@@ -20,7 +20,7 @@ const SILENT: f64 = 10.0;
 /// Ranks with the same reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hookless {
-    #[serde(with = "crate::standing::written")]
+    #[serde(with = "crate::ranks::written")]
     pub ranks: RankSet,
     pub why: Absence,
 }
@@ -93,7 +93,7 @@ fn is_silent(standing: &Standing, started: Option<Duration>, now: Duration) -> b
 mod tests {
     use super::*;
     use crate::gang::{Event, Rules};
-    use crate::ids::Pid;
+    use crate::ids::{GangId, Pid, worker};
     use crate::standing::{Voice, standings};
 
     const fn s(seconds: u64) -> Duration {
@@ -104,13 +104,13 @@ mod tests {
     fn gang() -> Gang {
         let rules =
             Rules { grace_failure: s(5), grace_outside: s(25), timeout: Some(s(60)), keep_going: true, terminal: None };
-        let mut gang = Gang::new(4, rules);
-        for rank in (0..4).map(Rank) {
-            gang.handle(s(0), Event::Started { rank, pid: Pid(100 + rank.0 as i32) }, &mut Vec::new());
+        let mut gang = Gang::new(GangId::default(), 4, rules);
+        for rank in 0..4 {
+            gang.handle(s(0), Event::Started { worker: worker(rank), pid: Pid(100 + rank as i32) }, &mut Vec::new());
         }
         let replaced = Absence::PathReplaced { path: "/opt/mine".to_owned() };
         for (rank, why) in [(0, Absence::Option('I')), (1, Absence::Option('I')), (2, replaced)] {
-            gang.handle(s(1), Event::Hookless(Rank(rank), why), &mut Vec::new());
+            gang.handle(s(1), Event::Hookless(worker(rank), why), &mut Vec::new());
         }
         gang
     }
@@ -131,7 +131,7 @@ mod tests {
         let mut gang = gang();
         assert_eq!(told(&gang, Some(Outside::Timeout), |_| Voice::default()), [ISOLATED, REPLACED]);
         assert_eq!(told(&gang, None, |_| Voice::default()), [""; 0], "a rank is known to have failed");
-        let ended = |rank, code| Event::Ended { rank: Rank(rank), status: WorkerStatus::Exited { code } };
+        let ended = |rank, code| Event::Ended { worker: worker(rank), status: WorkerStatus::Exited { code } };
         gang.handle(s(2), ended(0, 0), &mut Vec::new());
         gang.handle(s(2), ended(1, 3), &mut Vec::new());
         assert_eq!(told(&gang, Some(Outside::Timeout), |_| Voice::default()), [REPLACED]);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::evidence::{Fact, shorten};
 use crate::gang::{Gang, MpiLife, RankRecord};
 use crate::ids::Rank;
-use crate::ranks::RankSet;
+use crate::ranks::{RankSet, written};
 use crate::status::WorkerStatus;
 
 /// Groups that get a line each.
@@ -259,27 +259,12 @@ pub(crate) fn without_numbers(text: &str) -> String {
     key
 }
 
-/// A set of ranks as people write it.
-pub(crate) mod written {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    use crate::ranks::RankSet;
-
-    pub(crate) fn serialize<S: Serializer>(ranks: &RankSet, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(ranks)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RankSet, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::evidence::MpiEvent;
     use crate::gang::{Event, Rules};
-    use crate::ids::Pid;
+    use crate::ids::{GangId, Pid, worker};
     use crate::testimony::{Exception, Testimony};
 
     const fn s(seconds: u64) -> Duration {
@@ -289,15 +274,15 @@ mod tests {
     fn gang(size: u32) -> Gang {
         let rules =
             Rules { grace_failure: s(5), grace_outside: s(25), timeout: None, keep_going: true, terminal: None };
-        let mut gang = Gang::new(size, rules);
+        let mut gang = Gang::new(GangId::default(), size, rules);
         for rank in 0..size {
-            gang.handle(s(0), Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) }, &mut Vec::new());
+            gang.handle(s(0), Event::Started { worker: worker(rank), pid: Pid(100 + rank as i32) }, &mut Vec::new());
         }
         gang
     }
 
     fn said(gang: &mut Gang, at: u64, rank: u32, testimony: Testimony) {
-        let event = Event::Testimony { rank: Rank(rank), pid: Pid(100 + rank as i32), testimony };
+        let event = Event::Testimony { worker: worker(rank), pid: Pid(100 + rank as i32), testimony };
         gang.handle(s(at), event, &mut Vec::new());
     }
 
@@ -309,13 +294,17 @@ mod tests {
     fn ranks_in_the_same_state_share_a_line() {
         let mut gang = gang(9);
         for rank in 0..6 {
-            gang.handle(s(1), Event::Mpi { rank: Rank(rank), event: MpiEvent::Inited }, &mut Vec::new());
+            gang.handle(s(1), Event::Mpi { worker: worker(rank), event: MpiEvent::Inited }, &mut Vec::new());
         }
         for rank in 0..5 {
-            gang.handle(s(2), Event::Mpi { rank: Rank(rank), event: MpiEvent::PassedBarrier }, &mut Vec::new());
+            gang.handle(s(2), Event::Mpi { worker: worker(rank), event: MpiEvent::PassedBarrier }, &mut Vec::new());
         }
-        gang.handle(s(30), Event::Mpi { rank: Rank(4), event: MpiEvent::Finalized }, &mut Vec::new());
-        gang.handle(s(39), Event::Ended { rank: Rank(8), status: WorkerStatus::Exited { code: 0 } }, &mut Vec::new());
+        gang.handle(s(30), Event::Mpi { worker: worker(4), event: MpiEvent::Finalized }, &mut Vec::new());
+        gang.handle(
+            s(39),
+            Event::Ended { worker: worker(8), status: WorkerStatus::Exited { code: 0 } },
+            &mut Vec::new(),
+        );
         said(&mut gang, 3, 3, Testimony::Note { text: "epoch 3".to_owned() });
         let exception = Exception { kind: "KeyError".to_owned(), message: "'x'".to_owned(), ..Exception::default() };
         said(&mut gang, 4, 3, Testimony::Aside { place: "Thread-1".to_owned(), exception });
@@ -336,9 +325,9 @@ mod tests {
     fn a_rank_whose_program_is_over_does_not_stand_with_those_in_a_barrier() {
         let mut gang = gang(3);
         for rank in 0..3 {
-            gang.handle(s(1), Event::Mpi { rank: Rank(rank), event: MpiEvent::Inited }, &mut Vec::new());
+            gang.handle(s(1), Event::Mpi { worker: worker(rank), event: MpiEvent::Inited }, &mut Vec::new());
         }
-        gang.handle(s(5), Event::Mpi { rank: Rank(1), event: MpiEvent::Finalizing }, &mut Vec::new());
+        gang.handle(s(5), Event::Mpi { worker: worker(1), event: MpiEvent::Finalizing }, &mut Vec::new());
         let told = standings(&gang, s(42), |_| Voice::default());
         let expected = [
             "rank 1     has written nothing, in MPI_Finalize for 37 s",
@@ -351,7 +340,7 @@ mod tests {
     fn a_rank_that_has_spoken_has_started_whatever_else_is_known() {
         let rules =
             Rules { grace_failure: s(5), grace_outside: s(25), timeout: None, keep_going: true, terminal: None };
-        let mut gang = Gang::new(3, rules);
+        let mut gang = Gang::new(GangId::default(), 3, rules);
         said(&mut gang, 1, 0, Testimony::Note { text: "step 3".to_owned() });
         let told = standings(&gang, s(2), |rank| if rank.0 == 1 { voice(1, "hello") } else { Voice::default() });
         let expected = [
@@ -366,7 +355,7 @@ mod tests {
     fn a_rank_that_wrote_more_after_its_traceback_is_no_suspect_any_more() {
         let mut gang = gang(1);
         let exception = Exception { kind: "ValueError".to_owned(), message: "x".to_owned(), ..Exception::default() };
-        gang.handle(s(10), Event::Suspect { rank: Rank(0), exception, end: false, silent: s(10) }, &mut Vec::new());
+        gang.handle(s(10), Event::Suspect { worker: worker(0), exception, end: false, silent: s(10) }, &mut Vec::new());
         let told = standings(&gang, s(20), |_| voice(19, "step 5"));
         assert_eq!(lines(&told, GROUPS), ["rank 0  silent 1.0 s; last line: \"step 5\""]);
         assert_eq!(told[0].suspect, None);

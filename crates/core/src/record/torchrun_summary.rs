@@ -64,7 +64,7 @@ fn failure(index: usize, rank: &RankReport, report: &Report, spec: &JobSpec) -> 
     // Whether torch has written it is known by what was read.
     let is_written =
         exceptions().any(|evidence| matches!(evidence.fact, Fact::Exception { source: Source::ErrorFile, .. }));
-    let file = spec.error_file.as_ref().filter(|_| is_written).map(|file| file.expand(spec, rank.rank));
+    let file = spec.error_file.as_ref().filter(|_| is_written).map(|file| spec.expand(file, rank.rank));
     let file = file.map_or_else(|| "<N/A>".to_owned(), |file| file.to_string_lossy().into_owned());
     let signal = signal.map(|name| format!(" ({name})")).unwrap_or_default();
     let mut text = format!("[{index}]:\n");

@@ -10,12 +10,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 
-use crate::ids::{AppIndex, LocalRank, NodeRank, Rank};
+pub use crate::gpus::{GPU_MASKS, GpuMask, GpuMaskError, check_gpus, gpu_mask};
+use crate::gpus::{gpu_masks, jax_device};
+use crate::ids::{AppIndex, NodeRank, Rank};
 use crate::outer::{is_outer_identity, matches};
-use crate::rendezvous::{Rendezvous, jax_device};
-use crate::spec::job::{App, Buffer, EnvEdit, JobSpec, MpiMode};
+use crate::rendezvous::Rendezvous;
+use crate::spec::job::{App, Buffer, EVERYTHING, EnvEdit, JobSpec, MpiMode};
 
 /// What the agent of a node knows about the node when it starts ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -126,7 +128,7 @@ pub fn rank_environment(
     };
     let app = spec.app(place.app);
     let mut set = |name: &str, value: OsString| {
-        if is_protected(name) || !is_edited(app, OsStr::new(name)) {
+        if is_protected(name) || !app.edits(OsStr::new(name)) {
             env.insert(name.into(), value);
         }
     };
@@ -202,10 +204,12 @@ fn fill(
             let shared = shared_variables(spec, facts, 1);
             own.contains_key(name) || shared.iter().any(|(have, _)| *have == *name)
         };
-        if edits(&app.env[i + 1..], name) || (name.to_str().is_some_and(is_protected) && is_ours()) {
+        if app.env[i + 1..].iter().any(|edit| edit.is_of(name))
+            || (name.to_str().is_some_and(is_protected) && is_ours())
+        {
             continue;
         }
-        let mut value = value.expand(spec, rank);
+        let mut value = spec.expand(value, rank);
         if let (true, Some(hook)) = (name == "PYTHONPATH", &facts.hook) {
             prepend_hook(&mut value, hook);
         }
@@ -245,7 +249,7 @@ const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
 /// The error file of a rank: where the user wants it, or below the job's private directory.
 pub fn error_file(spec: &JobSpec, runtime_dir: &OsStr, rank: Rank) -> OsString {
     if let Some(file) = &spec.error_file {
-        return file.expand(spec, rank);
+        return spec.expand(file, rank);
     }
     let mut path = runtime_dir.to_owned();
     path.push(format!("/error-{rank}.json"));
@@ -296,27 +300,9 @@ fn shared_variables(spec: &JobSpec, facts: &NodeFacts, local_size: u32) -> Vec<(
     shared
 }
 
-/// The pattern that removes all variables which a rank would inherit. What rankrun sets stays.
-const EVERYTHING: &str = "*";
-
 /// Whether rankrun's value of this name overrides the user's edits.
 fn is_protected(name: &str) -> bool {
     name.starts_with("PMI_") || name.starts_with("RANKRUN_")
-}
-
-/// Whether the user sets or removes a variable that rankrun sets.
-pub(crate) fn is_edited(app: &App, variable: &OsStr) -> bool {
-    app.env.iter().any(|edit| match edit {
-        EnvEdit::Remove { name } if name == EVERYTHING => false,
-        edit => edits(std::slice::from_ref(edit), variable),
-    })
-}
-
-fn edits(edits: &[EnvEdit], variable: &OsStr) -> bool {
-    edits.iter().any(|edit| match edit {
-        EnvEdit::Set { name, .. } | EnvEdit::Fill { name, .. } => name == variable,
-        EnvEdit::Remove { name } => matches(name, variable),
-    })
 }
 
 /// Sets the buffering that the user wants in libc, through coreutils' preloaded library.
@@ -340,109 +326,6 @@ fn append_stdbuf(preload: &mut OsString, library: &OsStr) {
         preload.push(":");
     }
     preload.push(library);
-}
-
-/// `--gpus-per-rank` needs more devices than a mask lists.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{variable} lists too few GPUs: rank {rank} needs {needed}, and {available} are left for it")]
-pub struct GpuMaskError {
-    pub rank: Rank,
-    pub variable: &'static str,
-    pub needed: u32,
-    pub available: u32,
-}
-
-/// Whether the GPU masks of the environment are long enough for every rank of a node.
-pub fn check_gpus(spec: &JobSpec, node: NodeRank) -> Result<(), GpuMaskError> {
-    let Some(needed) = spec.gpus_per_rank else {
-        return Ok(());
-    };
-    for place in spec.map.on_node(node) {
-        for slice in gpu_masks(spec, spec.app(place.app), place.local_rank, needed) {
-            let available = slice.devices.len() as u32;
-            if available < needed {
-                return Err(GpuMaskError { rank: place.rank, variable: slice.variable, needed, available });
-            }
-        }
-    }
-    Ok(())
-}
-
-struct GpuSlice {
-    variable: &'static str,
-    devices: Vec<Vec<u8>>,
-}
-
-/// A rank's share of each GPU mask.
-///
-/// HIP applies `CUDA_VISIBLE_DEVICES` or `HIP_VISIBLE_DEVICES` to what `ROCR_VISIBLE_DEVICES` has left, so that slicing
-/// both layers would leave a rank nothing: the inner layer is sliced where there is one. Where there is no mask at all,
-/// `CUDA_VISIBLE_DEVICES` (which HIP reads too) and `ZE_AFFINITY_MASK` count the devices from 0.
-fn gpu_masks(spec: &JobSpec, app: &App, local_rank: LocalRank, per_rank: u32) -> Vec<GpuSlice> {
-    let first = local_rank.index().saturating_mul(per_rank as usize);
-    let last = first.saturating_add(per_rank as usize);
-    let slice = |variable: &'static str| -> Option<GpuSlice> {
-        let mask = mask_of(&spec.base_env, &app.env, variable)?;
-        let devices = mask
-            .as_bytes()
-            .split(|byte| *byte == b',')
-            .filter(|device| !device.is_empty())
-            .skip(first)
-            .take(per_rank as usize);
-        Some(GpuSlice { variable, devices: devices.map(<[u8]>::to_vec).collect() })
-    };
-    let mut slices: Vec<GpuSlice> =
-        ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"].into_iter().filter_map(slice).collect();
-    if slices.is_empty() {
-        slices.extend(slice("ROCR_VISIBLE_DEVICES"));
-    }
-    slices.extend(slice("ZE_AFFINITY_MASK"));
-    if slices.is_empty() {
-        let devices: Vec<Vec<u8>> = (first..last).map(|device| device.to_string().into_bytes()).collect();
-        slices.extend(
-            ["CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
-                .map(|variable| GpuSlice { variable, devices: devices.clone() }),
-        );
-    }
-    slices
-}
-
-/// The variables that select the GPUs of a program.
-pub const GPU_MASKS: [&str; 4] =
-    ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"];
-
-/// One of them, with its value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GpuMask {
-    pub variable: &'static str,
-    /// How many it lists.
-    pub devices: u32,
-}
-
-/// The mask that the ranks of an app with these edits get, if there is one.
-pub fn gpu_mask(base_env: &[(OsString, OsString)], edits: &[EnvEdit]) -> Option<GpuMask> {
-    GPU_MASKS.into_iter().find_map(|variable| {
-        let mask = mask_of(base_env, edits, variable)?;
-        let devices = mask.as_bytes().split(|byte| *byte == b',').filter(|device| !device.is_empty());
-        // CUDA and HIP use the entries before the first invalid number ("-1" hides all).
-        let devices = devices.take_while(|device| !device.starts_with(b"-")).count() as u32;
-        Some(GpuMask { variable, devices })
-    })
-}
-
-/// The mask of a rank before slicing: the user's edit, otherwise the inherited one.
-fn mask_of<'a>(base_env: &'a [(OsString, OsString)], edits: &'a [EnvEdit], variable: &str) -> Option<&'a OsString> {
-    let variable = OsStr::new(variable);
-    for edit in edits.iter().rev() {
-        match edit {
-            EnvEdit::Set { name, value } if name == variable => return Some(value),
-            EnvEdit::Remove { name } if matches(name, variable) => return None,
-            // A value that differs for each rank is not sliced.
-            EnvEdit::Set { .. } | EnvEdit::Fill { .. } | EnvEdit::Remove { .. } => {}
-        }
-    }
-    let inherited = base_env.iter().find(|(name, _)| name == variable);
-    inherited.map(|(_, value)| value)
 }
 
 #[cfg(test)]

@@ -84,6 +84,26 @@ pub struct WorkerId {
     pub attempt: Attempt,
 }
 
+/// One life of a group of ranks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct GangId {
+    pub group: GroupId,
+    pub attempt: Attempt,
+}
+
+impl GangId {
+    /// The worker of a rank in it.
+    pub fn worker(self, rank: Rank) -> WorkerId {
+        WorkerId { group: self.group, rank, attempt: self.attempt }
+    }
+}
+
+/// For tests: the worker of a rank in the first life of the job's first group.
+#[cfg(test)]
+pub(crate) fn worker(rank: u32) -> WorkerId {
+    GangId::default().worker(Rank(rank))
+}
+
 /// The job's own name: 8 hexadecimal digits, chosen at random when it starts.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]

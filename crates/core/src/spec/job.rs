@@ -1,18 +1,19 @@
 //! What to start, and how to stop it: everything that an agent must know about its job.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AppIndex, Attempt, GroupId, JobId, Rank};
-use crate::rankmap::RankMap;
+use crate::ids::{AppIndex, Attempt, GangId, GroupId, JobId, Rank};
+use crate::outer::matches;
+use crate::rankmap::{Place, RankMap};
 use crate::ranks::RankSet;
 pub use crate::spec::restart::{
     Backoff, Budget, Codes, OnFailureCommand, OnGiveup, RESTARTABLE, Recent, RestartError, RestartScope, RestartSpec,
     StartRetries, parse_classes,
 };
-use crate::template::Template;
+use crate::template::{Field, Template};
 use crate::testimony::Graces;
 
 /// One command of a job. Most jobs have one; `rankrun -n 1 ./a : -n 7 ./b` has two.
@@ -46,6 +47,27 @@ pub enum EnvEdit {
     Remove {
         name: OsString,
     },
+}
+
+/// The pattern that removes all variables which a rank would inherit. What rankrun sets stays.
+pub(crate) const EVERYTHING: &str = "*";
+
+impl App {
+    /// Whether the user sets or removes a variable that rankrun sets.
+    pub(crate) fn edits(&self, variable: &OsStr) -> bool {
+        let is_everything = |edit: &EnvEdit| matches!(edit, EnvEdit::Remove { name } if name == EVERYTHING);
+        self.env.iter().any(|edit| !is_everything(edit) && edit.is_of(variable))
+    }
+}
+
+impl EnvEdit {
+    /// Whether it sets or removes this variable.
+    pub(crate) fn is_of(&self, variable: &OsStr) -> bool {
+        match self {
+            EnvEdit::Set { name, .. } | EnvEdit::Fill { name, .. } => name == variable,
+            EnvEdit::Remove { name } => matches(name, variable),
+        }
+    }
 }
 
 /// A command to put in front of the program of some ranks: `gdb --args`, `valgrind`.
@@ -124,6 +146,11 @@ impl JobSpec {
         &self.apps[app.index()]
     }
 
+    /// The group and the attempt.
+    pub fn gang(&self) -> GangId {
+        GangId { group: self.group, attempt: self.attempt }
+    }
+
     /// The whole command of a rank, wraps included.
     pub fn command(&self, rank: Rank) -> Vec<OsString> {
         let Some(place) = self.map.place(rank) else {
@@ -132,16 +159,28 @@ impl JobSpec {
         let app = self.app(place.app);
         let wraps = app.wraps.iter().filter(|wrap| wrap.ranks.contains(rank)).flat_map(|wrap| &wrap.command);
         let own = app.command.iter().map(|word| match self.expands_args {
-            true => Template::lenient(word).expand(self, rank),
+            true => self.expand(&Template::lenient(word), rank),
             false => word.clone(),
         });
-        wraps.map(|word| word.expand(self, rank)).chain(own).collect()
+        wraps.map(|word| self.expand(word, rank)).chain(own).collect()
+    }
+
+    /// The text of a template for a rank.
+    pub fn expand(&self, template: &Template, rank: Rank) -> OsString {
+        let value = |field, place: &Place| match field {
+            Field::Rank => place.rank.to_string(),
+            Field::LocalRank => place.local_rank.0.to_string(),
+            Field::Job => self.job.0.clone(),
+            Field::Attempt => self.attempt.0.to_string(),
+            Field::Node => self.map.node_name(place.node).to_owned(),
+        };
+        template.fill(|field| self.map.place(rank).map_or_else(String::new, |place| value(field, place)))
     }
 
     /// The working directory of a rank. Absolute.
     pub fn directory(&self, rank: Rank) -> OsString {
         let wdir = self.map.place(rank).and_then(|place| self.app(place.app).wdir.as_ref());
-        wdir.map_or_else(|| self.cwd.clone(), |wdir| wdir.expand(self, rank))
+        wdir.map_or_else(|| self.cwd.clone(), |wdir| self.expand(wdir, rank))
     }
 }
 

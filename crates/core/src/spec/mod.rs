@@ -1,6 +1,7 @@
 //! What a job is: who its ranks are, what they run, in which environment.
 
 pub mod env;
+pub(crate) mod gpus;
 pub mod hosts;
 pub mod ids;
 pub mod interface;

@@ -173,6 +173,21 @@ fn steps(ranges: &[(Rank, Rank)]) -> usize {
     singles.take_while(|((rank, _), at)| step.checked_mul(*at) == Some(rank.0 - first.0)).count()
 }
 
+/// A set of ranks as people write it.
+pub(crate) mod written {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::RankSet;
+
+    pub(crate) fn serialize<S: Serializer>(ranks: &RankSet, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(ranks)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RankSet, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

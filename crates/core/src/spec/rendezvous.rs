@@ -4,11 +4,8 @@ use std::ffi::{OsStr, OsString};
 
 use serde::{Deserialize, Serialize};
 
-use crate::env::{GPU_MASKS, is_edited};
 use crate::ids::Rank;
-use crate::outer::matches;
-use crate::rankmap::Place;
-use crate::spec::job::{App, EnvEdit, JobSpec, TorchStore};
+use crate::spec::job::{JobSpec, TorchStore};
 
 /// Variables that tell torch where the store is, and who serves it. A user who sets one of them means another store.
 const STORE_VARIABLES: [&str; 3] = ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"];
@@ -37,7 +34,7 @@ impl Rendezvous {
     /// Whether the agent is to serve torch's store: it is wanted, and the ranks will look for it at the agent's port.
     pub fn wants_agent_store(spec: &JobSpec) -> bool {
         spec.torch_store == TorchStore::Agent
-            && !spec.apps.iter().any(|app| STORE_VARIABLES.iter().any(|name| is_edited(app, OsStr::new(name))))
+            && !spec.apps.iter().any(|app| STORE_VARIABLES.iter().any(|name| app.edits(OsStr::new(name))))
     }
 
     /// A rendezvous at these ports; `None` if they are too few.
@@ -80,20 +77,6 @@ impl Rendezvous {
         let task = format!("{{\"type\": \"worker\", \"index\": {rank}}}");
         Some(format!("{{\"cluster\": {{\"worker\": [{workers}]}}, \"task\": {task}}}").into())
     }
-}
-
-/// The device that JAX is to use in a rank, as an index into what the rank sees; `None` for all of them.
-///
-/// Ranks that see the same GPUs take one each, as JAX itself does it under Slurm and Open MPI: two processes that
-/// both took all of them would lack memory. A rank that is alone, or has GPUs of its own, uses what it sees.
-pub(crate) fn jax_device(spec: &JobSpec, app: &App, place: &Place) -> Option<u32> {
-    let has_its_own = spec.gpus_per_rank.is_some() || app.env.iter().any(differs_from_rank_to_rank);
-    let is_alone = spec.map.local_size(place.node) < 2;
-    (!has_its_own && !is_alone).then_some(place.local_rank.0)
-}
-
-fn differs_from_rank_to_rank(edit: &EnvEdit) -> bool {
-    matches!(edit, EnvEdit::Fill { name, .. } if GPU_MASKS.iter().any(|mask| matches(OsStr::new(mask), name)))
 }
 
 #[cfg(test)]

@@ -8,10 +8,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::Rank;
-use crate::rankmap::Place;
-use crate::spec::job::JobSpec;
-
 /// What a field stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Field {
@@ -38,16 +34,6 @@ impl Field {
 
     fn of(name: &[u8]) -> Option<Field> {
         Field::ALL.into_iter().find(|field| field.name().as_bytes() == name)
-    }
-
-    fn value(self, spec: &JobSpec, place: &Place) -> String {
-        match self {
-            Field::Rank => place.rank.to_string(),
-            Field::LocalRank => place.local_rank.0.to_string(),
-            Field::Job => spec.job.0.clone(),
-            Field::Attempt => spec.attempt.0.to_string(),
-            Field::Node => spec.map.node_name(place.node).to_owned(),
-        }
     }
 }
 
@@ -120,17 +106,13 @@ impl Template {
         self
     }
 
-    /// The text for a rank of a job.
-    pub fn expand(&self, spec: &JobSpec, rank: Rank) -> OsString {
-        self.fill(|field| spec.map.place(rank).map_or_else(String::new, |place| field.value(spec, place)))
-    }
-
     /// The text for people: `<rank>` in place of the rank.
     pub fn shown(&self) -> OsString {
         self.fill(|field| format!("<{}>", field.name().replace('_', " ")))
     }
 
-    fn fill(&self, value: impl Fn(Field) -> String) -> OsString {
+    /// The text with these values of its fields.
+    pub(crate) fn fill(&self, value: impl Fn(Field) -> String) -> OsString {
         self.pieces.iter().fold(OsString::new(), |mut text, piece| {
             match piece {
                 Piece::Literal(literal) => text.push(literal),

@@ -1,70 +1,9 @@
 //! What a thread does, in the words of its programmer: the calls that matter of its frames, and what it waits for.
 
-use serde::{Deserialize, Serialize};
-
-use super::libraries::{inside, inside_mpi, is_of_go};
+use super::libraries::{inside, inside_mpi};
 use super::mpi_calls::{mpi, of_class, of_method, of_mpi};
+pub use super::place::{Place, Wait};
 use super::{END_OF_THREAD, Frame, Interpreter, OtherProcess, ProcessStack, ThreadStack, ThreadState};
-
-/// What a rank waits for, as far as its frames tell.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "for", content = "call")]
-pub enum Wait {
-    /// All ranks are to come to this call.
-    Collective(String),
-    /// The other ranks are to come to the end: `MPI_Finalize`.
-    Finalize,
-    /// A message of another rank.
-    Message(String),
-    /// Another rank that takes its message.
-    Taker(String),
-    /// A process that it has started.
-    Process,
-    /// Another thread of its own.
-    Thread,
-    Lock,
-    /// Somebody who types.
-    Stdin,
-    /// A disk or a file server: no signal wakes it.
-    Disk,
-    /// That some time passes.
-    Time,
-    /// Bytes from a file, a pipe, a socket.
-    Event,
-    /// It is on its way out, in what runs after the end of its program.
-    Exit,
-    /// Its Python interpreter is gone, and the process is not.
-    Gone,
-    /// It was stopped (SIGSTOP).
-    Continue,
-    /// Nothing: it computes.
-    Nothing,
-    /// It cannot be told.
-    Unknown,
-}
-
-impl Wait {
-    /// Whether other ranks can end this wait.
-    pub fn is_for_others(&self) -> bool {
-        matches!(self, Wait::Collective(_) | Wait::Finalize | Wait::Message(_) | Wait::Taker(_))
-    }
-}
-
-/// A thread as it is shown: innermost call first.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct Place {
-    pub wait: Wait,
-    pub calls: Vec<Frame>,
-    /// The name of the thread, if it is not the main one.
-    pub thread: Option<String>,
-}
-
-impl Place {
-    /// Whether it says where the thread is. Without frames only a wait that the kernel itself shows is known.
-    pub fn is_known(&self) -> bool {
-        !self.calls.is_empty() || self.wait != Wait::Unknown
-    }
-}
 
 /// Where a thread sleeps in the kernel while a disk or a file server is to answer: FUSE, NFS, SMB, 9P, Ceph, Lustre, pages, journals.
 const SERVERS: [&str; 12] = [
@@ -272,7 +211,7 @@ fn meaning_of_call(thread: &ThreadStack) -> Option<Wait> {
     let kernel = thread.kernel.as_deref()?;
     match kernel.split(' ').next()? {
         // The scheduler of Go waits so for work, whatever its goroutines wait for.
-        _ if thread.frames.iter().any(is_of_go) => None,
+        _ if thread.frames.iter().any(Frame::is_of_go) => None,
         "futex" if kernel.contains(END_OF_THREAD) => Some(Wait::Thread),
         "futex" | "semop" | "semtimedop" | "flock" | "fcntl" => Some(Wait::Lock),
         "wait4" | "waitid" => Some(Wait::Process),
@@ -305,12 +244,20 @@ fn is_glue(frame: &Frame) -> bool {
 
 /// The calls of a thread that matter, and what it waits for. `None` where nothing is known of it.
 pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
+    let (inner, said) = library_call(thread).map(|(at, call, wait)| ((at, call), wait)).unzip();
+    let wait = wait_of(process, thread, said);
+    let calls = calls_that_matter(&thread.frames, inner);
+    let thread = (!thread.is_main).then(|| thread.name.clone());
+    Place { wait, calls, thread }
+}
+
+/// The call of a library that a user knows, the frame of it, and what it waits for.
+fn library_call(thread: &ThreadStack) -> Option<(usize, Frame, Wait)> {
     let frames = &thread.frames;
-    let has_python = frames.iter().any(|frame| frame.is_python);
     // The outermost call of a library that a user knows hides what is inside of it.
     let mpi_at = frames.iter().rposition(|frame| !frame.is_python && mpi(&frame.function).is_some());
     let torch_at = frames.iter().rposition(|frame| of_torch(frame).is_some());
-    let (inner, said) = match (mpi_at, torch_at) {
+    match (mpi_at, torch_at) {
         (Some(at), _) => {
             let name = mpi(&frames[at].function).unwrap_or_default();
             let wait = of_mpi(&name);
@@ -320,12 +267,12 @@ pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
             let own = method.map(|method| (method, of_method(method))).filter(|(_, wait)| *wait != Wait::Unknown);
             let (name, wait) = own.map_or((name, wait), |(method, wait)| (method.to_owned(), wait));
             let call = Frame { function: name, file: None, line: None, is_python: false };
-            (Some((at, call)), Some(wait))
+            Some((at, call, wait))
         }
         (None, Some(at)) => {
             let name = frames[at].function.rsplit('.').next().unwrap_or_default();
             let call = Frame { function: format!("torch.distributed.{name}"), file: None, line: None, is_python: true };
-            (Some((at, call)), of_torch(&frames[at]))
+            Some((at, call, of_torch(&frames[at])?))
         }
         // A library without names, or without what it takes to walk through it.
         (None, None) => {
@@ -342,21 +289,24 @@ pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
             match known.filter(|(_, wait, _)| *wait != Wait::Unknown) {
                 Some((at, wait, name)) => {
                     let call = Frame { function: name, file: None, line: None, is_python: false };
-                    (Some((at, call)), Some(wait))
+                    Some((at, call, wait))
                 }
                 // A call of MPI whose name is not known, as of a library that was stripped.
                 None => match inside_mpi(thread).filter(|_| thread.is_main && !is_of_mpi4py) {
                     Some(frames) => {
                         let call = Frame { function: "MPI".to_owned(), file: None, line: None, is_python: false };
-                        (Some((frames - 1, call)), Some(Wait::Message("MPI".to_owned())))
+                        Some((frames - 1, call, Wait::Message("MPI".to_owned())))
                     }
-                    None => (None, None),
+                    None => None,
                 },
             }
         }
-    };
-    // Of the frames inside the program's own, only the innermost that means something.
-    let first_own = frames.iter().position(|frame| frame.is_python).unwrap_or(frames.len());
+    }
+}
+
+/// What a thread waits for. `said`: what the library that it is in waits for.
+fn wait_of(process: &ProcessStack, thread: &ThreadStack, said: Option<Wait>) -> Wait {
+    let frames = &thread.frames;
     let meant = frames.iter().filter_map(meaning).chain(meaning_of_call(thread));
     // What is farther out says more: a wait for a thread is one in a lock, too.
     let rank = |wait: &Wait| match wait {
@@ -367,7 +317,7 @@ pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
         _ => 4,
     };
     let in_kernel = thread.kernel.as_deref().unwrap_or_default();
-    let wait = match (&thread.state, said, &process.interpreter) {
+    match (&thread.state, said, &process.interpreter) {
         (ThreadState::Stopped, ..) => Wait::Continue,
         (_, Some(said), _) if said != Wait::Unknown => said,
         (_, _, Interpreter::Gone) if thread.is_main => Wait::Gone,
@@ -385,7 +335,14 @@ pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
             (None, _) if thread.kernel.is_some() => Wait::Event,
             (None, _) => Wait::Unknown,
         },
-    };
+    }
+}
+
+/// The calls of a thread that matter. `inner`: the call of a library that takes the place of this frame and those inside of it.
+fn calls_that_matter(frames: &[Frame], inner: Option<(usize, Frame)>) -> Vec<Frame> {
+    let has_python = frames.iter().any(|frame| frame.is_python);
+    // Of the frames inside the program's own, only the innermost that means something.
+    let first_own = frames.iter().position(|frame| frame.is_python).unwrap_or(frames.len());
     let mut calls: Vec<Frame> = Vec::new();
     match inner {
         Some((at, call)) => {
@@ -429,8 +386,7 @@ pub fn place(process: &ProcessStack, thread: &ThreadStack) -> Place {
     {
         calls.pop();
     }
-    let thread = (!thread.is_main).then(|| thread.name.clone());
-    Place { wait, calls, thread }
+    calls
 }
 
 /// Code that was made at run time is elsewhere in each process.
@@ -465,7 +421,7 @@ pub(super) fn shown(process: &ProcessStack) -> Option<(&ThreadStack, Place)> {
     {
         return Some(found);
     }
-    let is_in_loop = main.frames.iter().any(is_of_go);
+    let is_in_loop = main.frames.iter().any(Frame::is_of_go);
     let is_in_region = !inside(main).is_empty() && inside_mpi(main).is_none();
     if matches!(of_main.wait, Wait::Thread | Wait::Lock) || is_in_loop || is_in_region {
         let computes = |place: &Place| place.wait == Wait::Nothing && !place.calls.is_empty();

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::calls::{Place, Wait, describe_other, place, place_of, show};
 use super::odd::{Odd, judge};
-use super::{Frame, Interpreter, ProcessStack, ThreadState};
+pub use super::place::{Row, Seen};
+use super::{Frame, Interpreter, ThreadState};
 use crate::ids::Rank;
-use crate::ranks::RankSet;
-use crate::standing::written;
+use crate::ranks::{RankSet, written};
 
 /// Rows that are printed, and calls that a table keeps of each.
 const ROWS: usize = 8;
@@ -28,14 +28,6 @@ const ODD: usize = 3;
 const RANKS_WIDTH: usize = 24;
 /// Outer calls that all rows share are printed once if there are so many.
 const COMMON: usize = 2;
-
-/// A rank that was looked into.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Seen {
-    pub rank: Rank,
-    pub node: String,
-    pub stack: ProcessStack,
-}
 
 /// Where the ranks are.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -58,27 +50,12 @@ pub struct Table {
     pub silent_nodes: Vec<String>,
 }
 
-/// Ranks at the same place.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Row {
-    #[serde(with = "written")]
-    pub ranks: RankSet,
-    pub place: Place,
-}
-
 /// Ranks that could not be looked into for the same reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Unseen {
     #[serde(with = "written")]
     pub ranks: RankSet,
     pub why: String,
-}
-
-impl Row {
-    /// How many ranks it has.
-    pub fn count(&self) -> usize {
-        self.ranks.count().unwrap_or(0)
-    }
 }
 
 /// Folds what was seen. `silent_nodes`: those that have not answered.

@@ -30,8 +30,6 @@ const OF_MPI: [&str; 8] =
 const GPU: [&str; 7] = ["libcuda", "libcublas", "libcudnn", "libamdhip64", "libhsa-runtime", "libze_", "libnvidia"];
 /// What these libraries call to wait.
 const SYSTEM: [&str; 5] = ["libc.so", "libc-", "libpthread", "ld-", "[vdso]"];
-/// Functions of Go's scheduler, which runs between goroutines.
-const GO: [&str; 4] = ["runtime.schedule", "runtime.findRunnable", "runtime.stopm", "runtime.mPark"];
 
 fn is_of(frame: &Frame, libraries: &[&str]) -> bool {
     let file = frame.file.as_deref().filter(|_| !frame.is_python).unwrap_or_default();
@@ -57,13 +55,8 @@ pub(super) fn inside_mpi(thread: &ThreadStack) -> Option<usize> {
     inside.last().filter(|outermost| is_of(outermost, &OF_MPI) && !waits_for_gpu(inside)).map(|_| inside.len())
 }
 
-/// Whether a frame is of Go's scheduler.
-pub(super) fn is_of_go(frame: &Frame) -> bool {
-    GO.contains(&frame.function.as_str())
-}
-
 /// Whether a frame is of a loop that runs tasks one after another: those that wait are on no stack.
 pub(super) fn is_of_loop(frame: &Frame) -> bool {
     let is_of_asyncio = frame.file.as_deref() == Some("base_events.py") && frame.function.ends_with("run_forever");
-    is_of_go(frame) || is_of_asyncio || frame.function == "uv_run"
+    frame.is_of_go() || is_of_asyncio || frame.function == "uv_run"
 }

@@ -6,6 +6,7 @@ pub mod fold;
 mod libraries;
 mod mpi_calls;
 pub mod odd;
+mod place;
 pub mod print;
 pub mod proof;
 pub mod stall;
@@ -143,6 +144,8 @@ pub const END_OF_THREAD: &str = "for the end of thread";
 pub const AT_STDIN: &str = "stdin";
 /// Functions that sleep in another call: Java's waits for a condition with a time limit.
 const SLEEPING_FUNCTIONS: [&str; 1] = ["JVM_Sleep"];
+/// Functions of Go's scheduler, which runs between goroutines.
+const GO: [&str; 4] = ["runtime.schedule", "runtime.findRunnable", "runtime.stopm", "runtime.mPark"];
 
 /// Whether a call that the kernel shows (`clock_nanosleep`) ends after a time, whatever happens.
 pub fn is_sleep(kernel: &str) -> bool {
@@ -153,6 +156,13 @@ pub fn is_sleep(kernel: &str) -> bool {
 /// Whether a call that the kernel shows (`read stdin, pipe:[7]`) reads stdin, or waits to be able to.
 pub fn is_at_stdin(kernel: &str) -> bool {
     kernel.split(' ').nth(1).is_some_and(|word| word.trim_end_matches(',') == AT_STDIN)
+}
+
+impl Frame {
+    /// Whether it is of Go's scheduler.
+    pub(crate) fn is_of_go(&self) -> bool {
+        GO.contains(&self.function.as_str())
+    }
 }
 
 impl ThreadStack {
@@ -167,7 +177,7 @@ impl ThreadStack {
         let has_timer = self.kernel.as_deref().is_some_and(|kernel| kernel.ends_with(UNTIL_A_TIME));
         let is_known = |frame: &Frame| {
             let sleeps = !frame.is_python && SLEEPING_FUNCTIONS.contains(&frame.function.as_str());
-            sleeps || has_timer && libraries::is_of_go(frame)
+            sleeps || has_timer && frame.is_of_go()
         };
         let innermost = self.frames.first().is_some_and(|frame| !frame.is_python && is_sleep(&frame.function));
         self.kernel.as_deref().is_some_and(is_sleep) || innermost || self.frames.iter().any(is_known)

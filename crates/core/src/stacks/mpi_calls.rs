@@ -1,6 +1,6 @@
 //! The functions of MPI: their names in several languages, and what each waits for.
 
-use super::calls::Wait;
+use super::place::Wait;
 
 /// Collectives of MPI, without `MPI_` and without the `I` of those that do not block.
 const COLLECTIVES: [&str; 40] = [

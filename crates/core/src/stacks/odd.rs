@@ -5,12 +5,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::calls::{Place, Wait, describe_other, is_for_disk, place};
-use super::fold::{Row, Seen};
 use super::libraries::is_of_loop;
+use super::place::{Row, Seen};
 use super::{OtherProcess, ProcessStack, ThreadState};
 use crate::ids::Rank;
-use crate::ranks::RankSet;
-use crate::standing::written;
+use crate::ranks::{RankSet, written};
 
 /// Odd ranks that are named.
 const NAMED: usize = 4;

@@ -153,7 +153,7 @@ mod tests {
     use rankrun_core::report::{Left, RankReport, SCHEMA};
     use rankrun_core::testimony::{Exception, Testimony};
     use rankrun_core::verdict::verdict;
-    use rankrun_core::{JobId, Pid, Rank, WorkerStatus};
+    use rankrun_core::{GangId, JobId, Pid, Rank, WorkerStatus};
 
     use super::*;
 
@@ -167,16 +167,17 @@ mod tests {
                 keep_going: true,
                 terminal: None,
             };
-            let mut gang = Gang::new(ranks, rules);
+            let mut gang = Gang::new(GangId::default(), ranks, rules);
             for (rank, time) in (0..ranks).flat_map(|rank| (0..times).map(move |time| (rank, time))) {
                 let message = text.repeat(10_000);
                 let exception = Exception { traceback: message.clone(), message, ..Exception::default() };
                 let testimony = Testimony::Aside { place: "thread".to_owned(), exception };
-                let event = Event::Testimony { rank: Rank(rank), pid: Pid(1), testimony };
+                let event = Event::Testimony { worker: gang.worker(Rank(rank)), pid: Pid(1), testimony };
                 gang.handle(Duration::from_secs(time), event, &mut Vec::new());
             }
             let status = WorkerStatus::Exited { code: 3 };
-            gang.handle(Duration::from_secs(20), Event::Ended { rank: Rank(7), status }, &mut Vec::new());
+            let ended = Event::Ended { worker: gang.worker(Rank(7)), status };
+            gang.handle(Duration::from_secs(20), ended, &mut Vec::new());
             let verdict = verdict(&gang);
             let rank = |rank| RankReport {
                 rank: Rank(rank),

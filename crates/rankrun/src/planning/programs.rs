@@ -63,7 +63,7 @@ fn check_programs(
             let wraps: Vec<&Wrap> = app.wraps.iter().filter(|wrap| wrap.ranks.contains(place.rank)).collect();
             // The wrap looks up the program of a wrapped rank: it may not be a program at all, as after "sh -c".
             let own = wraps.is_empty().then(|| app.command[0].clone());
-            for word in own.into_iter().chain(wraps.iter().map(|wrap| wrap.command[0].expand(spec, place.rank))) {
+            for word in own.into_iter().chain(wraps.iter().map(|wrap| spec.expand(&wrap.command[0], place.rank))) {
                 let program = (word, directory(place));
                 if !found.contains(&program) {
                     let slip = settings.get(index as usize).and_then(|app| app.slip.clone());

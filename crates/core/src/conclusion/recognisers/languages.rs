@@ -1,6 +1,7 @@
 //! Rust, Go, Java, Node, R, Perl and Julia.
 
-use super::{Accounts, Message, Recogniser, Strength, file_and_line, last};
+use super::message::{Accounts, Message, Recogniser, Strength, file_and_line, last};
+use crate::traceback::exception_line;
 
 pub(super) const ALL: &[Recogniser] = &[
     Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[101, 134]), find: rust, name: "rust" },
@@ -124,7 +125,7 @@ fn node(lines: &[&str]) -> Option<Message> {
     let caret =
         (0..end).rev().find(|&at| !lines[at].trim().is_empty() && lines[at].trim().chars().all(|c| c == '^'))?;
     let at = (caret + 1..end).find(|&at| !lines[at].is_empty())?;
-    let (kind, message) = super::exception_line(lines[at]).unwrap_or(("Uncaught", lines[at]));
+    let (kind, message) = exception_line(lines[at]).unwrap_or(("Uncaught", lines[at]));
     // A long explanation, and at its end: `The promise rejected with the reason "quota".`
     let reason = message.split_once(" rejected with the reason \"").map(|(_, reason)| reason.trim_end_matches("\"."));
     let message = reason.unwrap_or(message);

@@ -1,7 +1,8 @@
 //! Lines that call themselves errors: of loggers (logging, loguru, glog, spdlog), of command lines (click, argparse), of
 //! programs that print `FATAL: …`; and a last line that reads like a complaint.
 
-use super::{Accounts, Message, Recogniser, Strength, file_and_line, last};
+use super::message::{Accounts, Message, Recogniser, Strength, file_and_line, last};
+use super::mpi::abort_banner;
 
 pub(super) const ALL: &[Recogniser] = &[
     Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: glog_fatal, name: "glog_fatal" },
@@ -168,7 +169,7 @@ const COMPLAINTS: [&str; 40] = [
 const MOST_FAREWELLS: usize = 2;
 
 fn complaint(lines: &[&str]) -> Option<Message> {
-    let is_said = |line: &str| !line.trim().is_empty() && super::abort_banner(line).is_none();
+    let is_said = |line: &str| !line.trim().is_empty() && abort_banner(line).is_none();
     let end = last(lines, is_said)? + 1;
     let at = last(&lines[..end], |line| is_said(line) && !is_empty_phrase(line))?;
     if end - at > MOST_FAREWELLS + 1 {

@@ -1,11 +1,9 @@
 //! The error stacks and the banners of MPICH, Intel MPI and Open MPI.
 
+use super::message::{Accounts, Message, Recogniser, Strength, last};
+use crate::error_stack::{STACK_FOLLOWS, reason, with_reason};
 use crate::open_mpi;
 
-use super::{Accounts, Message, Recogniser, Strength, last};
-
-/// Ends the line before an error stack.
-const STACK_FOLLOWS: &str = ", error stack:";
 /// How a box of Open MPI begins if the file of its texts is missing. The topic follows.
 const WITHOUT_TEXTS: &str = "Sorry!  You were supposed to get help about:";
 
@@ -33,32 +31,6 @@ fn mpich(lines: &[&str]) -> Option<Message> {
     let headline = &lines[at][lines[at].find("Fatal error in ")?..];
     let depth = lines[at + 1..].iter().take_while(|line| reason(line).is_some()).count();
     Some(Message::words(at..at + 1 + depth, with_reason(headline, &lines[at + 1..at + 1 + depth])))
-}
-
-/// What a line of an error stack says: `internal_Send(78).: Invalid rank has value 7 but must be nonnegative and less than 4`;
-/// that of Intel MPI may be `(unknown)(): Message truncated`.
-fn reason(line: &str) -> Option<&str> {
-    let (function, reason) = line.split_once(':')?;
-    let (_, number) = function.trim_end_matches('.').strip_suffix(')')?.rsplit_once('(')?;
-    (number.is_empty() || number.parse::<u32>().is_ok()).then_some(reason.trim())
-}
-
-/// The line before an error stack, with the last reason that the stack has.
-fn with_reason(headline: &str, stack: &[&str]) -> String {
-    let headline = headline.trim_end_matches(STACK_FOLLOWS);
-    let (call, class) = headline.rsplit_once(": ").unwrap_or(("", headline));
-    match stack.iter().rev().filter_map(|line| reason(line)).find(|reason| !reason.is_empty()) {
-        Some(reason) if reason.starts_with(class) && call.is_empty() => reason.to_owned(),
-        Some(reason) if reason.starts_with(class) => format!("{call}: {reason}"),
-        Some(reason) => format!("{headline} ({reason})"),
-        None => headline.to_owned(),
-    }
-}
-
-/// The message of an exception that mpi4py made of an error stack, on one line.
-pub(crate) fn reason_of_stack(message: &str) -> Option<String> {
-    let (headline, stack) = message.split_once('\n').unwrap_or((message, ""));
-    headline.ends_with(STACK_FOLLOWS).then(|| with_reason(headline, &stack.lines().collect::<Vec<_>>()))
 }
 
 /// `[host:pid] *** An error occurred in MPI_Send`, and further down `*** MPI_ERR_RANK: invalid rank`; or `*** The

@@ -1,8 +1,7 @@
 //! Programs in C, C++ and Fortran: glibc, libstdc++ and libc++, the sanitizers, the runtimes of gfortran, ifx and flang,
 //! and the dynamic linker.
 
-use super::{Accounts, Message, Recogniser, Strength, file_and_line, last};
-use crate::stderr::is_of_make;
+use super::message::{Accounts, Message, Recogniser, Strength, file_and_line, last};
 
 pub(super) const ALL: &[Recogniser] = &[
     Recogniser { strength: Strength::Named, accounts: Accounts::Abort, find: glibc, name: "glibc" },
@@ -204,4 +203,10 @@ fn link_editor(lines: &[&str]) -> Option<Message> {
     let after =
         end + 1 + lines[end + 1..].iter().take_while(|line| is_of_make(line) || line.starts_with("ninja: ")).count();
     Some(Message::words(start..after, &lines[start][from..]))
+}
+
+/// Whether GNU make says this, which other systems call gmake.
+pub(crate) fn is_of_make(line: &str) -> bool {
+    let line = line.strip_prefix('g').unwrap_or(line);
+    line.starts_with("make: ") || line.starts_with("make[")
 }

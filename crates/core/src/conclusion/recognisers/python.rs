@@ -1,7 +1,8 @@
 //! CPython's tracebacks, also as loguru and rich print them, its fatal errors, and what it says before it runs a program.
 
-use super::{Accounts, Message, Recogniser, Strength, last};
+use super::message::{Accounts, Message, Recogniser, Strength, last};
 use crate::testimony::Exception;
+use crate::traceback::{HEADER, exception_line, frame, is_group_header, is_header, is_library, place, within_group};
 
 pub(super) const ALL: &[Recogniser] = &[
     Recogniser {
@@ -43,49 +44,9 @@ pub(super) const ALL: &[Recogniser] = &[
 /// Lines of a message that are taken as such, after its first.
 const MOST_OF_MESSAGE: usize = 20;
 
-pub(crate) const HEADER: &str = "Traceback (most recent call last):";
-
-/// Whether a traceback begins here. A progress bar may stand before it, on the same line.
-pub(crate) fn is_header(line: &str) -> bool {
-    let Some(before) = line.strip_suffix(HEADER) else { return false };
-    let is_of_group = before.ends_with("Exception Group ") || before.trim_start().starts_with('|');
-    before.is_empty() || !is_of_group && !before.trim().is_empty()
-}
-
-/// Whether the traceback of an exception group begins here.
-pub(crate) fn is_group_header(line: &str) -> bool {
-    line.ends_with(GROUP_HEADER)
-}
-
 /// What links the tracebacks of an exception and its cause.
 fn is_link(line: &str) -> bool {
     line.starts_with("During handling of the above exception") || line.starts_with("The above exception was the direct")
-}
-
-/// `ValueError: failure!`, as it ends a traceback.
-pub(crate) fn exception_line(line: &str) -> Option<(&str, &str)> {
-    let (kind, message) = line.split_once(": ").unwrap_or((line.trim_end_matches(':'), ""));
-    let is_name = |c: char| c.is_alphanumeric() || c == '.' || c == '_' || c == '<' || c == '>';
-    let fits = kind.chars().all(is_name) && kind.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_');
-    fits.then_some((kind, message))
-}
-
-/// `  File "a.py", line 5, in func`; loguru marks one with `> `, and faulthandler has no comma.
-pub(crate) fn frame(line: &str) -> Option<(String, u32, String)> {
-    let rest = line.trim_start_matches([' ', '>', '|']).strip_prefix("File \"")?;
-    let (file, rest) = rest.split_once("\", line ")?;
-    let (number, function) = match rest.split_once(" in ") {
-        Some((number, function)) => (number.trim_end_matches(','), function),
-        None => (rest, ""),
-    };
-    Some((file.to_owned(), number.trim().parse().ok()?, function.to_owned()))
-}
-
-/// The frame of a traceback that says most: the last one of the program's own, else the last.
-pub(crate) fn place<'a>(lines: impl Iterator<Item = &'a str>) -> Option<(String, u32, String)> {
-    let frames: Vec<_> = lines.filter_map(frame).collect();
-    let own = frames.iter().rev().find(|(file, ..)| !crate::window::is_library(file));
-    own.or(frames.last()).cloned()
 }
 
 fn with_place(mut message: Message, place: Option<(String, u32, String)>) -> Message {
@@ -173,37 +134,12 @@ fn embedded(lines: &[&str], end: usize, whole: usize) -> usize {
 
 /// An exception group: its own line, and in it the first of its exceptions.
 fn group(lines: &[&str]) -> Option<Message> {
-    let start = last(lines, |line| line.ends_with(GROUP_HEADER))?;
+    let start = last(lines, is_group_header)?;
     let is_inside = |line: &&&str| line.trim_start().starts_with(['|', '+']);
     let end = start + 1 + lines[start + 1..].iter().take_while(is_inside).count();
     let inside = || lines[start + 1..end].iter().map(|line| within_group(line));
     let said = inside().find_map(|line| exception_line(line).filter(|(kind, _)| kind.ends_with("Group")))?;
     Some(with_place(Message::of(start..end, said.0, said.1), place(inside())))
-}
-
-const GROUP_HEADER: &str = "Exception Group Traceback (most recent call last):";
-
-/// A line of a group's traceback without the margin (`  | `); any other as it is.
-pub(crate) fn within_margin(line: &str) -> &str {
-    let bare = line.trim_start_matches(' ');
-    bare.strip_prefix("| ").or_else(|| bare.strip_prefix("+ ")).unwrap_or(line)
-}
-
-fn within_group(line: &str) -> &str {
-    line.trim_start_matches([' ', '|', '+'])
-}
-
-/// The first exception of a group, by the group's traceback: where that is a group too, the first of its own.
-pub(crate) fn first_of_group(traceback: &str) -> Option<String> {
-    let (_, inside) = traceback.split_once(GROUP_HEADER)?;
-    let lines = inside.lines().skip_while(|line| !line.contains("---------------- 1 -")).skip(1);
-    let is_frame =
-        |line: &str| within_margin(line).starts_with("  ") || line.contains("Traceback (most recent call last):");
-    let named = lines.filter(|line| !is_frame(line)).map(within_group);
-    let mut named = named.filter_map(|line| exception_line(line).map(|(kind, _)| (kind, line))).peekable();
-    let first = named.peek().map(|(_, line)| *line)?;
-    let found = named.find(|(kind, _)| !kind.ends_with("Group")).map_or(first, |(_, line)| line);
-    Some(found.to_owned())
 }
 
 /// `╭──── Traceback (most recent call last) ────╮`, as rich prints it.
@@ -217,7 +153,7 @@ fn rich(lines: &[&str]) -> Option<Message> {
         Some((file.to_owned(), number.parse().ok()?, function.to_owned()))
     });
     let places: Vec<(String, u32, String)> = places.collect();
-    let own = places.iter().rev().find(|(file, ..)| !crate::window::is_library(file)).or(places.last()).cloned();
+    let own = places.iter().rev().find(|(file, ..)| !is_library(file)).or(places.last()).cloned();
     Some(with_place(Message::of(start..bottom + 2, kind, message), own))
 }
 

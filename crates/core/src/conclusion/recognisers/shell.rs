@@ -1,6 +1,6 @@
 //! What bash, dash and zsh say, and what a shell says of a child that died.
 
-use super::{Accounts, Message, Recogniser, Strength, last};
+use super::message::{Accounts, Message, Recogniser, Strength, last};
 
 pub(super) const ALL: &[Recogniser] = &[
     Recogniser {

@@ -1,6 +1,7 @@
 //! pytest, unittest and GoogleTest.
 
-use super::{Accounts, Message, Recogniser, Strength, file_and_line, last};
+use super::message::{Accounts, Message, Recogniser, Strength, file_and_line, last};
+use crate::traceback::place;
 
 pub(super) const ALL: &[Recogniser] = &[
     Recogniser { strength: Strength::Named, accounts: Accounts::Codes(&[1, 2]), find: pytest, name: "pytest" },
@@ -48,7 +49,7 @@ fn unittest(lines: &[&str]) -> Option<Message> {
     let rule =
         (first + 2..end).find(|&at| lines[at].starts_with("----") || lines[at].starts_with("====")).unwrap_or(end);
     let why = (first..rule).rev().find(|&at| !lines[at].is_empty() && !lines[at].starts_with(' '))?;
-    let place = super::place(lines[first..rule].iter().copied()).map(|(file, line, _)| (file, Some(line)));
+    let place = place(lines[first..rule].iter().copied()).map(|(file, line, _)| (file, Some(line)));
     let message = and_more(&format!("{} - {}", lines[first], lines[why]), cases.len());
     Some(Message::words(first..end + 1, message).at(place))
 }

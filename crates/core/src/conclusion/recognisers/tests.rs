@@ -1,6 +1,10 @@
 use proptest::prelude::*;
 
+use super::choose::FAMILIES;
+use super::message::{Message, SIGABRT};
 use super::*;
+use crate::status::WorkerStatus;
+use crate::traceback::first_of_group;
 
 fn exited(code: u8) -> End {
     End { status: Some(WorkerStatus::Exited { code }), ..End::default() }
@@ -159,6 +163,6 @@ fn of_groups_within_groups_the_innermost_exception_is_the_first() {
     let whole = format!(
         "{cut}    {rule}\n      | Traceback (most recent call last):\n      {frame}\n      | ValueError: no mesh\n"
     );
-    assert_eq!(super::first_of_group(&whole).as_deref(), Some("ValueError: no mesh"));
-    assert_eq!(super::first_of_group(&cut).as_deref(), title.strip_prefix("| "), "no more of it is known");
+    assert_eq!(first_of_group(&whole).as_deref(), Some("ValueError: no mesh"));
+    assert_eq!(first_of_group(&cut).as_deref(), title.strip_prefix("| "), "no more of it is known");
 }

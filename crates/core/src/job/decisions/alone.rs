@@ -37,10 +37,7 @@ impl Job {
     pub(in crate::job) fn mpi_seen(&mut self, found: Vec<(WorkerId, Sight)>) {
         let now = self.now;
         for (worker, sight) in found {
-            // Not of an attempt that is over.
-            if worker.attempt >= self.spec.attempt {
-                self.mpi_watch.see(now, worker.rank, sight);
-            }
+            self.mpi_watch.see(now, worker.rank, sight);
         }
         self.judge_alone(false);
     }

@@ -312,7 +312,7 @@ impl Job {
             self.attempt_over();
         }
         while let Some((rank, signal)) = self.attempts.pop_stopped(now) {
-            self.event(gang::Event::Stopped { rank, signal });
+            self.event(gang::Event::Stopped { worker: self.gang.worker(rank), signal });
         }
         if self.attempts.are_late(now) {
             let after = self.spec.restart.ready_timeout.unwrap_or_default();
@@ -320,7 +320,7 @@ impl Job {
             // One that has ended has nothing more to say.
             let late = ranks.filter(|(rank, record)| record.status.is_none() && !self.attempts.is_ready(*rank));
             for rank in late.map(|(rank, _)| rank).collect::<Vec<_>>() {
-                self.event(gang::Event::NotReady { rank, after });
+                self.event(gang::Event::NotReady { worker: self.gang.worker(rank), after });
             }
         }
         let mut is_clear = true;
@@ -397,7 +397,8 @@ impl Job {
         let since = planned_at.or(self.gang.stop_ordered()).or(self.attempts.waits().map(|(since, ..)| since));
         let follows = Follows { at: since.unwrap_or(now), is_failure: planned_at.is_none() };
         self.spec.attempt = Attempt(self.spec.attempt.0 + 1);
-        self.gang = Gang::new(self.spec.map.world_size(), self.facts.rules.clone());
+        self.facts.gang = self.spec.gang();
+        self.gang = Gang::new(self.spec.gang(), self.spec.map.world_size(), self.facts.rules.clone());
         (self.words, self.lines) = (LastWords::default(), LastLines::default());
         self.hooks = HookWatch::new(self.settings.verbosity > 0, self.facts.rules.timeout);
         self.mpi_watch = MpiWatch::new(now, &self.settings, self.spec.map.world_size());
@@ -420,7 +421,7 @@ impl Job {
     /// The attempt is over before any rank of it was started.
     fn no_rank_begins(&mut self) {
         for rank in (0..self.spec.map.world_size()).map(Rank) {
-            self.event(gang::Event::Gone { rank, outcome: worker::Outcome::NeverStarted });
+            self.event(gang::Event::Gone { worker: self.gang.worker(rank), outcome: worker::Outcome::NeverStarted });
         }
     }
 
@@ -482,10 +483,8 @@ impl Job {
 
     /// A rank has said that it is ready to work.
     pub(in crate::job) fn rank_is_ready(&mut self, worker: WorkerId) {
-        if self.successors.are_on() || worker.attempt == self.spec.attempt {
-            self.attempts.rank_is_ready(worker.rank);
-            self.rank_is_up();
-        }
+        self.attempts.rank_is_ready(worker.rank);
+        self.rank_is_up();
     }
 
     /// No attempt follows: the agents end. A command that is being asked is ended.

@@ -3,7 +3,7 @@
 use crate::absence::Absence;
 use crate::gang::{self, Outside};
 use crate::hookless::{Hookless, Occasion, that_matter};
-use crate::ids::{Rank, WorkerId};
+use crate::ids::WorkerId;
 use crate::job::event::Order;
 use crate::job::machine::Job;
 use crate::job::parts::looks::Purpose;
@@ -39,18 +39,19 @@ impl Job {
 
     /// The answer of an agent.
     pub(in crate::job) fn hookless(&mut self, found: Vec<(WorkerId, Absence)>) {
-        let is_news = |(rank, why): &(Rank, Absence)| {
-            self.gang.ranks().get(rank.index()).is_some_and(|record| record.hookless.as_ref() != Some(why))
+        let is_news = |(worker, why): &(WorkerId, Absence)| {
+            self.gang.ranks().get(worker.rank.index()).is_some_and(|record| record.hookless.as_ref() != Some(why))
         };
-        let found = found.into_iter().map(|(worker, why)| (worker.rank, why));
-        let news: Vec<(Rank, Absence)> = found.filter(is_news).collect();
-        for (rank, why) in &news {
-            self.event(gang::Event::Hookless(*rank, why.clone()));
+        let news: Vec<(WorkerId, Absence)> = found.into_iter().filter(is_news).collect();
+        for (worker, why) in &news {
+            self.event(gang::Event::Hookless(*worker, why.clone()));
         }
         let now = self.now;
         let is_asked = self.hooks.is_asked(now);
         let lines = match is_asked {
-            _ if self.settings.verbosity > 0 => Hookless::groups(news),
+            _ if self.settings.verbosity > 0 => {
+                Hookless::groups(news.into_iter().map(|(worker, why)| (worker.rank, why)))
+            }
             true => {
                 let occasion = Occasion { now, outside: Some(Outside::Signal(SIGQUIT)) };
                 that_matter(&self.gang, &self.standings(), occasion)

@@ -180,7 +180,7 @@ impl Job {
             match proof.look(now, &living, seen, last_sign) {
                 Finding::OthersGoOn => self.words.has_not_failed(now, rank, false),
                 Finding::HasFailed if silent >= grace => {
-                    self.event(gang::Event::Suspect { rank, exception, end: true, silent });
+                    self.event(gang::Event::Suspect { worker: self.gang.worker(rank), exception, end: true, silent });
                 }
                 Finding::HasFailed => self.words.look_at(rank, now + grace - silent),
                 Finding::Again => self.words.look_at(rank, now + PROVE_AGAIN),

@@ -218,8 +218,9 @@ impl Job {
     pub(in crate::job) fn lose_ranks(&mut self, node: NodeId, why: String) {
         let Some(handle) = self.nodes.get(node) else { return };
         let Some(place) = handle.place() else { return };
-        let (name, ranks) = (handle.name().to_owned(), handle.ranks(&self.spec.map).collect());
-        self.event(gang::Event::NodeLost { node: place, name, why, ranks });
+        let workers = handle.ranks(&self.spec.map).map(|rank| self.gang.worker(rank)).collect();
+        let name = handle.name().to_owned();
+        self.event(gang::Event::NodeLost { node: place, name, why, workers });
     }
 
     /// ssh to a node has ended, or the node has told how its guard has: if its stream ended before, this is why.

@@ -76,7 +76,7 @@ impl Job {
             unstarted.extend(node.ranks(&self.spec.map));
         }
         for rank in unstarted {
-            self.event(gang::Event::Gone { rank, outcome: Outcome::NeverStarted });
+            self.event(gang::Event::Gone { worker: self.gang.worker(rank), outcome: Outcome::NeverStarted });
         }
         if self.is_over() {
             self.drain();
@@ -408,7 +408,7 @@ impl Job {
     /// The job begins without the nodes that are lost.
     pub(in crate::job) fn begin_without(&mut self) {
         self.leave_out_lost();
-        self.gang = Gang::new(self.spec.map.world_size(), self.facts.rules.clone());
+        self.gang = Gang::new(self.spec.gang(), self.spec.map.world_size(), self.facts.rules.clone());
         let facts = self.facts.clone();
         self.record(|| JobEvent::Job(Box::new(facts)));
         self.start_if_complete();

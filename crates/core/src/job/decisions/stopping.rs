@@ -132,7 +132,7 @@ impl Job {
         };
         self.note(format!("rank {rank} was stopped by {name}, which was not sent by rankrun{until}"));
         match patience {
-            Duration::ZERO => self.event_at(node, at, gang::Event::Stopped { rank, signal }),
+            Duration::ZERO => self.event_at(node, at, gang::Event::Stopped { worker: self.gang.worker(rank), signal }),
             patience => self.attempts.rank_is_stopped(rank, self.now + patience, signal),
         }
     }

@@ -136,13 +136,14 @@ impl Job {
         }
         while let Some((rank, attempt)) = self.successors.pop_due(self.now) {
             self.decide(Some(rank), Event::Began);
-            self.event(gang::Event::Again { rank });
+            let worker = WorkerId { group: self.spec.group, rank, attempt };
+            self.event(gang::Event::Again { worker });
             self.attempts.forget(rank);
             self.words.forget(rank);
             self.lines.forget(rank);
             self.mpi_watch.forget(rank);
             self.out.push(Effect::BeginRank(rank, attempt));
-            self.send(Order::Again(WorkerId { group: self.spec.group, rank, attempt }));
+            self.send(Order::Again(worker));
         }
     }
 }

@@ -25,10 +25,6 @@ impl Job {
     /// Something has happened to a worker, at a time of its node's clock.
     pub(in crate::job) fn worker_event(&mut self, node: NodeId, worker: WorkerId, at: Duration, event: WorkerEvent) {
         let rank = worker.rank;
-        if !self.successors.are_on() && worker.attempt != self.spec.attempt {
-            // What it was is over (J-3).
-            return;
-        }
         let moment = |job: &mut Job, at: Duration| job.moment(node, at);
         match event {
             WorkerEvent::Started { pid } => {
@@ -37,12 +33,12 @@ impl Job {
                     self.note(format!("rank {rank} started, pid {pid}"));
                 }
                 self.out.push(Effect::RankStarted { rank, pid, node, is_again: worker.attempt.0 > 0 });
-                self.event_at(node, at, gang::Event::Started { rank, pid });
+                self.event_at(node, at, gang::Event::Started { worker, pid });
                 self.rank_is_up();
                 self.successor_runs(rank);
             }
             WorkerEvent::SpawnFailed { step, error, command, code } => {
-                let event = gang::Event::SpawnFailed { rank, step, error, command, not_found: Some(code) };
+                let event = gang::Event::SpawnFailed { worker, step, error, command, not_found: Some(code) };
                 self.event_at(node, at, event);
             }
             WorkerEvent::Ended { status, mut stop } => {
@@ -52,13 +48,13 @@ impl Job {
                     for (_, sent) in &mut stop.signals {
                         *sent = moment(self, *sent).at;
                     }
-                    self.event_at(node, at, gang::Event::Signalled { rank, record: stop });
+                    self.event_at(node, at, gang::Event::Signalled { worker, record: stop });
                 }
-                self.rank_ended(node, rank, status, at);
+                self.rank_ended(node, worker, status, at);
                 self.judge_alone(true);
             }
             WorkerEvent::Gone { outcome, is_left } => {
-                self.event(gang::Event::Gone { rank, outcome });
+                self.event(gang::Event::Gone { worker, outcome });
                 self.rank_gone(rank, outcome, is_left);
             }
             WorkerEvent::Stopped { signal } => self.rank_stopped(node, rank, signal, at),
@@ -73,7 +69,7 @@ impl Job {
                 {
                     self.note(refusal(rank, call, detail.as_deref()));
                 }
-                self.event_at(node, at, gang::Event::Mpi { rank, event });
+                self.event_at(node, at, gang::Event::Mpi { worker, event });
             }
             WorkerEvent::Testimony { pid, testimony } => {
                 self.looks.sign(self.now);
@@ -86,34 +82,35 @@ impl Job {
                     Testimony::Ready => self.rank_is_ready(worker),
                     _ => {}
                 }
-                self.event_at(node, at, gang::Event::Testimony { rank, pid, testimony });
+                self.event_at(node, at, gang::Event::Testimony { worker, pid, testimony });
             }
             WorkerEvent::Stuck { pid, place, since, is_leader } => {
                 if !is_leader {
                     self.note(format!("rank {rank}: process {pid} did not end after its failure, and was killed"));
                 }
                 let since = moment(self, since).at;
-                self.event_at(node, at, gang::Event::Stuck { rank, pid, place, since, leader: is_leader });
+                self.event_at(node, at, gang::Event::Stuck { worker, pid, place, since, leader: is_leader });
             }
             WorkerEvent::Reports(reports) => self.words.reports(self.now, rank, reports),
             WorkerEvent::KilledForMemory { detail } => {
-                self.event_at(node, at, gang::Event::OutOfMemory { rank, detail });
+                self.event_at(node, at, gang::Event::OutOfMemory { worker, detail });
             }
             WorkerEvent::CpuTime { used, limit } => {
-                self.event_at(node, at, gang::Event::CpuTime { rank, used, limit });
+                self.event_at(node, at, gang::Event::CpuTime { worker, used, limit });
             }
             WorkerEvent::HelperKilledForMemory { pid, name, detail } => {
-                self.event_at(node, at, gang::Event::HelperOutOfMemory { rank, pid, name, detail });
+                self.event_at(node, at, gang::Event::HelperOutOfMemory { worker, pid, name, detail });
             }
             WorkerEvent::Closed(stream) => self.stream_closed(worker, stream),
         }
     }
 
     /// A leader has ended.
-    fn rank_ended(&mut self, node: NodeId, rank: Rank, status: WorkerStatus, at: Duration) {
+    fn rank_ended(&mut self, node: NodeId, worker: WorkerId, status: WorkerStatus, at: Duration) {
+        let rank = worker.rank;
         self.attempts.rank_continues(rank);
         self.out.push(Effect::RankEnded { rank, status });
-        self.event_at(node, at, gang::Event::Ended { rank, status });
+        self.event_at(node, at, gang::Event::Ended { worker, status });
         if self.gang.outside() == Some(Outside::Interrupted(rank)) && is_by_signal(status) {
             self.out.push(Effect::WasInterrupted);
         }
@@ -143,7 +140,7 @@ impl Job {
                     "rank {rank} wrote a traceback ({headline}) and is still running{why}; --on-suspect kill would end the job"
                 ));
             }
-            self.event(gang::Event::Suspect { rank, exception, end, silent: SUSPECT_AFTER });
+            self.event(gang::Event::Suspect { worker: self.gang.worker(rank), exception, end, silent: SUSPECT_AFTER });
         }
     }
 
@@ -172,14 +169,15 @@ impl Job {
         if !self.attempts.is_to_be_read(rank) {
             return;
         }
+        let worker = self.gang.worker(rank);
         let Some((stderr, _)) = self.words.both(rank) else { return };
         if self.is_refused_by_open_mpi(rank, stderr) {
-            self.event(gang::Event::OpenMpi { rank });
+            self.event(gang::Event::OpenMpi { worker });
         }
         let Some((stderr, stdout)) = self.words.both(rank) else { return };
-        let event = last_words(&self.gang, rank, stderr, stdout);
+        let event = last_words(&self.gang, worker, stderr, stdout);
         let (tail, stdout) = (stderr.clone(), stdout.clone());
-        self.record(|| JobEvent::Stderr { rank, tail, stdout });
+        self.record(|| JobEvent::Stderr { worker, tail, stdout });
         // It follows from the event that has just been recorded, and has no effects.
         self.gang.handle(self.now, event, &mut Vec::new());
     }

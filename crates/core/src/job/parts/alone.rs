@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::alone::{PATIENCE, Sight, Sights};
+use crate::alone::{PATIENCE, Sight};
 use crate::ids::Rank;
 use crate::job::settings::Settings;
+use crate::sights::Sights;
 
 /// Times after the start of an attempt, in milliseconds: early for short jobs, and again for programs that call `MPI_Init` late.
 /// The distances double from the last one on.

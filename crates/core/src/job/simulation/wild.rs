@@ -160,6 +160,14 @@ fn of_worker(dice: &mut Dice) -> WorkerEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::absence::Absence;
+    use crate::evidence::Class;
+    use crate::gang::Rules;
+    use crate::job::machine::Job;
+    use crate::job::{Ended, JobSpec, RestartSpec};
+    use crate::rankmap::RankMap;
+    use crate::report::Report;
+    use crate::verdict::{Fate, verdict};
 
     #[test]
     fn a_job_keeps_what_it_is_whatever_comes() {
@@ -167,5 +175,60 @@ mod tests {
             let result = wild(seed, Setup { nodes: 4, faults: 0 });
             assert!(result.is_ok(), "seed {seed}: {result:?}");
         }
+    }
+
+    /// The machine of a group of two ranks, whose agent is ready to start them.
+    fn job_of(group: GroupId) -> Job {
+        let World { job, .. } = World::new(1, Setup { nodes: 1, faults: 0 });
+        let map = RankMap::single_node("n0", &[2]);
+        let spec = JobSpec { group, map, restart: RestartSpec::default(), ..job.spec().clone() };
+        let rules = Rules { keep_going: false, timeout: None, ..job.gang().rules().clone() };
+        let mut job = Job::new(spec, rules, job.settings);
+        for event in [Event::Begin, Event::Node { node: NodeId(0), event: ready(NodeId(0)) }] {
+            job.handle(Duration::ZERO, event, &mut Vec::new());
+        }
+        job
+    }
+
+    /// What an agent tells of a worker, from its start to its end.
+    fn life(worker: WorkerId, code: u8) -> [NodeEvent; 5] {
+        let event = |event| NodeEvent::Worker { worker, at: Duration::from_secs(1), event };
+        let status = WorkerStatus::Exited { code };
+        [
+            event(WorkerEvent::Started { pid: Pid(100) }),
+            NodeEvent::Hookless(vec![(worker, Absence::Option('I'))]),
+            event(WorkerEvent::Reports(true)),
+            event(WorkerEvent::Ended { status, stop: StopRecord::default() }),
+            event(WorkerEvent::Gone { outcome: Outcome::Ended(status), is_left: false }),
+        ]
+    }
+
+    #[test]
+    fn what_a_worker_of_another_group_or_attempt_does_changes_nothing() {
+        let mut jobs = [0, 1].map(|group| job_of(GroupId(group)));
+        let mut ended = [0, 0];
+        // Both groups have the ranks 0 and 1. Rank 1 of group 1 fails, and so do workers of a third group and of another attempt.
+        for (group, rank, attempt, code) in
+            [(0, 0, 0, 0), (1, 1, 0, 3), (2, 0, 0, 4), (0, 1, 1, 5), (1, 0, 0, 0), (0, 1, 0, 0)]
+        {
+            let worker = WorkerId { group: GroupId(group), rank: Rank(rank), attempt: Attempt(attempt) };
+            for event in life(worker, code) {
+                for (job, of) in jobs.iter_mut().zip(0..) {
+                    let (before, mut effects) = (format!("{job:?}"), Vec::new());
+                    job.handle(Duration::ZERO, Event::Node { node: NodeId(0), event: event.clone() }, &mut effects);
+                    let is_own = (of, 0) == (group, attempt);
+                    assert!(is_own || (format!("{job:?}"), effects.len()) == (before, 0), "group {of}: {event:?}");
+                    ended[of as usize] += effects.iter().filter(|it| matches!(it, Effect::RankEnded { .. })).count();
+                }
+            }
+        }
+        assert_eq!(ended, [2, 2], "each rank has ended once in each group");
+        let [zero, one] = jobs.map(|job| {
+            let (verdict, end) = (verdict(job.gang()), job.end(Ended::default()));
+            Report::of(job.facts(), job.gang(), &verdict, &end, |_| None)
+        });
+        let fates = |report: &Report| report.ranks.iter().map(|rank| rank.fate).collect::<Vec<_>>();
+        assert_eq!((zero.class, zero.evidence.len(), fates(&zero)), (None, 0, vec![Fate::Succeeded; 2]));
+        assert_eq!((one.class, fates(&one)), (Some(Class::ExitCode), vec![Fate::Succeeded, Fate::Culprit]));
     }
 }

@@ -8,7 +8,9 @@
 
 use std::time::Duration;
 
-use super::{Effect, Gang, RankRecord};
+use super::event::Effect;
+use super::record::RankRecord;
+use super::state::Gang;
 use crate::causes::{is_complete, is_told};
 use crate::evidence::{Class, Fact};
 use crate::ids::Rank;
@@ -19,7 +21,7 @@ use crate::worker::{Stop, StopWhy};
 /// How long the stop waits at most for a failure that is not the loss of a peer, from the first loss on. `--grace` bounds it
 /// too. Long enough for a clean-up that waits for threads or other processes, and short beside a failure that nobody
 /// explains.
-pub const CAUSE_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const CAUSE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Gang {
     /// Something new is known of a rank: after a failure, orders the stop unless it waits for the cause.

@@ -1,121 +1,33 @@
 //! What ends a gang from outside: signals, the loss of a part of rankrun, and ^C on a terminal that was lent to a rank.
 
-use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::{Effect, Gang};
-use crate::evidence::Class;
-use crate::exit::ExitCode;
+use super::event::Effect;
+use super::outside::{LostNode, Outside, SECOND_INTERRUPT, StopRequest};
+use super::state::Gang;
 use crate::grace::{SIGINT, SIGTERM};
-use crate::ids::Rank;
-use crate::order::Weight;
-use crate::verdict::{Finding, finding};
+use crate::ids::{NodeRank, Rank, WorkerId};
+use crate::interrupt::{SHARED, is_interrupt};
+use crate::verdict::finding;
 use crate::worker::{Stop, StopWhy};
 
-/// A second SIGINT kills at once if it comes at least this long after the first: a terminal may send two for one key.
-pub const SECOND_INTERRUPT: Duration = Duration::from_millis(500);
-
-/// The exceptions that ^C raises: of Python, of Julia, of Ruby.
-const INTERRUPTS: [&str; 3] = ["KeyboardInterrupt", "InterruptException", "Interrupt"];
-
-/// Whether SIGINT raises an exception of this type.
-pub(crate) fn is_raised_by_sigint(kind: &str) -> bool {
-    INTERRUPTS.contains(&kind)
-}
-
-/// Why the job as a whole ended other than by its ranks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Outside {
-    Signal(i32),
-    /// The rank that has the terminal was interrupted, and ends by that.
-    Interrupted(Rank),
-    Timeout,
-    /// No rank did anything for longer than `--stall`, and their stacks did not change.
-    Hang,
-    OutputGone,
-    OutputFailed,
-    AgentLost,
-    GuardLost,
-    /// One of several nodes: see [`Gang::lost_nodes`].
-    NodeLost,
-    /// What connects the ranks of Open MPI.
-    WireUpLost,
-    /// Ranks run MPI, and have not connected (`--strict`).
-    Alone,
-    /// A user has asked for a new attempt. Anything else that comes after it counts instead.
-    Restart,
-}
-
-impl Outside {
-    /// The signal that asks the job to end.
-    pub fn signal(self) -> Option<i32> {
-        match self {
-            Outside::Signal(signal) => Some(signal),
-            Outside::Interrupted(_) => Some(SIGINT),
-            Outside::OutputGone => Some(13),
-            Outside::Restart => Some(SIGTERM),
-            Outside::Timeout | Outside::Hang | Outside::OutputFailed | Outside::Alone => None,
-            Outside::AgentLost | Outside::GuardLost | Outside::NodeLost | Outside::WireUpLost => None,
-        }
-    }
-
-    pub(crate) fn code(self) -> ExitCode {
-        match self {
-            Outside::Signal(_) | Outside::Interrupted(_) | Outside::OutputGone | Outside::Restart => {
-                self.signal().map_or(ExitCode::FAILURE, ExitCode::signal)
-            }
-            Outside::Timeout => ExitCode::TIMEOUT,
-            Outside::Hang => ExitCode::HANG,
-            Outside::Alone => ExitCode::FAILURE,
-            Outside::AgentLost | Outside::NodeLost => ExitCode::NODE_LOST,
-            Outside::GuardLost | Outside::WireUpLost | Outside::OutputFailed => ExitCode::INTERNAL,
-        }
-    }
-
-    pub(crate) fn class(self) -> Class {
-        match self {
-            Outside::Signal(_) | Outside::Interrupted(_) | Outside::OutputGone | Outside::Restart => Class::Interrupted,
-            Outside::Timeout => Class::Timeout,
-            Outside::Hang => Class::Hang,
-            Outside::Alone => Class::Alone,
-            Outside::OutputFailed => Class::OutputFailed,
-            Outside::AgentLost | Outside::GuardLost | Outside::WireUpLost => Class::LauncherLost,
-            Outside::NodeLost => Class::NodeLost,
-        }
-    }
-}
-
-/// A request to stop the job, and the process that made it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct StopRequest {
-    pub by: Requester,
-    /// The time from the first signal to SIGKILL, instead of that of the job.
-    pub grace: Option<Duration>,
-}
-
-/// A process that asks something of a running job, as the kernel names it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Requester {
-    /// 0 if it is in another pid namespace.
-    pub pid: i32,
-    /// It is root's, and the job is another user's.
-    pub is_root: bool,
-}
-
-impl fmt::Display for Requester {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.is_root, self.pid) {
-            (true, 0) => f.write_str("root"),
-            (false, 0) => f.write_str("a process of another pid namespace"),
-            (true, pid) => write!(f, "root, pid {pid}"),
-            (false, pid) => write!(f, "pid {pid}"),
-        }
-    }
-}
-
 impl Gang {
+    pub(super) fn know_loss(&mut self, node: NodeRank, why: String) {
+        if let Some(lost) = self.lost_nodes.iter_mut().find(|lost| lost.node == node) {
+            lost.why = why;
+        }
+    }
+
+    /// Nothing more is known of the ranks that had not ended there.
+    pub(super) fn lose_node(&mut self, lost: LostNode, workers: &[WorkerId]) {
+        for worker in workers {
+            if let Some(record) = self.ranks.get_mut(worker.rank.index()) {
+                record.is_lost = record.outcome.is_none();
+            }
+        }
+        self.lost_nodes.push(lost);
+    }
+
     /// As SIGTERM, except that a request with a grace also shortens that of a stop that has begun.
     pub(super) fn stop_request(&mut self, now: Duration, request: StopRequest, effects: &mut Vec<Effect>) {
         let grace = request.grace.unwrap_or(self.rules.grace_outside);
@@ -176,44 +88,19 @@ impl Gang {
     }
 }
 
-/// A signal to a whole process group, a container or a step of Slurm reaches ranks and rankrun within this time.
-const SHARED: Duration = Duration::from_secs(1);
-
-/// The signal that ended the job from outside, if a rank ended by the same one just before: whoever sent it sent it to both.
-pub(crate) fn is_shared(gang: &Gang, finding: &Finding) -> Option<Outside> {
-    let (outside @ Outside::Signal(signal), at) = gang.outside? else { return None };
-    let kind = finding.exception.as_ref().map(|exception| exception.kind.as_str()).filter(|kind| !kind.is_empty());
-    let is_by_it = match kind {
-        Some(kind) => signal == SIGINT && is_raised_by_sigint(kind),
-        None => finding.code == ExitCode::signal(signal),
-    };
-    let is_near = finding.at <= at && at - finding.at <= SHARED;
-    (is_by_it && is_near && gang.requested.is_none()).then_some(outside)
-}
-
 /// Whether the failure of a rank, as far as it is known, is the user's ^C.
 pub(super) fn is_interrupted(gang: &Gang, rank: Rank) -> bool {
     gang.rules.terminal == Some(rank) && finding(gang, rank).is_some_and(|finding| is_interrupt(gang, &finding))
 }
 
-/// Whether a failure is the user's ^C on the terminal that its rank has. rankrun does not get that key. A rank that does not
-/// handle it dies by SIGINT, or of the exception that its language makes of it, or a shell exits with 128 + 2 for it.
-///
-/// What our own SIGINT does to the rank comes after it, and is no interrupt.
-pub(crate) fn is_interrupt(gang: &Gang, finding: &Finding) -> bool {
-    let is_ours = matches!(finding.weight, Weight::LateOwn | Weight::Late);
-    let kind = finding.exception.as_ref().map(|exception| exception.kind.as_str()).filter(|kind| !kind.is_empty());
-    let is_by_signal = finding.code == ExitCode::signal(SIGINT);
-    gang.rules.terminal == Some(finding.rank) && !is_ours && kind.map_or(is_by_signal, is_raised_by_sigint)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::MpiEvent;
-    use crate::gang::{Event, Rules};
-    use crate::grace::{SIGTERM, StopRecord};
-    use crate::ids::Pid;
+    use crate::evidence::{Class, MpiEvent};
+    use crate::exit::ExitCode;
+    use crate::gang::{Event, Requester, Rules};
+    use crate::grace::StopRecord;
+    use crate::ids::{GangId, Pid, worker};
     use crate::spec::job::StopPolicy;
     use crate::status::WorkerStatus;
     use crate::testimony::{Exception, StuckIn, Testimony};
@@ -226,9 +113,9 @@ mod tests {
     /// Two ranks, of which rank 0 may have the terminal. The leader of rank r has the pid 100 + r.
     fn gang(terminal: Option<Rank>, timeout: Option<Duration>) -> Gang {
         let rules = Rules { grace_failure: ms(5_000), grace_outside: ms(25_000), timeout, keep_going: false, terminal };
-        let mut gang = Gang::new(2, rules);
+        let mut gang = Gang::new(GangId::default(), 2, rules);
         for rank in 0..2 {
-            feed(&mut gang, 0, Event::Started { rank: Rank(rank), pid: Pid(100 + rank as i32) });
+            feed(&mut gang, 0, Event::Started { worker: worker(rank), pid: Pid(100 + rank as i32) });
         }
         gang
     }
@@ -241,11 +128,11 @@ mod tests {
 
     fn raises(rank: u32, pid: i32, kind: &str) -> Event {
         let exception = Exception { kind: kind.to_owned(), ..Exception::default() };
-        Event::Testimony { rank: Rank(rank), pid: Pid(pid), testimony: Testimony::Uncaught(exception) }
+        Event::Testimony { worker: worker(rank), pid: Pid(pid), testimony: Testimony::Uncaught(exception) }
     }
 
     fn ends(rank: u32, status: WorkerStatus) -> Event {
-        Event::Ended { rank: Rank(rank), status }
+        Event::Ended { worker: worker(rank), status }
     }
 
     fn exit(rank: u32, code: u8) -> Event {
@@ -257,13 +144,13 @@ mod tests {
     }
 
     fn stuck(leader: bool, pid: i32) -> Event {
-        Event::Stuck { rank: Rank(0), pid: Pid(pid), place: StuckIn::Finalize, since: ms(10), leader }
+        Event::Stuck { worker: worker(0), pid: Pid(pid), place: StuckIn::Finalize, since: ms(10), leader }
     }
 
     /// The signals of a stop that a rank was sent.
     fn signalled(rank: u32, signals: &[(i32, u64)]) -> Event {
         let signals = signals.iter().map(|(signal, at)| (*signal, ms(*at))).collect();
-        Event::Signalled { rank: Rank(rank), record: StopRecord { signals, ..StopRecord::default() } }
+        Event::Signalled { worker: worker(rank), record: StopRecord { signals, ..StopRecord::default() } }
     }
 
     fn is_stop_by_sigint(effects: &[Effect]) -> bool {
@@ -296,9 +183,9 @@ mod tests {
 
     #[test]
     fn a_rank_with_the_terminal_that_ends_by_the_interrupt_key_ends_the_job_as_sigint_does() {
-        let abort = |code| Event::Mpi { rank: Rank(0), event: MpiEvent::Aborted { code, message: None } };
+        let abort = |code| Event::Mpi { worker: worker(0), event: MpiEvent::Aborted { code, message: None } };
         let exiting =
-            |pid, code| Event::Testimony { rank: Rank(0), pid: Pid(pid), testimony: Testimony::Exiting { code } };
+            |pid, code| Event::Testimony { worker: worker(0), pid: Pid(pid), testimony: Testimony::Exiting { code } };
         let table: [(&str, Vec<Event>); 8] = [
             ("any program", vec![killed(0, SIGINT)]),
             ("Python", vec![raises(0, 100, "KeyboardInterrupt"), killed(0, SIGINT)]),
@@ -369,7 +256,7 @@ mod tests {
                 node: crate::ids::NodeRank(1),
                 name: "b".to_owned(),
                 why: "gone".to_owned(),
-                ranks: vec![Rank(1)],
+                workers: vec![worker(1)],
             };
             feed(&mut gang, 100, lost);
             assert_eq!(gang.ended_by(), None);

@@ -1,11 +1,12 @@
 //! What the gang knows of each rank.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::Passing;
 use crate::absence::Absence;
+use crate::evidence::Evidence;
 use crate::grace::{SIGTERM, StopRecord};
-use crate::ids::Pid;
+use crate::ids::{Attempt, Pid};
 use crate::node_clock::Reading;
 use crate::status::WorkerStatus;
 use crate::worker::Outcome;
@@ -13,6 +14,8 @@ use crate::worker::Outcome;
 /// The state of a rank, as far as the front knows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RankRecord {
+    /// The attempt of the rank: that of the gang, or its own with `--restart-scope rank`.
+    pub attempt: Attempt,
     pub pid: Option<Pid>,
     pub started_at: Option<Duration>,
     pub status: Option<WorkerStatus>,
@@ -41,6 +44,10 @@ pub struct RankRecord {
 }
 
 impl RankRecord {
+    pub(super) fn new(attempt: Attempt) -> RankRecord {
+        RankRecord { attempt, ..RankRecord::default() }
+    }
+
     /// The last signal of the stop that it was sent, if it ended after that.
     pub fn stopped_with(&self) -> Option<i32> {
         self.stop.last()
@@ -69,4 +76,30 @@ pub enum MpiLife {
     NotInited,
     Inited,
     Finalized,
+}
+
+/// What a rank says that is no failure of it. It is kept apart from the evidence: a program may say it often, and its notes
+/// must push out nothing else.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Passing {
+    pub(super) notes: VecDeque<Evidence>,
+    /// Exceptions that ended a thread, or nothing: the first, and the last.
+    pub(super) first_aside: Option<Box<Evidence>>,
+    pub(super) last_aside: Option<Box<Evidence>>,
+}
+
+impl Passing {
+    /// The last notes, the oldest first.
+    pub fn notes(&self) -> impl DoubleEndedIterator<Item = &Evidence> {
+        self.notes.iter()
+    }
+
+    pub(super) fn into_evidence(self) -> impl Iterator<Item = Evidence> {
+        let asides = self.first_aside.into_iter().chain(self.last_aside);
+        self.notes.into_iter().chain(asides.map(|aside| *aside))
+    }
+
+    pub fn asides(&self) -> impl Iterator<Item = &Evidence> {
+        self.first_aside.as_deref().into_iter().chain(self.last_aside.as_deref())
+    }
 }

@@ -1,14 +1,21 @@
-//! What the last lines of a rank's output add to the evidence.
+//! What the processes of a rank say, and the last lines of its output, as evidence.
 
 use std::time::Duration;
 
+use super::event::Effect;
+use super::record::{MpiLife, RankRecord};
 use super::room::BYTES_KEPT;
-use super::{Effect, Gang, Moment, MpiLife, RankRecord};
+use super::state::Gang;
 use crate::evidence::{Evidence, Fact, Source};
 use crate::ids::{Pid, Rank};
+use crate::node_clock::Moment;
 use crate::status::WorkerStatus;
 use crate::stderr::Words;
 use crate::testimony::{Exception, Testimony};
+
+/// The call whose refusal may end the job, and the frames of mpi4py that make it.
+const SPAWN: &str = "MPI_Comm_spawn";
+const SPAWNS: [&str; 2] = ["Intracomm.Spawn\n", "Intracomm.Spawn_multiple\n"];
 
 impl Gang {
     pub(super) fn last_words(&mut self, moment: Moment, rank: Rank, words: Words, effects: &mut Vec<Effect>) {
@@ -92,9 +99,26 @@ impl Gang {
         self.fact_of(moment, rank, Some(pid), fact, effects);
     }
 
+    /// The error of a refused `MPI_Comm_spawn` has ended the thread that called it, and no other: the program waits for workers
+    /// that will never come, as `MPIPoolExecutor` does.
+    fn judge_refusal(&mut self, moment: Moment, rank: Rank, aside: &Fact, effects: &mut Vec<Effect>) {
+        let Fact::Aside { exception, .. } = aside else { return };
+        let asks =
+            exception.kind.starts_with("mpi4py.") && SPAWNS.iter().any(|name| exception.traceback.contains(name));
+        let of_rank = || self.evidence.iter().filter(|it| it.rank == rank).map(|it| &it.fact);
+        let refused = of_rank().find_map(|fact| match fact {
+            Fact::Refused { call, detail, ended: false } if call == SPAWN => Some(detail.clone()),
+            _ => None,
+        });
+        let is_told = of_rank().any(|fact| matches!(fact, Fact::Refused { ended: true, .. }));
+        if let Some(detail) = refused.filter(|_| asks && !is_told) {
+            self.fact(moment, rank, Fact::Refused { call: SPAWN.to_owned(), detail, ended: true }, effects);
+        }
+    }
+
     /// Whether a report only completes an earlier one of the same process, which had no more than the type of the exception:
     /// then it takes its place.
-    pub(super) fn completes(&mut self, rank: Rank, pid: Pid, exception: &Exception) -> bool {
+    fn completes(&mut self, rank: Rank, pid: Pid, exception: &Exception) -> bool {
         if self.words.get(rank.index()) == Some(&0) {
             return false;
         }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::EARLY;
-use super::How;
+use super::repeated::{EARLY, How};
 use super::spoken::{restarts, spoken};
 use crate::evidence::Class;
 use crate::exit::ExitCode;

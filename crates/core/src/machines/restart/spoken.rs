@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::Restarter;
 use crate::evidence::Class;
 use crate::spec::restart::{Budget, OnGiveup, RESTARTABLE, RestartScope, RestartSpec, StartRetries};
 
@@ -41,14 +40,8 @@ fn budget(budget: &Budget) -> String {
     format!("gives up after {}", limits.join(", or "))
 }
 
-impl Restarter {
-    /// The policy in one sentence, for `-v`: `gives up after 3 restarts in 1 h; waits 1 s to 30 s between`.
-    pub fn sentence(&self) -> String {
-        sentence(&self.spec)
-    }
-}
-
-fn sentence(spec: &RestartSpec) -> String {
+/// A policy in one sentence.
+pub(super) fn sentence(spec: &RestartSpec) -> String {
     let mut parts = Vec::new();
     let has_restarts = spec.budget.allows_any() || (!spec.budget.is_given() && spec.asks());
     if spec.budget.allows_any() {

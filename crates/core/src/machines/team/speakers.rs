@@ -2,20 +2,10 @@
 
 use std::time::Duration;
 
+use super::speaking::Speaking;
 use super::{CLOSED_SPEAKER_STEP, Effect, SPEAKER_STEP, Target, Team, Timer};
 use crate::ids::{Slot, SpeakerId};
 use crate::testimony::{Graces, Speaker, Usage};
-
-#[derive(Debug)]
-pub(super) struct Speaking {
-    pub(super) slot: Slot,
-    pub(super) is_leader: bool,
-    /// Its start, on a clock that all processes of the node share: of several, the last one started is used.
-    started: u64,
-    speaker: Speaker,
-    pub(super) is_closed: bool,
-    in_mpi: bool,
-}
 
 impl Team {
     /// A process that may testify for its rank. `started` is its start on a clock that all processes share.

@@ -1,0 +1,111 @@
+//! How far ranks are in MPI and in their lives, and the exits that the others would wait for.
+
+use std::time::Duration;
+
+use super::event::Effect;
+use super::record::MpiLife;
+use super::state::Gang;
+use crate::evidence::{Fact, MpiEvent};
+use crate::ids::Rank;
+use crate::node_clock::Moment;
+use crate::status::WorkerStatus;
+
+/// How long a sibling must still be in MPI after a rank's exit without finalize, before that exit is a failure.
+const FINALIZE_PATIENCE: Duration = Duration::from_secs(1);
+/// The time of an end may be early by this much: agents use the time at the start of their loop's turn.
+const END_MARGIN: Duration = Duration::from_millis(50);
+
+impl Gang {
+    pub(super) fn ended(&mut self, moment: Moment, rank: Rank, status: WorkerStatus, effects: &mut Vec<Effect>) {
+        // It ended before the stop was ordered.
+        let stopping = self.stop_at.is_some_and(|stop| stop <= moment.latest() + END_MARGIN);
+        let Some(record) = self.ranks.get_mut(rank.index()) else {
+            return;
+        };
+        record.status = Some(status);
+        record.ended_at = Some(moment.at);
+        record.stop_ordered_before_end = stopping;
+        let mpi = record.mpi;
+        if !status.success() {
+            if !record.is_ended_by_our_signals() {
+                self.fact(moment, rank, Fact::Ended { status }, effects);
+            }
+            return;
+        }
+        self.heard_of(moment.now, rank, effects);
+        if stopping {
+            return;
+        }
+        match mpi {
+            MpiLife::Inited => self.to_judge.entry(moment.now + FINALIZE_PATIENCE).or_default().push(rank),
+            MpiLife::NotInited => {
+                self.has_left_before_init = true;
+                self.judge_exits_before_init(moment.now, effects);
+            }
+            MpiLife::Finalized => {}
+        }
+    }
+
+    pub(super) fn mpi(&mut self, moment: Moment, rank: Rank, event: MpiEvent, effects: &mut Vec<Effect>) {
+        let Some(record) = self.ranks.get_mut(rank.index()) else {
+            return;
+        };
+        match event {
+            MpiEvent::Inited => {
+                record.mpi = MpiLife::Inited;
+                record.mpi_since = Some(moment.at);
+                record.passed_barrier = false;
+                record.finalizing_since = None;
+                self.is_of_mpi = true;
+                self.judge_exits_before_init(moment.now, effects);
+            }
+            MpiEvent::PassedBarrier => {
+                if !record.passed_barrier {
+                    record.mpi_since = Some(moment.at);
+                }
+                record.passed_barrier = true;
+            }
+            MpiEvent::Finalizing => record.finalizing_since = Some(moment.at),
+            MpiEvent::Finalized => (record.mpi, record.mpi_since) = (MpiLife::Finalized, Some(moment.at)),
+            MpiEvent::Aborted { code, message } => self.fact(moment, rank, Fact::Aborted { code, message }, effects),
+            MpiEvent::Refused { call, detail } => self.refused(moment, rank, call, detail),
+            MpiEvent::Malformed { reason } => self.fact(moment, rank, Fact::Malformed { reason }, effects),
+        }
+    }
+
+    /// A rank that has exited without ever being in MPI is missed by a sibling that is in `MPI_Init`.
+    fn judge_exits_before_init(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        // All ranks are looked at, and this is asked for each: most jobs have only the one kind or the other.
+        if self.stop_at.is_some() || !self.is_of_mpi || !self.has_left_before_init {
+            return;
+        }
+        let waiting =
+            self.ranks.iter().any(|rank| rank.mpi == MpiLife::Inited && rank.status.is_none() && !rank.passed_barrier);
+        if !waiting {
+            return;
+        }
+        let missing = self
+            .ranks
+            .iter()
+            .zip(0..)
+            .find(|(rank, _)| rank.mpi == MpiLife::NotInited && rank.status.is_some_and(WorkerStatus::success));
+        if let Some((_, rank)) = missing {
+            self.fact(Moment::of_front(now), Rank(rank), Fact::ExitBeforeInit, effects);
+        }
+    }
+
+    /// Ranks that exited without finalize while others are still in MPI.
+    pub(super) fn judge_exits_without_finalize(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        while let Some(entry) = self.to_judge.first_entry() {
+            if *entry.key() > now {
+                break;
+            }
+            for rank in entry.remove() {
+                let in_mpi = self.ranks.iter().any(|rank| rank.mpi == MpiLife::Inited && rank.status.is_none());
+                if in_mpi && self.stop_at.is_none() {
+                    self.fact(Moment::of_front(now), rank, Fact::ExitWithoutFinalize, effects);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What is known of a gang: what its ranks did, and what was ordered. The verdict is concluded from this.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::event::Effect;
+use super::outside::{LostNode, Outside, StopRequest};
+use super::record::RankRecord;
+use crate::alone::Alone;
+use crate::evidence::{Evidence, LeftOut};
+use crate::exit::ExitCode;
+use crate::ids::{GangId, GroupId, Rank, WorkerId};
+use crate::stacks::odd::Hang;
+use crate::worker::Stop;
+
+/// The rules for stopping a gang.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Rules {
+    pub grace_failure: Duration,
+    pub grace_outside: Duration,
+    pub timeout: Option<Duration>,
+    pub keep_going: bool,
+    /// The rank that the terminal is lent to: the keys go to it alone.
+    #[serde(default)]
+    pub terminal: Option<Rank>,
+}
+
+/// The gang of one group in one attempt. Its tables are therefore indexed by rank, and its evidence names ranks.
+#[derive(Clone, Debug)]
+pub struct Gang {
+    pub(super) group: GroupId,
+    pub(super) rules: Rules,
+    pub(super) ranks: Vec<RankRecord>,
+    /// How many ranks have no process yet.
+    pub(super) unstarted: usize,
+    /// A rank has been in MPI, and one has ended well that never was.
+    pub(super) is_of_mpi: bool,
+    pub(super) has_left_before_init: bool,
+    pub(super) evidence: Vec<Evidence>,
+    /// The number of testimonies of each rank in the evidence, and the bytes of text in all.
+    pub(super) words: Vec<u32>,
+    pub(super) bytes: usize,
+    pub(super) left_out: LeftOut,
+    /// The exit code for a failed spawn (126, 127).
+    pub(super) spawn_code: Option<ExitCode>,
+    pub(super) outside: Option<(Outside, Duration)>,
+    /// A node was lost first: what ended the job from outside besides.
+    pub(super) after_loss: Option<Outside>,
+    /// The first request to stop, if it was what ended the job.
+    pub(super) requested: Option<StopRequest>,
+    pub(super) hang: Option<Hang>,
+    /// Why the ranks cannot be connected.
+    pub(super) why_wire_up_lost: String,
+    /// Why there are no log files, if that ended the job.
+    pub(super) why_no_logs: Option<String>,
+    pub(super) lost_nodes: Vec<LostNode>,
+    /// How long rankrun itself stood still before they were lost.
+    pub(super) stood_still: Option<Duration>,
+    pub(super) alone: Vec<Alone>,
+    pub(super) stop_at: Option<Duration>,
+    /// When the shortest grace of all orders to stop is over.
+    pub(super) grace_until: Option<Duration>,
+    pub(super) killed_at: Option<Duration>,
+    /// Ranks that exited without finalize, by the time when to judge that.
+    pub(super) to_judge: BTreeMap<Duration, Vec<Rank>>,
+    /// Since the first failure: until when the stop may wait for its cause.
+    pub(super) wait_until: Option<Duration>,
+}
+
+impl Gang {
+    pub fn new(id: GangId, size: u32, rules: Rules) -> Gang {
+        Gang {
+            group: id.group,
+            rules,
+            ranks: vec![RankRecord::new(id.attempt); size as usize],
+            unstarted: size as usize,
+            is_of_mpi: false,
+            has_left_before_init: false,
+            evidence: Vec::new(),
+            words: vec![0; size as usize],
+            bytes: 0,
+            left_out: LeftOut::default(),
+            spawn_code: None,
+            outside: None,
+            after_loss: None,
+            requested: None,
+            hang: None,
+            why_wire_up_lost: String::new(),
+            why_no_logs: None,
+            lost_nodes: Vec::new(),
+            stood_still: None,
+            alone: Vec::new(),
+            stop_at: None,
+            grace_until: None,
+            killed_at: None,
+            to_judge: BTreeMap::new(),
+            wait_until: None,
+        }
+    }
+
+    /// Whether a worker is one of the gang's, and not of another group or an earlier attempt.
+    pub fn has(&self, worker: WorkerId) -> bool {
+        let record = self.ranks.get(worker.rank.index());
+        worker.group == self.group && record.is_some_and(|record| record.attempt == worker.attempt)
+    }
+
+    /// The present worker of a rank.
+    pub fn worker(&self, rank: Rank) -> WorkerId {
+        let attempt = self.ranks.get(rank.index()).map(|record| record.attempt).unwrap_or_default();
+        WorkerId { group: self.group, rank, attempt }
+    }
+
+    pub fn ranks(&self) -> &[RankRecord] {
+        &self.ranks
+    }
+
+    /// Whether every rank has been started. It costs the same however many there are.
+    pub fn are_all_started(&self) -> bool {
+        self.unstarted == 0
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// What speaks for a failure, in the order in which it became known.
+    pub fn evidence(&self) -> &[Evidence] {
+        &self.evidence
+    }
+
+    /// That no rank had made progress for a time, if the job was ended for that.
+    pub fn hang(&self) -> Option<&Hang> {
+        self.hang.as_ref()
+    }
+
+    pub fn outside(&self) -> Option<Outside> {
+        self.outside.map(|(outside, _)| outside)
+    }
+
+    /// What ended the gang from outside, and when.
+    pub(crate) fn ended_from_outside(&self) -> Option<(Outside, Duration)> {
+        self.outside
+    }
+
+    /// What ended the job, not only this attempt of it: the loss of a node does not by itself, nor does a hang.
+    pub fn ended_by(&self) -> Option<Outside> {
+        self.outside()
+            .filter(|outside| !matches!(outside, Outside::Restart | Outside::NodeLost | Outside::Hang))
+            .or(self.after_loss)
+    }
+
+    /// The request that ended the job, if one did.
+    pub fn requested(&self) -> Option<StopRequest> {
+        self.requested
+    }
+
+    pub fn why_wire_up_lost(&self) -> &str {
+        &self.why_wire_up_lost
+    }
+
+    /// The ranks that run MPI, and have not connected.
+    pub fn alone(&self) -> &[Alone] {
+        &self.alone
+    }
+
+    /// Why the log files could not be made, or results not be written, if that is why output could not be written.
+    pub fn why_no_logs(&self) -> Option<&str> {
+        self.why_no_logs.as_deref()
+    }
+
+    pub fn spawn_code(&self) -> Option<ExitCode> {
+        self.spawn_code
+    }
+
+    /// When the stop was ordered, if it was.
+    pub fn stop_ordered(&self) -> Option<Duration> {
+        self.stop_at
+    }
+
+    /// Until when the ranks have time to end, once the stop was ordered; one that is saving may have more.
+    pub fn grace_until(&self) -> Option<Duration> {
+        self.grace_until
+    }
+
+    /// When the kill was ordered, if it was.
+    pub fn killed_at(&self) -> Option<Duration> {
+        self.killed_at
+    }
+
+    /// Whether every worker is gone.
+    pub fn over(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.outcome.is_some() || rank.is_lost)
+    }
+
+    /// When `Tick` is due.
+    pub fn deadline(&self) -> Option<Duration> {
+        let timeout = self.rules.timeout.filter(|_| self.stop_at.is_none());
+        let judge = self.to_judge.keys().next().copied();
+        let wait = self.wait_until.filter(|_| self.stop_at.is_none());
+        [timeout, judge, wait].into_iter().flatten().min()
+    }
+
+    /// The nodes that were lost, in the order in which that was noticed.
+    pub fn lost_nodes(&self) -> &[LostNode] {
+        &self.lost_nodes
+    }
+
+    /// How long rankrun itself stood still, if the nodes that were lost have given it up.
+    pub fn stood_still(&self) -> Option<Duration> {
+        self.stood_still
+    }
+
+    /// Observations that are not evidence.
+    pub fn left_out(&self) -> LeftOut {
+        self.left_out
+    }
+
+    /// The evidence, with what the ranks said in passing where that belongs by its time.
+    pub fn all_evidence(&self) -> Vec<Evidence> {
+        let mut passing: Vec<&Evidence> =
+            self.ranks.iter().flat_map(|record| record.passing.asides().chain(record.passing.notes())).collect();
+        passing.sort_by_key(|evidence| evidence.at);
+        let mut passing = passing.into_iter().peekable();
+        let mut all = Vec::new();
+        for evidence in &self.evidence {
+            while let Some(before) = passing.next_if(|it| it.at <= evidence.at) {
+                all.push(before.clone());
+            }
+            all.push(evidence.clone());
+        }
+        all.extend(passing.cloned());
+        all
+    }
+
+    /// Orders the stop.
+    pub(super) fn stop(&mut self, now: Duration, stop: Stop, effects: &mut Vec<Effect>) {
+        self.stop_at.get_or_insert(now);
+        let end = now + stop.grace;
+        self.grace_until = Some(self.grace_until.map_or(end, |until| until.min(end)));
+        effects.push(Effect::Stop(stop));
+    }
+}
