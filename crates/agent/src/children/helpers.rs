@@ -2,7 +2,7 @@
 
 use rankrun_sys::proc::{self, Process};
 
-use super::Children;
+use super::registry::Children;
 
 /// Bytes of a client's command line that are looked through.
 const ARGUMENTS: u64 = 1 << 16;

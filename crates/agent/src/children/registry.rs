@@ -12,15 +12,18 @@ use std::time::{Duration, Instant};
 use rankrun_core::grace::Progress;
 use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
+use rankrun_core::testimony::Usage;
 use rankrun_core::{JobId, Pid, Slot, WorkerStatus};
 use rankrun_sys::proc::{self, Process, Snapshot};
 use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Look};
 
-use super::looks::{Account, activity};
+use super::boundary::Boundary;
+use super::lockable::Lockable;
+use super::looks::{Account, activity, usage};
+use super::reader::Readers;
 use super::role::{ENDING_BOUND, Ended, Role, status_of};
-use super::{Boundary, Lockable, Readers};
 
 /// The variable that carries a worker's tag.
 pub(crate) const TAG: &str = "RANKRUN_WORKER";
@@ -465,6 +468,11 @@ impl Children {
     pub(crate) fn progress(&mut self, slot: Slot) -> Progress {
         let ids = self.processes(slot);
         self.members[slot.index()].account.look(&ids, &self.lockable)
+    }
+
+    /// What a process on its way out has written and waited for since its start.
+    pub(crate) fn usage(&self, process: ProcessId) -> Usage {
+        usage(process, &self.lockable)
     }
 
     /// All processes of a worker.
