@@ -12,7 +12,7 @@ use anyhow::Result;
 const CRATES: [(&str, usize); 3] = [("core", CORE), ("front", FRONT), ("agent", AGENT)];
 const CORE: usize = 33;
 const FRONT: usize = 10;
-const AGENT: usize = 20;
+const AGENT: usize = 0;
 
 /// Finds the circles: more than there were are a fault, and so is a number that is too large now.
 pub(crate) fn check(root: &Path, faults: &mut Vec<String>) -> Result<()> {

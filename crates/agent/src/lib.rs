@@ -21,10 +21,8 @@ mod team;
 pub mod tidy;
 
 pub use children::{READER, serve_reader};
-pub use driver::{Clock, soft_limits};
-pub use guard::{
-    Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Options, Proof, Watch, launch, launch_in,
-};
+pub use driver::{Clock, Options, soft_limits};
+pub use guard::{Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Proof, Watch, launch, launch_in};
 pub use looker::{WORD as LOOKER, serve as serve_looker};
 pub use pmix_host::serve as serve_pmix;
 pub use pmix_host::{Serving, serving_this_process};

@@ -19,10 +19,10 @@ use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_wire::greeting::{Farewell, Greeting};
 
-use crate::driver::Clock;
-use crate::guard::{GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Options, Proof, launch};
+use crate::driver::{Clock, Options};
+use crate::guard::{GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Proof, launch};
 use crate::staff::{self, FRONT_IS_GONE, FRONT_LIVES, Role};
-use crate::team::null;
+use crate::streams::null;
 
 /// Bytes moved at a time.
 const READ: usize = 256 * 1024;

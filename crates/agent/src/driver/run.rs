@@ -17,9 +17,9 @@ use rankrun_sys::{fork, process};
 use rankrun_wire::message::{Hello, NodeStart};
 use rankrun_wire::{ToAgent, ToFront};
 
-use super::Token;
 use super::io::IoThread;
 use super::limits::adopt;
+use super::token::Token;
 use crate::guard::lease::Word;
 use crate::staff::FRONT_LIVES;
 use crate::streams::{Link, LinkError};

@@ -17,9 +17,9 @@ use rankrun_sys::{reason, socket};
 use rankrun_wire::ToFront;
 use rankrun_wireup::messages::{Decoder, encode};
 
-use crate::driver::Token;
+use crate::driver::token::Token;
 use crate::looker::{Found, Request, Subject, WORD};
-use crate::team::null;
+use crate::streams::null;
 
 /// The time for all ranks of a node.
 pub(crate) const LOOK_BOUND: Duration = Duration::from_secs(2);

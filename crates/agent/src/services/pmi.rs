@@ -15,7 +15,7 @@ use rankrun_wire::message::Collective;
 use rankrun_wireup::pmi1;
 use rankrun_wireup::pmix::Answer;
 
-use crate::driver::Token;
+use crate::driver::token::Token;
 
 /// Bytes read from a client at a time: more than a request has, so that a flood is recognised.
 const READ: usize = 4096;

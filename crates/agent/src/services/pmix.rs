@@ -24,7 +24,7 @@ use rankrun_wireup::pmix::{Answer, CollectiveResult, Config, Effect, FromHost, L
 
 use super::pmi::News;
 use super::pmix_environment::environment;
-use crate::driver::Token;
+use crate::driver::token::Token;
 use crate::streams::{Capture, Read};
 
 /// The directory of libpmix's files in the job's.

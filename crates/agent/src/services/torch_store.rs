@@ -18,7 +18,7 @@ use rankrun_wireup::tcpstore::{ConnId, Effect, Server};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-use crate::driver::Token;
+use crate::driver::token::Token;
 
 /// All ranks may connect at once. The kernel takes less if `net.core.somaxconn` is less; clients then try again.
 const BACKLOG: i32 = 4096;

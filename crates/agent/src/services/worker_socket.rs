@@ -23,7 +23,7 @@ use rankrun_wireup::worker::{Client, ClientError, Said, When};
 use super::hook;
 use super::results::Room;
 use crate::children::Children;
-use crate::driver::Token;
+use crate::driver::token::Token;
 
 /// The name of the worker socket in the job's directory.
 const NAME: &str = "worker.sock";

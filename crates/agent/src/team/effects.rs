@@ -13,7 +13,7 @@ use rankrun_sys::{proc, signal};
 use rankrun_wire::ToFront;
 
 use super::{Hands, Team};
-use crate::driver::Token;
+use crate::driver::token::Token;
 
 /// ETIMEDOUT: reported when a child does not reach its exec.
 const TIMED_OUT: i32 = 110;

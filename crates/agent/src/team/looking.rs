@@ -10,8 +10,7 @@ use rankrun_sys::process::ProcessId;
 use rankrun_sys::signal;
 use rankrun_wire::ToFront;
 
-use super::prepare::Program;
-use super::spawner::{Job, NotSpawned};
+use super::spawner::{Job, NotSpawned, Program};
 use super::{Hands, Team};
 use crate::children::Helper;
 use crate::looker::Subject;

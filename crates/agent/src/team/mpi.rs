@@ -13,8 +13,7 @@ use rankrun_sys::wait::Change;
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Collective;
 
-use super::prepare::Program;
-use super::spawner::{Job, NotSpawned};
+use super::spawner::{Job, NotSpawned, Program};
 use super::{Hands, Team};
 use crate::children::Helper;
 use crate::services::pmi::News;

@@ -20,29 +20,6 @@ use super::{Hands, Team};
 /// must not hold up the end.
 const LOOK_BOUND: Duration = Duration::from_millis(250);
 
-/// The orders that wait.
-#[derive(Debug, Default)]
-pub(super) struct Orders {
-    waiting: Vec<Event>,
-    /// Looks that were requested and are not answered.
-    looks: u32,
-    until: Duration,
-    /// The slots whose processes stand still meanwhile.
-    held: Vec<SlotIndex>,
-}
-
-impl Orders {
-    /// When the orders that wait are carried out without an answer.
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        (!self.waiting.is_empty()).then_some(self.until)
-    }
-
-    /// Whether we have stopped the processes of a slot.
-    pub(super) fn holds(&self, slot: SlotIndex) -> bool {
-        self.held.contains(&slot)
-    }
-}
-
 impl Team {
     /// An order to stop or to kill the workers.
     pub(crate) fn order(&mut self, hands: &mut Hands, now: Duration, order: Event) {

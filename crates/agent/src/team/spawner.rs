@@ -2,24 +2,45 @@
 //! that cloned it.
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use rankrun_core::Slot;
-use rankrun_sys::exec::ResolveError;
+use rankrun_core::{AppIndex, Slot};
+use rankrun_sys::exec::{self, ResolveError};
 use rankrun_sys::poll::Waker;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal;
 use rankrun_sys::spawn::{Command, SpawnError, Spawner, UnderWay};
 
-use super::prepare::Program;
-
 /// Ranks that are prepared ahead of the spawner. Each holds descriptors, which every clone copies.
 pub(crate) const AHEAD: usize = 16;
+
+/// A program that the spawner looks up: the file system may not answer, and the loop must not wait for it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Program {
+    pub(super) word: OsString,
+    pub(super) app: AppIndex,
+    pub(super) path: Option<OsString>,
+    pub(super) directory: PathBuf,
+}
+
+impl Program {
+    /// This binary. The path is looked up by the child itself.
+    pub(crate) fn ourselves() -> Program {
+        Program { word: "/proc/self/exe".into(), app: AppIndex(0), path: None, directory: "/".into() }
+    }
+
+    /// Finds it, as `execvp` would.
+    pub(crate) fn resolve(&self) -> Result<CString, ResolveError> {
+        let found = exec::resolve(&self.word, self.path.as_deref(), &self.directory)?;
+        CString::new(found.into_os_string().into_vec()).map_err(|_| ResolveError::NotFound)
+    }
+}
 
 /// What is started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -178,9 +199,4 @@ fn errno_of(error: &ResolveError) -> i32 {
         ResolveError::NotFound => 2,
         ResolveError::NotExecutable { source, .. } => source.raw_os_error().unwrap_or(13),
     }
-}
-
-/// A descriptor for /dev/null.
-pub(crate) fn null() -> io::Result<OwnedFd> {
-    Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into())
 }

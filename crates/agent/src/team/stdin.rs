@@ -4,8 +4,8 @@ use bytes::{Buf, Bytes};
 use rankrun_sys::poll::Interest;
 use rankrun_wire::ToFront;
 
-use crate::driver::Token;
-use crate::team::{Hands, Team};
+use super::{Hands, Team};
+use crate::driver::token::Token;
 
 impl Team {
     /// A piece of stdin for every rank, or its end.
