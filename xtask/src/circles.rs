@@ -11,7 +11,7 @@ use anyhow::Result;
 /// The crates that are to be without circles, and in how many files there still are some. That number may only become smaller.
 const CRATES: [(&str, usize); 3] = [("core", CORE), ("front", FRONT), ("agent", AGENT)];
 const CORE: usize = 33;
-const FRONT: usize = 10;
+const FRONT: usize = 4;
 const AGENT: usize = 0;
 
 /// Finds the circles: more than there were are a fault, and so is a number that is too large now.

@@ -30,7 +30,7 @@ use crate::job::front::{Front, Outcome, OwnDirectory};
 use crate::job::refusal::Refusal;
 use crate::job::report;
 use crate::job::token::Token;
-use crate::join::Join;
+use crate::join::settings::Join;
 use crate::nodes::{Bootstrap, Collectives, Debts, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget, SshSettings};
 use crate::starter::Starter;
 use crate::terminal::{FrontTerminal, Stdin};
