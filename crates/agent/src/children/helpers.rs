@@ -28,7 +28,7 @@ impl Children {
     /// Whether a process only helps its worker; `None` if that cannot be read now.
     pub(crate) fn is_helper(&self, process: &Process) -> Option<bool> {
         // A leader leads, whatever its command line.
-        if self.slot_of_leader(process.pid).is_some() {
+        if self.worker_of_leader(process.pid).is_some() {
             return Some(false);
         }
         let (id, process) = (process.id(), process.clone());

@@ -229,6 +229,8 @@ impl Setup {
             memory: Some(memory),
             inherited: self.inherited,
             looker: Looker::default(),
+            early_change: None,
+            misled: Vec::new(),
             traffic: None,
             is_away: self.is_away,
         };

@@ -33,6 +33,8 @@ pub(crate) struct Look {
     pub(crate) number: u64,
     pub(crate) native: bool,
     pub(crate) subjects: Vec<(WorkerId, Subject)>,
+    /// Of the ranks, and so of the looker.
+    pub(crate) limits: Limits,
 }
 
 /// The look that is being made.
@@ -69,10 +71,11 @@ impl Looker {
     }
 
     /// The command of the looker for the next look.
-    pub(crate) fn start(&mut self, now: Duration, limits: Limits, poller: &Poller) -> io::Result<Command> {
+    pub(crate) fn start(&mut self, now: Duration, poller: &Poller) -> io::Result<Command> {
         let Some(look) = self.waiting.front() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let subjects = look.subjects.iter().map(|(_, subject)| *subject).collect();
         let request = Request { subjects, bound: LOOK_BOUND, native: look.native };
+        let limits = look.limits;
         let request = encode(&request).map_err(io::Error::other)?;
         let (ours, theirs) = socket::pair()?;
         let stdio = [theirs, null()?, null()?];

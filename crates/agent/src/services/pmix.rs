@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::names::{Protocol, Reply};
-use rankrun_core::{AppIndex, JobSpec, NodeId, NodeRank, Pid, Rank, Slot, WorkerStatus, pmix};
+use rankrun_core::{AppIndex, GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Slot, WorkerStatus, pmix};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::process::ProcessId;
@@ -83,6 +83,7 @@ impl Ping {
 
 /// PMIx for the ranks of this node.
 pub(crate) struct Pmix {
+    group: GroupId,
     server: Server,
     ranks: Vec<Rank>,
     state: State,
@@ -111,7 +112,7 @@ impl Pmix {
     ) -> io::Result<Pmix> {
         let ranks: Vec<Rank> = spec.map.on_node(node).map(|place| place.rank).collect();
         let (listener, port) = socket::listen_local(BACKLOG)?;
-        poller.add(&listener, Token::Pmix.encode(), Interest::Read)?;
+        poller.add(&listener, Token::Pmix(spec.group).encode(), Interest::Read)?;
         let nodes = match hosts.len() {
             0 | 1 => vec![rustix::system::uname().nodename().to_string_lossy().into_owned()],
             _ => pmix::node_names(hosts),
@@ -144,6 +145,7 @@ impl Pmix {
         };
         let processes = vec![None; ranks.len()];
         Ok(Pmix {
+            group: spec.group,
             server: Server::new(config),
             ranks,
             state: State::Waiting(listener),
@@ -209,8 +211,8 @@ impl Pmix {
         let (ours, theirs) = socket::pair()?;
         let (errors, their_errors) = socket::pipe()?;
         socket::set_nonblocking(&errors)?;
-        poller.add(&errors, Token::PmixErrors.encode(), Interest::Read)?;
-        let mut control = Conn::of_socket(&poller.registry(), Token::PmixHost.encode(), ours)?;
+        poller.add(&errors, Token::PmixErrors(self.group).encode(), Interest::Read)?;
+        let mut control = Conn::of_socket(&poller.registry(), Token::PmixHost(self.group).encode(), ours)?;
         let mut messages = vec![ToHost::Setup(Box::new(self.setup.clone()))];
         messages.extend(self.leaders.iter().map(|(rank, pid)| ToHost::Leader { rank: *rank, pid: *pid }));
         control.send(messages.iter().filter_map(bytes))?;

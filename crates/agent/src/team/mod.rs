@@ -1,5 +1,5 @@
-//! One group of ranks in one attempt on this node: the machine that decides ([`rankrun_core::team`]), and what is needed to
-//! perform its effects.
+//! The groups of ranks on this node. A team is one group in one attempt: the machine that decides ([`rankrun_core::team`]), and what is
+//! needed to perform its effects.
 
 mod effects;
 mod ends;
@@ -17,9 +17,11 @@ mod speakers;
 mod start;
 mod state;
 mod stdin;
+mod teams;
 mod testimony;
 
 pub(crate) use hands::Hands;
 pub(crate) use prepare::Inherited;
 pub(crate) use spawner::SpawnerThread;
 pub(crate) use state::Team;
+pub(crate) use teams::Teams;

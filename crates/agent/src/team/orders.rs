@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
-use rankrun_core::Slot as SlotIndex;
 use rankrun_core::job::CleanShm;
 use rankrun_core::team::Event;
+use rankrun_core::{Slot as SlotIndex, WorkerId};
 use rankrun_sys::proc::{self, Reaction};
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::signal;
@@ -64,7 +64,7 @@ impl Team {
             _ => signal::SIGKILL,
         };
         let is_noticed = |id: &ProcessId| proc::reaction(id.pid, signal) == Some(Reaction::Noticed);
-        if self.spec.clean_shm == CleanShm::No || hands.children.processes(slot).iter().any(is_noticed) {
+        if self.spec.clean_shm == CleanShm::No || hands.children.processes(self.id(slot)).iter().any(is_noticed) {
             return;
         }
         self.freeze_slots(hands, &[slot], true);
@@ -88,6 +88,7 @@ impl Team {
         // The user may have stopped the job meanwhile.
         if !self.frozen {
             // Also those whose leaders have ended meanwhile.
+            let held: Vec<WorkerId> = held.into_iter().map(|slot| self.id(slot)).collect();
             hands.children.freeze(&held, false);
         }
     }

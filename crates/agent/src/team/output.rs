@@ -6,15 +6,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use rankrun_core::job::WorkerEvent;
 use rankrun_core::{Slot, Stream, WorkerId};
-use rankrun_output::{Record, SpoolError};
+use rankrun_output::{Completion, Record, SpoolError};
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_wire::ToFront;
 use rankrun_wire::frame::MAX_OUTPUT;
 
 use super::{Hands, Team};
 use crate::driver::clock::wall;
-use crate::driver::io::{Done, IoThread, Job};
-use crate::driver::token::Token;
+use crate::driver::io::{IoThread, Job};
+use crate::driver::token::{Place, Token};
 use crate::streams::{Link, LinkError, Read};
 
 /// Reads from one capture per wake-up: one busy rank must not keep the loop from the others.
@@ -143,7 +143,7 @@ impl Team {
         while io.has_room()
             && let Some(request) = self.output.spool.next_request()
         {
-            if let Err(Job::Spool(refused)) = io.submit(Job::Spool(request)) {
+            if let Err(Job::Spool(_, refused)) = io.submit(Job::Spool(self.group(), request)) {
                 // The thread is gone, as only a fault of ours could make it: the file is lost, and the spool is told so.
                 self.output.spool.complete(refused.refuse());
                 return;
@@ -152,10 +152,8 @@ impl Team {
     }
 
     /// The I/O thread has done something.
-    pub(crate) fn io_done(&mut self, done: Done) {
-        match done {
-            Done::Spool(completion) => self.output.spool.complete(completion),
-        }
+    pub(crate) fn spooled(&mut self, completion: Completion) {
+        self.output.spool.complete(completion);
     }
 
     /// The spool has no room for a stream: its pipes fill up, and the ranks wait.
@@ -181,7 +179,8 @@ impl Team {
                 && let Some(capture) = &slot.captures[stream.index()]
                 && slot.started
             {
-                let token = Token::Output(index, stream).encode();
+                let place = Place { group: slot.id.group, slot: Slot(index as u32) };
+                let token = Token::Output(place, stream).encode();
                 slot.polled[stream.index()] = poller.add(capture.as_fd(), token, Interest::Read).is_ok();
             }
         }

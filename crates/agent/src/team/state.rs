@@ -1,6 +1,6 @@
 //! The team: the machine that decides ([`rankrun_core::team`]), what is needed to perform its effects, and the end of both.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -9,9 +9,8 @@ use std::time::Duration;
 use rankrun_core::absence::Hook;
 use rankrun_core::job::{CleanShm, WorkerEvent};
 use rankrun_core::team::{Event, Team as Machine};
-use rankrun_core::{JobSpec, Rank, Slot as SlotIndex};
+use rankrun_core::{GroupId, JobSpec, Rank, Slot as SlotIndex, WorkerId};
 use rankrun_sys::oom::OomWatch;
-use rankrun_sys::wait::Change;
 use rankrun_wire::message::Summary;
 use rankrun_wire::{Memory, ToFront};
 
@@ -20,6 +19,8 @@ use super::hands::Hands;
 use super::prepare::Preparer;
 use super::slot::Slot;
 use super::speakers::Speakers;
+use crate::children::Helper;
+use crate::driver::token::Place;
 use crate::guard::lease::Word;
 use crate::services::pmi::Pmi;
 use crate::services::pmix::Pmix;
@@ -97,8 +98,6 @@ pub(crate) struct Team {
     /// By slot: the line of the kernel's log about the last helper that was killed because memory ran out.
     pub(super) killed_helpers: HashMap<SlotIndex, String>,
     pub(super) frozen: bool,
-    /// The child that was under way when it was stopped or continued, and what happened to it last.
-    pub(super) early_change: Option<(i32, Change)>,
     pub(super) released: u32,
     pub(super) started: u32,
     pub(super) ending: Ending,
@@ -161,7 +160,6 @@ impl Team {
         self.machine.set_pace(hands.children.pace());
         self.event(hands, now, Event::Tick);
         self.pmix_tick(hands, now);
-        self.looker_tick(hands, now);
         if let Ending::Memory { until } = self.ending
             && now >= until
         {
@@ -250,8 +248,11 @@ impl Team {
         matches!(self.ending, Ending::Over | Ending::Drained)
     }
 
-    /// Another attempt follows: returns what it needs.
+    /// Another attempt follows: returns what it needs, and forgets its own workers.
     pub(crate) fn make_way(self, hands: &mut Hands) {
+        let workers: HashSet<WorkerId> = self.slots.iter().map(|slot| slot.id).collect();
+        hands.forget(|worker| workers.contains(&worker));
+        hands.children.end_helpers(Helper::PmixHost(self.group()));
         hands.memory = self.memory;
         hands.inherited.rewind_stdin();
     }
@@ -264,6 +265,24 @@ impl Team {
     /// The time from SIGTERM to SIGKILL, in a stop that no signal from outside started.
     pub(crate) fn grace(&self) -> Duration {
         self.spec.stop.grace_failure
+    }
+
+    pub(super) fn group(&self) -> GroupId {
+        self.spec.group
+    }
+
+    /// The worker that has a slot. Its successor has it when all is ready for its start.
+    pub(super) fn id(&self, slot: SlotIndex) -> WorkerId {
+        self.slots[slot.index()].id
+    }
+
+    /// The slot of a worker of this team; `None` for one that has a successor.
+    pub(super) fn slot_of(&self, worker: WorkerId) -> Option<SlotIndex> {
+        self.machine.slot_of(worker.rank).filter(|slot| self.id(*slot) == worker)
+    }
+
+    pub(super) fn place(&self, slot: SlotIndex) -> Place {
+        Place { group: self.group(), slot }
     }
 
     pub(super) fn slot(&mut self, slot: SlotIndex) -> &mut Slot {

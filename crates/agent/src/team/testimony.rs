@@ -18,35 +18,28 @@ use crate::children::content;
 use crate::services::worker_socket::{Peer, Received};
 
 impl Team {
-    /// The worker socket's listener is readable.
-    pub(crate) fn accept_clients(&mut self, hands: &mut Hands, now: Duration) {
-        hands.worker_socket.accept(now, &hands.children, self.slots.len(), &hands.poller);
-    }
-
-    /// A client of the worker socket is readable.
-    pub(crate) fn client_ready(&mut self, hands: &mut Hands, now: Duration, client: usize) {
-        let received = hands.worker_socket.read(client, now, &hands.children, &hands.poller);
-        self.handle_received(hands, now, received);
-    }
-
-    pub(super) fn handle_received(&mut self, hands: &mut Hands, now: Duration, received: Vec<Received>) {
+    /// Handles what processes of this group have sent over the worker socket.
+    pub(crate) fn handle_received(&mut self, hands: &mut Hands, now: Duration, received: Vec<Received>) {
         self.speakers.under_way = hands.spawner.under_way().map(Child::pid);
         self.spawn_results(hands, now);
         for received in received {
+            let peer = received.peer();
+            if peer.worker.group != self.group() {
+                hands.misled.push(received);
+                continue;
+            }
+            let Some(slot) = self.slot_of(peer.worker) else { continue };
             match received {
-                Received::Hello(peer) => {
-                    self.speaker(hands, peer);
+                Received::Hello(_) => {
+                    self.speaker(hands, slot, peer);
                 }
-                Received::Testimony(peer, testimony, when) => self.testimony(hands, now, peer, testimony, when),
-                Received::Result(peer, piece) => {
-                    hands.outbox.push(ToFront::Result { worker: self.machine.id(peer.slot), piece });
-                }
-                Received::Nonsense(peer, reason) => {
-                    let rank = self.machine.id(peer.slot).rank;
-                    let text = format!("rank {rank}, pid {}: worker socket: {reason}", peer.pid);
+                Received::Testimony(_, testimony, when) => self.testimony(hands, now, slot, peer, testimony, when),
+                Received::Result(Peer { worker, .. }, piece) => hands.outbox.push(ToFront::Result { worker, piece }),
+                Received::Nonsense(_, reason) => {
+                    let text = format!("rank {}, pid {}: worker socket: {reason}", peer.worker.rank, peer.pid);
                     hands.outbox.push(ToFront::Note(text));
                 }
-                Received::Closed(peer) => {
+                Received::Closed(_) => {
                     if let Some(id) = peer.process.and_then(|process| self.speakers.ids.get(&process).copied()) {
                         self.event(hands, now, Event::SpeakerClosed(id));
                     }
@@ -56,19 +49,19 @@ impl Team {
     }
 
     /// The speaker of a client; `None` for a process that is gone.
-    fn speaker(&mut self, hands: &mut Hands, peer: Peer) -> Option<SpeakerId> {
+    fn speaker(&mut self, hands: &mut Hands, slot: SlotIndex, peer: Peer) -> Option<SpeakerId> {
         let process = peer.process?;
         if let Some(id) = self.speakers.ids.get(&process) {
             return Some(*id);
         }
         let held = ProcessRef::of(process)?;
-        let is_leader = hands.children.leader(peer.slot).is_some_and(|leader| leader.pid() == process.pid)
+        let is_leader = hands.children.leader(peer.worker).is_some_and(|leader| leader.pid() == process.pid)
             || self.speakers.under_way == Some(process.pid);
-        let id = self.machine.add_speaker(peer.slot, is_leader, process.started);
+        let id = self.machine.add_speaker(slot, is_leader, process.started);
         self.speakers.held.insert(id, held);
         self.speakers.ids.insert(process, id);
-        self.mpi_changed(peer.slot);
-        self.send_reports(hands, peer.slot);
+        self.mpi_changed(slot);
+        self.send_reports(hands, slot);
         Some(id)
     }
 
@@ -95,9 +88,9 @@ impl Team {
     }
 
     /// The standing in its rank of a process that reports its failure.
-    fn standing(&self, hands: &Hands, peer: Peer) -> Standing {
-        let leader = hands.children.leader(peer.slot).map(|leader| leader.pid());
-        if let Some(process) = self.in_mpi(peer.slot) {
+    fn standing(&self, hands: &Hands, slot: SlotIndex, peer: Peer) -> Standing {
+        let leader = hands.children.leader(peer.worker).map(|leader| leader.pid());
+        if let Some(process) = self.in_mpi(slot) {
             match (process, peer.process) {
                 (Some(known), Some(process)) if known == process => return Standing::InWorld,
                 // The kernel gave no pid: a rank usually has one process in MPI.
@@ -138,27 +131,35 @@ impl Team {
         false
     }
 
-    fn testimony(&mut self, hands: &mut Hands, now: Duration, peer: Peer, testimony: Testimony, when: When) {
+    fn testimony(
+        &mut self,
+        hands: &mut Hands,
+        now: Duration,
+        slot: SlotIndex,
+        peer: Peer,
+        testimony: Testimony,
+        when: When,
+    ) {
         match &testimony {
             Testimony::Uncaught(_) => {
-                let standing = self.standing(hands, peer);
-                if let Some(id) = self.speaker(hands, peer) {
+                let standing = self.standing(hands, slot, peer);
+                if let Some(id) = self.speaker(hands, slot, peer) {
                     self.machine.speaker(id, |speaker, graces| speaker.uncaught(now, graces, standing));
                 }
             }
             Testimony::Exiting { code: 0 } => {
-                self.program_is_over(hands, now, peer);
-                if let Some(id) = self.speaker(hands, peer) {
+                self.program_is_over(hands, now, slot, peer);
+                if let Some(id) = self.speaker(hands, slot, peer) {
                     self.machine.speaker(id, |speaker, _| speaker.retract());
                 }
             }
             Testimony::Exiting { .. } | Testimony::Leaving { .. } => {
-                let standing = match (self.program_is_over(hands, now, peer), &testimony) {
+                let standing = match (self.program_is_over(hands, now, slot, peer), &testimony) {
                     (Standing::Leads, Testimony::Leaving { .. }) => Standing::InWorld,
                     (standing, _) => standing,
                 };
                 let usage = peer.process.map_or_else(Usage::default, |process| hands.children.usage(process));
-                if let Some(id) = self.speaker(hands, peer) {
+                if let Some(id) = self.speaker(hands, slot, peer) {
                     self.machine.speaker(id, |speaker, graces| speaker.exiting(now, graces, standing, usage));
                 }
             }
@@ -170,7 +171,7 @@ impl Team {
             }
             Testimony::Abort { .. } | Testimony::ErrorFile(_) | Testimony::Ready => {}
         }
-        let worker = self.machine.id(peer.slot);
+        let worker = peer.worker;
         // The loop has read its clock at the begin of its turn: what is read since may have been sent later.
         let arrived = hands.clock.now();
         let claimed = match when {
@@ -187,17 +188,17 @@ impl Team {
     }
 
     /// Only finalizers are left of a process, `MPI_Finalize` among them if it is in MPI.
-    fn program_is_over(&self, hands: &mut Hands, now: Duration, peer: Peer) -> Standing {
-        let standing = self.standing(hands, peer);
+    fn program_is_over(&self, hands: &mut Hands, now: Duration, slot: SlotIndex, peer: Peer) -> Standing {
+        let standing = self.standing(hands, slot, peer);
         if standing == Standing::InWorld {
-            self.tell(hands, now, peer.slot, WorkerEvent::Mpi(MpiEvent::Finalizing));
+            self.tell(hands, now, slot, WorkerEvent::Mpi(MpiEvent::Finalizing));
         }
         standing
     }
 
     /// Handles all that a worker's processes have sent.
     pub(super) fn read_last_messages(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex) {
-        let received = hands.worker_socket.read_last(slot, now, &hands.children, &hands.poller);
+        let received = hands.worker_socket.read_last(self.id(slot), now, &hands.children, &hands.poller);
         self.handle_received(hands, now, received);
     }
 
