@@ -12,8 +12,7 @@ mod away;
 mod children;
 mod driver;
 mod guard;
-mod looker;
-mod pmix_host;
+mod helpers;
 mod services;
 pub mod staff;
 mod streams;
@@ -24,9 +23,7 @@ pub use away::{ALIVE, Held, Holder, PROVE, RELAY, answer_alive, relay, relay_arg
 pub use children::{READER, serve_reader};
 pub use driver::{Clock, Options, soft_limits};
 pub use guard::{Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Proof, Watch, launch, launch_in};
-pub use looker::{WORD as LOOKER, serve as serve_looker};
-pub use pmix_host::serve as serve_pmix;
-pub use pmix_host::{Serving, serving_this_process};
+pub use helpers::{LOOKER, Serving, serve_looker, serve_pmix, serving_this_process};
 
 /// Bytes of each stream's output that an agent may send before the front grants more: enough to keep a fast destination
 /// busy over a round trip, little enough that the front of many nodes stays small.

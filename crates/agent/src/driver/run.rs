@@ -110,8 +110,8 @@ impl Loop {
                 if self.link.is_some() && is_lost {
                     self.lose_front(now);
                 }
-                self.hands.worker_socket.tick(now, &self.hands.poller);
-                self.hands.torch_store.tick(now, &self.hands.poller);
+                self.hands.worker_socket.tick(now);
+                self.hands.torch_store.tick(now);
                 self.teams.tick(&mut self.hands, now);
             }
         }

@@ -21,6 +21,7 @@ use rankrun_sys::{proc, socket};
 use rankrun_wireup::worker::{Client, ClientError, Said, When};
 
 use super::hook;
+use super::listener::Listener;
 use super::results::Room;
 use crate::children::Children;
 use crate::driver::token::Token;
@@ -35,7 +36,6 @@ const ACCEPTS: usize = 32;
 /// for each of its thousands of notes then waits in the backlog, at no cost to others, and for less than the time-out of a
 /// client (0.25 s).
 const TAKEN: usize = 40;
-const WINDOW: Duration = Duration::from_millis(20);
 /// Bytes read from a client per wake-up: a rank that floods us waits for the others.
 const READ: usize = 64 * 1024;
 /// Reads of a client after its rank has ended: what it sent before its end.
@@ -92,17 +92,13 @@ struct Connection {
 /// All of them.
 #[derive(Default)]
 pub(crate) struct WorkerSocket {
-    listener: Option<OwnedFd>,
+    listener: Option<Listener>,
     /// The device and the inode of its name.
     name: Option<(u64, u64)>,
     /// What the first attempt was told.
     opened: Option<Opened>,
     connections: BTreeMap<usize, Connection>,
     next: usize,
-    /// When the present time of counting began, and how many connections were taken in it.
-    window: (Duration, usize),
-    /// The listener is out of the poll set until then.
-    rests_until: Option<Duration>,
     /// Looked-up clients, with whether they only help their worker: a client may make a connection for each message.
     known: HashMap<ProcessId, (WorkerId, bool)>,
     /// Notes handed on in the present second, by worker.
@@ -148,13 +144,8 @@ impl WorkerSocket {
     fn listen(&mut self, path: &Path, poller: &Poller) -> io::Result<()> {
         let listener = socket::listen(path)?;
         socket::set_nonblocking(&listener)?;
-        poller.add(&listener, Token::WorkerSocket.encode(), Interest::Read)?;
+        self.listener = Some(Listener::new(poller.registry(), Token::WorkerSocket.encode(), listener)?);
         self.name = name_of(path);
-        self.rests_until = None;
-        if let Some(before) = self.listener.replace(listener) {
-            // It may be out of the set, for a rest.
-            let _ = poller.remove(&before);
-        }
         Ok(())
     }
 
@@ -196,35 +187,24 @@ impl WorkerSocket {
 
     /// When [`WorkerSocket::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        self.rests_until
+        self.listener.as_ref()?.deadline()
     }
 
     /// Takes connections again after a rest.
-    pub(crate) fn tick(&mut self, now: Duration, poller: &Poller) {
-        if self.rests_until.is_some_and(|until| until <= now)
-            && let Some(listener) = &self.listener
-        {
-            // In the set already: nothing is lost.
-            let _ = poller.add(listener, Token::WorkerSocket.encode(), Interest::Read);
-            self.rests_until = None;
-        }
+    pub(crate) fn tick(&mut self, now: Duration) {
+        self.listener.iter_mut().for_each(|listener| listener.tick(now));
     }
 
     /// The listener is readable: takes connections, as many as there may be in a time.
     pub(crate) fn accept(&mut self, now: Duration, children: &Children, ranks: usize, poller: &Poller) {
-        if now >= self.window.0 + WINDOW {
-            self.window = (now, 0);
-        }
-        let is_to_rest = self.window.1 >= TAKEN.max(2 * ranks) || {
-            let (taken, has_failed) = self.accept_some(children, poller);
-            self.window.1 += taken;
-            has_failed
-        };
-        if is_to_rest
-            && let Some(listener) = &self.listener
-            && poller.remove(listener).is_ok()
-        {
-            self.rests_until = Some(now + WINDOW);
+        let is_over_limit = |listener: &mut Listener| listener.taken(now) >= TAKEN.max(2 * ranks);
+        let is_full = self.listener.as_mut().is_some_and(is_over_limit);
+        let (taken, has_failed) = if is_full { (0, false) } else { self.accept_some(children, poller) };
+        if let Some(listener) = &mut self.listener {
+            listener.count(taken);
+            if is_full || has_failed {
+                listener.rest(now);
+            }
         }
     }
 
@@ -232,7 +212,7 @@ impl WorkerSocket {
     fn accept_some(&mut self, children: &Children, poller: &Poller) -> (usize, bool) {
         for taken in 0..ACCEPTS {
             let Some(listener) = &self.listener else { return (taken, false) };
-            let socket = match socket::accept(listener) {
+            let socket = match socket::accept(listener.socket()) {
                 Ok(socket) => socket,
                 Err(error) => return (taken, error.kind() != io::ErrorKind::WouldBlock),
             };

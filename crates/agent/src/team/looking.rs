@@ -13,7 +13,7 @@ use rankrun_wire::ToFront;
 use super::spawner::{Job, NotSpawned, Spawned};
 use super::{Hands, Team, Teams};
 use crate::children::Helper;
-use crate::looker::Subject;
+use crate::helpers::looker::Subject;
 use crate::services::looker::Look;
 
 const JOB: Job = Job::Helper(Helper::Looker);
