@@ -8,27 +8,22 @@
 //! * **K-6** killing and proving never wait for output ([`streams`]).
 //! * **K-8** shared memory is noted while the workers live ([`tidy`]).
 
+mod away;
 mod children;
 mod driver;
 mod guard;
-mod looker;
-mod pmix_host;
-mod relay;
+mod helpers;
 mod services;
 pub mod staff;
 mod streams;
 mod team;
 pub mod tidy;
 
+pub use away::{ALIVE, Held, Holder, PROVE, RELAY, answer_alive, relay, relay_arguments};
 pub use children::{READER, serve_reader};
-pub use driver::{Clock, soft_limits};
-pub use guard::{
-    Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Options, Proof, Watch, launch, launch_in,
-};
-pub use looker::{WORD as LOOKER, serve as serve_looker};
-pub use pmix_host::serve as serve_pmix;
-pub use pmix_host::{Serving, serving_this_process};
-pub use relay::{ALIVE, PROVE, RELAY, answer_alive, relay, relay_arguments};
+pub use driver::{Clock, Options, soft_limits};
+pub use guard::{Act, GuardNote, GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Proof, Watch, launch, launch_in};
+pub use helpers::{LOOKER, Serving, serve_looker, serve_pmix, serving_this_process};
 
 /// Bytes of each stream's output that an agent may send before the front grants more: enough to keep a fast destination
 /// busy over a round trip, little enough that the front of many nodes stays small.

@@ -2,7 +2,7 @@
 
 use rankrun_sys::proc::{self, Process};
 
-use super::Children;
+use super::registry::Children;
 
 /// Bytes of a client's command line that are looked through.
 const ARGUMENTS: u64 = 1 << 16;
@@ -28,7 +28,7 @@ impl Children {
     /// Whether a process only helps its worker; `None` if that cannot be read now.
     pub(crate) fn is_helper(&self, process: &Process) -> Option<bool> {
         // A leader leads, whatever its command line.
-        if self.slot_of_leader(process.pid).is_some() {
+        if self.worker_of_leader(process.pid).is_some() {
             return Some(false);
         }
         let (id, process) = (process.id(), process.clone());

@@ -13,7 +13,7 @@ use rankrun_sys::process::ProcessId;
 use rankrun_sys::{proc, signal};
 
 use super::helpers::is_helper;
-use super::{Reader, Readers};
+use super::reader::{Reader, Readers};
 
 /// Processes of a rank that are looked at, the oldest first.
 const PROCESSES: usize = 64;

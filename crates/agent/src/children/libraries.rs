@@ -14,7 +14,7 @@ use rankrun_sys::poll::Waker;
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::{libraries, proc, signal};
 
-use super::{Reader, Readers};
+use super::reader::{Reader, Readers};
 
 /// Processes of a rank that are looked at, the oldest first.
 const PROCESSES: usize = 64;

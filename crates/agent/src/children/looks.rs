@@ -11,14 +11,12 @@ use rankrun_core::testimony::Usage;
 use rankrun_sys::proc::{self, Scheduling};
 use rankrun_sys::process::ProcessId;
 
-use super::{Children, Lockable};
+use super::lockable::Lockable;
 
-impl Children {
-    /// What a process on its way out has written and waited for since its start.
-    pub(crate) fn usage(&self, process: ProcessId) -> Usage {
-        let Scheduling { ran, waited, is_runnable } = proc::scheduling(process.pid);
-        Usage { written: written_bytes(process, &self.lockable), ran, waited, is_runnable }
-    }
+/// What a process on its way out has written and waited for since its start.
+pub(super) fn usage(process: ProcessId, lockable: &Lockable) -> Usage {
+    let Scheduling { ran, waited, is_runnable } = proc::scheduling(process.pid);
+    Usage { written: written_bytes(process, lockable), ran, waited, is_runnable }
 }
 
 /// Bytes that a process has caused to be written so far; 0 where that cannot be read.

@@ -14,7 +14,6 @@ mod role;
 pub(crate) use boundary::Boundary;
 pub(crate) use interpreters::{Interpreters, Subject};
 pub(crate) use libraries::Libraries;
-use lockable::Lockable;
 pub(crate) use reader::{Reader, Readers, content, waits};
 pub use reader::{WORD as READER, serve as serve_reader};
 pub(crate) use registry::{Children, TAG};

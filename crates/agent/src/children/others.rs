@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rankrun_core::WorkerStatus;
 use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
+use rankrun_core::{GroupId, WorkerStatus};
 use rankrun_sys::proc::{self, Process};
 use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_sys::signal;
@@ -38,7 +38,7 @@ impl Children {
     /// The cgroup for a process of rankrun's own, where the job has cgroups. It is removed with the job's.
     pub(crate) fn take_own_leaf(&self, helper: Helper) -> io::Result<Option<OwnedFd>> {
         let leaf = self.boundary.cgroup().zip(helper.leaf());
-        leaf.map(|(cgroup, leaf)| cgroup.make_leaf_like(leaf)).transpose()
+        leaf.map(|(cgroup, leaf)| cgroup.make_leaf_like(&leaf)).transpose()
     }
 
     pub(crate) fn add_helper(&mut self, helper: Helper, pid: i32) {
@@ -63,13 +63,13 @@ impl Children {
                 // It may wait for a file system, as a reader may.
                 Helper::Looker => self.readers.add(pid),
                 // If it does not die, it is a process that is left.
-                Helper::PmixHost => {
+                Helper::PmixHost(_) => {
                     self.roles.insert(pid, Role::Killed(Instant::now()));
                 }
             }
         }
         if let Some((cgroup, leaf)) = self.boundary.cgroup().zip(helper.leaf()) {
-            cgroup.remove_leaves_like(leaf);
+            cgroup.remove_leaves_like(&leaf);
         }
     }
 
@@ -114,9 +114,13 @@ impl Children {
         }
     }
 
-    /// The processes of the job when every worker is gone: all descendants of this process except helpers and processes
-    /// that were given up. Few are left then: the cost of the look does not grow with the machine.
-    fn orphans(&mut self) -> Vec<ProcessId> {
+    /// The processes of the job when every worker of a group is gone: all descendants of this process except helpers and processes
+    /// that were given up. Few are left then: the cost of the look does not grow with the machine. While another group has workers, an
+    /// orphan may be one of theirs: the last group ends it.
+    fn orphans(&mut self, group: GroupId) -> Vec<ProcessId> {
+        if self.has_others(group) {
+            return Vec::new();
+        }
         let (helpers, begun) = (self.helpers(), Instant::now());
         let below = proc::own_descendants(|pid| helpers.contains(&pid));
         self.cost = begun.elapsed();
@@ -139,9 +143,12 @@ impl Children {
         self.helpers().into_iter().filter(|pid| self.helper(*pid) == Some(helper)).collect()
     }
 
-    /// What is left when every worker is gone; `None` if that is nothing, or only what was given up. Reaps what has ended,
+    /// What is left when every worker of a group is gone; `None` if that is nothing, or only what was given up. Reaps what has ended,
     /// unless the spawner may have a child that is not registered yet.
-    pub(crate) fn orphans_left(&mut self, is_spawning: bool) -> Option<Activity> {
+    pub(crate) fn orphans_left(&mut self, group: GroupId, is_spawning: bool) -> Option<Activity> {
+        if self.has_others(group) {
+            return None;
+        }
         while !is_spawning && let Some((child, status)) = Children::peek_end() {
             // A leader is reaped where its end is reported.
             if let Some(Ended::Leader(..)) = self.handle_end(child, status, None) {
@@ -151,7 +158,7 @@ impl Children {
         if self.helpers().is_empty() && wait::peek() == Look::NoChildren {
             return None;
         }
-        let orphans = self.orphans();
+        let orphans = self.orphans(group);
         // A child that will be given to us next is still a grandchild: it is among our descendants too.
         (!orphans.is_empty() || self.has_unknown_children()).then(|| activity(&orphans, &self.lockable))
     }
@@ -166,8 +173,8 @@ impl Children {
     }
 
     /// Sends signals to all orphans.
-    pub(crate) fn signal_orphans(&mut self, signals: &[i32]) {
-        for process in self.orphans().into_iter().filter_map(ProcessRef::of) {
+    pub(crate) fn signal_orphans(&mut self, group: GroupId, signals: &[i32]) {
+        for process in self.orphans(group).into_iter().filter_map(ProcessRef::of) {
             for signal in signals {
                 // It has ended meanwhile, or is another user's and will be reported.
                 let _ = process.signal(*signal);
@@ -176,8 +183,8 @@ impl Children {
     }
 
     /// The orphans could not be killed.
-    pub(crate) fn give_up_orphans(&mut self) -> Vec<LeftProcess> {
-        let orphans = self.orphans();
+    pub(crate) fn give_up_orphans(&mut self, group: GroupId) -> Vec<LeftProcess> {
+        let orphans = self.orphans(group);
         self.note_given_up(&orphans)
     }
 }

@@ -19,16 +19,15 @@ use rankrun_sys::spawn::{self, Spawner, UnderWay};
 use rankrun_sys::{name, proc};
 use rankrun_wireup::messages::{Decoder, encode};
 use rustix::fs::{FileType, Mode, OFlags};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::helpers::control::receive;
 
 /// The word by which rankrun is called as a reader. Nobody types it.
 pub const WORD: &str = "file-reader";
 
 /// Bytes of a file that are read.
 const MOST: u64 = 1 << 20;
-/// Bytes received at a time.
-const READ: usize = 64 * 1024;
 
 /// What a reader is asked.
 #[derive(Debug, Serialize, Deserialize)]
@@ -87,22 +86,6 @@ pub fn serve() -> u8 {
     };
     // The agent sees the end.
     if run().is_ok() { ExitCode::SUCCESS.0 } else { ExitCode::INTERNAL.0 }
-}
-
-/// The next message; `None` at the end.
-fn receive<T: DeserializeOwned>(from: &mut UnixStream, decoder: &mut Decoder) -> io::Result<Option<T>> {
-    let mut room = vec![0; READ];
-    loop {
-        if let Some(message) = decoder.next_message().map_err(io::Error::other)? {
-            return Ok(Some(message));
-        }
-        match from.read(&mut room) {
-            Ok(0) => return Ok(None),
-            Ok(count) => decoder.received(&room[..count]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 /// The readers of this agent, each known from its clone on until it is reaped.

@@ -4,7 +4,7 @@
 //! order: it descends from the worker's leader, it was once seen to descend from it, it is in the leader's process group, it
 //! has the worker's tag in its environment. A program can change the last by accident, and cannot change the first.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -12,15 +12,18 @@ use std::time::{Duration, Instant};
 use rankrun_core::grace::Progress;
 use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
-use rankrun_core::{JobId, Pid, Slot, WorkerStatus};
+use rankrun_core::testimony::Usage;
+use rankrun_core::{GroupId, JobId, Pid, WorkerId, WorkerStatus};
 use rankrun_sys::proc::{self, Process, Snapshot};
 use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Look};
 
-use super::looks::{Account, activity};
+use super::boundary::Boundary;
+use super::lockable::Lockable;
+use super::looks::{Account, activity, usage};
+use super::reader::Readers;
 use super::role::{ENDING_BOUND, Ended, Role, status_of};
-use super::{Boundary, Lockable, Readers};
 
 /// The variable that carries a worker's tag.
 pub(crate) const TAG: &str = "RANKRUN_WORKER";
@@ -42,6 +45,8 @@ struct Member {
     paused: Vec<ProcessRef>,
     /// We have frozen its cgroup.
     is_frozen: bool,
+    /// No process of it is left, or what is left was given up or released.
+    is_gone: bool,
     account: Account,
 }
 
@@ -52,18 +57,18 @@ pub(crate) struct Children {
     pub(super) boundary: Boundary,
     pub(super) own: i32,
     pub(super) roles: HashMap<i32, Role>,
-    members: Vec<Member>,
-    by_leaf: HashMap<String, Slot>,
-    by_tag: HashMap<Vec<u8>, Slot>,
+    members: BTreeMap<WorkerId, Member>,
+    by_leaf: HashMap<String, WorkerId>,
+    by_tag: HashMap<Vec<u8>, WorkerId>,
     /// Empty cgroups, to be used again.
     free_leaves: Vec<String>,
     next_leaf: u32,
     /// Fallback tier: the list of children could not be read.
     is_blind: bool,
     /// Fallback tier: children that the kernel has given to us, with their workers.
-    adopted: HashMap<ProcessId, Option<Slot>>,
+    adopted: HashMap<ProcessId, Option<WorkerId>>,
     /// Fallback tier: the workers of the processes that were seen below a leader.
-    kin: HashMap<ProcessId, Slot>,
+    kin: HashMap<ProcessId, WorkerId>,
     /// Fallback tier: processes that outlive the job, and are no worker's any more.
     released: HashSet<ProcessId>,
     pub(super) readers: Readers,
@@ -88,7 +93,7 @@ impl Children {
             boundary,
             own: std::process::id() as i32,
             roles: HashMap::new(),
-            members: Vec::new(),
+            members: BTreeMap::new(),
             by_leaf: HashMap::new(),
             by_tag: HashMap::new(),
             free_leaves: Vec::new(),
@@ -122,20 +127,33 @@ impl Children {
         self.boundary = Boundary::Subreaper { why };
     }
 
-    /// Begins an attempt: workers with these tags.
-    pub(crate) fn begin(&mut self, tags: impl IntoIterator<Item = String>) {
-        let tags: Vec<String> = tags.into_iter().collect();
-        self.members = tags.iter().map(|_| Member::default()).collect();
-        self.by_tag = tags.into_iter().map(String::into_bytes).zip((0..).map(Slot)).collect();
-        self.by_leaf.clear();
-        self.kin.clear();
+    /// A worker is about to be started, with this tag.
+    pub(crate) fn begin(&mut self, worker: WorkerId, tag: &str) {
+        self.members.insert(worker, Member::default());
+        self.by_tag.insert(tag.as_bytes().to_vec(), worker);
     }
 
-    /// Begins an attempt of one worker, with this tag.
-    pub(crate) fn begin_one(&mut self, slot: Slot, tag: &str) {
-        self.members[slot.index()] = Member::default();
-        self.by_tag.retain(|_, known| *known != slot);
-        self.by_tag.insert(tag.as_bytes().to_vec(), slot);
+    /// These workers are over: forgets what was known of their processes.
+    pub(crate) fn forget(&mut self, is_over: impl Fn(WorkerId) -> bool) {
+        self.members.retain(|worker, _| !is_over(*worker));
+        self.by_tag.retain(|_, worker| !is_over(*worker));
+        self.by_leaf.retain(|_, worker| !is_over(*worker));
+        self.kin.retain(|_, worker| !is_over(*worker));
+        for worker in self.adopted.values_mut() {
+            worker.take_if(|worker| is_over(*worker));
+        }
+    }
+
+    /// No process of a worker is left, or what is left was given up or released.
+    pub(crate) fn gone(&mut self, worker: WorkerId) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.is_gone = true;
+        }
+    }
+
+    /// Whether workers of other groups may have processes.
+    pub(super) fn has_others(&self, group: GroupId) -> bool {
+        self.members.iter().any(|(worker, member)| worker.group != group && !member.is_gone)
     }
 
     /// A new turn of the loop: the next use of the process table reads it again.
@@ -149,7 +167,7 @@ impl Children {
     }
 
     /// The cgroup for a worker that is about to be started.
-    pub(crate) fn take_leaf(&mut self, slot: Slot) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn take_leaf(&mut self, worker: WorkerId) -> io::Result<Option<OwnedFd>> {
         let Some(cgroup) = self.boundary.cgroup() else { return Ok(None) };
         let (name, directory) = match self.free_leaves.pop() {
             Some(name) => {
@@ -163,18 +181,19 @@ impl Children {
                 (name, directory)
             }
         };
-        self.by_leaf.insert(name.clone(), slot);
-        self.members[slot.index()].leaf = Some(name);
+        self.by_leaf.insert(name.clone(), worker);
+        self.members.entry(worker).or_default().leaf = Some(name);
         Ok(Some(directory))
     }
 
     /// A worker's cgroup is not needed any more. `reuse`: other workers will need one. After an error it is removed together
     /// with the job's cgroup.
-    pub(crate) fn free_leaf(&mut self, slot: Slot, reuse: bool) {
-        let Some(name) = self.members[slot.index()].leaf.take() else { return };
+    pub(crate) fn free_leaf(&mut self, worker: WorkerId, reuse: bool) {
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        let Some(name) = member.leaf.take() else { return };
         self.by_leaf.remove(&name);
         let Some(cgroup) = self.boundary.cgroup() else { return };
-        if std::mem::take(&mut self.members[slot.index()].is_frozen) {
+        if std::mem::take(&mut member.is_frozen) {
             // The next worker in it would never start.
             let _ = cgroup.freeze_leaf(&name, false);
         }
@@ -186,28 +205,28 @@ impl Children {
         }
     }
 
-    pub(crate) fn add_leader(&mut self, slot: Slot, pid: i32) {
+    pub(crate) fn add_leader(&mut self, worker: WorkerId, pid: i32) {
         let leader = Child::unreaped(pid);
-        self.roles.insert(pid, Role::Leader(slot));
-        let member = &mut self.members[slot.index()];
+        self.roles.insert(pid, Role::Leader(worker));
+        let member = self.members.entry(worker).or_default();
         member.leader = Some(leader);
         member.group = Some(pid);
     }
 
     /// The leader of a worker, until it is reaped.
-    pub(crate) fn leader(&self, slot: Slot) -> Option<Child> {
-        self.members[slot.index()].leader
+    pub(crate) fn leader(&self, worker: WorkerId) -> Option<Child> {
+        self.members.get(&worker)?.leader
     }
 
     /// The pid that the leader of a worker has or had.
-    pub(crate) fn leader_pid(&self, slot: Slot) -> Option<Pid> {
-        self.members[slot.index()].group.map(Pid)
+    pub(crate) fn leader_pid(&self, worker: WorkerId) -> Option<Pid> {
+        self.members.get(&worker)?.group.map(Pid)
     }
 
     /// The worker whose leader this is, while it is not reaped.
-    pub(crate) fn slot_of_leader(&self, pid: i32) -> Option<Slot> {
+    pub(crate) fn worker_of_leader(&self, pid: i32) -> Option<WorkerId> {
         match self.roles.get(&pid) {
-            Some(Role::Leader(slot)) => Some(*slot),
+            Some(Role::Leader(worker)) => Some(*worker),
             Some(Role::Helper(_) | Role::Killed(_)) | None => None,
         }
     }
@@ -224,7 +243,7 @@ impl Children {
     /// spawner will send its result.
     pub(crate) fn handle_end(&mut self, child: Child, status: WorkerStatus, under_way: Option<Child>) -> Option<Ended> {
         match self.roles.get(&child.pid()) {
-            Some(Role::Leader(slot)) => return Some(Ended::Leader(*slot, child, status)),
+            Some(Role::Leader(worker)) => return Some(Ended::Leader(*worker, child, status)),
             Some(&Role::Helper(helper)) => {
                 self.roles.remove(&child.pid());
                 wait::reap(child.pid());
@@ -246,28 +265,34 @@ impl Children {
     }
 
     /// Reaps a leader that has ended.
-    pub(crate) fn reap(&mut self, slot: Slot, leader: Child) {
+    pub(crate) fn reap(&mut self, worker: WorkerId, leader: Child) {
         self.roles.remove(&leader.pid());
-        self.members[slot.index()].leader = None;
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.leader = None;
+        }
         wait::reap(leader.pid());
     }
 
     /// Whether no process of a worker is alive. Its leader has been reaped.
-    pub(crate) fn is_empty(&mut self, slot: Slot) -> bool {
-        match (&self.boundary, &self.members[slot.index()].leaf) {
+    pub(crate) fn is_empty(&mut self, worker: WorkerId) -> bool {
+        match (&self.boundary, self.leaf(worker)) {
             (Boundary::Cgroup(cgroup), Some(leaf)) => cgroup.is_leaf_empty(leaf).unwrap_or(false),
             (Boundary::Cgroup(_), None) => true,
             (Boundary::Subreaper { .. }, _) => {
                 self.adopt();
-                !self.is_blind && !self.adopted.values().any(|of| *of == Some(slot))
+                !self.is_blind && !self.adopted.values().any(|of| *of == Some(worker))
             }
         }
     }
 
     /// A file that has an exceptional condition when a worker's cgroup becomes empty. Without it the agent polls.
-    pub(crate) fn events(&self, slot: Slot) -> Option<OwnedFd> {
-        let leaf = self.members[slot.index()].leaf.as_ref()?;
-        self.boundary.cgroup()?.leaf_events(leaf).ok()
+    pub(crate) fn events(&self, worker: WorkerId) -> Option<OwnedFd> {
+        self.boundary.cgroup()?.leaf_events(self.leaf(worker)?).ok()
+    }
+
+    /// The cgroup of a worker.
+    fn leaf(&self, worker: WorkerId) -> Option<&str> {
+        self.members.get(&worker)?.leaf.as_deref()
     }
 
     /// Whether a child is a leader or a process of rankrun's own.
@@ -295,51 +320,51 @@ impl Children {
             gone.remove(&process.id());
             // During an exec a process has no environment: try again at the next look.
             if self.adopted.get(&process.id()).copied().flatten().is_none() {
-                let slot = self.attribute(&process);
-                self.adopted.insert(process.id(), slot);
+                let worker = self.attribute(&process);
+                self.adopted.insert(process.id(), worker);
             }
         }
         self.adopted.retain(|id, _| !gone.contains(id));
     }
 
     /// The worker of an orphan.
-    fn attribute(&self, process: &Process) -> Option<Slot> {
-        if let Some(slot) = self.kin.get(&process.id()) {
-            return Some(*slot);
+    fn attribute(&self, process: &Process) -> Option<WorkerId> {
+        if let Some(worker) = self.kin.get(&process.id()) {
+            return Some(*worker);
         }
         self.of_group(process.group).or_else(|| self.of_tag(process.id()))
     }
 
     /// The worker of this process group. A group keeps its number as long as a process is in it.
-    fn of_group(&self, group: i32) -> Option<Slot> {
-        if let Some(slot) = self.slot_of_leader(group) {
-            return Some(slot);
+    fn of_group(&self, group: i32) -> Option<WorkerId> {
+        if let Some(worker) = self.worker_of_leader(group) {
+            return Some(worker);
         }
-        self.members.iter().position(|member| member.group == Some(group)).map(|slot| Slot(slot as u32))
+        self.members.iter().find(|(_, member)| member.group == Some(group)).map(|(worker, _)| *worker)
     }
 
     /// The worker that is named in the environment of a process.
-    fn of_tag(&self, process: ProcessId) -> Option<Slot> {
+    fn of_tag(&self, process: ProcessId) -> Option<WorkerId> {
         let tag = self.lockable.read(process, move || proc::environment_variable(process.pid, TAG))??;
         self.by_tag.get(&tag).copied()
     }
 
     /// The worker that a client names by its tag.
-    pub(crate) fn slot_of_tag(&self, tag: &str) -> Option<Slot> {
+    pub(crate) fn worker_of_tag(&self, tag: &str) -> Option<WorkerId> {
         self.by_tag.get(tag.as_bytes()).copied()
     }
 
     /// The worker that a process belongs to.
-    pub(crate) fn slot_of(&self, process: &Process) -> Option<Slot> {
-        if let Some(slot) = self.slot_of_leader(process.pid) {
-            return Some(slot);
+    pub(crate) fn worker_of(&self, process: &Process) -> Option<WorkerId> {
+        if let Some(worker) = self.worker_of_leader(process.pid) {
+            return Some(worker);
         }
         if self.boundary.cgroup().is_some() {
             let leaf = proc::cgroup_leaf(process.pid, &format!("rankrun-{}", self.job))?;
             return self.by_leaf.get(&leaf).copied();
         }
-        if let Some(slot) = self.kin.get(&process.id()) {
-            return Some(*slot);
+        if let Some(worker) = self.kin.get(&process.id()) {
+            return Some(*worker);
         }
         if self.released.contains(&process.id()) {
             return None;
@@ -347,13 +372,13 @@ impl Children {
         let mut next = process.parent;
         // Long enough for any tree; a table that changes under our eyes may show a circle.
         for _ in 0..256 {
-            if let Some(slot) = self.slot_of_leader(next) {
-                return Some(slot);
+            if let Some(worker) = self.worker_of_leader(next) {
+                return Some(worker);
             }
             match proc::process(next) {
                 Some(parent) if parent.pid > 1 && parent.pid != self.own => {
-                    if let Some(slot) = self.adopted.get(&parent.id()).copied().flatten() {
-                        return Some(slot);
+                    if let Some(worker) = self.adopted.get(&parent.id()).copied().flatten() {
+                        return Some(worker);
                     }
                     next = parent.parent;
                 }
@@ -386,17 +411,17 @@ impl Children {
 
     fn learn_kin(&mut self, table: &Snapshot) {
         self.kin.retain(|id, _| table.get(id.pid).is_some_and(|process| process.id() == *id));
-        for (slot, member) in (0..).map(Slot).zip(&self.members) {
+        for (worker, member) in &self.members {
             let Some(leader) = member.leader else { continue };
             for process in table.below(leader.pid()) {
-                self.kin.insert(process.id(), slot);
+                self.kin.insert(process.id(), *worker);
             }
         }
     }
 
     /// The processes of a worker without its leader.
-    fn others(&mut self, slot: Slot) -> Vec<ProcessId> {
-        let member = &self.members[slot.index()];
+    fn others(&mut self, worker: WorkerId) -> Vec<ProcessId> {
+        let Some(member) = self.members.get(&worker) else { return Vec::new() };
         let group = member.group;
         if let Boundary::Cgroup(cgroup) = &self.boundary {
             let Some(leaf) = &member.leaf else { return Vec::new() };
@@ -405,7 +430,7 @@ impl Children {
         }
         let leader = member.leader;
         self.adopt();
-        let orphans = self.adopted.iter().filter(|(_, of)| **of == Some(slot)).map(|(id, _)| *id);
+        let orphans = self.adopted.iter().filter(|(_, of)| **of == Some(worker)).map(|(id, _)| *id);
         let mut found: Vec<ProcessId> = orphans.collect();
         let roots: Vec<i32> = found.iter().map(|id| id.pid).chain(leader.map(Child::pid)).collect();
         let table = self.table();
@@ -417,22 +442,22 @@ impl Children {
     }
 
     /// A worker's process, held by a pidfd: a signal cannot reach another process that got its pid.
-    fn hold(&self, slot: Slot, id: ProcessId) -> Option<ProcessRef> {
+    fn hold(&self, worker: WorkerId, id: ProcessId) -> Option<ProcessRef> {
         let process = ProcessRef::of(id)?;
         match &self.boundary {
             // Another process may have got this pid since it was read: check its worker again.
             Boundary::Cgroup(_) => {
                 let leaf = proc::cgroup_leaf(id.pid, &format!("rankrun-{}", self.job))?;
-                (self.members[slot.index()].leaf == Some(leaf)).then_some(process)
+                (self.leaf(worker) == Some(leaf.as_str())).then_some(process)
             }
             Boundary::Subreaper { .. } => Some(process),
         }
     }
 
     /// Sends signals to all processes of a worker except its leader.
-    pub(crate) fn signal_others(&mut self, slot: Slot, signals: &[i32]) {
-        for id in self.others(slot) {
-            let Some(process) = self.hold(slot, id) else { continue };
+    pub(crate) fn signal_others(&mut self, worker: WorkerId, signals: &[i32]) {
+        for id in self.others(worker) {
+            let Some(process) = self.hold(worker, id) else { continue };
             for signal in signals {
                 // It has ended meanwhile, or is another user's and will be reported.
                 let _ = process.signal(*signal);
@@ -441,57 +466,63 @@ impl Children {
     }
 
     /// Sends SIGKILL to all processes of a worker.
-    pub(crate) fn kill(&mut self, slot: Slot) {
-        let member = &self.members[slot.index()];
-        if let (Boundary::Cgroup(cgroup), Some(leaf)) = (&self.boundary, &member.leaf)
+    pub(crate) fn kill(&mut self, worker: WorkerId) {
+        if let (Boundary::Cgroup(cgroup), Some(leaf)) = (&self.boundary, self.leaf(worker))
             && cgroup.kill_leaf(leaf).is_ok()
         {
             return;
         }
-        if let Some(leader) = member.leader {
+        if let Some(leader) = self.leader(worker) {
             // What cannot be killed is still there at the time limit, and is reported.
             let _ = leader.signal(signal::SIGKILL);
         }
-        self.signal_others(slot, &[signal::SIGKILL]);
+        self.signal_others(worker, &[signal::SIGKILL]);
     }
 
     /// The work that the processes of a worker have done so far.
-    pub(crate) fn activity(&mut self, slot: Slot) -> Activity {
-        let others = self.others(slot);
+    pub(crate) fn activity(&mut self, worker: WorkerId) -> Activity {
+        let others = self.others(worker);
         activity(&others, &self.lockable)
     }
 
     /// The work that all processes of a worker have done so far, ended ones included.
-    pub(crate) fn progress(&mut self, slot: Slot) -> Progress {
-        let ids = self.processes(slot);
-        self.members[slot.index()].account.look(&ids, &self.lockable)
+    pub(crate) fn progress(&mut self, worker: WorkerId) -> Progress {
+        let ids = self.processes(worker);
+        self.members.entry(worker).or_default().account.look(&ids, &self.lockable)
+    }
+
+    /// What a process on its way out has written and waited for since its start.
+    pub(crate) fn usage(&self, process: ProcessId) -> Usage {
+        usage(process, &self.lockable)
     }
 
     /// All processes of a worker.
-    pub(crate) fn processes(&mut self, slot: Slot) -> Vec<ProcessId> {
-        let mut ids = self.others(slot);
-        ids.extend(self.members[slot.index()].leader.and_then(|leader| ProcessId::of(leader.pid())));
+    pub(crate) fn processes(&mut self, worker: WorkerId) -> Vec<ProcessId> {
+        let mut ids = self.others(worker);
+        ids.extend(self.leader(worker).and_then(|leader| ProcessId::of(leader.pid())));
         ids
     }
 
     /// Stops all of these workers, or lets them go on.
-    pub(crate) fn freeze(&mut self, slots: &[Slot], frozen: bool) {
+    pub(crate) fn freeze(&mut self, workers: &[WorkerId], frozen: bool) {
         let mut rest = Vec::new();
-        for &slot in slots {
-            let member = &mut self.members[slot.index()];
+        for &worker in workers {
+            let Some(member) = self.members.get_mut(&worker) else { continue };
             match (&self.boundary, &member.leaf) {
                 (Boundary::Cgroup(cgroup), Some(leaf)) if cgroup.freeze_leaf(leaf, frozen).is_ok() => {
                     member.is_frozen = frozen;
                 }
-                (Boundary::Cgroup(_) | Boundary::Subreaper { .. }, _) => rest.push(slot),
+                (Boundary::Cgroup(_) | Boundary::Subreaper { .. }, _) => rest.push(worker),
             }
         }
         if frozen {
             self.stop(&rest);
             return;
         }
-        for slot in rest {
-            for process in std::mem::take(&mut self.members[slot.index()].paused) {
+        for worker in rest {
+            for process in
+                self.members.get_mut(&worker).map(|member| std::mem::take(&mut member.paused)).into_iter().flatten()
+            {
                 // It has ended meanwhile.
                 let _ = process.signal(signal::SIGCONT);
             }
@@ -499,22 +530,25 @@ impl Children {
     }
 
     /// Sends SIGSTOP to all processes of these workers that are not stopped already.
-    fn stop(&mut self, slots: &[Slot]) {
+    fn stop(&mut self, workers: &[WorkerId]) {
         let mut seen: HashSet<ProcessId> = HashSet::new();
         for _ in 0..STOP_ROUNDS {
             self.read_table();
             let mut is_complete = true;
-            for &slot in slots {
-                let leader = self.members[slot.index()].leader.and_then(|leader| ProcessId::of(leader.pid()));
+            for &worker in workers {
+                let leader = self.leader(worker).and_then(|leader| ProcessId::of(leader.pid()));
                 let fresh: Vec<ProcessId> =
-                    leader.into_iter().chain(self.others(slot)).filter(|id| seen.insert(*id)).collect();
+                    leader.into_iter().chain(self.others(worker)).filter(|id| seen.insert(*id)).collect();
                 is_complete &= fresh.is_empty();
-                let held: Vec<ProcessRef> = fresh.into_iter().filter_map(|id| self.hold(slot, id)).collect();
+                let held: Vec<ProcessRef> = fresh.into_iter().filter_map(|id| self.hold(worker, id)).collect();
                 for process in held {
                     let is_still =
                         proc::process(process.pid()).is_none_or(|process| matches!(process.state, 'T' | 't' | 'Z'));
-                    if !is_still && process.signal(signal::SIGSTOP).is_ok() {
-                        self.members[slot.index()].paused.push(process);
+                    if !is_still
+                        && process.signal(signal::SIGSTOP).is_ok()
+                        && let Some(member) = self.members.get_mut(&worker)
+                    {
+                        member.paused.push(process);
                     }
                 }
             }
@@ -527,28 +561,27 @@ impl Children {
     }
 
     /// Releases what is left of a worker: it outlives the job. Returns the number of processes.
-    pub(crate) fn release(&mut self, slot: Slot) -> u32 {
-        let others = self.others(slot);
+    pub(crate) fn release(&mut self, worker: WorkerId) -> u32 {
+        let others = self.others(worker);
         if self.boundary.cgroup().is_none() {
-            // The successor of the worker has the same slot.
-            self.kin.retain(|_, of| *of != slot);
-            self.adopted.retain(|_, of| *of != Some(slot));
+            self.kin.retain(|_, of| *of != worker);
+            self.adopted.retain(|_, of| *of != Some(worker));
             self.released.retain(|id| proc::process(id.pid).is_some_and(|process| process.id() == *id));
             self.released.extend(others.iter().copied());
         }
-        if let (Boundary::Cgroup(cgroup), Some(leaf)) = (&self.boundary, &self.members[slot.index()].leaf) {
+        if let (Boundary::Cgroup(cgroup), Some(leaf)) = (&self.boundary, self.leaf(worker)) {
             // What cannot be moved stays where it is, and keeps the directory.
             cgroup.release_leaf(leaf);
         }
-        self.free_leaf(slot, false);
+        self.free_leaf(worker, false);
         others.len() as u32
     }
 
     /// The report's text about a worker's processes that could not be killed, including a child that did not reach its
     /// exec. They are not waited for again.
-    pub(crate) fn give_up(&mut self, slot: Slot, spawning: Option<Child>) -> Vec<LeftProcess> {
-        let mut ids = self.others(slot);
-        let children = self.members[slot.index()].leader.into_iter().chain(spawning);
+    pub(crate) fn give_up(&mut self, worker: WorkerId, spawning: Option<Child>) -> Vec<LeftProcess> {
+        let mut ids = self.others(worker);
+        let children = self.leader(worker).into_iter().chain(spawning);
         ids.extend(children.filter_map(|child| ProcessId::of(child.pid())));
         self.note_given_up(&ids)
     }
@@ -558,13 +591,23 @@ impl Children {
 mod tests {
     use std::process::Command;
 
+    use rankrun_core::{Attempt, Rank};
+
     use super::*;
     use crate::children::Helper;
+
+    const fn worker(group: u32, rank: u32) -> WorkerId {
+        WorkerId { group: GroupId(group), rank: Rank(rank), attempt: Attempt(0) }
+    }
+
+    const GROUP: GroupId = GroupId(0);
+    const HOST: Helper = Helper::PmixHost(GROUP);
 
     fn registry() -> Children {
         let boundary = Boundary::Subreaper { why: "a test".to_owned() };
         let mut children = Children::new(JobId("0a1b2c3d".to_owned()), boundary);
-        children.begin(["tag-0".to_owned(), "tag-1".to_owned()]);
+        children.begin(worker(0, 0), "tag-0");
+        children.begin(worker(0, 1), "tag-1");
         children
     }
 
@@ -590,12 +633,12 @@ mod tests {
         }
         let mut children = registry();
         let mut helper = Command::new("sleep").arg("60").spawn().expect("sleep starts");
-        children.roles.insert(helper.id() as i32, Role::Helper(Helper::PmixHost));
-        assert_eq!(children.orphans_left(false), None);
+        children.roles.insert(helper.id() as i32, Role::Helper(HOST));
+        assert_eq!(children.orphans_left(GROUP, false), None);
         let mut orphan = Command::new("sleep").arg("60").spawn().expect("sleep starts");
-        assert!(children.orphans_left(false).is_some());
-        children.signal_orphans(&[signal::SIGKILL]);
-        while children.orphans_left(false).is_some() {
+        assert!(children.orphans_left(GROUP, false).is_some());
+        children.signal_orphans(GROUP, &[signal::SIGKILL]);
+        while children.orphans_left(GROUP, false).is_some() {
             std::thread::yield_now();
         }
         assert!(matches!(helper.try_wait(), Ok(None)), "it lives");
@@ -610,7 +653,7 @@ mod tests {
             return;
         }
         let mut children = registry();
-        for (kind, is_job) in [(Helper::PmixHost, true), (Helper::Looker, false)] {
+        for (kind, is_job) in [(HOST, true), (Helper::Looker, false)] {
             let mut helper = Command::new("sleep").arg("60").spawn().expect("sleep starts");
             let pid = helper.id() as i32;
             children.add_helper(kind, pid);
@@ -620,7 +663,7 @@ mod tests {
             while let Some((child, status)) = Children::peek_end() {
                 assert_eq!(children.handle_end(child, status, None), Some(Ended::Orphan));
             }
-            while children.orphans_left(false).is_some() || ProcessRef::open(pid).is_some() {
+            while children.orphans_left(GROUP, false).is_some() || ProcessRef::open(pid).is_some() {
                 std::thread::yield_now();
             }
             assert!(children.roles.is_empty(), "{:?}", children.roles);
@@ -630,16 +673,16 @@ mod tests {
             let mut helper = Command::new("sleep").arg("60").spawn().expect("sleep starts");
             let pid = helper.id() as i32;
             match kind {
-                Helper::PmixHost => {
+                Helper::PmixHost(_) => {
                     children.roles.insert(pid, Role::Killed(Instant::now()));
                 }
                 Helper::Looker => children.readers.add(pid),
             }
-            assert_eq!(children.orphans_left(false), None, "{kind:?}");
+            assert_eq!(children.orphans_left(GROUP, false), None, "{kind:?}");
             if is_job {
                 let long_ago = Instant::now().checked_sub(Duration::from_secs(1)).expect("the machine runs");
                 children.roles.insert(pid, Role::Killed(long_ago));
-                assert!(children.orphans_left(false).is_some(), "it is a process that is left");
+                assert!(children.orphans_left(GROUP, false).is_some(), "it is a process that is left");
             }
             helper.kill().expect("it can be killed");
             helper.wait().expect("it ends");
@@ -652,8 +695,8 @@ mod tests {
     fn the_end_of_a_helper_is_waited_for_once_however_many_ask() {
         let mut children = registry();
         // It runs, and so it is never waited for.
-        children.add_helper(Helper::PmixHost, std::process::id() as i32);
-        assert_eq!(children.ended_helper(Helper::PmixHost, None), None);
+        children.add_helper(HOST, std::process::id() as i32);
+        assert_eq!(children.ended_helper(HOST, None), None);
         let whole = children.end_wait;
         assert!(whole > Duration::ZERO);
         let wait = |children: &mut Children, waited: Duration| {
@@ -666,7 +709,7 @@ mod tests {
         assert_eq!(wait(&mut children, whole / 4), whole / 4 * 3);
         assert_eq!(wait(&mut children, whole / 4 * 3), Duration::ZERO);
         children.wait_for_end(|_| panic!("the time is over"));
-        children.add_helper(Helper::PmixHost, std::process::id() as i32);
+        children.add_helper(HOST, std::process::id() as i32);
         assert_eq!(children.end_wait, whole, "another one has its own");
     }
 
@@ -677,14 +720,14 @@ mod tests {
             let mut command = Command::new("sleep");
             command.arg("60").env(TAG, tag).env("RANKRUN_RANK", "1").spawn().expect("sleep starts")
         };
-        for (tag, slot) in [("tag-0", Some(Slot(0))), ("of another job", None)] {
+        for (tag, expected) in [("tag-0", Some(worker(0, 0))), ("of another job", None)] {
             let mut child = start(tag);
             // The exec is over when it has its environment.
             while proc::environment_variable(child.id() as i32, TAG).is_none() {
                 std::thread::yield_now();
             }
             let process = proc::process(child.id() as i32).expect("it lives");
-            assert_eq!(children.attribute(&process), slot);
+            assert_eq!(children.attribute(&process), expected);
             child.kill().expect("it can be killed");
             child.wait().expect("it ends");
         }
@@ -705,13 +748,15 @@ mod tests {
     fn a_process_that_a_worker_has_released_is_not_of_the_successor() {
         let mut children = registry();
         let mut leader = Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().expect("sh starts");
-        children.add_leader(Slot(1), leader.id() as i32);
+        children.add_leader(worker(0, 1), leader.id() as i32);
         let daemon = daemon_of(&mut children, &leader);
-        assert_eq!(children.slot_of(&daemon), Some(Slot(1)));
-        assert_eq!(children.release(Slot(1)), 1);
+        assert_eq!(children.worker_of(&daemon), Some(worker(0, 1)));
+        assert_eq!(children.release(worker(0, 1)), 1);
         children.roles.clear();
-        children.begin_one(Slot(1), "tag-2");
-        assert_eq!((children.slot_of(&daemon), children.others(Slot(1))), (None, vec![]));
+        let next = WorkerId { attempt: Attempt(1), ..worker(0, 1) };
+        children.forget(|over| over == worker(0, 1));
+        children.begin(next, "tag-2");
+        assert_eq!((children.worker_of(&daemon), children.others(next)), (None, vec![]));
         for pid in [daemon.pid, leader.id() as i32] {
             ProcessRef::open(pid).expect("it lives").signal(signal::SIGKILL).expect("it can be killed");
         }
@@ -723,12 +768,67 @@ mod tests {
         let mut children = registry();
         let mut leader =
             Command::new("sh").args(["-c", "RANKRUN_WORKER=tag-0 setsid sleep 60 & wait"]).spawn().expect("sh starts");
-        children.add_leader(Slot(1), leader.id() as i32);
+        children.add_leader(worker(0, 1), leader.id() as i32);
         let daemon = daemon_of(&mut children, &leader);
-        assert_eq!(children.attribute(&daemon), Some(Slot(1)));
+        assert_eq!(children.attribute(&daemon), Some(worker(0, 1)));
         for pid in [daemon.pid, leader.id() as i32] {
             ProcessRef::open(pid).expect("it lives").signal(signal::SIGKILL).expect("it can be killed");
         }
         leader.wait().expect("it ends");
+    }
+
+    #[test]
+    fn the_end_of_a_groups_attempt_leaves_the_other_groups_processes_and_entries() {
+        let mut children = registry();
+        children.begin(worker(1, 0), "tag-of-another-group");
+        let start = || Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().expect("sh starts");
+        let mut leaders = [start(), start()];
+        let daemons: Vec<Process> = [worker(0, 0), worker(1, 0)]
+            .into_iter()
+            .zip(&leaders)
+            .map(|(id, leader)| {
+                children.add_leader(id, leader.id() as i32);
+                daemon_of(&mut children, leader)
+            })
+            .collect();
+        let of = |children: &Children| [0, 1].map(|group: usize| children.worker_of(&daemons[group]));
+        assert_eq!(of(&children), [Some(worker(0, 0)), Some(worker(1, 0))]);
+
+        children.kill(worker(0, 0));
+        leaders[0].wait().expect("it ends");
+        children.roles.remove(&(leaders[0].id() as i32));
+        children.gone(worker(0, 0));
+        children.forget(|over| over.group == GROUP);
+
+        assert_eq!(of(&children), [None, Some(worker(1, 0))]);
+        assert_eq!((children.worker_of_tag("tag-1"), children.leader(worker(0, 1))), (None, None));
+        assert_eq!(children.worker_of_tag("tag-of-another-group"), Some(worker(1, 0)));
+        assert_eq!(children.leader(worker(1, 0)).map(|leader| leader.pid()), Some(leaders[1].id() as i32));
+        assert!(matches!(leaders[1].try_wait(), Ok(None)) && proc::process(daemons[1].pid).is_some(), "it lives");
+        children.kill(worker(1, 0));
+        leaders[1].wait().expect("it ends");
+    }
+
+    #[test]
+    fn orphans_end_with_the_last_group_that_has_workers() {
+        if !is_alone("orphans_end_with_the_last_group_that_has_workers") {
+            return;
+        }
+        let mut children = registry();
+        children.begin(worker(1, 0), "tag-of-another-group");
+        let mut orphan = Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        [0, 1].into_iter().for_each(|rank| children.gone(worker(0, rank)));
+        children.signal_orphans(GROUP, &[signal::SIGKILL]);
+        assert_eq!((children.orphans_left(GROUP, false), children.give_up_orphans(GROUP)), (None, vec![]));
+        assert!(matches!(orphan.try_wait(), Ok(None)), "it lives: it may be of the other group");
+
+        children.gone(worker(1, 0));
+        assert!(children.orphans_left(GroupId(1), false).is_some());
+        children.signal_orphans(GroupId(1), &[signal::SIGKILL]);
+        while children.orphans_left(GroupId(1), false).is_some() {
+            std::thread::yield_now();
+        }
+        // The registry has reaped it.
+        let _ = orphan.wait();
     }
 }

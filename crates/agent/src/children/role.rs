@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rankrun_core::{Slot, WorkerStatus};
+use rankrun_core::{GroupId, WorkerId, WorkerStatus};
 use rankrun_sys::process::Child;
 use rankrun_sys::wait::Change;
 
@@ -13,7 +13,7 @@ pub(super) const ENDING_BOUND: Duration = Duration::from_millis(500);
 /// The role of a child of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
-    Leader(Slot),
+    Leader(WorkerId),
     /// A process of rankrun's own: never signalled with the job, and no obstacle to the proof that nothing of the job is left.
     Helper(Helper),
     /// A helper that was killed at this time, and is not reaped yet.
@@ -23,16 +23,17 @@ pub(super) enum Role {
 /// The processes of rankrun's own that an agent has besides its workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Helper {
-    PmixHost,
+    /// Of a group of ranks.
+    PmixHost(GroupId),
     Looker,
 }
 
 impl Helper {
     /// The cgroup of its own where the job has cgroups. A looker has none, as a reader has none: it may wait for the file system of a
     /// rank's program, and the job's cgroup is to be empty all the same.
-    pub(super) fn leaf(self) -> Option<&'static str> {
+    pub(super) fn leaf(self) -> Option<String> {
         match self {
-            Helper::PmixHost => Some("pmix"),
+            Helper::PmixHost(group) => Some(format!("pmix-{}", group.0)),
             Helper::Looker => None,
         }
     }
@@ -42,7 +43,7 @@ impl Helper {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     /// It is not reaped yet.
-    Leader(Slot, Child, WorkerStatus),
+    Leader(WorkerId, Child, WorkerStatus),
     /// An orphan of a worker. It has been reaped.
     Orphan,
     /// A process of rankrun's own. It has been reaped.

@@ -3,6 +3,7 @@
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rankrun_core::interface::is_loopback_name;
 use rankrun_core::{ExitCode, JobId, Pid};
@@ -18,16 +19,28 @@ use super::io::IoThread;
 use super::run::{Loop, Wakers};
 use super::token::Token;
 use crate::children::{Boundary, Children, Interpreters, Libraries};
-use crate::guard::Options;
 use crate::guard::lease::{Lease, Word};
 use crate::services::looker::Looker;
 use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::WorkerSocket;
 use crate::staff::{FRONT_LIVES, Role};
-use crate::streams::Link;
-use crate::team::{Hands, Inherited, SpawnerThread, null};
+use crate::streams::{Link, null};
+use crate::team::{Hands, Inherited, SpawnerThread};
 use crate::tidy::shm::SharedMemory;
 use crate::tidy::{Places, RuntimeDir};
+
+/// An agent's settings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// A rank gets the terminal of the front. Only a process of the terminal's session can give it.
+    pub lends_terminal: bool,
+    /// The tier of containment to use instead of the best one: `subreaper`.
+    pub containment: Option<String>,
+    /// The front is on another node; this is a relay's.
+    pub is_away: bool,
+    /// How long the agent may do nothing at all before the guard ends it.
+    pub patience: Duration,
+}
 
 /// The agent of one node.
 pub(crate) struct Agent {
@@ -216,6 +229,8 @@ impl Setup {
             memory: Some(memory),
             inherited: self.inherited,
             looker: Looker::default(),
+            early_change: None,
+            misled: Vec::new(),
             traffic: None,
             is_away: self.is_away,
         };

@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use rankrun_core::GroupId;
 use rankrun_output::{Completion, Request};
 use rankrun_sys::poll::Waker;
 use rankrun_sys::signal;
@@ -18,19 +19,20 @@ const QUEUE: usize = 32;
 /// Something that touches files.
 #[derive(Debug)]
 pub(crate) enum Job {
-    Spool(Request),
+    /// Of the spool of a group.
+    Spool(GroupId, Request),
 }
 
 /// A job that has been done.
 #[derive(Debug)]
 pub(crate) enum Done {
-    Spool(Completion),
+    Spool(GroupId, Completion),
 }
 
 impl Job {
     fn run(self) -> Done {
         match self {
-            Job::Spool(request) => Done::Spool(request.run()),
+            Job::Spool(group, request) => Done::Spool(group, request.run()),
         }
     }
 }
@@ -94,7 +96,7 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
-    use rankrun_core::{Attempt, GroupId, Rank, Stream, WorkerId};
+    use rankrun_core::{Attempt, Rank, Stream, WorkerId};
     use rankrun_output::{Record, Spool};
     use rankrun_sys::poll::{Interest, Poller};
 
@@ -123,7 +125,7 @@ mod tests {
             while io.has_room()
                 && let Some(request) = spool.next_request()
             {
-                assert!(io.submit(Job::Spool(request)).is_ok());
+                assert!(io.submit(Job::Spool(GroupId(0), request)).is_ok());
             }
             // Nobody reads before half of it is on disk.
             let next = if pushed < 200 { None } else { spool.pop(Stream::Stdout).expect("the file can be read") };
@@ -135,7 +137,7 @@ mod tests {
             poller.wait(Some(Duration::from_secs(5)), &mut ready).expect("an epoll set can be waited for");
             assert!(!ready.is_empty(), "nobody wakes the loop");
             waker.clear();
-            while let Some(Done::Spool(completion)) = io.next_result() {
+            while let Some(Done::Spool(_, completion)) = io.next_result() {
                 spool.complete(completion);
             }
         }

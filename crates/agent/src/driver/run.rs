@@ -3,11 +3,11 @@
 use std::io;
 use std::time::Duration;
 
+use rankrun_core::ExitCode;
 use rankrun_core::front_watch::FrontWatch;
 use rankrun_core::job::Order;
 use rankrun_core::team::Event;
 use rankrun_core::worker::{Stop, StopWhy};
-use rankrun_core::{ExitCode, Slot, WorkerId};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Ready, Waker};
@@ -17,13 +17,13 @@ use rankrun_sys::{fork, process};
 use rankrun_wire::message::{Hello, NodeStart};
 use rankrun_wire::{ToAgent, ToFront};
 
-use super::Token;
 use super::io::IoThread;
 use super::limits::adopt;
+use super::token::Token;
 use crate::guard::lease::Word;
 use crate::staff::FRONT_LIVES;
 use crate::streams::{Link, LinkError};
-use crate::team::{Hands, Team};
+use crate::team::{Hands, Team, Teams};
 use crate::tidy::{Places, Readers, Remains, RuntimeDir};
 
 /// The running agent.
@@ -35,8 +35,7 @@ pub(super) struct Loop {
     places: Places,
     runtime: RuntimeDir,
     limits: Limits,
-    /// The workers, once the front has sent `Start`.
-    team: Option<Team>,
+    teams: Teams,
     /// `None` once the front is lost.
     link: Option<Link>,
     /// How long the front may be silent before it counts as lost.
@@ -78,7 +77,7 @@ impl Loop {
             places,
             runtime,
             limits,
-            team: None,
+            teams: Teams::default(),
             link: None,
             patience,
             front: FrontWatch::default(),
@@ -111,11 +110,9 @@ impl Loop {
                 if self.link.is_some() && is_lost {
                     self.lose_front(now);
                 }
-                self.hands.worker_socket.tick(now, &self.hands.poller);
-                self.hands.torch_store.tick(now, &self.hands.poller);
-                if let Some(team) = &mut self.team {
-                    team.tick(&mut self.hands, now);
-                }
+                self.hands.worker_socket.tick(now);
+                self.hands.torch_store.tick(now);
+                self.teams.tick(&mut self.hands, now);
             }
         }
         self.tidy();
@@ -127,7 +124,7 @@ impl Loop {
         match &self.link {
             // Only the front knows whether an attempt follows.
             Some(link) => self.end && !link.wants_write(),
-            None => self.team.as_ref().is_none_or(Team::is_over),
+            None => self.teams.is_over(),
         }
     }
 
@@ -141,9 +138,8 @@ impl Loop {
         if self.hands.clock.is_paused() {
             return renewal;
         }
-        let team = self.team.as_ref().and_then(Team::deadline);
         let due = [
-            team,
+            self.teams.deadline(),
             self.silent_until(),
             self.hands.worker_socket.deadline(),
             self.hands.torch_store.deadline(),
@@ -184,12 +180,9 @@ impl Loop {
             Token::Io => {
                 self.wakers.io.clear();
                 while let Some(done) = self.io.next_result() {
-                    if let Some(team) = &mut self.team {
-                        team.io_done(done);
-                    }
+                    self.teams.io_done(done);
                 }
-                self.with_team(Team::hooks_seen);
-                self.with_team(Team::mpi_seen);
+                self.teams.looks_answered(&mut self.hands);
                 return Ok(());
             }
             Token::Memory => self.wakers.memory.clear(),
@@ -213,30 +206,13 @@ impl Loop {
             | Token::Boundary(_)
             | Token::WorkerSocket
             | Token::WorkerClient(_)
-            | Token::KernelLog
-            | Token::Pmix
-            | Token::PmixHost
-            | Token::PmixErrors
+            | Token::KernelLog(_)
+            | Token::Pmix(_)
+            | Token::PmixHost(_)
+            | Token::PmixErrors(_)
             | Token::Looker => {}
         }
-        let Some(team) = &mut self.team else { return Ok(()) };
-        let hands = &mut self.hands;
-        match token {
-            Token::Signals | Token::Spawner => team.children(hands, now),
-            Token::Memory => team.memory_news(hands, now),
-            Token::KernelLog => team.look_for_killed_helpers(hands, now),
-            Token::Pmix => team.pmix_connected(hands, now),
-            Token::PmixHost => team.pmix_host_ready(hands, now, event),
-            Token::PmixErrors => team.pmix_errors_ready(hands, now),
-            Token::Looker => team.looker_ready(hands, now, event),
-            Token::Output(slot, stream) => team.read_output(hands, Slot(slot as u32), stream),
-            Token::Pmi(slot) => team.pmi_ready(hands, now, Slot(slot as u32), event),
-            Token::Stdin(slot) => team.stdin_ready(hands, slot),
-            Token::WorkerSocket => team.accept_clients(hands, now),
-            Token::WorkerClient(client) => team.client_ready(hands, now, client),
-            Token::Boundary(slot) => team.boundary_changed(hands, now, Slot(slot as u32)),
-            Token::Front | Token::Lease | Token::Io | Token::TorchStore | Token::TorchClient(_) => {}
-        }
+        self.teams.ready(&mut self.hands, now, token, event);
         Ok(())
     }
 
@@ -285,7 +261,12 @@ impl Loop {
                 let at = self.hands.clock.now();
                 self.hands.outbox.push(ToFront::Beat { sent, at });
             }
-            ToAgent::Order(order) => self.handle_order(now, order),
+            ToAgent::Order(order) => {
+                if let Order::Again(_) = order {
+                    self.restore_directory();
+                }
+                self.teams.handle_order(&mut self.hands, now, order);
+            }
             ToAgent::Pause => {
                 self.hands.clock.pause();
                 self.freeze(true);
@@ -303,50 +284,26 @@ impl Loop {
             }
             ToAgent::ResultsTaken(cost) => self.hands.worker_socket.results_taken(cost, &self.hands.poller),
             ToAgent::End => self.end = true,
-            ToAgent::Signal(signal) => self.with_team(|team, hands| team.signal_all(hands, signal)),
-            ToAgent::Stdin(bytes) => self.with_team(|team, hands| team.stdin_bytes(hands, Some(bytes))),
-            ToAgent::StdinEnd => self.with_team(|team, hands| team.stdin_bytes(hands, None)),
-            ToAgent::Window(rows, columns) => self.with_team(|team, hands| team.resize(hands, (rows, columns))),
+            ToAgent::Signal(signal) => self.teams.all().for_each(|team| team.signal_all(&mut self.hands, signal)),
+            ToAgent::Window(rows, columns) => {
+                self.teams.all().for_each(|team| team.resize(&mut self.hands, (rows, columns)));
+            }
+            ToAgent::Collective(done) => {
+                self.teams.on(done.group, |team| team.collective_done(&mut self.hands, now, done));
+            }
+            ToAgent::Stdin(bytes) => self.with_first(|team, hands| team.stdin_bytes(hands, Some(bytes))),
+            ToAgent::StdinEnd => self.with_first(|team, hands| team.stdin_bytes(hands, None)),
             ToAgent::Reply { protocol, id, reply } => {
-                self.with_team(|team, hands| team.name_answered(hands, now, protocol, id, reply));
+                self.with_first(|team, hands| team.name_answered(hands, now, protocol, id, reply));
             }
-            ToAgent::Fetch { by, id, of } => self.with_team(|team, hands| team.pmix_sought(hands, now, by, id, of)),
-            ToAgent::Fetched { id, data } => self.with_team(|team, hands| team.pmix_fetched(hands, now, id, data)),
-            ToAgent::Collective(done) => self.with_team(|team, hands| team.collective_done(hands, now, done)),
+            ToAgent::Fetch { by, id, of } => self.with_first(|team, hands| team.pmix_sought(hands, now, by, id, of)),
+            ToAgent::Fetched { id, data } => self.with_first(|team, hands| team.pmix_fetched(hands, now, id, data)),
         }
     }
 
-    fn handle_order(&mut self, now: Duration, order: Order) {
-        match order {
-            Order::Again(WorkerId { rank, attempt, .. }) => {
-                self.restore_directory();
-                self.with_team(|team, hands| {
-                    team.event_of_rank(hands, now, rank, |slot| Event::Again(slot, attempt));
-                });
-            }
-            Order::Settled(worker) => {
-                self.with_team(|team, hands| team.event_of_rank(hands, now, worker.rank, Event::Settled));
-            }
-            Order::Stop(stop) => self.with_team(|team, hands| team.order(hands, now, Event::Stop(stop))),
-            Order::Kill => self.with_team(|team, hands| team.order(hands, now, Event::Kill)),
-            Order::LookForHooks => self.with_team(Team::look_for_hooks),
-            Order::LookForMpi { is_brief } => self.with_team(|team, hands| team.look_for_mpi(hands, is_brief)),
-            Order::WhoIsAlive => self.with_team(|team, hands| {
-                hands.outbox.push(ToFront::Alive { workers: team.machine.alive(now), at: now });
-            }),
-            Order::ReportConditions(number) => self.with_team(|team, hands| {
-                let workers = team.machine.conditions(now);
-                hands.outbox.push(ToFront::Conditions { number, workers, at: now });
-            }),
-            Order::Look { number, ranks, native } => {
-                self.with_team(|team, hands| team.look(hands, now, number, ranks.as_deref(), native));
-            }
-        }
-    }
-
-    /// Runs `action` on the team. Before `Start` there is none.
-    fn with_team(&mut self, action: impl FnOnce(&mut Team, &mut Hands)) {
-        if let Some(team) = &mut self.team {
+    /// Runs `action` on the team of the group with which the job began. Before `Start` there is none.
+    fn with_first(&mut self, action: impl FnOnce(&mut Team, &mut Hands)) {
+        if let Some(team) = self.teams.first() {
             action(team, &mut self.hands);
         }
     }
@@ -358,9 +315,7 @@ impl Loop {
             self.end = true;
             return;
         }
-        if let Some(before) = self.team.take() {
-            before.make_way(&mut self.hands);
-        }
+        self.teams.make_way(&mut self.hands, start.spec.group);
         self.patience = start.patience;
         if let Some(mask) = start.umask {
             rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
@@ -372,13 +327,10 @@ impl Loop {
         // Before the first rank: the guard may lose us any time from here on.
         let (attempt, clean_shm) = (start.spec.attempt, start.spec.clean_shm);
         self.hands.lease.send(Word::Begin { attempt, clean_shm });
-        match Team::start(&mut self.hands, now, start, self.runtime.path(), limits) {
-            Ok(team) => self.team = Some(team),
-            Err(error) => {
-                let (what, source) = (error.to_string(), error.source.to_string());
-                self.hands.outbox.push(ToFront::Refused { what, source });
-                self.end = true;
-            }
+        if let Err(error) = self.teams.start(&mut self.hands, now, start, self.runtime.path(), limits) {
+            let (what, source) = (error.to_string(), error.source.to_string());
+            self.hands.outbox.push(ToFront::Refused { what, source });
+            self.end = true;
         }
     }
 
@@ -402,7 +354,7 @@ impl Loop {
     }
 
     fn freeze(&mut self, frozen: bool) {
-        self.with_team(|team, hands| team.freeze(hands, frozen));
+        self.teams.all().for_each(|team| team.freeze(&mut self.hands, frozen));
     }
 
     fn lose_guard(&mut self, now: Duration) {
@@ -421,7 +373,7 @@ impl Loop {
         if self.end {
             return;
         }
-        self.with_team(Team::drop_output);
+        self.teams.all().for_each(|team| team.drop_output(&mut self.hands));
         self.hands.worker_socket.drop_results(&self.hands.poller);
         let is_late = self.patience.is_some_and(|patience| self.front.may_be_given_up(now, patience));
         let grace = is_late.then_some(Duration::ZERO);
@@ -430,7 +382,7 @@ impl Loop {
 
     /// `grace` is that after a failure, if it is not another.
     fn stop(&mut self, now: Duration, why: StopWhy, grace: Option<Duration>) {
-        if let Some(team) = &mut self.team {
+        for team in self.teams.all() {
             let grace = grace.unwrap_or(team.grace());
             team.order(&mut self.hands, now, Event::Stop(Stop { why, grace }));
         }
@@ -438,26 +390,19 @@ impl Loop {
 
     /// Sends the pending messages.
     fn flush(&mut self) {
-        let result = match (&mut self.link, &mut self.team) {
-            (Some(link), Some(team)) => team.send(&mut self.hands, link),
-            (Some(link), None) => link.send_messages(self.hands.outbox.drain(..)),
-            (None, _) => {
+        let result = match &mut self.link {
+            Some(link) => self.teams.send(&mut self.hands, link),
+            None => {
                 self.hands.outbox.clear();
                 Ok(())
             }
         };
-        match (result, &mut self.team) {
-            (Ok(()), _) => {}
-            (Err(LinkError::Spool(error)), Some(team)) => team.lose_output(&mut self.hands, &error),
-            (Err(error), _) => {
-                report(&error);
-                let now = self.hands.clock.now();
-                self.lose_front(now);
-            }
+        if let Err(error) = result {
+            report(&error);
+            let now = self.hands.clock.now();
+            self.lose_front(now);
         }
-        if let Some(team) = &mut self.team {
-            team.start_io(&mut self.io);
-        }
+        self.teams.start_io(&mut self.io);
     }
 
     /// Removes what the job has on this node besides processes. Guard and front do the same after us, if they are
@@ -466,8 +411,7 @@ impl Loop {
         for pid in self.hands.children.reading() {
             self.hands.lease.send(Word::Reader { pid });
         }
-        let team = self.team.as_ref();
-        if team.is_some_and(Team::has_released) {
+        if self.teams.has_released() {
             self.hands.lease.send(Word::Leave);
             // Released processes have been moved out of the job's cgroup.
             if let Some(cgroup) =

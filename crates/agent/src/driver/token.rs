@@ -1,9 +1,27 @@
 //! What a descriptor of the agent's poll set belongs to.
 
-use rankrun_core::Stream;
+use rankrun_core::{GroupId, Slot, Stream};
 use rankrun_sys::kinds;
 
-/// The owner of a descriptor; slots are counted by local rank.
+/// A worker's place on this node: its group, and its slot in the team of that group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) group: GroupId,
+    pub(crate) slot: Slot,
+}
+
+impl Place {
+    /// A token has 56 bits for it: no job has 2^24 groups.
+    fn number(self) -> u64 {
+        u64::from(self.group.0) << u32::BITS | u64::from(self.slot.0)
+    }
+
+    fn of(number: u64) -> Place {
+        Place { group: GroupId((number >> u32::BITS) as u32), slot: Slot(number as u32) }
+    }
+}
+
+/// The owner of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Token {
     Front,
@@ -13,17 +31,17 @@ pub(crate) enum Token {
     Lease,
     /// The thread that watches /dev/shm.
     Memory,
-    Output(usize, Stream),
-    Pmi(usize),
-    Stdin(usize),
-    Boundary(usize),
+    Output(Place, Stream),
+    Pmi(Place),
+    Stdin(Place),
+    Boundary(Place),
     WorkerSocket,
     WorkerClient(usize),
-    KernelLog,
+    KernelLog(GroupId),
     /// The socket that ranks of Open MPI connect to, the connection to the PMIx host, and its stderr.
-    Pmix,
-    PmixHost,
-    PmixErrors,
+    Pmix(GroupId),
+    PmixHost(GroupId),
+    PmixErrors(GroupId),
     /// Where torch's store listens, and its clients.
     TorchStore,
     TorchClient(usize),
@@ -47,28 +65,27 @@ impl Token {
             Token::Io => (Kind::Io, 0),
             Token::Lease => (Kind::Lease, 0),
             Token::Memory => (Kind::Memory, 0),
-            Token::Output(slot, Stream::Stdout) => (Kind::Stdout, slot),
-            Token::Output(slot, Stream::Stderr) => (Kind::Stderr, slot),
-            Token::Pmi(slot) => (Kind::Pmi, slot),
-            Token::Stdin(slot) => (Kind::Stdin, slot),
-            Token::Boundary(slot) => (Kind::Boundary, slot),
+            Token::Output(place, Stream::Stdout) => (Kind::Stdout, place.number()),
+            Token::Output(place, Stream::Stderr) => (Kind::Stderr, place.number()),
+            Token::Pmi(place) => (Kind::Pmi, place.number()),
+            Token::Stdin(place) => (Kind::Stdin, place.number()),
+            Token::Boundary(place) => (Kind::Boundary, place.number()),
             Token::WorkerSocket => (Kind::WorkerSocket, 0),
-            Token::WorkerClient(client) => (Kind::WorkerClient, client),
-            Token::KernelLog => (Kind::KernelLog, 0),
-            Token::Pmix => (Kind::Pmix, 0),
-            Token::PmixHost => (Kind::PmixHost, 0),
-            Token::PmixErrors => (Kind::PmixErrors, 0),
+            Token::WorkerClient(client) => (Kind::WorkerClient, client as u64),
+            Token::KernelLog(group) => (Kind::KernelLog, group.0.into()),
+            Token::Pmix(group) => (Kind::Pmix, group.0.into()),
+            Token::PmixHost(group) => (Kind::PmixHost, group.0.into()),
+            Token::PmixErrors(group) => (Kind::PmixErrors, group.0.into()),
             Token::TorchStore => (Kind::TorchStore, 0),
-            Token::TorchClient(client) => (Kind::TorchClient, client),
+            Token::TorchClient(client) => (Kind::TorchClient, client as u64),
             Token::Looker => (Kind::Looker, 0),
         };
-        kind.token(number as u64)
+        kind.token(number)
     }
 
     /// `None`: the agent has given no such token.
     pub(crate) fn decode(token: u64) -> Option<Token> {
         let (kind, number) = Kind::owner(token)?;
-        let number = number as usize;
         Some(match kind {
             Kind::Front => Token::Front,
             Kind::Signals => Token::Signals,
@@ -76,19 +93,19 @@ impl Token {
             Kind::Io => Token::Io,
             Kind::Lease => Token::Lease,
             Kind::Memory => Token::Memory,
-            Kind::Stdout => Token::Output(number, Stream::Stdout),
-            Kind::Stderr => Token::Output(number, Stream::Stderr),
-            Kind::Pmi => Token::Pmi(number),
-            Kind::Stdin => Token::Stdin(number),
-            Kind::Boundary => Token::Boundary(number),
+            Kind::Stdout => Token::Output(Place::of(number), Stream::Stdout),
+            Kind::Stderr => Token::Output(Place::of(number), Stream::Stderr),
+            Kind::Pmi => Token::Pmi(Place::of(number)),
+            Kind::Stdin => Token::Stdin(Place::of(number)),
+            Kind::Boundary => Token::Boundary(Place::of(number)),
             Kind::WorkerSocket => Token::WorkerSocket,
-            Kind::WorkerClient => Token::WorkerClient(number),
-            Kind::KernelLog => Token::KernelLog,
-            Kind::Pmix => Token::Pmix,
-            Kind::PmixHost => Token::PmixHost,
-            Kind::PmixErrors => Token::PmixErrors,
+            Kind::WorkerClient => Token::WorkerClient(number as usize),
+            Kind::KernelLog => Token::KernelLog(GroupId(number as u32)),
+            Kind::Pmix => Token::Pmix(GroupId(number as u32)),
+            Kind::PmixHost => Token::PmixHost(GroupId(number as u32)),
+            Kind::PmixErrors => Token::PmixErrors(GroupId(number as u32)),
             Kind::TorchStore => Token::TorchStore,
-            Kind::TorchClient => Token::TorchClient(number),
+            Kind::TorchClient => Token::TorchClient(number as usize),
             Kind::Looker => Token::Looker,
         })
     }
@@ -100,6 +117,7 @@ mod tests {
 
     #[test]
     fn every_token_survives_its_encoding() {
+        let place = |group, slot| Place { group: GroupId(group), slot: Slot(slot) };
         for token in [
             Token::Front,
             Token::Signals,
@@ -107,17 +125,17 @@ mod tests {
             Token::Io,
             Token::Lease,
             Token::Memory,
-            Token::Output(70_000, Stream::Stdout),
-            Token::Output(0, Stream::Stderr),
-            Token::Pmi(3),
-            Token::Stdin(4),
-            Token::Boundary(5),
+            Token::Output(place(3, 70_000), Stream::Stdout),
+            Token::Output(place(0, 0), Stream::Stderr),
+            Token::Pmi(place(0, 3)),
+            Token::Stdin(place(1, 4)),
+            Token::Boundary(place((1 << 24) - 1, u32::MAX)),
             Token::WorkerSocket,
             Token::WorkerClient(6),
-            Token::KernelLog,
-            Token::Pmix,
-            Token::PmixHost,
-            Token::PmixErrors,
+            Token::KernelLog(GroupId(1)),
+            Token::Pmix(GroupId(0)),
+            Token::PmixHost(GroupId(2)),
+            Token::PmixErrors(GroupId(3)),
             Token::TorchStore,
             Token::TorchClient(7),
             Token::Looker,

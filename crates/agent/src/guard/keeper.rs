@@ -14,7 +14,8 @@ use rankrun_sys::signal;
 use rankrun_sys::wait::{self, Change, Look};
 use rankrun_wire::Memory;
 
-use super::launch::{GuardNote, Launched};
+use super::launch::Launched;
+use super::note::GuardNote;
 use super::watchdog::{Act, Seen, Watch, is_stopped};
 use crate::tidy::{Places, Readers, Remains, Search};
 

@@ -3,9 +3,11 @@
 mod keeper;
 mod launch;
 pub(crate) mod lease;
+mod note;
 mod watch;
 mod watchdog;
 
 pub use keeper::{GuardState, Keeper, LastKnown, Proof};
-pub use launch::{GuardNote, Launched, Options, launch, launch_in};
+pub use launch::{Launched, launch, launch_in};
+pub use note::GuardNote;
 pub use watchdog::{Act, LOOK_STEP, Watch};

@@ -22,8 +22,8 @@ use rankrun_sys::wait::{self, Change, Look};
 use rankrun_sys::{fork, process, signal};
 use rankrun_wire::Memory;
 
-use super::launch::GuardNote;
 use super::lease::{RECORD, Word};
+use super::note::GuardNote;
 use crate::staff::Role;
 use crate::tidy::{Holders, Places, Readers, Remains, Search, holders};
 

@@ -1,45 +1,43 @@
-//! The agent's side of looking into ranks: one looker at a time, a process of its own (`crate::looker`), is started when it is
+//! The agent's side of looking into ranks: one looker at a time, a process of its own (`crate::helpers::looker`), is started when it is
 //! asked for and ends with its answer. A job that is never asked pays nothing.
 
 use std::collections::VecDeque;
-use std::ffi::CString;
 use std::io;
 use std::time::Duration;
 
-use bytes::Bytes;
 use rankrun_core::stacks::ProcessStack;
 use rankrun_core::{Pid, WorkerId, WorkerStatus};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Poller, Ready};
 use rankrun_sys::reactor::{Conn, Incoming};
-use rankrun_sys::spawn::{Command, Session};
+use rankrun_sys::spawn::Command;
 use rankrun_sys::{reason, socket};
 use rankrun_wire::ToFront;
-use rankrun_wireup::messages::{Decoder, encode};
+use rankrun_wireup::messages::Decoder;
 
-use crate::driver::Token;
-use crate::looker::{Found, Request, Subject, WORD};
-use crate::team::null;
+use crate::driver::token::Token;
+use crate::helpers::control::{Control, command};
+use crate::helpers::looker::{Found, Request, Subject, WORD};
+use crate::streams::null;
 
 /// The time for all ranks of a node.
 pub(crate) const LOOK_BOUND: Duration = Duration::from_secs(2);
 /// How long a looker may take besides: to start, on a busy machine, and to end.
 const SPARE: Duration = Duration::from_secs(3);
-/// Bytes read at a time.
-const READ: usize = 64 * 1024;
 
 /// A look that the front has asked for.
 pub(crate) struct Look {
     pub(crate) number: u64,
     pub(crate) native: bool,
     pub(crate) subjects: Vec<(WorkerId, Subject)>,
+    /// Of the ranks, and so of the looker.
+    pub(crate) limits: Limits,
 }
 
 /// The look that is being made.
 struct Present {
     look: Look,
-    control: Conn,
-    decoder: Decoder,
+    control: Control,
     until: Duration,
     /// The process, once it is started.
     pid: Option<i32>,
@@ -69,35 +67,22 @@ impl Looker {
     }
 
     /// The command of the looker for the next look.
-    pub(crate) fn start(&mut self, now: Duration, limits: Limits, poller: &Poller) -> io::Result<Command> {
+    pub(crate) fn start(&mut self, now: Duration, poller: &Poller) -> io::Result<Command> {
         let Some(look) = self.waiting.front() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let subjects = look.subjects.iter().map(|(_, subject)| *subject).collect();
         let request = Request { subjects, bound: LOOK_BOUND, native: look.native };
-        let request = encode(&request).map_err(io::Error::other)?;
+        let limits = look.limits;
         let (ours, theirs) = socket::pair()?;
         let stdio = [theirs, null()?, null()?];
-        let mut control = Conn::of_socket(&poller.registry(), Token::Looker.encode(), ours)?;
-        control.send([Bytes::from(request)])?;
+        let conn = Conn::of_socket(&poller.registry(), Token::Looker.encode(), ours)?;
+        let mut control = Control::new(conn, Decoder::default());
+        control.send([&request])?;
         if let Some(look) = self.waiting.pop_front() {
             let is_answered = vec![false; look.subjects.len()];
             let until = now + LOOK_BOUND + SPARE;
-            self.present = Some(Present { look, control, decoder: Decoder::default(), until, pid: None, is_answered });
+            self.present = Some(Present { look, control, until, pid: None, is_answered });
         }
-        Ok(Command {
-            program: CString::default(),
-            argv: vec![c"rankrun".into(), CString::new(WORD).unwrap_or_default()],
-            env: Vec::new(),
-            shared_env: Vec::new().into(),
-            wdir: Some(c"/".into()),
-            stdio,
-            keep: None,
-            keeps_no_other: true,
-            cgroup: None,
-            session: Session::Own,
-            ignored: Vec::new(),
-            limits,
-            parent: std::process::id() as i32,
-        })
+        Ok(command(WORD, stdio, Vec::new(), None, limits))
     }
 
     /// It was started. Returns whether it is wanted still.
@@ -161,15 +146,14 @@ impl Looker {
 
     fn read(&mut self) -> Vec<ToFront> {
         let mut news = Vec::new();
-        let mut room = vec![0; READ];
         while let Some(present) = &mut self.present {
-            match present.control.read(&mut room) {
-                Ok(Incoming::Bytes(count)) => present.decoder.received(&room[..count]),
+            match present.control.read() {
+                Ok(Incoming::Bytes(_)) => {}
                 // Its end is reported when it is reaped, with its status.
                 Ok(Incoming::Nothing | Incoming::End) | Err(_) => break,
             }
             loop {
-                match present.decoder.next_message() {
+                match present.control.next_message() {
                     Ok(Some(Found::Subject(index, stack))) => {
                         let index = index as usize;
                         let Some((worker, _)) = present.look.subjects.get(index) else { continue };

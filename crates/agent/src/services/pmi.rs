@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use bytes::{Buf, Bytes};
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::names::{Protocol, Reply};
-use rankrun_core::{Rank, Slot, Stream};
+use rankrun_core::{GroupId, Rank, Slot, Stream};
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::socket;
@@ -15,7 +15,7 @@ use rankrun_wire::message::Collective;
 use rankrun_wireup::pmi1;
 use rankrun_wireup::pmix::Answer;
 
-use crate::driver::Token;
+use crate::driver::token::{Place, Token};
 
 /// Bytes read from a client at a time: more than a request has, so that a flood is recognised.
 const READ: usize = 4096;
@@ -61,6 +61,7 @@ struct Member {
 
 /// The server and its clients.
 pub(crate) struct Pmi {
+    group: GroupId,
     server: pmi1::Server,
     ranks: Vec<Rank>,
     members: Vec<Member>,
@@ -70,7 +71,7 @@ impl Pmi {
     /// A server for the ranks of this node, in the order of their slots.
     pub(crate) fn new(config: pmi1::Config, ranks: Vec<Rank>) -> Pmi {
         let members = ranks.iter().map(|_| Member::default()).collect();
-        Pmi { server: pmi1::Server::new(config), ranks, members }
+        Pmi { group: config.group, server: pmi1::Server::new(config), ranks, members }
     }
 
     /// A rank's socket, made before its start.
@@ -83,7 +84,7 @@ impl Pmi {
     /// The rank runs: reads its socket from now on.
     pub(crate) fn started(&self, slot: Slot, poller: &Poller) -> std::io::Result<()> {
         match &self.members[slot.index()].client {
-            Some(client) => poller.add(&client.socket, Token::Pmi(slot.index()).encode(), Interest::Read),
+            Some(client) => poller.add(&client.socket, self.token(slot), Interest::Read),
             None => Ok(()),
         }
     }
@@ -227,6 +228,7 @@ impl Pmi {
     }
 
     fn write(&mut self, slot: Slot, poller: &Poller) {
+        let token = self.token(slot);
         let Some(client) = &mut self.members[slot.index()].client else { return };
         let mut interest = None;
         while let Some(bytes) = client.out.front_mut() {
@@ -251,7 +253,7 @@ impl Pmi {
             interest = Some(Interest::Read);
         }
         if let Some(interest) = interest
-            && poller.change(&client.socket, Token::Pmi(slot.index()).encode(), interest).is_err()
+            && poller.change(&client.socket, token, interest).is_err()
         {
             // Without a reply it would wait for ever. Close it; its peers see that it is gone.
             self.close(slot, poller);
@@ -264,6 +266,10 @@ impl Pmi {
             // It may not be in the set yet.
             let _ = poller.remove(&client.socket);
         }
+    }
+
+    fn token(&self, slot: Slot) -> u64 {
+        Token::Pmi(Place { group: self.group, slot }).encode()
     }
 
     fn slot_of(&self, rank: Rank) -> Option<Slot> {

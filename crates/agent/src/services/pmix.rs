@@ -1,38 +1,38 @@
 //! The agent's side of PMIx: the socket that ranks of Open MPI connect to, and the host that is started when one does
 //! (docs/adr/0022-a-pmix-host.md).
 
-use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::names::{Protocol, Reply};
-use rankrun_core::{AppIndex, JobSpec, NodeId, NodeRank, Pid, Rank, Slot, WorkerStatus, pmix};
+use rankrun_core::{AppIndex, GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Slot, WorkerStatus, pmix};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::reactor::{Conn, Incoming};
-use rankrun_sys::spawn::{Command, Session};
+use rankrun_sys::spawn::Command;
 use rankrun_sys::{reason, socket};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Collective;
-use rankrun_wireup::messages::{Decoder, encode};
+use rankrun_wireup::messages::Decoder;
 use rankrun_wireup::pmix::{Answer, CollectiveResult, Config, Effect, FromHost, Lifecycle, Server, Setup, ToHost};
 
 use super::pmi::News;
 use super::pmix_environment::environment;
-use crate::driver::Token;
+use crate::driver::token::Token;
+use crate::helpers::control::{Control, command};
 use crate::streams::{Capture, Read};
 
 /// The directory of libpmix's files in the job's.
 const DIRECTORY: &str = "pmix";
 /// All ranks may connect at once.
 const BACKLOG: i32 = 4096;
-/// Bytes read from the host at a time.
-const READ: usize = 64 * 1024;
+/// Bytes of a line of the host's stderr that are kept.
+const LINE: usize = 64 * 1024;
 /// How long a host may take until ranks can connect: it loads a library, and reads the machine's topology.
 const START_BOUND: Duration = Duration::from_secs(60);
 /// How often a host is asked whether libpmix's thread still works, and how long it may take to answer.
@@ -43,9 +43,8 @@ const MAX_NOTES: usize = 20;
 
 /// Our ends of a host's descriptors.
 struct Ends {
-    control: Conn,
+    control: Control,
     errors: Capture,
-    decoder: Decoder,
 }
 
 enum State {
@@ -83,6 +82,7 @@ impl Ping {
 
 /// PMIx for the ranks of this node.
 pub(crate) struct Pmix {
+    group: GroupId,
     server: Server,
     ranks: Vec<Rank>,
     state: State,
@@ -111,7 +111,7 @@ impl Pmix {
     ) -> io::Result<Pmix> {
         let ranks: Vec<Rank> = spec.map.on_node(node).map(|place| place.rank).collect();
         let (listener, port) = socket::listen_local(BACKLOG)?;
-        poller.add(&listener, Token::Pmix.encode(), Interest::Read)?;
+        poller.add(&listener, Token::Pmix(spec.group).encode(), Interest::Read)?;
         let nodes = match hosts.len() {
             0 | 1 => vec![rustix::system::uname().nodename().to_string_lossy().into_owned()],
             _ => pmix::node_names(hosts),
@@ -144,6 +144,7 @@ impl Pmix {
         };
         let processes = vec![None; ranks.len()];
         Ok(Pmix {
+            group: spec.group,
             server: Server::new(config),
             ranks,
             state: State::Waiting(listener),
@@ -209,12 +210,13 @@ impl Pmix {
         let (ours, theirs) = socket::pair()?;
         let (errors, their_errors) = socket::pipe()?;
         socket::set_nonblocking(&errors)?;
-        poller.add(&errors, Token::PmixErrors.encode(), Interest::Read)?;
-        let mut control = Conn::of_socket(&poller.registry(), Token::PmixHost.encode(), ours)?;
+        poller.add(&errors, Token::PmixErrors(self.group).encode(), Interest::Read)?;
+        let conn = Conn::of_socket(&poller.registry(), Token::PmixHost(self.group).encode(), ours)?;
+        let mut control = Control::new(conn, Decoder::default());
         let mut messages = vec![ToHost::Setup(Box::new(self.setup.clone()))];
         messages.extend(self.leaders.iter().map(|(rank, pid)| ToHost::Leader { rank: *rank, pid: *pid }));
-        control.send(messages.iter().filter_map(bytes))?;
-        let ends = Ends { control, errors: Capture::new(errors), decoder: Decoder::default() };
+        control.send(&messages)?;
+        let ends = Ends { control, errors: Capture::new(errors) };
         // Not before all else is done: an error is that of a host which is wanted.
         let State::Wanted(listener) =
             std::mem::replace(&mut self.state, State::Starting { ends, until: now + START_BOUND })
@@ -222,21 +224,7 @@ impl Pmix {
             self.state = State::Lost;
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        Ok(Command {
-            program: CString::default(),
-            argv: vec![c"rankrun".into(), c"pmix-host".into()],
-            env: environment(spec),
-            shared_env: Vec::new().into(),
-            wdir: Some(c"/".into()),
-            stdio: [theirs, listener, their_errors],
-            keep: None,
-            keeps_no_other: true,
-            cgroup,
-            session: Session::Own,
-            ignored: Vec::new(),
-            limits,
-            parent: std::process::id() as i32,
-        })
+        Ok(command("pmix-host", [theirs, listener, their_errors], environment(spec), cgroup, limits))
     }
 
     /// A rank has been started.
@@ -289,11 +277,10 @@ impl Pmix {
     }
 
     fn read(&mut self, now: Duration, news: &mut Vec<News>) {
-        let mut room = vec![0; READ];
         loop {
             let Some(ends) = self.ends() else { return };
-            match ends.control.read(&mut room) {
-                Ok(Incoming::Bytes(count)) => ends.decoder.received(&room[..count]),
+            match ends.control.read() {
+                Ok(Incoming::Bytes(_)) => {}
                 // Its end is reported when it is reaped, with its status.
                 Ok(Incoming::Nothing | Incoming::End) => return,
                 Err(error) => {
@@ -302,7 +289,7 @@ impl Pmix {
             }
             loop {
                 let Some(ends) = self.ends() else { return };
-                match ends.decoder.next_message() {
+                match ends.control.next_message() {
                     Ok(Some(message)) => self.receive(now, message, news),
                     Ok(None) => break,
                     Err(error) => return news.extend(self.lose(format!("the PMIx host wrote nonsense: {error}"))),
@@ -415,7 +402,7 @@ impl Pmix {
                 lines.push(String::from_utf8_lossy(&line[..end]).into_owned());
             }
             // A line without an end is cut.
-            self.partial.truncate(READ);
+            self.partial.truncate(LINE);
         };
         if let Some(last) = lines.iter().rev().find(|line| !line.trim().is_empty()) {
             self.last_line = last.trim().to_owned();
@@ -542,9 +529,10 @@ impl Pmix {
     }
 
     fn send(&mut self, message: &ToHost) -> io::Result<()> {
-        match (self.ends(), bytes(message)) {
-            (Some(ends), Some(bytes)) => ends.control.send([bytes]),
-            _ => Ok(()),
+        match self.ends().map(|ends| ends.control.send([message])) {
+            // An answer that is too long: its request was as long.
+            Some(Err(error)) if error.kind() != io::ErrorKind::InvalidData => Err(error),
+            Some(Ok(()) | Err(_)) | None => Ok(()),
         }
     }
 
@@ -558,11 +546,6 @@ impl Pmix {
     fn slot_of(&self, rank: Rank) -> Option<Slot> {
         self.ranks.binary_search(&rank).ok().map(|index| Slot(index as u32))
     }
-}
-
-fn bytes(message: &ToHost) -> Option<Bytes> {
-    // Only an answer beyond the limit cannot be encoded: its request was as large.
-    encode(message).ok().map(Bytes::from)
 }
 
 /// The programs of the job that are named by a path.

@@ -18,7 +18,8 @@ use rankrun_wireup::tcpstore::{ConnId, Effect, Server};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-use crate::driver::Token;
+use super::listener::Listener;
+use crate::driver::token::Token;
 
 /// All ranks may connect at once. The kernel takes less if `net.core.somaxconn` is less; clients then try again.
 const BACKLOG: i32 = 4096;
@@ -32,8 +33,6 @@ const WRITE: usize = 256 * 1024;
 const REPLIES: usize = 64;
 /// When the store holds so many bytes less than before, its memory is given back to the kernel, which the allocator may not do by itself.
 const GIVEN_BACK: usize = 16 << 20;
-/// How long no connection is taken when there are no descriptors left.
-const REST: Duration = Duration::from_millis(20);
 /// Notes in a job.
 const MAX_NOTES: usize = 10;
 /// Descriptors that may be open if there is no limit.
@@ -49,7 +48,7 @@ struct Client {
 /// The store and its clients.
 #[derive(Default)]
 pub(crate) struct TorchStore {
-    listener: Option<(OwnedFd, u16)>,
+    listener: Option<(Listener, u16)>,
     /// Connections of the attempt before that are still to be accepted, and closed.
     stale: u32,
     server: Server,
@@ -63,8 +62,6 @@ pub(crate) struct TorchStore {
     max_clients: usize,
     /// The most that it has held since memory was given back.
     peak: usize,
-    /// The listener is out of the poll set until then.
-    rests_until: Option<Duration>,
     /// What is read goes here first.
     room: Vec<u8>,
     /// For the user: why clients were turned away.
@@ -95,7 +92,7 @@ impl TorchStore {
             }
             None => {
                 let (listener, bound) = socket::listen_at(Some(address), ports, BACKLOG)?;
-                poller.add(&listener, Token::TorchStore.encode(), Interest::Read)?;
+                let listener = Listener::new(poller.registry(), Token::TorchStore.encode(), listener)?;
                 let files = limits::open_files().0.unwrap_or(MAX_FILES).min(MAX_FILES);
                 self.max_clients = (files - files / 4) as usize;
                 self.room = vec![0; READ];
@@ -116,10 +113,10 @@ impl TorchStore {
         }
         if let Some((listener, _)) = &self.listener {
             // Connections that nobody has taken yet come before those of the new attempt.
-            let waiting = socket::local_address(listener).and_then(diag::tcp_backlog);
+            let waiting = socket::local_address(listener.socket()).and_then(diag::tcp_backlog);
             self.stale = waiting.unwrap_or_else(|_| {
                 // This kernel does not tell how many.
-                (0..BACKLOG).take_while(|_| socket::accept_tcp(listener).is_ok()).for_each(drop);
+                (0..BACKLOG).take_while(|_| socket::accept_tcp(listener.socket()).is_ok()).for_each(drop);
                 0
             });
         }
@@ -147,26 +144,23 @@ impl TorchStore {
 
     /// When [`TorchStore::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        if self.server.is_tidy() { self.rests_until } else { Some(Duration::ZERO) }
+        match &self.listener {
+            Some((listener, _)) if self.server.is_tidy() => listener.deadline(),
+            _ => (!self.server.is_tidy()).then_some(Duration::ZERO),
+        }
     }
 
     /// Takes connections again after a rest, and frees what is no longer needed.
-    pub(crate) fn tick(&mut self, now: Duration, poller: &Poller) {
+    pub(crate) fn tick(&mut self, now: Duration) {
         self.server.tidy();
-        if self.rests_until.is_some_and(|until| until <= now)
-            && let Some((listener, _)) = &self.listener
-        {
-            // In the set already: nothing is lost.
-            let _ = poller.add(listener, Token::TorchStore.encode(), Interest::Read);
-            self.rests_until = None;
-        }
+        self.listener.iter_mut().for_each(|(listener, _)| listener.tick(now));
     }
 
     /// The listener is readable: takes connections.
     pub(crate) fn accept(&mut self, now: Duration, poller: &Poller) {
         for _ in 0..ACCEPTS {
-            let Some((listener, _)) = &self.listener else { return };
-            match socket::accept_tcp(listener) {
+            let Some((listener, _)) = &mut self.listener else { return };
+            match socket::accept_tcp(listener.socket()) {
                 Ok(_) if self.stale > 0 => self.stale -= 1,
                 Ok((client, peer)) => {
                     if is_ours(&client, peer) || self.open_to.contains(&peer.ip()) {
@@ -178,12 +172,7 @@ impl TorchStore {
                 Err(error) if error.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error()) => {
                     self.stale = self.stale.saturating_sub(1);
                 }
-                Err(_) => {
-                    if poller.remove(listener).is_ok() {
-                        self.rests_until = Some(now + REST);
-                    }
-                    return;
-                }
+                Err(_) => return listener.rest(now),
             }
         }
     }

@@ -14,16 +14,17 @@ use std::time::Duration;
 
 use rankrun_core::result::ResultPiece;
 use rankrun_core::testimony::Testimony;
-use rankrun_core::{Pid, Slot};
+use rankrun_core::{Pid, WorkerId};
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::{proc, socket};
 use rankrun_wireup::worker::{Client, ClientError, Said, When};
 
 use super::hook;
+use super::listener::Listener;
 use super::results::Room;
 use crate::children::Children;
-use crate::driver::Token;
+use crate::driver::token::Token;
 
 /// The name of the worker socket in the job's directory.
 const NAME: &str = "worker.sock";
@@ -35,7 +36,6 @@ const ACCEPTS: usize = 32;
 /// for each of its thousands of notes then waits in the backlog, at no cost to others, and for less than the time-out of a
 /// client (0.25 s).
 const TAKEN: usize = 40;
-const WINDOW: Duration = Duration::from_millis(20);
 /// Bytes read from a client per wake-up: a rank that floods us waits for the others.
 const READ: usize = 64 * 1024;
 /// Reads of a client after its rank has ended: what it sent before its end.
@@ -46,7 +46,7 @@ const NOTES_PER_SECOND: u32 = 20;
 /// Who a client is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Peer {
-    pub(crate) slot: Slot,
+    pub(crate) worker: WorkerId,
     /// `None` for a process that was gone before it could be looked up.
     pub(crate) process: Option<ProcessId>,
     pub(crate) pid: Pid,
@@ -64,6 +64,19 @@ pub(crate) enum Received {
     Closed(Peer),
 }
 
+impl Received {
+    /// Who has sent it.
+    pub(crate) fn peer(&self) -> Peer {
+        match self {
+            Received::Hello(peer)
+            | Received::Testimony(peer, ..)
+            | Received::Result(peer, _)
+            | Received::Nonsense(peer, _)
+            | Received::Closed(peer) => *peer,
+        }
+    }
+}
+
 struct Connection {
     socket: OwnedFd,
     client: Client,
@@ -79,21 +92,17 @@ struct Connection {
 /// All of them.
 #[derive(Default)]
 pub(crate) struct WorkerSocket {
-    listener: Option<OwnedFd>,
+    listener: Option<Listener>,
     /// The device and the inode of its name.
     name: Option<(u64, u64)>,
     /// What the first attempt was told.
     opened: Option<Opened>,
     connections: BTreeMap<usize, Connection>,
     next: usize,
-    /// When the present time of counting began, and how many connections were taken in it.
-    window: (Duration, usize),
-    /// The listener is out of the poll set until then.
-    rests_until: Option<Duration>,
     /// Looked-up clients, with whether they only help their worker: a client may make a connection for each message.
-    known: HashMap<ProcessId, (Slot, bool)>,
-    /// Notes handed on in the present second, by slot.
-    notes: HashMap<Slot, (u64, u32)>,
+    known: HashMap<ProcessId, (WorkerId, bool)>,
+    /// Notes handed on in the present second, by worker.
+    notes: HashMap<WorkerId, (u64, u32)>,
     results: Room,
 }
 
@@ -135,13 +144,8 @@ impl WorkerSocket {
     fn listen(&mut self, path: &Path, poller: &Poller) -> io::Result<()> {
         let listener = socket::listen(path)?;
         socket::set_nonblocking(&listener)?;
-        poller.add(&listener, Token::WorkerSocket.encode(), Interest::Read)?;
+        self.listener = Some(Listener::new(poller.registry(), Token::WorkerSocket.encode(), listener)?);
         self.name = name_of(path);
-        self.rests_until = None;
-        if let Some(before) = self.listener.replace(listener) {
-            // It may be out of the set, for a rest.
-            let _ = poller.remove(&before);
-        }
         Ok(())
     }
 
@@ -172,51 +176,35 @@ impl WorkerSocket {
         Ok(missing)
     }
 
-    /// A worker has a successor: processes that the former has released (`--descendants leave`) send nothing for the successor.
-    pub(crate) fn begin_one(&mut self, slot: Slot) {
-        self.known.retain(|_, (known, _)| *known != slot);
+    /// These workers are over: what the processes that they have released (`--descendants leave`) send is for no worker.
+    pub(crate) fn forget(&mut self, is_over: impl Fn(WorkerId) -> bool) {
+        self.known.retain(|_, (worker, _)| !is_over(*worker));
+        self.notes.retain(|worker, _| !is_over(*worker));
         for connection in self.connections.values_mut() {
-            connection.peer.take_if(|peer| peer.slot == slot);
+            connection.peer.take_if(|peer| is_over(peer.worker));
         }
-    }
-
-    /// Another attempt begins. The same for all workers.
-    pub(crate) fn begin(&mut self) {
-        self.known.clear();
-        self.connections.values_mut().for_each(|connection| connection.peer = None);
     }
 
     /// When [`WorkerSocket::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        self.rests_until
+        self.listener.as_ref()?.deadline()
     }
 
     /// Takes connections again after a rest.
-    pub(crate) fn tick(&mut self, now: Duration, poller: &Poller) {
-        if self.rests_until.is_some_and(|until| until <= now)
-            && let Some(listener) = &self.listener
-        {
-            // In the set already: nothing is lost.
-            let _ = poller.add(listener, Token::WorkerSocket.encode(), Interest::Read);
-            self.rests_until = None;
-        }
+    pub(crate) fn tick(&mut self, now: Duration) {
+        self.listener.iter_mut().for_each(|listener| listener.tick(now));
     }
 
     /// The listener is readable: takes connections, as many as there may be in a time.
     pub(crate) fn accept(&mut self, now: Duration, children: &Children, ranks: usize, poller: &Poller) {
-        if now >= self.window.0 + WINDOW {
-            self.window = (now, 0);
-        }
-        let is_to_rest = self.window.1 >= TAKEN.max(2 * ranks) || {
-            let (taken, has_failed) = self.accept_some(children, poller);
-            self.window.1 += taken;
-            has_failed
-        };
-        if is_to_rest
-            && let Some(listener) = &self.listener
-            && poller.remove(listener).is_ok()
-        {
-            self.rests_until = Some(now + WINDOW);
+        let is_over_limit = |listener: &mut Listener| listener.taken(now) >= TAKEN.max(2 * ranks);
+        let is_full = self.listener.as_mut().is_some_and(is_over_limit);
+        let (taken, has_failed) = if is_full { (0, false) } else { self.accept_some(children, poller) };
+        if let Some(listener) = &mut self.listener {
+            listener.count(taken);
+            if is_full || has_failed {
+                listener.rest(now);
+            }
         }
     }
 
@@ -224,7 +212,7 @@ impl WorkerSocket {
     fn accept_some(&mut self, children: &Children, poller: &Poller) -> (usize, bool) {
         for taken in 0..ACCEPTS {
             let Some(listener) = &self.listener else { return (taken, false) };
-            let socket = match socket::accept(listener) {
+            let socket = match socket::accept(listener.socket()) {
                 Ok(socket) => socket,
                 Err(error) => return (taken, error.kind() != io::ErrorKind::WouldBlock),
             };
@@ -250,23 +238,23 @@ impl WorkerSocket {
     fn identify(&mut self, pid: i32, children: &Children) -> Option<(Peer, bool)> {
         let Some(process) = proc::process(pid).filter(|process| process.state != 'Z') else {
             // A leader is known by its pid until it is reaped, and its last report is often read after its end.
-            let slot = children.slot_of_leader(pid)?;
-            return Some((Peer { slot, process: None, pid: Pid(pid), may_testify: true }, true));
+            let worker = children.worker_of_leader(pid)?;
+            return Some((Peer { worker, process: None, pid: Pid(pid), may_testify: true }, true));
         };
         let id = process.id();
-        let (slot, is_helper) = match self.known.get(&id) {
-            Some((slot, is_helper)) => (*slot, Some(*is_helper)),
+        let (worker, is_helper) = match self.known.get(&id) {
+            Some((worker, is_helper)) => (*worker, Some(*is_helper)),
             None => {
-                let (slot, is_helper) = (children.slot_of(&process)?, children.is_helper(&process));
+                let (worker, is_helper) = (children.worker_of(&process)?, children.is_helper(&process));
                 if self.known.len() >= MAX_CLIENTS {
                     self.known.clear();
                 }
-                self.known.extend(is_helper.map(|is_helper| (id, (slot, is_helper))));
-                (slot, is_helper)
+                self.known.extend(is_helper.map(|is_helper| (id, (worker, is_helper))));
+                (worker, is_helper)
             }
         };
         let may_testify = is_helper == Some(false);
-        Some((Peer { slot, process: Some(id), pid: Pid(pid), may_testify }, is_helper.is_some()))
+        Some((Peer { worker, process: Some(id), pid: Pid(pid), may_testify }, is_helper.is_some()))
     }
 
     /// Asks again whether a client may report for its worker, if that was not known.
@@ -275,7 +263,7 @@ impl WorkerSocket {
         let Some(pid) = self.connections.get(&index).filter(is_open).map(|connection| connection.pid) else { return };
         let Some((peer, is_known)) = self.identify(pid, children) else { return };
         if let Some(connection) = self.connections.get_mut(&index)
-            && connection.peer.is_some_and(|before| (before.slot, before.process) == (peer.slot, peer.process))
+            && connection.peer.is_some_and(|before| (before.worker, before.process) == (peer.worker, peer.process))
         {
             (connection.peer, connection.is_known) = (Some(peer), is_known);
         }
@@ -358,11 +346,12 @@ impl WorkerSocket {
             match message {
                 Said::Hello { tag, .. } => {
                     if connection.peer.is_none() {
-                        let (slot, pid) = (tag.and_then(|tag| children.slot_of_tag(&tag)), connection.pid);
+                        let (worker, pid) = (tag.and_then(|tag| children.worker_of_tag(&tag)), connection.pid);
                         // It ended by itself before it was looked up, as every short process may on a busy machine. One that lives and
                         // belongs to no worker has been released.
                         let may_testify = proc::has_ended(pid);
-                        connection.peer = slot.map(|slot| Peer { slot, process: None, pid: Pid(pid), may_testify });
+                        connection.peer =
+                            worker.map(|worker| Peer { worker, process: None, pid: Pid(pid), may_testify });
                     }
                     received.extend(connection.peer.filter(|peer| peer.may_testify).map(Received::Hello));
                 }
@@ -390,7 +379,7 @@ impl WorkerSocket {
         }
         received.retain(|received| match received {
             Received::Testimony(peer, Testimony::Note { .. } | Testimony::Aside { .. } | Testimony::Progress, _)
-            | Received::Nonsense(peer, _) => self.notes.entry(peer.slot).or_default().is_within(now),
+            | Received::Nonsense(peer, _) => self.notes.entry(peer.worker).or_default().is_within(now),
             Received::Hello(_) | Received::Testimony(..) | Received::Result(..) | Received::Closed(_) => true,
         });
         all.append(&mut received);
@@ -400,16 +389,16 @@ impl WorkerSocket {
     /// All that a worker's processes sent before its end.
     pub(crate) fn read_last(
         &mut self,
-        slot: Slot,
+        worker: WorkerId,
         now: Duration,
         children: &Children,
         poller: &Poller,
     ) -> Vec<Received> {
         self.accept_some(children, poller);
         // One that could not be looked up may belong to this worker.
-        let may_be = |connection: &Connection| connection.peer.is_none_or(|peer| peer.slot == slot);
-        let of_slot = self.connections.iter().filter(|(_, connection)| may_be(connection));
-        let indices: Vec<usize> = of_slot.map(|(index, _)| *index).collect();
+        let may_be = |connection: &Connection| connection.peer.is_none_or(|peer| peer.worker == worker);
+        let of_worker = self.connections.iter().filter(|(_, connection)| may_be(connection));
+        let indices: Vec<usize> = of_worker.map(|(index, _)| *index).collect();
         let mut received = Vec::new();
         for index in indices {
             for _ in 0..LAST_READS {
@@ -467,13 +456,15 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    use rankrun_core::JobId;
     use rankrun_core::result::RESULTS_ROOM;
+    use rankrun_core::{Attempt, GroupId, JobId, Rank};
 
     use super::*;
     use crate::children::Boundary;
 
-    /// A worker socket, and this process as the leader of slot 0.
+    const WORKER: WorkerId = WorkerId { group: GroupId(0), rank: Rank(0), attempt: Attempt(0) };
+
+    /// A worker socket, and this process as the leader of rank 0.
     struct Bench {
         /// Is removed when it is dropped.
         directory: tempfile::TempDir,
@@ -488,8 +479,8 @@ mod tests {
         let poller = Poller::new().expect("a poller");
         let boundary = Boundary::choose(&JobId("test".to_owned()), Some("subreaper"));
         let mut children = Children::new(JobId("test".to_owned()), boundary);
-        children.begin(["tag".to_owned()]);
-        children.add_leader(Slot(0), std::process::id() as i32);
+        children.begin(WORKER, "tag");
+        children.add_leader(WORKER, std::process::id() as i32);
         let mut workers = WorkerSocket::default();
         let path = workers.open(directory.path(), false, &poller).socket.expect("a socket");
         Bench { directory, poller, children, workers, path }
@@ -502,34 +493,35 @@ mod tests {
         let filler = format!("{{\"type\":\"of the future\",\"x\":\"{}\"}}\n", "x".repeat(60_000));
         client.write_all(filler.repeat(2).as_bytes()).expect("a socket takes 200 KiB");
         client.write_all(b"{\"type\":\"abort\",\"code\":3}\n").expect("a socket takes 200 KiB");
-        let received = workers.read_last(Slot(0), Duration::ZERO, &children, &poller);
+        let received = workers.read_last(WORKER, Duration::ZERO, &children, &poller);
         let abort = Testimony::Abort { code: 3, message: None };
         assert!(matches!(&received[..], [Received::Testimony(_, testimony, _)] if *testimony == abort), "{received:?}");
     }
 
-    /// What a process that belongs to slot 0 can still say when `begin` has given the slot to another worker.
-    fn said_after(begin: impl Fn(&mut WorkerSocket)) -> Vec<Received> {
+    /// What a process of rank 0 can still say when workers are forgotten.
+    fn said_after(is_over: impl Fn(WorkerId) -> bool) -> Vec<Received> {
         let Bench { directory: _directory, poller, children, mut workers, path } = bench();
         let abort = b"{\"type\":\"abort\",\"code\":3}\n";
         let mut early = UnixStream::connect(&path).expect("it listens");
         early.write_all(abort).expect("it is read");
-        let received = workers.read_last(Slot(0), Duration::ZERO, &children, &poller);
+        let received = workers.read_last(WORKER, Duration::ZERO, &children, &poller);
         assert!(matches!(&received[..], [Received::Testimony(..)]), "{received:?}");
         let mut released =
             Children::new(JobId("test".to_owned()), Boundary::choose(&JobId("test".to_owned()), Some("subreaper")));
-        released.begin(["another".to_owned()]);
-        begin(&mut workers);
+        let next = WorkerId { attempt: Attempt(1), ..WORKER };
+        released.begin(next, "another");
+        workers.forget(is_over);
         early.write_all(abort).expect("it is read");
         let mut late = UnixStream::connect(&path).expect("it listens");
         late.write_all(abort).expect("it is read");
-        workers.read_last(Slot(0), Duration::ZERO, &released, &poller)
+        workers.read_last(WORKER, Duration::ZERO, &released, &poller)
     }
 
     #[test]
     fn a_process_that_a_worker_has_released_does_not_testify_for_the_successor() {
-        assert_eq!(said_after(|workers| workers.begin_one(Slot(0))), []);
-        assert_eq!(said_after(WorkerSocket::begin), []);
-        assert_eq!(said_after(|workers| workers.begin_one(Slot(1))).len(), 2, "that of another worker still does");
+        assert_eq!(said_after(|worker| worker == WORKER), []);
+        assert_eq!(said_after(|worker| worker.rank == Rank(1)).len(), 2, "that of another worker still does");
+        assert_eq!(said_after(|worker| worker.group == GroupId(1)).len(), 2, "and so does that of another group");
     }
 
     #[test]
@@ -577,15 +569,15 @@ mod tests {
         let data = "A".repeat(RESULTS_ROOM as usize);
         workers.results.take(&ResultPiece { is_error: false, data, is_first: true, is_last: false });
         client.write_all(b"{\"type\":\"result\",\"data\":\"AA\"}\n").expect("it is read");
-        let received = workers.read_last(Slot(0), Duration::ZERO, &children, &poller);
+        let received = workers.read_last(WORKER, Duration::ZERO, &children, &poller);
         assert!(matches!(&received[..], [Received::Result(..)]), "{received:?}");
         let index = *workers.connections.keys().next().expect("it is open");
         assert_eq!(workers.read(index, Duration::ZERO, &children, &poller), []);
         client.write_all(b"{\"type\":\"abort\",\"code\":3}\n").expect("it is read");
-        let received = workers.read_last(Slot(0), Duration::ZERO, &children, &poller);
+        let received = workers.read_last(WORKER, Duration::ZERO, &children, &poller);
         assert!(matches!(&received[..], [Received::Testimony(..)]), "{received:?}");
         drop(client);
-        assert!(matches!(workers.read_last(Slot(0), Duration::ZERO, &children, &poller)[..], [Received::Closed(_)]));
+        assert!(matches!(workers.read_last(WORKER, Duration::ZERO, &children, &poller)[..], [Received::Closed(_)]));
         workers.results_taken(u64::MAX, &poller);
         assert!(workers.connections.is_empty());
     }
@@ -602,7 +594,7 @@ mod tests {
         for (tag, count) in [("tag", 1), ("another", 0)] {
             let done = std::process::Command::new("python3").args(["-c", script]).arg(&path).arg(said(tag)).status();
             assert!(done.expect("Python").success());
-            let received = workers.read_last(Slot(0), Duration::ZERO, &children, &poller);
+            let received = workers.read_last(WORKER, Duration::ZERO, &children, &poller);
             let of_gone = |it: &&Received| matches!(it, Received::Testimony(peer, Testimony::Uncaught(_), _) if peer.process.is_none());
             assert_eq!(received.iter().filter(of_gone).count(), count, "{received:?}");
         }
@@ -613,16 +605,16 @@ mod tests {
         let Bench { directory: _directory, poller, mut children, mut workers, path } = bench();
         // This process is not the leader but below it.
         let own = proc::process(std::process::id() as i32).expect("it runs");
-        children.begin(["tag".to_owned()]);
-        children.reap(Slot(0), rankrun_sys::process::Child::unreaped(own.pid));
-        children.add_leader(Slot(0), own.parent);
+        children.begin(WORKER, "tag");
+        children.reap(WORKER, rankrun_sys::process::Child::unreaped(own.pid));
+        children.add_leader(WORKER, own.parent);
         let (release, locked) = std::sync::mpsc::sync_channel::<()>(1);
         assert_eq!(children.lockable.read(own.id(), move || locked.recv().is_ok()), None, "its memory is locked");
 
         let mut client = UnixStream::connect(path).expect("it listens");
         let mut say = |line: &str| {
             client.write_all(line.as_bytes()).expect("it is read");
-            workers.read_last(Slot(0), Duration::ZERO, &children, &poller)
+            workers.read_last(WORKER, Duration::ZERO, &children, &poller)
         };
         assert_eq!(say("{\"type\":\"exiting\",\"code\":3}\n"), []);
         let received = say("{\"type\":\"abort\",\"code\":3}\n");

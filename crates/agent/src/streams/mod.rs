@@ -2,9 +2,10 @@
 
 mod capture;
 mod link;
+mod null;
 mod output;
-mod stdin;
 
 pub(crate) use capture::{Capture, Read};
 pub(crate) use link::{Link, LinkError};
+pub(crate) use null::null;
 pub(crate) use output::Output;

@@ -1,45 +1,26 @@
-//! The way of the ranks' output through the agent: read, spooled, sent as far as the front's credits go.
+//! The ranks' output that is in the agent.
 //!
 //! stdout and stderr never wait for each other: each has its own place in the spool, its own credit, and its own captures
 //! that are left alone while there is no room.
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use rankrun_core::job::WorkerEvent;
-use rankrun_core::{Slot, Stream, WorkerId};
+use bytes::BytesMut;
+use rankrun_core::Stream;
 use rankrun_output::{Record, Spool, SpoolError};
-use rankrun_sys::poll::{Interest, Poller};
-use rankrun_wire::ToFront;
-use rankrun_wire::frame::MAX_OUTPUT;
-
-use super::capture::Read;
-use super::{Link, LinkError};
-use crate::driver::io::{Done, IoThread, Job};
-use crate::driver::{Token, wall};
-use crate::team::{Hands, Team};
-
-/// Reads from one capture per wake-up: one busy rank must not keep the loop from the others.
-const READS: usize = 4;
-/// Reads from a worker that is gone: what its pipe can hold, and no more if somebody who was let go still writes.
-const LAST_READS: usize = 64;
-/// Records that wait in front of a full spool, beyond which a text of an MPI library is dropped: such a rank does not wait for room.
-const MAX_OVERFLOW: usize = 4096;
 
 /// Output that is in the agent.
 pub(crate) struct Output {
-    spool: Spool,
+    pub(crate) spool: Spool,
     /// Output of workers that are gone, while the spool is full.
-    overflow: [VecDeque<Record>; 2],
+    pub(crate) overflow: [VecDeque<Record>; 2],
     /// Memory that is read into.
-    buffer: BytesMut,
+    pub(crate) buffer: BytesMut,
     /// The captures of a stream are out of the poll set, because the spool has no room for it.
-    is_stalled: [bool; 2],
+    pub(crate) is_stalled: [bool; 2],
     /// Nobody wants the output any more.
-    is_discarding: bool,
+    pub(crate) is_discarding: bool,
     /// The stream whose turn it is, if both have credit.
     turn: Stream,
 }
@@ -63,7 +44,7 @@ impl Output {
     }
 
     /// Takes a record. Without room it waits here, in front of the spool.
-    fn push(&mut self, record: Record) {
+    pub(crate) fn push(&mut self, record: Record) {
         let overflow = &mut self.overflow[record.stream.index()];
         if !overflow.is_empty() {
             overflow.push_back(record);
@@ -73,7 +54,7 @@ impl Output {
     }
 
     /// The next record of a stream with credit, and whether there is more of this stream.
-    fn next(&mut self, credit: [bool; 2]) -> Result<Option<(Record, bool)>, SpoolError> {
+    pub(crate) fn next(&mut self, credit: [bool; 2]) -> Result<Option<(Record, bool)>, SpoolError> {
         let other = Stream::ALL[1 - self.turn.index()];
         for stream in [self.turn, other] {
             if credit[stream.index()]
@@ -87,7 +68,7 @@ impl Output {
     }
 
     /// Puts what overflowed into the spool, as far as it has room again. True if there was any.
-    fn refill(&mut self) -> bool {
+    pub(crate) fn refill(&mut self) -> bool {
         let mut moved = false;
         for (stream, overflow) in Stream::ALL.into_iter().zip(&mut self.overflow) {
             while self.spool.has_room(stream)
@@ -103,200 +84,12 @@ impl Output {
         moved
     }
 
-    fn has_room(&self, stream: Stream) -> bool {
+    pub(crate) fn has_room(&self, stream: Stream) -> bool {
         self.overflow[stream.index()].is_empty() && self.spool.has_room(stream)
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.spool.clear();
         self.overflow = Default::default();
-    }
-}
-
-impl Team {
-    /// A capture is readable.
-    pub(crate) fn read_output(&mut self, hands: &mut Hands, slot: Slot, stream: Stream) {
-        self.take_in(hands, slot, stream, READS);
-    }
-
-    fn take_in(&mut self, hands: &mut Hands, slot: Slot, stream: Stream, reads: usize) {
-        for _ in 0..reads {
-            if reads == READS && !self.output.overflow[stream.index()].is_empty() {
-                self.stall(stream, &hands.poller);
-                return;
-            }
-            let worker = &mut self.slots[slot.index()];
-            let Some(capture) = &worker.captures[stream.index()] else { return };
-            match capture.read(&mut self.output.buffer) {
-                Read::Bytes(_) if self.output.is_discarding => {}
-                Read::Bytes(bytes) => {
-                    worker.under_way[stream.index()] += 1;
-                    self.output.push(Record { worker: worker.id, stream, time: wall(), bytes });
-                }
-                Read::Empty => return,
-                Read::End => {
-                    self.close_capture(slot, stream, &hands.poller);
-                    let now = hands.clock.now();
-                    self.report_closed(&mut hands.outbox, now, slot);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Takes in a text that a rank wrote through its MPI library, behind what it wrote to its own descriptor before.
-    pub(crate) fn take_text(&mut self, hands: &mut Hands, slot: Slot, stream: Stream, text: &[u8]) {
-        self.take_in(hands, slot, stream, LAST_READS);
-        let worker = &mut self.slots[slot.index()];
-        if worker.captures[stream.index()].is_none() {
-            // The rank writes to the terminal itself, or has closed its end.
-            let text = String::from_utf8_lossy(text);
-            let lines = text.lines().map(|line| ToFront::Note(format!("rank {}: {line}", worker.id.rank)));
-            return hands.outbox.extend(lines);
-        }
-        if self.output.is_discarding || self.output.overflow[stream.index()].len() > MAX_OVERFLOW {
-            return;
-        }
-        for piece in text.chunks(MAX_OUTPUT) {
-            worker.under_way[stream.index()] += 1;
-            let bytes = Bytes::copy_from_slice(piece);
-            self.output.push(Record { worker: worker.id, stream, time: wall(), bytes });
-        }
-    }
-
-    fn close_capture(&mut self, slot: Slot, stream: Stream, poller: &Poller) {
-        let slot = &mut self.slots[slot.index()];
-        if let Some(capture) = slot.captures[stream.index()].take()
-            && slot.polled[stream.index()]
-        {
-            // It is closed now, which takes it out of the set too.
-            drop(poller.remove(&capture));
-            slot.polled[stream.index()] = false;
-        }
-    }
-
-    /// Takes in what a worker that is gone has left in its pipes. No end of file is waited for (K-6).
-    pub(crate) fn drain(&mut self, hands: &mut Hands, slot: Slot) {
-        for stream in Stream::ALL {
-            self.take_in(hands, slot, stream, LAST_READS);
-            self.close_capture(slot, stream, &hands.poller);
-        }
-    }
-
-    /// Reports each stream that has ended and whose bytes have all been sent.
-    pub(crate) fn report_closed(&mut self, outbox: &mut Vec<ToFront>, at: Duration, slot: Slot) {
-        let slot = &mut self.slots[slot.index()];
-        for stream in Stream::ALL {
-            let index = stream.index();
-            if slot.captures[index].is_none() && slot.under_way[index] == 0 && !slot.closed[index] {
-                slot.closed[index] = true;
-                outbox.push(ToFront::Worker { worker: slot.id, at, event: WorkerEvent::Closed(stream) });
-            }
-        }
-    }
-
-    /// Sends messages and output, and takes the captures up again when there is room.
-    pub(crate) fn send(&mut self, hands: &mut Hands, link: &mut Link) -> Result<(), LinkError> {
-        let mut sent: Vec<(WorkerId, Stream)> = Vec::new();
-        loop {
-            for message in hands.outbox.drain(..) {
-                link.queue(&message)?;
-            }
-            let output = &mut self.output;
-            link.send_output(|credit| output.next(credit), |record| sent.push((record.worker, record.stream)))?;
-            let moved = self.output.refill();
-            for (worker, stream) in sent.drain(..) {
-                let Some(slot) = self.machine.slot_of(worker.rank) else { continue };
-                let under_way = &mut self.slots[slot.index()].under_way[stream.index()];
-                // A spool file that another program has changed may repeat a record.
-                *under_way = under_way.saturating_sub(1);
-                let now = hands.clock.now();
-                self.report_closed(&mut hands.outbox, now, slot);
-            }
-            self.report_drained(&mut hands.outbox);
-            if !moved && hands.outbox.is_empty() {
-                break;
-            }
-        }
-        for stream in Stream::ALL {
-            if self.output.is_stalled(stream) && self.output.has_room(stream) {
-                self.resume(stream, &hands.poller);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the I/O thread what is to be done with files. While it has no room, the spool fills up in memory, and then
-    /// the captures are left alone.
-    pub(crate) fn start_io(&mut self, io: &mut IoThread) {
-        while io.has_room()
-            && let Some(request) = self.output.spool.next_request()
-        {
-            if let Err(Job::Spool(refused)) = io.submit(Job::Spool(request)) {
-                // The thread is gone, as only a fault of ours could make it: the file is lost, and the spool is told so.
-                self.output.spool.complete(refused.refuse());
-                return;
-            }
-        }
-    }
-
-    /// The I/O thread has done something.
-    pub(crate) fn io_done(&mut self, done: Done) {
-        match done {
-            Done::Spool(completion) => self.output.spool.complete(completion),
-        }
-    }
-
-    /// The spool has no room for a stream: its pipes fill up, and the ranks wait.
-    fn stall(&mut self, stream: Stream, poller: &Poller) {
-        let stalled = &mut self.output.is_stalled[stream.index()];
-        if std::mem::replace(stalled, true) {
-            return;
-        }
-        for slot in &mut self.slots {
-            if slot.polled[stream.index()]
-                && let Some(capture) = &slot.captures[stream.index()]
-            {
-                // What cannot be taken out is read as before: a capture reads nothing while its stream is stalled.
-                slot.polled[stream.index()] = poller.remove(capture).is_err();
-            }
-        }
-    }
-
-    fn resume(&mut self, stream: Stream, poller: &Poller) {
-        self.output.is_stalled[stream.index()] = false;
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            if !slot.polled[stream.index()]
-                && let Some(capture) = &slot.captures[stream.index()]
-                && slot.started
-            {
-                let token = Token::Output(index, stream).encode();
-                slot.polled[stream.index()] = poller.add(capture.as_fd(), token, Interest::Read).is_ok();
-            }
-        }
-    }
-
-    /// What waits in the spool cannot be read again. The front is told, and what comes is read and forgotten: the ranks do not
-    /// wait for a disk that is broken.
-    pub(crate) fn lose_output(&mut self, hands: &mut Hands, error: &SpoolError) {
-        let text = format!("{error}: {}", rankrun_sys::reason(&error.source));
-        hands.outbox.push(ToFront::OutputLost(text));
-        self.drop_output(hands);
-        for slot in self.machine.slots() {
-            self.slots[slot.index()].under_way = [0, 0];
-            let now = hands.clock.now();
-            self.report_closed(&mut hands.outbox, now, slot);
-        }
-    }
-
-    /// The front is lost. The ranks' output is read and forgotten, so that none of them blocks on its way out.
-    pub(crate) fn drop_output(&mut self, hands: &mut Hands) {
-        self.output.is_discarding = true;
-        self.output.clear();
-        for stream in Stream::ALL {
-            if self.output.is_stalled(stream) {
-                self.resume(stream, &hands.poller);
-            }
-        }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use rankrun_core::Slot as SlotIndex;
 use rankrun_core::job::WorkerEvent;
 use rankrun_core::team::{Activity, Effect, Event, Target};
 use rankrun_core::worker::{Outcome, State};
+use rankrun_core::{Slot as SlotIndex, WorkerId};
 use rankrun_sys::poll::Interest;
 use rankrun_sys::proc::Reaction;
 use rankrun_sys::spawn::Step;
@@ -13,48 +13,48 @@ use rankrun_sys::{proc, signal};
 use rankrun_wire::ToFront;
 
 use super::{Hands, Team};
-use crate::driver::Token;
+use crate::driver::token::Token;
 
 /// ETIMEDOUT: reported when a child does not reach its exec.
 const TIMED_OUT: i32 = 110;
 
-/// What a leader that is about to be sent a signal can do with it, if it is nothing.
-fn answer(hands: &Hands, target: Target, signal: i32) -> Option<Event> {
-    let (Target::Leader(slot) | Target::LeaderGroup(slot)) = target else { return None };
-    match proc::reaction(hands.children.leader(slot)?.pid(), signal)? {
-        Reaction::Ended => Some(Event::SignalMissed(slot)),
-        Reaction::Unnoticed => Some(Event::SignalUnnoticed(slot)),
-        Reaction::Noticed => None,
-    }
-}
-
 impl Team {
+    /// What a leader that is about to be sent a signal can do with it, if it is nothing.
+    fn answer(&self, hands: &Hands, target: Target, signal: i32) -> Option<Event> {
+        let (Target::Leader(slot) | Target::LeaderGroup(slot)) = target else { return None };
+        match proc::reaction(hands.children.leader(self.id(slot))?.pid(), signal)? {
+            Reaction::Ended => Some(Event::SignalMissed(slot)),
+            Reaction::Unnoticed => Some(Event::SignalUnnoticed(slot)),
+            Reaction::Noticed => None,
+        }
+    }
+
     /// Performs one effect. Some are questions: the answer is fed back to the machine.
     pub(super) fn perform(&mut self, hands: &mut Hands, now: Duration, effect: Effect) -> Option<Event> {
         match effect {
             Effect::Terminate(target, signal) => {
-                let answer = answer(hands, target, signal);
+                let answer = self.answer(hands, target, signal);
                 self.signal(hands, target, &[signal, signal::SIGCONT]);
                 return answer;
             }
-            Effect::Kill(Target::Boundary(slot)) => hands.children.kill(slot),
+            Effect::Kill(Target::Boundary(slot)) => hands.children.kill(self.id(slot)),
             Effect::Kill(target) => self.signal(hands, target, &[signal::SIGKILL]),
             Effect::KillLeader(slot) => {
-                let leader = hands.children.leader(slot)?;
+                let leader = hands.children.leader(self.id(slot))?;
                 if proc::dumping_core(leader.pid()) {
                     return Some(Event::CoreDumpSeen(slot));
                 }
                 self.signal(hands, Target::Leader(slot), &[signal::SIGKILL]);
             }
-            Effect::CancelSpawns => hands.spawner.cancel(),
+            Effect::CancelSpawns => hands.spawner.cancel(self.group()),
             Effect::ExecTimedOut(slot) => self.report_spawn_failed(hands, now, slot, Step::Exec.to_string(), TIMED_OUT),
             Effect::LookAtBoundary(slot) => return self.look_at_boundary(hands, slot),
             Effect::LookAtWork(slot) => {
-                return Some(Event::Progress(slot, hands.children.progress(slot)));
+                return Some(Event::Progress(slot, hands.children.progress(self.id(slot))));
             }
             Effect::LookAtSpeaker(id) => return Some(self.speakers.look(id, &hands.children)),
             Effect::LookAtOrphans => {
-                return Some(match hands.children.orphans_left(hands.spawner.is_busy()) {
+                return Some(match hands.children.orphans_left(self.group(), hands.spawner.is_busy()) {
                     Some(activity) => Event::Orphans(activity),
                     // The spawner may be about to start a child: wait for its result, within the time limit of orphans.
                     None if hands.spawner.is_busy() => Event::Orphans(Activity { sum: 0, quiet: false }),
@@ -76,10 +76,10 @@ impl Team {
                 self.speakers.forget(speaker);
                 self.send_reports(hands, slot);
             }
-            Effect::Release(slot) => self.released += hands.children.release(slot),
+            Effect::Release(slot) => self.released += hands.children.release(self.id(slot)),
             Effect::Gone(slot) => self.gone(hands, slot),
             Effect::StartAgain(slot) => self.start_again(hands, slot),
-            Effect::OrphansGivenUp => drop(hands.children.give_up_orphans()),
+            Effect::OrphansGivenUp => drop(hands.children.give_up_orphans(self.group())),
             Effect::Over => self.processes_gone(hands, now),
         }
         None
@@ -90,7 +90,7 @@ impl Team {
     fn signal(&mut self, hands: &mut Hands, target: Target, signals: &[i32]) {
         match target {
             Target::Leader(slot) => {
-                if let Some(leader) = hands.children.leader(slot) {
+                if let Some(leader) = hands.children.leader(self.id(slot)) {
                     for signal in signals {
                         // As said above.
                         let _ = leader.signal(*signal);
@@ -98,7 +98,7 @@ impl Team {
                 }
             }
             Target::LeaderGroup(slot) => {
-                if let Some(leader) = hands.children.leader(slot) {
+                if let Some(leader) = hands.children.leader(self.id(slot)) {
                     for signal in signals {
                         // As said above.
                         let _ = leader.signal_group(*signal);
@@ -106,36 +106,36 @@ impl Team {
                 }
             }
             Target::Speaker(id) => self.speakers.signal(id, signals),
-            Target::Rest(slot) | Target::Boundary(slot) => hands.children.signal_others(slot, signals),
+            Target::Rest(slot) | Target::Boundary(slot) => hands.children.signal_others(self.id(slot), signals),
             Target::Spawning => {
-                if let Some(child) = hands.spawner.under_way() {
+                if let Some(child) = hands.spawner.starting_for(self.group()) {
                     for signal in signals {
                         // As said above.
                         let _ = child.signal(*signal);
                     }
                 }
             }
-            Target::Orphans => hands.children.signal_orphans(signals),
+            Target::Orphans => hands.children.signal_orphans(self.group(), signals),
         }
     }
 
     /// Checks whether any process of a worker is left.
     fn look_at_boundary(&mut self, hands: &mut Hands, slot: SlotIndex) -> Option<Event> {
-        if !self.machine.awaits_boundary(slot) || hands.children.leader(slot).is_some() {
+        if !self.machine.awaits_boundary(slot) || hands.children.leader(self.id(slot)).is_some() {
             return None;
         }
-        if hands.children.is_empty(slot) {
+        if hands.children.is_empty(self.id(slot)) {
             return Some(Event::BoundaryEmpty(slot));
         }
         // From now on the kernel reports every change: by the events file, or by the end of an adopted orphan. Without the
         // file the agent polls.
         if self.slot(slot).events.is_none()
-            && let Some(file) = hands.children.events(slot)
-            && hands.poller.add(&file, Token::Boundary(slot.index()).encode(), Interest::Exception).is_ok()
+            && let Some(file) = hands.children.events(self.id(slot))
+            && hands.poller.add(&file, Token::Boundary(self.place(slot)).encode(), Interest::Exception).is_ok()
         {
             self.slot(slot).events = Some(file);
         }
-        Some(Event::BoundaryHeld(slot, hands.children.activity(slot)))
+        Some(Event::BoundaryHeld(slot, hands.children.activity(self.id(slot))))
     }
 
     /// No process of the worker is left, or what is left is given up. Reads what it wrote, then reports its end.
@@ -162,12 +162,13 @@ impl Team {
         }
         let now = hands.clock.now();
         let State::Gone { outcome, left } = *self.machine.state(slot) else { return };
-        let spawning = hands.spawner.under_way().filter(|_| outcome == Outcome::Unkillable);
-        let left = if left { hands.children.give_up(slot, spawning) } else { Vec::new() };
+        let spawning = hands.spawner.starting_for(self.group()).filter(|_| outcome == Outcome::Unkillable);
+        let left = if left { hands.children.give_up(self.id(slot), spawning) } else { Vec::new() };
         if outcome != Outcome::NeverStarted {
             let reuse = left.is_empty() && !self.to_spawn.is_empty();
-            hands.children.free_leaf(slot, reuse);
+            hands.children.free_leaf(self.id(slot), reuse);
         }
+        hands.children.gone(worker);
         let event = WorkerEvent::Gone { outcome, is_left: !left.is_empty() };
         hands.outbox.push(ToFront::Worker { worker, at: now, event });
         self.report_closed(&mut hands.outbox, now, slot);
@@ -178,7 +179,7 @@ impl Team {
     /// A signal for the process that speaks for each rank.
     pub(crate) fn signal_all(&mut self, hands: &mut Hands, signal: i32) {
         for slot in self.machine.slots() {
-            if hands.children.leader(slot).is_some() {
+            if hands.children.leader(self.id(slot)).is_some() {
                 let target = self.machine.voice(slot);
                 self.signal(hands, target, &[signal]);
             }
@@ -197,10 +198,10 @@ impl Team {
     pub(super) fn freeze_slots(&mut self, hands: &mut Hands, slots: &[SlotIndex], frozen: bool) {
         let is_there = |slot: &&SlotIndex| {
             !matches!(self.machine.state(**slot), State::Gone { .. } | State::Pending)
-                && hands.children.leader_pid(**slot).is_some()
+                && hands.children.leader_pid(self.id(**slot)).is_some()
         };
-        let slots: Vec<SlotIndex> = slots.iter().filter(is_there).copied().collect();
-        hands.children.freeze(&slots, frozen);
+        let workers: Vec<WorkerId> = slots.iter().filter(is_there).map(|slot| self.id(*slot)).collect();
+        hands.children.freeze(&workers, frozen);
     }
 
     /// The front's terminal has a new window. A rank's pty is not a controlling terminal, so that the kernel sends no

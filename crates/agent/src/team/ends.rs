@@ -1,4 +1,4 @@
-//! Handles the changes of children: spawned, ended, stopped, continued.
+//! Handles the changes of the leaders: ended, stopped, continued.
 
 use std::time::Duration;
 
@@ -11,45 +11,12 @@ use rankrun_sys::oom::{OomKill, OomWatch, Victim};
 use rankrun_sys::proc;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal;
-use rankrun_sys::wait::{self, Change, Look};
+use rankrun_sys::wait::Change;
 use rankrun_wire::ToFront;
 
 use super::{Hands, Team};
-use crate::children::{Children, Ended, Helper};
 
 impl Team {
-    /// Reads the spawner's results and the changes of children.
-    pub(crate) fn children(&mut self, hands: &mut Hands, now: Duration) {
-        let mut orphan_ended = false;
-        self.spawn_results(hands, now);
-        while let Some((child, status)) = Children::peek_end() {
-            // The order matters: see `peek_end`.
-            let under_way = hands.spawner.under_way();
-            self.spawn_results(hands, now);
-            match hands.children.handle_end(child, status, under_way) {
-                Some(Ended::Leader(slot, leader, status)) => self.leader_ended(hands, now, slot, leader, status),
-                Some(Ended::Orphan) => orphan_ended = true,
-                Some(Ended::Helper(Helper::Looker, status)) => self.looker_ended(hands, now, status),
-                Some(Ended::Helper(Helper::PmixHost, status)) => {
-                    let news = self.pmix.as_mut().map(|pmix| pmix.host_ended(now, status));
-                    self.mpi_news(hands, now, news.unwrap_or_default());
-                }
-                None => break,
-            }
-            hands.lease.renew();
-        }
-        self.stop_news(hands, now);
-        if orphan_ended && hands.children.boundary().cgroup().is_none() {
-            // The boundaries that we wait for may be empty now.
-            for slot in self.machine.slots() {
-                if self.machine.awaits_boundary(slot) {
-                    self.boundary_changed(hands, now, slot);
-                }
-            }
-        }
-        self.spawn_more(hands, now);
-    }
-
     /// Something in a worker's boundary has changed.
     pub(crate) fn boundary_changed(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex) {
         if let Some(event) = self.perform(hands, now, rankrun_core::team::Effect::LookAtBoundary(slot)) {
@@ -57,21 +24,11 @@ impl Team {
         }
     }
 
-    fn stop_news(&mut self, hands: &mut Hands, now: Duration) {
-        while let Look::Found(child) = wait::stop_news() {
-            // A rank may be stopped before the spawner has sent its result, and the kernel reports a stop only once.
-            let under_way = hands.spawner.under_way().map(Child::pid);
-            self.spawn_results(hands, now);
-            match hands.children.slot_of_leader(child.pid) {
-                Some(slot) => self.leader_changed(hands, now, slot, child.change),
-                None if hands.children.helper(child.pid) == Some(Helper::PmixHost) => {
-                    if let (Change::Stopped { signal }, Some(pmix)) = (child.change, &mut self.pmix) {
-                        let news = pmix.host_stopped(signal);
-                        self.mpi_news(hands, now, news);
-                    }
-                }
-                None if under_way == Some(child.pid) => self.early_change = Some((child.pid, child.change)),
-                None => {}
+    /// Processes of any worker may have ended: the boundaries that we wait for may be empty now.
+    pub(super) fn boundaries_may_be_empty(&mut self, hands: &mut Hands, now: Duration) {
+        for slot in self.machine.slots() {
+            if self.machine.awaits_boundary(slot) {
+                self.boundary_changed(hands, now, slot);
             }
         }
     }
@@ -93,9 +50,11 @@ impl Team {
         let victims = self.oom.as_mut().map(OomWatch::victims).unwrap_or_default();
         for Victim { pid, line } in victims {
             let Some(process) = proc::process(pid) else { continue };
-            let Some(slot) = hands.children.slot_of(&process) else { continue };
+            let Some(slot) = hands.children.worker_of(&process).and_then(|worker| self.slot_of(worker)) else {
+                continue;
+            };
             // The end of a leader is looked up when it has ended.
-            if hands.children.slot_of_leader(pid).is_some() {
+            if hands.children.worker_of_leader(pid).is_some() {
                 continue;
             }
             self.killed_helpers.insert(slot, line.clone());
@@ -104,7 +63,14 @@ impl Team {
         }
     }
 
-    fn leader_ended(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, leader: Child, status: WorkerStatus) {
+    pub(super) fn leader_ended(
+        &mut self,
+        hands: &mut Hands,
+        now: Duration,
+        slot: SlotIndex,
+        leader: Child,
+        status: WorkerStatus,
+    ) {
         self.look_at_pmix_host(hands, now);
         // Read pending PMI requests and reports before reporting the exit.
         let news = self.pmi.as_mut().map(|pmi| pmi.read_last(slot, &hands.poller));
@@ -123,7 +89,7 @@ impl Team {
         let news = self.pmix.as_mut().map(|pmix| pmix.rank_ended(slot, goes_on));
         self.mpi_news(hands, now, news.unwrap_or_default());
         self.tell(hands, now, slot, WorkerEvent::Ended { status, stop });
-        hands.children.reap(slot, leader);
+        hands.children.reap(self.id(slot), leader);
         self.event(hands, now, Event::LeaderEnded(slot, status));
     }
 

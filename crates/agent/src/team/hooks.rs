@@ -4,7 +4,7 @@ use rankrun_core::worker::State;
 use rankrun_sys::process::ProcessId;
 use rankrun_wire::ToFront;
 
-use super::{Hands, Team};
+use super::{Hands, Team, Teams};
 use crate::children::Subject;
 use crate::services::pmix::Pmix;
 
@@ -20,25 +20,12 @@ impl Team {
             if is_alive && !self.slots[slot.index()].reports {
                 let in_mpi = self.pmi.as_ref().filter(|pmi| pmi.is_in_mpi(slot)).and_then(|pmi| pmi.process(slot));
                 let worker = self.machine.id(slot);
-                subjects.push(Subject { worker, in_mpi, processes: hands.children.processes(slot) });
+                subjects.push(Subject { worker, in_mpi, processes: hands.children.processes(self.id(slot)) });
             }
         }
         hands.interpreters.look(self.hook.clone(), subjects);
     }
 
-    /// The answer to such a look may have come. A rank that has said hello meanwhile was only slow.
-    pub(crate) fn hooks_seen(&mut self, hands: &mut Hands) {
-        let Some(mut found) = hands.interpreters.answer() else { return };
-        found.retain(|(worker, _)| {
-            self.machine.slot_of(worker.rank).is_some_and(|slot| !self.slots[slot.index()].reports)
-        });
-        if !found.is_empty() {
-            hands.outbox.push(ToFront::Hookless(found));
-        }
-    }
-}
-
-impl Team {
     /// Begins to look for MPI libraries in the ranks; `is_brief`: in the leaders of a few.
     pub(crate) fn look_for_mpi(&mut self, hands: &mut Hands, is_brief: bool) {
         // A rank that waits for the PMIx host has not been able to connect yet.
@@ -52,19 +39,25 @@ impl Team {
             }
             let is_alive = matches!(self.machine.state(slot), State::Running { .. } | State::Stopping { .. });
             if is_alive && self.in_mpi(slot).is_none() {
-                let leader = || hands.children.leader(slot).and_then(|leader| ProcessId::of(leader.pid()));
+                let leader = || hands.children.leader(self.id(slot)).and_then(|leader| ProcessId::of(leader.pid()));
                 let processes = match is_brief {
                     true => leader().into_iter().collect(),
-                    false => hands.children.processes(slot),
+                    false => hands.children.processes(self.id(slot)),
                 };
                 ranks.push((self.machine.id(slot), processes));
             }
         }
         hands.libraries.look(ranks);
     }
+}
 
-    /// The answer to such a look may have come.
-    pub(crate) fn mpi_seen(&mut self, hands: &mut Hands) {
+impl Teams {
+    /// The answers to such looks may have come. A rank that has said hello meanwhile was only slow.
+    pub(crate) fn looks_answered(&mut self, hands: &mut Hands) {
+        if let Some(mut found) = hands.interpreters.answer() {
+            found.retain(|(worker, _)| self.of_worker(*worker).is_some_and(|(team, slot)| !team.slot(slot).reports));
+            hands.outbox.extend((!found.is_empty()).then_some(ToFront::Hookless(found)));
+        }
         if let Some(found) = hands.libraries.answer().filter(|found| !found.is_empty()) {
             hands.outbox.push(ToFront::MpiSeen(found));
         }

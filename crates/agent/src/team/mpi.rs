@@ -1,19 +1,17 @@
 //! What the ranks ask for by PMI-1 and PMIx, and the PMIx host.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::job::WorkerEvent;
 use rankrun_core::names::{Protocol, Reply};
-use rankrun_core::{NodeId, Rank, Slot as SlotIndex};
+use rankrun_core::{NodeId, Rank, Slot as SlotIndex, WorkerStatus};
 use rankrun_sys::poll::Ready;
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::wait::Change;
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Collective;
 
-use super::prepare::Program;
 use super::spawner::{Job, NotSpawned};
 use super::{Hands, Team};
 use crate::children::Helper;
@@ -76,52 +74,49 @@ impl Team {
         if !hands.spawner.has_room() {
             return;
         }
-        let spec = Rc::clone(&self.spec);
-        let command = hands
-            .children
-            .take_own_leaf(Helper::PmixHost)
-            .and_then(|cgroup| pmix.start_host(now, &spec, self.preparer.limits(), cgroup, &hands.poller));
-        let news = match command {
-            Ok(command) => match hands.spawner.spawn(Job::PmixHost, Program::ourselves(), command) {
-                true => Vec::new(),
-                false => pmix.not_started("the spawner cannot be reached"),
-            },
-            Err(error) => pmix.not_started(&rankrun_sys::reason(&error)),
-        };
-        self.mpi_news(hands, now, news);
+        let helper = Helper::PmixHost(self.spec.group);
+        let leaf = hands.children.take_own_leaf(helper);
+        let command =
+            leaf.and_then(|cgroup| pmix.start_host(now, &self.spec, self.preparer.limits(), cgroup, &hands.poller));
+        if let Err(why) = hands.start_helper(helper, command) {
+            let news = pmix.not_started(&why);
+            self.mpi_news(hands, now, news);
+        }
     }
 
     pub(super) fn pmix_host_spawned(&mut self, hands: &mut Hands, now: Duration, result: Result<i32, NotSpawned>) {
-        let why = match result {
-            Ok(pid) => {
-                hands.children.add_helper(Helper::PmixHost, pid);
-                if self.pmix.as_ref().is_some_and(Pmix::is_idle) {
-                    // An earlier attempt asked for it, and is over.
-                    hands.children.end_helpers(Helper::PmixHost);
-                    return;
-                }
-                if let Some((_, Change::Stopped { signal })) = self.early_change.take_if(|(early, _)| *early == pid) {
-                    let news = self.pmix.as_mut().map(|pmix| pmix.host_stopped(signal));
-                    self.mpi_news(hands, now, news.unwrap_or_default());
-                }
-                return;
-            }
-            Err(NotSpawned::Failed(error)) => format!("{error}: {}", rankrun_sys::reason(&error.source)),
-            Err(NotSpawned::Unresolved { errno }) => rankrun_sys::reason(&std::io::Error::from_raw_os_error(errno)),
+        let helper = Helper::PmixHost(self.group());
+        let news = match hands.helper_spawned(helper, result) {
+            // An earlier attempt asked for it, and is over.
+            Ok(_) if self.pmix.as_ref().is_some_and(Pmix::is_idle) => return hands.children.end_helpers(helper),
+            Ok(pid) => match hands.early_change.take_if(|(early, _)| *early == pid) {
+                Some((_, Change::Stopped { signal })) => self.pmix.as_mut().map(|pmix| pmix.host_stopped(signal)),
+                _ => None,
+            },
             // The job is being stopped.
-            Err(NotSpawned::Cancelled) => return,
+            Err(NotSpawned::Cancelled) => None,
+            Err(error) => self.pmix.as_mut().map(|pmix| pmix.not_started(&error.to_string())),
         };
-        let news = self.pmix.as_mut().map(|pmix| pmix.not_started(&why));
+        self.mpi_news(hands, now, news.unwrap_or_default());
+    }
+
+    pub(super) fn pmix_host_ended(&mut self, hands: &mut Hands, now: Duration, status: WorkerStatus) {
+        let news = self.pmix.as_mut().map(|pmix| pmix.host_ended(now, status));
+        self.mpi_news(hands, now, news.unwrap_or_default());
+    }
+
+    pub(super) fn pmix_host_stopped(&mut self, hands: &mut Hands, now: Duration, signal: i32) {
+        let news = self.pmix.as_mut().map(|pmix| pmix.host_stopped(signal));
         self.mpi_news(hands, now, news.unwrap_or_default());
     }
 
     /// Reports the end of the host before that of a rank: ranks that lose it in `MPI_Init` exit with an error of their own.
     pub(super) fn look_at_pmix_host(&mut self, hands: &mut Hands, now: Duration) {
-        if let Some(pmix) = &mut self.pmix
-            && let Some(status) = hands.children.ended_helper(Helper::PmixHost, hands.spawner.starting(Job::PmixHost))
+        let helper = Helper::PmixHost(self.group());
+        if self.pmix.is_some()
+            && let Some(status) = hands.children.ended_helper(helper, hands.spawner.starting(Job::Helper(helper)))
         {
-            let news = pmix.host_ended(now, status);
-            self.mpi_news(hands, now, news);
+            self.pmix_host_ended(hands, now, status);
         }
     }
 

@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
-use rankrun_core::Slot as SlotIndex;
 use rankrun_core::job::CleanShm;
 use rankrun_core::team::Event;
+use rankrun_core::{Slot as SlotIndex, WorkerId};
 use rankrun_sys::proc::{self, Reaction};
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::signal;
@@ -19,29 +19,6 @@ use super::{Hands, Team};
 /// How long an order waits for the look. It takes less than a millisecond where the thread gets a CPU; a thread that hangs on a process
 /// must not hold up the end.
 const LOOK_BOUND: Duration = Duration::from_millis(250);
-
-/// The orders that wait.
-#[derive(Debug, Default)]
-pub(super) struct Orders {
-    waiting: Vec<Event>,
-    /// Looks that were requested and are not answered.
-    looks: u32,
-    until: Duration,
-    /// The slots whose processes stand still meanwhile.
-    held: Vec<SlotIndex>,
-}
-
-impl Orders {
-    /// When the orders that wait are carried out without an answer.
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        (!self.waiting.is_empty()).then_some(self.until)
-    }
-
-    /// Whether we have stopped the processes of a slot.
-    pub(super) fn holds(&self, slot: SlotIndex) -> bool {
-        self.held.contains(&slot)
-    }
-}
 
 impl Team {
     /// An order to stop or to kill the workers.
@@ -87,7 +64,7 @@ impl Team {
             _ => signal::SIGKILL,
         };
         let is_noticed = |id: &ProcessId| proc::reaction(id.pid, signal) == Some(Reaction::Noticed);
-        if self.spec.clean_shm == CleanShm::No || hands.children.processes(slot).iter().any(is_noticed) {
+        if self.spec.clean_shm == CleanShm::No || hands.children.processes(self.id(slot)).iter().any(is_noticed) {
             return;
         }
         self.freeze_slots(hands, &[slot], true);
@@ -111,6 +88,7 @@ impl Team {
         // The user may have stopped the job meanwhile.
         if !self.frozen {
             // Also those whose leaders have ended meanwhile.
+            let held: Vec<WorkerId> = held.into_iter().map(|slot| self.id(slot)).collect();
             hands.children.freeze(&held, false);
         }
     }

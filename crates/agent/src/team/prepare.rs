@@ -6,21 +6,20 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rankrun_core::env::{NodeFacts, app_environment, rank_environment};
 use rankrun_core::job::{MpiMode, StdinTarget, StdioKind};
 use rankrun_core::{AppIndex, Attempt, JobSpec, Rank};
-use rankrun_sys::exec::{self, ResolveError};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::spawn::{Command, Session, duplicate};
 use rankrun_sys::{pty, socket};
 use rustix::fs::SeekFrom;
 
 use super::slot::Slot;
-use super::spawner::null;
+use super::spawner::Program;
 use crate::children::TAG;
+use crate::streams::null;
 
 /// The descriptor under which a rank finds its PMI socket.
 pub(crate) const PMI_FD: i32 = 3;
@@ -91,28 +90,6 @@ pub(crate) struct Preparer {
     /// What the ranks read of stdin comes from the front in messages.
     sends_stdin: bool,
     is_away: bool,
-}
-
-/// A program that the spawner looks up: the file system may not answer, and the loop must not wait for it.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Program {
-    word: OsString,
-    app: AppIndex,
-    path: Option<OsString>,
-    directory: PathBuf,
-}
-
-impl Program {
-    /// This binary. The path is looked up by the child itself.
-    pub(crate) fn ourselves() -> Program {
-        Program { word: "/proc/self/exe".into(), app: AppIndex(0), path: None, directory: "/".into() }
-    }
-
-    /// Finds it, as `execvp` would.
-    pub(crate) fn resolve(&self) -> Result<CString, ResolveError> {
-        let found = exec::resolve(&self.word, self.path.as_deref(), &self.directory)?;
-        CString::new(found.into_os_string().into_vec()).map_err(|_| ResolveError::NotFound)
-    }
 }
 
 /// A command (without its program), and our ends of its descriptors.

@@ -2,32 +2,64 @@
 //! that cloned it.
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rankrun_core::Slot;
-use rankrun_sys::exec::ResolveError;
+use rankrun_core::{AppIndex, GroupId, WorkerId};
+use rankrun_sys::exec::{self, ResolveError};
 use rankrun_sys::poll::Waker;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal;
 use rankrun_sys::spawn::{Command, SpawnError, Spawner, UnderWay};
 
-use super::prepare::Program;
+use crate::children::Helper;
 
 /// Ranks that are prepared ahead of the spawner. Each holds descriptors, which every clone copies.
 pub(crate) const AHEAD: usize = 16;
 
+/// A program that the spawner looks up: the file system may not answer, and the loop must not wait for it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Program {
+    pub(super) word: OsString,
+    pub(super) app: AppIndex,
+    pub(super) path: Option<OsString>,
+    pub(super) directory: PathBuf,
+}
+
+impl Program {
+    /// This binary. The path is looked up by the child itself.
+    pub(crate) fn ourselves() -> Program {
+        Program { word: "/proc/self/exe".into(), app: AppIndex(0), path: None, directory: "/".into() }
+    }
+
+    /// Finds it, as `execvp` would.
+    pub(crate) fn resolve(&self) -> Result<CString, ResolveError> {
+        let found = exec::resolve(&self.word, self.path.as_deref(), &self.directory)?;
+        CString::new(found.into_os_string().into_vec()).map_err(|_| ResolveError::NotFound)
+    }
+}
+
 /// What is started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Job {
-    Worker(Slot),
-    /// Processes of rankrun's own.
-    PmixHost,
-    Looker,
+    Worker(WorkerId),
+    /// Of rankrun's own.
+    Helper(Helper),
+}
+
+impl Job {
+    /// The group whose it is. A looker is of no group.
+    fn group(self) -> Option<GroupId> {
+        match self {
+            Job::Worker(worker) => Some(worker.group),
+            Job::Helper(Helper::PmixHost(group)) => Some(group),
+            Job::Helper(Helper::Looker) => None,
+        }
+    }
 }
 
 /// The result of one spawn.
@@ -37,14 +69,14 @@ pub(crate) struct Spawned {
 }
 
 /// Why a worker was not started.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum NotSpawned {
+    #[error("{}", why(.0))]
     Failed(SpawnError),
     /// There is no such program, or it cannot be executed.
-    Unresolved {
-        errno: i32,
-    },
-    /// The job was stopped before its turn came.
+    #[error("{}", rankrun_sys::reason(&io::Error::from_raw_os_error(*errno)))]
+    Unresolved { errno: i32 },
+    #[error("the job was stopped before its turn came")]
     Cancelled,
 }
 
@@ -52,19 +84,37 @@ struct Request {
     job: Job,
     program: Program,
     command: Command,
-    /// How many cancellations there had been.
-    generation: u64,
+    /// How often its group had been cancelled.
+    cancelled: u64,
+}
+
+/// How often the requests of each group, and those of no group, were cancelled.
+#[derive(Clone, Debug, Default)]
+struct Cancellations(Arc<Mutex<HashMap<Option<GroupId>, u64>>>);
+
+impl Cancellations {
+    fn of(&self, job: Job) -> u64 {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.get(&job.group()).copied().unwrap_or(0)
+    }
+
+    fn cancel(&self, group: GroupId) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for of in [Some(group), None] {
+            *counts.entry(of).or_default() += 1;
+        }
+    }
 }
 
 /// The agent's handle to its spawner.
 pub(crate) struct SpawnerThread {
     requests: SyncSender<Request>,
     results: Receiver<Spawned>,
-    /// A result that was received before it was asked for.
-    early: Option<Spawned>,
+    /// Results that were received before they were asked for, in order.
+    early: VecDeque<Spawned>,
     /// Requested spawns without a result, in order.
     outstanding: VecDeque<Job>,
-    generation: Arc<AtomicU64>,
+    cancellations: Cancellations,
     under_way: Arc<UnderWay>,
 }
 
@@ -75,13 +125,13 @@ impl SpawnerThread {
         let (outbox, results) = sync_channel(AHEAD);
         let mut spawner = Spawner::new()?;
         let under_way = spawner.under_way();
-        let generation = Arc::new(AtomicU64::new(0));
-        let now = Arc::clone(&generation);
+        let cancellations = Cancellations::default();
+        let now = cancellations.clone();
         std::thread::Builder::new().name("spawner".to_owned()).stack_size(128 * 1024).spawn(move || {
             signal::block_all();
             let mut programs: HashMap<Program, CString> = HashMap::new();
-            for Request { job, program, mut command, generation } in inbox {
-                let is_wanted = || generation == now.load(Ordering::Acquire);
+            for Request { job, program, mut command, cancelled } in inbox {
+                let is_wanted = || cancelled == now.of(job);
                 let found = match programs.get(&program) {
                     _ if !is_wanted() => Err(NotSpawned::Cancelled),
                     Some(found) => Ok(found.clone()),
@@ -114,7 +164,8 @@ impl SpawnerThread {
                 std::thread::park();
             }
         })?;
-        Ok(SpawnerThread { requests, results, early: None, outstanding: VecDeque::new(), generation, under_way })
+        let (early, outstanding) = (VecDeque::new(), VecDeque::new());
+        Ok(SpawnerThread { requests, results, early, outstanding, cancellations, under_way })
     }
 
     /// Whether there is room for another command.
@@ -124,8 +175,8 @@ impl SpawnerThread {
 
     /// Sends the spawner a command. `false` if there was no room: check [`SpawnerThread::has_room`] first.
     pub(crate) fn spawn(&mut self, job: Job, program: Program, command: Command) -> bool {
-        let generation = self.generation.load(Ordering::Acquire);
-        match self.requests.try_send(Request { job, program, command, generation }) {
+        let cancelled = self.cancellations.of(job);
+        match self.requests.try_send(Request { job, program, command, cancelled }) {
             Ok(()) => {
                 self.outstanding.push_back(job);
                 true
@@ -135,15 +186,24 @@ impl SpawnerThread {
         }
     }
 
-    /// Cancels requests that have not begun.
-    pub(crate) fn cancel(&self) {
-        self.generation.fetch_add(1, Ordering::AcqRel);
+    /// Cancels requests of a group that have not begun.
+    pub(crate) fn cancel(&self, group: GroupId) {
+        self.cancellations.cancel(group);
     }
 
-    pub(crate) fn next_result(&mut self) -> Option<Spawned> {
-        let spawned = self.early.take().or_else(|| self.results.try_recv().ok())?;
-        self.outstanding.pop_front();
+    /// The next result of a group, or of what is of no group.
+    pub(crate) fn next_result(&mut self, group: Option<GroupId>) -> Option<Spawned> {
+        self.receive();
+        let at = self.early.iter().position(|spawned| spawned.job.group() == group)?;
+        let spawned = self.early.remove(at)?;
+        if let Some(at) = self.outstanding.iter().position(|job| *job == spawned.job) {
+            self.outstanding.remove(at);
+        }
         Some(spawned)
+    }
+
+    fn receive(&mut self) {
+        self.early.extend(self.results.try_iter());
     }
 
     /// The child that was cloned and has no result yet. Read it before the results: a child that is in neither was not
@@ -155,11 +215,15 @@ impl SpawnerThread {
     /// The child under way, if it is this one.
     pub(crate) fn starting(&mut self, job: Job) -> Option<Child> {
         let child = self.under_way()?;
-        if self.early.is_none() {
-            self.early = self.results.try_recv().ok();
-        }
+        self.receive();
         // Without a result of the first command it is the first command's.
-        (self.early.is_none() && self.outstanding.front() == Some(&job)).then_some(child)
+        (self.early.is_empty() && self.outstanding.front() == Some(&job)).then_some(child)
+    }
+
+    /// The child under way, unless it is known to be of another group.
+    pub(crate) fn starting_for(&self, group: GroupId) -> Option<Child> {
+        let is_foreign = |job: &Job| job.group().is_some_and(|of| of != group);
+        self.under_way().filter(|_| !self.outstanding.front().is_some_and(is_foreign))
     }
 
     /// Whether a result of this is to come.
@@ -173,14 +237,13 @@ impl SpawnerThread {
     }
 }
 
+fn why(error: &SpawnError) -> String {
+    format!("{error}: {}", rankrun_sys::reason(&error.source))
+}
+
 fn errno_of(error: &ResolveError) -> i32 {
     match error {
         ResolveError::NotFound => 2,
         ResolveError::NotExecutable { source, .. } => source.raw_os_error().unwrap_or(13),
     }
-}
-
-/// A descriptor for /dev/null.
-pub(crate) fn null() -> io::Result<OwnedFd> {
-    Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into())
 }

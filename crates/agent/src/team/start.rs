@@ -27,13 +27,14 @@ use rankrun_wire::ToFront;
 use rankrun_wire::message::{Meeting, NodeStart};
 use rankrun_wireup::pmi1;
 
-use super::orders::Orders;
+use super::error_files::ErrorFiles;
+use super::hands::Hands;
 use super::prepare::{PrepareError, Preparer};
+use super::slot::{SharedStdin, Slot};
 use super::spawner::{Job, NotSpawned, Spawned};
-use super::speakers::{ErrorFiles, Speakers};
-use super::{Ending, Hands, SharedStdin, Slot, Team};
-use crate::children::Helper;
-use crate::driver::Token;
+use super::speakers::Speakers;
+use super::state::{Ending, Orders, Team};
+use crate::driver::token::Token;
 use crate::services::pmi::Pmi;
 use crate::services::pmix::Pmix;
 use crate::streams::{Capture, Output};
@@ -79,9 +80,9 @@ impl Team {
         }
         let tags = new_tags(machine.size()).map_err(cannot("get random bytes"))?;
         let slots: Vec<Slot> = machine.slots().zip(tags).map(|(slot, tag)| Slot::new(machine.id(slot), tag)).collect();
-        hands.children.end_helpers(Helper::PmixHost);
-        hands.children.begin(slots.iter().map(|slot| slot.tag.clone()));
-        hands.worker_socket.begin();
+        for slot in &slots {
+            hands.children.begin(slot.id, &slot.tag);
+        }
         // Without a job its thread does nothing until the agent ends.
         let names = || own_names(&spec.job, spec.attempt);
         let memory = hands.memory.take();
@@ -147,7 +148,6 @@ impl Team {
             oom: None,
             killed_helpers: HashMap::new(),
             frozen: false,
-            early_change: None,
             released: 0,
             started: 0,
             ending: Ending::No,
@@ -160,7 +160,7 @@ impl Team {
         let oom = OomWatch::start();
         if let Some(log) = oom.log() {
             // Without it only ended leaders are checked.
-            let _ = hands.poller.add(log, Token::KernelLog.encode(), Interest::Read);
+            let _ = hands.poller.add(log, Token::KernelLog(team.group()).encode(), Interest::Read);
         }
         team.oom = Some(oom);
         Ok(team)
@@ -171,8 +171,9 @@ impl Team {
         let id = self.machine.id(slot);
         // Without random bytes it has the tag of the one before, of which nothing is left.
         let tag = new_tags(1).ok().and_then(|mut tags| tags.pop()).unwrap_or_else(|| self.slot(slot).tag.clone());
-        hands.children.begin_one(slot, &tag);
-        hands.worker_socket.begin_one(slot);
+        let before = self.id(slot);
+        hands.forget(|worker| worker == before);
+        hands.children.begin(id, &tag);
         *self.slot(slot) = Slot::new(id, tag);
         self.killed_helpers.remove(&slot);
         self.to_spawn.push_back(slot);
@@ -216,7 +217,8 @@ impl Team {
         let spec = Rc::clone(&self.spec);
         let Hands { children, inherited, .. } = hands;
         let slot = &mut self.slots[index.index()];
-        let prepared = self.preparer.prepare(&spec, slot, inherited, || children.take_leaf(index))?;
+        let worker = slot.id;
+        let prepared = self.preparer.prepare(&spec, slot, inherited, || children.take_leaf(worker))?;
         slot.captures = prepared.captures.map(|fd| fd.map(Capture::new));
         slot.closed = [slot.captures[0].is_none(), slot.captures[1].is_none()];
         slot.windows = prepared.windows;
@@ -236,34 +238,32 @@ impl Team {
             // From here on only the ranks that read it hold the front's stdin, unless their successors may need it.
             inherited.give_stdin(spec.restart.is_on());
         }
-        match hands.spawner.spawn(Job::Worker(index), prepared.program, prepared.command) {
+        match hands.spawner.spawn(Job::Worker(worker), prepared.program, prepared.command) {
             true => Ok(()),
             false => Err(PrepareError::Io { what: "reach the spawner", source: io::ErrorKind::BrokenPipe.into() }),
         }
     }
 
     pub(super) fn spawn_results(&mut self, hands: &mut Hands, now: Duration) {
-        while let Some(Spawned { job, result }) = hands.spawner.next_result() {
+        while let Some(Spawned { job, result }) = hands.spawner.next_result(Some(self.group())) {
             let slot = match job {
-                Job::Worker(slot) => slot,
-                Job::PmixHost => {
+                Job::Worker(worker) => self.slot_of(worker),
+                Job::Helper(_) => {
                     self.pmix_host_spawned(hands, now, result);
                     continue;
                 }
-                Job::Looker => {
-                    self.looker_spawned(hands, result);
-                    continue;
-                }
             };
+            // One that was given up may have a successor.
+            let Some(slot) = slot else { continue };
             match result {
                 Ok(pid) => self.spawned(hands, now, slot, pid),
                 Err(NotSpawned::Failed(error)) => self.spawn_refused(hands, now, slot, &error),
                 Err(NotSpawned::Unresolved { errno }) => {
-                    hands.children.free_leaf(slot, false);
+                    hands.children.free_leaf(self.id(slot), false);
                     self.spawn_failed(hands, now, slot, Step::Exec.to_string(), errno);
                 }
                 Err(NotSpawned::Cancelled) => {
-                    hands.children.free_leaf(slot, false);
+                    hands.children.free_leaf(self.id(slot), false);
                     self.close_streams(slot);
                     self.event(hands, now, Event::SpawnFailed(slot));
                 }
@@ -272,12 +272,13 @@ impl Team {
     }
 
     fn spawned(&mut self, hands: &mut Hands, now: Duration, index: SlotIndex, pid: i32) {
-        hands.children.add_leader(index, pid);
+        hands.children.add_leader(self.id(index), pid);
         if let Some(memory) = &self.memory {
             memory.add_leader(Pid(pid));
         }
         self.started += 1;
         let is_stalled = Stream::ALL.map(|stream| self.output.is_stalled(stream));
+        let place = self.place(index);
         let slot = self.slot(index);
         slot.started = true;
         let mut unwatched = None;
@@ -285,7 +286,7 @@ impl Team {
             if let Some(capture) = &slot.captures[stream.index()]
                 && !is_stalled[stream.index()]
             {
-                let token = Token::Output(index.index(), stream).encode();
+                let token = Token::Output(place, stream).encode();
                 match hands.poller.add(capture, token, Interest::Read) {
                     Ok(()) => slot.polled[stream.index()] = true,
                     Err(error) => unwatched = Some(error),
@@ -307,7 +308,7 @@ impl Team {
             let errno = error.raw_os_error().unwrap_or(0);
             self.report_spawn_failed(hands, now, index, "watch its descriptors".to_owned(), errno);
         }
-        if let Some((_, change)) = self.early_change.take_if(|(early, _)| *early == pid) {
+        if let Some((_, change)) = hands.early_change.take_if(|(early, _)| *early == pid) {
             self.leader_changed(hands, now, index, change);
         }
         self.stdin_started(hands, index.index());
@@ -317,7 +318,7 @@ impl Team {
     }
 
     fn spawn_refused(&mut self, hands: &mut Hands, now: Duration, slot: SlotIndex, error: &SpawnError) {
-        hands.children.free_leaf(slot, false);
+        hands.children.free_leaf(self.id(slot), false);
         let no_cgroup = error.step == Step::Cgroup
             || (error.step == Step::Clone && matches!(error.source.raw_os_error(), Some(13 | 16 | 95)));
         if no_cgroup && self.started == 0 {

@@ -1,12 +1,14 @@
 //! Removes what a job leaves on a node besides processes: directories, shared memory, cgroups.
 
 mod mounts;
+mod names;
 mod remains;
 mod runtime;
 mod search;
 pub(crate) mod shm;
 
+pub use names::own_names;
 pub use remains::{Readers, Remains, end_children};
 pub use runtime::{Places, RuntimeDir, RuntimeDirError, bases, check, lone_directories, noted_shared_memory};
 pub(crate) use search::{Holders, holders};
-pub use search::{Search, named_of_dead, own_names};
+pub use search::{Search, named_of_dead};

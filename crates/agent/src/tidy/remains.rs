@@ -13,8 +13,9 @@ use rankrun_sys::wait::{self, Look};
 use rankrun_wire::Memory;
 use rustix::event::{PollFd, Timespec, poll};
 
-use super::search::{MAX_DOUBTFUL, is_segment_of, leave_to_others, names_of_others};
-use super::{Places, Search};
+use super::names::{MAX_DOUBTFUL, is_segment_of, leave_to_others, names_of_others};
+use super::runtime::Places;
+use super::search::Search;
 
 /// How long killed processes may take to end before they count as left behind.
 const BOUND_STEPS: u32 = 5000;

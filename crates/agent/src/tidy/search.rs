@@ -4,7 +4,7 @@
 //! the guard ends the job. What is new besides may be the job's: it is named, and stays.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -12,8 +12,9 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use rankrun_core::job::CleanShm;
-use rankrun_core::segments::{self, Fate, Names, Traces, fate};
+use rankrun_core::segments::{Fate, Names, Traces, fate};
 use rankrun_core::{Attempt, JobId};
+use rankrun_sys::bounded::Bounded;
 use rankrun_sys::fork::{self, Side};
 use rankrun_sys::proc::Snapshot;
 use rankrun_sys::process::Child;
@@ -21,20 +22,13 @@ use rankrun_sys::{shm, signal, socket, wait};
 use rankrun_wire::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::names::{entry_of, has_own_name, own_names};
 use super::runtime::parse_notes;
-use super::shm::entry_of;
-use rankrun_sys::bounded::Bounded;
 
-/// Doubtful files that are named at most; the others are counted.
-pub(super) const MAX_DOUBTFUL: usize = 64;
 /// How long the processes of the job live on so that their files are known: they are about to be killed.
 const HOLDERS_BOUND: Duration = Duration::from_millis(250);
 /// Bytes of notes about them.
 const HOLDERS_NOTES: usize = 32 * 1024;
-
-/// How long files of which nobody knows whose they are may take to be removed by another job, and how often to look.
-const OTHERS_BOUND: Duration = Duration::from_millis(500);
-const OTHERS_STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// How long to find out which files nobody holds any more.
 const UNUSED_BOUND: Duration = Duration::from_secs(5);
@@ -117,52 +111,6 @@ pub fn named_of_dead(job: &JobId, directory: &Path) -> HashMap<OsString, shm::Fi
 /// A file of this user. A directory that nobody was seen to use may be anybody's.
 fn is_own_file(file: &shm::File) -> bool {
     file.owner == rustix::process::geteuid().as_raw() && !file.is_directory
-}
-
-/// The names of the segments of a job that this user has started.
-pub fn own_names(job: &JobId, last: Attempt) -> Names {
-    Names::of(job, last, rustix::process::geteuid().as_raw())
-}
-
-/// Whether a path of /dev/shm is the job's by its name. A probe of Open MPI has no job in its name, and is empty: who has written
-/// to a file of that name is somebody else.
-pub(super) fn has_own_name(names: &Names, path: &OsStr) -> bool {
-    let name = Path::new(path).file_name().and_then(OsStr::to_str);
-    name.is_some_and(|name| names.have(name) && (!segments::is_probe(name) || shm::is_empty(path)))
-}
-
-/// Whether a path of /dev/shm has the name of a probe of Open MPI.
-pub(super) fn is_probe(path: &OsStr) -> bool {
-    Path::new(path).file_name().and_then(OsStr::to_str).is_some_and(segments::is_probe)
-}
-
-/// Attempts of other jobs whose segments are known: a job that runs beside rarely has more.
-const ATTEMPTS_OF_OTHERS: Attempt = Attempt(7);
-
-/// The names of the segments of the jobs whose directories are beside this one.
-pub(super) fn names_of_others(directory: &Path) -> Vec<Names> {
-    let beside = directory.parent().and_then(|user| std::fs::read_dir(user).ok()).into_iter().flatten().flatten();
-    let others = beside.filter(|entry| Some(entry.file_name().as_os_str()) != directory.file_name());
-    let jobs = others.filter_map(|entry| Some(JobId(entry.file_name().to_str()?.to_owned())));
-    jobs.map(|job| own_names(&job, ATTEMPTS_OF_OTHERS)).collect()
-}
-
-/// Whether a path of /dev/shm is the segment of one of these jobs. A probe of Open MPI has no job in its name.
-pub(super) fn is_segment_of(jobs: &[Names], path: &OsStr) -> bool {
-    let name = Path::new(path).file_name().and_then(OsStr::to_str);
-    name.is_some_and(|name| !segments::is_probe(name) && jobs.iter().any(|names| names.have(name)))
-}
-
-/// Takes those out that are soon gone: another job of this user may have ended at the same time, and removes its own. `files`: what was
-/// at these paths.
-pub(super) fn leave_to_others(left: &mut Vec<OsString>, files: &HashMap<OsString, shm::File>) {
-    let until = Instant::now() + OTHERS_BOUND;
-    while !left.is_empty() && Instant::now() < until {
-        // An interrupted pause is only shorter.
-        let _ = poll(&mut [], Some(&OTHERS_STEP));
-        let now = shm::files();
-        left.retain(|path| now.get(path) == files.get(path));
-    }
 }
 
 /// The files of /dev/shm that processes below this one hold: read by a child, since the reader of a
@@ -288,22 +236,6 @@ fn write_held(guard: i32, except: i32, pipe: OwnedFd) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_segment_of_another_job_of_the_user_is_known_by_its_directory() {
-        let user = tempfile::tempdir().expect("a directory");
-        for job in ["e939867a", "55f8fa9c"] {
-            std::fs::create_dir(user.path().join(job)).expect("it can be made");
-        }
-        let is_others = |own: &str, name: &str| {
-            let others = names_of_others(&user.path().join(own));
-            is_segment_of(&others, OsStr::new(&format!("/dev/shm/{name}")))
-        };
-        assert!(is_others("55f8fa9c", "mpich_shm_d3b4d99a_0"));
-        assert!(!is_others("e939867a", "mpich_shm_d3b4d99a_0"), "it is its own");
-        assert!(!is_others("55f8fa9c", "mpich_shm_d3b4d99b_0"), "of a job that is not there");
-        assert!(!is_others("55f8fa9c", "open_mpi.0000"), "of any job");
-    }
 
     #[test]
     fn what_cannot_be_found_out_in_time_is_named_and_stays() {

@@ -28,8 +28,8 @@ use rankrun_sys::watched::{self, Watched};
 use rankrun_wire::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::names::{MAX_DOUBTFUL, entry_of, has_own_name, is_probe, is_segment_of, leave_to_others, names_of_others};
 use super::runtime::SHARED_MEMORY;
-use super::search::{MAX_DOUBTFUL, has_own_name, is_probe, is_segment_of, leave_to_others, names_of_others};
 
 /// New names for which no holder has been found yet. Of a job that makes more at a time (a DataLoader that makes and
 /// removes thousands) the others are not looked at, unless their names are its own.
@@ -206,14 +206,6 @@ fn worked() -> Duration {
         Ok(time) => Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32),
         Err(_) => rankrun_sys::proc::monotonic(),
     }
-}
-
-/// The name in /dev/shm of a path: itself, or the directory that it is below.
-pub(super) fn entry_of(path: &OsStr) -> Option<OsString> {
-    let path = Path::new(path);
-    path.ancestors()
-        .find(|above| above.parent() == Some(Path::new(shm::DIRECTORY)))
-        .map(|entry| entry.as_os_str().to_owned())
 }
 
 fn wait(waker: &Waker, signals: Option<&SignalFd>, time: Option<Duration>) {

@@ -30,7 +30,7 @@ use crate::control::Control;
 use crate::delivery::report;
 use crate::delivery::{Delivery, Destination, Done, Files, Journal, Notices, Opened, SILENCE_BOUND, Task, Threads};
 use crate::job::refusal::Refusal;
-use crate::join::Join;
+use crate::join::settings::Join;
 use crate::nodes::{
     Bootstrap, Calls, Collectives, Debts, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget, Reach, SshSettings,
 };

@@ -10,8 +10,8 @@ use rankrun_sys::signal::{self, SignalFd};
 use rankrun_wire::Transport;
 use rankrun_wire::identity::{Accepted, JoinError, Node, Purpose};
 
-use super::FrontAddress;
 use super::call::{Call, Failed, Trouble};
+use super::settings::FrontAddress;
 
 /// One try may take this long: the connection, and the enrolment.
 const TRY_BOUND: Duration = Duration::from_secs(10);

@@ -2,35 +2,28 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
-use bytes::Bytes;
 use rankrun_agent::staff::FRONT_LIVES;
-use rankrun_agent::{Clock, GuardState, Keeper, LOOK_STEP, LastKnown, Options, Proof, launch_in};
+use rankrun_agent::{Held, Holder, Options, launch_in};
 use rankrun_core::contact::{ANSWER_BOUND, Asks, Contact, Step, try_bound};
 use rankrun_core::{ExitCode, JobId, LocalRank, NodeRank, Rank, RankMap};
 use rankrun_output::{Config, Names};
 use rankrun_sys::fork;
-use rankrun_sys::poll::{Interest, Poller, Ready};
-use rankrun_sys::reactor::{Conn, Incoming};
+use rankrun_sys::poll::{Poller, Ready};
 use rankrun_sys::signal::{self, SignalFd};
+use rankrun_wire::Tap;
 use rankrun_wire::identity::{Accepted, Admission, MAX_ENROLMENT, Node, Purpose};
-use rankrun_wire::{Memory, Tap, Transport};
 
 use super::call::{Call, Trouble};
 use super::dial::{DialError, Dialer};
 use super::own_output::OwnOutput;
-use super::{Join, Member};
+use super::settings::{Join, Member};
 use crate::Plan;
 use crate::delivery::report;
 use crate::delivery::{Task, perform};
 use crate::outcome::Outcome;
 
-/// Bytes moved at a time.
-const READ: usize = 256 * 1024;
-/// How long the guard may take to end after the agent.
-const GUARD_BOUND: Duration = Duration::from_secs(15);
 /// How long to try to tell the front that this node has ended.
 const TELL_BOUND: Duration = Duration::from_secs(20);
 /// The same if the front has closed the stream before the agent.
@@ -42,11 +35,6 @@ const OUTPUT_BOUND: Duration = Duration::from_secs(5);
 
 /// How long to wait for the file in which Kubernetes reads why a container has ended.
 const TERMINATION_BOUND: Duration = Duration::from_secs(1);
-
-const FRONT: u64 = 0;
-const AGENT: u64 = 1;
-const SIGNALS: u64 = 2;
-const CALL: u64 = 3;
 
 /// How often to look whether the front is silent.
 const LOOK: Duration = Duration::from_secs(1);
@@ -113,8 +101,14 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
             report::note(&format!("cannot reach node 0 at {} yet: {why}", join.front));
         }
     };
-    let mut dialer =
-        Dialer { at: &join.front, signals: &signals, poller: &poller, token: FRONT, known: None, note: &mut note };
+    let mut dialer = Dialer {
+        at: &join.front,
+        signals: &signals,
+        poller: &poller,
+        token: Held::FRONT,
+        known: None,
+        note: &mut note,
+    };
     let (admission, transport) = match dialer.dial(&mut node, Purpose::Join, join.start_timeout)? {
         (Accepted::Admitted(admission), Some(transport)) => (admission, transport),
         (Accepted::Admitted(_) | Accepted::Alive | Accepted::Over { .. }, _) => {
@@ -127,29 +121,45 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     let options = rankrun_agent::Options { is_away: true, lends_terminal: false, ..agent };
     let launched = launch_in(&job, admission.session, options)?;
     // From here on this process may have threads.
-    let agent = Conn::of_socket(&poller.registry(), AGENT, launched.stream.as_fd().try_clone_to_owned()?)?;
     let output = output.map(|(config, map)| OwnOutput::new(config, names(map, &admission))).transpose()?;
-    poller.add(&signals, SIGNALS, Interest::Read)?;
-    let (clock, mut contact) = (Clock::default(), Contact::default());
-    contact.heard(clock.now());
-    let running = Running {
-        job,
-        clock,
-        poller,
-        signals,
-        keeper: Keeper::new(launched),
-        front: Some(transport),
-        known,
-        node_timeout: admission.node_timeout,
-        contact,
-        asking: None,
-        agent: Some(agent),
-        tap: Tap::default(),
-        output,
-        is_orphan: false,
-        signal: None,
+    let mut held = Held::new(launched, poller, signals, transport)?;
+    let (node_timeout, mut contact) = (admission.node_timeout, Contact::default());
+    contact.heard(held.clock.now());
+    let tap = Tap::default();
+    let mut running = Running { node: &node, known, node_timeout, contact, asking: None, tap, output, signal: None };
+    let (code, memory) = held.run(&mut running)?;
+    let Running { output, signal, .. } = running;
+    let now = held.clock.now();
+    // Where the front has gone first it may be at its end, as this node is.
+    let bound = if held.is_orphan() { ORPHAN_BOUND } else { TELL_BOUND };
+    let (signals, poller) = (&held.signals, &held.poller);
+    let mut dialer = Dialer { at: &join.front, signals, poller, token: Held::FRONT, known, note: &mut |_| {} };
+    let memory = memory.map(|memory| memory.within(MEMORY_MOST));
+    let over = dialer.dial(&mut node, Purpose::Ended { code: code.0, lapse: held.keeper.lapse(), memory }, bound);
+    let last = output.map(|output| output.finish(now, OUTPUT_BOUND)).unwrap_or_default();
+    let outcome = match (over, signal) {
+        (Ok((Accepted::Over { code: job, why }, _)), _) => {
+            // Only node 0 has the report: without the line nothing in this node's log says why its ranks were ended.
+            if !why.is_empty() && !is_quiet {
+                report::note(&format!("the job has ended: {why}; the report is on node 0"));
+            }
+            Outcome { code: ExitCode(job), raise: None }
+        }
+        (_, Some(signal)) | (Err(DialError::Signal(signal)), None) => {
+            Outcome { code: ExitCode::signal(signal), raise: Some(signal) }
+        }
+        (Err(error), None) => {
+            let what = if held.is_orphan() { "lost node 0, and ended the ranks of this node" } else { "lost node 0" };
+            report::error(color, &format!("{what}: {error}"), None, None);
+            Outcome { code: ExitCode::NODE_LOST, raise: None }
+        }
+        (Ok((Accepted::Admitted(_) | Accepted::Alive, _)), None) => Outcome { code: ExitCode::INTERNAL, raise: None },
     };
-    running.run_to_end(&join, &mut node, color, is_quiet)
+    let why = Task::SayWhyEnded(String::from_utf8_lossy(&last).into_owned());
+    // It is for people only, who have the log too.
+    let _ = perform(&job, vec![why], TERMINATION_BOUND);
+    let is_left = code != ExitCode::SUCCESS && outcome.code == ExitCode::SUCCESS;
+    Ok(if is_left { Outcome { code, raise: None } } else { outcome })
 }
 
 /// The names of ranks in the tags of this node's own output.
@@ -169,174 +179,50 @@ struct Asking {
     until: Duration,
 }
 
-struct Running {
-    job: JobId,
-    clock: Clock,
-    poller: Poller,
-    signals: SignalFd,
-    keeper: Keeper,
-    /// `None` once it is gone.
-    front: Option<Transport>,
-    /// Where it is.
+/// A node while its agent runs: it asks a silent front, and writes the output of its own ranks.
+struct Running<'a> {
+    node: &'a Node,
+    /// Where the front is.
     known: Option<SocketAddr>,
     /// How long it may be silent, what is known of its life, and the fresh connection over which it is asked.
     node_timeout: Duration,
     contact: Contact,
     asking: Option<Asking>,
-    agent: Option<Conn>,
     tap: Tap,
     /// `None`: the front alone has it.
     output: Option<OwnOutput>,
-    /// The front went first: the agent still ends its workers, and the guard outlives it.
-    is_orphan: bool,
     /// Somebody wants this node to end.
     signal: Option<i32>,
 }
 
-impl Running {
-    fn run_to_end(mut self, join: &Join, node: &mut Node, color: bool, is_quiet: bool) -> Result<Outcome, DialError> {
-        // Bytes may have come with the admission.
-        self.read_front();
-        let (code, memory) = self.await_guard(node)?;
-        let memory = memory.map(|memory| memory.within(MEMORY_MOST));
-        let now = self.clock.now();
-        // Where the front has gone first it may be at its end, as this node is.
-        let bound = if self.is_orphan { ORPHAN_BOUND } else { TELL_BOUND };
-        let mut dialer = Dialer {
-            at: &join.front,
-            signals: &self.signals,
-            poller: &self.poller,
-            token: FRONT,
-            known: self.known,
-            note: &mut |_| {},
-        };
-        let over = dialer.dial(node, Purpose::Ended { code: code.0, lapse: self.keeper.lapse(), memory }, bound);
-        let last = self.output.map(|output| output.finish(now, OUTPUT_BOUND)).unwrap_or_default();
-        let outcome = match (over, self.signal) {
-            (Ok((Accepted::Over { code: job, why }, _)), _) => {
-                // Only node 0 has the report: without the line nothing in this node's log says why its ranks were ended.
-                if !why.is_empty() && !is_quiet {
-                    report::note(&format!("the job has ended: {why}; the report is on node 0"));
-                }
-                Outcome { code: ExitCode(job), raise: None }
-            }
-            (_, Some(signal)) | (Err(DialError::Signal(signal)), None) => {
-                Outcome { code: ExitCode::signal(signal), raise: Some(signal) }
-            }
-            (Err(error), None) => {
-                let what = if self.is_orphan { "lost node 0, and ended the ranks of this node" } else { "lost node 0" };
-                report::error(color, &format!("{what}: {error}"), None, None);
-                Outcome { code: ExitCode::NODE_LOST, raise: None }
-            }
-            (Ok((Accepted::Admitted(_) | Accepted::Alive, _)), None) => {
-                Outcome { code: ExitCode::INTERNAL, raise: None }
-            }
-        };
-        let why = Task::SayWhyEnded(String::from_utf8_lossy(&last).into_owned());
-        // It is for people only, who have the log too.
-        let _ = perform(&self.job, vec![why], TERMINATION_BOUND);
-        let is_left = code != ExitCode::SUCCESS && outcome.code == ExitCode::SUCCESS;
-        Ok(if is_left { Outcome { code, raise: None } } else { outcome })
-    }
-
-    /// Moves bytes until agent and guard have ended. Returns whether nothing is left, and what the guard has found in /dev/shm.
-    fn await_guard(&mut self, node: &Node) -> io::Result<(ExitCode, Option<Memory>)> {
-        let mut ready: Vec<Ready> = Vec::new();
-        let mut ended_at = None;
-        loop {
-            let now = self.clock.now();
-            if self.agent.is_none() {
-                self.front = None;
-                let is_late = now.saturating_sub(*ended_at.get_or_insert(now)) > GUARD_BOUND && !self.is_orphan;
-                if self.keeper.state != GuardState::Alive || is_late {
-                    break;
-                }
-            }
-            let output = self.output.as_ref().and_then(OwnOutput::deadline);
-            let due = [self.keeper.watch.deadline(), output].into_iter().flatten().min();
-            let due = due.map(|due| due.saturating_sub(now));
-            let step = if self.agent.is_none() { Some(LOOK_STEP) } else { self.front.as_ref().map(|_| LOOK) };
-            self.poller.wait([due, step].into_iter().flatten().min(), &mut ready)?;
-            for &event in &ready {
-                if self.poller.is_current(event) {
-                    self.dispatch(node, event);
-                }
-            }
-            let now = self.clock.now();
-            self.ask_front(now);
-            if let Some(output) = &mut self.output {
-                output.tick(now);
-            }
-            self.look_after(now);
-        }
-        let Proof { is_empty, memory } = self.keeper.prove(LastKnown::unknown(), &[]);
-        Ok((if is_empty { ExitCode::SUCCESS } else { ExitCode::LEFT_BEHIND }, memory))
-    }
-
-    fn dispatch(&mut self, node: &Node, event: Ready) {
-        match event.token {
-            CALL => self.hear_answer(node),
-            FRONT => {
-                if event.writable && self.front.as_mut().is_some_and(|front| front.flush().is_err()) {
-                    self.lose_front();
-                }
-                if event.readable {
-                    self.read_front();
-                }
-            }
-            AGENT => {
-                if event.writable && self.agent.as_mut().is_some_and(|agent| agent.flush().is_err()) {
-                    self.agent = None;
-                }
-                if event.readable {
-                    self.read_agent();
-                }
-            }
-            _ => self.take_signals(),
+impl Holder for Running<'_> {
+    fn signal(&mut self, held: &mut Held, number: i32) {
+        // The agent tells the front, which ends the job or goes on without this node.
+        let told = if number == signal::SIGINT { signal::SIGINT } else { signal::SIGTERM };
+        let is_told = self.signal.is_none() && held.keeper.signal_agent(told);
+        self.signal.get_or_insert(number);
+        if !is_told {
+            // It is the second one, or there is nobody to tell.
+            held.lose_front();
         }
     }
 
-    /// Moves what the front has sent.
-    fn read_front(&mut self) {
-        loop {
-            let Some(front) = &mut self.front else { return };
-            let mut room = vec![0; READ];
-            match front.read(&mut room) {
-                Ok(Incoming::Bytes(count)) => {
-                    self.contact.heard(self.clock.now());
-                    let has_more = front.has_more();
-                    room.truncate(count);
-                    if let Some(agent) = &mut self.agent {
-                        // If it is gone, its own end says so.
-                        let _ = agent.send([Bytes::from(room)]);
-                    }
-                    if !has_more {
-                        return;
-                    }
-                }
-                Ok(Incoming::Nothing) => return,
-                Ok(Incoming::End) | Err(_) => return self.lose_front(),
-            }
+    fn heard(&mut self, now: Duration) {
+        self.contact.heard(now);
+    }
+
+    /// Writes the output of the ranks.
+    fn passed(&mut self, now: Duration, bytes: &[u8]) {
+        if let Some(output) = &mut self.output {
+            self.tap.pass(bytes, |head, bytes| output.output(now, head, bytes));
         }
     }
 
-    /// Asks the front over a fresh connection, if it has been silent for long. Whether it is lost, the agent decides.
-    fn ask_front(&mut self, now: Duration) {
-        let (Some(_), Some(address)) = (&self.front, self.known) else { return };
-        self.asking.take_if(|asking| asking.until <= now);
-        let asks = Asks::Us { is_open: self.asking.is_some() };
-        if self.contact.look(now, self.node_timeout, asks) == Step::Ask {
-            let call = Call::begin(self.poller.registry(), CALL, Purpose::Alive, address);
-            // One that cannot be begun is tried again after a step.
-            self.asking = call.ok().map(|call| Asking { call, until: now + try_bound(self.node_timeout) });
-        }
-    }
-
-    /// The fresh connection is ready.
-    fn hear_answer(&mut self, node: &Node) {
-        let now = self.clock.now();
+    /// The fresh connection to the front is ready.
+    fn ready(&mut self, held: &mut Held, _: Ready) {
+        let now = held.clock.now();
         let Some(mut asking) = self.asking.take_if(|asking| now < asking.until) else { return };
-        match asking.call.ready(node) {
+        match asking.call.ready(self.node) {
             Ok(None) => {
                 if asking.call.has_claimed() {
                     asking.until = asking.until.min(now + ANSWER_BOUND);
@@ -345,62 +231,37 @@ impl Running {
             }
             Ok(Some(Accepted::Alive)) => {
                 self.contact.answered(now, self.node_timeout);
-                self.keeper.signal_agent(FRONT_LIVES);
+                held.keeper.signal_agent(FRONT_LIVES);
             }
             // It has given up this node, and closed the other connection.
-            Err(Trouble::Denied(_)) => self.lose_front(),
+            Err(Trouble::Denied(_)) => held.lose_front(),
             Ok(Some(Accepted::Admitted(_) | Accepted::Over { .. })) | Err(Trouble::Failed(_)) => {}
         }
     }
 
-    /// Moves what the agent has sent, and writes the output in it.
-    fn read_agent(&mut self) {
-        let Some(agent) = &mut self.agent else { return };
-        let mut room = vec![0; READ];
-        match agent.read(&mut room) {
-            Ok(Incoming::Bytes(count)) => {
-                room.truncate(count);
-                if let Some(output) = &mut self.output {
-                    let now = self.clock.now();
-                    self.tap.pass(&room, |head, bytes| output.output(now, head, bytes));
-                }
-                if self.front.as_mut().is_some_and(|front| front.send([Bytes::from(room)]).is_err()) {
-                    self.lose_front();
-                }
-            }
-            Ok(Incoming::Nothing) => {}
-            Ok(Incoming::End) | Err(_) => self.agent = None,
+    fn deadline(&self, now: Duration) -> Option<Duration> {
+        let output = self.output.as_ref().and_then(OwnOutput::deadline);
+        Some(output.map_or(now + LOOK, |output| output.min(now + LOOK)))
+    }
+
+    fn tick(&mut self, held: &mut Held, now: Duration) {
+        self.ask_front(held, now);
+        if let Some(output) = &mut self.output {
+            output.tick(now);
         }
     }
+}
 
-    /// The agent sees the end of the stream, and ends its workers.
-    fn lose_front(&mut self) {
-        self.is_orphan |= self.agent.is_some();
-        (self.front, self.agent) = (None, None);
-    }
-
-    fn take_signals(&mut self) {
-        while let Some((number, _)) = self.signals.next() {
-            if number == signal::SIGCHLD {
-                continue;
-            }
-            // The agent tells the front, which ends the job or goes on without this node.
-            let told = if number == signal::SIGINT { signal::SIGINT } else { signal::SIGTERM };
-            let is_told = self.signal.is_none() && self.keeper.signal_agent(told);
-            self.signal.get_or_insert(number);
-            if !is_told {
-                // It is the second one, or there is nobody to tell.
-                self.lose_front();
-            }
-        }
-        let now = self.clock.now();
-        self.keeper.children_changed(now, self.agent.is_some());
-    }
-
-    /// Gives up guard and agent if they hang.
-    fn look_after(&mut self, now: Duration) {
-        if self.keeper.end_what_hangs(now, self.agent.is_some()) {
-            self.agent = None;
+impl Running<'_> {
+    /// Asks the front over a fresh connection, if it has been silent for long. Whether it is lost, the agent decides.
+    fn ask_front(&mut self, held: &Held, now: Duration) {
+        let Some(address) = self.known.filter(|_| held.has_front()) else { return };
+        self.asking.take_if(|asking| asking.until <= now);
+        let asks = Asks::Us { is_open: self.asking.is_some() };
+        if self.contact.look(now, self.node_timeout, asks) == Step::Ask {
+            let call = Call::begin(held.poller.registry(), Held::OTHERS, Purpose::Alive, address);
+            // One that cannot be begun is tried again after a step.
+            self.asking = call.ok().map(|call| Asking { call, until: now + try_bound(self.node_timeout) });
         }
     }
 }

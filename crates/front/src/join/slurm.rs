@@ -9,7 +9,8 @@ use rankrun_core::hosts::parse_names;
 use rankrun_core::{ExitCode, NodeRank};
 use rankrun_wire::identity::Secret;
 
-use super::{FrontAddress, Join, MemberPlan, Part, run_as};
+use super::member::{MemberPlan, run_as};
+use super::settings::{FrontAddress, Join, Part};
 
 /// How long it tries to reach the front.
 const START_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,11 +1,12 @@
 //! The front's stdin, copied to every rank (`--stdin all`).
 
 use bytes::{Buf, Bytes};
+use rankrun_core::Slot;
 use rankrun_sys::poll::Interest;
 use rankrun_wire::ToFront;
 
-use crate::driver::Token;
-use crate::team::{Hands, Team};
+use super::{Hands, Team};
+use crate::driver::token::Token;
 
 impl Team {
     /// A piece of stdin for every rank, or its end.
@@ -39,7 +40,8 @@ impl Team {
     /// Begins to write what waits for a rank.
     fn write_stdin(&mut self, hands: &mut Hands, index: usize) {
         if let Some(stdin) = &self.slots[index].stdin {
-            match hands.poller.add(&stdin.pipe, Token::Stdin(index).encode(), Interest::Write) {
+            match hands.poller.add(&stdin.pipe, Token::Stdin(self.place(Slot(index as u32))).encode(), Interest::Write)
+            {
                 Ok(()) => self.stdin_ready(hands, index),
                 Err(error) => {
                     // Nobody would tell us when there is room: an early end is better than a rank that waits for ever.

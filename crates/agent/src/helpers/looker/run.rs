@@ -1,7 +1,6 @@
 //! The looker's work.
 
-use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,11 +11,12 @@ use std::time::{Duration, Instant};
 use rankrun_core::Pid;
 use rankrun_core::stacks::ProcessStack;
 use rankrun_stacks::{Bounds, Looker};
+use rankrun_sys::proc;
 use rankrun_sys::process::ProcessId;
-use rankrun_sys::{proc, signal};
 use rankrun_wireup::messages::{Decoder, encode};
 
 use super::message::{Found, Request, Subject};
+use crate::helpers::control::{own_end, receive};
 
 /// Threads that look into ranks: most of the time goes into reading and computing.
 const MOST_THREADS: usize = 4;
@@ -24,8 +24,6 @@ const MOST_THREADS: usize = 4;
 const SPARE: Duration = Duration::from_millis(500);
 /// Results that wait for the thread that sends them to the agent. A full queue only delays the next look.
 const QUEUED: usize = 16;
-/// Bytes read at a time.
-const READ: usize = 64 * 1024;
 
 /// Programs that start another one and wait for it. What is between a leader of this kind and its only child is of no interest.
 const WRAPPERS: [&str; 19] = [
@@ -37,23 +35,17 @@ const WRAPPED: usize = 8;
 
 /// Looks into what the agent names. Returns the exit code.
 pub fn serve() -> u8 {
-    // The agent ends us. A terminal's signals are for the ranks.
-    [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGPIPE].into_iter().for_each(signal::ignore);
-    match take_connection().and_then(work) {
+    match own_end().and_then(|control| work(control.into())) {
         Ok(()) => 0,
         // The agent is gone, and nobody asks any more.
         Err(_) => 1,
     }
 }
 
-fn take_connection() -> io::Result<UnixStream> {
-    let control: OwnedFd = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    Ok(UnixStream::from(control))
-}
-
 fn work(mut control: UnixStream) -> io::Result<()> {
     control.set_nonblocking(false)?;
-    let Request { subjects, bound, native } = receive(&mut control)?;
+    let request = receive(&mut control, &mut Decoder::default())?;
+    let Request { subjects, bound, native } = request.ok_or(io::ErrorKind::UnexpectedEof)?;
     let until = Instant::now() + bound;
     let shared = Arc::new(Shared { subjects, until, native, next: AtomicUsize::new(0) });
     let count = shared.subjects.len();
@@ -130,20 +122,6 @@ fn look_at_all(shared: &Shared, results: &SyncSender<(usize, ProcessStack)>) {
 fn why_late(pid: i32) -> String {
     let late = "there was no time left to look into it";
     rankrun_stacks::tracer_of(pid).map_or_else(|| late.to_owned(), |tracer| format!("{tracer}; {late}"))
-}
-
-fn receive(control: &mut UnixStream) -> io::Result<Request> {
-    let mut decoder = Decoder::default();
-    let mut room = vec![0; READ];
-    loop {
-        if let Some(request) = decoder.next_message().map_err(io::Error::other)? {
-            return Ok(request);
-        }
-        match control.read(&mut room)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => decoder.received(&room[..count]),
-        }
-    }
 }
 
 fn say(control: &mut UnixStream, found: &Found) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! The looker: a child of the agent that looks into ranks, so that a crash or a read that does not end is not the agent's.
+//! The looker: a child of the agent that looks into ranks.
 //!
 //! It is started for each look, and ends with it. Its descriptor 0 is the connection to the agent. The agent writes one
 //! [`Request`]; the looker writes each answer as soon as it has it, so that those before a crash are not lost.

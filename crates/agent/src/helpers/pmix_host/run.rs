@@ -6,26 +6,25 @@ use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use rankrun_core::{Pid, Rank, Stream, pmix};
 use rankrun_sys::pmix::{App, Completion, LogText, Member, Namespace, Published, Server, Upcall, Who, status};
 use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::reactor::{Conn, Incoming};
-use rankrun_sys::{diag, fork, reason, signal};
+use rankrun_sys::{diag, fork, reason};
 use rankrun_wireup::messages::{Decoder, encode};
 use rankrun_wireup::pmix::{Answer, FromHost, Participants, Request, Setup, ToHost};
 
 use super::origin::{self, FIRST_BYTES, claimed_rank, holder};
 use super::relay::Relay;
 use super::search;
+use crate::helpers::control::{Control, own_end};
+use crate::streams::null;
 
 const CONTROL: u64 = 0;
 const LISTENER: u64 = 1;
 const UPCALLS: u64 = 2;
 const RELAY: u64 = 16;
 
-/// Bytes read from the agent at a time.
-const READ: usize = 64 * 1024;
 /// How long a client may take to name its rank, before the library is looked for.
 const FIRST_CLIENT: Duration = Duration::from_secs(2);
 
@@ -53,11 +52,9 @@ pub fn serve() -> u8 {
 
 /// Descriptors 0 and 1 are ours; libpmix finds /dev/null in their place.
 fn take_descriptors() -> io::Result<(OwnedFd, TcpListener)> {
-    // The agent ends us. A terminal's signals are for the ranks.
-    [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGPIPE].into_iter().for_each(signal::ignore);
-    let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let control = own_end()?;
     let listener = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let null = null()?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     Ok((control, TcpListener::from(listener)))
@@ -320,8 +317,7 @@ struct Unnamed {
 /// The running host.
 struct Host {
     poller: Poller,
-    control: Conn,
-    decoder: Decoder,
+    control: Control,
     listener: TcpListener,
     server: Server,
     setup: Setup,
@@ -343,12 +339,11 @@ impl Host {
         poller.add(&waker, UPCALLS, Interest::Read)?;
         start.listener.set_nonblocking(true)?;
         poller.add(&start.listener, LISTENER, Interest::Read)?;
-        let control = Conn::of_socket(&poller.registry(), CONTROL, start.control)?;
+        let control = Control::new(Conn::of_socket(&poller.registry(), CONTROL, start.control)?, start.decoder);
         let relay = Relay::new(poller.registry(), server.port(), RELAY);
         let mut host = Host {
             poller,
             control,
-            decoder: start.decoder,
             listener: start.listener,
             server,
             setup,
@@ -446,17 +441,15 @@ impl Host {
     }
 
     fn receive(&mut self) -> io::Result<bool> {
-        let mut bytes = vec![0; READ];
-        match self.control.read(&mut bytes)? {
-            Incoming::Bytes(count) => self.decoder.received(&bytes[..count]),
-            Incoming::Nothing => return Ok(true),
-            Incoming::End => return Ok(false),
+        match self.control.read()? {
+            Incoming::Bytes(_) => self.handle_messages(),
+            Incoming::Nothing => Ok(true),
+            Incoming::End => Ok(false),
         }
-        self.handle_messages()
     }
 
     fn handle_messages(&mut self) -> io::Result<bool> {
-        while let Some(message) = self.decoder.next_message().map_err(io::Error::other)? {
+        while let Some(message) = self.control.next_message().map_err(io::Error::other)? {
             match message {
                 ToHost::Setup(_) => {}
                 ToHost::Leader { rank, pid } => drop(self.leaders.insert(rank, pid)),
@@ -577,7 +570,6 @@ impl Host {
     }
 
     fn send(&mut self, message: &FromHost) -> io::Result<()> {
-        let bytes = encode(message).map_err(io::Error::other)?;
-        self.control.send([Bytes::from(bytes)])
+        self.control.send([message])
     }
 }

@@ -1,0 +1,208 @@
+//! Holds the agent of this node for a front elsewhere: moves bytes between the two, and ends when agent and guard have ended.
+//!
+//! When the front is gone the agent sees the end of the stream, and ends its workers; the holder waits until that is done.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rankrun_core::ExitCode;
+use rankrun_sys::poll::{Interest, Poller, Ready};
+use rankrun_sys::reactor::{Conn, Incoming};
+use rankrun_sys::signal::{self, SignalFd};
+use rankrun_wire::{Memory, Transport};
+
+use crate::driver::Clock;
+use crate::guard::{GuardState, Keeper, LOOK_STEP, LastKnown, Launched, Proof};
+
+/// Bytes moved at a time.
+const READ: usize = 256 * 1024;
+/// How long the guard may take to end after the agent.
+const GUARD_BOUND: Duration = Duration::from_secs(15);
+
+const AGENT: u64 = 0;
+const SIGNALS: u64 = 1;
+
+/// What a holder does besides.
+pub trait Holder {
+    /// A signal has come that is not about a child.
+    fn signal(&mut self, held: &mut Held, number: i32);
+
+    /// Whether the front's connection may be closed, after the end of the agent.
+    fn may_close(&self, _front: &Transport) -> bool {
+        true
+    }
+
+    /// The front has sent something.
+    fn heard(&mut self, _now: Duration) {}
+
+    /// The agent has sent this.
+    fn passed(&mut self, _now: Duration, _bytes: &[u8]) {}
+
+    /// A descriptor of the holder's own is ready.
+    fn ready(&mut self, _held: &mut Held, _event: Ready) {}
+
+    /// When [`Holder::tick`] is due.
+    fn deadline(&self, _now: Duration) -> Option<Duration> {
+        None
+    }
+
+    /// Called in each turn of the loop.
+    fn tick(&mut self, _held: &mut Held, _now: Duration) {}
+}
+
+/// The agent, its guard, and the connection to the front.
+#[derive(Debug)]
+pub struct Held {
+    pub clock: Clock,
+    pub poller: Poller,
+    pub signals: SignalFd,
+    pub keeper: Keeper,
+    /// `None` once it is gone.
+    front: Option<Transport>,
+    agent: Option<Conn>,
+    /// The front went first: the agent still ends its workers, and the guard outlives it.
+    is_orphan: bool,
+}
+
+impl Held {
+    /// The front's connection is polled under this token.
+    pub const FRONT: u64 = 2;
+    /// The tokens from here on are the holder's own.
+    pub const OTHERS: u64 = 3;
+
+    /// An agent that was just launched. `signals` has SIGCHLD.
+    pub fn new(launched: Launched, poller: Poller, signals: SignalFd, front: Transport) -> io::Result<Held> {
+        let stream = launched.stream.as_fd().try_clone_to_owned()?;
+        let agent = Some(Conn::of_socket(&poller.registry(), AGENT, stream)?);
+        poller.add(&signals, SIGNALS, Interest::Read)?;
+        let (keeper, front) = (Keeper::new(launched), Some(front));
+        Ok(Held { clock: Clock::default(), poller, signals, keeper, front, agent, is_orphan: false })
+    }
+
+    pub fn has_front(&self) -> bool {
+        self.front.is_some()
+    }
+
+    pub fn is_orphan(&self) -> bool {
+        self.is_orphan
+    }
+
+    pub fn send_to_front(&mut self, bytes: Bytes) {
+        if self.front.as_mut().is_some_and(|front| front.send([bytes]).is_err()) {
+            self.lose_front();
+        }
+    }
+
+    /// The agent sees the end of the stream, and ends its workers.
+    pub fn lose_front(&mut self) {
+        self.is_orphan |= self.agent.is_some();
+        (self.front, self.agent) = (None, None);
+    }
+
+    /// Moves bytes until agent and guard have ended. Returns whether nothing is left, as an exit code, and what the guard has found in
+    /// /dev/shm.
+    pub fn run(&mut self, holder: &mut impl Holder) -> io::Result<(ExitCode, Option<Memory>)> {
+        let mut ready: Vec<Ready> = Vec::new();
+        let mut ended_at = None;
+        // Bytes may have come with the connection.
+        self.read_front(holder);
+        loop {
+            let now = self.clock.now();
+            if self.agent.is_none() {
+                self.front.take_if(|front| holder.may_close(front));
+                let is_late = now.saturating_sub(*ended_at.get_or_insert(now)) > GUARD_BOUND && !self.is_orphan;
+                if (self.keeper.state != GuardState::Alive && self.front.is_none()) || is_late {
+                    break;
+                }
+            }
+            let due = [self.keeper.watch.deadline(), holder.deadline(now)].into_iter().flatten().min();
+            let due = due.map(|due| due.saturating_sub(now));
+            let step = self.agent.is_none().then_some(LOOK_STEP);
+            self.poller.wait([due, step].into_iter().flatten().min(), &mut ready)?;
+            for &event in &ready {
+                if self.poller.is_current(event) {
+                    self.dispatch(holder, event);
+                }
+            }
+            let now = self.clock.now();
+            holder.tick(self, now);
+            // Guard and agent are given up if they hang.
+            if self.keeper.end_what_hangs(now, self.agent.is_some()) {
+                self.agent = None;
+            }
+        }
+        let Proof { is_empty, memory } = self.keeper.prove(LastKnown::unknown(), &[]);
+        Ok((if is_empty { ExitCode::SUCCESS } else { ExitCode::LEFT_BEHIND }, memory))
+    }
+
+    fn dispatch(&mut self, holder: &mut impl Holder, event: Ready) {
+        match event.token {
+            Self::FRONT => {
+                if event.writable && self.front.as_mut().is_some_and(|front| front.flush().is_err()) {
+                    self.lose_front();
+                }
+                if event.readable {
+                    self.read_front(holder);
+                }
+            }
+            AGENT => {
+                if event.writable && self.agent.as_mut().is_some_and(|agent| agent.flush().is_err()) {
+                    self.agent = None;
+                }
+                if event.readable {
+                    self.read_agent(holder);
+                }
+            }
+            SIGNALS => {
+                while let Some((number, _)) = self.signals.next() {
+                    if number != signal::SIGCHLD {
+                        holder.signal(self, number);
+                    }
+                }
+                self.keeper.children_changed(self.clock.now(), self.agent.is_some());
+            }
+            _ => holder.ready(self, event),
+        }
+    }
+
+    /// Moves what the front has sent.
+    fn read_front(&mut self, holder: &mut impl Holder) {
+        loop {
+            let Some(front) = &mut self.front else { return };
+            let mut room = vec![0; READ];
+            match front.read(&mut room) {
+                Ok(Incoming::Bytes(count)) => {
+                    holder.heard(self.clock.now());
+                    let has_more = front.has_more();
+                    room.truncate(count);
+                    if let Some(agent) = &mut self.agent {
+                        // If it is gone, its own end says so.
+                        let _ = agent.send([Bytes::from(room)]);
+                    }
+                    if !has_more {
+                        return;
+                    }
+                }
+                Ok(Incoming::Nothing) => return,
+                Ok(Incoming::End) | Err(_) => return self.lose_front(),
+            }
+        }
+    }
+
+    /// Moves what the agent has sent.
+    fn read_agent(&mut self, holder: &mut impl Holder) {
+        let Some(agent) = &mut self.agent else { return };
+        let mut room = vec![0; READ];
+        match agent.read(&mut room) {
+            Ok(Incoming::Bytes(count)) => {
+                room.truncate(count);
+                holder.passed(self.clock.now(), &room);
+                self.send_to_front(Bytes::from(room));
+            }
+            Ok(Incoming::Nothing) => {}
+            Ok(Incoming::End) | Err(_) => self.agent = None,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The relay: what the front starts on another node. It starts guard and agent there as the front does on its own machine, and
+//! moves bytes between the front and the agent.
+//!
+//! It ends with the guard's exit code, which is thereby known to the front: 0 if nothing of the job is left on the node.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use rankrun_core::contact::ANSWER_BOUND;
+use rankrun_core::{ExitCode, JobId};
+use rankrun_sys::fork;
+use rankrun_sys::poll::{Interest, Poller};
+use rankrun_sys::reactor::Conn;
+use rankrun_sys::signal::{self, SignalFd};
+use rankrun_wire::Transport;
+use rankrun_wire::greeting::{Farewell, Greeting};
+
+use super::held::{Held, Holder};
+use crate::driver::Options;
+use crate::guard::launch;
+use crate::staff::{self, FRONT_IS_GONE, FRONT_LIVES, Role};
+use crate::streams::null;
+
+/// Runs the relay on stdin and stdout, which lead to the front. The calling process must have one thread. `marker` comes before
+/// all that the relay writes: what a login shell prints before it is not ours.
+///
+/// Returns the exit code. It is written to stderr too: sshd waits for everybody who holds the session's pipes, such as what a
+/// startup file has left in the background, and so may ssh when the relay has ended.
+pub fn relay(job: &JobId, marker: &str, options: Options) -> u8 {
+    match run(job, marker, options) {
+        Ok(farewell) => {
+            // If nobody reads it, the exit code tells.
+            let _ = io::stderr().write_all(rankrun_wire::greeting::farewell(marker, &farewell).as_bytes());
+            farewell.code
+        }
+        Err(error) => {
+            // The front reads it, and says it.
+            let _ = writeln!(io::stderr(), "rankrun: relay: {}", rankrun_sys::reason(&error));
+            ExitCode::INTERNAL.0
+        }
+    }
+}
+
+fn run(job: &JobId, marker: &str, options: Options) -> io::Result<Farewell> {
+    for ignored in [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGPIPE] {
+        signal::ignore(ignored);
+    }
+    Role::Relay.take_name(job);
+    fork::become_subreaper()?;
+    let signals = SignalFd::new(&[signal::SIGCHLD, FRONT_IS_GONE])?;
+    let launched = launch(job, options)?;
+    let connection = std::env::var_os("SSH_CONNECTION");
+    let greeting = Greeting::ours(launched.session, connection.as_ref().and_then(|it| it.to_str()).unwrap_or_default());
+    // Whoever reads what we write must see its end when we close it.
+    let (reader, writer) =
+        (rustix::stdio::stdin().try_clone_to_owned()?, rustix::stdio::stdout().try_clone_to_owned()?);
+    let null = null()?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    let poller = Poller::new()?;
+    let front = Conn::of_pair(&poller.registry(), Held::FRONT, reader, writer)?;
+    let mut held = Held::new(launched, poller, signals, front.into())?;
+    held.send_to_front(greeting.line(marker).into());
+    let (code, memory) = held.run(&mut Relay)?;
+    Ok(Farewell { code: code.0, lapse: held.keeper.lapse(), memory })
+}
+
+/// The front's exit code follows the stream, over the same connection.
+struct Relay;
+
+impl Holder for Relay {
+    fn signal(&mut self, held: &mut Held, number: i32) {
+        if number == FRONT_IS_GONE {
+            held.lose_front();
+        }
+    }
+
+    /// The front is to see the end at once, and our exit code later.
+    fn may_close(&self, front: &Transport) -> bool {
+        front.unsent() == 0
+    }
+}
+
+/// The words by which the front calls it, after the name of the program.
+pub const RELAY: &str = "relay";
+
+/// The word after [`RELAY`] by which it asks whether anything is left of a job whose connection is lost.
+pub const PROVE: &str = "prove";
+
+/// The word after [`RELAY`] by which it asks whether the agent of a job runs, whose connection is silent.
+pub const ALIVE: &str = "alive";
+
+/// What a relay is called with: the job (with what tells this node from others on one machine), the marker, and the settings of
+/// the agent. `None`: nobody but a front of this version calls it so.
+pub fn relay_arguments(words: &[OsString]) -> Option<(JobId, String, Options)> {
+    let [job, marker, containment, patience] = words else { return None };
+    let text = |word: &OsString| word.to_str().map(str::to_owned);
+    let containment = text(containment)?;
+    let options = Options {
+        lends_terminal: false,
+        containment: (containment != "-").then_some(containment),
+        is_away: true,
+        patience: Duration::from_millis(text(patience)?.parse().ok()?),
+    };
+    Some((JobId(text(job)?), text(marker)?, options))
+}
+
+/// Answers a front over a fresh connection whether the agent of a job runs here, and lets the agent know that the front does. `words` are
+/// the job and the marker. The exit code is 0 if the agent was told.
+///
+/// The front confirms the answer before the agent is told: a command that the network has kept may begin long after the front has given
+/// up the node, and must not keep the ranks alive.
+pub fn answer_alive(words: &[OsString]) -> ExitCode {
+    let [job, marker] = words else { return ExitCode::USAGE };
+    let (Some(job), Some(marker)) = (job.to_str(), marker.to_str()) else { return ExitCode::USAGE };
+    signal::ignore(signal::SIGPIPE);
+    let agent = staff::of(job).into_iter().find(|ours| ours.role == Role::Agent);
+    let is_told = agent.is_some_and(|agent| {
+        confirm(marker).is_ok_and(|is_confirmed| is_confirmed) && agent.process.signal(FRONT_LIVES).is_ok()
+    });
+    if is_told { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Answers, and waits until the front has confirmed that.
+fn confirm(marker: &str) -> io::Result<bool> {
+    // No session follows: nothing but the line matters.
+    io::stdout().write_all(Greeting::ours(NonZeroU64::MIN, "").line(marker).as_bytes())?;
+    io::stdout().flush()?;
+    let (mut poller, mut ready) = (Poller::new()?, Vec::new());
+    poller.add(io::stdin(), 0, Interest::Read)?;
+    poller.wait(Some(ANSWER_BOUND), &mut ready)?;
+    Ok(!ready.is_empty() && io::stdin().read(&mut [0])? > 0)
+}

@@ -1,0 +1,55 @@
+//! What a guard leaves besides its exit code.
+
+use std::io;
+
+use rankrun_core::lease::Lapse;
+use rankrun_sys::shared::SharedNote;
+use rankrun_wire::Memory;
+
+/// Bytes of names of files in a guard's note. The memory has room for a little more.
+const NAMES_MOST: usize = 31 * 1024;
+
+/// Memory in which a guard leaves what its exit code has no room for. It outlives guard and agent.
+#[derive(Debug)]
+pub struct GuardNote(SharedNote);
+
+impl GuardNote {
+    pub(super) fn new() -> io::Result<GuardNote> {
+        Ok(GuardNote(SharedNote::new()?))
+    }
+
+    /// Why the guard has ended the agent, if it has.
+    pub fn lapse(&self) -> Option<Lapse> {
+        Lapse::from_number(self.0.number())
+    }
+
+    pub(crate) fn leave(&self, lapse: Lapse) {
+        self.0.set_number(lapse as u32);
+    }
+
+    /// What the guard has found in /dev/shm, if it has looked in place of its agent.
+    pub fn memory(&self) -> Option<Memory> {
+        Memory::of_word(std::str::from_utf8(&self.0.text()?).ok()?)
+    }
+
+    pub(crate) fn leave_memory(&self, memory: &Memory) {
+        self.0.set_text(memory.clone().within(NAMES_MOST).word().as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    #[test]
+    fn a_note_about_many_files_names_whole_files_and_counts_the_others() {
+        let created: Vec<OsString> = (0..3000).map(|number| format!("/dev/shm/file-{number:05}").into()).collect();
+        let note = GuardNote::new().expect("a page");
+        note.leave_memory(&Memory { created: created.clone(), ..Memory::default() });
+        let Memory { created: named, doubtful, more_created, .. } = note.memory().expect("it was left");
+        assert!(named.len() > 1000 && created.starts_with(&named), "{:?}", named.last());
+        assert_eq!((doubtful.len(), more_created as usize), (0, created.len() - named.len()));
+    }
+}

@@ -1,0 +1,268 @@
+//! The groups of ranks on this node, each with the team of its present attempt: leads orders and events to the team that they concern.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use rankrun_core::job::Order;
+use rankrun_core::team::Event;
+use rankrun_core::{GroupId, Slot, WorkerId};
+use rankrun_sys::limits::Limits;
+use rankrun_sys::poll::Ready;
+use rankrun_sys::process::Child;
+use rankrun_sys::wait::{self, Change, Look};
+use rankrun_wire::ToFront;
+use rankrun_wire::message::NodeStart;
+
+use super::hands::Hands;
+use super::start::StartError;
+use super::state::Team;
+use crate::children::{Children, Ended, Helper};
+use crate::driver::io::{Done, IoThread};
+use crate::driver::token::Token;
+use crate::services::worker_socket::Received;
+use crate::streams::{Link, LinkError};
+
+/// The teams, once the front has sent `Start`.
+#[derive(Default)]
+pub(crate) struct Teams(BTreeMap<GroupId, Team>);
+
+impl Teams {
+    /// Another attempt of a group is about to begin. Nothing is left of the one before it: the front has been told so.
+    pub(crate) fn make_way(&mut self, hands: &mut Hands, group: GroupId) {
+        if let Some(before) = self.0.remove(&group) {
+            before.make_way(hands);
+        }
+    }
+
+    /// Starts an attempt of a group.
+    pub(crate) fn start(
+        &mut self,
+        hands: &mut Hands,
+        now: Duration,
+        start: NodeStart,
+        runtime: &Path,
+        limits: Limits,
+    ) -> Result<(), StartError> {
+        let group = start.spec.group;
+        self.0.insert(group, Team::start(hands, now, start, runtime, limits)?);
+        Ok(())
+    }
+
+    /// The team of a group.
+    fn of(&mut self, group: GroupId) -> Option<&mut Team> {
+        self.0.get_mut(&group)
+    }
+
+    /// The team of a worker, and the worker's slot in it.
+    pub(super) fn of_worker(&mut self, worker: WorkerId) -> Option<(&mut Team, Slot)> {
+        let team = self.of(worker.group)?;
+        let slot = team.slot_of(worker)?;
+        Some((team, slot))
+    }
+
+    /// The team of the group with which the job began. What names no group is for that one.
+    pub(crate) fn first(&mut self) -> Option<&mut Team> {
+        self.0.values_mut().next()
+    }
+
+    pub(crate) fn all(&mut self) -> impl Iterator<Item = &mut Team> {
+        self.0.values_mut()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.values().all(Team::is_over)
+    }
+
+    pub(crate) fn has_released(&self) -> bool {
+        self.0.values().any(Team::has_released)
+    }
+
+    /// When [`Teams::tick`] is due.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.0.values().filter_map(Team::deadline).min()
+    }
+
+    /// Does all that is due.
+    pub(crate) fn tick(&mut self, hands: &mut Hands, now: Duration) {
+        for team in self.all() {
+            team.tick(hands, now);
+        }
+        hands.looker_tick(now);
+        self.lead_misled(hands, now);
+    }
+
+    /// Sends messages and output.
+    pub(crate) fn send(&mut self, hands: &mut Hands, link: &mut Link) -> Result<(), LinkError> {
+        if self.0.is_empty() {
+            return link.send_messages(hands.outbox.drain(..));
+        }
+        for team in self.0.values_mut() {
+            match team.send(hands, link) {
+                Err(LinkError::Spool(error)) => team.lose_output(hands, &error),
+                sent => sent?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the I/O thread what is to be done with files.
+    pub(crate) fn start_io(&mut self, io: &mut IoThread) {
+        self.all().for_each(|team| team.start_io(io));
+    }
+
+    /// The I/O thread has done something.
+    pub(crate) fn io_done(&mut self, done: Done) {
+        let Done::Spool(group, completion) = done;
+        if let Some(team) = self.of(group) {
+            team.spooled(completion);
+        }
+    }
+
+    /// A descriptor is ready.
+    pub(crate) fn ready(&mut self, hands: &mut Hands, now: Duration, token: Token, event: Ready) {
+        match token {
+            Token::Signals | Token::Spawner => self.children(hands, now),
+            Token::Memory => self.all().for_each(|team| team.memory_news(hands, now)),
+            Token::Looker => hands.looker_ready(now, event),
+            Token::WorkerSocket => {
+                let ranks = self.0.values().map(|team| team.machine.size()).sum();
+                hands.worker_socket.accept(now, &hands.children, ranks, &hands.poller);
+            }
+            Token::WorkerClient(client) => {
+                let received = hands.worker_socket.read(client, now, &hands.children, &hands.poller);
+                self.lead(hands, now, received);
+            }
+            Token::Output(place, stream) => {
+                self.on(place.group, |team| team.read_output(hands, place.slot, stream));
+            }
+            Token::Pmi(place) => self.on(place.group, |team| team.pmi_ready(hands, now, place.slot, event)),
+            Token::Stdin(place) => self.on(place.group, |team| team.stdin_ready(hands, place.slot.index())),
+            Token::Boundary(place) => self.on(place.group, |team| team.boundary_changed(hands, now, place.slot)),
+            Token::KernelLog(group) => self.on(group, |team| team.look_for_killed_helpers(hands, now)),
+            Token::Pmix(group) => self.on(group, |team| team.pmix_connected(hands, now)),
+            Token::PmixHost(group) => self.on(group, |team| team.pmix_host_ready(hands, now, event)),
+            Token::PmixErrors(group) => self.on(group, |team| team.pmix_errors_ready(hands, now)),
+            Token::Front | Token::Lease | Token::Io | Token::TorchStore | Token::TorchClient(_) => {}
+        }
+        self.lead_misled(hands, now);
+    }
+
+    /// Runs `action` on the team of a group, if there is one.
+    pub(crate) fn on(&mut self, group: GroupId, action: impl FnOnce(&mut Team)) {
+        if let Some(team) = self.of(group) {
+            action(team);
+        }
+    }
+
+    /// The job orders something.
+    pub(crate) fn handle_order(&mut self, hands: &mut Hands, now: Duration, order: Order) {
+        match order {
+            Order::Again(WorkerId { group, rank, attempt }) => self.on(group, |team| {
+                team.event_of_rank(hands, now, rank, |slot| Event::Again(slot, attempt));
+            }),
+            Order::Settled(worker) => {
+                self.on(worker.group, |team| team.event_of_rank(hands, now, worker.rank, Event::Settled));
+            }
+            Order::Stop(stop) => self.order_all(hands, now, Event::Stop(stop)),
+            Order::Kill => self.order_all(hands, now, Event::Kill),
+            Order::LookForHooks => self.all().for_each(|team| team.look_for_hooks(hands)),
+            Order::LookForMpi { is_brief } => self.all().for_each(|team| team.look_for_mpi(hands, is_brief)),
+            Order::WhoIsAlive if self.0.is_empty() => {}
+            Order::WhoIsAlive => {
+                let workers = self.all().flat_map(|team| team.machine.alive(now)).collect();
+                hands.outbox.push(ToFront::Alive { workers, at: now });
+            }
+            Order::ReportConditions(_) if self.0.is_empty() => {}
+            Order::ReportConditions(number) => {
+                let workers = self.all().flat_map(|team| team.machine.conditions(now)).collect();
+                hands.outbox.push(ToFront::Conditions { number, workers, at: now });
+            }
+            Order::Look { number, ranks, native } => self.look(hands, now, number, ranks.as_deref(), native),
+        }
+        self.lead_misled(hands, now);
+    }
+
+    fn order_all(&mut self, hands: &mut Hands, now: Duration, order: Event) {
+        self.all().for_each(|team| team.order(hands, now, order));
+    }
+
+    /// Leads what processes have sent over the worker socket to the teams of their groups.
+    fn lead(&mut self, hands: &mut Hands, now: Duration, mut received: Vec<Received>) {
+        for (group, team) in &mut self.0 {
+            let (own, others) = received.into_iter().partition(|received| received.peer().worker.group == *group);
+            received = others;
+            let own: Vec<Received> = own;
+            if !own.is_empty() {
+                team.handle_received(hands, now, own);
+            }
+        }
+    }
+
+    fn lead_misled(&mut self, hands: &mut Hands, now: Duration) {
+        while !hands.misled.is_empty() {
+            let misled = std::mem::take(&mut hands.misled);
+            self.lead(hands, now, misled);
+        }
+    }
+
+    fn spawn_results(&mut self, hands: &mut Hands, now: Duration) {
+        hands.looker_results();
+        self.all().for_each(|team| team.spawn_results(hands, now));
+    }
+
+    /// Reads the spawner's results and the changes of children.
+    fn children(&mut self, hands: &mut Hands, now: Duration) {
+        let mut orphan_ended = false;
+        self.spawn_results(hands, now);
+        while let Some((child, status)) = Children::peek_end() {
+            // The order matters: see `peek_end`.
+            let under_way = hands.spawner.under_way();
+            self.spawn_results(hands, now);
+            match hands.children.handle_end(child, status, under_way) {
+                Some(Ended::Leader(worker, leader, status)) => match self.of_worker(worker) {
+                    Some((team, slot)) => team.leader_ended(hands, now, slot, leader, status),
+                    // It was given up, and its team is over.
+                    None => hands.children.reap(worker, leader),
+                },
+                Some(Ended::Orphan) => orphan_ended = true,
+                Some(Ended::Helper(Helper::Looker, status)) => hands.looker_ended(now, status),
+                Some(Ended::Helper(Helper::PmixHost(group), status)) => {
+                    self.on(group, |team| team.pmix_host_ended(hands, now, status));
+                }
+                None => break,
+            }
+            hands.lease.renew();
+        }
+        self.stop_news(hands, now);
+        let may_be_empty = orphan_ended && hands.children.boundary().cgroup().is_none();
+        for team in self.all() {
+            if may_be_empty {
+                team.boundaries_may_be_empty(hands, now);
+            }
+            team.spawn_more(hands, now);
+        }
+    }
+
+    fn stop_news(&mut self, hands: &mut Hands, now: Duration) {
+        while let Look::Found(child) = wait::stop_news() {
+            // A rank may be stopped before the spawner has sent its result, and the kernel reports a stop only once.
+            let under_way = hands.spawner.under_way().map(Child::pid);
+            self.spawn_results(hands, now);
+            match (hands.children.worker_of_leader(child.pid), hands.children.helper(child.pid)) {
+                (Some(worker), _) => {
+                    if let Some((team, slot)) = self.of_worker(worker) {
+                        team.leader_changed(hands, now, slot, child.change);
+                    }
+                }
+                (None, Some(Helper::PmixHost(group))) => {
+                    if let Change::Stopped { signal } = child.change {
+                        self.on(group, |team| team.pmix_host_stopped(hands, now, signal));
+                    }
+                }
+                (None, _) if under_way == Some(child.pid) => hands.early_change = Some((child.pid, child.change)),
+                (None, _) => {}
+            }
+        }
+    }
+}
