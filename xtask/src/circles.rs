@@ -66,17 +66,18 @@ fn module_of(below: &Path) -> Vec<String> {
     words
 }
 
-/// All that the `use` lines of a file name, outside of tests.
+/// All that the `use` lines of a file name, outside of its tests, which come last.
 fn paths_in(text: &str) -> Vec<Vec<String>> {
-    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let tests = text.find("#[cfg(test)]\nmod ").filter(|at| !text[*at..].lines().nth(1).unwrap_or_default().ends_with(';'));
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    let code: Vec<&str> = text[..tests.unwrap_or(text.len())].lines().filter(is_code).collect();
+    let code = code.join("\n");
     let mut paths = Vec::new();
     for statement in code.split(';') {
         let Some(at) = statement.rfind("use ") else { continue };
         let before = statement[..at].trim_end();
-        // A word of a comment, or of a string, is no statement.
-        let begins = before.is_empty() || before.ends_with(['}', '\n', ')']) || before.ends_with("pub");
-        let line_start = statement[..at].rfind('\n').map_or(0, |at| at + 1);
-        if begins && !statement[line_start..at].contains("//") {
+        // A word of a string is no statement.
+        if before.is_empty() || before.ends_with(['}', ')', ']']) || before.ends_with("pub") {
             expand(&statement[at + 4..], &[], &mut paths);
         }
     }
@@ -165,9 +166,9 @@ mod unit {
 
     #[test]
     fn use_lines_are_read_with_their_braces() {
-        let text = "// they use a::b;\npub(crate) use crate::x::{y, z::{self, T}};\nuse super::q as r;\nfn f() {}\n";
+        let text = "//! They use a::b.\nuse c::d;\n// they use a::b;\n#[cfg(test)]\nuse t::t;\npub(crate) use crate::x::{y, z::{self, T}};\nuse super::q as r;\nfn f() {}\n";
         let paths: Vec<String> = paths_in(text).iter().map(|path| path.join("::")).collect();
-        assert_eq!(paths, ["crate::x::y", "crate::x::z::self", "crate::x::z::T", "super::q"]);
+        assert_eq!(paths, ["c::d", "t::t", "crate::x::y", "crate::x::z::self", "crate::x::z::T", "super::q"]);
     }
 
     #[test]

@@ -1,21 +1,15 @@
 //! The messages.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rankrun_core::absence::Absence;
-use rankrun_core::alone::Sight;
-use rankrun_core::condition::Condition;
 use rankrun_core::names::{Protocol, Question, Reply};
-use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::result::ResultPiece;
-use rankrun_core::stacks::ProcessStack;
 use rankrun_core::travel::Resource;
 use rankrun_core::{GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Stream, WorkerId};
 use serde::{Deserialize, Serialize};
 
-pub use rankrun_core::job::{Containment, Meeting, Order, Summary, WorkerEvent};
+pub use rankrun_core::job::{About, AgentEvent, Containment, Meeting, Order, Summary, WorkerEvent};
 
 /// The first message of each side.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -107,44 +101,16 @@ pub enum ToAgent {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToFront {
     Hello(Hello),
-    /// The agent cannot start, and ends.
-    Refused {
-        what: String,
-        source: String,
-    },
-    /// The agent is ready; how it contains its workers.
+    /// The agent is ready.
     Ready {
         pid: Pid,
-        containment: Containment,
         /// The job's private directory.
         runtime: PathBuf,
-        /// What the node calls itself, and the addresses of its network interfaces with
-        /// their names, without those that only reach itself.
-        host: String,
-        addresses: Vec<(String, IpAddr)>,
-        /// /etc/hosts gives that name a loopback address.
-        is_loopback_name: bool,
-        /// Equal on two nodes if they are one machine with one network.
-        machine: String,
+        about: About,
     },
-    /// The agent is alive: the answer to `Beat`, with the time that came with it and that of its own clock.
-    Beat {
-        sent: Duration,
-        at: Duration,
-    },
-    /// Where the ranks meet, on this node. Sent by the agent of the first node if there are others; `None` where there is no
-    /// network.
-    Meeting(Option<Rendezvous>),
-    /// Something has happened to a worker, at a time of the agent's clock. The end of a stream follows all that was written to it.
-    Worker {
-        worker: WorkerId,
-        at: Duration,
-        event: WorkerEvent,
-    },
-    /// Ranks that run Python without the interpreter hook, and why.
-    Hookless(Vec<(WorkerId, Absence)>),
-    /// Ranks that have an MPI library loaded.
-    MpiSeen(Vec<(WorkerId, Sight)>),
+    /// What it tells of the node and of the workers there. The end of a stream follows all that was written to it; after
+    /// [`AgentEvent::Drained`] nothing follows.
+    Event(AgentEvent),
     /// A piece of what a rank returns to `rankrun.launch`.
     Result {
         worker: WorkerId,
@@ -154,34 +120,6 @@ pub enum ToFront {
     OutputLost(String),
     /// Every rank that shares stdin has read so many bytes of it.
     StdinTaken(u64),
-    /// The workers whose leaders have not ended, and whether each is seen to write files.
-    Alive {
-        workers: Vec<(WorkerId, bool)>,
-        at: Duration,
-    },
-    /// What every worker is doing: the answer to `ReportConditions`.
-    Conditions {
-        number: u64,
-        workers: Vec<(WorkerId, Condition)>,
-        at: Duration,
-    },
-    /// So many ranks of this node are being looked into; and when ranks of it last used what connects them.
-    Looking {
-        number: u64,
-        ranks: u32,
-        traffic: Option<Duration>,
-        at: Duration,
-    },
-    /// Where the process of a rank is, or why that cannot be seen.
-    Looked {
-        number: u64,
-        worker: WorkerId,
-        stack: Box<ProcessStack>,
-    },
-    /// All answers to the `Look` of that number have been sent.
-    LookOver {
-        number: u64,
-    },
     /// `Pause` has been carried out: the workers and the agent's timers are stopped.
     Paused,
     /// The local part of a collective.
@@ -203,23 +141,10 @@ pub enum ToFront {
         id: u64,
         data: Option<Vec<u8>>,
     },
-    /// Somebody on this node wants it to end, by this signal: its batch system, or whoever shuts it down.
-    ToldToEnd {
-        signal: i32,
-    },
     /// The guard of this node is gone.
     GuardLost,
-    /// What connects the ranks of Open MPI on this node is gone, or cannot be started.
-    WireUpLost {
-        reason: String,
-        at: Duration,
-    },
     /// A message for the user that is not a failure.
     Note(String),
-    /// Every worker is gone and nothing of the attempt is left but what is listed.
-    Over(Summary),
-    /// After `Over`: all output has been sent. The agent's last message.
-    Drained,
 }
 
 /// A collective operation of the wire-up: a PMI barrier, a PMIx fence.

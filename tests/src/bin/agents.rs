@@ -27,7 +27,7 @@ use rankrun_sys::reactor::Conn;
 use rankrun_sys::socket;
 use rankrun_tests::monotonic;
 use rankrun_wire::greeting::Greeting;
-use rankrun_wire::message::{Containment, Hello, NodeStart, Order, Summary, WorkerEvent};
+use rankrun_wire::message::{About, AgentEvent, Containment, Hello, NodeStart, Order, Summary, WorkerEvent};
 use rankrun_wire::{Frame, Link, LinkError, Retain, Session, ToAgent, ToFront};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -195,12 +195,14 @@ impl Agents {
         link.message(&ToFront::Hello(Hello::ours())).map_err(io::Error::other)?;
         let ready = ToFront::Ready {
             pid: NO_PID,
-            containment: Containment::Cgroup,
             runtime: PathBuf::from("/nonexistent"),
-            host: format!("n{number}"),
-            is_loopback_name: false,
-            machine: String::new(),
-            addresses: vec![("lo0".to_owned(), [127, 0, 0, 1].into())],
+            about: About {
+                containment: Containment::Cgroup,
+                host: format!("n{number}"),
+                is_loopback_name: false,
+                machine: String::new(),
+                addresses: vec![("lo0".to_owned(), [127, 0, 0, 1].into())],
+            },
         };
         link.send(&ready).map_err(io::Error::other)?;
         self.times.0.entry("first").or_insert_with(monotonic);
@@ -233,7 +235,7 @@ impl Agents {
         let at = monotonic().saturating_sub(agent.clock);
         match message {
             ToAgent::Hello(_) => self.times.note("ready"),
-            ToAgent::Beat { sent } => agent.send(&ToFront::Beat { sent, at })?,
+            ToAgent::Beat { sent } => agent.send(&ToFront::Event(AgentEvent::Beat { sent, at }))?,
             ToAgent::Start(start) => self.start(number, *start, at)?,
             ToAgent::Order(Order::Stop(_) | Order::Kill) if !agent.ranks.is_empty() => {
                 self.times.note("stopped");
@@ -243,7 +245,9 @@ impl Agents {
                 }
                 agent.end_attempt()?;
             }
-            ToAgent::Order(Order::WhoIsAlive) => agent.send(&ToFront::Alive { workers: Vec::new(), at })?,
+            ToAgent::Order(Order::WhoIsAlive) => {
+                agent.send(&ToFront::Event(AgentEvent::Alive { workers: Vec::new(), at }))?
+            }
             ToAgent::End => return Err(LinkError::Ended),
             _ => {}
         }
@@ -262,13 +266,14 @@ impl Agents {
                 jax_port: 2,
                 tensorflow_ports: Vec::new(),
             };
-            agent.message(&ToFront::Meeting(Some(rendezvous)))?;
+            agent.message(&ToFront::Event(AgentEvent::Meeting(Some(rendezvous))))?;
         }
         let world = start.spec.map.world_size();
         let worker = |rank: Rank| WorkerId { group: GroupId(0), rank, attempt: Attempt(start.spec.attempt.0) };
         agent.ranks = start.spec.map.on_node(start.node).map(|place| worker(place.rank)).collect();
         for &worker in &agent.ranks {
-            let started = ToFront::Worker { worker, at, event: WorkerEvent::Started { pid: NO_PID } };
+            let started =
+                ToFront::Event(AgentEvent::Worker { worker, at, event: WorkerEvent::Started { pid: NO_PID } });
             agent.link.as_mut().map_or(Ok(()), |link| link.message(&started))?;
             self.started += 1;
         }
@@ -330,13 +335,13 @@ impl Agent {
         let gone = WorkerEvent::Gone { outcome: Outcome::Ended(status), is_left: false };
         let closed = [Stream::Stdout, Stream::Stderr].map(WorkerEvent::Closed);
         for event in [ended, gone].into_iter().chain(closed) {
-            self.message(&ToFront::Worker { worker, at, event })?;
+            self.message(&ToFront::Event(AgentEvent::Worker { worker, at, event }))?;
         }
         Ok(())
     }
 
     fn end_attempt(&mut self) -> Result<(), LinkError> {
-        self.message(&ToFront::Over(Summary::default()))?;
-        self.send(&ToFront::Drained)
+        self.message(&ToFront::Event(AgentEvent::Over(Summary::default())))?;
+        self.send(&ToFront::Event(AgentEvent::Drained))
     }
 }

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rankrun_core::interface::is_loopback_name;
+use rankrun_core::job::{About, AgentEvent};
 use rankrun_core::{ExitCode, JobId, Pid};
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Waker};
@@ -161,7 +162,7 @@ impl Agent {
 /// Tells the front why there is no agent.
 fn refuse(mut link: Link, what: String, source: &io::Error) -> io::Result<()> {
     // The socket is new: it takes a message, unless the front is gone.
-    link.say(&ToFront::Refused { what, source: source.to_string() }).map_err(io::Error::other)
+    link.say(&ToFront::Event(AgentEvent::Refused { what, source: source.to_string() })).map_err(io::Error::other)
 }
 
 struct Setup {
@@ -207,12 +208,15 @@ impl Setup {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let ready = ToFront::Ready {
             pid: Pid(std::process::id() as i32),
-            containment: children.boundary().containment(),
             runtime: runtime.path().to_owned(),
-            is_loopback_name: std::fs::read_to_string("/etc/hosts").is_ok_and(|hosts| is_loopback_name(&hosts, &host)),
-            host,
-            addresses: network::named_addresses(),
-            machine: machine(),
+            about: About {
+                containment: children.boundary().containment(),
+                is_loopback_name: std::fs::read_to_string("/etc/hosts")
+                    .is_ok_and(|hosts| is_loopback_name(&hosts, &host)),
+                host,
+                addresses: network::named_addresses(),
+                machine: machine(),
+            },
         };
         link.say(&ready).map_err(|error| Refusal { what: error.to_string(), source: io::Error::other(error) })?;
         let hands = Hands {

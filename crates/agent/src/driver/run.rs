@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rankrun_core::ExitCode;
 use rankrun_core::front_watch::FrontWatch;
-use rankrun_core::job::Order;
+use rankrun_core::job::{AgentEvent, Order};
 use rankrun_core::team::Event;
 use rankrun_core::worker::{Stop, StopWhy};
 use rankrun_sys::cgroup::GuardedCgroup;
@@ -172,7 +172,7 @@ impl Loop {
                     match number {
                         signal::SIGCHLD => {}
                         FRONT_LIVES => self.front_is_alive(now),
-                        signal => self.hands.outbox.push(ToFront::ToldToEnd { signal }),
+                        signal => self.hands.outbox.push(ToFront::Event(AgentEvent::ToldToEnd { signal })),
                     }
                 }
             }
@@ -259,7 +259,7 @@ impl Loop {
             ToAgent::Beat { sent } => {
                 // Not `now`, which is before it was read: the front takes it that this is after the beat was sent.
                 let at = self.hands.clock.now();
-                self.hands.outbox.push(ToFront::Beat { sent, at });
+                self.hands.outbox.push(ToFront::Event(AgentEvent::Beat { sent, at }));
             }
             ToAgent::Order(order) => {
                 if let Order::Again(_) = order {
@@ -329,7 +329,7 @@ impl Loop {
         self.hands.lease.send(Word::Begin { attempt, clean_shm });
         if let Err(error) = self.teams.start(&mut self.hands, now, start, self.runtime.path(), limits) {
             let (what, source) = (error.to_string(), error.source.to_string());
-            self.hands.outbox.push(ToFront::Refused { what, source });
+            self.hands.outbox.push(ToFront::Event(AgentEvent::Refused { what, source }));
             self.end = true;
         }
     }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
+use rankrun_core::job::AgentEvent;
 use rankrun_core::stacks::ProcessStack;
 use rankrun_core::{Pid, WorkerId, WorkerStatus};
 use rankrun_sys::limits::Limits;
@@ -112,12 +113,14 @@ impl Looker {
         };
         let Look { number, subjects, .. } = look;
         let missing = subjects.into_iter().zip(is_answered).filter(|(_, is_answered)| !is_answered);
-        let unseen = missing.map(|((worker, subject), _)| ToFront::Looked {
-            number,
-            worker,
-            stack: Box::new(ProcessStack::not_seen(Pid(subject.pid), why)),
+        let unseen = missing.map(|((worker, subject), _)| {
+            ToFront::Event(AgentEvent::Looked {
+                number,
+                worker,
+                stack: Box::new(ProcessStack::not_seen(Pid(subject.pid), why)),
+            })
         });
-        unseen.chain([ToFront::LookOver { number }]).collect()
+        unseen.chain([ToFront::Event(AgentEvent::LookOver { number })]).collect()
     }
 
     /// The looker has ended.
@@ -158,7 +161,11 @@ impl Looker {
                         let index = index as usize;
                         let Some((worker, _)) = present.look.subjects.get(index) else { continue };
                         present.is_answered[index] = true;
-                        news.push(ToFront::Looked { number: present.look.number, worker: *worker, stack });
+                        news.push(ToFront::Event(AgentEvent::Looked {
+                            number: present.look.number,
+                            worker: *worker,
+                            stack,
+                        }));
                     }
                     Ok(Some(Found::Done)) => {
                         news.extend(self.fail("it was not looked into"));

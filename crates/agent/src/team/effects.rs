@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rankrun_core::job::WorkerEvent;
+use rankrun_core::job::{AgentEvent, WorkerEvent};
 use rankrun_core::team::{Activity, Effect, Event, Target};
 use rankrun_core::worker::{Outcome, State};
 use rankrun_core::{Slot as SlotIndex, WorkerId};
@@ -65,7 +65,7 @@ impl Team {
                 let pid = self.speakers.pid(speaker)?;
                 let worker = self.machine.id(slot);
                 let event = WorkerEvent::Stuck { pid, place, since, is_leader };
-                hands.outbox.push(ToFront::Worker { worker, at: now, event });
+                hands.outbox.push(ToFront::Event(AgentEvent::Worker { worker, at: now, event }));
             }
             Effect::WaitsForHandlers { slot, left } => {
                 let (rank, left) = (self.machine.id(slot).rank, left.as_secs_f64().round());
@@ -170,7 +170,7 @@ impl Team {
         }
         hands.children.gone(worker);
         let event = WorkerEvent::Gone { outcome, is_left: !left.is_empty() };
-        hands.outbox.push(ToFront::Worker { worker, at: now, event });
+        hands.outbox.push(ToFront::Event(AgentEvent::Worker { worker, at: now, event }));
         self.report_closed(&mut hands.outbox, now, slot);
         // The others may have been waiting for this one to take its stdin.
         self.report_stdin_taken(hands);

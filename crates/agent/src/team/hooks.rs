@@ -1,5 +1,6 @@
 //! Finds out which ranks run Python without the interpreter hook.
 
+use rankrun_core::job::AgentEvent;
 use rankrun_core::worker::State;
 use rankrun_sys::process::ProcessId;
 use rankrun_wire::ToFront;
@@ -56,10 +57,10 @@ impl Teams {
     pub(crate) fn looks_answered(&mut self, hands: &mut Hands) {
         if let Some(mut found) = hands.interpreters.answer() {
             found.retain(|(worker, _)| self.of_worker(*worker).is_some_and(|(team, slot)| !team.slot(slot).reports));
-            hands.outbox.extend((!found.is_empty()).then_some(ToFront::Hookless(found)));
+            hands.outbox.extend((!found.is_empty()).then_some(ToFront::Event(AgentEvent::Hookless(found))));
         }
         if let Some(found) = hands.libraries.answer().filter(|found| !found.is_empty()) {
-            hands.outbox.push(ToFront::MpiSeen(found));
+            hands.outbox.push(ToFront::Event(AgentEvent::MpiSeen(found)));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rankrun_core::job::AgentEvent;
 use rankrun_core::team::Target;
 use rankrun_core::worker::State;
 use rankrun_core::{Rank, Slot as SlotIndex, WorkerId, WorkerStatus};
@@ -23,7 +24,7 @@ impl Teams {
     pub(crate) fn look(&mut self, hands: &mut Hands, now: Duration, number: u64, ranks: Option<&[Rank]>, native: bool) {
         let Some(limits) = self.first().map(|team| team.preparer.limits()) else { return };
         let subjects: Vec<_> = self.all().flat_map(|team| team.subjects(hands, ranks)).collect();
-        hands.outbox.push(ToFront::Looking { number, ranks: subjects.len() as u32, traffic: hands.traffic, at: now });
+        hands.outbox.push(ToFront::Event(AgentEvent::Looking { number, traffic: hands.traffic }));
         hands.looker.ask(Look { number, native, subjects, limits });
         hands.start_looker(now);
     }
@@ -92,7 +93,7 @@ impl Hands {
 
     pub(super) fn looker_ready(&mut self, now: Duration, event: Ready) {
         let news = self.looker.ready(event);
-        let is_over = news.iter().any(|news| matches!(news, ToFront::LookOver { .. }));
+        let is_over = news.iter().any(|news| matches!(news, ToFront::Event(AgentEvent::LookOver { .. })));
         self.outbox.extend(news);
         if is_over {
             self.start_looker(now);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rankrun_core::evidence::MpiEvent;
-use rankrun_core::job::WorkerEvent;
+use rankrun_core::job::{AgentEvent, WorkerEvent};
 use rankrun_core::names::{Protocol, Reply};
 use rankrun_core::{NodeId, Rank, Slot as SlotIndex, WorkerStatus};
 use rankrun_sys::poll::Ready;
@@ -159,9 +159,11 @@ impl Team {
                 self.send_reports(hands, *slot);
             }
             let message = match news {
-                News::Mpi(slot, event) => {
-                    ToFront::Worker { worker: self.machine.id(slot), at: now, event: WorkerEvent::Mpi(event) }
-                }
+                News::Mpi(slot, event) => ToFront::Event(AgentEvent::Worker {
+                    worker: self.machine.id(slot),
+                    at: now,
+                    event: WorkerEvent::Mpi(event),
+                }),
                 News::Note(text) => ToFront::Note(text),
                 News::Tell(message) => message,
                 News::Wrote(slot, stream, text) => {
@@ -173,7 +175,7 @@ impl Team {
                     self.mpi_news(hands, now, news.unwrap_or_default());
                     continue;
                 }
-                News::WireUpLost(reason) => ToFront::WireUpLost { reason, at: now },
+                News::WireUpLost(reason) => ToFront::Event(AgentEvent::WireUpLost { reason, at: now }),
             };
             hands.outbox.push(message);
         }

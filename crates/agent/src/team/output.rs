@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rankrun_core::job::WorkerEvent;
+use rankrun_core::job::{AgentEvent, WorkerEvent};
 use rankrun_core::{Slot, Stream, WorkerId};
 use rankrun_output::{Completion, Record, SpoolError};
 use rankrun_sys::poll::{Interest, Poller};
@@ -101,7 +101,11 @@ impl Team {
             let index = stream.index();
             if slot.captures[index].is_none() && slot.under_way[index] == 0 && !slot.closed[index] {
                 slot.closed[index] = true;
-                outbox.push(ToFront::Worker { worker: slot.id, at, event: WorkerEvent::Closed(stream) });
+                outbox.push(ToFront::Event(AgentEvent::Worker {
+                    worker: slot.id,
+                    at,
+                    event: WorkerEvent::Closed(stream),
+                }));
             }
         }
     }

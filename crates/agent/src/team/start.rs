@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rankrun_core::absence::Hook;
 use rankrun_core::env::{NodeFacts, STDBUF_LIBRARIES};
-use rankrun_core::job::{CleanShm, PortRange, RestartScope, StdinTarget, WorkerEvent};
+use rankrun_core::job::{AgentEvent, CleanShm, PortRange, RestartScope, StdinTarget, WorkerEvent};
 use rankrun_core::open_files;
 use rankrun_core::rendezvous::Rendezvous;
 use rankrun_core::segments;
@@ -108,7 +108,7 @@ impl Team {
             Meeting::There(rendezvous) => (Vec::new(), rendezvous),
         };
         if node == NodeRank(0) && (hands.is_away || spec.map.node_count() > 1) {
-            hands.outbox.push(ToFront::Meeting(rendezvous.clone()));
+            hands.outbox.push(ToFront::Event(AgentEvent::Meeting(rendezvous.clone())));
         }
         let opened = hands.worker_socket.open(runtime, spec.hook, &hands.poller);
         hands.outbox.extend(opened.complaint.map(ToFront::Note));
@@ -327,12 +327,7 @@ impl Team {
                 let why = format!("processes cannot be placed in a cgroup: {}", rankrun_sys::reason(&error.source));
                 hands.children.fall_back(why);
                 let containment = hands.children.boundary().containment();
-                let runtime = self.runtime.clone();
-                // The node has not become another one.
-                let (host, addresses, machine) = (String::new(), Vec::new(), String::new());
-                let (pid, is_loopback_name) = (Pid(std::process::id() as i32), false);
-                let ready = ToFront::Ready { pid, containment, runtime, host, addresses, is_loopback_name, machine };
-                hands.outbox.push(ready);
+                hands.outbox.push(ToFront::Event(AgentEvent::Contained(containment)));
             }
             self.close_streams(slot);
             self.to_spawn.push_front(slot);

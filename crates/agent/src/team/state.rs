@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rankrun_core::absence::Hook;
-use rankrun_core::job::{CleanShm, WorkerEvent};
+use rankrun_core::job::{AgentEvent, CleanShm, WorkerEvent};
 use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::{GroupId, JobSpec, Rank, Slot as SlotIndex, WorkerId};
 use rankrun_sys::oom::OomWatch;
@@ -222,24 +222,24 @@ impl Team {
         if !given_up.is_empty() {
             hands.lease.send(Word::GivenUp);
         }
-        hands.outbox.push(ToFront::Over(Summary {
+        hands.outbox.push(ToFront::Event(AgentEvent::Over(Summary {
             left: given_up,
             released: self.released,
             memory,
             removes_memory: self.spec.clean_shm == CleanShm::Job,
-        }));
+        })));
     }
 
     /// Tells the front what has happened to a worker.
     pub(super) fn tell(&self, hands: &mut Hands, at: Duration, slot: SlotIndex, event: WorkerEvent) {
-        hands.outbox.push(ToFront::Worker { worker: self.machine.id(slot), at, event });
+        hands.outbox.push(ToFront::Event(AgentEvent::Worker { worker: self.machine.id(slot), at, event }));
     }
 
     /// After the end: sends the front once that no output is left here.
     pub(crate) fn report_drained(&mut self, outbox: &mut Vec<ToFront>) {
         if self.ending == Ending::Over && self.slots.iter().all(|slot| slot.closed == [true, true]) {
             self.ending = Ending::Drained;
-            outbox.push(ToFront::Drained);
+            outbox.push(ToFront::Event(AgentEvent::Drained));
         }
     }
 

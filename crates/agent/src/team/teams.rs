@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use rankrun_core::job::Order;
+use rankrun_core::job::{AgentEvent, Order};
 use rankrun_core::team::Event;
 use rankrun_core::{GroupId, Slot, WorkerId};
 use rankrun_sys::limits::Limits;
@@ -171,12 +171,12 @@ impl Teams {
             Order::WhoIsAlive if self.0.is_empty() => {}
             Order::WhoIsAlive => {
                 let workers = self.all().flat_map(|team| team.machine.alive(now)).collect();
-                hands.outbox.push(ToFront::Alive { workers, at: now });
+                hands.outbox.push(ToFront::Event(AgentEvent::Alive { workers, at: now }));
             }
             Order::ReportConditions(_) if self.0.is_empty() => {}
             Order::ReportConditions(number) => {
                 let workers = self.all().flat_map(|team| team.machine.conditions(now)).collect();
-                hands.outbox.push(ToFront::Conditions { number, workers, at: now });
+                hands.outbox.push(ToFront::Event(AgentEvent::Conditions { number, workers, at: now }));
             }
             Order::Look { number, ranks, native } => self.look(hands, now, number, ranks.as_deref(), native),
         }

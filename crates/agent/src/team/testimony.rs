@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rankrun_core::env::error_file;
 use rankrun_core::evidence::MpiEvent;
-use rankrun_core::job::WorkerEvent;
+use rankrun_core::job::{AgentEvent, WorkerEvent};
 use rankrun_core::team::Event;
 use rankrun_core::testimony::{Standing, Testimony, Usage, dated};
 use rankrun_core::{Pid, Slot as SlotIndex, SpeakerId};
@@ -184,7 +184,7 @@ impl Team {
         let earliest = lived.map_or(Duration::ZERO, |lived| arrived.saturating_sub(lived));
         let at = dated(arrived, claimed, earliest);
         let event = WorkerEvent::Testimony { pid: peer.pid, testimony };
-        hands.outbox.push(ToFront::Worker { worker, at, event });
+        hands.outbox.push(ToFront::Event(AgentEvent::Worker { worker, at, event }));
     }
 
     /// Only finalizers are left of a process, `MPI_Finalize` among them if it is in MPI.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::parts::about::{About, Summary};
+use super::parts::about::{About, Containment, Summary};
 use serde::{Deserialize, Serialize};
 
 use crate::absence::Absence;
@@ -197,58 +197,44 @@ pub enum NodeEvent {
     GuardLost,
 
     // Messages of its agent.
-    /// It cannot start.
-    Refused {
-        what: String,
-        source: String,
-    },
     Ready(About),
-    /// The first node has bound its ports, if there is a network.
+    Agent(AgentEvent),
+}
+
+/// What an agent tells of its node and of the workers there. It goes to the job as it is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum AgentEvent {
+    /// The agent cannot start, and ends.
+    Refused { what: String, source: String },
+    /// Its workers are contained in another way than it has said: the first one could not be placed in a cgroup.
+    Contained(Containment),
+    /// Where the ranks meet, on this node. Sent by the agent of the first node if there are others; `None` where there is no network.
     Meeting(Option<Rendezvous>),
-    Beat {
-        sent: Duration,
-        at: Duration,
-    },
-    /// Somebody wants the node to end.
-    ToldToEnd {
-        signal: i32,
-    },
-    Worker {
-        worker: WorkerId,
-        at: Duration,
-        event: WorkerEvent,
-    },
-    /// What connects the ranks of Open MPI there is gone.
-    WireUpLost {
-        reason: String,
-        at: Duration,
-    },
+    /// The answer to a beat, with the time that came with it.
+    Beat { sent: Duration, at: Duration },
+    /// Somebody on this node wants it to end, by this signal: its batch system, or whoever shuts it down.
+    ToldToEnd { signal: i32 },
+    /// Something has happened to a worker.
+    Worker { worker: WorkerId, at: Duration, event: WorkerEvent },
+    /// What connects the ranks of Open MPI there is gone, or cannot be started.
+    WireUpLost { reason: String, at: Duration },
+    /// Ranks that run Python without the interpreter hook, and why.
     Hookless(Vec<(WorkerId, Absence)>),
+    /// Ranks that have an MPI library loaded.
     MpiSeen(Vec<(WorkerId, Sight)>),
-    Conditions {
-        number: u64,
-        workers: Vec<(WorkerId, Condition)>,
-        at: Duration,
-    },
-    Alive {
-        workers: Vec<(WorkerId, bool)>,
-        at: Duration,
-    },
-    Looking {
-        number: u64,
-        traffic: Option<Duration>,
-    },
-    Looked {
-        number: u64,
-        worker: WorkerId,
-        stack: Box<ProcessStack>,
-    },
-    LookOver {
-        number: u64,
-    },
-    /// No process of the attempt is left there.
+    /// What every worker is doing: the answer to [`Order::ReportConditions`].
+    Conditions { number: u64, workers: Vec<(WorkerId, Condition)>, at: Duration },
+    /// The workers whose leaders have not ended, and whether each is seen to write files.
+    Alive { workers: Vec<(WorkerId, bool)>, at: Duration },
+    /// Ranks of this node are being looked into; and when ranks of it last used what connects them.
+    Looking { number: u64, traffic: Option<Duration> },
+    /// Where the process of a rank is, or why that cannot be seen.
+    Looked { number: u64, worker: WorkerId, stack: Box<ProcessStack> },
+    /// All answers to the [`Order::Look`] of that number have been sent.
+    LookOver { number: u64 },
+    /// Every worker is gone, and nothing of the attempt is left there but what is listed.
     Over(Summary),
-    /// All of its output has come.
+    /// After that: all output has been sent.
     Drained,
 }
 
@@ -259,22 +245,8 @@ impl NodeEvent {
             NodeEvent::Heard
             | NodeEvent::HasSent
             | NodeEvent::Broke { .. }
-            | NodeEvent::Refused { .. }
             | NodeEvent::Ready(_)
-            | NodeEvent::Meeting(_)
-            | NodeEvent::Beat { .. }
-            | NodeEvent::ToldToEnd { .. }
-            | NodeEvent::Worker { .. }
-            | NodeEvent::WireUpLost { .. }
-            | NodeEvent::Hookless(_)
-            | NodeEvent::MpiSeen(_)
-            | NodeEvent::Conditions { .. }
-            | NodeEvent::Alive { .. }
-            | NodeEvent::Looking { .. }
-            | NodeEvent::Looked { .. }
-            | NodeEvent::LookOver { .. }
-            | NodeEvent::Over(_)
-            | NodeEvent::Drained => true,
+            | NodeEvent::Agent(_) => true,
             NodeEvent::CallFailed { .. }
             | NodeEvent::CallFailing { .. }
             | NodeEvent::LoggedIn
@@ -362,17 +334,17 @@ pub enum Order {
     Stop(Stop),
     /// Kill every worker at once.
     Kill,
-    /// Look for ranks that run Python without the hook; [`NodeEvent::Hookless`] follows if there are any.
+    /// Look for ranks that run Python without the hook; [`AgentEvent::Hookless`] follows if there are any.
     LookForHooks,
-    /// Look for MPI libraries in the ranks, or in the leaders of a few; [`NodeEvent::MpiSeen`] follows if there are any.
+    /// Look for MPI libraries in the ranks, or in the leaders of a few; [`AgentEvent::MpiSeen`] follows if there are any.
     LookForMpi {
         is_brief: bool,
     },
-    /// [`NodeEvent::Alive`] is to follow.
+    /// [`AgentEvent::Alive`] is to follow.
     WhoIsAlive,
-    /// [`NodeEvent::Conditions`] is to follow, with this number.
+    /// [`AgentEvent::Conditions`] is to follow, with this number.
     ReportConditions(u64),
-    /// Say where these ranks are, or all: [`NodeEvent::Looking`], [`NodeEvent::Looked`] for each of them and [`NodeEvent::LookOver`] are to
+    /// Say where these ranks are, or all: [`AgentEvent::Looking`], [`AgentEvent::Looked`] for each of them and [`AgentEvent::LookOver`] are to
     /// follow, with this number. `native` frames of all threads are wanted, also of those that have Python frames.
     Look {
         number: u64,
@@ -434,7 +406,7 @@ pub enum Effect {
     /// All nodes have been told to start: what was read of stdin goes to them.
     HaveStarted,
     /// A rank is started again, as this attempt of it.
-    BeginRank(Rank, Attempt),
+    BeginRank(WorkerId),
     /// All ranks have ended. `is_last`: no other attempt of them can follow.
     Drain {
         is_last: bool,
@@ -460,13 +432,13 @@ pub enum Effect {
 
     /// The terminal: a rank has started, or the last of its streams.
     RankStarted {
-        rank: Rank,
+        worker: WorkerId,
         pid: Pid,
         node: NodeId,
         is_again: bool,
     },
     RankEnded {
-        rank: Rank,
+        worker: WorkerId,
         status: WorkerStatus,
     },
     /// A rank was ended by ^C that went to it alone.
@@ -476,7 +448,7 @@ pub enum Effect {
     Note(String),
     /// A progress note of a rank.
     RankNote {
-        rank: Rank,
+        worker: WorkerId,
         text: String,
     },
     /// The terminal has shown a key at the start of the row that is written next.

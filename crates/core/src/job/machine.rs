@@ -7,7 +7,7 @@ use crate::event::{JobEvent, JobFacts, NodeState};
 use crate::exit::ExitCode;
 use crate::gang::{self, Gang, Moment, Outside, Rules};
 use crate::ids::{NodeId, Rank, Stream};
-use crate::job::event::{Effect, Event, NodeEvent, Order};
+use crate::job::event::{AgentEvent, Effect, Event, NodeEvent, Order};
 use crate::job::parts::alone::MpiWatch;
 use crate::job::parts::attempts::Attempts;
 use crate::job::parts::closing::Closing;
@@ -288,16 +288,26 @@ impl Job {
     }
 
     /// Removes the workers of other groups and of earlier attempts (J-3) from an agent's event; `None` if the event is about such a worker.
-    fn of_gang(&self, mut event: NodeEvent) -> Option<NodeEvent> {
+    fn of_gang(&self, mut event: AgentEvent) -> Option<AgentEvent> {
         match &mut event {
-            NodeEvent::Worker { worker, .. } | NodeEvent::Looked { worker, .. } => {
+            AgentEvent::Worker { worker, .. } | AgentEvent::Looked { worker, .. } => {
                 return self.gang.has(*worker).then_some(event);
             }
-            NodeEvent::Hookless(found) => found.retain(|(worker, _)| self.gang.has(*worker)),
-            NodeEvent::MpiSeen(found) => found.retain(|(worker, _)| self.gang.has(*worker)),
-            NodeEvent::Conditions { workers, .. } => workers.retain(|(worker, _)| self.gang.has(*worker)),
-            NodeEvent::Alive { workers, .. } => workers.retain(|(worker, _)| self.gang.has(*worker)),
-            _ => {}
+            AgentEvent::Hookless(found) => found.retain(|(worker, _)| self.gang.has(*worker)),
+            AgentEvent::MpiSeen(found) => found.retain(|(worker, _)| self.gang.has(*worker)),
+            AgentEvent::Conditions { workers, .. } => workers.retain(|(worker, _)| self.gang.has(*worker)),
+            AgentEvent::Alive { workers, .. } => workers.retain(|(worker, _)| self.gang.has(*worker)),
+            // They are of the node.
+            AgentEvent::Refused { .. }
+            | AgentEvent::Contained(_)
+            | AgentEvent::Meeting(_)
+            | AgentEvent::Beat { .. }
+            | AgentEvent::ToldToEnd { .. }
+            | AgentEvent::WireUpLost { .. }
+            | AgentEvent::Looking { .. }
+            | AgentEvent::LookOver { .. }
+            | AgentEvent::Over(_)
+            | AgentEvent::Drained => {}
         }
         Some(event)
     }
@@ -308,7 +318,6 @@ impl Job {
             // There is no such node, or it was given up.
             return;
         }
-        let Some(event) = self.of_gang(event) else { return };
         match event {
             NodeEvent::CallFailed { step, why } => self.cannot_reach(node, step, &why),
             NodeEvent::CallFailing { step } => self.call_failing(node, step),
@@ -329,25 +338,36 @@ impl Job {
             NodeEvent::GuardEnded { code, memory } => self.guard_ended(node, code, memory),
             NodeEvent::SecondAnswered { is_empty } => self.on(node, |node| node.route_mut().second_answered(is_empty)),
             NodeEvent::GuardLost => self.lose_guard(node),
-            NodeEvent::Refused { what, source } => self.agent_refused(node, what, source),
             NodeEvent::Ready(about) => self.agent_is_ready(node, about),
-            NodeEvent::Meeting(rendezvous) => self.meeting_is_known(rendezvous),
-            NodeEvent::Beat { sent, at } => {
+            NodeEvent::Agent(event) => {
+                if let Some(event) = self.of_gang(event) {
+                    self.agent_event(node, event);
+                }
+            }
+        }
+    }
+
+    fn agent_event(&mut self, node: NodeId, event: AgentEvent) {
+        match event {
+            AgentEvent::Refused { what, source } => self.agent_refused(node, what, source),
+            AgentEvent::Contained(containment) => self.node_contains(node, containment),
+            AgentEvent::Meeting(rendezvous) => self.meeting_is_known(rendezvous),
+            AgentEvent::Beat { sent, at } => {
                 let now = self.now;
                 self.on(node, |node| node.clock_mut().answered(now, sent, at));
             }
-            NodeEvent::ToldToEnd { signal } => self.node_told_to_end(node, signal),
-            NodeEvent::Worker { worker, at, event } => self.worker_event(node, worker, at, event),
-            NodeEvent::WireUpLost { reason, at } => self.event_at(node, at, gang::Event::WireUpLost { reason }),
-            NodeEvent::Hookless(found) => self.hookless(found),
-            NodeEvent::MpiSeen(found) => self.mpi_seen(found),
-            NodeEvent::Conditions { number, workers, at } => self.conditions(node, number, workers, at),
-            NodeEvent::Alive { workers, at } => self.alive_known(node, &workers, at),
-            NodeEvent::Looking { number, traffic } => self.looking(node, number, traffic),
-            NodeEvent::Looked { number, worker, stack } => self.looked(node, number, worker, *stack),
-            NodeEvent::LookOver { number } => self.look_over(node, number),
-            NodeEvent::Over(summary) => self.node_over(node, summary),
-            NodeEvent::Drained => {
+            AgentEvent::ToldToEnd { signal } => self.node_told_to_end(node, signal),
+            AgentEvent::Worker { worker, at, event } => self.worker_event(node, worker, at, event),
+            AgentEvent::WireUpLost { reason, at } => self.event_at(node, at, gang::Event::WireUpLost { reason }),
+            AgentEvent::Hookless(found) => self.hookless(found),
+            AgentEvent::MpiSeen(found) => self.mpi_seen(found),
+            AgentEvent::Conditions { number, workers, at } => self.conditions(node, number, workers, at),
+            AgentEvent::Alive { workers, at } => self.alive_known(node, &workers, at),
+            AgentEvent::Looking { number, traffic } => self.looking(node, number, traffic),
+            AgentEvent::Looked { number, worker, stack } => self.looked(node, number, worker, *stack),
+            AgentEvent::LookOver { number } => self.look_over(node, number),
+            AgentEvent::Over(summary) => self.node_over(node, summary),
+            AgentEvent::Drained => {
                 self.on(node, Node::drained);
                 self.attempt_drained();
             }

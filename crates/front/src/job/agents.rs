@@ -1,11 +1,9 @@
 //! The messages of agents: what they tell of nodes and ranks is for the job; what they ask of other nodes is passed on.
 
-use std::time::Duration;
-
+use rankrun_core::NodeId;
 use rankrun_core::gang;
-use rankrun_core::job::{About, NodeEvent, WorkerEvent};
+use rankrun_core::job::{AgentEvent, NodeEvent, WorkerEvent};
 use rankrun_core::names::Asker;
-use rankrun_core::{NodeId, WorkerId};
 use rankrun_wire::message::Hello;
 use rankrun_wire::{ToAgent, ToFront};
 
@@ -15,7 +13,6 @@ use crate::link::LinkError;
 impl Front {
     /// An agent has sent a message.
     pub(super) fn message(&mut self, from: NodeId, message: ToFront) {
-        let says = |front: &mut Front, event| front.take_from(from, event);
         let now = self.now();
         match message {
             ToFront::Hello(hello) if hello.version != rankrun_wire::VERSION => {
@@ -23,17 +20,14 @@ impl Front {
                 self.reach.broke(&self.job, now, from, &LinkError::Ended);
             }
             ToFront::Hello(_) => {}
-            ToFront::Refused { what, source } => says(self, NodeEvent::Refused { what, source }),
-            ToFront::Ready { pid, containment, runtime, host, addresses, is_loopback_name, machine } => {
+            ToFront::Event(event) => self.agent_event(from, event),
+            ToFront::Ready { pid, runtime, about } => {
                 self.reach.nodes[from.index()].know_agent(pid.0);
                 if self.reach.nodes[from.index()].keeper().is_some() {
                     self.listen_for_control(&runtime);
                 }
-                says(self, NodeEvent::Ready(About { containment, host, addresses, machine, is_loopback_name }));
+                self.take_from(from, NodeEvent::Ready(about));
             }
-            ToFront::Worker { worker, at, event } => self.worker_event(from, worker, at, event),
-            ToFront::Beat { sent, at } => says(self, NodeEvent::Beat { sent, at }),
-            ToFront::Meeting(rendezvous) => says(self, NodeEvent::Meeting(rendezvous)),
             ToFront::Collective(part) => {
                 if let Some(whole) = self.collectives.take(from, part) {
                     self.send(&ToAgent::Collective(whole));
@@ -59,8 +53,6 @@ impl Front {
             }
             // There is no such node.
             ToFront::Fetched { .. } => {}
-            ToFront::Hookless(found) => says(self, NodeEvent::Hookless(found)),
-            ToFront::MpiSeen(found) => says(self, NodeEvent::MpiSeen(found)),
             ToFront::Result { worker, piece } => {
                 self.job.sign_of_life(now);
                 let name = if piece.is_error { "error" } else { "result" };
@@ -80,40 +72,31 @@ impl Front {
                 self.agent_note(text);
                 self.event(gang::Event::OutputFailed);
             }
-            ToFront::Conditions { number, workers, at } => says(self, NodeEvent::Conditions { number, workers, at }),
-            ToFront::Alive { workers, at } => says(self, NodeEvent::Alive { workers, at }),
-            ToFront::Looking { number, ranks: _, traffic, at: _ } => {
-                says(self, NodeEvent::Looking { number, traffic });
-            }
-            ToFront::Looked { number, worker, stack } => says(self, NodeEvent::Looked { number, worker, stack }),
-            ToFront::LookOver { number } => says(self, NodeEvent::LookOver { number }),
             ToFront::Paused => self.paused(),
-            ToFront::ToldToEnd { signal } => says(self, NodeEvent::ToldToEnd { signal }),
             ToFront::GuardLost => self.reach.lose_guard(from),
-            ToFront::WireUpLost { reason, at } => says(self, NodeEvent::WireUpLost { reason, at }),
             ToFront::Note(text) => {
                 let is_here = self.reach.nodes[from.index()].keeper().is_some();
                 let node = self.job.nodes().name(from);
                 let text = if is_here { text } else { format!("node {node}: {text}") };
                 self.agent_note(text);
             }
-            ToFront::Over(summary) => says(self, NodeEvent::Over(summary)),
-            ToFront::Drained => says(self, NodeEvent::Drained),
         }
     }
 
-    /// Something has happened to a worker.
-    fn worker_event(&mut self, from: NodeId, worker: WorkerId, at: Duration, event: WorkerEvent) {
+    /// What an agent tells is for the job. What the devices do about it comes before.
+    fn agent_event(&mut self, from: NodeId, event: AgentEvent) {
         match &event {
-            WorkerEvent::Stopped { signal } => {
+            AgentEvent::Worker { worker, event: WorkerEvent::Stopped { signal }, .. } => {
                 let is_single = self.job.spec().map.world_size() == 1;
                 if let Some(pause) = self.job_control.stop_with(worker.rank, *signal, is_single) {
                     return self.pause(pause);
                 }
             }
-            WorkerEvent::Closed(stream) => self.delivery.closed(self.clock.now(), worker, *stream),
+            AgentEvent::Worker { worker, event: WorkerEvent::Closed(stream), .. } => {
+                self.delivery.closed(self.clock.now(), *worker, *stream);
+            }
             _ => {}
         }
-        self.take_from(from, NodeEvent::Worker { worker, at, event });
+        self.take_from(from, NodeEvent::Agent(event));
     }
 }

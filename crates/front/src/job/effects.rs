@@ -7,7 +7,7 @@ use rankrun_core::control::Answer;
 use rankrun_core::event::JobEvent;
 use rankrun_core::job::{Effect, Event, Meeting, StdinTarget, report_of};
 use rankrun_core::report::Report;
-use rankrun_core::{Attempt, NodeId, NodeRank, Pid, Rank};
+use rankrun_core::{Attempt, NodeId, NodeRank, Pid, Rank, WorkerId};
 use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
 use rankrun_wire::message::NodeStart;
@@ -84,7 +84,7 @@ impl Front {
                 }
             }
             Effect::HaveStarted => self.waker.wake(),
-            Effect::BeginRank(rank, attempt) => self.begin_rank(now, rank, attempt),
+            Effect::BeginRank(worker) => self.begin_rank(now, worker),
             Effect::Drain { is_last } => {
                 self.drain.begin(now);
                 if is_last {
@@ -113,8 +113,8 @@ impl Front {
                 }
             }
             Effect::SaveReport { report, attempt } => self.save_report_of(now, &report, attempt),
-            Effect::RankStarted { rank, pid, node, is_again } => self.rank_started(rank, pid, node, is_again),
-            Effect::RankEnded { rank, status } => {
+            Effect::RankStarted { worker, pid, node, is_again } => self.rank_started(worker.rank, pid, node, is_again),
+            Effect::RankEnded { worker: WorkerId { rank, .. }, status } => {
                 self.delivery.presenter.ended(now, rank);
                 if let Some(terminal) = self.job_control.of_rank(rank) {
                     terminal.ended(status.success());
@@ -123,7 +123,7 @@ impl Front {
             // A script that runs us goes on unless it gets the signal too.
             Effect::WasInterrupted => terminal::signal_own_group(signal::SIGINT),
             Effect::Note(text) => self.note(text),
-            Effect::RankNote { rank, text } => self.show_note(now, rank, &text),
+            Effect::RankNote { worker, text } => self.show_note(now, worker.rank, &text),
             Effect::KeyWasPressed => self.notices.key_was_pressed(),
             Effect::Stopping { text, by_key } => {
                 if self.plan.verbosity >= 0 {
@@ -194,7 +194,7 @@ impl Front {
     }
 
     /// A rank is started again.
-    fn begin_rank(&mut self, now: Duration, rank: Rank, attempt: Attempt) {
+    fn begin_rank(&mut self, now: Duration, WorkerId { rank, attempt, .. }: WorkerId) {
         self.delivery.presenter.begin_rank(rank);
         let mut spec = self.job.spec().clone();
         spec.attempt = attempt;

@@ -292,15 +292,25 @@ impl Job {
 
     /// An agent is ready. When all are, the ranks are started.
     pub(in crate::job) fn agent_is_ready(&mut self, node: NodeId, about: About) {
+        self.note_containment(node, &about.containment);
+        self.on(node, |node| node.ready(about));
+        self.start_if_complete();
+    }
+
+    /// Workers of a node are contained in another way than its agent has said.
+    pub(in crate::job) fn node_contains(&mut self, node: NodeId, containment: Containment) {
+        self.note_containment(node, &containment);
+        self.on(node, |node| node.contains(containment));
+    }
+
+    fn note_containment(&mut self, node: NodeId, containment: &Containment) {
         if self.settings.verbosity > 0 {
-            let text = match &about.containment {
+            let text = match containment {
                 Containment::Cgroup => "workers are held in cgroups".to_owned(),
                 Containment::Subreaper { why } => format!("workers are held by a subreaper, not in cgroups: {why}"),
             };
             self.note(self.of_node(node, &text));
         }
-        self.on(node, |node| node.ready(about));
-        self.start_if_complete();
     }
 
     /// Starts the ranks, if every agent is ready.

@@ -142,7 +142,7 @@ impl Job {
             self.words.forget(rank);
             self.lines.forget(rank);
             self.mpi_watch.forget(rank);
-            self.out.push(Effect::BeginRank(rank, attempt));
+            self.out.push(Effect::BeginRank(worker));
             self.send(Order::Again(worker));
         }
     }

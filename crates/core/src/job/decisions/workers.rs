@@ -32,7 +32,7 @@ impl Job {
                 if self.settings.verbosity > 1 {
                     self.note(format!("rank {rank} started, pid {pid}"));
                 }
-                self.out.push(Effect::RankStarted { rank, pid, node, is_again: worker.attempt.0 > 0 });
+                self.out.push(Effect::RankStarted { worker, pid, node, is_again: worker.attempt.0 > 0 });
                 self.event_at(node, at, gang::Event::Started { worker, pid });
                 self.rank_is_up();
                 self.successor_runs(rank);
@@ -77,7 +77,7 @@ impl Job {
                     Testimony::Uncaught(_) | Testimony::Exiting { .. } | Testimony::Leaving { .. } => {
                         self.words.settle(rank);
                     }
-                    Testimony::Note { text } => self.out.push(Effect::RankNote { rank, text: text.clone() }),
+                    Testimony::Note { text } => self.out.push(Effect::RankNote { worker, text: text.clone() }),
                     Testimony::Progress => self.has_progressed(worker),
                     Testimony::Ready => self.rank_is_ready(worker),
                     _ => {}
@@ -109,7 +109,7 @@ impl Job {
     fn rank_ended(&mut self, node: NodeId, worker: WorkerId, status: WorkerStatus, at: Duration) {
         let rank = worker.rank;
         self.attempts.rank_continues(rank);
-        self.out.push(Effect::RankEnded { rank, status });
+        self.out.push(Effect::RankEnded { worker, status });
         self.event_at(node, at, gang::Event::Ended { worker, status });
         if self.gang.outside() == Some(Outside::Interrupted(rank)) && is_by_signal(status) {
             self.out.push(Effect::WasInterrupted);

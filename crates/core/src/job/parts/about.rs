@@ -40,15 +40,15 @@ pub struct Summary {
 }
 
 /// What a node says of itself when its agent is ready.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct About {
     pub containment: Containment,
     /// What it calls itself.
     pub host: String,
-    /// Its addresses, each with the name of its interface.
+    /// Its addresses, each with the name of its interface; not those that only reach itself.
     pub addresses: Vec<(String, IpAddr)>,
     /// Equal to that of another node if both are one machine.
     pub machine: String,
-    /// Its own name leads to a loopback address there.
+    /// Its own name leads to a loopback address there, by /etc/hosts.
     pub is_loopback_name: bool,
 }

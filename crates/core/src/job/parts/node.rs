@@ -8,7 +8,7 @@ use crate::contact::Contact;
 use crate::event::NodeState;
 use crate::fence::{Fate, Loss};
 use crate::ids::{NodeId, NodeRank, Rank};
-use crate::job::parts::about::{About, Summary};
+use crate::job::parts::about::{About, Containment, Summary};
 use crate::job::parts::route::Route;
 use crate::job::settings::{Host, Way};
 use crate::node_clock::NodeClock;
@@ -219,6 +219,13 @@ impl Node {
     /// Its agent is ready.
     pub(in crate::job) fn ready(&mut self, about: About) {
         self.about.get_or_insert(about);
+    }
+
+    /// Its agent contains workers in this way from now on.
+    pub(in crate::job) fn contains(&mut self, containment: Containment) {
+        if let Some(about) = &mut self.about {
+            about.containment = containment;
+        }
     }
 
     /// Something has come over its connection. Returns whether it was suspect.

@@ -6,7 +6,7 @@ use super::{Action, Living, Told, Violation, World, ready};
 use crate::exit::ExitCode;
 use crate::grace::StopRecord;
 use crate::ids::{Attempt, GroupId, NodeId, NodeRank, Pid, Rank, Stream, WorkerId};
-use crate::job::event::{NodeEvent, Order, WorkerEvent};
+use crate::job::event::{AgentEvent, NodeEvent, Order, WorkerEvent};
 use crate::job::parts::about::Summary;
 use crate::job::settings::Way;
 use crate::spec::job::RestartScope;
@@ -141,7 +141,7 @@ impl World {
         }
         (machine.attempt, machine.owes_over, machine.is_ending) = (Some(attempt), true, false);
         if is_first {
-            self.send(node, NodeEvent::Meeting(None));
+            self.send(node, NodeEvent::Agent(AgentEvent::Meeting(None)));
         }
         for rank in ranks {
             // In truth it is there from now on, whatever the front knows.
@@ -156,7 +156,7 @@ impl World {
         let worker = WorkerId { group: GroupId(0), rank, attempt };
         let at = self.now;
         // In order: the agent has one connection.
-        self.send_after(node, 2, NodeEvent::Worker { worker, at, event });
+        self.send_after(node, 2, NodeEvent::Agent(AgentEvent::Worker { worker, at, event }));
     }
 
     pub(super) fn is_living(&self, node: NodeId, rank: Rank, attempt: Attempt) -> bool {
@@ -225,8 +225,8 @@ impl World {
     pub(super) fn agent_may_be_over(&mut self, node: NodeId) {
         let machine = &mut self.machines[node.index()];
         if machine.ranks.is_empty() && std::mem::take(&mut machine.owes_over) {
-            self.send_after(node, 3, NodeEvent::Over(Summary::default()));
-            self.send_after(node, 4, NodeEvent::Drained);
+            self.send_after(node, 3, NodeEvent::Agent(AgentEvent::Over(Summary::default())));
+            self.send_after(node, 4, NodeEvent::Agent(AgentEvent::Drained));
         }
     }
 
@@ -273,12 +273,16 @@ impl World {
                     (WorkerId { group: GroupId(0), rank: *rank, attempt: it.attempt }, false)
                 };
                 let workers = machine.ranks.iter().map(worker).collect();
-                self.send_after(node, 2, NodeEvent::Alive { workers, at: self.now });
+                self.send_after(node, 2, NodeEvent::Agent(AgentEvent::Alive { workers, at: self.now }));
             }
             Order::ReportConditions(number) => {
-                self.send_after(node, 2, NodeEvent::Conditions { number, workers: Vec::new(), at: self.now });
+                self.send_after(
+                    node,
+                    2,
+                    NodeEvent::Agent(AgentEvent::Conditions { number, workers: Vec::new(), at: self.now }),
+                );
             }
-            Order::Look { number, .. } => self.send_after(node, 9, NodeEvent::LookOver { number }),
+            Order::Look { number, .. } => self.send_after(node, 9, NodeEvent::Agent(AgentEvent::LookOver { number })),
             Order::LookForHooks | Order::LookForMpi { .. } => {}
         }
         Ok(())

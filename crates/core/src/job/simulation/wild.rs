@@ -7,7 +7,7 @@ use super::{Dice, Setup, Violation, World, ready};
 use crate::gang::{self, Requester, StopRequest};
 use crate::grace::StopRecord;
 use crate::ids::{Attempt, GroupId, NodeId, Pid, Rank, Stream, WorkerId};
-use crate::job::event::{ClientId, Effect, Event, NodeEvent, WorkerEvent};
+use crate::job::event::{AgentEvent, ClientId, Effect, Event, NodeEvent, WorkerEvent};
 use crate::job::parts::about::Summary;
 use crate::job::parts::node::Node;
 use crate::reach::Step;
@@ -129,17 +129,21 @@ fn of_node(dice: &mut Dice, attempt: Attempt) -> NodeEvent {
         18 => NodeEvent::GuardEnded { code: 0, memory: None },
         19 => NodeEvent::SecondAnswered { is_empty: dice.chance(50) },
         20 => NodeEvent::GuardLost,
-        21 => NodeEvent::Refused { what: why(), source: why() },
+        21 => NodeEvent::Agent(AgentEvent::Refused { what: why(), source: why() }),
         22..=26 => ready(NodeId(dice.below(3) as u32)),
-        27 => NodeEvent::Meeting(None),
-        28 => NodeEvent::ToldToEnd { signal: 15 },
-        29 => NodeEvent::LookOver { number: dice.below(3) },
-        30 => NodeEvent::Over(Summary::default()),
-        31 => NodeEvent::Drained,
+        27 => NodeEvent::Agent(AgentEvent::Meeting(None)),
+        28 => NodeEvent::Agent(AgentEvent::ToldToEnd { signal: 15 }),
+        29 => NodeEvent::Agent(AgentEvent::LookOver { number: dice.below(3) }),
+        30 => NodeEvent::Agent(AgentEvent::Over(Summary::default())),
+        31 => NodeEvent::Agent(AgentEvent::Drained),
         _ => {
             let rank = Rank(dice.below(9) as u32);
             let worker = WorkerId { group: GroupId(0), rank, attempt: Attempt(attempt.0 + dice.below(2) as u32) };
-            NodeEvent::Worker { worker, at: Duration::from_secs(dice.below(99)), event: of_worker(dice) }
+            NodeEvent::Agent(AgentEvent::Worker {
+                worker,
+                at: Duration::from_secs(dice.below(99)),
+                event: of_worker(dice),
+            })
         }
     }
 }
@@ -160,6 +164,23 @@ fn of_worker(dice: &mut Dice) -> WorkerEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::decisions::end::Ended;
+    use crate::job::parts::about::Containment;
+
+    /// The report tells how the workers were contained in the end.
+    #[test]
+    fn a_node_that_cannot_place_workers_in_cgroups_says_so_in_the_report() {
+        let World { mut job, .. } = World::new(1, Setup { nodes: 1, faults: 0 });
+        let mut effects = Vec::new();
+        let node = NodeId(0);
+        let why = "processes cannot be placed in a cgroup".to_owned();
+        let contained = AgentEvent::Contained(Containment::Subreaper { why: why.clone() });
+        for event in [ready(node), NodeEvent::Agent(contained)] {
+            job.handle(Duration::ZERO, Event::Node { node, event }, &mut effects);
+        }
+        let end = job.end(Ended::default());
+        assert_eq!((end.containment.as_str(), end.containment_note), ("subreaper", Some(why)));
+    }
     use crate::absence::Absence;
     use crate::evidence::Class;
     use crate::gang::Rules;
@@ -192,11 +213,11 @@ mod tests {
 
     /// What an agent tells of a worker, from its start to its end.
     fn life(worker: WorkerId, code: u8) -> [NodeEvent; 5] {
-        let event = |event| NodeEvent::Worker { worker, at: Duration::from_secs(1), event };
+        let event = |event| NodeEvent::Agent(AgentEvent::Worker { worker, at: Duration::from_secs(1), event });
         let status = WorkerStatus::Exited { code };
         [
             event(WorkerEvent::Started { pid: Pid(100) }),
-            NodeEvent::Hookless(vec![(worker, Absence::Option('I'))]),
+            NodeEvent::Agent(AgentEvent::Hookless(vec![(worker, Absence::Option('I'))])),
             event(WorkerEvent::Reports(true)),
             event(WorkerEvent::Ended { status, stop: StopRecord::default() }),
             event(WorkerEvent::Gone { outcome: Outcome::Ended(status), is_left: false }),
