@@ -67,7 +67,7 @@ fn run(job: &JobId, marker: &str, options: Options) -> io::Result<Farewell> {
     Ok(Farewell { code: code.0, lapse: held.keeper.lapse(), memory })
 }
 
-/// The front's exit code follows the stream, over the same connection.
+/// Our exit code comes to the front behind the stream, over the same connection.
 struct Relay;
 
 impl Holder for Relay {

@@ -488,7 +488,8 @@ impl Children {
     /// The work that all processes of a worker have done so far, ended ones included.
     pub(crate) fn progress(&mut self, worker: WorkerId) -> Progress {
         let ids = self.processes(worker);
-        self.members.entry(worker).or_default().account.look(&ids, &self.lockable)
+        let member = self.members.get_mut(&worker);
+        member.map(|member| member.account.look(&ids, &self.lockable)).unwrap_or_default()
     }
 
     /// What a process on its way out has written and waited for since its start.
@@ -520,9 +521,8 @@ impl Children {
             return;
         }
         for worker in rest {
-            for process in
-                self.members.get_mut(&worker).map(|member| std::mem::take(&mut member.paused)).into_iter().flatten()
-            {
+            let Some(member) = self.members.get_mut(&worker) else { continue };
+            for process in std::mem::take(&mut member.paused) {
                 // It has ended meanwhile.
                 let _ = process.signal(signal::SIGCONT);
             }

@@ -247,3 +247,40 @@ fn errno_of(error: &ResolveError) -> i32 {
         ResolveError::NotExecutable { source, .. } => source.raw_os_error().unwrap_or(13),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rankrun_core::{Attempt, Rank};
+
+    use super::*;
+
+    #[test]
+    fn a_group_gets_its_own_results_and_cancels_its_own_commands() {
+        let job = |group| Job::Worker(WorkerId { group: GroupId(group), rank: Rank(0), attempt: Attempt(0) });
+        let looker = Job::Helper(Helper::Looker);
+        let (requests, inbox) = sync_channel(AHEAD);
+        let (outbox, results) = sync_channel(AHEAD);
+        let mut spawner = SpawnerThread {
+            requests,
+            results,
+            early: VecDeque::new(),
+            outstanding: VecDeque::from([job(0), job(1), looker]),
+            cancellations: Cancellations::default(),
+            under_way: Arc::default(),
+        };
+        for (job, pid) in [(job(0), 10), (job(1), 11), (looker, 12)] {
+            assert!(outbox.send(Spawned { job, result: Ok(pid) }).is_ok());
+        }
+        let mut next = |group: Option<u32>| {
+            let spawned = spawner.next_result(group.map(GroupId));
+            (spawned.and_then(|spawned| spawned.result.ok()), spawner.is_busy())
+        };
+        let expected = [(Some(11), true), (None, true), (Some(12), true), (Some(10), false)];
+        assert_eq!([Some(1), Some(1), None, Some(0)].map(&mut next), expected);
+
+        spawner.cancel(GroupId(1));
+        let cancelled = [job(0), job(1), looker].map(|job| spawner.cancellations.of(job));
+        assert_eq!(cancelled, [0, 1, 1], "nobody knows for which group a looker is");
+        drop(inbox);
+    }
+}

@@ -190,9 +190,9 @@ impl Teams {
     /// Leads what processes have sent over the worker socket to the teams of their groups.
     fn lead(&mut self, hands: &mut Hands, now: Duration, mut received: Vec<Received>) {
         for (group, team) in &mut self.0 {
-            let (own, others) = received.into_iter().partition(|received| received.peer().worker.group == *group);
+            let is_own = |received: &Received| received.peer().worker.group == *group;
+            let (own, others): (Vec<Received>, Vec<Received>) = received.into_iter().partition(is_own);
             received = others;
-            let own: Vec<Received> = own;
             if !own.is_empty() {
                 team.handle_received(hands, now, own);
             }

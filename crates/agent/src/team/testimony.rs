@@ -28,22 +28,25 @@ impl Team {
                 hands.misled.push(received);
                 continue;
             }
-            let Some(slot) = self.slot_of(peer.worker) else { continue };
-            match received {
-                Received::Hello(_) => {
+            match (received, self.slot_of(peer.worker)) {
+                (Received::Result(_, piece), _) => hands.outbox.push(ToFront::Result { worker: peer.worker, piece }),
+                (Received::Hello(_), Some(slot)) => {
                     self.speaker(hands, slot, peer);
                 }
-                Received::Testimony(_, testimony, when) => self.testimony(hands, now, slot, peer, testimony, when),
-                Received::Result(Peer { worker, .. }, piece) => hands.outbox.push(ToFront::Result { worker, piece }),
-                Received::Nonsense(_, reason) => {
+                (Received::Testimony(_, testimony, when), Some(slot)) => {
+                    self.testimony(hands, now, slot, peer, testimony, when);
+                }
+                (Received::Nonsense(_, reason), Some(_)) => {
                     let text = format!("rank {}, pid {}: worker socket: {reason}", peer.worker.rank, peer.pid);
                     hands.outbox.push(ToFront::Note(text));
                 }
-                Received::Closed(_) => {
+                (Received::Closed(_), Some(_)) => {
                     if let Some(id) = peer.process.and_then(|process| self.speakers.ids.get(&process).copied()) {
                         self.event(hands, now, Event::SpeakerClosed(id));
                     }
                 }
+                // It has a successor.
+                (_, None) => {}
             }
         }
     }
