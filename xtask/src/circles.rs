@@ -68,7 +68,8 @@ fn module_of(below: &Path) -> Vec<String> {
 
 /// All that the `use` lines of a file name, outside of its tests, which come last.
 fn paths_in(text: &str) -> Vec<Vec<String>> {
-    let tests = text.find("#[cfg(test)]\nmod ").filter(|at| !text[*at..].lines().nth(1).unwrap_or_default().ends_with(';'));
+    let tests =
+        text.find("#[cfg(test)]\nmod ").filter(|at| !text[*at..].lines().nth(1).unwrap_or_default().ends_with(';'));
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
     let code: Vec<&str> = text[..tests.unwrap_or(text.len())].lines().filter(is_code).collect();
     let code = code.join("\n");

@@ -164,8 +164,14 @@ fn of_worker(dice: &mut Dice) -> WorkerEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::decisions::end::Ended;
-    use crate::job::parts::about::Containment;
+    use crate::absence::Absence;
+    use crate::evidence::Class;
+    use crate::gang::Rules;
+    use crate::job::machine::Job;
+    use crate::job::{Containment, Ended, JobSpec, RestartSpec};
+    use crate::rankmap::RankMap;
+    use crate::report::Report;
+    use crate::verdict::{Fate, verdict};
 
     /// The report tells how the workers were contained in the end.
     #[test]
@@ -181,14 +187,6 @@ mod tests {
         let end = job.end(Ended::default());
         assert_eq!((end.containment.as_str(), end.containment_note), ("subreaper", Some(why)));
     }
-    use crate::absence::Absence;
-    use crate::evidence::Class;
-    use crate::gang::Rules;
-    use crate::job::machine::Job;
-    use crate::job::{Ended, JobSpec, RestartSpec};
-    use crate::rankmap::RankMap;
-    use crate::report::Report;
-    use crate::verdict::{Fate, verdict};
 
     #[test]
     fn a_job_keeps_what_it_is_whatever_comes() {
