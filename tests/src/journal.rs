@@ -34,6 +34,10 @@ pub(crate) fn check(journal: &Path, ended: &Ended, complaint: impl Fn() -> Strin
         Err(JournalError::Line { .. }) if ended.signal.is_some() => return,
         Err(error) => panic!("{error:?}; {}", complaint()),
     };
+    if replayed.missing > 0 {
+        // The storage process was too slow for so many events. What is left need not come to the same end.
+        return;
+    }
     let printed = ended.stderr_text();
     let headline = replayed.text.lines().next().unwrap_or_default();
     let is_same = !printed.contains(headline) || printed.contains(&replayed.text);

@@ -15,9 +15,8 @@ const MAX_LINES: usize = 600;
 
 /// The longest a function may be, but for tables: a `match` over all of something, or a list of options.
 const MAX_FUNCTION: usize = 120;
-const TABLES: [(&str, &str); 5] = [
+const TABLES: [(&str, &str); 4] = [
     ("core/src/machines/worker.rs", "next"),
-    ("core/src/stacks/calls.rs", "place"),
     ("rankrun/src/cli/restarting.rs", "args"),
     ("rankrun/src/cli/args.rs", "output_args"),
     ("front/src/job/effects.rs", "perform"),
@@ -145,11 +144,14 @@ fn check_file(file: &Path, faults: &mut Vec<String>) -> Result<()> {
         faults.push(format!("{}: {lines} lines without tests; at most {MAX_LINES}", name.display()));
     }
     let is_table = |function: &str| TABLES.iter().any(|(path, table)| name.ends_with(path) && *table == function);
-    for (function, lines) in long_functions(&text).into_iter().filter(|(function, _)| !is_table(function)) {
+    let is_test = name.to_string_lossy().ends_with("tests.rs") || name.starts_with("tests");
+    let long = long_functions(&text).into_iter().filter(|(function, _)| !is_test && !is_table(function));
+    for (function, lines) in long {
         faults.push(format!("{}: {function} has {lines} lines; at most {MAX_FUNCTION}", name.display()));
     }
     // Nobody but the front's own room has a hand in it.
-    if text.lines().any(|line| line.starts_with("impl Front {")) && !name.starts_with("crates/front/src/job") {
+    let has_front = name.starts_with("crates/front") && text.lines().any(|line| line.starts_with("impl Front {"));
+    if has_front && !name.starts_with("crates/front/src/job") {
         faults.push(format!("{}: `impl Front` belongs into crates/front/src/job", name.display()));
     }
     if !name.starts_with("crates/sys") {

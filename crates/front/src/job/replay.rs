@@ -15,6 +15,8 @@ pub struct Replayed {
     pub text: String,
     /// Differences to the recorded result: the journal or this program is wrong.
     pub warnings: Vec<String>,
+    /// Events that were left out since there were too many to write.
+    pub missing: u64,
 }
 
 /// Why a journal cannot be replayed.
@@ -60,5 +62,5 @@ pub fn replay(path: &Path, color: bool) -> Result<Replayed, JournalError> {
         warnings.push("this rankrun decides differently from the one that wrote the journal".to_owned());
     }
     let look = Look { saved: end.saved.as_deref(), color, is_quoted_above: end.is_quoted_above };
-    Ok(Replayed { text: render(&report, look), warnings })
+    Ok(Replayed { text: render(&report, look), warnings, missing: replay.missing })
 }
