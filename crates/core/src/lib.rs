@@ -18,12 +18,12 @@ pub(crate) use conclusion::{
     causes, echoes, endings, error_stack, finding, interrupt, last_words, recognisers, sights, traceback,
 };
 pub use machines::{
-    condition, contact, drain, fence, front_watch, gang, grace, lease, names, node_clock, restart, roster, silence,
-    team, timers, worker,
+    condition, contact, debts, drain, fence, front_watch, gang, grace, lease, names, node_clock, restart, roster,
+    silence, team, timers, worker,
 };
 pub use record::{
-    advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, memory, overview, past, printable,
-    reach, report, result, standing, suggest, text, torchrun_summary,
+    advice, attempts, calendar, control, core_dump, event, foreign_codes, hookless, memory, notes, overview, past,
+    printable, reach, report, result, saved, standing, suggest, text, torchrun_summary,
 };
 pub(crate) use spec::gpus;
 pub use spec::{

@@ -5,6 +5,7 @@
 //! [`Session`] numbers the frames, and can resume on another byte stream when one has broken; it does no I/O. [`Link`] is
 //! a session over a connection of a loop, in TLS where the connection is one of TCP ([`identity`]).
 
+pub mod collectives;
 pub mod frame;
 pub mod greeting;
 pub mod identity;

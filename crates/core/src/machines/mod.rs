@@ -3,6 +3,7 @@
 
 pub mod condition;
 pub mod contact;
+pub mod debts;
 pub mod drain;
 pub mod fence;
 pub mod front_watch;

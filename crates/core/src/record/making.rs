@@ -3,15 +3,47 @@
 use crate::advice::advice;
 use crate::event::{End, JobFacts};
 use crate::evidence::{Class, LeftOut};
+use crate::exit::ExitCode;
 use crate::gang::Gang;
 use crate::headline::{Circumstances, headline};
 use crate::hookless::{Occasion, that_matter};
-use crate::ids::Rank;
-use crate::report::{Culprit, RankReport, Report, SCHEMA};
+use crate::ids::{JobId, Rank};
+use crate::report::{Culprit, Left, RankReport, Report, SCHEMA};
 use crate::stderr::Tail;
 use crate::verdict::{Verdict, Window};
 
 impl Report {
+    /// The report of a job that was refused before its first rank. When, by which release and for how many ranks is left to the caller.
+    pub fn of_refusal(job: JobId, command: Vec<String>, text: String, code: ExitCode) -> Report {
+        Report {
+            schema: SCHEMA,
+            release: String::new(),
+            job,
+            summary: text,
+            exit_code: code,
+            class: Some(Class::Refused),
+            culprit: None,
+            started: 0.0,
+            seconds: 0.0,
+            attempt: 0,
+            attempts: Vec::new(),
+            given_up: None,
+            world_size: 0,
+            command,
+            ranks: Vec::new(),
+            evidence: Vec::new(),
+            left_out: LeftOut::default(),
+            containment: "unknown".to_owned(),
+            containment_note: None,
+            left: Left { proven: true, shared_memory_removed: true, ..Left::default() },
+            standings: Vec::new(),
+            stacks: None,
+            hookless: Vec::new(),
+            alone: Vec::new(),
+            next: Vec::new(),
+        }
+    }
+
     /// The report of a job that has ended. `tail` has the last lines of a rank's stderr. A pure function of what is in the
     /// journal.
     pub fn of<'a>(

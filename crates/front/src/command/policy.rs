@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rankrun_core::report::Report;
 use rankrun_core::restart::{Answer, AnswerError, Decision, OnFailure, parse_answer};
+use rankrun_core::saved::to_json;
 
 use super::run::{Command, CommandError, Output, Pending};
-use crate::delivery::report::to_json;
 
 /// A policy that has been asked on a thread of its own.
 pub(crate) type Asked = Pending<Result<Answer, AnswerError>>;
@@ -20,7 +20,7 @@ pub(crate) struct OwnCommand {
 impl OnFailure for OwnCommand {
     fn decide(&mut self, report: &Report, _own: &Decision) -> Result<Answer, AnswerError> {
         let not_asked = |why: String| AnswerError::NotAsked { why };
-        let json = to_json(report).map_err(|error| not_asked(rankrun_sys::reason(&error)))?;
+        let json = to_json(report).map_err(|error| not_asked(error.to_string()))?;
         match self.command.converse(&json, self.timeout) {
             Ok(Output { text, status }) if status.success() => parse_answer(&text),
             Ok(Output { status, .. }) => Err(AnswerError::Failed(status)),

@@ -5,7 +5,6 @@ mod destinations;
 mod event;
 mod files;
 mod journal;
-mod notes;
 mod notices;
 mod prune;
 pub(crate) mod report;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use rankrun_core::event::JobEvent;
+use rankrun_core::notes::Notes;
 use rankrun_core::printable::{fit, printable};
 use rankrun_core::stacks::fold::Table;
 use rankrun_core::standing::{self, Standing};
@@ -11,7 +12,6 @@ use rankrun_core::text::{MAX_LINES, WIDTH};
 use rankrun_sys::terminal;
 
 use super::journal::Journal;
-use super::notes::Notes;
 
 /// What waits to be shown, in its order.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use rankrun_core::control::Answer;
 use rankrun_core::event::JobEvent;
 use rankrun_core::job::{Effect, Event, Meeting, StdinTarget, report_of};
 use rankrun_core::report::Report;
+use rankrun_core::saved;
 use rankrun_core::{Attempt, NodeId, NodeRank, Pid, Rank, WorkerId};
 use rankrun_sys::{signal, terminal};
 use rankrun_wire::ToAgent;
@@ -14,7 +15,6 @@ use rankrun_wire::message::NodeStart;
 
 use super::Front;
 use super::start::names;
-use crate::delivery::report;
 use crate::delivery::{Task, text_of_standings, text_of_table};
 
 impl Front {
@@ -220,7 +220,7 @@ impl Front {
     /// Keeps the report of an attempt that another follows.
     fn save_report_of(&mut self, now: Duration, report: &Report, attempt: Attempt) {
         let path = self.directory().map(|directory| directory.path.join(report_of(attempt)));
-        if let (Some(directory), Some(path), Ok(bytes)) = (self.directory(), path, report::to_json(report)) {
+        if let (Some(directory), Some(path), Ok(bytes)) = (self.directory(), path, saved::to_json(report)) {
             self.delivery.files.submit(now, Task::Save { directory: Some(directory), path, bytes });
         }
     }

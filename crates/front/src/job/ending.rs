@@ -12,6 +12,7 @@ use rankrun_core::gang::{self, Outside};
 use rankrun_core::job::{Ended, Event, Refused, is_by_signal};
 use rankrun_core::printable::printable_lines;
 use rankrun_core::report::Report;
+use rankrun_core::saved;
 use rankrun_core::text::{Look, lines_below, render};
 use rankrun_core::torchrun_summary;
 use rankrun_core::verdict::{Origin, Verdict, verdict};
@@ -84,7 +85,7 @@ impl Front {
         let is_interrupted = self.job.is_interrupted();
         self.show_notices();
         end.is_quoted_above = self.is_quoted_above(&report);
-        let is_printed = report::is_worth_telling(&report, self.job.gang());
+        let is_printed = saved::is_worth_telling(&report, self.job.gang());
         // Where earlier attempts have left their reports, that of the last one says how it ended.
         let is_saved = is_printed || !self.job.past_attempts().kept().is_empty();
         let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_saved);
@@ -221,9 +222,9 @@ impl Front {
         if let Some(directory) = directory {
             let path = directory.path.join(REPORT);
             *if self.plan.report.is_asked_for { &mut forget } else { &mut prune } = Some(directory.path.clone());
-            files.push((Some(directory), path, report::to_json(report)));
+            files.push((Some(directory), path, saved::to_json(report)));
         }
-        if let (Some(path), Some(json)) = (self.plan.error_file.clone(), report::error_file(report)) {
+        if let (Some(path), Some(json)) = (self.plan.error_file.clone(), saved::error_file(report)) {
             files.push((None, path, json));
         }
         let now = self.now();
@@ -235,7 +236,7 @@ impl Front {
                     paths.push((task.destination(), path));
                     self.delivery.files.submit(now, task);
                 }
-                Err(error) => self.note(cannot_write(&path, &rankrun_sys::reason(&error))),
+                Err(error) => self.note(cannot_write(&path, &error.to_string())),
             }
         }
         if let Some(own) = prune {

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rankrun_agent::Clock;
 use rankrun_agent::tidy::{Places, RuntimeDir, RuntimeDirError};
+use rankrun_core::debts::Debts;
 use rankrun_core::drain::{self, Drain};
 use rankrun_core::gang;
 use rankrun_core::job::{Effect, Event, Job, NodeEvent, Wall};
@@ -26,12 +27,13 @@ use rankrun_core::{JobId, NodeId, Pid};
 use rankrun_sys::poll::{Poller, Waker};
 use rankrun_sys::signal::SignalFd;
 use rankrun_wire::ToAgent;
+use rankrun_wire::collectives::Collectives;
 
 use crate::Plan;
 use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::{Delivery, Directory, Notices};
-use crate::nodes::{Collectives, Debts, Reach};
+use crate::nodes::Reach;
 use crate::terminal::{JobControl, Stdin};
 
 /// The private directory of a job that has no agent on this machine. It goes with the front.

@@ -4,12 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rankrun_core::evidence::{Class, LeftOut};
-use rankrun_core::report::{Left, Report, SCHEMA};
+use rankrun_core::report::Report;
+use rankrun_core::saved;
 use rankrun_core::{ExitCode, JobId, Rank};
 
 use crate::Plan;
-use crate::delivery::report::{self, REPORT, SAVE_BOUND, cannot_write};
+use crate::delivery::report::{REPORT, SAVE_BOUND, cannot_write};
 use crate::delivery::{Directory, Done, Task, perform};
 
 /// A job that was refused.
@@ -42,7 +42,7 @@ impl Refusal {
     /// Writes the report in this directory. On failure returns the message.
     pub fn save(&self, directory: &Path) -> Result<(), String> {
         let path = directory.join(REPORT);
-        let json = report::to_json(&self.report()).map_err(|error| cannot_write(&path, &error.to_string()))?;
+        let json = saved::to_json(&self.report()).map_err(|error| cannot_write(&path, &error.to_string()))?;
         let result = self.write(directory, &path, json);
         result.map_err(|error| cannot_write(&path, &rankrun_sys::reason(&error)))
     }
@@ -60,31 +60,10 @@ impl Refusal {
     fn report(&self) -> Report {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         Report {
-            schema: SCHEMA,
             release: env!("CARGO_PKG_VERSION").to_owned(),
-            job: self.job.clone(),
-            summary: self.text.clone(),
-            exit_code: self.code,
-            class: Some(Class::Refused),
-            culprit: None,
-            started: now.as_secs_f64(),
-            seconds: 0.0,
-            attempt: 0,
-            attempts: Vec::new(),
-            given_up: None,
             world_size: self.world_size,
-            command: self.command.clone(),
-            ranks: Vec::new(),
-            evidence: Vec::new(),
-            left_out: LeftOut::default(),
-            containment: "unknown".to_owned(),
-            containment_note: None,
-            left: Left { proven: true, shared_memory_removed: true, ..Left::default() },
-            standings: Vec::new(),
-            stacks: None,
-            hookless: Vec::new(),
-            alone: Vec::new(),
-            next: Vec::new(),
+            started: now.as_secs_f64(),
+            ..Report::of_refusal(self.job.clone(), self.command.clone(), self.text.clone(), self.code)
         }
     }
 }

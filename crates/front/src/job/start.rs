@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use rankrun_agent::{Clock, Launched};
+use rankrun_core::debts::Debts;
 use rankrun_core::drain::Drain;
 use rankrun_core::event::JobEvent;
 use rankrun_core::gang::Rules;
@@ -19,6 +20,7 @@ use rankrun_sys::signal::{self, SignalFd};
 use rankrun_sys::wait::{self, Look};
 use rankrun_sys::{fork, limits, proc, terminal};
 use rankrun_wire::ToAgent;
+use rankrun_wire::collectives::Collectives;
 use rankrun_wire::identity::{Door, Tokens};
 use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,9 +33,7 @@ use crate::delivery::report;
 use crate::delivery::{Delivery, Destination, Done, Files, Journal, Notices, Opened, SILENCE_BOUND, Task, Threads};
 use crate::job::refusal::Refusal;
 use crate::join::settings::Join;
-use crate::nodes::{
-    Bootstrap, Calls, Collectives, Debts, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget, Reach, SshSettings,
-};
+use crate::nodes::{Bootstrap, Calls, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget, Reach, SshSettings};
 use crate::outcome::Outcome;
 use crate::starter::Starter;
 use crate::terminal::{JobControl, Stdin};

@@ -3,8 +3,6 @@
 mod asker;
 mod bootstrap;
 mod calls;
-mod collectives;
-mod debts;
 mod enrol;
 mod found;
 mod hosts;
@@ -17,8 +15,6 @@ mod steps;
 
 pub(crate) use bootstrap::{Bootstrap, Local};
 pub(crate) use calls::Calls;
-pub(crate) use collectives::Collectives;
-pub(crate) use debts::Debts;
 pub(crate) use enrol::Enrolment;
 pub use hosts::{Hosts, HostsOrigin, NODE_TIMEOUT, NodeTarget, SshSettings};
 pub(crate) use node::NodeHandle;

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use crate::message::Collective;
 use rankrun_core::{GroupId, NodeId};
-use rankrun_wire::message::Collective;
 
 /// Those that are not complete.
 #[derive(Debug, Default)]
-pub(crate) struct Collectives {
+pub struct Collectives {
     open: BTreeMap<(GroupId, u64), Vec<(NodeId, Collective)>>,
 }
 
 impl Collectives {
     /// A part has come. Returns the whole, once it is complete: the parts in the order of the nodes.
-    pub(crate) fn take(&mut self, from: NodeId, part: Collective) -> Option<Collective> {
+    pub fn take(&mut self, from: NodeId, part: Collective) -> Option<Collective> {
         let (key, of) = ((part.group, part.seq), part.of);
         let parts = self.open.entry(key).or_default();
         parts.retain(|(node, _)| *node != from);
@@ -29,7 +29,7 @@ impl Collectives {
     }
 
     /// Another attempt begins.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.open.clear();
     }
 }

@@ -14,7 +14,7 @@ const COUNTED: usize = 16;
 
 /// What was printed lately, and what was not.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub struct Notes {
     /// When the present time began; `None` if nothing was noted since the last.
     since: Option<Duration>,
     printed: u32,
@@ -30,7 +30,7 @@ struct Count {
 
 impl Notes {
     /// Whether a note is to be printed; else it is counted.
-    pub(crate) fn take(&mut self, now: Duration, text: &str) -> bool {
+    pub fn take(&mut self, now: Duration, text: &str) -> bool {
         self.since.get_or_insert(now);
         let who = subject(text);
         let is_known = self.of.contains_key(who) || self.of.len() < COUNTED;
@@ -47,12 +47,12 @@ impl Notes {
     }
 
     /// When [`Notes::withheld`] is due.
-    pub(crate) fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Duration> {
         self.since.map(|since| since + WINDOW)
     }
 
     /// How many notes were not printed. With `now`: only if the period is over.
-    pub(crate) fn withheld(&mut self, now: Option<Duration>) -> Vec<String> {
+    pub fn withheld(&mut self, now: Option<Duration>) -> Vec<String> {
         if self.deadline().is_none_or(|deadline| now.is_some_and(|now| now < deadline)) {
             return Vec::new();
         }

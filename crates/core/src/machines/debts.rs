@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 
-use rankrun_core::{NodeId, Stream};
+use crate::ids::{NodeId, Stream};
 
 /// The bytes that were received and for which no credit was returned, in their order.
 #[derive(Debug, Default)]
-pub(crate) struct Debts([VecDeque<(NodeId, u64)>; 2]);
+pub struct Debts([VecDeque<(NodeId, u64)>; 2]);
 
 impl Debts {
     /// Bytes of a stream have come from a node.
-    pub(crate) fn received(&mut self, node: NodeId, stream: Stream, bytes: u64) {
+    pub fn received(&mut self, node: NodeId, stream: Stream, bytes: u64) {
         let queue = &mut self.0[stream.index()];
         match queue.back_mut() {
             Some((last, sum)) if *last == node => *sum += bytes,
@@ -19,7 +19,7 @@ impl Debts {
     }
 
     /// So many bytes of a stream have been written: returns what each node is granted for it.
-    pub(crate) fn paid(&mut self, stream: Stream, mut bytes: u64) -> Vec<(NodeId, u64)> {
+    pub fn paid(&mut self, stream: Stream, mut bytes: u64) -> Vec<(NodeId, u64)> {
         let queue = &mut self.0[stream.index()];
         let mut grants: Vec<(NodeId, u64)> = Vec::new();
         while let Some((node, owed)) = queue.front_mut().filter(|_| bytes > 0) {
