@@ -17,7 +17,7 @@ mod processes;
 mod terminals;
 
 pub use containment::cgroup;
-pub use events::{poll, reactor, signal};
+pub use events::{listener, poll, reactor, signal};
 pub use ipc::{diag, mapped, network, shared, shm, socket, watched};
 pub(crate) use processes::clone;
 pub use processes::{

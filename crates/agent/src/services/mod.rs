@@ -1,7 +1,6 @@
 //! What the ranks connect to: the PMI servers, torch's store, and the worker socket; and the process that looks into ranks.
 
 mod hook;
-mod listener;
 pub(crate) mod looker;
 pub(crate) mod pmi;
 pub(crate) mod pmix;

@@ -12,17 +12,19 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use rankrun_sys::listener::Listener;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::{diag, limits, memory, socket};
 use rankrun_wireup::tcpstore::{ConnId, Effect, Server};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-use super::listener::Listener;
 use crate::driver::token::Token;
 
 /// All ranks may connect at once. The kernel takes less if `net.core.somaxconn` is less; clients then try again.
 const BACKLOG: i32 = 4096;
+/// How long the listener rests where too many connect, and the time in which they are counted.
+const WINDOW: Duration = Duration::from_millis(20);
 /// Connections taken per wake-up: the workers wait meanwhile.
 const ACCEPTS: usize = 64;
 /// Bytes read from a client per wake-up, for the same reason.
@@ -92,7 +94,7 @@ impl TorchStore {
             }
             None => {
                 let (listener, bound) = socket::listen_at(Some(address), ports, BACKLOG)?;
-                let listener = Listener::new(poller.registry(), Token::TorchStore.encode(), listener)?;
+                let listener = Listener::new(poller.registry(), Token::TorchStore.encode(), listener, WINDOW)?;
                 let files = limits::open_files().0.unwrap_or(MAX_FILES).min(MAX_FILES);
                 self.max_clients = (files - files / 4) as usize;
                 self.room = vec![0; READ];

@@ -15,13 +15,13 @@ use std::time::Duration;
 use rankrun_core::result::ResultPiece;
 use rankrun_core::testimony::Testimony;
 use rankrun_core::{Pid, WorkerId};
+use rankrun_sys::listener::Listener;
 use rankrun_sys::poll::{Interest, Poller};
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::{proc, socket};
 use rankrun_wireup::worker::{Client, ClientError, Said, When};
 
 use super::hook;
-use super::listener::Listener;
 use super::results::Room;
 use crate::children::Children;
 use crate::driver::token::Token;
@@ -30,6 +30,8 @@ use crate::driver::token::Token;
 const NAME: &str = "worker.sock";
 /// Connections at a time. Each rank may start many interpreters; a job of 512 ranks has 512 of them at least.
 const MAX_CLIENTS: usize = 8192;
+/// How long the listener rests where too many connect, and the time in which they are counted.
+const WINDOW: Duration = Duration::from_millis(20);
 /// Connections taken per wake-up, for the same reason as [`READ`].
 const ACCEPTS: usize = 32;
 /// Connections taken in a time, at least; two of each rank may come at once, when all fail together. A rank that makes one
@@ -144,7 +146,7 @@ impl WorkerSocket {
     fn listen(&mut self, path: &Path, poller: &Poller) -> io::Result<()> {
         let listener = socket::listen(path)?;
         socket::set_nonblocking(&listener)?;
-        self.listener = Some(Listener::new(poller.registry(), Token::WorkerSocket.encode(), listener)?);
+        self.listener = Some(Listener::new(poller.registry(), Token::WorkerSocket.encode(), listener, WINDOW)?);
         self.name = name_of(path);
         Ok(())
     }

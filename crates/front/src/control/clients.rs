@@ -12,7 +12,8 @@ use memchr::memchr;
 use rankrun_core::control::{Answer, Line, MAX_REQUEST, Request, SOCKET, VERSION, Version};
 use rankrun_core::gang::Requester;
 use rankrun_core::job::ClientId;
-use rankrun_sys::poll::{Interest, Ready, Registry};
+use rankrun_sys::listener::Listener;
+use rankrun_sys::poll::{Ready, Registry};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::socket;
 
@@ -21,7 +22,7 @@ const MAX_CLIENTS: usize = 64;
 /// Connections that the kernel keeps until they are taken.
 const BACKLOG: i32 = 64;
 /// Connections taken in a time, at most: a process that makes one after the other must not keep the loop from the job.
-const TAKEN: u32 = 128;
+const TAKEN: usize = 128;
 const WINDOW: Duration = Duration::from_millis(100);
 /// How often to look whether the socket is where clients find it.
 const LOOK_STEP: Duration = Duration::from_secs(1);
@@ -66,13 +67,13 @@ struct Client {
 
 /// The socket, where it is, and what tells it from another file there.
 #[derive(Debug)]
-struct Listener {
-    socket: OwnedFd,
+struct Place {
+    listener: Listener,
     path: PathBuf,
     identity: Option<(u64, u64)>,
 }
 
-impl Listener {
+impl Place {
     /// Whether clients that look for the socket still find it.
     fn is_there(&self) -> bool {
         self.identity.is_some() && identity(&self.path) == self.identity
@@ -89,13 +90,9 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 pub(crate) struct Control {
     registry: Registry,
     token: fn(Ours) -> u64,
-    listener: Option<Listener>,
+    place: Option<Place>,
     clients: BTreeMap<ClientId, Client>,
     next: u32,
-    /// When the present time of counting began, and how many connections were taken in it.
-    window: (Duration, u32),
-    /// The listener is out of the poll set until then.
-    rests_until: Option<Duration>,
     /// The clients that have had an answer, and may have sent the next request before.
     answered: Vec<ClientId>,
     /// When to look whether the socket is where clients find it, and whether it was not the last time.
@@ -108,11 +105,9 @@ impl Control {
         Control {
             registry,
             token,
-            listener: None,
+            place: None,
             clients: BTreeMap::new(),
             next: 0,
-            window: (Duration::ZERO, 0),
-            rests_until: None,
             answered: Vec::new(),
             next_look: Duration::ZERO,
             is_lost: false,
@@ -122,17 +117,13 @@ impl Control {
     /// Listens in the job's directory, which is removed with all that is in it by whoever is the last of the job. An agent may
     /// name it again.
     pub(crate) fn listen(&mut self, directory: &Path) -> io::Result<()> {
-        if self.listener.as_ref().is_some_and(Listener::is_there) {
+        if self.place.as_ref().is_some_and(Place::is_there) {
             return Ok(());
         }
         let path = directory.join(SOCKET);
         let socket = socket::listen_for_owner(&path, BACKLOG)?;
-        self.registry.add(&socket, (self.token)(Ours::Listener), Interest::Read)?;
-        if let Some(before) = self.listener.replace(Listener { identity: identity(&path), socket, path }) {
-            // Closing it takes it out of the set, too.
-            let _ = self.registry.remove(&before.socket);
-        }
-        self.rests_until = None;
+        let listener = Listener::new(self.registry.clone(), (self.token)(Ours::Listener), socket, WINDOW)?;
+        self.place = Some(Place { identity: identity(&path), listener, path });
         Ok(())
     }
 
@@ -140,7 +131,7 @@ impl Control {
     /// to be told, once: there is no such directory, or another file in the socket's place.
     pub(crate) fn restore(&mut self, now: Duration) -> Option<String> {
         self.next_look = now + LOOK_STEP;
-        let directory = self.listener.as_ref().and_then(|listener| listener.path.parent()).map(Path::to_owned);
+        let directory = self.place.as_ref().and_then(|place| place.path.parent()).map(Path::to_owned);
         let restored = directory.map_or(Ok(()), |directory| self.listen(&directory));
         let was_lost = std::mem::replace(&mut self.is_lost, restored.is_err());
         let why = rankrun_sys::reason(&restored.err().filter(|_| !was_lost)?);
@@ -151,44 +142,36 @@ impl Control {
 
     /// When to look whether the socket is still there, if there is one.
     pub(crate) fn look_due(&self) -> Option<Duration> {
-        self.listener.is_some().then_some(self.next_look)
+        self.place.is_some().then_some(self.next_look)
     }
 
     /// When [`Control::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let idle = self.clients.values().filter(|client| client.awaits == Awaits::Nothing);
-        idle.map(|client| client.idle_since + IDLE_BOUND).chain(self.rests_until).min()
+        let rest = self.place.as_ref().and_then(|place| place.listener.deadline());
+        idle.map(|client| client.idle_since + IDLE_BOUND).chain(rest).min()
     }
 
     /// Closes idle connections, and takes new ones again after a rest.
     pub(crate) fn tick(&mut self, now: Duration) {
         self.clients.retain(|_, client| client.awaits != Awaits::Nothing || now < client.idle_since + IDLE_BOUND);
-        if self.rests_until.is_some_and(|until| until <= now) {
-            self.rests_until = None;
-            if let Some(listener) = &self.listener {
-                // In the set already: nothing is lost.
-                let _ = self.registry.add(&listener.socket, (self.token)(Ours::Listener), Interest::Read);
-            }
+        if let Some(place) = &mut self.place {
+            place.listener.tick(now);
         }
     }
 
     /// The listener is ready: takes a connection.
     pub(crate) fn accept(&mut self, now: Duration) {
-        if now >= self.window.0 + WINDOW {
-            self.window = (now, 0);
-        }
-        let Some(listener) = &self.listener else { return };
-        self.window.1 += 1;
-        let accepted = (self.window.1 <= TAKEN).then(|| socket::accept(&listener.socket));
+        let Some(Place { listener, .. }) = &mut self.place else { return };
+        let accepted = (listener.taken(now) < TAKEN).then(|| socket::accept(listener.socket()));
         match accepted {
-            Some(Ok(accepted)) => self.admit(now, accepted),
+            Some(Ok(accepted)) => {
+                listener.count(1);
+                self.admit(now, accepted);
+            }
             Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
             // Too many in this time, or there are no descriptors left: the others wait in the backlog.
-            Some(Err(_)) | None => {
-                if self.registry.remove(&listener.socket).is_ok() {
-                    self.rests_until = Some(now + WINDOW);
-                }
-            }
+            Some(Err(_)) | None => listener.rest(now),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a loop waits on: descriptors, signals, connections.
 
+pub mod listener;
 pub mod poll;
 pub mod reactor;
 pub mod signal;

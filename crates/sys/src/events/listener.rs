@@ -5,16 +5,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rankrun_sys::poll::{Interest, Registry};
-
-/// How long a rest is, and the time in which connections are counted.
-const WINDOW: Duration = Duration::from_millis(20);
+use super::poll::{Interest, Registry};
 
 #[derive(Debug)]
-pub(super) struct Listener {
+pub struct Listener {
     registry: Registry,
     token: u64,
     socket: OwnedFd,
+    /// How long a rest is, and the time in which connections are counted.
+    step: Duration,
     /// When the present time of counting began, and how many connections were taken in it.
     window: (Duration, usize),
     /// It is out of the poll set until then.
@@ -22,42 +21,47 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// `socket` does not block.
-    pub(super) fn new(registry: Registry, token: u64, socket: OwnedFd) -> io::Result<Listener> {
+    /// `socket` does not block. `step`: how long a rest is, and the time in which connections are counted.
+    ///
+    /// # Errors
+    ///
+    /// The socket cannot be polled.
+    pub fn new(registry: Registry, token: u64, socket: OwnedFd, step: Duration) -> io::Result<Listener> {
         registry.add(&socket, token, Interest::Read)?;
-        Ok(Listener { registry, token, socket, window: (Duration::ZERO, 0), rests_until: None })
+        Ok(Listener { registry, token, socket, step, window: (Duration::ZERO, 0), rests_until: None })
     }
 
-    pub(super) fn socket(&self) -> &OwnedFd {
+    pub fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
     /// How many connections were taken in the present time.
-    pub(super) fn taken(&mut self, now: Duration) -> usize {
-        if now >= self.window.0 + WINDOW {
+    pub fn taken(&mut self, now: Duration) -> usize {
+        if now >= self.window.0 + self.step {
             self.window = (now, 0);
         }
         self.window.1
     }
 
-    pub(super) fn count(&mut self, taken: usize) {
+    /// So many were taken now.
+    pub fn count(&mut self, taken: usize) {
         self.window.1 += taken;
     }
 
     /// Takes no connections for a while.
-    pub(super) fn rest(&mut self, now: Duration) {
+    pub fn rest(&mut self, now: Duration) {
         if self.registry.remove(&self.socket).is_ok() {
-            self.rests_until = Some(now + WINDOW);
+            self.rests_until = Some(now + self.step);
         }
     }
 
     /// When [`Listener::tick`] is due.
-    pub(super) fn deadline(&self) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Duration> {
         self.rests_until
     }
 
     /// Takes connections again after a rest.
-    pub(super) fn tick(&mut self, now: Duration) {
+    pub fn tick(&mut self, now: Duration) {
         if self.rests_until.take_if(|until| *until <= now).is_some() {
             // In the set already: nothing is lost.
             let _ = self.registry.add(&self.socket, self.token, Interest::Read);
@@ -76,10 +80,11 @@ impl Drop for Listener {
 mod tests {
     use std::os::unix::net::UnixStream;
 
-    use rankrun_sys::poll::Poller;
-    use rankrun_sys::socket;
-
     use super::*;
+    use crate::poll::Poller;
+    use crate::socket;
+
+    const WINDOW: Duration = Duration::from_millis(20);
 
     #[test]
     fn a_listener_that_rests_is_not_ready_until_its_rest_is_over() {
@@ -87,7 +92,7 @@ mod tests {
         let path = directory.path().join("socket");
         let mut poller = Poller::new().expect("a poller");
         let socket = socket::listen(&path).expect("a socket");
-        let mut listener = Listener::new(poller.registry(), 7, socket).expect("it can be polled");
+        let mut listener = Listener::new(poller.registry(), 7, socket, WINDOW).expect("it can be polled");
         let _client = UnixStream::connect(&path).expect("it listens");
         let mut is_ready = || {
             let mut ready = Vec::new();
