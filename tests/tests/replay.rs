@@ -125,9 +125,12 @@ fn what_is_no_journal_is_refused() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     assert!(replay().starts_with("error: cannot read the journal"));
-    for (text, told) in
-        [("", "has no end"), ("x\n", "line 1"), (r#"{"v":1,"at":0,"event":{"gap":{"events":1}}}"#, "line 1")]
-    {
+    for (text, told) in [
+        ("", "has no end"),
+        ("x\n", "line 1"),
+        (r#"{"v":2,"at":0,"event":{"gap":{"events":1}}}"#, "line 1"),
+        (r#"{"v":1,"at":0,"event":"else"}"#, "version 1"),
+    ] {
         fs::write(&file, text).expect("the directory is ours");
         assert!(replay().contains(told), "{text}");
     }

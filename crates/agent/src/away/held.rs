@@ -62,6 +62,8 @@ pub struct Held {
     /// `None` once it is gone.
     front: Option<Transport>,
     agent: Option<Conn>,
+    /// Nothing can be sent to it any more. What it has sent before is still read.
+    is_front_deaf: bool,
     /// The front went first: the agent still ends its workers, and the guard outlives it.
     is_orphan: bool,
 }
@@ -78,7 +80,16 @@ impl Held {
         let agent = Some(Conn::of_socket(&poller.registry(), AGENT, stream)?);
         poller.add(&signals, SIGNALS, Interest::Read)?;
         let (keeper, front) = (Keeper::new(launched), Some(front));
-        Ok(Held { clock: Clock::default(), poller, signals, keeper, front, agent, is_orphan: false })
+        Ok(Held {
+            clock: Clock::default(),
+            poller,
+            signals,
+            keeper,
+            front,
+            agent,
+            is_front_deaf: false,
+            is_orphan: false,
+        })
     }
 
     pub fn has_front(&self) -> bool {
@@ -90,9 +101,7 @@ impl Held {
     }
 
     pub fn send_to_front(&mut self, bytes: Bytes) {
-        if self.front.as_mut().is_some_and(|front| front.send([bytes]).is_err()) {
-            self.lose_front();
-        }
+        self.is_front_deaf |= self.front.as_mut().is_some_and(|front| front.send([bytes]).is_err());
     }
 
     /// The agent sees the end of the stream, and ends its workers.
@@ -128,6 +137,11 @@ impl Held {
             }
             let now = self.clock.now();
             holder.tick(self, now);
+            if std::mem::take(&mut self.is_front_deaf) {
+                // The job's end may be among it.
+                self.read_front(holder);
+                self.lose_front();
+            }
             // Guard and agent are given up if they hang.
             if self.keeper.end_what_hangs(now, self.agent.is_some()) {
                 self.agent = None;
@@ -140,9 +154,7 @@ impl Held {
     fn dispatch(&mut self, holder: &mut impl Holder, event: Ready) {
         match event.token {
             Self::FRONT => {
-                if event.writable && self.front.as_mut().is_some_and(|front| front.flush().is_err()) {
-                    self.lose_front();
-                }
+                self.is_front_deaf |= event.writable && self.front.as_mut().is_some_and(|front| front.flush().is_err());
                 if event.readable {
                     self.read_front(holder);
                 }

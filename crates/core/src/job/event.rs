@@ -419,7 +419,7 @@ pub enum Effect {
     Closing,
     /// Look at the file that shows progress.
     Stamp(Attempt),
-    /// Ask `--on-failure` about this end; `own` is what happens without an answer. Nobody is asked any more.
+    /// Ask `--on-failure` about this end; `own` is what happens without an answer.
     AskPolicy {
         report: Arc<Report>,
         own: Decision,

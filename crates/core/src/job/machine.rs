@@ -179,6 +179,10 @@ impl Job {
         if self.closing.has_begun() {
             return self.closing.deadline();
         }
+        if !self.is_linked() {
+            // The end begins with the next tick.
+            return Some(self.now);
+        }
         self.deadlines().into_iter().filter_map(|(_, at)| at).min()
     }
 

@@ -97,6 +97,11 @@ impl Drain {
         (self.is_hurried, self.until) = (true, Some(now));
     }
 
+    /// No agent is connected any more.
+    pub fn ranks_are_gone(&mut self) {
+        self.is_last = true;
+    }
+
     /// A destination has failed. At the end the others still have their time.
     pub fn failed(&mut self, now: Duration) {
         if !self.is_last {
@@ -136,10 +141,9 @@ impl Drain {
         acts
     }
 
-    /// What is to be done now, when no agent is connected any more; and whether nothing more is waited for then. `are_logs_stuck`: log files
+    /// The same, when no agent is connected any more; and whether nothing more is waited for then. `are_logs_stuck`: log files
     /// will never be written.
     pub fn due_at_end(&mut self, now: Duration, output: Output, are_logs_stuck: bool) -> (Vec<Act>, bool) {
-        self.is_last = true;
         let until = *self.until.get_or_insert(now + self.limit);
         if are_logs_stuck && !self.is_hurried {
             self.until = Some(until.min(now + RELEASE_BOUND));
@@ -242,6 +246,8 @@ mod tests {
     fn at_the_end_all_of_the_drain_is_waited_and_then_nothing() {
         let mut drain = Drain::new(s(10));
         assert_eq!(drain.due_at_end(s(0), CAN, false), (vec![], false));
+        drain.ranks_are_gone();
+        drain.failed(s(5));
         assert_eq!(drain.due_at_end(s(9), CAN, false), (vec![], false));
         assert_eq!(drain.due_at_end(s(10), CAN, false), (vec![Act::GiveUpResults, Act::Keep], true));
         let mut stuck = Drain::new(s(10));

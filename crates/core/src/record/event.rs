@@ -25,7 +25,7 @@ use crate::standing::Standing;
 use crate::stderr::Tail;
 
 /// The version of the stream. It changes when a reader of the old one would misunderstand the new one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// One event.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -35,6 +35,17 @@ pub struct Entry {
     /// Nanoseconds since the start of the job, on the front's clock.
     pub at: u64,
     pub event: JobEvent,
+}
+
+/// What every version of an entry has.
+#[derive(Deserialize)]
+struct Versioned {
+    v: u32,
+}
+
+/// The version of an entry, if it is another one than this: the rest of it means something else.
+pub fn other_version(line: &str) -> Option<u32> {
+    serde_json::from_str::<Versioned>(line).ok().map(|entry| entry.v).filter(|version| *version != VERSION)
 }
 
 impl Entry {
@@ -405,8 +416,8 @@ mod tests {
     #[test]
     fn a_stream_of_another_version_or_without_its_beginning_is_refused() {
         let first = Entry::new(Duration::ZERO, JobEvent::Job(Box::new(facts(1))));
-        let other = Entry { v: 2, ..first.clone() };
-        assert_eq!(Replay::new(other).err(), Some(ReplayError::Version(2)));
+        let other = Entry { v: 3, ..first.clone() };
+        assert_eq!(Replay::new(other).err(), Some(ReplayError::Version(3)));
         let tick = Entry::new(
             Duration::ZERO,
             JobEvent::Gang { happened: Duration::ZERO, clock: None, event: Box::new(Event::Tick) },
@@ -425,9 +436,10 @@ mod tests {
             JobEvent::Gang { happened: Duration::from_millis(19), clock: None, event: Box::new(event) },
         );
         let json = serde_json::to_string(&entry).expect("plain data");
+        assert_eq!((other_version(&json), other_version(r#"{"v":1,"at":0,"event":"else"}"#)), (None, Some(1)));
         assert_eq!(
             json,
-            r#"{"v":1,"at":20000000,"event":{"gang":{"happened":19000000,"event":{"Ended":{"worker":{"group":0,"rank":1,"attempt":0},"status":{"exited":{"code":3}}}}}}}"#
+            r#"{"v":2,"at":20000000,"event":{"gang":{"happened":19000000,"event":{"Ended":{"worker":{"group":0,"rank":1,"attempt":0},"status":{"exited":{"code":3}}}}}}}"#
         );
     }
 }

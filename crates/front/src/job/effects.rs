@@ -93,6 +93,7 @@ impl Front {
             }
             Effect::Closing => {
                 self.commands.answer(false);
+                self.drain.ranks_are_gone();
                 self.delivery.ranks_ended(now);
             }
             Effect::ShowRest => {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rankrun_core::event::{Entry, Replay, ReplayError};
+use rankrun_core::event::{Entry, Replay, ReplayError, other_version};
 use rankrun_core::report::Report;
 use rankrun_core::text::{Look, render};
 use rankrun_core::verdict::verdict;
@@ -38,6 +38,10 @@ pub fn replay(path: &Path, color: bool) -> Result<Replayed, JournalError> {
     let mut replay: Option<Replay> = None;
     for (number, line) in text.lines().enumerate() {
         let line_of = number + 1;
+        if let Some(version) = other_version(line) {
+            let source = ReplayError::Version(version);
+            return Err(JournalError::Event { path: path.to_owned(), line: line_of, source });
+        }
         let entry: Entry = serde_json::from_str(line).map_err(|source| JournalError::Line {
             path: path.to_owned(),
             line: line_of,

@@ -60,6 +60,8 @@ impl Front {
         self.clock.pause();
         self.take(Event::Paused);
         self.send(&ToAgent::Pause);
+        // The last agent may be gone.
+        self.hear_nodes();
         if !self.job.is_linked() {
             self.paused();
         }

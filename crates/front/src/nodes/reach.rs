@@ -553,12 +553,13 @@ impl Reach {
         }
     }
 
-    /// When the guard of this machine is to be looked at.
+    /// When something is to be done here, or to be heard.
     pub(crate) fn deadline(&self, now: Duration) -> Option<Duration> {
         let guards = self.nodes.iter().filter(|node| node.link.is_some()).filter_map(NodeHandle::keeper);
         let guards = guards.filter_map(|keeper| keeper.watch.deadline());
+        let heard = (self.found != Found::default()).then_some(now);
         let door = self.enrolment.as_ref().and_then(Enrolment::deadline);
-        guards.chain(door).chain(self.starter.deadline(now)).min()
+        guards.chain(door).chain(self.starter.deadline(now)).chain(heard).min()
     }
 
     /// What holds the nodes has ended, or is not waited for any more: the nodes on which something may be left, and by node what others than

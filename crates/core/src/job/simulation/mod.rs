@@ -346,6 +346,10 @@ impl World {
                     self.act(action)?;
                 }
             }
+            // What devices find out by what was ordered comes after the tick.
+            if due == Some(next) && self.dice.chance(10) {
+                continue;
+            }
             self.take(Event::Tick)?;
             if self.job.is_closing() {
                 let held = self.job.nodes().ids().filter(|node| self.machines[node.index()].is_held).collect();

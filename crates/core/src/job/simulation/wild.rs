@@ -173,6 +173,17 @@ mod tests {
     use crate::report::Report;
     use crate::verdict::{Fate, verdict};
 
+    /// J-2: without an agent the end begins, though nothing else is waited for.
+    #[test]
+    fn a_job_whose_only_agent_refuses_ends_at_once() {
+        let World { mut job, .. } = World::new(1, Setup { nodes: 1, faults: 0 });
+        let (mut effects, node, now) = (Vec::new(), NodeId(0), Duration::from_secs(7));
+        let refused = AgentEvent::Refused { what: "x".to_owned(), source: "x".to_owned() };
+        job.handle(now, Event::Node { node, event: NodeEvent::Agent(refused) }, &mut effects);
+        assert!(!job.is_linked() && !job.is_closing());
+        assert_eq!(job.deadline(), Some(now));
+    }
+
     /// The report tells how the workers were contained in the end.
     #[test]
     fn a_node_that_cannot_place_workers_in_cgroups_says_so_in_the_report() {
