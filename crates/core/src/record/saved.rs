@@ -104,6 +104,8 @@ pub fn error_file(report: &Report) -> Option<serde_json::Result<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use crate::gang::{Event, Rules};
     use crate::report::{Left, RankReport, SCHEMA};
     use crate::testimony::{Exception, Testimony};

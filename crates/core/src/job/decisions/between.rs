@@ -436,7 +436,8 @@ impl Job {
     /// Nothing is missing any more that the ranks of an attempt need.
     fn begin_ranks(&mut self) {
         self.attempts.run(self.spec.restart.ready_timeout.map(|patience| self.now + patience));
-        self.nodes.iter_mut().for_each(Node::rest);
+        // What is known of those that are lost stays known.
+        self.nodes.iter_mut().filter(|node| !node.is_lost()).for_each(Node::rest);
         self.out.push(Effect::BeginRanks);
         self.start_attempt();
     }

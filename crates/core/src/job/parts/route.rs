@@ -81,7 +81,8 @@ impl Route {
             Route::Here { .. } => {}
             Route::Ssh(call) => (call.has_greeted, call.greet_by) = (true, None),
             Route::Joins(admission) => {
-                (admission.by, admission.is_admitted, admission.was_heard) = (None, true, false);
+                // What was proved is of an earlier admission.
+                *admission = Admission { due: admission.due, is_admitted: true, ..Admission::default() };
             }
         }
     }

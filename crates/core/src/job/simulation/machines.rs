@@ -56,7 +56,13 @@ impl World {
 
     pub(super) fn call(&mut self, node: NodeId) {
         let reached = NodeEvent::Reached { host: None, client: None, server: None, noise: None };
+        let is_off = self.machines[node.index()].is_off;
         match self.dice.below(1000) {
+            _ if is_off => {
+                let words = "Connection timed out".to_owned();
+                let ended = NodeEvent::CallEnded { code: 255, words, noise: None };
+                self.after(20_000, Action::ArriveFrom(node, 0, ended));
+            }
             0..20 => {
                 let words = "kex_exchange_identification: Connection closed".to_owned();
                 let ended = NodeEvent::CallEnded { code: 255, words, noise: None };

@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
+use crate::fence::Fate;
 use crate::gang::Rules;
 use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank};
 use crate::job::event::{Effect, Event, Meeting, NodeEvent, Order};
@@ -344,6 +345,7 @@ impl World {
                 let Some(Reverse((_, number))) = self.queue.pop() else { continue };
                 if let Some(action) = self.actions.remove(&number) {
                     self.act(action)?;
+                    self.check_gone()?;
                 }
             }
             // What devices find out by what was ordered comes after the tick.
@@ -361,11 +363,7 @@ impl World {
 
     /// The loop of the front is over: what it says must be true.
     fn end(mut self) -> Result<Outline, Violation> {
-        for (machine, node) in self.machines.iter().zip(self.job.nodes().iter()) {
-            if node.is_lost() && node.route().is_proved() && !machine.ranks.is_empty() && !node.is_here() {
-                return self.violates(format!("node {} is said to be empty, and is not: {machine:?}", node.id()));
-            }
-        }
+        self.check_gone()?;
         let verdict = verdict(self.job.gang());
         let size = self.job.spec().map.world_size() as usize;
         if verdict.fates.len() != size || self.job.gang().ranks().len() != size {
@@ -375,6 +373,17 @@ impl World {
         self.outline.attempts = self.attempt.0 + 1;
         self.outline.nodes_lost = self.job.nodes().iter().filter(|node| node.is_lost()).count() as u32;
         Ok(self.outline)
+    }
+
+    /// J-4: nothing is said to be gone from a node that is not.
+    fn check_gone(&self) -> Result<(), Violation> {
+        for (machine, node) in self.machines.iter().zip(self.job.nodes().iter()) {
+            let is_said = node.is_lost() && (node.fate() == Fate::Gone || node.route().is_proved());
+            if is_said && !machine.ranks.is_empty() && !node.is_here() {
+                return self.violates(format!("node {} is said to be empty, and is not: {machine:?}", node.id()));
+            }
+        }
+        Ok(())
     }
 
     fn violates<T>(&self, what: String) -> Result<T, Violation> {
@@ -555,7 +564,8 @@ impl World {
                 Ok(())
             }
             Action::Joins(node) => {
-                if self.job.nodes().get(node).is_some_and(|node| node.is_awaited()) {
+                let is_off = self.machines[node.index()].is_off;
+                if !is_off && self.job.nodes().get(node).is_some_and(|node| node.is_awaited()) {
                     let host = Some(format!("n{node}"));
                     self.of_node(node, NodeEvent::Reached { host, client: None, server: None, noise: None })?;
                     self.connect(node);

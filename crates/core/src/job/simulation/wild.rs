@@ -168,10 +168,24 @@ mod tests {
     use crate::evidence::Class;
     use crate::gang::Rules;
     use crate::job::machine::Job;
+    use crate::job::parts::route::Route;
+    use crate::job::settings::Way;
     use crate::job::{Containment, Ended, JobSpec, RestartSpec};
     use crate::rankmap::RankMap;
     use crate::report::Report;
     use crate::verdict::{Fate, verdict};
+
+    /// J-4: what was proved of an earlier admission of a node says nothing of the next.
+    #[test]
+    fn a_node_that_joins_again_is_not_proved_gone_by_its_first_admission() {
+        let mut route = Route::new(Way::Joins, Duration::from_secs(9));
+        route.reached();
+        route.guard_ended(0, None);
+        assert!(route.is_proved());
+        route.await_again();
+        route.reached();
+        assert!(!route.is_proved() && route.is_to_say());
+    }
 
     /// J-2: without an agent the end begins, though nothing else is waited for.
     #[test]
