@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Action, Living, Told, Violation, World, ready};
 use crate::exit::ExitCode;
+use crate::fence::Fate;
 use crate::grace::StopRecord;
 use crate::ids::{Attempt, GroupId, NodeId, NodeRank, Pid, Rank, Stream, WorkerId};
 use crate::job::event::{AgentEvent, NodeEvent, Order, WorkerEvent};
@@ -14,6 +15,17 @@ use crate::status::WorkerStatus;
 use crate::worker::{Outcome, Stop, StopWhy};
 
 impl World {
+    /// J-4: nothing is said to be gone from a node that is not.
+    pub(super) fn check_gone(&self) -> Result<(), Violation> {
+        for (machine, node) in self.machines.iter().zip(self.job.nodes().iter()) {
+            let is_said = node.is_lost() && (node.fate() == Fate::Gone || node.route().is_proved());
+            if is_said && !machine.ranks.is_empty() && !node.is_here() {
+                return self.violates(format!("node {} is said to be empty, and is not: {machine:?}", node.id()));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn is_reachable(&self, node: NodeId) -> bool {
         let machine = &self.machines[node.index()];
         !machine.is_off && machine.cut_until <= self.now

@@ -11,7 +11,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use crate::fence::Fate;
 use crate::gang::Rules;
 use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank};
 use crate::job::event::{Effect, Event, Meeting, NodeEvent, Order};
@@ -373,17 +372,6 @@ impl World {
         self.outline.attempts = self.attempt.0 + 1;
         self.outline.nodes_lost = self.job.nodes().iter().filter(|node| node.is_lost()).count() as u32;
         Ok(self.outline)
-    }
-
-    /// J-4: nothing is said to be gone from a node that is not.
-    fn check_gone(&self) -> Result<(), Violation> {
-        for (machine, node) in self.machines.iter().zip(self.job.nodes().iter()) {
-            let is_said = node.is_lost() && (node.fate() == Fate::Gone || node.route().is_proved());
-            if is_said && !machine.ranks.is_empty() && !node.is_here() {
-                return self.violates(format!("node {} is said to be empty, and is not: {machine:?}", node.id()));
-            }
-        }
-        Ok(())
     }
 
     fn violates<T>(&self, what: String) -> Result<T, Violation> {
