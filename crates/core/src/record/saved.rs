@@ -107,7 +107,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::gang::{Event, Rules};
-    use crate::report::{Left, RankReport, SCHEMA};
+    use crate::report::RankReport;
     use crate::testimony::{Exception, Testimony};
     use crate::verdict::verdict;
     use crate::{GangId, JobId, Pid, Rank, WorkerStatus};
@@ -147,32 +147,14 @@ mod tests {
                 how: None,
                 cause: None,
             };
+            let command = vec!["x".repeat(100_000); 100];
             let report = Report {
-                schema: SCHEMA,
-                release: String::new(),
-                job: JobId(String::new()),
-                summary: String::new(),
-                exit_code: verdict.code,
                 class: verdict.class,
-                culprit: None,
-                started: 0.0,
-                seconds: 0.0,
-                attempt: 0,
-                attempts: Vec::new(),
-                given_up: None,
                 world_size: ranks,
-                command: vec!["x".repeat(100_000); 100],
                 ranks: (0..ranks).map(rank).collect(),
                 evidence: gang.all_evidence(),
                 left_out: gang.left_out(),
-                containment: String::new(),
-                containment_note: None,
-                left: Left::default(),
-                standings: Vec::new(),
-                stacks: None,
-                hookless: Vec::new(),
-                alone: Vec::new(),
-                next: Vec::new(),
+                ..Report::of_refusal(JobId(String::new()), command, String::new(), verdict.code)
             };
             let json = to_json(&report).expect("plain data");
             assert!(json.len() <= JSON_MOST, "{} bytes", json.len());

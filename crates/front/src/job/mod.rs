@@ -124,6 +124,16 @@ impl Front {
         self.perform_all();
     }
 
+    /// The job takes an event of a node.
+    fn take_from(&mut self, node: NodeId, event: NodeEvent) {
+        self.take(Event::Node { node, event });
+    }
+
+    /// The job takes an event that concerns the output, or the front itself.
+    fn event(&mut self, event: gang::Event) {
+        self.take(Event::Front(event));
+    }
+
     /// Sends a message to all nodes.
     fn send(&mut self, message: &ToAgent) {
         let now = self.now();
@@ -134,16 +144,6 @@ impl Front {
     fn send_to(&mut self, node: NodeId, message: &ToAgent) {
         let now = self.now();
         self.reach.send_to(&self.job, now, node, message);
-    }
-
-    /// The same for an event of a node.
-    fn take_from(&mut self, node: NodeId, event: NodeEvent) {
-        self.take(Event::Node { node, event });
-    }
-
-    /// The same for an event that concerns the output, or the front itself.
-    fn event(&mut self, event: gang::Event) {
-        self.take(Event::Front(event));
     }
 
     /// Children of this process that neither are guards and agents nor come from them.

@@ -102,13 +102,10 @@ impl Front {
                     self.signal(number, sender);
                 }
             }
-            Token::Control(Ours::Listener) => {
-                self.control.accept(now);
-            }
+            Token::Control(Ours::Listener) => self.control.accept(now),
             Token::Control(Ours::Client(client)) => {
-                if let Some((by, request)) = self.control.ready(now, client, ready) {
-                    self.requested((client, by, request));
-                }
+                let asked = self.control.ready(now, client, ready);
+                self.hear_requests(asked.map(|(by, request)| (client, by, request)));
             }
             Token::Waker => {
                 self.waker.clear();
@@ -143,22 +140,15 @@ impl Front {
         }
     }
 
-    /// Another process asks something, and may have sent more.
-    fn requested(&mut self, request: (ClientId, Requester, Request)) {
-        let (now, wall) = (self.now(), self.wall());
-        if let Some(event) = self.control.requested(now, wall, &self.job, request) {
-            self.take(event);
-        }
-        self.hear_requests();
-    }
-
-    /// Clients may have sent a request before their last answer.
-    fn hear_requests(&mut self) {
-        while let Some(request) = self.control.next(self.now()) {
+    /// Another process asks this, and may have sent more; so may those that have had an answer.
+    fn hear_requests(&mut self, first: Option<(ClientId, Requester, Request)>) {
+        let mut next = first.or_else(|| self.control.next(self.clock.now()));
+        while let Some(request) = next {
             let (now, wall) = (self.now(), self.wall());
             if let Some(event) = self.control.requested(now, wall, &self.job, request) {
                 self.take(event);
             }
+            next = self.control.next(self.clock.now());
         }
     }
 
@@ -302,7 +292,7 @@ impl Front {
             self.restore_control();
         }
         self.control.answer_up(now, |attempt| self.job.was_up(attempt));
-        self.hear_requests();
+        self.hear_requests(None);
         if self.must_watch_window() {
             self.resized();
         }
