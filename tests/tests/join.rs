@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rankrun_core::gang::SECOND_INTERRUPT;
 use rankrun_tests::{Ended, Job, Random, Running, in_time, processes, rankrun, skip, wait_until};
 use rustix::process::Signal;
 
@@ -267,6 +268,41 @@ fn a_signal_to_one_node_ends_the_job_unless_it_may_go_on_without_the_node() {
             ),
         }
     }
+}
+
+/// The ranks ignore the signals, and have ten minutes: a second ^C does not wait for them, at any node.
+#[test]
+fn a_second_interrupt_at_a_node_ends_that_node_at_once() {
+    let meeting = Meeting::new();
+    let line = "trap '' INT TERM; echo up; while :; do sleep 1; done";
+    let mut running = meeting.start_all(2, &["--grace", "600"], &["sh", "-c", line]);
+    let is_up = || (running[0].stdout_so_far() == b"up\nup\n").then_some(());
+    wait_until(BOUND, is_up).expect("all ranks run");
+    let one = running.remove(1);
+    processes::send(one.front(), Signal::INT);
+    let stopping = || String::from_utf8_lossy(&running[0].stderr_so_far()).contains("and ends the job").then_some(());
+    wait_until(BOUND, stopping).expect("the job is being stopped");
+    std::thread::sleep(SECOND_INTERRUPT);
+    processes::send(one.front(), Signal::INT);
+    let ended = one.finish(BOUND);
+    assert_eq!(ended.signal, Some(2), "{}", ended.stderr_text());
+    let zero = running.remove(0);
+    for _ in 0..2 {
+        processes::send(zero.front(), Signal::INT);
+        std::thread::sleep(SECOND_INTERRUPT);
+    }
+    let ended = zero.finish(BOUND);
+    assert_eq!(ended.signal, Some(2), "{}", ended.stderr_text());
+}
+
+#[test]
+fn each_node_has_all_lines_of_its_own_ranks_where_they_are_many() {
+    let meeting = Meeting::new();
+    let line = "seq -f '%.0f of a line that is as long as many others are in the logs of programs' 200000";
+    let ended = finish_all(meeting.start_all(2, &[], &["sh", "-c", line]));
+    assert_eq!(codes(&ended), [Some(0); 2], "{}{}", ended[0].stderr_text(), ended[1].stderr_text());
+    let count = |ended: &Ended| ended.stdout.iter().filter(|byte| **byte == b'\n').count();
+    assert_eq!((count(&ended[0]), count(&ended[1])), (400_000, 200_000), "{}", ended[1].stderr_text());
 }
 
 #[test]

@@ -52,7 +52,11 @@ fn each_attempt_of_a_rank_has_the_files_that_are_named_after_it() {
 
 /// A job whose first attempt fails, and whose command has made the file `asked`.
 fn start_asking(directory: &Path, own: &str) -> Running {
-    let words = ["-n", "1", "--restart", "3", "--on-failure", own, "sh", "-c", "exit 3"];
+    start_asking_for(directory, own, &["--restart", "3"])
+}
+
+fn start_asking_for(directory: &Path, own: &str, options: &[&str]) -> Running {
+    let words = [&["-n", "1", "--on-failure", own], options, &["sh", "-c", "exit 3"]].concat();
     let job = Job::new(words).tier(Tier::available()[0]).current_dir(directory).start();
     wait_until(BOUND, || directory.join("asked").exists().then_some(())).expect("it asks");
     job
@@ -101,6 +105,21 @@ fn a_command_that_is_being_asked_is_ended_when_rankruns_own_processes_are_killed
         }
         fs::remove_dir_all(directory).expect("it is ours");
     }
+}
+
+/// Whoever has stopped the process that runs the command stops nothing else: it is killed with the command when its time is over.
+#[test]
+fn a_command_whose_host_is_stopped_is_ended_when_its_time_is_over() {
+    let directory = scratch();
+    let job = start_asking_for(&directory, NEVER, &["--on-failure-timeout", "2", "--max-restarts", "0"]);
+    let host = processes::children(job.front()).into_iter().find(|child| child.name == "rr-command");
+    processes::send(host.expect("a process runs the command").pid, Signal::STOP);
+    // The harness asserts that no descendant is left.
+    let ended = job.finish(BOUND);
+    let text = ended.stderr_text();
+    assert_eq!(ended.code, Some(3), "{text}");
+    assert!(text.contains("left      nothing ("), "{text}");
+    fs::remove_dir_all(directory).expect("it is ours");
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::starter::{Program, Request, Starter, Status};
 const OUTPUT_MOST: usize = 4096;
 /// How long the host may take to end a command that is unwanted, or out of time. It needs 5 s for one that the kernel cannot end.
 const END_BOUND: Duration = Duration::from_secs(7);
-/// How long the host may take to end when it has closed its socket.
+/// How long the host may take to end when it has closed its socket, and how long when it has been killed.
 const EXIT_BOUND: Duration = Duration::from_secs(1);
 
 /// What a command has come to.
@@ -139,7 +139,9 @@ impl Command {
             let rest = until.saturating_duration_since(Instant::now());
             if let Some(failure) = failure.clone().filter(|_| rest.is_zero()) {
                 if host.pid().is_some() {
-                    return Err(CommandError::Left { name });
+                    // Somebody has stopped it, or the kernel holds it.
+                    host.program.kill();
+                    return Err(if reap(host) == Reaped::Not { CommandError::Left { name } } else { failure });
                 }
                 // It is still being searched for, and will not be started.
                 host.set(PROVED);
@@ -236,9 +238,10 @@ enum Reaped {
     Not,
 }
 
-/// Reaps the host, which is ending.
+/// Reaps the host, which is ending. One that does not is killed: its orphans are the front's then, which ends them.
 fn reap(host: &Known) -> Reaped {
-    let until = Instant::now() + EXIT_BOUND;
+    let mut until = Instant::now() + EXIT_BOUND;
+    let mut is_killed = false;
     loop {
         let (state, reaped) = match host.program.look() {
             Status::Ended(0) => (PROVED, Reaped::Proved),
@@ -246,10 +249,11 @@ fn reap(host: &Known) -> Reaped {
             Status::Ended(_) => (LOST, Reaped::Unproved),
             // One that does not call exec and cannot be killed is there.
             Status::NotStarted(why) => (if host.pid().is_none() { PROVED } else { LEFT }, Reaped::NotStarted(why)),
+            Status::Coming | Status::Runs if is_killed && Instant::now() >= until => return Reaped::Not,
             Status::Coming | Status::Runs if Instant::now() >= until => {
-                // It has said all it had to say: whoever has stopped it stops nothing else.
                 host.program.kill();
-                return Reaped::Not;
+                (is_killed, until) = (true, Instant::now() + EXIT_BOUND);
+                continue;
             }
             Status::Coming | Status::Runs => {
                 // An interrupted pause is only shorter.
@@ -306,6 +310,6 @@ impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
         self.wanted = None;
         // The thread sends its result when the host has ended; it has gone if the result was taken.
-        let _ = self.result.recv_timeout(END_BOUND + EXIT_BOUND);
+        let _ = self.result.recv_timeout(END_BOUND + 2 * EXIT_BOUND);
     }
 }

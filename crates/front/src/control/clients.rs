@@ -95,9 +95,9 @@ pub(crate) struct Control {
     next: u32,
     /// The clients that have had an answer, and may have sent the next request before.
     answered: Vec<ClientId>,
-    /// When to look whether the socket is where clients find it, and whether it was not the last time.
+    /// When to look whether the socket is where clients find it, and how many looks in a row have not found it.
     next_look: Duration,
-    is_lost: bool,
+    failed_looks: u32,
 }
 
 impl Control {
@@ -110,7 +110,7 @@ impl Control {
             next: 0,
             answered: Vec::new(),
             next_look: Duration::ZERO,
-            is_lost: false,
+            failed_looks: 0,
         }
     }
 
@@ -128,16 +128,20 @@ impl Control {
     }
 
     /// Listens again if a process has removed the socket, or its directory, which may have been made again since. Returns what the user is
-    /// to be told, once: there is no such directory, or another file in the socket's place.
+    /// to be told, once: there is no such directory, or another file in the socket's place. A guard removes both too, when its agent is
+    /// lost, which is known a moment later: only the second look counts.
     pub(crate) fn restore(&mut self, now: Duration) -> Option<String> {
         self.next_look = now + LOOK_STEP;
         let directory = self.place.as_ref().and_then(|place| place.path.parent()).map(Path::to_owned);
-        let restored = directory.map_or(Ok(()), |directory| self.listen(&directory));
-        let was_lost = std::mem::replace(&mut self.is_lost, restored.is_err());
-        let why = rankrun_sys::reason(&restored.err().filter(|_| !was_lost)?);
-        Some(format!(
-            "a process has removed the control socket: rankrun status, stop and restart cannot reach this job ({why})"
-        ))
+        let Err(error) = directory.map_or(Ok(()), |directory| self.listen(&directory)) else {
+            self.failed_looks = 0;
+            return None;
+        };
+        self.failed_looks = self.failed_looks.saturating_add(1);
+        let why = rankrun_sys::reason(&error);
+        (self.failed_looks == 2).then(|| {
+            format!("a process has removed the control socket: rankrun status, stop and restart cannot reach this job ({why})")
+        })
     }
 
     /// When to look whether the socket is still there, if there is one.
@@ -214,7 +218,7 @@ impl Control {
                 }
                 Ok(Incoming::Nothing) => {}
                 // If it is gone, and has not only said all, that is reported next.
-                Ok(Incoming::End) if !client.is_half_closed && client.conn.ignore_input().is_ok() => {
+                Ok(Incoming::End) if !client.is_half_closed && client.conn.want_input(false).is_ok() => {
                     client.is_half_closed = true;
                 }
                 // A client that sends ever more, or is gone.
@@ -406,10 +410,11 @@ mod tests {
         assert_eq!(control.restore(s(1)), None, "it is there");
         assert_eq!(identity(&path), first);
         std::fs::remove_dir_all(&directory).expect("it is ours");
-        assert!(control.restore(s(2)).is_some(), "there is no place for it");
-        assert_eq!(control.restore(s(3)), None, "it was said");
+        assert_eq!(control.restore(s(2)), None, "its guard may have removed it, and be about to end");
+        assert!(control.restore(s(3)).is_some(), "there is no place for it");
+        assert_eq!(control.restore(s(4)), None, "it was said");
         std::fs::create_dir(&directory).expect("it is ours");
-        assert_eq!(control.restore(s(4)), None, "there is a place again");
+        assert_eq!(control.restore(s(5)), None, "there is a place again");
         let client = UnixStream::connect(&path);
         client.expect("it listens");
         control.accept(s(1));

@@ -21,7 +21,7 @@ use rankrun_agent::tidy::{Places, RuntimeDir, RuntimeDirError};
 use rankrun_core::debts::Debts;
 use rankrun_core::drain::{self, Drain};
 use rankrun_core::gang;
-use rankrun_core::job::{Effect, Event, Job, NodeEvent, Wall};
+use rankrun_core::job::{Effect, Event, Job, Node, NodeEvent, Wall};
 use rankrun_core::names::PublishedNames;
 use rankrun_core::{JobId, NodeId, Pid};
 use rankrun_sys::poll::{Poller, Waker};
@@ -166,6 +166,11 @@ impl Front {
             let why = rankrun_sys::reason(&error);
             self.note(format!("rankrun status, stop and restart cannot reach this job: {why}"));
         }
+    }
+
+    /// Whether the job's directory is there to stay: its agent, or the guard of one that is lost, removes it at the end.
+    fn keeps_directory(&self) -> bool {
+        !self.job.is_over() && !self.job.nodes().lost().any(Node::is_here)
     }
 
     /// A rank is started again, or time has passed: a process may have removed the control socket.

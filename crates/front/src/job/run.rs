@@ -63,7 +63,7 @@ impl Front {
             self.reach.deadline(now),
             (self.job.is_closing() || !self.job.open_seconds().is_empty()).then(|| now + LOOK_STEP),
             self.control.deadline(),
-            self.control.look_due().filter(|_| !self.job.is_over()),
+            self.control.look_due().filter(|_| self.keeps_directory()),
             self.delivery.deadline(),
         ];
         waits.into_iter().flatten().min().map(|deadline| deadline.saturating_sub(now))
@@ -287,8 +287,7 @@ impl Front {
         self.notices.note_withheld(now, false, &mut self.delivery.journal);
         self.delivery.tick(now, quiet);
         self.control.tick(now);
-        // At the end the agents remove it with its directory.
-        if self.control.look_due().is_some_and(|at| at <= now && !self.job.is_over()) {
+        if self.control.look_due().is_some_and(|at| at <= now && self.keeps_directory()) {
             self.restore_control();
         }
         self.control.answer_up(now, |attempt| self.job.was_up(attempt));

@@ -63,6 +63,8 @@ pub(crate) struct Dialer<'a> {
     pub(crate) token: u64,
     /// Where the front was reached before: the resolver is not asked again.
     pub(crate) known: Option<SocketAddr>,
+    /// A node that has ended waits for the end of the job, however long that takes.
+    pub(crate) awaits_end: bool,
     /// Is told why a try has failed, when that is another reason than before.
     pub(crate) note: &'a mut dyn FnMut(&str),
 }
@@ -112,17 +114,12 @@ impl Dialer<'_> {
         }
     }
 
-    /// A signal that ends this node. Children are somebody else's business.
-    fn asked_to_end(&self) -> Option<i32> {
-        std::iter::from_fn(|| self.signals.next()).map(|(signal, _)| signal).find(|signal| *signal != signal::SIGCHLD)
-    }
-
     /// Waits for this time, or for a signal.
     fn rest(&self, time: Duration) -> io::Result<Option<i32>> {
         let mut poller = Poller::new()?;
         poller.add(self.signals, SIGNALS, Interest::Read)?;
         poller.wait(Some(time), &mut Vec::new())?;
-        Ok(self.asked_to_end())
+        Ok(asked_to_end(self.signals))
     }
 
     fn try_once(&mut self, node: &mut Node, purpose: &Purpose, until: Instant) -> Result<Tried, Failed> {
@@ -166,7 +163,7 @@ impl Dialer<'_> {
                 return Err(Failed::new(format!("the resolver does not answer for {}", self.at.host)));
             }
             poller.wait(Some(left), &mut ready)?;
-            if let Some(signal) = self.asked_to_end() {
+            if let Some(signal) = asked_to_end(self.signals) {
                 return Ok(Found::Signal(signal));
             }
         }
@@ -187,7 +184,8 @@ impl Dialer<'_> {
         loop {
             // The front has its own limit for what comes before the claim. The answer to a node that has ended comes at the end
             // of the job.
-            let bound = (*purpose == Purpose::Join || !call.has_claimed()).then_some(until);
+            let is_bounded = *purpose == Purpose::Join || !call.has_claimed() || !self.awaits_end;
+            let bound = is_bounded.then_some(until);
             if let Some(signal) = self.wait(&mut poller, bound, &mut ready)? {
                 return Ok(Tried::Signal(signal));
             }
@@ -214,6 +212,11 @@ impl Dialer<'_> {
             return Err(Failed::new("it does not answer"));
         }
         poller.wait(left, ready)?;
-        Ok(self.asked_to_end())
+        Ok(asked_to_end(self.signals))
     }
+}
+
+/// A signal that ends this node. Children are somebody else's business.
+pub(super) fn asked_to_end(signals: &SignalFd) -> Option<i32> {
+    std::iter::from_fn(|| signals.next()).map(|(signal, _)| signal).find(|signal| *signal != signal::SIGCHLD)
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rankrun_agent::staff::FRONT_LIVES;
 use rankrun_agent::{Held, Holder, Options, launch_in};
 use rankrun_core::contact::{ANSWER_BOUND, Asks, Contact, Step, try_bound};
+use rankrun_core::gang::SECOND_INTERRUPT;
 use rankrun_core::{ExitCode, JobId, LocalRank, NodeRank, Rank, RankMap};
 use rankrun_output::{Config, Names};
 use rankrun_sys::fork;
@@ -26,11 +27,13 @@ use crate::outcome::Outcome;
 
 /// How long to try to tell the front that this node has ended.
 const TELL_BOUND: Duration = Duration::from_secs(20);
+/// The same if this node is to end at once.
+const HURRIED_BOUND: Duration = Duration::from_secs(1);
 /// The same if the front has closed the stream before the agent.
 const ORPHAN_BOUND: Duration = Duration::from_secs(5);
 /// Bytes of names of shared memory that are sent with it: the message has a limit ([`MAX_ENROLMENT`]), and a certificate in it.
 const MEMORY_MOST: usize = MAX_ENROLMENT / 4;
-/// How long our own stdout and stderr may take for the last output.
+/// How long our own stdout and stderr may take nothing of the last output.
 const OUTPUT_BOUND: Duration = Duration::from_secs(5);
 
 /// How long to wait for the file in which Kubernetes reads why a container has ended.
@@ -107,6 +110,7 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
         poller: &poller,
         token: Held::FRONT,
         known: None,
+        awaits_end: true,
         note: &mut note,
     };
     let (admission, transport) = match dialer.dial(&mut node, Purpose::Join, join.start_timeout)? {
@@ -126,24 +130,47 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     let (node_timeout, mut contact) = (admission.node_timeout, Contact::default());
     contact.heard(held.clock.now());
     let tap = Tap::default();
-    let mut running = Running { node: &node, known, node_timeout, contact, asking: None, tap, output, signal: None };
+    let mut running = Running {
+        node: &node,
+        known,
+        node_timeout,
+        contact,
+        asking: None,
+        tap,
+        output,
+        signal: None,
+        is_hurried: false,
+    };
     let (code, memory) = held.run(&mut running)?;
-    let Running { output, signal, .. } = running;
+    let Running { output, signal, is_hurried, .. } = running;
+    let signal = signal.map(|(number, _)| number);
     let now = held.clock.now();
-    // Where the front has gone first it may be at its end, as this node is.
-    let bound = if held.is_orphan() { ORPHAN_BOUND } else { TELL_BOUND };
-    let (signals, poller) = (&held.signals, &held.poller);
-    let mut dialer = Dialer { at: &join.front, signals, poller, token: Held::FRONT, known, note: &mut |_| {} };
+    let bound = match (is_hurried, held.is_orphan()) {
+        (true, _) => HURRIED_BOUND,
+        // The front may be at its end, as this node is.
+        (false, true) => ORPHAN_BOUND,
+        (false, false) => TELL_BOUND,
+    };
+    let mut dialer = Dialer {
+        at: &join.front,
+        signals: &held.signals,
+        poller: &held.poller,
+        token: Held::FRONT,
+        known,
+        awaits_end: !is_hurried,
+        note: &mut |_| {},
+    };
     let memory = memory.map(|memory| memory.within(MEMORY_MOST));
     let over = dialer.dial(&mut node, Purpose::Ended { code: code.0, lapse: held.keeper.lapse(), memory }, bound);
-    let last = output.map(|output| output.finish(now, OUTPUT_BOUND)).unwrap_or_default();
+    let last = output.map(|output| output.finish(now, OUTPUT_BOUND, &held.signals)).unwrap_or_default();
     let outcome = match (over, signal) {
         (Ok((Accepted::Over { code: job, why }, _)), _) => {
             // Only node 0 has the report: without the line nothing in this node's log says why its ranks were ended.
             if !why.is_empty() && !is_quiet {
                 report::note(&format!("the job has ended: {why}; the report is on node 0"));
             }
-            Outcome { code: ExitCode(job), raise: None }
+            let code = ExitCode(job);
+            Outcome { code, raise: signal.filter(|signal| ExitCode::signal(*signal) == code) }
         }
         (_, Some(signal)) | (Err(DialError::Signal(signal)), None) => {
             Outcome { code: ExitCode::signal(signal), raise: Some(signal) }
@@ -191,24 +218,42 @@ struct Running<'a> {
     tap: Tap,
     /// `None`: the front alone has it.
     output: Option<OwnOutput>,
-    /// Somebody wants this node to end.
-    signal: Option<i32>,
+    /// Somebody wants this node to end, since then.
+    signal: Option<(i32, Duration)>,
+    /// They want it at once.
+    is_hurried: bool,
 }
 
 impl Holder for Running<'_> {
     fn signal(&mut self, held: &mut Held, number: i32) {
-        // The agent tells the front, which ends the job or goes on without this node.
-        let told = if number == signal::SIGINT { signal::SIGINT } else { signal::SIGTERM };
-        let is_told = self.signal.is_none() && held.keeper.signal_agent(told);
-        self.signal.get_or_insert(number);
-        if !is_told {
-            // It is the second one, or there is nobody to tell.
-            held.lose_front();
+        let now = held.clock.now();
+        match self.signal {
+            None => {
+                self.signal = Some((number, now));
+                // The agent tells the front, which ends the job or goes on without this node.
+                let told = if number == signal::SIGINT { signal::SIGINT } else { signal::SIGTERM };
+                if !held.keeper.signal_agent(told) {
+                    held.lose_front();
+                }
+            }
+            // A terminal may send two for one key.
+            Some((_, first)) if now < first + SECOND_INTERRUPT => {}
+            Some(_) => {
+                self.is_hurried = true;
+                // The guard kills what the agent held.
+                if !held.keeper.signal_agent(signal::SIGKILL) {
+                    held.lose_front();
+                }
+            }
         }
     }
 
     fn heard(&mut self, now: Duration) {
         self.contact.heard(now);
+    }
+
+    fn hears_agent(&mut self, now: Duration) -> bool {
+        self.output.as_mut().is_none_or(|output| output.hears(now))
     }
 
     /// Writes the output of the ranks.
@@ -240,7 +285,7 @@ impl Holder for Running<'_> {
     }
 
     fn deadline(&self, now: Duration) -> Option<Duration> {
-        let output = self.output.as_ref().and_then(OwnOutput::deadline);
+        let output = self.output.as_ref().and_then(|output| output.deadline(now));
         Some(output.map_or(now + LOOK, |output| output.min(now + LOOK)))
     }
 

@@ -1,28 +1,38 @@
 //! What the ranks of this node write, on this node's own stdout and stderr: the front has it too.
 //!
-//! A thread writes it, since these streams may block. A destination that takes nothing must not stop the ranks, and the front has
-//! everything: here the rest is then left out, and counted.
+//! A thread writes it, since these streams may block. A destination that takes next to nothing must not stop the ranks, and the front has
+//! everything: here the rest is then left out, and counted ([`Backlog`]).
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rankrun_core::backlog::Backlog;
 use rankrun_core::{Rank, Stream};
 use rankrun_output::{Config, Names, Presenter};
+use rankrun_sys::signal::SignalFd;
 use rankrun_wire::frame::OutputHead;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::dial::asked_to_end;
 use crate::delivery::{LAST_BYTES, last_lines};
 
-/// Pieces that wait for the thread, 64 KiB at most each. When it is full, output is left out.
-const PIECES: usize = 128;
+/// How often to look whether the thread has written something, where that is waited for.
+const STEP: Duration = Duration::from_millis(2);
+
 /// The ranks' output, on its way to our own stdout and stderr.
 pub(crate) struct OwnOutput {
     presenter: Presenter,
-    sender: Option<SyncSender<(Stream, Vec<u8>)>>,
+    sender: Option<Sender<(Stream, Vec<u8>)>>,
     thread: Option<JoinHandle<()>>,
-    /// Bytes that were left out since the last note.
+    /// Bytes that wait for the thread.
+    waiting: Arc<AtomicUsize>,
+    backlog: Backlog,
+    /// Bytes that were left out.
     left_out: u64,
     last: LastLines,
 }
@@ -30,15 +40,26 @@ pub(crate) struct OwnOutput {
 impl OwnOutput {
     /// Starts the thread.
     pub(crate) fn new(config: Config, names: impl Fn(Rank) -> Names + Send + 'static) -> io::Result<OwnOutput> {
-        let (sender, receiver) = sync_channel(PIECES);
-        let thread = std::thread::Builder::new().name("output".to_owned()).spawn(move || write_all(&receiver))?;
+        let (sender, receiver) = channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let of_thread = Arc::clone(&waiting);
+        let write = move || write_all(&receiver, &of_thread);
+        let thread = std::thread::Builder::new().name("output".to_owned()).spawn(write)?;
         Ok(OwnOutput {
             presenter: Presenter::new(config, names),
             sender: Some(sender),
             thread: Some(thread),
+            waiting,
+            backlog: Backlog::default(),
             left_out: 0,
             last: LastLines::default(),
         })
+    }
+
+    /// Whether more may come.
+    pub(crate) fn hears(&mut self, now: Duration) -> bool {
+        self.backlog = self.backlog.look(now, self.waiting.load(Ordering::Acquire));
+        self.backlog.hears()
     }
 
     /// A rank has written.
@@ -53,8 +74,9 @@ impl OwnOutput {
         self.hand_on();
     }
 
-    pub(crate) fn deadline(&self) -> Option<Duration> {
-        self.presenter.next_deadline()
+    pub(crate) fn deadline(&self, now: Duration) -> Option<Duration> {
+        let look = (!self.backlog.hears()).then(|| now + STEP);
+        self.presenter.next_deadline().into_iter().chain(look).min()
     }
 
     pub(crate) fn tick(&mut self, now: Duration) {
@@ -70,18 +92,20 @@ impl OwnOutput {
             }
             let bytes = std::mem::take(pending);
             self.last.add(&bytes);
-            let Some(sender) = &self.sender else { continue };
-            match sender.try_send((stream, bytes)) {
-                Ok(()) => {}
-                Err(TrySendError::Full((_, bytes)) | TrySendError::Disconnected((_, bytes))) => {
-                    self.left_out += bytes.len() as u64;
-                }
-            }
+            let waiting = self.waiting.load(Ordering::Acquire);
+            let Some(sender) = self.sender.as_ref().filter(|_| self.backlog.keeps(waiting)) else {
+                self.left_out += bytes.len() as u64;
+                continue;
+            };
+            self.waiting.fetch_add(bytes.len(), Ordering::AcqRel);
+            // The thread lives as long as we do.
+            let _ = sender.send((stream, bytes));
         }
     }
 
-    /// The end: writes what is left, and returns the last lines. A destination that takes nothing keeps us for `bound` at most.
-    pub(crate) fn finish(mut self, now: Duration, bound: Duration) -> Vec<u8> {
+    /// The end: writes what is left, and returns the last lines. A destination that takes nothing keeps us for `bound` at most, and none any
+    /// longer when a signal has come.
+    pub(crate) fn finish(mut self, now: Duration, bound: Duration, signals: &SignalFd) -> Vec<u8> {
         while self.presenter.finish(now) {
             self.hand_on();
         }
@@ -89,28 +113,37 @@ impl OwnOutput {
         if self.left_out > 0 {
             let text =
                 format!("{} bytes of the output of this node were not written here; node 0 has them", self.left_out);
+            // It is not for the destination that is full alone.
+            self.backlog = Backlog::Open;
             self.note(now, &text);
         }
         self.sender = None;
-        let until = std::time::Instant::now() + bound;
-        if let Some(thread) = self.thread.take() {
-            while !thread.is_finished() && std::time::Instant::now() < until {
-                let step = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-                // An interrupted wait is repeated.
-                let _ = rustix::event::poll(&mut [], Some(&step));
+        let (mut until, mut waiting) = (Instant::now() + bound, usize::MAX);
+        let Some(thread) = self.thread.take() else { return self.last.take() };
+        while !thread.is_finished() && Instant::now() < until {
+            let before = std::mem::replace(&mut waiting, self.waiting.load(Ordering::Acquire));
+            if waiting < before {
+                until = Instant::now() + bound;
+            }
+            let step = Timespec { tv_sec: 0, tv_nsec: i64::from(STEP.subsec_nanos()) };
+            // An interrupted wait is only shorter.
+            let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&step));
+            if asked_to_end(signals).is_some() {
+                break;
             }
         }
         self.last.take()
     }
 }
 
-fn write_all(receiver: &Receiver<(Stream, Vec<u8>)>) {
+fn write_all(receiver: &Receiver<(Stream, Vec<u8>)>, waiting: &AtomicUsize) {
     while let Ok((stream, bytes)) = receiver.recv() {
         // A reader that is gone wants no more. The front has all of it.
         let _ = match stream {
             Stream::Stdout => io::stdout().write_all(&bytes).and_then(|()| io::stdout().flush()),
             Stream::Stderr => io::stderr().write_all(&bytes),
         };
+        waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
     }
 }
 

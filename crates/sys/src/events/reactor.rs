@@ -128,13 +128,16 @@ impl Conn {
         }
     }
 
-    /// Reads no more, so that the end of the input does not wake the loop. Whether the other end is gone is still reported.
+    /// Whether input, and its end, wake the loop. That the other end is gone does in any case.
     ///
     /// # Errors
     ///
     /// The descriptor cannot be polled.
-    pub fn ignore_input(&mut self) -> io::Result<()> {
-        self.is_deaf = true;
+    pub fn want_input(&mut self, is_wanted: bool) -> io::Result<()> {
+        if self.is_deaf != is_wanted {
+            return Ok(());
+        }
+        self.is_deaf = !is_wanted;
         self.registry.change(&self.reader, self.token, self.interest(self.watch))
     }
 

@@ -45,8 +45,9 @@ impl Job {
         if self.gang.killed_at().is_some_and(|at| self.now >= at + IMPATIENCE) {
             self.give_up_on_killers();
         }
+        let is_first_interrupt = number == SIGINT && self.gang.interrupted_at().is_none();
         self.event(gang::Event::Signal(number));
-        if first && !self.gang.over() {
+        if (first || is_first_interrupt) && !self.gang.over() {
             self.tell_stopping_by(number, by_key, is_stopping);
         }
         if !first && (self.is_over() || !self.is_linked()) {

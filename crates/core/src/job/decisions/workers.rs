@@ -25,6 +25,8 @@ impl Job {
     /// Something has happened to a worker, at a time of its node's clock.
     pub(in crate::job) fn worker_event(&mut self, node: NodeId, worker: WorkerId, at: Duration, event: WorkerEvent) {
         let rank = worker.rank;
+        // What the message says of the node's clock counts for the earlier times in it too.
+        self.moment(node, at);
         let moment = |job: &mut Job, at: Duration| job.moment(node, at);
         match event {
             WorkerEvent::Started { pid } => {

@@ -234,6 +234,29 @@ mod tests {
         job
     }
 
+    /// After a pause nothing is known of a node's clock. The first message tells it, for the earlier times that are in it too.
+    #[test]
+    fn the_time_from_the_first_signal_to_sigkill_is_told_after_a_pause_too() {
+        let s = Duration::from_secs;
+        let (mut job, worker) = (job_of(GroupId(0)), crate::ids::worker(0));
+        let [started, ..] = life(worker, 0);
+        let status = WorkerStatus::Signaled { signal: 9, core_dumped: false };
+        let stop = StopRecord { signals: vec![(15, s(2)), (9, s(4))], ..StopRecord::default() };
+        let ended =
+            NodeEvent::Agent(AgentEvent::Worker { worker, at: s(4), event: WorkerEvent::Ended { status, stop } });
+        let node = NodeId(0);
+        for (at, event) in [
+            (1, Event::Node { node, event: started }),
+            (2, Event::Signal { number: 15, by_key: false }),
+            (3, Event::Paused),
+            (3, Event::Resumed),
+            (5, Event::Node { node, event: ended }),
+        ] {
+            job.handle(s(at), event, &mut Vec::new());
+        }
+        assert_eq!(job.gang().ranks()[0].stop.killed_after(), Some(s(2)));
+    }
+
     /// What an agent tells of a worker, from its start to its end.
     fn life(worker: WorkerId, code: u8) -> [NodeEvent; 5] {
         let event = |event| NodeEvent::Agent(AgentEvent::Worker { worker, at: Duration::from_secs(1), event });

@@ -41,15 +41,17 @@ impl Gang {
     }
 
     pub(super) fn signal(&mut self, now: Duration, signal: i32, effects: &mut Vec<Effect>) {
-        match self.outside {
-            Some((first @ (Outside::Signal(_) | Outside::Interrupted(_)), at)) => {
-                let is_second = first.signal() == Some(SIGINT) && signal == SIGINT && now >= at + SECOND_INTERRUPT;
-                if is_second && self.killed_at.is_none() {
-                    self.killed_at = Some(now);
-                    effects.push(Effect::Kill);
-                }
+        let first_interrupt = self.interrupted_at;
+        if signal == SIGINT {
+            self.interrupted_at = first_interrupt.or(Some(now));
+        }
+        if signal == SIGINT && first_interrupt.is_some_and(|at| now >= at + SECOND_INTERRUPT) {
+            if self.killed_at.is_none() {
+                self.killed_at = Some(now);
+                effects.push(Effect::Kill);
             }
-            Some(_) | None => self.end_from_outside(now, Outside::Signal(signal), self.rules.grace_outside, effects),
+        } else if !matches!(self.outside, Some((Outside::Signal(_) | Outside::Interrupted(_), _))) {
+            self.end_from_outside(now, Outside::Signal(signal), self.rules.grace_outside, effects);
         }
     }
 
@@ -60,6 +62,9 @@ impl Gang {
         grace: Duration,
         effects: &mut Vec<Effect>,
     ) {
+        if let Outside::Interrupted(_) = outside {
+            self.interrupted_at.get_or_insert(now);
+        }
         match self.outside {
             None | Some((Outside::Restart, _)) => self.outside = Some((outside, now)),
             // Whoever ends all processes of a job ends those of other nodes too, which may be noticed first.
@@ -179,6 +184,31 @@ mod tests {
         feed(&mut interrupted, 10, Event::Signal(SIGINT));
         feed(&mut interrupted, 20, request(Some(ms(500))));
         assert_eq!((interrupted.requested(), interrupted.outside()), (None, Some(Outside::Signal(SIGINT))));
+    }
+
+    #[test]
+    fn the_second_interrupt_kills_whatever_else_ended_the_job() {
+        let request = StopRequest { by: Requester { pid: 7, is_root: false }, grace: None };
+        let stops = [
+            Event::Signal(SIGTERM),
+            Event::Signal(1),
+            Event::StopRequest(request),
+            exit(1, 3),
+            Event::Tick,
+            Event::OutputGone,
+        ];
+        for stop in stops {
+            let mut gang = gang(None, Some(ms(100)));
+            let effects = feed(&mut gang, 100, stop.clone());
+            assert!(matches!(effects[..], [Effect::Stop(_)]), "{stop:?}: {effects:?}");
+            let first = feed(&mut gang, 1000, Event::Signal(SIGINT));
+            assert!(!first.contains(&Effect::Kill), "{stop:?}: it may be the first that the user presses");
+            assert!(!feed(&mut gang, 1100, Event::Signal(SIGINT)).contains(&Effect::Kill), "{stop:?}: one key");
+            assert!(!feed(&mut gang, 1500, Event::Signal(SIGTERM)).contains(&Effect::Kill), "{stop:?}");
+            assert_eq!(feed(&mut gang, 1600, Event::Signal(SIGINT)), [Effect::Kill], "{stop:?}");
+            assert_eq!(feed(&mut gang, 1700, Event::Signal(SIGINT)), [], "{stop:?}");
+            assert_eq!(gang.killed_at(), Some(ms(1600)), "{stop:?}");
+        }
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub struct Gang {
     pub(super) stop_at: Option<Duration>,
     /// When the shortest grace of all orders to stop is over.
     pub(super) grace_until: Option<Duration>,
+    /// The first SIGINT, to rankrun or to the rank that has the terminal.
+    pub(super) interrupted_at: Option<Duration>,
     pub(super) killed_at: Option<Duration>,
     /// Ranks that exited without finalize, by the time when to judge that.
     pub(super) to_judge: BTreeMap<Duration, Vec<Rank>>,
@@ -94,6 +96,7 @@ impl Gang {
             alone: Vec::new(),
             stop_at: None,
             grace_until: None,
+            interrupted_at: None,
             killed_at: None,
             to_judge: BTreeMap::new(),
             wait_until: None,
@@ -182,6 +185,11 @@ impl Gang {
     /// Until when the ranks have time to end, once the stop was ordered; one that is saving may have more.
     pub fn grace_until(&self) -> Option<Duration> {
         self.grace_until
+    }
+
+    /// When the first SIGINT came, if one did: another one kills.
+    pub fn interrupted_at(&self) -> Option<Duration> {
+        self.interrupted_at
     }
 
     /// When the kill was ordered, if it was.
