@@ -64,6 +64,9 @@ enum Command {
         /// How often each case is run; the median counts
         #[arg(long)]
         runs: Option<usize>,
+        /// A rankrun of another build, beside this one in the rows that compare launchers
+        #[arg(long, value_name = "PROGRAM")]
+        against: Option<PathBuf>,
         /// The rows to measure (default: all); an unknown name lists them
         rows: Vec<String>,
     },
@@ -111,7 +114,7 @@ fn main() -> ExitCode {
         Command::Test { loaded: true, binary, filters, .. } => tests::loaded(binary.as_deref(), &filters),
         Command::Test { fast, binary, filters, .. } => tests::test(fast, binary.as_deref(), &filters),
         Command::Lint => lint::lint(),
-        Command::Bench { runs, rows } => bench::bench(runs, &rows),
+        Command::Bench { runs, against, rows } => bench::bench(runs, against, &rows),
         Command::Soak { minutes, filters } => tests::soak(Duration::from_secs(60 * minutes), &filters),
         Command::Simulate { nodes, faults, seed, jobs } => simulate::simulate(nodes, faults, seed, jobs),
         Command::Docs => docs::docs(),

@@ -12,6 +12,8 @@ pub(super) enum Kind {
     /// A C program that spawns all and waits for all: not a launcher, but what no launcher can beat.
     Floor,
     Rankrun,
+    /// rankrun of another build (`--against`).
+    RankrunOther,
     /// rankrun without what the row is about.
     RankrunBare,
     /// rankrun where it may make no cgroup: the tier of unprivileged users.
@@ -27,6 +29,7 @@ impl Kind {
         match self {
             Kind::Floor => "floor",
             Kind::Rankrun => "rankrun",
+            Kind::RankrunOther => "rankrun, other build",
             Kind::RankrunBare => "rankrun, without",
             Kind::RankrunFallback => "rankrun, no cgroup",
             Kind::Mpich => "MPICH",
@@ -44,13 +47,14 @@ pub(super) struct Launcher {
 }
 
 impl Launcher {
-    /// All that are there, the floor and rankrun first.
-    pub(super) fn installed(programs: &Path) -> Vec<Launcher> {
+    /// All that are there, the floor and rankrun first. `other` is a rankrun of another build.
+    pub(super) fn installed(programs: &Path, other: Option<PathBuf>) -> Vec<Launcher> {
         let mut found = vec![
             Launcher { kind: Kind::Floor, program: programs.join("floor") },
             Launcher { kind: Kind::Rankrun, program: workspace::release().join("rankrun") },
             Launcher { kind: Kind::RankrunFallback, program: workspace::release().join("rankrun") },
         ];
+        found.extend(other.map(|program| Launcher { kind: Kind::RankrunOther, program }));
         let peers = [
             (Kind::Mpich, "mpich", "mpiexec"),
             (Kind::Intel, "impi-rt", "mpiexec"),
@@ -83,7 +87,9 @@ impl Launcher {
         let mut command = Command::new(&self.program);
         match self.kind {
             Kind::Floor => command.arg(size.to_string()),
-            Kind::Rankrun | Kind::RankrunBare => command.args(["-n", &size.to_string()]).args(tagged.then_some("-l")),
+            Kind::Rankrun | Kind::RankrunOther | Kind::RankrunBare => {
+                command.args(["-n", &size.to_string()]).args(tagged.then_some("-l"))
+            }
             Kind::RankrunFallback => command
                 .env("RANKRUN_CONTAINMENT", "subreaper")
                 .args(["-n", &size.to_string()])

@@ -61,7 +61,7 @@ const ROWS: [(&str, Row); 19] = [
     ("agents", agents::agents),
 ];
 
-pub(crate) fn bench(runs: Option<usize>, names: &[String]) -> Result<()> {
+pub(crate) fn bench(runs: Option<usize>, against: Option<PathBuf>, names: &[String]) -> Result<()> {
     if let Some(name) = names.iter().find(|name| !ROWS.iter().any(|(row, _)| row == name)) {
         let known: Vec<&str> = ROWS.iter().map(|(row, _)| *row).collect();
         bail!("no row is called \"{name}\"; there are: {}", known.join(", "));
@@ -72,7 +72,7 @@ pub(crate) fn bench(runs: Option<usize>, names: &[String]) -> Result<()> {
         let mut build = Command::new(workspace::cargo());
         process::run(build.current_dir(workspace::root()).args(["build", "--release", "--package", package]))?;
     }
-    let bench = Bench::prepare(runs)?;
+    let bench = Bench::prepare(runs, against)?;
     let mut table = Table::default();
     for (name, row) in ROWS {
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {
@@ -86,7 +86,7 @@ pub(crate) fn bench(runs: Option<usize>, names: &[String]) -> Result<()> {
 }
 
 impl Bench {
-    fn prepare(runs: Option<usize>) -> Result<Bench> {
+    fn prepare(runs: Option<usize>, against: Option<PathBuf>) -> Result<Bench> {
         let programs = workspace::target().join("bench");
         fs::create_dir_all(&programs)?;
         let sources = workspace::root().join("bench");
@@ -103,7 +103,7 @@ impl Bench {
         compile(Path::new("mpicc.openmpi"), &sources.join("init.c"), &programs.join("init-openmpi-4"))?;
         let scratch = std::env::temp_dir().join(format!("rr-bench-{}", std::process::id()));
         fs::create_dir_all(&scratch)?;
-        let launchers = Launcher::installed(&programs);
+        let launchers = Launcher::installed(&programs, against);
         Ok(Bench { programs, scratch, launchers, runs })
     }
 

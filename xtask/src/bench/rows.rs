@@ -25,7 +25,8 @@ pub(super) fn quiet(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
 }
 
-/// Runs each launcher in turn, `runs` times, and gives the median of what `once` measures.
+/// Runs each launcher in turn, `runs` times, and gives the median of what `once` measures. Of another build of rankrun, also the median of
+/// the ratios of the pairs.
 pub(super) fn interleaved(
     launchers: &[&Launcher],
     runs: usize,
@@ -45,17 +46,30 @@ pub(super) fn interleaved(
             }
         }
     }
+    let pairs =
+        times.get(&Kind::Rankrun).into_iter().flatten().zip(times.get(&Kind::RankrunOther).into_iter().flatten());
+    let mut ratios: Vec<f64> = pairs.map(|(ours, its)| ours.as_secs_f64() / its.as_secs_f64()).collect();
+    ratios.sort_unstable_by(f64::total_cmp);
+    let ratio = ratios.get(ratios.len() / 2).map(|ratio| format!("rankrun takes {ratio:.3} x as long in pairs"));
     let value = |launcher: &&Launcher| {
         let kind = launcher.kind;
-        let measured = median(times.remove(&kind).unwrap_or_default()).map(Value::Time);
+        let measured = median(times.remove(&kind).unwrap_or_default()).map(|time| match &ratio {
+            Some(remark) if kind == Kind::RankrunOther => Value::Remarked { time, remark: remark.clone() },
+            _ => Value::Time(time),
+        });
         Some((kind, other.remove(&kind).or(measured)?))
     };
     Ok(launchers.iter().filter_map(value).collect())
 }
 
 impl Bench {
+    /// The launchers of these kinds that are there; with rankrun goes its other build.
     pub(super) fn choose(&self, kinds: &[Kind]) -> Vec<&Launcher> {
-        self.launchers.iter().filter(|launcher| kinds.contains(&launcher.kind)).collect()
+        let kind = |launcher: &Launcher| match launcher.kind {
+            Kind::RankrunOther => Kind::Rankrun,
+            kind => kind,
+        };
+        self.launchers.iter().filter(|launcher| kinds.contains(&kind(launcher))).collect()
     }
 }
 
@@ -176,7 +190,7 @@ fn warnings(bench: &Bench, table: &mut Table) -> Result<()> {
         let kinds = [Kind::Floor, Kind::Rankrun, Kind::Mpich, Kind::Intel, Kind::OpenMpi];
         let values = interleaved(&bench.choose(&kinds), bench.runs.unwrap_or(5), |launcher| {
             let mut command = launcher.command(size, false, &program);
-            if launcher.kind == Kind::Rankrun {
+            if let Kind::Rankrun | Kind::RankrunOther = launcher.kind {
                 command.env("RANKRUN_HOOK", "none");
             }
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&file)?);
