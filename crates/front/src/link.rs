@@ -73,6 +73,8 @@ mod tests {
 
     use rankrun_sys::poll::Poller;
 
+    use rankrun_core::GroupId;
+
     use super::*;
 
     #[test]
@@ -90,7 +92,7 @@ mod tests {
             links.push(Link::new(&poller.registry(), node, ours.into(), session).expect("a link"));
             agents.push(theirs);
         }
-        let lost = send_to_all((0..).map(NodeId).zip(&mut links), &ToAgent::StdinEnd);
+        let lost = send_to_all((0..).map(NodeId).zip(&mut links), &ToAgent::Stdin { group: GroupId(0), bytes: None });
         assert!(matches!(lost[..], [(NodeId(0), _)]), "{lost:?}");
         for agent in &mut agents {
             assert!(agent.read(&mut [0; 64]).is_ok_and(|count| count > 0), "the message has arrived");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rankrun_core::names::{Protocol, Question, Reply};
 use rankrun_core::result::ResultPiece;
 use rankrun_core::travel::Resource;
-use rankrun_core::{GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Stream, WorkerId};
+use rankrun_core::{GroupId, JobSpec, NodeId, NodeRank, Pid, Stream, WorkerId};
 use serde::{Deserialize, Serialize};
 
 pub use rankrun_core::job::{About, AgentEvent, Containment, Meeting, Order, Summary, WorkerEvent};
@@ -69,27 +69,31 @@ pub enum ToAgent {
     },
     /// Pieces of results are written, or dropped, that cost so much: as many more may be sent.
     ResultsTaken(u64),
-    /// Bytes of the front's stdin for the ranks that share it.
-    Stdin(Vec<u8>),
-    StdinEnd,
+    /// Bytes of the front's stdin for the ranks of a group that share it. `None`: its end.
+    Stdin {
+        group: GroupId,
+        bytes: Option<Vec<u8>>,
+    },
     /// The front's terminal has a new window (rows, columns).
     Window(u16, u16),
     /// The contributions of all nodes to a collective.
     Collective(Collective),
-    /// The answer to the `Ask` of that number.
+    /// The answer to the group's `Ask` of that number.
     Reply {
+        group: GroupId,
         protocol: Protocol,
         id: u64,
         reply: Reply,
     },
-    /// Another node asks for the PMIx data of a rank of this one. `Fetched` is to follow.
+    /// Another node asks for the PMIx data of a worker of this one. `Fetched` is to follow.
     Fetch {
         by: NodeId,
         id: u64,
-        of: Rank,
+        of: WorkerId,
     },
-    /// The answer to the `Fetch` of that number. `None`: the rank is gone.
+    /// The answer to the group's `Fetch` of that number. `None`: the worker is gone.
     Fetched {
+        group: GroupId,
         id: u64,
         data: Option<Vec<u8>>,
     },
@@ -118,26 +122,28 @@ pub enum ToFront {
     },
     /// The ranks' output from here on is lost on the node: its spool cannot be read.
     OutputLost(String),
-    /// Every rank that shares stdin has read so many bytes of it.
-    StdinTaken(u64),
+    /// Every rank of the group that shares stdin has read what was sent of it.
+    StdinTaken(GroupId),
     /// `Pause` has been carried out: the workers and the agent's timers are stopped.
     Paused,
     /// The local part of a collective.
     Collective(Collective),
     /// A rank publishes a name, or asks for one: `Reply` is to follow.
     Ask {
+        group: GroupId,
         protocol: Protocol,
         id: u64,
         question: Question,
     },
-    /// The PMIx data of a rank of another node are asked for: `Fetched` is to follow.
+    /// The PMIx data of a worker of another node are asked for: `Fetched` is to follow.
     Fetch {
         id: u64,
-        of: Rank,
+        of: WorkerId,
     },
     /// The answer to the `Fetch` of a node.
     Fetched {
         by: NodeId,
+        group: GroupId,
         id: u64,
         data: Option<Vec<u8>>,
     },

@@ -57,7 +57,7 @@ impl Both {
     fn send(&mut self) -> Result<(), LinkError> {
         let [front, agent] = &mut self.links;
         while front.unsent() == 0 && self.stdin < MESSAGES {
-            front.send(&ToAgent::Stdin(self.stdin.to_le_bytes().repeat(40)))?;
+            front.send(&ToAgent::Stdin { group: GroupId(0), bytes: Some(self.stdin.to_le_bytes().repeat(40)) })?;
             self.stdin += 1;
             if self.stdin.is_multiple_of(50) {
                 break;
@@ -92,7 +92,7 @@ impl Both {
             }
         } else {
             while let Some(frame) = self.links[1].next_frame::<ToAgent>()? {
-                let Frame::Message(ToAgent::Stdin(bytes)) = frame else { panic!("{frame:?}") };
+                let Frame::Message(ToAgent::Stdin { bytes: Some(bytes), .. }) = frame else { panic!("{frame:?}") };
                 assert_eq!(bytes, self.seen_stdin.to_le_bytes().repeat(40));
                 self.seen_stdin += 1;
             }

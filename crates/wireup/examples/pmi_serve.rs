@@ -168,7 +168,7 @@ impl World {
             }
             Effect::Ask { id, question } => {
                 let (mut replies, mut effects) = (Vec::new(), Vec::new());
-                let asker = Asker { node: NodeId(0), protocol: Protocol::Pmi1, id };
+                let asker = Asker { node: NodeId(0), group: GroupId(0), protocol: Protocol::Pmi1, id };
                 lock(&self.names).ask(asker, question, &mut replies);
                 replies.into_iter().for_each(|(_, reply)| server.answered(id, reply, &mut effects));
                 effects.into_iter().for_each(|effect| self.perform(server, effect));

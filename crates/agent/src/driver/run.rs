@@ -3,11 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-use rankrun_core::ExitCode;
 use rankrun_core::front_watch::FrontWatch;
 use rankrun_core::job::{AgentEvent, Order};
 use rankrun_core::team::Event;
 use rankrun_core::worker::{Stop, StopWhy};
+use rankrun_core::{ExitCode, GroupId};
 use rankrun_sys::cgroup::GuardedCgroup;
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Ready, Waker};
@@ -289,23 +289,24 @@ impl Loop {
                 self.teams.all().for_each(|team| team.resize(&mut self.hands, (rows, columns)));
             }
             ToAgent::Collective(done) => {
-                self.teams.on(done.group, |team| team.collective_done(&mut self.hands, now, done));
+                self.with_team(done.group, |team, hands| team.collective_done(hands, now, done));
             }
-            ToAgent::Stdin(bytes) => self.with_first(|team, hands| team.stdin_bytes(hands, Some(bytes))),
-            ToAgent::StdinEnd => self.with_first(|team, hands| team.stdin_bytes(hands, None)),
-            ToAgent::Reply { protocol, id, reply } => {
-                self.with_first(|team, hands| team.name_answered(hands, now, protocol, id, reply));
+            ToAgent::Stdin { group, bytes } => self.with_team(group, |team, hands| team.stdin_bytes(hands, bytes)),
+            ToAgent::Reply { group, protocol, id, reply } => {
+                self.with_team(group, |team, hands| team.name_answered(hands, now, protocol, id, reply));
             }
-            ToAgent::Fetch { by, id, of } => self.with_first(|team, hands| team.pmix_sought(hands, now, by, id, of)),
-            ToAgent::Fetched { id, data } => self.with_first(|team, hands| team.pmix_fetched(hands, now, id, data)),
+            ToAgent::Fetch { by, id, of } => {
+                self.with_team(of.group, |team, hands| team.pmix_sought(hands, now, by, id, of));
+            }
+            ToAgent::Fetched { group, id, data } => {
+                self.with_team(group, |team, hands| team.pmix_fetched(hands, now, id, data));
+            }
         }
     }
 
-    /// Runs `action` on the team of the group with which the job began. Before `Start` there is none.
-    fn with_first(&mut self, action: impl FnOnce(&mut Team, &mut Hands)) {
-        if let Some(team) = self.teams.first() {
-            action(team, &mut self.hands);
-        }
+    /// Runs `action` on the team of a group. Before `Start` there is none.
+    fn with_team(&mut self, group: GroupId, action: impl FnOnce(&mut Team, &mut Hands)) {
+        self.teams.on(group, |team| action(team, &mut self.hands));
     }
 
     /// Starts an attempt. Nothing is left of the one before it: the front has been told so.

@@ -184,7 +184,7 @@ impl Pmi {
                     payloads: vec![collective.payload.to_vec()],
                 }))),
                 pmi1::Effect::Ask { id, question } => {
-                    news.push(News::Tell(ToFront::Ask { protocol: Protocol::Pmi1, id, question }));
+                    news.push(News::Tell(ToFront::Ask { group: self.group, protocol: Protocol::Pmi1, id, question }));
                 }
                 pmi1::Effect::Refused { rank, call, detail } => {
                     let event = MpiEvent::Refused { call: call.to_owned(), detail };

@@ -9,7 +9,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::names::{Protocol, Reply};
-use rankrun_core::{AppIndex, GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Slot, WorkerStatus, pmix};
+use rankrun_core::{
+    AppIndex, Attempt, GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Slot, WorkerId, WorkerStatus, pmix,
+};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Interest, Poller, Ready};
 use rankrun_sys::process::ProcessId;
@@ -83,6 +85,7 @@ impl Ping {
 /// PMIx for the ranks of this node.
 pub(crate) struct Pmix {
     group: GroupId,
+    attempt: Attempt,
     server: Server,
     ranks: Vec<Rank>,
     state: State,
@@ -145,6 +148,7 @@ impl Pmix {
         let processes = vec![None; ranks.len()];
         Ok(Pmix {
             group: spec.group,
+            attempt: spec.attempt,
             server: Server::new(config),
             ranks,
             state: State::Waiting(listener),
@@ -498,14 +502,19 @@ impl Pmix {
                     }
                 }
                 Effect::Ask { id, question } => {
-                    news.push(News::Tell(ToFront::Ask { protocol: Protocol::Pmix, id, question }));
+                    news.push(News::Tell(ToFront::Ask { group: self.group, protocol: Protocol::Pmix, id, question }));
                 }
                 Effect::Logged { rank, stream, text } => {
                     news.extend(self.slot_of(rank).map(|slot| News::Wrote(slot, stream, text)));
                     has_written = true;
                 }
-                Effect::Fetch { id, of } => news.push(News::Tell(ToFront::Fetch { id, of })),
-                Effect::Fetched { by, id, data } => news.push(News::Tell(ToFront::Fetched { by, id, data })),
+                Effect::Fetch { id, of } => {
+                    let of = WorkerId { group: self.group, rank: of, attempt: self.attempt };
+                    news.push(News::Tell(ToFront::Fetch { id, of }));
+                }
+                Effect::Fetched { by, id, data } => {
+                    news.push(News::Tell(ToFront::Fetched { by, group: self.group, id, data }));
+                }
                 Effect::Collective(collective) => news.push(News::Tell(ToFront::Collective(Collective {
                     group: collective.group,
                     seq: collective.seq,

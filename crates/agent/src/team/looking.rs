@@ -5,7 +5,7 @@ use std::time::Duration;
 use rankrun_core::job::AgentEvent;
 use rankrun_core::team::Target;
 use rankrun_core::worker::State;
-use rankrun_core::{Rank, Slot as SlotIndex, WorkerId, WorkerStatus};
+use rankrun_core::{Slot as SlotIndex, WorkerId, WorkerStatus};
 use rankrun_sys::poll::Ready;
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::signal;
@@ -20,10 +20,17 @@ use crate::services::looker::Look;
 const JOB: Job = Job::Helper(Helper::Looker);
 
 impl Teams {
-    /// The front asks where these ranks are, or all.
-    pub(crate) fn look(&mut self, hands: &mut Hands, now: Duration, number: u64, ranks: Option<&[Rank]>, native: bool) {
+    /// The front asks where these workers are, or all.
+    pub(crate) fn look(
+        &mut self,
+        hands: &mut Hands,
+        now: Duration,
+        number: u64,
+        workers: Option<&[WorkerId]>,
+        native: bool,
+    ) {
         let Some(limits) = self.first().map(|team| team.preparer.limits()) else { return };
-        let subjects: Vec<_> = self.all().flat_map(|team| team.subjects(hands, ranks)).collect();
+        let subjects: Vec<_> = self.all().flat_map(|team| team.subjects(hands, workers)).collect();
         hands.outbox.push(ToFront::Event(AgentEvent::Looking { number, traffic: hands.traffic }));
         hands.looker.ask(Look { number, native, subjects, limits });
         hands.start_looker(now);
@@ -31,10 +38,10 @@ impl Teams {
 }
 
 impl Team {
-    fn subjects(&self, hands: &Hands, ranks: Option<&[Rank]>) -> Vec<(WorkerId, Subject)> {
+    fn subjects(&self, hands: &Hands, workers: Option<&[WorkerId]>) -> Vec<(WorkerId, Subject)> {
         let is_wanted = |slot: &SlotIndex| {
             let is_alive = matches!(self.machine.state(*slot), State::Running { .. } | State::Stopping { .. });
-            is_alive && ranks.is_none_or(|ranks| ranks.contains(&self.machine.id(*slot).rank))
+            is_alive && workers.is_none_or(|workers| workers.contains(&self.machine.id(*slot)))
         };
         let subject = |slot: SlotIndex| Some((self.machine.id(slot), self.subject(hands, slot)?));
         self.machine.slots().filter(is_wanted).filter_map(subject).collect()

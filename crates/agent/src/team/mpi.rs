@@ -5,7 +5,7 @@ use std::time::Duration;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::job::{AgentEvent, WorkerEvent};
 use rankrun_core::names::{Protocol, Reply};
-use rankrun_core::{NodeId, Rank, Slot as SlotIndex, WorkerStatus};
+use rankrun_core::{NodeId, Slot as SlotIndex, WorkerId, WorkerStatus};
 use rankrun_sys::poll::Ready;
 use rankrun_sys::process::ProcessId;
 use rankrun_sys::wait::Change;
@@ -45,11 +45,12 @@ impl Team {
         self.mpi_news(hands, now, news.unwrap_or_default());
     }
 
-    /// Another node asks for the PMIx data of a rank of this one.
-    pub(crate) fn pmix_sought(&mut self, hands: &mut Hands, now: Duration, by: NodeId, id: u64, of: Rank) {
-        let news = match &mut self.pmix {
-            Some(pmix) => pmix.seek(by, id, of),
-            None => vec![News::Tell(ToFront::Fetched { by, id, data: None })],
+    /// Another node asks for the PMIx data of a worker of this one.
+    pub(crate) fn pmix_sought(&mut self, hands: &mut Hands, now: Duration, by: NodeId, id: u64, of: WorkerId) {
+        let is_ours = self.slot_of(of).is_some();
+        let news = match self.pmix.as_mut().filter(|_| is_ours) {
+            Some(pmix) => pmix.seek(by, id, of.rank),
+            None => vec![News::Tell(ToFront::Fetched { by, group: of.group, id, data: None })],
         };
         self.mpi_news(hands, now, news);
     }

@@ -97,7 +97,7 @@ impl Team {
             !slot.stdin_backlog.is_empty() || slot.stdin.as_ref().is_some_and(|stdin| !stdin.queue.is_empty())
         });
         if !waiting && std::mem::take(&mut self.stdin_owed) {
-            hands.outbox.push(ToFront::StdinTaken(0));
+            hands.outbox.push(ToFront::StdinTaken(self.group()));
         }
     }
 }

@@ -178,7 +178,7 @@ impl Teams {
                 let workers = self.all().flat_map(|team| team.machine.conditions(now)).collect();
                 hands.outbox.push(ToFront::Event(AgentEvent::Conditions { number, workers, at: now }));
             }
-            Order::Look { number, ranks, native } => self.look(hands, now, number, ranks.as_deref(), native),
+            Order::Look { number, workers, native } => self.look(hands, now, number, workers.as_deref(), native),
         }
         self.lead_misled(hands, now);
     }

@@ -362,7 +362,7 @@ impl Watch {
         let is_open = |(path, looks): (&OsString, &usize)| *looks > 0 && !created.contains(path);
         let is_wanted = Instant::now() >= self.no_walk_before && self.pending.iter().any(is_open);
         if is_wanted || thorough {
-            let below: Vec<i32> = Snapshot::take().below(self.agent).iter().map(|process| process.pid).collect();
+            let below: Vec<i32> = proc::own_descendants(|_| false).iter().map(|process| process.pid).collect();
             if thorough {
                 self.signalled = below.iter().map(|pid| Pid(*pid)).take(MAX_LEADERS).collect();
             }

@@ -15,7 +15,7 @@ use crate::evidence::MpiEvent;
 use crate::exit::ExitCode;
 use crate::gang::{self, StopRequest};
 use crate::grace::StopRecord;
-use crate::ids::{Attempt, NodeId, NodeRank, Rank, Stream, WorkerId};
+use crate::ids::{Attempt, NodeId, NodeRank, Stream, WorkerId};
 use crate::memory::Memory;
 use crate::ranks::RankSet;
 use crate::reach::Step;
@@ -344,11 +344,11 @@ pub enum Order {
     WhoIsAlive,
     /// [`AgentEvent::Conditions`] is to follow, with this number.
     ReportConditions(u64),
-    /// Say where these ranks are, or all: [`AgentEvent::Looking`], [`AgentEvent::Looked`] for each of them and [`AgentEvent::LookOver`] are to
+    /// Say where these workers are, or all: [`AgentEvent::Looking`], [`AgentEvent::Looked`] for each of them and [`AgentEvent::LookOver`] are to
     /// follow, with this number. `native` frames of all threads are wanted, also of those that have Python frames.
     Look {
         number: u64,
-        ranks: Option<Vec<Rank>>,
+        workers: Option<Vec<WorkerId>>,
         native: bool,
     },
 }
@@ -473,7 +473,7 @@ pub enum Effect {
 
     /// What the ranks are doing, and the nodes that have not said so.
     States {
-        conditions: Vec<(Rank, Condition)>,
+        conditions: Vec<(WorkerId, Condition)>,
         silent: Vec<String>,
     },
     Stacks {

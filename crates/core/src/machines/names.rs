@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{NodeId, Rank};
+use crate::ids::{GroupId, NodeId, Rank};
 
 /// What may be held for a job, in bytes of names and values, with [`OVERHEAD`] for each. Lookups that wait have as much again.
 const MAX_BYTES: usize = 16 << 20;
@@ -18,10 +18,11 @@ pub enum Protocol {
     Pmix,
 }
 
-/// Who asks. The number is different for each question of a node's server.
+/// Who asks. The number is different for each question of the server of a group on a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asker {
     pub node: NodeId,
+    pub group: GroupId,
     pub protocol: Protocol,
     pub id: u64,
 }
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
 
     fn asker(node: u32, id: u64) -> Asker {
-        Asker { node: NodeId(node), protocol: Protocol::Pmix, id }
+        Asker { node: NodeId(node), group: GroupId(0), protocol: Protocol::Pmix, id }
     }
 
     fn list(names: &[&str]) -> Vec<Vec<u8>> {

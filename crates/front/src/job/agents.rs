@@ -33,23 +33,23 @@ impl Front {
                     self.send(&ToAgent::Collective(whole));
                 }
             }
-            ToFront::Ask { protocol, id, question } => {
+            ToFront::Ask { group, protocol, id, question } => {
                 let mut replies = Vec::new();
-                self.names.ask(Asker { node: from, protocol, id }, question, &mut replies);
-                for (Asker { node, protocol, id }, reply) in replies {
-                    self.send_to(node, &ToAgent::Reply { protocol, id, reply });
+                self.names.ask(Asker { node: from, group, protocol, id }, question, &mut replies);
+                for (Asker { node, group, protocol, id }, reply) in replies {
+                    self.send_to(node, &ToAgent::Reply { group, protocol, id, reply });
                 }
             }
             ToFront::Fetch { id, of } => {
-                let place = self.job.spec().map.place(of);
+                let place = self.job.spec().map.place(of.rank).filter(|_| self.job.gang().has(of));
                 let node = place.and_then(|place| self.job.nodes().at(place.node));
                 match node.filter(|node| self.reach.nodes[node.index()].link.is_some()) {
                     Some(node) => self.send_to(node, &ToAgent::Fetch { by: from, id, of }),
-                    None => self.send_to(from, &ToAgent::Fetched { id, data: None }),
+                    None => self.send_to(from, &ToAgent::Fetched { group: of.group, id, data: None }),
                 }
             }
-            ToFront::Fetched { by, id, data } if by.index() < self.reach.nodes.len() => {
-                self.send_to(by, &ToAgent::Fetched { id, data });
+            ToFront::Fetched { by, group, id, data } if by.index() < self.reach.nodes.len() => {
+                self.send_to(by, &ToAgent::Fetched { group, id, data });
             }
             // There is no such node.
             ToFront::Fetched { .. } => {}

@@ -162,7 +162,8 @@ impl Reach {
                 continue;
             }
             self.nodes[node.index()].owes_stdin = piece.is_some();
-            self.send_to(job, now, node, &piece.clone().map_or(ToAgent::StdinEnd, ToAgent::Stdin));
+            let group = job.spec().group;
+            self.send_to(job, now, node, &ToAgent::Stdin { group, bytes: piece.clone() });
         }
     }
 

@@ -71,14 +71,25 @@ fn time_on(clock: ClockId) -> Duration {
 
 /// One process; `None` when it is gone.
 pub fn process(pid: i32) -> Option<Process> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    parse_stat(&stat)
+    parse_stat(&read(pid, "stat").ok()?)
+}
+
+/// A file of a process that is short, as all of them are that are read here: one call reads it.
+fn read(pid: i32, name: &str) -> io::Result<Vec<u8>> {
+    let mut file = std::fs::File::open(format!("/proc/{pid}/{name}"))?;
+    let mut text = vec![0; 4096];
+    let count = file.read(&mut text)?;
+    text.truncate(count);
+    if count == text.capacity() {
+        file.read_to_end(&mut text)?;
+    }
+    Ok(text)
 }
 
 /// Whether a process has ended: nothing has its pid, or its parent has not reaped it. False if that is not known, such as without a
 /// descriptor to read it with, or for the pid 0 of a process in another namespace.
 pub fn has_ended(pid: i32) -> bool {
-    pid > 0 && is_of_ended(std::fs::read(format!("/proc/{pid}/stat")))
+    pid > 0 && is_of_ended(read(pid, "stat"))
 }
 
 /// Whether what was read of a process says that it has ended. ESRCH: it ended after its file was opened.
@@ -136,7 +147,7 @@ pub fn all() -> Vec<Process> {
         return Vec::new();
     };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()));
-    let brief = |pid: i32| parse_status(&std::fs::read(format!("/proc/{pid}/status")).ok()?).or_else(|| process(pid));
+    let brief = |pid: i32| parse_status(&read(pid, "status").ok()?).or_else(|| process(pid));
     let mut processes: HashMap<i32, Process> = pids.filter_map(brief).map(|process| (process.pid, process)).collect();
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for process in processes.values() {

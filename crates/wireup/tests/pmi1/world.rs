@@ -53,7 +53,7 @@ impl World {
         while let Some(index) = effects.iter().position(|effect| matches!(effect, Effect::Ask { .. })) {
             let Effect::Ask { id, question } = effects.remove(index) else { continue };
             let mut replies = Vec::new();
-            let asker = Asker { node: NodeId(0), protocol: Protocol::Pmi1, id };
+            let asker = Asker { node: NodeId(0), group: GroupId(0), protocol: Protocol::Pmi1, id };
             self.names.ask(asker, question, &mut replies);
             replies.into_iter().for_each(|(_, reply)| self.server.answered(id, reply, &mut effects));
         }

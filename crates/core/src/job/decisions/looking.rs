@@ -29,7 +29,10 @@ impl Job {
         let is_possible = !asked.is_empty();
         let number = self.looks.begin(self.now, purpose, asked);
         match is_possible {
-            true => self.send(Order::Look { number, ranks, native }),
+            true => {
+                let workers = ranks.map(|ranks| ranks.into_iter().map(|rank| self.gang.worker(rank)).collect());
+                self.send(Order::Look { number, workers, native });
+            }
             false => self.close_looks(|look| look.is(number)),
         }
     }

@@ -44,7 +44,7 @@ impl Job {
         for (worker, condition) in workers {
             let Condition { since, until, .. } = condition;
             let condition = Condition { since: since.map(ours), until: until.map(ours), ..condition };
-            asked.found.insert(worker.rank, condition);
+            asked.found.insert(worker, condition);
         }
         self.give_up_on_states();
     }

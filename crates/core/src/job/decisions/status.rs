@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::condition::{Condition, Doing};
 use crate::control::{JobState, JobStatus, RankStatus};
 use crate::gang::{Outside, RankRecord};
-use crate::ids::{Pid, Rank};
+use crate::ids::{Pid, Rank, WorkerId};
 use crate::job::machine::Job;
 use crate::standing::{last_note, phases, short};
 use crate::status::signal_name;
@@ -33,10 +33,11 @@ impl Job {
     pub fn status_of_ranks(
         &self,
         wall: Wall,
-        conditions: &[(Rank, Condition)],
+        conditions: &[(WorkerId, Condition)],
         silent_nodes: Vec<String>,
     ) -> JobStatus {
-        let ranks = self.rank_states(&conditions.iter().copied().collect(), wall);
+        let ranks =
+            self.rank_states(&conditions.iter().map(|(worker, condition)| (worker.rank, *condition)).collect(), wall);
         JobStatus { silent_nodes, ranks, ..self.status(wall) }
     }
 

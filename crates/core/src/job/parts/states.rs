@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::condition::Condition;
-use crate::ids::{NodeId, Rank};
+use crate::ids::{NodeId, WorkerId};
 use crate::job::parts::inquiry::Inquiry;
 
 /// How long the agents have for their answer. An agent answers in its next turn, which may last a while on a machine that is
@@ -15,8 +15,8 @@ const ANSWER_BOUND: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(in crate::job) struct States {
     last: u64,
-    /// What has come of the present one: the conditions by rank, on the front's clock.
-    asked: Option<Inquiry<BTreeMap<Rank, Condition>>>,
+    /// What has come of the present one: the conditions by worker, on the front's clock.
+    asked: Option<Inquiry<BTreeMap<WorkerId, Condition>>>,
 }
 
 impl States {
@@ -26,7 +26,7 @@ impl States {
     }
 
     /// The question that is under way.
-    pub(in crate::job) fn asked(&mut self) -> Option<&mut Inquiry<BTreeMap<Rank, Condition>>> {
+    pub(in crate::job) fn asked(&mut self) -> Option<&mut Inquiry<BTreeMap<WorkerId, Condition>>> {
         self.asked.as_mut()
     }
 
@@ -41,7 +41,7 @@ impl States {
     }
 
     /// The question is over.
-    pub(in crate::job) fn take(&mut self) -> Option<Inquiry<BTreeMap<Rank, Condition>>> {
+    pub(in crate::job) fn take(&mut self) -> Option<Inquiry<BTreeMap<WorkerId, Condition>>> {
         self.asked.take()
     }
 }

@@ -158,7 +158,8 @@ fn serve(
                         let (transport, session) =
                             listener.admit(id, node, 2 + links.len() as u64).expect("it has just arrived");
                         let mut link = Link::new(transport, Session::new(session, Retain::No), 100_000);
-                        link.send(&ToAgent::Stdin(b"welcome".to_vec())).expect("the node is there");
+                        link.send(&ToAgent::Stdin { group: GroupId(0), bytes: Some(b"welcome".to_vec()) })
+                            .expect("the node is there");
                         links.push(Some(link));
                         seen.lock().expect("not poisoned").admitted.push((node, claimed.was.is_some()));
                     }
@@ -187,7 +188,8 @@ fn read_link(slot: &mut Option<Link>, event: Ready, seen: &Mutex<Seen>) {
         match frame {
             Frame::Output(_, bytes) => seen.lock().expect("not poisoned").output += bytes.len(),
             Frame::Message(ToFront::Note(text)) => {
-                link.send(&ToAgent::Stdin(text.into_bytes())).expect("the node is there");
+                link.send(&ToAgent::Stdin { group: GroupId(0), bytes: Some(text.into_bytes()) })
+                    .expect("the node is there");
             }
             Frame::Message(other) => panic!("{other:?}"),
         }
@@ -282,7 +284,7 @@ fn an_admitted_node_and_the_front_speak_both_ways_over_tls() {
         // The first bytes may have come with the verdict: read before waiting.
         link.fill().expect("the front is there");
         while let Some(frame) = link.next_frame::<ToAgent>().expect("the front's frames") {
-            let Frame::Message(ToAgent::Stdin(bytes)) = frame else { panic!("{frame:?}") };
+            let Frame::Message(ToAgent::Stdin { bytes: Some(bytes), .. }) = frame else { panic!("{frame:?}") };
             received.push(bytes);
         }
         if received.len() == 2 && sent == 200 && link.unsent() == 0 {
