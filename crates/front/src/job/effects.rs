@@ -5,7 +5,7 @@ use std::time::Duration;
 use rankrun_agent::Watch;
 use rankrun_core::control::Answer;
 use rankrun_core::event::JobEvent;
-use rankrun_core::job::{Effect, Event, Meeting, StdinTarget, report_of};
+use rankrun_core::job::{Effect, Event, Meeting, Order, StdinTarget, report_of};
 use rankrun_core::report::Report;
 use rankrun_core::saved;
 use rankrun_core::{Attempt, NodeId, NodeRank, Pid, Rank, WorkerId};
@@ -32,7 +32,13 @@ impl Front {
     fn perform(&mut self, effect: Effect) {
         let now = self.now();
         match effect {
-            Effect::Send(order) => self.send(&ToAgent::Order(order)),
+            Effect::Send(order) => {
+                let is_stop = matches!(order, Order::Stop(_));
+                self.send(&ToAgent::Order(order));
+                if is_stop {
+                    self.make_room_for_report();
+                }
+            }
             // If it fails, that is found at the next reading.
             Effect::Beat(node) => drop(self.reach.node(node).beat(now)),
             Effect::Start { node, place, meeting } => {
