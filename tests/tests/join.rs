@@ -282,14 +282,14 @@ fn a_second_interrupt_at_a_node_ends_that_node_at_once() {
     processes::send(one.front(), Signal::INT);
     let stopping = || String::from_utf8_lossy(&running[0].stderr_so_far()).contains("and ends the job").then_some(());
     wait_until(BOUND, stopping).expect("the job is being stopped");
-    std::thread::sleep(SECOND_INTERRUPT);
+    rankrun_tests::pause(SECOND_INTERRUPT + Duration::from_millis(100));
     processes::send(one.front(), Signal::INT);
     let ended = one.finish(BOUND);
     assert_eq!(ended.signal, Some(2), "{}", ended.stderr_text());
     let zero = running.remove(0);
     for _ in 0..2 {
         processes::send(zero.front(), Signal::INT);
-        std::thread::sleep(SECOND_INTERRUPT);
+        rankrun_tests::pause(SECOND_INTERRUPT + Duration::from_millis(100));
     }
     let ended = zero.finish(BOUND);
     assert_eq!(ended.signal, Some(2), "{}", ended.stderr_text());

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,15 +21,22 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::dial::asked_to_end;
 use crate::delivery::{LAST_BYTES, last_lines};
 
+/// Pieces that the thread may have at a time, and their size where more wait.
+const PIECES: usize = 16;
+const PIECE: usize = 256 * 1024;
+/// Bytes that are written at a time: a slow reader is seen to take some.
+const AT_ONCE: usize = 16 * 1024;
 /// How often to look whether the thread has written something, where that is waited for.
 const STEP: Duration = Duration::from_millis(2);
 
 /// The ranks' output, on its way to our own stdout and stderr.
 pub(crate) struct OwnOutput {
     presenter: Presenter,
-    sender: Option<Sender<(Stream, Vec<u8>)>>,
+    sender: Option<SyncSender<(Stream, Vec<u8>)>>,
     thread: Option<JoinHandle<()>>,
-    /// Bytes that wait for the thread.
+    /// What the thread has no room for.
+    queue: VecDeque<(Stream, Vec<u8>)>,
+    /// Bytes that are not written, in the queue and with the thread.
     waiting: Arc<AtomicUsize>,
     backlog: Backlog,
     /// Bytes that were left out.
@@ -40,7 +47,7 @@ pub(crate) struct OwnOutput {
 impl OwnOutput {
     /// Starts the thread.
     pub(crate) fn new(config: Config, names: impl Fn(Rank) -> Names + Send + 'static) -> io::Result<OwnOutput> {
-        let (sender, receiver) = channel();
+        let (sender, receiver) = sync_channel(PIECES);
         let waiting = Arc::new(AtomicUsize::new(0));
         let of_thread = Arc::clone(&waiting);
         let write = move || write_all(&receiver, &of_thread);
@@ -49,6 +56,7 @@ impl OwnOutput {
             presenter: Presenter::new(config, names),
             sender: Some(sender),
             thread: Some(thread),
+            queue: VecDeque::new(),
             waiting,
             backlog: Backlog::default(),
             left_out: 0,
@@ -75,7 +83,7 @@ impl OwnOutput {
     }
 
     pub(crate) fn deadline(&self, now: Duration) -> Option<Duration> {
-        let look = (!self.backlog.hears()).then(|| now + STEP);
+        let look = (!self.queue.is_empty() || !self.backlog.hears()).then(|| now + STEP);
         self.presenter.next_deadline().into_iter().chain(look).min()
     }
 
@@ -93,13 +101,28 @@ impl OwnOutput {
             let bytes = std::mem::take(pending);
             self.last.add(&bytes);
             let waiting = self.waiting.load(Ordering::Acquire);
-            let Some(sender) = self.sender.as_ref().filter(|_| self.backlog.keeps(waiting)) else {
+            if !self.backlog.keeps(waiting) {
                 self.left_out += bytes.len() as u64;
                 continue;
-            };
+            }
             self.waiting.fetch_add(bytes.len(), Ordering::AcqRel);
+            match self.queue.back_mut() {
+                Some((last, piece)) if *last == stream && piece.len() + bytes.len() <= PIECE => piece.extend(bytes),
+                Some(_) | None => self.queue.push_back((stream, bytes)),
+            }
+        }
+        self.pump();
+    }
+
+    /// Gives the thread what it has room for.
+    fn pump(&mut self) {
+        let Some(sender) = &self.sender else { return };
+        while let Some(piece) = self.queue.pop_front() {
             // The thread lives as long as we do.
-            let _ = sender.send((stream, bytes));
+            if let Err(TrySendError::Full(piece) | TrySendError::Disconnected(piece)) = sender.try_send(piece) {
+                self.queue.push_front(piece);
+                return;
+            }
         }
     }
 
@@ -117,10 +140,11 @@ impl OwnOutput {
             self.backlog = Backlog::Open;
             self.note(now, &text);
         }
-        self.sender = None;
         let (mut until, mut waiting) = (Instant::now() + bound, usize::MAX);
         let Some(thread) = self.thread.take() else { return self.last.take() };
         while !thread.is_finished() && Instant::now() < until {
+            self.pump();
+            self.sender.take_if(|_| self.queue.is_empty());
             let before = std::mem::replace(&mut waiting, self.waiting.load(Ordering::Acquire));
             if waiting < before {
                 until = Instant::now() + bound;
@@ -138,12 +162,14 @@ impl OwnOutput {
 
 fn write_all(receiver: &Receiver<(Stream, Vec<u8>)>, waiting: &AtomicUsize) {
     while let Ok((stream, bytes)) = receiver.recv() {
-        // A reader that is gone wants no more. The front has all of it.
-        let _ = match stream {
-            Stream::Stdout => io::stdout().write_all(&bytes).and_then(|()| io::stdout().flush()),
-            Stream::Stderr => io::stderr().write_all(&bytes),
-        };
-        waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
+        for bytes in bytes.chunks(AT_ONCE) {
+            // A reader that is gone wants no more. The front has all of it.
+            let _ = match stream {
+                Stream::Stdout => io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()),
+                Stream::Stderr => io::stderr().write_all(bytes),
+            };
+            waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
+        }
     }
 }
 
