@@ -37,11 +37,6 @@ pub trait Holder {
     /// The front has sent something.
     fn heard(&mut self, _now: Duration) {}
 
-    /// Whether what the agent sends is read now.
-    fn hears_agent(&mut self, _now: Duration) -> bool {
-        true
-    }
-
     /// The agent has sent this.
     fn passed(&mut self, _now: Duration, _bytes: &[u8]) {}
 
@@ -130,9 +125,6 @@ impl Held {
                 if (self.keeper.state != GuardState::Alive && self.front.is_none()) || is_late {
                     break;
                 }
-            }
-            if let Some(agent) = &mut self.agent {
-                agent.want_input(holder.hears_agent(now))?;
             }
             let due = [self.keeper.watch.deadline(), holder.deadline(now)].into_iter().flatten().min();
             let due = due.map(|due| due.saturating_sub(now));

@@ -1,7 +1,6 @@
 //! State machines: of a worker, of the workers of one agent, of the gang, of its attempts and the wait between two of them, of the nodes that join, and of the lease
 //! between agent and guard and of silence between front and agents; the names that its ranks have published, and the clocks of nodes, on which the times of events are read.
 
-pub mod backlog;
 pub mod condition;
 pub mod contact;
 pub mod debts;

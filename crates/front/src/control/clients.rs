@@ -95,9 +95,10 @@ pub(crate) struct Control {
     next: u32,
     /// The clients that have had an answer, and may have sent the next request before.
     answered: Vec<ClientId>,
-    /// When to look whether the socket is where clients find it, and how many looks in a row have not found it.
+    /// When to look whether the socket is where clients find it, since when it is not, and whether that was said.
     next_look: Duration,
-    failed_looks: u32,
+    lost_since: Option<Duration>,
+    is_loss_told: bool,
 }
 
 impl Control {
@@ -110,7 +111,8 @@ impl Control {
             next: 0,
             answered: Vec::new(),
             next_look: Duration::ZERO,
-            failed_looks: 0,
+            lost_since: None,
+            is_loss_told: false,
         }
     }
 
@@ -129,17 +131,18 @@ impl Control {
 
     /// Listens again if a process has removed the socket, or its directory, which may have been made again since. Returns what the user is
     /// to be told, once: there is no such directory, or another file in the socket's place. A guard removes both too, when its agent is
-    /// lost, which is known a moment later: only the second look counts.
+    /// lost, which is known a moment later.
     pub(crate) fn restore(&mut self, now: Duration) -> Option<String> {
         self.next_look = now + LOOK_STEP;
         let directory = self.place.as_ref().and_then(|place| place.path.parent()).map(Path::to_owned);
         let Err(error) = directory.map_or(Ok(()), |directory| self.listen(&directory)) else {
-            self.failed_looks = 0;
+            (self.lost_since, self.is_loss_told) = (None, false);
             return None;
         };
-        self.failed_looks = self.failed_looks.saturating_add(1);
+        let is_over = now >= *self.lost_since.get_or_insert(now) + LOOK_STEP;
+        let is_news = is_over && !std::mem::replace(&mut self.is_loss_told, is_over);
         let why = rankrun_sys::reason(&error);
-        (self.failed_looks == 2).then(|| {
+        is_news.then(|| {
             format!("a process has removed the control socket: rankrun status, stop and restart cannot reach this job ({why})")
         })
     }
@@ -218,7 +221,7 @@ impl Control {
                 }
                 Ok(Incoming::Nothing) => {}
                 // If it is gone, and has not only said all, that is reported next.
-                Ok(Incoming::End) if !client.is_half_closed && client.conn.want_input(false).is_ok() => {
+                Ok(Incoming::End) if !client.is_half_closed && client.conn.ignore_input().is_ok() => {
                     client.is_half_closed = true;
                 }
                 // A client that sends ever more, or is gone.

@@ -20,6 +20,7 @@ pub(crate) use event::{DeliveryEvent, SILENCE_BOUND};
 pub(crate) use files::{Files, perform};
 pub(crate) use journal::Journal;
 pub(crate) use notices::{Notices, text_of_standings, text_of_table};
+pub(crate) use sink::{News, Sink};
 pub use storage::{STORAGE, run_storage};
 pub(crate) use task::{Destination, Directory, Done, Task, Unusable};
 pub(crate) use termination::{LAST_BYTES, last_lines};

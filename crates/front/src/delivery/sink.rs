@@ -13,6 +13,8 @@ use rankrun_sys::poll::Waker;
 
 /// Batches that may wait for the thread. One is being written while the next is made; a third would only add memory.
 const BATCHES: usize = 2;
+/// Bytes that are written with one call: of a slow reader it is known soon what it has taken.
+const AT_ONCE: usize = 64 * 1024;
 /// News that may wait for the loop. When there are so many, the thread waits; the loop always reads them.
 const NEWS: usize = 16;
 /// How often a full disk is tried again.
@@ -93,6 +95,12 @@ impl Sink {
         self.waiting.is_empty()
     }
 
+    /// Bytes that the thread has got and not written.
+    pub(crate) fn unwritten(&self) -> usize {
+        let given: usize = self.waiting.iter().map(|batch| batch.bytes.len()).sum();
+        given.saturating_sub(self.written.load(Ordering::Acquire))
+    }
+
     /// Whether nothing more is written, because the destination failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed
@@ -143,6 +151,12 @@ impl Sink {
     }
 }
 
+/// What is written with one call: whole lines, where there are some. Another program may append to the same file.
+fn part(bytes: &[u8]) -> &[u8] {
+    let Some(most) = bytes.get(..AT_ONCE) else { return bytes };
+    most.iter().rposition(|byte| *byte == b'\n').map_or(most, |last| &most[..=last])
+}
+
 #[derive(Debug)]
 struct Writer {
     fd: OwnedFd,
@@ -170,7 +184,7 @@ impl Writer {
         let mut at = 0;
         let mut full = false;
         while at < bytes.len() {
-            match rustix::io::write(&self.fd, &bytes[at..]) {
+            match rustix::io::write(&self.fd, part(&bytes[at..])) {
                 Ok(count) => {
                     at += count;
                     self.written.store(at, Ordering::Release);

@@ -36,7 +36,7 @@ impl Front {
                 let is_stop = matches!(order, Order::Stop(_));
                 self.send(&ToAgent::Order(order));
                 if is_stop {
-                    self.make_room_for_report();
+                    self.probe_place_of_report();
                 }
             }
             // If it fails, that is found at the next reading.

@@ -218,10 +218,10 @@ impl Front {
     /// Writes the report, and the error file of torchrun, and notes what could not be written. Neither changes the exit
     /// code.
     fn save(&mut self, directory: Option<Directory>, report: &Report) {
-        let (mut files, mut forget) = (Vec::new(), None);
+        let (mut files, mut prune, mut forget) = (Vec::new(), None, None);
         if let Some(directory) = directory {
             let path = directory.path.join(REPORT);
-            forget = self.plan.report.is_asked_for.then(|| directory.path.clone());
+            *if self.plan.report.is_asked_for { &mut forget } else { &mut prune } = Some(directory.path.clone());
             files.push((Some(directory), path, saved::to_json(report)));
         }
         if let (Some(path), Some(json)) = (self.plan.error_file.clone(), saved::error_file(report)) {
@@ -238,6 +238,9 @@ impl Front {
                 }
                 Err(error) => self.note(cannot_write(&path, &error.to_string())),
             }
+        }
+        if let Some(own) = prune {
+            self.delivery.files.submit(now, Task::Prune { own, keep: self.plan.report.keep });
         }
         if let Some(directory) = forget {
             self.delivery.files.submit(now, Task::Forget { directory, own: report.job.clone() });
@@ -305,27 +308,22 @@ impl Front {
         }
     }
 
-    /// Looks at the place of the report, and removes old ones: when the ranks are ordered to stop, since it takes the time in which they end.
-    pub(super) fn make_room_for_report(&mut self) {
-        let Some(directory) = self.directory().filter(|_| !std::mem::replace(&mut self.has_room_for_report, true))
-        else {
-            return;
-        };
-        let (now, own) = (self.now(), directory.path.clone());
-        if !directory.is_chosen || directory.below.is_some() {
+    /// Looks at the place of the report, once: when the ranks are ordered to stop, since its process starts while they end.
+    pub(super) fn probe_place_of_report(&mut self) {
+        let is_new = !std::mem::replace(&mut self.is_place_probed, true);
+        let directory = self.directory().filter(|place| is_new && (!place.is_chosen || place.below.is_some()));
+        if let Some(directory) = directory {
+            let now = self.now();
             self.delivery.files.submit(now, Task::Probe(directory));
-        }
-        if !self.plan.report.is_asked_for {
-            self.delivery.files.submit(now, Task::Prune { own, keep: self.plan.report.keep });
         }
     }
 
     /// Why the report is not saved in the default directory, if so. A directory that does not answer counts as usable.
     fn find_unusable(&mut self, directory: &Directory) -> Option<Unusable> {
-        self.make_room_for_report();
         if directory.is_chosen && directory.below.is_none() {
             return None;
         }
+        self.probe_place_of_report();
         self.wait_for_files(PROBE_BOUND, |_, answers| answers.iter().any(|it| matches!(it, Done::Probed(_))));
         let unusable = |it: &Done| if let Done::Probed(Err(unusable)) = it { Some(unusable.clone()) } else { None };
         self.delivery.answers.iter().find_map(unusable)

@@ -87,8 +87,8 @@ pub(crate) struct Front {
     strangers: Vec<i32>,
     commands: Commands,
     delivery: Delivery,
-    /// The place of the report has been looked at, and old reports removed.
-    has_room_for_report: bool,
+    /// The place of the report has been looked at.
+    is_place_probed: bool,
     /// What was kept for the end of an attempt is being shown.
     is_showing: bool,
     /// Log files were being written when the job was last told.

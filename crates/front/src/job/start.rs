@@ -356,7 +356,7 @@ fn make(
         early,
         strangers: foreign,
         commands: Commands::default(),
-        has_room_for_report: false,
+        is_place_probed: false,
         is_showing: false,
         was_logging: false,
         stdin,

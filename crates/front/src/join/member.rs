@@ -11,14 +11,14 @@ use rankrun_core::gang::SECOND_INTERRUPT;
 use rankrun_core::{ExitCode, JobId, LocalRank, NodeRank, Rank, RankMap};
 use rankrun_output::{Config, Names};
 use rankrun_sys::fork;
-use rankrun_sys::poll::{Poller, Ready};
+use rankrun_sys::poll::{Interest, Poller, Ready, Waker};
 use rankrun_sys::signal::{self, SignalFd};
 use rankrun_wire::Tap;
 use rankrun_wire::identity::{Accepted, Admission, MAX_ENROLMENT, Node, Purpose};
 
 use super::call::{Call, Trouble};
 use super::dial::{DialError, Dialer};
-use super::own_output::OwnOutput;
+use super::own_output::{Bounds, OwnOutput};
 use super::settings::{Join, Member};
 use crate::Plan;
 use crate::delivery::report;
@@ -33,11 +33,15 @@ const HURRIED_BOUND: Duration = Duration::from_secs(1);
 const ORPHAN_BOUND: Duration = Duration::from_secs(5);
 /// Bytes of names of shared memory that are sent with it: the message has a limit ([`MAX_ENROLMENT`]), and a certificate in it.
 const MEMORY_MOST: usize = MAX_ENROLMENT / 4;
-/// How long our own stdout and stderr may take nothing of the last output.
+/// How long our own stdout and stderr may take nothing of the last output, and how long if this node is to end at once.
 const OUTPUT_BOUND: Duration = Duration::from_secs(5);
+const HURRIED_OUTPUT: Duration = Duration::from_millis(200);
 
 /// How long to wait for the file in which Kubernetes reads why a container has ended.
 const TERMINATION_BOUND: Duration = Duration::from_secs(1);
+
+const ASKING: u64 = Held::OTHERS;
+const WRITTEN: u64 = Held::OTHERS + 1;
 
 /// How often to look whether the front is silent.
 const LOOK: Duration = Duration::from_secs(1);
@@ -47,6 +51,8 @@ pub(crate) struct MemberPlan {
     pub(crate) join: Join,
     pub(crate) rank: Option<NodeRank>,
     pub(crate) agent: Options,
+    /// How long its own destinations may take for the last output.
+    pub(crate) drain: Duration,
     /// How it writes the output of its own ranks, if it does, and where they are.
     pub(crate) output: Option<(Config, RankMap)>,
     pub(crate) is_quiet: bool,
@@ -61,6 +67,7 @@ pub(crate) fn run(plan: Plan, member: Member) -> Outcome {
         rank: member.rank,
         agent: plan.node.clone(),
         output: Some((plan.output.clone(), plan.spec.map.clone())),
+        drain: plan.drain.max(HURRIED_OUTPUT),
         is_quiet: plan.verbosity < 0,
         color: plan.color,
     })
@@ -91,7 +98,7 @@ pub(crate) fn run_as(plan: MemberPlan) -> Outcome {
 }
 
 fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
-    let MemberPlan { join, rank, agent, output, is_quiet, color } = plan;
+    let MemberPlan { join, rank, agent, drain, output, is_quiet, color } = plan;
     signal::ignore(signal::SIGPIPE);
     let signals = SignalFd::new(&[signal::SIGCHLD, signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT])?;
     fork::become_subreaper()?;
@@ -125,7 +132,9 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     let options = rankrun_agent::Options { is_away: true, lends_terminal: false, ..agent };
     let launched = launch_in(&job, admission.session, options)?;
     // From here on this process may have threads.
-    let output = output.map(|(config, map)| OwnOutput::new(config, names(map, &admission))).transpose()?;
+    let waker = Waker::new()?;
+    poller.add(&waker, WRITTEN, Interest::Read)?;
+    let output = output.map(|(config, map)| OwnOutput::new(config, names(map, &admission), waker)).transpose()?;
     let mut held = Held::new(launched, poller, signals, transport)?;
     let (node_timeout, mut contact) = (admission.node_timeout, Contact::default());
     contact.heard(held.clock.now());
@@ -162,14 +171,20 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     };
     let memory = memory.map(|memory| memory.within(MEMORY_MOST));
     let over = dialer.dial(&mut node, Purpose::Ended { code: code.0, lapse: held.keeper.lapse(), memory }, bound);
-    let last = output.map(|output| output.finish(now, OUTPUT_BOUND, &held.signals)).unwrap_or_default();
+    let bounds = match is_hurried {
+        true => Bounds { total: HURRIED_OUTPUT, silence: HURRIED_OUTPUT },
+        false => Bounds { total: drain, silence: OUTPUT_BOUND },
+    };
+    let (last, late) = output.map(|output| output.finish(now, bounds, &held.signals)).unwrap_or_default();
     let outcome = match (over, signal) {
         (Ok((Accepted::Over { code: job, why }, _)), _) => {
             // Only node 0 has the report: without the line nothing in this node's log says why its ranks were ended.
             if !why.is_empty() && !is_quiet {
                 report::note(&format!("the job has ended: {why}; the report is on node 0"));
             }
-            let code = ExitCode(job);
+            // One that has come at the end ends the wait for our own output.
+            let code = late.map_or(ExitCode(job), ExitCode::signal);
+            let signal = signal.map(told).or(late);
             Outcome { code, raise: signal.filter(|signal| ExitCode::signal(*signal) == code) }
         }
         (_, Some(signal)) | (Err(DialError::Signal(signal)), None) => {
@@ -187,6 +202,11 @@ fn join_and_run(plan: MemberPlan) -> Result<Outcome, DialError> {
     let _ = perform(&job, vec![why], TERMINATION_BOUND);
     let is_left = code != ExitCode::SUCCESS && outcome.code == ExitCode::SUCCESS;
     Ok(if is_left { Outcome { code, raise: None } } else { outcome })
+}
+
+/// The signal that ends the job, where this one has come to a node.
+fn told(number: i32) -> i32 {
+    if number == signal::SIGINT { signal::SIGINT } else { signal::SIGTERM }
 }
 
 /// The names of ranks in the tags of this node's own output.
@@ -229,10 +249,9 @@ impl Holder for Running<'_> {
         let now = held.clock.now();
         match self.signal {
             None => {
-                self.signal = Some((number, now));
                 // The agent tells the front, which ends the job or goes on without this node.
-                let told = if number == signal::SIGINT { signal::SIGINT } else { signal::SIGTERM };
-                if !held.keeper.signal_agent(told) {
+                self.signal = Some((number, now));
+                if !held.keeper.signal_agent(told(number)) {
                     held.lose_front();
                 }
             }
@@ -242,7 +261,7 @@ impl Holder for Running<'_> {
                 self.is_hurried = true;
                 // The guard kills what the agent held.
                 if !held.keeper.signal_agent(signal::SIGKILL) {
-                    held.lose_front();
+                    held.keeper.kill_agent();
                 }
             }
         }
@@ -252,10 +271,6 @@ impl Holder for Running<'_> {
         self.contact.heard(now);
     }
 
-    fn hears_agent(&mut self, now: Duration) -> bool {
-        self.output.as_mut().is_none_or(|output| output.hears(now))
-    }
-
     /// Writes the output of the ranks.
     fn passed(&mut self, now: Duration, bytes: &[u8]) {
         if let Some(output) = &mut self.output {
@@ -263,9 +278,12 @@ impl Holder for Running<'_> {
         }
     }
 
-    /// The fresh connection to the front is ready.
-    fn ready(&mut self, held: &mut Held, _: Ready) {
+    /// The fresh connection to the front is ready, or output was written.
+    fn ready(&mut self, held: &mut Held, event: Ready) {
         let now = held.clock.now();
+        if let Some(output) = self.output.as_mut().filter(|_| event.token == WRITTEN) {
+            return output.ready(now);
+        }
         let Some(mut asking) = self.asking.take_if(|asking| now < asking.until) else { return };
         match asking.call.ready(self.node) {
             Ok(None) => {
@@ -285,7 +303,7 @@ impl Holder for Running<'_> {
     }
 
     fn deadline(&self, now: Duration) -> Option<Duration> {
-        let output = self.output.as_ref().and_then(|output| output.deadline(now));
+        let output = self.output.as_ref().and_then(OwnOutput::deadline);
         Some(output.map_or(now + LOOK, |output| output.min(now + LOOK)))
     }
 
@@ -304,7 +322,7 @@ impl Running<'_> {
         self.asking.take_if(|asking| asking.until <= now);
         let asks = Asks::Us { is_open: self.asking.is_some() };
         if self.contact.look(now, self.node_timeout, asks) == Step::Ask {
-            let call = Call::begin(held.poller.registry(), Held::OTHERS, Purpose::Alive, address);
+            let call = Call::begin(held.poller.registry(), ASKING, Purpose::Alive, address);
             // One that cannot be begun is tried again after a step.
             self.asking = call.ok().map(|call| Asking { call, until: now + try_bound(self.node_timeout) });
         }

@@ -128,16 +128,13 @@ impl Conn {
         }
     }
 
-    /// Whether input, and its end, wake the loop. That the other end is gone does in any case.
+    /// Reads no more, so that the end of the input does not wake the loop. Whether the other end is gone is still reported.
     ///
     /// # Errors
     ///
     /// The descriptor cannot be polled.
-    pub fn want_input(&mut self, is_wanted: bool) -> io::Result<()> {
-        if self.is_deaf != is_wanted {
-            return Ok(());
-        }
-        self.is_deaf = !is_wanted;
+    pub fn ignore_input(&mut self) -> io::Result<()> {
+        self.is_deaf = true;
         self.registry.change(&self.reader, self.token, self.interest(self.watch))
     }
 

@@ -74,13 +74,22 @@ pub fn process(pid: i32) -> Option<Process> {
     parse_stat(&read(pid, "stat").ok()?)
 }
 
-/// A file of a process that is short, as all of them are that are read here: one call reads it.
+/// The length of the files of a process that are read with one call.
+const MOST_AT_ONCE: usize = 4096;
+
+/// A file of a process that is short: one call reads it. What is read in pieces may have changed between two of them, and a list of children
+/// then lacks some.
 fn read(pid: i32, name: &str) -> io::Result<Vec<u8>> {
     let mut file = std::fs::File::open(format!("/proc/{pid}/{name}"))?;
-    let mut text = vec![0; 4096];
-    let count = file.read(&mut text)?;
+    let mut text = vec![0; MOST_AT_ONCE];
+    let count = loop {
+        match file.read(&mut text) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => break read?,
+        }
+    };
     text.truncate(count);
-    if count == text.capacity() {
+    if count == MOST_AT_ONCE {
         file.read_to_end(&mut text)?;
     }
     Ok(text)
@@ -291,8 +300,9 @@ pub fn own_descendants(left_out: impl Fn(i32) -> bool) -> Vec<Process> {
 /// The children of any process, where the kernel has a list of them.
 pub fn children_of(pid: i32) -> Vec<i32> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let lists = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    lists.flat_map(|list| pids(&list).collect::<Vec<_>>()).collect()
+    let lists =
+        tasks.flatten().filter_map(|task| read(pid, &format!("task/{}/children", task.file_name().display())).ok());
+    lists.flat_map(|list| pids(&String::from_utf8_lossy(&list)).collect::<Vec<_>>()).collect()
 }
 
 /// The same for callers that try again: none if they cannot be read.

@@ -252,7 +252,9 @@ impl Job {
 
     /// Somebody wants a node to end. The job goes on without it, if it may; else that ends the job as a signal to us does.
     pub(in crate::job) fn node_told_to_end(&mut self, node: NodeId, signal: i32) {
-        if self.gang.stop_ordered().is_some() {
+        // What was stopped for a failure may be followed by another attempt, which this ends.
+        let ends_anyway = self.gang.ended_by().is_some() || !self.spec.restart.is_on();
+        if self.gang.stop_ordered().is_some() && ends_anyway {
             return;
         }
         let signal_name = signal_name(signal);

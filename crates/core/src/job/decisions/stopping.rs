@@ -181,7 +181,9 @@ impl Job {
         if let Some(grace) = self.gang.requested().and_then(|request| request.grace) {
             policy.grace_outside = grace;
         }
-        if let Some(text) = still_alive(self.gang.outside(), since, &policy, &alive) {
+        if let Some(text) =
+            still_alive(self.gang.outside(), self.gang.interrupted_at().is_some(), since, &policy, &alive)
+        {
             self.note(text);
             self.look(Purpose::Alive, Some(alive.into_iter().map(|(rank, _)| rank).collect()), false);
         }
@@ -204,9 +206,10 @@ fn is_alive(record: &RankRecord) -> bool {
     record.status.is_none() && record.outcome.is_none()
 }
 
-/// The line about the ranks that are alive so long after the stop; of each, whether it is writing files.
+/// The line about the ranks that are alive so long after the stop; of each, whether it is writing files. `is_interrupted`: another ^C kills.
 fn still_alive(
     outside: Option<Outside>,
+    is_interrupted: bool,
     since: Duration,
     policy: &StopPolicy,
     alive: &[(Rank, bool)],
@@ -217,9 +220,9 @@ fn still_alive(
         (!ranks.is_empty()).then(|| format!("{noun} {}", RankSet::of(ranks)))
     };
     match outside {
-        Some(outside @ (Outside::Signal(_) | Outside::Interrupted(_))) if left(policy.grace_outside) > 0.0 => {
+        Some(Outside::Signal(_) | Outside::Interrupted(_)) if left(policy.grace_outside) > 0.0 => {
             let ranks = named(alive.iter().map(|(rank, _)| *rank).collect())?;
-            let again = if outside.signal() == Some(SIGINT) { "; ^C kills now" } else { "" };
+            let again = if is_interrupted { "; ^C kills now" } else { "" };
             Some(format!("still alive: {ranks}; SIGKILL in {} s{again}", left(policy.grace_outside)))
         }
         None | Some(Outside::Timeout | Outside::Hang) if left(policy.grace_saving) > 0.0 => {
@@ -241,7 +244,8 @@ mod tests {
         let policy = StopPolicy { grace_saving: Duration::from_secs(30), ..StopPolicy::default() };
         let line = |outside, alive: &[(u32, bool)]| {
             let alive: Vec<(Rank, bool)> = alive.iter().map(|(rank, is_saving)| (Rank(*rank), *is_saving)).collect();
-            still_alive(outside, Duration::from_secs(6), &policy, &alive)
+            let is_interrupted = outside == Some(Outside::Signal(SIGINT));
+            still_alive(outside, is_interrupted, Duration::from_secs(6), &policy, &alive)
         };
         assert_eq!(
             line(None, &[(0, true), (1, false), (2, true)]).as_deref(),

@@ -234,6 +234,32 @@ mod tests {
         job
     }
 
+    /// A signal at another node than ours ends the job also while the next attempt is awaited.
+    #[test]
+    fn a_node_that_is_told_to_end_between_two_attempts_ends_the_job() {
+        let World { job, .. } = World::new(1, Setup { nodes: 1, faults: 0 });
+        let (node, s) = (NodeId(0), Duration::from_secs);
+        let map = RankMap::single_node("n0", &[2]);
+        let restart = RestartSpec { budget: "3".parse().expect("a budget"), ..RestartSpec::default() };
+        let spec = JobSpec { map, restart, ..job.spec().clone() };
+        let rules = Rules { keep_going: false, timeout: None, ..job.gang().rules().clone() };
+        let mut job = Job::new(spec, rules, job.settings);
+        let agent = |event| Event::Node { node, event: NodeEvent::Agent(event) };
+        let lives = [0, 1].into_iter().flat_map(|rank| life(crate::ids::worker(rank), 3));
+        let mut events = vec![Event::Begin, Event::Node { node, event: ready(node) }];
+        events.extend(lives.map(|event| Event::Node { node, event }));
+        events.extend([agent(AgentEvent::Over(Summary::default())), agent(AgentEvent::Drained), Event::Shown]);
+        for event in events {
+            job.handle(s(1), event, &mut Vec::new());
+        }
+        assert!(job.is_between_attempts() && job.gang().stop_ordered().is_some());
+        job.handle(s(1), agent(AgentEvent::ToldToEnd { signal: 15 }), &mut Vec::new());
+        assert_eq!(job.gang().ended_by(), Some(gang::Outside::Signal(15)));
+        let mut effects = Vec::new();
+        job.handle(s(60), Event::Tick, &mut effects);
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::BeginAttempt)), "{effects:?}");
+    }
+
     /// After a pause nothing is known of a node's clock. The first message tells it, for the earlier times that are in it too.
     #[test]
     fn the_time_from_the_first_signal_to_sigkill_is_told_after_a_pause_too() {
