@@ -298,11 +298,12 @@ fn a_second_interrupt_at_a_node_ends_that_node_at_once() {
 #[test]
 fn each_node_has_all_lines_of_its_own_ranks_where_they_are_many() {
     let meeting = Meeting::new();
-    let line = "seq -f '%.0f of a line that is as long as many others are in the logs of programs' 200000";
+    let line = "seq -f '%.0f of a line that is as long as many others are in the logs of programs' 200000; printf end";
     let ended = finish_all(meeting.start_all(2, &[], &["sh", "-c", line]));
     assert_eq!(codes(&ended), [Some(0); 2], "{}{}", ended[0].stderr_text(), ended[1].stderr_text());
-    let count = |ended: &Ended| ended.stdout.iter().filter(|byte| **byte == b'\n').count();
+    let count = |ended: &Ended| ended.stdout_text().lines().filter(|line| line.ends_with("programs")).count();
     assert_eq!((count(&ended[0]), count(&ended[1])), (400_000, 200_000), "{}", ended[1].stderr_text());
+    assert!(ended[1].stdout_text().trim_end().ends_with("end"), "the last line has no newline");
 }
 
 #[test]

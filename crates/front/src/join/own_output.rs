@@ -94,13 +94,13 @@ impl OwnOutput {
             while let Some(news) = self.sinks[index].next_news() {
                 let note = match news {
                     News::Written { .. } => continue,
-                    News::Full(error) => format!("{name}: {}; trying again", rankrun_sys::reason(&error)),
-                    News::Recovered => format!("{name} takes output again"),
+                    News::Full(error) => format!("rankrun: {name}: {}; trying again", rankrun_sys::reason(&error)),
+                    News::Recovered => format!("rankrun: {name} takes output again"),
                     // A reader that is gone wants no more.
                     News::Failed(error) if error.kind() == io::ErrorKind::BrokenPipe => continue,
                     News::Failed(error) => {
                         let why = rankrun_sys::reason(&error);
-                        format!("cannot write to {name}: {why}; node 0 has all output")
+                        format!("rankrun: cannot write to {name}: {why}; node 0 has all output")
                     }
                 };
                 self.presenter.notice(now, &note);
