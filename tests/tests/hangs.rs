@@ -494,7 +494,7 @@ fn an_agent_that_is_killed_in_a_look_ends_the_job_as_always() {
         processes::send(running.agent(), Signal::KILL);
         let ended = running.finish(BOUND);
         assert_eq!(ended.code, Some(121), "{}", ended.stderr_text());
-        assert!(ended.stderr_text().contains("left      nothing"), "{}", ended.stderr_text());
+        assert!(ended.stderr_text().contains("all processes gone)"), "{}", ended.stderr_text());
         // It has an answer, or was told that the job is gone.
         let _ = asking.wait();
     }
