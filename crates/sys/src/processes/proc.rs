@@ -255,14 +255,14 @@ impl Snapshot {
 /// The children of this process: read from the kernel's list where it has one, else by a walk.
 pub fn try_own_children() -> io::Result<Vec<i32>> {
     let mut children = Vec::new();
+    let me = std::process::id() as i32;
     for task in std::fs::read_dir("/proc/self/task")? {
-        match std::fs::read_to_string(task?.path().join("children")) {
-            Ok(list) => children.extend(pids(&list)),
+        match list_of_children(me, &task?) {
+            Ok(list) => children.extend(list),
             // The thread has ended, and its children are another's.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
             // The kernel has no such list (CONFIG_PROC_CHILDREN).
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let me = std::process::id() as i32;
                 return Ok(all()
                     .into_iter()
                     .filter(|process| process.parent == me)
@@ -300,9 +300,13 @@ pub fn own_descendants(left_out: impl Fn(i32) -> bool) -> Vec<Process> {
 /// The children of any process, where the kernel has a list of them.
 pub fn children_of(pid: i32) -> Vec<i32> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let lists =
-        tasks.flatten().filter_map(|task| read(pid, &format!("task/{}/children", task.file_name().display())).ok());
-    lists.flat_map(|list| pids(&String::from_utf8_lossy(&list)).collect::<Vec<_>>()).collect()
+    tasks.flatten().filter_map(|task| list_of_children(pid, &task).ok()).flatten().collect()
+}
+
+/// The children that a thread of a process has started, or was given.
+fn list_of_children(pid: i32, task: &std::fs::DirEntry) -> io::Result<Vec<i32>> {
+    let list = read(pid, &format!("task/{}/children", task.file_name().display()))?;
+    Ok(pids(&String::from_utf8_lossy(&list)).collect())
 }
 
 /// The same for callers that try again: none if they cannot be read.
@@ -314,8 +318,8 @@ pub fn own_children() -> Vec<i32> {
 /// another thread has started are not among them.
 pub fn adopted_children() -> io::Result<Vec<i32>> {
     let me = std::process::id();
-    match std::fs::read_to_string(format!("/proc/self/task/{me}/children")) {
-        Ok(list) => Ok(pids(&list).collect()),
+    match read(me as i32, &format!("task/{me}/children")) {
+        Ok(list) => Ok(pids(&String::from_utf8_lossy(&list)).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => try_own_children(),
         Err(error) => Err(error),
     }
