@@ -469,7 +469,11 @@ pub enum Effect {
     },
     /// All waits of the front end.
     Hurry,
-    Record(Box<JobEvent>),
+    /// For the journal. `at` is the time at which the job took what caused it: the replay decides by it.
+    Record {
+        at: Duration,
+        event: Box<JobEvent>,
+    },
 
     /// What the ranks are doing, and the nodes that have not said so.
     States {

@@ -460,7 +460,7 @@ impl Job {
 
     pub(in crate::job) fn record(&mut self, event: impl FnOnce() -> JobEvent) {
         if self.settings.is_recorded {
-            self.out.push(Effect::Record(Box::new(event())));
+            self.out.push(Effect::Record { at: self.now, event: Box::new(event()) });
         }
     }
 
@@ -477,7 +477,7 @@ impl Job {
                 let name = place.map_or(node.name(), |place| self.facts.map.node_name(place)).to_owned();
                 let why = node.lost().map(|lost| lost.why.clone());
                 let event = JobEvent::Node { node: node.id(), place, name, state: *state, why };
-                self.out.push(Effect::Record(Box::new(event)));
+                self.out.push(Effect::Record { at: self.now, event: Box::new(event) });
             }
         }
         self.recorded = states;

@@ -152,7 +152,7 @@ impl Front {
                 self.notices.say(&text, by_key);
             }
             Effect::Hurry => self.drain.hurry(now),
-            Effect::Record(event) => self.delivery.journal.record(now, || *event),
+            Effect::Record { at, event } => self.delivery.journal.record(at, || *event),
             Effect::States { conditions, silent } => {
                 let status = self.job.status_of_ranks(self.wall(), &conditions, silent);
                 self.control.answer_states(now, &status);

@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
+use crate::event::{Entry, JobEvent, Replay};
 use crate::gang::Rules;
 use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank};
 use crate::job::event::{Effect, Event, Meeting, NodeEvent, Order};
@@ -177,6 +178,8 @@ struct World {
     /// The attempt that has begun last, as the effects have it.
     attempt: Attempt,
     ranks_fail: u64,
+    /// What the journal comes to, for every fourth job.
+    replay: Option<Replay>,
 }
 
 fn spec(dice: &mut Dice, nodes: u32) -> JobSpec {
@@ -255,7 +258,7 @@ impl World {
             opens_logs: dice.chance(20),
             is_stdin_stream: false,
             report_directory: None,
-            is_recorded: false,
+            is_recorded: seed.is_multiple_of(4),
             seed,
         };
         let rules = Rules {
@@ -266,7 +269,10 @@ impl World {
             terminal: None,
         };
         let grace = spec.stop.grace_failure;
+        let is_recorded = settings.is_recorded;
         let job = Job::new(spec, rules, settings);
+        let first = || Entry::new(Duration::ZERO, JobEvent::Job(Box::new(job.facts().clone())));
+        let replay = is_recorded.then(|| Replay::new(first()).ok()).flatten();
         let machine = |way: &Way| Machine {
             way: *way,
             link: u64::from(*way == Way::Here),
@@ -304,6 +310,7 @@ impl World {
             outline: Outline::default(),
             attempt: Attempt(0),
             ranks_fail,
+            replay,
         }
     }
 
@@ -367,6 +374,14 @@ impl World {
         let size = self.job.spec().map.world_size() as usize;
         if verdict.fates.len() != size || self.job.gang().ranks().len() != size {
             return self.violates("a rank has no fate, or two".to_owned());
+        }
+        if let Some(replay) = &self.replay {
+            let (gang, other) = (self.job.gang(), &replay.gang);
+            let is_same = verdict == crate::verdict::verdict(other)
+                && (gang.stop_ordered(), gang.killed_at()) == (other.stop_ordered(), other.killed_at());
+            if !is_same || !replay.is_faithful() {
+                return self.violates("the journal comes to another end".to_owned());
+            }
         }
         self.outline.code = verdict.code.0;
         self.outline.attempts = self.attempt.0 + 1;
@@ -484,6 +499,12 @@ impl World {
                     }
                 }
                 Effect::AskPolicy { .. } => self.after(20, Action::Arrive(Event::Answered(Ok(Answer::Own)))),
+                Effect::Record { at, event } => {
+                    let taken = self.replay.as_mut().map(|replay| replay.take(Entry::new(at, *event)));
+                    if let Some(Err(error)) = taken {
+                        return self.violates(format!("the journal does not fit: {error}"));
+                    }
+                }
                 _ => {}
             }
         }
