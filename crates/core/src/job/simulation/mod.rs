@@ -3,6 +3,7 @@
 //!
 //! Everything random comes from one seed, so that a run can be repeated. What a run must keep is checked at every step ([`Violation`]).
 
+mod dice;
 mod faults;
 mod machines;
 pub mod wild;
@@ -11,6 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
+use self::dice::Dice;
 use crate::event::{Entry, JobEvent, Replay};
 use crate::gang::Rules;
 use crate::ids::{Attempt, GroupId, JobId, NodeId, NodeRank, Rank};
@@ -65,33 +67,6 @@ pub struct Violation {
 /// The job has not kept an invariant.
 pub fn simulate(seed: u64, setup: Setup) -> Result<Outline, Violation> {
     World::new(seed, setup).run()
-}
-
-/// A small generator (xorshift64*), good enough for choices.
-#[derive(Debug)]
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 11) % bound.max(1)
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    /// A time, short ones more often.
-    fn time(&mut self, most: Duration) -> Duration {
-        let share = self.below(1 << 20) as f64 / (1u64 << 20) as f64;
-        most.mul_f64(share * share)
-    }
 }
 
 /// A rank that lives on a node.

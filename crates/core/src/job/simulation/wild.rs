@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Dice, Setup, Violation, World, ready};
+use super::dice::Dice;
+use super::{Setup, Violation, World, ready};
 use crate::gang::{self, Requester, StopRequest};
 use crate::grace::StopRecord;
 use crate::ids::{Attempt, GroupId, NodeId, Pid, Rank, Stream, WorkerId};
