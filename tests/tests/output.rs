@@ -120,9 +120,25 @@ fn grouped_output_comes_rank_by_rank() {
 
 #[test]
 fn identical_lines_of_several_ranks_are_folded() {
-    let ended = Job::new(["-n", "6", "--output", "folded", "echo", "same"]).bound(BOUND).run();
+    // A line waits a moment for the same one of others, and all write long after the last of them has been started.
+    let script = "until [ \"$(ls \"$1\" | wc -l)\" = 6 ]; do : > \"$1/$RANKRUN_RANK\"; done; echo same";
+    let directory = tempfile::tempdir().expect("the temporary directory can be written");
+    let here = directory.path().to_str().expect("text");
+    let ended = Job::new(["-n", "6", "--output", "folded", "sh", "-c", script, "sh", here]).bound(BOUND).run();
     succeeded(&ended);
-    assert_eq!(ended.stdout_text(), "[0-5] same\n");
+    let text = ended.stdout_text();
+    let mut ranks: Vec<u32> = Vec::new();
+    for line in text.lines() {
+        let tag =
+            line.strip_prefix('[').and_then(|line| line.strip_suffix("] same")).unwrap_or_else(|| panic!("{text}"));
+        for part in tag.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            ranks.extend(first.parse::<u32>().expect("a rank")..=last.parse().expect("a rank"));
+        }
+    }
+    ranks.sort_unstable();
+    assert_eq!(ranks, [0, 1, 2, 3, 4, 5], "{text}");
+    assert!(text.lines().count() < 6, "none is folded: {text}");
 }
 
 #[test]

@@ -49,7 +49,10 @@ impl Team {
     pub(crate) fn look_for_killed_helpers(&mut self, hands: &mut Hands, now: Duration) {
         let victims = self.oom.as_mut().map(OomWatch::victims).unwrap_or_default();
         for Victim { pid, line } in victims {
-            let Some(process) = proc::process(pid) else { continue };
+            let Some(process) = proc::process(pid) else {
+                self.killed.add_gone(now, line);
+                continue;
+            };
             let Some(slot) = hands.children.worker_of(&process).and_then(|worker| self.slot_of(worker)) else {
                 continue;
             };
@@ -57,7 +60,7 @@ impl Team {
             if hands.children.worker_of_leader(pid).is_some() {
                 continue;
             }
-            self.killed_helpers.insert(slot, line.clone());
+            self.killed.add(slot, line.clone());
             let event = WorkerEvent::HelperKilledForMemory { pid: Pid(pid), name: process.name, detail: line };
             self.tell(hands, now, slot, event);
         }
@@ -113,7 +116,7 @@ impl Team {
         let ours = !matches!(self.machine.state(slot), State::Running { .. });
         let Some(oom) = self.oom.as_mut().filter(|_| killed && !ours) else { return };
         let worker = self.machine.id(slot);
-        let helper = self.killed_helpers.remove(&slot);
+        let helper = self.killed.take(now, slot, matches!(status, WorkerStatus::Exited { .. }));
         let detail = match oom.look(leader.pid()) {
             // A shell exits with the status of its program.
             OomKill::Counted { .. } | OomKill::No | OomKill::Unknown if helper.is_some() => helper.unwrap_or_default(),

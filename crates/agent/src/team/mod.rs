@@ -6,6 +6,7 @@ mod ends;
 mod error_files;
 mod hands;
 mod hooks;
+mod killed;
 mod looking;
 mod mpi;
 mod orders;

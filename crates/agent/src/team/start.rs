@@ -1,6 +1,5 @@
 //! Starts the workers of an attempt: prepares a few ahead of the spawner, and registers each when it is spawned.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -29,6 +28,7 @@ use rankrun_wireup::pmi1;
 
 use super::error_files::ErrorFiles;
 use super::hands::Hands;
+use super::killed::Killed;
 use super::prepare::{PrepareError, Preparer};
 use super::slot::{SharedStdin, Slot};
 use super::spawner::{Job, NotSpawned, Spawned};
@@ -146,7 +146,7 @@ impl Team {
             frozen_outside: false,
             next_freezer_look: Duration::ZERO,
             oom: None,
-            killed_helpers: HashMap::new(),
+            killed: Killed::default(),
             frozen: false,
             released: 0,
             started: 0,
@@ -175,7 +175,7 @@ impl Team {
         hands.forget(|worker| worker == before);
         hands.children.begin(id, &tag);
         *self.slot(slot) = Slot::new(id, tag);
-        self.killed_helpers.remove(&slot);
+        self.killed.forget(slot);
         self.to_spawn.push_back(slot);
     }
 

@@ -1,6 +1,6 @@
 //! The team: the machine that decides ([`rankrun_core::team`]), what is needed to perform its effects, and the end of both.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -16,6 +16,7 @@ use rankrun_wire::{Memory, ToFront};
 
 use super::error_files::ErrorFiles;
 use super::hands::Hands;
+use super::killed::Killed;
 use super::prepare::Preparer;
 use super::slot::Slot;
 use super::speakers::Speakers;
@@ -95,8 +96,7 @@ pub(crate) struct Team {
     pub(super) frozen_outside: bool,
     pub(super) next_freezer_look: Duration,
     pub(super) oom: Option<OomWatch>,
-    /// By slot: the line of the kernel's log about the last helper that was killed because memory ran out.
-    pub(super) killed_helpers: HashMap<SlotIndex, String>,
+    pub(super) killed: Killed,
     pub(super) frozen: bool,
     pub(super) released: u32,
     pub(super) started: u32,

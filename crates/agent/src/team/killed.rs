@@ -1,0 +1,66 @@
+//! What the kernel's log has said of processes below ranks that it killed because memory ran out.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rankrun_core::Slot;
+
+/// How long after the log has named a process that is gone a rank may tell of its end.
+const GONE_BOUND: Duration = Duration::from_secs(2);
+
+/// By rank, what the log says of a process of it; and what it has said last of a process that was gone when the log was read, and when that
+/// was. Whose that one was is not known: a rank whose exit status tells of a SIGKILL just then had started it.
+#[derive(Debug, Default)]
+pub(super) struct Killed {
+    of: HashMap<Slot, String>,
+    gone: Option<(Duration, String)>,
+}
+
+impl Killed {
+    /// The log names a process of this rank.
+    pub(super) fn add(&mut self, slot: Slot, line: String) {
+        self.of.insert(slot, line);
+    }
+
+    /// The log names a process that is gone.
+    pub(super) fn add_gone(&mut self, now: Duration, line: String) {
+        self.gone = Some((now, line));
+    }
+
+    /// What explains that the leader of a rank has ended by a SIGKILL. `has_exited`: it has not, but tells of one by its exit status, as a
+    /// shell does of its program.
+    pub(super) fn take(&mut self, now: Duration, slot: Slot, has_exited: bool) -> Option<String> {
+        let gone = self.gone.take_if(|(at, _)| has_exited && now <= *at + GONE_BOUND);
+        self.of.remove(&slot).or(gone.map(|(_, line)| line))
+    }
+
+    /// The rank is started again.
+    pub(super) fn forget(&mut self, slot: Slot) {
+        self.of.remove(&slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A busy agent reads the log after the shell has reaped its program.
+    #[test]
+    fn a_program_that_was_reaped_before_the_log_was_read_explains_the_exit_status_of_its_shell() {
+        let at = Duration::from_secs;
+        let (line, other) = ("Killed process 7 (a)".to_owned(), "Killed process 8 (b)".to_owned());
+        let mut killed = Killed::default();
+        killed.add_gone(at(5), line.clone());
+        assert_eq!(killed.take(at(5), Slot(1), false), None, "a leader that was killed itself would be named");
+        assert_eq!(killed.take(at(5), Slot(1), true), Some(line.clone()));
+        assert_eq!(killed.take(at(5), Slot(1), true), None, "it explains one end");
+        killed.add_gone(at(5), line.clone());
+        assert_eq!(killed.take(at(8), Slot(1), true), None, "too late");
+        killed.add(Slot(1), other.clone());
+        killed.add_gone(at(9), line);
+        assert_eq!(killed.take(at(9), Slot(1), true), Some(other), "what is known of the rank counts first");
+        killed.add(Slot(2), String::new());
+        killed.forget(Slot(2));
+        assert_eq!(killed.take(at(9), Slot(2), false), None);
+    }
+}
