@@ -5,12 +5,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rankrun_core::lease::Vitals;
 use rankrun_core::report::LeftProcess;
 use rankrun_core::team::Activity;
 use rankrun_core::{GroupId, WorkerStatus};
 use rankrun_sys::proc::{self, Process};
 use rankrun_sys::process::{Child, ProcessId, ProcessRef};
 use rankrun_sys::signal;
+use rankrun_sys::vitals::{self, Reading};
 use rankrun_sys::wait::{self, Look};
 
 use super::looks::{activity, left_processes};
@@ -76,6 +78,13 @@ impl Children {
     /// The processes that read files of the user's and are not reaped: readers, and a looker.
     pub(crate) fn reading(&self) -> Vec<i32> {
         self.of_kind(Helper::Looker).into_iter().chain(self.readers.pids()).collect()
+    }
+
+    /// Whether a process of rankrun's own runs, or could.
+    pub(crate) fn vitals_of(&self, helper: Helper) -> Option<Vitals> {
+        let pid = self.of_kind(helper).into_iter().next()?;
+        let Reading { state, ran, delayed } = vitals::of_process(pid)?;
+        Some(Vitals { state, ran, delayed })
     }
 
     /// How a process of rankrun's own has ended that is not reaped yet. `under_way`: one that is just being started.

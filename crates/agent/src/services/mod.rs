@@ -2,6 +2,7 @@
 
 mod hook;
 pub(crate) mod looker;
+mod patience;
 pub(crate) mod pmi;
 pub(crate) mod pmix;
 mod pmix_environment;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use rankrun_core::evidence::MpiEvent;
+use rankrun_core::lease::Vitals;
 use rankrun_core::names::{Protocol, Reply};
 use rankrun_core::{
     AppIndex, Attempt, GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Slot, WorkerId, WorkerStatus, pmix,
@@ -23,6 +24,7 @@ use rankrun_wire::message::Collective;
 use rankrun_wireup::messages::Decoder;
 use rankrun_wireup::pmix::{Answer, CollectiveResult, Config, Effect, FromHost, Lifecycle, Server, Setup, ToHost};
 
+use super::patience::Wait;
 use super::pmi::News;
 use super::pmix_environment::environment;
 use crate::driver::token::Token;
@@ -35,9 +37,9 @@ const DIRECTORY: &str = "pmix";
 const BACKLOG: i32 = 4096;
 /// Bytes of a line of the host's stderr that are kept.
 const LINE: usize = 64 * 1024;
-/// How long a host may take until ranks can connect: it loads a library, and reads the machine's topology.
+/// How long a host may do nothing before ranks can connect: it loads a library, and reads the machine's topology.
 const START_BOUND: Duration = Duration::from_secs(60);
-/// How often a host is asked whether libpmix's thread still works, and how long it may take to answer.
+/// How often a host is asked whether libpmix's thread still works, and how long it may do nothing before it answers.
 const PING: Duration = Duration::from_secs(5);
 const PING_BOUND: Duration = Duration::from_secs(30);
 /// Lines of it that are passed on as notes.
@@ -57,7 +59,8 @@ enum State {
     /// It was given to the spawner, or runs and is not ready.
     Starting {
         ends: Ends,
-        until: Duration,
+        /// `None`: nobody waits for it.
+        wait: Option<Wait>,
     },
     Running {
         ends: Ends,
@@ -67,18 +70,19 @@ enum State {
     Lost,
 }
 
-#[derive(Clone, Copy)]
 enum Ping {
     /// The next is due then.
     Due(Duration),
-    /// One is under way, and to be answered until then.
-    Sent(Duration),
+    /// One is under way.
+    Sent(Wait),
 }
 
 impl Ping {
-    fn at(self) -> Duration {
-        let (Ping::Due(at) | Ping::Sent(at)) = self;
-        at
+    fn at(&self) -> Duration {
+        match self {
+            Ping::Due(at) => *at,
+            Ping::Sent(wait) => wait.next,
+        }
     }
 }
 
@@ -223,7 +227,7 @@ impl Pmix {
         let ends = Ends { control, errors: Capture::new(errors) };
         // Not before all else is done: an error is that of a host which is wanted.
         let State::Wanted(listener) =
-            std::mem::replace(&mut self.state, State::Starting { ends, until: now + START_BOUND })
+            std::mem::replace(&mut self.state, State::Starting { ends, wait: Some(Wait::begin(now, START_BOUND)) })
         else {
             self.state = State::Lost;
             return Err(io::ErrorKind::InvalidInput.into());
@@ -313,8 +317,8 @@ impl Pmix {
                 self.perform(sought, news);
             }
             FromHost::Failed { reason } => news.extend(self.lose(reason)),
-            FromHost::NoClient => self.start_until(Duration::MAX),
-            FromHost::Client => self.start_until(now + START_BOUND),
+            FromHost::NoClient => self.wait_for_start(None),
+            FromHost::Client => self.wait_for_start(Some(Wait::begin(now, START_BOUND))),
             FromHost::Pong => {
                 if let State::Running { ping, .. } = &mut self.state {
                     *ping = Ping::Due(now + PING);
@@ -331,9 +335,9 @@ impl Pmix {
     }
 
     /// The host is to be ready by then.
-    fn start_until(&mut self, bound: Duration) {
-        if let State::Starting { until, .. } = &mut self.state {
-            *until = bound;
+    fn wait_for_start(&mut self, next: Option<Wait>) {
+        if let State::Starting { wait, .. } = &mut self.state {
+            *wait = next;
         }
     }
 
@@ -417,24 +421,25 @@ impl Pmix {
     /// When [`Pmix::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let host = match &self.state {
-            State::Starting { until, .. } => Some(*until).filter(|until| *until < Duration::MAX),
+            State::Starting { wait, .. } => wait.as_ref().map(|wait| wait.next),
             State::Running { ping, .. } => Some(ping.at()),
             State::Waiting(_) | State::Wanted(_) | State::Lost => None,
         };
         [host, self.server.deadline()].into_iter().flatten().min()
     }
 
-    pub(crate) fn tick(&mut self, now: Duration) -> Vec<News> {
+    /// Does all that is due. `look`: what the kernel knows of the host's process.
+    pub(crate) fn tick(&mut self, now: Duration, look: impl FnOnce() -> Option<Vitals>) -> Vec<News> {
         let mut news = self.having(|server, effects| server.tick(now, effects));
         let lost = match &mut self.state {
-            State::Starting { until, .. } if now >= *until => {
-                Some(format!("the PMIx host was not ready within {} s", START_BOUND.as_secs()))
+            State::Starting { wait: Some(wait), .. } => {
+                wait.tick(now, look, START_BOUND).map(|why| format!("the PMIx host is not ready: {why}"))
             }
-            State::Running { ping: Ping::Sent(until), .. } if now >= *until => {
-                Some(format!("libpmix did not answer for {} s", PING_BOUND.as_secs()))
+            State::Running { ping: Ping::Sent(wait), .. } => {
+                wait.tick(now, look, PING_BOUND).map(|why| format!("libpmix does not answer: {why}"))
             }
             State::Running { ping: ping @ Ping::Due(_), .. } if ping.at() <= now => {
-                *ping = Ping::Sent(now + PING_BOUND);
+                *ping = Ping::Sent(Wait::begin(now, PING_BOUND));
                 self.send(&ToHost::Ping).err().map(|error| format!("cannot send to the PMIx host: {}", reason(&error)))
             }
             State::Starting { .. } | State::Running { .. } | State::Waiting(_) | State::Wanted(_) | State::Lost => None,

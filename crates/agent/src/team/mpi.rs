@@ -136,7 +136,9 @@ impl Team {
     }
 
     pub(super) fn pmix_tick(&mut self, hands: &mut Hands, now: Duration) {
-        let news = self.pmix.as_mut().map(|pmix| pmix.tick(now));
+        let group = self.group();
+        let look = || hands.children.vitals_of(Helper::PmixHost(group));
+        let news = self.pmix.as_mut().map(|pmix| pmix.tick(now, look));
         self.mpi_news(hands, now, news.unwrap_or_default());
         self.start_pmix_host(hands, now);
     }

@@ -26,7 +26,11 @@ pub struct Vitals {
 impl Vitals {
     /// `None` where /proc cannot be read.
     pub fn open(pid: i32) -> Option<Vitals> {
-        let open = |name: &str| File::open(format!("/proc/{pid}/task/{pid}/{name}")).map(OwnedFd::from);
+        Vitals::open_thread(pid, pid)
+    }
+
+    fn open_thread(pid: i32, thread: i32) -> Option<Vitals> {
+        let open = |name: &str| File::open(format!("/proc/{pid}/task/{thread}/{name}")).map(OwnedFd::from);
         Some(Vitals { stat: open("stat").ok()?, schedstat: open("schedstat").ok() })
     }
 
@@ -60,6 +64,18 @@ impl Vitals {
     }
 }
 
+/// Of all threads of a process: `R` if one of them runs or could run, else the state of the last; their times together. `None` when the
+/// process is gone.
+pub fn of_process(pid: i32) -> Option<Reading> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let read = |thread: std::fs::DirEntry| Vitals::open_thread(pid, thread.file_name().to_str()?.parse().ok()?)?.read();
+    threads.filter_map(read).reduce(|sum, thread| Reading {
+        state: if sum.state == b'R' { sum.state } else { thread.state },
+        ran: sum.ran + thread.ran,
+        delayed: sum.delayed + thread.delayed,
+    })
+}
+
 fn number(digits: &[u8]) -> Option<u64> {
     let digits = digits.trim_ascii();
     if digits.is_empty() {
@@ -74,6 +90,21 @@ fn number(digits: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_threads_of_a_process_count() {
+        let (stop, stopped) = std::sync::mpsc::sync_channel::<()>(0);
+        let busy = std::thread::spawn(move || while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {});
+        let me = std::process::id() as i32;
+        let (own, all) = (Vitals::open(me).expect("our own files"), || of_process(me).expect("it lives"));
+        let (first, before) = (own.read().expect("it lives").ran, all().ran);
+        while all().ran < before + Duration::from_millis(50) {}
+        assert!(all().ran >= own.read().expect("it lives").ran && all().ran > first);
+        assert_eq!(all().state, b'R');
+        drop(stop);
+        busy.join().expect("it ends");
+        assert_eq!(of_process(i32::MAX), None);
+    }
 
     #[test]
     fn a_process_that_runs_is_seen_to_run_and_one_that_was_reaped_is_gone() {
