@@ -6,6 +6,8 @@ use rankrun_core::lease::{Judge, Lapse, TICK, Vitals};
 
 /// A wait for a process of rankrun's own. It is judged by its state, as an agent is: on a busy machine it may get no CPU for a minute.
 pub(super) struct Wait {
+    /// How long it may do nothing.
+    patience: Duration,
     judge: Judge,
     /// When it is looked at next.
     pub(super) next: Duration,
@@ -13,21 +15,16 @@ pub(super) struct Wait {
 
 impl Wait {
     pub(super) fn begin(now: Duration, patience: Duration) -> Wait {
-        Wait { judge: Judge::new(patience), next: now + TICK }
+        Wait { patience, judge: Judge::new(patience), next: now + TICK }
     }
 
-    /// Why it is not waited for any longer. `look`: what the kernel knows of the host.
-    pub(super) fn tick(
-        &mut self,
-        now: Duration,
-        look: impl FnOnce() -> Option<Vitals>,
-        patience: Duration,
-    ) -> Option<String> {
+    /// Why it is not waited for any longer. `look`: what the kernel knows of it.
+    pub(super) fn tick(&mut self, now: Duration, look: impl FnOnce() -> Option<Vitals>) -> Option<String> {
         if now < self.next {
             return None;
         }
         self.next = now + TICK;
-        let bound = patience.as_secs();
+        let bound = self.patience.as_secs();
         Some(match self.judge.tick(false, look())? {
             Lapse::Stopped => "another process has stopped it".to_owned(),
             Lapse::Stuck => format!("it did nothing for {bound} s"),
@@ -48,7 +45,7 @@ mod tests {
             (1..=100).find_map(|at| {
                 let delayed = if delays { s(at) } else { s(0) };
                 let look = || Some(Vitals { state: b'S', ran: s(0), delayed });
-                wait.tick(s(at), look, s(30)).map(|why| (at, why))
+                wait.tick(s(at), look).map(|why| (at, why))
             })
         };
         assert_eq!(looked_at(true), None);

@@ -334,7 +334,7 @@ impl Pmix {
         }
     }
 
-    /// The host is to be ready by then.
+    /// How the host is waited for, until it is ready.
     fn wait_for_start(&mut self, next: Option<Wait>) {
         if let State::Starting { wait, .. } = &mut self.state {
             *wait = next;
@@ -433,10 +433,10 @@ impl Pmix {
         let mut news = self.having(|server, effects| server.tick(now, effects));
         let lost = match &mut self.state {
             State::Starting { wait: Some(wait), .. } => {
-                wait.tick(now, look, START_BOUND).map(|why| format!("the PMIx host is not ready: {why}"))
+                wait.tick(now, look).map(|why| format!("the PMIx host is not ready: {why}"))
             }
             State::Running { ping: Ping::Sent(wait), .. } => {
-                wait.tick(now, look, PING_BOUND).map(|why| format!("libpmix does not answer: {why}"))
+                wait.tick(now, look).map(|why| format!("libpmix does not answer: {why}"))
             }
             State::Running { ping: ping @ Ping::Due(_), .. } if ping.at() <= now => {
                 *ping = Ping::Sent(Wait::begin(now, PING_BOUND));
