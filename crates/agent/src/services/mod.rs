@@ -2,7 +2,6 @@
 
 mod hook;
 pub(crate) mod looker;
-mod patience;
 pub(crate) mod pmi;
 pub(crate) mod pmix;
 mod pmix_environment;

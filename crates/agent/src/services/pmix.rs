@@ -10,6 +10,7 @@ use bytes::BytesMut;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::lease::Vitals;
 use rankrun_core::names::{Protocol, Reply};
+use rankrun_core::patience::Patience;
 use rankrun_core::{
     AppIndex, Attempt, GroupId, JobSpec, NodeId, NodeRank, Pid, Rank, Slot, WorkerId, WorkerStatus, pmix,
 };
@@ -24,7 +25,6 @@ use rankrun_wire::message::Collective;
 use rankrun_wireup::messages::Decoder;
 use rankrun_wireup::pmix::{Answer, CollectiveResult, Config, Effect, FromHost, Lifecycle, Server, Setup, ToHost};
 
-use super::patience::Wait;
 use super::pmi::News;
 use super::pmix_environment::environment;
 use crate::driver::token::Token;
@@ -37,9 +37,9 @@ const DIRECTORY: &str = "pmix";
 const BACKLOG: i32 = 4096;
 /// Bytes of a line of the host's stderr that are kept.
 const LINE: usize = 64 * 1024;
-/// How long a host may do nothing before ranks can connect: it loads a library, and reads the machine's topology.
+/// How long a host may take until ranks can connect, without the time for which it gets no CPU: it loads a library, and reads the machine's topology.
 const START_BOUND: Duration = Duration::from_secs(60);
-/// How often a host is asked whether libpmix's thread still works, and how long it may do nothing before it answers.
+/// How often a host is asked whether libpmix's thread still works, and how long it may take to answer, likewise.
 const PING: Duration = Duration::from_secs(5);
 const PING_BOUND: Duration = Duration::from_secs(30);
 /// Lines of it that are passed on as notes.
@@ -60,7 +60,7 @@ enum State {
     Starting {
         ends: Ends,
         /// `None`: nobody waits for it.
-        wait: Option<Wait>,
+        wait: Option<Patience>,
     },
     Running {
         ends: Ends,
@@ -74,14 +74,14 @@ enum Ping {
     /// The next is due then.
     Due(Duration),
     /// One is under way.
-    Sent(Wait),
+    Sent(Patience),
 }
 
 impl Ping {
     fn at(&self) -> Duration {
         match self {
             Ping::Due(at) => *at,
-            Ping::Sent(wait) => wait.next,
+            Ping::Sent(wait) => wait.due(),
         }
     }
 }
@@ -227,7 +227,7 @@ impl Pmix {
         let ends = Ends { control, errors: Capture::new(errors) };
         // Not before all else is done: an error is that of a host which is wanted.
         let State::Wanted(listener) =
-            std::mem::replace(&mut self.state, State::Starting { ends, wait: Some(Wait::begin(now, START_BOUND)) })
+            std::mem::replace(&mut self.state, State::Starting { ends, wait: Some(Patience::new(now, START_BOUND)) })
         else {
             self.state = State::Lost;
             return Err(io::ErrorKind::InvalidInput.into());
@@ -318,7 +318,7 @@ impl Pmix {
             }
             FromHost::Failed { reason } => news.extend(self.lose(reason)),
             FromHost::NoClient => self.wait_for_start(None),
-            FromHost::Client => self.wait_for_start(Some(Wait::begin(now, START_BOUND))),
+            FromHost::Client => self.wait_for_start(Some(Patience::new(now, START_BOUND))),
             FromHost::Pong => {
                 if let State::Running { ping, .. } = &mut self.state {
                     *ping = Ping::Due(now + PING);
@@ -335,7 +335,7 @@ impl Pmix {
     }
 
     /// How the host is waited for, until it is ready.
-    fn wait_for_start(&mut self, next: Option<Wait>) {
+    fn wait_for_start(&mut self, next: Option<Patience>) {
         if let State::Starting { wait, .. } = &mut self.state {
             *wait = next;
         }
@@ -421,7 +421,7 @@ impl Pmix {
     /// When [`Pmix::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let host = match &self.state {
-            State::Starting { wait, .. } => wait.as_ref().map(|wait| wait.next),
+            State::Starting { wait, .. } => wait.as_ref().map(Patience::due),
             State::Running { ping, .. } => Some(ping.at()),
             State::Waiting(_) | State::Wanted(_) | State::Lost => None,
         };
@@ -433,13 +433,15 @@ impl Pmix {
         let mut news = self.having(|server, effects| server.tick(now, effects));
         let lost = match &mut self.state {
             State::Starting { wait: Some(wait), .. } => {
-                wait.tick(now, look).map(|why| format!("the PMIx host is not ready: {why}"))
+                let is_over = wait.tick(now, look);
+                is_over.then(|| format!("the PMIx host was not ready within {} s", START_BOUND.as_secs()))
             }
             State::Running { ping: Ping::Sent(wait), .. } => {
-                wait.tick(now, look).map(|why| format!("libpmix does not answer: {why}"))
+                let is_over = wait.tick(now, look);
+                is_over.then(|| format!("libpmix did not answer for {} s", PING_BOUND.as_secs()))
             }
             State::Running { ping: ping @ Ping::Due(_), .. } if ping.at() <= now => {
-                *ping = Ping::Sent(Wait::begin(now, PING_BOUND));
+                *ping = Ping::Sent(Patience::new(now, PING_BOUND));
                 self.send(&ToHost::Ping).err().map(|error| format!("cannot send to the PMIx host: {}", reason(&error)))
             }
             State::Starting { .. } | State::Running { .. } | State::Waiting(_) | State::Wanted(_) | State::Lost => None,

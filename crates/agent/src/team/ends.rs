@@ -48,7 +48,12 @@ impl Team {
     /// parents reap them.
     pub(crate) fn look_for_killed_helpers(&mut self, hands: &mut Hands, now: Duration) {
         let victims = self.oom.as_mut().map(OomWatch::victims).unwrap_or_default();
-        for Victim { pid, line } in victims {
+        let user = rustix::process::geteuid();
+        for Victim { pid, user: of, line } in victims {
+            let is_ours = user.is_root() || of.is_none_or(|of| of == user.as_raw());
+            if !is_ours || !self.killed.is_new(pid) {
+                continue;
+            }
             let Some(process) = proc::process(pid) else {
                 self.killed.add_gone(now, line);
                 continue;

@@ -1,22 +1,36 @@
 //! What the kernel's log has said of processes below ranks that it killed because memory ran out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use rankrun_core::Slot;
 
 /// How long after the log has named a process that is gone a rank may tell of its end.
 const GONE_BOUND: Duration = Duration::from_secs(2);
+/// Processes that are remembered: more than are killed in that time.
+const MOST: usize = 256;
 
-/// By rank, what the log says of a process of it; and what it has said last of a process that was gone when the log was read, and when that
-/// was. Whose that one was is not known: a rank whose exit status tells of a SIGKILL just then had started it.
+/// By rank, what the log says of a process of it; and what it has said of processes that were gone when the log was read, and when that
+/// was. Whose these were is not known: a rank whose exit status tells of a SIGKILL just then had started one.
 #[derive(Debug, Default)]
 pub(super) struct Killed {
     of: HashMap<Slot, String>,
-    gone: Option<(Duration, String)>,
+    gone: VecDeque<(Duration, String)>,
+    /// The processes that were named. The log has two lines about each, which may be read one after the other.
+    named: VecDeque<i32>,
 }
 
 impl Killed {
+    /// Whether the log has not named this process before.
+    pub(super) fn is_new(&mut self, pid: i32) -> bool {
+        let is_new = !self.named.contains(&pid);
+        if is_new {
+            self.named.truncate(MOST - 1);
+            self.named.push_front(pid);
+        }
+        is_new
+    }
+
     /// The log names a process of this rank.
     pub(super) fn add(&mut self, slot: Slot, line: String) {
         self.of.insert(slot, line);
@@ -24,14 +38,16 @@ impl Killed {
 
     /// The log names a process that is gone.
     pub(super) fn add_gone(&mut self, now: Duration, line: String) {
-        self.gone = Some((now, line));
+        self.gone.truncate(MOST - 1);
+        self.gone.push_back((now, line));
     }
 
     /// What explains that the leader of a rank has ended by a SIGKILL. `has_exited`: it has not, but tells of one by its exit status, as a
     /// shell does of its program.
     pub(super) fn take(&mut self, now: Duration, slot: Slot, has_exited: bool) -> Option<String> {
-        let gone = self.gone.take_if(|(at, _)| has_exited && now <= *at + GONE_BOUND);
-        self.of.remove(&slot).or(gone.map(|(_, line)| line))
+        self.gone.retain(|(at, _)| now <= *at + GONE_BOUND);
+        let gone = || has_exited.then(|| self.gone.pop_front()).flatten().map(|(_, line)| line);
+        self.of.remove(&slot).or_else(gone)
     }
 
     /// The rank is started again.
@@ -57,8 +73,13 @@ mod tests {
         killed.add_gone(at(5), line.clone());
         assert_eq!(killed.take(at(8), Slot(1), true), None, "too late");
         killed.add(Slot(1), other.clone());
-        killed.add_gone(at(9), line);
-        assert_eq!(killed.take(at(9), Slot(1), true), Some(other), "what is known of the rank counts first");
+        killed.add_gone(at(9), line.clone());
+        assert_eq!(killed.take(at(9), Slot(1), true), Some(other.clone()), "what is known of the rank counts first");
+        assert_eq!(killed.take(at(9), Slot(2), true), Some(line.clone()), "and the other explains another rank's");
+        killed.add_gone(at(9), line.clone());
+        killed.add_gone(at(9), other.clone());
+        assert_eq!([1, 2, 3].map(|slot| killed.take(at(10), Slot(slot), true)), [Some(line), Some(other), None]);
+        assert_eq!([7, 7, 8, 7].map(|pid| killed.is_new(pid)), [true, false, true, false]);
         killed.add(Slot(2), String::new());
         killed.forget(Slot(2));
         assert_eq!(killed.take(at(9), Slot(2), false), None);

@@ -1,5 +1,6 @@
 //! State machines: of a worker, of the workers of one agent, of the gang, of its attempts and the wait between two of them, of the nodes that join, and of the lease
-//! between agent and guard and of silence between front and agents; the names that its ranks have published, and the clocks of nodes, on which the times of events are read.
+//! between agent and guard and of silence between front and agents; the names that its ranks have published, and the clocks of nodes, on which the times of events are read;
+//! and how long rankrun's own processes are waited for.
 
 pub mod condition;
 pub mod contact;
@@ -12,6 +13,7 @@ pub mod grace;
 pub mod lease;
 pub mod names;
 pub mod node_clock;
+pub mod patience;
 pub mod restart;
 pub mod roster;
 pub mod silence;

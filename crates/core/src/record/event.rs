@@ -32,7 +32,8 @@ pub const VERSION: u32 = 2;
 pub struct Entry {
     /// [`VERSION`].
     pub v: u32,
-    /// Nanoseconds since the start of the job, on the front's clock.
+    /// When the job took what caused this: nanoseconds since its start, on the front's clock. Notes and the end have the time of their writing,
+    /// and may be before entries with an earlier time.
     pub at: u64,
     pub event: JobEvent,
 }

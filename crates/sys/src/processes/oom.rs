@@ -35,6 +35,8 @@ pub struct OomWatch {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Victim {
     pub pid: i32,
+    /// Whose it was, if the log says so.
+    pub user: Option<u32>,
     pub line: String,
 }
 
@@ -69,7 +71,7 @@ impl OomWatch {
             // The kernel writes two lines about each.
             match victim(line) {
                 Some(pid) if victims.iter().all(|known| known.pid != pid) => {
-                    victims.push(Victim { pid, line: line.clone() });
+                    victims.push(Victim { pid, user: user(line), line: line.clone() });
                 }
                 Some(_) | None => {}
             }
@@ -135,6 +137,12 @@ fn victim(line: &str) -> Option<i32> {
     killed.or_else(|| line.strip_prefix("oom-kill:")?.rsplit_once(",pid=").and_then(|(_, rest)| number(rest)))
 }
 
+/// The user that such a line names.
+fn user(line: &str) -> Option<u32> {
+    let (_, rest) = line.rsplit_once(",uid=").or_else(|| line.rsplit_once(" UID:"))?;
+    rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}
+
 /// The directory of a process's memory cgroup: of the v1 controller where there is one, else of v2.
 fn memory_cgroup(pid: i32) -> Option<PathBuf> {
     let membership = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -183,6 +191,8 @@ mod tests {
             "Out of memory: Killed process 4711 (a) b (c) total-vm:1kB",
         ];
         assert_eq!(lines.map(victim), [Some(4711); 3]);
+        assert_eq!(lines.map(user), [Some(0), None, None]);
+        assert_eq!(user("Out of memory: Killed process 7 (a) total-vm:1kB, UID:1000 pgtables:9kB"), Some(1000));
         assert_eq!(victim("oom_reaper: reaped process 4711 (python3), now anon-rss:0kB"), None);
     }
 }

@@ -247,7 +247,7 @@ impl World {
         let is_recorded = settings.is_recorded;
         let job = Job::new(spec, rules, settings);
         let first = || Entry::new(Duration::ZERO, JobEvent::Job(Box::new(job.facts().clone())));
-        let replay = is_recorded.then(|| Replay::new(first()).ok()).flatten();
+        let replay = is_recorded.then(|| Replay::new(first()).expect("it begins with the job"));
         let machine = |way: &Way| Machine {
             way: *way,
             link: u64::from(*way == Way::Here),
