@@ -65,7 +65,7 @@ impl Team {
             if hands.children.worker_of_leader(pid).is_some() {
                 continue;
             }
-            self.killed.add(slot, line.clone());
+            self.killed.add(now, slot, line.clone());
             let event = WorkerEvent::HelperKilledForMemory { pid: Pid(pid), name: process.name, detail: line };
             self.tell(hands, now, slot, event);
         }
@@ -121,7 +121,9 @@ impl Team {
         let ours = !matches!(self.machine.state(slot), State::Running { .. });
         let Some(oom) = self.oom.as_mut().filter(|_| killed && !ours) else { return };
         let worker = self.machine.id(slot);
-        let helper = self.killed.take(now, slot, matches!(status, WorkerStatus::Exited { .. }));
+        // A leader that was killed itself is named by the log.
+        let has_exited = matches!(status, WorkerStatus::Exited { .. });
+        let helper = has_exited.then(|| self.killed.take(now, slot)).flatten();
         let detail = match oom.look(leader.pid()) {
             // A shell exits with the status of its program.
             OomKill::Counted { .. } | OomKill::No | OomKill::Unknown if helper.is_some() => helper.unwrap_or_default(),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rankrun_core::Slot;
 
-/// How long after the log has named a process that is gone a rank may tell of its end.
-const GONE_BOUND: Duration = Duration::from_secs(2);
+/// How long after the log has named a process a rank may tell of its end.
+const BOUND: Duration = Duration::from_secs(2);
 /// Processes that are remembered: more than are killed in that time.
 const MOST: usize = 256;
 
@@ -14,7 +14,7 @@ const MOST: usize = 256;
 /// was. Whose these were is not known: a rank whose exit status tells of a SIGKILL just then had started one.
 #[derive(Debug, Default)]
 pub(super) struct Killed {
-    of: HashMap<Slot, String>,
+    of: HashMap<Slot, (Duration, String)>,
     gone: VecDeque<(Duration, String)>,
     /// The processes that were named. The log has two lines about each, which may be read one after the other.
     named: VecDeque<i32>,
@@ -32,8 +32,8 @@ impl Killed {
     }
 
     /// The log names a process of this rank.
-    pub(super) fn add(&mut self, slot: Slot, line: String) {
-        self.of.insert(slot, line);
+    pub(super) fn add(&mut self, now: Duration, slot: Slot, line: String) {
+        self.of.insert(slot, (now, line));
     }
 
     /// The log names a process that is gone.
@@ -42,12 +42,13 @@ impl Killed {
         self.gone.push_back((now, line));
     }
 
-    /// What explains that the leader of a rank has ended by a SIGKILL. `has_exited`: it has not, but tells of one by its exit status, as a
-    /// shell does of its program.
-    pub(super) fn take(&mut self, now: Duration, slot: Slot, has_exited: bool) -> Option<String> {
-        self.gone.retain(|(at, _)| now <= *at + GONE_BOUND);
-        let gone = || has_exited.then(|| self.gone.pop_front()).flatten().map(|(_, line)| line);
-        self.of.remove(&slot).or_else(gone)
+    /// What explains that the leader of a rank tells of a SIGKILL by its exit status, as a shell does of its program.
+    pub(super) fn take(&mut self, now: Duration, slot: Slot) -> Option<String> {
+        let is_fresh = |(at, _): &(Duration, String)| now <= *at + BOUND;
+        self.gone.retain(is_fresh);
+        // One that the rank has survived for longer is no news.
+        let own = self.of.remove(&slot).filter(is_fresh);
+        own.or_else(|| self.gone.pop_front()).map(|(_, line)| line)
     }
 
     /// The rank is started again.
@@ -67,21 +68,22 @@ mod tests {
         let (line, other) = ("Killed process 7 (a)".to_owned(), "Killed process 8 (b)".to_owned());
         let mut killed = Killed::default();
         killed.add_gone(at(5), line.clone());
-        assert_eq!(killed.take(at(5), Slot(1), false), None, "a leader that was killed itself would be named");
-        assert_eq!(killed.take(at(5), Slot(1), true), Some(line.clone()));
-        assert_eq!(killed.take(at(5), Slot(1), true), None, "it explains one end");
+        assert_eq!(killed.take(at(5), Slot(1)), Some(line.clone()));
+        assert_eq!(killed.take(at(5), Slot(1)), None, "it explains one end");
         killed.add_gone(at(5), line.clone());
-        assert_eq!(killed.take(at(8), Slot(1), true), None, "too late");
-        killed.add(Slot(1), other.clone());
+        assert_eq!(killed.take(at(8), Slot(1)), None, "too late");
+        killed.add(at(8), Slot(1), other.clone());
         killed.add_gone(at(9), line.clone());
-        assert_eq!(killed.take(at(9), Slot(1), true), Some(other.clone()), "what is known of the rank counts first");
-        assert_eq!(killed.take(at(9), Slot(2), true), Some(line.clone()), "and the other explains another rank's");
+        assert_eq!(killed.take(at(9), Slot(1)), Some(other.clone()), "what is known of the rank counts first");
+        assert_eq!(killed.take(at(9), Slot(2)), Some(line.clone()), "and the other explains another rank's");
         killed.add_gone(at(9), line.clone());
         killed.add_gone(at(9), other.clone());
-        assert_eq!([1, 2, 3].map(|slot| killed.take(at(10), Slot(slot), true)), [Some(line), Some(other), None]);
+        assert_eq!([1, 2, 3].map(|slot| killed.take(at(10), Slot(slot))), [Some(line), Some(other), None]);
         assert_eq!([7, 7, 8, 7].map(|pid| killed.is_new(pid)), [true, false, true, false]);
-        killed.add(Slot(2), String::new());
+        killed.add(at(10), Slot(2), String::new());
         killed.forget(Slot(2));
-        assert_eq!(killed.take(at(9), Slot(2), false), None);
+        assert_eq!(killed.take(at(10), Slot(2)), None, "it is started again");
+        killed.add(at(20), Slot(1), String::new());
+        assert_eq!(killed.take(at(23), Slot(1)), None, "it has survived that");
     }
 }
