@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rankrun_sys::errand::{Errand, Waited};
+use rankrun_sys::errand::{End, Errand, Waited};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -77,13 +77,13 @@ pub(crate) fn bytes(bound: Duration, look: impl Fn(&mut At<'_>) -> Vec<u8>) -> R
     });
     // Without room for a process, or with threads that keep this one from forking, the risk is taken: a job is worth more.
     let Ok(errand) = errand else { return Ok(look(&mut |_| {})) };
-    let Waited { is_over, result: sent, stays } = errand.wait(bound);
+    let Waited { end, result: sent } = errand.wait(bound);
     let (path, answer) = read(&sent);
-    match (is_over, answer) {
-        (true, Some(answer)) => Ok(answer.to_vec()),
-        // It has ended without an answer, as in a sandbox that ends who makes a call that it refuses.
-        (true, None) => Ok(look(&mut |_| {})),
-        (false, _) => Err(Silent { path, bound, stays }),
+    match (end, answer) {
+        (End::Whole, Some(answer)) => Ok(answer.to_vec()),
+        (End::Late { stays }, _) => Err(Silent { path, bound, stays }),
+        // Somebody has ended it, as a sandbox does that refuses a call.
+        (End::Whole | End::Broken, _) => Ok(look(&mut |_| {})),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use rankrun_sys::errand::Errand;
+use rankrun_sys::errand::{End, Errand};
 use rankrun_sys::network;
 
 /// How long names are looked up. The resolver may need seconds for a name that nobody knows, and there may be thousands.
@@ -51,14 +51,15 @@ pub(crate) fn own_names<'a>(names: &[&'a str], own: &str) -> HashSet<&'a str> {
             }
         }
     });
-    let answers: HashMap<usize, bool> = match errand {
-        Ok(errand) => {
-            let text = errand.wait(LOOKUPS).result;
+    let asked_well = errand.ok().map(|errand| errand.wait(LOOKUPS)).filter(|waited| waited.end != End::Broken);
+    let answers: HashMap<usize, bool> = match asked_well {
+        Some(waited) => {
+            let text = waited.result;
             let answer = |line: &str| line.split_once(' ').and_then(|(at, is)| Some((at.parse().ok()?, is == "true")));
             String::from_utf8_lossy(&text).lines().filter_map(answer).collect()
         }
-        // There is no room for a process, or this one has threads: one name may take longer then.
-        Err(_) => {
+        // There is no room for a process, this one has threads, or somebody has ended the child: one name may take longer then.
+        None => {
             let start = Instant::now();
             let in_time = asked.iter().enumerate().take_while(|_| start.elapsed() < LOOKUPS);
             in_time.filter_map(|(index, name)| Some((index, is_own_address(name, &addresses)?))).collect()

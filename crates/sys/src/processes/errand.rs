@@ -17,15 +17,37 @@ use crate::{fork, signal, socket};
 /// How long a child that is killed may take to end.
 const END_BOUND: Duration = Duration::from_secs(1);
 
+/// What the child writes after its work. Without it nobody could tell a part of a result from the whole.
+const MARK: u8 = 0x17;
+
 /// How a wait for an errand has ended.
 #[derive(Debug)]
 pub struct Waited {
-    /// It came to its end.
-    pub is_over: bool,
+    pub end: End,
     /// What it has written.
     pub result: Vec<u8>,
-    /// Its pid, if it could not be ended: it waits for a file system that does not answer, and stays until that does.
-    pub stays: Option<i32>,
+}
+
+/// How an errand has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Its work is done: the result is whole.
+    Whole,
+    /// Somebody has ended it before its work was done.
+    Broken,
+    /// Its time was up.
+    Late {
+        /// Its pid, if it could not be ended: it waits for a file system that does not answer, and stays until that does.
+        stays: Option<i32>,
+    },
+}
+
+/// How an errand has ended whose pipe holds no more than `sent`.
+fn take_mark(sent: &mut Vec<u8>) -> End {
+    match sent.pop_if(|last| *last == MARK) {
+        Some(_) => End::Whole,
+        None => End::Broken,
+    }
 }
 
 /// A child that writes its result to a pipe. Dropped, it is ended and reaped.
@@ -34,8 +56,10 @@ pub struct Errand {
     child: Child,
     pipe: File,
     result: Vec<u8>,
+    /// The child has written all that it will.
+    end: Option<End>,
     /// It has been reaped.
-    is_ended: bool,
+    is_reaped: bool,
 }
 
 impl Errand {
@@ -53,7 +77,8 @@ impl Errand {
         match fork::fork()? {
             fork::Side::Parent { child } => {
                 socket::set_nonblocking(&ours)?;
-                Ok(Errand { child: Child::unreaped(child), pipe: ours.into(), result: Vec::new(), is_ended: false })
+                let child = Child::unreaped(child);
+                Ok(Errand { child, pipe: ours.into(), result: Vec::new(), end: None, is_reaped: false })
             }
             fork::Side::Child => {
                 // If it fails, the pipe has no reader when the parent is gone, or the work ends some time.
@@ -62,18 +87,24 @@ impl Errand {
                 let pipe = File::from(theirs);
                 fork::run_with_only(&[pipe.as_fd()], || {
                     work(&mut &pipe);
+                    // Without a reader nobody wants it.
+                    let _ = (&pipe).write_all(&[MARK]);
                     0
                 })
             }
         }
     }
 
-    /// Reads what is there. Returns whether this was the end.
-    pub fn read(&mut self) -> bool {
-        match self.pipe.read_to_end(&mut self.result) {
-            Ok(_) => true,
-            Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+    /// Reads what is there. Returns how it has ended, if it has.
+    pub fn read(&mut self) -> Option<End> {
+        if self.end.is_none() {
+            let is_over = match self.pipe.read_to_end(&mut self.result) {
+                Ok(_) => true,
+                Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+            };
+            self.end = is_over.then(|| take_mark(&mut self.result));
         }
+        self.end
     }
 
     /// Waits for the end, for so long at most.
@@ -83,14 +114,9 @@ impl Errand {
             let rest = until.saturating_duration_since(Instant::now());
             // An interrupted wait is only shorter.
             let _ = poll(&mut [PollFd::new(&self.pipe, PollFlags::IN)], Some(&timespec(rest)));
-            let is_over = self.read();
-            if is_over || rest.is_zero() {
-                let stays = !is_over && !self.end();
-                return Waited {
-                    is_over,
-                    result: std::mem::take(&mut self.result),
-                    stays: stays.then(|| self.child.pid()),
-                };
+            let late = |errand: &mut Errand| End::Late { stays: (!errand.kill()).then(|| errand.child.pid()) };
+            if let Some(end) = self.read().or_else(|| rest.is_zero().then(|| late(&mut self))) {
+                return Waited { end, result: std::mem::take(&mut self.result) };
             }
         }
     }
@@ -109,8 +135,8 @@ impl AsFd for Errand {
 
 impl Errand {
     /// Ends it, unless it waits in the kernel. Returns whether it is gone.
-    fn end(&mut self) -> bool {
-        if self.is_ended {
+    fn kill(&mut self) -> bool {
+        if self.is_reaped {
             return true;
         }
         // It has not been reaped: it is still ours.
@@ -118,7 +144,7 @@ impl Errand {
         let until = Instant::now() + END_BOUND;
         loop {
             if wait::reap(self.child.pid()) != Look::Nothing {
-                self.is_ended = true;
+                self.is_reaped = true;
                 return true;
             }
             if Instant::now() >= until {
@@ -132,7 +158,7 @@ impl Errand {
 
 impl Drop for Errand {
     fn drop(&mut self) {
-        self.end();
+        self.kill();
     }
 }
 
@@ -165,13 +191,13 @@ impl Lookup {
 
     /// The addresses, or why there are none; `None`: not yet.
     pub fn result(&mut self) -> Option<Result<Vec<SocketAddr>, String>> {
-        self.0.read().then(|| addresses(self.0.result()))
+        self.0.read().map(|end| addresses(end, self.0.result()))
     }
 
     /// Waits for the result, for so long at most.
     pub fn wait(self, bound: Duration) -> Option<Result<Vec<SocketAddr>, String>> {
-        let Waited { is_over, result: text, .. } = self.0.wait(bound);
-        is_over.then(|| addresses(&text))
+        let Waited { end, result } = self.0.wait(bound);
+        (!matches!(end, End::Late { .. })).then(|| addresses(end, &result))
     }
 }
 
@@ -181,10 +207,38 @@ impl AsFd for Lookup {
     }
 }
 
-fn addresses(text: &[u8]) -> Result<Vec<SocketAddr>, String> {
+fn addresses(end: End, text: &[u8]) -> Result<Vec<SocketAddr>, String> {
+    if end == End::Broken {
+        return Err("the process that asked the resolver was ended".to_owned());
+    }
     let text = String::from_utf8_lossy(text);
     match text.strip_prefix('!') {
         Some(why) => Err(why.to_owned()),
         None => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_result_is_not_taken_for_the_whole() {
+        for (sent, end, result) in [
+            (&b"all\x17"[..], End::Whole, &b"all"[..]),
+            (b"\x17", End::Whole, b""),
+            (b"al", End::Broken, b"al"),
+            (b"", End::Broken, b""),
+        ] {
+            let mut left = sent.to_vec();
+            assert_eq!((take_mark(&mut left), &left[..]), (end, result), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn a_lookup_that_was_ended_has_no_addresses() {
+        assert!(addresses(End::Broken, b"127.0.0.1:1\n").is_err());
+        assert_eq!(addresses(End::Whole, b"!none"), Err("none".to_owned()));
+        assert_eq!(addresses(End::Whole, b"127.0.0.1:1\n"), Ok(vec![SocketAddr::from(([127, 0, 0, 1], 1))]));
     }
 }
