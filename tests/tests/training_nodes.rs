@@ -12,6 +12,8 @@ use rustix::process::Signal;
 
 /// Each attempt imports torch in up to eight processes, on a busy machine in two minutes.
 const ATTEMPT: Duration = Duration::from_secs(180);
+/// How long the last loss and the last attempt may take together. The runner ends a test after 10 minutes without a word about the job.
+const LAST: Duration = Duration::from_secs(90);
 /// How long a host may take to be empty after a job: it may have to notice that it was lost.
 const MOMENT: Duration = Duration::from_secs(20);
 /// Steps of an attempt that is to lose a host, and those of the last.
@@ -86,9 +88,13 @@ fn a_torch_training_whose_hosts_are_lost_at_random_ends_with_the_right_loss() {
         let errors = || String::from_utf8_lossy(&harmed.stderr_so_far()).into_owned();
         let mut story = Vec::new();
         for attempt in 0..count {
+            let late = || panic!("attempt {attempt}: {story:?}\n{}", errors());
+            let begins = || errors().contains(&format!("begin {attempt}: ")).then_some(());
+            wait_until(ATTEMPT, begins).unwrap_or_else(late);
+            // Ranks of the attempt before may have saved what they had after their host was hit. Now they are gone.
             let before = fs::read(&checkpoint).ok();
             let trains = || (fs::read(&checkpoint).ok() != before).then_some(());
-            wait_until(ATTEMPT, trains).unwrap_or_else(|| panic!("attempt {attempt}: {story:?}\n{}", errors()));
+            wait_until(ATTEMPT, trains).unwrap_or_else(late);
             // Some steps later: while ranks compute, meet, save, or wait.
             let after = Duration::from_millis(random.below(1500));
             let _ = wait_until(after, || None::<()>);
@@ -97,7 +103,7 @@ fn a_torch_training_whose_hosts_are_lost_at_random_ends_with_the_right_loss() {
             misfortune.befall(hosts.node(victim));
             story.push((misfortune, victim));
         }
-        let harmed = harmed.finish(ATTEMPT);
+        let harmed = harmed.finish(LAST);
         hosts.nodes().iter().for_each(|host| {
             host.thaw();
             host.heal();

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rankrun_core::NodeRank;
-use rankrun_sys::errand::Lookup;
+use rankrun_sys::errand;
 use rankrun_wire::identity::Secret;
 
 /// How long the resolver may take to say whether an address is this machine's: one packet may be lost.
@@ -69,7 +69,7 @@ impl FrontAddress {
         if let Ok(address) = self.host.parse::<IpAddr>() {
             return is_own(address);
         }
-        let found = Lookup::start(&self.host, self.port).ok().and_then(|lookup| lookup.wait(LOOKUP_BOUND));
+        let found = errand::addresses_of(&self.host, self.port, LOOKUP_BOUND).ok().flatten();
         found.and_then(Result::ok).is_some_and(|found| found.iter().any(|it| is_own(it.ip())))
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use rankrun_agent::{ALIVE, Options, PROVE, RELAY};
 use rankrun_core::lease::Lapse;
 use rankrun_core::{JobId, reach};
-use rankrun_sys::errand::Errand;
+use rankrun_sys::errand;
 use rankrun_sys::poll::{Interest, Registry};
 use rankrun_sys::reactor::{Conn, Incoming};
 use rankrun_sys::socket;
@@ -411,12 +411,11 @@ pub(crate) fn has_proxy(settings: &SshSettings, home: Option<&Path>) -> bool {
         return true;
     }
     let Some(path) = home.map(|home| home.join(".ssh/config")) else { return false };
-    let asked = Errand::start(|answer| {
-        let is_found = std::fs::read_to_string(path).is_ok_and(|text| is_proxy(&text));
-        // Without a reader nobody wants it.
-        let _ = answer.write_all(&[u8::from(is_found)]);
+    let asked = errand::perform(CONFIG_BOUND, |answer| {
+        let is_found = std::fs::read_to_string(&path).is_ok_and(|text| is_proxy(&text));
+        answer.write_all(&[u8::from(is_found)])
     });
-    asked.is_ok_and(|errand| errand.wait(CONFIG_BOUND).result == [1])
+    asked.is_ok_and(|waited| waited.result == [1])
 }
 
 /// The line that starts the relay.

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rankrun_sys::errand::{End, Errand, Waited};
+use rankrun_sys::errand::{self, End, Waited};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -21,7 +21,7 @@ pub(crate) const LEAST: Duration = Duration::from_secs(1);
 /// How long a file system may take to answer where the answer only improves a message, or is needed much later.
 const SOON: Duration = Duration::from_millis(500);
 
-/// What the child sends before a path that it is about to look at, before its answer, and after a path.
+/// What the child sends before a path that it is about to look at, before its answer and the length of it, and after a path.
 const PATH: u8 = b'p';
 const ANSWER: u8 = b'a';
 const END: u8 = 0;
@@ -66,28 +66,33 @@ impl From<Silent> for io::Error {
 ///
 /// It took longer than `bound`.
 pub(crate) fn bytes(bound: Duration, look: impl Fn(&mut At<'_>) -> Vec<u8>) -> Result<Vec<u8>, Silent> {
-    let errand = Errand::start(|pipe| {
+    let asked = errand::perform(bound, |pipe| {
         let mut note = |path: &Path| {
             let bytes = path.as_os_str().as_bytes();
             // Without a reader nobody wants it.
             let _ = pipe.write_all(&[&[PATH], bytes, &[END]].concat());
         };
         let answer = look(&mut note);
-        let _ = pipe.write_all(&[ANSWER]).and_then(|()| pipe.write_all(&answer));
+        pipe.write_all(&[&[ANSWER][..], &answer.len().to_le_bytes()].concat())?;
+        pipe.write_all(&answer)
     });
-    // Without room for a process, or with threads that keep this one from forking, the risk is taken: a job is worth more.
-    let Ok(errand) = errand else { return Ok(look(&mut |_| {})) };
-    let Waited { end, result: sent } = errand.wait(bound);
+    let found = asked.ok().map(|waited| found(waited, bound));
+    // Without room for a process, with threads that keep this one from forking, or where whoever looks is killed again, as in a sandbox
+    // that refuses a call, the risk is taken: a job is worth more.
+    found.unwrap_or(Ok(None)).map(|answer| answer.unwrap_or_else(|| look(&mut |_| {})))
+}
+
+/// The answer, if there is one.
+fn found(waited: Waited, bound: Duration) -> Result<Option<Vec<u8>>, Silent> {
+    let Waited { end, result: sent } = waited;
     let (path, answer) = read(&sent);
-    match (end, answer) {
-        (End::Whole, Some(answer)) => Ok(answer.to_vec()),
-        (End::Late { stays }, _) => Err(Silent { path, bound, stays }),
-        // Somebody has ended it, as a sandbox does that refuses a call.
-        (End::Whole | End::Broken, _) => Ok(look(&mut |_| {})),
+    match end {
+        End::TimedOut { stays } => Err(Silent { path, bound, stays }),
+        End::Complete | End::Killed => Ok(answer.map(<[u8]>::to_vec)),
     }
 }
 
-/// The last path that a child has sent, and its answer.
+/// The last path that a child has sent, and its answer, if that is complete.
 fn read(mut sent: &[u8]) -> (PathBuf, Option<&[u8]>) {
     let mut last = PathBuf::new();
     loop {
@@ -97,7 +102,11 @@ fn read(mut sent: &[u8]) -> (PathBuf, Option<&[u8]>) {
                 last = PathBuf::from(OsStr::from_bytes(&rest[..end]));
                 sent = &rest[end + 1..];
             }
-            [ANSWER, answer @ ..] => return (last, Some(answer)),
+            [ANSWER, rest @ ..] => {
+                let answer =
+                    rest.split_first_chunk().filter(|(size, answer)| usize::from_le_bytes(**size) == answer.len());
+                return (last, answer.map(|(_, answer)| answer));
+            }
             _ => return (last, None),
         }
     }
@@ -132,10 +141,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn whoever_is_killed_has_not_been_silent() {
+        let answer = [&b"p/a\0a"[..], &2usize.to_le_bytes(), b"ok"].concat();
+        let waited = |end: End, sent: &[u8]| found(Waited { end, result: sent.to_vec() }, BOUND);
+        assert_eq!(waited(End::Complete, &answer), Ok(Some(b"ok".to_vec())));
+        for cut in 0..answer.len() {
+            assert_eq!(waited(End::Killed, &answer[..cut]), Ok(None), "{cut}");
+        }
+        let silent = Silent { path: "/a".into(), bound: BOUND, stays: Some(7) };
+        assert_eq!(waited(End::TimedOut { stays: Some(7) }, b"p/a\0"), Err(silent));
+    }
+
+    #[test]
     fn the_path_that_was_looked_at_last_is_blamed() {
         assert_eq!(read(b"p/a\0p/b\xff\0"), (PathBuf::from(OsStr::from_bytes(b"/b\xff")), None));
         assert_eq!(read(b"p/a\0p/b"), ("/a".into(), None), "the second is not complete");
-        assert_eq!(read(b"p/a\0anothing is wrong"), ("/a".into(), Some(&b"nothing is wrong"[..])));
+        let mut whole = [&b"p/a\0a"[..], &7usize.to_le_bytes(), b"nothing"].concat();
+        assert_eq!(read(&whole), ("/a".into(), Some(&b"nothing"[..])));
+        whole.pop();
+        assert_eq!(read(&whole), ("/a".into(), None), "whoever answers was killed");
+        assert_eq!(read(b"p/a\0a"), ("/a".into(), None));
         assert_eq!(read(b""), (PathBuf::new(), None));
         let silent = Silent { path: "/dead/program".into(), bound: BOUND, stays: None };
         assert_eq!(silent.to_string(), "no answer from \"/dead/program\" for 10 s");

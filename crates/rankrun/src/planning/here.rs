@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use rankrun_sys::errand::{End, Errand};
+use rankrun_sys::errand;
 use rankrun_sys::network;
 
 /// How long names are looked up. The resolver may need seconds for a name that nobody knows, and there may be thousands.
@@ -43,23 +43,23 @@ pub(crate) fn own_names<'a>(names: &[&'a str], own: &str) -> HashSet<&'a str> {
     }
     asked.sort_by_key(|name| (name.parse::<IpAddr>().is_err(), names.iter().position(|it| it == name)));
     let addresses = network::addresses();
-    let errand = Errand::start(|pipe| {
+    let answered = errand::perform(LOOKUPS, |pipe| {
         for (index, name) in asked.iter().enumerate() {
             if let Some(is_own) = is_own_address(name, &addresses) {
-                // Without a reader nobody wants it.
-                let _ = pipe.write_all(format!("{index} {is_own}\n").as_bytes());
+                pipe.write_all(format!("{index} {is_own}\n").as_bytes())?;
             }
         }
+        Ok(())
     });
-    let asked_well = errand.ok().map(|errand| errand.wait(LOOKUPS)).filter(|waited| waited.end != End::Broken);
-    let answers: HashMap<usize, bool> = match asked_well {
-        Some(waited) => {
+    let answers: HashMap<usize, bool> = match answered {
+        // Each line that has come is whole: a short one is written at once.
+        Ok(waited) => {
             let text = waited.result;
             let answer = |line: &str| line.split_once(' ').and_then(|(at, is)| Some((at.parse().ok()?, is == "true")));
             String::from_utf8_lossy(&text).lines().filter_map(answer).collect()
         }
-        // There is no room for a process, this one has threads, or somebody has ended the child: one name may take longer then.
-        None => {
+        // There is no room for a process, or this one has threads: one name may take longer then.
+        Err(_) => {
             let start = Instant::now();
             let in_time = asked.iter().enumerate().take_while(|_| start.elapsed() < LOOKUPS);
             in_time.filter_map(|(index, name)| Some((index, is_own_address(name, &addresses)?))).collect()

@@ -17,36 +17,50 @@ use crate::{fork, signal, socket};
 /// How long a child that is killed may take to end.
 const END_BOUND: Duration = Duration::from_secs(1);
 
-/// What the child writes after its work. Without it nobody could tell a part of a result from the whole.
+/// What the child writes after its work.
 const MARK: u8 = 0x17;
 
 /// How a wait for an errand has ended.
 #[derive(Debug)]
 pub struct Waited {
     pub end: End,
-    /// What it has written.
+    /// What it has written. Only that of a complete one is all of it.
     pub result: Vec<u8>,
 }
 
 /// How an errand has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// Its work is done: the result is whole.
-    Whole,
-    /// Somebody has ended it before its work was done.
-    Broken,
+    /// Its work is done.
+    Complete,
+    /// It was killed, has crashed, or could not write its result.
+    Killed,
     /// Its time was up.
-    Late {
+    TimedOut {
         /// Its pid, if it could not be ended: it waits for a file system that does not answer, and stays until that does.
         stays: Option<i32>,
     },
 }
 
-/// How an errand has ended whose pipe holds no more than `sent`.
+/// Removes the mark from a complete result. Without it the child has not come to the end of its work.
 fn take_mark(sent: &mut Vec<u8>) -> End {
     match sent.pop_if(|last| *last == MARK) {
-        Some(_) => End::Whole,
-        None => End::Broken,
+        Some(_) => End::Complete,
+        None => End::Killed,
+    }
+}
+
+/// Has a child do `work`, and waits for it, for so long at most. A child that is killed is replaced, once.
+///
+/// # Errors
+///
+/// As [`Errand::start`].
+pub fn perform(bound: Duration, work: impl Fn(&mut dyn Write) -> io::Result<()>) -> io::Result<Waited> {
+    let begun = Instant::now();
+    let waited = Errand::start(&work)?.wait(bound);
+    match waited.end {
+        End::Killed => Ok(Errand::start(&work)?.wait(bound.saturating_sub(begun.elapsed()))),
+        End::Complete | End::TimedOut { .. } => Ok(waited),
     }
 }
 
@@ -63,12 +77,12 @@ pub struct Errand {
 }
 
 impl Errand {
-    /// Forks. What `work` has written counts even if it does not come to its end.
+    /// Forks.
     ///
     /// # Errors
     ///
     /// There is no room for a process, or this one has several threads and cannot fork.
-    pub fn start(work: impl FnOnce(&mut dyn Write)) -> io::Result<Errand> {
+    pub fn start(work: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<Errand> {
         if !fork::is_possible() {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -86,10 +100,8 @@ impl Errand {
                 // It may outlive us in state D: it must not hold the streams that our caller reads to their end.
                 let pipe = File::from(theirs);
                 fork::run_with_only(&[pipe.as_fd()], || {
-                    work(&mut &pipe);
-                    // Without a reader nobody wants it.
-                    let _ = (&pipe).write_all(&[MARK]);
-                    0
+                    let is_done = work(&mut &pipe).and_then(|()| (&pipe).write_all(&[MARK])).is_ok();
+                    u8::from(!is_done)
                 })
             }
         }
@@ -114,9 +126,13 @@ impl Errand {
             let rest = until.saturating_duration_since(Instant::now());
             // An interrupted wait is only shorter.
             let _ = poll(&mut [PollFd::new(&self.pipe, PollFlags::IN)], Some(&timespec(rest)));
-            let late = |errand: &mut Errand| End::Late { stays: (!errand.kill()).then(|| errand.child.pid()) };
-            if let Some(end) = self.read().or_else(|| rest.is_zero().then(|| late(&mut self))) {
+            if let Some(end) = self.read() {
                 return Waited { end, result: std::mem::take(&mut self.result) };
+            }
+            if rest.is_zero() {
+                let stays = (!self.kill()).then(|| self.child.pid());
+                take_mark(&mut self.result);
+                return Waited { end: End::TimedOut { stays }, result: std::mem::take(&mut self.result) };
             }
         }
     }
@@ -177,28 +193,32 @@ impl Lookup {
     ///
     /// There is no room for a process.
     pub fn start(host: &str, port: u16) -> io::Result<Lookup> {
-        use std::net::ToSocketAddrs;
-        let errand = Errand::start(|pipe| {
-            let text = match (host, port).to_socket_addrs() {
-                Ok(addresses) => addresses.map(|address| format!("{address}\n")).collect(),
-                Err(error) => format!("!{}", crate::reason(&error)),
-            };
-            // Without a reader nobody wants it.
-            let _ = pipe.write_all(text.as_bytes());
-        })?;
-        Ok(Lookup(errand))
+        Ok(Lookup(Errand::start(|pipe| look_up(host, port, pipe))?))
     }
 
     /// The addresses, or why there are none; `None`: not yet.
     pub fn result(&mut self) -> Option<Result<Vec<SocketAddr>, String>> {
         self.0.read().map(|end| addresses(end, self.0.result()))
     }
+}
 
-    /// Waits for the result, for so long at most.
-    pub fn wait(self, bound: Duration) -> Option<Result<Vec<SocketAddr>, String>> {
-        let Waited { end, result } = self.0.wait(bound);
-        (!matches!(end, End::Late { .. })).then(|| addresses(end, &result))
-    }
+/// The addresses of a host, or why there are none; `None`: the resolver has not answered within `bound`.
+///
+/// # Errors
+///
+/// As [`Errand::start`].
+pub fn addresses_of(host: &str, port: u16, bound: Duration) -> io::Result<Option<Result<Vec<SocketAddr>, String>>> {
+    let Waited { end, result } = perform(bound, |pipe| look_up(host, port, pipe))?;
+    Ok((!matches!(end, End::TimedOut { .. })).then(|| addresses(end, &result)))
+}
+
+fn look_up(host: &str, port: u16, pipe: &mut dyn Write) -> io::Result<()> {
+    use std::net::ToSocketAddrs;
+    let text = match (host, port).to_socket_addrs() {
+        Ok(addresses) => addresses.map(|address| format!("{address}\n")).collect(),
+        Err(error) => format!("!{}", crate::reason(&error)),
+    };
+    pipe.write_all(text.as_bytes())
 }
 
 impl AsFd for Lookup {
@@ -208,8 +228,8 @@ impl AsFd for Lookup {
 }
 
 fn addresses(end: End, text: &[u8]) -> Result<Vec<SocketAddr>, String> {
-    if end == End::Broken {
-        return Err("the process that asked the resolver was ended".to_owned());
+    if end == End::Killed {
+        return Err("the process that asked the resolver was killed, or has crashed".to_owned());
     }
     let text = String::from_utf8_lossy(text);
     match text.strip_prefix('!') {
@@ -223,12 +243,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_a_result_is_not_taken_for_the_whole() {
+    fn a_result_without_its_mark_is_not_complete() {
         for (sent, end, result) in [
-            (&b"all\x17"[..], End::Whole, &b"all"[..]),
-            (b"\x17", End::Whole, b""),
-            (b"al", End::Broken, b"al"),
-            (b"", End::Broken, b""),
+            (&b"all\x17"[..], End::Complete, &b"all"[..]),
+            (b"\x17", End::Complete, b""),
+            (b"al", End::Killed, b"al"),
+            (b"", End::Killed, b""),
         ] {
             let mut left = sent.to_vec();
             assert_eq!((take_mark(&mut left), &left[..]), (end, result), "{sent:?}");
@@ -236,9 +256,9 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_that_was_ended_has_no_addresses() {
-        assert!(addresses(End::Broken, b"127.0.0.1:1\n").is_err());
-        assert_eq!(addresses(End::Whole, b"!none"), Err("none".to_owned()));
-        assert_eq!(addresses(End::Whole, b"127.0.0.1:1\n"), Ok(vec![SocketAddr::from(([127, 0, 0, 1], 1))]));
+    fn a_lookup_that_was_killed_has_no_addresses() {
+        assert!(addresses(End::Killed, b"127.0.0.1:1\n").is_err());
+        assert_eq!(addresses(End::Complete, b"!none"), Err("none".to_owned()));
+        assert_eq!(addresses(End::Complete, b"127.0.0.1:1\n"), Ok(vec![SocketAddr::from(([127, 0, 0, 1], 1))]));
     }
 }
