@@ -147,7 +147,7 @@ impl Held {
                 self.agent = None;
             }
         }
-        let Proof { is_empty, memory } = self.keeper.prove(LastKnown::unknown(), &[]);
+        let Proof { is_empty, memory } = self.keeper.prove(LastKnown::unknown(), &Vec::new);
         Ok((if is_empty { ExitCode::SUCCESS } else { ExitCode::LEFT_BEHIND }, memory))
     }
 

@@ -17,7 +17,7 @@ use rankrun_wire::Memory;
 use super::launch::Launched;
 use super::note::GuardNote;
 use super::watchdog::{Act, Seen, Watch, is_stopped};
-use crate::tidy::{Places, Readers, Remains, Search};
+use crate::tidy::{Children, Known, Places, Readers, Remains, Search};
 
 /// The state of a guard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,10 +136,10 @@ impl Keeper {
         self.state == GuardState::Alive && is_stopped(self.child.pid())
     }
 
-    /// Decides whether guard or agent are to be given up now. `foreign` are children of this process that are not the job's.
-    pub fn watch(&mut self, now: Duration, foreign: &[i32]) -> Option<Act> {
+    /// Decides whether guard or agent are to be given up now.
+    pub fn watch(&mut self, now: Duration, known: &Known<'_>) -> Option<Act> {
         let mut watch = std::mem::take(&mut self.watch);
-        let act = watch.tick(now, || self.look(foreign));
+        let act = watch.tick(now, || self.look(known));
         self.watch = watch;
         act
     }
@@ -164,7 +164,7 @@ impl Keeper {
 
     /// For the same: ends guard and agent if they hang. Returns whether the agent is given up.
     pub fn end_what_hangs(&mut self, now: Duration, has_agent: bool) -> bool {
-        let act = self.watch(now, &[]);
+        let act = self.watch(now, &Vec::new);
         let act = if has_agent { act } else { act.or_else(|| self.watch_guard()) };
         match act {
             Some(Act::KillAgent) => self.kill_agent(),
@@ -175,7 +175,7 @@ impl Keeper {
         act == Some(Act::GiveUpAgent)
     }
 
-    fn look(&mut self, foreign: &[i32]) -> Seen {
+    fn look(&mut self, known: &Known<'_>) -> Seen {
         let guard_stopped = self.is_guard_stopped();
         if self.agent.is_none() && guard_stopped {
             // It has not sent its pid yet. It is the only child that the guard can have so early.
@@ -183,7 +183,7 @@ impl Keeper {
         } else if self.agent.is_none() && self.state != GuardState::Alive {
             // The kernel has given it to us: we are the next subreaper above. It runs our own program.
             let ours = proc::executable(std::process::id() as i32);
-            let is_agent = |pid| !foreign.contains(&pid) && ours.is_some() && proc::executable(pid) == ours;
+            let is_agent = |pid| ours.is_some() && proc::executable(pid) == ours && !known().contains(&pid);
             self.agent = child_of(std::process::id() as i32, is_agent);
         }
         Seen {
@@ -218,7 +218,7 @@ impl Keeper {
     }
 
     /// Whether nothing is left on this node: by the guard's exit code, or, if the guard is gone, by doing its work.
-    pub fn prove(&self, last: LastKnown, foreign: &[i32]) -> Proof {
+    pub fn prove(&self, last: LastKnown, known: &Known<'_>) -> Proof {
         if let GuardState::Ended(code) = self.state {
             return Proof { is_empty: code == ExitCode::SUCCESS.0, memory: self.note.memory() };
         }
@@ -235,10 +235,11 @@ impl Keeper {
             search: (!last.is_done && last.clean_shm != CleanShm::No).then_some(search),
             readers: Readers::default(),
         };
+        let children = Children::AllBut(known);
         if last.is_done {
-            remains.let_end(foreign);
+            remains.let_end(&children);
         }
-        let is_empty = remains.end(foreign);
+        let is_empty = remains.end(&children);
         Proof { is_empty, memory: remains.tidy() }
     }
 }

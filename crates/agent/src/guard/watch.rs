@@ -25,7 +25,7 @@ use rankrun_wire::Memory;
 use super::lease::{RECORD, Word};
 use super::note::GuardNote;
 use crate::staff::Role;
-use crate::tidy::{Holders, Places, Readers, Remains, Search, holders};
+use crate::tidy::{Children, Holders, Places, Readers, Remains, Search, holders};
 
 /// What the guard watches.
 pub(crate) struct Guard {
@@ -90,7 +90,7 @@ impl Guard {
         // The agent may have been killed before it could report that it had made a cgroup.
         let cgroup = received.cgroup.or_else(|| self.open_cgroup());
         let mut remains = Remains { cgroup, children, places, search: None, readers: received.readers };
-        let empty = if received.given_up { remains.end_given_up() } else { remains.end(&[]) };
+        let empty = if received.given_up { remains.end_given_up() } else { remains.end(&Children::All) };
         let has_looked = received.has_looked && received.is_done;
         if let Some((attempt, clean_shm)) = received.attempt.filter(|_| !has_looked) {
             let mut search = Search::new(&self.job, attempt, self.since, clean_shm);

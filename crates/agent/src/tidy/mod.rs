@@ -8,7 +8,7 @@ mod search;
 pub(crate) mod shm;
 
 pub use names::own_names;
-pub use remains::{Readers, Remains, end_children};
+pub use remains::{Children, Known, Readers, Remains, end_children};
 pub use runtime::{Places, RuntimeDir, RuntimeDirError, bases, check, lone_directories, noted_shared_memory};
 pub(crate) use search::{Holders, holders};
 pub use search::{Search, named_of_dead};

@@ -1,8 +1,10 @@
 //! Ends all that is left of the job below this process, and proves that nothing is (K-4, K-5).
 //!
 //! Used by the guard when its agent is gone, and by the front when both are. [`Remains::end`] allocates no memory in a guard, where the
-//! kernel has a list of children: there may be none until the processes are dead. A front has children of its own, and reads more.
+//! kernel has a list of children: there may be none until the processes are dead. A front has children of its own, which its threads start
+//! at any time, and reads more.
 
+use std::fmt;
 use std::time::Duration;
 
 use rankrun_sys::cgroup::GuardedCgroup;
@@ -29,6 +31,25 @@ const STUCK_STEPS: u32 = 1000;
 const MOST_READERS: usize = 8;
 /// One step of waiting.
 const STEP: Duration = Duration::from_millis(1);
+
+/// Tells the children of this process that are not the job's, as of now.
+pub type Known<'a> = dyn Fn() -> Vec<i32> + 'a;
+
+/// Which children of this process are the job's.
+pub enum Children<'a> {
+    /// All of them, in a process with one thread that starts no other.
+    All,
+    AllBut(&'a Known<'a>),
+}
+
+impl fmt::Debug for Children<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Children::All => f.write_str("All"),
+            Children::AllBut(known) => f.debug_tuple("AllBut").field(&known()).finish(),
+        }
+    }
+}
 
 /// What remains to be done when the agent is gone.
 #[derive(Debug)]
@@ -61,18 +82,17 @@ impl Readers {
 }
 
 impl Remains {
-    /// Kills everything of the job that is below this process, and waits until it is gone. `foreign` are children of this
-    /// process that are not the job's. Returns whether nothing is left.
-    pub fn end(&self, foreign: &[i32]) -> bool {
-        self.end_within(BOUND_STEPS, foreign)
+    /// Kills everything of the job that is below this process, and waits until it is gone. Returns whether nothing is left.
+    pub fn end(&self, children: &Children<'_>) -> bool {
+        self.end_within(BOUND_STEPS, children)
     }
 
     /// The same, if the agent has already waited for processes that could not be killed.
     pub fn end_given_up(&self) -> bool {
-        self.end_within(GIVEN_UP_STEPS, &[])
+        self.end_within(GIVEN_UP_STEPS, &Children::All)
     }
 
-    fn end_within(&self, steps: u32, foreign: &[i32]) -> bool {
+    fn end_within(&self, steps: u32, children: &Children<'_>) -> bool {
         let mut stuck = 0;
         for step in 0..steps {
             // Repeat SIGKILL: orphans arrive one generation after the other.
@@ -82,8 +102,8 @@ impl Remains {
             {
                 cgroup.kill();
             }
-            let killed = self.kill_children(foreign);
-            let is_reaped = self.reap(foreign);
+            let killed = self.kill_children(children);
+            let is_reaped = reap(children);
             stuck = if !is_reaped && self.only_readers_wait() { stuck + 1 } else { 0 };
             if (is_reaped || stuck >= STUCK_STEPS) && self.cgroup.as_ref().is_none_or(GuardedCgroup::empty) {
                 return true;
@@ -96,9 +116,9 @@ impl Remains {
     }
 
     /// Waits for an agent that has reported the end and is cleaning up.
-    pub fn let_end(&self, foreign: &[i32]) {
+    pub fn let_end(&self, children: &Children<'_>) {
         for _ in 0..PATIENCE_STEPS {
-            if self.reap(foreign) {
+            if reap(children) {
                 return;
             }
             pause(STEP);
@@ -107,23 +127,24 @@ impl Remains {
 
     /// Sends SIGKILL to the children that belong to the job. Returns whether there was one. They are our children and not
     /// reaped; one that cannot be killed is still there at the end, and is reported.
-    fn kill_children(&self, foreign: &[i32]) -> bool {
-        if foreign.is_empty() {
-            let mut pids = [0i32; 512];
-            let count = self.children.read(&mut pids);
-            for &pid in &pids[..count] {
-                // If it cannot be killed, it does not end, and is reported.
-                let _ = Child::unreaped(pid).signal(signal::SIGKILL);
+    fn kill_children(&self, children: &Children<'_>) -> bool {
+        let mut room = [0i32; 512];
+        let ours;
+        let pids = match children {
+            Children::All => {
+                let count = self.children.read(&mut room);
+                &room[..count]
             }
-            return count > 0;
-        }
-        let mut any = false;
-        for pid in proc::own_children().into_iter().filter(|pid| !foreign.contains(pid)) {
-            any = true;
-            // As above.
+            Children::AllBut(known) => {
+                ours = unknown(known);
+                &ours[..]
+            }
+        };
+        for &pid in pids {
+            // If it cannot be killed, it does not end, and is reported.
             let _ = Child::unreaped(pid).signal(signal::SIGKILL);
         }
-        any
+        !pids.is_empty()
     }
 
     /// Whether all children are readers that wait for a file system. Nothing else of the job lives then: memory may be allocated.
@@ -134,26 +155,6 @@ impl Remains {
         // The first thread of one that has several has ended, and waits for the others.
         let waits = |pid: &i32| proc::process(*pid).is_some_and(|process| matches!(process.state, 'D' | 'Z'));
         !pids.is_empty() && pids.iter().all(|pid| self.readers.has(*pid)) && pids.iter().all(waits)
-    }
-
-    /// Reaps what has ended. Returns whether no child of the job is left.
-    fn reap(&self, foreign: &[i32]) -> bool {
-        if foreign.is_empty() {
-            loop {
-                match wait::peek() {
-                    Look::Found(child) => {
-                        wait::reap(child.pid);
-                    }
-                    Look::Nothing => return false,
-                    Look::NoChildren => return true,
-                }
-            }
-        }
-        let ours = || proc::own_children().into_iter().filter(|pid| !foreign.contains(pid));
-        for pid in ours() {
-            wait::reap(pid);
-        }
-        ours().next().is_none()
     }
 
     /// Removes the shared memory that the job has left, and its directories. Only after [`Remains::end`]. Where the cgroup
@@ -175,22 +176,54 @@ impl Remains {
     }
 }
 
-/// Kills every child of this process but those that are `foreign`, and every orphan that it gets from them, until there is none.
-/// Returns whether nothing is left.
-pub fn end_children(foreign: &[i32]) -> bool {
-    let ours = || proc::own_children().into_iter().filter(|pid| !foreign.contains(pid));
+/// Kills every child of this process that is the job's, and every orphan that it gets from them, until there is none. Returns whether
+/// nothing is left.
+pub fn end_children(known: &Known<'_>) -> bool {
     for _ in 0..BOUND_STEPS {
-        for pid in ours() {
+        for pid in unknown(known) {
             // If it cannot be killed, it does not end, and the caller is told.
             let _ = Child::unreaped(pid).signal(signal::SIGKILL);
             wait::reap(pid);
         }
-        if ours().next().is_none() {
+        if unknown(known).is_empty() {
             return true;
         }
         pause(STEP);
     }
     false
+}
+
+/// Reaps what has ended. Returns whether no child of the job is left.
+fn reap(children: &Children<'_>) -> bool {
+    match children {
+        Children::All => loop {
+            match wait::peek() {
+                Look::Found(child) => {
+                    wait::reap(child.pid);
+                }
+                Look::Nothing => return false,
+                Look::NoChildren => return true,
+            }
+        },
+        Children::AllBut(known) => {
+            for pid in unknown(known) {
+                wait::reap(pid);
+            }
+            // The list may leave out a child while another one ends (proc(5)).
+            unknown(known).is_empty() && (!known().is_empty() || wait::peek() == Look::NoChildren)
+        }
+    }
+}
+
+/// The children of this process that nobody knows. They are read first: another thread may start one at any time, which is known from its
+/// clone on.
+fn unknown(known: &Known<'_>) -> Vec<i32> {
+    let mut children = proc::own_children();
+    if !children.is_empty() {
+        let known = known();
+        children.retain(|pid| !known.contains(pid));
+    }
+    children
 }
 
 /// Waits without allocation.
@@ -199,4 +232,49 @@ fn pause(time: Duration) {
     let mut none: [PollFd<'_>; 0] = [];
     // An interrupted pause is only shorter.
     let _ = poll(&mut none, Some(&timeout));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::Mutex;
+    use std::thread;
+
+    use super::*;
+
+    /// A process for each test: it has no other children.
+    #[test]
+    fn what_another_thread_starts_meanwhile_is_left_alone_and_what_nobody_knows_is_ended() {
+        let started = Mutex::new(Vec::new());
+        // A child is known as soon as it is there.
+        let known = || {
+            started
+                .lock()
+                .expect("nobody has panicked")
+                .iter()
+                .map(|child: &std::process::Child| child.id() as i32)
+                .collect()
+        };
+        let sleep = || Command::new("sleep").arg("600").spawn().expect("sleep");
+        let mut orphan = sleep();
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                for _ in 0..50 {
+                    let mut started = started.lock().expect("nobody has panicked");
+                    started.push(sleep());
+                }
+            });
+            while !thread.is_finished() {
+                assert!(end_children(&known));
+                assert!(reap(&Children::AllBut(&known)));
+            }
+        });
+        // It was reaped.
+        assert!(orphan.try_wait().is_err());
+        for child in started.lock().expect("nobody has panicked").iter_mut() {
+            assert!(child.try_wait().expect("it is ours").is_none(), "{child:?}");
+            child.kill().and_then(|()| child.wait()).expect("it is ours");
+        }
+        assert!(reap(&Children::All));
+    }
 }

@@ -97,10 +97,10 @@ impl Commands {
     }
 
     /// Whether nothing is left of the commands. Their hosts have proved it, unless somebody has killed one: its orphans are ours then, and
-    /// are ended. `known` are children of this process that are not such orphans.
-    pub(crate) fn prove(&self, known: impl FnOnce() -> Vec<i32>) -> bool {
+    /// are ended.
+    pub(crate) fn prove(&self, known: &tidy::Known<'_>) -> bool {
         if self.hosts.iter().any(Known::is_lost) {
-            return tidy::end_children(&known()) && self.hosts.iter().all(|host| host.has_proved() || host.is_lost());
+            return tidy::end_children(known) && self.hosts.iter().all(|host| host.has_proved() || host.is_lost());
         }
         self.hosts.iter().all(Known::has_proved)
     }

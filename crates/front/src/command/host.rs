@@ -85,7 +85,7 @@ fn run(job: &OsStr, command: &[OsString]) -> io::Result<ExitCode> {
         Ok(pid) => watch(pid, &signals, &control),
         Err(error) => Some(Verdict::NotStarted(rankrun_sys::reason(&error))),
     };
-    let is_empty = tidy::end_children(&[]);
+    let is_empty = tidy::end_children(&Vec::new);
     if let Some(verdict) = verdict {
         let verdict = if is_empty { verdict } else { Verdict::Left };
         // If the front is gone, nobody wants to know.

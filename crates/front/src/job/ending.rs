@@ -20,7 +20,7 @@ use rankrun_core::{ExitCode, NodeId, Rank, Stream, WorkerStatus};
 use rankrun_sys::{proc, signal};
 use rankrun_wire::Memory;
 
-use super::Front;
+use super::{Front, other_children};
 use crate::command::REQUEUE_BOUND;
 use crate::delivery::report::{self, REPORT, SAVE_BOUND, cannot_write};
 use crate::delivery::{Destination, Directory, Done, Files, Task, Unusable};
@@ -422,12 +422,13 @@ impl Front {
 
     /// What holds the nodes has ended, or is not waited for any more: what is left there.
     fn prove(&mut self) -> Proved {
-        let foreign = self.foreign();
-        let (unproven, found) = self.reach.prove(&self.job, &foreign);
+        let files = &self.delivery.files;
+        let (unproven, found) = self.reach.prove(&self.job, &other_children(&self.strangers, &self.commands, files));
         self.take(Event::Unproven(unproven.clone()));
-        let are_commands_gone = self.commands.prove(|| {
+        let others = other_children(&self.strangers, &self.commands, &self.delivery.files);
+        let are_commands_gone = self.commands.prove(&|| {
             let guards = self.reach.nodes.iter().filter_map(NodeHandle::keeper).filter_map(Keeper::guard);
-            self.foreign().into_iter().chain(guards).collect()
+            others().into_iter().chain(self.reach.pids()).chain(guards).collect()
         });
         Proved { are_commands_gone, unproven, found }
     }

@@ -104,6 +104,15 @@ pub(crate) struct Front {
     notices: Notices,
 }
 
+/// The children of this process that are neither the job's nor hold its nodes, as of now.
+fn other_children<'a>(
+    strangers: &'a [i32],
+    commands: &'a Commands,
+    files: &'a crate::delivery::Files,
+) -> impl Fn() -> Vec<i32> + 'a {
+    || strangers.iter().copied().chain(commands.pids()).chain(files.pids()).collect()
+}
+
 impl Front {
     fn now(&self) -> Duration {
         self.clock.now()
@@ -146,12 +155,6 @@ impl Front {
     fn send_to(&mut self, node: NodeId, message: &ToAgent) {
         let now = self.now();
         self.reach.send_to(&self.job, now, node, message);
-    }
-
-    /// Children of this process that neither are guards and agents nor come from them.
-    fn foreign(&self) -> Vec<i32> {
-        let own = self.reach.pids().chain(self.commands.pids()).chain(self.delivery.files.pids());
-        self.strangers.iter().copied().chain(own).collect()
     }
 
     /// This process, and the time of day.

@@ -10,7 +10,7 @@ use rankrun_core::{ExitCode, NodeId};
 use rankrun_sys::poll::Ready;
 use rankrun_wire::{Frame, ToAgent};
 
-use super::Front;
+use super::{Front, other_children};
 use crate::control::Ours;
 use crate::delivery::{DeliveryEvent, Task};
 use crate::link::LinkError;
@@ -272,9 +272,9 @@ impl Front {
         self.tell_of_files();
         self.hear_answer();
         self.show_rest();
-        let foreign = self.foreign();
         self.reach.try_seconds(&self.job, now);
-        self.reach.watch_guards(&self.job, now, &foreign);
+        let files = &self.delivery.files;
+        self.reach.watch_guards(&self.job, now, &other_children(&self.strangers, &self.commands, files));
         self.hear_nodes();
         if let Some(enrolment) = &mut self.reach.enrolment {
             enrolment.tick(now);

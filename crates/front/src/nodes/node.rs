@@ -4,6 +4,7 @@
 use std::io;
 use std::time::Duration;
 
+use rankrun_agent::tidy::Known;
 use rankrun_agent::{GuardState, Keeper, LastKnown, Launched, Proof, Watch};
 use rankrun_core::job::{CleanShm, Node};
 use rankrun_core::lease::Lapse;
@@ -175,11 +176,11 @@ impl NodeHandle {
 
     /// At the end: whether nothing is left on the node, and what others than its agent have found in /dev/shm there. Elsewhere nobody can
     /// do the guard's work.
-    pub(crate) fn prove(&mut self, node: &Node, attempt: Attempt, clean_shm: CleanShm, foreign: &[i32]) -> Proof {
+    pub(crate) fn prove(&self, node: &Node, attempt: Attempt, clean_shm: CleanShm, known: &Known<'_>) -> Proof {
         match &self.hold {
             Hold::Here(keeper) => {
                 let has_released = node.summary().is_some_and(|summary| summary.released > 0);
-                keeper.prove(LastKnown { is_done: node.is_drained(), has_released, attempt, clean_shm }, foreign)
+                keeper.prove(LastKnown { is_done: node.is_drained(), has_released, attempt, clean_shm }, known)
             }
             Hold::There(remote) => {
                 let by_relay = remote.ssh.as_ref().filter(|ssh| ssh.has_greeted).map(Ssh::memory);

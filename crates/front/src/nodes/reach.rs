@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rankrun_agent::tidy::Known;
 use rankrun_agent::{Act, Clock, GuardState, Keeper, Proof};
 use rankrun_core::job::{self, Event, Job, Node, NodeEvent};
 use rankrun_core::reach::{self, Step};
@@ -536,12 +537,15 @@ impl Reach {
         }
     }
 
-    /// Gives up the agent or the guard of this machine, if they hang.
-    pub(crate) fn watch_guards(&mut self, job: &Job, now: Duration, foreign: &[i32]) {
+    /// Gives up the agent or the guard of this machine, if they hang. `others` are children of this process that are neither the job's nor
+    /// of here.
+    pub(crate) fn watch_guards(&mut self, job: &Job, now: Duration, others: &Known<'_>) {
+        let own: Vec<i32> = self.pids().collect();
+        let known = || others().into_iter().chain(own.iter().copied()).collect();
         for node in job.nodes().ids() {
             let handle = &mut self.nodes[node.index()];
             let act = match handle.link {
-                Some(_) => handle.keeper_mut().and_then(|keeper| keeper.watch(now, foreign)),
+                Some(_) => handle.keeper_mut().and_then(|keeper| keeper.watch(now, &known)),
                 // The job waits for the guard alone.
                 None => handle.keeper_mut().filter(|_| job.is_closing()).and_then(Keeper::watch_guard),
             };
@@ -564,17 +568,15 @@ impl Reach {
     }
 
     /// What holds the nodes has ended, or is not waited for any more: the nodes on which something may be left, and by node what others than
-    /// its agent have found in /dev/shm there.
-    pub(crate) fn prove(&mut self, job: &Job, foreign: &[i32]) -> (Vec<NodeId>, Vec<Option<Memory>>) {
+    /// its agent have found in /dev/shm there. `others`: as above.
+    pub(crate) fn prove(&mut self, job: &Job, others: &Known<'_>) -> (Vec<NodeId>, Vec<Option<Memory>>) {
         let (attempt, clean_shm) = (job.spec().attempt, job.spec().clean_shm);
-        let (mut unproven, mut found) = (Vec::new(), Vec::new());
+        let known = || others().into_iter().chain(self.pids()).collect();
         // All of them: what is left of one must not keep the others from being cleaned up.
-        for (handle, node) in self.nodes.iter_mut().zip(job.nodes().iter()) {
-            let Proof { is_empty, memory } = handle.prove(node, attempt, clean_shm, foreign);
-            found.push(memory);
-            if !is_empty {
-                unproven.push(node.id());
-            }
+        let nodes = self.nodes.iter().zip(job.nodes().iter());
+        let proofs: Vec<Proof> = nodes.map(|(handle, node)| handle.prove(node, attempt, clean_shm, &known)).collect();
+        let unproven = job.nodes().ids().zip(&proofs).filter(|(_, proof)| !proof.is_empty).map(|(id, _)| id).collect();
+        for handle in &mut self.nodes {
             if handle.is_held() {
                 handle.kill_guard();
             }
@@ -582,7 +584,7 @@ impl Reach {
                 prover.give_up();
             }
         }
-        (unproven, found)
+        (unproven, proofs.into_iter().map(|proof| proof.memory).collect())
     }
 
     /// At the end: tells which of the processes that hold the nodes have not ended.
