@@ -181,9 +181,11 @@ impl Keeper {
             // It has not sent its pid yet. It is the only child that the guard can have so early.
             self.agent = child_of(self.child.pid(), |_| true);
         } else if self.agent.is_none() && self.state != GuardState::Alive {
-            // The kernel has given it to us: we are the next subreaper above. It runs our own program.
+            // The kernel has given it to us, to the main thread: we are the next subreaper above. It runs our own program.
             let ours = proc::executable(std::process::id() as i32);
-            let is_agent = |pid| ours.is_some() && proc::executable(pid) == ours && !known().contains(&pid);
+            let is_given = |pid| proc::adopted_children().is_ok_and(|given| given.contains(&pid));
+            let is_agent =
+                |pid| ours.is_some() && proc::executable(pid) == ours && is_given(pid) && !known().contains(&pid);
             self.agent = child_of(std::process::id() as i32, is_agent);
         }
         Seen {

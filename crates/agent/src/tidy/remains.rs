@@ -5,6 +5,7 @@
 //! at any time, and reads more.
 
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
 use rankrun_sys::cgroup::GuardedCgroup;
@@ -136,7 +137,8 @@ impl Remains {
                 &room[..count]
             }
             Children::AllBut(known) => {
-                ours = unknown(known);
+                // The next step tries again.
+                ours = unknown(known).unwrap_or_default();
                 &ours[..]
             }
         };
@@ -179,13 +181,13 @@ impl Remains {
 /// Kills every child of this process that is the job's, and every orphan that it gets from them, until there is none. Returns whether
 /// nothing is left.
 pub fn end_children(known: &Known<'_>) -> bool {
+    let children = Children::AllBut(known);
     for _ in 0..BOUND_STEPS {
-        for pid in unknown(known) {
+        for pid in unknown(known).unwrap_or_default() {
             // If it cannot be killed, it does not end, and the caller is told.
             let _ = Child::unreaped(pid).signal(signal::SIGKILL);
-            wait::reap(pid);
         }
-        if unknown(known).is_empty() {
+        if reap(&children) {
             return true;
         }
         pause(STEP);
@@ -206,24 +208,25 @@ fn reap(children: &Children<'_>) -> bool {
             }
         },
         Children::AllBut(known) => {
-            for pid in unknown(known) {
+            for pid in unknown(known).unwrap_or_default() {
                 wait::reap(pid);
             }
-            // The list may leave out a child while another one ends (proc(5)).
-            unknown(known).is_empty() && (!known().is_empty() || wait::peek() == Look::NoChildren)
+            let is_empty = unknown(known).is_ok_and(|unknown| unknown.is_empty());
+            is_empty && (!known().is_empty() || wait::peek() == Look::NoChildren)
         }
     }
 }
 
-/// The children of this process that nobody knows. They are read first: another thread may start one at any time, which is known from its
-/// clone on.
-fn unknown(known: &Known<'_>) -> Vec<i32> {
-    let mut children = proc::own_children();
+/// The children of this process's main thread that nobody knows: the kernel gives orphans to that one, while other threads may start
+/// children of rankrun's own at any time. Where the kernel has no list for each thread, those count as known from their clone on, and are
+/// asked for after the children.
+fn unknown(known: &Known<'_>) -> io::Result<Vec<i32>> {
+    let mut children = proc::adopted_children()?;
     if !children.is_empty() {
         let known = known();
         children.retain(|pid| !known.contains(pid));
     }
-    children
+    Ok(children)
 }
 
 /// Waits without allocation.
@@ -236,41 +239,43 @@ fn pause(time: Duration) {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
     use std::sync::Mutex;
     use std::thread;
 
     use super::*;
 
-    /// A process for each test: it has no other children.
+    /// The runner has a process for each test: it has no other children.
     #[test]
     fn what_another_thread_starts_meanwhile_is_left_alone_and_what_nobody_knows_is_ended() {
-        let started = Mutex::new(Vec::new());
-        // A child is known as soon as it is there.
-        let known = || {
-            started
-                .lock()
-                .expect("nobody has panicked")
-                .iter()
-                .map(|child: &std::process::Child| child.id() as i32)
-                .collect()
-        };
         let sleep = || Command::new("sleep").arg("600").spawn().expect("sleep");
-        let mut orphan = sleep();
+        let (known, started) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let told = || known.lock().expect("nobody has panicked").clone();
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 for _ in 0..50 {
-                    let mut started = started.lock().expect("nobody has panicked");
-                    started.push(sleep());
+                    let child = sleep();
+                    // It has been there for a while.
+                    known.lock().expect("nobody has panicked").push(child.id() as i32);
+                    started.lock().expect("nobody has panicked").push(child);
                 }
             });
             while !thread.is_finished() {
-                assert!(end_children(&known));
-                assert!(reap(&Children::AllBut(&known)));
+                assert!(end_children(&told));
             }
         });
-        // It was reaped.
-        assert!(orphan.try_wait().is_err());
+        // An orphan comes to this process.
+        rankrun_sys::fork::become_subreaper().expect("it is possible");
+        let mut shell =
+            Command::new("sh").args(["-c", "sleep 600 & echo $!"]).stdout(Stdio::piped()).spawn().expect("sh");
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().expect("piped")).read_line(&mut line).expect("sh writes");
+        shell.wait().expect("it is ours");
+        let orphan: i32 = line.trim().parse().expect("a pid");
+        assert!(proc::process(orphan).is_some());
+        assert!(end_children(&told));
+        assert!(proc::process(orphan).is_none());
         for child in started.lock().expect("nobody has panicked").iter_mut() {
             assert!(child.try_wait().expect("it is ours").is_none(), "{child:?}");
             child.kill().and_then(|()| child.wait()).expect("it is ours");

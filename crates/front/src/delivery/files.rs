@@ -106,7 +106,8 @@ struct Helper {
 
 impl Helper {
     fn child(&self) -> Option<Child> {
-        let child = *self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        // Held for both: the thread moves the child from one to the other.
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         child.or_else(|| self.under_way.child())
     }
 
@@ -466,8 +467,10 @@ fn start_helper(spawner: &mut Spawner, words: &[String], helper: &Helper) -> io:
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match spawner.start_own(&words, env) {
         Ok((pid, ours)) => {
-            *helper.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(Child::unreaped(pid));
+            let mut child = helper.child.lock().unwrap_or_else(PoisonError::into_inner);
+            *child = Some(Child::unreaped(pid));
             helper.under_way.clear();
+            drop(child);
             Ok(Backend::Helper { reader: io::BufReader::new(File::from(ours.try_clone()?)), writer: ours.into() })
         }
         Err(error) => {
