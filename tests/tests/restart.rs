@@ -302,11 +302,7 @@ fn a_rank_that_stays_stopped_or_is_not_ready_has_failed() {
 fn a_rank_that_removes_the_jobs_directory_leaves_the_next_attempt_socket_and_hook() {
     for tier in Tier::available() {
         for scope in [&["--restart-scope", "gang"][..], &["--restart-scope", "rank", "--keep-going"]] {
-            for (removed, note) in [
-                ("", "it was made again"),
-                ("/worker.sock", "worker socket was made again"),
-                ("/hook", "Python's hook was made again"),
-            ] {
+            for (removed, note) in [("", "it was made again"), ("/worker.sock", "worker socket was made again")] {
                 let rankrun = rankrun().display().to_string();
                 // The front may listen again only a moment after the rank was started.
                 let script = format!(

@@ -91,7 +91,7 @@ fn a_directory_that_somebody_else_made_first_keeps_nobody_from_running_jobs() {
         return;
     }
     // Python takes what it has compiled of the hook from nowhere where others may have planted it.
-    let script = "echo $RANKRUN_SOCKET; test -S $RANKRUN_SOCKET && ! test -L ${RANKRUN_SOCKET%/*}/hook/__pycache__";
+    let script = "echo $RANKRUN_SOCKET; test -S $RANKRUN_SOCKET && test ${PYTHONPATH%%:*} = ${RANKRUN_SOCKET%/*}/hook";
     let ended = where_others_were_first(&["-n", "2", "sh", "-c", script]).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
     for line in ended.stdout_text().lines() {

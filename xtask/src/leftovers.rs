@@ -19,7 +19,7 @@ impl Leftovers {
             .into_iter()
             .partition(|path| name_starts_with(path, "rankrun-") && path.is_dir());
         names.extend(others);
-        names.extend(entries(Path::new("/tmp")).into_iter().filter(|path| name_starts_with(path, "bytecode-")));
+        names.extend(entries(Path::new("/tmp")).into_iter().filter(|path| name_starts_with(path, "hook-")));
         let temporary = entries(Path::new("/tmp")).into_iter().filter(|path| name_starts_with(path, "rankrun-"));
         for owner in owners.into_iter().chain(temporary) {
             // Beside it are the directories of jobs for which there was no room in it.

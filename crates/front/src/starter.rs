@@ -251,7 +251,7 @@ impl Starter {
     fn start_thread(&mut self) -> io::Result<()> {
         let mut spawner = Spawner::new()?;
         let under_way = spawner.under_way();
-        let (inbox, waker) = (Arc::clone(&self.inbox), self.waker.handle()?);
+        let (inbox, waker) = (Arc::clone(&self.inbox), self.waker.clone());
         let (limits, find) = (self.limits, self.find);
         // A child has this name until its exec.
         std::thread::Builder::new().name("rankrun-start".to_owned()).stack_size(256 * 1024).spawn(move || {

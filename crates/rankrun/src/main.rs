@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rankrun_core::ExitCode;
+use rankrun_sys::cpus;
 
 use cli::{
     args, choices, config, files, frameworks, habits, hosts, invocation, joining, message, restarting, settings, slips,
@@ -20,7 +21,7 @@ use cli::{
 };
 use commands::{check, clean, completions, inventory, man, mpi, prove, replay, report, restart, stacks, status, stop};
 use planning::{
-    allocation, ask, beforehand, capacity, cpus, dry_run, file, gpus, here, layout, local_addr, logs, plan, program,
+    allocation, ask, beforehand, capacity, dry_run, file, gpus, here, layout, local_addr, logs, plan, program,
     programs, refusal, sandbox, slurm,
 };
 

@@ -25,6 +25,35 @@ struct Secured {
     has_more: bool,
 }
 
+impl Secured {
+    /// As [`Transport::read`]. Apart from it, since it needs much of the stack.
+    #[inline(never)]
+    fn read(&mut self, conn: &mut Conn, room: &mut [u8]) -> io::Result<Incoming> {
+        let Secured { tls, has_more } = self;
+        let mut count = tls.read(room)?;
+        let mut end = Incoming::Nothing;
+        if count == 0 {
+            let mut bytes = [0; READ];
+            end = conn.read(&mut bytes[..room.len().clamp(1, READ)])?;
+            if let Incoming::Bytes(arrived) = end {
+                tls.received(&bytes[..arrived]);
+                count = tls.read(room)?;
+                end = Incoming::Nothing;
+            }
+        }
+        *has_more = count == room.len() && !room.is_empty();
+        // Answers of TLS itself: a key update.
+        let answer = tls.take_output();
+        let is_ended = tls.is_ended();
+        conn.send([answer])?;
+        Ok(match count {
+            0 if is_ended => Incoming::End,
+            0 => end,
+            count => Incoming::Bytes(count),
+        })
+    }
+}
+
 impl From<Conn> for Transport {
     fn from(conn: Conn) -> Transport {
         Transport { conn, tls: None }
@@ -40,28 +69,10 @@ impl Transport {
     /// Reads once, up to the length of `room`. If [`Transport::has_more`] then, read again: the loop is not woken for
     /// what has arrived already.
     pub fn read(&mut self, room: &mut [u8]) -> io::Result<Incoming> {
-        let Some(Secured { tls, has_more }) = &mut self.tls else { return self.conn.read(room) };
-        let mut count = tls.read(room)?;
-        let mut end = Incoming::Nothing;
-        if count == 0 {
-            let mut bytes = [0; READ];
-            end = self.conn.read(&mut bytes[..room.len().clamp(1, READ)])?;
-            if let Incoming::Bytes(arrived) = end {
-                tls.received(&bytes[..arrived]);
-                count = tls.read(room)?;
-                end = Incoming::Nothing;
-            }
+        match &mut self.tls {
+            None => self.conn.read(room),
+            Some(secured) => secured.read(&mut self.conn, room),
         }
-        *has_more = count == room.len() && !room.is_empty();
-        // Answers of TLS itself: a key update.
-        let answer = tls.take_output();
-        let is_ended = tls.is_ended();
-        self.conn.send([answer])?;
-        Ok(match count {
-            0 if is_ended => Incoming::End,
-            0 => end,
-            count => Incoming::Bytes(count),
-        })
     }
 
     /// More may have arrived than the last read had room for.

@@ -102,6 +102,7 @@ pub fn relay_arguments(words: &[OsString]) -> Option<(JobId, String, Options)> {
         lends_terminal: false,
         containment: (containment != "-").then_some(containment),
         is_away: true,
+        is_alone: false,
         patience: Duration::from_millis(text(patience)?.parse().ok()?),
     };
     Some((JobId(text(job)?), text(marker)?, options))

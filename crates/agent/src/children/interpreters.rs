@@ -66,7 +66,7 @@ impl Interpreters {
             self.next = Some((hook, subjects));
             return;
         }
-        let Ok(waker) = self.waker.handle() else { return };
+        let waker = self.waker.clone();
         let outbox = self.outbox.clone();
         let (mut reader, _) = Reader::new(&self.readers);
         let thread = std::thread::Builder::new().name("interpreters".to_owned()).stack_size(256 * 1024);

@@ -52,7 +52,7 @@ impl Libraries {
         if ranks.is_empty() || self.is_busy {
             return;
         }
-        let Ok(waker) = self.waker.handle() else { return };
+        let waker = self.waker.clone();
         let outbox = self.outbox.clone();
         let (mut reader, _) = Reader::new(&self.readers);
         let thread = std::thread::Builder::new().name("libraries".to_owned()).stack_size(256 * 1024);

@@ -160,7 +160,7 @@ impl Children {
         }
         while !is_spawning && let Some((child, status)) = Children::peek_end() {
             // A leader is reaped where its end is reported.
-            if let Some(Ended::Leader(..)) = self.handle_end(child, status, None) {
+            if let Some(Ended::Leader(..)) = self.handle_end(child, status, &[]) {
                 break;
             }
         }

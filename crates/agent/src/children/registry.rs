@@ -241,7 +241,7 @@ impl Children {
 
     /// Handles the end of a child by its role, and reaps it unless it is a leader. `None`: its spawn is under way, and the
     /// spawner will send its result.
-    pub(crate) fn handle_end(&mut self, child: Child, status: WorkerStatus, under_way: Option<Child>) -> Option<Ended> {
+    pub(crate) fn handle_end(&mut self, child: Child, status: WorkerStatus, under_way: &[Child]) -> Option<Ended> {
         match self.roles.get(&child.pid()) {
             Some(Role::Leader(worker)) => return Some(Ended::Leader(*worker, child, status)),
             Some(&Role::Helper(helper)) => {
@@ -252,7 +252,7 @@ impl Children {
             Some(Role::Killed(_)) => {
                 self.roles.remove(&child.pid());
             }
-            None if under_way == Some(child) => return None,
+            None if under_way.contains(&child) => return None,
             None if self.readers.ended(child.pid()) => {}
             None => {
                 if let Some(id) = ProcessId::of(child.pid()) {
@@ -661,7 +661,7 @@ mod tests {
             // No wait is needed for that: if it has not been reaped, it is known as one that ends.
             assert_eq!(children.helper(pid), None);
             while let Some((child, status)) = Children::peek_end() {
-                assert_eq!(children.handle_end(child, status, None), Some(Ended::Orphan));
+                assert_eq!(children.handle_end(child, status, &[]), Some(Ended::Orphan));
             }
             while children.orphans_left(GROUP, false).is_some() || ProcessRef::open(pid).is_some() {
                 std::thread::yield_now();

@@ -1,5 +1,6 @@
 //! Sets an agent up: it acquires all it needs before it reports that it is ready.
 
+use std::collections::HashMap;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -11,7 +12,7 @@ use rankrun_core::{ExitCode, JobId, Pid};
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::poll::{Interest, Poller, Waker};
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_sys::{fork, network};
+use rankrun_sys::{fork, network, watched};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::Hello;
 
@@ -26,7 +27,7 @@ use crate::services::torch_store::TorchStore;
 use crate::services::worker_socket::WorkerSocket;
 use crate::staff::{FRONT_LIVES, Role};
 use crate::streams::{Link, null};
-use crate::team::{Hands, Inherited, SpawnerThread};
+use crate::team::{Hands, Inherited, Spawners};
 use crate::tidy::shm::SharedMemory;
 use crate::tidy::{Places, RuntimeDir};
 
@@ -39,6 +40,8 @@ pub struct Options {
     pub containment: Option<String>,
     /// The front is on another node; this is a relay's.
     pub is_away: bool,
+    /// The job has no other node: nobody asks how this one is reached.
+    pub is_alone: bool,
     /// How long the agent may do nothing at all before the guard ends it.
     pub patience: Duration,
 }
@@ -54,6 +57,7 @@ pub(crate) struct Agent {
     limits: Limits,
     containment: Option<String>,
     is_away: bool,
+    is_alone: bool,
 }
 
 impl std::fmt::Debug for Agent {
@@ -84,6 +88,8 @@ impl Agent {
         fork::become_subreaper()?;
         if options.is_away {
             Role::Agent.take_name(job);
+            // The ranks do not get what sshd or srun ignores, but what the front's caller does.
+            signal::restore_all();
             // They are the relay's: whoever waits for their end must not wait for us.
             let null = null()?;
             rustix::stdio::dup2_stdin(&null)?;
@@ -96,7 +102,7 @@ impl Agent {
             // The ranks share it (docs/adr/0010-one-session.md).
             fork::new_session()?;
         }
-        for ignored in [
+        signal::block(&[
             signal::SIGINT,
             signal::SIGQUIT,
             signal::SIGHUP,
@@ -104,9 +110,7 @@ impl Agent {
             signal::SIGTSTP,
             signal::SIGTTIN,
             signal::SIGTTOU,
-        ] {
-            signal::ignore(ignored);
-        }
+        ]);
         Ok(Agent {
             job: job.clone(),
             places,
@@ -118,6 +122,7 @@ impl Agent {
             limits: limits::raise_open_files().unwrap_or_default(),
             containment: options.containment,
             is_away: options.is_away,
+            is_alone: options.is_alone,
         })
     }
 
@@ -148,6 +153,7 @@ impl Agent {
             limits: self.limits,
             containment: self.containment,
             is_away: self.is_away,
+            is_alone: self.is_alone,
         };
         match setup.finish(poller, &mut link, runtime, self.places) {
             Ok(agent) => agent.run(link),
@@ -172,6 +178,7 @@ struct Setup {
     limits: Limits,
     containment: Option<String>,
     is_away: bool,
+    is_alone: bool,
 }
 
 impl Setup {
@@ -182,21 +189,21 @@ impl Setup {
         }
         // Where the front is on another machine, it does not get what the processes of this node are sent.
         let told: &[i32] = if self.is_away { &[signal::SIGTERM, signal::SIGINT, FRONT_LIVES] } else { &[] };
-        let signals = SignalFd::new(&[&[signal::SIGCHLD], told].concat()).map_err(cannot("receive signals"))?;
+        let signals =
+            SignalFd::new(&[&[signal::SIGCHLD, watched::TOLD], told].concat()).map_err(cannot("receive signals"))?;
         let waker = Waker::new().map_err(cannot("make an event descriptor"))?;
         let io_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
-        let io_handle = io_waker.handle().map_err(cannot("make an event descriptor"))?;
+        let io_handle = io_waker.clone();
         let children = Children::new(self.job, boundary);
-        let waker_of_libraries = io_waker.handle().map_err(cannot("make an event descriptor"))?;
+        let waker_of_libraries = io_waker.clone();
         let libraries = Libraries::new(waker_of_libraries, children.readers());
-        let waker_of_looks = io_waker.handle().map_err(cannot("make an event descriptor"))?;
+        let waker_of_looks = io_waker.clone();
         let interpreters = Interpreters::new(waker_of_looks, children.readers());
         let memory_waker = Waker::new().map_err(cannot("make an event descriptor"))?;
-        let handle = waker.handle().map_err(cannot("make an event descriptor"))?;
-        let spawner = SpawnerThread::start(handle).map_err(cannot("start a thread"))?;
-        let io = IoThread::start(io_handle).map_err(cannot("start a thread"))?;
-        let memory_handle = memory_waker.handle().map_err(cannot("make an event descriptor"))?;
-        let memory = SharedMemory::start(runtime.path(), memory_handle).map_err(cannot("start a thread"))?;
+        let handle = waker.clone();
+        let spawner = Spawners::start(handle).map_err(cannot("start a thread"))?;
+        let io = IoThread::new(io_handle);
+        let memory = SharedMemory::new(runtime.path(), memory_waker.clone());
         let watched = (|| {
             poller.add(&signals, Token::Signals.encode(), Interest::Read)?;
             poller.add(&waker, Token::Spawner.encode(), Interest::Read)?;
@@ -206,11 +213,11 @@ impl Setup {
         })();
         watched.map_err(cannot("watch descriptors"))?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let ready = ToFront::Ready {
-            pid: Pid(std::process::id() as i32),
-            runtime: runtime.path().to_owned(),
-            about: About {
-                containment: children.boundary().containment(),
+        let containment = children.boundary().containment();
+        let about = match self.is_alone {
+            true => About { containment, host, addresses: Vec::new(), machine: String::new(), is_loopback_name: false },
+            false => About {
+                containment,
                 is_loopback_name: std::fs::read_to_string("/etc/hosts")
                     .is_ok_and(|hosts| is_loopback_name(&hosts, &host)),
                 host,
@@ -218,6 +225,8 @@ impl Setup {
                 machine: machine(),
             },
         };
+        let pid = Pid(std::process::id() as i32);
+        let ready = ToFront::Ready { pid, runtime: runtime.path().to_owned(), about };
         link.say(&ready).map_err(|error| Refusal { what: error.to_string(), source: io::Error::other(error) })?;
         let hands = Hands {
             poller,
@@ -233,7 +242,7 @@ impl Setup {
             memory: Some(memory),
             inherited: self.inherited,
             looker: Looker::default(),
-            early_change: None,
+            early_changes: HashMap::new(),
             misled: Vec::new(),
             traffic: None,
             is_away: self.is_away,

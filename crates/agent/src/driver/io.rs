@@ -1,4 +1,4 @@
-//! The one thread of the agent that touches files. A disk may be slow or may never answer, and the loop must go on.
+//! The one thread of the agent that touches files. A disk may be slow or may never answer, and the loop must go on. The first job starts it.
 //!
 //! Jobs are done one after the other, in the order in which they were given. A job is a value of [`Job`], and comes back as
 //! a value of [`Done`]; the loop is woken for it.
@@ -40,16 +40,22 @@ impl Job {
 /// The loop's handle to the thread.
 #[derive(Debug)]
 pub(crate) struct IoThread {
-    jobs: SyncSender<Job>,
-    results: Receiver<Done>,
+    waker: Waker,
+    thread: Option<Thread>,
+    /// The job that waits for a thread.
+    first: Option<Job>,
     /// Jobs whose results were not taken yet.
     outstanding: usize,
 }
 
-impl IoThread {
-    /// Starts the thread. It wakes the loop through `waker` whenever a job is done. To be called before the first rank
-    /// starts, so that a job is refused if the thread cannot be started.
-    pub(crate) fn start(waker: Waker) -> io::Result<IoThread> {
+#[derive(Debug)]
+struct Thread {
+    jobs: SyncSender<Job>,
+    results: Receiver<Done>,
+}
+
+impl Thread {
+    fn start(waker: Waker) -> io::Result<Thread> {
         let (jobs, inbox) = sync_channel::<Job>(QUEUE);
         // Never full: a job is taken only when there is a place for its result.
         let (outbox, results) = sync_channel(QUEUE);
@@ -62,12 +68,27 @@ impl IoThread {
                 waker.wake();
             }
         })?;
-        Ok(IoThread { jobs, results, outstanding: 0 })
+        Ok(Thread { jobs, results })
+    }
+}
+
+impl IoThread {
+    /// The thread wakes the loop through `waker` whenever a job is done.
+    pub(crate) fn new(waker: Waker) -> IoThread {
+        IoThread { waker, thread: None, first: None, outstanding: 0 }
     }
 
     /// Whether there is room for a job.
     pub(crate) fn has_room(&self) -> bool {
-        self.outstanding < QUEUE
+        self.outstanding < QUEUE && self.first.is_none()
+    }
+
+    /// The first job waits where the limit on processes has left no room for the thread: tries again. To be called at every turn of the loop.
+    pub(crate) fn turn(&mut self) {
+        if let Some(job) = self.first.take() {
+            // It is kept if there is still no thread, and a thread without jobs has room.
+            let _ = self.submit(job);
+        }
     }
 
     /// Sends a job to the thread. Returns it if there is no room.
@@ -75,7 +96,14 @@ impl IoThread {
         if !self.has_room() {
             return Err(job);
         }
-        self.jobs.try_send(job).map_err(|refused| match refused {
+        if self.thread.is_none() {
+            self.thread = Thread::start(self.waker.clone()).ok();
+        }
+        let Some(thread) = &self.thread else {
+            self.first = Some(job);
+            return Ok(());
+        };
+        thread.jobs.try_send(job).map_err(|refused| match refused {
             std::sync::mpsc::TrySendError::Full(job) | std::sync::mpsc::TrySendError::Disconnected(job) => job,
         })?;
         self.outstanding += 1;
@@ -85,7 +113,7 @@ impl IoThread {
     /// A job that has been done.
     pub(crate) fn next_result(&mut self) -> Option<Done> {
         // Nothing yet. The thread cannot have ended while we hold its inbox.
-        let done = self.results.try_recv().ok()?;
+        let done = self.thread.as_ref()?.results.try_recv().ok()?;
         self.outstanding -= 1;
         Some(done)
     }
@@ -109,7 +137,7 @@ mod tests {
         let mut poller = Poller::new().expect("a poller");
         let waker = Waker::new().expect("a waker");
         poller.add(&waker, 1, Interest::Read).expect("it can be added");
-        let mut io = IoThread::start(waker.handle().expect("a handle")).expect("a thread");
+        let mut io = IoThread::new(waker.clone());
         let record = |number| Record {
             worker: WorkerId { group: GroupId(0), rank: Rank(number), attempt: Attempt(0) },
             stream: Stream::Stdout,

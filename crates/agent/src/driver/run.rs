@@ -13,7 +13,7 @@ use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::{Ready, Waker};
 use rankrun_sys::proc::ChildList;
 use rankrun_sys::signal::{self, SignalFd};
-use rankrun_sys::{fork, process};
+use rankrun_sys::{fork, process, watched};
 use rankrun_wire::message::{Hello, NodeStart};
 use rankrun_wire::{ToAgent, ToFront};
 
@@ -171,6 +171,7 @@ impl Loop {
                 while let Some((number, _)) = self.signals.next() {
                     match number {
                         signal::SIGCHLD => {}
+                        watched::TOLD => self.teams.all().for_each(Team::memory_told),
                         FRONT_LIVES => self.front_is_alive(now),
                         signal => self.hands.outbox.push(ToFront::Event(AgentEvent::ToldToEnd { signal })),
                     }
@@ -321,7 +322,9 @@ impl Loop {
         if let Some(mask) = start.umask {
             rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
         }
-        self.restore_directory();
+        if start.spec.attempt.0 > 0 {
+            self.restore_directory();
+        }
         let mut limits = self.limits;
         let warning = adopt(&start.limits, &mut limits);
         self.hands.outbox.extend(warning.filter(|_| start.spec.attempt.0 == 0).map(ToFront::Note));
@@ -406,8 +409,7 @@ impl Loop {
         self.teams.start_io(&mut self.io);
     }
 
-    /// Removes what the job has on this node besides processes. Guard and front do the same after us, if they are
-    /// alive.
+    /// Has what the job has on this node besides processes removed: by the guard, whose work that is, and by us if front or guard are lost.
     fn tidy(&self) {
         for pid in self.hands.children.reading() {
             self.hands.lease.send(Word::Reader { pid });
@@ -421,7 +423,7 @@ impl Loop {
                 cgroup.remove();
             }
             self.places.remove();
-        } else {
+        } else if self.guard_lost || self.link.is_none() {
             // If it cannot be opened, there is none to remove.
             let cgroup = self.hands.children.boundary().cgroup();
             let cgroup = cgroup.and_then(|cgroup| GuardedCgroup::open(cgroup.path()).ok());

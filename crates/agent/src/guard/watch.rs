@@ -1,6 +1,6 @@
 //! The guard: the agent's parent, which outlives it and cleans up after it.
 //!
-//! It ignores every signal that can be ignored, holds no stream, and has another process name, so that `pkill rankrun`
+//! It blocks every signal that can be blocked, holds no stream, and has another process name, so that `pkill rankrun`
 //! does not kill it. Its exit code is 0 when nothing of the job is left, 123 otherwise.
 //!
 //! When the agent does not renew its lease, the guard checks its state ([`rankrun_core::lease`]): it ends an agent that is
@@ -69,20 +69,18 @@ struct Received {
 impl Guard {
     /// Runs until the agent is gone and nothing of the job is left, and ends this process with the exit code.
     pub(crate) fn run(self) -> ! {
-        let vitals = Vitals::open(self.agent.pid());
         let signals = self.detach();
         let signals_fd = signals.as_ref().map(|signals| signals.as_fd());
-        let vitals_fds = vitals.iter().flat_map(Vitals::descriptors);
-        let keep: Vec<BorrowedFd> = [self.lease.as_fd()].into_iter().chain(signals_fd).chain(vitals_fds).collect();
-        fork::run_with_only(&keep, || self.outlive_agent(signals.as_ref(), vitals.as_ref()))
+        let keep: Vec<BorrowedFd> = [self.lease.as_fd()].into_iter().chain(signals_fd).collect();
+        fork::run_with_only(&keep, || self.outlive_agent(signals.as_ref()))
     }
 
-    fn outlive_agent(&self, signals: Option<&SignalFd>, vitals: Option<&Vitals>) -> u8 {
+    fn outlive_agent(&self, signals: Option<&SignalFd>) -> u8 {
         // The directory that we were started in must not be kept busy.
         let _ = rustix::process::chdir("/");
         // What allocates comes before the loss of the agent.
         let (children, places) = (ChildList::open(), self.places.clone());
-        let received = self.watch(signals, vitals);
+        let received = self.watch(signals);
         if received.leave {
             self.places.remove();
             return ExitCode::SUCCESS.0;
@@ -115,11 +113,7 @@ impl Guard {
     fn detach(&self) -> Option<SignalFd> {
         let _ = fork::new_session();
         Role::Guard.take_name(&self.job);
-        for number in (1..=31).filter(|number| {
-            ![signal::SIGKILL, signal::SIGSTOP, signal::SIGCHLD, signal::SIGSEGV, signal::SIGCONT].contains(number)
-        }) {
-            signal::ignore(number);
-        }
+        signal::block_all();
         // Without a signal descriptor the guard polls at each tick.
         SignalFd::new(&[signal::SIGCHLD]).ok()
     }
@@ -130,8 +124,10 @@ impl Guard {
     }
 
     /// Watches until the agent is gone.
-    fn watch(&self, signals: Option<&SignalFd>, vitals: Option<&Vitals>) -> Received {
+    fn watch(&self, signals: Option<&SignalFd>) -> Received {
         let mut received = Received::default();
+        // Opened at the first tick: most agents do not live so long. Until it is reaped, nobody else has its pid.
+        let mut vitals: Option<Vitals> = None;
         let mut judge = Judge::new(self.patience);
         let mut next_tick = Instant::now() + TICK;
         loop {
@@ -139,6 +135,7 @@ impl Guard {
             if let Some(signals) = signals {
                 while signals.next().is_some() {}
             }
+            // Nobody waits for its records: they are read at each tick, at its end, and if a signal comes in between.
             self.receive(&mut received);
             match wait::peek_at(self.agent.pid()) {
                 Look::Found(child) => {
@@ -157,7 +154,8 @@ impl Guard {
                 continue;
             }
             next_tick = now + TICK;
-            let reading = vitals.and_then(Vitals::read).map(|reading| lease::Vitals {
+            vitals = vitals.or_else(|| Vitals::open(self.agent.pid()));
+            let reading = vitals.as_ref().and_then(Vitals::read).map(|reading| lease::Vitals {
                 state: reading.state,
                 ran: reading.ran,
                 delayed: reading.delayed,
@@ -209,7 +207,8 @@ impl Guard {
     fn wait(&self, signals: Option<&SignalFd>, lease_open: bool, time: Duration) {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
-        let lease = PollFd::new(&self.lease, PollFlags::IN);
+        // Only its end is waited for.
+        let lease = PollFd::new(&self.lease, PollFlags::empty());
         // An interrupted wait is only shorter.
         let _ = match (signals, lease_open) {
             (Some(signals), true) => poll(&mut [lease, PollFd::new(signals, PollFlags::IN)], Some(&timeout)),

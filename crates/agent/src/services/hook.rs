@@ -1,73 +1,92 @@
-//! The interpreter hook, laid out in the job's directory (docs/adr/0020-interpreter-hook.md).
+//! The interpreter hook (docs/adr/0020-interpreter-hook.md), laid out beside the directories of a user's jobs.
 //!
-//! Python compiles it at its first start, which takes longer than all else that the hook does, and would do so in every
-//! job. All jobs of a user with the same hook therefore share one bytecode directory.
+//! All jobs of a user with the same hook share it, with what Python has compiled of it: that takes longer than all else that the hook does.
+//! Each job looks whether it is there as this binary has it.
 
-use std::fs::{DirBuilder, File};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::fs::{DirBuilder, File, Metadata};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::tidy;
 
-/// The directory of the hook in the job's directory.
+/// The directory of the hook in that of a job, where nothing can be shared.
 const DIRECTORY: &str = "hook";
 const NAME: &str = "sitecustomize.py";
-/// It is laid out anew for each job, so that it fits this binary.
 const SOURCE: &str = include_str!("sitecustomize.py");
 /// What the hook runs when a program imports JAX, which is part of the Python package too.
 const JAX_CLUSTER: (&str, &str) = ("jax_cluster.py", include_str!("jax_cluster.py"));
-/// Python takes bytecode for that of a source by the source's size and time. The time is the same in every job;
-/// different hooks have different directory names.
+const FILES: [(&str, &str); 2] = [(NAME, SOURCE), JAX_CLUSTER];
+/// Different hooks have different directories.
+const HASH: u64 = hash(JAX_CLUSTER.1.as_bytes(), hash(SOURCE.as_bytes(), 0xcbf2_9ce4_8422_2325));
+/// Python takes bytecode for that of a source by the source's size and time. So the time is the same wherever it is laid out.
 const TIME: Duration = Duration::from_secs(1_000_000_000);
 
-/// Lays the hook out. Returns its directory.
-pub(crate) fn lay_out(runtime_dir: &Path) -> io::Result<PathBuf> {
-    let directory = runtime_dir.join(DIRECTORY);
-    std::fs::create_dir(&directory)?;
-    let mut file = File::create_new(directory.join(NAME))?;
-    file.write_all(SOURCE.as_bytes())?;
-    file.set_modified(SystemTime::UNIX_EPOCH + TIME)?;
-    File::create_new(directory.join(JAX_CLUSTER.0))?.write_all(JAX_CLUSTER.1.as_bytes())?;
-    // Without it Python only compiles more often.
-    let _ = share_bytecode(runtime_dir, &directory);
-    Ok(directory)
-}
-
-/// Whether the hook in the job's directory is as it was laid out.
-pub(crate) fn is_laid_out(runtime_dir: &Path) -> bool {
-    let directory = runtime_dir.join(DIRECTORY);
-    [(NAME, SOURCE), JAX_CLUSTER].into_iter().all(|(name, source)| {
-        let file = std::fs::symlink_metadata(directory.join(name));
-        file.is_ok_and(|file| file.is_file() && file.len() == source.len() as u64)
-    })
-}
-
-/// Lays the hook out again, over what is left of it.
-pub(crate) fn lay_out_again(runtime_dir: &Path) -> io::Result<()> {
-    match std::fs::remove_dir_all(runtime_dir.join(DIRECTORY)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
+/// FNV-1a.
+const fn hash(bytes: &[u8], mut hash: u64) -> u64 {
+    let mut at = 0;
+    while at < bytes.len() {
+        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x100_0000_01b3);
+        at += 1;
     }
-    lay_out(runtime_dir).map(drop)
+    hash
 }
 
-fn share_bytecode(runtime_dir: &Path, hook: &Path) -> io::Result<()> {
-    let Some(base) = runtime_dir.parent() else { return Ok(()) };
-    // Without a base directory of ours the job's directory is in one that everybody can write to: anybody could plant
-    // bytecode there.
-    tidy::check(base)?;
-    let mut hasher = DefaultHasher::new();
-    SOURCE.hash(&mut hasher);
-    let shared = base.join(format!("bytecode-{:016x}", hasher.finish()));
-    match DirBuilder::new().mode(0o700).create(&shared) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error),
+/// Lays the hook out where it is not. Returns its directory, and whether anything of it was missing.
+pub(crate) fn lay_out(runtime_dir: &Path) -> io::Result<(PathBuf, bool)> {
+    let directory = place(runtime_dir);
+    let is_missing = !is_laid_out(&directory);
+    if is_missing {
+        make(&directory)?;
     }
-    std::os::unix::fs::symlink(shared, hook.join("__pycache__"))
+    Ok((directory, is_missing))
+}
+
+/// Where the hook of a job is. Without a base directory of the user's, the job's directory is in one that everybody can write to: anybody
+/// could plant a hook there.
+fn place(runtime_dir: &Path) -> PathBuf {
+    let base = runtime_dir.parent().filter(|base| tidy::bases().iter().any(|known| known == base));
+    base.map_or_else(|| runtime_dir.join(DIRECTORY), |base| base.join(format!("hook-{HASH:016x}")))
+}
+
+/// Whether the hook is there as we have it.
+fn is_laid_out(directory: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    let is_ours = |file: &Metadata, source: &str| {
+        file.is_file()
+            && file.uid() == user
+            && file.len() == source.len() as u64
+            && file.mtime() == TIME.as_secs() as i64
+    };
+    let is_there =
+        |(name, source)| std::fs::symlink_metadata(directory.join(name)).is_ok_and(|file| is_ours(&file, source));
+    FILES.into_iter().all(is_there)
+}
+
+/// Makes the files, each at once: other jobs may use them now.
+fn make(directory: &Path) -> io::Result<()> {
+    let made = DirBuilder::new().mode(0o700).create(directory);
+    // What a job has put in the place of a directory is none of ours.
+    if made.is_err() && !std::fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir()) {
+        // An error of these shows below.
+        let _ = std::fs::remove_file(directory).and_then(|()| DirBuilder::new().mode(0o700).create(directory));
+    }
+    for (name, source) in FILES {
+        let new = directory.join(format!(".{name}-{}", std::process::id()));
+        let written = (|| {
+            let mut file = File::create(&new)?;
+            file.write_all(source.as_bytes())?;
+            file.set_modified(SystemTime::UNIX_EPOCH + TIME)?;
+            std::fs::rename(&new, directory.join(name))
+        })();
+        if written.is_err() {
+            // The reason is that of the first error.
+            let _ = std::fs::remove_file(&new);
+        }
+        written?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -75,24 +94,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_jobs_share_what_python_compiles() {
-        let base = tempfile::tempdir().expect("a directory");
-        let jobs = ["0a0a0a0a", "0b0b0b0b"].map(|job| base.path().join(job));
-        let hooks = jobs.map(|job| {
-            std::fs::create_dir(&job).expect("a directory");
-            let hook = lay_out(&job).expect("the hook");
-            assert!(is_laid_out(&job));
-            std::fs::remove_file(hook.join(NAME)).expect("it is there");
-            assert!(!is_laid_out(&job));
-            lay_out_again(&job).expect("the hook");
-            assert!(is_laid_out(&job));
-            hook
-        });
-        let times = hooks.each_ref().map(|hook| std::fs::metadata(hook.join(NAME)).expect("a file").modified().ok());
-        assert_eq!(times[0], times[1]);
-        std::fs::write(hooks[0].join("__pycache__/compiled"), "").expect("written through the link");
-        assert!(hooks[1].join("__pycache__/compiled").exists());
-        std::fs::remove_dir_all(&hooks[0]).expect("the job ends");
-        assert!(hooks[1].join("__pycache__/compiled").exists());
+    fn what_is_missing_or_another_is_made_again() {
+        let top = tempfile::tempdir().expect("a directory");
+        let hook = top.path().join("hook");
+        let damages: [&dyn Fn(); 6] = [
+            &|| {},
+            &|| std::fs::remove_file(hook.join(NAME)).expect("it is there"),
+            &|| std::fs::remove_dir_all(&hook).expect("it is there"),
+            &|| std::fs::write(hook.join(JAX_CLUSTER.0), "pass\n").expect("it is ours"),
+            &|| {
+                std::fs::remove_dir_all(&hook).expect("it is there");
+                std::os::unix::fs::symlink("/", &hook).expect("a link");
+            },
+            // It has the same size.
+            &|| std::fs::write(hook.join(NAME), SOURCE.replacen('a', "b", 1)).expect("it is ours"),
+        ];
+        for (number, damage) in damages.iter().enumerate() {
+            damage();
+            assert!(!is_laid_out(&hook), "{number}");
+            make(&hook).expect("it is made again");
+            assert!(is_laid_out(&hook), "{number}");
+            let entries = std::fs::read_dir(&hook).expect("a directory").count();
+            assert_eq!(entries, FILES.len(), "{number}");
+            let source = std::fs::read_to_string(hook.join(NAME)).expect("a file");
+            assert_eq!(source, SOURCE, "{number}");
+        }
+    }
+
+    #[test]
+    fn only_jobs_in_a_directory_of_the_users_share_it() {
+        let user = rustix::process::geteuid().as_raw();
+        let shared = place(Path::new(&format!("/tmp/rankrun-{user}/0a0a0a0a")));
+        assert_eq!(shared, Path::new(&format!("/tmp/rankrun-{user}/hook-{HASH:016x}")));
+        let lone = format!("/tmp/rankrun-{user}-0a0a0a0a");
+        assert_eq!(place(Path::new(&lone)), Path::new(&lone).join("hook"));
     }
 }

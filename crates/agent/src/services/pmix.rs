@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use rankrun_core::evidence::MpiEvent;
 use rankrun_core::lease::Vitals;
 use rankrun_core::names::{Protocol, Reply};
@@ -396,7 +395,7 @@ impl Pmix {
 
     /// The lines that are there, and whether there may be more.
     fn read_errors(&mut self) -> (Vec<String>, bool) {
-        let mut buffer = BytesMut::new();
+        let mut buffer = Vec::new();
         let mut lines = Vec::new();
         let is_open = loop {
             let Some(ends) = self.ends() else { break false };

@@ -136,7 +136,7 @@ impl WorkerSocket {
         let mut opened = Opened { socket: Some(path), ..Opened::default() };
         if with_hook {
             match hook::lay_out(runtime_dir) {
-                Ok(directory) => opened.hook = Some(directory),
+                Ok((directory, _)) => opened.hook = Some(directory),
                 Err(error) => opened.complaint = Some(complaint("lay out Python's hook in", runtime_dir, &error)),
             }
         }
@@ -170,10 +170,10 @@ impl WorkerSocket {
             });
             removed.and_then(|()| self.listen(&path, poller)).map_err(|error| complaint("listen on", &path, &error))?;
         }
-        if has_hook && !hook::is_laid_out(runtime_dir) {
-            missing.push("Python's hook");
-            let made = hook::lay_out_again(runtime_dir);
-            made.map_err(|error| complaint("lay out Python's hook in", runtime_dir, &error))?;
+        if has_hook {
+            let made = hook::lay_out(runtime_dir);
+            let made = made.map_err(|error| complaint("lay out Python's hook in", runtime_dir, &error));
+            missing.extend(made?.1.then_some("Python's hook"));
         }
         Ok(missing)
     }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use rankrun_wire::frame::MAX_OUTPUT;
 
 /// The reading end of a worker's stdout or stderr: a pipe or the master of a pty.
@@ -27,16 +27,16 @@ impl Capture {
         Capture { fd }
     }
 
-    /// Reads once, up to one frame's worth. `buffer` is memory shared by all captures of the loop.
-    pub(crate) fn read(&self, buffer: &mut BytesMut) -> Read {
-        buffer.reserve(MAX_OUTPUT);
-        buffer.resize(MAX_OUTPUT, 0);
+    /// Reads once, up to one frame's worth. `buffer` is memory shared by all captures of the loop; it is empty.
+    pub(crate) fn read(&self, buffer: &mut Vec<u8>) -> Read {
+        buffer.clear();
+        buffer.reserve_exact(MAX_OUTPUT);
         loop {
-            match rustix::io::read(&self.fd, &mut buffer[..MAX_OUTPUT]) {
+            match rustix::io::read(&self.fd, rustix::buffer::spare_capacity(buffer)) {
                 Ok(0) => return Read::End,
                 // A small piece is copied, so that it does not keep a large buffer alive while it waits.
-                Ok(count) if count < MAX_OUTPUT / 4 => return Read::Bytes(Bytes::copy_from_slice(&buffer[..count])),
-                Ok(count) => return Read::Bytes(buffer.split_to(count).freeze()),
+                Ok(count) if count < MAX_OUTPUT / 2 => return Read::Bytes(Bytes::copy_from_slice(buffer)),
+                Ok(_) => return Read::Bytes(std::mem::take(buffer).into()),
                 Err(rustix::io::Errno::AGAIN) => return Read::Empty,
                 Err(rustix::io::Errno::INTR) => {}
                 // EIO is how the master of a pty says that all slaves are closed.

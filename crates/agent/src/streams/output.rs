@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use bytes::BytesMut;
 use rankrun_core::Stream;
 use rankrun_output::{Record, Spool, SpoolError};
 
@@ -16,7 +15,7 @@ pub(crate) struct Output {
     /// Output of workers that are gone, while the spool is full.
     pub(crate) overflow: [VecDeque<Record>; 2],
     /// Memory that is read into.
-    pub(crate) buffer: BytesMut,
+    pub(crate) buffer: Vec<u8>,
     /// The captures of a stream are out of the poll set, because the spool has no room for it.
     pub(crate) is_stalled: [bool; 2],
     /// Nobody wants the output any more.
@@ -31,7 +30,7 @@ impl Output {
         Output {
             spool: Spool::new(directory, limit),
             overflow: Default::default(),
-            buffer: BytesMut::new(),
+            buffer: Vec::new(),
             is_stalled: [false; 2],
             is_discarding: false,
             turn: Stream::Stdout,

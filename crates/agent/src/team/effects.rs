@@ -12,6 +12,7 @@ use rankrun_sys::spawn::Step;
 use rankrun_sys::{proc, signal};
 use rankrun_wire::ToFront;
 
+use super::spawner::Job;
 use super::{Hands, Team};
 use crate::driver::token::Token;
 
@@ -107,8 +108,8 @@ impl Team {
             }
             Target::Speaker(id) => self.speakers.signal(id, signals),
             Target::Rest(slot) | Target::Boundary(slot) => hands.children.signal_others(self.id(slot), signals),
-            Target::Spawning => {
-                if let Some(child) = hands.spawner.starting_for(self.group()) {
+            Target::Spawning(slot) => {
+                if let Some(child) = hands.spawner.starting(Job::Worker(self.id(slot))) {
                     for signal in signals {
                         // As said above.
                         let _ = child.signal(*signal);
@@ -162,7 +163,7 @@ impl Team {
         }
         let now = hands.clock.now();
         let State::Gone { outcome, left } = *self.machine.state(slot) else { return };
-        let spawning = hands.spawner.starting_for(self.group()).filter(|_| outcome == Outcome::Unkillable);
+        let spawning = hands.spawner.starting(Job::Worker(worker)).filter(|_| outcome == Outcome::Unkillable);
         let left = if left { hands.children.give_up(self.id(slot), spawning) } else { Vec::new() };
         if outcome != Outcome::NeverStarted {
             let reuse = left.is_empty() && !self.to_spawn.is_empty();

@@ -7,7 +7,7 @@ use rankrun_core::team::Event;
 use rankrun_core::worker::State;
 use rankrun_core::{Pid, Slot as SlotIndex, WorkerStatus};
 use rankrun_sys::limits;
-use rankrun_sys::oom::{OomKill, OomWatch, Victim};
+use rankrun_sys::oom::{OomKill, Victim};
 use rankrun_sys::proc;
 use rankrun_sys::process::Child;
 use rankrun_sys::signal;
@@ -47,7 +47,7 @@ impl Team {
     /// The kernel's log has news: which processes of the ranks were killed because memory ran out? Look them up at once: their
     /// parents reap them.
     pub(crate) fn look_for_killed_helpers(&mut self, hands: &mut Hands, now: Duration) {
-        let victims = self.oom.as_mut().map(OomWatch::victims).unwrap_or_default();
+        let victims = self.oom.victims();
         let user = rustix::process::geteuid();
         for Victim { pid, user: of, line } in victims {
             let is_ours = user.is_root() || of.is_none_or(|of| of == user.as_raw());
@@ -119,12 +119,14 @@ impl Team {
             WorkerStatus::Exited { code } => code == 128 + signal::SIGKILL as u8,
         };
         let ours = !matches!(self.machine.state(slot), State::Running { .. });
-        let Some(oom) = self.oom.as_mut().filter(|_| killed && !ours) else { return };
+        if !killed || ours {
+            return;
+        }
         let worker = self.machine.id(slot);
         // A leader that was killed itself is named by the log.
         let has_exited = matches!(status, WorkerStatus::Exited { .. });
         let helper = has_exited.then(|| self.killed.take(now, slot)).flatten();
-        let detail = match oom.look(leader.pid()) {
+        let detail = match self.oom.look(leader.pid()) {
             // A shell exits with the status of its program.
             OomKill::Counted { .. } | OomKill::No | OomKill::Unknown if helper.is_some() => helper.unwrap_or_default(),
             OomKill::Logged { line } => line,

@@ -1,5 +1,6 @@
 //! What a team works with.
 
+use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use rankrun_sys::wait::Change;
 use rankrun_wire::ToFront;
 
 use super::prepare::Inherited;
-use super::spawner::{Job, NotSpawned, Program, SpawnerThread};
+use super::spawner::{Job, NotSpawned, Program, Spawners};
 use crate::children::{Children, Helper, Interpreters, Libraries};
 use crate::driver::clock::Clock;
 use crate::guard::lease::Lease;
@@ -26,7 +27,7 @@ pub(crate) struct Hands {
     /// Messages to the front, in order.
     pub(crate) outbox: Vec<ToFront>,
     pub(crate) children: Children,
-    pub(crate) spawner: SpawnerThread,
+    pub(crate) spawner: Spawners,
     pub(crate) worker_socket: WorkerSocket,
     pub(crate) torch_store: TorchStore,
     pub(crate) interpreters: Interpreters,
@@ -36,8 +37,8 @@ pub(crate) struct Hands {
     pub(crate) memory: Option<SharedMemory>,
     pub(crate) inherited: Inherited,
     pub(crate) looker: Looker,
-    /// The child that was under way when it was stopped or continued, and what happened to it last.
-    pub(crate) early_change: Option<(i32, Change)>,
+    /// The children that were under way when they were stopped or continued, and what happened to each last.
+    pub(crate) early_changes: HashMap<i32, Change>,
     /// Messages for workers of other groups that came with the last ones of a worker.
     pub(crate) misled: Vec<Received>,
     /// When the ranks last used what connects them: PMI, PMIx, torch's store.

@@ -23,6 +23,6 @@ mod testimony;
 
 pub(crate) use hands::Hands;
 pub(crate) use prepare::Inherited;
-pub(crate) use spawner::SpawnerThread;
+pub(crate) use spawner::Spawners;
 pub(crate) use state::Team;
 pub(crate) use teams::Teams;

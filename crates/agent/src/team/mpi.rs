@@ -90,8 +90,8 @@ impl Team {
         let news = match hands.helper_spawned(helper, result) {
             // An earlier attempt asked for it, and is over.
             Ok(_) if self.pmix.as_ref().is_some_and(Pmix::is_idle) => return hands.children.end_helpers(helper),
-            Ok(pid) => match hands.early_change.take_if(|(early, _)| *early == pid) {
-                Some((_, Change::Stopped { signal })) => self.pmix.as_mut().map(|pmix| pmix.host_stopped(signal)),
+            Ok(pid) => match hands.early_changes.remove(&pid) {
+                Some(Change::Stopped { signal }) => self.pmix.as_mut().map(|pmix| pmix.host_stopped(signal)),
                 _ => None,
             },
             // The job is being stopped.

@@ -15,6 +15,7 @@ use rankrun_sys::process::ProcessId;
 use rankrun_sys::signal;
 
 use super::{Hands, Team};
+use crate::tidy::shm::SharedMemory;
 
 /// How long an order waits for the look. It takes less than a millisecond where the thread gets a CPU; a thread that hangs on a process
 /// must not hold up the end.
@@ -28,7 +29,7 @@ impl Team {
         if is_to_look && self.orders.waiting.is_empty() {
             self.hold_mpi(hands, order);
         }
-        if is_to_look && self.memory.as_ref().is_some_and(|memory| memory.look()) {
+        if is_to_look && self.memory.as_mut().is_some_and(SharedMemory::look) {
             if self.orders.waiting.is_empty() {
                 self.orders.until = now + LOOK_BOUND;
             }

@@ -1,13 +1,13 @@
-//! The one thread that starts workers. It lives as long as the agent: a worker's parent-death signal follows the thread
-//! that cloned it.
+//! The threads that start workers: a thread waits until its child has called exec, so that several keep all CPUs busy. They live as
+//! long as the agent: a worker's parent-death signal follows the thread that cloned it.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use rankrun_core::{AppIndex, GroupId, WorkerId};
 use rankrun_sys::exec::{self, ResolveError};
@@ -18,8 +18,13 @@ use rankrun_sys::spawn::{Command, SpawnError, Spawner, UnderWay};
 
 use crate::children::Helper;
 
-/// Ranks that are prepared ahead of the spawner. Each holds descriptors, which every clone copies.
+/// Ranks that are prepared ahead of the spawners. Each holds descriptors, which every clone copies.
 pub(crate) const AHEAD: usize = 16;
+
+/// A child's exec partly waits for memory and for locks of the kernel, and two threads for each CPU are quicker than one.
+const THREADS_PER_CPU: usize = 2;
+/// More than these only wait for each other.
+const MOST_THREADS: usize = 8;
 
 /// A program that the spawner looks up: the file system may not answer, and the loop must not wait for it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -106,66 +111,145 @@ impl Cancellations {
     }
 }
 
-/// The agent's handle to its spawner.
-pub(crate) struct SpawnerThread {
-    requests: SyncSender<Request>,
+/// What a thread starts, and the child: both are of the same start while the lock is held.
+#[derive(Debug, Default)]
+struct Start {
+    job: Mutex<Option<Job>>,
+    child: Arc<UnderWay>,
+}
+
+impl Start {
+    fn set(&self, job: Option<Job>) {
+        *self.job.lock().unwrap_or_else(PoisonError::into_inner) = job;
+    }
+
+    fn now(&self) -> Option<(Job, Child)> {
+        let job = self.job.lock().unwrap_or_else(PoisonError::into_inner);
+        (*job).zip(self.child.child())
+    }
+}
+
+/// The commands that wait for a thread.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<VecDeque<Request>>,
+    news: Condvar,
+}
+
+impl Queue {
+    fn push(&self, request: Request) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(request);
+        self.news.notify_one();
+    }
+
+    fn next(&self) -> Request {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match waiting.pop_front() {
+                Some(request) => return request,
+                None => waiting = self.news.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+/// What the threads share.
+#[derive(Clone)]
+struct Common {
+    queue: Arc<Queue>,
+    cancellations: Cancellations,
+    /// Programs that were found.
+    programs: Arc<Mutex<HashMap<Program, CString>>>,
+    outbox: SyncSender<Spawned>,
+    waker: Waker,
+}
+
+impl Common {
+    /// Runs a thread: until the process exits. If it returned, the kernel would kill the workers that it has started (parent-death signal).
+    fn run(&self, mut spawner: Spawner, start: &Start) -> ! {
+        signal::block_all();
+        loop {
+            let Request { job, program, command, cancelled } = self.queue.next();
+            start.set(Some(job));
+            let is_wanted = || cancelled == self.cancellations.of(job);
+            let result = self.spawn(&mut spawner, program, command, &is_wanted);
+            // There is room, since commands are limited to the capacity of the results. At its end the loop wants no result any more.
+            let _ = self.outbox.send(Spawned { job, result });
+            // From here on the loop finds the child in the results.
+            start.child.clear();
+            start.set(None);
+            self.waker.wake();
+        }
+    }
+
+    /// The command is dropped before its result is sent: the child has its descriptors, and the loop would miss the end of a stream.
+    fn spawn(
+        &self,
+        spawner: &mut Spawner,
+        program: Program,
+        mut command: Command,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<i32, NotSpawned> {
+        if !is_wanted() {
+            return Err(NotSpawned::Cancelled);
+        }
+        command.program = self.find(program)?;
+        if !is_wanted() {
+            return Err(NotSpawned::Cancelled);
+        }
+        spawner.spawn(&command).map_err(NotSpawned::Failed)
+    }
+
+    /// Looks up a program, unless that was done.
+    fn find(&self, program: Program) -> Result<CString, NotSpawned> {
+        let programs = || self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = programs().get(&program) {
+            return Ok(found.clone());
+        }
+        let found = program.resolve().map_err(|error| NotSpawned::Unresolved { errno: errno_of(&error) })?;
+        programs().insert(program, found.clone());
+        Ok(found)
+    }
+}
+
+/// The agent's handle to its spawners.
+pub(crate) struct Spawners {
+    common: Common,
     results: Receiver<Spawned>,
     /// Results that were received before they were asked for, in order.
     early: VecDeque<Spawned>,
     /// Requested spawns without a result, in order.
     outstanding: VecDeque<Job>,
-    cancellations: Cancellations,
-    under_way: Arc<UnderWay>,
+    threads: Vec<Arc<Start>>,
+    /// As many threads are made at most.
+    most: usize,
 }
 
-impl SpawnerThread {
-    /// Starts the thread. It wakes the loop through `waker` whenever a spawn is done.
-    pub(crate) fn start(waker: Waker) -> io::Result<SpawnerThread> {
-        let (requests, inbox) = sync_channel::<Request>(AHEAD);
+impl Spawners {
+    /// Starts the first thread; the others come with the work. They wake the loop through `waker` whenever a spawn is done.
+    pub(crate) fn start(waker: Waker) -> io::Result<Spawners> {
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+        let mut spawners = Spawners::new(waker, (cpus * THREADS_PER_CPU).min(MOST_THREADS));
+        spawners.add_thread()?;
+        Ok(spawners)
+    }
+
+    fn new(waker: Waker, most: usize) -> Spawners {
         let (outbox, results) = sync_channel(AHEAD);
-        let mut spawner = Spawner::new()?;
-        let under_way = spawner.under_way();
-        let cancellations = Cancellations::default();
-        let now = cancellations.clone();
-        std::thread::Builder::new().name("spawner".to_owned()).stack_size(128 * 1024).spawn(move || {
-            signal::block_all();
-            let mut programs: HashMap<Program, CString> = HashMap::new();
-            for Request { job, program, mut command, cancelled } in inbox {
-                let is_wanted = || cancelled == now.of(job);
-                let found = match programs.get(&program) {
-                    _ if !is_wanted() => Err(NotSpawned::Cancelled),
-                    Some(found) => Ok(found.clone()),
-                    None => program.resolve().map_err(|error| NotSpawned::Unresolved { errno: errno_of(&error) }),
-                };
-                let result = found.and_then(|found| {
-                    programs.entry(program).or_insert_with(|| found.clone());
-                    command.program = found;
-                    if is_wanted() {
-                        spawner.spawn(&command).map_err(NotSpawned::Failed)
-                    } else {
-                        Err(NotSpawned::Cancelled)
-                    }
-                });
-                // The child has its descriptors; close ours before the loop gets the result, or it would miss the end
-                // of a stream.
-                drop(command);
-                // There is room: requests are limited to the capacity of the results.
-                let sent = outbox.send(Spawned { job, result }).is_ok();
-                // From here on the loop finds the child in the results.
-                spawner.under_way().clear();
-                if !sent {
-                    break;
-                }
-                waker.wake();
-            }
-            // The agent is ending. Returning would kill the released workers (parent-death signal), so the thread lasts
-            // until the process exits.
-            loop {
-                std::thread::park();
-            }
-        })?;
+        let (cancellations, programs) = (Cancellations::default(), Arc::default());
+        let common = Common { queue: Arc::default(), cancellations, programs, outbox, waker };
         let (early, outstanding) = (VecDeque::new(), VecDeque::new());
-        Ok(SpawnerThread { requests, results, early, outstanding, cancellations, under_way })
+        Spawners { common, results, early, outstanding, threads: Vec::new(), most }
+    }
+
+    fn add_thread(&mut self) -> io::Result<()> {
+        let spawner = Spawner::new()?;
+        let start = Arc::new(Start { job: Mutex::default(), child: spawner.under_way() });
+        let (common, own) = (self.common.clone(), Arc::clone(&start));
+        let thread = std::thread::Builder::new().name("spawner".to_owned()).stack_size(128 * 1024);
+        thread.spawn(move || common.run(spawner, &own))?;
+        self.threads.push(start);
+        Ok(())
     }
 
     /// Whether there is room for another command.
@@ -173,22 +257,24 @@ impl SpawnerThread {
         self.outstanding.len() < AHEAD
     }
 
-    /// Sends the spawner a command. `false` if there was no room: check [`SpawnerThread::has_room`] first.
+    /// Sends the spawners a command. `false` if there was no room: check [`Spawners::has_room`] first.
     pub(crate) fn spawn(&mut self, job: Job, program: Program, command: Command) -> bool {
-        let cancelled = self.cancellations.of(job);
-        match self.requests.try_send(Request { job, program, command, cancelled }) {
-            Ok(()) => {
-                self.outstanding.push_back(job);
-                true
-            }
-            // The thread ends only with the process.
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
+        if !self.has_room() {
+            return false;
         }
+        let cancelled = self.common.cancellations.of(job);
+        self.common.queue.push(Request { job, program, command, cancelled });
+        self.outstanding.push_back(job);
+        if self.outstanding.len() > self.threads.len() && self.threads.len() < self.most && self.add_thread().is_err() {
+            // The limit on processes leaves room for no more: those that there are do all the work.
+            self.most = self.threads.len();
+        }
+        true
     }
 
     /// Cancels requests of a group that have not begun.
     pub(crate) fn cancel(&self, group: GroupId) {
-        self.cancellations.cancel(group);
+        self.common.cancellations.cancel(group);
     }
 
     /// The next result of a group, or of what is of no group.
@@ -206,24 +292,16 @@ impl SpawnerThread {
         self.early.extend(self.results.try_iter());
     }
 
-    /// The child that was cloned and has no result yet. Read it before the results: a child that is in neither was not
-    /// started by the spawner.
-    pub(crate) fn under_way(&self) -> Option<Child> {
-        self.under_way.child()
+    /// The children that were cloned and have no result yet. Read them before the results: a child that is in neither was not
+    /// started by a spawner.
+    pub(crate) fn under_way(&self) -> Vec<Child> {
+        self.threads.iter().filter_map(|start| start.child.child()).collect()
     }
 
-    /// The child under way, if it is this one.
-    pub(crate) fn starting(&mut self, job: Job) -> Option<Child> {
-        let child = self.under_way()?;
-        self.receive();
-        // Without a result of the first command it is the first command's.
-        (self.early.is_empty() && self.outstanding.front() == Some(&job)).then_some(child)
-    }
-
-    /// The child under way, unless it is known to be of another group.
-    pub(crate) fn starting_for(&self, group: GroupId) -> Option<Child> {
-        let is_foreign = |job: &Job| job.group().is_some_and(|of| of != group);
-        self.under_way().filter(|_| !self.outstanding.front().is_some_and(is_foreign))
+    /// The child of this that is under way.
+    pub(crate) fn starting(&self, job: Job) -> Option<Child> {
+        let mut starts = self.threads.iter().filter_map(|start| start.now());
+        starts.find_map(|(of, child)| (of == job).then_some(child))
     }
 
     /// Whether a result of this is to come.
@@ -245,6 +323,8 @@ fn errno_of(error: &ResolveError) -> i32 {
     match error {
         ResolveError::NotFound => 2,
         ResolveError::NotExecutable { source, .. } => source.raw_os_error().unwrap_or(13),
+        // Nobody refuses a spawner.
+        ResolveError::Refused => 13,
     }
 }
 
@@ -258,16 +338,9 @@ mod tests {
     fn a_group_gets_its_own_results_and_cancels_its_own_commands() {
         let job = |group| Job::Worker(WorkerId { group: GroupId(group), rank: Rank(0), attempt: Attempt(0) });
         let looker = Job::Helper(Helper::Looker);
-        let (requests, inbox) = sync_channel(AHEAD);
-        let (outbox, results) = sync_channel(AHEAD);
-        let mut spawner = SpawnerThread {
-            requests,
-            results,
-            early: VecDeque::new(),
-            outstanding: VecDeque::from([job(0), job(1), looker]),
-            cancellations: Cancellations::default(),
-            under_way: Arc::default(),
-        };
+        let mut spawner = Spawners::new(Waker::new().expect("a waker"), 0);
+        spawner.outstanding = VecDeque::from([job(0), job(1), looker]);
+        let outbox = spawner.common.outbox.clone();
         for (job, pid) in [(job(0), 10), (job(1), 11), (looker, 12)] {
             assert!(outbox.send(Spawned { job, result: Ok(pid) }).is_ok());
         }
@@ -279,8 +352,7 @@ mod tests {
         assert_eq!([Some(1), Some(1), None, Some(0)].map(&mut next), expected);
 
         spawner.cancel(GroupId(1));
-        let cancelled = [job(0), job(1), looker].map(|job| spawner.cancellations.of(job));
+        let cancelled = [job(0), job(1), looker].map(|job| spawner.common.cancellations.of(job));
         assert_eq!(cancelled, [0, 1, 1], "nobody knows for which group a looker is");
-        drop(inbox);
     }
 }

@@ -13,8 +13,8 @@ use crate::children::Children;
 pub(super) struct Speakers {
     pub(super) held: HashMap<SpeakerId, ProcessRef>,
     pub(super) ids: HashMap<ProcessId, SpeakerId>,
-    /// The spawner's child under way when its results were last read: a leader may send before it is known as a leader.
-    pub(super) under_way: Option<i32>,
+    /// The children under way when the results of spawners were last read: a leader may send before it is known as a leader.
+    pub(super) under_way: Vec<i32>,
 }
 
 impl Speakers {

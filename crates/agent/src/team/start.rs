@@ -33,12 +33,15 @@ use super::prepare::{PrepareError, Preparer};
 use super::slot::{SharedStdin, Slot};
 use super::spawner::{Job, NotSpawned, Spawned};
 use super::speakers::Speakers;
-use super::state::{Ending, Orders, Team};
+use super::state::{Ending, FREEZER_STEP, Orders, Team};
 use crate::driver::token::Token;
 use crate::services::pmi::Pmi;
 use crate::services::pmix::Pmix;
 use crate::streams::{Capture, Output};
 use crate::tidy::own_names;
+
+/// When what tells of kills for lack of memory is opened: many jobs do not live so long.
+const OOM_OPENS: Duration = Duration::from_millis(20);
 
 /// The bytes of a worker's tag before it is written in hexadecimal.
 const TAG_BYTES: usize = 16;
@@ -83,10 +86,9 @@ impl Team {
         for slot in &slots {
             hands.children.begin(slot.id, &slot.tag);
         }
-        // Without a job its thread does nothing until the agent ends.
         let names = || own_names(&spec.job, spec.attempt);
-        let memory = hands.memory.take();
-        let memory = memory.filter(|memory| spec.clean_shm != CleanShm::No && memory.begin(spec.clean_shm, names()));
+        let memory = hands.memory.take().filter(|_| spec.clean_shm != CleanShm::No);
+        let memory = memory.and_then(|mut memory| memory.begin(spec.clean_shm, names()).ok().map(|()| memory));
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         // Where there is no network, Open MPI cannot connect either.
         let pmix =
@@ -144,8 +146,9 @@ impl Team {
             speakers: Speakers::default(),
             error_files: ErrorFiles::default(),
             frozen_outside: false,
-            next_freezer_look: Duration::ZERO,
-            oom: None,
+            next_freezer_look: now + FREEZER_STEP,
+            oom: OomWatch::start(),
+            oom_due: Some(now + OOM_OPENS),
             killed: Killed::default(),
             frozen: false,
             released: 0,
@@ -156,13 +159,6 @@ impl Team {
         };
         team.memory_news(hands, now);
         team.spawn_more(hands, now);
-        // Opened while the spawner starts the first ranks: no program runs out of memory in its first instructions.
-        let oom = OomWatch::start();
-        if let Some(log) = oom.log() {
-            // Without it only ended leaders are checked.
-            let _ = hands.poller.add(log, Token::KernelLog(team.group()).encode(), Interest::Read);
-        }
-        team.oom = Some(oom);
         Ok(team)
     }
 
@@ -308,7 +304,7 @@ impl Team {
             let errno = error.raw_os_error().unwrap_or(0);
             self.report_spawn_failed(hands, now, index, "watch its descriptors".to_owned(), errno);
         }
-        if let Some((_, change)) = hands.early_change.take_if(|(early, _)| *early == pid) {
+        if let Some(change) = hands.early_changes.remove(&pid) {
             self.leader_changed(hands, now, index, change);
         }
         self.stdin_started(hands, index.index());

@@ -11,6 +11,7 @@ use rankrun_core::job::{AgentEvent, CleanShm, WorkerEvent};
 use rankrun_core::team::{Event, Team as Machine};
 use rankrun_core::{GroupId, JobSpec, Rank, Slot as SlotIndex, WorkerId};
 use rankrun_sys::oom::OomWatch;
+use rankrun_sys::poll::Interest;
 use rankrun_wire::message::Summary;
 use rankrun_wire::{Memory, ToFront};
 
@@ -22,6 +23,7 @@ use super::slot::Slot;
 use super::speakers::Speakers;
 use crate::children::Helper;
 use crate::driver::token::Place;
+use crate::driver::token::Token;
 use crate::guard::lease::Word;
 use crate::services::pmi::Pmi;
 use crate::services::pmix::Pmix;
@@ -29,7 +31,7 @@ use crate::streams::Output;
 use crate::tidy::shm::{self, FINISH_BOUND, SharedMemory};
 
 /// How often to check whether somebody else has frozen the job's cgroup.
-const FREEZER_STEP: Duration = Duration::from_secs(1);
+pub(super) const FREEZER_STEP: Duration = Duration::from_secs(1);
 
 /// How far the end of a team has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,7 +97,9 @@ pub(crate) struct Team {
     /// Somebody else has frozen the job's cgroup, and the front was sent a note.
     pub(super) frozen_outside: bool,
     pub(super) next_freezer_look: Duration,
-    pub(super) oom: Option<OomWatch>,
+    pub(super) oom: OomWatch,
+    /// When it is opened.
+    pub(super) oom_due: Option<Duration>,
     pub(super) killed: Killed,
     pub(super) frozen: bool,
     pub(super) released: u32,
@@ -154,6 +158,9 @@ impl Team {
     /// Does all that is due.
     pub(crate) fn tick(&mut self, hands: &mut Hands, now: Duration) {
         self.look_at_freezer(hands, now);
+        if self.oom_due.take_if(|due| *due <= now).is_some() {
+            self.open_oom(hands);
+        }
         if self.orders.deadline().is_some_and(|due| due <= now) {
             self.carry_out(hands, now);
         }
@@ -171,6 +178,17 @@ impl Team {
         self.spawn_more(hands, now);
     }
 
+    /// From here on kills for lack of memory are news.
+    fn open_oom(&mut self, hands: &Hands) {
+        if !self.oom.is_open() {
+            self.oom.open();
+        }
+        if let Some(log) = self.oom.log() {
+            // Without it only ended leaders are checked.
+            let _ = hands.poller.add(log, Token::KernelLog(self.group()).encode(), Interest::Read);
+        }
+    }
+
     /// When [`Team::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let memory = match self.ending {
@@ -178,7 +196,7 @@ impl Team {
             Ending::No | Ending::Over | Ending::Drained => None,
         };
         let pmix = self.pmix.as_ref().and_then(Pmix::deadline);
-        [self.machine.deadline(), memory, pmix, self.orders.deadline()].into_iter().flatten().min()
+        [self.machine.deadline(), memory, pmix, self.orders.deadline(), self.oom_due].into_iter().flatten().min()
     }
 
     /// No process is left but what was given up or released: check what is left in /dev/shm.
@@ -186,8 +204,9 @@ impl Team {
         if let Some(pmix) = &mut self.pmix {
             pmix.close();
         }
-        if self.memory.as_ref().is_some_and(SharedMemory::finish) {
+        if self.memory.as_mut().is_some_and(SharedMemory::finish) {
             self.ending = Ending::Memory { until: now + FINISH_BOUND };
+            self.memory_news(hands, now);
         } else {
             if self.memory.is_some() {
                 let text = "could not look through /dev/shm: the guard looks again";
@@ -197,9 +216,9 @@ impl Team {
         }
     }
 
-    /// The thread that watches /dev/shm has answered.
+    /// The watch over /dev/shm has answered.
     pub(crate) fn memory_news(&mut self, hands: &mut Hands, now: Duration) {
-        while let Some(answer) = self.memory.as_ref().and_then(SharedMemory::next_answer) {
+        while let Some(answer) = self.memory.as_mut().and_then(SharedMemory::next_answer) {
             match answer {
                 shm::Answer::Ready => {
                     self.memory_ready = true;
@@ -228,6 +247,13 @@ impl Team {
             memory,
             removes_memory: self.spec.clean_shm == CleanShm::Job,
         })));
+    }
+
+    /// A name has appeared in /dev/shm.
+    pub(crate) fn memory_told(&mut self) {
+        if let Some(memory) = &mut self.memory {
+            memory.told();
+        }
     }
 
     /// Tells the front what has happened to a worker.

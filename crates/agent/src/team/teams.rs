@@ -9,7 +9,6 @@ use rankrun_core::team::Event;
 use rankrun_core::{GroupId, Slot, WorkerId};
 use rankrun_sys::limits::Limits;
 use rankrun_sys::poll::Ready;
-use rankrun_sys::process::Child;
 use rankrun_sys::wait::{self, Change, Look};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::NodeStart;
@@ -108,6 +107,7 @@ impl Teams {
 
     /// Gives the I/O thread what is to be done with files.
     pub(crate) fn start_io(&mut self, io: &mut IoThread) {
+        io.turn();
         self.all().for_each(|team| team.start_io(io));
     }
 
@@ -219,7 +219,7 @@ impl Teams {
             // The order matters: see `peek_end`.
             let under_way = hands.spawner.under_way();
             self.spawn_results(hands, now);
-            match hands.children.handle_end(child, status, under_way) {
+            match hands.children.handle_end(child, status, &under_way) {
                 Some(Ended::Leader(worker, leader, status)) => match self.of_worker(worker) {
                     Some((team, slot)) => team.leader_ended(hands, now, slot, leader, status),
                     // It was given up, and its team is over.
@@ -247,7 +247,7 @@ impl Teams {
     fn stop_news(&mut self, hands: &mut Hands, now: Duration) {
         while let Look::Found(child) = wait::stop_news() {
             // A rank may be stopped before the spawner has sent its result, and the kernel reports a stop only once.
-            let under_way = hands.spawner.under_way().map(Child::pid);
+            let under_way = hands.spawner.under_way();
             self.spawn_results(hands, now);
             match (hands.children.worker_of_leader(child.pid), hands.children.helper(child.pid)) {
                 (Some(worker), _) => {
@@ -260,7 +260,10 @@ impl Teams {
                         self.on(group, |team| team.pmix_host_stopped(hands, now, signal));
                     }
                 }
-                (None, _) if under_way == Some(child.pid) => hands.early_change = Some((child.pid, child.change)),
+                (None, _) if under_way.iter().any(|it| it.pid() == child.pid) => {
+                    hands.early_changes.retain(|pid, _| under_way.iter().any(|it| it.pid() == *pid));
+                    hands.early_changes.insert(child.pid, child.change);
+                }
                 (None, _) => {}
             }
         }

@@ -20,7 +20,7 @@ use crate::services::worker_socket::{Peer, Received};
 impl Team {
     /// Handles what processes of this group have sent over the worker socket.
     pub(crate) fn handle_received(&mut self, hands: &mut Hands, now: Duration, received: Vec<Received>) {
-        self.speakers.under_way = hands.spawner.under_way().map(Child::pid);
+        self.speakers.under_way = hands.spawner.under_way().into_iter().map(Child::pid).collect();
         self.spawn_results(hands, now);
         for received in received {
             let peer = received.peer();
@@ -59,7 +59,7 @@ impl Team {
         }
         let held = ProcessRef::of(process)?;
         let is_leader = hands.children.leader(peer.worker).is_some_and(|leader| leader.pid() == process.pid)
-            || self.speakers.under_way == Some(process.pid);
+            || self.speakers.under_way.contains(&process.pid);
         let id = self.machine.add_speaker(slot, is_leader, process.started);
         self.speakers.held.insert(id, held);
         self.speakers.ids.insert(process, id);
@@ -107,7 +107,7 @@ impl Team {
             }
         }
         if leader == Some(peer.pid.0)
-            || self.speakers.under_way == Some(peer.pid.0)
+            || self.speakers.under_way.contains(&peer.pid.0)
             || self.is_below_silent(leader, peer)
         {
             Standing::Leads

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
@@ -123,26 +123,26 @@ impl Places {
     }
 
     fn existing(&self) -> impl Iterator<Item = PathBuf> {
-        let bases = self.bases.iter().filter(|base| check(base).is_ok()).map(|base| base.join(&self.job.0));
-        let lone = self.lone.iter().filter(|path| check(path).is_ok()).cloned();
-        bases.filter(|place| place.exists()).chain(lone)
+        let in_bases = self.bases.iter().map(|base| (base.join(&self.job.0), base.as_path()));
+        let places = in_bases.chain(self.lone.iter().map(|path| (path.clone(), path.as_path())));
+        let is_there = |place: &Path| std::fs::symlink_metadata(place).is_ok();
+        places.filter(move |(place, checked)| is_there(place) && check(checked).is_ok()).map(|(place, _)| place)
     }
 }
 
 /// Why a directory must not be used as a base, if so: it belongs to another user, or another user could replace it.
 pub fn check(base: &Path) -> io::Result<()> {
-    check_owner(base)?;
     // To root, /tmp is a directory of its own too.
-    if std::fs::symlink_metadata(base)?.mode() & 0o022 != 0 {
+    if check_owner(base)?.mode() & 0o022 != 0 {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others can write to it"));
     }
     base.parent().map_or(Ok(()), check_way)
 }
 
-fn check_owner(directory: &Path) -> io::Result<()> {
+fn check_owner(directory: &Path) -> io::Result<Metadata> {
     let meta = std::fs::symlink_metadata(directory)?;
     match meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw() {
-        true => Ok(()),
+        true => Ok(meta),
         false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user")),
     }
 }
@@ -274,7 +274,8 @@ impl RuntimeDir {
 
     fn create(base: &Path, job: &JobId) -> io::Result<RuntimeDir> {
         RuntimeDir::create_base(base)?;
-        RuntimeDir::create_at(&base.join(&job.0))
+        // Nobody else can replace the base.
+        RuntimeDir::make(&base.join(&job.0))
     }
 
     fn create_base(base: &Path) -> io::Result<()> {
@@ -285,8 +286,7 @@ impl RuntimeDir {
             Err(error) => return Err(error),
         }
         // Another user may have made it: then that user could replace our socket.
-        check_owner(base)?;
-        if std::fs::symlink_metadata(base)?.permissions().mode() & 0o077 != 0 {
+        if check_owner(base)?.permissions().mode() & 0o077 != 0 {
             std::fs::set_permissions(base, std::fs::Permissions::from_mode(0o700))?;
         }
         Ok(())
@@ -295,6 +295,11 @@ impl RuntimeDir {
     /// Makes a directory that does not exist yet.
     fn create_at(path: &Path) -> io::Result<RuntimeDir> {
         path.parent().map_or(Ok(()), check_way)?;
+        RuntimeDir::make(path)
+    }
+
+    /// The same, where the way to it was checked.
+    fn make(path: &Path) -> io::Result<RuntimeDir> {
         for _ in 0..TRIES {
             std::fs::DirBuilder::new().mode(0o700).create(path)?;
             match lock(path) {

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rankrun_core::job::CleanShm;
@@ -117,7 +118,7 @@ fn is_own_file(file: &shm::File) -> bool {
 /// process may wait for it, and since a guard allocates no memory itself before it has killed the job. What the child has not read in time is
 /// not known. `except` is the agent, which is not killed yet.
 pub(crate) fn holders(except: i32) -> Holders {
-    let mut notes = Holders { bytes: [0; HOLDERS_NOTES], count: 0 };
+    let mut notes = Holders { count: 0 };
     let Ok((reader, writer)) = socket::pipe() else { return notes };
     let guard = std::process::id() as i32;
     match fork::fork() {
@@ -140,9 +141,15 @@ pub(crate) fn holders(except: i32) -> Holders {
     notes
 }
 
-/// What [`holders`] has found, not read yet.
+/// The notes of [`holders`]: no memory of the process before they are written.
+static NOTES: Mutex<[u8; HOLDERS_NOTES]> = Mutex::new([0; HOLDERS_NOTES]);
+
+fn notes() -> MutexGuard<'static, [u8; HOLDERS_NOTES]> {
+    NOTES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What [`holders`] has found, not read yet: the first bytes of the notes.
 pub(crate) struct Holders {
-    bytes: [u8; HOLDERS_NOTES],
     count: usize,
 }
 
@@ -159,7 +166,7 @@ impl Holders {
                 Ok(_) => {}
                 Err(_) => continue,
             }
-            match rustix::io::read(pipe, &mut self.bytes[self.count..]) {
+            match rustix::io::read(pipe, &mut notes()[self.count..]) {
                 Ok(0) | Err(_) => return,
                 Ok(count) => self.count += count,
             }
@@ -168,19 +175,20 @@ impl Holders {
 
     /// The files that they hold for writing, and nobody else.
     pub(crate) fn files(&self) -> HashMap<OsString, shm::File> {
-        parse_notes(self.whole_lines())
+        parse_notes(self.whole_lines(&notes()[..]))
     }
 
     /// What else they use, by inode.
     pub(crate) fn used(&self) -> HashSet<u64> {
-        let lines = self.whole_lines().split(|&byte| byte == b'\n');
+        let notes = notes();
+        let lines = self.whole_lines(&notes[..]).split(|&byte| byte == b'\n');
         let inode = |line: &[u8]| std::str::from_utf8(line.strip_prefix(USED)?).ok()?.parse().ok();
         lines.filter_map(inode).collect()
     }
 
     /// A last line that was cut is not one.
-    fn whole_lines(&self) -> &[u8] {
-        let bytes = &self.bytes[..self.count];
+    fn whole_lines<'a>(&self, notes: &'a [u8]) -> &'a [u8] {
+        let bytes = &notes[..self.count];
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         &bytes[..whole]
     }

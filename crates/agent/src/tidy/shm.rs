@@ -1,8 +1,8 @@
 //! The shared memory that the workers create (K-8): noted while they live, since a dead process maps nothing.
 //!
 //! A thread of its own does it: it reads much of /proc, and a process that does not let us read its maps must not hold up
-//! the agent. The kernel notifies it when a name appears in /dev/shm; the thread then looks up which processes have the
-//! file open. A file is the job's if it appeared during the job, belongs to its user, is held for writing by a process of
+//! the agent. The kernel notifies us when a name appears in /dev/shm: the first starts the thread, which then looks up which processes have
+//! the file open. A file is the job's if it appeared during the job, belongs to its user, is held for writing by a process of
 //! the job or has the job's hash in its name, and is held by nobody outside the job. Doubtful files are listed and never
 //! removed (docs/adr/0007-whose-shared-memory-it-is.md).
 //!
@@ -65,23 +65,62 @@ enum Request {
     Finish,
 }
 
-/// An answer of the thread.
+/// An answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// It has read the directory before the first rank of an attempt.
+    /// The directory was read before the first rank of an attempt.
     Ready,
-    /// It has looked as it was requested to.
+    /// The thread has looked as it was requested to.
     Looked,
     Finished(Memory),
 }
 
-/// The thread, seen from the agent's loop.
+/// The watch, seen from the agent's loop.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
+    list: PathBuf,
+    loop_waker: Waker,
+    leaders: Leaders,
+    /// The attempt, as long as no name has appeared in it.
+    quiet: Option<Quiet>,
+    thread: Option<Thread>,
+    /// Answers for which no thread was needed.
+    own: VecDeque<Answer>,
+}
+
+/// An attempt in which no name has appeared: nobody has to look who has created it.
+#[derive(Debug)]
+struct Quiet {
+    attempt: Attempt,
+    /// The kernel notifies the loop of the first new name; after that it notifies the thread. `None` once it has done so: the thread could
+    /// not be started.
+    hint: Option<Watched>,
+}
+
+/// What the looks need to know of an attempt.
+#[derive(Debug)]
+struct Attempt {
+    policy: CleanShm,
+    names: Names,
+    /// The files that were there before.
+    before: HashMap<OsString, File>,
+}
+
+/// The thread.
+#[derive(Debug)]
+struct Thread {
     requests: SyncSender<Request>,
     answers: Receiver<Answer>,
     waker: Waker,
-    leaders: Leaders,
+}
+
+impl Thread {
+    /// `false` if the request could not be sent: the thread hangs.
+    fn request(&self, request: Request) -> bool {
+        let sent = self.requests.try_send(request).is_ok();
+        self.waker.wake();
+        sent
+    }
 }
 
 /// The pids of the leaders, the last ones last.
@@ -100,29 +139,105 @@ impl std::fmt::Debug for Request {
 }
 
 impl SharedMemory {
-    /// Starts the thread. It wakes the loop through `loop_waker` for each answer; the first is [`Answer::Ready`].
-    /// [`SharedMemory::begin`] sets what is done with what the job leaves.
-    pub(crate) fn start(runtime_dir: &Path, loop_waker: Waker) -> io::Result<SharedMemory> {
+    /// Of a job with this directory. The thread wakes the loop through `loop_waker` for each answer.
+    pub(crate) fn new(runtime_dir: &Path, loop_waker: Waker) -> SharedMemory {
+        SharedMemory {
+            list: runtime_dir.join(SHARED_MEMORY),
+            loop_waker,
+            leaders: Leaders::default(),
+            quiet: None,
+            thread: None,
+            own: VecDeque::new(),
+        }
+    }
+
+    /// A leader has been started.
+    pub(crate) fn add_leader(&self, pid: Pid) {
+        let mut leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
+        if leaders.len() == MAX_LEADERS {
+            leaders.pop_front();
+        }
+        leaders.push_back(pid);
+    }
+
+    /// An attempt begins; [`Answer::Ready`] follows. To be called on the loop's thread, which has [`watched::TOLD`] blocked.
+    ///
+    /// # Errors
+    ///
+    /// There is no thread where one is needed, or it hangs.
+    pub(crate) fn begin(&mut self, policy: CleanShm, names: Names) -> io::Result<()> {
+        if let Some(thread) = &self.thread {
+            let sent = thread.request(Request::Begin(policy, names));
+            return if sent { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) };
+        }
+        // What appears from here on is new.
+        let hint = Watched::new(Path::new(shm::DIRECTORY)).ok();
+        let attempt = Attempt { policy, names, before: shm::files() };
+        match hint {
+            None => self.thread = Some(self.start_thread(attempt)?),
+            hint => self.quiet = Some(Quiet { attempt, hint }),
+        }
+        self.own.push_back(Answer::Ready);
+        Ok(())
+    }
+
+    /// The kernel has notified the loop of a new name.
+    pub(crate) fn told(&mut self) {
+        let Some(Quiet { attempt, hint }) = self.quiet.take() else { return };
+        drop(hint);
+        let again = Attempt { policy: attempt.policy, names: attempt.names.clone(), before: attempt.before.clone() };
+        match self.start_thread(attempt) {
+            Ok(thread) => self.thread = Some(thread),
+            Err(_) => self.quiet = Some(Quiet { attempt: again, hint: None }),
+        }
+    }
+
+    /// The thread, if anything is to be looked at.
+    fn wanted_thread(&mut self) -> Option<&Thread> {
+        if self.quiet.as_ref().is_some_and(|quiet| quiet.hint.is_none() || watched::is_told()) {
+            self.told();
+        }
+        self.thread.as_ref()
+    }
+
+    /// Requests a look at once: the processes of the job are about to be signalled. [`Answer::Looked`] follows. `false` if there is nothing
+    /// to be looked at, or if the request could not be sent: the thread hangs.
+    pub(crate) fn look(&mut self) -> bool {
+        self.wanted_thread().is_some_and(|thread| thread.request(Request::Look))
+    }
+
+    /// Requests the last look; [`Answer::Finished`] follows. `false` if the request could not be sent: the thread hangs.
+    pub(crate) fn finish(&mut self) -> bool {
+        if let Some(thread) = self.wanted_thread() {
+            return thread.request(Request::Finish);
+        }
+        let is_quiet = self.quiet.take().is_some_and(|quiet| quiet.hint.is_some());
+        self.own.extend(is_quiet.then(|| Answer::Finished(Memory::default())));
+        is_quiet
+    }
+
+    pub(crate) fn next_answer(&mut self) -> Option<Answer> {
+        self.own.pop_front().or_else(|| self.thread.as_ref()?.answers.try_recv().ok())
+    }
+
+    fn start_thread(&self, attempt: Attempt) -> io::Result<Thread> {
         let (requests, inbox) = sync_channel(REQUESTS);
         let (outbox, answers) = sync_channel(2);
         let waker = Waker::new()?;
-        let own_waker = waker.handle()?;
-        let list = runtime_dir.join(SHARED_MEMORY);
-        let leaders = Leaders::default();
-        let known = Arc::clone(&leaders);
+        let (own_waker, loop_waker) = (waker.clone(), self.loop_waker.clone());
+        let (list, leaders) = (self.list.clone(), Arc::clone(&self.leaders));
         std::thread::Builder::new().name("shm".to_owned()).stack_size(256 * 1024).spawn(move || {
             signal::block_all();
             // Both must be made on this thread: the kernel notifies the thread that began to watch.
             let signals = SignalFd::new(&[watched::TOLD]).ok();
-            let mut watch = Watch::begin(list.clone(), Arc::clone(&known));
-            // The first attempt is answered before it begins: that saves it a wait.
-            let mut is_first = true;
+            let Attempt { policy, names, before } = attempt;
+            let mut watch = Watch::begin(list.clone(), Arc::clone(&leaders), || before);
+            (watch.policy, watch.names, watch.has_news) = (policy, Some(names), true);
             // The agent may have ended.
             let answer = |answer| {
                 let _ = outbox.send(answer);
                 loop_waker.wake();
             };
-            answer(Answer::Ready);
             loop {
                 wait(&own_waker, signals.as_ref(), watch.due_in());
                 own_waker.clear();
@@ -132,16 +247,14 @@ impl SharedMemory {
                 loop {
                     match inbox.try_recv() {
                         Ok(Request::Begin(policy, names)) => {
-                            if !std::mem::take(&mut is_first) {
-                                // What is on it is removed: another may have these names now. There may be no list.
-                                let _ = std::fs::remove_file(&list);
-                                let listed = std::mem::take(&mut watch.listed);
-                                let noted = std::mem::take(&mut watch.noted);
-                                watch = Watch { listed, noted, ..Watch::begin(list.clone(), Arc::clone(&known)) };
-                                answer(Answer::Ready);
-                            }
-                            (watch.policy, watch.names) = (policy, Some(names));
-                            watch.has_news = true;
+                            // What is on it is removed: another may have these names now. There may be no list.
+                            let _ = std::fs::remove_file(&list);
+                            let listed = std::mem::take(&mut watch.listed);
+                            let noted = std::mem::take(&mut watch.noted);
+                            let begun = Watch::begin(list.clone(), Arc::clone(&leaders), shm::files);
+                            watch = Watch { listed, noted, ..begun };
+                            answer(Answer::Ready);
+                            (watch.policy, watch.names, watch.has_news) = (policy, Some(names), true);
                         }
                         Ok(Request::Look) => {
                             watch.has_news = true;
@@ -159,43 +272,7 @@ impl SharedMemory {
                 watch.look_if_due();
             }
         })?;
-        Ok(SharedMemory { requests, answers, waker, leaders })
-    }
-
-    /// A leader has been started.
-    pub(crate) fn add_leader(&self, pid: Pid) {
-        let mut leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
-        if leaders.len() == MAX_LEADERS {
-            leaders.pop_front();
-        }
-        leaders.push_back(pid);
-    }
-
-    /// An attempt begins. `false` if the request could not be sent.
-    pub(crate) fn begin(&self, policy: CleanShm, names: Names) -> bool {
-        let sent = self.requests.try_send(Request::Begin(policy, names)).is_ok();
-        self.waker.wake();
-        sent
-    }
-
-    /// Requests a look at once: the processes of the job are about to be signalled. [`Answer::Looked`] follows. `false` if the request
-    /// could not be sent: the thread hangs.
-    pub(crate) fn look(&self) -> bool {
-        let sent = self.requests.try_send(Request::Look).is_ok();
-        self.waker.wake();
-        sent
-    }
-
-    /// Requests the last look; [`Answer::Finished`] follows. `false` if the request could not be sent: the thread
-    /// hangs.
-    pub(crate) fn finish(&self) -> bool {
-        let sent = self.requests.try_send(Request::Finish).is_ok();
-        self.waker.wake();
-        sent
-    }
-
-    pub(crate) fn next_answer(&self) -> Option<Answer> {
-        self.answers.try_recv().ok()
+        Ok(Thread { requests, answers, waker })
     }
 }
 
@@ -257,11 +334,12 @@ struct Watch {
 }
 
 impl Watch {
-    fn begin(list: PathBuf, leaders: Leaders) -> Watch {
+    /// `before` tells which files are not new. It is called when the kernel's notifications have begun.
+    fn begin(list: PathBuf, leaders: Leaders, before: impl FnOnce() -> HashMap<OsString, File>) -> Watch {
         let now = Instant::now();
         // Without it the directory is read once a second. What appears from here on is new.
         let hint = Watched::new(Path::new(shm::DIRECTORY)).ok();
-        let before = shm::files();
+        let before = before();
         let mut watch = Watch {
             // Until the job begins.
             policy: CleanShm::No,

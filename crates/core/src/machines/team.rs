@@ -95,8 +95,8 @@ pub enum Target {
     Rest(Slot),
     /// A worker's whole boundary.
     Boundary(Slot),
-    /// The child that has not reached its exec.
-    Spawning,
+    /// The child of a worker that has not reached its exec, if there is one.
+    Spawning(Slot),
     /// All processes of the job that belong to no worker.
     Orphans,
 }
@@ -412,8 +412,8 @@ impl Team {
         }
     }
 
-    /// The first program of the spawner does not reach its exec. If it cannot be killed either, the spawner stays blocked, and
-    /// no worker behind it can be started.
+    /// The program that has waited for its exec for the longest time does not reach it. If it cannot be killed either, its spawner stays
+    /// blocked, and soon all of them: no worker behind it is started.
     fn exec_timed_out(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         let Some(&first) = self.spawning.front() else { return };
         let is_killed_in_vain = self.exec_killed.replace(first) == Some(first);
@@ -434,7 +434,7 @@ impl Team {
         } else {
             failed.push(first);
             self.timers.set(Timer::Exec, Some(now + worker::KILL_BOUND));
-            effects.push(Effect::Kill(Target::Spawning));
+            effects.push(Effect::Kill(Target::Spawning(first)));
         }
         for slot in failed {
             effects.push(Effect::ExecTimedOut(slot));
@@ -456,12 +456,7 @@ impl Team {
                 worker::Effect::Terminate(scope, signal) => self.terminate(slot, scope, signal, now, effects),
                 worker::Effect::TerminateRest => effects.push(Effect::Terminate(Target::Rest(slot), SIGTERM)),
                 worker::Effect::LookAtWork => effects.push(Effect::LookAtWork(slot)),
-                worker::Effect::KillSpawning => {
-                    // Those behind it are cancelled: they have no process to kill.
-                    if self.spawning.front() == Some(&slot) {
-                        effects.push(Effect::Kill(Target::Spawning));
-                    }
-                }
+                worker::Effect::KillSpawning => effects.push(Effect::Kill(Target::Spawning(slot))),
                 worker::Effect::KillLeader => {
                     let signals = &mut self.members[slot.index()].record.signals;
                     // It waits for the core dump, and repeats the order.
@@ -533,9 +528,12 @@ impl Team {
     }
 
     fn spawn_ended(&mut self, now: Duration, slot: Slot) {
+        let was_first = self.spawning.front() == Some(&slot);
         self.spawning.retain(|spawning| *spawning != slot);
-        let next = (!self.spawning.is_empty()).then_some(now + EXEC_BOUND);
-        self.timers.set(Timer::Exec, next);
+        if was_first {
+            let next = (!self.spawning.is_empty()).then_some(now + EXEC_BOUND);
+            self.timers.set(Timer::Exec, next);
+        }
     }
 
     fn boundary_held(&mut self, now: Duration, slot: Slot, activity: Activity, effects: &mut Vec<Effect>) {

@@ -232,7 +232,18 @@ fn only_the_program_that_hangs_in_its_exec_is_blamed() {
     step(&mut team, ms(40), Event::Spawned(S0, Pid(7)));
     assert_eq!(team.deadline(), Some(ms(40) + EXEC_BOUND), "the next one has its own time");
     let effects = step(&mut team, ms(40) + EXEC_BOUND, Event::Tick);
-    assert_eq!(effects, [Effect::Kill(Target::Spawning), Effect::ExecTimedOut(S1)]);
+    assert_eq!(effects, [Effect::Kill(Target::Spawning(S1)), Effect::ExecTimedOut(S1)]);
+}
+
+#[test]
+fn programs_that_start_beside_one_that_hangs_give_it_no_time() {
+    let mut team = team(&[0, 1]);
+    step(&mut team, ms(0), Event::SpawnBegun(S0));
+    step(&mut team, ms(0), Event::SpawnBegun(S1));
+    step(&mut team, ms(40), Event::Spawned(S1, Pid(8)));
+    assert_eq!(team.deadline(), Some(EXEC_BOUND));
+    let effects = step(&mut team, EXEC_BOUND, Event::Tick);
+    assert_eq!(effects, [Effect::Kill(Target::Spawning(S0)), Effect::ExecTimedOut(S0)]);
 }
 
 #[test]

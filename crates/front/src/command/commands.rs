@@ -52,7 +52,7 @@ impl Commands {
         let Some(wanted) = &restart.on_failure else { return Ok(()) };
         let (hold, command) = self.start(starter, job, &wanted.command)?;
         let mut policy = OwnCommand { command, timeout: wanted.timeout };
-        self.asked = Some(Pending::new(hold, waker.handle()?, move || policy.decide(&report, &own))?);
+        self.asked = Some(Pending::new(hold, waker.clone(), move || policy.decide(&report, &own))?);
         Ok(())
     }
 
@@ -83,7 +83,7 @@ impl Commands {
         let id = number.to_string_lossy().into_owned();
         let words = ["scontrol".into(), "requeue".into(), number.clone()];
         let asked = self.start(starter, job, &words).and_then(|(hold, mut command)| {
-            Pending::new(hold, waker.handle()?, move || command.converse(b"", REQUEUE_BOUND))
+            Pending::new(hold, waker.clone(), move || command.converse(b"", REQUEUE_BOUND))
         });
         match asked {
             Ok(asked) => Ok(Requeue { asked, id }),

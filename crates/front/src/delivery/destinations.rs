@@ -17,7 +17,7 @@ use crate::delivery::files::{self, Files};
 use crate::delivery::journal::Journal;
 use crate::delivery::results::Results;
 use crate::delivery::shown::Shown;
-use crate::delivery::sink::{News, Sink};
+use crate::delivery::sink::{News, Sink, THREAD_RETRY};
 use crate::delivery::task::{Destination, Directory, Done, Failure, Stamp, Task};
 
 /// A batch of this size is handed to its sink before the loop handles other events.
@@ -43,21 +43,25 @@ pub(crate) struct Opened {
     pub(crate) signals: Vec<(i32, i32)>,
 }
 
-/// The threads that write: they are started before the first rank, since ranks may use up the limit on processes.
+/// What writes. Threads and processes are started when they are first needed.
 #[derive(Debug)]
-pub(crate) struct Threads {
+pub(crate) struct Writers {
     pub(crate) files: Files,
     sinks: [Sink; 2],
 }
 
-impl Threads {
-    /// Starts them; they wake the loop through `waker`.
-    pub(crate) fn start(job: JobId, waker: &Waker) -> io::Result<Threads> {
-        Ok(Threads {
-            files: Files::start(job, waker.handle()?)?,
+impl Writers {
+    /// They wake the loop through `waker`.
+    ///
+    /// # Errors
+    ///
+    /// There are no descriptors left.
+    pub(crate) fn new(job: JobId, waker: &Waker) -> io::Result<Writers> {
+        Ok(Writers {
+            files: Files::new(job, waker.clone()),
             sinks: [
-                Sink::new("stdout", rustix::stdio::stdout(), waker.handle()?)?,
-                Sink::new("stderr", rustix::stdio::stderr(), waker.handle()?)?,
+                Sink::new("stdout", rustix::stdio::stdout(), waker.clone())?,
+                Sink::new("stderr", rustix::stdio::stderr(), waker.clone())?,
             ],
         })
     }
@@ -120,15 +124,15 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// `threads` are the ones that write.
+    /// `writers` are the destinations.
     pub(crate) fn new(
         presenter: Presenter,
-        threads: Threads,
+        writers: Writers,
         opened: Opened,
         output: &Config,
         drain: Duration,
     ) -> Delivery {
-        let Threads { files, sinks } = threads;
+        let Writers { files, sinks } = writers;
         let Opened { logs, journal, signals: _ } = opened;
         Delivery {
             presenter,
@@ -243,6 +247,11 @@ impl Delivery {
     pub(crate) fn hand_on(&mut self, now: Duration) {
         self.now = now;
         self.journal.hand_on(now, &mut self.files);
+        for sink in 0..2 {
+            if self.keeping[sink].is_none() && self.sinks[sink].lacks_thread() {
+                self.sinks[sink].retry().into_iter().for_each(|news| self.heard(sink, news, now));
+            }
+        }
         for stream in Stream::ALL {
             self.hand_on_stream(stream);
         }
@@ -274,7 +283,11 @@ impl Delivery {
         }
         match self.keeping[sink] {
             Some(_) => self.keep(sink, bytes, credits),
-            None => self.sinks[sink].write(bytes, credits),
+            None => {
+                if let Some(news) = self.sinks[sink].write(bytes, credits) {
+                    self.heard(sink, news, self.now);
+                }
+            }
         }
     }
 
@@ -312,35 +325,40 @@ impl Delivery {
             if self.keeping[index].is_some() {
                 continue;
             }
-            let name = Stream::ALL[index];
             while let Some(news) = self.sinks[index].next_news() {
-                match news {
-                    News::Written { credits, memory } => {
-                        if now > self.given_at[index] + SLOW {
-                            self.slow_at = Some(now);
-                        }
-                        self.given_at[index] = now;
-                        if let Some(memory) = memory.filter(|memory| memory.capacity() <= KEPT) {
-                            self.memory[index] = memory;
-                        }
-                        self.return_credit(credits);
-                    }
-                    News::Full(error) => {
-                        self.full_since[index] = Some(now);
-                        self.note(format!("{name}: {}; trying again", rankrun_sys::reason(&error)));
-                    }
-                    News::Recovered => {
-                        self.full_since[index] = None;
-                        self.note(format!("{name} takes output again"));
-                    }
-                    News::Failed(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                        self.events.push(DeliveryEvent::ReaderGone);
-                    }
-                    News::Failed(error) => {
-                        self.note(format!("cannot write to {name}: {}", rankrun_sys::reason(&error)));
-                        self.events.push(DeliveryEvent::Failed);
-                    }
+                self.heard(index, news, now);
+            }
+        }
+    }
+
+    /// A destination has news.
+    fn heard(&mut self, index: usize, news: News, now: Duration) {
+        let name = Stream::ALL[index];
+        match news {
+            News::Written { credits, memory } => {
+                if now > self.given_at[index] + SLOW {
+                    self.slow_at = Some(now);
                 }
+                self.given_at[index] = now;
+                if let Some(memory) = memory.filter(|memory| memory.capacity() <= KEPT) {
+                    self.memory[index] = memory;
+                }
+                self.return_credit(credits);
+            }
+            News::Full(error) => {
+                self.full_since[index] = Some(now);
+                self.note(format!("{name}: {}; trying again", rankrun_sys::reason(&error)));
+            }
+            News::Recovered => {
+                self.full_since[index] = None;
+                self.note(format!("{name} takes output again"));
+            }
+            News::Failed(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.events.push(DeliveryEvent::ReaderGone);
+            }
+            News::Failed(error) => {
+                self.note(format!("cannot write to {name}: {}", rankrun_sys::reason(&error)));
+                self.events.push(DeliveryEvent::Failed);
             }
         }
     }
@@ -371,7 +389,8 @@ impl Delivery {
         let presenter = self.presenter.next_deadline().filter(|_| self.may_be_quiet()).map(|due| due.max(recovered));
         let full = self.full_since.iter().flatten().map(|since| *since + self.drain);
         let results = self.results.deadline(&self.files, self.drain, self.ended_at);
-        full.chain(presenter).chain(self.log_deadline()).chain(results).min()
+        let thread = self.sinks.iter().any(Sink::lacks_thread).then(|| self.now + THREAD_RETRY);
+        full.chain(presenter).chain(self.log_deadline()).chain(results).chain(thread).min()
     }
 
     /// Gives up results that their file system does not take. Returns whether it did.
@@ -597,12 +616,12 @@ mod tests {
     #[test]
     fn log_files_whose_process_has_ended_are_given_up_at_once_for_this_reason() {
         let waker = Waker::new().expect("a waker");
-        let mut threads = Threads::start(JobId("0a1b2c3d".to_owned()), &waker).expect("threads");
-        threads.files.lose(Destination::Logs);
+        let mut writers = Writers::new(JobId("0a1b2c3d".to_owned()), &waker).expect("descriptors");
+        writers.files.lose(Destination::Logs);
         let output = Config::new(Mode::Line, 1);
         let presenter = Presenter::new(output.clone(), |_| unreachable!("nothing is shown"));
         let opened = Opened { logs: true, ..Opened::default() };
-        let mut delivery = Delivery::new(presenter, threads, opened, &output, Duration::from_secs(30));
+        let mut delivery = Delivery::new(presenter, writers, opened, &output, Duration::from_secs(30));
         let places = Box::new(LogPlaces::directories(vec!["/logs".into()]));
         delivery.files.submit(Duration::ZERO, Task::OpenLogs { places, world_size: 1 });
         delivery.tick(Duration::ZERO, false);

@@ -160,12 +160,10 @@ impl Helper {
 }
 
 impl Files {
-    /// Starts the thread of the report, since ranks may use up the limit on threads; those of other destinations are started when
-    /// they are needed. They wake the loop through `waker`.
-    pub(crate) fn start(job: JobId, waker: Waker) -> io::Result<Files> {
-        let report = Lane::start(Destination::Report, &job, waker.handle()?)?;
-        let lanes = BTreeMap::from([(Destination::Report, report)]);
-        Ok(Files { job, lanes, logs: None, moved: HashMap::new(), given_up: Vec::new(), is_over: false, waker })
+    /// The thread of a destination is started for its first task. It wakes the loop through `waker`.
+    pub(crate) fn new(job: JobId, waker: Waker) -> Files {
+        let (lanes, moved) = (BTreeMap::new(), HashMap::new());
+        Files { job, lanes, logs: None, moved, given_up: Vec::new(), is_over: false, waker }
     }
 
     /// Hands over a task.
@@ -196,7 +194,7 @@ impl Files {
             return;
         }
         if !self.lanes.contains_key(&destination) {
-            let lane = self.waker.handle().and_then(|waker| Lane::start(destination, &self.job, waker));
+            let lane = Lane::start(destination, &self.job, self.waker.clone());
             // Without a thread nothing answers, as where the file system does not.
             self.lanes.insert(destination, lane.unwrap_or_else(|_| Lane::broken()));
         }
@@ -363,7 +361,7 @@ pub(crate) fn not_in_them(left: u64) -> String {
 /// The file system does not answer, or there can be no thread.
 pub(crate) fn perform(job: &JobId, tasks: Vec<Task>, bound: Duration) -> io::Result<Vec<Done>> {
     let waker = Waker::new()?;
-    let mut files = Files::start(job.clone(), waker.handle()?)?;
+    let mut files = Files::new(job.clone(), waker.clone());
     let destination = tasks.first().map_or(Destination::Report, Task::destination);
     tasks.into_iter().for_each(|task| files.submit(Duration::ZERO, task));
     let (begun, mut answers) = (Instant::now(), Vec::new());
@@ -590,8 +588,8 @@ mod tests {
 
     fn files() -> (Files, Waker) {
         let waker = Waker::new().expect("a waker");
-        let files = Files::start(JobId("0a1b2c3d".to_owned()), waker.handle().expect("a handle"));
-        (files.expect("a thread"), waker)
+        let files = Files::new(JobId("0a1b2c3d".to_owned()), waker.clone());
+        (files, waker)
     }
 
     #[test]
@@ -601,7 +599,7 @@ mod tests {
             let (ours, _) = socket::pair()?;
             Ok(Backend::Helper { reader: io::BufReader::new(File::from(ours.try_clone()?)), writer: ours.into() })
         };
-        let lane = Lane::with(Helper::default(), waker.handle().expect("a handle"), ends_at_once).expect("a thread");
+        let lane = Lane::with(Helper::default(), waker.clone(), ends_at_once).expect("a thread");
         files.lanes.insert(Destination::Journal, lane);
         assert!(!files.has_failed(Destination::Journal), "it has no task");
         files.submit(Duration::ZERO, Task::Journal(b"x".to_vec()));
@@ -639,7 +637,7 @@ mod tests {
             });
             Ok(Backend::Helper { reader: io::BufReader::new(File::from(ours.try_clone()?)), writer: ours.into() })
         };
-        let lane = Lane::with(Helper::default(), waker.handle().expect("a handle"), start).expect("a thread");
+        let lane = Lane::with(Helper::default(), waker.clone(), start).expect("a thread");
         files.lanes.insert(Destination::ErrorFile, lane);
         for name in ["a", "b", "c", "d"] {
             files.submit(Duration::ZERO, save(name));

@@ -15,12 +15,12 @@ mod storage;
 mod task;
 mod termination;
 
-pub(crate) use destinations::{Delivery, Opened, Threads};
+pub(crate) use destinations::{Delivery, Opened, Writers};
 pub(crate) use event::{DeliveryEvent, SILENCE_BOUND};
 pub(crate) use files::{Files, perform};
 pub(crate) use journal::Journal;
 pub(crate) use notices::{Notices, text_of_standings, text_of_table};
-pub(crate) use sink::{News, Sink};
+pub(crate) use sink::{News, Sink, THREAD_RETRY};
 pub use storage::{STORAGE, run_storage};
 pub(crate) use task::{Destination, Directory, Done, Task, Unusable};
 pub(crate) use termination::{LAST_BYTES, last_lines};

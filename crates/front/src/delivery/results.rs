@@ -114,7 +114,7 @@ mod tests {
 
     fn files() -> Files {
         let waker = Waker::new().expect("a waker");
-        Files::start(JobId("0a1b2c3d".to_owned()), waker).expect("a thread")
+        Files::new(JobId("0a1b2c3d".to_owned()), waker)
     }
 
     fn piece() -> ResultPiece {

@@ -1,8 +1,9 @@
-//! Writing to the front's own stdout and stderr: each on a thread of its own, since these descriptors are shared with
-//! others and so are never made non-blocking (docs/output.md).
+//! Writing to the front's own stdout and stderr. These descriptors are shared with others and so are never made non-blocking
+//! (docs/output.md): the loop writes what they take at once, where the kernel can be asked for that (`RWF_NOWAIT`, pwritev2(2)), and a
+//! thread writes the rest. The thread is started when it is first needed.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +20,12 @@ const AT_ONCE: usize = 64 * 1024;
 const NEWS: usize = 16;
 /// How often a full disk is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// More than this is written by the thread: the loop goes on meanwhile.
+const SMALL: usize = 16 * 1024;
+/// How often a thread is tried again where the limit on processes leaves no room for it.
+pub(crate) const THREAD_RETRY: Duration = Duration::from_millis(100);
+/// Without a thread as many bytes are written at a time as a destination takes that says it is ready.
+const READY: usize = 512;
 
 /// Bytes for a destination, and the credit to return when they are written, by stream.
 #[derive(Clone, Debug)]
@@ -50,13 +57,24 @@ enum Progress {
 /// A destination, seen from the loop.
 #[derive(Debug)]
 pub(crate) struct Sink {
-    batches: SyncSender<Batch>,
-    progress: Receiver<Progress>,
-    /// What the thread has got and not written; the first is under way.
+    name: &'static str,
+    fd: Arc<OwnedFd>,
+    waker: Waker,
+    thread: Option<Thread>,
+    /// The kernel can be asked to write only what is taken at once.
+    may_ask: bool,
+    /// What is not written; the first is under way.
     waiting: VecDeque<Batch>,
     /// How much of the first has been written.
     written: Arc<AtomicUsize>,
     failed: bool,
+}
+
+/// The thread, seen from the loop.
+#[derive(Debug)]
+struct Thread {
+    batches: SyncSender<Batch>,
+    progress: Receiver<Progress>,
 }
 
 impl std::fmt::Debug for Progress {
@@ -71,18 +89,23 @@ impl std::fmt::Debug for Progress {
 }
 
 impl Sink {
-    /// Starts the thread. It writes to a duplicate of `fd`, and wakes the loop through `waker`.
-    pub(crate) fn new(name: &str, fd: impl AsFd, waker: Waker) -> io::Result<Sink> {
-        let fd = fd.as_fd().try_clone_to_owned()?;
+    /// Writes to a duplicate of `fd`, and wakes the loop through `waker`.
+    pub(crate) fn new(name: &'static str, fd: impl AsFd, waker: Waker) -> io::Result<Sink> {
+        let fd = Arc::new(fd.as_fd().try_clone_to_owned()?);
+        let (waiting, written) = (VecDeque::new(), Arc::new(AtomicUsize::new(0)));
+        Ok(Sink { name, fd, waker, thread: None, may_ask: true, waiting, written, failed: false })
+    }
+
+    fn start_thread(&self) -> io::Result<Thread> {
         let (batches, inbox) = sync_channel::<Batch>(BATCHES);
         let (outbox, progress) = sync_channel(NEWS);
-        let written = Arc::new(AtomicUsize::new(0));
-        let writer = Writer { fd, outbox, waker, written: Arc::clone(&written) };
-        std::thread::Builder::new().name(name.to_owned()).stack_size(128 * 1024).spawn(move || {
+        let (fd, waker) = (Arc::clone(&self.fd), self.waker.clone());
+        let writer = Writer { fd, outbox, waker, written: Arc::clone(&self.written) };
+        std::thread::Builder::new().name(self.name.to_owned()).stack_size(128 * 1024).spawn(move || {
             rankrun_sys::signal::block_all();
             writer.run(&inbox);
         })?;
-        Ok(Sink { batches, progress, waiting: VecDeque::new(), written, failed: false })
+        Ok(Thread { batches, progress })
     }
 
     /// Whether there is room for a batch.
@@ -106,18 +129,94 @@ impl Sink {
         self.failed
     }
 
-    /// Sends a batch to the thread. Call it only if [`Sink::has_room`].
-    pub(crate) fn write(&mut self, bytes: Vec<u8>, credits: [u64; 2]) {
-        let batch = Batch { bytes: Arc::new(bytes), credits };
-        // There is room, and the thread ends only with us.
-        match self.batches.try_send(batch.clone()) {
-            Ok(()) => self.waiting.push_back(batch),
-            Err(_) => self.failed = true,
+    /// Writes a batch, or has the thread write it. Call it only if [`Sink::has_room`]. Returns the news of a batch that was taken at once;
+    /// of others they follow.
+    pub(crate) fn write(&mut self, bytes: Vec<u8>, credits: [u64; 2]) -> Option<News> {
+        if self.failed {
+            return Some(News::Written { credits, memory: Some(bytes) });
         }
+        let mut taken = 0;
+        if self.waiting.is_empty() && bytes.len() <= SMALL {
+            taken = self.write_now(&bytes);
+            if taken == bytes.len() {
+                return Some(News::Written { credits, memory: Some(bytes) });
+            }
+        }
+        if self.waiting.is_empty() {
+            self.written.store(taken, Ordering::Release);
+        }
+        let batch = Batch { bytes: Arc::new(bytes), credits };
+        self.waiting.push_back(batch.clone());
+        match &self.thread {
+            // There is room, and the thread ends only with us.
+            Some(thread) => self.failed |= thread.batches.try_send(batch).is_err(),
+            None => self.find_thread(),
+        }
+        None
+    }
+
+    /// Writes what is taken at once. Returns how much that was.
+    fn write_now(&mut self, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while self.may_ask && at < bytes.len() {
+            let part = [IoSlice::new(part(&bytes[at..]))];
+            // The offset says: where the descriptor is.
+            match rustix::io::pwritev2(&self.fd, &part, u64::MAX, rustix::io::ReadWriteFlags::NOWAIT) {
+                Ok(count) => at += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => break,
+                // It cannot be asked, or it fails: the thread finds out why.
+                Err(_) => self.may_ask = false,
+            }
+        }
+        at
+    }
+
+    /// Starts the thread, with all that waits.
+    fn find_thread(&mut self) {
+        // It is tried again.
+        let Ok(thread) = self.start_thread() else { return };
+        for batch in &self.waiting {
+            // The inbox has room for all.
+            self.failed |= thread.batches.try_send(batch.clone()).is_err();
+        }
+        self.thread = Some(thread);
+    }
+
+    /// Whether there is no thread where one is needed: call [`Sink::retry`] in a moment.
+    pub(crate) fn lacks_thread(&self) -> bool {
+        self.thread.is_none() && !self.waiting.is_empty()
+    }
+
+    /// The limit on processes has left no room for the thread: tries again, and else writes what a destination takes that says it is ready.
+    /// Returns the news.
+    pub(crate) fn retry(&mut self) -> Vec<News> {
+        let mut news = Vec::new();
+        if !self.lacks_thread() {
+            return news;
+        }
+        self.find_thread();
+        while self.lacks_thread() {
+            let Some(first) = self.waiting.front().cloned() else { break };
+            let at = self.written.load(Ordering::Acquire);
+            let rest = &first.bytes[at..];
+            let is_ready = is_ready(&self.fd);
+            let count = is_ready.then(|| rustix::io::write(&self.fd, &rest[..rest.len().min(READY)]).ok()).flatten();
+            match count {
+                None => break,
+                Some(count) if count < rest.len() => self.written.store(at + count, Ordering::Release),
+                Some(_) => {
+                    self.written.store(0, Ordering::Release);
+                    self.waiting.pop_front();
+                    news.push(News::Written { credits: first.credits, memory: None });
+                }
+            }
+        }
+        news
     }
 
     pub(crate) fn next_news(&mut self) -> Option<News> {
-        Some(match self.progress.try_recv().ok()? {
+        Some(match self.thread.as_ref()?.progress.try_recv().ok()? {
             Progress::Written => {
                 let batch = self.waiting.pop_front()?;
                 News::Written { credits: batch.credits, memory: Arc::try_unwrap(batch.bytes).ok() }
@@ -157,9 +256,15 @@ fn part(bytes: &[u8]) -> &[u8] {
     most.iter().rposition(|byte| *byte == b'\n').map_or(most, |last| &most[..=last])
 }
 
+/// Whether a destination takes something now.
+fn is_ready(fd: impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+}
+
 #[derive(Debug)]
 struct Writer {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     outbox: SyncSender<Progress>,
     waker: Waker,
     written: Arc<AtomicUsize>,
@@ -181,7 +286,8 @@ impl Writer {
     }
 
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut at = 0;
+        // The loop may have written a part of it.
+        let mut at = self.written.load(Ordering::Acquire);
         let mut full = false;
         while at < bytes.len() {
             match rustix::io::write(&self.fd, part(&bytes[at..])) {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rankrun_agent::Keeper;
+use rankrun_agent::{GuardState, Keeper};
 use rankrun_core::core_dump::CoreDump;
 use rankrun_core::event::{End, JobEvent};
 use rankrun_core::foreign_codes::Codes;
@@ -90,10 +90,13 @@ impl Front {
         let is_saved = is_printed || !self.job.past_attempts().kept().is_empty();
         let directory = self.directory().filter(|_| self.plan.report.is_asked_for || is_saved);
         let now = self.now();
-        // Where a cgroup stays because a process in it could not be killed, the directory stays too: `rankrun clean` needs it to
-        // find the cgroup.
+        // A guard that has ended by itself has removed them. Where a cgroup stays because a process in it could not be killed, the
+        // directory stays too: `rankrun clean` needs it to find the cgroup.
         let keepers = self.reach.nodes.iter().filter_map(NodeHandle::keeper);
-        for keeper in keepers.filter(|keeper| !keeper.cgroup.as_deref().is_some_and(Path::exists)) {
+        let is_left = |keeper: &&Keeper| {
+            !matches!(keeper.state, GuardState::Ended(_)) && !keeper.cgroup.as_deref().is_some_and(Path::exists)
+        };
+        for keeper in keepers.filter(is_left) {
             self.delivery.files.remove(now, &keeper.places);
         }
         let unusable = directory.as_ref().and_then(|directory| self.find_unusable(directory));

@@ -30,7 +30,7 @@ use crate::Plan;
 use crate::command::Commands;
 use crate::control::Control;
 use crate::delivery::report;
-use crate::delivery::{Delivery, Destination, Done, Files, Journal, Notices, Opened, SILENCE_BOUND, Task, Threads};
+use crate::delivery::{Delivery, Destination, Done, Files, Journal, Notices, Opened, SILENCE_BOUND, Task, Writers};
 use crate::job::refusal::Refusal;
 use crate::join::settings::Join;
 use crate::nodes::{Bootstrap, Calls, Enrolment, HostsOrigin, Local, NodeHandle, NodeTarget, Reach, SshSettings};
@@ -100,7 +100,8 @@ fn no_thread(source: io::Error) -> StartError {
 fn start(mut plan: Plan) -> Result<Front, StartError> {
     let started = Instant::now();
     plan.drain = plan.drain.max(DRAIN_LEAST);
-    plan.spec.ignored_signals = signal::ignored_at_start();
+    let is_alone = matches!(&plan.hosts.targets[..], [only] if only.is_local);
+    plan.spec.ignored_signals = if is_alone { signal::ignored_at_start() } else { signal::all_ignored_at_start() };
     // From here on a signal ends the job, not this process, which then could not clean up.
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
     if plan.die_with_parent {
@@ -109,11 +110,10 @@ fn start(mut plan: Plan) -> Result<Front, StartError> {
     }
     let foreign: Vec<i32> = proc::own_children();
     fork::become_subreaper().map_err(failed("become a subreaper"))?;
-    let is_alone = matches!(&plan.hosts.targets[..], [only] if only.is_local);
     let calls = (!is_alone).then(|| Calls::new(&plan)).transpose().map_err(failed("read this program"))?;
     let mut launched = None;
     if plan.hosts.targets.iter().any(|target| target.is_local) {
-        let mut local = Local { options: plan.node.clone() };
+        let mut local = Local { options: rankrun_agent::Options { is_alone, ..plan.node.clone() } };
         launched = Some(local.start(&plan.spec.job).map_err(failed("start the guard and the agent"))?);
     }
     // From here on this process may have threads.
@@ -248,7 +248,7 @@ fn settings(plan: &Plan, calls: Option<&Calls>) -> Settings {
         local_addr: hosts.local_addr,
         is_oar: hosts.origin == HostsOrigin::Oar && hosts.ssh.command == SshSettings::default().command,
         stall: plan.stall,
-        has_terminal: plan.spec.io.stdin != StdinTarget::None && terminal::is_terminal(rustix::stdio::stdin()),
+        has_terminal: plan.spec.io.stdin != StdinTarget::None && terminal::standard()[0],
         strict: plan.strict,
         end_suspects: plan.end_suspects,
         verbosity: plan.verbosity,
@@ -287,16 +287,14 @@ fn make(
 ) -> Result<Front, StartError> {
     let waker = Waker::new().map_err(failed("make an event descriptor"))?;
     let poller = Poller::new().map_err(failed("make an epoll set"))?;
-    let handle = || waker.handle().map_err(failed("make an event descriptor"));
-    // Ranks may use up the user's limit on processes and threads: start our own threads before the first rank.
-    let mut threads = Threads::start(plan.spec.job.clone(), &waker).map_err(no_thread)?;
+    let mut writers = Writers::new(plan.spec.job.clone(), &waker).map_err(failed("write to stdout and stderr"))?;
     // Programs that it may have to start.
     let starts =
         calls.is_some() || plan.spec.restart.on_failure.is_some() || plan.spec.restart.on_giveup == OnGiveup::Requeue;
     // The agent has been forked, and has raised its own: it knows what the user had. If this cannot be raised, fewer nodes fit.
     let limits = limits::raise_open_files().unwrap_or_default();
-    let starter = Starter::start(starts, limits, handle()?).map_err(no_thread)?;
-    let mut opened = open_files(&mut plan, &mut threads.files, &waker, &signals)?;
+    let starter = Starter::start(starts, limits, waker.clone()).map_err(no_thread)?;
+    let mut opened = open_files(&mut plan, &mut writers.files, &waker, &signals)?;
     let nodes = nodes(&plan, launched, &poller).map_err(failed("reach the agent"))?;
     let enrolment = plan.join.as_ref().map(|join| listen(join, &plan, &poller)).transpose()?;
     poller.add(&signals, Token::Signals.encode(), Interest::Read).map_err(failed("watch for signals"))?;
@@ -310,14 +308,14 @@ fn make(
             // The status region would move the cursor while the rank uses the terminal.
             plan.output.status = None;
         }
-    } else if is_behind && terminal::is_terminal(rustix::stdio::stdin()) {
+    } else if is_behind && terminal::standard()[0] {
         // A rank in a session of its own could still read the terminal in the background, and take what is typed for
         // the shell.
         plan.spec.io.stdin = StdinTarget::None;
     }
     let stdin = match plan.spec.io.stdin {
-        StdinTarget::Rank(rank) if !is_here(&plan, rank) => Some(Stdin::start(handle()?).map_err(no_thread)?),
-        StdinTarget::All => Some(Stdin::start(handle()?).map_err(no_thread)?),
+        StdinTarget::Rank(rank) if !is_here(&plan, rank) => Some(Stdin::start(waker.clone()).map_err(no_thread)?),
+        StdinTarget::All => Some(Stdin::start(waker.clone()).map_err(no_thread)?),
         StdinTarget::None | StdinTarget::Rank(_) | StdinTarget::Shared => None,
     };
     let rules = Rules {
@@ -329,7 +327,7 @@ fn make(
     };
     let early = std::mem::take(&mut opened.signals);
     let presenter = Presenter::new(plan.output.clone(), names(plan.spec.map.clone()));
-    let mut delivery = Delivery::new(presenter, threads, opened, &plan.output, plan.drain);
+    let mut delivery = Delivery::new(presenter, writers, opened, &plan.output, plan.drain);
     let settings = Settings { is_recorded: delivery.journal.is_on(), ..settings(&plan, calls.as_ref()) };
     let job = Job::new(plan.spec.clone(), rules, settings);
     delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(job.facts().clone())));

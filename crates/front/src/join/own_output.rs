@@ -14,7 +14,7 @@ use rankrun_wire::frame::OutputHead;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::dial::asked_to_end;
-use crate::delivery::{LAST_BYTES, News, Sink, last_lines};
+use crate::delivery::{LAST_BYTES, News, Sink, THREAD_RETRY, last_lines};
 
 /// Bytes that may wait for each destination.
 const MOST: usize = 64 << 20;
@@ -38,6 +38,8 @@ pub(crate) struct OwnOutput {
     /// Bytes that were left out.
     left_out: usize,
     last: LastLines,
+    /// The time of the last turn.
+    now: Duration,
 }
 
 /// How long destinations may take for the last output: in all, and for a part of it.
@@ -48,15 +50,15 @@ pub(crate) struct Bounds {
 }
 
 impl OwnOutput {
-    /// Starts the threads that write. They wake the loop through `waker`.
+    /// What writes wakes the loop through `waker`.
     pub(crate) fn new(
         config: Config,
         names: impl Fn(Rank) -> Names + Send + 'static,
         waker: Waker,
     ) -> io::Result<OwnOutput> {
         let sinks = [
-            Sink::new("stdout", rustix::stdio::stdout(), waker.handle()?)?,
-            Sink::new("stderr", rustix::stdio::stderr(), waker.handle()?)?,
+            Sink::new("stdout", rustix::stdio::stdout(), waker.clone())?,
+            Sink::new("stderr", rustix::stdio::stderr(), waker.clone())?,
         ];
         Ok(OwnOutput {
             sinks,
@@ -66,6 +68,7 @@ impl OwnOutput {
             sources: BTreeSet::new(),
             left_out: 0,
             last: LastLines::default(),
+            now: Duration::ZERO,
             presenter: Presenter::new(config, names),
         })
     }
@@ -78,10 +81,13 @@ impl OwnOutput {
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        self.presenter.next_deadline()
+        let lacks_thread = self.sinks.iter().any(Sink::lacks_thread);
+        self.presenter.next_deadline().into_iter().chain(lacks_thread.then_some(self.now + THREAD_RETRY)).min()
     }
 
     pub(crate) fn tick(&mut self, now: Duration) {
+        self.now = now;
+        self.sinks.iter_mut().for_each(|sink| drop(sink.retry()));
         self.presenter.tick(now);
         self.hand_on();
     }
@@ -91,6 +97,7 @@ impl OwnOutput {
         self.waker.clear();
         for index in 0..2 {
             let name = Stream::ALL[index];
+            self.sinks[index].retry();
             while let Some(news) = self.sinks[index].next_news() {
                 let note = match news {
                     News::Written { .. } => continue,
@@ -124,7 +131,8 @@ impl OwnOutput {
         }
         for (sink, queue) in self.sinks.iter_mut().zip(&mut self.queues) {
             if sink.has_room() && !queue.bytes.is_empty() {
-                sink.write(std::mem::take(&mut queue.bytes), [0, 0]);
+                // What was taken at once is no news here.
+                let _ = sink.write(std::mem::take(&mut queue.bytes), [0, 0]);
             }
         }
     }

@@ -483,6 +483,7 @@ mod tests {
                 lends_terminal: false,
                 containment: None,
                 is_away: true,
+                is_alone: false,
                 patience: Duration::from_secs(30),
             },
         }

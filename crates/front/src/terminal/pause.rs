@@ -135,7 +135,8 @@ impl JobControl {
         if !self.is_lent() {
             return;
         }
-        let places = [terminal::is_terminal(rustix::stdio::stdout()), terminal::is_terminal(rustix::stdio::stderr())];
+        let [_, stdout, stderr] = terminal::standard();
+        let places = [stdout, stderr];
         for stream in Stream::ALL {
             if places[stream.index()] || is_shared && places[0] {
                 let pending = presenter.pending(stream);

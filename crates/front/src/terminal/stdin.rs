@@ -38,7 +38,7 @@ impl Stdin {
     pub(crate) fn start(waker: Waker) -> io::Result<Stdin> {
         let is_file = rustix::fs::fstat(stdin()).map(|found| FileType::from_raw_mode(found.st_mode).is_file());
         let first = rustix::fs::seek(stdin(), SeekFrom::Current(0)).ok().filter(|_| is_file == Ok(true));
-        let thread = Thread::start(waker.handle()?, first)?;
+        let thread = Thread::start(waker.clone(), first)?;
         Ok(Stdin { thread, waker, first, is_at_end: Cell::new(false), tells_end: Cell::new(false) })
     }
 
@@ -60,7 +60,7 @@ impl Stdin {
 
     /// Another attempt begins. `is_owed`: the ranks of the one before have not read their last piece, and never will.
     pub(crate) fn begin_attempt(&mut self, is_owed: bool) {
-        let again = self.first.and_then(|first| Thread::start(self.waker.handle().ok()?, Some(first)).ok());
+        let again = self.first.and_then(|first| Thread::start(self.waker.clone(), Some(first)).ok());
         if let Some(again) = again {
             self.thread = again;
             (self.is_at_end, self.tells_end) = Default::default();

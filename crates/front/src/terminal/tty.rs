@@ -26,8 +26,7 @@ pub(crate) struct FrontTerminal {
 impl FrontTerminal {
     /// `None` where there is no terminal.
     pub(crate) fn open(io: &IoPolicy) -> Option<FrontTerminal> {
-        let stdio = [terminal::is_terminal(rustix::stdio::stdin()), terminal::is_terminal(rustix::stdio::stdout())];
-        if io.tty.is_none() && !stdio.contains(&true) && !terminal::is_terminal(rustix::stdio::stderr()) {
+        if io.tty.is_none() && !terminal::standard().contains(&true) {
             return None;
         }
         let terminal = ControllingTerminal::open().ok()?;

@@ -1,5 +1,6 @@
 //! The options of rankrun, defined once for `--help`, the man page, completions, configuration files and `RANKRUN_*`. `settings` interprets them.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
@@ -69,16 +70,41 @@ const COMMON: &[&str] = &[
     "version",
 ];
 
+thread_local! {
+    /// The options that are being made have their texts.
+    static IS_DESCRIBED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `make` makes, with the texts of the options: only those who print them need them.
+pub(crate) fn described<T>(make: impl FnOnce() -> T) -> T {
+    let before = IS_DESCRIBED.replace(true);
+    let made = make();
+    IS_DESCRIBED.set(before);
+    made
+}
+
+fn is_described() -> bool {
+    IS_DESCRIBED.get()
+}
+
 /// The command line of a job.
 pub(crate) fn job() -> Command {
+    let command = job_without_texts();
+    match is_described() {
+        true => command
+            .long_about(texts::LONG_ABOUT)
+            .after_help(texts::AFTER_HELP)
+            .after_long_help(texts::after_long_help()),
+        false => command,
+    }
+}
+
+fn job_without_texts() -> Command {
     Command::new("rankrun")
         .bin_name("rankrun")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Run a distributed job: start its ranks, stop all when one fails, report why")
-        .long_about(texts::LONG_ABOUT)
         .override_usage("rankrun [OPTIONS] COMMAND [ARG]... [: [OPTIONS] COMMAND [ARG]...]...")
-        .after_help(texts::AFTER_HELP)
-        .after_long_help(texts::after_long_help())
         .disable_help_flag(true)
         .disable_version_flag(true)
         .args_override_self(true)
@@ -101,7 +127,7 @@ pub(crate) fn job() -> Command {
                 .help("The program that every rank runs, with its arguments"),
         )
         .mut_args(|arg| {
-            let is_common = COMMON.contains(&arg.get_id().as_str());
+            let is_common = !is_described() || COMMON.contains(&arg.get_id().as_str());
             arg.hide_short_help(!is_common)
         })
 }
@@ -124,12 +150,11 @@ pub(crate) fn option(
         true => arg.action(ArgAction::Append),
         false => arg.action(ArgAction::Set).overrides_with(id),
     };
-    arg.long(id)
-        .value_name(value)
-        .help_heading(heading)
-        .help(help)
-        .long_help(format!("{help}.\n\n{more}"))
-        .value_parser(ValueParser::os_string())
+    let arg = arg.long(id).value_name(value).value_parser(ValueParser::os_string());
+    match is_described() {
+        true => arg.help_heading(heading).help(help).long_help(format!("{help}.\n\n{more}")),
+        false => arg,
+    }
 }
 
 /// An option that takes one of a few words. The short help lists them, the long help says what each means.
@@ -141,6 +166,10 @@ pub(crate) fn choice<T>(
     more: &str,
     choices: &[Choice<T>],
 ) -> Arg {
+    if !is_described() {
+        let values = PossibleValuesParser::new(choices.iter().map(|choice| choice.word));
+        return option(id, value, heading, help, more).value_parser(values);
+    }
     let words: Vec<&str> = choices.iter().map(|choice| choice.word).collect();
     let meanings: String = choices.iter().map(|choice| format!("\n- {}: {}", choice.word, choice.help)).collect();
     let values = choices.iter().map(|choice| PossibleValue::new(choice.word).help(choice.help));
@@ -158,13 +187,12 @@ pub(crate) fn switch(
     help: &'static str,
     more: &str,
 ) -> [Arg; 2] {
-    let yes = Arg::new(id).long(id).help_heading(heading).help(help).long_help(format!(
-        "{help}.
-
-{more}"
-    ));
-    let no = Arg::new(opposite).long(opposite).hide(true).help_heading(heading);
-    let no = no.help(format!("The opposite of --{id}")).action(ArgAction::SetTrue).overrides_with(id);
+    let (mut yes, mut no) = (Arg::new(id).long(id), Arg::new(opposite).long(opposite).hide(true));
+    if is_described() {
+        yes = yes.help_heading(heading).help(help).long_help(format!("{help}.\n\n{more}"));
+        no = no.help_heading(heading).help(format!("The opposite of --{id}"));
+    }
+    let no = no.action(ArgAction::SetTrue).overrides_with(id);
     [yes.action(ArgAction::SetTrue).overrides_with(opposite), no]
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn read(words: Vec<OsString>) -> Result<Invocation, Problem> {
     let rest = words.get(1..).unwrap_or_default();
     let named = words.first().and_then(|first| first.to_str()).unwrap_or_default();
     let invocation = match subcommands::subcommand(named) {
-        Some(command) => read_subcommand(named, command, rest),
+        Some(make) => read_subcommand(named, make, rest),
         None if named == "help" => read_help(rest),
         None => read_segments(words),
     };
@@ -107,13 +107,13 @@ enum Stop {
     Problem(Problem),
 }
 
-fn read_subcommand(name: &str, command: Command, words: &[OsString]) -> Result<Invocation, Stop> {
+fn read_subcommand(name: &str, make: fn() -> Command, words: &[OsString]) -> Result<Invocation, Stop> {
     // None of them allows combined single letters, and "-hosts" must never be read as "-h".
     if let Some(word) = words.iter().find(|word| matches!(word.as_bytes(), [b'-', other, _, ..] if *other != b'-')) {
         let problem = Problem::usage(format!("unknown option \"{}\"", word.display()));
         return Err(Stop::Problem(problem.hint(format!("\"rankrun {name} --help\" lists the options"))));
     }
-    let matches = parse(command, words)?;
+    let matches = parse(make, words)?;
     let file = || matches.get_one::<PathBuf>("file").cloned().expect("clap has made sure of the argument");
     let job = || matches.get_one::<String>("job").cloned().expect("clap has made sure of the argument");
     Ok(match name {
@@ -159,8 +159,8 @@ fn read_attempt(text: &str) -> Result<u32, Stop> {
 /// `rankrun help`, and `rankrun help check`.
 fn read_help(words: &[OsString]) -> Result<Invocation, Stop> {
     let named = |name: &str| subcommands::subcommand(crate::mpiexec::subcommand(name).unwrap_or(name));
-    let command = match words {
-        [] => args::job(),
+    let make = match words {
+        [] => args::job,
         [name] => named(&name.to_string_lossy()).ok_or_else(|| {
             let names: Vec<&str> = subcommands::SUBCOMMANDS.iter().map(|(name, _)| *name).collect();
             let problem = Problem::usage(format!("there is no help for \"{}\"", name.display()));
@@ -172,7 +172,7 @@ fn read_help(words: &[OsString]) -> Result<Invocation, Stop> {
             return Err(Stop::Problem(Problem::usage(format!("\"{}\" is an extra argument", extra.display()))));
         }
     };
-    parse(command, &["--help".into()]).map(|_| Invocation::Print(String::new()))
+    parse(make, &["--help".into()]).map(|_| Invocation::Print(String::new()))
 }
 
 fn read_segments(words: Vec<OsString>) -> Result<Invocation, Stop> {
@@ -185,7 +185,7 @@ fn segments_of(commands: &[&[OsString]]) -> Result<Invocation, Stop> {
         let command = args::job();
         let spelling::Spelt { words, last } =
             spelling::spell(&command, words, commands.len() == 1).map_err(Stop::Problem)?;
-        let typed = parse(command, &words)?;
+        let typed = parse_with(command, args::job, &words)?;
         if i > 0 {
             refuse_job_wide(&typed).map_err(Stop::Problem)?;
         }
@@ -210,12 +210,22 @@ fn refuse_job_wide(matches: &ArgMatches) -> Result<(), Problem> {
     Ok(())
 }
 
-fn parse(command: Command, words: &[OsString]) -> Result<ArgMatches, Stop> {
+fn parse(make: fn() -> Command, words: &[OsString]) -> Result<ArgMatches, Stop> {
+    parse_with(make(), make, words)
+}
+
+/// The same, with a command that was made already.
+fn parse_with(command: Command, make: fn() -> Command, words: &[OsString]) -> Result<ArgMatches, Stop> {
     let own_name = OsString::from(command.get_name());
-    let known = command.clone();
-    command.try_get_matches_from(std::iter::once(&own_name).chain(words)).map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Print(error.render().ansi().to_string()),
-        _ => Stop::Problem(explain(&known, &error)),
+    let all = || std::iter::once(&own_name).chain(words);
+    command.try_get_matches_from(all()).map_err(|error| match error.kind() {
+        ErrorKind::DisplayVersion => Stop::Print(error.render().ansi().to_string()),
+        // The same words, and the texts.
+        ErrorKind::DisplayHelp => {
+            let error = args::described(make).try_get_matches_from(all()).err().unwrap_or(error);
+            Stop::Print(error.render().ansi().to_string())
+        }
+        _ => Stop::Problem(explain(&make(), &error)),
     })
 }
 

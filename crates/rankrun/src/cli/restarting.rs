@@ -241,8 +241,10 @@ mod tests {
 
     #[test]
     fn the_help_and_the_page_name_every_class() {
-        let help =
-            args("").iter().find(|arg| arg.get_id() == "restart-on").and_then(|arg| arg.get_long_help().cloned());
+        let help = crate::args::described(|| args(""))
+            .iter()
+            .find(|arg| arg.get_id() == "restart-on")
+            .and_then(|arg| arg.get_long_help().cloned());
         let help = help.map(|help| help.to_string()).unwrap_or_default();
         let page = include_str!("../../../../docs/restart.md");
         for class in rankrun_core::job::RESTARTABLE {

@@ -54,6 +54,11 @@ pub(crate) fn no_command(last: Option<&LastOption>) -> Problem {
 
 /// Warnings of variables that look like settings, and are none.
 pub(crate) fn misspelt_variables(env: &[(OsString, OsString)]) -> Vec<String> {
+    let is_about_us = |name: &&str| name.starts_with("RANKRUN_") && !is_outer_identity(OsStr::new(name));
+    let names: Vec<&str> = env.iter().filter_map(|(name, _)| name.to_str()).filter(is_about_us).collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
     let command = args::job();
     let is_option = |long: &str| command.get_arguments().any(|arg| arg.get_long() == Some(long));
     let only_typed = |name: &str| {
@@ -82,9 +87,8 @@ pub(crate) fn misspelt_variables(env: &[(OsString, OsString)]) -> Vec<String> {
         .filter(|key| !args::REPEATED.contains(key))
         .map(|key| args::variable(key).to_string_lossy().into_owned())
         .collect();
-    let names = env.iter().filter_map(|(name, _)| name.to_str());
     names
-        .filter(|name| name.starts_with("RANKRUN_") && !is_outer_identity(OsStr::new(name)))
+        .into_iter()
         .filter(|name| !known.iter().any(|known| known == name))
         .filter_map(|name| {
             if let Some(warning) = only_typed(name) {

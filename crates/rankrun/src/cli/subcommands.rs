@@ -22,27 +22,30 @@ pub(crate) const SUBCOMMANDS: &[(&str, &str)] = &[
     ("torchrun", "Run a command line of torchrun"),
 ];
 
+/// What makes the definition of each.
+const MAKERS: [(&str, fn() -> Command); 12] = [
+    ("check", check),
+    ("clean", clean),
+    ("completions", completions),
+    ("man", man),
+    ("mpiexec", mpiexec),
+    ("replay", replay),
+    ("report", report),
+    ("restart", restart),
+    ("stacks", stacks),
+    ("status", status),
+    ("stop", stop),
+    ("torchrun", torchrun),
+];
+
 /// The definitions of all subcommands.
 pub(crate) fn all() -> [Command; 12] {
-    [
-        check(),
-        clean(),
-        completions(),
-        man(),
-        mpiexec(),
-        replay(),
-        report(),
-        restart(),
-        stacks(),
-        status(),
-        stop(),
-        torchrun(),
-    ]
+    MAKERS.map(|(_, make)| make())
 }
 
-/// The definition of a subcommand.
-pub(crate) fn subcommand(name: &str) -> Option<Command> {
-    all().into_iter().find(|command| command.get_name() == name)
+/// What makes the definition of a subcommand.
+pub(crate) fn subcommand(name: &str) -> Option<fn() -> Command> {
+    MAKERS.iter().find(|(known, _)| *known == name).map(|(_, make)| *make)
 }
 
 /// What a subcommand does.

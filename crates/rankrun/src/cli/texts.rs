@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn the_help_and_the_page_say_how_often_stalled_ranks_are_looked_at() {
         assert_eq!(stall::LOOKS, 8, "the word in the help and in docs/hangs.md");
-        let help = crate::cli::args::job().render_long_help().to_string();
+        let help = crate::cli::args::described(crate::cli::args::job).render_long_help().to_string();
         let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("a stack that changes in one of eight samples"));
         let page = include_str!("../../../../docs/hangs.md");

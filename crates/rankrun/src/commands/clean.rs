@@ -200,7 +200,7 @@ fn cgroups_of(job: &str) -> Vec<PathBuf> {
     let wanted = OsString::from(format!("rankrun-{job}"));
     let mut found = Vec::new();
     // Version 1 has no controller of this name, so that only the v2 hierarchy is found.
-    for (_, top) in crate::cpus::hierarchies("") {
+    for (_, top) in rankrun_sys::cpus::hierarchies("") {
         let mut waiting = vec![top];
         while let Some(directory) = waiting.pop() {
             for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {

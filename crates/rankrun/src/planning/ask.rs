@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rankrun_sys::errand::{self, End, Waited};
+use rankrun_sys::nearby;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -26,8 +27,8 @@ const PATH: u8 = b'p';
 const ANSWER: u8 = b'a';
 const END: u8 = 0;
 
-/// Notes that a path is looked at now.
-pub(crate) type At<'a> = dyn FnMut(&Path) + 'a;
+/// Told of each path before a look at it. The look ends if this returns false.
+pub(crate) type At<'a> = dyn FnMut(&Path) -> bool + 'a;
 
 /// A file system has not answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,6 +72,7 @@ pub(crate) fn bytes(bound: Duration, look: impl Fn(&mut At<'_>) -> Vec<u8>) -> R
             let bytes = path.as_os_str().as_bytes();
             // Without a reader nobody wants it.
             let _ = pipe.write_all(&[&[PATH], bytes, &[END]].concat());
+            true
         };
         let answer = look(&mut note);
         pipe.write_all(&[&[ANSWER][..], &answer.len().to_le_bytes()].concat())?;
@@ -79,7 +81,7 @@ pub(crate) fn bytes(bound: Duration, look: impl Fn(&mut At<'_>) -> Vec<u8>) -> R
     let found = asked.ok().map(|waited| found(waited, bound));
     // Without room for a process, with threads that keep this one from forking, or where whoever looks is killed again, as in a sandbox
     // that refuses a call, the risk is taken: a job is worth more.
-    found.unwrap_or(Ok(None)).map(|answer| answer.unwrap_or_else(|| look(&mut |_| {})))
+    found.unwrap_or(Ok(None)).map(|answer| answer.unwrap_or_else(|| look(&mut |_| true)))
 }
 
 /// The answer, if there is one.
@@ -124,6 +126,17 @@ pub(crate) fn ask<T: Serialize + DeserializeOwned>(
     // What serde_json writes it also reads.
     let sent = bytes(bound, |at| serde_json::to_vec(&look(at)).unwrap_or_default())?;
     serde_json::from_slice(&sent).map_err(|_| Silent { path: PathBuf::new(), bound, stays: None })
+}
+
+/// What a look finds without a wait, in this process: every path that it asks for is in the kernel's memory, on a local file system. `None`
+/// where that is not so, or where the look itself finds nothing.
+pub(crate) fn at_once<T>(look: impl FnOnce(&mut At<'_>) -> Option<T>) -> Option<T> {
+    let mut all = true;
+    let found = look(&mut |path| {
+        all = all && nearby::answers_at_once(path);
+        all
+    });
+    found.filter(|_| all)
 }
 
 /// What a look finds, if it finds it soon.

@@ -86,7 +86,7 @@ pub(crate) fn check(plan: &Plan, settings: &Settings, around: &Surroundings) -> 
     }
     check_log_dir(settings, around)?;
     if let Some(asked) = &plan.spec.restart.on_failure {
-        let found = || program::find(&asked.command[0], around.variable("PATH"), &around.cwd, &mut |_| {});
+        let found = || program::find(&asked.command[0], around.variable("PATH"), &around.cwd);
         if let Some((why, hints)) = ask(|| found().err().map(|problem| (problem.text, problem.hints))) {
             return Err(Problem { hints, code: ExitCode::USAGE, ..problem(settings, "on-failure", why) });
         }

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use rankrun_core::job::{IoPolicy, MpiMode};
 use rankrun_core::open_files;
+use rankrun_sys::kernel;
 
-use crate::cpus::hierarchies;
 use crate::message::Problem;
 use crate::settings::Settings;
+use rankrun_sys::cpus::hierarchies;
 
 /// Front, guard and agent with their threads, and some room for other processes of the user.
 const OWN_TASKS: u64 = 16;
@@ -86,9 +87,14 @@ impl Descriptors {
 
 /// Refuses a job that would need more open files than it may have. Front and agent raise their soft limits to the hard one.
 pub(crate) fn check_descriptors(wanted: Descriptors) -> Result<(), Problem> {
+    let limit = rankrun_sys::limits::open_files().1.unwrap_or(u64::MAX);
+    if wanted.agent.max(wanted.front) < limit / 4 {
+        // Whoever has left three quarters of them open for us has none left for itself.
+        return Ok(());
+    }
     // If they cannot be counted, assume the usual three.
     let open = std::fs::read_dir("/proc/self/fd").map_or(3, Iterator::count) as u64;
-    refuse_descriptors(wanted, open, rankrun_sys::limits::open_files().1.unwrap_or(u64::MAX))
+    refuse_descriptors(wanted, open, limit)
 }
 
 fn refuse_descriptors(wanted: Descriptors, open: u64, limit: u64) -> Result<(), Problem> {
@@ -164,12 +170,12 @@ fn cgroup_bounds(own: &Path, top: &Path) -> Vec<Bound> {
 
 /// A file that holds one number; `max` is none.
 fn number(file: &Path) -> Option<u64> {
-    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+    kernel::short_text(file).ok()?.trim().parse().ok()
 }
 
 /// Tasks of the whole system: the second number of the fourth field of /proc/loadavg (proc_loadavg(5)).
 fn system_tasks() -> u64 {
-    let loadavg = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let loadavg = kernel::short_text("/proc/loadavg").unwrap_or_default();
     let tasks = loadavg.split(' ').nth(3).and_then(|field| field.split_once('/'));
     tasks.and_then(|(_, all)| all.parse().ok()).unwrap_or(0)
 }

@@ -146,7 +146,7 @@ fn describe_block(spec: &JobSpec, hosts: &Hosts, facts: &NodeFacts, places: &[Pl
     ];
     // On another machine it is looked up there.
     let is_here = hosts.targets.get(places[0].node.index()).is_some_and(|target| target.is_local);
-    let find = || program::find(&program, path, &own_directory, &mut |_| {}).ok().map(|found| found.into_os_string());
+    let find = || program::find(&program, path, &own_directory).ok().map(|found| found.into_os_string());
     if let Some(program) = is_here.then(|| ask::soon(find)).flatten().flatten() {
         lines.push(format!("  program    {}", program.display()));
     }

@@ -4,7 +4,6 @@ pub(crate) mod allocation;
 pub(crate) mod ask;
 pub(crate) mod beforehand;
 pub(crate) mod capacity;
-pub(crate) mod cpus;
 pub(crate) mod dry_run;
 pub(crate) mod file;
 pub(crate) mod gpus;

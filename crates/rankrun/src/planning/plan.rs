@@ -57,19 +57,19 @@ impl Surroundings {
     pub(crate) fn gather(env: Vec<(OsString, OsString)>) -> Result<Surroundings, Problem> {
         let cwd = std::env::current_dir().map_err(|error| no_working_directory(&error))?;
         let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-        let windows = [rankrun_sys::terminal::window(&stdout), rankrun_sys::terminal::window(&stderr)];
-        let window = windows.into_iter().flatten().next().or_else(|| rankrun_sys::terminal::window(&stdin));
+        let terminals = rankrun_sys::terminal::standard();
+        let [of_stdin, of_stdout, of_stderr] = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        // In the order in which the window is asked for.
+        let places = [(of_stdout, terminals[1]), (of_stderr, terminals[2]), (of_stdin, terminals[0])];
+        let are_terminals = || places.iter().filter(|(_, is_terminal)| *is_terminal).map(|(place, _)| *place);
+        let window = are_terminals().find_map(rankrun_sys::terminal::window);
         Ok(Surroundings {
             cwd,
             host: node_name(),
             cpus: OnceCell::new(),
             gpus: OnceCell::new(),
-            terminals: [
-                rankrun_sys::terminal::is_terminal(&stdin),
-                rankrun_sys::terminal::is_terminal(&stdout),
-                rankrun_sys::terminal::is_terminal(&stderr),
-            ],
-            foreground: in_foreground(&stdin) || in_foreground(&stdout) || in_foreground(&stderr),
+            terminals,
+            foreground: are_terminals().any(in_foreground),
             same_destination: rankrun_sys::terminal::same_file(&stdout, &stderr),
             are_files: [is_regular_file(&stdout), is_regular_file(&stderr)],
             window,
@@ -79,7 +79,7 @@ impl Surroundings {
 
     /// CPUs that the job may use. Counting takes a noticeable part of a launch, and most launches do not need it.
     pub(crate) fn cpus(&self) -> u32 {
-        *self.cpus.get_or_init(crate::cpus::allowed)
+        *self.cpus.get_or_init(rankrun_sys::cpus::allowed)
     }
 
     /// GPUs of this machine, whether or not a mask leaves some out.
@@ -262,6 +262,7 @@ fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::
         lends_terminal: spec.io.tty.is_some(),
         containment: text(CONTAINMENT).map(str::to_owned),
         is_away: false,
+        is_alone: false,
         patience: patience.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(PATIENCE),
     }
 }

@@ -17,20 +17,36 @@ use crate::subcommands;
 use crate::words::{quote, split};
 use rankrun_sys::reason;
 
+/// Why there is no program.
+#[derive(Debug)]
+pub(crate) enum Missing {
+    File(ResolveError),
+    /// Its interpreter does not exist.
+    Interpreter(OsString),
+}
+
 /// Finds the file that a command runs, as the ranks will: with the PATH of their environment, from their directory.
-pub(crate) fn find(command: &OsStr, path: Option<&OsStr>, wdir: &Path, at: &mut At<'_>) -> Result<PathBuf, Problem> {
-    let file = resolve_at(command, path, wdir, at).map_err(|error| match error {
-        ResolveError::NotFound => not_found(command, path, wdir),
-        ResolveError::NotExecutable { path, source } => not_executable(command, &path, &source),
-    })?;
-    let interpreter = interpreter(&file);
-    if let Some(interpreter) = &interpreter {
-        at(Path::new(interpreter));
-    }
-    match interpreter {
-        Some(interpreter) if !Path::new(&interpreter).exists() => Err(missing_interpreter(command, &interpreter)),
+pub(crate) fn locate(command: &OsStr, path: Option<&OsStr>, wdir: &Path, at: &mut At<'_>) -> Result<PathBuf, Missing> {
+    let file = resolve_at(command, path, wdir, at).map_err(Missing::File)?;
+    match interpreter(&file) {
+        Some(interpreter) if !at(Path::new(&interpreter)) => Err(Missing::File(ResolveError::Refused)),
+        Some(interpreter) if !Path::new(&interpreter).exists() => Err(Missing::Interpreter(interpreter)),
         _ => Ok(file),
     }
+}
+
+/// What is wrong with a command, and what may be meant: looks around for that.
+pub(crate) fn explain(missing: &Missing, command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Problem {
+    match missing {
+        Missing::File(ResolveError::NotFound | ResolveError::Refused) => not_found(command, path, wdir),
+        Missing::File(ResolveError::NotExecutable { path, source }) => not_executable(command, path, source),
+        Missing::Interpreter(interpreter) => missing_interpreter(command, interpreter),
+    }
+}
+
+/// The file that a command runs, or what is wrong with it.
+pub(crate) fn find(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Result<PathBuf, Problem> {
+    locate(command, path, wdir, &mut |_| true).map_err(|missing| explain(&missing, command, path, wdir))
 }
 
 /// The MPI library of a command whose program calls `MPI_Init`, as far as its file tells. `None` for one that runs a launcher,
@@ -46,7 +62,9 @@ pub(crate) fn mpi_library(command: &[OsString], path: Option<&OsStr>, wdir: &Pat
         }
         if !is_prefix(&called) {
             let file = resolve_at(word, path, wdir, at).ok()?;
-            at(&file);
+            if !at(&file) {
+                return None;
+            }
             return match origin(&file, &INITS, is_linked_library)? {
                 Origin::Shared(name) => Some(name),
                 Origin::Linked => Some(LINKED.to_owned()),
@@ -328,7 +346,7 @@ mod tests {
     fn resolved(command: &str) -> String {
         let directory = directory();
         let path = directory.path().join("bin");
-        match find(command.as_ref(), Some(path.as_os_str()), directory.path(), &mut |_| {}) {
+        match find(command.as_ref(), Some(path.as_os_str()), directory.path()) {
             Ok(file) => format!("found {}", file.strip_prefix(directory.path()).unwrap_or(&file).display()),
             Err(problem) => {
                 let text = problem.to_string().replace(&directory.path().display().to_string(), "DIR");
@@ -421,8 +439,7 @@ mod tests {
         for name in ["reboot", "halt", "poweroff", "shutdown", "mkfs.ext4", "R", "rm", "rev"] {
             std::fs::copy(path.join("solver"), path.join(name)).expect("a program");
         }
-        let problem =
-            find(command.as_ref(), Some(path.as_os_str()), directory.path(), &mut |_| {}).expect_err("no such program");
+        let problem = find(command.as_ref(), Some(path.as_os_str()), directory.path()).expect_err("no such program");
         problem.hints.into_iter().next()
     }
 

@@ -13,12 +13,14 @@ use rankrun_sys::reason;
 use crate::ask::{self, At};
 use crate::message::Problem;
 use crate::plan::known_facts;
-use crate::program;
+use crate::program::{self, Missing};
 use crate::settings::{AppSettings, Settings};
 
 fn check_directory(directory: &Path, at: &mut At<'_>) -> Result<(), Problem> {
-    at(directory);
     let problem = |text: String| Problem::usage(format!("cannot run in \"{}\": {text}", directory.display()));
+    if !at(directory) {
+        return Err(problem("not looked up".to_owned()));
+    }
     let meta = std::fs::metadata(directory).map_err(|error| problem(reason(&error)))?;
     if !meta.is_dir() {
         return Err(problem("it is not a directory".to_owned()));
@@ -35,7 +37,18 @@ pub(crate) fn look_at(
     // Whoever gives the job less time does not want to wait longer for its begin. In less than a second a healthy file system may not
     // have answered.
     let bound = settings.timeout.map_or(ask::BOUND, |timeout| timeout.clamp(ask::LEAST, ask::BOUND));
-    let look = |at: &mut At<'_>| check_programs(spec, here, &settings.apps, at).map(|()| mpi_libraries(spec, at));
+    // Whoever is in the way of a wrong program is not looked for in this process.
+    let unexplained = |_: &Missing, _: &OsStr, _: Option<&OsStr>, _: &Path| Problem::usage(String::new());
+    let at_once = ask::at_once(|at| {
+        check_programs(spec, here, &settings.apps, at, &unexplained).ok()?;
+        Some(mpi_libraries(spec, at))
+    });
+    if let Some(libraries) = at_once {
+        return Ok(libraries);
+    }
+    let look = |at: &mut At<'_>| {
+        check_programs(spec, here, &settings.apps, at, &program::explain).map(|()| mpi_libraries(spec, at))
+    };
     ask::ask(bound, look).unwrap_or_else(|silent| {
         let problem = Problem::usage(format!("cannot look up the program: {silent}")).code(ExitCode::NOT_EXECUTABLE);
         Err(problem.hint("its file system does not answer: see whether its server runs"))
@@ -48,6 +61,7 @@ fn check_programs(
     here: Option<NodeRank>,
     settings: &[AppSettings],
     at: &mut At<'_>,
+    explain: &dyn Fn(&Missing, &OsStr, Option<&OsStr>, &Path) -> Problem,
 ) -> Result<(), Problem> {
     let directory = |place: &Place| PathBuf::from(spec.directory(place.rank));
     let places: Vec<&Place> = spec.map.places().iter().filter(|place| Some(place.node) == here).collect();
@@ -68,9 +82,14 @@ fn check_programs(
                 if !found.contains(&program) {
                     let slip = settings.get(index as usize).and_then(|app| app.slip.clone());
                     let slip = slip.filter(|_| program.0 == app.command[0]);
-                    program::find(&program.0, path, &program.1, at).map_err(|problem| match slip {
-                        Some(slip) if problem.code == ExitCode::NOT_FOUND => Problem { hints: vec![slip], ..problem },
-                        _ => problem,
+                    program::locate(&program.0, path, &program.1, at).map_err(|missing| {
+                        let problem = explain(&missing, &program.0, path, &program.1);
+                        match slip {
+                            Some(slip) if problem.code == ExitCode::NOT_FOUND => {
+                                Problem { hints: vec![slip], ..problem }
+                            }
+                            _ => problem,
+                        }
                     })?;
                     found.insert(program);
                 }

@@ -4,15 +4,15 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use crate::proc;
 use crate::process::ProcessRef;
+use crate::{kernel, proc};
 
 /// Why jobs cannot have cgroups here.
 #[derive(Debug, thiserror::Error)]
@@ -27,10 +27,8 @@ pub enum Unavailable {
 
 /// The cgroup v2 directory that this process is in.
 pub fn own_directory() -> Result<PathBuf, Unavailable> {
-    let mountinfo = std::fs::read("/proc/self/mountinfo").map_err(|_| Unavailable::NotMounted)?;
-    let (root, mount) = parse_mountinfo(&mountinfo).ok_or(Unavailable::NotMounted)?;
-    let membership = std::fs::read("/proc/self/cgroup").map_err(|_| Unavailable::NotAMember)?;
-    let path = membership
+    let (root, mount) = parse_mountinfo(kernel::mounts()).ok_or(Unavailable::NotMounted)?;
+    let path = kernel::cgroups()
         .split(|&b| b == b'\n')
         .find_map(|line| line.strip_prefix(b"0::"))
         .map(|path| PathBuf::from(OsString::from_vec(path.to_vec())))
@@ -273,14 +271,11 @@ fn populated(at: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
 
 /// Whether a `cgroup.events` file has this line. One that is gone has none.
 fn has_event(at: BorrowedFd<'_>, path: &str, wanted: &str) -> io::Result<bool> {
-    let file = match rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(file) => file,
-        Err(rustix::io::Errno::NOENT) => return Ok(false),
-        Err(error) => return Err(error.into()),
-    };
-    let mut text = String::new();
-    std::fs::File::from(file).read_to_string(&mut text)?;
-    Ok(text.lines().any(|line| line == wanted))
+    match kernel::read_short_at(at, path) {
+        Ok(text) => Ok(text.split(|byte| *byte == b'\n').any(|line| line == wanted.as_bytes())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The guard's handle to a job's cgroup: it kills and checks through open files, without allocation.

@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -238,19 +239,14 @@ fn flags(interest: Interest) -> EventFlags {
 }
 
 /// Wakes a loop from another thread.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Waker {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
 }
 
 impl Waker {
     pub fn new() -> io::Result<Waker> {
-        Ok(Waker { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
-    }
-
-    /// Another handle to the same wake-up.
-    pub fn handle(&self) -> io::Result<Waker> {
-        Ok(Waker { fd: self.fd.try_clone()? })
+        Ok(Waker { fd: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?) })
     }
 
     pub fn wake(&self) {
@@ -337,9 +333,9 @@ mod tests {
 
     /// Closes `first`, and gives its number to a duplicate of `second`.
     fn in_place_of(first: Waker, second: &Waker) -> Waker {
-        let mut fd = first.fd;
+        let mut fd = Arc::into_inner(first.fd).expect("nobody else has it");
         rustix::io::dup3(&second.fd, &mut fd, rustix::io::DupFlags::CLOEXEC).expect("a duplicate");
-        Waker { fd }
+        Waker { fd: Arc::new(fd) }
     }
 
     #[test]

@@ -72,8 +72,33 @@ pub fn block_all() {
     }
 }
 
-/// A bit for each signal that was ignored when this program was started.
+/// Blocks these signals in this thread, and in those that it starts and forks from now on. A process that they are sent to does not notice.
+pub fn block(signals: &[i32]) {
+    let set = set_of(signals);
+    // SAFETY: the set is initialised.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+}
+
+/// The signals whose disposition rankrun may change in itself.
+const OURS: [i32; 12] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGPIPE,
+    libc::SIGTERM,
+    libc::SIGCHLD,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGXFSZ,
+];
+
+/// A bit for each of ours that was ignored when this program was started.
 static IGNORED_AT_START: AtomicU64 = AtomicU64::new(0);
+/// The same, now.
+static IGNORED: AtomicU64 = AtomicU64::new(0);
 
 /// Rust's runtime ignores SIGPIPE before `main`, so the caller's dispositions are read before that.
 // SAFETY: the section holds pointers to functions of this type, which the dynamic linker calls before `main`.
@@ -82,22 +107,44 @@ static IGNORED_AT_START: AtomicU64 = AtomicU64::new(0);
 static READ_DISPOSITIONS: extern "C" fn() = read_dispositions;
 
 extern "C" fn read_dispositions() {
-    let mut ignored = 0;
-    for signal in 1..=31 {
-        // SAFETY: reads the disposition into a zeroed struct, changes nothing.
-        let is_ignored = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
-        };
-        ignored |= u64::from(is_ignored) << signal;
-    }
+    let ignored = OURS.iter().filter(|signal| is_ignored(**signal)).fold(0, |bits, signal| bits | 1 << signal);
     IGNORED_AT_START.store(ignored, Ordering::Relaxed);
+    // The runtime does the same in a moment.
+    IGNORED.store(ignored | 1 << SIGPIPE, Ordering::Relaxed);
 }
 
-/// The signals that were ignored when this program was started. The ranks start with the same.
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: reads the disposition into a zeroed struct, changes nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// The signals that were ignored when this program was started, among those that rankrun changes. All others, children get as they are.
 pub fn ignored_at_start() -> Vec<i32> {
     let ignored = IGNORED_AT_START.load(Ordering::Relaxed);
     (1..=31).filter(|signal| ignored >> signal & 1 == 1).collect()
+}
+
+/// All signals that were ignored when this program was started: ranks on other machines start with the same.
+pub fn all_ignored_at_start() -> Vec<i32> {
+    let others = (1..=31).filter(|signal| !OURS.contains(signal) && is_ignored(*signal));
+    ignored_at_start().into_iter().chain(others).collect()
+}
+
+/// Sets a child's dispositions: these signals are ignored, all others of ours have their default. Async-signal-safe.
+pub(crate) fn set_ignored(ignored: &[i32]) {
+    let now = IGNORED.load(Ordering::Relaxed);
+    let is_ignored = |signal: i32| now >> signal & 1 == 1;
+    for &signal in OURS.iter().filter(|signal| is_ignored(**signal) && !ignored.contains(signal)) {
+        // SAFETY: it runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    for &signal in ignored.iter().filter(|signal| !is_ignored(**signal)) {
+        // SAFETY: as above.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
 }
 
 /// Sets the dispositions that rankrun needs, whatever its caller had set. Called at the start of `main`, so that all
@@ -106,19 +153,28 @@ pub fn ignored_at_start() -> Vec<i32> {
 /// * SIGCHLD has its default: if it is ignored, children vanish without an exit status (wait(2)).
 /// * SIGPIPE and SIGXFSZ are ignored: a missing reader, or the limit on file size, is then an error of the write.
 pub fn set_ours() {
-    restore(SIGCHLD);
-    ignore(SIGPIPE);
+    if IGNORED.load(Ordering::Relaxed) >> SIGCHLD & 1 == 1 {
+        restore(SIGCHLD);
+    }
+    // The runtime has ignored SIGPIPE.
     ignore(libc::SIGXFSZ);
+}
+
+/// Restores the default disposition of all signals that the caller may have ignored.
+pub fn restore_all() {
+    (1..=31).filter(|signal| ![SIGPIPE, libc::SIGXFSZ].contains(signal) && is_ignored(*signal)).for_each(restore);
 }
 
 /// Restores a signal's default disposition.
 pub fn restore(signal: i32) {
+    IGNORED.fetch_and(!(1 << signal), Ordering::Relaxed);
     // SAFETY: SIG_DFL runs no code of ours.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
 /// Ignores a signal.
 pub fn ignore(signal: i32) {
+    IGNORED.fetch_or(1 << signal, Ordering::Relaxed);
     // SAFETY: SIG_IGN runs no code.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }

@@ -26,6 +26,15 @@ struct Owner {
     id: i32,
 }
 
+/// Whether this thread has a notification that it has not read.
+pub fn is_told() -> bool {
+    // SAFETY: the kernel writes the set of pending signals into it.
+    unsafe {
+        let mut pending: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&mut pending) == 0 && libc::sigismember(&pending, TOLD) == 1
+    }
+}
+
 /// A directory that is watched until this is dropped.
 #[derive(Debug)]
 pub struct Watched {
@@ -68,8 +77,9 @@ mod tests {
         let notified = || std::iter::from_fn(|| signals.next()).any(|(number, _)| number == TOLD);
         let watch = Watched::new(&watched).expect("a watch");
         assert!(!notified());
+        assert!(!is_told());
         std::fs::write(watched.join("made"), "").expect("a file");
-        assert!(notified());
+        assert!(is_told() && notified() && !is_told());
         std::fs::rename(top.path().join("outside"), watched.join("moved")).expect("moved");
         assert!(notified());
         std::fs::remove_file(watched.join("made")).expect("removed");

@@ -152,7 +152,7 @@ impl Server {
 
     /// What wakes the loop when there is an upcall.
     pub fn waker(&self) -> io::Result<Waker> {
-        SINK.get().ok_or(io::ErrorKind::NotFound)?.waker.handle()
+        Ok(SINK.get().ok_or(io::ErrorKind::NotFound)?.waker.clone())
     }
 
     /// The next upcall, if there is one.

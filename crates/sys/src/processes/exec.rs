@@ -14,23 +14,28 @@ pub enum ResolveError {
     NotFound,
     #[error("not executable")]
     NotExecutable { path: PathBuf, source: io::Error },
+    /// Whoever was asked whether to look somewhere has said no.
+    #[error("not looked up")]
+    Refused,
 }
 
 /// Resolves `command` against the PATH of the child's environment, relative to its working directory.
 pub fn resolve(command: &OsStr, path: Option<&OsStr>, wdir: &Path) -> Result<PathBuf, ResolveError> {
-    resolve_at(command, path, wdir, &mut |_| {})
+    resolve_at(command, path, wdir, &mut |_| true)
 }
 
-/// The same. Calls `at` with each path before it looks there, which may take long.
+/// The same. Calls `at` with each path before it looks there, which may take long; if that returns false, the look ends.
 pub fn resolve_at(
     command: &OsStr,
     path: Option<&OsStr>,
     wdir: &Path,
-    at: &mut dyn FnMut(&Path),
+    at: &mut dyn FnMut(&Path) -> bool,
 ) -> Result<PathBuf, ResolveError> {
     if command.as_bytes().contains(&b'/') {
         let file = wdir.join(command);
-        at(&file);
+        if !at(&file) {
+            return Err(ResolveError::Refused);
+        }
         return match check(&file) {
             Ok(()) => Ok(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(ResolveError::NotFound),
@@ -44,7 +49,9 @@ pub fn resolve_at(
             break;
         }
         let file = wdir.join(directory).join(command);
-        at(&file);
+        if !at(&file) {
+            return Err(ResolveError::Refused);
+        }
         match check(&file) {
             Ok(()) => return Ok(file),
             Err(source) if source.kind() == io::ErrorKind::PermissionDenied && file.is_file() => {

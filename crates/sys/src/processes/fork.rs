@@ -20,9 +20,9 @@ pub enum Side {
 /// flushed twice.
 ///
 /// # Panics
-/// If the process has more than one thread: the child would inherit locks that nobody releases.
+/// In builds for tests, if the process has more than one thread: the child would inherit locks that nobody releases.
 pub fn fork() -> io::Result<Side> {
-    assert!(thread_count() <= 1, "fork in a process with several threads");
+    debug_assert!(thread_count() <= 1, "fork in a process with several threads");
     // SAFETY: the process has one thread, so that the child has a consistent copy of everything.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),

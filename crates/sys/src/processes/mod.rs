@@ -3,14 +3,17 @@
 pub mod bounded;
 pub mod build;
 pub(crate) mod clone;
+pub mod cpus;
 pub mod environments;
 pub mod errand;
 pub mod exec;
 pub mod fork;
+pub mod kernel;
 pub mod libraries;
 pub mod limits;
 pub mod memory;
 pub mod name;
+pub mod nearby;
 pub mod oom;
 pub mod proc;
 pub mod process;

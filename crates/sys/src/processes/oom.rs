@@ -1,11 +1,13 @@
 //! Finds out whether the kernel killed a process for lack of memory: from its log, which has the pid, if it is
 //! readable; otherwise from the counters of the process's memory cgroup, which are only a hint.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::{kernel, proc};
 
 /// What is known of an out-of-memory kill.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,6 +25,9 @@ pub enum OomKill {
 /// A watch over the kernel's log and the memory cgroup of this process.
 #[derive(Debug)]
 pub struct OomWatch {
+    /// When it began, on the clock of the log.
+    since: Duration,
+    is_open: bool,
     log: Option<OwnedFd>,
     own: Option<(PathBuf, u64)>,
     /// Lines about kills that were read.
@@ -30,6 +35,9 @@ pub struct OomWatch {
     /// How many of them [`OomWatch::victims`] has returned.
     returned: usize,
 }
+
+/// The log's clock and that of processes may differ by as much.
+const SLACK: Duration = Duration::from_millis(500);
 
 /// A process that the kernel has killed because memory ran out, by its log.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,16 +52,32 @@ pub struct Victim {
 const MAX_SEEN: usize = 256;
 
 impl OomWatch {
-    /// Starts now: earlier kills are ignored.
+    /// Starts now: earlier kills are ignored. Call [`OomWatch::open`] in a moment.
     pub fn start() -> OomWatch {
+        let since = proc::monotonic().saturating_sub(SLACK);
+        OomWatch { since, is_open: false, log: None, own: None, seen: Vec::new(), returned: 0 }
+    }
+
+    /// Whether [`OomWatch::open`] was called.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Opens what it watches: the next news are news.
+    pub fn open(&mut self) {
+        self.open_at(SeekFrom::End(0));
+    }
+
+    fn open_at(&mut self, place: SeekFrom) {
+        self.is_open = true;
         let log = std::fs::OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
             .open("/dev/kmsg")
-            .and_then(|mut file| file.seek(SeekFrom::End(0)).map(|_| file))
+            .and_then(|mut file| file.seek(place).map(|_| file))
             .ok();
-        let own = memory_cgroup(std::process::id() as i32).and_then(|path| kills(&path).map(|count| (path, count)));
-        OomWatch { log: log.map(OwnedFd::from), own, seen: Vec::new(), returned: 0 }
+        self.log = log.map(OwnedFd::from);
+        self.own = memory_cgroup(std::process::id() as i32).and_then(|path| kills(&path).map(|count| (path, count)));
     }
 
     /// The kernel's log, to wait for news; `None` where it cannot be read.
@@ -82,12 +106,18 @@ impl OomWatch {
     /// What is known of the end of a process that was killed by SIGKILL. It must not have been reaped yet: its cgroup is
     /// looked up.
     pub fn look(&mut self, pid: i32) -> OomKill {
+        let is_early = !self.is_open;
+        if is_early {
+            // From the log's first line on: of those, the ones since the start count. What the cgroup has counted since then is not known.
+            self.open_at(SeekFrom::Start(0));
+        }
         self.read_log();
         let names = [format!("Killed process {pid} ("), format!(",pid={pid},")];
         if let Some(line) = self.seen.iter().find(|line| names.iter().any(|name| line.contains(name.as_str()))) {
             return OomKill::Logged { line: line.clone() };
         }
-        if let Some(path) = memory_cgroup(pid)
+        if !is_early
+            && let Some(path) = memory_cgroup(pid)
             && let Some(count) = kills(&path)
         {
             let before = self.own.as_ref().filter(|(own, _)| *own == path).map_or(0, |(_, count)| *count);
@@ -97,6 +127,7 @@ impl OomWatch {
         }
         match (&self.log, &self.own) {
             (None, None) => OomKill::Unknown,
+            (None, Some(_)) if is_early => OomKill::Unknown,
             (Some(_), _) | (None, Some(_)) => OomKill::No,
         }
     }
@@ -109,8 +140,9 @@ impl OomWatch {
                 Ok(0) => return,
                 Ok(count) => {
                     let text = String::from_utf8_lossy(&record[..count]);
-                    let line = text.split_once(';').map_or("", |(_, line)| line).lines().next().unwrap_or_default();
-                    if victim(line).is_some() {
+                    let (head, line) = text.split_once(';').unwrap_or_default();
+                    let line = line.lines().next().unwrap_or_default();
+                    if victim(line).is_some() && time_of(head).is_none_or(|time| time >= self.since) {
                         if self.seen.len() >= MAX_SEEN {
                             self.seen.remove(0);
                             self.returned = self.returned.saturating_sub(1);
@@ -124,6 +156,11 @@ impl OomWatch {
             }
         }
     }
+}
+
+/// The time in the head of a record: the third field, in microseconds (Documentation/ABI/testing/dev-kmsg).
+fn time_of(head: &str) -> Option<Duration> {
+    head.split(',').nth(2)?.parse().ok().map(Duration::from_micros)
 }
 
 /// The pid that a line of the kernel's log names: `Killed process 12 (name) total-vm:...` or
@@ -145,8 +182,8 @@ fn user(line: &str) -> Option<u32> {
 
 /// The directory of a process's memory cgroup: of the v1 controller where there is one, else of v2.
 fn memory_cgroup(pid: i32) -> Option<PathBuf> {
-    let membership = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let membership = kernel::short_text(format!("/proc/{pid}/cgroup")).ok()?;
+    let mounts = String::from_utf8_lossy(kernel::mounts());
     let v1 = membership.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let controllers = fields.nth(1)?;
@@ -172,9 +209,8 @@ fn memory_cgroup(pid: i32) -> Option<PathBuf> {
 
 /// How often the kernel has killed in a memory cgroup.
 fn kills(cgroup: &Path) -> Option<u64> {
-    let mut text = String::new();
-    let file = File::open(cgroup.join("memory.events")).or_else(|_| File::open(cgroup.join("memory.oom_control")));
-    file.ok()?.read_to_string(&mut text).ok()?;
+    let text =
+        ["memory.events", "memory.oom_control"].iter().find_map(|name| kernel::short_text(cgroup.join(name)).ok())?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
@@ -193,6 +229,8 @@ mod tests {
         assert_eq!(lines.map(victim), [Some(4711); 3]);
         assert_eq!(lines.map(user), [Some(0), None, None]);
         assert_eq!(user("Out of memory: Killed process 7 (a) total-vm:1kB, UID:1000 pgtables:9kB"), Some(1000));
+        assert_eq!(time_of("6,1234,5678901,-"), Some(Duration::from_micros(5_678_901)));
+        assert_eq!(time_of(""), None);
         assert_eq!(victim("oom_reaper: reaped process 4711 (python3), now anon-rss:0kB"), None);
     }
 }

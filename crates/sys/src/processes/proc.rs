@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use rustix::time::ClockId;
 
+use crate::kernel;
+
 /// One process, from `/proc/PID/stat`; one in a list of all that is not below this process, from `/proc/PID/status` ([`all`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
@@ -74,25 +76,10 @@ pub fn process(pid: i32) -> Option<Process> {
     parse_stat(&read(pid, "stat").ok()?)
 }
 
-/// The length of the files of a process that are read with one call.
-const MOST_AT_ONCE: usize = 4096;
-
 /// A file of a process that is short: one call reads it. What is read in pieces may have changed between two of them, and a list of children
 /// then lacks some.
 fn read(pid: i32, name: &str) -> io::Result<Vec<u8>> {
-    let mut file = std::fs::File::open(format!("/proc/{pid}/{name}"))?;
-    let mut text = vec![0; MOST_AT_ONCE];
-    let count = loop {
-        match file.read(&mut text) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            read => break read?,
-        }
-    };
-    text.truncate(count);
-    if count == MOST_AT_ONCE {
-        file.read_to_end(&mut text)?;
-    }
-    Ok(text)
+    kernel::read_short(format!("/proc/{pid}/{name}"))
 }
 
 /// Whether a process has ended: nothing has its pid, or its parent has not reaped it. False if that is not known, such as without a
@@ -111,14 +98,14 @@ fn is_of_ended(stat: io::Result<Vec<u8>>) -> bool {
 
 /// The state of a thread of this process: a letter as of [`Process::state`].
 pub fn own_thread_state(tid: i32) -> Option<char> {
-    let stat = std::fs::read(format!("/proc/self/task/{tid}/stat")).ok()?;
+    let stat = kernel::read_short(format!("/proc/self/task/{tid}/stat")).ok()?;
     parse_stat(&stat).map(|thread| thread.state)
 }
 
 /// The status that `wait(2)` will give for a process that has ended, and that its parent has not taken note of. `None` for others, and
 /// for those that may not be looked into.
 pub fn exit_status(pid: i32) -> Option<i32> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read(pid, "stat").ok()?;
     parse_stat(&stat).filter(|process| process.state == 'Z')?;
     // The last field (52). Whoever may not see it reads 0, as of one that has succeeded.
     let last = stat.trim_ascii_end().rsplit(|&byte| byte == b' ').next()?;
@@ -433,7 +420,7 @@ pub fn executable(pid: i32) -> Option<PathBuf> {
 /// and their stacks begin at the same address, which the kernel chooses anew for each exec. False if that cannot be read.
 /// Nothing is read from the memory of either: it could be locked.
 pub fn is_forked_from(pid: i32, parent: i32) -> bool {
-    let image = |pid: i32| image_of(&std::fs::read(format!("/proc/{pid}/stat")).ok()?);
+    let image = |pid: i32| image_of(&read(pid, "stat").ok()?);
     let has_image = image(pid).is_some_and(|own| image(parent) == Some(own));
     has_image && executable(pid).is_some_and(|own| executable(parent) == Some(own))
 }
@@ -451,7 +438,7 @@ fn image_of(stat: &[u8]) -> Option<(u64, u64)> {
 
 /// The name of the cgroup v2 directory just below `job` that a process is in, if it is below it.
 pub fn cgroup_leaf(pid: i32, job: &str) -> Option<String> {
-    let membership = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let membership = kernel::short_text(format!("/proc/{pid}/cgroup")).ok()?;
     let path = membership.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mut parts = path.split('/').skip_while(|part| *part != job);
     parts.nth(1).map(str::to_owned)
@@ -460,7 +447,7 @@ pub fn cgroup_leaf(pid: i32, job: &str) -> Option<String> {
 /// Nanoseconds that the main thread of a process has run, and in which it was ready to run and had no CPU. A kernel without
 /// CONFIG_SCHED_INFO, which does not count them, gives zeros.
 fn schedstat(pid: i32) -> Option<[u64; 2]> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let text = kernel::short_text(format!("/proc/{pid}/schedstat")).ok()?;
     let mut numbers = text.split_ascii_whitespace().map_while(|word| word.parse().ok());
     Some([numbers.next()?, numbers.next()?]).filter(|[ran, _]| *ran > 0)
 }
@@ -543,7 +530,7 @@ fn parse_position(fdinfo: &str) -> Option<(u64, u64)> {
 /// Whether a process has ended, or is past the point of its end from which on it runs no code: its descriptors are closed
 /// before it can be reaped.
 pub fn is_ending(pid: i32) -> bool {
-    std::fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_ending_in(&stat))
+    read(pid, "stat").is_ok_and(|stat| is_ending_in(&stat))
 }
 
 fn is_ending_in(stat: &[u8]) -> bool {

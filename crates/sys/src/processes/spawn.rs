@@ -36,7 +36,7 @@ pub struct Command {
     pub cgroup: Option<OwnedFd>,
     /// Whether the child leads a session of its own, or only a process group in ours (it then may get our terminal).
     pub session: Session,
-    /// Signals that the child starts with ignored; all others have their default.
+    /// Signals that the child starts with ignored; all others that rankrun changes have their default, and the rest is as our caller has it.
     pub ignored: Vec<i32>,
     /// Limits to put back: what the user had before we raised ours.
     pub limits: Limits,
@@ -330,7 +330,7 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
         match shared.session {
             Session::Own if libc::setsid() < 0 => return Err(Step::Session),
             Session::Shared { .. } if libc::setpgid(0, 0) < 0 => return Err(Step::Session),
-            // The child does it itself, so that it is in the foreground before it can read. SIGTTOU is ignored here.
+            // The child does it itself, so that it is in the foreground before it can read. SIGTTOU is blocked here.
             Session::Shared { foreground: true } => {
                 if let Some(&terminal) = shared.stdio.iter().find(|fd| libc::isatty(**fd) == 1) {
                     libc::tcsetpgrp(terminal, libc::getpid());
@@ -357,7 +357,10 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
         if !shared.wdir.is_null() && libc::chdir(shared.wdir) != 0 {
             return Err(Step::Wdir);
         }
-        reset_signals(&*shared.ignored);
+        crate::signal::set_ignored(&*shared.ignored);
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
     }
     Ok(())
 }
@@ -405,38 +408,6 @@ unsafe fn close_all_above(last: i32) {
                 libc::close(fd);
             }
         }
-    }
-}
-
-/// The signals whose disposition rankrun may have changed in itself. Handlers need no reset: exec does that.
-const OURS: [i32; 12] = [
-    libc::SIGHUP,
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGPIPE,
-    libc::SIGTERM,
-    libc::SIGCHLD,
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
-    libc::SIGXFSZ,
-];
-
-/// Sets default dispositions, except for signals to be ignored, and an empty mask.
-unsafe fn reset_signals(ignored: &[i32]) {
-    // SAFETY: the child's handler table is its own (CLONE_SIGHAND is not set); the set is initialised before its use.
-    unsafe {
-        for signal in OURS {
-            libc::signal(signal, libc::SIG_DFL);
-        }
-        for &signal in ignored {
-            libc::signal(signal, libc::SIG_IGN);
-        }
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
     }
 }
 

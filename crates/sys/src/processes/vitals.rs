@@ -1,7 +1,7 @@
 //! The state of a process and its scheduler statistics: read without allocation, through files that were opened before.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// The kernel's data about the main thread of a process (proc(5)).
@@ -32,11 +32,6 @@ impl Vitals {
     fn open_thread(pid: i32, thread: i32) -> Option<Vitals> {
         let open = |name: &str| File::open(format!("/proc/{pid}/task/{thread}/{name}")).map(OwnedFd::from);
         Some(Vitals { stat: open("stat").ok()?, schedstat: open("schedstat").ok() })
-    }
-
-    /// The descriptors that must stay open in the process that uses this.
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [Some(&self.stat), self.schedstat.as_ref()].into_iter().flatten().map(AsFd::as_fd)
     }
 
     /// `None` when the process is gone.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
@@ -10,6 +11,14 @@ use rustix::termios::{OptionalActions, Termios};
 /// Whether a descriptor is a terminal.
 pub fn is_terminal(fd: impl AsFd) -> bool {
     rustix::termios::isatty(fd)
+}
+
+/// Which of stdin, stdout and stderr were terminals when this process, or the one that it is a fork of, first asked.
+pub fn standard() -> [bool; 3] {
+    static STANDARD: OnceLock<[bool; 3]> = OnceLock::new();
+    *STANDARD.get_or_init(|| {
+        [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()].map(rustix::termios::isatty)
+    })
 }
 
 /// The window of a terminal as rows and columns.

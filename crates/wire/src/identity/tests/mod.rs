@@ -62,7 +62,7 @@ impl Front {
         let address = socket.1;
         let (seen, stop) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
         let waker = Waker::new().expect("a waker");
-        let handle = waker.handle().expect("its handle");
+        let handle = waker.clone();
         let thread = std::thread::spawn({
             let (seen, stop) = (seen.clone(), stop.clone());
             move || serve(socket, door, limits, &handle, &seen, &stop)

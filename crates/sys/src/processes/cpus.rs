@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::kernel;
+
 /// The CPUs of our affinity mask, but not more than the quotas of our cgroups allow; at least 1.
-pub(crate) fn allowed() -> u32 {
+pub fn allowed() -> u32 {
     let affinity = rustix::thread::sched_getaffinity(None).map(|set| set.count()).unwrap_or(1);
     let quotas = hierarchies("cpu").into_iter().flat_map(|(own, top)| quotas(&own, &top));
     // Round down: a rank on half a CPU would slow down all others.
@@ -12,15 +14,15 @@ pub(crate) fn allowed() -> u32 {
 }
 
 /// How many packages (sockets) this machine has; at least 1.
-pub(crate) fn packages() -> u32 {
+pub fn packages() -> u32 {
     let numbers: std::collections::BTreeSet<String> = directories("/sys/devices/system/cpu", "cpu")
-        .filter_map(|cpu| std::fs::read_to_string(cpu.join("topology/physical_package_id")).ok())
+        .filter_map(|cpu| kernel::short_text(cpu.join("topology/physical_package_id")).ok())
         .collect();
     numbers.len().max(1) as u32
 }
 
 /// How many NUMA nodes this machine has; at least 1.
-pub(crate) fn numa_nodes() -> u32 {
+pub fn numa_nodes() -> u32 {
     directories("/sys/devices/system/node", "node").count().max(1) as u32
 }
 
@@ -40,7 +42,7 @@ fn directories(directory: &str, prefix: &'static str) -> impl Iterator<Item = Pa
 fn quotas(own: &Path, top: &Path) -> Vec<f64> {
     let mut found = Vec::new();
     for directory in own.ancestors().take_while(|directory| directory.starts_with(top)) {
-        let read = |name: &str| std::fs::read_to_string(directory.join(name)).ok();
+        let read = |name: &str| kernel::short_text(directory.join(name)).ok();
         let version2 = read("cpu.max").and_then(|text| parse_cpu_max(&text));
         let version1 = || parse_cfs(&read("cpu.cfs_quota_us")?, &read("cpu.cfs_period_us")?);
         found.extend(version2.or_else(version1));
@@ -68,9 +70,9 @@ fn ratio(quota: &str, period: &str) -> Option<f64> {
 /// The directory of a controller's files for our cgroup, and the mount point at which to stop going up.
 ///
 /// Both the v1 hierarchy of the controller and the v2 hierarchy are named, whichever are mounted.
-pub(crate) fn hierarchies(controller: &str) -> Vec<(PathBuf, PathBuf)> {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    find_hierarchies(controller, &read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+pub fn hierarchies(controller: &str) -> Vec<(PathBuf, PathBuf)> {
+    let [mounts, cgroups] = [kernel::mounts(), kernel::cgroups()].map(String::from_utf8_lossy);
+    find_hierarchies(controller, &mounts, &cgroups)
 }
 
 fn find_hierarchies(controller: &str, mountinfo: &str, membership: &str) -> Vec<(PathBuf, PathBuf)> {
