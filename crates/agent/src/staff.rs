@@ -54,7 +54,7 @@ pub struct Ours {
 
 /// Those of a job that are alive. The job's name contains what tells this node from others.
 pub fn of(job: &str) -> Vec<Ours> {
-    let user = rustix::process::geteuid().as_raw();
+    let user = rankrun_sys::kernel::user();
     let role = |process: &proc::Process| {
         let role = Role::ALL.into_iter().find(|role| process.name == role.name())?;
         // Another user's process may have any name.

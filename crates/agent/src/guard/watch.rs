@@ -102,6 +102,8 @@ impl Guard {
         if let Some(memory) = found.or_else(|| received.attempt.is_none().then(Memory::default)) {
             self.note.leave_memory(&memory);
         }
+        // The kernel closes them in a moment.
+        std::mem::forget(remains);
         if self.is_away {
             // A relay that somebody has stopped would stay for ever: no front is left to end it.
             let _ = process::signal_parent(signal::SIGCONT);

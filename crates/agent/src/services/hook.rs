@@ -52,7 +52,7 @@ fn place(runtime_dir: &Path) -> PathBuf {
 
 /// Whether the hook is there as we have it.
 fn is_laid_out(directory: &Path) -> bool {
-    let user = rustix::process::geteuid().as_raw();
+    let user = rankrun_sys::kernel::user();
     let is_ours = |file: &Metadata, source: &str| {
         file.is_file()
             && file.uid() == user
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn only_jobs_in_a_directory_of_the_users_share_it() {
-        let user = rustix::process::geteuid().as_raw();
+        let user = rankrun_sys::kernel::user();
         let shared = place(Path::new(&format!("/tmp/rankrun-{user}/0a0a0a0a")));
         assert_eq!(shared, Path::new(&format!("/tmp/rankrun-{user}/hook-{HASH:016x}")));
         let lone = format!("/tmp/rankrun-{user}-0a0a0a0a");

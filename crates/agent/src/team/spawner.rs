@@ -13,8 +13,8 @@ use rankrun_core::{AppIndex, GroupId, WorkerId};
 use rankrun_sys::exec::{self, ResolveError};
 use rankrun_sys::poll::Waker;
 use rankrun_sys::process::Child;
-use rankrun_sys::signal;
 use rankrun_sys::spawn::{Command, SpawnError, Spawner, UnderWay};
+use rankrun_sys::{cpus, signal};
 
 use crate::children::Helper;
 
@@ -228,7 +228,7 @@ pub(crate) struct Spawners {
 impl Spawners {
     /// Starts the first thread; the others come with the work. They wake the loop through `waker` whenever a spawn is done.
     pub(crate) fn start(waker: Waker) -> io::Result<Spawners> {
-        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+        let cpus = cpus::allowed() as usize;
         let mut spawners = Spawners::new(waker, (cpus * THREADS_PER_CPU).min(MOST_THREADS));
         spawners.add_thread()?;
         Ok(spawners)

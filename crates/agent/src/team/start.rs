@@ -20,8 +20,8 @@ use rankrun_core::{ExitCode, JobSpec, NodeRank, Pid, Rank, Slot as SlotIndex, St
 use rankrun_sys::limits::{self, Limits};
 use rankrun_sys::oom::OomWatch;
 use rankrun_sys::poll::Interest;
-use rankrun_sys::socket;
 use rankrun_sys::spawn::{SpawnError, Step};
+use rankrun_sys::{cpus, socket};
 use rankrun_wire::ToFront;
 use rankrun_wire::message::{Meeting, NodeStart};
 use rankrun_wireup::pmi1;
@@ -89,7 +89,7 @@ impl Team {
         let names = || own_names(&spec.job, spec.attempt);
         let memory = hands.memory.take().filter(|_| spec.clean_shm != CleanShm::No);
         let memory = memory.and_then(|mut memory| memory.begin(spec.clean_shm, names()).ok().map(|()| memory));
-        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+        let cpus = cpus::allowed();
         // Where there is no network, Open MPI cannot connect either.
         let pmix =
             spec.mpi.offers_pmix().then(|| Pmix::open(&spec, node, hosts, cpus, runtime, &hands.poller).ok()).flatten();

@@ -28,7 +28,7 @@ pub(super) fn entry_of(path: &OsStr) -> Option<OsString> {
 
 /// The names of the segments of a job that this user has started.
 pub fn own_names(job: &JobId, last: Attempt) -> Names {
-    Names::of(job, last, rustix::process::geteuid().as_raw())
+    Names::of(job, last, rankrun_sys::kernel::user())
 }
 
 /// Whether a path of /dev/shm is the job's by its name. A probe of Open MPI has no job in its name, and is empty: who has written

@@ -34,7 +34,7 @@ const PUBLIC: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// The directories of this user's jobs on this machine, in the order in which a job tries them.
 pub fn bases() -> Vec<PathBuf> {
-    let uid = rustix::process::geteuid().as_raw();
+    let uid = rankrun_sys::kernel::user();
     let [tmp, shm] = PUBLIC.map(|public| Path::new(public).join(format!("rankrun-{uid}")));
     // A path that is not absolute is to be ignored, and the directory must be on a local file system (XDG Base Directory
     // Specification): one that does not answer would hold whoever removes the job's directory.
@@ -45,7 +45,7 @@ pub fn bases() -> Vec<PathBuf> {
 
 /// The directories of single jobs of this user that found no base: each with the job's id.
 pub fn lone_directories() -> Vec<(String, PathBuf)> {
-    let prefix = format!("rankrun-{}-", rustix::process::geteuid().as_raw());
+    let prefix = format!("rankrun-{}-", rankrun_sys::kernel::user());
     let mut found = Vec::new();
     for public in PUBLIC {
         // We could have made nothing in a directory that we cannot read.
@@ -71,7 +71,7 @@ pub struct Places {
 impl Places {
     /// Those of a job.
     pub fn of(job: &JobId) -> Places {
-        let uid = rustix::process::geteuid().as_raw();
+        let uid = rankrun_sys::kernel::user();
         let lone = PUBLIC.map(|public| Path::new(public).join(format!("rankrun-{uid}-{job}")));
         Places { bases: bases(), lone: lone.into(), job: job.clone() }
     }
@@ -141,7 +141,7 @@ pub fn check(base: &Path) -> io::Result<()> {
 
 fn check_owner(directory: &Path) -> io::Result<Metadata> {
     let meta = std::fs::symlink_metadata(directory)?;
-    match meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw() {
+    match meta.is_dir() && meta.uid() == rankrun_sys::kernel::user() {
         true => Ok(meta),
         false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user")),
     }
@@ -155,7 +155,7 @@ fn check_way(path: &Path) -> io::Result<()> {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     };
     // In a user namespace root's directories show another owner. The owner of "/" can replace everything anyway.
-    let owners = [0, rustix::process::geteuid().as_raw(), std::fs::symlink_metadata("/")?.uid()];
+    let owners = [0, rankrun_sys::kernel::user(), std::fs::symlink_metadata("/")?.uid()];
     let mut links = 0;
     let mut done = PathBuf::from("/");
     let mut rest: Vec<PathBuf> = vec![path.to_owned()];
@@ -202,7 +202,7 @@ pub fn noted_shared_memory(directory: &Path) -> HashMap<OsString, shm::File> {
 
 /// The files in such a list.
 pub(super) fn parse_notes(list: &[u8]) -> HashMap<OsString, shm::File> {
-    let owner = rustix::process::geteuid().as_raw();
+    let owner = rankrun_sys::kernel::user();
     let mut noted = HashMap::new();
     for line in list.split(|&byte| byte == b'\n') {
         let (is_taken_back, line) = line.strip_prefix(b"-").map_or((false, line), |line| (true, line));

@@ -102,7 +102,7 @@ impl Search {
 
 /// The files of a job whose guard and agent are gone, by their names: those that appeared since its directory was made.
 pub fn named_of_dead(job: &JobId, directory: &Path) -> HashMap<OsString, shm::File> {
-    let names = Names::of_any_attempt(job, rustix::process::geteuid().as_raw());
+    let names = Names::of_any_attempt(job, rankrun_sys::kernel::user());
     // Where the file system does not say when, nothing is known to be new.
     let made = std::fs::metadata(directory).and_then(|meta| meta.created());
     let new = made.map(shm::appeared_since).unwrap_or_default();
@@ -111,7 +111,7 @@ pub fn named_of_dead(job: &JobId, directory: &Path) -> HashMap<OsString, shm::Fi
 
 /// A file of this user. A directory that nobody was seen to use may be anybody's.
 fn is_own_file(file: &shm::File) -> bool {
-    file.owner == rustix::process::geteuid().as_raw() && !file.is_directory
+    file.owner == rankrun_sys::kernel::user() && !file.is_directory
 }
 
 /// The files of /dev/shm that processes below this one hold: read by a child, since the reader of a

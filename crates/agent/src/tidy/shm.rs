@@ -345,7 +345,7 @@ impl Watch {
             policy: CleanShm::No,
             names: None,
             leaders,
-            user: rustix::process::geteuid().as_raw(),
+            user: rankrun_sys::kernel::user(),
             agent: std::process::id() as i32,
             hint,
             has_news: false,

@@ -118,7 +118,8 @@ impl Control {
 
     /// Listens in the job's directory, which is removed with all that is in it by whoever is the last of the job. An agent may
     /// name it again.
-    pub(crate) fn listen(&mut self, directory: &Path) -> io::Result<()> {
+    pub(crate) fn listen(&mut self, now: Duration, directory: &Path) -> io::Result<()> {
+        self.next_look = now + LOOK_STEP;
         if self.place.as_ref().is_some_and(Place::is_there) {
             return Ok(());
         }
@@ -133,9 +134,8 @@ impl Control {
     /// to be told, once: there is no such directory, or another file in the socket's place. A guard removes both too, when its agent is
     /// lost, which is known a moment later.
     pub(crate) fn restore(&mut self, now: Duration) -> Option<String> {
-        self.next_look = now + LOOK_STEP;
         let directory = self.place.as_ref().and_then(|place| place.path.parent()).map(Path::to_owned);
-        let Err(error) = directory.map_or(Ok(()), |directory| self.listen(&directory)) else {
+        let Err(error) = directory.map_or(Ok(()), |directory| self.listen(now, &directory)) else {
             (self.lost_since, self.is_loss_told) = (None, false);
             return None;
         };
@@ -365,8 +365,8 @@ mod tests {
             let poller = Poller::new().expect("a poller");
             let mut control = Control::new(poller.registry(), token);
             let directory = tempfile::tempdir().expect("a directory");
-            control.listen(directory.path()).expect("a socket");
-            control.listen(directory.path()).expect("the same again");
+            control.listen(Duration::ZERO, directory.path()).expect("a socket");
+            control.listen(Duration::ZERO, directory.path()).expect("the same again");
             Bench { poller, control, directory }
         }
 
@@ -407,7 +407,7 @@ mod tests {
         std::fs::create_dir(&directory).expect("it is ours");
         let mut control = Control::new(poller.registry(), token);
         assert_eq!(control.restore(s(0)), None, "nothing is to be restored before the first time");
-        control.listen(&directory).expect("a socket");
+        control.listen(Duration::ZERO, &directory).expect("a socket");
         let path = directory.join(SOCKET);
         let first = identity(&path);
         assert_eq!(control.restore(s(1)), None, "it is there");

@@ -104,6 +104,11 @@ pub(crate) struct Front {
     notices: Notices,
 }
 
+/// Whether this machine is the only node of a job.
+fn is_alone(plan: &Plan) -> bool {
+    matches!(&plan.hosts.targets[..], [only] if only.is_local)
+}
+
 /// The children of this process that are neither the job's nor hold its nodes, as of now.
 fn other_children<'a>(
     strangers: &'a [i32],
@@ -157,6 +162,11 @@ impl Front {
         self.reach.send_to(&self.job, now, node, message);
     }
 
+    /// Whether this machine is the only node.
+    fn is_alone(&self) -> bool {
+        is_alone(&self.plan)
+    }
+
     /// This process, and the time of day.
     fn wall(&self) -> Wall {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -165,7 +175,8 @@ impl Front {
 
     /// The job has a directory here: listens there for requests.
     fn listen_for_control(&mut self, directory: &Path) {
-        if let Err(error) = self.control.listen(directory)
+        let now = self.now();
+        if let Err(error) = self.control.listen(now, directory)
             && self.plan.verbosity > 0
         {
             let why = rankrun_sys::reason(&error);

@@ -22,7 +22,7 @@ const WINDOW_STEP: Duration = Duration::from_millis(500);
 
 impl Front {
     /// Runs until all agents have ended or are lost, and what is left is known, and then ends the job.
-    pub(super) fn run_to_end(mut self) -> Outcome {
+    pub(super) fn run_to_end(mut self: Box<Self>) -> Outcome {
         let mut ready = Vec::new();
         self.take(Event::Begin);
         for (number, sender) in std::mem::take(&mut self.early) {
@@ -47,6 +47,11 @@ impl Front {
         let outcome = self.finish();
         let code = outcome.raise.map_or(outcome.code, ExitCode::signal).0;
         self.reach.end(code, &self.clock, &self.signals);
+        self.own_directory = None;
+        if self.is_alone() {
+            // No process is left that somebody holds, and the kernel closes and frees faster than destructors.
+            std::mem::forget(self);
+        }
         outcome
     }
 

@@ -25,7 +25,7 @@ use rankrun_wire::identity::{Door, Tokens};
 use rankrun_wire::message::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Front, OwnDirectory};
+use super::{Front, OwnDirectory, is_alone};
 use crate::Plan;
 use crate::command::Commands;
 use crate::control::Control;
@@ -97,10 +97,10 @@ fn no_thread(source: io::Error) -> StartError {
     StartError { hint, ..failed("start a thread")(source) }
 }
 
-fn start(mut plan: Plan) -> Result<Front, StartError> {
+fn start(mut plan: Plan) -> Result<Box<Front>, StartError> {
     let started = Instant::now();
     plan.drain = plan.drain.max(DRAIN_LEAST);
-    let is_alone = matches!(&plan.hosts.targets[..], [only] if only.is_local);
+    let is_alone = is_alone(&plan);
     plan.spec.ignored_signals = if is_alone { signal::ignored_at_start() } else { signal::all_ignored_at_start() };
     // From here on a signal ends the job, not this process, which then could not clean up.
     let signals = receive_signals(&plan.spec.ignored_signals).map_err(failed("receive signals"))?;
@@ -284,7 +284,7 @@ fn make(
     calls: Option<Calls>,
     foreign: Vec<i32>,
     started: Instant,
-) -> Result<Front, StartError> {
+) -> Result<Box<Front>, StartError> {
     let waker = Waker::new().map_err(failed("make an event descriptor"))?;
     let poller = Poller::new().map_err(failed("make an epoll set"))?;
     let mut writers = Writers::new(plan.spec.job.clone(), &waker).map_err(failed("write to stdout and stderr"))?;
@@ -333,7 +333,7 @@ fn make(
     delivery.journal.record(Duration::ZERO, || JobEvent::Job(Box::new(job.facts().clone())));
     let reach = Reach::new(nodes, calls, enrolment, starter, plan.hosts.clone(), poller.registry());
     let notices = Notices::new(plan.verbosity < 0);
-    let mut front = Front {
+    let mut front = Box::new(Front {
         job,
         effects: VecDeque::new(),
         is_at_work: false,
@@ -360,7 +360,7 @@ fn make(
         stdin,
         job_control,
         notices,
-    };
+    });
     if !front.plan.hosts.targets.iter().any(|target| target.is_local) {
         // Without it the job only cannot be asked.
         front.own_directory = OwnDirectory::create(&front.plan.spec.job).ok();

@@ -16,6 +16,9 @@ use rankrun_sys::cpus::hierarchies;
 /// Front, guard and agent with their threads, and some room for other processes of the user.
 const OWN_TASKS: u64 = 16;
 
+/// The limits of the whole system are looked at for more ranks than these.
+const FEW: u64 = 64;
+
 /// One limit on the number of processes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Bound {
@@ -121,9 +124,9 @@ fn refuse_descriptors(wanted: Descriptors, open: u64, limit: u64) -> Result<(), 
 /// The user's running processes are counted only if that can matter: on a large machine it takes longer than a launch.
 pub(crate) fn bounds(ranks: u64) -> Vec<Bound> {
     let mut bounds = Vec::new();
-    let system = system_tasks();
     let (soft, hard) = rankrun_sys::limits::processes();
     if let Some(limit) = soft.filter(|_| !rustix::process::getuid().is_root()) {
+        let system = system_tasks();
         let remedy = match hard {
             Some(hard) if hard <= limit => {
                 "ask the administrator to raise \"nproc\" in /etc/security/limits.conf, or TasksMax of the user's slice"
@@ -142,7 +145,10 @@ pub(crate) fn bounds(ranks: u64) -> Vec<Bound> {
     for (own, top) in hierarchies("pids") {
         bounds.extend(cgroup_bounds(&own, &top));
     }
-    for name in ["pid_max", "threads-max"] {
+    // A machine that has no room for so few starts none, and the kernel says so.
+    let system_bounds = if ranks > FEW { &["pid_max", "threads-max"][..] } else { &[] };
+    let system = if ranks > FEW { system_tasks() } else { 0 };
+    for name in system_bounds {
         if let Some(limit) = number(&Path::new("/proc/sys/kernel").join(name)) {
             let name = format!("kernel.{name}");
             let remedy = format!("the administrator can raise it with \"sysctl {name}=NUMBER\"");
@@ -237,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_kernel_lets_a_few_ranks_start() {
-        assert!(bounds(1).iter().any(|bound| bound.name == "kernel.pid_max"));
+        assert!(bounds(FEW + 1).iter().any(|bound| bound.name == "kernel.pid_max"));
         assert!(system_tasks() > 0);
         assert!(user_tasks() > 0);
         assert_eq!(check(1), Ok(()));

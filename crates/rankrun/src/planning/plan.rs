@@ -63,6 +63,7 @@ impl Surroundings {
         let places = [(of_stdout, terminals[1]), (of_stderr, terminals[2]), (of_stdin, terminals[0])];
         let are_terminals = || places.iter().filter(|(_, is_terminal)| *is_terminal).map(|(place, _)| *place);
         let window = are_terminals().find_map(rankrun_sys::terminal::window);
+        let found = [of_stdout, of_stderr].map(|place| rustix::fs::fstat(place).ok());
         Ok(Surroundings {
             cwd,
             host: node_name(),
@@ -70,8 +71,8 @@ impl Surroundings {
             gpus: OnceCell::new(),
             terminals,
             foreground: are_terminals().any(in_foreground),
-            same_destination: rankrun_sys::terminal::same_file(&stdout, &stderr),
-            are_files: [is_regular_file(&stdout), is_regular_file(&stderr)],
+            same_destination: rankrun_sys::terminal::are_one_file(&found),
+            are_files: found.map(|found| found.is_some_and(|found| is_regular_file(&found))),
             window,
             env,
         })
@@ -124,8 +125,8 @@ fn in_foreground(terminal: impl AsFd) -> bool {
     rustix::termios::tcgetpgrp(terminal).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
-fn is_regular_file(fd: impl AsFd) -> bool {
-    rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
+fn is_regular_file(found: &rustix::fs::Stat) -> bool {
+    rustix::fs::FileType::from_raw_mode(found.st_mode).is_file()
 }
 
 /// How long an agent may do nothing at all before its guard kills it.
@@ -271,7 +272,8 @@ fn node_options(spec: &JobSpec, env: &[(OsString, OsString)]) -> rankrun_agent::
 pub(crate) fn run(plan: Plan) -> Result<ExitCode, Problem> {
     sandbox::check_proc()?;
     sandbox::check_calls()?;
-    Ok(rankrun_front::run(plan))
+    // The kernel frees faster than destructors. Nothing is left in a buffer: the front writes to descriptors.
+    rankrun_sys::fork::exit_now(rankrun_front::run(plan).0)
 }
 
 /// What is known about this node before the job starts, and matters for finding programs.

@@ -247,8 +247,7 @@ pub fn connect_local(port: u16) -> io::Result<OwnedFd> {
 
 /// Makes a descriptor of ours non-blocking. Never called on one that we share with others.
 pub fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
-    let flags = rustix::fs::fcntl_getfl(fd)?;
-    Ok(rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?)
+    Ok(rustix::io::ioctl_fionbio(fd, true)?)
 }
 
 /// Requests a larger pipe; the kernel may refuse.

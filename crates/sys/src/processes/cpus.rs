@@ -1,11 +1,17 @@
 //! How many CPUs a job may use on this machine (`-n auto`).
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::kernel;
 
-/// The CPUs of our affinity mask, but not more than the quotas of our cgroups allow; at least 1.
+/// The CPUs of our affinity mask, but not more than the quotas of our cgroups allow; at least 1. Found out once.
 pub fn allowed() -> u32 {
+    static ALLOWED: OnceLock<u32> = OnceLock::new();
+    *ALLOWED.get_or_init(find_allowed)
+}
+
+fn find_allowed() -> u32 {
     let affinity = rustix::thread::sched_getaffinity(None).map(|set| set.count()).unwrap_or(1);
     let quotas = hierarchies("cpu").into_iter().flat_map(|(own, top)| quotas(&own, &top));
     // Round down: a rank on half a CPU would slow down all others.

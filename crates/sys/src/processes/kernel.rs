@@ -71,6 +71,12 @@ pub fn short_text(path: impl rustix::path::Arg) -> io::Result<String> {
     String::from_utf8(read_short(path)?).map_err(io::Error::other)
 }
 
+/// The user of this process, which does not change.
+pub fn user() -> u32 {
+    static USER: OnceLock<u32> = OnceLock::new();
+    *USER.get_or_init(|| rustix::process::geteuid().as_raw())
+}
+
 /// What is mounted where, as it was when this process, or the one that it is a fork of, first asked: `/proc/self/mountinfo`
 /// (proc_pid_mountinfo(5)). Empty where it cannot be read.
 pub fn mounts() -> &'static [u8] {

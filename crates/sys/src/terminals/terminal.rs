@@ -27,10 +27,10 @@ pub fn window(fd: impl AsFd) -> Option<(u16, u16)> {
     (size.ws_row > 0 && size.ws_col > 0).then_some((size.ws_row, size.ws_col))
 }
 
-/// Whether two descriptors lead to the same file, pipe or terminal.
-pub fn same_file(one: impl AsFd, other: impl AsFd) -> bool {
-    match (rustix::fs::fstat(one), rustix::fs::fstat(other)) {
-        (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+/// Whether two descriptors lead to the same file, pipe or terminal, by what fstat(2) says of them.
+pub fn are_one_file(found: &[Option<rustix::fs::Stat>; 2]) -> bool {
+    match found {
+        [Some(one), Some(other)] => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
         _ => false,
     }
 }
