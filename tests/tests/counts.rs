@@ -1,0 +1,120 @@
+//! What a start costs, in numbers that do not depend on how busy the machine is. A bound may rise only with a reason in the commit.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rankrun_tests::{rankrun, scratch};
+
+/// What strace has seen of a job, the program of the rank included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Counts {
+    calls: usize,
+    /// Processes and threads that were made.
+    clones: usize,
+    threads: usize,
+    /// Names that were made in file systems: files, directories, sockets, cgroups.
+    names: usize,
+}
+
+/// rankrun, in an environment that is the same everywhere, with its streams on /dev/null.
+fn job(program: impl AsRef<std::ffi::OsStr>, home: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", home).current_dir(home);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn counted(ranks: usize) -> Counts {
+    let home = scratch();
+    let trace = home.join("trace");
+    let mut strace = job("strace", &home);
+    strace.args(["-f", "-o"]).arg(&trace).arg(rankrun());
+    let status = strace.args(["-n", &ranks.to_string(), "--oversubscribe", "/bin/true"]).status();
+    assert!(status.expect("strace can be started").success());
+    let trace = std::fs::read_to_string(&trace).expect("strace has written");
+    let call = |line: &'_ str| {
+        let line = line.split_once(' ')?.1.trim_start();
+        let (name, rest) = line.split_once('(')?;
+        let is_call = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+        is_call.then(|| (name.to_owned(), rest.to_owned()))
+    };
+    let calls: Vec<(String, String)> = trace.lines().filter_map(call).collect();
+    let count = |is_wanted: &dyn Fn(&str, &str) -> bool| {
+        calls.iter().filter(|(name, rest)| is_wanted(name, rest)).count()
+    };
+    let is_clone = |name: &str| ["clone", "clone3", "fork", "vfork"].contains(&name);
+    let is_name = |name: &str, rest: &str| match name {
+        "mkdir" | "mkdirat" | "symlink" | "symlinkat" | "link" | "linkat" | "rename" | "renameat2" => {
+            !rest.contains("EEXIST")
+        }
+        "open" | "openat" | "openat2" => rest.contains("O_CREAT"),
+        "bind" => rest.contains("AF_UNIX"),
+        _ => false,
+    };
+    let counts = Counts {
+        calls: calls.len(),
+        clones: count(&|name, _| is_clone(name)),
+        threads: count(&|name, rest| is_clone(name) && rest.contains("CLONE_THREAD")),
+        names: count(&is_name),
+    };
+    std::fs::remove_dir_all(home).expect("it is ours");
+    counts
+}
+
+/// The fewest minor page faults and context switches of twenty jobs, all processes together.
+fn least(ranks: usize) -> [usize; 2] {
+    let home = scratch();
+    let script = "import resource, subprocess, sys
+def used():
+    it = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return it.ru_minflt, it.ru_nvcsw + it.ru_nivcsw
+runs = []
+for run in range(20):
+    before = used()
+    subprocess.run(sys.argv[1:], check=True)
+    runs.append([after - before for after, before in zip(used(), before)])
+print(*map(min, zip(*runs)))";
+    let mut python = job("python3", &home);
+    python.args(["-c", script]).arg(rankrun()).args(["-n", &ranks.to_string(), "--oversubscribe", "/bin/true"]);
+    let output = python.stdout(Stdio::piped()).output().expect("Python can be started");
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).expect("ASCII");
+    let numbers: Vec<usize> = text.split_ascii_whitespace().map(|word| word.parse().expect("a number")).collect();
+    std::fs::remove_dir_all(home).expect("it is ours");
+    numbers.try_into().expect("two numbers")
+}
+
+#[test]
+fn one_rank_costs_as_many_calls_processes_threads_and_names() {
+    // The hook is laid out once for a user.
+    counted(1);
+    let Counts { calls, clones, threads, names } = counted(1);
+    println!("{calls} calls, {clones} clones, {threads} threads, {names} names");
+    assert!(calls <= 510, "{calls} calls");
+    // Guard, agent, rank, and the thread that starts it.
+    assert!((clones, threads) <= (4, 1), "{clones} clones, {threads} threads");
+    // The job's directory with two sockets, its cgroup and that of the rank.
+    assert!(names <= 5, "{names} names");
+}
+
+#[test]
+fn a_further_rank_costs_as_many_calls() {
+    counted(1);
+    let (one, many) = (counted(1), counted(17));
+    let further = (many.calls - one.calls) / 16;
+    println!("{further} calls for a further rank: {one:?}, {many:?}");
+    assert!(further <= 90, "{further} calls");
+    assert!(many.names - one.names <= 16, "{} names", many.names);
+}
+
+#[test]
+fn one_rank_costs_as_many_page_faults_and_context_switches() {
+    counted(1);
+    let [faults, switches] = least(1);
+    let [of_many, switches_of_many] = least(17);
+    let further = (of_many - faults) / 16;
+    println!("{faults} faults, {switches} switches; {further} faults for a further rank, {switches_of_many} switches of 17");
+    assert!(faults <= 520, "{faults} faults");
+    assert!(switches <= 15, "{switches} context switches");
+    assert!(further <= 65, "{further} faults");
+}
