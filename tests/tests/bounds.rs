@@ -92,9 +92,11 @@ fn an_agent_that_is_stopped_before_its_guard_is_ends_the_job() {
 
 #[test]
 fn a_guard_that_is_stopped_before_it_has_an_agent_ends_the_job() {
-    // The first child looks up the programs.
-    let words = [program("stop_child"), "2".to_owned()];
-    let ended = through(&words, &["-n", "2", "sleep", "100"]).start().finish(STOPPED);
+    // The program is in the kernel's memory: no child looks it up, and the first one is the guard.
+    let looked = std::process::Command::new("/bin/sleep").arg("0").status();
+    assert!(looked.expect("it is there").success());
+    let words = [program("stop_child"), "1".to_owned()];
+    let ended = through(&words, &["-n", "2", "/bin/sleep", "100"]).start().finish(STOPPED);
     assert_eq!(ended.code, Some(121), "{}", ended.stderr_text());
     assert!(ended.stderr_text().contains("node"), "{}", ended.stderr_text());
 }
@@ -248,7 +250,8 @@ fn a_job_for_which_no_thread_can_be_started_is_refused_with_the_reason() {
     let ended = through(&words, &["-n", "2", "echo", "x"]).bound(BOUND).run();
     let text = ended.stderr_text();
     assert_eq!(ended.code, Some(125), "{text}");
-    assert!(text.starts_with("error: cannot start a thread: Operation not permitted"), "{text}");
+    assert!(text.starts_with("error: "), "{text}");
+    assert!(text.contains("cannot start a thread: Operation not permitted"), "{text}");
     assert_eq!(ended.stdout_text(), "");
 }
 

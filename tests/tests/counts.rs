@@ -24,7 +24,12 @@ fn job(program: impl AsRef<std::ffi::OsStr>, home: &Path) -> Command {
     command
 }
 
+/// Of several jobs that with the fewest calls: another program on the machine that makes a file in /dev/shm has it looked at.
 fn counted(ranks: usize) -> Counts {
+    (0..5).map(|_| counted_once(ranks)).min_by_key(|counts| counts.calls).expect("five")
+}
+
+fn counted_once(ranks: usize) -> Counts {
     let home = scratch();
     let trace = home.join("trace");
     let mut strace = job("strace", &home);
@@ -39,9 +44,8 @@ fn counted(ranks: usize) -> Counts {
         is_call.then(|| (name.to_owned(), rest.to_owned()))
     };
     let calls: Vec<(String, String)> = trace.lines().filter_map(call).collect();
-    let count = |is_wanted: &dyn Fn(&str, &str) -> bool| {
-        calls.iter().filter(|(name, rest)| is_wanted(name, rest)).count()
-    };
+    let count =
+        |is_wanted: &dyn Fn(&str, &str) -> bool| calls.iter().filter(|(name, rest)| is_wanted(name, rest)).count();
     let is_clone = |name: &str| ["clone", "clone3", "fork", "vfork"].contains(&name);
     let is_name = |name: &str, rest: &str| match name {
         "mkdir" | "mkdirat" | "symlink" | "symlinkat" | "link" | "linkat" | "rename" | "renameat2" => {
@@ -61,13 +65,14 @@ fn counted(ranks: usize) -> Counts {
     counts
 }
 
-/// The fewest minor page faults and context switches of twenty jobs, all processes together.
+/// The fewest minor page faults and voluntary context switches of twenty jobs, all processes together. How often the kernel takes the CPU
+/// away is the machine's mood.
 fn least(ranks: usize) -> [usize; 2] {
     let home = scratch();
     let script = "import resource, subprocess, sys
 def used():
     it = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return it.ru_minflt, it.ru_nvcsw + it.ru_nivcsw
+    return it.ru_minflt, it.ru_nvcsw
 runs = []
 for run in range(20):
     before = used()
@@ -86,8 +91,7 @@ print(*map(min, zip(*runs)))";
 
 #[test]
 fn one_rank_costs_as_many_calls_processes_threads_and_names() {
-    // The hook is laid out once for a user.
-    counted(1);
+    // The hook is laid out once for a user, by the first.
     let Counts { calls, clones, threads, names } = counted(1);
     println!("{calls} calls, {clones} clones, {threads} threads, {names} names");
     assert!(calls <= 510, "{calls} calls");
@@ -99,22 +103,22 @@ fn one_rank_costs_as_many_calls_processes_threads_and_names() {
 
 #[test]
 fn a_further_rank_costs_as_many_calls() {
-    counted(1);
     let (one, many) = (counted(1), counted(17));
     let further = (many.calls - one.calls) / 16;
     println!("{further} calls for a further rank: {one:?}, {many:?}");
-    assert!(further <= 90, "{further} calls");
+    assert!(further <= 105, "{further} calls");
     assert!(many.names - one.names <= 16, "{} names", many.names);
 }
 
 #[test]
 fn one_rank_costs_as_many_page_faults_and_context_switches() {
-    counted(1);
     let [faults, switches] = least(1);
     let [of_many, switches_of_many] = least(17);
     let further = (of_many - faults) / 16;
-    println!("{faults} faults, {switches} switches; {further} faults for a further rank, {switches_of_many} switches of 17");
-    assert!(faults <= 520, "{faults} faults");
-    assert!(switches <= 15, "{switches} context switches");
+    println!(
+        "{faults} faults, {switches} switches; {further} faults for a further rank, {switches_of_many} switches of 17"
+    );
+    assert!(faults <= 540, "{faults} faults");
+    assert!(switches <= 14, "{switches} context switches");
     assert!(further <= 65, "{further} faults");
 }

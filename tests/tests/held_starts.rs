@@ -2,9 +2,10 @@
 //! answer. The front goes on, and gives them up.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rankrun_tests::{
@@ -199,4 +200,37 @@ fn a_node_that_joins_by_a_name_that_the_resolver_does_not_know_ends_in_time_and_
     assert!(ended.ended.saturating_sub(before) < PROMPT * slowness(), "{}", ended.stderr_text());
     hosts.nodes().iter().for_each(Host::heal);
     hosts.finish(MOMENT);
+}
+
+/// A thread that starts a program waits until it has called exec: on a slow file system the next ranks are started meanwhile.
+#[test]
+fn while_one_rank_waits_in_its_exec_others_are_started() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can hold an exec");
+    }
+    let directory = scratch();
+    let program = directory.join("held");
+    fs::copy("/bin/true", &program).expect("a program");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/hold_execs.py");
+    let mut holder = Command::new("python3")
+        .arg(script)
+        .args([program.as_os_str(), "2".as_ref()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("Python can be started");
+    let mut said = BufReader::new(holder.stdout.take().expect("piped"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("it says something");
+    assert_eq!(line, "ready\n");
+    let words = ["-n".as_ref(), "6".as_ref(), "--oversubscribe".as_ref(), program.as_os_str()];
+    let ended = Job::new(words).bound(BOUND).run();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr_text());
+    drop(holder.stdin.take());
+    line.clear();
+    said.read_line(&mut line).expect("it says how many");
+    assert!(holder.wait().expect("it ends").success());
+    let most: u32 = line.trim().parse().expect("a number");
+    assert!(most >= 2, "{most} at a time");
+    fs::remove_dir_all(directory).expect("it is ours");
 }

@@ -17,7 +17,17 @@ pub(super) fn wheel(dist: &Dist) -> Result<PathBuf> {
     process::run(
         Command::new(dist.tools.join("maturin"))
             .current_dir(workspace::root())
-            .args(["build", "--quiet", "--release", "--locked", "--zig", "--compatibility", "manylinux2014", "--out"])
+            .args([
+                "build",
+                "--quiet",
+                "--profile",
+                "dist",
+                "--locked",
+                "--zig",
+                "--compatibility",
+                "manylinux2014",
+                "--out",
+            ])
             .arg(&built)
             .env("PATH", path_with(&dist.tools)?)
             .env("SOURCE_DATE_EPOCH", source_date()?),

@@ -93,6 +93,8 @@ struct Lane {
     /// When the thread last answered, or got an item after a rest.
     progress: Duration,
     helper: Helper,
+    /// Why there is no thread.
+    refused: Option<String>,
 }
 
 /// A storage process, as the loop and a thread know it.
@@ -195,8 +197,7 @@ impl Files {
         }
         if !self.lanes.contains_key(&destination) {
             let lane = Lane::start(destination, &self.job, self.waker.clone());
-            // Without a thread nothing answers, as where the file system does not.
-            self.lanes.insert(destination, lane.unwrap_or_else(|_| Lane::broken()));
+            self.lanes.insert(destination, lane.unwrap_or_else(|error| Lane::without_thread(&error)));
         }
         if let Some(lane) = self.lanes.get_mut(&destination) {
             if lane.outstanding.is_empty() {
@@ -261,9 +262,11 @@ impl Files {
 
     /// Why a destination has not answered for so long.
     pub(crate) fn why(&self, destination: Destination, bound: Duration) -> String {
-        match self.has_ended(destination) {
-            true => "the process that writes there has ended".to_owned(),
-            false => format!("no answer from its file system for {} s", bound.as_secs_f64()),
+        let refused = self.lanes.get(&destination).and_then(|lane| lane.refused.clone());
+        match (refused, self.has_ended(destination)) {
+            (Some(refused), _) => refused,
+            (None, true) => "the process that writes there has ended".to_owned(),
+            (None, false) => format!("no answer from its file system for {} s", bound.as_secs_f64()),
         }
     }
 
@@ -423,6 +426,12 @@ impl Lane {
         Ok(Lane { helper, ..Lane::of(items, done) })
     }
 
+    /// One that never answers, since no thread could be started for it.
+    fn without_thread(error: &io::Error) -> Lane {
+        let refused = Some(format!("cannot start a thread: {}", rankrun_sys::reason(error)));
+        Lane { refused, ..Lane::broken() }
+    }
+
     /// One that never answers.
     fn broken() -> Lane {
         let lane = Lane::of(sync_channel(0).0, sync_channel(0).1);
@@ -439,6 +448,7 @@ impl Lane {
             last: PathBuf::new(),
             progress: Duration::ZERO,
             helper: Helper::default(),
+            refused: None,
         }
     }
 
