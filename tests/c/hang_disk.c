@@ -1,7 +1,7 @@
 /* hang_disk MOUNT CONTROL open|read|exec PROGRAM ARG...
 
    Runs a program with a file system of its own at MOUNT, whose disk hangs at files without a name: to open one, or to read
-   one, blocks. With `exec` it hangs at every program that is to be executed
+   one, blocks; to read one, from when on somebody has made CONTROL/armed. With `exec` it hangs at every program that is to be executed
    from there. CONTROL/hangs is made when somebody waits for the disk for the first time, and
    CONTROL/thaw, when somebody makes it, lets all go on. Ends as the program ends. Needs root. */
 #define _GNU_SOURCE
@@ -46,9 +46,11 @@ static int has_no_name(int fd)
 }
 
 /* Whether the disk does not answer this request. */
-static int hangs_at(unsigned at, int fd)
+static int hangs_at(unsigned at, int fd, const char *armed)
 {
-    return at == FAN_OPEN_EXEC_PERM || has_no_name(fd);
+    if (at == FAN_OPEN_EXEC_PERM)
+        return 1;
+    return has_no_name(fd) && (at != FAN_ACCESS_PERM || access(armed, F_OK) == 0);
 }
 
 int main(int argc, char **argv)
@@ -56,9 +58,10 @@ int main(int argc, char **argv)
     if (argc < 5)
         return 99;
     const char *mount_point = argv[1];
-    char hangs[4096], thaw[4096];
+    char hangs[4096], thaw[4096], armed[4096];
     snprintf(hangs, sizeof hangs, "%s/hangs", argv[2]);
     snprintf(thaw, sizeof thaw, "%s/thaw", argv[2]);
+    snprintf(armed, sizeof armed, "%s/armed", argv[2]);
     unsigned at = strcmp(argv[3], "read") == 0   ? FAN_ACCESS_PERM
                   : strcmp(argv[3], "exec") == 0 ? FAN_OPEN_EXEC_PERM
                                                  : FAN_OPEN_PERM;
@@ -90,7 +93,7 @@ int main(int argc, char **argv)
         ssize_t length = read(notifications, events, sizeof events);
         struct fanotify_event_metadata *event = (void *)events;
         for (; FAN_EVENT_OK(event, length); event = FAN_EVENT_NEXT(event, length)) {
-            if (thawed || count == 64 || !hangs_at(at, event->fd)) {
+            if (thawed || count == 64 || !hangs_at(at, event->fd, armed)) {
                 allow(event->fd);
                 continue;
             }

@@ -148,6 +148,7 @@ fn output_on_a_disk_that_hangs_for_a_while_arrives_when_it_answers_again() {
     let writes = || running.processes().iter().any(|process| process.name == "lines" && process.state != 'Z');
     assert!(wait_until(BOUND, || writes().then_some(())).is_some(), "rank 0 does not come up");
     assert!(wait_until(BOUND, || (!writes()).then_some(())).is_some(), "the spool does not take it");
+    std::fs::write(control.path().join("armed"), "").expect("a file can be made");
     let collector = std::thread::spawn(move || {
         let mut output = Vec::new();
         reader.read_to_end(&mut output).map(|_| output)
