@@ -396,11 +396,13 @@ class Mpi4py(HookTest):
         "if __name__ == '__main__':\n    func()\n"
     )
 
-    def setUp(self):
-        super().setUp()
-        # An MPI program that aborts leaves its shared memory, and here is no launcher to remove it.
-        before = set(glob.glob("/dev/shm/mpich_shm_*"))
-        self.addCleanup(lambda: [os.unlink(name) for name in set(glob.glob("/dev/shm/mpich_shm_*")) - before])
+    def start(self, command, **options):
+        process = super().start(command, **options)
+        # An MPI program that aborts leaves its shared memory, and here is no launcher to remove it. Its name has the process of a world of one: others are
+        # those of jobs that run beside this test.
+        own = "/dev/shm/mpich_shm_{:x}_*".format(process.pid)
+        self.addCleanup(lambda: [os.unlink(name) for name in glob.glob(own)])
+        return process
 
     def python(self):
         python = mpi_python("mpich")
